@@ -1,0 +1,139 @@
+"""Labels, annotations, taints and finalizers: the compatibility surface, one name each.
+
+Source: karpenter `pkg/apis/v1/labels.go`, karpenter-provider-aws `pkg/apis/v1/labels.go`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+GROUP: Final = "karpenter.sh"
+AWS_GROUP: Final = "karpenter.k8s.aws"
+OWN_GROUP: Final = "journeyman.dev"
+
+# Kubernetes
+HOSTNAME: Final = "kubernetes.io/hostname"
+ARCH: Final = "kubernetes.io/arch"
+OS: Final = "kubernetes.io/os"
+ZONE: Final = "topology.kubernetes.io/zone"
+REGION: Final = "topology.kubernetes.io/region"
+INSTANCE_TYPE: Final = "node.kubernetes.io/instance-type"
+WINDOWS_BUILD: Final = "node.kubernetes.io/windows-build"
+EXCLUDE_BALANCERS: Final = "node.kubernetes.io/exclude-from-external-load-balancers"
+
+# Karpenter labels
+NODEPOOL: Final = f"{GROUP}/nodepool"
+CAPACITY_TYPE: Final = f"{GROUP}/capacity-type"
+REGISTERED: Final = f"{GROUP}/registered"
+INITIALIZED: Final = f"{GROUP}/initialized"
+DO_NOT_SYNC_TAINTS: Final = f"{GROUP}/do-not-sync-taints"
+NODECLAIM_TAG: Final = f"{GROUP}/nodeclaim"
+
+# Karpenter annotations
+DO_NOT_DISRUPT: Final = f"{GROUP}/do-not-disrupt"
+NODEPOOL_HASH: Final = f"{GROUP}/nodepool-hash"
+NODEPOOL_HASH_VERSION: Final = f"{GROUP}/nodepool-hash-version"
+TERMINATION_TIMESTAMP: Final = f"{GROUP}/nodeclaim-termination-timestamp"
+MIN_VALUES_RELAXED: Final = f"{GROUP}/nodeclaim-min-values-relaxed"
+
+# Journeyman annotations
+PLANNED_PODS: Final = f"{OWN_GROUP}/planned-pods"  # the pods a claim was opened for, bounded; registration hints from it
+DISRUPTION: Final = f"{OWN_GROUP}/node-disruption"  # the NodeDisruption that a replacement belongs to
+LAUNCH_RETRY: Final = f"{OWN_GROUP}/launch-retry"  # "<failures> <RFC 3339 next attempt>" after a failed launch
+PACKING: Final = f"{OWN_GROUP}/packing"  # on a NodePool: "price" (default) or "fewest-nodes" (Karpenter's way)
+
+# Finalizers and taints
+TERMINATION_FINALIZER: Final = f"{GROUP}/termination"
+DISRUPTED_TAINT: Final = f"{GROUP}/disrupted"  # effect NoSchedule
+UNREGISTERED_TAINT: Final = f"{GROUP}/unregistered"  # effect NoExecute
+
+# Capacity types
+ON_DEMAND: Final = "on-demand"
+SPOT: Final = "spot"
+RESERVED: Final = "reserved"
+
+# Aliases that old manifests carry, normalised on input (facts: scheduling section 6)
+ALIASES: Final[dict[str, str]] = {
+    "failure-domain.beta.kubernetes.io/zone": ZONE,
+    "failure-domain.beta.kubernetes.io/region": REGION,
+    "beta.kubernetes.io/arch": ARCH,
+    "beta.kubernetes.io/os": OS,
+    "beta.kubernetes.io/instance-type": INSTANCE_TYPE,
+    "topology.ebs.csi.aws.com/zone": ZONE,
+}
+
+# Labels that a pod may ask for although no template defines them ("Lenient" compatibility)
+WELL_KNOWN: Final[frozenset[str]] = frozenset(
+    {
+        NODEPOOL,
+        ZONE,
+        REGION,
+        INSTANCE_TYPE,
+        ARCH,
+        OS,
+        CAPACITY_TYPE,
+        WINDOWS_BUILD,
+        "topology.k8s.aws/zone-id",
+    }
+    | {
+        f"{AWS_GROUP}/{name}"
+        for name in (
+            "instance-category",
+            "instance-family",
+            "instance-generation",
+            "instance-size",
+            "instance-cpu",
+            "instance-cpu-manufacturer",
+            "instance-cpu-sustained-clock-speed-mhz",
+            "instance-memory",
+            "instance-ebs-bandwidth",
+            "instance-network-bandwidth",
+            "instance-local-nvme",
+            "instance-hypervisor",
+            "instance-encryption-in-transit-supported",
+            "instance-capability-flex",
+            "instance-tenancy",
+            "instance-gpu-name",
+            "instance-gpu-manufacturer",
+            "instance-gpu-count",
+            "instance-gpu-memory",
+            "instance-accelerator-name",
+            "instance-accelerator-manufacturer",
+            "instance-accelerator-count",
+            "nitro-sandbox",
+            "capacity-reservation-id",
+            "capacity-reservation-type",
+            "capacity-reservation-interruptible",
+            "placement-group-id",
+            "placement-group-partition",
+        )
+    }
+)
+
+# Label domains that users may not set (sub-domains included), unless the label is well known
+RESTRICTED_DOMAINS: Final[tuple[str, ...]] = (GROUP, AWS_GROUP)
+
+
+def is_restricted(key: str) -> bool:
+    """Whether a user may not constrain this label: our own domains unless well known, and the host name."""
+    if key == HOSTNAME:
+        return True
+    if key in WELL_KNOWN:
+        return False
+    domain = key.split("/", 1)[0] if "/" in key else ""
+    return any(domain == d or domain.endswith(f".{d}") for d in RESTRICTED_DOMAINS)
+
+
+# Taints that come and go while a node starts (facts: scheduling section 4.1); key -> effects, empty means any
+EPHEMERAL_TAINTS: Final[dict[str, tuple[str, ...]]] = {
+    "node.kubernetes.io/not-ready": ("NoSchedule", "NoExecute"),
+    "node.kubernetes.io/unreachable": ("NoSchedule",),
+    "node.cloudprovider.kubernetes.io/uninitialized": ("NoSchedule",),
+    UNREGISTERED_TAINT: ("NoExecute",),
+}
+EPHEMERAL_TAINT_PREFIX: Final = "readiness.k8s.io/"
+
+
+def is_ephemeral_taint(key: str, effect: str) -> bool:
+    """Whether a taint is one of those that disappear by themselves while a node starts."""
+    return key.startswith(EPHEMERAL_TAINT_PREFIX) or effect in EPHEMERAL_TAINTS.get(key, ())

@@ -1,0 +1,453 @@
+"""Kubernetes' own objects, and NodeClaims, as we read them in bulk: only the fields we use, immutable.
+
+msgspec Structs decode straight from the API server's bytes, an order of magnitude faster than the
+official client's classes (`ports.KubeStore.list` returns them). Unknown fields are ignored. Quantities stay
+text here; `core.api.quantity` and `core.api.resources` turn them into exact integers.
+A missing map or list reads as empty, a missing text as "", a missing time as None.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+T = TypeVar("T")
+QuantityText = str | int | float  # the API server always sends text; hand-written YAML may hold numbers
+ResourceTexts = dict[str, QuantityText]
+
+
+class _Read(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Base of all Structs here: immutable, camelCase on the wire, defaults left out when encoded."""
+
+
+class OwnerReference(_Read, frozen=True):
+    """One `metadata.ownerReferences` entry."""
+
+    api_version: str = ""
+    kind: str = ""
+    name: str = ""
+    uid: str = ""
+    controller: bool = False
+
+
+class ObjectMeta(_Read, frozen=True):
+    """`metadata`."""
+
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    generation: int = 0
+    creation_timestamp: datetime | None = None
+    deletion_timestamp: datetime | None = None
+    labels: dict[str, str] = {}
+    annotations: dict[str, str] = {}
+    finalizers: tuple[str, ...] = ()
+    owner_references: tuple[OwnerReference, ...] = ()
+
+
+class Condition(_Read, frozen=True):
+    """One status condition of any kind (node conditions included)."""
+
+    type: str
+    status: str = "Unknown"
+    reason: str = ""
+    message: str = ""
+    last_transition_time: datetime | None = None
+    observed_generation: int = 0
+
+
+class Object(_Read, frozen=True):
+    """What every object has."""
+
+    metadata: ObjectMeta = ObjectMeta()
+
+
+class LabelSelectorRequirement(_Read, frozen=True):
+    """`matchExpressions` entry of a label selector."""
+
+    key: str
+    operator: str
+    values: tuple[str, ...] = ()
+
+
+class LabelSelector(_Read, frozen=True):
+    """A label selector; empty selects everything, a missing one (None at its use) nothing."""
+
+    match_labels: dict[str, str] = {}
+    match_expressions: tuple[LabelSelectorRequirement, ...] = ()
+
+
+class NodeSelectorRequirement(_Read, frozen=True):
+    """One requirement on node labels; `min_values` only where Karpenter allows it."""
+
+    key: str
+    operator: str
+    values: tuple[str, ...] = ()
+    min_values: int | None = None
+
+
+class NodeSelectorTerm(_Read, frozen=True):
+    """Requirements that must all hold."""
+
+    match_expressions: tuple[NodeSelectorRequirement, ...] = ()
+    match_fields: tuple[NodeSelectorRequirement, ...] = ()
+
+
+class NodeSelector(_Read, frozen=True):
+    """Alternatives: one of the terms must hold."""
+
+    node_selector_terms: tuple[NodeSelectorTerm, ...] = ()
+
+
+class PreferredSchedulingTerm(_Read, frozen=True):
+    """A preferred node affinity term."""
+
+    weight: int = 0
+    preference: NodeSelectorTerm = NodeSelectorTerm()
+
+
+class NodeAffinity(_Read, frozen=True):
+    """`affinity.nodeAffinity`."""
+
+    required: NodeSelector | None = msgspec.field(default=None, name="requiredDuringSchedulingIgnoredDuringExecution")
+    preferred: tuple[PreferredSchedulingTerm, ...] = msgspec.field(
+        default=(), name="preferredDuringSchedulingIgnoredDuringExecution"
+    )
+
+
+class PodAffinityTerm(_Read, frozen=True):
+    """A pod (anti-)affinity term."""
+
+    topology_key: str = ""
+    label_selector: LabelSelector | None = None
+    namespaces: tuple[str, ...] = ()
+    namespace_selector: LabelSelector | None = None
+    match_label_keys: tuple[str, ...] = ()
+    mismatch_label_keys: tuple[str, ...] = ()
+
+
+class WeightedPodAffinityTerm(_Read, frozen=True):
+    """A preferred pod (anti-)affinity term."""
+
+    weight: int = 0
+    pod_affinity_term: PodAffinityTerm = PodAffinityTerm()
+
+
+class PodAffinity(_Read, frozen=True):
+    """`affinity.podAffinity` or `affinity.podAntiAffinity`."""
+
+    required: tuple[PodAffinityTerm, ...] = msgspec.field(
+        default=(), name="requiredDuringSchedulingIgnoredDuringExecution"
+    )
+    preferred: tuple[WeightedPodAffinityTerm, ...] = msgspec.field(
+        default=(), name="preferredDuringSchedulingIgnoredDuringExecution"
+    )
+
+
+class Affinity(_Read, frozen=True):
+    """`spec.affinity`."""
+
+    node_affinity: NodeAffinity | None = None
+    pod_affinity: PodAffinity | None = None
+    pod_anti_affinity: PodAffinity | None = None
+
+
+class Toleration(_Read, frozen=True):
+    """`spec.tolerations` entry."""
+
+    key: str = ""
+    operator: str = "Equal"
+    value: str = ""
+    effect: str = ""
+    toleration_seconds: int | None = None
+
+
+class Taint(_Read, frozen=True):
+    """A node taint."""
+
+    key: str
+    effect: str
+    value: str = ""
+
+
+class TopologySpreadConstraint(_Read, frozen=True):
+    """`spec.topologySpreadConstraints` entry."""
+
+    max_skew: int = 1
+    topology_key: str = ""
+    when_unsatisfiable: str = "DoNotSchedule"
+    label_selector: LabelSelector | None = None
+    min_domains: int | None = None
+    node_affinity_policy: str | None = None
+    node_taints_policy: str | None = None
+    match_label_keys: tuple[str, ...] = ()
+
+
+class ResourceRequirements(_Read, frozen=True):
+    """`resources` of a container or pod."""
+
+    requests: ResourceTexts = {}
+    limits: ResourceTexts = {}
+    claims: tuple[dict[str, str], ...] = ()
+
+
+class ContainerPort(_Read, frozen=True):
+    """`ports` entry of a container."""
+
+    container_port: int = 0
+    host_port: int = 0
+    protocol: str = "TCP"
+    host_ip: str = msgspec.field(default="", name="hostIP")
+
+
+class Container(_Read, frozen=True):
+    """A container or init container (`restart_policy` "Always" makes a sidecar of the latter)."""
+
+    name: str = ""
+    resources: ResourceRequirements = ResourceRequirements()
+    ports: tuple[ContainerPort, ...] = ()
+    restart_policy: str = ""
+
+
+class PersistentVolumeClaimSource(_Read, frozen=True):
+    """`persistentVolumeClaim` of a volume."""
+
+    claim_name: str = ""
+
+
+class Volume(_Read, frozen=True):
+    """A pod volume; only the kinds that constrain scheduling are kept."""
+
+    name: str = ""
+    persistent_volume_claim: PersistentVolumeClaimSource | None = None
+    ephemeral: dict[str, Any] | None = None
+
+
+class PodSpec(_Read, frozen=True):
+    """`spec` of a pod."""
+
+    node_name: str = ""
+    node_selector: dict[str, str] = {}
+    affinity: Affinity | None = None
+    tolerations: tuple[Toleration, ...] = ()
+    topology_spread_constraints: tuple[TopologySpreadConstraint, ...] = ()
+    containers: tuple[Container, ...] = ()
+    init_containers: tuple[Container, ...] = ()
+    overhead: ResourceTexts = {}
+    resources: ResourceRequirements | None = None
+    volumes: tuple[Volume, ...] = ()
+    resource_claims: tuple[dict[str, Any], ...] = ()
+    scheduling_gates: tuple[dict[str, str], ...] = ()
+    priority: int | None = None
+    priority_class_name: str = ""
+    scheduler_name: str = "default-scheduler"
+    termination_grace_period_seconds: int | None = None
+    host_network: bool = False
+
+
+class PodStatus(_Read, frozen=True):
+    """`status` of a pod."""
+
+    phase: str = ""
+    conditions: tuple[Condition, ...] = ()
+    nominated_node_name: str = ""
+    start_time: datetime | None = None
+
+
+class Pod(Object, frozen=True):
+    """A pod."""
+
+    spec: PodSpec = PodSpec()
+    status: PodStatus = PodStatus()
+
+    @property
+    def key(self) -> str:
+        """`namespace/name`, unique at one moment; the UID tells incarnations apart."""
+        return f"{self.metadata.namespace}/{self.metadata.name}"
+
+
+class NodeSpec(_Read, frozen=True):
+    """`spec` of a node."""
+
+    provider_id: str = msgspec.field(default="", name="providerID")
+    taints: tuple[Taint, ...] = ()
+    unschedulable: bool = False
+
+
+class NodeStatus(_Read, frozen=True):
+    """`status` of a node."""
+
+    capacity: ResourceTexts = {}
+    allocatable: ResourceTexts = {}
+    conditions: tuple[Condition, ...] = ()
+
+
+class Node(Object, frozen=True):
+    """A node."""
+
+    spec: NodeSpec = NodeSpec()
+    status: NodeStatus = NodeStatus()
+
+
+class NodeClassReference(_Read, frozen=True):
+    """`nodeClassRef`."""
+
+    group: str = ""
+    kind: str = ""
+    name: str = ""
+
+
+class NodeClaimSpec(_Read, frozen=True):
+    """`spec` of a NodeClaim (immutable once created)."""
+
+    requirements: tuple[NodeSelectorRequirement, ...] = ()
+    resources: ResourceRequirements = ResourceRequirements()
+    taints: tuple[Taint, ...] = ()
+    startup_taints: tuple[Taint, ...] = ()
+    node_class_ref: NodeClassReference = NodeClassReference()
+    expire_after: str = "720h"
+    termination_grace_period: str | None = None
+
+
+class NodeClaimStatus(_Read, frozen=True):
+    """`status` of a NodeClaim."""
+
+    provider_id: str = msgspec.field(default="", name="providerID")
+    node_name: str = ""
+    image_id: str = msgspec.field(default="", name="imageID")
+    capacity: ResourceTexts = {}
+    allocatable: ResourceTexts = {}
+    conditions: tuple[Condition, ...] = ()
+    last_pod_event_time: datetime | None = None
+
+
+class NodeClaim(Object, frozen=True):
+    """A NodeClaim as read in bulk; `core.api.nodeclaim` is the model that validates and makes the CRD."""
+
+    spec: NodeClaimSpec = NodeClaimSpec()
+    status: NodeClaimStatus = NodeClaimStatus()
+
+
+class PodTemplateSpec(_Read, frozen=True):
+    """`spec.template` of a workload."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: PodSpec = PodSpec()
+
+
+class DaemonSetSpec(_Read, frozen=True):
+    """`spec` of a DaemonSet."""
+
+    template: PodTemplateSpec = PodTemplateSpec()
+
+
+class DaemonSet(Object, frozen=True):
+    """A DaemonSet."""
+
+    spec: DaemonSetSpec = DaemonSetSpec()
+
+
+class PodDisruptionBudgetSpec(_Read, frozen=True):
+    """`spec` of a PodDisruptionBudget."""
+
+    selector: LabelSelector | None = None
+    min_available: str | int | None = None
+    max_unavailable: str | int | None = None
+    unhealthy_pod_eviction_policy: str = ""
+
+
+class PodDisruptionBudgetStatus(_Read, frozen=True):
+    """`status` of a PodDisruptionBudget."""
+
+    disruptions_allowed: int = 0
+    current_healthy: int = 0
+    desired_healthy: int = 0
+    expected_pods: int = 0
+
+
+class PodDisruptionBudget(Object, frozen=True):
+    """A PodDisruptionBudget."""
+
+    spec: PodDisruptionBudgetSpec = PodDisruptionBudgetSpec()
+    status: PodDisruptionBudgetStatus = PodDisruptionBudgetStatus()
+
+
+class LeaseSpec(_Read, frozen=True):
+    """`spec` of a Lease."""
+
+    holder_identity: str = ""
+    lease_duration_seconds: int = 0
+    acquire_time: datetime | None = None
+    renew_time: datetime | None = None
+    lease_transitions: int = 0
+
+
+class LeaseObject(Object, frozen=True):
+    """A coordination.k8s.io Lease."""
+
+    spec: LeaseSpec = LeaseSpec()
+
+
+class Resource(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
+    """How a kind is addressed on the API server, and what its items decode to (`dict` for raw JSON)."""
+
+    group: str
+    version: str
+    kind: str
+    plural: str
+    namespaced: bool
+    type: Any  # the Struct class, or dict
+
+    @property
+    def api_version(self) -> str:
+        """`v1` or `group/version`."""
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    def path(self, namespace: str = "", name: str = "", subresource: str = "") -> str:
+        """The URL path on the API server; no namespace on a namespaced kind means all of them."""
+        root = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
+        parts = [root]
+        if self.namespaced and namespace:
+            parts.append(f"namespaces/{namespace}")
+        parts.append(self.plural)
+        parts += [part for part in (name, subresource) if part]
+        return "/".join(parts)
+
+
+def _resource(group: str, version: str, kind: str, plural: str, type_: type[T], *, namespaced: bool) -> Resource[T]:
+    return Resource(group=group, version=version, kind=kind, plural=plural, namespaced=namespaced, type=type_)
+
+
+POD = _resource("", "v1", "Pod", "pods", Pod, namespaced=True)
+NODE = _resource("", "v1", "Node", "nodes", Node, namespaced=False)
+NAMESPACE = _resource("", "v1", "Namespace", "namespaces", Object, namespaced=False)
+EVENT = _resource("", "v1", "Event", "events", Object, namespaced=True)
+DAEMONSET = _resource("apps", "v1", "DaemonSet", "daemonsets", DaemonSet, namespaced=True)
+PDB = _resource("policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets", PodDisruptionBudget, namespaced=True)
+LEASE = _resource("coordination.k8s.io", "v1", "Lease", "leases", LeaseObject, namespaced=True)
+NODECLAIM = _resource("karpenter.sh", "v1", "NodeClaim", "nodeclaims", NodeClaim, namespaced=False)
+# Few, and validated by pydantic one by one so that a bad one never hides the good ones: read as raw JSON.
+NODEPOOL: Resource[dict[str, Any]] = _resource("karpenter.sh", "v1", "NodePool", "nodepools", dict, namespaced=False)
+EC2NODECLASS: Resource[dict[str, Any]] = _resource(
+    "karpenter.k8s.aws", "v1", "EC2NodeClass", "ec2nodeclasses", dict, namespaced=False
+)
+NODE_DISRUPTION: Resource[dict[str, Any]] = _resource(
+    "journeyman.dev", "v1alpha1", "NodeDisruption", "nodedisruptions", dict, namespaced=False
+)
+OFFERING_STATE: Resource[dict[str, Any]] = _resource(
+    "journeyman.dev", "v1alpha1", "OfferingState", "offeringstates", dict, namespaced=False
+)
+
+
+def condition_of(conditions: tuple[Condition, ...], type_: str) -> Condition | None:
+    """The condition of that type, or None."""
+    return next((c for c in conditions if c.type == type_), None)
+
+
+def is_true(conditions: tuple[Condition, ...], type_: str) -> bool:
+    """Whether the condition of that type exists and is True."""
+    found = condition_of(conditions, type_)
+    return found is not None and found.status == "True"

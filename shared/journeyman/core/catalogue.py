@@ -1,0 +1,113 @@
+"""What could be launched, how big it is, and at what price: the instance catalogue.
+
+Values only; fetching them is `cloud`'s work. One `Catalogue` serves one decision: per NodePool the instance
+types its NodeClass admits, each with its offerings (zone × capacity type) and whether each can be had now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+
+from journeyman.core.api import labels
+from journeyman.core.api.objects import NodeSelectorRequirement
+
+Resources = Mapping[str, int]
+"""Exact amounts: `cpu` in millicores, everything else in whole units (bytes, counts). Requests are rounded up,
+allocatable down, when they are made from quantities (`core.api.resources`)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offering:
+    """One way to buy an instance type. `price` is provider currency per hour.
+
+    `requirements` are what the node will carry as labels if launched this way (zone and capacity type among
+    them, each `In` one value; reservation ids and the like too).
+    """
+
+    zone: str
+    capacity_type: str
+    price: float
+    available: bool = True
+    unavailable_reason: str = ""
+    unavailable_until: datetime | None = None
+    requirements: tuple[NodeSelectorRequirement, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstanceType:
+    """A size of machine. `requirements` are its labels as requirements (`In` values, `DoesNotExist` for lack).
+
+    `overhead` is what the system keeps (kube-reserved + system-reserved + eviction threshold):
+    allocatable = capacity − overhead, never below 0.
+    """
+
+    name: str
+    requirements: tuple[NodeSelectorRequirement, ...]
+    offerings: tuple[Offering, ...]
+    capacity: Resources
+    overhead: Resources = field(default_factory=dict)
+
+    @property
+    def allocatable(self) -> dict[str, int]:
+        """What pods may use, daemons included."""
+        return {name: max(amount - self.overhead.get(name, 0), 0) for name, amount in self.capacity.items()}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Catalogue:
+    """Instance types per NodePool. Identity is what solvers cache by, so keep one while nothing changed."""
+
+    by_node_pool: Mapping[str, tuple[InstanceType, ...]]
+
+    def instance_types(self, node_pool: str) -> tuple[InstanceType, ...]:
+        """The types this pool may use, by name; empty if the pool is unknown."""
+        return self.by_node_pool.get(node_pool, ())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unavailable:
+    """An offering that could not be had, and until when it is avoided."""
+
+    instance_type: str
+    zone: str
+    capacity_type: str
+    until: datetime
+    reason: str = ""
+
+
+def without_unavailable(types: Iterable[InstanceType], unavailable: Iterable[Unavailable], now: datetime) -> tuple[InstanceType, ...]:
+    """The same types with offerings that are still to be avoided at `now` marked unavailable.
+
+    `instance_type` "*" means every type in that zone and capacity type (a spot service-linked role that is missing, say).
+    """
+    avoid = {(u.instance_type, u.zone, u.capacity_type): u for u in unavailable if u.until > now}
+    if not avoid:
+        return tuple(types)
+
+    def mark(name: str, offering: Offering) -> Offering:
+        hit = avoid.get((name, offering.zone, offering.capacity_type)) or avoid.get(
+            ("*", offering.zone, offering.capacity_type)
+        )
+        if hit is None or not offering.available:
+            return offering
+        return replace(offering, available=False, unavailable_reason=hit.reason, unavailable_until=hit.until)
+
+    return tuple(replace(t, offerings=tuple(mark(t.name, o) for o in t.offerings)) for t in types)
+
+
+def price_of(types: Iterable[InstanceType], instance_type: str, zone: str, capacity_type: str) -> float:
+    """Hourly price of a running node, 0.0 if its offering is unknown (Karpenter: unknown price counts as 0)."""
+    for candidate in types:
+        if candidate.name == instance_type:
+            for offering in candidate.offerings:
+                if offering.zone == zone and offering.capacity_type == capacity_type:
+                    return offering.price
+    return 0.0
+
+
+def label_requirements(**values: str) -> tuple[NodeSelectorRequirement, ...]:
+    """`In` requirements for zone and capacity type, as an offering carries them."""
+    keys = {"zone": labels.ZONE, "capacity_type": labels.CAPACITY_TYPE}
+    return tuple(NodeSelectorRequirement(key=keys[k], operator="In", values=(v,)) for k, v in values.items())

@@ -1,0 +1,206 @@
+"""What a decision may ask for: a closed union of actions, and the events and observations that explain them.
+
+A `Plan` is a list of independent `Chain`s. Inside a chain order is law: intent before effect, and a failed
+action stops the rest of its chain, never the other chains. `steps.apply` is the only code that carries actions out,
+and matches the union exhaustively. Every action may be carried out twice with the effect of once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import Enum
+from typing import Any, Union
+
+from journeyman.core.api.objects import Resource
+
+
+class Step(str, Enum):
+    """The steps; the value names the lane (queue) and the function."""
+
+    PROVISION = "provision"
+    TERMINATE = "terminate"
+    CONSOLIDATE = "consolidate"
+    INTERRUPT = "interrupt"
+    SWEEP = "sweep"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectRef:
+    """Names one object; `uid` makes it that incarnation only."""
+
+    resource: Resource[Any]
+    name: str
+    namespace: str = ""
+    uid: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.resource.kind} {self.namespace + '/' if self.namespace else ''}{self.name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateObject:
+    """Create an object (NodeClaim, NodeDisruption, OfferingState); one of that name already there counts as done."""
+
+    resource: Resource[Any]
+    body: Mapping[str, Any]
+    why: str
+
+    @property
+    def name(self) -> str:
+        """`metadata.name` of the body."""
+        return str(self.body["metadata"]["name"])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PatchObject:
+    """JSON merge patch under a precondition.
+
+    With `resource_version` the write only goes through on that version (lists are replaced whole by a merge patch, so
+    conditions, taints and finalizers always need it). A conflict means: reload and decide again.
+    """
+
+    ref: ObjectRef
+    patch: Mapping[str, Any]
+    why: str
+    resource_version: str = ""
+    subresource: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteObject:
+    """Delete an object (its finalizers do the rest); already gone counts as done. `ref.uid` is the precondition."""
+
+    ref: ObjectRef
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchInstance:
+    """Launch the instance behind a NodeClaim that exists (or is created earlier in the same chain).
+
+    Idempotent by the claim's UID. `apply` writes the outcome into the claim's status.
+    """
+
+    claim: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TerminateInstance:
+    """Start terminating an instance; already gone counts as done."""
+
+    provider_id: str
+    claim: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvictPod:
+    """Evict through the Eviction API, so that PodDisruptionBudgets are honoured; refused (429) is no failure."""
+
+    ref: ObjectRef
+    node: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeletePod:
+    """Delete a pod past the Eviction API: the forced end of a terminationGracePeriod only."""
+
+    ref: ObjectRef
+    node: str
+    grace_period_seconds: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RememberUnavailable:
+    """Write offerings into the NodeClass's OfferingState, to be avoided until `until`.
+
+    `offerings`: (instance type, zone, capacity type); "*" as the type means all.
+    """
+
+    node_class: str
+    offerings: tuple[tuple[str, str, str], ...]
+    until: datetime
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wake:
+    """Run `step` again at `at` (now or past: at once). Lost or doubled wake-ups are harmless."""
+
+    step: Step
+    at: datetime
+    reason: str
+
+
+Action = Union[
+    CreateObject,
+    PatchObject,
+    DeleteObject,
+    LaunchInstance,
+    TerminateInstance,
+    EvictPod,
+    DeletePod,
+    RememberUnavailable,
+    Wake,
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """A Kubernetes Event to record on an object, with Karpenter's reason."""
+
+    ref: ObjectRef
+    reason: str
+    message: str
+    type: str = "Normal"  # or "Warning"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observation:
+    """A metric sample. `name` is Karpenter's, without a unit suffix of ours; `kind` is counter, gauge or histogram."""
+
+    name: str
+    value: float = 1.0
+    labels: Mapping[str, str] = field(default_factory=dict)
+    kind: str = "counter"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chain:
+    """Actions that depend on each other, in order. `subject` names what they are about, for logs."""
+
+    subject: str
+    actions: tuple[Action, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Everything one decision asks for. An empty plan is a decision too."""
+
+    chains: tuple[Chain, ...] = ()
+    events: tuple[Event, ...] = ()
+    observations: tuple[Observation, ...] = ()
+    notes: tuple[str, ...] = ()  # one line each, for a person: what was decided and why
+
+    def __add__(self, other: Plan) -> Plan:
+        return Plan(
+            chains=self.chains + other.chains,
+            events=self.events + other.events,
+            observations=self.observations + other.observations,
+            notes=self.notes + other.notes,
+        )
+
+    @property
+    def actions(self) -> tuple[Action, ...]:
+        """All actions, chain after chain."""
+        return tuple(action for chain in self.chains for action in chain.actions)
+
+
+def one(subject: str, *actions: Action) -> Chain:
+    """A chain of these actions."""
+    return Chain(subject=subject, actions=actions)

@@ -1,0 +1,57 @@
+"""What the scheduler answers: planned NodeClaims, pods for existing nodes, and why the rest stays pending."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from journeyman.core.api.objects import NodeSelectorRequirement
+from journeyman.core.catalogue import Resources
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedClaim:
+    """One node to open.
+
+    `pods` are keys (`namespace/name`), sorted. `instance_types` are by price of their cheapest usable offering, then
+    name; every one of them can hold all the pods plus its daemons. `requirements` are what the NodeClaim's spec gets
+    (pool, zone if pinned, capacity types, instance types…), sorted by key. `requests` are the pods' sum plus the
+    smallest daemon overhead among the types. `offering` is the cheapest (instance type, zone, capacity type) and
+    `price` its hourly price.
+    """
+
+    node_pool: str
+    pods: tuple[str, ...]
+    instance_types: tuple[str, ...]
+    requirements: tuple[NodeSelectorRequirement, ...]
+    requests: Resources
+    offering: tuple[str, str, str]
+    price: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodError:
+    """Why one pod is not placed. `kind` is for machines: unsupported, invalid, unschedulable, limits, no-nodepool.
+
+    `by_node_pool` gives each pool's own reason, ranked most helpful first.
+    """
+
+    kind: str
+    message: str
+    by_node_pool: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Results:
+    """One pass of the scheduler.
+
+    `existing` maps a StateNode's `name` to the pod keys planned onto it; `pod_errors` has every pod considered and not
+    placed. `price` is the sum over `new_claims`; `lower_bound` is the linear-programming bound on it (0 if nothing new).
+    """
+
+    new_claims: tuple[PlannedClaim, ...] = ()
+    existing: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    pod_errors: Mapping[str, PodError] = field(default_factory=dict)
+    price: float = 0.0
+    lower_bound: float = 0.0
+    set_aside_pools: Mapping[str, str] = field(default_factory=dict)  # NodePools not used in this pass, with why

@@ -1,0 +1,5 @@
+"""Snapshot: one cluster at one moment, immutable, indexed once."""
+
+from journeyman.core.state.snapshot import NodeClassState, SetAside, Snapshot, StateNode
+
+__all__ = ["NodeClassState", "SetAside", "Snapshot", "StateNode"]

@@ -1,0 +1,256 @@
+"""The sockets: what a step needs from the outside, as Protocols. Adapters plug in; the core never sees them.
+
+Every adapter translates its SDK's errors into `journeyman.errors`; none of the SDK's leak.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Generic, Protocol, TypeVar, Union
+
+from journeyman.core.api.objects import NodeClaim, Resource
+from journeyman.core.catalogue import InstanceType
+from journeyman.core.plan import Event, Observation, Step
+from journeyman.core.state import NodeClassState
+
+T = TypeVar("T")
+JSON = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listing(Generic[T]):
+    """Items of one list call, all at the same `resource_version`."""
+
+    items: tuple[T, ...]
+    resource_version: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchEvent(Generic[T]):
+    """ADDED, MODIFIED, DELETED or BOOKMARK (then `object` is None)."""
+
+    type: str
+    object: T | None
+    resource_version: str
+
+
+class KubeStore(Protocol):
+    """One cluster's API server. Every method may raise `KubeAPIError` and its kinds.
+
+    Reads decode into `resource.type` (a msgspec Struct, or dict). Writes take and return raw JSON.
+    """
+
+    def list(
+        self,
+        resource: Resource[T],
+        *,
+        namespace: str = "",
+        label_selector: str = "",
+        field_selector: str = "",
+        cached: bool = False,
+    ) -> Listing[T]:
+        """All objects of a kind. `cached` allows a slightly stale answer from the server's watch cache."""
+        ...
+
+    def get(self, resource: Resource[T], name: str, *, namespace: str = "") -> T:
+        """One object. Raises NotFoundError."""
+        ...
+
+    def create(self, resource: Resource[Any], body: JSON, *, namespace: str = "") -> dict[str, Any]:
+        """Create; returns it as stored. Raises AlreadyExistsError, InvalidError."""
+        ...
+
+    def patch(
+        self, resource: Resource[Any], name: str, patch: JSON, *, namespace: str = "", subresource: str = ""
+    ) -> dict[str, Any]:
+        """JSON merge patch; `metadata.resourceVersion` and `metadata.uid` inside it are preconditions (ConflictError)."""
+        ...
+
+    def delete(
+        self,
+        resource: Resource[Any],
+        name: str,
+        *,
+        namespace: str = "",
+        uid: str = "",
+        resource_version: str = "",
+        grace_period_seconds: int | None = None,
+    ) -> None:
+        """Delete, with preconditions if given. Raises NotFoundError, ConflictError."""
+        ...
+
+    def evict(self, namespace: str, name: str, *, uid: str = "") -> None:
+        """Evict a pod. Raises TooManyRequestsError if a PodDisruptionBudget forbids it, NotFoundError, ConflictError."""
+        ...
+
+    def watch(
+        self,
+        resource: Resource[T],
+        *,
+        resource_version: str,
+        namespace: str = "",
+        label_selector: str = "",
+        field_selector: str = "",
+        timeout_seconds: float = 30,
+    ) -> Iterator[WatchEvent[T]]:
+        """Changes since that version until the timeout, bookmarks included. Raises GoneError if it is too old."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Instance:
+    """A machine the cloud runs for us."""
+
+    provider_id: str
+    instance_type: str
+    zone: str
+    capacity_type: str
+    state: str  # the cloud's word: pending, running, shutting-down, terminated…
+    launched_at: datetime
+    image_id: str = ""
+    tags: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def claim(self) -> str:
+        """The NodeClaim it was launched for, from its tag; empty if unknown."""
+        return self.tags.get("karpenter.sh/nodeclaim", "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchRequest:
+    """Launch one instance for this claim. Repeating it with the same claim UID never makes a second one."""
+
+    claim: NodeClaim
+    node_class: NodeClassState
+    instance_types: tuple[InstanceType, ...]  # of the claim's pool, availability already marked
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launched:
+    """It runs (or starts): what goes into the claim's labels, annotations and status."""
+
+    claim: str
+    instance: Instance
+    labels: Mapping[str, str]
+    annotations: Mapping[str, str]
+    capacity: Mapping[str, str]  # quantities as text
+    allocatable: Mapping[str, str]
+    price: float
+    unavailable: tuple[tuple[str, str, str], ...] = ()  # offerings that were refused on the way
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchFailed:
+    """It did not: `error` is a CloudProviderError (InsufficientCapacity, NodeClassNotReady, Create, RateLimited…)."""
+
+    claim: str
+    error: Exception
+    unavailable: tuple[tuple[str, str, str], ...] = ()
+
+
+LaunchOutcome = Union[Launched, LaunchFailed]
+
+
+class CloudProvider(Protocol):
+    """One cloud account and region, for one cluster."""
+
+    node_class: Resource[dict[str, Any]]
+    """The NodeClass kind this provider understands."""
+
+    def resolve(self, node_class: JSON, now: datetime) -> JSON:
+        """The `status` a NodeClass should have now (subnets, images, conditions…). Never raises for user mistakes:
+        they become conditions."""
+        ...
+
+    def get_instance_types(self, node_class: JSON) -> tuple[InstanceType, ...]:
+        """What this NodeClass could launch, by name, with current prices. Raises CloudProviderError."""
+        ...
+
+    def launch(self, requests: Sequence[LaunchRequest]) -> Iterator[LaunchOutcome]:
+        """Launch, several at once; outcomes come as they are known, one for each request."""
+        ...
+
+    def list(self) -> tuple[Instance, ...]:
+        """All live instances of this cluster (terminated ones left out), by provider id."""
+        ...
+
+    def get(self, provider_id: str) -> Instance:
+        """One instance, shutting-down ones included. Raises NodeClaimNotFoundError once it is gone or terminated."""
+        ...
+
+    def delete(self, provider_id: str) -> None:
+        """Start terminating; safe to repeat. Raises NodeClaimNotFoundError once it is gone."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trigger:
+    """What woke us: one envelope for every source. `details` is the source's own payload, already checked."""
+
+    id: str
+    cluster: str
+    step: Step
+    source: str  # forwarder, schedule, spot-interruption, rebalance-recommendation, state-change, health, wake, sweep
+    reason: str
+    time: datetime
+    details: JSON = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """Run `step` for `cluster`; `at` None means now. Delivered at least once, in order within (cluster, step)."""
+
+    cluster: str
+    step: Step
+    reason: str
+    at: datetime | None = None
+
+
+class Queue(Protocol):
+    """Sends wake-ups to the lanes."""
+
+    def send(self, messages: Iterable[Message]) -> None:
+        """Send; late ones through the delay queue. Raises CloudProviderError if it could not be handed over."""
+        ...
+
+
+class Lease(Protocol):
+    """The fence: who runs a step now."""
+
+    def acquire(self) -> None:
+        """Take it or raise LeaseLostError."""
+        ...
+
+    def check(self) -> None:
+        """Raise LeaseLostError if another run has it; renews when half its time is gone. Call before outside effects."""
+        ...
+
+    def release(self) -> None:
+        """Give it back; never raises."""
+        ...
+
+
+class Clock(Protocol):
+    """The only way to learn the time."""
+
+    def now(self) -> datetime:
+        """The time, aware, UTC."""
+        ...
+
+
+class Telemetry(Protocol):
+    """Where explanations go."""
+
+    def log(self, level: str, message: str, **fields: Any) -> None:
+        """One structured line."""
+        ...
+
+    def event(self, event: Event) -> None:
+        """A Kubernetes Event. Never raises: an explanation that is lost must not stop the work."""
+        ...
+
+    def observe(self, observation: Observation) -> None:
+        """A metric sample."""
+        ...
