@@ -1,0 +1,120 @@
+"""What every step is given and what it gives back: `Settings`, `Invocation`, `Outcome`.
+
+A step is `step(run: Invocation, trigger: Trigger) -> Outcome`. It holds no state of its own: whatever it needs
+to go on is in the cluster's objects, or in a wake-up message it leaves behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from enum import Enum
+from typing import Final
+
+from journeyman.core.plan import Step, Wake
+from journeyman.ports import Clock, CloudProvider, KubeStore, Lease, Queue, Telemetry
+
+
+class PreferencePolicy(str, Enum):
+    """Whether preferences of pods count (Karpenter's PREFERENCE_POLICY)."""
+
+    RESPECT = "Respect"
+    IGNORE = "Ignore"
+
+
+class MinValuesPolicy(str, Enum):
+    """Whether minValues may be lowered to what can be had (Karpenter's MIN_VALUES_POLICY)."""
+
+    STRICT = "Strict"
+    BEST_EFFORT = "BestEffort"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeatureGates:
+    """Karpenter's FEATURE_GATES with its defaults."""
+
+    reserved_capacity: bool = True
+    node_repair: bool = False
+    spot_to_spot_consolidation: bool = False
+    node_overlay: bool = False
+    static_capacity: bool = False
+    capacity_buffer: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """One cluster's settings: Karpenter's names and defaults where Karpenter has them, ours below."""
+
+    cluster_name: str
+
+    # Karpenter's settings (pkg/operator/options)
+    batch_idle_duration: timedelta = timedelta(seconds=1)
+    batch_max_duration: timedelta = timedelta(seconds=10)
+    preference_policy: PreferencePolicy = PreferencePolicy.RESPECT
+    min_values_policy: MinValuesPolicy = MinValuesPolicy.STRICT
+    feature_gates: FeatureGates = FeatureGates()
+
+    # Karpenter's constants (facts: lifecycle 2.4, 4, 5; disruption 13; karpenter-aws 6.1)
+    launch_timeout: timedelta = timedelta(minutes=5)
+    registration_timeout: timedelta = timedelta(minutes=15)
+    min_drain: timedelta = timedelta(seconds=5)
+    drain_poll: timedelta = timedelta(seconds=2)
+    instance_poll: timedelta = timedelta(seconds=5)
+    orphan_age: timedelta = timedelta(seconds=30)
+    unavailable_for: timedelta = timedelta(minutes=3)
+    nomination_window: timedelta = timedelta(seconds=20)
+    disruption_poll: timedelta = timedelta(seconds=10)
+    validation_delay: timedelta = timedelta(seconds=15)
+    consolidation_candidates: int = 100
+
+    # Ours
+    registration_poll: timedelta = timedelta(seconds=5)
+    unavailable_at_most: timedelta = timedelta(minutes=30)
+    node_class_refresh: timedelta = timedelta(minutes=5)
+    garbage_collection_period: timedelta = timedelta(minutes=2)
+    deadline_margin: timedelta = timedelta(seconds=5)
+    claims_per_run: int = 300
+    evictions_per_run: int = 200
+
+
+DONE: Final = "done"
+BUSY: Final = "busy"
+PARTIAL: Final = "partial"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Invocation:
+    """One run's connections to the outside. `deadline` is when the platform ends the run, margin not yet taken off."""
+
+    cluster: str
+    settings: Settings
+    store: KubeStore
+    cloud: CloudProvider
+    queue: Queue
+    lease: Lease
+    clock: Clock
+    telemetry: Telemetry
+    deadline: datetime
+    request_id: str
+
+    @property
+    def out_of_time(self) -> bool:
+        """Whether it is time to stop cleanly and leave the rest to a wake-up."""
+        return self.clock.now() >= self.deadline - self.settings.deadline_margin
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What a run did.
+
+    `status` is "done"; "busy" if another run holds the step (it will do the work); or "partial" if something is left
+    for a wake-up that has been sent. `wakes` are the wake-ups sent, at most one for each step.
+    """
+
+    step: Step
+    cluster: str
+    status: str = DONE
+    notes: tuple[str, ...] = ()
+    counts: Mapping[str, int] = field(default_factory=dict)
+    wakes: tuple[Wake, ...] = ()
