@@ -1,0 +1,73 @@
+# Two commands: `make demo` and `make test`. Everything else serves the people who work on it.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+SAM    := .tools/sam
+JOBS   ?= 2
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check format lint types imports unit sam crds lock bench clean
+
+help: ## What you can ask for
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## (.*)/  make \1\t\2/' | expand -t 18
+
+setup: $(STAMP) ## Make .venv with the `journeyman` command in it
+
+$(STAMP): tests/requirements.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { echo "Journeyman needs Python 3.10 or newer; set PYTHON=… to one"; exit 1; }
+	@echo "Installing into $(VENV) (about a minute the first time) …"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check "uv>=0.9,<1"
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes -r tests/requirements.txt
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
+	@touch $@
+
+demo: setup ## The main job, end to end, on a simulated cluster and cloud
+	@$(BIN)/journeyman demo
+
+test: setup sam ## Everything that needs no cloud account
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup
+
+check: setup format lint types imports unit ## What to run before each commit (under a minute)
+
+format: setup
+	$(BIN)/ruff format --check .
+
+lint: setup
+	$(BIN)/ruff check .
+
+types: setup
+	$(BIN)/mypy
+
+imports: setup
+	$(BIN)/lint-imports
+
+unit: setup
+	$(BIN)/python -m pytest -q -n $(JOBS) -m "not slow" tests/unit
+
+sam: $(SAM)/.installed ## The SAM CLI in its own environment (its pins are its own)
+
+$(SAM)/.installed: tests/infra/requirements.txt
+	@echo "Installing the SAM CLI into $(SAM) …"
+	@test -x $(SAM)/bin/python || $(PYTHON) -m venv $(SAM)
+	@$(SAM)/bin/python -m pip install --quiet --disable-pip-version-check "uv>=0.9,<1"
+	@$(SAM)/bin/uv pip install --quiet --python $(SAM)/bin/python --require-hashes -r tests/infra/requirements.txt
+	@touch $@
+
+crds: setup ## Generate infra/crds from the models
+	$(BIN)/python infra/crds/generate.py
+
+lock: setup ## Renew the locked requirements
+	$(BIN)/uv pip compile -q --universal --python-version 3.10 --generate-hashes --no-emit-index-url --no-header --no-annotate tests/requirements.in -o tests/requirements.txt
+	$(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-annotate tests/infra/requirements.in -o tests/infra/requirements.txt
+
+bench: setup ## Price and speed of the scheduler on published workloads
+	$(BIN)/python tests/bench/bench_scheduling.py
+
+clean: ## Remove everything that was made here
+	rm -rf $(VENV) .tools .cache .aws-sam .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
