@@ -1,0 +1,183 @@
+"""Resource amounts as exact integers: what pods ask for, what nodes have.
+
+`cpu` is in millicores, everything else in whole units (bytes, counts). What is asked for is rounded up, what is on
+offer is rounded down, so a fit here is a fit on the node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from typing import Final
+
+from journeyman.core.api import quantity
+from journeyman.core.api.objects import Container, Pod, QuantityText
+from journeyman.core.api.quantity import Format
+from journeyman.errors import InvalidQuantityError
+
+Resources = Mapping[str, int]
+
+CPU: Final = "cpu"
+MEMORY: Final = "memory"
+EPHEMERAL_STORAGE: Final = "ephemeral-storage"
+PODS: Final = "pods"
+NODES: Final = "nodes"
+"""Only in NodePool limits: how many nodes."""
+
+_HUGEPAGES: Final = "hugepages-"
+
+
+def to_resources(texts: Mapping[str, QuantityText], *, round_up: bool) -> dict[str, int]:
+    """A resource list as exact amounts.
+
+    Args:
+        texts: Quantities by resource name.
+        round_up: True for requests and overhead, False for capacity, allocatable and limits.
+
+    Raises:
+        InvalidQuantityError: A quantity does not parse or is negative; names the resource.
+    """
+    return {name: amount(name, text, round_up=round_up) for name, text in texts.items()}
+
+
+def amount(name: str, value: QuantityText, *, round_up: bool) -> int:
+    """One quantity in the unit of its resource. Raises InvalidQuantityError, naming the resource."""
+    return _amount(name, value if isinstance(value, str) else str(quantity.parse(value)), round_up)
+
+
+@lru_cache(maxsize=32768)
+def _amount(name: str, text: str, round_up: bool) -> int:
+    try:
+        parsed = quantity.parse(text)
+    except InvalidQuantityError as error:
+        raise InvalidQuantityError(f"{name}: {error.message}", resource=name, quantity=text) from error
+    if parsed.nano < 0:
+        raise InvalidQuantityError(f"{name}: {text!r} is negative; give zero or more", resource=name, quantity=text)
+    return parsed.milli(round_up=round_up) if name == CPU else parsed.units(round_up=round_up)
+
+
+def format_resources(resources: Resources) -> dict[str, str]:
+    """The same amounts as canonical quantities, by resource name, sorted.
+
+    Memory, ephemeral storage and huge pages are written in binary notation, as kubelets write them.
+    """
+    return {name: format_amount(name, resources[name]) for name in sorted(resources)}
+
+
+def format_amount(name: str, value: int) -> str:
+    """One amount as a canonical quantity."""
+    if name == CPU:
+        return str(quantity.from_milli(value))
+    binary = name in (MEMORY, EPHEMERAL_STORAGE) or name.startswith(_HUGEPAGES)
+    return str(quantity.from_units(value, Format.BINARY_SI)) if binary else str(value)
+
+
+def add(*lists: Resources) -> dict[str, int]:
+    """The sum, over all names that any of them has."""
+    total: dict[str, int] = {}
+    for resources in lists:
+        for name, value in resources.items():
+            total[name] = total.get(name, 0) + value
+    return total
+
+
+def subtract(minuend: Resources, subtrahend: Resources) -> dict[str, int]:
+    """What is left; may be negative. Names only in `subtrahend` count from zero."""
+    left = dict(minuend)
+    for name, value in subtrahend.items():
+        left[name] = left.get(name, 0) - value
+    return left
+
+
+def maximum(*lists: Resources) -> dict[str, int]:
+    """The largest amount of each name."""
+    largest: dict[str, int] = {}
+    for resources in lists:
+        for name, value in resources.items():
+            largest[name] = max(largest.get(name, value), value)
+    return largest
+
+
+def fits(requests: Resources, available: Resources) -> bool:
+    """Whether every requested amount is there; a resource that is not offered fits only a request of zero.
+
+    Restates: karpenter pkg/utils/resources/resources.go `Fits`.
+    """
+    if any(value < 0 for value in available.values()):
+        return False
+    return all(value <= available.get(name, 0) for name, value in requests.items())
+
+
+def total_requests(pods: Iterable[Pod]) -> dict[str, int]:
+    """The sum of `pod_requests`, so `pods` is their number."""
+    return add({PODS: 0}, *map(pod_requests, pods))
+
+
+def pod_requests(pod: Pod) -> dict[str, int]:
+    """What one pod takes on a node, `pods: 1` included.
+
+    The larger of what runs together (containers and sidecars) and what starts up (each init container beside the
+    sidecars before it); pod-level amounts replace that; overhead comes on top. A missing container request defaults
+    to its limit, as the API server does, so that templates and hand-written pods count the same as stored ones.
+
+    Raises:
+        InvalidQuantityError: A quantity does not parse; names pod and resource.
+
+    Restates: k8s.io/component-helpers resource/helpers.go `PodRequests`; kubernetes pkg/apis/core/v1/defaults.go
+    `SetDefaults_Pod`, `defaultPodRequests`.
+    """
+    spec = pod.spec
+    try:
+        requests = _containers_requests(spec.containers, spec.init_containers)
+        if spec.resources is not None:
+            requests.update(_pod_level_requests(pod, requests))
+        if spec.overhead:
+            requests = add(requests, to_resources(spec.overhead, round_up=True))
+    except InvalidQuantityError as error:
+        raise InvalidQuantityError(f"Pod {pod.key}: {error.message}", pod=pod.key, **error.context) from error
+    requests[PODS] = 1
+    return requests
+
+
+def _containers_requests(containers: tuple[Container, ...], init_containers: tuple[Container, ...]) -> dict[str, int]:
+    if len(containers) == 1 and not init_containers:
+        return _container_requests(containers[0])
+    running = add(*map(_container_requests, containers))
+    if not init_containers:
+        return running
+    sidecars: dict[str, int] = {}
+    starting: dict[str, int] = {}
+    for container in init_containers:
+        needed = add(_container_requests(container), sidecars)
+        starting = maximum(starting, needed)
+        if container.restart_policy == "Always":
+            sidecars = needed
+    return maximum(add(running, sidecars), starting)
+
+
+def _container_requests(container: Container) -> dict[str, int]:
+    resources = container.resources
+    if not resources.limits:
+        return to_resources(resources.requests, round_up=True)
+    return to_resources({**resources.limits, **resources.requests}, round_up=True)
+
+
+def _pod_level_requests(pod: Pod, of_containers: Resources) -> dict[str, int]:
+    """`spec.resources`: its requests, defaulted from the containers' sum and then from its own limits."""
+    declared = pod.spec.resources
+    if declared is None:
+        return {}
+    requests = {name: text for name, text in declared.requests.items() if _is_pod_level(name)}
+    defaults = {
+        name: text
+        for name, text in declared.limits.items()
+        if _is_pod_level(name)
+        and name not in requests
+        # huge pages cannot be overcommitted: their request is the limit whatever containers say
+        and (name.startswith(_HUGEPAGES) or name not in of_containers)
+    }
+    return to_resources({**requests, **defaults}, round_up=True)
+
+
+def _is_pod_level(name: str) -> bool:
+    return name in (CPU, MEMORY) or name.startswith(_HUGEPAGES)
