@@ -172,10 +172,16 @@ class Observation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chain:
-    """Actions that depend on each other, in order. `subject` names what they are about, for logs."""
+    """Actions that depend on each other, in order. `subject` names what they are about, for logs.
+
+    `events` and `observations` are true only once the whole chain has been carried out, and are emitted then; those of
+    the Plan are true as soon as it is decided.
+    """
 
     subject: str
     actions: tuple[Action, ...]
+    events: tuple[Event, ...] = ()
+    observations: tuple[Observation, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

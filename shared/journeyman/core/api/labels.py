@@ -40,6 +40,7 @@ MIN_VALUES_RELAXED: Final = f"{GROUP}/nodeclaim-min-values-relaxed"
 PLANNED_PODS: Final = f"{OWN_GROUP}/planned-pods"  # the pods a claim was opened for, bounded; registration hints from it
 DISRUPTION: Final = f"{OWN_GROUP}/node-disruption"  # the NodeDisruption that a replacement belongs to
 LAUNCH_RETRY: Final = f"{OWN_GROUP}/launch-retry"  # "<failures> <RFC 3339 next attempt>" after a failed launch
+RESOLVED_AT: Final = f"{OWN_GROUP}/resolved-at"  # on a NodeClass: when its status was last compared with the cloud
 PACKING: Final = f"{OWN_GROUP}/packing"  # on a NodePool: "price" (default) or "fewest-nodes" (Karpenter's way)
 
 # Finalizers and taints

@@ -30,6 +30,7 @@ class OwnerReference(_Read, frozen=True):
     name: str = ""
     uid: str = ""
     controller: bool = False
+    block_owner_deletion: bool = False
 
 
 class ObjectMeta(_Read, frozen=True):

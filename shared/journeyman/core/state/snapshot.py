@@ -58,6 +58,8 @@ class SetAside:
     resource_version: str = ""
     generation: int = 0
     namespace: str = ""
+    created: datetime | None = None
+    conditions: tuple[Condition, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
