@@ -1,0 +1,1 @@
+"""What a person types: `journeyman demo`, `journeyman solve`, `journeyman replay`."""

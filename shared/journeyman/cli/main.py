@@ -1,0 +1,77 @@
+"""The `journeyman` command. Each command imports what it needs when it runs, so that `--help` is instant."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from journeyman import __version__
+from journeyman.errors import JourneymanError
+
+app = typer.Typer(
+    name="journeyman",
+    help="Karpenter without the workshop: decide, explain and replay what a node autoscaler would do.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+
+
+@app.callback(invoke_without_command=True)
+def root(
+    ctx: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and leave.")] = False,
+) -> None:
+    """Karpenter without the workshop."""
+    if version:
+        typer.echo(__version__)
+        raise typer.Exit
+    if ctx.invoked_subcommand is None:
+        typer.echo(ctx.get_help())
+
+
+@app.command()
+def demo(
+    quiet: Annotated[bool, typer.Option("--quiet", help="Only the closing table.")] = False,
+) -> None:
+    """Run the main job on a simulated cluster and cloud, through the real AWS Lambda handlers."""
+    from journeyman.cli.demo import run_demo
+
+    raise typer.Exit(run_demo(quiet=quiet))
+
+
+@app.command()
+def solve(
+    files: Annotated[list[Path], typer.Argument(exists=True, dir_okay=False, help="Scenario files (JSON).")],
+) -> None:
+    """Schedule the pods of each scenario file; one JSON line per file."""
+    from journeyman.cli.solve import solve as solve_files
+
+    solve_files(files)
+
+
+@app.command()
+def replay(
+    events: Annotated[list[Path], typer.Argument(exists=True, dir_okay=False, help="Recorded events (JSON).")],
+    cluster: Annotated[
+        Path, typer.Option(exists=True, help="Cluster as Kubernetes YAML: a file, or a folder of files.")
+    ],
+    aws: Annotated[
+        str, typer.Option(help="'moto' (built in), or a LocalStack-compatible endpoint such as http://localhost:4566.")
+    ] = "moto",
+) -> None:
+    """Feed recorded events to the real handlers on a recorded cluster; show the decisions and every write."""
+    from journeyman.cli.replay import run_replay
+
+    raise typer.Exit(run_replay(events, cluster, aws))
+
+
+def main() -> None:
+    """Entry point that turns our own errors into one readable line."""
+    try:
+        app()
+    except JourneymanError as error:
+        typer.secho(f"journeyman: {error}", fg="red", err=True)
+        raise SystemExit(1) from error
