@@ -1,0 +1,61 @@
+"""JSON log lines with Karpenter's keys, so that alerts written for its logs keep working.
+
+``{"level":"INFO","time":"2026-11-21T09:00:00.000Z","logger":"journeyman","message":"created nodeclaim",
+"controller":"provision","reconcileID":"…","NodeClaim":{"name":"default-x7k2p"},…}``
+
+Restates: karpenter pkg/operator/logging/logging.go (keys and their order).
+Differs: `correlation_id` (the message that woke us) and `cluster` come on top.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import IO, Any, Final
+
+from aws_lambda_powertools import Logger
+
+SERVICE: Final = "journeyman"
+ORDER: Final = ["level", "time", "logger", "message", "commit", "controller", "reconcileID", "cluster"]
+LEVELS: Final[Mapping[str, int]] = {
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "warning": logging.WARNING,
+    "error": logging.ERROR,
+}
+
+_RESERVED: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
+"""Names a LogRecord uses itself; `logging` refuses a field of that name."""
+
+
+def json_logger(
+    *, service: str = SERVICE, level: str = "info", commit: str = "", stream: IO[str] | None = None
+) -> Logger:
+    """The logger of one process.
+
+    Args:
+        service: The logger's name; one name is one logger.
+        level: debug, info, warning or error (Karpenter's LOG_LEVEL).
+        commit: The build's commit, on every line as Karpenter has it.
+        stream: Where lines go; standard output if None.
+    """
+    constant = {"commit": commit} if commit else {}
+    return Logger(
+        service=service,
+        level=LEVELS.get(level.lower(), logging.INFO),
+        stream=stream,
+        log_record_order=ORDER,
+        location=None,
+        timestamp=None,
+        time="%(asctime)s",
+        logger="%(name)s",
+        datefmt="%Y-%m-%dT%H:%M:%S.%FZ",
+        utc=True,
+        **constant,
+    )
+
+
+def write(logger: Logger, level: str, message: str, fields: Mapping[str, Any]) -> None:
+    """One line; a field whose name `logging` keeps to itself gets an underscore behind it."""
+    extra = {f"{name}_" if name in _RESERVED else name: value for name, value in fields.items()}
+    logger.log(LEVELS.get(level.lower(), logging.INFO), message, extra=extra)
