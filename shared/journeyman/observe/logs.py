@@ -39,7 +39,7 @@ def json_logger(
         commit: The build's commit, on every line as Karpenter has it.
         stream: Where lines go; standard output if None.
     """
-    constant = {"commit": commit} if commit else {}
+    constant: dict[str, Any] = {"commit": commit} if commit else {}
     return Logger(
         service=service,
         level=LEVELS.get(level.lower(), logging.INFO),
@@ -58,4 +58,5 @@ def json_logger(
 def write(logger: Logger, level: str, message: str, fields: Mapping[str, Any]) -> None:
     """One line; a field whose name `logging` keeps to itself gets an underscore behind it."""
     extra = {f"{name}_" if name in _RESERVED else name: value for name, value in fields.items()}
-    logger.log(LEVELS.get(level.lower(), logging.INFO), message, extra=extra)
+    writers = {"debug": logger.debug, "warning": logger.warning, "error": logger.error}
+    writers.get(level.lower(), logger.info)(message, extra=extra)

@@ -33,8 +33,8 @@ def write(observations: Iterable[Observation], *, constant: Mapping[str, str], s
     groups: dict[tuple[tuple[str, str], ...], list[Observation]] = {}
     for observation in observations:
         if math.isfinite(observation.value):
-            labels = {**constant, **observation.labels}
-            groups.setdefault(tuple(sorted((k, v) for k, v in labels.items() if v)), []).append(observation)
+            merged = {**constant, **observation.labels}
+            groups.setdefault(tuple(sorted((k, v) for k, v in merged.items() if v)), []).append(observation)
     for labels, samples in groups.items():
         for start in range(0, len(samples), _VALUES_PER_LINE):
             stream.write(_line(dict(labels), samples[start : start + _VALUES_PER_LINE]) + "\n")

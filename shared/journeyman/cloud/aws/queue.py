@@ -1,0 +1,142 @@
+"""`ports.Queue` on SQS: a FIFO lane for each step, and one standard queue for what is not due yet.
+
+FIFO queues know no delay per message, so a late message waits in the standard wake queue with DelaySeconds. SQS
+delays for 15 minutes at most; a message that comes out too early goes back for the rest (`runtime` hands a due one to
+its lane by sending it again). A lane's message group is the cluster: one runner per cluster and step.
+
+The deduplication id belongs to one `send`, not to the content: a retry of the same call is dropped by SQS, while the
+same wish five seconds later must arrive, because the first one may have been consumed already.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from botocore.exceptions import BotoCoreError, ClientError
+
+from journeyman.core.plan import Step
+from journeyman.errors import CloudProviderError, ConfigurationError, RateLimitedError
+from journeyman.ports import Clock, Message
+
+LONGEST_DELAY_SECONDS: Final = 900  # SQS: DelaySeconds
+ENTRIES_PER_CALL: Final = 10  # SQS: SendMessageBatch
+ATTEMPTS: Final = 3
+THROTTLES: Final = frozenset({"RequestThrottled", "ThrottlingException", "Throttling", "OverLimit"})
+
+Entry = dict[str, Any]
+Failure = Mapping[str, Any]
+
+
+class SQSQueue:
+    """Sends wake-ups to the lanes. Safe to share between threads, as boto3's clients are."""
+
+    def __init__(
+        self,
+        sqs: Any,
+        clock: Clock,
+        *,
+        lanes: Mapping[Step, str],
+        wake_url: str,
+        new_id: Callable[[], str] = lambda: uuid.uuid4().hex,
+    ) -> None:
+        """Args: `sqs` is a boto3 client; `lanes` are FIFO queue URLs; a step without one goes through the wake queue."""
+        self._sqs = sqs
+        self._clock = clock
+        self._lanes = dict(lanes)
+        self._wake_url = wake_url
+        self._new_id = new_id
+
+    def send(self, messages: Iterable[Message]) -> None:
+        """Send; late ones through the wake queue. The same wish twice in one call is sent once.
+
+        Raises:
+            RateLimitedError: SQS throttles us.
+            CloudProviderError: Some messages could not be handed over; they are named. The others were.
+        """
+        by_queue: dict[str, list[Entry]] = {}
+        for message in dict.fromkeys(messages):
+            url, entry = self._entry(message)
+            by_queue.setdefault(url, []).append(entry)
+        refused = [
+            failure
+            for url, entries in by_queue.items()
+            for batch in _batches(entries)
+            for failure in self._send_batch(url, batch)
+        ]
+        if refused:
+            raise _not_sent(refused)
+
+    def _entry(self, message: Message) -> tuple[str, Entry]:
+        delay_seconds = self._delay_seconds(message)
+        message_id = self._new_id()
+        entry: Entry = {"Id": message_id, "MessageBody": self._body(message, message_id)}
+        lane = self._lanes.get(message.step)
+        if lane is not None and not delay_seconds:
+            return lane, {**entry, "MessageGroupId": message.cluster, "MessageDeduplicationId": message_id}
+        if message.step is Step.INTERRUPT:
+            raise ConfigurationError(
+                "an interruption cannot be asked for: it comes from the cloud", cluster=message.cluster
+            )
+        return self._wake_url, {**entry, "DelaySeconds": delay_seconds}
+
+    def _delay_seconds(self, message: Message) -> int:
+        if message.at is None:
+            return 0
+        seconds = math.ceil((message.at - self._clock.now()).total_seconds())
+        return min(max(seconds, 0), LONGEST_DELAY_SECONDS)
+
+    def _body(self, message: Message, message_id: str) -> str:
+        """Our own wire format, source `wake` (`journeyman.events.own`)."""
+        body = {
+            "version": "1",
+            "source": "wake",
+            "id": message_id,
+            "time": self._clock.now().isoformat(),
+            "cluster": message.cluster,
+            "step": message.step.value,
+            "reason": message.reason,
+        }
+        if message.at is not None:
+            body["at"] = message.at.isoformat()
+        return json.dumps(body, separators=(",", ":"))
+
+    def _send_batch(self, url: str, entries: Sequence[Entry]) -> list[Failure]:
+        """Send up to ten; what SQS fails on its own side is sent again with the same ids. Returns what it refused."""
+        left, refused = list(entries), []
+        for attempt in range(1, ATTEMPTS + 1):
+            failures: Sequence[Failure] = self._call(url, left).get("Failed", ())
+            final = [f for f in failures if f.get("SenderFault") or attempt == ATTEMPTS]
+            refused += final
+            again = {f["Id"] for f in failures} - {f["Id"] for f in final}
+            left = [entry for entry in left if entry["Id"] in again]
+            if not left:
+                break
+        return refused
+
+    def _call(self, url: str, entries: Sequence[Entry]) -> Mapping[str, Any]:
+        try:
+            reply: Mapping[str, Any] = self._sqs.send_message_batch(QueueUrl=url, Entries=entries)
+        except ClientError as error:
+            code = str(error.response.get("Error", {}).get("Code", ""))
+            kind = RateLimitedError if code.rpartition(".")[2] in THROTTLES else CloudProviderError
+            raise kind("could not send wake-ups", queue=url, code=code, why=str(error)) from error
+        except BotoCoreError as error:
+            raise CloudProviderError("could not send wake-ups", queue=url, why=str(error)) from error
+        return reply
+
+
+def _batches(entries: Sequence[Entry]) -> Iterator[Sequence[Entry]]:
+    for start in range(0, len(entries), ENTRIES_PER_CALL):
+        yield entries[start : start + ENTRIES_PER_CALL]
+
+
+def _not_sent(refused: Sequence[Failure]) -> CloudProviderError:
+    return CloudProviderError(
+        f"SQS did not take {len(refused)} wake-up(s); the sweep makes up for them",
+        codes=sorted({str(failure.get("Code", "")) for failure in refused}),
+        ids=[failure["Id"] for failure in refused],
+    )
