@@ -16,16 +16,14 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from botocore.exceptions import BotoCoreError, ClientError
-
+from journeyman.cloud.aws.errors import translated
 from journeyman.core.plan import Step
-from journeyman.errors import CloudProviderError, ConfigurationError, RateLimitedError
+from journeyman.errors import CloudProviderError, ConfigurationError
 from journeyman.ports import Clock, Message
 
 LONGEST_DELAY_SECONDS: Final = 900  # SQS: DelaySeconds
 ENTRIES_PER_CALL: Final = 10  # SQS: SendMessageBatch
 ATTEMPTS: Final = 3
-THROTTLES: Final = frozenset({"RequestThrottled", "ThrottlingException", "Throttling", "OverLimit"})
 
 Entry = dict[str, Any]
 Failure = Mapping[str, Any]
@@ -54,7 +52,7 @@ class SQSQueue:
         """Send; late ones through the wake queue. The same wish twice in one call is sent once.
 
         Raises:
-            RateLimitedError: SQS throttles us.
+            RateLimitedError, CloudUnavailableError: SQS throttles us, or cannot be reached.
             CloudProviderError: Some messages could not be handed over; they are named. The others were.
         """
         by_queue: dict[str, list[Entry]] = {}
@@ -118,14 +116,8 @@ class SQSQueue:
         return refused
 
     def _call(self, url: str, entries: Sequence[Entry]) -> Mapping[str, Any]:
-        try:
+        with translated("sqs:SendMessage", queue=url):
             reply: Mapping[str, Any] = self._sqs.send_message_batch(QueueUrl=url, Entries=entries)
-        except ClientError as error:
-            code = str(error.response.get("Error", {}).get("Code", ""))
-            kind = RateLimitedError if code.rpartition(".")[2] in THROTTLES else CloudProviderError
-            raise kind("could not send wake-ups", queue=url, code=code, why=str(error)) from error
-        except BotoCoreError as error:
-            raise CloudProviderError("could not send wake-ups", queue=url, why=str(error)) from error
         return reply
 
 
