@@ -1,0 +1,289 @@
+"""Status conditions: how they are set, and how `Ready` follows from them.
+
+A kind names its *dependent* conditions; `Ready` is derived from those. Nothing here reads a clock.
+
+Restates: awslabs/operatorpkg status/condition_set.go.
+Differs: equal transition times fall back to the type, so the order is total.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+from pydantic import Field
+
+from journeyman.core.api.model import Converted, crd
+from journeyman.core.api.objects import Condition, NodeClaim, condition_of, is_true
+
+Status = Literal["True", "False", "Unknown"]
+
+READY: Final = "Ready"
+
+# NodeClaim
+LAUNCHED: Final = "Launched"
+REGISTERED: Final = "Registered"
+INITIALIZED: Final = "Initialized"
+CONSOLIDATABLE: Final = "Consolidatable"
+DRIFTED: Final = "Drifted"
+DRAINED: Final = "Drained"
+VOLUMES_DETACHED: Final = "VolumesDetached"
+INSTANCE_TERMINATING: Final = "InstanceTerminating"
+CONSISTENT_STATE_FOUND: Final = "ConsistentStateFound"
+DISRUPTION_REASON: Final = "DisruptionReason"
+
+# NodePool
+VALIDATION_SUCCEEDED: Final = "ValidationSucceeded"
+NODE_CLASS_READY: Final = "NodeClassReady"
+NODE_REGISTRATION_HEALTHY: Final = "NodeRegistrationHealthy"
+
+NODECLAIM_DEPENDENTS: Final = (LAUNCHED, REGISTERED, INITIALIZED)
+NODEPOOL_DEPENDENTS: Final = (VALIDATION_SUCCEEDED, NODE_CLASS_READY)
+EC2NODECLASS_DEPENDENTS: Final = (
+    "AMIsReady",
+    "SubnetsReady",
+    "SecurityGroupsReady",
+    "InstanceProfileReady",
+    VALIDATION_SUCCEEDED,
+)
+
+MAX_MESSAGE: Final = 32768
+MAX_REASON: Final = 1024
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
+
+_SCHEMA: Final[Mapping[str, Any]] = {
+    "type": "object",
+    "description": "One aspect of the object's state.",
+    "required": ["lastTransitionTime", "status", "type"],
+    "properties": {
+        "lastTransitionTime": {"type": "string", "format": "date-time", "description": "When the status last changed."},
+        "message": {"type": "string", "maxLength": MAX_MESSAGE, "description": "Details for a person."},
+        "observedGeneration": {
+            "type": "integer",
+            "format": "int64",
+            "minimum": 0,
+            "description": "The metadata.generation it is about.",
+        },
+        "reason": {
+            "type": "string",
+            "maxLength": MAX_REASON,
+            "pattern": "^([A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?|)$",
+            "description": "Why, in one word for a machine.",
+        },
+        "status": {"type": "string", "enum": ["True", "False", "Unknown"], "description": "Whether it holds."},
+        "type": {
+            "type": "string",
+            "maxLength": 316,
+            "pattern": r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?"
+            r"(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])$",
+            "description": "Which aspect.",
+        },
+    },
+}
+
+
+def format_time(time: datetime) -> str:
+    """RFC 3339 in UTC with whole seconds, as `metav1.Time` is written."""
+    return time.astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def condition_to_wire(condition: Condition) -> dict[str, Any]:
+    """One condition as JSON, every field written: CRDs require them even where they hold a default."""
+    return {
+        "type": condition.type,
+        "status": condition.status,
+        "reason": condition.reason,
+        "message": condition.message,
+        "lastTransitionTime": format_time(condition.last_transition_time or _EPOCH),
+        "observedGeneration": condition.observed_generation,
+    }
+
+
+Conditions = Annotated[
+    tuple[Annotated[Condition, Converted(_SCHEMA, condition_to_wire)], ...],
+    Field(json_schema_extra=crd(x_kubernetes_list_type="map", x_kubernetes_list_map_keys=["type"])),
+]
+"""A `status.conditions` field."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConditionSet:
+    """The conditions of one object, with what their rules need to know of it.
+
+    Every change gives a new set; `changed_from` tells whether a write is needed.
+    """
+
+    conditions: tuple[Condition, ...]
+    dependents: tuple[str, ...]
+    generation: int
+    created: datetime | None
+    deleting: bool = False
+
+    @classmethod
+    def of_claim(cls, claim: NodeClaim, now: datetime) -> ConditionSet:
+        """The conditions of a NodeClaim, with the missing dependents initialised."""
+        metadata = claim.metadata
+        return cls(
+            conditions=claim.status.conditions,
+            dependents=NODECLAIM_DEPENDENTS,
+            generation=metadata.generation,
+            created=metadata.creation_timestamp,
+            deleting=metadata.deletion_timestamp is not None,
+        ).initialised(now)
+
+    def get(self, type_: str) -> Condition | None:
+        """The condition of that type, or None."""
+        return condition_of(self.conditions, type_)
+
+    def is_true(self, *types: str) -> bool:
+        """Whether all of them are True."""
+        return all(is_true(self.conditions, type_) for type_ in types)
+
+    def changed_from(self, before: Iterable[Condition]) -> bool:
+        """Whether these conditions differ from those, order aside."""
+        return sorted(self.conditions, key=_by_type) != sorted(before, key=_by_type)
+
+    def initialised(self, now: datetime) -> ConditionSet:
+        """Ready and every dependent that is missing becomes Unknown, `AwaitingReconciliation`."""
+        conditions = self
+        for type_ in (READY, *self.dependents):
+            if conditions.get(type_) is None:
+                conditions = conditions.set(
+                    type_, "Unknown", now, "AwaitingReconciliation", "object is awaiting reconciliation"
+                )
+        return conditions
+
+    def set_true(self, type_: str, now: datetime, reason: str = "", message: str = "") -> ConditionSet:
+        """True; without a reason, the type is the reason."""
+        return self.set(type_, "True", now, reason, message)
+
+    def set_false(self, type_: str, now: datetime, reason: str, message: str = "") -> ConditionSet:
+        """False, for that reason."""
+        return self.set(type_, "False", now, reason, message)
+
+    def set_unknown(self, type_: str, now: datetime, reason: str, message: str = "") -> ConditionSet:
+        """Unknown, for that reason."""
+        return self.set(type_, "Unknown", now, reason, message)
+
+    def set(self, type_: str, status: Status, now: datetime, reason: str, message: str = "") -> ConditionSet:
+        """Set one condition at the current generation, then let Ready follow.
+
+        The transition time moves only when the status does. A dependent that is written for the first time takes the
+        object's creation as its transition.
+        """
+        updated = self._put(type_, status, now, reason, message)
+        if updated is self or type_ == READY:
+            return updated
+        return updated._ready(now)  # noqa: SLF001 - its own class
+
+    def clear(self, *types: str) -> ConditionSet:
+        """Remove independent conditions; those that are not there are no matter.
+
+        Raises:
+            ValueError: One of them is Ready or a dependent, which an object always has.
+        """
+        if kept := [type_ for type_ in types if type_ == READY or type_ in self.dependents]:
+            raise ValueError(f"{', '.join(kept)} cannot be removed: Ready depends on it")
+        return replace(self, conditions=tuple(c for c in self.conditions if c.type not in types))
+
+    def to_wire(self) -> list[dict[str, Any]]:
+        """The list for `status.conditions`."""
+        return to_wire(self.conditions)
+
+    def _put(self, type_: str, status: Status, now: datetime, reason: str, message: str) -> ConditionSet:
+        dependent = type_ == READY or type_ in self.dependents
+        after = set_condition(
+            self.conditions,
+            type_,
+            status,
+            now=now,
+            generation=self.generation,
+            reason=reason,
+            message=message,
+            since=self.created if dependent else None,
+        )
+        if after is self.conditions:
+            return self
+        # a deleting object is not reconciled condition by condition any more: all of them count as seen
+        return replace(self, conditions=_observed(after, self.generation) if self.deleting else after)
+
+    def _ready(self, now: datetime) -> ConditionSet:
+        open_ = [
+            c
+            for c in self.conditions
+            if c.type in self.dependents and (c.status != "True" or c.observed_generation != self.generation)
+        ]
+        if not open_:
+            return self._put(READY, "True", now, READY, "")
+        open_.sort(key=lambda c: c.type)
+        open_.sort(key=_since, reverse=True)
+        message = ", ".join(f"{c.type}={c.status}" for c in open_)
+        if any(c.status == "False" and c.observed_generation == self.generation for c in open_):
+            return self._put(READY, "False", now, "UnhealthyDependents", message)
+        return self._put(READY, "Unknown", now, "ReconcilingDependents", message)
+
+
+def set_condition(
+    conditions: tuple[Condition, ...],
+    type_: str,
+    status: Status,
+    *,
+    now: datetime,
+    generation: int,
+    reason: str = "",
+    message: str = "",
+    since: datetime | None = None,
+) -> tuple[Condition, ...]:
+    """The conditions with one of them set, Ready left as it is; the same tuple if nothing changes.
+
+    Args:
+        conditions: The object's conditions, any order.
+        type_: Which one to set.
+        status: Its status; the transition time moves only if this changes.
+        now: The transition time if it moves, or if the condition is new and `since` is not given.
+        generation: The object's generation, which the condition is then about.
+        reason: One word; the type if empty.
+        message: For a person; cut at the API's limit.
+        since: Transition time of a condition that is new.
+
+    Returns:
+        Ordered by transition time, then type, Ready last.
+    """
+    before = condition_of(conditions, type_)
+    transition = since if before is None else before.last_transition_time if before.status == status else None
+    after = Condition(
+        type=type_,
+        status=status,
+        reason=reason or type_,
+        message=message[:MAX_MESSAGE],
+        last_transition_time=transition or now,
+        observed_generation=generation,
+    )
+    if after == before:
+        return conditions
+    return tuple(sorted((*(c for c in conditions if c.type != type_), after), key=_ready_last))
+
+
+def to_wire(conditions: Iterable[Condition]) -> list[dict[str, Any]]:
+    """The list for `status.conditions`."""
+    return [condition_to_wire(condition) for condition in conditions]
+
+
+def _observed(conditions: Iterable[Condition], generation: int) -> tuple[Condition, ...]:
+    return tuple(msgspec.structs.replace(c, observed_generation=generation) for c in conditions)
+
+
+def _by_type(condition: Condition) -> str:
+    return condition.type
+
+
+def _since(condition: Condition) -> float:
+    time = condition.last_transition_time
+    return time.timestamp() if time is not None else 0.0
+
+
+def _ready_last(condition: Condition) -> tuple[bool, float, str]:
+    return (condition.type == READY, _since(condition), condition.type)

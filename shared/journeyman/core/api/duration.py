@@ -1,0 +1,49 @@
+"""Durations as Karpenter's resources write them: `30s`, `1h30m`, `720h`, or `Never`.
+
+Fields keep the text, so that an object is written back as its author wrote it; these functions give the time it means.
+
+Restates: karpenter pkg/apis/v1/duration.go `NillableDuration` and the patterns of the v1 CRDs.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from functools import lru_cache
+from typing import Final
+
+from journeyman.errors import ConfigurationError
+
+NEVER: Final = "Never"
+
+PATTERN: Final = r"^([0-9]+(s|m|h))+$"
+NILLABLE_PATTERN: Final = r"^(([0-9]+(s|m|h))+|Never)$"
+BUDGET_PATTERN: Final = r"^((([0-9]+(h|m))|([0-9]+h[0-9]+m))(0s)?)$"
+"""Budgets count in hours and minutes; cron knows no seconds. The trailing `0s` is how Go prints a duration."""
+
+_WHOLE: Final = re.compile(r"([0-9]+[smh])+", re.ASCII)
+_PARTS: Final = re.compile(r"([0-9]+)([smh])", re.ASCII)
+_SECONDS: Final = {"s": 1, "m": 60, "h": 3600}
+_LONGEST: Final = timedelta(days=106_751)  # Go's time.Duration ends at 2**63 ns, about 292 years
+
+
+@lru_cache(maxsize=1024)
+def parse_duration(text: str) -> timedelta:
+    """The time that text such as `1h30m` means.
+
+    Raises:
+        ConfigurationError: It is no duration, or longer than Go's 292 years. Names the text and what is allowed.
+    """
+    if not (len(text) <= 64 and _WHOLE.fullmatch(text)):
+        raise ConfigurationError(
+            f"{text[:64]!r} is not a duration: write hours, minutes and seconds as in 1h30m", duration=text[:64]
+        )
+    seconds = sum(int(amount) * _SECONDS[unit] for amount, unit in _PARTS.findall(text))
+    if seconds > _LONGEST.total_seconds():
+        raise ConfigurationError(f"{text!r} is too long a duration: the most is 2562047h", duration=text)
+    return timedelta(seconds=seconds)
+
+
+def parse_nillable_duration(text: str) -> timedelta | None:
+    """Like `parse_duration`, and None for `Never`. Raises ConfigurationError."""
+    return None if text == NEVER else parse_duration(text)

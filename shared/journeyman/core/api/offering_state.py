@@ -1,0 +1,115 @@
+"""OfferingState (`journeyman.dev/v1alpha1`): what is known of one NodeClass's offerings beyond the catalogue.
+
+One per NodeClass and of its name: offerings that could not be had and until when they are avoided, and when prices were
+last refreshed. Everything in it may be lost without harm; it then is learned again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Annotated, Final, Literal
+
+from pydantic import AwareDatetime, Field
+
+from journeyman.core.api.model import Int, Metadata, Model, crd
+from journeyman.core.api.objects import NodeClassReference, ObjectMeta
+from journeyman.core.api.requirement_rules import NodeClassRef
+
+ANY: Final = "*"
+"""As an instance type: every type in that zone and capacity type."""
+
+MAX_UNAVAILABLE: Final = 2000
+
+_Name = Annotated[str, Field(max_length=253)]
+
+
+class UnavailableOffering(Model):
+    """An offering that could not be had."""
+
+    instance_type: _Name = Field(min_length=1, description="The instance type; * means all of them.")
+    zone: _Name = Field(min_length=1, description="The zone.")
+    capacity_type: _Name = Field(min_length=1, description="on-demand, spot or reserved.")
+    until: AwareDatetime = Field(description="It is avoided until then.")
+    reason: str = Field(default="", max_length=1024, description="The cloud's word for why.")
+    failures: Int = Field(default=1, ge=1, description="How often it failed in a row.")
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """(instance type, zone, capacity type)."""
+        return (self.instance_type, self.zone, self.capacity_type)
+
+
+class PriceRefresh(Model):
+    """Where prices come from and how old they are."""
+
+    on_demand_refreshed_at: AwareDatetime | None = Field(default=None, description="Last refresh of on-demand prices.")
+    spot_refreshed_at: AwareDatetime | None = Field(default=None, description="Last refresh of Spot prices.")
+    source: str = Field(default="", max_length=253, description="Where they come from, such as api or fallback-table.")
+    message: str = Field(default="", max_length=1024, description="What went wrong on the last try, if anything.")
+
+
+class OfferingStateSpec(Model):
+    """`spec` of an OfferingState."""
+
+    node_class_ref: NodeClassRef = Field(
+        default=NodeClassReference(), description="The NodeClass it is about.", json_schema_extra=crd(default=None)
+    )
+
+
+class OfferingStateStatus(Model):
+    """`status` of an OfferingState."""
+
+    unavailable: tuple[UnavailableOffering, ...] = Field(
+        default=(),
+        max_length=MAX_UNAVAILABLE,
+        description="Offerings to avoid for now.",
+        json_schema_extra=crd(
+            x_kubernetes_list_type="map", x_kubernetes_list_map_keys=["instanceType", "zone", "capacityType"]
+        ),
+    )
+    prices: PriceRefresh = Field(
+        default=PriceRefresh(), description="How old prices are.", json_schema_extra=crd(default=None)
+    )
+
+
+class OfferingState(Model):
+    """What is known of one NodeClass's offerings beyond the catalogue."""
+
+    api_version: Literal["journeyman.dev/v1alpha1"] = "journeyman.dev/v1alpha1"
+    kind: Literal["OfferingState"] = "OfferingState"
+    metadata: Metadata = ObjectMeta()
+    spec: OfferingStateSpec = OfferingStateSpec()
+    status: OfferingStateStatus = OfferingStateStatus()
+
+
+def remember(
+    known: Iterable[UnavailableOffering],
+    offerings: Iterable[tuple[str, str, str]],
+    *,
+    until: datetime,
+    reason: str,
+    now: datetime,
+) -> tuple[UnavailableOffering, ...]:
+    """The offerings to avoid, once these have failed too.
+
+    An offering that fails again is avoided until the later time and counts one failure more. What is over at `now` is
+    dropped. At most `MAX_UNAVAILABLE` are kept, those that last longest.
+
+    Returns:
+        Sorted by instance type, zone, capacity type.
+    """
+    merged = {offering.key: offering for offering in known if offering.until > now}
+    for key in offerings:
+        before = merged.get(key)
+        instance_type, zone, capacity_type = key
+        merged[key] = UnavailableOffering(
+            instance_type=instance_type,
+            zone=zone,
+            capacity_type=capacity_type,
+            until=max(until, before.until) if before else until,
+            reason=reason,
+            failures=before.failures + 1 if before else 1,
+        )
+    lasting = sorted(merged.values(), key=lambda o: (-o.until.timestamp(), o.key))[:MAX_UNAVAILABLE]
+    return tuple(sorted(lasting, key=lambda o: o.key))

@@ -1,0 +1,267 @@
+"""Rules for requirements, labels and taints, as NodePools and NodeClaims share them.
+
+Restates: karpenter pkg/apis/v1/nodeclaim_validation.go `ValidateRequirement`, `validateTaints`; nodepool_validation.go
+`validateLabels`; the v1 CRDs' patterns and CEL rules.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import AfterValidator, ConfigDict, Field, model_validator
+from typing_extensions import Self
+
+from journeyman.core.api import labels
+from journeyman.core.api.model import Checked, Int, Model, crd, problem, rules
+from journeyman.core.api.objects import NodeClassReference, NodeSelectorRequirement, Taint
+
+Operator = Literal["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt", "Gte", "Lte"]
+TaintEffect = Literal["NoSchedule", "PreferNoSchedule", "NoExecute"]
+
+NUMERIC_OPERATORS: Final = frozenset({"Gt", "Lt", "Gte", "Lte"})
+QUALIFIED_NAME: Final = (
+    r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*(\/))?([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]$"
+)
+LABEL_VALUE: Final = r"^(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?$"
+MAX_KEY: Final = 316
+MAX_VALUE: Final = 63
+MAX_PREFIX: Final = 253
+MAX_REQUIREMENTS: Final = 100
+
+NODE_CLASS_LABEL: Final = f"{labels.AWS_GROUP}/ec2nodeclass"
+"""Every node carries its NodeClass's name under it, so templates and claims may speak of it."""
+
+CAPACITY_TYPES: Final = frozenset({labels.ON_DEMAND, labels.SPOT, labels.RESERVED})
+
+_QUALIFIED: Final = re.compile(QUALIFIED_NAME, re.ASCII)
+_VALUE: Final = re.compile(LABEL_VALUE, re.ASCII)
+
+
+def check_key(key: str) -> str:
+    """A label key as Kubernetes allows it. Raises for pydantic."""
+    prefix, _, name = key.rpartition("/")
+    if not _QUALIFIED.fullmatch(key) or len(name) > MAX_VALUE or len(prefix) > MAX_PREFIX:
+        raise problem(
+            f"{key!r} is not a label key: an optional DNS domain and a slash, then up to 63 letters, digits, '-', '_' or '.'"
+        )
+    return key
+
+
+def check_value(value: str) -> str:
+    """A label value as Kubernetes allows it. Raises for pydantic."""
+    if len(value) > MAX_VALUE or not _VALUE.fullmatch(value):
+        raise problem(f"{value!r} is not a label value: up to 63 letters, digits, '-', '_' or '.', or empty")
+    return value
+
+
+def _check_unrestricted(key: str) -> str:
+    if labels.is_restricted(key) and key != NODE_CLASS_LABEL:
+        raise problem(f"label {key!r} is reserved; use a well-known label or one of your own domain")
+    return key
+
+
+def _check_not_node_pool(key: str) -> str:
+    if key == labels.NODEPOOL:
+        raise problem(f"label {key!r} is set by the NodePool itself; remove it")
+    return key
+
+
+def domain_rules(subject: str, *, node_pool_allowed: bool) -> list[tuple[str, str]]:
+    """CEL rules that keep users off our label domains; `subject` is the CEL name of the key."""
+    known_aws = sorted(key for key in labels.WELL_KNOWN if key.startswith(f"{labels.AWS_GROUP}/"))
+    found = [
+        _domain_rule(subject, labels.GROUP, [labels.CAPACITY_TYPE, labels.NODEPOOL]),
+        (f'label "{labels.HOSTNAME}" is restricted', f'{subject} != "{labels.HOSTNAME}"'),
+        _domain_rule(subject, labels.AWS_GROUP, [NODE_CLASS_LABEL, *known_aws]),
+    ]
+    if not node_pool_allowed:
+        found.insert(1, (f'label "{labels.NODEPOOL}" is restricted', f'{subject} != "{labels.NODEPOOL}"'))
+    return found
+
+
+def _domain_rule(subject: str, domain: str, allowed: Iterable[str]) -> tuple[str, str]:
+    listed = ", ".join(f'"{key}"' for key in allowed)
+    return (
+        f'label domain "{domain}" is restricted',
+        f'{subject} in [{listed}] || !{subject}.find("^([^/]+)").endsWith("{domain}")',
+    )
+
+
+def _check_template_labels(values: dict[str, str]) -> dict[str, str]:
+    for key, value in values.items():
+        check_key(key)
+        _check_not_node_pool(key)
+        _check_unrestricted(key)
+        check_value(value)
+    return values
+
+
+TemplateLabels = Annotated[
+    dict[str, Annotated[str, Field(json_schema_extra=crd(maxLength=MAX_VALUE, pattern=LABEL_VALUE))]],
+    AfterValidator(_check_template_labels),
+    Field(
+        max_length=100,
+        json_schema_extra=crd(
+            x_kubernetes_map_type="atomic",
+            x_kubernetes_validations=[
+                {"message": message, "rule": f"self.all(x, {rule})"}
+                for message, rule in domain_rules("x", node_pool_allowed=False)
+            ],
+        ),
+    ),
+]
+"""Labels of a NodePool's template."""
+
+
+def _key_facts(*, node_pool_allowed: bool) -> dict[str, Any]:
+    return crd(
+        maxLength=MAX_KEY,
+        pattern=QUALIFIED_NAME,
+        x_kubernetes_validations=[
+            {"message": message, "rule": rule}
+            for message, rule in domain_rules("self", node_pool_allowed=node_pool_allowed)
+        ],
+    )
+
+
+RequirementKey = Annotated[
+    str,
+    Field(json_schema_extra=_key_facts(node_pool_allowed=True)),
+    AfterValidator(check_key),
+    AfterValidator(_check_unrestricted),
+]
+TemplateRequirementKey = Annotated[
+    str,
+    Field(json_schema_extra=_key_facts(node_pool_allowed=False)),
+    AfterValidator(check_key),
+    AfterValidator(_check_not_node_pool),
+    AfterValidator(_check_unrestricted),
+]
+LabelValue = Annotated[
+    str, AfterValidator(check_value), Field(json_schema_extra=crd(maxLength=MAX_VALUE, pattern=LABEL_VALUE))
+]
+
+
+class RequirementModel(Model):
+    """A requirement on a node label, with the least number of distinct values to keep open."""
+
+    key: RequirementKey = Field(description="The label it is about.")
+    operator: Operator = Field(description="How the label relates to the values.")
+    values: tuple[LabelValue, ...] = Field(
+        default=(),
+        max_length=1000,
+        description="Any of these for In, none of these for NotIn, one whole number for Gt, Lt, Gte, Lte; otherwise empty.",
+        json_schema_extra=crd(x_kubernetes_list_type="atomic"),
+    )
+    min_values: Int | None = Field(
+        default=None, ge=1, le=50, description="How many distinct values must stay possible for one launch."
+    )
+
+    @model_validator(mode="after")
+    def _values_suit_operator(self) -> Self:
+        where = f"key {self.key} with operator {self.operator}"
+        if self.operator == "In" and not self.values:
+            raise problem(f"{where} must have a value")
+        if self.operator in NUMERIC_OPERATORS and not (len(self.values) == 1 and _is_whole_number(self.values[0])):
+            raise problem(f"{where} must have a single whole number that is not negative")
+        if self.operator == "In":
+            self._enough_values(where)
+        return self
+
+    def _enough_values(self, where: str) -> None:
+        usable: Iterable[str] = self.values
+        if self.key == labels.CAPACITY_TYPE:
+            usable = [value for value in self.values if value in CAPACITY_TYPES]
+            if not usable:
+                raise problem(f"{where} must name one of {', '.join(sorted(CAPACITY_TYPES))}")
+        if self.min_values is not None and len(set(usable)) < self.min_values:
+            raise problem(f"{where} must have at least minValues ({self.min_values}) values")
+
+
+class TemplateRequirementModel(RequirementModel):
+    """A requirement of a NodePool's template, which may not speak of the pool itself."""
+
+    key: TemplateRequirementKey = Field(description="The label it is about.")
+
+
+def _check_taint_value(value: str) -> str:
+    return check_key(value) if value else value
+
+
+class TaintModel(Model):
+    """A taint that nodes carry."""
+
+    key: Annotated[str, AfterValidator(check_key)] = Field(
+        description="The taint's key.", json_schema_extra=crd(minLength=1, maxLength=MAX_KEY, pattern=QUALIFIED_NAME)
+    )
+    value: Annotated[str, AfterValidator(_check_taint_value)] = Field(
+        default="", description="Its value.", json_schema_extra=crd(maxLength=MAX_KEY, pattern=f"^$|{QUALIFIED_NAME}")
+    )
+    effect: TaintEffect = Field(description="What happens to pods that do not tolerate it.")
+
+
+class NodeClassRefModel(Model):
+    """Which NodeClass gives the cloud's part."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            ("nodeClassRef.group is immutable", "self.group == oldSelf.group"),
+            ("nodeClassRef.kind is immutable", "self.kind == oldSelf.kind"),
+        )
+    )
+
+    group: str = Field(min_length=1, max_length=253, pattern=r"^[^/]*$", description="API group of the NodeClass.")
+    kind: str = Field(min_length=1, max_length=63, description="Kind of the NodeClass.")
+    name: str = Field(min_length=1, max_length=253, description="Name of the NodeClass.")
+
+
+def _is_whole_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= 18
+
+
+def check_taints(taints: Iterable[Taint], startup_taints: Iterable[Taint]) -> None:
+    """Key and effect pairs must be unique over both lists. Raises for pydantic."""
+    for (key, effect), count in Counter((t.key, t.effect) for t in (*taints, *startup_taints)).items():
+        if count > 1:
+            raise problem(f"taint {key}:{effect} appears {count} times in taints and startupTaints; keep one")
+
+
+REQUIREMENT_RULES: Final[Mapping[str, str]] = {
+    "requirements with operator 'In' must have a value defined": (
+        "self.all(x, x.operator == 'In' ? has(x.values) && x.values.size() != 0 : true)"
+    ),
+    "requirements operator 'Gt', 'Lt', 'Gte', or 'Lte' must have a single positive integer value": (
+        "self.all(x, x.operator in ['Gt', 'Lt', 'Gte', 'Lte'] ? "
+        "has(x.values) && x.values.size() == 1 && x.values[0].matches('^[0-9]{1,18}$') : true)"
+    ),
+    "requirements with 'minValues' must have at least that many values specified in the 'values' field": (
+        "self.all(x, x.operator == 'In' && has(x.minValues) ? x.values.size() >= x.minValues : true)"
+    ),
+}
+
+_LIST_FACTS = {"x_kubernetes_list_type": "atomic"}
+_REQUIREMENTS = Field(
+    max_length=MAX_REQUIREMENTS,
+    description="What nodes must be like; labels and values as Kubernetes and the cloud define them.",
+    json_schema_extra=crd(
+        **_LIST_FACTS,
+        x_kubernetes_validations=[{"message": message, "rule": rule} for message, rule in REQUIREMENT_RULES.items()],
+    ),
+)
+
+Requirements = Annotated[
+    tuple[Annotated[NodeSelectorRequirement, Checked(RequirementModel)], ...],
+    _REQUIREMENTS,
+]
+TemplateRequirements = Annotated[
+    tuple[Annotated[NodeSelectorRequirement, Checked(TemplateRequirementModel)], ...],
+    _REQUIREMENTS,
+]
+Taints = Annotated[
+    tuple[Annotated[Taint, Checked(TaintModel)], ...],
+    Field(max_length=100, json_schema_extra=crd(**_LIST_FACTS)),
+]
+NodeClassRef = Annotated[NodeClassReference, Checked(NodeClassRefModel)]
