@@ -37,8 +37,11 @@ TERMINATION_TIMESTAMP: Final = f"{GROUP}/nodeclaim-termination-timestamp"
 MIN_VALUES_RELAXED: Final = f"{GROUP}/nodeclaim-min-values-relaxed"
 
 # Journeyman annotations
-PLANNED_PODS: Final = f"{OWN_GROUP}/planned-pods"  # the pods a claim was opened for, bounded; registration hints from it
+PLANNED_PODS: Final = (
+    f"{OWN_GROUP}/planned-pods"  # the pods a claim was opened for, bounded; registration hints from it
+)
 DISRUPTION: Final = f"{OWN_GROUP}/node-disruption"  # the NodeDisruption that a replacement belongs to
+PODS_SEEN: Final = f"{OWN_GROUP}/pods-seen"  # on a claim: digest of the pods its consolidateAfter clock has counted
 LAUNCH_RETRY: Final = f"{OWN_GROUP}/launch-retry"  # "<failures> <RFC 3339 next attempt>" after a failed launch
 RESOLVED_AT: Final = f"{OWN_GROUP}/resolved-at"  # on a NodeClass: when its status was last compared with the cloud
 PACKING: Final = f"{OWN_GROUP}/packing"  # on a NodePool: "price" (default) or "fewest-nodes" (Karpenter's way)

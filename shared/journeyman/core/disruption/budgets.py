@@ -1,0 +1,217 @@
+"""Budgets: how many nodes of a NodePool may be disrupted now, and when that number may change.
+
+A budget without a schedule always counts. One with a schedule counts while a window is open: from each firing of
+its cron expression (UTC) for its duration. Of all budgets that count, the smallest allowance holds.
+
+::
+
+    schedule  0 9 * * mon-fri     |firing                    |firing
+    duration  8h                  [==== window ====)         [==== window ====)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from typing import Final
+
+from cronsim import CronSim, CronSimError
+
+from journeyman.core.api.duration import parse_duration
+from journeyman.core.api.nodepool import Budget, NodePool
+from journeyman.core.api.objects import is_true
+from journeyman.core.disruption.types import DisruptionReason, NodePoolName
+from journeyman.core.state import Snapshot, StateNode
+from journeyman.errors import ConfigurationError
+
+UNLIMITED: Final = 2**31 - 1  # math.MaxInt32: no budget counts now
+
+MACROS: Final[Mapping[str, str]] = {
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+    "@monthly": "0 0 1 * *",
+    "@weekly": "0 0 * * 0",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@hourly": "0 * * * *",
+}  # robfig/cron `ParseStandard`, which Karpenter uses
+
+WINDOW_HORIZON: Final = timedelta(days=1)
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Window:
+    """A time during which a budget counts: from `opens` until just before `closes`, both UTC."""
+
+    opens: datetime
+    closes: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allowance:
+    """One NodePool's budget for one reason at one moment.
+
+    `total` nodes are ready to be disrupted or being disrupted, `disrupting` of them are on their way out or not
+    ready; `allowed` is what the budgets say (`UNLIMITED` if none counts).
+    """
+
+    total: int
+    disrupting: int
+    allowed: int
+
+    @property
+    def remaining(self) -> int:
+        """How many more nodes may go now."""
+        return max(self.allowed - self.disrupting, 0)
+
+
+def allowances(
+    snapshot: Snapshot, reason: DisruptionReason, marked: frozenset[str]
+) -> Mapping[NodePoolName, Allowance]:
+    """Every NodePool's budget for this reason, by pool name.
+
+    Args:
+        snapshot: The cluster; `snapshot.now` is the time.
+        reason: Budgets that name other reasons only do not count.
+        marked: Names of the NodeClaims that commands under way give back (they count as disrupting).
+
+    Restates: karpenter pkg/controllers/disruption/helpers.go `BuildDisruptionBudgetMapping`.
+    """
+    by_pool: dict[str, list[StateNode]] = {}
+    for node in snapshot.state_nodes:
+        if _counts(node):
+            by_pool.setdefault(node.node_pool, []).append(node)
+    return {
+        NodePoolName(pool.metadata.name): _allowance(
+            pool, by_pool.get(pool.metadata.name, []), reason, marked, snapshot.now
+        )
+        for pool in snapshot.node_pools
+    }
+
+
+def allowed_nodes(budgets: Iterable[Budget], reason: DisruptionReason, total: int, now: datetime) -> int:
+    """The smallest allowance of the budgets that count now, of `total` nodes; `UNLIMITED` if none counts.
+
+    A budget whose schedule does not parse allows nothing: better to disrupt too little than too much.
+
+    Restates: karpenter pkg/apis/v1/nodepool.go `GetAllowedDisruptionsByReason`.
+    """
+    return min(
+        (_nodes_of(b, total, now) for b in budgets if not b.reasons or reason.value in b.reasons), default=UNLIMITED
+    )
+
+
+def schedule_error(budget: Budget) -> str:
+    """What is wrong with a budget's schedule, for a person; empty if it parses or there is none."""
+    try:
+        _cron(budget, EPOCH)
+    except ConfigurationError as error:
+        return str(error)
+    return ""
+
+
+def is_active(budget: Budget, now: datetime) -> bool:
+    """Whether the budget counts now.
+
+    Raises:
+        ConfigurationError: The schedule does not parse.
+
+    Restates: karpenter pkg/apis/v1/nodepool.go `Budget.IsActive`: the first firing after (now - duration) is not
+    after now.
+    """
+    if budget.schedule is None:
+        return True
+    firing = next(_cron(budget, now - _duration(budget)), None)
+    return firing is not None and firing <= now
+
+
+def windows(budgets: Iterable[Budget], start: datetime, until: datetime) -> tuple[Window, ...]:
+    """The windows of scheduled budgets that overlap [start, until), by opening time; doubles are left out.
+
+    Windows of one budget that touch or overlap are one window. Budgets without a schedule, or with one that does not
+    parse, have none.
+    """
+    found: set[Window] = set()
+    for budget in budgets:
+        if budget.schedule is not None and not schedule_error(budget):
+            found.update(_merged(_firings(budget, start, until), _duration(budget)))
+    return tuple(sorted(found))
+
+
+def next_window_change(budgets: Iterable[Budget], now: datetime) -> datetime | None:
+    """When the allowed number may next change because a window opens or closes; None if not within a day.
+
+    A step leaves itself a wake-up for this time. Later changes need none: the sweep comes by long before.
+    """
+    horizon = now + WINDOW_HORIZON
+    edges = (edge for w in windows(budgets, now, horizon) for edge in (w.opens, w.closes) if now < edge < horizon)
+    return min(edges, default=None)
+
+
+def _counts(node: StateNode) -> bool:
+    return node.managed and node.initialized and not is_true(node.conditions, "InstanceTerminating")
+
+
+def _allowance(
+    pool: NodePool, nodes: Sequence[StateNode], reason: DisruptionReason, marked: frozenset[str], now: datetime
+) -> Allowance:
+    disrupting = sum(1 for n in nodes if not n.ready or n.deleting or (n.claim and n.claim.metadata.name in marked))
+    allowed = allowed_nodes(pool.spec.disruption.budgets, reason, len(nodes), now)
+    return Allowance(total=len(nodes), disrupting=disrupting, allowed=allowed)
+
+
+def _nodes_of(budget: Budget, total: int, now: datetime) -> int:
+    try:
+        return _share(budget.nodes, total) if is_active(budget, now) else UNLIMITED
+    except ConfigurationError:
+        return 0
+
+
+def _share(nodes: str, total: int) -> int:
+    """An integer as it is; a percentage of `total`, rounded up (so that one node may always go)."""
+    if nodes.endswith("%"):
+        return -(-total * int(nodes[:-1]) // 100)
+    return int(nodes)
+
+
+def _duration(budget: Budget) -> timedelta:
+    """How long a window stays open; validation gives every schedule a duration."""
+    return parse_duration(budget.duration or "0s")
+
+
+def _cron(budget: Budget, after: datetime) -> Iterator[datetime]:
+    """Firings strictly after that time, in order; none without a schedule."""
+    if budget.schedule is None:
+        return iter(())
+    expression = MACROS.get(budget.schedule.strip().lower(), budget.schedule).replace("?", "*")
+    if len(expression.split()) != 5:
+        raise ConfigurationError("a budget's schedule is five cron fields or a macro", schedule=budget.schedule)
+    try:
+        return CronSim(expression, after.astimezone(timezone.utc))
+    except CronSimError as error:
+        raise ConfigurationError(
+            "a budget's schedule does not parse", schedule=budget.schedule, why=str(error)
+        ) from error
+
+
+def _firings(budget: Budget, start: datetime, until: datetime) -> Iterator[datetime]:
+    """Firings whose window overlaps [start, until)."""
+    for firing in _cron(budget, start - _duration(budget)):
+        if firing >= until:
+            return
+        yield firing
+
+
+def _merged(firings: Iterable[datetime], duration: timedelta) -> Iterator[Window]:
+    current: Window | None = None
+    for firing in firings:
+        if current is not None and firing <= current.closes:
+            current = Window(opens=current.opens, closes=firing + duration)
+            continue
+        if current is not None:
+            yield current
+        current = Window(opens=firing, closes=firing + duration)
+    if current is not None:
+        yield current

@@ -1,0 +1,214 @@
+"""Consolidation: can these nodes go, with nothing or one cheaper node in their place?
+
+The pods of the candidates are scheduled again, without the candidates. If existing nodes take them all the candidates are
+deleted; if one new node is needed it must be cheaper than they are together, at whatever price it may come to be
+launched. A node never becomes dearer by consolidation, and two never become three.
+
+Restates: karpenter pkg/controllers/disruption/consolidation.go `computeConsolidation`, `computeSpotToSpotConsolidation`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from journeyman.core.api import labels
+from journeyman.core.api.objects import NodeSelectorRequirement
+from journeyman.core.catalogue import InstanceType, Offering
+from journeyman.core.disruption.simulation import Simulation
+from journeyman.core.disruption.types import Candidate, Command, DisruptionReason
+from journeyman.core.scheduling import requirements as algebra
+from journeyman.core.scheduling.requirements import Requirements
+from journeyman.core.scheduling.results import PlannedClaim
+
+SPOT_TO_SPOT_TYPES: Final = (
+    15  # karpenter pkg/controllers/disruption/consolidation.go `MinInstanceTypesForSpotToSpotConsolidation`
+)
+
+PREFERENCE: Final = (labels.RESERVED, labels.SPOT, labels.ON_DEMAND)
+"""Which capacity type a launch takes if it may have several, first to last."""
+
+
+def consolidate(
+    simulation: Simulation, candidates: Sequence[Candidate], *, spot_to_spot: bool = False, single_node: bool = True
+) -> Command:
+    """Decide what to do with these candidates together.
+
+    Args:
+        simulation: The cluster to schedule their pods in.
+        candidates: At least one, each consolidatable.
+        spot_to_spot: Whether Spot nodes may be replaced by Spot nodes (gate SpotToSpotConsolidation).
+        single_node: Whether the candidates are one node; spot-to-spot then needs many alternatives, so that the
+            replacement does not itself become the next candidate.
+
+    Returns:
+        A delete or a replace command, or one without candidates whose `why_not` says what stands in the way.
+    """
+    outcome = simulation.without(candidates)
+    if outcome.errors:
+        return _no("not all pods would schedule, " + _first_of(outcome.errors))
+    new = outcome.results.new_claims
+    if not new:
+        return Command(reason=DisruptionReason.UNDERUTILIZED, candidates=tuple(candidates))
+    if len(new) > 1:
+        return _no(f"Can't remove without creating {len(new)} candidates")
+    types = simulation.catalogue.instance_types(new[0].node_pool)
+    if all(c.capacity_type == labels.SPOT for c in candidates) and labels.SPOT in _capacity_types(new[0]):
+        if not spot_to_spot:
+            return _no("SpotToSpotConsolidation is disabled, can't replace a spot node with a spot node")
+        return _spot_to_spot(new[0], types, candidates, single_node=single_node)
+    return _cheaper(new[0], types, candidates)
+
+
+def worst_launch_price(instance_type: InstanceType, wishes: Requirements) -> float | None:
+    """The most a launch of this type may cost per hour; None if it cannot be launched now.
+
+    Of the capacity types it may be launched as, the one that a launch would take counts, at its dearest offering.
+
+    Restates: karpenter pkg/cloudprovider/types.go `Offerings.WorstLaunchPrice`.
+    """
+    usable = usable_offerings(instance_type, wishes)
+    for capacity_type in PREFERENCE:
+        prices = [o.price for o in usable if o.capacity_type == capacity_type]
+        if prices:
+            return max(prices)
+    return None
+
+
+def usable_offerings(instance_type: InstanceType, wishes: Requirements) -> tuple[Offering, ...]:
+    """Offerings of the type that can be had now and meet the claim's requirements."""
+    return tuple(
+        o for o in instance_type.offerings if o.available and wishes.conflict(algebra.from_selectors(_terms(o))) is None
+    )
+
+
+def _terms(offering: Offering) -> tuple[NodeSelectorRequirement, ...]:
+    return (
+        NodeSelectorRequirement(key=labels.ZONE, operator="In", values=(offering.zone,)),
+        NodeSelectorRequirement(key=labels.CAPACITY_TYPE, operator="In", values=(offering.capacity_type,)),
+        *offering.requirements,
+    )
+
+
+def _cheaper(claim: PlannedClaim, types: Sequence[InstanceType], candidates: Sequence[Candidate]) -> Command:
+    """Replace by what is surely cheaper, pinned to the capacity type whose price was compared.
+
+    Differs: Karpenter pins to Spot whenever Spot and on-demand are both allowed, even if no Spot offering is left; here
+    the first capacity type (reserved, Spot, on-demand) that has something cheaper is taken. Either way a launch that
+    finds it sold out fails rather than paying more.
+    """
+    allowed = _capacity_types(claim)
+    for capacity_type in (c for c in PREFERENCE if c in allowed):
+        pinned = _pinned(claim, capacity_type)
+        if kept := _below(pinned, types, _price(candidates)):
+            return _replace(pinned, kept, candidates)
+    return _no("Can't replace with a cheaper node")
+
+
+def _spot_to_spot(
+    claim: PlannedClaim, types: Iterable[InstanceType], candidates: Sequence[Candidate], *, single_node: bool
+) -> Command:
+    claim = _pinned(claim, labels.SPOT)
+    kept = _below(claim, types, _price(candidates))
+    if not kept:
+        return _no("Can't replace spot node with a cheaper spot node")
+    if not single_node:
+        return _replace(claim, kept, candidates)
+    if len(kept) < SPOT_TO_SPOT_TYPES:
+        return _no(
+            f"SpotToSpotConsolidation requires {SPOT_TO_SPOT_TYPES} cheaper instance type options than the current "
+            f"candidate to consolidate, got {len(kept)}"
+        )
+    return _replace(claim, kept[: max(SPOT_TO_SPOT_TYPES, _needed_for_min_values(claim, kept))], candidates)
+
+
+def _below(claim: PlannedClaim, types: Iterable[InstanceType], price: float) -> tuple[InstanceType, ...]:
+    """The claim's types whose worst launch price is below `price`, cheapest first, ties by name."""
+    wishes = algebra.from_selectors(claim.requirements)
+    options = set(claim.instance_types)
+    priced = ((worst_launch_price(t, wishes), t) for t in types if t.name in options)
+    kept = sorted(((p, t.name, t) for p, t in priced if p is not None and p < price), key=lambda entry: entry[:2])
+    return tuple(t for _, _, t in kept)
+
+
+def _replace(claim: PlannedClaim, types: Sequence[InstanceType], candidates: Sequence[Candidate]) -> Command:
+    if short := _short_of_min_values(claim, types):
+        return _no(f"minValues requirement is not met for label(s) {', '.join(short)}")
+    return Command(
+        reason=DisruptionReason.UNDERUTILIZED,
+        candidates=tuple(candidates),
+        replacements=(_narrowed(claim, types),),
+    )
+
+
+def _narrowed(claim: PlannedClaim, types: Sequence[InstanceType]) -> PlannedClaim:
+    """The claim with these types only, and the cheapest offering among them."""
+    wishes = algebra.from_selectors(claim.requirements)
+    offers = [(o.price, t.name, o.zone, o.capacity_type) for t in types for o in usable_offerings(t, wishes)]
+    price, name, zone, capacity_type = min(offers)
+    names = tuple(t.name for t in types)
+    return replace(
+        claim,
+        instance_types=names,
+        requirements=_with_values(claim.requirements, labels.INSTANCE_TYPE, names),
+        offering=(name, zone, capacity_type),
+        price=price,
+    )
+
+
+def _pinned(claim: PlannedClaim, capacity_type: str) -> PlannedClaim:
+    return replace(claim, requirements=_with_values(claim.requirements, labels.CAPACITY_TYPE, (capacity_type,)))
+
+
+def _with_values(
+    requirements: Iterable[NodeSelectorRequirement], key: str, values: tuple[str, ...]
+) -> tuple[NodeSelectorRequirement, ...]:
+    """The requirements with `key` In these values; its minValues stay."""
+    old = [r for r in requirements if r.key == key]
+    least = max((r.min_values for r in old if r.min_values is not None), default=None)
+    new = NodeSelectorRequirement(key=key, operator="In", values=values, min_values=least)
+    return tuple(sorted((*(r for r in requirements if r.key != key), new), key=lambda r: (r.key, r.operator, r.values)))
+
+
+def _capacity_types(claim: PlannedClaim) -> frozenset[str]:
+    """The capacity types the claim allows."""
+    allowed = algebra.from_selectors(claim.requirements).get(labels.CAPACITY_TYPE)
+    return frozenset(PREFERENCE if allowed is None else (c for c in PREFERENCE if allowed.has(c)))
+
+
+def _short_of_min_values(claim: PlannedClaim, types: Iterable[InstanceType]) -> tuple[str, ...]:
+    """Keys for which these types offer fewer distinct values than minValues asks for."""
+    wanted = {r.key: r.min_values for r in claim.requirements if r.min_values is not None}
+    values = _distinct_values(types, wanted)
+    return tuple(key for key, least in sorted(wanted.items()) if len(values[key]) < least)
+
+
+def _needed_for_min_values(claim: PlannedClaim, types: Sequence[InstanceType]) -> int:
+    """How many of the types, from the first, it takes to meet minValues; all of them if they never do."""
+    return next((n for n in range(1, len(types) + 1) if not _short_of_min_values(claim, types[:n])), len(types))
+
+
+def _distinct_values(types: Iterable[InstanceType], keys: Iterable[str]) -> Mapping[str, set[str]]:
+    found: dict[str, set[str]] = {key: set() for key in keys}
+    for instance_type in types:
+        for term in instance_type.requirements:
+            if term.key in found and term.operator == "In":
+                found[term.key].update(term.values)
+        if labels.INSTANCE_TYPE in found:
+            found[labels.INSTANCE_TYPE].add(instance_type.name)
+    return found
+
+
+def _price(candidates: Iterable[Candidate]) -> float:
+    return sum(c.price for c in candidates)
+
+
+def _first_of(errors: Mapping[str, str]) -> str:
+    pod = min(errors)
+    more = f" and {len(errors) - 1} more" if len(errors) > 1 else ""
+    return f"pod {pod}: {errors[pod]}{more}"
+
+
+def _no(why: str) -> Command:
+    return Command(reason=DisruptionReason.UNDERUTILIZED, why_not=why)

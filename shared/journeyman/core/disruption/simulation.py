@@ -1,0 +1,103 @@
+"""What if these nodes were gone? The scheduler's answer, and what in it stands against disruption.
+
+Restates: karpenter pkg/controllers/disruption/helpers.go `SimulateScheduling`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from journeyman.core.api.objects import Pod
+from journeyman.core.catalogue import Catalogue
+from journeyman.core.disruption.types import Candidate
+from journeyman.core.scheduling.pods import is_currently_reschedulable, is_provisionable
+from journeyman.core.scheduling.results import Results
+from journeyman.core.scheduling.scheduler import solve
+from journeyman.core.state import Snapshot, StateNode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """One simulation: `pods` were to be placed without the nodes `gone`; `errors` (by pod key) forbid the disruption.
+
+    A pod that was pending before anyway has no say.
+    """
+
+    pods: tuple[Pod, ...]
+    gone: frozenset[str]
+    results: Results
+    errors: Mapping[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Simulation:
+    """One cluster to ask "what if" of, several times.
+
+    `marked` are the claims that commands under way give back; `waiting` those whose consolidateAfter has not passed.
+    """
+
+    snapshot: Snapshot
+    catalogue: Catalogue
+    marked: frozenset[str] = frozenset()
+    waiting: frozenset[str] = frozenset()
+
+    def without(self, candidates: Iterable[Candidate]) -> Outcome:
+        """Schedule the candidates' pods, the pending ones and those on leaving nodes, on what remains.
+
+        Errors are: pods of candidates or leaving nodes that find no place; pods of candidates planned onto a node
+        that is not initialized (it may never be), or that is still within its consolidateAfter (they would restart
+        its clock). Where no other pods need a place, such nodes are not offered in the first place.
+        """
+        chosen = tuple(candidates)
+        moving = tuple(self._pods_on(self._node_of[c.nodeclaim] for c in chosen))
+        others = self._pending + self._leaving_pods
+        gone = self._leaving | {self._node_of[c.nodeclaim].name for c in chosen}
+        if not others:
+            gone |= self._unsettled
+        pods = tuple(sorted(moving + others, key=lambda p: p.key))
+        results = solve(self.snapshot, self.catalogue, pods=pods, without_nodes=gone)
+        return Outcome(pods=pods, gone=gone, results=results, errors=self._errors(results, moving))
+
+    def _errors(self, results: Results, moving: Iterable[Pod]) -> Mapping[str, str]:
+        movers = {pod.key for pod in moving}
+        pending = {pod.key for pod in self._pending}
+        errors = {key: error.message for key, error in results.pod_errors.items() if key not in pending}
+        for name in sorted(self._unsettled & results.existing.keys()):
+            for key in results.existing[name]:
+                if key in movers:
+                    errors[key] = f"would schedule against node {name}, which is not settled yet"
+        return errors
+
+    @cached_property
+    def _node_of(self) -> Mapping[str, StateNode]:
+        return self.snapshot.state_nodes_by_claim
+
+    @cached_property
+    def _leaving(self) -> frozenset[str]:
+        """Nodes being deleted, or given back by a command under way."""
+        return frozenset(n.name for n in self.snapshot.state_nodes if n.deleting or self._claim(n) in self.marked)
+
+    @cached_property
+    def _unsettled(self) -> frozenset[str]:
+        """Managed nodes that are not initialized, or still within their consolidateAfter."""
+        nodes = (n for n in self.snapshot.state_nodes if n.managed)
+        return frozenset(n.name for n in nodes if not n.initialized or self._claim(n) in self.waiting)
+
+    @cached_property
+    def _pending(self) -> tuple[Pod, ...]:
+        return tuple(pod for pod in self.snapshot.pods if is_provisionable(pod))
+
+    @cached_property
+    def _leaving_pods(self) -> tuple[Pod, ...]:
+        return tuple(self._pods_on(n for n in self.snapshot.state_nodes if n.name in self._leaving))
+
+    def _pods_on(self, nodes: Iterable[StateNode]) -> Iterator[Pod]:
+        for node in nodes:
+            for pod in node.pods:
+                if is_currently_reschedulable(pod, self.snapshot.pdbs, self.snapshot.now):
+                    yield pod
+
+    def _claim(self, node: StateNode) -> str:
+        return node.claim.metadata.name if node.claim is not None else ""

@@ -1,0 +1,51 @@
+"""The `karpenter.sh/disrupted:NoSchedule` taint: no new pods onto a node that is on its way out.
+
+Restates: karpenter pkg/utils/state `RequireNoScheduleTaint`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+import msgspec
+
+from journeyman.core.api import labels
+from journeyman.core.api.objects import NODE, Node, Taint
+from journeyman.core.plan import ObjectRef, PatchObject
+
+DISRUPTED: Final = Taint(key=labels.DISRUPTED_TAINT, effect="NoSchedule")
+
+
+def is_cordoned(node: Node) -> bool:
+    """Whether the node carries the disrupted taint."""
+    return any(_is_disrupted(taint) for taint in node.spec.taints)
+
+
+def cordon(node: Node, why: str) -> PatchObject | None:
+    """Put the taint on; None if it is there."""
+    if is_cordoned(node):
+        return None
+    return _with_taints(node, (*node.spec.taints, DISRUPTED), why)
+
+
+def uncordon(node: Node, why: str) -> PatchObject | None:
+    """Take the taint off; None if it is not there."""
+    if not is_cordoned(node):
+        return None
+    return _with_taints(node, (t for t in node.spec.taints if not _is_disrupted(t)), why)
+
+
+def _is_disrupted(taint: Taint) -> bool:
+    return (taint.key, taint.effect) == (DISRUPTED.key, DISRUPTED.effect)
+
+
+def _with_taints(node: Node, taints: Iterable[Taint], why: str) -> PatchObject:
+    """A merge patch replaces the list whole, so it goes through on this resourceVersion only."""
+    patch: dict[str, Any] = {"spec": {"taints": [msgspec.to_builtins(taint) for taint in taints]}}
+    return PatchObject(
+        ref=ObjectRef(resource=NODE, name=node.metadata.name, uid=node.metadata.uid),
+        patch=patch,
+        why=why,
+        resource_version=node.metadata.resource_version,
+    )
