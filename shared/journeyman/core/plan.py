@@ -7,7 +7,7 @@ and matches the union exhaustively. Every action may be carried out twice with t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
@@ -210,3 +210,14 @@ class Plan:
 def one(subject: str, *actions: Action) -> Chain:
     """A chain of these actions."""
     return Chain(subject=subject, actions=actions)
+
+
+def merged(plans: Iterable[Plan]) -> Plan:
+    """All of them as one, in order."""
+    parts = tuple(plans)
+    return Plan(
+        chains=tuple(chain for plan in parts for chain in plan.chains),
+        events=tuple(event for plan in parts for event in plan.events),
+        observations=tuple(sample for plan in parts for sample in plan.observations),
+        notes=tuple(note for plan in parts for note in plan.notes),
+    )

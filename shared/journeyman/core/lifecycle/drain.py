@@ -1,0 +1,148 @@
+"""Drain: which pods of a node may go now, in what order, and what is forced at the grace period's end.
+
+::
+
+    group 1  pods                      ─┐
+    group 2  pods of DaemonSets         │ one group at a time, through the Eviction API;
+    group 3  critical pods              │ a pod that still terminates holds its group
+    group 4  critical DaemonSet pods   ─┘
+    at T - the pod's own grace period: deleted, whatever group, PodDisruptionBudget or annotation (T: the node's end)
+
+Restates: karpenter pkg/controllers/node/termination/terminator/terminator.go `Drain`, `DeleteExpiringPods`, eviction.go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Final
+
+from journeyman.core.api.objects import POD, Pod
+from journeyman.core.plan import Chain, DeletePod, Event, EvictPod, ObjectRef, Observation, one
+from journeyman.core.scheduling.pods import (
+    is_disruptable,
+    is_owned_by_daemon_set,
+    is_owned_by_node,
+    is_terminal,
+    is_terminating,
+)
+from journeyman.core.scheduling.taints import untolerated
+from journeyman.core.state.cordon import DISRUPTED
+
+STUCK_AFTER: Final = timedelta(minutes=1)  # pkg/utils/pod/scheduling.go `IsStuckTerminating`
+DEFAULT_GRACE: Final = timedelta(seconds=30)  # what the API server gives a pod that does not say
+CRITICAL: Final = frozenset({"system-cluster-critical", "system-node-critical"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drain:
+    """What a drain does now.
+
+    `remaining` are all pods that must be gone before the instance may go; `next_force` is when the first of them will
+    be deleted by force, None without an end (or if all have been).
+    """
+
+    evict: tuple[Pod, ...] = ()
+    force: tuple[tuple[Pod, int], ...] = ()  # with the grace period left to each, in seconds
+    remaining: tuple[Pod, ...] = ()
+    next_force: datetime | None = None
+
+    @property
+    def protected(self) -> tuple[Pod, ...]:
+        """Pods that hold the drain without being asked to go."""
+        asked = {pod.key for pod in self.evict} | {pod.key for pod, _ in self.force}
+        return tuple(p for p in self.remaining if p.key not in asked and not is_terminating(p))
+
+
+def drain(pods: Iterable[Pod], now: datetime, end: datetime | None) -> Drain:
+    """Decide which pods go now.
+
+    Args:
+        pods: All pods bound to the node.
+        now: The time.
+        end: When the node must be gone (its termination timestamp); None leaves all the time in the world.
+    """
+    remaining = tuple(sorted((p for p in pods if is_drainable(p, now)), key=lambda p: p.key))
+    force = tuple(_forced(remaining, now, end))
+    forced = {pod.key for pod, _ in force}
+    return Drain(
+        evict=tuple(p for p in _first_group(remaining) if p.key not in forced and _evictable(p, now)),
+        force=force,
+        remaining=remaining,
+        next_force=min((at for p in remaining if (at := _force_at(p, end)) is not None and at > now), default=None),
+    )
+
+
+def is_drainable(pod: Pod, now: datetime) -> bool:
+    """Whether the drain waits for this pod.
+
+    Not for pods that have ended, that tolerate the disrupted taint (DaemonSets that tolerate everything stay until the
+    instance goes), mirrors of static pods, and pods stuck in termination for over a minute.
+    """
+    if is_terminal(pod) or is_owned_by_node(pod):
+        return False
+    if untolerated((DISRUPTED,), pod.spec.tolerations) is None:
+        return False
+    deletion = pod.metadata.deletion_timestamp
+    return deletion is None or now <= deletion + STUCK_AFTER
+
+
+def drain_chains(decided: Drain, node: str, reason: str, end: datetime | None) -> tuple[Chain, ...]:
+    """One chain for each pod, so that a refusal of one never holds up another."""
+    forced = tuple(_force_chain(pod, seconds, node, end) for pod, seconds in decided.force)
+    return forced + tuple(_evict_chain(pod, node, reason) for pod in decided.evict)
+
+
+def _first_group(pods: Iterable[Pod]) -> tuple[Pod, ...]:
+    groups: dict[tuple[bool, bool], list[Pod]] = {}
+    for pod in pods:
+        key = (pod.spec.priority_class_name in CRITICAL, is_owned_by_daemon_set(pod))
+        groups.setdefault(key, []).append(pod)
+    return tuple(groups[min(groups)]) if groups else ()
+
+
+def _evictable(pod: Pod, now: datetime) -> bool:
+    return not is_terminating(pod) and is_disruptable(pod, now)
+
+
+def _grace(pod: Pod) -> timedelta:
+    seconds = pod.spec.termination_grace_period_seconds
+    return DEFAULT_GRACE if seconds is None else timedelta(seconds=seconds)
+
+
+def _force_at(pod: Pod, end: datetime | None) -> datetime | None:
+    return None if end is None else end - _grace(pod)
+
+
+def _forced(pods: Iterable[Pod], now: datetime, end: datetime | None) -> Iterator[tuple[Pod, int]]:
+    """Pods that would outlive the node, with the seconds they are given: what is left to the end, at least one."""
+    if end is None:
+        return
+    for pod in pods:
+        deletion = pod.metadata.deletion_timestamp
+        outlives = deletion > end if deletion is not None else now > end - _grace(pod)
+        if outlives:
+            yield pod, max(int((end - now).total_seconds()), 1)
+
+
+def _ref(pod: Pod) -> ObjectRef:
+    meta = pod.metadata
+    return ObjectRef(resource=POD, name=meta.name, namespace=meta.namespace, uid=meta.uid)
+
+
+def _drained(reason: str) -> tuple[Observation, ...]:
+    return (Observation(name="karpenter_pods_drained_total", labels={"reason": reason}),)
+
+
+def _evict_chain(pod: Pod, node: str, reason: str) -> Chain:
+    chain = one(f"Pod {pod.key}", EvictPod(ref=_ref(pod), node=node, why=reason))
+    event = Event(ref=_ref(pod), reason="Evicted", message=f"Evicted pod: {reason}")
+    return replace(chain, events=(event,), observations=_drained(reason))
+
+
+def _force_chain(pod: Pod, seconds: int, node: str, end: datetime | None) -> Chain:
+    text = f"Deleting the pod to accommodate the terminationTimestamp {end} of the node. The pod was granted {seconds} seconds of grace-period. This bypasses the PDB of the pod and the do-not-disrupt annotation."
+    action = DeletePod(ref=_ref(pod), node=node, grace_period_seconds=seconds, why="the node's end has come")
+    event = Event(ref=_ref(pod), reason="Disrupted", message=text)
+    return replace(one(f"Pod {pod.key}", action), events=(event,), observations=_drained("Forceful Termination"))

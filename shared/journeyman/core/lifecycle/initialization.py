@@ -1,0 +1,53 @@
+"""Initialization: the node is ready for the pods it was opened for. Never reverts.
+
+Restates: karpenter pkg/controllers/nodeclaim/lifecycle/initialization.go `Reconcile`.
+Differs: the gate for DRA drivers is left out, since pods with ResourceClaims are not scheduled.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from journeyman.core.api import labels
+from journeyman.core.api.objects import Node, NodeClaim, is_true
+from journeyman.core.api.resources import to_resources
+from journeyman.core.lifecycle.progress import Progress, with_node
+
+
+def initialize(progress: Progress) -> Progress:
+    """Initialized True once every gate is passed, otherwise Unknown with the first gate that is not."""
+    claim = progress.claim
+    if not is_true(claim.status.conditions, "Registered") or is_true(claim.status.conditions, "Initialized"):
+        return progress
+    node = progress.node
+    if node is None:
+        return progress.with_condition("Initialized", "Unknown", "NodeNotFound", "Node not registered with cluster")
+    if blocked := _gate(node, claim):
+        return progress.with_condition("Initialized", "Unknown", *blocked)
+    labelled = with_node(node, metadata={"labels": {**node.metadata.labels, labels.INITIALIZED: "true"}})
+    note = f"initialized NodeClaim {claim.metadata.name} on node {node.metadata.name}"
+    return replace(progress, node=labelled).with_condition("Initialized", "True").told(notes=(note,))
+
+
+def _gate(node: Node, claim: NodeClaim) -> tuple[str, str] | None:
+    """Reason and message of the first gate that holds the node back, in Karpenter's order."""
+    name = node.metadata.name
+    if not is_true(node.status.conditions, "Ready"):
+        return "NodeNotReady", f"Node {name} is not ready"
+    present = {(t.key, t.effect) for t in node.spec.taints}
+    for taint in claim.spec.startup_taints:
+        if (taint.key, taint.effect) in present:
+            return "StartupTaintsExist", f"StartupTaint {taint.key}:{taint.effect} still exists"
+    for taint in node.spec.taints:
+        if labels.is_ephemeral_taint(taint.key, taint.effect):
+            return "KnownEphemeralTaintsExist", f"KnownEphemeralTaint {taint.key}:{taint.effect} still exists"
+    if missing := _unregistered_resource(node, claim):
+        return "ResourceNotRegistered", f"Resource {missing} was requested but not registered"
+    return None
+
+
+def _unregistered_resource(node: Node, claim: NodeClaim) -> str:
+    """A resource that the claim asks for and the node does not have yet (a device plugin that still starts)."""
+    requested = to_resources(claim.spec.resources.requests, round_up=True)
+    allocatable = to_resources(node.status.allocatable, round_up=False)
+    return next((r for r in sorted(requested) if requested[r] > 0 and allocatable.get(r, 0) == 0), "")

@@ -1,0 +1,223 @@
+"""Launch: from a NodeClaim to an instance, and from what the cloud answered to what the claim says.
+
+Intent before effect: a claim carries the termination finalizer before its instance exists, so no instance can leak.
+The claim's UID is the client token, so launching twice makes one instance.
+
+Restates: karpenter pkg/controllers/nodeclaim/lifecycle/launch.go, controller.go `finalizeNodeClaim`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Final
+
+import msgspec
+
+from journeyman.core.api import labels
+from journeyman.core.api.objects import NodeClaim, condition_of
+from journeyman.core.lifecycle.explain import disrupted
+from journeyman.core.lifecycle.progress import Progress, claim_ref, with_metadata
+from journeyman.core.plan import (
+    Action,
+    Chain,
+    DeleteObject,
+    Event,
+    LaunchInstance,
+    Plan,
+    RememberUnavailable,
+    Step,
+    Wake,
+    one,
+)
+from journeyman.errors import CreateError, InsufficientCapacityError, NodeClassNotReadyError, RateLimitedError
+
+MAX_MESSAGE: Final = 300  # launch.go `truncateMessage`
+FIRST_RETRY: Final = timedelta(seconds=1)  # controller.go: exponential 1 s to 1 min
+LAST_RETRY: Final = timedelta(minutes=1)
+
+Offerings = tuple[tuple[str, str, str], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchedInstance:
+    """What the cloud says of an instance that it launched for a claim."""
+
+    provider_id: str
+    image_id: str
+    labels: Mapping[str, str]
+    annotations: Mapping[str, str]
+    capacity: Mapping[str, str]
+    allocatable: Mapping[str, str]
+    unavailable: Offerings = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailedLaunch:
+    """Why the cloud launched nothing, and the offerings it refused."""
+
+    error: Exception
+    unavailable: Offerings = ()
+
+
+def is_pending(claim: NodeClaim) -> bool:
+    """Whether the claim still needs its instance."""
+    launched = condition_of(claim.status.conditions, "Launched")
+    undecided = launched is None or launched.status == "Unknown"
+    return claim.metadata.deletion_timestamp is None and not claim.status.provider_id and undecided
+
+
+def hydrated(claim: NodeClaim) -> NodeClaim:
+    """The claim with the termination finalizer and its NodeClass label, which must be there before a launch.
+
+    Restates: karpenter pkg/controllers/nodeclaim/hydration/controller.go.
+    """
+    ref = claim.spec.node_class_ref
+    class_label = {f"{ref.group}/{ref.kind.lower()}": ref.name}
+    finalizers = claim.metadata.finalizers
+    if labels.TERMINATION_FINALIZER not in finalizers:
+        finalizers += (labels.TERMINATION_FINALIZER,)
+    return with_metadata(claim, finalizers=finalizers, labels={**class_label, **claim.metadata.labels})
+
+
+def launch_pending(claims: Iterable[NodeClaim], now: datetime) -> Plan:
+    """Launch every claim that has no instance yet and whose back-off is over; wake up for those that wait.
+
+    Covers claims whose run was cut off between create and launch, hand-made ones, and retries.
+    """
+    plan = Plan()
+    for claim in claims:
+        if not is_pending(claim):
+            continue
+        due = retry_at(claim)
+        if due is not None and due > now:
+            plan += Plan(chains=(one(f"NodeClaim {claim.metadata.name}", _retry_wake(claim, due)),))
+            continue
+        launch = LaunchInstance(claim=claim.metadata.name, why="the claim has no instance yet")
+        progress = replace(Progress.of(claim, now), claim=hydrated(claim))
+        plan += Plan(chains=(progress.chain(launch, why="protect the claim before its launch"),))
+    return plan
+
+
+def retry_at(claim: NodeClaim) -> datetime | None:
+    """When a failed launch may be tried again; None if it never failed or its annotation does not parse."""
+    return _retry_state(claim)[1]
+
+
+def after_launch(
+    claim: NodeClaim, outcome: LaunchedInstance | FailedLaunch, now: datetime, unavailable_until: datetime
+) -> Plan:
+    """What to write once the cloud has answered.
+
+    Args:
+        claim: The claim as it is stored now.
+        outcome: The instance, or why there is none.
+        now: The time.
+        unavailable_until: Until when refused offerings are avoided.
+
+    Returns:
+        The claim's new status and labels, or its deletion with the offerings to avoid and a wake-up to decide again.
+    """
+    remember = _remember(claim, outcome, unavailable_until)
+    if isinstance(outcome, LaunchedInstance):
+        return _succeeded(claim, outcome, now, remember)
+    if isinstance(outcome.error, InsufficientCapacityError | NodeClassNotReadyError):
+        return _given_up(claim, outcome.error, now, remember)
+    return _to_retry(claim, outcome.error, now, remember)
+
+
+def _succeeded(claim: NodeClaim, instance: LaunchedInstance, now: datetime, remember: tuple[Action, ...]) -> Plan:
+    status = msgspec.structs.replace(
+        claim.status,
+        provider_id=instance.provider_id,
+        image_id=instance.image_id,
+        capacity=dict(instance.capacity),
+        allocatable=dict(instance.allocatable),
+    )
+    annotations = {**claim.metadata.annotations, **instance.annotations}
+    annotations.pop(labels.LAUNCH_RETRY, None)
+    launched = with_metadata(claim, labels={**instance.labels, **claim.metadata.labels}, annotations=annotations)
+    progress = replace(Progress.of(claim, now), claim=msgspec.structs.replace(launched, status=status))
+    progress = progress.with_condition("Launched", "True")
+    name = claim.metadata.name
+    chains = (progress.chain(why="its instance was launched"), *_alone(name, remember))
+    return Plan(chains=chains, notes=(f"launched NodeClaim {name} as {instance.provider_id}",))
+
+
+def _given_up(claim: NodeClaim, error: Exception, now: datetime, remember: tuple[Action, ...]) -> Plan:
+    """No capacity, or a NodeClass that cannot be used: drop the claim, so that its pods are planned again."""
+    no_capacity = isinstance(error, InsufficientCapacityError)
+    reason = "InsufficientCapacityError" if no_capacity else "NodeClassNotReady"
+    metric = "insufficient_capacity" if no_capacity else "nodeclass_not_ready"
+    name, text = claim.metadata.name, str(error)[:MAX_MESSAGE]
+    actions: tuple[Action, ...] = (
+        *remember,
+        DeleteObject(ref=claim_ref(claim), why=f"launch failed: {text}"),
+        Wake(step=Step.TERMINATE, at=now, reason=f"NodeClaim {name} was given up"),
+    )
+    if no_capacity:
+        actions += (Wake(step=Step.PROVISION, at=now, reason=f"no capacity for NodeClaim {name}"),)
+    message = f"NodeClaim {name} event: {text}" if no_capacity else text
+    event = Event(ref=claim_ref(claim), reason=reason, message=message, type="Warning")
+    return Plan(
+        chains=(replace(one(f"NodeClaim {name}", *actions), observations=(disrupted(claim, metric),)),),
+        events=(event,),
+        notes=(f"gave up NodeClaim {name}: {text}",),
+    )
+
+
+def _to_retry(claim: NodeClaim, error: Exception, now: datetime, remember: tuple[Action, ...]) -> Plan:
+    failures = _retry_state(claim)[0] + 1
+    wait = min(FIRST_RETRY * 2 ** min(failures - 1, 10), LAST_RETRY)
+    if isinstance(error, RateLimitedError):
+        wait = max(wait, timedelta(seconds=error.retry_after_seconds))
+    due = now + wait
+    reason = error.condition_reason if isinstance(error, CreateError) else "LaunchFailed"
+    text = str(error)[:MAX_MESSAGE]
+    mark = {labels.LAUNCH_RETRY: f"{failures} {due.isoformat(timespec='milliseconds')}"}
+    noted = with_metadata(claim, annotations={**claim.metadata.annotations, **mark})
+    progress = replace(Progress.of(claim, now), claim=noted).with_condition("Launched", "Unknown", reason, text)
+    name = claim.metadata.name
+    wake = one(f"NodeClaim {name}", _retry_wake(claim, due))
+    return Plan(
+        chains=(progress.chain(why=f"launch failed: {reason}"), wake, *_alone(name, remember)),
+        notes=(f"launch of NodeClaim {name} failed, attempt {failures}: {text}",),
+    )
+
+
+def _remember(
+    claim: NodeClaim, outcome: LaunchedInstance | FailedLaunch, until: datetime
+) -> tuple[RememberUnavailable, ...]:
+    offerings = set(outcome.unavailable)
+    if isinstance(outcome, FailedLaunch) and isinstance(outcome.error, InsufficientCapacityError):
+        offerings |= set(outcome.error.offerings)
+    if not offerings:
+        return ()
+    return (
+        RememberUnavailable(
+            node_class=claim.spec.node_class_ref.name,
+            offerings=tuple(sorted(offerings)),
+            until=until,
+            reason="InsufficientCapacity",
+        ),
+    )
+
+
+def _alone(name: str, actions: tuple[Action, ...]) -> tuple[Chain, ...]:
+    """In a chain of their own, so that a conflict on the claim does not lose them."""
+    return (one(f"offerings refused to NodeClaim {name}", *actions),) if actions else ()
+
+
+def _retry_wake(claim: NodeClaim, due: datetime) -> Wake:
+    return Wake(step=Step.PROVISION, at=due, reason=f"retry the launch of NodeClaim {claim.metadata.name}")
+
+
+def _retry_state(claim: NodeClaim) -> tuple[int, datetime | None]:
+    """Failures so far and when the next attempt is due; an annotation that does not parse counts as none."""
+    failures, _, due = claim.metadata.annotations.get(labels.LAUNCH_RETRY, "").partition(" ")
+    try:
+        at = datetime.fromisoformat(due.replace("Z", "+00:00"))
+        return int(failures), at if at.tzinfo is not None else None
+    except ValueError:
+        return 0, None

@@ -1,0 +1,95 @@
+"""One run's worth of life for every NodeClaim that is not being deleted: launch → register → initialize, or time out.
+
+Restates: karpenter pkg/controllers/nodeclaim/lifecycle/controller.go `Reconcile`.
+Differs: launching is asked for and not awaited; what the cloud answers comes back through `launch.after_launch`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+
+from journeyman.core.api.objects import Node, NodeClaim, is_true
+from journeyman.core.lifecycle.explain import disrupted
+from journeyman.core.lifecycle.initialization import initialize
+from journeyman.core.lifecycle.launch import is_pending, launch_pending
+from journeyman.core.lifecycle.liveness import Timeouts, timed_out
+from journeyman.core.lifecycle.progress import Progress, claim_ref, poll_at
+from journeyman.core.lifecycle.registration import register
+from journeyman.core.plan import Chain, DeleteObject, Plan, Step, Wake, merged, one
+from journeyman.core.state import Snapshot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """How often a claim that is on its way is looked at: at first every `shortest`, later more rarely."""
+
+    shortest: timedelta = timedelta(seconds=5)
+    longest: timedelta = timedelta(seconds=30)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lifecycle:
+    """What the lifecycle needs to know besides the snapshot."""
+
+    timeouts: Timeouts = field(default_factory=Timeouts)
+    pace: Pace = field(default_factory=Pace)
+
+
+def advance(snapshot: Snapshot, lifecycle: Lifecycle) -> Plan:
+    """Move every claim on as far as it gets now; wake up for those that are not initialized yet."""
+    by_provider = nodes_by_provider_id(snapshot)
+    claims = [c for c in snapshot.claims if c.metadata.deletion_timestamp is None]
+    return merged(_advance(claim, by_provider, snapshot, lifecycle) for claim in claims)
+
+
+def nodes_by_provider_id(snapshot: Snapshot) -> Mapping[str, tuple[Node, ...]]:
+    """Nodes by the cloud's id; more than one under an id is something gone wrong."""
+    found: dict[str, tuple[Node, ...]] = {}
+    for node in snapshot.nodes:
+        if node.spec.provider_id:
+            found[node.spec.provider_id] = (*found.get(node.spec.provider_id, ()), node)
+    return found
+
+
+def _advance(
+    claim: NodeClaim, by_provider: Mapping[str, tuple[Node, ...]], snapshot: Snapshot, lifecycle: Lifecycle
+) -> Plan:
+    if is_true(claim.status.conditions, "Initialized"):
+        return Plan()
+    if reason := timed_out(claim, lifecycle.timeouts, snapshot.now):
+        return _give_up(claim, reason, snapshot)
+    if is_pending(claim):
+        return launch_pending((claim,), snapshot.now)
+    progress = Progress.of(claim, snapshot.now)
+    progress = initialize(register(progress, by_provider.get(claim.status.provider_id, ())))
+    return _record(progress, lifecycle.pace)
+
+
+def _record(progress: Progress, pace: Pace) -> Plan:
+    chain = progress.chain(why="the claim moved on")
+    chains: tuple[Chain, ...] = (chain,) if chain.actions else ()
+    claim = progress.claim
+    if not is_true(claim.status.conditions, "Initialized"):
+        since = claim.metadata.creation_timestamp or progress.now
+        wake = Wake(
+            step=Step.PROVISION,
+            at=poll_at(progress.now, since, pace.shortest, pace.longest),
+            reason=f"NodeClaim {claim.metadata.name} is not initialized yet",
+        )
+        chains += (one(f"NodeClaim {claim.metadata.name}", wake),)
+    return Plan(chains=chains, notes=progress.notes)
+
+
+def _give_up(claim: NodeClaim, reason: str, snapshot: Snapshot) -> Plan:
+    """Its pods are planned again as soon as it is gone; the instance, if any, is terminated by its finalizer."""
+    name = claim.metadata.name
+    chain = one(
+        f"NodeClaim {name}",
+        DeleteObject(ref=claim_ref(claim), why=reason),
+        Wake(step=Step.TERMINATE, at=snapshot.now, reason=f"NodeClaim {name}: {reason}"),
+        Wake(step=Step.PROVISION, at=snapshot.now, reason=f"NodeClaim {name}: {reason}"),
+    )
+    note = f"gave up NodeClaim {name}: {reason}"
+    return Plan(chains=(replace(chain, observations=(disrupted(claim, reason),)),), notes=(note,))

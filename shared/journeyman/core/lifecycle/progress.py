@@ -1,0 +1,183 @@
+"""One NodeClaim on its way through a run: the claim and its node as they should become, and what to tell about it.
+
+Each sub-step (registration, initialization, liveness…) takes a `Progress` and returns the next one. Nothing is
+written in between: `Progress.chain` compares the end with the beginning, so a run writes each object at most once per
+part (metadata, status), and nothing at all if nothing changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+import msgspec
+
+from journeyman.core.api.conditions import ConditionSet, Status, format_time, to_wire
+from journeyman.core.api.objects import NODE, NODECLAIM, Condition, Node, NodeClaim, ObjectMeta, condition_of
+from journeyman.core.plan import Action, Chain, Event, ObjectRef, Observation, PatchObject
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """A claim and (once it is found) its node, before and after this run's sub-steps."""
+
+    original: NodeClaim
+    claim: NodeClaim
+    now: datetime
+    original_node: Node | None = None
+    node: Node | None = None
+    events: tuple[Event, ...] = ()
+    observations: tuple[Observation, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, claim: NodeClaim, now: datetime) -> Progress:
+        """Nothing done yet."""
+        return cls(original=claim, claim=claim, now=now)
+
+    def found(self, node: Node) -> Progress:
+        """The same with its node."""
+        return replace(self, original_node=node, node=node)
+
+    def with_condition(self, type_: str, status: Status, reason: str = "", message: str = "") -> Progress:
+        """The same with this condition set (True without a reason takes the type as reason), and Ready following."""
+        updated = ConditionSet.of_claim(self.claim, self.now).set(type_, status, self.now, reason or type_, message)
+        status_after = msgspec.structs.replace(self.claim.status, conditions=updated.conditions)
+        return replace(self, claim=msgspec.structs.replace(self.claim, status=status_after))
+
+    def told(
+        self,
+        *events: Event,
+        observations: tuple[Observation, ...] = (),
+        notes: tuple[str, ...] = (),
+    ) -> Progress:
+        """The same with more to tell."""
+        return replace(
+            self,
+            events=self.events + events,
+            observations=self.observations + observations,
+            notes=self.notes + notes,
+        )
+
+    def chain(self, *after: Action, why: str) -> Chain:
+        """The writes that make it so, the node's before the claim's, then `after`."""
+        writes: tuple[Action, ...] = ()
+        if self.original_node is not None and self.node is not None:
+            writes += node_patches(self.original_node, self.node, why)
+        writes += claim_patches(self.original, self.claim, why)
+        return Chain(
+            subject=f"NodeClaim {self.claim.metadata.name}",
+            actions=writes + after,
+            events=self.events + transitions(self.original, self.claim),
+            observations=self.observations,
+        )
+
+
+def with_metadata(claim: NodeClaim, **changes: Any) -> NodeClaim:
+    """The claim with other metadata fields."""
+    return msgspec.structs.replace(claim, metadata=msgspec.structs.replace(claim.metadata, **changes))
+
+
+def with_node(node: Node, *, metadata: Mapping[str, Any] = {}, spec: Mapping[str, Any] = {}) -> Node:
+    """The node with other metadata and spec fields."""
+    return msgspec.structs.replace(
+        node,
+        metadata=msgspec.structs.replace(node.metadata, **metadata),
+        spec=msgspec.structs.replace(node.spec, **spec),
+    )
+
+
+def claim_ref(claim: NodeClaim) -> ObjectRef:
+    """This incarnation of the claim."""
+    return ObjectRef(resource=NODECLAIM, name=claim.metadata.name, uid=claim.metadata.uid)
+
+
+def node_ref(node: Node) -> ObjectRef:
+    """This incarnation of the node."""
+    return ObjectRef(resource=NODE, name=node.metadata.name, uid=node.metadata.uid)
+
+
+def claim_patches(before: NodeClaim, after: NodeClaim, why: str) -> tuple[PatchObject, ...]:
+    """What to write so that `before` becomes `after`: metadata first (finalizers protect), then status; none if equal."""
+    patches = []
+    ref, version = claim_ref(before), before.metadata.resource_version
+    if metadata := metadata_patch(before.metadata, after.metadata):
+        patches.append(PatchObject(ref=ref, patch={"metadata": metadata}, why=why, resource_version=version))
+    if status := _changed(before.status, after.status):
+        patches.append(
+            PatchObject(ref=ref, patch={"status": status}, why=why, resource_version=version, subresource="status")
+        )
+    return tuple(patches)
+
+
+def node_patches(before: Node, after: Node, why: str) -> tuple[PatchObject, ...]:
+    """One patch of metadata and spec, or none."""
+    patch: dict[str, Any] = {}
+    if metadata := metadata_patch(before.metadata, after.metadata):
+        patch["metadata"] = metadata
+    if spec := _changed(before.spec, after.spec):
+        patch["spec"] = spec
+    if not patch:
+        return ()
+    version = before.metadata.resource_version
+    return (PatchObject(ref=node_ref(before), patch=patch, why=why, resource_version=version),)
+
+
+def metadata_patch(before: ObjectMeta, after: ObjectMeta) -> dict[str, Any]:
+    """The merge patch of labels, annotations, finalizers and owners; a key that is gone becomes null."""
+    patch: dict[str, Any] = {}
+    for name, old, new in (
+        ("labels", before.labels, after.labels),
+        ("annotations", before.annotations, after.annotations),
+    ):
+        changes: dict[str, str | None] = {key: value for key, value in new.items() if old.get(key) != value}
+        changes.update({key: None for key in old if key not in new})
+        if changes:
+            patch[name] = changes
+    if before.finalizers != after.finalizers:
+        patch["finalizers"] = list(after.finalizers)
+    if before.owner_references != after.owner_references:
+        patch["ownerReferences"] = msgspec.to_builtins(after.owner_references)
+    return patch
+
+
+def transitions(before: NodeClaim, after: NodeClaim) -> tuple[Event, ...]:
+    """One event for each condition whose status changed, as Karpenter's status controller records them."""
+    events = []
+    for condition in after.status.conditions:
+        old = condition_of(before.status.conditions, condition.type)
+        was = old.status if old is not None else "Unknown"
+        if was != condition.status:
+            events.append(Event(ref=claim_ref(after), reason=condition.type, message=_transition_text(condition, was)))
+    return tuple(events)
+
+
+def poll_at(now: datetime, since: datetime, shortest: timedelta, longest: timedelta) -> datetime:
+    """When to look again at something that began at `since`: soon at first, ever more rarely as it drags on."""
+    return now + min(max((now - since) / 20, shortest), longest)
+
+
+def _transition_text(condition: Condition, was: str) -> str:
+    text = f"Status condition transitioned, Type: {condition.type}, Status: {was} -> {condition.status}"
+    if condition.reason and condition.reason != condition.type:
+        text += f", Reason: {condition.reason}"
+    return f"{text}, Message: {condition.message}" if condition.message else text
+
+
+def _changed(before: msgspec.Struct, after: msgspec.Struct) -> dict[str, Any]:
+    """Fields of a Struct that differ, by their names on the wire; a value that is gone becomes null."""
+    changes: dict[str, Any] = {}
+    for info in msgspec.structs.fields(before):
+        old, new = getattr(before, info.name), getattr(after, info.name)
+        if old == new:
+            continue
+        changes[info.encode_name] = to_wire(new) if info.name == "conditions" else _wire(new)
+    return changes
+
+
+def _wire(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return format_time(value)
+    return None if value in ("", None) else msgspec.to_builtins(value)

@@ -1,0 +1,106 @@
+"""Registration: the node has joined; make it carry everything its claim says, and open it for pods.
+
+Restates: karpenter pkg/controllers/nodeclaim/lifecycle/registration.go `Reconcile`, `syncNode`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+import msgspec
+
+from journeyman.core.api import labels
+from journeyman.core.api.objects import NODECLAIM, Node, NodeClaim, OwnerReference, Taint, is_true
+from journeyman.core.lifecycle.explain import node_event
+from journeyman.core.lifecycle.progress import Progress, claim_ref, with_node
+from journeyman.core.plan import Event
+
+
+def register(progress: Progress, nodes: Sequence[Node]) -> Progress:
+    """Take over the claim's node.
+
+    Args:
+        progress: The claim so far.
+        nodes: All nodes that carry the claim's provider id.
+
+    Returns:
+        Registered True with the node synced; Unknown ``NodeNotFound`` while it has not joined; False
+        ``MultipleNodesFound``. A registered claim only gets its node attached.
+    """
+    claim = progress.claim
+    if not is_true(claim.status.conditions, "Launched"):
+        return progress
+    if is_true(claim.status.conditions, "Registered"):
+        return progress.found(nodes[0]) if len(nodes) == 1 else progress
+    if not nodes:
+        return progress.with_condition("Registered", "Unknown", "NodeNotFound", "Node not registered with cluster")
+    if len(nodes) > 1:
+        text = f"Invariant violated, matched {len(nodes)} nodes: {', '.join(n.metadata.name for n in nodes)}"
+        return progress.with_condition("Registered", "False", "MultipleNodesFound", text)
+    return _registered(progress.found(nodes[0]), nodes[0])
+
+
+def synced(node: Node, claim: NodeClaim) -> Node:
+    """The node as its claim wants it: finalizer, owner, labels, annotations, taints; the unregistered taint gone."""
+    metadata = node.metadata
+    finalizers = metadata.finalizers
+    if labels.TERMINATION_FINALIZER not in finalizers:
+        finalizers += (labels.TERMINATION_FINALIZER,)
+    return with_node(
+        node,
+        metadata={
+            "finalizers": finalizers,
+            "owner_references": _owned(metadata.owner_references, claim),
+            "labels": {**metadata.labels, **claim.metadata.labels, labels.REGISTERED: "true"},
+            "annotations": {**metadata.annotations, **_public(claim.metadata.annotations)},
+        },
+        spec={"taints": _taints(node, claim)},
+    )
+
+
+def _registered(progress: Progress, node: Node) -> Progress:
+    claim = progress.claim
+    warnings: tuple[Event, ...] = ()
+    if labels.REGISTERED not in node.metadata.labels and not _has_unregistered_taint(node):
+        text = f"Missing required taint {labels.UNREGISTERED_TAINT}:NoExecute, which prevents a race with pods that bind before the node is ready for them"
+        warnings = (Event(ref=claim_ref(claim), reason="UnregisteredTaintMissing", message=text, type="Warning"),)
+    status = msgspec.structs.replace(claim.status, node_name=node.metadata.name)
+    progress = replace(
+        progress, node=synced(node, claim), claim=msgspec.structs.replace(claim, status=status)
+    ).with_condition("Registered", "True")
+    return progress.told(
+        *warnings,
+        observations=(node_event("karpenter_nodes_created_total", claim),),
+        notes=(f"registered NodeClaim {claim.metadata.name} as node {node.metadata.name}",),
+    )
+
+
+def _has_unregistered_taint(node: Node) -> bool:
+    return any(t.key == labels.UNREGISTERED_TAINT and t.effect == "NoExecute" for t in node.spec.taints)
+
+
+def _owned(owners: Iterable[OwnerReference], claim: NodeClaim) -> tuple[OwnerReference, ...]:
+    own = OwnerReference(
+        api_version=NODECLAIM.api_version,
+        kind=NODECLAIM.kind,
+        name=claim.metadata.name,
+        uid=claim.metadata.uid,
+        block_owner_deletion=True,
+    )
+    return (*(o for o in owners if o.uid != own.uid), own)
+
+
+def _public(annotations: dict[str, str]) -> dict[str, str]:
+    """Annotations that mean something on a node; our own bookkeeping stays on the claim."""
+    return {key: value for key, value in annotations.items() if not key.startswith(f"{labels.OWN_GROUP}/")}
+
+
+def _taints(node: Node, claim: NodeClaim) -> tuple[Taint, ...]:
+    """The node's taints with the claim's merged in (unless its bootstrap set them already), without unregistered."""
+    taints = [t for t in node.spec.taints if t.key != labels.UNREGISTERED_TAINT]
+    if node.metadata.labels.get(labels.DO_NOT_SYNC_TAINTS) == "true":
+        return tuple(taints)
+    present = {(t.key, t.effect) for t in taints}
+    wanted = (*claim.spec.taints, *claim.spec.startup_taints)
+    return (*taints, *(t for t in wanted if (t.key, t.effect) not in present))
