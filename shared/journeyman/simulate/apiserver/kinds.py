@@ -1,0 +1,112 @@
+"""What the API server knows of each kind: subresources, generation, selectable fields, defaults and validation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from journeyman.core.api import objects
+from journeyman.core.api.objects import Resource
+from journeyman.simulate.apiserver import custom_resources, pods, refusals
+from journeyman.simulate.apiserver.refusals import Cause
+
+JSON = Mapping[str, Any]
+Default = Callable[[JSON], JSON]
+"""The object with its defaults filled in; runs on every write of the main resource."""
+Validate = Callable[[JSON, "JSON | None"], Iterable[Cause]]
+"""What is wrong with a new object, given the stored one (None on creation)."""
+
+_METADATA_FIELDS = frozenset({"metadata.name", "metadata.namespace"})
+_INVOLVED = ("kind", "namespace", "name", "uid", "apiVersion", "resourceVersion", "fieldPath")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """How one kind behaves.
+
+    `status_on_create`: the status sent with a creation is kept (kubelets register nodes so); otherwise it is dropped
+    wherever there is a status subresource. `generation`: the server counts changes of everything but metadata and status.
+    """
+
+    resource: Resource[Any]
+    status_subresource: bool = True
+    status_on_create: bool = False
+    generation: bool = True
+    fields: frozenset[str] = _METADATA_FIELDS
+    default: Default = lambda obj: obj
+    validate: Validate = lambda _new, _old: ()
+
+    @property
+    def id(self) -> str:
+        """`pods`, `nodeclaims.karpenter.sh`: how the kind is stored, whatever Struct a reader asks for."""
+        return refusals.group_resource(self.resource)
+
+
+def _raw(api_version: str, kind: str, plural: str, *, namespaced: bool = True) -> Resource[dict[str, Any]]:
+    group, _, version = api_version.rpartition("/")
+    return Resource(group=group, version=version, kind=kind, plural=plural, namespaced=namespaced, type=dict)
+
+
+def _selectable(*fields: str) -> frozenset[str]:
+    return _METADATA_FIELDS | set(fields)
+
+
+_EVENT_FIELDS = _selectable(
+    "reason", "type", "source", "reportingComponent", *(f"involvedObject.{f}" for f in _INVOLVED)
+)
+_CLASS_REF_FIELDS = _selectable(*(f"spec.nodeClassRef.{field}" for field in ("group", "kind", "name")))
+
+
+def _workloads() -> Iterable[Kind]:
+    for kind, plural in (("Deployment", "deployments"), ("ReplicaSet", "replicasets"), ("StatefulSet", "statefulsets")):
+        yield Kind(resource=_raw("apps/v1", kind, plural), default=pods.default_replicas)
+    yield Kind(resource=objects.DAEMONSET)
+    yield Kind(resource=_raw("batch/v1", "Job", "jobs"))
+
+
+def _plain() -> Iterable[Kind]:
+    """Kinds that are only stored."""
+    for api_version, kind, plural, namespaced in (
+        ("v1", "ConfigMap", "configmaps", True),
+        ("v1", "Secret", "secrets", True),
+        ("v1", "ServiceAccount", "serviceaccounts", True),
+        ("storage.k8s.io/v1", "StorageClass", "storageclasses", False),
+        ("storage.k8s.io/v1", "CSINode", "csinodes", False),
+        ("scheduling.k8s.io/v1", "PriorityClass", "priorityclasses", False),
+    ):
+        resource = _raw(api_version, kind, plural, namespaced=namespaced)
+        yield Kind(resource=resource, status_subresource=False, generation=False)
+    for api_version, kind, plural, namespaced in (
+        ("v1", "Service", "services", True),
+        ("v1", "PersistentVolumeClaim", "persistentvolumeclaims", True),
+        ("v1", "PersistentVolume", "persistentvolumes", False),
+        ("storage.k8s.io/v1", "VolumeAttachment", "volumeattachments", False),
+    ):
+        yield Kind(resource=_raw(api_version, kind, plural, namespaced=namespaced), generation=False)
+
+
+def _custom() -> Iterable[Kind]:
+    for resource in (objects.NODEPOOL, objects.EC2NODECLASS, objects.NODE_DISRUPTION, objects.OFFERING_STATE):
+        yield _custom_kind(resource)
+    yield replace(_custom_kind(objects.NODECLAIM), fields=_CLASS_REF_FIELDS)
+
+
+def _custom_kind(resource: Resource[Any]) -> Kind:
+    definition = custom_resources.definition(resource.kind)
+    return Kind(resource=resource, default=definition.default, validate=definition.validate)
+
+
+def built_in() -> tuple[Kind, ...]:
+    """Every kind an `ApiServer` serves from its start."""
+    return (
+        Kind(resource=objects.POD, fields=_selectable(*pods.FIELDS), default=pods.default, validate=pods.validate),
+        Kind(resource=objects.NODE, generation=False, status_on_create=True, fields=_selectable("spec.unschedulable")),
+        Kind(resource=objects.NAMESPACE, generation=False, fields=_selectable("status.phase")),
+        Kind(resource=objects.EVENT, status_subresource=False, generation=False, fields=_EVENT_FIELDS),
+        Kind(resource=objects.LEASE, status_subresource=False, generation=False),
+        Kind(resource=objects.PDB),
+        *_workloads(),
+        *_plain(),
+        *_custom(),
+    )

@@ -1,0 +1,67 @@
+"""Lists, whole or in pages that all show the same version."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from journeyman.errors import GoneError
+from journeyman.simulate.apiserver import refusals
+from journeyman.simulate.apiserver.selectors import Predicate
+from journeyman.simulate.apiserver.storage import Entry, Key, Storage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """Entries by (namespace, name), all at `version`; `next` is empty on the last page."""
+
+    entries: tuple[Entry, ...]
+    version: int
+    next: str = ""
+    remaining: int = 0
+
+
+def page(storage: Storage, kind: str, selected: Predicate, *, limit: int = 0, token: str = "") -> Page:
+    """Up to `limit` selected entries (0: all), continuing where `token` says.
+
+    Raises:
+        KubeAPIError: 400, the token is not one of ours.
+        GoneError: The version the token continues is no longer in the history; start again.
+    """
+    table = storage.table(kind)
+    if token:
+        version, start = _read(token)
+        try:
+            entries = table.at(version)
+        except GoneError as error:
+            raise GoneError(_EXPIRED, status=410, reason="Expired") from error
+    else:
+        version, start, entries = storage.version, ("", ""), table.entries
+    rest = [(key, entries[key]) for key in sorted(entries) if key > start and selected(entries[key].object)]
+    chosen = tuple(entry for _, entry in rest[: limit or None])
+    if len(chosen) == len(rest):
+        return Page(entries=chosen, version=version)
+    following = _write(version, rest[len(chosen) - 1][0])
+    return Page(entries=chosen, version=version, next=following, remaining=len(rest) - len(chosen))
+
+
+_EXPIRED = (
+    "The provided continue parameter is too old to display a consistent list result. "
+    "You must start a new list without the continue parameter."
+)
+
+
+def _write(version: int, last: Key) -> str:
+    return base64.urlsafe_b64encode(json.dumps({"v": version, "start": last}).encode()).decode()
+
+
+def _read(token: str) -> tuple[int, Key]:
+    try:
+        content: Any = json.loads(base64.urlsafe_b64decode(token.encode()))
+        namespace, name = content["start"]
+        return int(content["v"]), (str(namespace), str(name))
+    except (binascii.Error, ValueError, KeyError, TypeError) as error:
+        raise refusals.bad_request(f"continue key is not valid: {error}") from error

@@ -1,0 +1,201 @@
+"""The life of one object, whatever its kind: created, changed under preconditions, marked, released, removed.
+
+Restates: k8s.io/apiserver `pkg/registry/generic/registry/store.go`, `pkg/registry/rest/{create,update,delete}.go`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from journeyman.core.api.objects import NAMESPACE, POD, Resource
+from journeyman.ports import Clock
+from journeyman.simulate.apiserver import metadata, pods, refusals
+from journeyman.simulate.apiserver.kinds import Kind
+from journeyman.simulate.apiserver.merge_patch import clone
+from journeyman.simulate.apiserver.storage import Entry, Key, Storage
+
+JSON = Mapping[str, Any]
+
+
+class Registry:
+    """All kinds over one storage. Callers hold the storage's lock."""
+
+    def __init__(self, storage: Storage, clock: Clock, kinds: Iterable[Kind]) -> None:
+        self.storage = storage
+        self._clock = clock
+        self._kinds = {kind.id: kind for kind in kinds}
+
+    @property
+    def kinds(self) -> tuple[Kind, ...]:
+        """Every kind served, by group and plural."""
+        return tuple(sorted(self._kinds.values(), key=lambda k: (k.resource.group, k.resource.plural)))
+
+    def register(self, kind: Kind) -> None:
+        """Serve one more kind, or serve a kind differently."""
+        self._kinds[kind.id] = kind
+
+    def kind(self, resource: Resource[Any]) -> Kind:
+        """The kind behind a resource. Raises NotFoundError if it is not served."""
+        kind = self._kinds.get(refusals.group_resource(resource))
+        if kind is None:
+            raise refusals.unknown_resource()
+        return kind
+
+    def key(self, kind: Kind, namespace: str, name: str) -> Key:
+        """Where an object of this kind is stored; cluster-scoped kinds ignore the namespace."""
+        return (namespace if kind.resource.namespaced else "", name)
+
+    def get(self, kind: Kind, key: Key) -> Entry:
+        """The stored object. Raises NotFoundError."""
+        entry = self.storage.table(kind.id).entries.get(key)
+        if entry is None:
+            raise refusals.not_found(kind.resource, key[1])
+        return entry
+
+    def create(self, kind: Kind, namespace: str, body: JSON) -> Entry:
+        """Store a new object with its identity, first generation and defaults.
+
+        Raises:
+            AlreadyExistsError: The name is taken.
+            NotFoundError: The namespace does not exist.
+            InvalidError: It does not validate.
+        """
+        obj = self._identified(kind, namespace, body)
+        if kind.status_subresource and not kind.status_on_create:
+            obj.pop("status", None)
+        self._check(kind, obj, None)  # the shape is sound before anything reads it
+        obj = dict(kind.default(obj))
+        self._validate(kind, obj, None)
+        key = self.key(kind, namespace, obj["metadata"]["name"])
+        if key in self.storage.table(kind.id).entries:
+            raise refusals.already_exists(kind.resource, key[1])
+        return self.storage.put(kind.id, key, obj)
+
+    def update(self, kind: Kind, key: Key, change: Callable[[JSON], JSON], subresource: str = "") -> Entry:
+        """Replace an object by what `change` makes of it, as far as the (sub)resource may.
+
+        `metadata.resourceVersion` and `metadata.uid` of the result are preconditions. Nothing changed means nothing
+        is written. An object that is marked for deletion and has lost its last finalizer is removed.
+
+        Raises:
+            NotFoundError, ConflictError, InvalidError: It is gone, other than expected, or would not validate.
+        """
+        entry = self.get(kind, key)
+        old, asked = entry.object, change(entry.object)
+        self._check_preconditions(kind, old, asked)
+        if subresource == "status":
+            new = {**old, "status": asked.get("status") or {}}
+            self._check(kind, new, old)
+            self._validate(kind, new, old)
+        else:
+            new = self._changed(kind, old, asked)
+        if new == old:
+            return entry
+        if metadata.deletion_is_complete(new):
+            return self.storage.remove(kind.id, key, new)
+        return self.storage.put(kind.id, key, new)
+
+    def delete(
+        self,
+        kind: Kind,
+        key: Key,
+        *,
+        uid: str = "",
+        resource_version: str = "",
+        grace_period_seconds: int | None = None,
+    ) -> Entry:
+        """Mark an object for deletion, or remove it if nothing holds it; returns its last state.
+
+        Raises:
+            NotFoundError, ConflictError: It is gone, or another incarnation or version than expected.
+        """
+        entry = self.get(kind, key)
+        self._check_identity(kind, entry.object, uid, resource_version)
+        is_pod = kind.id == POD.plural
+        grace = pods.grace_period(entry.object, grace_period_seconds) if is_pod else 0
+        marked = metadata.marked_for_deletion(entry.object, self._clock.now(), grace)
+        if metadata.deletion_is_complete(marked):
+            return self.storage.remove(kind.id, key, marked)
+        return entry if marked == entry.object else self.storage.put(kind.id, key, marked)
+
+    def _identified(self, kind: Kind, namespace: str, body: JSON) -> dict[str, Any]:
+        """A copy of the body with the server's own metadata in it."""
+        obj: dict[str, Any] = clone(body)
+        meta = obj.setdefault("metadata", {})
+        if kind.resource.namespaced:
+            self._check_namespace(namespace, meta.get("namespace", ""))
+        serial = self.storage.next_serial()
+        if not meta.get("name") and meta.get("generateName"):
+            meta["name"] = metadata.generated_name(meta["generateName"], serial)
+        for field in ("deletionTimestamp", "deletionGracePeriodSeconds", "resourceVersion", "generation"):
+            meta.pop(field, None)
+        meta |= {"uid": metadata.uid(serial), "creationTimestamp": metadata.text(self._clock.now())}
+        if kind.resource.namespaced:
+            meta["namespace"] = namespace
+        if kind.generation:
+            meta["generation"] = 1
+        return {"apiVersion": kind.resource.api_version, "kind": kind.resource.kind, **obj}
+
+    def _check_namespace(self, namespace: str, in_body: str) -> None:
+        if not namespace:
+            raise refusals.bad_request("an empty namespace may not be set during creation")
+        if in_body and in_body != namespace:
+            why = "the namespace of the provided object does not match the namespace sent on the request"
+            raise refusals.bad_request(why)
+        if ("", namespace) not in self.storage.table(NAMESPACE.plural).entries:
+            raise refusals.not_found(NAMESPACE, namespace)
+
+    def _changed(self, kind: Kind, old: JSON, asked: JSON) -> dict[str, Any]:
+        kept = {field: old["metadata"].get(field) for field in (*metadata.SYSTEM_FIELDS, "resourceVersion")}
+        new = metadata.with_metadata({**asked, "metadata": asked.get("metadata") or {}}, **kept)
+        new |= {field: old[field] for field in ("apiVersion", "kind") if field in old}
+        if kind.status_subresource:
+            new.pop("status", None)
+            if "status" in old:
+                new["status"] = old["status"]
+        self._check(kind, new, old)
+        new = dict(kind.default(new))
+        self._validate(kind, new, old)
+        if kind.generation and _counted(new) != _counted(old):
+            new = metadata.with_metadata(new, generation=old["metadata"].get("generation", 0) + 1)
+        return new
+
+    def _check(self, kind: Kind, new: JSON, old: JSON | None) -> None:
+        causes = list(metadata.problems(new, old))
+        causes += [
+            refusals.Cause(field, f"Invalid value: {new[field]!r}: must be an object")
+            for field in ("spec", "status")
+            if not isinstance(new.get(field, {}), Mapping)
+        ]
+        if causes:
+            raise refusals.invalid(kind.resource, new["metadata"].get("name", ""), causes)
+
+    def _validate(self, kind: Kind, new: JSON, old: JSON | None) -> None:
+        if causes := list(kind.validate(new, old)):
+            raise refusals.invalid(kind.resource, new["metadata"]["name"], causes)
+
+    def _check_preconditions(self, kind: Kind, old: JSON, asked: JSON) -> None:
+        meta = asked.get("metadata") or {}
+        uid, version = meta.get("uid", ""), meta.get("resourceVersion", "")
+        stored, name = old["metadata"], old["metadata"]["name"]
+        if uid and uid != stored["uid"]:
+            raise refusals.other_incarnation(kind.resource, name, uid, stored["uid"])
+        if version and version != stored["resourceVersion"]:
+            raise refusals.modified(kind.resource, name)
+
+    def _check_identity(self, kind: Kind, obj: JSON, uid: str, resource_version: str) -> None:
+        stored = obj["metadata"]
+        if uid and uid != stored["uid"]:
+            raise refusals.other_incarnation(kind.resource, stored["name"], uid, stored["uid"])
+        if resource_version and resource_version != stored["resourceVersion"]:
+            why = (
+                f"Precondition failed: the ResourceVersion in the precondition ({resource_version}) does not match the "
+                f"ResourceVersion in record ({stored['resourceVersion']}). The object might have been modified"
+            )
+            raise refusals.conflict(kind.resource, stored["name"], why)
+
+
+def _counted(obj: JSON) -> dict[str, Any]:
+    """The part of an object whose changes make a new generation."""
+    return {key: value for key, value in obj.items() if key not in {"metadata", "status"}}

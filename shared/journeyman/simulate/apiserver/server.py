@@ -1,0 +1,312 @@
+"""The in-memory API server as a `ports.KubeStore`, with what the rest of a simulated cluster needs on top.
+
+One lock, one version counter. Time comes from the clock it is given; nothing here waits, so a watch delivers what has
+happened and ends. (`http.py` serves the same store over HTTP, where watches wait.)
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from journeyman.core.api.objects import NAMESPACE, PDB, POD, Resource
+from journeyman.ports import JSON, Clock, Listing, WatchEvent
+from journeyman.simulate.apiserver import eviction, garbage, kinds, loading, metadata, refusals, selectors
+from journeyman.simulate.apiserver.kinds import Kind
+from journeyman.simulate.apiserver.listing import Page, page
+from journeyman.simulate.apiserver.merge_patch import clone, merge_patch
+from journeyman.simulate.apiserver.registry import Registry
+from journeyman.simulate.apiserver.storage import Entry, Storage
+from journeyman.simulate.apiserver.watch import Watch
+
+T = TypeVar("T")
+
+NAMESPACES = ("default", "kube-node-lease", "kube-public", "kube-system")
+"""The namespaces every cluster begins with."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Write:
+    """One request that the server accepted.
+
+    `verb` is create, update, patch, delete, evict or bind; `body` what was sent (for delete and evict: the
+    preconditions and grace period); `result` the object after it, for a removal its last state; `version` the store's
+    version after it; `user` who asked (`ApiServer.acting_as`).
+    """
+
+    verb: str
+    resource: Resource[Any]
+    namespace: str
+    name: str
+    subresource: str
+    body: JSON
+    result: JSON
+    version: int
+    user: str
+
+
+class ApiServer:
+    """One cluster's API server in memory; every write is seen by the observers."""
+
+    def __init__(self, clock: Clock, *, history: int = 10_000) -> None:
+        """An empty cluster.
+
+        Args:
+            clock: Gives creation and deletion timestamps.
+            history: How many changes of each kind are remembered at least, for watches and pages to continue from.
+        """
+        self.registry = Registry(Storage(history), clock, kinds.built_in())
+        self._storage = self.registry.storage
+        self._clock = clock
+        self._observers: list[Callable[[Write], None]] = []
+        self._user = ""
+        for name in NAMESPACES:
+            self.create(NAMESPACE, {"metadata": {"name": name}})
+
+    # -- who asks, who looks on ---------------------------------------------------------------------------------
+
+    def acting_as(self, user: str) -> ApiServer:
+        """The same server, with this user's name on every write."""
+        view = copy.copy(self)
+        view._user = user  # noqa: SLF001 - a copy of ourselves
+        return view
+
+    def on_write(self, observer: Callable[[Write], None]) -> None:
+        """Call `observer` with every write from now on, in order, whoever makes it."""
+        self._observers.append(observer)
+
+    # -- KubeStore ----------------------------------------------------------------------------------------------
+
+    def list(
+        self,
+        resource: Resource[T],
+        *,
+        namespace: str = "",
+        label_selector: str = "",
+        field_selector: str = "",
+        cached: bool = False,
+    ) -> Listing[T]:
+        """All selected objects, by namespace and name; nothing is ever stale here, `cached` or not."""
+        whole = self.page(resource, namespace, label_selector, field_selector)
+        items = tuple(entry.decoded(resource.type) for entry in whole.entries)
+        return Listing(items=items, resource_version=str(whole.version))
+
+    def get(self, resource: Resource[T], name: str, *, namespace: str = "") -> T:
+        """One object."""
+        decoded: T = self.entry(resource, namespace, name).decoded(resource.type)
+        return decoded
+
+    def create(self, resource: Resource[Any], body: JSON, *, namespace: str = "") -> dict[str, Any]:
+        """Create an object in `namespace`, by default the body's."""
+        with self._storage.changed:
+            kind = self.registry.kind(resource)
+            where = namespace or (body.get("metadata") or {}).get("namespace", "")
+            return self._wrote("create", resource, self.registry.create(kind, where, body), body)
+
+    def patch(
+        self, resource: Resource[Any], name: str, patch: JSON, *, namespace: str = "", subresource: str = ""
+    ) -> dict[str, Any]:
+        """JSON merge patch of the object, or of its status alone."""
+
+        def merged(old: JSON) -> Any:
+            return merge_patch(old, patch)
+
+        return self._update("patch", resource, name, merged, namespace=namespace, subresource=subresource, body=patch)
+
+    def update(
+        self, resource: Resource[Any], name: str, body: JSON, *, namespace: str = "", subresource: str = ""
+    ) -> dict[str, Any]:
+        """Replace the object, or its status alone (HTTP PUT)."""
+        return self._update(
+            "update", resource, name, lambda _: clone(body), namespace=namespace, subresource=subresource, body=body
+        )
+
+    def delete(
+        self,
+        resource: Resource[Any],
+        name: str,
+        *,
+        namespace: str = "",
+        uid: str = "",
+        resource_version: str = "",
+        grace_period_seconds: int | None = None,
+    ) -> None:
+        """Mark for deletion what finalizers or a grace period hold, remove the rest."""
+        with self._storage.changed:
+            kind = self.registry.kind(resource)
+            entry = self.registry.delete(
+                kind,
+                self.registry.key(kind, namespace, name),
+                uid=uid,
+                resource_version=resource_version,
+                grace_period_seconds=grace_period_seconds,
+            )
+            options = {"uid": uid, "resourceVersion": resource_version, "gracePeriodSeconds": grace_period_seconds}
+            self._wrote(
+                "delete", resource, entry, {key: value for key, value in options.items() if value not in {"", None}}
+            )
+
+    def evict(self, namespace: str, name: str, *, uid: str = "") -> None:
+        """Evict a pod if every PodDisruptionBudget allows it."""
+        with self._storage.changed:
+            entry = eviction.evict(self.registry, namespace, name, uid)
+            self._wrote("evict", POD, entry, {"uid": uid} if uid else {}, "eviction")
+
+    def watch(
+        self,
+        resource: Resource[T],
+        *,
+        resource_version: str,
+        namespace: str = "",
+        label_selector: str = "",
+        field_selector: str = "",
+        timeout_seconds: float = 30,
+    ) -> Iterator[WatchEvent[T]]:
+        """What has happened since that version, what happens while it is read, and a bookmark at the end.
+
+        The timeout never elapses: nobody can move a virtual clock while we wait for it.
+        """
+        watch = self.open_watch(resource, resource_version, namespace, label_selector, field_selector)
+        while events := watch.take():
+            for type_, entry in events:
+                decoded = entry.decoded(resource.type)
+                yield WatchEvent(type=type_, object=decoded, resource_version=str(entry.version))
+        yield WatchEvent(type="BOOKMARK", object=None, resource_version=str(watch.version))
+
+    # -- the rest of a cluster's API ----------------------------------------------------------------------------
+
+    @property
+    def resource_version(self) -> str:
+        """The store's current version; it changes with every write."""
+        return str(self._storage.version)
+
+    def register(self, kind: Kind) -> None:
+        """Serve one more kind."""
+        self.registry.register(kind)
+
+    def bind(self, namespace: str, name: str, node: str, *, uid: str = "") -> None:
+        """Assign a pod to a node (`pods/binding`), as a scheduler does.
+
+        Raises:
+            ConflictError: It is assigned, or being deleted, or another incarnation.
+        """
+        with self._storage.changed:
+            entry = eviction.bind(self.registry, namespace, name, node, uid=uid, now=metadata.text(self._clock.now()))
+            self._wrote("bind", POD, entry, {"target": {"kind": "Node", "name": node}}, "binding")
+
+    def collect_garbage(self) -> int:
+        """Delete what lost its owners or its namespace; the number of deletions."""
+        with self._storage.changed:
+            return garbage.collect(self.registry)
+
+    def sync_disruption_budgets(self) -> int:
+        """Bring every PodDisruptionBudget's status up to date; the number that changed."""
+        with self._storage.changed:
+            return sum(
+                eviction.sync_status(self.registry, key)
+                for key in sorted(self._storage.table(self.registry.kind(PDB).id).entries)
+            )
+
+    def load(self, objects: Iterable[Mapping[str, Any]]) -> int:
+        """Take over objects as `kubectl get -o yaml` prints them, status and identity kept; the number stored."""
+        with self._storage.changed:
+            return loading.load(self.registry, self._clock, objects)
+
+    def forget_history(self) -> None:
+        """Answer 410 Gone to everyone who continues from an older version, as after a compaction."""
+        self._storage.compact()
+
+    # -- for the HTTP front -------------------------------------------------------------------------------------
+
+    def entry(self, resource: Resource[Any], namespace: str, name: str) -> Entry:
+        """One stored object. Raises NotFoundError."""
+        with self._storage.changed:
+            kind = self.registry.kind(resource)
+            return self.registry.get(kind, self.registry.key(kind, namespace, name))
+
+    def page(
+        self,
+        resource: Resource[Any],
+        namespace: str = "",
+        label_selector: str = "",
+        field_selector: str = "",
+        *,
+        limit: int = 0,
+        token: str = "",
+    ) -> Page:
+        """Stored objects, in pages if `limit` is not 0."""
+        with self._storage.changed:
+            kind = self.registry.kind(resource)
+            selected = _predicate(kind, namespace, label_selector, field_selector)
+            return page(self._storage, kind.id, selected, limit=limit, token=token)
+
+    def open_watch(
+        self,
+        resource: Resource[Any],
+        resource_version: str,
+        namespace: str = "",
+        label_selector: str = "",
+        field_selector: str = "",
+    ) -> Watch:
+        """A watch that the caller drives. Raises KubeAPIError (400) if the version or a selector does not parse."""
+        kind = self.registry.kind(resource)
+        selected = _predicate(kind, namespace, label_selector, field_selector)
+        if resource_version and not resource_version.isdecimal():
+            raise refusals.bad_request(f'resourceVersion: Invalid value: "{resource_version}": must be a number')
+        return Watch(self._storage, kind.id, selected, resource_version)
+
+    # -- one place for every write ------------------------------------------------------------------------------
+
+    def _update(
+        self,
+        verb: str,
+        resource: Resource[Any],
+        name: str,
+        change: Callable[[JSON], Any],
+        *,
+        namespace: str,
+        subresource: str,
+        body: JSON,
+    ) -> dict[str, Any]:
+        with self._storage.changed:
+            kind = self.registry.kind(resource)
+            if subresource and not (subresource == "status" and kind.status_subresource):
+                raise refusals.unknown_resource()
+            entry = self.registry.update(kind, self.registry.key(kind, namespace, name), change, subresource)
+            return self._wrote(verb, resource, entry, body, subresource)
+
+    def _wrote(
+        self, verb: str, resource: Resource[Any], entry: Entry, body: JSON, subresource: str = ""
+    ) -> dict[str, Any]:
+        meta = entry.object["metadata"]
+        write = Write(
+            verb=verb,
+            resource=resource,
+            namespace=meta.get("namespace", ""),
+            name=meta["name"],
+            subresource=subresource,
+            body=clone(body) if self._observers else body,
+            result=entry.object,
+            version=self._storage.version,
+            user=self._user,
+        )
+        for observer in self._observers:
+            observer(write)
+        result: dict[str, Any] = clone(entry.object)
+        return result
+
+
+def _predicate(kind: Kind, namespace: str, label_selector: str, field_selector: str) -> selectors.Predicate:
+    """One predicate for a whole query; selectors that are not there cost nothing."""
+    parts: list[selectors.Predicate] = []
+    if namespace and kind.resource.namespaced:
+        parts.append(lambda obj: bool(obj["metadata"].get("namespace") == namespace))
+    if label_selector:
+        parts.append(selectors.label_predicate(label_selector))
+    if field_selector:
+        parts.append(selectors.field_predicate(field_selector, kind.fields))
+    if not parts:
+        return selectors.everything
+    return parts[0] if len(parts) == 1 else lambda obj: all(part(obj) for part in parts)

@@ -1,0 +1,158 @@
+"""What is stored: every object at one version counter, and the bounded history that watches are served from.
+
+Objects are plain JSON dicts, immutable by convention: a write stores a new dict, so an `Entry` may be shared by
+any number of readers and caches what it was decoded and encoded to.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from journeyman.errors import InvalidObjectError
+from journeyman.simulate.apiserver import refusals
+from journeyman.simulate.apiserver.merge_patch import clone
+
+Key = tuple[str, str]
+"""(namespace, name); the namespace is empty for cluster-scoped kinds."""
+
+
+class Entry:
+    """One object at one version."""
+
+    __slots__ = ("_decoded", "_encoded", "object", "version")
+
+    def __init__(self, obj: dict[str, Any], version: int) -> None:
+        self.object = obj
+        self.version = version
+        self._decoded: Any = None
+        self._encoded: msgspec.Raw | None = None
+
+    def decoded(self, type_: Any) -> Any:
+        """The object as `type_` (a Struct, decoded once), or a copy of the JSON if `type_` is dict."""
+        if type_ is dict:
+            return clone(self.object)
+        if type(self._decoded) is not type_:
+            self._decoded = self._decode(type_)
+        return self._decoded
+
+    def encoded(self) -> msgspec.Raw:
+        """The object as JSON bytes, encoded once."""
+        if self._encoded is None:
+            self._encoded = msgspec.Raw(msgspec.json.encode(self.object))
+        return self._encoded
+
+    def _decode(self, type_: Any) -> Any:
+        try:
+            return msgspec.convert(self.object, type_)
+        except msgspec.ValidationError as error:
+            kind, name = self.object.get("kind", type_.__name__), self.object["metadata"]["name"]
+            raise InvalidObjectError(f"{kind} {name} cannot be read: {error}", kind=kind, name=name) from error
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One committed write: `before` is None for a creation; `after` is None for a removal.
+
+    `last` is the object as the removal found it, carrying the removal's version, as watches report it.
+    """
+
+    version: int
+    key: Key
+    before: Entry | None
+    after: Entry | None
+    last: Entry
+
+
+@dataclass(slots=True)
+class Table:
+    """All objects of one kind, and its recent changes, oldest first."""
+
+    entries: dict[Key, Entry] = field(default_factory=dict)
+    changes: list[Change] = field(default_factory=list)
+    floor: int = 0  # changes up to this version may be forgotten
+
+    def since(self, version: int) -> list[Change]:
+        """Changes after `version`. Raises GoneError if some of them are forgotten."""
+        if version < self.floor:
+            raise refusals.too_old(version, self.floor)
+        return self.changes[bisect_right(self.changes, version, key=lambda change: change.version) :]
+
+    def at(self, version: int) -> dict[Key, Entry]:
+        """The objects as they were at `version`. Raises GoneError if the history does not reach that far."""
+        entries = dict(self.entries)
+        for change in reversed(self.since(version)):
+            if change.before is None:
+                del entries[change.key]
+            else:
+                entries[change.key] = change.before
+        return entries
+
+    def forget(self, keep: int) -> None:
+        """Drop all but the newest `keep` changes."""
+        surplus = len(self.changes) - keep
+        if surplus > 0:
+            self.floor = self.changes[surplus - 1].version
+            del self.changes[:surplus]
+
+
+class Storage:
+    """Tables under one lock and one version counter; `changed` wakes whoever waits for a change."""
+
+    def __init__(self, history: int) -> None:
+        self.changed = threading.Condition(threading.RLock())
+        self.version = 1
+        self._history = history
+        self._tables: dict[str, Table] = {}
+        self._serial = 0
+
+    def table(self, kind: str) -> Table:
+        """The table of a kind (by its group resource), made when first asked for."""
+        table = self._tables.get(kind)
+        if table is None:
+            table = self._tables[kind] = Table()
+        return table
+
+    def kinds(self) -> Iterator[str]:
+        """The kinds that have a table, by name."""
+        return iter(sorted(self._tables))
+
+    def next_serial(self) -> int:
+        """A number never handed out before: what UIDs and generated names are made from, so that runs replay."""
+        self._serial += 1
+        return self._serial
+
+    def put(self, kind: str, key: Key, obj: Mapping[str, Any]) -> Entry:
+        """Store an object under the next version, which its metadata gets."""
+        table, entry = self.table(kind), self._stamp(obj)
+        self._commit(table, Change(entry.version, key, table.entries.get(key), entry, entry))
+        table.entries[key] = entry
+        return entry
+
+    def remove(self, kind: str, key: Key, obj: Mapping[str, Any]) -> Entry:
+        """Remove an object; `obj` is its last state, which watches report under the removal's version."""
+        table, entry = self.table(kind), self._stamp(obj)
+        self._commit(table, Change(entry.version, key, table.entries.pop(key), None, entry))
+        return entry
+
+    def compact(self) -> None:
+        """Forget the whole history: every watch or page from an older version is answered 410 Gone."""
+        with self.changed:
+            for table in self._tables.values():
+                table.changes.clear()
+                table.floor = self.version
+
+    def _stamp(self, obj: Mapping[str, Any]) -> Entry:
+        self.version += 1
+        return Entry({**obj, "metadata": {**obj["metadata"], "resourceVersion": str(self.version)}}, self.version)
+
+    def _commit(self, table: Table, change: Change) -> None:
+        table.changes.append(change)
+        if len(table.changes) > 2 * self._history:  # trimmed in halves: constant cost per write
+            table.forget(self._history)
+        self.changed.notify_all()

@@ -1,0 +1,29 @@
+"""Time that moves only when it is told to."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+
+
+class VirtualClock:
+    """A `ports.Clock` for simulations: aware, UTC, never backwards."""
+
+    def __init__(self, start: datetime) -> None:
+        if start.tzinfo is None:
+            raise ValueError("a clock needs an aware datetime")
+        self._now = start.astimezone(timezone.utc)
+
+    def now(self) -> datetime:
+        """The virtual time."""
+        return self._now
+
+    def advance(self, seconds: float) -> datetime:
+        """Move forward by `seconds` (0 or more); returns the new time."""
+        return self.advance_to(self._now + timedelta(seconds=seconds))
+
+    def advance_to(self, time: datetime) -> datetime:
+        """Move forward to `time`; returns it. Raises ValueError if that lies in the past."""
+        if time < self._now:
+            raise ValueError(f"a clock cannot go back from {self._now.isoformat()} to {time.isoformat()}")
+        self._now = time.astimezone(timezone.utc)
+        return self._now
