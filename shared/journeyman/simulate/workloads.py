@@ -1,7 +1,7 @@
 """The controllers that make pods: Deployment, ReplicaSet, DaemonSet, and the pod garbage collector.
 
 As much of kube-controller-manager as a workload needs to exist: replicas are created and removed in Kubernetes' own
-order, daemons follow nodes, pods of vanished nodes are collected. Rolling updates, Jobs and StatefulSets are not
+order, daemons follow nodes, pods of vanished nodes are collected, PodDisruptionBudgets are counted. Rolling updates, Jobs and StatefulSets are not
 played. Restates: kubernetes `pkg/controller/{replicaset,daemon,podgc}`, `pkg/controller/controller_utils.go`
 `ActivePodsWithRanks`.
 """
@@ -55,6 +55,7 @@ class Workloads:
         self._replica_sets(pods)
         self._daemon_sets(pods, nodes.values())
         self._server.collect_garbage()
+        self._server.sync_disruption_budgets()
         return self._server.resource_version != before
 
     def _collect(self, pods: Iterable[Pod], nodes: Mapping[str, Node]) -> None:
@@ -157,7 +158,13 @@ def _owned_by(meta: Mapping[str, Any], uid: str) -> bool:
 
 def _replica_set(deployment: Mapping[str, Any], name: str) -> dict[str, Any]:
     meta, spec = deployment["metadata"], deployment["spec"]
-    owner = {"apiVersion": "apps/v1", "kind": "Deployment", "name": meta["name"], "uid": meta["uid"], "controller": True}
+    owner = {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "name": meta["name"],
+        "uid": meta["uid"],
+        "controller": True,
+    }
     return {
         "apiVersion": "apps/v1",
         "kind": "ReplicaSet",

@@ -1,0 +1,148 @@
+"""The simulated cluster runs by itself: workloads, kube-scheduler and kubelets on one clock."""
+
+from datetime import datetime, timedelta, timezone
+
+import pytest
+
+from journeyman.core.api.objects import NODE, POD
+from journeyman.simulate.apiserver import ApiServer
+from journeyman.simulate.clock import VirtualClock
+from journeyman.simulate.kube_scheduler import KubeScheduler
+from journeyman.simulate.kubelet import Kubelets, Machine
+from journeyman.simulate.workloads import DEPLOYMENT, Workloads
+from journeyman.simulate.world import World, WorldStuckError
+
+START = datetime(2026, 3, 2, 21, 0, tzinfo=timezone.utc)
+
+
+class Machines:
+    """A cloud of hand-made machines."""
+
+    def __init__(self):
+        self.all = {}
+
+    def machines(self):
+        return tuple(self.all[name] for name in sorted(self.all))
+
+    def start(self, name, since, zone="a", cpu="4"):
+        size = {"cpu": cpu, "memory": "8Gi", "pods": "20"}
+        self.all[name] = Machine(
+            provider_id=f"aws:///{zone}/{name}",
+            node_name=name,
+            running_since=since,
+            gone=False,
+            labels={"topology.kubernetes.io/zone": zone},
+            capacity=size,
+            allocatable=size,
+        )
+
+    def stop(self, name):
+        old = self.all[name]
+        self.all[name] = Machine(
+            provider_id=old.provider_id, node_name=name, running_since=None, gone=True, labels=old.labels
+        )
+
+
+@pytest.fixture
+def cluster():
+    clock = VirtualClock(START)
+    server, machines = ApiServer(clock), Machines()
+    world = World(clock, [Workloads(server), KubeScheduler(server, clock), Kubelets(server, clock, machines)])
+    return clock, server, machines, world
+
+
+def deploy(server, name, replicas, cpu="1", **spec):
+    container = {"name": "c", "image": "pause", "resources": {"requests": {"cpu": cpu, "memory": "64Mi"}}}
+    template = {"metadata": {"labels": {"app": name}}, "spec": {"containers": [container], **spec}}
+    body = {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {"replicas": replicas, "selector": {"matchLabels": {"app": name}}, "template": template},
+    }
+    server.create(DEPLOYMENT, body, namespace="default")
+
+
+def phases(server):
+    return sorted((p.status.phase, p.spec.node_name) for p in server.list(POD).items)
+
+
+def test_pods_wait_until_a_machine_has_joined_and_then_run(cluster):
+    """Without nodes the scheduler says Unschedulable; a booted machine becomes a Ready node and the pods run."""
+    clock, server, machines, world = cluster
+    deploy(server, "web", 3)
+    world.settle()
+    waiting = server.list(POD).items
+    assert {(c.reason, c.status) for p in waiting for c in p.status.conditions} == {("Unschedulable", "False")}
+
+    machines.start("n1", clock.now())
+    world.run_until(
+        lambda: all(p.status.phase == "Running" for p in server.list(POD).items),
+        within=timedelta(minutes=2),
+        waiting_for="three running pods",
+    )
+
+    assert phases(server) == [("Running", "n1")] * 3
+    assert timedelta(seconds=30) < clock.now() - START < timedelta(seconds=60)
+
+
+def test_a_dead_machine_takes_its_node_and_pods_along_and_the_pods_come_back_elsewhere(cluster):
+    """The cloud controller deletes the node of a terminated machine, its pods are collected and made anew."""
+    clock, server, machines, world = cluster
+    machines.start("n1", clock.now())
+    deploy(server, "web", 2)
+    world.run_for(timedelta(minutes=1))
+    machines.stop("n1")
+    machines.start("n2", clock.now())
+
+    world.run_for(timedelta(minutes=2))
+
+    assert [n.metadata.name for n in server.list(NODE).items] == ["n2"]
+    assert phases(server) == [("Running", "n2")] * 2
+
+
+def test_scaling_down_removes_waiting_pods_first_and_running_ones_gracefully(cluster):
+    """Four cpus hold four pods; the two that wait go first, then one that runs, after its containers stopped."""
+    clock, server, machines, world = cluster
+    machines.start("n1", clock.now())
+    deploy(server, "web", 6)
+    world.run_for(timedelta(minutes=1))
+    assert sum(phase == "Running" for phase, _ in phases(server)) == 4
+
+    server.patch(DEPLOYMENT, "web", {"spec": {"replicas": 3}}, namespace="default")
+    world.run_for(timedelta(seconds=30))
+
+    assert phases(server) == [("Running", "n1")] * 3
+
+
+@pytest.mark.parametrize(
+    ("key", "nodes_used"),
+    [("topology.kubernetes.io/zone", {"n1": 2, "n2": 2}), ("kubernetes.io/hostname", {"n1": 2, "n2": 2})],
+)
+def test_the_scheduler_keeps_topology_spread(cluster, key, nodes_used):
+    """With maxSkew 1 four pods end up two and two, although one node is much larger."""
+    clock, server, machines, world = cluster
+    machines.start("n1", clock.now(), zone="a", cpu="64")
+    machines.start("n2", clock.now(), zone="b", cpu="4")
+    spread = [
+        {
+            "maxSkew": 1,
+            "topologyKey": key,
+            "whenUnsatisfiable": "DoNotSchedule",
+            "labelSelector": {"matchLabels": {"app": "web"}},
+        }
+    ]
+    deploy(server, "web", 4, topologySpreadConstraints=spread)
+    world.run_for(timedelta(minutes=2))
+    used = {}
+    for _, node in phases(server):
+        used[node] = used.get(node, 0) + 1
+    assert used == nodes_used
+
+
+def test_a_story_that_cannot_go_on_says_what_it_waited_for(cluster):
+    """Nothing will ever start a machine: the error names what is missing."""
+    _, server, _, world = cluster
+    deploy(server, "web", 1)
+    with pytest.raises(WorldStuckError, match="a running pod"):
+        world.run_until(lambda: False, within=timedelta(minutes=5), waiting_for="a running pod")
