@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from journeyman.core.api import labels
-from journeyman.core.api.objects import NODE, NODECLAIM, Pod, PodDisruptionBudget, is_true
+from journeyman.core.api.objects import Pod, PodDisruptionBudget, is_true
 from journeyman.core.catalogue import Catalogue, price_of
+from journeyman.core.disruption import explain
 from journeyman.core.disruption.types import BASE_DISRUPTION_COST, Candidate, NodeClaimName, NodePoolName
-from journeyman.core.plan import Event, ObjectRef
+from journeyman.core.plan import Event
 from journeyman.core.scheduling.pods import (
     is_active,
     is_disruptable,
@@ -64,17 +65,10 @@ def find_candidates(
             continue
         why_not = _blocked(node, snapshot, catalogue, nominated)
         if why_not:
-            events += [Event(ref=ref, reason="DisruptionBlocked", message=why_not) for ref in refs(node)]
+            events += [Event(ref=ref, reason="DisruptionBlocked", message=why_not) for ref in explain.refs(node)]
             continue
         found.append(_candidate(node, catalogue, node.claim.metadata.name in consolidatable))
     return Found(candidates=tuple(sorted(found, key=lambda c: c.nodeclaim)), events=tuple(events))
-
-
-def refs(node: StateNode) -> tuple[ObjectRef, ...]:
-    """Claim and node, as far as they exist: whom an event about the node is recorded on."""
-    claim, host = node.claim, node.node
-    both = ((NODECLAIM, claim.metadata if claim else None), (NODE, host.metadata if host else None))
-    return tuple(ObjectRef(resource=kind, name=meta.name, uid=meta.uid) for kind, meta in both if meta is not None)
 
 
 def eviction_cost(pod: Pod) -> float:
