@@ -6,12 +6,13 @@ to go on is in the cluster's objects, or in a wake-up message it leaves behind.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import Enum
 from typing import Final
 
+from journeyman.core.catalogue import Catalogue
 from journeyman.core.plan import Step, Wake
 from journeyman.ports import Clock, CloudProvider, KubeStore, Lease, Queue, Telemetry
 
@@ -70,12 +71,18 @@ class Settings:
 
     # Ours
     registration_poll: timedelta = timedelta(seconds=5)
-    unavailable_at_most: timedelta = timedelta(minutes=30)
     node_class_refresh: timedelta = timedelta(minutes=5)
     garbage_collection_period: timedelta = timedelta(minutes=2)
     deadline_margin: timedelta = timedelta(seconds=5)
     claims_per_run: int = 300
-    evictions_per_run: int = 200
+
+
+@dataclass(slots=True)
+class Memory:
+    """What a warm sandbox keeps for a cluster between runs. Losing it costs time, never correctness."""
+
+    catalogue: Catalogue | None = None
+    catalogue_key: Hashable = None
 
 
 DONE: Final = "done"
@@ -97,6 +104,7 @@ class Invocation:
     telemetry: Telemetry
     deadline: datetime
     request_id: str
+    memory: Memory = field(default_factory=Memory)
 
     @property
     def out_of_time(self) -> bool:

@@ -155,8 +155,13 @@ def transitions(before: NodeClaim, after: NodeClaim) -> tuple[Event, ...]:
 
 
 def poll_at(now: datetime, since: datetime, shortest: timedelta, longest: timedelta) -> datetime:
-    """When to look again at something that began at `since`: soon at first, ever more rarely as it drags on."""
-    return now + min(max((now - since) / 20, shortest), longest)
+    """When to look again at something that began at `since`: soon at first, ever more rarely as it drags on.
+
+    Times lie on a grid of `shortest`, so that several waits meet in one wake-up.
+    """
+    at = now + min(max((now - since) / 20, shortest), longest)
+    past = timedelta(seconds=at.timestamp() % shortest.total_seconds())
+    return at + shortest - past if past else at
 
 
 def _transition_text(condition: Condition, was: str) -> str:

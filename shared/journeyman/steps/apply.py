@@ -1,0 +1,291 @@
+"""Carry out plans: the only hand that writes.
+
+Chains are independent: what fails stops its own chain, never the others. Before each outside effect the fence is
+checked, and the time. However a run ends, its wake-ups are sent:
+
+============================  ==========================================================================
+conflict, object gone         the chain stops; the step wakes up at once, reloads and decides again
+eviction refused (429)        counted, told on the node; the drain's own wake-up comes back to it
+other retryable error         the chain stops; the step wakes up when it may help
+other error                   the chain stops, the error is reported; the sweep finds what is left to do
+deadline near                 nothing more is begun; the step wakes up at once for the rest ("partial")
+fence lost                    nothing more is done: another run has the step ("busy")
+============================  ==========================================================================
+
+Launches are collected over all chains and asked of the cloud together, after everything that needs no instance.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Final
+
+from journeyman.core.api.objects import NODE, NodeClaim
+from journeyman.core.plan import (
+    Action,
+    Chain,
+    Event,
+    EvictPod,
+    LaunchInstance,
+    ObjectRef,
+    Observation,
+    Plan,
+    RememberUnavailable,
+    Step,
+    Wake,
+)
+from journeyman.errors import (
+    ConflictError,
+    DeadlineError,
+    InvariantError,
+    JourneymanError,
+    LeaseLostError,
+    NotFoundError,
+    RateLimitedError,
+    TooManyRequestsError,
+)
+from journeyman.ports import Message
+from journeyman.steps.effects import Effects
+from journeyman.steps.invocation import BUSY, DONE, PARTIAL, Invocation, Outcome
+from journeyman.steps.launching import PendingLaunch, launch_together
+from journeyman.steps.load import World
+
+RETRY_AFTER: Final = timedelta(seconds=1)
+RETRY_ERROR_AFTER: Final = timedelta(seconds=5)
+
+
+class Applier:
+    """One run's hand: applies plans, remembers what came of it, sends the wake-ups at the end."""
+
+    def __init__(self, run: Invocation, step: Step) -> None:
+        self.run = run
+        self.step = step
+        self.effects = Effects(run)
+        self.remembered: list[RememberUnavailable] = []
+        self._counts: Counter[str] = Counter()
+        self._notes: list[str] = []
+        self._wakes: dict[Step, Wake] = {}
+        self._status = DONE
+
+    def apply(self, plan: Plan, world: World) -> None:
+        """Carry a plan out, launches included.
+
+        Args:
+            plan: What was decided.
+            world: What it was decided on; launches take NodeClasses and instance types from it.
+
+        Raises:
+            LeaseLostError: Another run holds the step.
+            DeadlineError: The time is up; what is left waits for the wake-up.
+        """
+        self.tell(plan)
+        launches: list[PendingLaunch] = []
+        for chain in plan.chains:
+            self._run_chain(chain, launches)
+        if launches:
+            self._check()
+            launch_together(self, launches, world)
+
+    def tell(self, plan: Plan) -> None:
+        """Say what was decided, and take note of its wake-ups: they come whatever happens to its chains."""
+        for note in plan.notes:
+            self.note(note)
+        for event in plan.events:
+            self.run.telemetry.event(event)
+        for observation in plan.observations:
+            self.run.telemetry.observe(observation)
+        for action in plan.actions:
+            if isinstance(action, Wake):
+                self.wake(action.step, action.at, action.reason)
+
+    def note(self, text: str) -> None:
+        """One line for a person, in the log and the outcome."""
+        self._notes.append(text)
+        self.run.telemetry.log("info", text)
+
+    def count(self, what: str, number: int = 1) -> None:
+        """Add to the outcome's counts."""
+        self._counts[what] += number
+
+    def wake(self, step: Step, at: datetime, reason: str) -> None:
+        """Ask for a run of `step` at `at`; of several, the earliest is sent."""
+        known = self._wakes.get(step)
+        if known is None or at < known.at:
+            self._wakes[step] = Wake(step=step, at=at, reason=reason)
+
+    def finish_chain(self, chain: Chain) -> None:
+        """The rest of a chain whose launch has succeeded."""
+        self._run_chain(chain, [])
+
+    def carry_out(self, plan: Plan) -> None:
+        """Carry out a plan without launches: what follows from an answer of the cloud, so the margin is there for it."""
+        self.tell(plan)
+        for chain in plan.chains:
+            self._run_chain(chain, [], in_margin=True)
+
+    def claim(self, name: str, world: World) -> NodeClaim | None:
+        """The claim as it is stored now, as far as this run knows."""
+        return self.effects.claim(name, world.snapshot)
+
+    # -- one chain ----------------------------------------------------------------------------------------------
+
+    def _run_chain(self, chain: Chain, launches: list[PendingLaunch], *, in_margin: bool = False) -> None:
+        for index, action in enumerate(chain.actions):
+            if isinstance(action, Wake):
+                continue  # noted when the plan was told
+            if isinstance(action, LaunchInstance):
+                launches.append(
+                    PendingLaunch(claim=action.claim, rest=replace(chain, actions=chain.actions[index + 1 :]))
+                )
+                return
+            self._check(in_margin=in_margin)
+            if not self._done(action, chain):
+                return
+        self._explain(chain)
+
+    def _check(self, *, in_margin: bool = False) -> None:
+        """Before every outside effect: there is time (or it is what the margin is for), and nobody else has the step."""
+        if self.run.out_of_time and not in_margin:
+            raise DeadlineError("the run's time is up", step=self.step.value)
+        self.run.lease.check()
+
+    def _done(self, action: Action, chain: Chain) -> bool:
+        """Carry one action out; whether its chain may go on."""
+        try:
+            self.effects.carry_out(action)
+        except (LeaseLostError, InvariantError):
+            raise
+        except TooManyRequestsError as error:
+            if isinstance(action, EvictPod):
+                self._refused(action, error)
+            else:
+                self._failed(chain, error)
+            return False
+        except JourneymanError as error:
+            self._failed(chain, error)
+            return False
+        self._counted(action)
+        return True
+
+    def _counted(self, action: Action) -> None:
+        self.count(type(action).__name__)
+        if isinstance(action, RememberUnavailable):
+            self.remembered.append(action)
+        if isinstance(action, EvictPod):
+            self._eviction_observed("200")
+
+    def _explain(self, chain: Chain) -> None:
+        for event in chain.events:
+            self.run.telemetry.event(event)
+        for observation in chain.observations:
+            self.run.telemetry.observe(observation)
+
+    # -- what goes wrong ----------------------------------------------------------------------------------------
+
+    def _refused(self, action: EvictPod, error: TooManyRequestsError) -> None:
+        self.count("evictions refused")
+        self._eviction_observed("429")
+        pod = f"{action.ref.namespace}/{action.ref.name}"
+        node = ObjectRef(resource=NODE, name=action.node)
+        text = f"Failed to drain node, evicting pod {pod} violates a PDB: {error.message}"
+        self.run.telemetry.event(Event(ref=node, reason="FailedDraining", message=text, type="Warning"))
+
+    def _eviction_observed(self, code: str) -> None:
+        self.run.telemetry.observe(Observation(name="karpenter_pods_eviction_requests_total", labels={"code": code}))
+
+    def _failed(self, chain: Chain, error: JourneymanError) -> None:
+        now = self.run.clock.now()
+        if isinstance(error, ConflictError | NotFoundError):
+            self.count("conflicts")
+            self.run.telemetry.log(
+                "debug", "the cluster moved on, deciding again", subject=chain.subject, error=str(error)
+            )
+            self.wake(self.step, now + RETRY_AFTER, f"{chain.subject} changed meanwhile")
+            return
+        self.failed(chain.subject, error)
+
+    def failed(self, subject: str, error: JourneymanError) -> None:
+        """Report an error that stops one chain; one that may pass leaves a wake-up."""
+        self.count("errors")
+        self._notes.append(f"{subject}: {error}")
+        level = "warning" if error.retryable else "error"
+        self.run.telemetry.log(level, error.message, subject=subject, error=type(error).__name__, **_fields(error))
+        if error.retryable:
+            at = self.run.clock.now() + _retry_after(error)
+            self.wake(self.step, at, f"{subject}: {error.message}")
+
+    # -- the end ------------------------------------------------------------------------------------------------
+
+    def partial(self, error: JourneymanError) -> None:
+        """The run stops before its work is done: come back at once (or when it may help)."""
+        self._status = BUSY if isinstance(error, LeaseLostError) else PARTIAL
+        self.run.telemetry.log("info", error.message, **_fields(error))
+        wait = timedelta(0) if isinstance(error, DeadlineError) else _retry_after(error)
+        self.wake(self.step, self.run.clock.now() + wait, error.message)
+
+    def send_wakes(self) -> None:
+        """Hand the wake-ups over. Losing them is harmless: the sweep derives all due work again."""
+        now = self.run.clock.now()
+        messages = [
+            Message(cluster=self.run.cluster, step=w.step, reason=w.reason, at=w.at if w.at > now else None)
+            for w in self.wakes
+        ]
+        if not messages:
+            return
+        try:
+            self.run.queue.send(messages)
+        except JourneymanError as error:
+            self.run.telemetry.log("warning", f"wake-ups were not sent: {error.message}", **_fields(error))
+
+    @property
+    def wakes(self) -> tuple[Wake, ...]:
+        """The wake-ups so far, at most one for each step, by step."""
+        return tuple(wake for _, wake in sorted(self._wakes.items(), key=lambda item: item[0].value))
+
+    def outcome(self) -> Outcome:
+        """What came of it."""
+        return Outcome(
+            step=self.step,
+            cluster=self.run.cluster,
+            status=self._status,
+            notes=tuple(self._notes),
+            counts=dict(sorted(self._counts.items())),
+            wakes=self.wakes,
+        )
+
+
+def run_step(run: Invocation, step: Step, work: Callable[[Applier], None]) -> Outcome:
+    """Run a step behind its fence.
+
+    Returns:
+        "busy" if another run holds the step, "partial" if time or a passing fault cut this one short; each with a
+        wake-up, as whatever this run was woken for may not have been seen by the other.
+
+    Raises:
+        JourneymanError: Something a retry cannot mend; what was done stays done, wake-ups are sent all the same.
+    """
+    hand = Applier(run, step)
+    try:
+        run.lease.acquire()
+        work(hand)
+    except JourneymanError as error:
+        if not error.retryable:
+            raise
+        hand.partial(error)
+    finally:
+        hand.send_wakes()
+        run.lease.release()
+    return hand.outcome()
+
+
+def _retry_after(error: JourneymanError) -> timedelta:
+    if isinstance(error, RateLimitedError | TooManyRequestsError):
+        return timedelta(seconds=error.retry_after_seconds)
+    return RETRY_AFTER if isinstance(error, ConflictError) else RETRY_ERROR_AFTER
+
+
+def _fields(error: JourneymanError) -> dict[str, str]:
+    return {key: str(value) for key, value in error.context.items()}

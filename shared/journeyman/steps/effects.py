@@ -1,0 +1,147 @@
+"""What one action does to the outside. Each may be carried out twice with the effect of once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+from typing_extensions import assert_never
+
+from journeyman.core.api.objects import NODECLAIM, NodeClaim, Resource
+from journeyman.core.plan import (
+    Action,
+    CreateObject,
+    DeleteObject,
+    DeletePod,
+    EvictPod,
+    LaunchInstance,
+    ObjectRef,
+    PatchObject,
+    RememberUnavailable,
+    TerminateInstance,
+    Wake,
+)
+from journeyman.core.state import Snapshot
+from journeyman.errors import (
+    AlreadyExistsError,
+    ConflictError,
+    InvariantError,
+    NodeClaimNotFoundError,
+    NotFoundError,
+)
+from journeyman.steps.invocation import Invocation
+from journeyman.steps.remembering import remember_unavailable
+
+_Key = tuple[str, str, str, str]
+
+
+class Effects:
+    """Carries out actions of one run, and keeps what the API server answered.
+
+    `claims` are the NodeClaims this run wrote, as they are stored now; None once deleted.
+    """
+
+    def __init__(self, run: Invocation) -> None:
+        self._run = run
+        self._versions: dict[_Key, str] = {}
+        self.claims: dict[str, NodeClaim | None] = {}
+
+    def carry_out(self, action: Action) -> None:
+        """Do it.
+
+        Raises:
+            KubeAPIError: The API server refused; ConflictError means reload and decide again.
+            CloudProviderError: The cloud refused.
+            InvariantError: The action is not one that is carried out alone.
+        """
+        match action:
+            case CreateObject():
+                self._create(action)
+            case PatchObject():
+                self._patch(action)
+            case DeleteObject():
+                self._delete(action.ref)
+            case DeletePod():
+                self._delete(action.ref, grace_period_seconds=action.grace_period_seconds)
+            case EvictPod():
+                self._evict(action.ref)
+            case TerminateInstance():
+                self._terminate(action.provider_id)
+            case RememberUnavailable():
+                remember_unavailable(self._run, action)
+            case LaunchInstance() | Wake():
+                raise InvariantError(f"{type(action).__name__} is collected, not carried out", action=action)
+            case _:
+                assert_never(action)
+
+    def claim(self, name: str, snapshot: Snapshot) -> NodeClaim | None:
+        """The claim as it is stored now, as far as this run knows; None if it is gone."""
+        return self.claims[name] if name in self.claims else snapshot.claims_by_name.get(name)
+
+    def _create(self, action: CreateObject) -> None:
+        namespace = str(action.body["metadata"].get("namespace", ""))
+        try:
+            stored: Mapping[str, Any] = self._run.store.create(action.resource, action.body, namespace=namespace)
+        except AlreadyExistsError:
+            stored = self._existing(action, namespace)
+        self._keep(action.resource, stored)
+
+    def _existing(self, action: CreateObject, namespace: str) -> Mapping[str, Any]:
+        """The object of that name, if it is the one we would have created: an earlier run was cut off after it."""
+        raw: Resource[Any] = msgspec.structs.replace(action.resource, type=dict)
+        stored: Mapping[str, Any] = self._run.store.get(raw, action.name, namespace=namespace)
+        if stored["metadata"].get("deletionTimestamp"):
+            raise ConflictError("an object of that name is being deleted", kind=raw.kind, name=action.name)
+        if not _covers(stored.get("spec"), action.body.get("spec")):
+            raise AlreadyExistsError("another object has that name", kind=raw.kind, name=action.name)
+        return stored
+
+    def _patch(self, action: PatchObject) -> None:
+        """Write on the version that was read, or on the one that this run itself made of it."""
+        ref, metadata = action.ref, {**action.patch.get("metadata", {})}
+        key = (ref.resource.plural, ref.namespace, ref.name, action.resource_version)
+        if action.resource_version:
+            metadata["resourceVersion"] = self._versions.get(key, action.resource_version)
+        if ref.uid:
+            metadata["uid"] = ref.uid
+        patch = {**action.patch, "metadata": metadata} if metadata else action.patch
+        stored = self._run.store.patch(
+            ref.resource, ref.name, patch, namespace=ref.namespace, subresource=action.subresource
+        )
+        if action.resource_version:
+            self._versions[key] = str(stored.get("metadata", {}).get("resourceVersion", ""))
+        self._keep(ref.resource, stored)
+
+    def _delete(self, ref: ObjectRef, *, grace_period_seconds: int | None = None) -> None:
+        """Gone counts as done, and so does another incarnation: the one that was meant is gone."""
+        with suppress(NotFoundError, ConflictError):
+            self._run.store.delete(
+                ref.resource,
+                ref.name,
+                namespace=ref.namespace,
+                uid=ref.uid,
+                grace_period_seconds=grace_period_seconds,
+            )
+        if ref.resource.kind == NODECLAIM.kind:
+            self.claims[ref.name] = None
+
+    def _evict(self, ref: ObjectRef) -> None:
+        with suppress(NotFoundError, ConflictError):
+            self._run.store.evict(ref.namespace, ref.name, uid=ref.uid)
+
+    def _terminate(self, provider_id: str) -> None:
+        with suppress(NodeClaimNotFoundError):
+            self._run.cloud.delete(provider_id)
+
+    def _keep(self, resource: Resource[Any], stored: Mapping[str, Any]) -> None:
+        if resource.kind == NODECLAIM.kind and stored.get("metadata"):
+            self.claims[str(stored["metadata"]["name"])] = msgspec.convert(stored, NodeClaim)
+
+
+def _covers(stored: Any, wanted: Any) -> bool:
+    """Whether everything wanted is in what is stored, which may have defaults on top."""
+    if isinstance(wanted, Mapping):
+        return isinstance(stored, Mapping) and all(_covers(stored.get(key), value) for key, value in wanted.items())
+    return bool(stored == wanted)

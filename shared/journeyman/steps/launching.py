@@ -1,0 +1,132 @@
+"""Launch the instances of a plan together, and write what the cloud answers into each claim at once.
+
+Outcomes are written as they come: a run that dies in the middle leaves claims whose instances carry their name as a
+tag and their UID as client token, so the next run finds them instead of launching twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from journeyman.core.api import labels
+from journeyman.core.api.objects import NodeClaim
+from journeyman.core.lifecycle.launch import FailedLaunch, LaunchedInstance, after_launch
+from journeyman.core.plan import Chain, Observation
+from journeyman.errors import JourneymanError, LeaseLostError, NodeClassNotReadyError
+from journeyman.ports import Launched, LaunchFailed, LaunchOutcome, LaunchRequest
+from journeyman.steps.load import World
+
+if TYPE_CHECKING:
+    from journeyman.steps.apply import Applier
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingLaunch:
+    """A claim to launch, and what its chain does once it runs."""
+
+    claim: str
+    rest: Chain
+
+
+def launch_together(hand: Applier, launches: Sequence[PendingLaunch], world: World) -> None:
+    """Launch all of them, and carry out what follows.
+
+    Raises:
+        LeaseLostError, DeadlineError: As `Applier.apply`. Instances that run already are found by the next run.
+    """
+    rest = {launch.claim: launch.rest for launch in launches}
+    for outcome in _outcomes(hand, tuple(rest), world):
+        claim = hand.claim(outcome.claim, world)
+        if claim is None:
+            continue  # deleted meanwhile: its finalizer, or garbage collection, takes the instance
+        _answer(hand, claim, outcome)
+        if isinstance(outcome, Launched):
+            hand.finish_chain(rest[outcome.claim])
+
+
+def _outcomes(hand: Applier, names: Sequence[str], world: World) -> Iterator[LaunchOutcome]:
+    """One outcome for each claim that still exists, those that cannot be asked for first."""
+    requests: list[LaunchRequest] = []
+    for name in names:
+        claim = hand.claim(name, world)
+        if claim is None:
+            continue
+        request = _request(claim, world)
+        if isinstance(request, LaunchRequest):
+            requests.append(request)
+        else:
+            yield request
+    yield from _asked(hand, requests)
+
+
+def _asked(hand: Applier, requests: Sequence[LaunchRequest]) -> Iterator[LaunchOutcome]:
+    """What the cloud answers; if the call as a whole fails, that is the answer for every claim left."""
+    waiting = {request.claim.metadata.name for request in requests}
+    try:
+        for outcome in hand.run.cloud.launch(requests) if requests else ():
+            waiting.discard(outcome.claim)
+            yield outcome
+    except LeaseLostError:
+        raise
+    except JourneymanError as error:
+        for name in sorted(waiting):
+            yield LaunchFailed(claim=name, error=error)
+
+
+def _request(claim: NodeClaim, world: World) -> LaunchRequest | LaunchFailed:
+    node_class = world.node_class(claim)
+    name, ref = claim.metadata.name, claim.spec.node_class_ref
+    if node_class is None or node_class.deleting:
+        gone = NodeClassNotReadyError(f"{ref.kind} {ref.name} does not exist or is being deleted")
+        return LaunchFailed(claim=name, error=gone)
+    if not node_class.ready:
+        why = node_class.message or node_class.reason
+        return LaunchFailed(claim=name, error=NodeClassNotReadyError(f"{ref.kind} {ref.name} is not ready: {why}"))
+    types = world.catalogue.instance_types(claim.metadata.labels.get(labels.NODEPOOL, ""))
+    return LaunchRequest(
+        claim=claim, node_class=node_class, instance_types=types or world.by_node_class.get(node_class.name, ())
+    )
+
+
+def _answer(hand: Applier, claim: NodeClaim, outcome: LaunchOutcome) -> None:
+    now = hand.run.clock.now()
+    until = now + hand.run.settings.unavailable_for
+    answer = _as_value(outcome)
+    hand.carry_out(after_launch(claim, answer, now, until))
+    if isinstance(outcome, Launched):
+        hand.count("launched")
+        hand.run.telemetry.log("info", "launched nodeclaim", **_log_fields(outcome))
+    else:
+        hand.count("launches failed")
+    for instance_type, zone, capacity_type in outcome.unavailable:
+        values = {"instance_type": instance_type, "zone": zone, "capacity_type": capacity_type}
+        hand.run.telemetry.observe(Observation(name="journeyman_offerings_refused_total", labels=values))
+
+
+def _as_value(outcome: LaunchOutcome) -> LaunchedInstance | FailedLaunch:
+    if isinstance(outcome, LaunchFailed):
+        return FailedLaunch(error=outcome.error, unavailable=outcome.unavailable)
+    return LaunchedInstance(
+        provider_id=outcome.instance.provider_id,
+        image_id=outcome.instance.image_id,
+        labels=outcome.labels,
+        annotations=outcome.annotations,
+        capacity=outcome.capacity,
+        allocatable=outcome.allocatable,
+        unavailable=outcome.unavailable,
+    )
+
+
+def _log_fields(outcome: Launched) -> dict[str, object]:
+    instance = outcome.instance
+    return {
+        "NodeClaim": {"name": outcome.claim},
+        "provider-id": instance.provider_id,
+        "instance-type": instance.instance_type,
+        "zone": instance.zone,
+        "capacity-type": instance.capacity_type,
+        "allocatable": dict(outcome.allocatable),
+        "price-per-hour": outcome.price,
+    }

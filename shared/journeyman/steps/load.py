@@ -1,0 +1,270 @@
+"""Read a cluster once: the Snapshot, and the catalogue that goes with it.
+
+Order matters: nodes and claims come first, pods last. A pod that binds in between is then seen on a node that is
+known, and one that was created in between waits for the next run: a race under-provisions, it never doubles.
+One list per kind. An object that does not validate is set aside, by name and with why; the others go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from journeyman.core.api.model import Model, parse
+from journeyman.core.api.node_disruption import NodeDisruption
+from journeyman.core.api.nodepool import NodePool
+from journeyman.core.api.objects import (
+    DAEMONSET,
+    NAMESPACE,
+    NODE,
+    NODE_DISRUPTION,
+    NODECLAIM,
+    NODEPOOL,
+    OFFERING_STATE,
+    PDB,
+    POD,
+    Condition,
+    NodeClaim,
+    Object,
+    ObjectMeta,
+    Pod,
+    Resource,
+    condition_of,
+)
+from journeyman.core.api.offering_state import OfferingState
+from journeyman.core.catalogue import Catalogue, InstanceType, Unavailable, without_unavailable
+from journeyman.core.state import NodeClassState, SetAside, Snapshot
+from journeyman.errors import CloudProviderError, InvalidObjectError
+from journeyman.steps.invocation import Invocation
+
+T = TypeVar("T")
+O = TypeVar("O", bound=Object)  # noqa: E741 - any Kubernetes object
+M = TypeVar("M", bound=Model)
+
+
+class Pods(str, Enum):
+    """Which pods a step reads."""
+
+    NONE = "none"
+    UNASSIGNED = "unassigned"
+    ALL = "all"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scope:
+    """What a step reads besides NodeClaims; the rest of its Snapshot stays empty."""
+
+    nodes: bool = False
+    pools: bool = False
+    node_classes: bool = False
+    scheduling: bool = False  # DaemonSets, PodDisruptionBudgets, Namespaces
+    disruptions: bool = False
+    offerings: bool = False
+    pods: Pods = Pods.NONE
+
+
+EVERYTHING: Final = Scope(
+    nodes=True, pools=True, node_classes=True, scheduling=True, disruptions=True, offerings=True, pods=Pods.ALL
+)
+FLEET: Final = Scope(nodes=True)
+"""Claims and nodes: what interruption and the beginning of termination need."""
+GLANCE: Final = Scope(pools=True, pods=Pods.UNASSIGNED)
+"""What the sweep may afford every minute."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """A snapshot with the catalogue of its pools, and all types by NodeClass (for claims that have no pool)."""
+
+    snapshot: Snapshot
+    catalogue: Catalogue
+    by_node_class: Mapping[str, tuple[InstanceType, ...]]
+
+    def node_class(self, claim: NodeClaim) -> NodeClassState | None:
+        """The NodeClass a claim refers to, None if it does not exist."""
+        name = claim.spec.node_class_ref.name
+        return next((n for n in self.snapshot.node_classes if n.name == name), None)
+
+
+def load(run: Invocation, scope: Scope) -> Snapshot:
+    """Read what `scope` asks for. Raises KubeAPIError if a list fails: a partial picture is no basis for a decision."""
+    now = run.clock.now()
+    nodes = _by_name(_items(run, NODE)) if scope.nodes else ()
+    claims = tuple(c for c in _by_name(_items(run, NODECLAIM)) if _is_ours(run, c))
+    pools, bad_pools = _parsed(run, NODEPOOL, NodePool) if scope.pools else ((), ())
+    disruptions, bad_disruptions = _parsed(run, NODE_DISRUPTION, NodeDisruption) if scope.disruptions else ((), ())
+    states, bad_states = _parsed(run, OFFERING_STATE, OfferingState) if scope.offerings else ((), ())
+    set_aside = (*bad_pools, *bad_disruptions, *bad_states)
+    for item in set_aside:
+        run.telemetry.log("warning", item.why, **{item.kind: {"name": item.name}})
+    return Snapshot(
+        cluster=run.cluster,
+        now=now,
+        nodes=nodes,
+        claims=claims,
+        node_pools=tuple(p for p in pools if _pool_is_ours(run, p)),
+        node_classes=_node_classes(run) if scope.node_classes else (),
+        daemon_sets=_by_name(_items(run, DAEMONSET)) if scope.scheduling else (),
+        pdbs=_by_name(_items(run, PDB)) if scope.scheduling else (),
+        namespaces=_by_name(_items(run, NAMESPACE)) if scope.scheduling else (),
+        node_disruptions=disruptions,
+        unavailable=tuple(_unavailable(states)),
+        set_aside=set_aside,
+        pods=_pods(run, scope.pods),
+    )
+
+
+def with_pods_of(run: Invocation, snapshot: Snapshot, nodes: Iterable[str]) -> Snapshot:
+    """The snapshot with the pods bound to these nodes: a list each while they are few, all pods otherwise."""
+    names = sorted(set(nodes))
+    if len(names) > MANY_NODES:
+        return replace(snapshot, pods=_pods(run, Pods.ALL))
+    found = [pod for name in names for pod in _items(run, POD, field_selector=f"spec.nodeName={name}")]
+    return replace(snapshot, pods=_by_name(found))
+
+
+MANY_NODES: Final = 10
+
+
+def with_catalogue(run: Invocation, snapshot: Snapshot) -> World:
+    """The snapshot with what could be launched now.
+
+    A NodeClass whose types cannot be had leaves only its own pools without any. While nothing changed since the last
+    run of this sandbox, the catalogue is the same object, so that solvers keep what they derived from it.
+    """
+    by_class = {c.name: _types(run, c) for c in snapshot.node_classes}
+    active = frozenset(u for u in snapshot.unavailable if u.until > snapshot.now)
+    offered = {name: without_unavailable(types, active, snapshot.now) for name, types in by_class.items()}
+    by_pool = {p.metadata.name: p.spec.template.spec.node_class_ref.name for p in snapshot.node_pools}
+    key = (frozenset(by_pool.items()), active, *((name, types) for name, types in sorted(by_class.items())))
+    memory = run.memory
+    if memory.catalogue is None or not _same(memory.catalogue_key, key):
+        memory.catalogue = Catalogue({pool: offered.get(name, ()) for pool, name in by_pool.items()})
+        memory.catalogue_key = key
+    return World(snapshot=snapshot, catalogue=memory.catalogue, by_node_class=offered)
+
+
+def node_class_state(raw: Mapping[str, Any], resource: Resource[dict[str, Any]]) -> NodeClassState:
+    """What a decision may know of a NodeClass of the kind `resource`."""
+    meta = msgspec.convert(raw.get("metadata") or {}, ObjectMeta)
+    ready = condition_of(conditions_in(raw), "Ready")
+    prefix = f"{resource.group}/{resource.kind.lower()}-hash"
+    return NodeClassState(
+        name=meta.name,
+        uid=meta.uid,
+        kind=resource.kind,
+        group=resource.group,
+        generation=meta.generation,
+        ready=ready is not None and ready.status == "True" and ready.observed_generation == meta.generation,
+        reason=ready.reason if ready is not None else "AwaitingReconciliation",
+        message=ready.message if ready is not None else "",
+        deleting=meta.deletion_timestamp is not None,
+        hash=meta.annotations.get(prefix, ""),
+        hash_version=meta.annotations.get(f"{prefix}-version", ""),
+        raw=raw,
+    )
+
+
+def conditions_in(raw: Mapping[str, Any]) -> tuple[Condition, ...]:
+    """`status.conditions` of a raw object; none if they do not read as conditions."""
+    try:
+        return msgspec.convert((raw.get("status") or {}).get("conditions") or (), tuple[Condition, ...])
+    except msgspec.ValidationError:
+        return ()
+
+
+def _node_classes(run: Invocation) -> tuple[NodeClassState, ...]:
+    kind = run.cloud.node_class
+    return tuple(sorted((node_class_state(raw, kind) for raw in _items(run, kind)), key=lambda c: c.name))
+
+
+def _items(run: Invocation, resource: Resource[T], *, field_selector: str = "") -> tuple[T, ...]:
+    return run.store.list(resource, field_selector=field_selector).items
+
+
+def _by_name(items: Iterable[O]) -> tuple[O, ...]:
+    return tuple(sorted(items, key=lambda item: (item.metadata.namespace, item.metadata.name)))
+
+
+def _pods(run: Invocation, which: Pods) -> tuple[Pod, ...]:
+    if which is Pods.NONE:
+        return ()
+    return _by_name(_items(run, POD, field_selector="spec.nodeName=" if which is Pods.UNASSIGNED else ""))
+
+
+def _parsed(
+    run: Invocation, resource: Resource[dict[str, Any]], model: type[M]
+) -> tuple[tuple[M, ...], tuple[SetAside, ...]]:
+    """Objects of a kind that validate, and those that do not, both by name."""
+    raws = sorted(_items(run, resource), key=lambda raw: str(raw["metadata"]["name"]))
+    read = [_parse(resource.kind, model, raw) for raw in raws]
+    good = tuple(item for item in read if not isinstance(item, SetAside))
+    return good, tuple(item for item in read if isinstance(item, SetAside))
+
+
+def _parse(kind: str, model: type[M], raw: Mapping[str, Any]) -> M | SetAside:
+    try:
+        return parse(model, raw)
+    except InvalidObjectError as error:
+        return _set_aside(kind, raw, error.message)
+
+
+def _set_aside(kind: str, raw: Mapping[str, Any], why: str) -> SetAside:
+    meta = msgspec.convert(raw["metadata"], ObjectMeta)
+    return SetAside(
+        kind=kind,
+        name=meta.name,
+        uid=meta.uid,
+        why=why,
+        resource_version=meta.resource_version,
+        generation=meta.generation,
+        namespace=meta.namespace,
+        created=meta.creation_timestamp,
+        conditions=conditions_in(raw),
+    )
+
+
+def _is_ours(run: Invocation, claim: NodeClaim) -> bool:
+    """Whether its NodeClass is of the kind that this cloud understands; others are another autoscaler's."""
+    ref, kind = claim.spec.node_class_ref, run.cloud.node_class
+    return (ref.group, ref.kind) == (kind.group, kind.kind)
+
+
+def _pool_is_ours(run: Invocation, pool: NodePool) -> bool:
+    ref, kind = pool.spec.template.spec.node_class_ref, run.cloud.node_class
+    return (ref.group, ref.kind) == (kind.group, kind.kind)
+
+
+def _unavailable(states: Iterable[OfferingState]) -> Iterable[Unavailable]:
+    for state in states:
+        for offering in state.status.unavailable:
+            yield Unavailable(
+                instance_type=offering.instance_type,
+                zone=offering.zone,
+                capacity_type=offering.capacity_type,
+                until=offering.until,
+                reason=offering.reason,
+            )
+
+
+def _types(run: Invocation, node_class: NodeClassState) -> tuple[InstanceType, ...]:
+    try:
+        return run.cloud.get_instance_types(node_class.raw)
+    except CloudProviderError as error:
+        run.telemetry.log(
+            "warning",
+            f"instance types of {node_class.kind} {node_class.name} cannot be had, its NodePools sit this run out: {error}",
+            **{node_class.kind: {"name": node_class.name}},
+        )
+        return ()
+
+
+def _same(before: Any, after: Any) -> bool:
+    """Whether two catalogue keys stand for the same; lists of types are compared by identity, as adapters keep them."""
+    if not before or len(before) != len(after) or before[:2] != after[:2]:
+        return False
+    return all(a == b and old is new for (a, old), (b, new) in zip(before[2:], after[2:], strict=True))

@@ -1,0 +1,66 @@
+"""Write down which offerings could not be had, so that every step avoids them for a while."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, Final
+
+from journeyman.core.api.model import parse
+from journeyman.core.api.objects import OFFERING_STATE, NodeClassReference
+from journeyman.core.api.offering_state import OfferingState, OfferingStateSpec, UnavailableOffering, remember
+from journeyman.core.plan import RememberUnavailable
+from journeyman.errors import AlreadyExistsError, ConflictError, InvalidObjectError, NotFoundError
+from journeyman.steps.invocation import Invocation
+
+ATTEMPTS: Final = 3
+
+
+def remember_unavailable(run: Invocation, action: RememberUnavailable) -> None:
+    """Add the offerings to the NodeClass's OfferingState, which is created if there is none.
+
+    Two steps may learn of offerings at the same moment: on a conflict it is read and merged again.
+
+    Raises:
+        ConflictError: Others kept writing it.
+    """
+    for _ in range(ATTEMPTS - 1):
+        with suppress(ConflictError, AlreadyExistsError):
+            _remember(run, action)
+            return
+    _remember(run, action)
+
+
+def _remember(run: Invocation, action: RememberUnavailable) -> None:
+    raw = _read(run, action.node_class)
+    known = _known(raw)
+    merged = remember(known, action.offerings, until=action.until, reason=action.reason, now=run.clock.now())
+    if {o.key: o.until for o in merged} == {o.key: o.until for o in known}:
+        return  # a repeated or late message: nothing new
+    patch = {
+        "metadata": {"resourceVersion": raw["metadata"]["resourceVersion"]},
+        "status": {"unavailable": [offering.to_wire() for offering in merged]},
+    }
+    run.store.patch(OFFERING_STATE, action.node_class, patch, subresource="status")
+
+
+def _read(run: Invocation, name: str) -> Mapping[str, Any]:
+    try:
+        return run.store.get(OFFERING_STATE, name)
+    except NotFoundError:
+        return run.store.create(OFFERING_STATE, _new(run, name))
+
+
+def _new(run: Invocation, name: str) -> Mapping[str, Any]:
+    kind = run.cloud.node_class
+    ref = NodeClassReference(group=kind.group, kind=kind.kind, name=name)
+    body = OfferingState(spec=OfferingStateSpec(node_class_ref=ref)).to_wire()
+    return {**body, "metadata": {"name": name}}
+
+
+def _known(raw: Mapping[str, Any]) -> tuple[UnavailableOffering, ...]:
+    """What is remembered already; an object that does not validate is overwritten, since all of it may be lost."""
+    try:
+        return parse(OfferingState, raw).status.unavailable
+    except InvalidObjectError:
+        return ()
