@@ -123,9 +123,9 @@ def crd(**facts: Any) -> dict[str, Any]:
     return {"x-crd": {key.replace("_", "-") if key.startswith("x_") else key: fact for key, fact in facts.items()}}
 
 
-def rules(*pairs: tuple[str, str]) -> dict[str, Any]:
-    """CEL validation rules for the CRD, each (message, rule)."""
-    return crd(x_kubernetes_validations=[{"message": message, "rule": rule} for message, rule in pairs])
+def rules(*pairs: tuple[str, str], **facts: Any) -> dict[str, Any]:
+    """CEL validation rules for the CRD, each (message, rule), and other facts as `crd` takes them."""
+    return crd(x_kubernetes_validations=[{"message": message, "rule": rule} for message, rule in pairs], **facts)
 
 
 def problem(text: str) -> PydanticCustomError:

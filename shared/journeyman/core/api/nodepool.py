@@ -27,9 +27,9 @@ from journeyman.core.api.model import (
 )
 from journeyman.core.api.objects import ObjectMeta
 from journeyman.core.api.requirement_rules import (
-    NodeClassRef,
     Taints,
     TemplateLabels,
+    TemplateNodeClassRef,
     TemplateRequirements,
     check_taints,
 )
@@ -105,15 +105,10 @@ class Disruption(Model):
         default=(Budget(),),
         max_length=50,
         description="Limits on how many nodes go at once; the smallest that counts holds.",
-        json_schema_extra=crd(
+        json_schema_extra=rules(
+            ("'schedule' must be set with 'duration'", "self.all(x, has(x.schedule) == has(x.duration))"),
             default=[{"nodes": "10%"}],
             x_kubernetes_list_type="atomic",
-            x_kubernetes_validations=[
-                {
-                    "message": "'schedule' must be set with 'duration'",
-                    "rule": "self.all(x, has(x.schedule) == has(x.duration))",
-                }
-            ],
         ),
     )
 
@@ -135,7 +130,7 @@ class NodeClaimTemplateSpec(Model):
         default=(), description="Taints that something else removes once the node is set up; scheduling ignores them."
     )
     requirements: TemplateRequirements = Field(description="What nodes must be like.")
-    node_class_ref: NodeClassRef = Field(description="Which NodeClass gives the cloud's part.")
+    node_class_ref: TemplateNodeClassRef = Field(description="Which NodeClass gives the cloud's part.")
     termination_grace_period: Duration | None = Field(
         default=None, description="How long a drain may take before pods are deleted by force; without it, for ever."
     )

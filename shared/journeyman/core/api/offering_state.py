@@ -13,7 +13,7 @@ from typing import Annotated, Final, Literal
 from pydantic import AwareDatetime, Field
 
 from journeyman.core.api.model import Int, Metadata, Model, crd
-from journeyman.core.api.objects import NodeClassReference, ObjectMeta
+from journeyman.core.api.objects import ObjectMeta
 from journeyman.core.api.requirement_rules import NodeClassRef
 
 ANY: Final = "*"
@@ -52,9 +52,7 @@ class PriceRefresh(Model):
 class OfferingStateSpec(Model):
     """`spec` of an OfferingState."""
 
-    node_class_ref: NodeClassRef = Field(
-        default=NodeClassReference(), description="The NodeClass it is about.", json_schema_extra=crd(default=None)
-    )
+    node_class_ref: NodeClassRef | None = Field(default=None, description="The NodeClass it is about.")
 
 
 class OfferingStateStatus(Model):

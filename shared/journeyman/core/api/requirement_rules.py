@@ -104,12 +104,9 @@ TemplateLabels = Annotated[
     AfterValidator(_check_template_labels),
     Field(
         max_length=100,
-        json_schema_extra=crd(
+        json_schema_extra=rules(
+            *((message, f"self.all(x, {rule})") for message, rule in domain_rules("x", node_pool_allowed=False)),
             x_kubernetes_map_type="atomic",
-            x_kubernetes_validations=[
-                {"message": message, "rule": f"self.all(x, {rule})"}
-                for message, rule in domain_rules("x", node_pool_allowed=False)
-            ],
         ),
     ),
 ]
@@ -117,14 +114,7 @@ TemplateLabels = Annotated[
 
 
 def _key_facts(*, node_pool_allowed: bool) -> dict[str, Any]:
-    return crd(
-        maxLength=MAX_KEY,
-        pattern=QUALIFIED_NAME,
-        x_kubernetes_validations=[
-            {"message": message, "rule": rule}
-            for message, rule in domain_rules("self", node_pool_allowed=node_pool_allowed)
-        ],
-    )
+    return rules(*domain_rules("self", node_pool_allowed=node_pool_allowed), maxLength=MAX_KEY, pattern=QUALIFIED_NAME)
 
 
 RequirementKey = Annotated[
@@ -206,16 +196,20 @@ class TaintModel(Model):
 class NodeClassRefModel(Model):
     """Which NodeClass gives the cloud's part."""
 
+    group: str = Field(min_length=1, max_length=253, pattern=r"^[^/]*$", description="API group of the NodeClass.")
+    kind: str = Field(min_length=1, max_length=63, description="Kind of the NodeClass.")
+    name: str = Field(min_length=1, max_length=253, description="Name of the NodeClass.")
+
+
+class TemplateNodeClassRefModel(NodeClassRefModel):
+    """Which NodeClass gives the cloud's part; a pool stays with its cloud."""
+
     model_config = ConfigDict(
         json_schema_extra=rules(
             ("nodeClassRef.group is immutable", "self.group == oldSelf.group"),
             ("nodeClassRef.kind is immutable", "self.kind == oldSelf.kind"),
         )
     )
-
-    group: str = Field(min_length=1, max_length=253, pattern=r"^[^/]*$", description="API group of the NodeClass.")
-    kind: str = Field(min_length=1, max_length=63, description="Kind of the NodeClass.")
-    name: str = Field(min_length=1, max_length=253, description="Name of the NodeClass.")
 
 
 def _is_whole_number(text: str) -> bool:
@@ -246,10 +240,7 @@ _LIST_FACTS = {"x_kubernetes_list_type": "atomic"}
 _REQUIREMENTS = Field(
     max_length=MAX_REQUIREMENTS,
     description="What nodes must be like; labels and values as Kubernetes and the cloud define them.",
-    json_schema_extra=crd(
-        **_LIST_FACTS,
-        x_kubernetes_validations=[{"message": message, "rule": rule} for message, rule in REQUIREMENT_RULES.items()],
-    ),
+    json_schema_extra=rules(*REQUIREMENT_RULES.items(), **_LIST_FACTS),
 )
 
 Requirements = Annotated[
@@ -265,3 +256,4 @@ Taints = Annotated[
     Field(max_length=100, json_schema_extra=crd(**_LIST_FACTS)),
 ]
 NodeClassRef = Annotated[NodeClassReference, Checked(NodeClassRefModel)]
+TemplateNodeClassRef = Annotated[NodeClassReference, Checked(TemplateNodeClassRefModel)]

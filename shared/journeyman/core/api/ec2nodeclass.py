@@ -1,0 +1,356 @@
+"""EC2NodeClass (`karpenter.k8s.aws/v1`): the AWS part of a node.
+
+Restates: karpenter-provider-aws pkg/apis/v1/ec2nodeclass.go, and its CRD.
+Differs: a `volumeSize` of 18Ti to 58Ti is accepted throughout, where upstream's pattern forgets 18, 19, 28 and so on.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import AfterValidator, ConfigDict, Field, model_validator
+from typing_extensions import Self
+
+from journeyman.core.api import quantity
+from journeyman.core.api.ec2nodeclass_selectors import (
+    FAMILY_OF_ALIAS,
+    AMIFamily,
+    AMISelectorTerms,
+    CapacityReservationSelectorTerms,
+    PlacementGroupSelector,
+    SecurityGroupSelectorTerms,
+    SubnetSelectorTerms,
+)
+from journeyman.core.api.ec2nodeclass_status import EC2NodeClassStatus
+from journeyman.core.api.model import Bool, Int, Metadata, Model, crd, problem, rules
+from journeyman.core.api.objects import ObjectMeta
+
+VolumeType = Literal["standard", "io1", "io2", "gp2", "sc1", "st1", "gp3"]
+Switch = Literal["enabled", "disabled"]
+
+VOLUME_SIZE: Final = (
+    r"^(([1-9][0-9]{0,3}|[1-4][0-9]{4}|5[0-8][0-9]{3}|59000)Gi|([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-3][0-9]{3}|64000)G"
+    r"|([1-9]|[1-4][0-9]|5[0-8])Ti|([1-9]|[1-5][0-9]|6[0-4])T)$"
+)
+FORBIDDEN_TAGS: Final = (
+    "eks:eks-cluster-name",
+    "karpenter.sh/nodepool",
+    "karpenter.sh/nodeclaim",
+    "karpenter.k8s.aws/ec2nodeclass",
+)
+FORBIDDEN_TAG_PREFIX: Final = "kubernetes.io/cluster"
+
+_Text = Annotated[str, Field(min_length=1)]
+
+
+def _check_volume_size(text: str) -> str:
+    if not re.fullmatch(VOLUME_SIZE, text, re.ASCII):
+        raise problem(f"{text!r} is not a volume size: write whole Gi, G, Ti or T, from 1Gi to 58Ti")
+    return text
+
+
+def _check_tags(tags: dict[str, str]) -> dict[str, str]:
+    for key in tags:
+        if not key:
+            raise problem("a tag key is empty; remove it")
+        if key in FORBIDDEN_TAGS or key.startswith(FORBIDDEN_TAG_PREFIX):
+            raise problem(f"tag {key!r} is set by the controller itself; remove it")
+    return tags
+
+
+class BlockDevice(Model):
+    """An EBS volume."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            ("snapshotID or volumeSize must be defined", "has(self.snapshotID) || has(self.volumeSize)"),
+            (
+                "snapshotID must be set when volumeInitializationRate is set",
+                "!has(self.volumeInitializationRate) || (has(self.snapshotID) && self.snapshotID != '')",
+            ),
+        )
+    )
+
+    delete_on_termination: Bool | None = Field(default=None, description="Whether it goes with the instance.")
+    encrypted: Bool | None = Field(default=None, description="Whether it is encrypted.")
+    iops: Int | None = Field(
+        default=None, description="I/O operations per second.", json_schema_extra=crd(format="int64")
+    )
+    kms_key_id: str | None = Field(default=None, alias="kmsKeyID", description="ARN of the key it is encrypted with.")
+    snapshot_id: str | None = Field(default=None, alias="snapshotID", description="The snapshot it is made from.")
+    throughput: Int | None = Field(
+        default=None, description="MiB per second, for gp3.", json_schema_extra=crd(format="int64")
+    )
+    volume_initialization_rate: Int | None = Field(
+        default=None, ge=100, le=300, description="MiB per second at which the snapshot is loaded."
+    )
+    volume_size: Annotated[str, AfterValidator(_check_volume_size)] | None = Field(
+        default=None, description="Size in Gi, G, Ti or T.", json_schema_extra=crd(pattern=VOLUME_SIZE, maxLength=16)
+    )
+    volume_type: VolumeType | None = Field(default=None, description="Kind of volume.")
+
+    @property
+    def volume_size_gib(self) -> int | None:
+        """The size as EC2 wants it: whole GiB, rounded up; None if the snapshot decides."""
+        if self.volume_size is None:
+            return None
+        return -(-quantity.parse(self.volume_size).units(round_up=True) // 2**30)
+
+    @model_validator(mode="after")
+    def _size_or_snapshot(self) -> Self:
+        if self.snapshot_id is None and self.volume_size is None:
+            raise problem("snapshotID or volumeSize must be defined")
+        if self.volume_initialization_rate is not None and not self.snapshot_id:
+            raise problem("snapshotID must be set when volumeInitializationRate is set")
+        return self
+
+
+class BlockDeviceMapping(Model):
+    """A device and the volume behind it."""
+
+    device_name: str | None = Field(default=None, description="Such as /dev/xvda.")
+    ebs: BlockDevice | None = Field(default=None, description="The volume.")
+    root_volume: Bool = Field(default=False, description="Whether the kubelet's directory is on it; at most one is.")
+
+
+class MetadataOptions(Model):
+    """How instances reach the instance metadata service."""
+
+    http_endpoint: Switch = Field(default="enabled", description="Whether there is an endpoint.")
+    http_protocol_ipv6: Switch = Field(
+        default="disabled", alias="httpProtocolIPv6", description="Whether over IPv6 too."
+    )
+    http_put_response_hop_limit: Int = Field(
+        default=1,
+        ge=1,
+        le=64,
+        description="How many hops a token may travel; pods without host network need 2.",
+        json_schema_extra=crd(format="int64"),
+    )
+    http_tokens: Literal["required", "optional"] = Field(default="required", description="Whether IMDSv2 is required.")
+
+
+class NetworkInterface(Model):
+    """A network interface at launch."""
+
+    network_card_index: Int = Field(ge=0, description="Which network card.", json_schema_extra=crd(format="int32"))
+    device_index: Int = Field(ge=0, description="Which device on it.", json_schema_extra=crd(format="int32"))
+    interface_type: Literal["interface", "efa-only"] = Field(description="Kind of interface.")
+
+
+def _check_interfaces(interfaces: tuple[NetworkInterface, ...]) -> tuple[NetworkInterface, ...]:
+    if interfaces and not any(
+        (i.network_card_index, i.device_index, i.interface_type) == (0, 0, "interface") for i in interfaces
+    ):
+        raise problem("a primary interface is required: networkCardIndex 0, deviceIndex 0, interfaceType interface")
+    places = Counter((i.network_card_index, i.device_index) for i in interfaces)
+    if any(count > 1 for count in places.values()):
+        raise problem("two interfaces share networkCardIndex and deviceIndex")
+    efas = Counter(i.network_card_index for i in interfaces if i.interface_type == "efa-only")
+    if any(count > 1 for count in efas.values()):
+        raise problem("a network card can have at most one efa-only interface")
+    return interfaces
+
+
+class ConnectionTracking(Model):
+    """Idle timeouts of tracked connections, in seconds."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            (
+                "at least one of tcpEstablishedTimeout, udpStreamTimeout, or udpTimeout must be set",
+                "has(self.tcpEstablishedTimeout) || has(self.udpStreamTimeout) || has(self.udpTimeout)",
+            )
+        )
+    )
+
+    tcp_established_timeout: Int | None = Field(default=None, ge=60, le=432000, description="Established TCP.")
+    udp_stream_timeout: Int | None = Field(default=None, ge=60, le=180, description="UDP streams.")
+    udp_timeout: Int | None = Field(default=None, ge=30, le=60, description="Single UDP requests.")
+
+    @model_validator(mode="after")
+    def _something_is_set(self) -> Self:
+        if self.tcp_established_timeout is None and self.udp_stream_timeout is None and self.udp_timeout is None:
+            raise problem("at least one of tcpEstablishedTimeout, udpStreamTimeout and udpTimeout must be set")
+        return self
+
+
+class CPUOptions(Model):
+    """CPU features."""
+
+    nested_virtualization: Switch | None = Field(
+        default=None, description="Whether instances may run virtual machines."
+    )
+
+
+def _alias_rules() -> list[tuple[str, str]]:
+    return [
+        (
+            f"if set, amiFamily must be '{family}' or 'Custom' when using an {alias} alias",
+            (
+                f"!has(self.amiFamily) || !self.amiSelectorTerms.exists(x, has(x.alias) && x.alias.find('^[^@]+') == '{alias}')"
+                f" || self.amiFamily in ['Custom', '{family}']"
+            ),
+        )
+        for alias, family in FAMILY_OF_ALIAS.items()
+    ]
+
+
+class EC2NodeClassSpec(Model):
+    """`spec` of an EC2NodeClass."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            (
+                "must specify exactly one of ['role', 'instanceProfile']",
+                "has(self.role) != has(self.instanceProfile)",
+            ),
+            *_alias_rules(),
+            (
+                "must specify amiFamily if amiSelectorTerms does not contain an alias",
+                "self.amiSelectorTerms.exists(x, has(x.alias)) || has(self.amiFamily)",
+            ),
+        )
+    )
+
+    subnet_selector_terms: SubnetSelectorTerms = Field(description="Which subnets instances may start in.")
+    security_group_selector_terms: SecurityGroupSelectorTerms = Field(description="Which security groups they get.")
+    capacity_reservation_selector_terms: CapacityReservationSelectorTerms = Field(
+        default=(), description="Which capacity reservations they may use."
+    )
+    placement_group_selector: PlacementGroupSelector | None = Field(
+        default=None, description="Which placement group they start in."
+    )
+    associate_public_ip_address: Bool | None = Field(
+        default=None, alias="associatePublicIPAddress", description="Whether they get a public IP address."
+    )
+    ip_prefix_count: Int | None = Field(
+        default=None,
+        ge=0,
+        alias="ipPrefixCount",
+        description="How many address prefixes the first interface gets.",
+        json_schema_extra=crd(format="int32"),
+    )
+    ami_selector_terms: AMISelectorTerms = Field(description="Which machine images they may start from.")
+    ami_family: AMIFamily | None = Field(
+        default=None, description="How user data is written and which devices are there; follows from an alias."
+    )
+    user_data: str | None = Field(default=None, description="What runs at start, in the family's format.")
+    role: _Text | None = Field(default=None, description="IAM role of the nodes; an instance profile is made for it.")
+    instance_profile: _Text | None = Field(
+        default=None, description="An instance profile that exists, instead of a role."
+    )
+    tags: Annotated[dict[str, str], AfterValidator(_check_tags)] = Field(
+        default={},
+        description="Tags on everything that is launched.",
+        json_schema_extra=rules(
+            ("empty tag keys aren't supported", "self.all(k, k != '')"),
+            *(
+                (f"tag contains a restricted tag matching {tag}", f"self.all(k, k != '{tag}')")
+                for tag in FORBIDDEN_TAGS
+            ),
+            (
+                f"tag contains a restricted tag matching {FORBIDDEN_TAG_PREFIX}/",
+                f"self.all(k, !k.startsWith('{FORBIDDEN_TAG_PREFIX}'))",
+            ),
+            maxProperties=100,
+        ),
+    )
+    kubelet: dict[str, Any] = Field(
+        default={},
+        description="Kubelet configuration, as kubelet.config.k8s.io/v1beta1 has it.",
+        json_schema_extra=crd(x_kubernetes_preserve_unknown_fields=True, additionalProperties=None),
+    )
+    block_device_mappings: tuple[BlockDeviceMapping, ...] = Field(
+        default=(),
+        max_length=50,
+        description="Volumes; without any, the family's.",
+        json_schema_extra=rules(
+            (
+                "must have only one blockDeviceMappings with rootVolume",
+                "self.filter(x, has(x.rootVolume) ? x.rootVolume : false).size() <= 1",
+            )
+        ),
+    )
+    instance_store_policy: Literal["RAID0"] | None = Field(default=None, description="What becomes of local disks.")
+    network_interfaces: Annotated[tuple[NetworkInterface, ...], AfterValidator(_check_interfaces)] = Field(
+        default=(),
+        max_length=150,
+        description="Network interfaces at launch.",
+        json_schema_extra=rules(
+            (
+                "networkInterfaces must include a primary interface with interfaceType='interface'",
+                (
+                    "self.size() == 0 || self.exists(x, x.deviceIndex == 0 && x.networkCardIndex == 0 "
+                    "&& x.interfaceType == 'interface')"
+                ),
+            ),
+            (
+                (
+                    "networkInterfaces must not have duplicate networkCardIndex and deviceIndex pairs, and can have at most "
+                    "one efa device per network card"
+                ),
+                (
+                    "self.all(x, self.filter(y, x.networkCardIndex == y.networkCardIndex && x.deviceIndex == y.deviceIndex)"
+                    ".size() == 1 && (x.interfaceType != 'efa-only' || self.filter(y, x.networkCardIndex == "
+                    "y.networkCardIndex && y.interfaceType == 'efa-only').size() == 1))"
+                ),
+            ),
+        ),
+    )
+    detailed_monitoring: Bool | None = Field(default=None, description="Whether metrics come every minute.")
+    metadata_options: MetadataOptions = Field(
+        default=MetadataOptions(), description="How instances reach the instance metadata service."
+    )
+    connection_tracking: ConnectionTracking | None = Field(
+        default=None, description="Idle timeouts of tracked connections."
+    )
+    context: str | None = Field(default=None, description="Reserved by EC2; passed on.")
+    cpu_options: CPUOptions | None = Field(default=None, description="CPU features.")
+
+    @property
+    def alias(self) -> str | None:
+        """The AMI alias `family@version`, if one is used."""
+        return next((term.alias for term in self.ami_selector_terms if term.alias is not None), None)
+
+    @property
+    def resolved_ami_family(self) -> AMIFamily:
+        """`amiFamily`, or the alias's."""
+        if self.ami_family is not None or self.alias is None:
+            return self.ami_family or "Custom"
+        return FAMILY_OF_ALIAS[self.alias.split("@", 1)[0]]
+
+    @model_validator(mode="after")
+    def _one_identity(self) -> Self:
+        if (self.role is None) == (self.instance_profile is None):
+            raise problem("must specify exactly one of 'role' and 'instanceProfile'")
+        return self
+
+    @model_validator(mode="after")
+    def _family_suits_alias(self) -> Self:
+        if self.alias is None:
+            if self.ami_family is None:
+                raise problem("must specify amiFamily if amiSelectorTerms does not contain an alias")
+            return self
+        expected = FAMILY_OF_ALIAS[self.alias.split("@", 1)[0]]
+        if self.ami_family not in (None, "Custom", expected):
+            raise problem(f"amiFamily must be '{expected}' or 'Custom' with the alias {self.alias!r}, or left out")
+        return self
+
+    @model_validator(mode="after")
+    def _one_root_volume(self) -> Self:
+        if sum(mapping.root_volume for mapping in self.block_device_mappings) > 1:
+            raise problem("blockDeviceMappings: only one may have rootVolume")
+        return self
+
+
+class EC2NodeClass(Model):
+    """The AWS part of a node: where it starts, from which image, with which identity."""
+
+    api_version: Literal["karpenter.k8s.aws/v1"] = "karpenter.k8s.aws/v1"
+    kind: Literal["EC2NodeClass"] = "EC2NodeClass"
+    metadata: Metadata = ObjectMeta()
+    spec: EC2NodeClassSpec
+    status: EC2NodeClassStatus = EC2NodeClassStatus()

@@ -1,0 +1,144 @@
+"""Static drift: a hash of what a node was made from, kept on its owner and on its NodeClaim.
+
+A claim has drifted when both carry a hash *of the same version* and the hashes differ. The value is ours, not Karpenter's
+(which hashes Go structs), so the version is ours too: a claim that Karpenter stamped says `v3`, ours say `journeyman-v3`.
+The versions differ, nothing counts as drifted, and the claim is stamped afresh: clusters move over, and back, without a
+node being replaced. The number follows Karpenter's, as the fields that count are the same.
+
+Restates: karpenter pkg/apis/v1/nodepool.go `Hash`; karpenter-provider-aws pkg/apis/v1/ec2nodeclass.go `Hash`: list
+order is irrelevant, zero values are left out, requirements (and for the NodeClass: selectors) do not count.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final
+
+import msgspec
+
+from journeyman.core.api import labels
+from journeyman.core.api.duration import parse_nillable_duration
+from journeyman.core.api.ec2nodeclass import EC2NodeClass
+from journeyman.core.api.nodepool import NodePool
+
+NODEPOOL_HASH_VERSION: Final = "journeyman-v3"
+EC2NODECLASS_HASH_VERSION: Final = "journeyman-v6"
+EC2NODECLASS_HASH: Final = f"{labels.AWS_GROUP}/ec2nodeclass-hash"
+EC2NODECLASS_HASH_VERSION_KEY: Final = f"{labels.AWS_GROUP}/ec2nodeclass-hash-version"
+
+# `hash:"ignore"` upstream; kubelet and amiFamily are hashed apart, as JSON and as resolved
+_EC2_IGNORED: Final = frozenset(
+    {
+        "subnetSelectorTerms",
+        "securityGroupSelectorTerms",
+        "capacityReservationSelectorTerms",
+        "ipPrefixCount",
+        "amiSelectorTerms",
+        "amiFamily",
+        "kubelet",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class HashKeys:
+    """The two annotations that hold a hash and its version."""
+
+    hash: str
+    version: str
+
+    def differ(self, owner: Mapping[str, str], claim: Mapping[str, str]) -> bool:
+        """Whether the claim's hash says that the owner has changed since.
+
+        Args:
+            owner: Annotations of the NodePool or NodeClass.
+            claim: Annotations of the NodeClaim.
+
+        Returns:
+            False if either lacks hash or version, or the versions are not the same.
+        """
+        ours, theirs = (self._of(owner), self._of(claim))
+        return all(ours) and all(theirs) and ours[1] == theirs[1] and ours[0] != theirs[0]
+
+    def _of(self, annotations: Mapping[str, str]) -> tuple[str, str]:
+        return annotations.get(self.hash, ""), annotations.get(self.version, "")
+
+
+NODEPOOL_KEYS: Final = HashKeys(labels.NODEPOOL_HASH, labels.NODEPOOL_HASH_VERSION)
+EC2NODECLASS_KEYS: Final = HashKeys(EC2NODECLASS_HASH, EC2NODECLASS_HASH_VERSION_KEY)
+
+
+def node_pool_hash(pool: NodePool) -> str:
+    """Hash of what the pool's template makes nodes of; requirements, limits and disruption do not count."""
+    template = pool.spec.template
+    spec = template.spec
+    return _hash(
+        {
+            "labels": template.metadata.labels,
+            "annotations": template.metadata.annotations,
+            "taints": msgspec.to_builtins(spec.taints),
+            "startupTaints": msgspec.to_builtins(spec.startup_taints),
+            "nodeClassRef": msgspec.to_builtins(spec.node_class_ref),
+            "terminationGracePeriod": _duration_text(spec.termination_grace_period),
+            "expireAfter": _duration_text(spec.expire_after),
+        }
+    )
+
+
+def node_pool_hash_annotations(pool: NodePool) -> dict[str, str]:
+    """The annotations that a NodePool, and each NodeClaim made from it, carries."""
+    return {NODEPOOL_KEYS.hash: node_pool_hash(pool), NODEPOOL_KEYS.version: NODEPOOL_HASH_VERSION}
+
+
+def ec2_node_class_hash(node_class: EC2NodeClass, *, ca_bundle: str = "") -> str:
+    """Hash of what the NodeClass gives a node; what it selects (subnets, groups, images) does not count.
+
+    Args:
+        node_class: The NodeClass.
+        ca_bundle: The cluster's CA bundle, which is part of user data.
+    """
+    spec = {key: value for key, value in node_class.spec.to_wire().items() if key not in _EC2_IGNORED}
+    return _hash(
+        {
+            "spec": spec,
+            "amiFamily": node_class.spec.resolved_ami_family,
+            "caBundle": ca_bundle,
+            "kubelet": json.dumps(node_class.spec.kubelet, sort_keys=True) if node_class.spec.kubelet else "",
+        }
+    )
+
+
+def ec2_node_class_hash_annotations(node_class: EC2NodeClass, *, ca_bundle: str = "") -> dict[str, str]:
+    """The annotations that an EC2NodeClass, and each NodeClaim launched with it, carries."""
+    return {
+        EC2NODECLASS_KEYS.hash: ec2_node_class_hash(node_class, ca_bundle=ca_bundle),
+        EC2NODECLASS_KEYS.version: EC2NODECLASS_HASH_VERSION,
+    }
+
+
+def _duration_text(text: str | None) -> str:
+    """The same for all ways to write a duration; empty for none and `Never`."""
+    duration: timedelta | None = parse_nillable_duration(text) if text is not None else None
+    return f"{duration // timedelta(seconds=1)}s" if duration is not None else ""
+
+
+def _hash(value: Mapping[str, Any]) -> str:
+    return hashlib.sha256(_canonical(_without_zeros(value)).encode()).hexdigest()[:16]
+
+
+def _canonical(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
+def _without_zeros(value: Any) -> Any:
+    """Lists become sorted, and what is missing, empty or an empty text goes; False and 0 were said and stay."""
+    if isinstance(value, Mapping):
+        kept = {key: _without_zeros(item) for key, item in value.items()}
+        return {key: item for key, item in kept.items() if item not in (None, "", [], {})}
+    if isinstance(value, (list, tuple)):
+        return sorted((_without_zeros(item) for item in value), key=_canonical)
+    return value
