@@ -1,0 +1,228 @@
+"""Lambda as SQS sees it: event source mappings that poll, invoke a Python handler, and settle each batch.
+
+Nothing here needs moto: the queue is reached through a boto3 client, wherever that points.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from enum import Enum
+from typing import Any
+
+from journeyman.ports import Clock
+
+Handler = Callable[[dict[str, Any], Any], Any]
+
+
+class Outcome(str, Enum):
+    """How an invocation ended."""
+
+    SUCCEEDED = "succeeded"
+    PARTLY = "partly"  # some items of the batch failed, by the handler's own account
+    FAILED = "failed"  # the handler raised
+    TIMED_OUT = "timed out"  # it took longer than the function may
+    CRASHED = "crashed"  # the sandbox died under it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Invocation:
+    """One run of a function: what is billed, and how it went."""
+
+    function: str
+    request_id: str
+    started_at: datetime  # virtual
+    duration_ms: float  # real
+    outcome: Outcome
+    event: Mapping[str, Any]
+    response: Any = None
+    error: str = ""
+
+    @property
+    def billed_ms(self) -> int:
+        """Lambda bills by the millisecond, rounded up."""
+        return math.ceil(self.duration_ms)
+
+
+class LambdaContext:
+    """What Lambda passes as the second argument."""
+
+    log_group_name = ""
+    log_stream_name = ""
+    identity = None
+    client_context = None
+
+    def __init__(self, function: Function, request_id: str) -> None:
+        self.aws_request_id = request_id
+        self.function_name = function.name
+        self.function_version = "$LATEST"
+        self.invoked_function_arn = function.arn
+        self.memory_limit_in_mb = function.memory_mb
+        self.log_group_name = f"/aws/lambda/{function.name}"
+        self._deadline = time.monotonic() + function.timeout_seconds
+
+    def get_remaining_time_in_millis(self) -> int:
+        """Real milliseconds until the function would be stopped; virtual time stands still while it runs."""
+        return max(0, int((self._deadline - time.monotonic()) * 1000))
+
+
+@dataclass(kw_only=True)
+class Function:
+    """A Lambda function whose code is a Python callable in this process.
+
+    A handler that overstays its timeout cannot be stopped here: it is reported as timed out once it returns.
+    `fatal` are the exceptions that stand for a dying sandbox; unlike an error, they may come out of anywhere.
+    """
+
+    name: str
+    handler: Handler
+    clock: Clock
+    memory_mb: int = 512
+    timeout_seconds: float = 60
+    region: str = "us-east-1"
+    account: str = "123456789012"
+    fatal: tuple[type[BaseException], ...] = ()
+    invocations: list[Invocation] = field(default_factory=list)
+
+    @property
+    def arn(self) -> str:
+        """As rules, schedules and permissions name it."""
+        return f"arn:aws:lambda:{self.region}:{self.account}:function:{self.name}"
+
+    def invoke(self, event: dict[str, Any]) -> Invocation:
+        """Run the handler; what it raises becomes the outcome."""
+        request_id = str(uuid.uuid4())
+        started_at, started = self.clock.now(), time.monotonic()
+        outcome, response, error = self._run(event, LambdaContext(self, request_id))
+        duration = time.monotonic() - started
+        if outcome is Outcome.SUCCEEDED and duration > self.timeout_seconds:
+            outcome, error = Outcome.TIMED_OUT, f"Task timed out after {self.timeout_seconds:.2f} seconds"
+        invocation = Invocation(
+            function=self.name,
+            request_id=request_id,
+            started_at=started_at,
+            duration_ms=duration * 1000,
+            outcome=outcome,
+            event=event,
+            response=response,
+            error=error,
+        )
+        self.invocations.append(invocation)
+        return invocation
+
+    def _run(self, event: dict[str, Any], context: LambdaContext) -> tuple[Outcome, Any, str]:
+        try:
+            return Outcome.SUCCEEDED, self.handler(event, context), ""
+        except self.fatal as error:
+            return Outcome.CRASHED, None, f"{type(error).__name__}: {error}"
+        except Exception as error:  # noqa: BLE001 - Lambda reports whatever a handler raises
+            return Outcome.FAILED, None, f"{type(error).__name__}: {error}"
+
+
+class EventSourceMapping:
+    """Polls one queue for one function, as Lambda's poller does. An `Actor` of a simulated `World`.
+
+    Args:
+        sqs: A boto3 SQS client.
+        queue_url: The queue to poll.
+        function: What to invoke.
+        due: When the next message can be received (`Queues.due` of a simulated AWS), so that an empty queue costs no
+            request; without it every `act` polls.
+        batch_size: Most messages of one event; FIFO queues allow 10.
+        report_batch_item_failures: Whether the handler's `batchItemFailures` is honoured.
+    """
+
+    def __init__(
+        self,
+        sqs: Any,
+        queue_url: str,
+        function: Function,
+        *,
+        due: Callable[[], datetime | None] | None = None,
+        batch_size: int = 10,
+        report_batch_item_failures: bool = True,
+    ) -> None:
+        self._sqs = sqs
+        self._url = queue_url
+        self._function = function
+        self._due = due
+        self._batch_size = batch_size
+        self._report = report_batch_item_failures
+        self._arn = sqs.get_queue_attributes(QueueUrl=queue_url, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
+
+    def act(self) -> bool:
+        """Receive one batch if there is one, invoke the function, delete what succeeded; True if it was invoked."""
+        if self._due and ((due := self._due()) is None or due > self._function.clock.now()):
+            return False
+        return self.poll() is not None
+
+    def due(self) -> datetime | None:
+        """When the next message can be received, if known."""
+        return self._due() if self._due else None
+
+    def poll(self) -> Invocation | None:
+        """One receive and, if it brought messages, one invocation."""
+        received = self._sqs.receive_message(
+            QueueUrl=self._url,
+            MaxNumberOfMessages=min(self._batch_size, 10),
+            MessageSystemAttributeNames=["All"],
+            MessageAttributeNames=["All"],
+        )
+        messages = received.get("Messages", [])
+        if not messages:
+            return None
+        invocation = self._function.invoke({"Records": [self._record(message) for message in messages]})
+        failed = self._failed(invocation, {message["MessageId"] for message in messages})
+        self._delete([message for message in messages if message["MessageId"] not in failed])
+        if failed and invocation.outcome is Outcome.SUCCEEDED:
+            invocation = self._marked_partial(invocation)
+        return invocation
+
+    def _record(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        return {
+            "messageId": message["MessageId"],
+            "receiptHandle": message["ReceiptHandle"],
+            "body": message["Body"],
+            "attributes": dict(message["Attributes"]),
+            "messageAttributes": {
+                name: {_camel(key): value for key, value in attribute.items()}
+                for name, attribute in message.get("MessageAttributes", {}).items()
+            },
+            "md5OfBody": message["MD5OfBody"],
+            "eventSource": "aws:sqs",
+            "eventSourceARN": self._arn,
+            "awsRegion": self._function.region,
+        }
+
+    def _failed(self, invocation: Invocation, ids: set[str]) -> set[str]:
+        """Ids that stay in the queue: all if the run failed or its report cannot be read, those it names otherwise."""
+        if invocation.outcome is not Outcome.SUCCEEDED:
+            return ids
+        if not self._report or not invocation.response:
+            return set()
+        try:
+            items = invocation.response.get("batchItemFailures") or []
+            named = {item["itemIdentifier"] for item in items}
+        except (AttributeError, KeyError, TypeError):
+            return ids
+        return named if named.issubset(ids) else ids
+
+    def _delete(self, messages: list[Mapping[str, Any]]) -> None:
+        if messages:
+            entries = [
+                {"Id": str(index), "ReceiptHandle": message["ReceiptHandle"]} for index, message in enumerate(messages)
+            ]
+            self._sqs.delete_message_batch(QueueUrl=self._url, Entries=entries)
+
+    def _marked_partial(self, invocation: Invocation) -> Invocation:
+        partial = replace(invocation, outcome=Outcome.PARTLY)
+        self._function.invocations[-1] = partial
+        return partial
+
+
+def _camel(name: str) -> str:
+    return name[0].lower() + name[1:]

@@ -1,0 +1,187 @@
+"""`SimulatedAws`: one AWS account and region in this process, spoken to over the real wire protocol on loopback."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from datetime import datetime, timedelta
+from threading import Lock
+from types import TracebackType
+from typing import Any
+
+import boto3
+from botocore.config import Config
+from moto.core.models import DEFAULT_ACCOUNT_ID
+from moto.moto_api._internal.models import moto_api_backend
+from moto.server import ThreadedMotoServer
+
+from journeyman.errors import ConfigurationError
+from journeyman.ports import Clock
+from journeyman.simulate.aws import patches
+from journeyman.simulate.aws.allocation import Market
+from journeyman.simulate.aws.event_bus import Delivery, EventBus
+from journeyman.simulate.aws.gate import Gate
+from journeyman.simulate.aws.instances import InstanceLifecycles, InstanceTiming
+from journeyman.simulate.aws.patching import applied
+from journeyman.simulate.aws.prices import PriceTable
+from journeyman.simulate.aws.sqs import Queues
+from journeyman.simulate.aws.timekeeping import Timekeeper
+
+_HOST = "127.0.0.1"
+_one_at_a_time = Lock()
+
+
+class SimulatedAws:
+    """A context manager: inside it, `endpoint_url` answers as AWS would, with an account that is empty at first.
+
+    Moto keeps its state, and is patched, once per process: two of these may not overlap. Time is the given clock's;
+    after moving it, call `act` (any request does so too), which lets instances change state and events be delivered.
+    It is an `Actor` of a simulated `World`.
+
+    Args:
+        clock: The only source of time, for instances, queues, events and prices.
+        on_demand_prices: USD per hour by instance type, for this region.
+        region: Of all clients.
+        port: To listen on; 0 takes a free one.
+        timing: How long instances stay in each state.
+        price_seed: Another seed gives other Spot prices.
+        on_event: Gets every event that a simulated service publishes. It is called while AWS is busy: it may take
+            note, but not call AWS.
+    """
+
+    account = DEFAULT_ACCOUNT_ID
+
+    def __init__(
+        self,
+        clock: Clock,
+        on_demand_prices: Mapping[str, float],
+        *,
+        region: str = "us-east-1",
+        port: int = 0,
+        timing: InstanceTiming = InstanceTiming(),  # noqa: B008 - frozen
+        price_seed: int = 1,
+        on_event: Callable[[dict[str, Any]], object] | None = None,
+    ) -> None:
+        self.region = region
+        self.time = Timekeeper(clock)
+        # The first Spot prices are a day old, so that a history asked for from "now" on has a price to begin with.
+        first = clock.now() - timedelta(days=1)
+        self.prices = PriceTable(on_demand_prices, region=region, since=first, seed=price_seed)
+        self.market = Market(self.prices)
+        self.bus = EventBus(self.time, region, on_event)
+        self.instances = InstanceLifecycles(self.time, self.bus, timing)
+        self.queues = Queues(self.time, region)
+        self.gate = Gate(before=self.instances.settle)
+        self._port = port
+        self._session = boto3.session.Session()  # its clients share the service models, which are slow to read
+        self._clients: dict[tuple[str, int], Any] = {}
+        self._stack = ExitStack()
+        self.endpoint_url = ""
+
+    def __enter__(self) -> SimulatedAws:
+        if not _one_at_a_time.acquire(blocking=False):
+            raise ConfigurationError("another simulated AWS is open in this process; moto's state cannot be shared")
+        with ExitStack() as stack:
+            stack.callback(_one_at_a_time.release)
+            stack.enter_context(applied(patches.table(self)))
+            stack.callback(moto_api_backend.reset)
+            moto_api_backend.reset()
+            self._serve(stack)
+            stack.callback(self._close_clients)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def client(self, service: str, *, max_attempts: int = 3) -> Any:
+        """A boto3 client with made-up credentials; the same one every time, closed with the simulation.
+
+        Args:
+            service: boto3's name for it.
+            max_attempts: Including the first; 1 shows every simulated failure to the caller.
+        """
+        key = (service, max_attempts)
+        if key not in self._clients:
+            self._clients[key] = client_for(
+                self.endpoint_url, service, region=self.region, max_attempts=max_attempts, session=self._session
+            )
+        return self._clients[key]
+
+    def act(self) -> bool:
+        """Do what is due by now; True if anything happened."""
+        with self.gate.lock:
+            return self.instances.settle()
+
+    def due(self) -> datetime | None:
+        """When something will happen by itself: the next change of an instance's state."""
+        return self.instances.due()
+
+    def take_deliveries(self) -> tuple[Delivery, ...]:
+        """Events that wait for a function, in order; they are the caller's now."""
+        with self.gate.lock:
+            taken = tuple(self.bus.deliveries)
+            self.bus.deliveries.clear()
+            return taken
+
+    def out_of_stock(self, instance_type: str, zone: str, capacity_type: str, until: datetime) -> None:
+        """Let launches from this pool fail with InsufficientInstanceCapacity until then."""
+        with self.gate.lock:
+            self.market.out_of_stock(instance_type, zone, capacity_type, until)
+
+    def fail_next(self, operation: str, code: str, times: int = 1) -> None:
+        """Let the next requests for `operation` ("CreateFleet") fail with `code` and do nothing."""
+        with self.gate.lock:
+            self.gate.fail_next(operation, code, times)
+
+    def interrupt(self, instance_id: str) -> None:
+        """Reclaim a Spot instance with two minutes' notice. Raises ConfigurationError if it is not a live Spot one."""
+        with self.gate.lock:
+            self.instances.interrupt(instance_id)
+
+    def recommend_rebalance(self, instance_id: str) -> None:
+        """Say that a Spot instance is at risk. Raises ConfigurationError if it is not a live Spot one."""
+        with self.gate.lock:
+            self.instances.recommend_rebalance(instance_id)
+
+    def calls(self) -> Mapping[str, int]:
+        """How many requests came in, by operation."""
+        with self.gate.lock:
+            return dict(self.gate.calls)
+
+    def _serve(self, stack: ExitStack) -> None:
+        access_log = logging.getLogger("werkzeug")
+        stack.callback(access_log.setLevel, access_log.level)
+        access_log.setLevel(logging.ERROR)
+        server = ThreadedMotoServer(ip_address=_HOST, port=self._port, verbose=False)
+        server.start()
+        stack.callback(server.stop)
+        self.endpoint_url = "http://{}:{}".format(*server.get_host_and_port())
+
+    def _close_clients(self) -> None:
+        for client in self._clients.values():
+            client.close()
+        self._clients.clear()
+
+
+def client_for(
+    endpoint_url: str,
+    service: str,
+    *,
+    region: str = "us-east-1",
+    max_attempts: int = 3,
+    session: boto3.session.Session | None = None,
+) -> Any:
+    """A boto3 client for any AWS-compatible endpoint that does not check credentials: this one, moto's or LocalStack's."""
+    make: Any = (session or boto3.session.Session()).client  # typed as one overload for each service that exists
+    return make(
+        service,
+        endpoint_url=endpoint_url,
+        region_name=region,
+        aws_access_key_id="simulated",
+        aws_secret_access_key="simulated",  # noqa: S106 - nobody checks it
+        config=Config(retries={"total_max_attempts": max_attempts, "mode": "standard"}, tcp_keepalive=True),
+    )
