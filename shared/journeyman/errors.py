@@ -13,10 +13,12 @@
     │   ├── InsufficientCapacityError     carries the offerings        -> remember unavailable, delete NodeClaim, reschedule
     │   ├── NodeClassNotReadyError        waits on the NodeClass       -> next run
     │   ├── CreateError                   condition_reason             -> Launched=Unknown with that reason
-    │   └── RateLimitedError  retryable   retry_after_seconds          -> next run, no alarm
+    │   ├── RateLimitedError  retryable   retry_after_seconds          -> next run, no alarm
+    │   └── CloudUnavailableError (retryable)  no answer, or a fault on its side -> next run
     ├── KubeAPIError                      carries the Kubernetes Status
     │   ├── NotFoundError  AlreadyExistsError  ConflictError (retryable)  ForbiddenError
-    │   └── InvalidError  TooManyRequestsError (retryable)  GoneError
+    │   ├── InvalidError  TooManyRequestsError (retryable)  GoneError
+    │   └── KubeUnavailableError (retryable)   no answer, or 502-504        -> next run
     ├── LeaseLostError        retryable   another run holds the step   -> stop applying, answer "busy"
     ├── DeadlineError         retryable   the step's time is up        -> stop cleanly, leave a wake-up
     └── InvariantError                    a bug: a plan that verify rejects, an action on an unknown object -> fail loudly
@@ -102,6 +104,12 @@ class RateLimitedError(CloudProviderError):
         self.retry_after_seconds = retry_after_seconds
 
 
+class CloudUnavailableError(CloudProviderError):
+    """The cloud cannot be reached, or failed inside; the next run tries again."""
+
+    retryable = True
+
+
 class KubeAPIError(JourneymanError):
     """The API server answered with a failure Status."""
 
@@ -145,6 +153,12 @@ class TooManyRequestsError(KubeAPIError):
 
 class GoneError(KubeAPIError):
     """410: the resourceVersion is too old; list again."""
+
+
+class KubeUnavailableError(KubeAPIError):
+    """The API server could not be reached, broke off, or answered that it cannot serve now (502, 503, 504)."""
+
+    retryable = True
 
 
 class LeaseLostError(JourneymanError):

@@ -112,6 +112,4 @@ def problems(new: JSON, old: JSON | None) -> Iterable[Cause]:
 def _not_texts(field: str, values: JSON) -> Iterable[Cause]:
     for key, value in values.items():
         if not isinstance(value, str):
-            yield Cause(
-                f"metadata.{field}.{key}", f"Invalid value: {value!r}: must be a string", "FieldValueTypeInvalid"
-            )
+            yield Cause(f"metadata.{field}.{key}", f"Invalid value: {value!r}: must be a string")

@@ -83,6 +83,7 @@ class Registry:
         """
         entry = self.get(kind, key)
         old, asked = entry.object, change(entry.object)
+        _check_is_map(asked.get("metadata", {}))
         self._check_preconditions(kind, old, asked)
         if subresource == "status":
             new = {**old, "status": asked.get("status") or {}}
@@ -123,6 +124,7 @@ class Registry:
         """A copy of the body with the server's own metadata in it."""
         obj: dict[str, Any] = clone(body)
         meta = obj.setdefault("metadata", {})
+        _check_is_map(meta)
         if kind.resource.namespaced:
             self._check_namespace(namespace, meta.get("namespace", ""))
         serial = self.storage.next_serial()
@@ -194,6 +196,11 @@ class Registry:
                 f"ResourceVersion in record ({stored['resourceVersion']}). The object might have been modified"
             )
             raise refusals.conflict(kind.resource, stored["name"], why)
+
+
+def _check_is_map(meta: Any) -> None:
+    if not isinstance(meta, Mapping):
+        raise refusals.bad_request(f"metadata must be an object, not {meta!r}")
 
 
 def _counted(obj: JSON) -> dict[str, Any]:

@@ -1,0 +1,140 @@
+"""The fence: a coordination.k8s.io Lease that says which run of a step may still write.
+
+A run takes the Lease, checks it before each outside effect, and gives it back. Every change carries the
+resourceVersion it was decided on, so of two runs that both find it free one gets a conflict and stops. A run that died
+holds it until it expires. Clocks of different functions differ by well under a second; a Lease lasts far longer.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+from typing import Any, Final
+
+from journeyman.core.api.objects import LEASE, LeaseObject
+from journeyman.errors import AlreadyExistsError, ConflictError, JourneymanError, LeaseLostError, NotFoundError
+from journeyman.ports import Clock, KubeStore
+
+NAMESPACE: Final = "kube-system"
+DURATION_SECONDS: Final = 60
+
+
+class KubeLease:
+    """A `ports.Lease` over any KubeStore.
+
+    Args:
+        store: The cluster.
+        clock: Decides what has expired.
+        name: The Lease, one per step.
+        holder: Who we are: the id of this run, the same if the run is delivered again.
+        namespace: Where the Lease lives.
+        duration_seconds: How long a run that says nothing more is believed alive; longer than any pause between checks.
+    """
+
+    def __init__(
+        self,
+        store: KubeStore,
+        clock: Clock,
+        *,
+        name: str,
+        holder: str,
+        namespace: str = NAMESPACE,
+        duration_seconds: int = DURATION_SECONDS,
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._name = name
+        self._holder = holder
+        self._namespace = namespace
+        self._duration = duration_seconds
+        self._version = ""
+        self._renewed: datetime | None = None
+
+    def acquire(self) -> None:
+        """Take the Lease if it is free, expired, or ours from an earlier delivery.
+
+        Raises:
+            LeaseLostError: Another run holds it, or was quicker.
+        """
+        now = self._clock.now()
+        current = self._read()
+        if current is None:
+            self._create(now)
+            return
+        self._check_free(current, now)
+        ours = current.spec.holder_identity == self._holder
+        change: dict[str, Any] = {"holderIdentity": self._holder, "leaseDurationSeconds": self._duration}
+        if not ours:
+            change |= {"acquireTime": _text(now), "leaseTransitions": current.spec.lease_transitions + 1}
+        self._write(change, now, current.metadata.resource_version)
+
+    def check(self) -> None:
+        """Make sure we still hold it; asks the server only when half of its time is gone.
+
+        Raises:
+            LeaseLostError: It was never taken, or another run has taken it since.
+        """
+        now = self._clock.now()
+        if self._renewed is None:
+            raise LeaseLostError(f"Lease {self._name} is not held by this run", holder=self._holder)
+        if now - self._renewed >= timedelta(seconds=self._duration) / 2:
+            self._write({}, now, self._version)
+
+    def release(self) -> None:
+        """Give it back, if we have it; what goes wrong here, time repairs."""
+        if self._renewed is None:
+            return
+        try:
+            self._write({"holderIdentity": ""}, self._clock.now(), self._version)
+        except JourneymanError:
+            pass  # it expires by itself
+        finally:
+            self._renewed = None
+
+    def _read(self) -> LeaseObject | None:
+        try:
+            return self._store.get(LEASE, self._name, namespace=self._namespace)
+        except NotFoundError:
+            return None
+
+    def _check_free(self, current: LeaseObject, now: datetime) -> None:
+        spec = current.spec
+        if spec.holder_identity in {"", self._holder} or spec.renew_time is None:
+            return
+        expires = spec.renew_time + timedelta(seconds=spec.lease_duration_seconds or self._duration)
+        if now < expires:
+            raise LeaseLostError(
+                f"another run holds Lease {self._name}", holder=spec.holder_identity, until=expires.isoformat()
+            )
+
+    def _create(self, now: datetime) -> None:
+        spec = {
+            "holderIdentity": self._holder,
+            "leaseDurationSeconds": self._duration,
+            "acquireTime": _text(now),
+            "renewTime": _text(now),
+            "leaseTransitions": 0,
+        }
+        body = {"metadata": {"name": self._name, "namespace": self._namespace}, "spec": spec}
+        try:
+            written = self._store.create(LEASE, body, namespace=self._namespace)
+        except AlreadyExistsError as error:
+            raise LeaseLostError(f"another run was quicker to take Lease {self._name}", holder="") from error
+        self._hold(written, now)
+
+    def _write(self, change: dict[str, Any], now: datetime, resource_version: str) -> None:
+        patch = {"metadata": {"resourceVersion": resource_version}, "spec": {**change, "renewTime": _text(now)}}
+        try:
+            written = self._store.patch(LEASE, self._name, patch, namespace=self._namespace)
+        except (ConflictError, NotFoundError) as error:
+            self._renewed = None
+            raise LeaseLostError(f"another run has taken Lease {self._name}", holder=self._holder) from error
+        self._hold(written, now)
+
+    def _hold(self, written: dict[str, Any], now: datetime) -> None:
+        self._version = written["metadata"]["resourceVersion"]
+        self._renewed = now
+
+
+def _text(moment: datetime) -> str:
+    """`metav1.MicroTime` on the wire."""
+    return moment.astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
