@@ -79,7 +79,7 @@ def _instance_type(name: str, facts: JSONDict, price: float, zones: list[str], r
     network = facts["NetworkInfo"]
     card = network["NetworkCards"][network.get("DefaultNetworkCardIndex", 0)]
     pods = card["MaximumNetworkInterfaces"] * (network["Ipv4AddressesPerInterface"] - 1) + 2
-    family = name.split(".")[0]
+    family = name.split(".", maxsplit=1)[0]
     generation = re.search(r"\d+", family)
     labels = {
         "node.kubernetes.io/instance-type": [name],

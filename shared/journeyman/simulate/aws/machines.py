@@ -108,7 +108,7 @@ def _parse_node_config(user_data: str) -> Mapping[str, Any]:
 def _labels(flags: list[str]) -> dict[str, str]:
     given = next((flag.removeprefix(_NODE_LABELS_FLAG) for flag in flags if flag.startswith(_NODE_LABELS_FLAG)), "")
     pairs = (pair.split("=", 1) for pair in given.strip('"').split(",") if pair)
-    return {key: value for key, value in pairs}
+    return dict(pairs)
 
 
 def _architecture(facts: Mapping[str, Any]) -> str:
@@ -134,6 +134,6 @@ def _sizes(facts: Mapping[str, Any], kubelet: Mapping[str, Any]) -> tuple[dict[s
 
 
 def _reserved_millicores(cpus: int) -> int:
-    """nodeadm's share: 6 % of the first core, 1 % of the second, 0.5 % of the next two, 0.25 % of the rest."""
+    """Nodeadm's share: 6 % of the first core, 1 % of the second, 0.5 % of the next two, 0.25 % of the rest."""
     shares = [60, 10, 5, 5]
     return sum(shares[:cpus]) + (max(cpus - len(shares), 0) * 5 + 1) // 2
