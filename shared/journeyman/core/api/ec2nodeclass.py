@@ -351,6 +351,6 @@ class EC2NodeClass(Model):
 
     api_version: Literal["karpenter.k8s.aws/v1"] = "karpenter.k8s.aws/v1"
     kind: Literal["EC2NodeClass"] = "EC2NodeClass"
-    metadata: Metadata = ObjectMeta()
+    metadata: Metadata = Field(default_factory=ObjectMeta)
     spec: EC2NodeClassSpec
     status: EC2NodeClassStatus = EC2NodeClassStatus()

@@ -37,7 +37,6 @@ def _check_tags(tags: dict[str, str]) -> dict[str, str]:
 
 Tags = Annotated[
     dict[str, str],
-    AfterValidator(_check_tags),
     Field(
         max_length=20,
         description="Tags it must have; * as a value matches any.",
@@ -45,6 +44,7 @@ Tags = Annotated[
             ("empty tag keys or values aren't supported", "self.all(k, k != '' && self[k] != '')"),
         ),
     ),
+    AfterValidator(_check_tags),
 ]
 
 
@@ -194,7 +194,6 @@ def _check_amis(terms: tuple[Model, ...]) -> None:
 
 SubnetSelectorTerms = Annotated[
     tuple[SubnetSelectorTerm, ...],
-    AfterValidator(_terms(of=("tags", "id"), check=_refuse_if_every("id", ("tags",)))),
     Field(
         min_length=1,
         max_length=_MAX_TERMS,
@@ -204,10 +203,10 @@ SubnetSelectorTerms = Annotated[
             _exclusive("id", ("tags",), "a subnet selector term"),
         ),
     ),
+    AfterValidator(_terms(of=("tags", "id"), check=_refuse_if_every("id", ("tags",)))),
 ]
 SecurityGroupSelectorTerms = Annotated[
     tuple[SecurityGroupSelectorTerm, ...],
-    AfterValidator(_terms(of=("tags", "id", "name"), check=_check_security_groups)),
     Field(
         min_length=1,
         max_length=_MAX_TERMS,
@@ -218,15 +217,10 @@ SecurityGroupSelectorTerms = Annotated[
             _exclusive("name", ("tags", "id"), "a security group selector term"),
         ),
     ),
+    AfterValidator(_terms(of=("tags", "id", "name"), check=_check_security_groups)),
 ]
 CapacityReservationSelectorTerms = Annotated[
     tuple[CapacityReservationSelectorTerm, ...],
-    AfterValidator(
-        _terms(
-            of=("tags", "id", "instance_match_criteria"),
-            check=_refuse_if_every("id", ("tags", "owner_id", "instance_match_criteria")),
-        )
-    ),
     Field(
         max_length=_MAX_TERMS,
         json_schema_extra=rules(
@@ -240,10 +234,15 @@ CapacityReservationSelectorTerms = Annotated[
             ),
         ),
     ),
+    AfterValidator(
+        _terms(
+            of=("tags", "id", "instance_match_criteria"),
+            check=_refuse_if_every("id", ("tags", "owner_id", "instance_match_criteria")),
+        )
+    ),
 ]
 AMISelectorTerms = Annotated[
     tuple[AMISelectorTerm, ...],
-    AfterValidator(_terms(of=("tags", "id", "name", "alias", "ssm_parameter"), check=_check_amis)),
     Field(
         min_length=1,
         max_length=_MAX_TERMS,
@@ -257,4 +256,5 @@ AMISelectorTerms = Annotated[
             ),
         ),
     ),
+    AfterValidator(_terms(of=("tags", "id", "name", "alias", "ssm_parameter"), check=_check_amis)),
 ]

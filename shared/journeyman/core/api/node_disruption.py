@@ -116,7 +116,7 @@ class NodeDisruption(Model):
 
     api_version: Literal["journeyman.dev/v1alpha1"] = "journeyman.dev/v1alpha1"
     kind: Literal["NodeDisruption"] = "NodeDisruption"
-    metadata: Metadata = ObjectMeta()
+    metadata: Metadata = Field(default_factory=ObjectMeta)
     spec: NodeDisruptionSpec
     status: NodeDisruptionStatus = NodeDisruptionStatus()
 

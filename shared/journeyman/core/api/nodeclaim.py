@@ -35,7 +35,7 @@ class NodeClaimSpec(Model):
     )
     requirements: Requirements = Field(description="What the node must be like.")
     resources: Annotated[objects.ResourceRequirements, Checked(ResourcesModel)] = Field(
-        default=objects.ResourceRequirements(), description="What the node must hold."
+        default_factory=objects.ResourceRequirements, description="What the node must hold."
     )
     node_class_ref: NodeClassRef = Field(description="Which NodeClass gives the cloud's part.")
     termination_grace_period: Duration | None = Field(
@@ -70,6 +70,6 @@ class NodeClaim(Model):
 
     api_version: Literal["karpenter.sh/v1"] = "karpenter.sh/v1"
     kind: Literal["NodeClaim"] = "NodeClaim"
-    metadata: Metadata = objects.ObjectMeta()
+    metadata: Metadata = Field(default_factory=objects.ObjectMeta)
     spec: NodeClaimSpec
     status: NodeClaimStatus = NodeClaimStatus()

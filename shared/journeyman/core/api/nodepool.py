@@ -227,7 +227,7 @@ class NodePool(Model):
 
     api_version: Literal["karpenter.sh/v1"] = "karpenter.sh/v1"
     kind: Literal["NodePool"] = "NodePool"
-    metadata: Metadata = ObjectMeta()
+    metadata: Metadata = Field(default_factory=ObjectMeta)
     spec: NodePoolSpec
     status: NodePoolStatus = NodePoolStatus()
 

@@ -76,7 +76,7 @@ class OfferingState(Model):
 
     api_version: Literal["journeyman.dev/v1alpha1"] = "journeyman.dev/v1alpha1"
     kind: Literal["OfferingState"] = "OfferingState"
-    metadata: Metadata = ObjectMeta()
+    metadata: Metadata = Field(default_factory=ObjectMeta)
     spec: OfferingStateSpec = OfferingStateSpec()
     status: OfferingStateStatus = OfferingStateStatus()
 

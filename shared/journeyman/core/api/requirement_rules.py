@@ -101,7 +101,6 @@ def _check_template_labels(values: dict[str, str]) -> dict[str, str]:
 
 TemplateLabels = Annotated[
     dict[str, Annotated[str, Field(json_schema_extra=crd(maxLength=MAX_VALUE, pattern=LABEL_VALUE))]],
-    AfterValidator(_check_template_labels),
     Field(
         max_length=100,
         json_schema_extra=rules(
@@ -109,6 +108,7 @@ TemplateLabels = Annotated[
             x_kubernetes_map_type="atomic",
         ),
     ),
+    AfterValidator(_check_template_labels),
 ]
 """Labels of a NodePool's template."""
 
