@@ -24,11 +24,12 @@ writes of a start are one chain: if one node's taint meets a conflict, the next 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 from hashlib import blake2b
 from typing import Any, Final
 
+from journeyman.core.api import labels
 from journeyman.core.api.conditions import DISRUPTION_REASON, INITIALIZED, ConditionSet, format_time
 from journeyman.core.api.node_disruption import (
     DisruptionCandidate,
@@ -56,6 +57,8 @@ from journeyman.core.plan import (
     Wake,
     one,
 )
+from journeyman.core.scheduling.claims import to_node_claim
+from journeyman.core.scheduling.results import PlannedClaim
 from journeyman.core.state import Snapshot, StateNode
 from journeyman.core.state.cordon import cordon, uncordon
 
@@ -153,7 +156,6 @@ def proposal_plan(disruption: NodeDisruption, command: Command, validate_at: dat
 def execute(
     disruption: NodeDisruption,
     command: Command,
-    bodies: Sequence[Mapping[str, Any]],
     snapshot: Snapshot,
     poll: timedelta,
 ) -> Plan:
@@ -163,7 +165,6 @@ def execute(
         disruption: The proposal.
         command: The command as validation found it: the candidates to take (maybe fewer than were proposed) and the
             replacements to open.
-        bodies: The replacements' NodeClaims, in the order of `command.replacements`, named as the disruption says.
         snapshot: The cluster.
         poll: When to look again.
     """
@@ -171,22 +172,24 @@ def execute(
     nodes = [snapshot.state_nodes_by_claim[c.nodeclaim] for c in command.candidates]
     actions: list[Action] = [action for node in nodes for action in _mark(node, disruption, now)]
     actions.append(_phase(disruption, EXECUTING, "validated; candidates are tainted", now))
-    for body in bodies:
-        name = str(body["metadata"]["name"])
+    for stated, planned in zip(disruption.spec.replacements, command.replacements, strict=True):
+        body = _replacement(stated.name, planned, disruption, snapshot)
         actions += [
             CreateObject(resource=NODECLAIM, body=body, why=disruption.spec.explanation),
-            LaunchInstance(claim=name, why=f"replacement for {disruption.metadata.name}"),
+            LaunchInstance(claim=stated.name, why=f"replacement for {disruption.metadata.name}"),
         ]
-    events: tuple[Event, ...] = tuple(_launching(disruption, body) for body in bodies)
+    events: tuple[Event, ...] = tuple(_launching(disruption, r.name) for r in disruption.spec.replacements)
     observations = [
         *explain.decided(disruption),
         *(explain.created(c.node_pool, disruption) for c in command.replacements),
     ]
-    if not bodies:
+    if command.decision is Decision.DELETE:
         deletion = _deletion(disruption, nodes, snapshot)
         actions += deletion.actions
         events += deletion.events
         observations += deletion.observations
+    else:
+        actions.append(Wake(step=Step.PROVISION, at=now, reason=f"replacements of {disruption.metadata.name} start"))
     actions.append(_look_again(disruption, now + poll))
     chain = Chain(subject=_subject(disruption), actions=tuple(actions), events=events, observations=tuple(observations))
     return Plan(chains=(chain,), notes=(f"disrupting node(s): {disruption.spec.explanation}",))
@@ -351,8 +354,27 @@ def _replacements(disruption: NodeDisruption, snapshot: Snapshot) -> tuple[NodeC
     return tuple(snapshot.claims_by_name[r.name] for r in disruption.spec.replacements)
 
 
-def _launching(disruption: NodeDisruption, body: Mapping[str, Any]) -> Event:
-    ref = ObjectRef(resource=NODECLAIM, name=str(body["metadata"]["name"]))
+def _replacement(name: str, planned: PlannedClaim, disruption: NodeDisruption, snapshot: Snapshot) -> Mapping[str, Any]:
+    """The NodeClaim to open: it has the finalizer before it has an instance, and names the command it belongs to."""
+    pool = snapshot.node_pools_by_name[planned.node_pool]
+    marks = pool.metadata.annotations
+    body = to_node_claim(
+        planned,
+        pool,
+        name=name,
+        hash=marks.get(labels.NODEPOOL_HASH, ""),
+        hash_version=marks.get(labels.NODEPOOL_HASH_VERSION, ""),
+    )
+    metadata = body["metadata"]
+    annotations = {**metadata["annotations"], labels.DISRUPTION: disruption.metadata.name}
+    return {
+        **body,
+        "metadata": {**metadata, "annotations": annotations, "finalizers": [labels.TERMINATION_FINALIZER]},
+    }
+
+
+def _launching(disruption: NodeDisruption, name: str) -> Event:
+    ref = ObjectRef(resource=NODECLAIM, name=name)
     return Event(ref=ref, reason="DisruptionLaunching", message=f"Launching NodeClaim: {disruption.spec.reason}")
 
 

@@ -50,8 +50,12 @@ class _Verdict:
     at: datetime | None
 
 
-def assess(snapshot: Snapshot) -> Consolidatability:
+def assess(snapshot: Snapshot, leave_alone: frozenset[str] = frozenset()) -> Consolidatability:
     """Judge every claim of a NodePool at `snapshot.now`.
+
+    Args:
+        snapshot: The cluster with all its pods.
+        leave_alone: Names of claims whose conditions others write in this run: they are judged, not written.
 
     Returns:
         `waiting` are the claims still inside their window: pods of candidates may not be planned onto them. The plan
@@ -64,7 +68,7 @@ def assess(snapshot: Snapshot) -> Consolidatability:
         claims=frozenset(v.claim.metadata.name for v in verdicts if v.at is not None and v.at <= now),
         waiting=frozenset(v.claim.metadata.name for v in verdicts if v.at is not None and v.at > now),
         next_at=min(due, default=None),
-        plan=Plan(chains=tuple(_chains(verdicts, now))),
+        plan=Plan(chains=tuple(_chains((v for v in verdicts if v.claim.metadata.name not in leave_alone), now))),
     )
 
 

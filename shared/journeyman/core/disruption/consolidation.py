@@ -17,7 +17,7 @@ from journeyman.core.api import labels
 from journeyman.core.api.objects import NodeSelectorRequirement
 from journeyman.core.catalogue import InstanceType, Offering
 from journeyman.core.disruption.simulation import Simulation
-from journeyman.core.disruption.types import Candidate, Command, DisruptionReason
+from journeyman.core.disruption.types import Candidate, Command, DisruptionReason, Simulated
 from journeyman.core.scheduling import requirements as algebra
 from journeyman.core.scheduling.requirements import Requirements
 from journeyman.core.scheduling.results import PlannedClaim
@@ -45,10 +45,24 @@ def consolidate(
     Returns:
         A delete or a replace command, or one without candidates whose `why_not` says what stands in the way.
     """
-    outcome = simulation.without(candidates)
-    if outcome.errors:
-        return _no("not all pods would schedule, " + _first_of(outcome.errors))
-    new = outcome.results.new_claims
+    simulated = simulation.without(candidates)
+    return replace(
+        _decide(simulation, simulated, candidates, spot_to_spot=spot_to_spot, single_node=single_node),
+        simulated=simulated,
+    )
+
+
+def _decide(
+    simulation: Simulation,
+    simulated: Simulated,
+    candidates: Sequence[Candidate],
+    *,
+    spot_to_spot: bool,
+    single_node: bool,
+) -> Command:
+    if simulated.errors:
+        return _no("not all pods would schedule, " + _first_of(simulated.errors))
+    new = simulated.results.new_claims
     if not new:
         return Command(reason=DisruptionReason.UNDERUTILIZED, candidates=tuple(candidates))
     if len(new) > 1:

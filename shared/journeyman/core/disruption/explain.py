@@ -6,13 +6,14 @@ Restates: karpenter pkg/controllers/disruption/metrics.go, pkg/controllers/disru
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from journeyman.core.api import labels
 from journeyman.core.api.node_disruption import NodeDisruption
 from journeyman.core.api.nodepool import NodePool
 from journeyman.core.api.objects import NODE, NODECLAIM, NodeClaim
-from journeyman.core.disruption.types import Candidate
+from journeyman.core.disruption.budgets import Allowance
+from journeyman.core.disruption.types import Candidate, NodePoolName
 from journeyman.core.plan import Event, ObjectRef, Observation
 from journeyman.core.state import StateNode
 
@@ -109,6 +110,19 @@ def eligible(candidates: Iterable[Candidate], reason: str) -> Observation:
         labels={"reason": reason.lower()},
         kind="gauge",
     )
+
+
+def budgets(allowances: Mapping[NodePoolName, Allowance], reason: str) -> tuple[Observation, ...]:
+    """How many nodes each NodePool may still lose, and how many count against its budgets."""
+    samples = []
+    for pool, allowance in sorted(allowances.items()):
+        values = {"nodepool": pool, "reason": reason.lower()}
+        for name, value in (
+            ("karpenter_nodepools_allowed_disruptions", allowance.remaining),
+            ("karpenter_nodepools_nodes_consuming_budgets", allowance.disrupting),
+        ):
+            samples.append(Observation(name=name, value=float(value), labels=values, kind="gauge"))
+    return tuple(samples)
 
 
 def in_words(disruption: NodeDisruption) -> str:

@@ -14,7 +14,7 @@ from typing import Final
 from journeyman.core.api.node_disruption import NodeDisruption
 from journeyman.core.api.objects import NODE_DISRUPTION
 from journeyman.core.disruption.commands import under_way, unmark
-from journeyman.core.plan import Chain, DeleteObject, ObjectRef, Plan, one
+from journeyman.core.plan import Action, Chain, DeleteObject, ObjectRef, Plan, one
 from journeyman.core.state import Snapshot
 
 HISTORY: Final = timedelta(hours=24)
@@ -24,7 +24,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 def heal(snapshot: Snapshot) -> Plan:
     """Take taint and DisruptionReason off nodes that are neither leaving nor named by an active command."""
-    return Plan(chains=tuple(_stale_marks(snapshot)))
+    return Plan(chains=tuple(one(f"NodeClaim {name}", *actions) for name, actions in _stale_marks(snapshot)))
 
 
 def forget(snapshot: Snapshot) -> Plan:
@@ -34,14 +34,19 @@ def forget(snapshot: Snapshot) -> Plan:
     return Plan(chains=tuple(_deletion(d) for d in sorted(old, key=lambda d: d.metadata.name)))
 
 
-def _stale_marks(snapshot: Snapshot) -> Iterator[Chain]:
+def marked(snapshot: Snapshot) -> frozenset[str]:
+    """Names of the claims whose marks `heal` takes off."""
+    return frozenset(name for name, _ in _stale_marks(snapshot))
+
+
+def _stale_marks(snapshot: Snapshot) -> Iterator[tuple[str, tuple[Action, ...]]]:
     busy = under_way(snapshot)
     for node in snapshot.state_nodes:
         if node.claim is None or node.deleting or node.claim.metadata.name in busy:
             continue
         actions = unmark(node, "no disruption is under way", snapshot.now)
         if actions:
-            yield one(f"NodeClaim {node.claim.metadata.name}", *actions)
+            yield node.claim.metadata.name, actions
 
 
 def _end(disruption: NodeDisruption) -> datetime:

@@ -6,29 +6,17 @@ Restates: karpenter pkg/controllers/disruption/helpers.go `SimulateScheduling`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from journeyman.core.api.objects import Pod
 from journeyman.core.catalogue import Catalogue
-from journeyman.core.disruption.types import Candidate
+from journeyman.core.disruption.types import Candidate, Command, Simulated
 from journeyman.core.scheduling.pods import is_currently_reschedulable, is_provisionable
 from journeyman.core.scheduling.results import Results
 from journeyman.core.scheduling.scheduler import solve
+from journeyman.core.scheduling.verify import verify
 from journeyman.core.state import Snapshot, StateNode
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """One simulation: `pods` were to be placed without the nodes `gone`; `errors` (by pod key) forbid the disruption.
-
-    A pod that was pending before anyway has no say.
-    """
-
-    pods: tuple[Pod, ...]
-    gone: frozenset[str]
-    results: Results
-    errors: Mapping[str, str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +31,7 @@ class Simulation:
     marked: frozenset[str] = frozenset()
     waiting: frozenset[str] = frozenset()
 
-    def without(self, candidates: Iterable[Candidate]) -> Outcome:
+    def without(self, candidates: Iterable[Candidate]) -> Simulated:
         """Schedule the candidates' pods, the pending ones and those on leaving nodes, on what remains.
 
         Errors are: pods of candidates or leaving nodes that find no place; pods of candidates planned onto a node
@@ -58,7 +46,19 @@ class Simulation:
             gone |= self._unsettled
         pods = tuple(sorted(moving + others, key=lambda p: p.key))
         results = solve(self.snapshot, self.catalogue, pods=pods, without_nodes=gone)
-        return Outcome(pods=pods, gone=gone, results=results, errors=self._errors(results, moving))
+        return Simulated(pods=pods, gone=gone, results=results, errors=self._errors(results, moving))
+
+    def defects(self, command: Command) -> tuple[str, ...]:
+        """What the independent check finds wrong with a command's placements; empty if nothing is."""
+        if command.simulated is None:
+            return ()
+        return verify(
+            self.snapshot,
+            self.catalogue,
+            replace(command.simulated.results, new_claims=command.replacements),
+            pods=command.simulated.pods,
+            without_nodes=command.simulated.gone,
+        )
 
     def _errors(self, results: Results, moving: Iterable[Pod]) -> Mapping[str, str]:
         movers = {pod.key for pod in moving}

@@ -17,8 +17,6 @@ from journeyman.core.disruption.simulation import Simulation
 from journeyman.core.disruption.types import Candidate, Command, NodePoolName, by_savings
 from journeyman.core.state import Snapshot
 
-WHEN_EMPTY = "WhenEmpty"
-
 
 def consider(
     simulation: Simulation,
@@ -57,8 +55,10 @@ def barred(candidate: Candidate, snapshot: Snapshot) -> str:
             return f'Node does not have label "{key}"'
     if consolidate_after(pool) is None:
         return f'NodePool "{candidate.nodepool}" has consolidation disabled'
-    if pool.spec.disruption.consolidation_policy == WHEN_EMPTY:
+    if pool.spec.disruption.consolidation_policy == "WhenEmpty":
         return f'NodePool "{candidate.nodepool}" has non-empty consolidation disabled'
+    if pool.spec.disruption.consolidation_policy == "Balanced":
+        return f'NodePool "{candidate.nodepool}" asks for Balanced consolidation, which is not supported yet'
     return ""
 
 

@@ -5,11 +5,13 @@ Restates: karpenter pkg/controllers/disruption/types.go `Candidate`, `Command`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final, NewType
 
-from journeyman.core.scheduling.results import PlannedClaim
+from journeyman.core.api.objects import Pod
+from journeyman.core.scheduling.results import PlannedClaim, Results
 
 NodePoolName = NewType("NodePoolName", str)
 NodeClaimName = NewType("NodeClaimName", str)
@@ -68,15 +70,30 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Simulated:
+    """One simulation: `pods` were to be placed without the nodes `gone`; `errors` (by pod key) forbid the disruption.
+
+    A pod that was pending before anyway has no say.
+    """
+
+    pods: tuple[Pod, ...]
+    gone: frozenset[str]
+    results: Results
+    errors: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
     """Give these nodes back, opening the replacements first. No candidates means: nothing to do.
 
-    `why_not` explains a command without candidates, for the event on the node that was considered.
+    `simulated` is what it rests on, None where nothing has to move. `why_not` explains a command without candidates,
+    for the event on the node that was considered.
     """
 
     reason: DisruptionReason
     candidates: tuple[Candidate, ...] = ()
     replacements: tuple[PlannedClaim, ...] = ()
+    simulated: Simulated | None = None
     why_not: str = ""
 
     @property

@@ -1,0 +1,122 @@
+"""One pass of disruption: what may go now, in which order the methods look, and what a proposal must still satisfy.
+
+Restates: karpenter pkg/controllers/disruption/controller.go `Reconcile`, `disrupt`.
+Differs: a pass makes one proposal at most; it is validated by a later pass (`revalidate`), not after a wait in this one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from journeyman.core.api.node_disruption import Method, NodeDisruption
+from journeyman.core.api.objects import NODEPOOL
+from journeyman.core.catalogue import Catalogue
+from journeyman.core.disruption import explain
+from journeyman.core.disruption.budgets import Allowance, allowances
+from journeyman.core.disruption.candidates import Found, find_candidates
+from journeyman.core.disruption.commands import marked_for_deletion, under_way
+from journeyman.core.disruption.consolidatable import Consolidatability
+from journeyman.core.disruption.emptiness import delete_empty
+from journeyman.core.disruption.simulation import Simulation
+from journeyman.core.disruption.single_node_consolidation import barred, consider
+from journeyman.core.disruption.types import Command, DisruptionReason, NodePoolName
+from journeyman.core.disruption.validation import validate
+from journeyman.core.plan import Event, ObjectRef, Plan
+from journeyman.core.state import Snapshot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Considered:
+    """One look at one method or node: the command it came to (perhaps without candidates), and what to tell."""
+
+    method: Method
+    command: Command
+    told: Plan = field(default_factory=Plan)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pass:
+    """The cluster at one moment, as all methods of a pass see it. `spot_to_spot` is the feature gate."""
+
+    snapshot: Snapshot
+    catalogue: Catalogue
+    judged: Consolidatability
+    spot_to_spot: bool = False
+
+    def look(self) -> Iterator[Considered]:
+        """Emptiness, then single-node consolidation node by node: take the first command that has candidates.
+
+        The caller may stop between any two when its time is up.
+        """
+        empty, _ = delete_empty(self._found.candidates, self._remaining(DisruptionReason.EMPTY))
+        told = Plan(events=self._found.events) + self._budgets_told(DisruptionReason.EMPTY)
+        yield Considered(method="emptiness", command=empty, told=told)
+        yield from self._single_node()
+
+    def revalidate(self, disruption: NodeDisruption) -> Command:
+        """The command to carry out for a proposal now; without candidates if it no longer holds."""
+        reason = DisruptionReason(disruption.spec.reason)
+        others = under_way(self.snapshot) - frozenset(disruption.claims)
+        return validate(
+            disruption,
+            self.simulation,
+            self._find(others).candidates,
+            self._remaining(reason),
+            spot_to_spot=self.spot_to_spot,
+        )
+
+    @cached_property
+    def simulation(self) -> Simulation:
+        """Where commands try what would happen."""
+        return Simulation(
+            snapshot=self.snapshot,
+            catalogue=self.catalogue,
+            marked=marked_for_deletion(self.snapshot),
+            waiting=self.judged.waiting,
+        )
+
+    def _single_node(self) -> Iterator[Considered]:
+        reason = DisruptionReason.UNDERUTILIZED
+        quiet = [c for c in self._found.candidates if c.consolidatable and not c.is_empty]
+        events = [
+            event
+            for candidate in quiet
+            if (why := barred(candidate, self.snapshot))
+            for event in explain.about(candidate, "Unconsolidatable", why)
+        ]
+        told = Plan(events=tuple(events), observations=(explain.eligible(quiet, reason.value),))
+        yield Considered(method="single-node", command=Command(reason=reason), told=told + self._budgets_told(reason))
+        remaining = self._remaining(reason)
+        for candidate, command in consider(self.simulation, quiet, remaining, spot_to_spot=self.spot_to_spot):
+            refused = explain.about(candidate, "Unconsolidatable", command.why_not) if command.why_not else ()
+            yield Considered(method="single-node", command=command, told=Plan(events=refused))
+
+    @cached_property
+    def _found(self) -> Found:
+        return self._find(under_way(self.snapshot))
+
+    def _find(self, busy: frozenset[str]) -> Found:
+        return find_candidates(self.snapshot, self.catalogue, consolidatable=self.judged.claims, under_way=busy)
+
+    def _allowances(self, reason: DisruptionReason) -> Mapping[NodePoolName, Allowance]:
+        return allowances(self.snapshot, reason, self.simulation.marked)
+
+    def _remaining(self, reason: DisruptionReason) -> Mapping[NodePoolName, int]:
+        return {pool: allowance.remaining for pool, allowance in self._allowances(reason).items()}
+
+    def _budgets_told(self, reason: DisruptionReason) -> Plan:
+        """The gauges of every pool, and an event on those whose budgets allow nothing at all."""
+        found = self._allowances(reason)
+        pools = self.snapshot.node_pools_by_name
+        blocked = [pool for pool, allowance in found.items() if allowance.total and not allowance.allowed]
+        events = (
+            Event(
+                ref=ObjectRef(resource=NODEPOOL, name=pool, uid=pools[pool].metadata.uid),
+                reason="DisruptionBlocked",
+                message=f"No allowed disruptions for disruption reason {reason.value} due to blocking budget",
+            )
+            for pool in sorted(blocked)
+        )
+        return Plan(events=tuple(events), observations=explain.budgets(found, reason.value))

@@ -1,0 +1,147 @@
+"""Consolidate: give nodes back that are not needed, one careful command after another.
+
+::
+
+    heal marks nobody answers for ─► move Executing commands on ─► who is consolidatable now
+       ─► are all claims launched? ─no─► look again later
+          └yes─► a Proposed command? ─yes─► 15 s old? validate, then execute or reject
+                                      └no─► emptiness, then single-node consolidation ─► propose
+
+One command at most is being proposed at a time; commands that execute go on beside it, and their nodes count against
+the budgets. Every run says when to look next: at validation, at the end of a consolidateAfter, at the edge of a budget
+window, and while a command executes.
+"""
+
+from __future__ import annotations
+
+from journeyman.core.api.node_disruption import NodeDisruption
+from journeyman.core.disruption.budgets import next_window_change, schedule_error
+from journeyman.core.disruption.commands import (
+    EXECUTING,
+    PROPOSED,
+    active,
+    advance,
+    execute,
+    proposal_plan,
+    propose,
+    reject,
+    under_way,
+)
+from journeyman.core.disruption.consolidatable import assess
+from journeyman.core.disruption.controller import Considered, Pass
+from journeyman.core.disruption.healing import forget, heal, marked
+from journeyman.core.disruption.types import Command
+from journeyman.core.plan import Observation, Plan, Step, merged
+from journeyman.core.state import Snapshot
+from journeyman.errors import InvariantError
+from journeyman.ports import Trigger
+from journeyman.steps.apply import Applier, run_step
+from journeyman.steps.invocation import Invocation, Outcome
+from journeyman.steps.load import EVERYTHING, World, load, with_catalogue
+
+
+def consolidate(run: Invocation, trigger: Trigger) -> Outcome:
+    """Run the step once for one cluster.
+
+    Raises:
+        JourneymanError: As `run_step`.
+    """
+    return run_step(run, Step.CONSOLIDATE, _consolidate)
+
+
+def _consolidate(hand: Applier) -> None:
+    world = with_catalogue(hand.run, load(hand.run, EVERYTHING))
+    snapshot, settings = world.snapshot, hand.run.settings
+    hand.apply(heal(snapshot) + forget(snapshot), world)
+    executing = (d for d in active(snapshot) if d.status.phase == EXECUTING)
+    hand.apply(merged(advance(d, snapshot, settings.disruption_poll) for d in executing), world)
+    judged = assess(snapshot, leave_alone=under_way(snapshot) | marked(snapshot))
+    hand.apply(judged.plan, world)
+    if judged.next_at is not None:
+        hand.wake(Step.CONSOLIDATE, judged.next_at, "a node's consolidateAfter ends")
+    _watch_windows(hand, snapshot)
+    if not _all_launched(hand, snapshot):
+        return
+    now = Pass(
+        snapshot=snapshot,
+        catalogue=world.catalogue,
+        judged=judged,
+        spot_to_spot=settings.feature_gates.spot_to_spot_consolidation,
+    )
+    proposed = [d for d in active(snapshot) if d.status.phase == PROPOSED]
+    for disruption in proposed:
+        _decide_on(hand, now, disruption, world)
+    if not proposed:
+        _look(hand, now, world)
+
+
+def _all_launched(hand: Applier, snapshot: Snapshot) -> bool:
+    """Karpenter's synced gate: a claim that is not launched yet is capacity that nobody can count on."""
+    waiting = [
+        c.metadata.name for c in snapshot.claims if not c.status.provider_id and c.metadata.deletion_timestamp is None
+    ]
+    if waiting:
+        hand.note(f"not disrupting while NodeClaim {waiting[0]} and {len(waiting) - 1} others are not launched")
+        hand.wake(Step.CONSOLIDATE, snapshot.now + hand.run.settings.disruption_poll, "claims are not launched yet")
+    return not waiting
+
+
+def _watch_windows(hand: Applier, snapshot: Snapshot) -> None:
+    """Come back when a budget window of a pool that has nodes opens or closes."""
+    in_use = {node.node_pool for node in snapshot.state_nodes}
+    for pool in snapshot.node_pools:
+        budgets = pool.spec.disruption.budgets
+        for budget in budgets:
+            if why := schedule_error(budget):
+                hand.run.telemetry.log("warning", why, NodePool={"name": pool.metadata.name})
+        if pool.metadata.name in in_use and (at := next_window_change(budgets, snapshot.now)) is not None:
+            hand.wake(Step.CONSOLIDATE, at, f"a budget window of NodePool {pool.metadata.name} opens or closes")
+
+
+def _decide_on(hand: Applier, now: Pass, disruption: NodeDisruption, world: World) -> None:
+    """Validate a proposal that is old enough, and carry it out or drop it."""
+    snapshot, settings = now.snapshot, hand.run.settings
+    due = (disruption.since or snapshot.now) + settings.validation_delay
+    if snapshot.now < due:
+        hand.wake(Step.CONSOLIDATE, due, f"validate {disruption.metadata.name}")
+        return
+    command = now.revalidate(disruption)
+    if not command.candidates:
+        hand.apply(reject(disruption, command.why_not, snapshot), world)
+    elif _is_sound(hand, now, command, disruption.metadata.name):
+        hand.apply(execute(disruption, command, snapshot, settings.disruption_poll), world)
+    else:
+        hand.apply(reject(disruption, "defect: the plan does not pass the independent check", snapshot), world)
+
+
+def _look(hand: Applier, now: Pass, world: World) -> None:
+    """Propose the first command found, as long as there is time."""
+    for considered in now.look():
+        hand.apply(considered.told, world)
+        if considered.command.candidates and _is_sound(hand, now, considered.command, considered.method):
+            hand.apply(_proposal(hand, now, considered), world)
+            return
+        if hand.run.out_of_time:
+            hand.apply(_timed_out(), world)
+            return
+
+
+def _proposal(hand: Applier, now: Pass, considered: Considered) -> Plan:
+    made_at = now.snapshot.now
+    disruption = propose(considered.command, considered.method, made_at)
+    return proposal_plan(disruption, considered.command, made_at + hand.run.settings.validation_delay)
+
+
+def _is_sound(hand: Applier, now: Pass, command: Command, subject: str) -> bool:
+    """The second opinion; what it rejects is never applied, and is a defect of ours."""
+    defects = now.simulation.defects(command)
+    if defects:
+        hand.failed(subject, InvariantError("a disruption does not pass verify", defects="; ".join(defects[:5])))
+    return not defects
+
+
+def _timed_out() -> Plan:
+    sample = Observation(
+        name="karpenter_voluntary_disruption_consolidation_timeouts_total", labels={"consolidation_type": "single"}
+    )
+    return Plan(observations=(sample,), notes=("ran out of time looking for nodes to consolidate",))

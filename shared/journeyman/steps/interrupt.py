@@ -1,0 +1,91 @@
+"""Interrupt: an instance of ours goes away, or might. Delete its NodeClaim, cordon its node, wake who goes on.
+
+A notice is an event, not a wish to look again: nobody repeats it once it is acknowledged. So whatever is not carried
+out in full is raised, and the queue delivers the notice again. Many notices arrive at once when Spot capacity is taken
+back, and must not wait for each other: this step runs without a fence, as each of its writes is safe to repeat and
+safe beside any other step's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
+
+from journeyman.core.catalogue import Catalogue
+from journeyman.core.lifecycle.interruption import InterruptionKind, interrupt_claims
+from journeyman.core.plan import Step
+from journeyman.errors import JourneymanError, MalformedEventError
+from journeyman.ports import Trigger
+from journeyman.steps.apply import Applier, run_step
+from journeyman.steps.invocation import DONE, Invocation, Outcome
+from journeyman.steps.load import FLEET, World, load
+
+
+class Unfenced:
+    """A `ports.Lease` that anybody may hold at any time."""
+
+    def acquire(self) -> None:
+        """Nothing to take."""
+
+    def check(self) -> None:
+        """Never lost."""
+
+    def release(self) -> None:
+        """Nothing to give back."""
+
+
+def interrupt(run: Invocation, trigger: Trigger) -> Outcome:
+    """Handle one notice for one cluster.
+
+    Args:
+        run: The cluster's connections.
+        trigger: `details` has `kind` (an `InterruptionKind`), `instance_ids` (or `instance_id`) and perhaps
+            `event_time`; without it the trigger's own time counts.
+
+    Raises:
+        MalformedEventError: The details are not those of a notice.
+        JourneymanError: Not all could be carried out; redelivery helps, and repeats nothing that was done.
+    """
+    kind, instance_ids, event_time = _read(trigger)
+
+    def work(hand: Applier) -> None:
+        snapshot = load(hand.run, FLEET)
+        plan = interrupt_claims(
+            snapshot,
+            kind=kind,
+            instance_ids=instance_ids,
+            event_time=event_time,
+            unavailable_for=run.settings.unavailable_for,
+        )
+        hand.apply(plan, World(snapshot=snapshot, catalogue=Catalogue({}), by_node_class={}))
+
+    # What a conflict leaves undone is the cordon, and the drain does that too: it is terminate that is woken for it.
+    outcome = replace(run_step(replace(run, lease=Unfenced()), Step.TERMINATE, work), step=Step.INTERRUPT)
+    if outcome.status != DONE or outcome.counts.get("errors"):
+        raise JourneymanError(
+            "the interruption was not handled in full; the notice must come back",
+            kind=kind.value,
+            instances=", ".join(instance_ids),
+            notes="; ".join(outcome.notes),
+        )
+    return outcome
+
+
+def _read(trigger: Trigger) -> tuple[InterruptionKind, Sequence[str], datetime]:
+    details = trigger.details
+    instance_ids = details.get("instance_ids", details.get("instance_id", ()))
+    if isinstance(instance_ids, str):
+        instance_ids = (instance_ids,)
+    event_time = details.get("event_time", trigger.time)
+    try:
+        kind = InterruptionKind(details.get("kind", ""))
+    except ValueError as error:
+        raise _malformed(trigger, f"{details.get('kind')!r} is no kind of interruption") from error
+    if not isinstance(event_time, datetime) or not all(isinstance(i, str) for i in instance_ids):
+        raise _malformed(trigger, "an interruption names instances and a time")
+    return kind, tuple(instance_ids), event_time
+
+
+def _malformed(trigger: Trigger, why: str) -> MalformedEventError:
+    return MalformedEventError(why, id=trigger.id, source=trigger.source, reason=trigger.reason)
