@@ -93,8 +93,7 @@ def _custom() -> Iterable[Kind]:
 
 
 def _custom_kind(resource: Resource[Any]) -> Kind:
-    definition = custom_resources.definition(resource.kind)
-    return Kind(resource=resource, default=definition.default, validate=definition.validate)
+    return Kind(resource=resource, validate=custom_resources.DEFINITIONS[resource.kind].validate)
 
 
 def built_in() -> tuple[Kind, ...]:
