@@ -70,7 +70,7 @@ class Applier:
         self._wakes: dict[Step, Wake] = {}
         self._status = DONE
 
-    def apply(self, plan: Plan, world: World) -> None:
+    def apply(self, plan: Plan, world: World | None = None) -> None:
         """Carry a plan out, launches included.
 
         Args:
@@ -80,14 +80,17 @@ class Applier:
         Raises:
             LeaseLostError: Another run holds the step.
             DeadlineError: The time is up; what is left waits for the wake-up.
+            InvariantError: The plan launches, and there is no world to launch from.
         """
         self.tell(plan)
         launches: list[PendingLaunch] = []
         for chain in plan.chains:
             self._run_chain(chain, launches)
-        if launches:
+        while launches:
+            if world is None:
+                raise InvariantError("a plan without a catalogue asks for launches", claim=launches[0].claim)
             self._check()
-            launch_together(self, launches, world)
+            launches = self._launched(launches, world)
 
     def tell(self, plan: Plan) -> None:
         """Say what was decided, and take note of its wake-ups: they come whatever happens to its chains."""
@@ -116,10 +119,6 @@ class Applier:
         if known is None or at < known.at:
             self._wakes[step] = Wake(step=step, at=at, reason=reason)
 
-    def finish_chain(self, chain: Chain) -> None:
-        """The rest of a chain whose launch has succeeded."""
-        self._run_chain(chain, [])
-
     def carry_out(self, plan: Plan) -> None:
         """Carry out a plan without launches: what follows from an answer of the cloud, so the margin is there for it."""
         self.tell(plan)
@@ -129,6 +128,14 @@ class Applier:
     def claim(self, name: str, world: World) -> NodeClaim | None:
         """The claim as it is stored now, as far as this run knows."""
         return self.effects.claim(name, world.snapshot)
+
+    def _launched(self, launches: list[PendingLaunch], world: World) -> list[PendingLaunch]:
+        """Launch all of them; each that succeeds lets its chain go on, maybe to further launches."""
+        further: list[PendingLaunch] = []
+        rest = {launch.claim: launch.rest for launch in launches}
+        for claim in launch_together(self, tuple(rest), world):
+            self._run_chain(rest[claim], further)
+        return further
 
     # -- one chain ----------------------------------------------------------------------------------------------
 

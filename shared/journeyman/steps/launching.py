@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 
 from journeyman.core.api import labels
 from journeyman.core.api.objects import NodeClaim
-from journeyman.core.lifecycle.launch import FailedLaunch, LaunchedInstance, after_launch
-from journeyman.core.plan import Chain, Observation
+from journeyman.core.lifecycle.launch import FailedLaunch, LaunchedInstance, after_launch, hydrated
+from journeyman.core.lifecycle.progress import claim_patches
+from journeyman.core.plan import Chain, Observation, Plan, one
 from journeyman.errors import JourneymanError, LeaseLostError, NodeClassNotReadyError
 from journeyman.ports import Launched, LaunchFailed, LaunchOutcome, LaunchRequest
 from journeyman.steps.load import World
@@ -30,27 +31,29 @@ class PendingLaunch:
     rest: Chain
 
 
-def launch_together(hand: Applier, launches: Sequence[PendingLaunch], world: World) -> None:
-    """Launch all of them, and carry out what follows.
+def launch_together(hand: Applier, claims: Sequence[str], world: World) -> Iterator[str]:
+    """Launch the instances of these claims, and write each answer as it comes.
+
+    Yields:
+        The claims that have an instance now, as they get it.
 
     Raises:
-        LeaseLostError, DeadlineError: As `Applier.apply`. Instances that run already are found by the next run.
+        LeaseLostError: Another run holds the step. Instances that run already are found by its next run.
     """
-    rest = {launch.claim: launch.rest for launch in launches}
-    for outcome in _outcomes(hand, tuple(rest), world):
+    for outcome in _outcomes(hand, claims, world):
         claim = hand.claim(outcome.claim, world)
         if claim is None:
             continue  # deleted meanwhile: its finalizer, or garbage collection, takes the instance
         _answer(hand, claim, outcome)
         if isinstance(outcome, Launched):
-            hand.finish_chain(rest[outcome.claim])
+            yield outcome.claim
 
 
 def _outcomes(hand: Applier, names: Sequence[str], world: World) -> Iterator[LaunchOutcome]:
     """One outcome for each claim that still exists, those that cannot be asked for first."""
     requests: list[LaunchRequest] = []
     for name in names:
-        claim = hand.claim(name, world)
+        claim = _protected(hand, name, world)
         if claim is None:
             continue
         request = _request(claim, world)
@@ -73,6 +76,18 @@ def _asked(hand: Applier, requests: Sequence[LaunchRequest]) -> Iterator[LaunchO
     except JourneymanError as error:
         for name in sorted(waiting):
             yield LaunchFailed(claim=name, error=error)
+
+
+def _protected(hand: Applier, name: str, world: World) -> NodeClaim | None:
+    """The claim with the finalizer that keeps its instance from leaking; None if it could not be protected."""
+    claim = hand.claim(name, world)
+    if claim is None or labels.TERMINATION_FINALIZER in claim.metadata.finalizers:
+        return claim
+    patches = claim_patches(claim, hydrated(claim), "protect the claim before its launch")
+    hand.carry_out(Plan(chains=(one(f"NodeClaim {name}", *patches),)))
+    claim = hand.claim(name, world)
+    protected = claim is not None and labels.TERMINATION_FINALIZER in claim.metadata.finalizers
+    return claim if protected else None
 
 
 def _request(claim: NodeClaim, world: World) -> LaunchRequest | LaunchFailed:

@@ -1,0 +1,169 @@
+"""NodePool status: whether a pool can be used, what its nodes have together, and the hash of its template.
+
+Restates: karpenter pkg/controllers/nodepool/{validation,readiness,counter,hash}/controller.go.
+Differs: NodeRegistrationHealthy, which is informational, is not kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from journeyman.core.api.conditions import NODE_CLASS_READY, NODEPOOL_DEPENDENTS, VALIDATION_SUCCEEDED, ConditionSet
+from journeyman.core.api.hashes import node_pool_hash_annotations
+from journeyman.core.api.nodepool import NodePool
+from journeyman.core.api.objects import NODEPOOL
+from journeyman.core.api.resources import (
+    CPU,
+    EPHEMERAL_STORAGE,
+    MEMORY,
+    NODES,
+    PODS,
+    Resources,
+    add,
+    format_resources,
+    to_resources,
+)
+from journeyman.core.plan import Chain, ObjectRef, PatchObject, Plan, merged, one
+from journeyman.core.state import NodeClassState, SetAside, Snapshot, StateNode
+
+UNDECIDED: Final = frozenset({"", "AwaitingReconciliation", "ReconcilingDependents"})
+"""Reasons of a NodeClass's Ready that is neither True nor False yet."""
+
+ALWAYS_COUNTED: Final = (CPU, MEMORY, PODS, EPHEMERAL_STORAGE, NODES)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """What the nodes of a pool have together: exact amounts, `nodes` among them."""
+
+    resources: Resources
+
+    @property
+    def nodes(self) -> int:
+        """How many nodes."""
+        return self.resources.get(NODES, 0)
+
+    def exceeded(self, limits: Resources) -> tuple[str, ...]:
+        """Names of limited resources of which there is strictly more than the limit, sorted."""
+        return tuple(sorted(name for name, limit in limits.items() if self.resources.get(name, 0) > limit))
+
+
+NOTHING: Final = Usage(resources={})
+
+
+def reconcile(snapshot: Snapshot) -> Plan:
+    """Write every pool's conditions, counts and hash, where they changed; say of invalid pools that they are."""
+    usages = usage_by_pool(snapshot)
+    plans = [_reconcile(pool, snapshot, usages.get(pool.metadata.name, NOTHING)) for pool in snapshot.node_pools]
+    plans += [_refuse(item, snapshot.now) for item in snapshot.set_aside if item.kind == NODEPOOL.kind]
+    return merged(plans)
+
+
+def count(snapshot: Snapshot) -> Plan:
+    """Write every pool's counts alone, where they changed."""
+    usages = usage_by_pool(snapshot)
+    chains = (_chain(pool, _counts(pool, usages.get(pool.metadata.name, NOTHING)), {}) for pool in snapshot.node_pools)
+    return Plan(chains=tuple(chain for chain in chains if chain.actions))
+
+
+def usage_by_pool(snapshot: Snapshot) -> Mapping[str, Usage]:
+    """What each pool's nodes have together, claims that are still on their way included."""
+    sums: dict[str, dict[str, int]] = {}
+    for node in snapshot.state_nodes:
+        if node.managed and node.node_pool:
+            sums[node.node_pool] = add(sums.get(node.node_pool, {}), _capacity(node), {NODES: 1})
+    return {name: Usage(resources=total) for name, total in sums.items()}
+
+
+def _capacity(node: StateNode) -> Resources:
+    """The node's own word once it is registered, the claim's before that."""
+    texts: Mapping[str, Any] = node.claim.status.capacity if node.claim is not None else {}
+    if node.node is not None and node.registered and node.node.status.capacity:
+        texts = node.node.status.capacity
+    return to_resources(texts, round_up=False)
+
+
+def _reconcile(pool: NodePool, snapshot: Snapshot, usage: Usage) -> Plan:
+    conditions = _pool_conditions(pool, snapshot.node_class_of(pool), snapshot.now)
+    status = _counts(pool, usage)
+    if conditions.changed_from(pool.status.conditions):
+        status["conditions"] = conditions.to_wire()
+    wanted = node_pool_hash_annotations(pool)
+    annotations = {k: v for k, v in wanted.items() if pool.metadata.annotations.get(k) != v}
+    chain = _chain(pool, status, annotations)
+    return Plan(chains=(chain,) if chain.actions else ())
+
+
+def _chain(pool: NodePool, status: Mapping[str, Any], annotations: Mapping[str, str]) -> Chain:
+    """Status on the version that was read, then annotations (a map, merged whatever else changed)."""
+    meta = pool.metadata
+    ref = ObjectRef(resource=NODEPOOL, name=meta.name, uid=meta.uid)
+    actions: list[PatchObject] = []
+    if status:
+        version = meta.resource_version
+        actions.append(
+            PatchObject(
+                ref=ref, patch={"status": status}, why="NodePool status", resource_version=version, subresource="status"
+            )
+        )
+    if annotations:
+        patch = {"metadata": {"annotations": dict(annotations)}}
+        actions.append(PatchObject(ref=ref, patch=patch, why="the template's hash"))
+    return one(f"NodePool {meta.name}", *actions)
+
+
+def _counts(pool: NodePool, usage: Usage) -> dict[str, Any]:
+    counted = format_resources(add(dict.fromkeys(ALWAYS_COUNTED, 0), usage.resources))
+    status: dict[str, Any] = {}
+    if counted != pool.status.resources:
+        gone = dict.fromkeys(pool.status.resources.keys() - counted.keys())
+        status["resources"] = {**counted, **gone}
+    if usage.nodes != pool.status.nodes:
+        status["nodes"] = usage.nodes
+    return status
+
+
+def _pool_conditions(pool: NodePool, node_class: NodeClassState | None, now: datetime) -> ConditionSet:
+    conditions = ConditionSet(
+        conditions=pool.status.conditions,
+        dependents=NODEPOOL_DEPENDENTS,
+        generation=pool.metadata.generation,
+        created=pool.metadata.creation_timestamp,
+        deleting=pool.metadata.deletion_timestamp is not None,
+    )
+    conditions = conditions.initialised(now).set_true(VALIDATION_SUCCEEDED, now)
+    if node_class is None:
+        return conditions.set_false(NODE_CLASS_READY, now, "NodeClassNotFound", "NodeClass not found on cluster")
+    if node_class.deleting:
+        return conditions.set_false(NODE_CLASS_READY, now, "NodeClassTerminating", "NodeClass is Terminating")
+    if node_class.ready:
+        return conditions.set_true(NODE_CLASS_READY, now)
+    if node_class.reason in UNDECIDED:
+        return conditions.set_unknown(
+            NODE_CLASS_READY, now, "NodeClassReadinessUnknown", "NodeClass readiness is not known yet"
+        )
+    return conditions.set_false(NODE_CLASS_READY, now, node_class.reason, node_class.message)
+
+
+def _refuse(item: SetAside, now: datetime) -> Plan:
+    """ValidationSucceeded False on a pool that does not validate; nothing else is known of it."""
+    before = ConditionSet(
+        conditions=item.conditions,
+        dependents=NODEPOOL_DEPENDENTS,
+        generation=item.generation,
+        created=item.created,
+    )
+    after = before.initialised(now).set_false(VALIDATION_SUCCEEDED, now, "NodePoolValidationFailed", item.why)
+    if not after.changed_from(item.conditions):
+        return Plan()
+    patch = PatchObject(
+        ref=ObjectRef(resource=NODEPOOL, name=item.name, uid=item.uid),
+        patch={"status": {"conditions": after.to_wire()}},
+        why="it does not validate",
+        resource_version=item.resource_version,
+        subresource="status",
+    )
+    return Plan(chains=(one(f"NodePool {item.name}", patch),), notes=(item.why,))

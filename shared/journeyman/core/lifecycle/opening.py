@@ -1,0 +1,105 @@
+"""From the scheduler's answer to actions: open the planned claims, launch them, and tell every pod what becomes of it.
+
+Restates: karpenter pkg/controllers/provisioning/provisioner.go `Create`, scheduling/scheduler.go `Results.Record`.
+Differs: names are derived from the decision, so that making it twice opens each claim once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+from journeyman.core.api import labels
+from journeyman.core.api.hashes import NODEPOOL_HASH_VERSION, node_pool_hash
+from journeyman.core.api.nodepool import NodePool
+from journeyman.core.api.objects import NODECLAIM, POD, Pod
+from journeyman.core.lifecycle.explain import created
+from journeyman.core.plan import Chain, CreateObject, Event, LaunchInstance, ObjectRef, Plan, Step, Wake, one
+from journeyman.core.scheduling.claims import claim_name, to_node_claim
+from journeyman.core.scheduling.results import PlannedClaim, Results
+from journeyman.core.state import Snapshot
+
+
+def open_claims(snapshot: Snapshot, planned: Iterable[PlannedClaim], look_again: datetime) -> Plan:
+    """One chain for each planned node: create its NodeClaim, launch it, come back to see it join.
+
+    Args:
+        snapshot: What was decided on; every planned pool and pod is in it.
+        planned: The nodes to open, verified.
+        look_again: When the first of them may have joined.
+    """
+    seed = decision_seed(snapshot)
+    pods = {pod.key: pod for pod in snapshot.pods}
+    chains = tuple(_open(claim, snapshot, seed, pods, look_again) for claim in planned)
+    return Plan(chains=chains)
+
+
+def tell_pods(snapshot: Snapshot, results: Results) -> Plan:
+    """Events for pods that go to existing nodes, and for those that find no place."""
+    pods = {pod.key: pod for pod in snapshot.pods}
+    events = [
+        _event(pods[key], "Nominated", f"Pod should schedule on: {name}")
+        for name, keys in sorted(results.existing.items())
+        for key in keys
+        if key in pods and not pods[key].spec.node_name
+    ]
+    events += [
+        _event(pods[key], "FailedScheduling", f"Failed to schedule pod, {error.message}", type_="Warning")
+        for key, error in sorted(results.pod_errors.items())
+        if key in pods
+    ]
+    return Plan(events=tuple(events))
+
+
+def retry_at(snapshot: Snapshot, results: Results) -> datetime | None:
+    """When offerings that are out of stock may be had again, if some pods found no place; None if none are avoided."""
+    if not results.pod_errors:
+        return None
+    return min((u.until for u in snapshot.unavailable if u.until > snapshot.now), default=None)
+
+
+def decision_seed(snapshot: Snapshot) -> str:
+    """Tells this decision from a later one for the same pods: the claims there are, and what is avoided now."""
+    known = sorted(claim.metadata.uid for claim in snapshot.claims)
+    avoided = sorted(
+        f"{u.instance_type}/{u.zone}/{u.capacity_type}/{u.until.isoformat()}" for u in snapshot.unavailable
+    )
+    return hashlib.sha256("\0".join((*known, "", *avoided)).encode()).hexdigest()
+
+
+def _open(planned: PlannedClaim, snapshot: Snapshot, seed: str, pods: Mapping[str, Pod], look_again: datetime) -> Chain:
+    pool = snapshot.node_pools_by_name[planned.node_pool]
+    name = claim_name(planned.node_pool, seed, [pods[key].metadata.uid for key in planned.pods])
+    why = f"{len(planned.pods)} pod(s) need a node"
+    chain = one(
+        f"NodeClaim {name}",
+        CreateObject(resource=NODECLAIM, body=claim_body(planned, pool, name), why=why),
+        LaunchInstance(claim=name, why=why),
+        Wake(step=Step.PROVISION, at=look_again, reason=f"NodeClaim {name} starts"),
+    )
+    return replace(
+        chain,
+        events=tuple(_nominations(planned, name, pods)),
+        observations=(created(planned.node_pool, "provisioned"),),
+    )
+
+
+def claim_body(planned: PlannedClaim, pool: NodePool, name: str) -> dict[str, Any]:
+    """The NodeClaim manifest, protected by the termination finalizer from its first moment."""
+    body = to_node_claim(planned, pool, name=name, hash=node_pool_hash(pool), hash_version=NODEPOOL_HASH_VERSION)
+    return {**body, "metadata": {**body["metadata"], "finalizers": [labels.TERMINATION_FINALIZER]}}
+
+
+def _nominations(planned: PlannedClaim, name: str, pods: Mapping[str, Pod]) -> Iterator[Event]:
+    for key in planned.pods:
+        if not pods[key].spec.node_name:
+            yield _event(pods[key], "Nominated", f"Pod should schedule on: nodeclaim/{name}")
+
+
+def _event(pod: Pod, reason: str, message: str, *, type_: str = "Normal") -> Event:
+    meta = pod.metadata
+    ref = ObjectRef(resource=POD, name=meta.name, namespace=meta.namespace, uid=meta.uid)
+    return Event(ref=ref, reason=reason, message=message, type=type_)

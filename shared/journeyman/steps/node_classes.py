@@ -1,0 +1,84 @@
+"""Keep NodeClass statuses current: what the cloud says its selectors mean now.
+
+A NodeClass is resolved again when its spec changed, while it is not Ready, and when the last look is older than
+`Settings.node_class_refresh`; the time of that look is kept in an annotation. In between, nothing is asked and nothing
+is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Annotated, Any
+
+import msgspec
+
+from journeyman.core.api import labels
+from journeyman.core.api.conditions import format_time
+from journeyman.core.plan import ObjectRef, PatchObject, Plan, one
+from journeyman.core.state import NodeClassState, Snapshot
+from journeyman.errors import CloudProviderError
+from journeyman.steps.apply import Applier
+from journeyman.steps.load import node_class_state
+
+AwareTime = Annotated[datetime, msgspec.Meta(tz=True)]
+
+
+def refresh_node_classes(hand: Applier, snapshot: Snapshot) -> Snapshot:
+    """The snapshot with the status of every NodeClass in use current; what changed is written.
+
+    A NodeClass that the cloud cannot be asked about keeps the status it has.
+    """
+    used = {(ref.kind, ref.name) for ref in (p.spec.template.spec.node_class_ref for p in snapshot.node_pools)}
+    used |= {(c.spec.node_class_ref.kind, c.spec.node_class_ref.name) for c in snapshot.claims}
+    period = hand.run.settings.node_class_refresh
+    fresh = tuple(
+        _resolved(hand, c, snapshot.now) if (c.kind, c.name) in used and is_due(c, snapshot.now, period) else c
+        for c in snapshot.node_classes
+    )
+    return replace(snapshot, node_classes=fresh)
+
+
+def is_due(node_class: NodeClassState, now: datetime, period: timedelta) -> bool:
+    """Whether its status must be resolved again. One that is being deleted is left as it is."""
+    if node_class.deleting:
+        return False
+    looked = _looked_at(node_class)
+    return not node_class.ready or looked is None or now - looked >= period
+
+
+def _looked_at(node_class: NodeClassState) -> datetime | None:
+    annotations = (node_class.raw.get("metadata") or {}).get("annotations") or {}
+    try:
+        return msgspec.convert(annotations.get(labels.RESOLVED_AT), AwareTime)
+    except msgspec.ValidationError:
+        return None
+
+
+def _resolved(hand: Applier, node_class: NodeClassState, now: datetime) -> NodeClassState:
+    try:
+        status = hand.run.cloud.resolve(node_class.raw, now)
+    except CloudProviderError as error:
+        hand.failed(f"{node_class.kind} {node_class.name}", error)
+        return node_class
+    hand.apply(_writes(hand, node_class, status, now))
+    return node_class_state({**node_class.raw, "status": dict(status)}, hand.run.cloud.node_class)
+
+
+def _writes(hand: Applier, node_class: NodeClassState, status: Mapping[str, Any], now: datetime) -> Plan:
+    """The status on the version that was read, then the time of this look."""
+    before = node_class.raw.get("status") or {}
+    ref = ObjectRef(resource=hand.run.cloud.node_class, name=node_class.name, uid=node_class.uid)
+    gone = dict.fromkeys(before.keys() - status.keys())
+    changes = {key: value for key, value in status.items() if before.get(key) != value} | gone
+    actions = []
+    if changes:
+        version = str(node_class.raw["metadata"].get("resourceVersion", ""))
+        why = "what its selectors mean now"
+        actions.append(
+            PatchObject(ref=ref, patch={"status": changes}, why=why, resource_version=version, subresource="status")
+        )
+    mark = {"metadata": {"annotations": {labels.RESOLVED_AT: format_time(now)}}}
+    actions.append(PatchObject(ref=ref, patch=mark, why="when it was resolved"))
+    return Plan(chains=(one(f"{node_class.kind} {node_class.name}", *actions),))

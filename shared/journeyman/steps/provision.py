@@ -1,0 +1,186 @@
+"""Provision: pods that have no node get one.
+
+::
+
+    load ─► NodeClasses current ─► claims on their way: launch, register, initialize, give up
+         ─► solve for what is left ─► verify ─► create claims, launch ─► NodePool statuses
+
+What was begun is finished first: claims without an instance are launched, then counted as capacity, and only what
+still has no place is solved for. While nodes are joining the step wakes itself; it never waits.
+
+Restates: karpenter pkg/controllers/provisioning/provisioner.go `Reconcile`, `Schedule`, `CreateNodeClaims`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from journeyman.core.api.model import parse
+from journeyman.core.api.nodepool import NodePool
+from journeyman.core.api.objects import NODEPOOL
+from journeyman.core.catalogue import Unavailable
+from journeyman.core.lifecycle.liveness import Timeouts
+from journeyman.core.lifecycle.nodeclaim import Lifecycle, Pace, advance
+from journeyman.core.lifecycle.nodepool_status import NOTHING, reconcile, usage_by_pool
+from journeyman.core.lifecycle.opening import open_claims, retry_at, tell_pods
+from journeyman.core.lifecycle.progress import poll_at
+from journeyman.core.plan import Observation, Step
+from journeyman.core.scheduling.results import PlannedClaim, Results
+from journeyman.core.scheduling.scheduler import solve
+from journeyman.core.scheduling.verify import verify
+from journeyman.core.state import Snapshot
+from journeyman.errors import InvalidObjectError, InvariantError, NotFoundError
+from journeyman.ports import Trigger
+from journeyman.steps.apply import Applier, run_step
+from journeyman.steps.invocation import Invocation, Outcome, Settings
+from journeyman.steps.load import EVERYTHING, World, load, with_catalogue
+from journeyman.steps.node_classes import refresh_node_classes
+
+
+def provision(run: Invocation, trigger: Trigger) -> Outcome:
+    """Run the step once for one cluster; `trigger` says why, and all due work is derived from the cluster.
+
+    Raises:
+        InvariantError: The scheduler's answer did not verify. What did verify has been carried out.
+        JourneymanError: As `run_step`.
+    """
+    run.telemetry.log("debug", "provisioning", trigger=trigger.source, reason=trigger.reason)
+    return run_step(run, Step.PROVISION, _provision)
+
+
+def _provision(hand: Applier) -> None:
+    run = hand.run
+    snapshot = refresh_node_classes(hand, load(run, EVERYTHING))
+    world = with_catalogue(run, snapshot)
+    hand.apply(advance(world.snapshot, _lifecycle(run.settings)), world)
+    world = _as_written(hand, world)
+    decision = _decide(hand, world)
+    _open(hand, world, decision.accepted)
+    hand.apply(reconcile(_as_written(hand, world).snapshot))
+    if decision.defects:
+        raise InvariantError(
+            "the scheduler's answer does not verify; what does was carried out", defects="; ".join(decision.defects)
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Decision:
+    """Claims that verify, and what is wrong with the others."""
+
+    accepted: tuple[PlannedClaim, ...]
+    defects: tuple[str, ...]
+
+
+def _decide(hand: Applier, world: World) -> _Decision:
+    run, snapshot = hand.run, world.snapshot
+    began = run.clock.now()
+    results = solve(snapshot, world.catalogue)
+    took = (run.clock.now() - began).total_seconds()
+    decision = _verified(world, results)
+    _explain(hand, snapshot, results, took)
+    for defect in decision.defects:
+        run.telemetry.log("error", "rejected by verify", defect=defect)
+        run.telemetry.observe(Observation(name="journeyman_plan_defects_total"))
+    if at := retry_at(snapshot, results):
+        hand.wake(Step.PROVISION, at, "offerings that were out of stock may be had again")
+    return decision
+
+
+def _verified(world: World, results: Results) -> _Decision:
+    """Everything, if it verifies as a whole. If not: the claims that verify alone, provided they do so together."""
+    defects = verify(world.snapshot, world.catalogue, results)
+    if not defects:
+        return _Decision(accepted=results.new_claims, defects=())
+    sound = tuple(c for c in results.new_claims if not _check(world, (c,)))
+    return _Decision(accepted=() if _check(world, sound) else sound, defects=defects)
+
+
+def _check(world: World, claims: tuple[PlannedClaim, ...]) -> tuple[str, ...]:
+    return verify(world.snapshot, world.catalogue, Results(new_claims=claims))
+
+
+def _open(hand: Applier, world: World, planned: tuple[PlannedClaim, ...]) -> None:
+    """Create and launch, as many as one run may; the pods of the rest are planned again at once."""
+    run, snapshot = hand.run, world.snapshot
+    now = run.clock.now()
+    most = run.settings.claims_per_run
+    if len(planned) > most:
+        hand.wake(Step.PROVISION, now, f"{len(planned) - most} planned node(s) are left for the next run")
+    allowed = _still_allowed(hand, snapshot, {claim.node_pool for claim in planned})
+    wanted = [claim for claim in planned[:most] if claim.node_pool in allowed]
+    look_again = poll_at(now, now, run.settings.registration_poll, run.settings.registration_poll)
+    hand.apply(open_claims(snapshot, wanted, look_again), world)
+
+
+def _still_allowed(hand: Applier, snapshot: Snapshot, pools: Iterable[str]) -> frozenset[str]:
+    """The pools that still exist, and have not got over their limits, as they are stored right now."""
+    usages = usage_by_pool(snapshot)
+    allowed = set()
+    for name in sorted(pools):
+        pool = _stored_pool(hand.run, name)
+        over = usages.get(name, NOTHING).exceeded(pool.spec.limit_amounts) if pool is not None else ()
+        if pool is None or pool.metadata.deletion_timestamp is not None or over:
+            hand.note(f"NodePool {name} may open no nodes now: {', '.join(over) or 'it is gone or invalid'}")
+            hand.wake(Step.PROVISION, hand.run.clock.now(), f"NodePool {name} changed meanwhile")
+        else:
+            allowed.add(name)
+    return frozenset(allowed)
+
+
+def _stored_pool(run: Invocation, name: str) -> NodePool | None:
+    try:
+        raw: dict[str, Any] = run.store.get(NODEPOOL, name)
+        return parse(NodePool, raw)
+    except (NotFoundError, InvalidObjectError):
+        return None
+
+
+def _as_written(hand: Applier, world: World) -> World:
+    """The world after this run's own writes: claims as they are stored now, refused offerings avoided."""
+    written, remembered = hand.effects.claims, hand.remembered
+    if not written and not remembered:
+        return world
+    claims = {**world.snapshot.claims_by_name, **written}
+    refused = tuple(
+        Unavailable(instance_type=t, zone=z, capacity_type=c, until=action.until, reason=action.reason)
+        for action in remembered
+        for t, z, c in action.offerings
+    )
+    snapshot = world.snapshot.with_claims(c for c in claims.values() if c is not None)
+    snapshot = replace(snapshot, unavailable=tuple(dict.fromkeys((*snapshot.unavailable, *refused))))
+    return with_catalogue(hand.run, snapshot)
+
+
+def _explain(hand: Applier, snapshot: Snapshot, results: Results, took: float) -> None:
+    telemetry = hand.run.telemetry
+    hand.tell(tell_pods(snapshot, results))
+    placed = sum(len(c.pods) for c in results.new_claims) + sum(len(keys) for keys in results.existing.values())
+    if placed or results.pod_errors:
+        telemetry.log("info", "found provisionable pod(s)", number=placed + len(results.pod_errors), duration=took)
+    if results.new_claims:
+        hand.note(
+            f"computed {len(results.new_claims)} new nodeclaim(s) to fit {sum(len(c.pods) for c in results.new_claims)} "
+            f"pod(s), {results.price:.4f} per hour"
+        )
+    hand.count("pods without a place", len(results.pod_errors))
+    labels = {"controller": "provisioner"}
+    telemetry.observe(
+        Observation(name="karpenter_scheduler_scheduling_duration_seconds", value=took, labels=labels, kind="histogram")
+    )
+    telemetry.observe(
+        Observation(
+            name="karpenter_scheduler_unschedulable_pods_count",
+            value=float(len(results.pod_errors)),
+            labels=labels,
+            kind="gauge",
+        )
+    )
+
+
+def _lifecycle(settings: Settings) -> Lifecycle:
+    return Lifecycle(
+        timeouts=Timeouts(launch=settings.launch_timeout, registration=settings.registration_timeout),
+        pace=Pace(shortest=settings.registration_poll),
+    )
