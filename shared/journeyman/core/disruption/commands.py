@@ -4,22 +4,24 @@
 
     propose   NodeDisruption is created            Proposed    (nothing else is touched)
        │ ≥ 15 s later, if it still holds (validation)            └─ no longer holds ─► Rejected
-    execute   DisruptionReason and taint on the candidates
+    execute   DisruptionReason on the candidates
               phase is written                     Executing
-              replacements are created and launched              └─ one dies, or 10 min pass ─► RolledBack
-       │ all replacements initialized                               (taint and condition taken off again)
+              replacements are created,                          └─ one dies, or 10 min pass ─► RolledBack
+              candidates tainted, replacements launched             (taint and condition taken off again)
+       │ all replacements initialized
     advance   candidates' NodeClaims are deleted; the terminate step drains them
        │ all of them gone
                                                    Succeeded
 
 Which candidates a command really took is said by the DisruptionReason condition on their claims, so that a command
 that lost some of its candidates during validation knows it in every later run. A run that dies between any two writes
-leaves a state that the next one finishes or undoes: taints of a command still Proposed are put on again or taken off,
-an Executing one without its replacements is rolled back.
+leaves a state that the next one finishes or undoes: a command still Proposed is validated again, an Executing one
+without its replacements is rolled back, a taint that is missing is put on.
 
 Restates: karpenter pkg/controllers/disruption/queue.go `StartCommand`, `waitOrTerminate`, `CompleteCommand`.
-Differs: the queue is the NodeDisruption objects, so a restart forgets nothing. A delete command deletes at once. All
-writes of a start are one chain: if one node's taint meets a conflict, the next run looks again and goes on from there.
+Differs: the queue is the NodeDisruption objects, so a restart forgets nothing. A delete command deletes at once. The
+replacements exist before the taints, because a taint tells the provisioner that the pods on the node need another
+place: without them it would launch one. All writes of a start are one chain; what a conflict stops, the next run does.
 """
 
 from __future__ import annotations
@@ -170,15 +172,15 @@ def execute(
     """
     now = snapshot.now
     nodes = [snapshot.state_nodes_by_claim[c.nodeclaim] for c in command.candidates]
+    names = [stated.name for stated in disruption.spec.replacements]
     actions: list[Action] = [action for node in nodes for action in _mark(node, disruption, now)]
-    actions.append(_phase(disruption, EXECUTING, "validated; candidates are tainted", now))
-    for stated, planned in zip(disruption.spec.replacements, command.replacements, strict=True):
-        body = _replacement(stated.name, planned, disruption, snapshot)
-        actions += [
-            CreateObject(resource=NODECLAIM, body=body, why=disruption.spec.explanation),
-            LaunchInstance(claim=stated.name, why=f"replacement for {disruption.metadata.name}"),
-        ]
-    events: tuple[Event, ...] = tuple(_launching(disruption, r.name) for r in disruption.spec.replacements)
+    actions.append(_phase(disruption, EXECUTING, "validated", now))
+    for name, planned in zip(names, command.replacements, strict=True):
+        body = _replacement(name, planned, disruption, snapshot)
+        actions.append(CreateObject(resource=NODECLAIM, body=body, why=disruption.spec.explanation))
+    actions += _cordons(nodes, disruption)
+    actions += [LaunchInstance(claim=name, why=f"replacement for {disruption.metadata.name}") for name in names]
+    events: tuple[Event, ...] = tuple(_launching(disruption, name) for name in names)
     observations = [
         *explain.decided(disruption),
         *(explain.created(c.node_pool, disruption) for c in command.replacements),
@@ -233,7 +235,7 @@ def advance(disruption: NodeDisruption, snapshot: Snapshot, poll: timedelta) -> 
         )
     if snapshot.now >= deadline(disruption):
         return _roll_back(disruption, "the replacements were not ready in time", staying, snapshot)
-    return _await(disruption, waiting, snapshot.now + poll)
+    return _await(disruption, waiting, staying, snapshot.now + poll)
 
 
 def deadline(disruption: NodeDisruption) -> datetime:
@@ -270,16 +272,19 @@ def _stated(candidate: Candidate) -> DisruptionCandidate:
 
 
 def _mark(node: StateNode, disruption: NodeDisruption, now: datetime) -> Iterator[Action]:
-    """The condition first: it tells later runs that the taint is this command's to take off."""
-    assert node.claim is not None  # noqa: S101 - candidates have both
-    assert node.node is not None  # noqa: S101
+    """The condition that makes the candidate this command's own."""
+    assert node.claim is not None  # noqa: S101 - candidates have one
     reason = disruption.spec.reason
-    before = ConditionSet.of_claim(node.claim, now)
-    after = before.set_true(DISRUPTION_REASON, now, reason, reason)
+    after = ConditionSet.of_claim(node.claim, now).set_true(DISRUPTION_REASON, now, reason, reason)
     if after.changed_from(node.claim.status.conditions):
         yield _conditions(node.claim, after, disruption.spec.explanation)
-    if (patch := cordon(node.node, disruption.spec.explanation)) is not None:
-        yield patch
+
+
+def _cordons(nodes: Iterable[StateNode], disruption: NodeDisruption) -> Iterator[Action]:
+    """The taint for every node that lacks it."""
+    for node in nodes:
+        if node.node is not None and (patch := cordon(node.node, disruption.spec.explanation)) is not None:
+            yield patch
 
 
 def _conditions(claim: NodeClaim, conditions: ConditionSet, why: str) -> PatchObject:
@@ -378,17 +383,17 @@ def _launching(disruption: NodeDisruption, name: str) -> Event:
     return Event(ref=ref, reason="DisruptionLaunching", message=f"Launching NodeClaim: {disruption.spec.reason}")
 
 
-def _await(disruption: NodeDisruption, waiting: Iterable[NodeClaim], at: datetime) -> Plan:
-    message = "Waiting on readiness to continue disruption"
+def _await(disruption: NodeDisruption, waiting: Iterable[NodeClaim], nodes: Iterable[StateNode], at: datetime) -> Plan:
     events = tuple(
         Event(
             ref=ObjectRef(resource=NODECLAIM, name=c.metadata.name, uid=c.metadata.uid),
             reason="DisruptionWaitingReadiness",
-            message=message,
+            message="Waiting on readiness to continue disruption",
         )
         for c in waiting
     )
-    return Plan(chains=(one(_subject(disruption), _look_again(disruption, at)),), events=events)
+    actions = (*_cordons(nodes, disruption), _look_again(disruption, at))
+    return Plan(chains=(one(_subject(disruption), *actions),), events=events)
 
 
 def _look_again(disruption: NodeDisruption, at: datetime) -> Wake:

@@ -14,7 +14,7 @@ from journeyman.core.catalogue import Catalogue
 from journeyman.core.disruption.types import Candidate, Command, Simulated
 from journeyman.core.scheduling.pods import is_currently_reschedulable, is_provisionable
 from journeyman.core.scheduling.results import Results
-from journeyman.core.scheduling.scheduler import solve
+from journeyman.core.scheduling.scheduler import Scheduler
 from journeyman.core.scheduling.verify import verify
 from journeyman.core.state import Snapshot, StateNode
 
@@ -45,7 +45,7 @@ class Simulation:
         if not others:
             gone |= self._unsettled
         pods = tuple(sorted(moving + others, key=lambda p: p.key))
-        results = solve(self.snapshot, self.catalogue, pods=pods, without_nodes=gone)
+        results = self._scheduler.solve(pods, gone)
         return Simulated(pods=pods, gone=gone, results=results, errors=self._errors(results, moving))
 
     def defects(self, command: Command) -> tuple[str, ...]:
@@ -69,6 +69,10 @@ class Simulation:
                 if key in movers:
                     errors[key] = f"would schedule against node {name}, which is not settled yet"
         return errors
+
+    @cached_property
+    def _scheduler(self) -> Scheduler:
+        return Scheduler(self.snapshot, self.catalogue)
 
     @cached_property
     def _node_of(self) -> Mapping[str, StateNode]:
