@@ -12,6 +12,7 @@ import base64
 import binascii
 import ssl
 import threading
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
@@ -27,20 +28,23 @@ _URL_LIFETIME_SECONDS: Final = 60  # what the authenticator expects in X-Amz-Exp
 _REFRESH_AFTER: Final = timedelta(minutes=12)
 
 
-def connect(cluster: str, session: boto3.Session, clock: Clock) -> Connection:
+def connect(
+    cluster: str, session: boto3.Session, clock: Clock, *, described: Mapping[str, Any] | None = None
+) -> Connection:
     """The connection to an EKS cluster of the session's account and region.
 
     Args:
         cluster: The EKS cluster's name.
         session: Credentials and region. Needs eks:DescribeCluster, and an access entry in the cluster.
         clock: Decides when the token is renewed.
+        described: What `describe` said, if it has been asked already.
 
     Raises:
         UnknownClusterError: There is no such cluster.
         ConfigurationError: It may not be described, or it has no endpoint (yet).
         CloudUnavailableError: EKS does not answer.
     """
-    described = _describe(cluster, session)
+    described = described if described is not None else describe(cluster, session)
     try:
         authority = base64.b64decode(described["certificateAuthority"]["data"]).decode()
         trust = ssl.create_default_context(cadata=authority)
@@ -94,7 +98,8 @@ def _presigned(cluster: str, session: boto3.Session) -> str:
     return str(request.url)
 
 
-def _describe(cluster: str, session: boto3.Session) -> dict[str, Any]:
+def describe(cluster: str, session: boto3.Session) -> dict[str, Any]:
+    """What EKS says of a cluster (`cluster` of DescribeCluster). Raises as `connect` does."""
     from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415 - only functions on AWS pay for it
 
     facts: dict[str, Any] = {"cluster": cluster, "region": session.region_name, "call": "eks:DescribeCluster"}

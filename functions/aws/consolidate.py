@@ -1,0 +1,19 @@
+"""Nodes to give back: empty, drifted, or replaceable by cheaper ones, within disruption budgets.
+
+Triggers: the FIFO lane `consolidate` (scheduled windows, wake-ups of a command under way, sweep); message group = cluster.
+Concurrency: one run per cluster, clusters side by side.
+Overlap: fenced by the Lease; a decision is a NodeDisruption before anything is tainted, so a second run continues it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from journeyman.runtime.lambda_entry import entry_point, run_batch
+from journeyman.steps.consolidate import consolidate
+
+
+@entry_point
+def lambda_handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
+    """Run the step once for each cluster in the batch; answer which records failed."""
+    return run_batch("consolidate", consolidate, event, context)

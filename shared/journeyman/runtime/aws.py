@@ -1,0 +1,186 @@
+"""The composition root for AWS Lambda: reads the environment once, makes adapters when they are first needed.
+
+Nothing happens at import. Every part can be given another: a simulation installs `Runtime(settings, AwsAdapters(…))`
+with its own clock, stores and boto3 clients, and the handlers run on it unchanged.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from datetime import datetime, timezone
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final
+
+from aws_lambda_powertools import Logger
+
+from journeyman.cloud.aws.provider import AwsCloudProvider
+from journeyman.cloud.aws.queue import SQSQueue
+from journeyman.cloud.aws.settings import AwsSettings, Clients
+from journeyman.core.plan import Step
+from journeyman.kube import access, eks
+from journeyman.kube.connection import Connection
+from journeyman.kube.http_store import HttpKubeStore
+from journeyman.kube.lease import KubeLease
+from journeyman.kube.transport import Transport
+from journeyman.observe import RunTelemetry, logs
+from journeyman.ports import Clock, CloudProvider, KubeStore, Lease, Queue
+from journeyman.runtime.composition import Runtime, current
+from journeyman.runtime.environment import Cluster, Environment, read_environment
+from journeyman.steps.invocation import Settings
+
+if TYPE_CHECKING:
+    import boto3
+
+DEFAULT_KUBERNETES_VERSION: Final = "1.34"
+LEASE_PREFIX: Final = "journeyman-"
+
+StoreFactory = Callable[[Settings], KubeStore]
+ClientFactory = Callable[[str, str], Any]
+"""A boto3 client for a service and a region."""
+
+
+class SystemClock:
+    """`ports.Clock`: the machine's."""
+
+    def now(self) -> datetime:
+        """The time, aware, UTC."""
+        return datetime.now(timezone.utc)  # noqa: TID251 - the one place that reads the clock
+
+
+class AwsAdapters:
+    """`composition.Adapters` on AWS. Each part is made by what it is given here, or else the real way."""
+
+    def __init__(
+        self,
+        environment: Environment,
+        *,
+        clock: Clock | None = None,
+        stores: StoreFactory | None = None,
+        clients: ClientFactory | None = None,
+        log_to: Logger | None = None,
+    ) -> None:
+        """Nothing is opened yet.
+
+        Args:
+            environment: What this process was told.
+            clock: The time; the machine's by default.
+            stores: The API server of a cluster; by default reached as its `access` says.
+            clients: boto3 clients; by default from the process's credentials.
+            log_to: Where log lines go; the process's logger by default.
+        """
+        self.clock: Clock = clock or SystemClock()
+        self._environment = environment
+        self._stores = stores or self._connected_store
+        self._clients = clients or _boto3_client
+        self._log_to = log_to
+        self._described: dict[str, Mapping[str, Any]] = {}
+
+    def store(self, cluster: Settings) -> KubeStore:
+        """The cluster's API server. Raises ConfigurationError if it cannot be reached the way `access` says."""
+        return self._stores(cluster)
+
+    def cloud(self, cluster: Settings, store: KubeStore) -> CloudProvider:
+        """EC2 in the cluster's account and region."""
+        registered = self._environment.clusters[cluster.cluster_name]
+        return AwsCloudProvider(Clients(self._clients, registered.region), self._aws_settings(registered), self.clock)
+
+    def queue(self) -> Queue:
+        """The lanes of this deployment."""
+        region = next(iter(self._environment.clusters.values())).region
+        region = os.environ.get("AWS_REGION", region)
+        return SQSQueue(
+            self._clients("sqs", region),
+            self.clock,
+            lanes=self._environment.lanes,
+            wake_url=self._environment.wake_url,
+        )
+
+    def lease(self, cluster: Settings, step: Step, store: KubeStore, holder: str) -> Lease:
+        """The step's Lease in the cluster."""
+        return KubeLease(
+            store,
+            self.clock,
+            name=f"{LEASE_PREFIX}{step.value}",
+            holder=holder,
+            namespace=self._environment.system_namespace,
+        )
+
+    def telemetry(self, store: KubeStore, fields: Mapping[str, str]) -> RunTelemetry:
+        """Log lines and EMF metrics on standard output, Events in the cluster."""
+        return RunTelemetry(self._log_to or logger(), store, self.clock, fields=fields)
+
+    def log(self, level: str, message: str, **fields: Any) -> None:
+        """A line that belongs to no run."""
+        logs.write(self._log_to or logger(), level, message, fields)
+
+    def _connected_store(self, cluster: Settings) -> KubeStore:
+        return HttpKubeStore(Transport(self._connection(self._environment.clusters[cluster.cluster_name])))
+
+    def _connection(self, cluster: Cluster) -> Connection:
+        if cluster.access.kind == "kubeconfig":
+            return access.from_kubeconfig(cluster.access.path, cluster.access.context)
+        session = _session(cluster.region)
+        return eks.connect(cluster.name, session, self.clock, described=self._describe(cluster))
+
+    def _describe(self, cluster: Cluster) -> Mapping[str, Any]:
+        """What EKS says of the cluster, asked once in a process's life."""
+        if cluster.name not in self._described:
+            self._described[cluster.name] = eks.describe(cluster.name, _session(cluster.region))
+        return self._described[cluster.name]
+
+    def _aws_settings(self, cluster: Cluster) -> AwsSettings:
+        told = self._environment
+        said = self._describe(cluster) if cluster.access.kind == "eks" and not cluster.endpoint else {}
+        network: Mapping[str, str] = said.get("kubernetesNetworkConfig") or {}
+        return AwsSettings(
+            cluster_name=cluster.name,
+            region=cluster.region,
+            cluster_endpoint=cluster.endpoint or str(said.get("endpoint", "")),
+            cluster_ca=cluster.certificate_authority or str((said.get("certificateAuthority") or {}).get("data", "")),
+            kubernetes_version=cluster.kubernetes_version or str(said.get("version", "")) or DEFAULT_KUBERNETES_VERSION,
+            service_cidr=cluster.service_cidr or network.get("serviceIpv4Cidr") or network.get("serviceIpv6Cidr", ""),
+            ipv6=network.get("ipFamily") == "ipv6",
+            vm_memory_overhead_percent=told.vm_memory_overhead_percent,
+            reserved_enis=told.reserved_enis,
+            isolated_vpc=told.isolated_vpc,
+        )
+
+
+def _session(region: str) -> boto3.Session:
+    import boto3  # noqa: PLC0415 - a simulation with its own clients does without
+
+    return boto3.Session(region_name=region)
+
+
+def _boto3_client(service: str, region: str) -> Any:
+    from botocore.config import Config  # noqa: PLC0415
+
+    config = Config(
+        connect_timeout=2,
+        read_timeout=20,
+        retries={"mode": "standard", "total_max_attempts": 4},
+        user_agent_extra="journeyman",
+    )
+    make: Callable[..., Any] = _session(region).client
+    return make(service, config=config)
+
+
+@cache
+def logger() -> Logger:
+    """The process's logger."""
+    return logs.json_logger(level=os.environ.get("LOG_LEVEL", "info"), commit=os.environ.get("JOURNEYMAN_COMMIT", ""))
+
+
+def runtime() -> Runtime:
+    """What the handlers run on: the composition installed (`composition.installed`), or else the environment's.
+
+    Raises:
+        ConfigurationError: The environment has a mistake.
+    """
+    return current(_from_environment)
+
+
+def _from_environment() -> Runtime:
+    environment = read_environment(os.environ)
+    return Runtime(environment.settings, AwsAdapters(environment))

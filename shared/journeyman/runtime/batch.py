@@ -1,0 +1,156 @@
+"""Runs a step for what a queue or a schedule delivers: parse, once for each cluster, report what failed.
+
+Messages of ours say "look again", so their order means nothing beyond one runner at a time, and several for one
+cluster in a batch are served by one run. A failed record comes back after its visibility timeout and ends in
+the dead-letter queue when its retries are used up.
+
+The lanes use Powertools' plain BatchProcessor, not its FIFO one: that fails whatever stands behind a bad message of
+the same group, and would drag good wake-ups into the dead-letter queue with it. A step that fails fails all its
+cluster's records anyway, since they share one run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from aws_lambda_powertools.utilities.batch import BatchProcessor, EventType, process_partial_response
+from aws_lambda_powertools.utilities.data_classes.sqs_event import SQSRecord
+
+from journeyman.core.plan import Step
+from journeyman.errors import ConfigurationError, LeaseLostError, MalformedEventError
+from journeyman.events import parse_trigger
+from journeyman.ports import Message, Trigger
+from journeyman.runtime.composition import Context, Runtime
+from journeyman.steps.invocation import BUSY, Invocation, Outcome
+
+StepFunction = Callable[[Invocation, Trigger], Outcome]
+Event = Mapping[str, Any]
+FAILED = "failed"
+NO_OP = "no_op"
+
+
+@contextmanager
+def reported(runtime: Runtime) -> Iterator[None]:
+    """Log what is raised inside, once, and raise it on."""
+    try:
+        yield
+    except Exception as error:
+        runtime.log_error(error)
+        raise
+
+
+class StepRunner:
+    """One step in one invocation. What it did is remembered, so that a cluster is run once for a whole batch."""
+
+    def __init__(self, runtime: Runtime, step: Step, function: StepFunction, context: Context) -> None:
+        self._runtime = runtime
+        self._step = step
+        self._function = function
+        self._context = context
+        self._done: dict[tuple[str, str], Outcome | Exception] = {}
+
+    def run(self, trigger: Trigger) -> tuple[Outcome, ...]:
+        """Run the step for each cluster the trigger is about. A cluster that fails does not stop the others.
+
+        Returns:
+            What each run did, by cluster; nothing for an event that nobody needs to act on.
+
+        Raises:
+            MalformedEventError: The message is for another step.
+            UnknownClusterError: It names a cluster not served here.
+            Exception: The first run's failure, if redelivery can help. It has been logged.
+        """
+        with reported(self._runtime):
+            self._check(trigger)
+            addressed = self._runtime.addressed(trigger)
+        if trigger.details.get("kind") == NO_OP:
+            return ()
+        results = [self._run_once(one) for one in addressed]
+        for result in results:
+            if isinstance(result, Exception):
+                raise result
+        return tuple(result for result in results if isinstance(result, Outcome))
+
+    def _check(self, trigger: Trigger) -> None:
+        if trigger.step is not self._step:
+            raise MalformedEventError(
+                f"a message for {trigger.step.value} arrived at {self._step.value}",
+                id=trigger.id,
+                source=trigger.source,
+                to_do="send it to its own lane",
+            )
+
+    def _run_once(self, trigger: Trigger) -> Outcome | Exception:
+        """The interruption step runs for each event, whose instances differ; the others once for a cluster."""
+        key = (trigger.cluster, trigger.id if self._step is Step.INTERRUPT else "")
+        if key not in self._done:
+            self._done[key] = self._attempt(trigger)
+        return self._done[key]
+
+    def _attempt(self, trigger: Trigger) -> Outcome | Exception:
+        try:
+            with self._runtime.invocation(trigger, self._context) as run:
+                return self._checked(self._function(run, trigger), trigger)
+        except Exception as error:  # noqa: BLE001 - logged, and raised for its record after the other clusters ran
+            self._runtime.log_error(error, controller=self._step.value, correlation_id=trigger.id, on=trigger.cluster)
+            return self._verdict(error, trigger)
+
+    def _checked(self, outcome: Outcome, trigger: Trigger) -> Outcome:
+        """A sweep that finds another one under way has nothing to come back for; a lane's message has."""
+        if outcome.status == BUSY and self._step is not Step.SWEEP:
+            raise LeaseLostError("another run holds the step; the message comes back later", cluster=trigger.cluster)
+        return outcome
+
+    def _verdict(self, error: Exception, trigger: Trigger) -> Outcome | Exception:
+        """A wrong setting is acknowledged where the sweep asks again each minute; all else is delivered again."""
+        if isinstance(error, ConfigurationError) and self._step is not Step.INTERRUPT:
+            return Outcome(step=trigger.step, cluster=trigger.cluster, status=FAILED, notes=(str(error),))
+        return error
+
+
+def run_records(runtime: Runtime, handle: Callable[[Trigger], object], event: Event) -> dict[str, Any]:
+    """Handle each record of an SQS batch; answers which failed (`batchItemFailures`), all of them if need be."""
+
+    def record_handler(record: SQSRecord) -> None:
+        with reported(runtime):
+            trigger = parse_trigger(record.raw_event)
+        handle(trigger)
+
+    processor = BatchProcessor(event_type=EventType.SQS, raise_on_entire_batch_failure=False)
+    answer = process_partial_response(event=dict(event), record_handler=record_handler, processor=processor)
+    return dict(answer)
+
+
+class WakeUps:
+    """What comes out of the delay queue: handed to its lane if it is due, put back if it woke too early.
+
+    The sweep has no lane of its own, its wake-ups are run at once. Wake-ups alike are handed on once for a batch.
+    """
+
+    def __init__(self, runtime: Runtime, sweep: StepRunner) -> None:
+        self._runtime = runtime
+        self._sweep = sweep
+        self._sent: set[Message] = set()
+
+    def handle(self, trigger: Trigger) -> None:
+        """Hand one on.
+
+        Raises:
+            UnknownClusterError: It names a cluster not served here.
+            CloudProviderError: It could not be handed over; the record comes back.
+        """
+        at = trigger.details.get("at")
+        due = at is None or at <= self._runtime.clock.now()
+        if trigger.step is Step.SWEEP and due:
+            self._sweep.run(trigger)
+            return
+        with reported(self._runtime):
+            for one in self._runtime.addressed(trigger):
+                self._hand_on(Message(cluster=one.cluster, step=one.step, reason=one.reason, at=None if due else at))
+
+    def _hand_on(self, message: Message) -> None:
+        if message not in self._sent:
+            self._runtime.queue.send([message])
+            self._sent.add(message)

@@ -1,0 +1,211 @@
+"""What a process runs on: which clusters it serves, and how a run's connections are made.
+
+One composition lives as long as its process, so that warm invocations reuse connections and caches. It
+says nothing of a cloud: `runtime.aws` makes one from the environment, a simulation makes its own.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Any, Generic, Protocol, TypeVar
+
+from journeyman.core.plan import Step
+from journeyman.errors import InvariantError, JourneymanError, LeaseLostError, UnknownClusterError
+from journeyman.ports import Clock, CloudProvider, KubeStore, Lease, Queue, Telemetry, Trigger
+from journeyman.steps.invocation import Invocation, Settings
+
+EVERY_CLUSTER = "*"
+FLUSH_MARGIN = timedelta(seconds=1)
+
+V = TypeVar("V")
+
+
+class Context(Protocol):
+    """What we use of a platform's invocation context (Lambda's, and the like elsewhere)."""
+
+    @property
+    def aws_request_id(self) -> str:
+        """The platform's id of this invocation."""
+        ...
+
+    def get_remaining_time_in_millis(self) -> int:
+        """Time until the platform ends it."""
+        ...
+
+
+class RunTelemetry(Telemetry, Protocol):
+    """Telemetry that keeps some of it until the run ends."""
+
+    def flush(self, *, until: datetime) -> None:
+        """Write what was kept; stop at `until`."""
+        ...
+
+
+class Adapters(Protocol):
+    """How one composition reaches the outside. Each is made once per cluster, when first needed, and then kept."""
+
+    clock: Clock
+
+    def store(self, cluster: Settings) -> KubeStore:
+        """The cluster's API server."""
+        ...
+
+    def cloud(self, cluster: Settings, store: KubeStore) -> CloudProvider:
+        """The cluster's cloud account and region."""
+        ...
+
+    def queue(self) -> Queue:
+        """The lanes of this deployment."""
+        ...
+
+    def lease(self, cluster: Settings, step: Step, store: KubeStore, holder: str) -> Lease:
+        """The fence of one run; `holder` names the run."""
+        ...
+
+    def telemetry(self, store: KubeStore, fields: Mapping[str, str]) -> RunTelemetry:
+        """The explanations of one run; `fields` go onto each log line."""
+        ...
+
+    def log(self, level: str, message: str, **fields: Any) -> None:
+        """A line that belongs to no run."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept(Generic[V]):
+    """Values made once per key."""
+
+    make: Callable[[Settings], V]
+    values: dict[str, V] = field(default_factory=dict)
+
+    def of(self, cluster: Settings) -> V:
+        name = cluster.cluster_name
+        if name not in self.values:
+            self.values[name] = self.make(cluster)
+        return self.values[name]
+
+
+class Runtime:
+    """The clusters one process serves, and the runs it makes for them."""
+
+    def __init__(self, clusters: Mapping[str, Settings], adapters: Adapters) -> None:
+        """Args: `clusters` by name."""
+        self._clusters = dict(clusters)
+        self._adapters = adapters
+        self._stores: _Kept[KubeStore] = _Kept(adapters.store)
+        self._clouds: _Kept[CloudProvider] = _Kept(lambda c: adapters.cloud(c, self._stores.of(c)))
+        self._queue: Queue | None = None
+
+    @property
+    def clusters(self) -> tuple[str, ...]:
+        """The names of the clusters served, sorted."""
+        return tuple(sorted(self._clusters))
+
+    @property
+    def clock(self) -> Clock:
+        """The time of this composition."""
+        return self._adapters.clock
+
+    @property
+    def queue(self) -> Queue:
+        """The lanes, for what is handed on without a run."""
+        if self._queue is None:
+            self._queue = self._adapters.queue()
+        return self._queue
+
+    def log_error(self, error: Exception, **fields: str) -> None:
+        """One line for what went wrong: what, which object, what to do; with a stack trace if it is a bug."""
+        if isinstance(error, JourneymanError) and not isinstance(error, InvariantError):
+            level = "info" if isinstance(error, LeaseLostError) else "error"
+            self._adapters.log(level, error.message, **{**_text(error.context), **fields}, error=type(error).__name__)
+            return
+        trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+        self._adapters.log("error", str(error), error=type(error).__name__, stacktrace=trace, **fields)
+
+    def addressed(self, trigger: Trigger) -> tuple[Trigger, ...]:
+        """One trigger for each cluster that the trigger is about, by name.
+
+        Raises:
+            UnknownClusterError: It names a cluster that is not served here.
+        """
+        if trigger.cluster == EVERY_CLUSTER:
+            return tuple(replace(trigger, cluster=name) for name in self.clusters)
+        self._settings(trigger.cluster)
+        return (trigger,)
+
+    @contextmanager
+    def invocation(self, trigger: Trigger, context: Context) -> Iterator[Invocation]:
+        """One run of the trigger's step for its cluster; explanations are flushed when it ends, however it ends.
+
+        Args:
+            trigger: About one cluster (see `addressed`).
+            context: The platform's; its remaining time becomes the run's deadline.
+
+        Raises:
+            UnknownClusterError: The cluster is not served here.
+        """
+        settings = self._settings(trigger.cluster)
+        store = self._stores.of(settings)
+        telemetry = self._adapters.telemetry(
+            store,
+            {
+                "controller": trigger.step.value,
+                "reconcileID": context.aws_request_id,
+                "cluster": settings.cluster_name,
+                "correlation_id": trigger.id,
+            },
+        )
+        deadline = self.clock.now() + timedelta(milliseconds=context.get_remaining_time_in_millis())
+        try:
+            yield Invocation(
+                cluster=settings.cluster_name,
+                settings=settings,
+                store=store,
+                cloud=self._clouds.of(settings),
+                queue=self.queue,
+                lease=self._adapters.lease(settings, trigger.step, store, context.aws_request_id),
+                clock=self.clock,
+                telemetry=telemetry,
+                deadline=deadline,
+                request_id=context.aws_request_id,
+            )
+        finally:
+            telemetry.flush(until=deadline - FLUSH_MARGIN)
+
+    def _settings(self, cluster: str) -> Settings:
+        if cluster not in self._clusters:
+            raise UnknownClusterError(
+                f"cluster {cluster!r} is not registered here",
+                cluster=cluster,
+                registered=", ".join(self.clusters),
+                to_do="register it in JOURNEYMAN_CLUSTERS, or correct the sender",
+            )
+        return self._clusters[cluster]
+
+
+_installed: list[Runtime] = []
+
+
+@contextmanager
+def installed(runtime: Runtime) -> Iterator[Runtime]:
+    """Put `runtime` in the place of the process's own, for the handlers to find, and take it away at the end."""
+    _installed.append(runtime)
+    try:
+        yield runtime
+    finally:
+        _installed.remove(runtime)
+
+
+def current(make: Callable[[], Runtime]) -> Runtime:
+    """The process's runtime: the one installed last, or else made now and kept."""
+    if not _installed:
+        _installed.append(make())
+    return _installed[-1]
+
+
+def _text(context: Mapping[str, Any]) -> dict[str, str]:
+    return {f"{name}_" if name in {"level", "error"} else name: str(value) for name, value in context.items()}

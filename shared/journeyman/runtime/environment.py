@@ -1,0 +1,151 @@
+"""What the environment says, read once and checked: clusters, queues, settings.
+
+::
+
+    JOURNEYMAN_CLUSTERS            JSON list: [{"name": "dev", "region": "eu-west-1", "access": {"kind": "eks"}}]
+                                   access may also be {"kind": "kubeconfig", "path": "…", "context": "…"}; then endpoint,
+                                   certificateAuthority, kubernetesVersion and serviceCidr say what nodes join with
+    JOURNEYMAN_PROVISION_QUEUE_URL, …_TERMINATE_QUEUE_URL, …_CONSOLIDATE_QUEUE_URL, …_WAKE_QUEUE_URL
+    LOG_LEVEL, PREFERENCE_POLICY, MIN_VALUES_POLICY, FEATURE_GATES, BATCH_IDLE_DURATION, BATCH_MAX_DURATION,
+    VM_MEMORY_OVERHEAD_PERCENT, RESERVED_ENIS, ISOLATED_VPC      Karpenter's settings, with its names and defaults
+    SYSTEM_NAMESPACE               where the Leases live (kube-system)
+
+A mistake raises ConfigurationError naming the variable, at the first invocation rather than at import.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from enum import Enum
+from fractions import Fraction
+from typing import Annotated, Literal, TypeVar
+
+import msgspec
+
+from journeyman.core.api.duration import parse_duration
+from journeyman.core.plan import Step
+from journeyman.errors import ConfigurationError
+from journeyman.steps.invocation import FeatureGates, MinValuesPolicy, PreferencePolicy, Settings
+
+T = TypeVar("T")
+E = TypeVar("E", bound=Enum)
+Variables = Mapping[str, str]
+Name = Annotated[str, msgspec.Meta(min_length=1)]
+
+LANES = (Step.PROVISION, Step.TERMINATE, Step.CONSOLIDATE)
+
+
+class Access(msgspec.Struct, frozen=True, kw_only=True):
+    """How to reach a cluster's API server."""
+
+    kind: Literal["eks", "kubeconfig"] = "eks"
+    path: str = ""
+    context: str = ""
+
+
+class Cluster(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """One registered cluster."""
+
+    name: Name
+    region: Name
+    access: Access = Access()
+    # What EKS's DescribeCluster says otherwise: needed with a kubeconfig, for it does not say.
+    endpoint: str = ""
+    certificate_authority: str = ""  # base64 PEM
+    kubernetes_version: str = ""
+    service_cidr: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Environment:
+    """Everything a process is told from outside."""
+
+    clusters: Mapping[str, Cluster]
+    settings: Mapping[str, Settings]  # by cluster name
+    lanes: Mapping[Step, str]  # FIFO queue URLs
+    wake_url: str
+    system_namespace: str
+    log_level: str
+    commit: str
+    vm_memory_overhead_percent: Fraction
+    reserved_enis: int
+    isolated_vpc: bool
+
+
+def read_environment(variables: Variables) -> Environment:
+    """The environment, checked.
+
+    Raises:
+        ConfigurationError: A variable is missing or does not parse; it is named, with what it should look like.
+    """
+    clusters = _clusters(variables)
+    return Environment(
+        clusters=clusters,
+        settings={name: _settings(variables, name) for name in clusters},
+        lanes={step: _required(variables, f"JOURNEYMAN_{step.name}_QUEUE_URL") for step in LANES},
+        wake_url=_required(variables, "JOURNEYMAN_WAKE_QUEUE_URL"),
+        system_namespace=variables.get("SYSTEM_NAMESPACE", "kube-system"),
+        log_level=variables.get("LOG_LEVEL", "info"),
+        commit=variables.get("JOURNEYMAN_COMMIT", ""),
+        vm_memory_overhead_percent=_read(variables, "VM_MEMORY_OVERHEAD_PERCENT", "0.075", Fraction),
+        reserved_enis=_read(variables, "RESERVED_ENIS", "0", int),
+        isolated_vpc=_read(variables, "ISOLATED_VPC", "false", _boolean),
+    )
+
+
+def _clusters(variables: Variables) -> dict[str, Cluster]:
+    text = _required(variables, "JOURNEYMAN_CLUSTERS")
+    try:
+        clusters = msgspec.json.decode(text, type=tuple[Cluster, ...])
+    except msgspec.DecodeError as error:
+        raise _wrong("JOURNEYMAN_CLUSTERS", text, '[{"name": "dev", "region": "eu-west-1"}]', error) from error
+    return {cluster.name: cluster for cluster in clusters}
+
+
+def _settings(variables: Variables, name: str) -> Settings:
+    return Settings(
+        cluster_name=name,
+        batch_idle_duration=_read(variables, "BATCH_IDLE_DURATION", "1s", parse_duration),
+        batch_max_duration=_read(variables, "BATCH_MAX_DURATION", "10s", parse_duration),
+        preference_policy=_read(variables, "PREFERENCE_POLICY", "Respect", PreferencePolicy),
+        min_values_policy=_read(variables, "MIN_VALUES_POLICY", "Strict", MinValuesPolicy),
+        feature_gates=_read(variables, "FEATURE_GATES", "", _feature_gates),
+    )
+
+
+def _feature_gates(text: str) -> FeatureGates:
+    """`SpotToSpotConsolidation=true,NodeRepair=false`; unknown names are ignored, as Karpenter does."""
+    known = {field.name.replace("_", ""): field.name for field in fields(FeatureGates)}
+    pairs = (pair.partition("=") for pair in text.split(",") if pair.strip())
+    chosen = {name.strip().lower(): _boolean(value.strip()) for name, _, value in pairs}
+    return FeatureGates(**{known[name]: value for name, value in chosen.items() if name in known})
+
+
+def _boolean(text: str) -> bool:
+    if text.lower() not in {"true", "false"}:
+        raise ValueError(f"{text!r} is neither true nor false")
+    return text.lower() == "true"
+
+
+def _required(variables: Variables, name: str) -> str:
+    value = variables.get(name, "")
+    if not value:
+        raise ConfigurationError(
+            f"{name} is not set", variable=name, to_do="set it on the function; template.yaml does"
+        )
+    return value
+
+
+def _read(variables: Variables, name: str, default: str, parse: Callable[[str], T]) -> T:
+    text = variables.get(name) or default
+    try:
+        return parse(text)
+    except (ValueError, ConfigurationError) as error:
+        raise _wrong(name, text, default, error) from error
+
+
+def _wrong(name: str, value: str, example: str, error: Exception) -> ConfigurationError:
+    return ConfigurationError(
+        f"{name} does not parse: {error}", variable=name, value=value[:200], to_do=f"give it the form {example!r}"
+    )
