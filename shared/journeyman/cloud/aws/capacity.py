@@ -1,0 +1,227 @@
+"""How big a node is and what the system keeps of it, in exact integers.
+
+Restates: karpenter-provider-aws pkg/providers/instancetype/types.go (`computeCapacity`, `kubeReservedResources`,
+`evictionThreshold`).
+Differs: percentages are exact fractions, upstream's are floats; the two can differ by 1 MiB where a float rounds a
+whole number up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, Final
+
+from journeyman.cloud.aws.families import CUSTOM, DEFAULT_VOLUME_BYTES, GIB
+from journeyman.cloud.aws.instance_type_info import InstanceTypeInfo
+from journeyman.cloud.aws.network_limits import network_limits
+from journeyman.cloud.aws.settings import AwsSettings
+from journeyman.cloud.aws.view import NodeClassView
+from journeyman.core.api import quantity
+from journeyman.core.api.resources import CPU, EPHEMERAL_STORAGE, MEMORY, PODS, amount
+from journeyman.errors import InvalidQuantityError
+
+MIB: Final = 1 << 20
+GPU_VENDORS: Final = {"NVIDIA": "nvidia.com/gpu", "AMD": "amd.com/gpu", "Habana": "habana.ai/gaudi"}
+NEURON: Final = "aws.amazon.com/neuron"
+NEURON_CORE: Final = "aws.amazon.com/neuroncore"
+EFA: Final = "vpc.amazonaws.com/efa"
+POD_ENI: Final = "vpc.amazonaws.com/pod-eni"
+PRIVATE_IPV4: Final = "vpc.amazonaws.com/PrivateIPv4Address"
+
+_GRAVITON_RESERVED_MIB: Final = 64  # types.go `memory`: contiguous memory that Gravitons keep
+_EVICTION_MEMORY: Final = 100 * MIB
+_PODS_WITHOUT_ENI_LIMIT: Final = 110
+# types.go `kubeReservedResources`: (from, to, parts per 10,000) in millicores
+_CPU_RESERVED: Final = ((0, 1000, 600), (1000, 2000, 100), (2000, 4000, 50), (4000, 1 << 31, 25))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kubelet:
+    """The kubelet settings that change a node's size. Amounts are exact; what a user got wrong counts as not set."""
+
+    max_pods: int | None
+    pods_per_core: int
+    kube_reserved: Mapping[str, int]
+    system_reserved: Mapping[str, int]
+    eviction_hard: Mapping[str, str]
+
+
+def kubelet_of(node_class: NodeClassView) -> Kubelet:
+    """`spec.kubelet`, read."""
+    raw = node_class.kubelet
+    max_pods = raw.get("maxPods")
+    pods_per_core = raw.get("podsPerCore")
+    return Kubelet(
+        max_pods=max_pods if isinstance(max_pods, int) else None,
+        pods_per_core=pods_per_core if isinstance(pods_per_core, int) else 0,
+        kube_reserved=_amounts(raw.get("kubeReserved")),
+        system_reserved=_amounts(raw.get("systemReserved")),
+        eviction_hard={key: str(value) for key, value in _mapping(raw.get("evictionHard")).items()},
+    )
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _amounts(value: Any) -> dict[str, int]:
+    """Valid quantities only: a NodeClass with another is not Ready, and nothing is launched from it."""
+    read = {name: _amount_or_none(name, text) for name, text in _mapping(value).items()}
+    return {name: found for name, found in read.items() if found is not None}
+
+
+def _amount_or_none(name: str, text: Any) -> int | None:
+    try:
+        return amount(name, text, round_up=True)
+    except InvalidQuantityError:
+        return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Size:
+    """Capacity, and what of it is not for pods."""
+
+    capacity: dict[str, int]
+    overhead: dict[str, int]
+
+
+class Sizing:
+    """Sizes instance types for one NodeClass."""
+
+    def __init__(self, node_class: NodeClassView, settings: AwsSettings) -> None:
+        self._node_class = node_class
+        self._family = node_class.family
+        self._settings = settings
+        self._kubelet = kubelet_of(node_class)
+        self._ebs_bytes = ebs_ephemeral_bytes(node_class)
+        self._efa_only = sum(1 for nic in node_class.network_interfaces if nic.get("interfaceType") == "efa-only")
+        self._efa_only_on_card_0 = sum(
+            1
+            for nic in node_class.network_interfaces
+            if nic.get("interfaceType") == "efa-only" and not nic.get("networkCardIndex")
+        )
+
+    def size(self, info: InstanceTypeInfo) -> Size:
+        """What a node of this type has, resources it lacks left out."""
+        capacity = {
+            CPU: info.vcpus * 1000,
+            MEMORY: memory_bytes(info, self._settings.vm_memory_overhead_percent),
+            EPHEMERAL_STORAGE: self._ephemeral_bytes(info),
+            PODS: self._pods(info),
+        }
+        capacity.update((name, count) for name, count in self._extended(info).items() if count > 0)
+        return Size(capacity=capacity, overhead=self._overhead(info, capacity))
+
+    def _ephemeral_bytes(self, info: InstanceTypeInfo) -> int:
+        if self._node_class.raid0 and info.local_storage_gb:
+            return info.local_storage_gb * 10**9
+        return self._ebs_bytes
+
+    def _pods(self, info: InstanceTypeInfo) -> int:
+        if self._kubelet.max_pods is not None:
+            count = self._kubelet.max_pods
+        elif self._family.eni_limited_pods:
+            count = self._eni_limited_pods(info, self._settings.reserved_enis)
+        else:
+            count = _PODS_WITHOUT_ENI_LIMIT
+        if self._kubelet.pods_per_core and self._family.pods_per_core:
+            count = min(count, self._kubelet.pods_per_core * info.vcpus)
+        return count
+
+    def _eni_limited_pods(self, info: InstanceTypeInfo, reserved_enis: int) -> int:
+        """One address of every interface is the node's own; two pods (kube-proxy, CNI) use the host network."""
+        usable = max(info.default_card_interfaces - reserved_enis - self._efa_only_on_card_0, 0)
+        return usable * (info.ipv4_per_interface - 1) + 2 if usable else 0
+
+    def _extended(self, info: InstanceTypeInfo) -> dict[str, int]:
+        counts = dict.fromkeys(GPU_VENDORS.values(), 0)
+        for gpu in info.gpus:
+            if gpu.manufacturer in GPU_VENDORS:
+                counts[GPU_VENDORS[gpu.manufacturer]] += gpu.count
+        counts[NEURON] = sum(device.count for device in info.neuron)
+        counts[NEURON_CORE] = info.neuron[0].count * info.neuron[0].cores if info.neuron else 0
+        counts[EFA] = self._efa_only if self._node_class.network_interfaces else info.efa_interfaces
+        counts[POD_ENI] = network_limits().branch_interfaces.get(info.name, 0)
+        if self._family.is_windows:
+            counts[PRIVATE_IPV4] = network_limits().ipv4_per_interface.get(info.name, 1) - 1
+        return counts
+
+    def _overhead(self, info: InstanceTypeInfo, capacity: Mapping[str, int]) -> dict[str, int]:
+        pods = self._eni_limited_pods(info, 0) if self._family.eni_limited_overhead else capacity[PODS]
+        kube_reserved = {
+            CPU: reserved_millicores(capacity[CPU]),
+            MEMORY: (11 * pods + 255) * MIB,
+            EPHEMERAL_STORAGE: GIB,
+            **self._kubelet.kube_reserved,
+        }
+        eviction = eviction_threshold(capacity, self._kubelet.eviction_hard)
+        names = {*kube_reserved, *self._kubelet.system_reserved, *eviction}
+        parts = (kube_reserved, self._kubelet.system_reserved, eviction)
+        return {name: sum(part.get(name, 0) for part in parts) for name in sorted(names)}
+
+
+def memory_bytes(info: InstanceTypeInfo, overhead: Fraction) -> int:
+    """Memory that the operating system sees, as far as known before a node of the type has run."""
+    mib = info.memory_mib - (_GRAVITON_RESERVED_MIB if info.arch == "arm64" else 0)
+    hidden_mib = -(-mib * overhead.numerator // overhead.denominator)  # rounded up
+    return (mib - hidden_mib) * MIB
+
+
+def reserved_millicores(millicores: int) -> int:
+    """kube-reserved CPU: 6 % of the first core, 1 % of the second, 0.5 % of the next two, 0.25 % of the rest."""
+    return sum(
+        (min(millicores, end) - start) * share // 10_000 for start, end, share in _CPU_RESERVED if millicores >= start
+    )
+
+
+def eviction_threshold(capacity: Mapping[str, int], eviction_hard: Mapping[str, str]) -> dict[str, int]:
+    """What must stay free before the kubelet evicts: 100 MiB of memory and a tenth of the disk, unless set."""
+    threshold = {MEMORY: _EVICTION_MEMORY, EPHEMERAL_STORAGE: -(-capacity[EPHEMERAL_STORAGE] // 10)}
+    for signal, resource in (("memory.available", MEMORY), ("nodefs.available", EPHEMERAL_STORAGE)):
+        if signal in eviction_hard:
+            threshold[resource] = _signal_amount(eviction_hard[signal], capacity[resource], threshold[resource])
+    return threshold
+
+
+def _signal_amount(text: str, capacity: int, default: int) -> int:
+    """A percentage of capacity or a quantity; 100 % switches the signal off; what does not parse leaves the default."""
+    try:
+        if not text.endswith("%"):
+            return quantity.parse(text).units(round_up=True)
+        percent = Fraction(text[:-1])
+    except (InvalidQuantityError, ValueError):
+        return default
+    return 0 if percent == 100 else -(-capacity * percent.numerator // (100 * percent.denominator))
+
+
+def ebs_ephemeral_bytes(node_class: NodeClassView) -> int:
+    """Size of the EBS volume that ephemeral storage is on.
+
+    Restates: types.go `ephemeralStorage`: the root volume; for Custom the last mapping; else the mapping of the
+    family's device; else that device's default; else 20 GiB.
+    """
+    mappings = node_class.block_device_mappings
+    family = node_class.family
+    root = next((m for m in mappings if m.get("rootVolume")), None)
+    if root is not None and (size := _volume_bytes(root)):
+        return size
+    if mappings and family is CUSTOM:
+        return _volume_bytes(mappings[-1]) or DEFAULT_VOLUME_BYTES
+    own = next((m for m in mappings if m.get("deviceName") == family.ephemeral_device), None)
+    if own is not None and (size := _volume_bytes(own)):
+        return size
+    defaults = {device.name: device.size_bytes for device in family.block_devices}
+    return defaults.get(family.ephemeral_device, DEFAULT_VOLUME_BYTES)
+
+
+def _volume_bytes(mapping: Mapping[str, Any]) -> int:
+    """0 if the mapping does not say."""
+    size = _mapping(mapping.get("ebs")).get("volumeSize")
+    if size is None:
+        return 0
+    try:
+        return quantity.parse(size).units(round_up=True)
+    except InvalidQuantityError:
+        return 0

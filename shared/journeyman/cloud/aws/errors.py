@@ -1,0 +1,178 @@
+"""What AWS's errors mean to us: the one table through which every SDK error leaves this package.
+
+Restates: karpenter-provider-aws pkg/errors/errors.go (error code sets, `ToReasonMessage`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
+from botocore.exceptions import ConnectionError as NoConnectionError
+from botocore.parsers import ResponseParserError
+
+from journeyman.errors import (
+    CloudProviderError,
+    CloudUnavailableError,
+    CreateError,
+    NodeClaimNotFoundError,
+    RateLimitedError,
+)
+
+# errors.go `unfulfillableCapacityErrorCodes`: this offering cannot be had now, another may
+UNFULFILLABLE: Final = frozenset(
+    {
+        "InsufficientInstanceCapacity",
+        "MaxSpotInstanceCountExceeded",
+        "VcpuLimitExceeded",
+        "UnfulfillableCapacity",
+        "Unsupported",
+        "InsufficientFreeAddressesInSubnet",
+        "MaxFleetCountExceeded",
+        "ReservationCapacityExceeded",
+    }
+)
+NO_ADDRESSES: Final = "InsufficientFreeAddressesInSubnet"
+NO_SPOT_ROLE: Final = "AuthFailure.ServiceLinkedRoleCreationNotPermitted"
+TOKEN_REUSED: Final = "IdempotentParameterMismatch"  # noqa: S105 - an error code
+NO_SUCH_TEMPLATE: Final = frozenset(
+    {
+        "InvalidLaunchTemplateName.NotFoundException",
+        "InvalidLaunchTemplateId.NotFound",
+        "InvalidLaunchTemplateId.NotFoundException",
+    }
+)
+
+_INSTANCE_GONE: Final = frozenset({"InvalidInstanceID.NotFound", "InvalidInstanceID.Malformed"})
+_THROTTLED: Final = frozenset(
+    {
+        "BandwidthLimitExceeded",
+        "EC2ThrottledException",
+        "PriorRequestNotComplete",
+        "RequestLimitExceeded",
+        "RequestThrottled",
+        "RequestThrottledException",
+        "SlowDown",
+        "Throttling",
+        "ThrottlingException",
+        "TooManyRequestsException",
+    }
+)
+_AWS_AT_FAULT: Final = frozenset(
+    {"InternalError", "InternalFailure", "InternalServerError", "ServiceUnavailable", "Unavailable"}
+)
+_UNAUTHORIZED: Final = frozenset(
+    {
+        "AccessDenied",
+        "AccessDeniedException",
+        "AuthFailure",
+        "ExpiredToken",
+        "ExpiredTokenException",
+        "InvalidClientTokenId",
+        "UnauthorizedOperation",
+        "UnrecognizedClientException",
+    }
+)
+
+# errors.go `ToReasonMessage`, in its order: all texts must occur -> (reason, what to tell)
+_LAUNCH_REASONS: Final[tuple[tuple[tuple[str, ...], str, str], ...]] = (
+    ((NO_SPOT_ROLE,), "SpotSLRCreationFailed", "the Spot service-linked role is missing and may not be created"),
+    (("permissions boundary", "explicit deny"), "Unauthorized", "a permissions boundary denies this operation"),
+    (("service control policy", "explicit deny"), "Unauthorized", "a service control policy denies this operation"),
+    (("Not authorized for images",), "AMIAuthorizationFailure", "the AMI may not be used by this account"),
+    (("UnauthorizedOperation",), "Unauthorized", "no identity-based policy allows this operation"),
+    (("AccessDenied",), "Unauthorized", "no identity-based policy allows this operation"),
+    (("AuthFailure",), "Unauthorized", "no identity-based policy allows this operation"),
+    (
+        ("InvalidParameter", "belong to different networks"),
+        "SecurityGroupSubnetVPCMismatch",
+        "security groups and subnets must be in the same VPC",
+    ),
+    (("iamInstanceProfile.name is invalid",), "InstanceProfileNameInvalid", "the instance profile does not exist"),
+    (("InvalidLaunchTemplate", "NotFound"), "LaunchTemplateNotFound", "the launch template was not found"),
+    (("User data is limited to",), "UserDataSizeLimitExceeded", "the user data is larger than EC2 accepts"),
+    (("InvalidAMIID.Malformed",), "InvalidAMIID", "the AMI id is malformed"),
+    (("InvalidAMIID.NotFound",), "AMINotFound", "the AMI does not exist or may not be used"),
+    (("RequestLimitExceeded",), "RequestLimitExceeded", "AWS throttles our requests"),
+    (("InternalError",), "InternalError", "AWS had an internal error"),
+    (("not eligible for Free Tier",), "FreeTierIneligible", "the instance type is not eligible for the free tier"),
+    (("MaxFleetCountExceeded",), "FleetQuotaExceeded", "the fleet request quota is used up"),
+    (("PendingVerification",), "AccountPendingVerification", "the account is still being verified in this region"),
+    (("MaxSpotInstanceCountExceeded",), "SpotQuotaExceeded", "the Spot instance quota is used up"),
+    (("VcpuLimitExceeded",), "VCPULimitExceeded", "the vCPU quota is used up"),
+    ((NO_ADDRESSES,), NO_ADDRESSES, "the subnet has no free IP address left"),
+)
+
+
+@contextmanager
+def translated(operation: str, **context: Any) -> Iterator[None]:
+    """Run one AWS call; whatever the SDK raises leaves as one of ours, the original as its cause.
+
+    Args:
+        operation: `service:Operation`, as IAM writes it, so that a refusal names the permission to grant.
+        context: Facts for the log. `code` (AWS's error code) and `operation` are added.
+
+    Raises:
+        NodeClaimNotFoundError: The instance does not exist.
+        RateLimitedError: Throttled; the next run tries again.
+        CloudUnavailableError: AWS failed inside or cannot be reached; the next run tries again.
+        CloudProviderError: AWS refuses; trying again will not help.
+    """
+    facts = {"operation": operation, **context}
+    try:
+        yield
+    except ClientError as error:
+        raise _refusal(error, operation, facts) from error
+    except (NoConnectionError, HTTPClientError, ResponseParserError) as error:
+        raise CloudUnavailableError(f"{operation} got no usable answer: {error}", **facts) from error
+    except BotoCoreError as error:
+        raise CloudProviderError(f"{operation} could not be called: {error}", **facts) from error
+
+
+def _refusal(error: ClientError, operation: str, facts: dict[str, Any]) -> CloudProviderError:
+    """The meaning of an answer that is an error."""
+    code = str(error.response.get("Error", {}).get("Code", ""))
+    text = str(error.response.get("Error", {}).get("Message", ""))
+    status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0) or 0)
+    facts = {**facts, "code": code}
+    if code in _INSTANCE_GONE:
+        return NodeClaimNotFoundError(f"the instance does not exist: {text}", **facts)
+    if code in _THROTTLED or status == 429:
+        return RateLimitedError(f"AWS throttles {operation}: {text}", **facts)
+    if code in _AWS_AT_FAULT or status >= 500:
+        return CloudUnavailableError(f"{operation} failed inside AWS: {text}", **facts)
+    if code in _UNAUTHORIZED:
+        return CloudProviderError(f"not allowed: grant {operation} to the function's role ({text})", **facts)
+    return CloudProviderError(f"{operation} was refused: {code}: {text}", **facts)
+
+
+def code_of(error: CloudProviderError) -> str:
+    """AWS's error code behind a translated error; empty if there was no answer."""
+    return str(error.context.get("code", ""))
+
+
+def launch_reason(text: str) -> tuple[str, str]:
+    """The Launched condition's reason for a failed launch, and what to tell a person.
+
+    Args:
+        text: Error codes and messages as AWS gave them.
+
+    Restates: errors.go `ToReasonMessage`.
+    """
+    for parts, reason, message in _LAUNCH_REASONS:
+        if all(part in text for part in parts):
+            return reason, message
+    return "LaunchFailed", "the instance could not be launched"
+
+
+def as_create_error(error: CloudProviderError, doing: str) -> CloudProviderError:
+    """What a launch reports for an error on its way: throttling as it is, everything else with a condition reason."""
+    if isinstance(error, (RateLimitedError, CreateError)):
+        return error
+    reason, message = launch_reason(f"{code_of(error)}: {error.message}")
+    facts = {key: value for key, value in error.context.items() if key != "condition_reason"}
+    failed = CreateError(f"{doing}: {message}: {error.message}", condition_reason=reason, **facts)
+    failed.__cause__ = error
+    return failed

@@ -1,0 +1,83 @@
+"""AMI families: what each means for storage, pod density and reservations.
+
+Restates: karpenter-provider-aws pkg/providers/amifamily (`FeatureFlags`, `DefaultBlockDeviceMappings`,
+`EphemeralBlockDevice`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+GIB: Final = 1 << 30
+DEFAULT_VOLUME_BYTES: Final = 20 * GIB  # resolver.go `DefaultEBS`
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockDevice:
+    """A default EBS volume (gp3, encrypted)."""
+
+    name: str
+    size_bytes: int = DEFAULT_VOLUME_BYTES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """One AMI family. `ephemeral_device` is the volume that pods' ephemeral storage is on, empty if unknowable."""
+
+    name: str
+    block_devices: tuple[BlockDevice, ...] = ()
+    ephemeral_device: str = ""
+    eni_limited_pods: bool = True  # else 110 pods
+    eni_limited_overhead: bool = True  # kube-reserved memory follows the ENI limit, whatever maxPods says
+    pods_per_core: bool = True
+    windows_year: str = ""
+    windows_build: str = ""
+
+    @property
+    def is_windows(self) -> bool:
+        """Whether nodes run Windows."""
+        return bool(self.windows_year)
+
+    @property
+    def os(self) -> str:
+        """Value of `kubernetes.io/os`."""
+        return "windows" if self.is_windows else "linux"
+
+
+def _windows(year: str, build: str) -> Family:
+    return Family(
+        name=f"Windows{year}",
+        block_devices=(BlockDevice(name="/dev/sda1", size_bytes=50 * GIB),),
+        ephemeral_device="/dev/sda1",
+        eni_limited_pods=False,
+        eni_limited_overhead=False,
+        windows_year=year,
+        windows_build=build,
+    )
+
+
+AL2: Final = Family(name="AL2", block_devices=(BlockDevice(name="/dev/xvda"),), ephemeral_device="/dev/xvda")
+AL2023: Final = Family(name="AL2023", block_devices=(BlockDevice(name="/dev/xvda"),), ephemeral_device="/dev/xvda")
+BOTTLEROCKET: Final = Family(
+    name="Bottlerocket",
+    block_devices=(BlockDevice(name="/dev/xvda", size_bytes=4 * GIB), BlockDevice(name="/dev/xvdb")),
+    ephemeral_device="/dev/xvdb",
+    eni_limited_overhead=False,
+    pods_per_core=False,
+)
+CUSTOM: Final = Family(name="Custom")
+
+FAMILIES: Final = {
+    family.name: family
+    for family in (
+        AL2,
+        AL2023,
+        BOTTLEROCKET,
+        CUSTOM,
+        _windows("2019", "10.0.17763"),
+        _windows("2022", "10.0.20348"),
+        _windows("2025", "10.0.26100"),
+    )
+}
+BY_ALIAS: Final = {family.name.lower(): family for family in FAMILIES.values() if family is not CUSTOM}

@@ -1,0 +1,171 @@
+"""One CreateFleet call, asked and read.
+
+Restates: karpenter-provider-aws pkg/providers/instance/types.go `CreateFleetInputBuilder`, instance.go `getOverrides`,
+`updateUnavailableOfferingsCache`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from journeyman.cloud.aws import tags
+from journeyman.cloud.aws.errors import NO_ADDRESSES, NO_SPOT_ROLE, UNFULFILLABLE
+from journeyman.cloud.aws.launch_templates import LaunchTemplate
+from journeyman.cloud.aws.subnets import ChosenSubnet
+from journeyman.core.api import labels
+
+OfferingKey = tuple[str, str, str]
+"""Instance type, zone, capacity type."""
+
+_TAGGED: Final = ("fleet", "instance", "volume")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetError:
+    """Why one offering was not taken."""
+
+    code: str
+    message: str
+    instance_type: str
+    zone: str
+    subnet: str
+
+    @property
+    def is_capacity(self) -> bool:
+        """Whether another offering, or another time, may do."""
+        return self.code in UNFULFILLABLE
+
+    def __str__(self) -> str:
+        return f"{self.code}: {self.message} ({self.instance_type} in {self.zone})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetAnswer:
+    """What an instant fleet gave: at most one instance, and the offerings refused on the way."""
+
+    instance_id: str
+    instance_type: str
+    zone: str
+    subnet: str
+    image_id: str
+    errors: tuple[FleetError, ...]
+
+
+def fleet_request(
+    templates: Iterable[LaunchTemplate],
+    subnets: Mapping[str, ChosenSubnet],
+    *,
+    capacity_type: str,
+    token: str,
+    instance_tags: Mapping[str, str],
+    context: str = "",
+) -> dict[str, Any]:
+    """The call's parameters for one instance. Equal input gives equal parameters, which the token demands.
+
+    Args:
+        templates: With the types that may launch from each, their offerings all of this capacity type.
+        subnets: The subnet to use in each zone; zones missing here are not used.
+        capacity_type: spot or on-demand.
+        token: At most one fleet is ever made for it.
+        instance_tags: For fleet, instance and volumes.
+        context: The NodeClass's `spec.context`, if any.
+    """
+    spot = capacity_type == labels.SPOT
+    strategy = (
+        {"SpotOptions": {"AllocationStrategy": "price-capacity-optimized"}}
+        if spot
+        else {"OnDemandOptions": {"AllocationStrategy": "lowest-price"}}
+    )
+    configs = [(template, _overrides(template, subnets)) for template in templates]
+    return {
+        "Type": "instant",
+        "ClientToken": token,
+        "LaunchTemplateConfigs": [_config(template, overrides) for template, overrides in configs if overrides],
+        "TargetCapacitySpecification": {
+            "DefaultTargetCapacityType": "spot" if spot else "on-demand",
+            "TotalTargetCapacity": 1,
+        },
+        "TagSpecifications": [{"ResourceType": kind, "Tags": tags.to_aws(instance_tags)} for kind in _TAGGED],
+        **strategy,
+        **({"Context": context} if context else {}),
+    }
+
+
+def _config(template: LaunchTemplate, overrides: list[dict[str, Any]]) -> dict[str, Any]:
+    specification = {"LaunchTemplateName": template.name, "Version": "$Latest"}
+    return {"LaunchTemplateSpecification": specification, "Overrides": overrides}
+
+
+def _overrides(template: LaunchTemplate, subnets: Mapping[str, ChosenSubnet]) -> list[dict[str, Any]]:
+    """Every type in every zone, cheapest first. The zone is redundant but lets an error be read without a lookup."""
+    pools = [
+        (offering.price, candidate.name, offering.zone)
+        for candidate in template.instance_types
+        for offering in candidate.offerings
+        if offering.zone in subnets
+    ]
+    return [
+        {
+            "InstanceType": name,
+            "SubnetId": subnets[zone].id,
+            "AvailabilityZone": zone,
+            "ImageId": template.image_id,
+            "Priority": price,
+        }
+        for price, name, zone in sorted(pools)
+    ]
+
+
+def read_answer(reply: Mapping[str, Any]) -> FleetAnswer | tuple[FleetError, ...]:
+    """The instance, or the errors alone if there is none."""
+    errors = tuple(_error(entry) for entry in reply.get("Errors") or ())
+    started = next((entry for entry in reply.get("Instances") or () if entry.get("InstanceIds")), None)
+    if started is None:
+        return errors
+    chosen = started.get("LaunchTemplateAndOverrides", {}).get("Overrides", {})
+    return FleetAnswer(
+        instance_id=started["InstanceIds"][0],
+        instance_type=started.get("InstanceType") or chosen.get("InstanceType", ""),
+        zone=chosen.get("AvailabilityZone", ""),
+        subnet=chosen.get("SubnetId", ""),
+        image_id=chosen.get("ImageId", ""),
+        errors=errors,
+    )
+
+
+def _error(entry: Mapping[str, Any]) -> FleetError:
+    chosen = entry.get("LaunchTemplateAndOverrides", {}).get("Overrides", {})
+    return FleetError(
+        code=entry.get("ErrorCode", ""),
+        message=entry.get("ErrorMessage", ""),
+        instance_type=chosen.get("InstanceType", ""),
+        zone=chosen.get("AvailabilityZone", ""),
+        subnet=chosen.get("SubnetId", ""),
+    )
+
+
+def refused_offerings(
+    errors: Iterable[FleetError], capacity_type: str, zones: Iterable[str], exhausted_zones: Iterable[str]
+) -> tuple[OfferingKey, ...]:
+    """The offerings to avoid for a while, sorted.
+
+    A missing Spot service-linked role rules out all spot; a zone without a free address rules out the zone. "*" stands
+    for every instance type.
+    """
+    refused: set[OfferingKey] = set()
+    out = set(exhausted_zones)
+    for error in errors:
+        if error.code == NO_SPOT_ROLE:
+            refused |= {("*", zone, labels.SPOT) for zone in zones}
+        elif error.code == NO_ADDRESSES and error.zone in out:
+            refused |= {("*", error.zone, kind) for kind in (labels.ON_DEMAND, labels.SPOT)}
+        elif error.is_capacity and error.instance_type:
+            refused.add((error.instance_type, error.zone, capacity_type))
+    return tuple(sorted(refused))
+
+
+def exhausted_subnets(errors: Iterable[FleetError]) -> tuple[str, ...]:
+    """Subnets that EC2 says have no free address, sorted."""
+    return tuple(sorted({error.subnet for error in errors if error.code == NO_ADDRESSES and error.subnet}))

@@ -1,0 +1,254 @@
+"""Machine images of an EC2NodeClass: found by id, name, tags, SSM parameter or alias, with what types they suit.
+
+Restates: karpenter-provider-aws pkg/providers/amifamily (ami.go, types.go, al2.go, al2023.go, bottlerocket.go, windows.go).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
+from typing import Any, Final
+
+from journeyman.cloud.aws.errors import translated
+from journeyman.cloud.aws.families import AL2, AL2023, BOTTLEROCKET, Family
+from journeyman.cloud.aws.lowering import ACCELERATOR_COUNT, GPU_COUNT
+from journeyman.cloud.aws.selectors import tag_filters
+from journeyman.cloud.aws.settings import AwsSettings, Clients
+from journeyman.cloud.aws.ttl_cache import TtlCache
+from journeyman.cloud.aws.view import JSON, Alias, NodeClassView
+from journeyman.core.api import labels
+from journeyman.ports import Clock
+
+Requirement = tuple[str, str, tuple[str, ...]]
+"""Label, operator, values."""
+
+_ALIAS_TTL: Final = timedelta(hours=24)
+_CUSTOM_TTL: Final = timedelta(minutes=5)
+_IMAGES_TTL: Final = timedelta(minutes=1)
+_NAMES_PER_CALL: Final = 10  # ssm:GetParameters
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_ARCHITECTURES: Final = {"x86_64": "amd64", "arm64": "arm64"}
+
+# types.go `Variant.Requirements`
+_STANDARD: Final = ((ACCELERATOR_COUNT, "DoesNotExist", ()), (GPU_COUNT, "DoesNotExist", ()))
+_NVIDIA: Final = ((GPU_COUNT, "Exists", ()),)
+_NEURON: Final = ((ACCELERATOR_COUNT, "Exists", ()),)
+_Variant = tuple[Requirement, ...]
+
+
+class UnsupportedAliasError(Exception):
+    """An alias that this Kubernetes version has no images for. Becomes a condition; never leaves this package."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Image:
+    """An image and the types it suits. One image can be several of these."""
+
+    id: str
+    name: str
+    created: datetime
+    deprecated: bool
+    requirements: tuple[Requirement, ...]
+
+    def to_status(self) -> dict[str, Any]:
+        """An entry of `status.amis`."""
+        entries = [
+            {"key": key, "operator": operator, **({"values": list(values)} if values else {})}
+            for key, operator, values in sorted(self.requirements, key=lambda r: (len(r[0]), r))
+        ]
+        return {
+            "id": self.id,
+            "name": self.name,
+            **({"deprecated": True} if self.deprecated else {}),
+            "requirements": entries,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Query:
+    """One DescribeImages call; `known` are requirements that only the way to an image's id tells."""
+
+    filters: tuple[tuple[str, tuple[str, ...]], ...]
+    owners: tuple[str, ...] = ()
+    known: Mapping[str, tuple[_Variant, ...]] = field(default_factory=dict)
+
+
+class Images:
+    """Finds images. Answers are remembered: parameters for a day, descriptions for a minute."""
+
+    def __init__(self, clients: Clients, settings: AwsSettings, clock: Clock) -> None:
+        self._clients = clients
+        self._settings = settings
+        self._aliases: TtlCache[Mapping[str, str]] = TtlCache(clock, _ALIAS_TTL)
+        self._parameters: TtlCache[Mapping[str, str]] = TtlCache(clock, _CUSTOM_TTL)
+        self._descriptions: TtlCache[tuple[JSON, ...]] = TtlCache(clock, _IMAGES_TTL)
+
+    def find(self, node_class: NodeClassView, now: datetime) -> tuple[Image, ...]:
+        """The best image for each set of requirements, newest first; empty if the terms match none.
+
+        The best is one that is not deprecated, then the newest, then the one that comes last by name.
+
+        Raises:
+            UnsupportedAliasError: The alias has no images for this Kubernetes version, or is not one.
+            CloudProviderError: AWS could not be asked.
+        """
+        best: dict[tuple[Requirement, ...], Image] = {}
+        for query in self._queries(node_class):
+            for description in self._describe(query):
+                for image in _images(description, query.known, now):
+                    rival = best.get(image.requirements)
+                    if rival is None or _rank(image) > _rank(rival):
+                        best[image.requirements] = image
+        found = sorted(best.values(), key=lambda i: (i.id, i.requirements))
+        if node_class.alias and any(image.deprecated for image in found):
+            self._forget_alias(node_class.alias)
+        return tuple(sorted(found, key=lambda image: image.created, reverse=True))
+
+    def _queries(self, node_class: NodeClassView) -> list[_Query]:
+        if node_class.alias is not None:
+            return self._alias_queries(node_class.alias)
+        queries: list[_Query] = []
+        ids: list[str] = []
+        for term in node_class.terms("amiSelectorTerms"):
+            if term.get("id"):
+                ids.append(str(term["id"]))
+            elif term.get("ssmParameter"):
+                ids += self._custom_parameter(str(term["ssmParameter"]))
+            else:
+                queries.append(_term_query(term))
+        return [*queries, *([_Query(filters=(("image-id", tuple(sorted(set(ids)))),))] if ids else [])]
+
+    def _alias_queries(self, alias: Alias) -> list[_Query]:
+        family = alias.family
+        if family is None or not alias.version:
+            raise UnsupportedAliasError(f"{alias.text} is not an alias, write family@version such as al2023@latest")
+        check_supported(family, self._settings.kubernetes_version)
+        paths = alias_parameters(family, self._settings.kubernetes_version, alias.version)
+        values = self._aliases.get(tuple(paths), lambda: self._get_parameters(tuple(paths)))
+        known: dict[str, tuple[_Variant, ...]] = {}
+        for path, variants in paths.items():
+            if path in values:
+                known[values[path]] = (*known.get(values[path], ()), *variants)
+        return [_Query(filters=(("image-id", tuple(sorted(known))),), known=known)] if known else []
+
+    def _forget_alias(self, alias: Alias) -> None:
+        """A newer image than the deprecated one may be out: ask again next time."""
+        if alias.family is not None:
+            self._aliases.forget(
+                tuple(alias_parameters(alias.family, self._settings.kubernetes_version, alias.version))
+            )
+
+    def _custom_parameter(self, name: str) -> list[str]:
+        """The image id that a user's parameter holds; none if it is missing or holds something else."""
+        values = self._parameters.get(name, lambda: self._get_parameters((name,)))
+        return [value for value in values.values() if value.startswith("ami-")]
+
+    def _get_parameters(self, names: tuple[str, ...]) -> dict[str, str]:
+        """Values by name; a missing parameter is left out."""
+        values: dict[str, str] = {}
+        for start in range(0, len(names), _NAMES_PER_CALL):
+            with translated("ssm:GetParameters"):
+                reply = self._clients.ssm.get_parameters(Names=list(names[start : start + _NAMES_PER_CALL]))
+            values.update((parameter["Name"], parameter["Value"]) for parameter in reply["Parameters"])
+        return values
+
+    def _describe(self, query: _Query) -> tuple[JSON, ...]:
+        return self._descriptions.get((query.filters, query.owners), lambda: self._read_images(query))
+
+    def _read_images(self, query: _Query) -> tuple[JSON, ...]:
+        filters: list[dict[str, Any]] = [{"Name": name, "Values": list(values)} for name, values in query.filters]
+        filters.append({"Name": "state", "Values": ["available"]})
+        owners = {"Owners": list(query.owners)} if query.owners else {}
+        pages = self._clients.ec2.get_paginator("describe_images")
+        with translated("ec2:DescribeImages"):
+            return tuple(
+                image
+                for page in pages.paginate(Filters=filters, IncludeDeprecated=True, **owners)
+                for image in page["Images"]
+            )
+
+
+def _term_query(term: JSON) -> _Query:
+    """By name and tags. Names look among our own and Amazon's images only, unless an owner is given."""
+    filters = tag_filters(term.get("tags") or {})
+    owners: tuple[str, ...] = (str(term["owner"]),) if term.get("owner") else ()
+    if term.get("name"):
+        filters = (("name", (str(term["name"]),)), *filters)
+        owners = owners or ("self", "amazon")
+    return _Query(filters=filters, owners=owners)
+
+
+def _images(description: JSON, known: Mapping[str, tuple[_Variant, ...]], now: datetime) -> Iterable[Image]:
+    arch = _ARCHITECTURES.get(description.get("Architecture", ""))
+    if arch is None:
+        return
+    for variant in known.get(description["ImageId"], ((),)):
+        yield Image(
+            id=description["ImageId"],
+            name=description.get("Name", ""),
+            created=_time(description.get("CreationDate")) or _EPOCH,
+            deprecated=(_time(description.get("DeprecationTime")) or now + timedelta(days=1)) <= now,
+            requirements=tuple(sorted((*variant, (labels.ARCH, "In", (arch,))))),
+        )
+
+
+def _rank(image: Image) -> tuple[bool, datetime, str]:
+    return (not image.deprecated, image.created, image.name)
+
+
+def _time(text: str | None) -> datetime | None:
+    return datetime.fromisoformat(text.replace("Z", "+00:00")) if text else None
+
+
+def check_supported(family: Family, kubernetes_version: str) -> None:
+    """Raise UnsupportedAliasError if EKS builds no images of that family for that version."""
+    minor = int(kubernetes_version.split(".")[1])
+    if family is AL2 and minor >= 33:
+        raise UnsupportedAliasError("AL2 aliases are no longer supported on EKS 1.33+")
+    if family.windows_year == "2025" and minor < 35:
+        raise UnsupportedAliasError(f"Windows Server 2025 requires EKS 1.35 or higher, not {kubernetes_version}")
+
+
+def alias_parameters(family: Family, kubernetes_version: str, version: str) -> dict[str, tuple[_Variant, ...]]:
+    """SSM parameters of an alias, and what the image behind each is for."""
+    if family is AL2023:
+        return _al2023_parameters(kubernetes_version, version)
+    if family is BOTTLEROCKET:
+        return _bottlerocket_parameters(kubernetes_version, version.removeprefix("v"))
+    if family is AL2:
+        return _al2_parameters(kubernetes_version, version)
+    name = f"Windows_Server-{family.windows_year}-English-Core-EKS_Optimized-{kubernetes_version}"
+    windows = ((labels.OS, "In", ("windows",)), (labels.WINDOWS_BUILD, "In", (family.windows_build,)))
+    return {f"/aws/service/ami-windows-latest/{name}/image_id": (windows,)}
+
+
+def _al2023_parameters(kubernetes: str, version: str) -> dict[str, tuple[_Variant, ...]]:
+    variants = {"standard": _STANDARD, "nvidia": _NVIDIA, "neuron": _NEURON}
+    parameters: dict[str, tuple[_Variant, ...]] = {}
+    for arch, names in (("x86_64", ("standard", "nvidia", "neuron")), ("arm64", ("standard", "nvidia"))):
+        for name in names:
+            build = f"amazon-eks-node-al2023-{arch}-{name}-{kubernetes}-{version}"
+            leaf = "recommended" if version == "latest" else build
+            path = f"/aws/service/eks/optimized-ami/{kubernetes}/amazon-linux-2023/{arch}/{name}/{leaf}/image_id"
+            parameters[path] = (variants[name],)
+    return parameters
+
+
+def _al2_parameters(kubernetes: str, version: str) -> dict[str, tuple[_Variant, ...]]:
+    parameters: dict[str, tuple[_Variant, ...]] = {}
+    for suffix, variants in (("", (_STANDARD,)), ("-arm64", (_STANDARD,)), ("-gpu", (_NEURON, _NVIDIA))):
+        build = f"amazon-eks{suffix}-node-{kubernetes}-{version}"
+        leaf = "recommended" if version == "latest" else build
+        parameters[f"/aws/service/eks/optimized-ami/{kubernetes}/amazon-linux-2{suffix}/{leaf}/image_id"] = variants
+    return parameters
+
+
+def _bottlerocket_parameters(kubernetes: str, version: str) -> dict[str, tuple[_Variant, ...]]:
+    root = f"/aws/service/bottlerocket/aws-k8s-{kubernetes}"
+    return {
+        f"{root}/x86_64/{version}/image_id": (_STANDARD, _NEURON),
+        f"{root}/arm64/{version}/image_id": (_STANDARD,),
+        f"{root}-nvidia/x86_64/{version}/image_id": (_NVIDIA,),
+        f"{root}-nvidia/arm64/{version}/image_id": (_NVIDIA,),
+    }

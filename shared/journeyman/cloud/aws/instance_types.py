@@ -1,0 +1,215 @@
+"""What a NodeClass could launch: instance types with their labels, sizes and offerings.
+
+Restates: karpenter-provider-aws pkg/providers/instancetype (instancetype.go, types.go, offering/base_resolver.go).
+Differs: a type that none of the NodeClass's AMIs fits has no available offering; upstream plans it, and its launch fails.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import timedelta
+from threading import Lock
+from typing import Any, Final
+
+import msgspec
+
+from journeyman.cloud.aws.capacity import Sizing
+from journeyman.cloud.aws.errors import translated
+from journeyman.cloud.aws.families import AL2023
+from journeyman.cloud.aws.instance_type_info import DESCRIBE_FILTERS, InstanceTypeInfo, parse_all
+from journeyman.cloud.aws.lowering import ZONE_ID, labels_of, requirement, requirements_of, satisfies
+from journeyman.cloud.aws.prices import PriceBook
+from journeyman.cloud.aws.settings import AwsSettings, Clients
+from journeyman.cloud.aws.ttl_cache import TtlCache
+from journeyman.cloud.aws.view import NodeClassView
+from journeyman.core.api import labels
+from journeyman.core.catalogue import InstanceType, Offering
+from journeyman.errors import NodeClassNotReadyError
+from journeyman.ports import Clock
+
+_log = logging.getLogger(__name__)
+
+RAW_TTL: Final = timedelta(hours=12)  # controllers/providers/instancetype/controller.go refresh period
+_REMEMBERED: Final = 32  # NodeClasses whose types are kept lowered
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Universe:
+    """What EC2 offers in the region. Compared by identity: a new reading is a new universe."""
+
+    infos: tuple[InstanceTypeInfo, ...]  # by name
+    zones: Mapping[str, frozenset[str]]  # where each type is offered
+
+
+class InstanceTypes:
+    """The catalogue of one region, lowered for each NodeClass; one per warm sandbox."""
+
+    def __init__(self, clients: Clients, settings: AwsSettings, prices: PriceBook, clock: Clock) -> None:
+        self._clients = clients
+        self._settings = settings
+        self._prices = prices
+        self._universe: TtlCache[Universe] = TtlCache(clock, RAW_TTL)
+        self._lowered: dict[bytes, tuple[Universe, int, tuple[InstanceType, ...]]] = {}
+        self._lock = Lock()
+
+    def for_node_class(self, node_class: NodeClassView) -> tuple[InstanceType, ...]:
+        """Instance types by name; the identical tuple while neither NodeClass, prices nor EC2's answer changed.
+
+        Raises:
+            NodeClassNotReadyError: The NodeClass's status names no subnet.
+            CloudProviderError: EC2 could not be asked.
+        """
+        if not node_class.subnets:
+            raise NodeClassNotReadyError("no subnets in the NodeClass's status", node_class=node_class.name)
+        self._prices.refresh_if_due()
+        universe = self._universe.get("universe", self._read)
+        key = _fingerprint(node_class)
+        with self._lock:
+            known = self._lowered.get(key)
+            if known is not None and known[:2] == (universe, self._prices.version):
+                return known[2]
+            types = self._lower(universe, node_class)
+            self._lowered.pop(key, None)
+            while len(self._lowered) >= _REMEMBERED:
+                self._lowered.pop(next(iter(self._lowered)))
+            self._lowered[key] = (universe, self._prices.version, types)
+            return types
+
+    def _read(self) -> Universe:
+        """Both questions at once: they are independent, and a cold start waits for them."""
+        with ThreadPoolExecutor(max_workers=2, thread_name_prefix="instance-types") as pool:
+            ec2 = self._clients.ec2
+            infos, zones = pool.submit(_read_infos, ec2), pool.submit(_read_zones, ec2)
+            universe = Universe(tuple(sorted(infos.result(), key=lambda info: info.name)), zones.result())
+        _log.info("discovered instance types", extra={"count": len(universe.infos)})
+        return universe
+
+    def _lower(self, universe: Universe, node_class: NodeClassView) -> tuple[InstanceType, ...]:
+        lowering = _Lowering(node_class, self._settings, self._prices)
+        return tuple(
+            lowering.lower(info, universe.zones.get(info.name, frozenset()))
+            for info in universe.infos
+            # the EKS-optimised Windows images are built for x86 alone
+            if not (node_class.family.is_windows and info.arch != "amd64")
+        )
+
+
+def _read_infos(ec2: Any) -> list[InstanceTypeInfo]:
+    infos: list[InstanceTypeInfo] = []
+    with translated("ec2:DescribeInstanceTypes"):
+        for page in ec2.get_paginator("describe_instance_types").paginate(Filters=DESCRIBE_FILTERS):
+            infos += parse_all(page["InstanceTypes"])
+    return infos
+
+
+def _read_zones(ec2: Any) -> dict[str, frozenset[str]]:
+    zones: dict[str, set[str]] = {}
+    with translated("ec2:DescribeInstanceTypeOfferings"):
+        pages = ec2.get_paginator("describe_instance_type_offerings").paginate(LocationType="availability-zone")
+        for page in pages:
+            for offering in page["InstanceTypeOfferings"]:
+                zones.setdefault(offering["InstanceType"], set()).add(offering["Location"])
+    return {name: frozenset(found) for name, found in zones.items()}
+
+
+def _fingerprint(node_class: NodeClassView) -> bytes:
+    """Everything of a NodeClass that its instance types depend on."""
+    spec = node_class.spec
+    parts = (
+        node_class.family.name,
+        node_class.zone_ids,
+        node_class.amis,
+        *(spec.get(f) for f in ("kubelet", "blockDeviceMappings", "networkInterfaces", "instanceStorePolicy")),
+        *(spec.get(f) for f in ("connectionTracking", "cpuOptions")),
+    )
+    return msgspec.json.encode(parts, order="sorted")
+
+
+class _Lowering:
+    """Lowers types for one NodeClass."""
+
+    def __init__(self, node_class: NodeClassView, settings: AwsSettings, prices: PriceBook) -> None:
+        self._node_class = node_class
+        self._region = settings.region
+        self._prices = prices
+        self._sizing = Sizing(node_class, settings)
+        self._zone_ids = node_class.zone_ids
+
+    def lower(self, info: InstanceTypeInfo, offered_in: frozenset[str]) -> InstanceType:
+        """The type with its offerings; none where it is not sold or nobody knows its price."""
+        zone_ids = {zone: zone_id for zone, zone_id in self._zone_ids.items() if zone in offered_in}
+        values = labels_of(
+            info,
+            family=self._node_class.family,
+            region=self._region,
+            zone_ids=zone_ids,
+            capacity_types=info.usage_classes,
+        )
+        size = self._sizing.size(info)
+        why_not = incompatibility(info, values, self._node_class)
+        offerings = tuple(
+            self._offering(zone, zone_id, capacity_type, price, why_not)
+            for zone, zone_id in zone_ids.items()
+            for capacity_type in info.usage_classes
+            if (price := self._price(info.name, zone, capacity_type)) is not None
+        )
+        return InstanceType(
+            name=info.name,
+            requirements=requirements_of(values),
+            offerings=offerings,
+            capacity=size.capacity,
+            overhead=size.overhead,
+        )
+
+    def _price(self, instance_type: str, zone: str, capacity_type: str) -> float | None:
+        if capacity_type == labels.SPOT:
+            return self._prices.spot(instance_type, zone)
+        return self._prices.on_demand(instance_type)
+
+    @staticmethod
+    def _offering(zone: str, zone_id: str, capacity_type: str, price: float, why_not: str) -> Offering:
+        keys = {labels.ZONE: zone, labels.CAPACITY_TYPE: capacity_type, ZONE_ID: zone_id}
+        return Offering(
+            zone=zone,
+            capacity_type=capacity_type,
+            price=price,
+            available=not why_not,
+            unavailable_reason=why_not,
+            requirements=tuple(requirement(key, (value,)) for key, value in keys.items() if value),
+        )
+
+
+def incompatibility(info: InstanceTypeInfo, values: Mapping[str, tuple[str, ...]], node_class: NodeClassView) -> str:
+    """Why this NodeClass cannot use the type; empty if it can.
+
+    Restates: karpenter-provider-aws pkg/providers/instancetype/compatibility/compatibility.go.
+    """
+    if info.name.startswith("a1.") and node_class.family is AL2023:
+        return "a1 instances cannot run AL2023"  # its kernel needs a newer ARM core
+    if node_class.spec.get("connectionTracking") and info.hypervisor != "nitro":
+        return "connection tracking needs a Nitro instance"
+    if (node_class.spec.get("cpuOptions") or {}).get(
+        "nestedVirtualization"
+    ) == "enabled" and not info.nested_virtualization:
+        return "nested virtualization is not supported"
+    if not _interfaces_fit(info, node_class):
+        return "the network interface layout does not fit"
+    if node_class.amis and not any(satisfies(values, ami.get("requirements") or ()) for ami in node_class.amis):
+        return "no AMI of the NodeClass fits"
+    return ""
+
+
+def _interfaces_fit(info: InstanceTypeInfo, node_class: NodeClassView) -> bool:
+    """Whether the cards have the device slots that the NodeClass's network interfaces name, and EFA enough."""
+    efa = sum(1 for interface in node_class.network_interfaces if interface.get("interfaceType") == "efa-only")
+    return efa <= info.efa_interfaces and all(
+        int(interface.get("deviceIndex", 0)) < _slots(info, int(interface.get("networkCardIndex", 0)))
+        for interface in node_class.network_interfaces
+    )
+
+
+def _slots(info: InstanceTypeInfo, card: int) -> int:
+    return info.card_interfaces[card] if card < len(info.card_interfaces) else 0

@@ -1,0 +1,138 @@
+"""Instances that carry this cluster's tags: list, get, end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from journeyman.cloud.aws import tags
+from journeyman.cloud.aws.errors import translated
+from journeyman.cloud.aws.settings import Clients
+from journeyman.core.api import labels
+from journeyman.errors import CloudProviderError, NodeClaimNotFoundError
+from journeyman.ports import Instance
+
+# instance.go `instanceStateFilter`: everything that is not yet terminated
+_LIVE: Final = ["pending", "running", "stopping", "stopped", "shutting-down"]
+_USABLE: Final = ["pending", "running"]
+_PAGE: Final = 1000
+_FILTER_VALUES: Final = 200  # EC2's limit of values in one filter
+
+
+class Instances:
+    """The EC2 instances of one cluster."""
+
+    def __init__(self, clients: Clients, cluster: str) -> None:
+        self._clients = clients
+        self._cluster = cluster
+
+    def list(self) -> tuple[Instance, ...]:
+        """All that are not terminated, by provider id.
+
+        Restates: karpenter-provider-aws pkg/providers/instance/instance.go `List`.
+        """
+        filters = _filters({f"tag:{tags.CLUSTER}": [self._cluster], "instance-state-name": _LIVE})
+        # two entries of one name, since both tags must be there
+        filters += [{"Name": "tag-key", "Values": [key]} for key in (labels.NODEPOOL, tags.NODE_CLASS)]
+        return tuple(sorted(self._describe(filters), key=lambda instance: instance.provider_id))
+
+    def by_claim_uid(self, uids: Iterable[str]) -> dict[str, Instance]:
+        """Instances that earlier launches for these NodeClaims left running, by claim UID.
+
+        Should a claim ever have two, it is the older one (then the lesser id): the same answer in every run.
+        """
+        found: dict[str, Instance] = {}
+        wanted = sorted(set(uids))
+        for start in range(0, len(wanted), _FILTER_VALUES):
+            filters = {
+                f"tag:{tags.CLAIM_UID}": wanted[start : start + _FILTER_VALUES],
+                f"tag:{tags.CLUSTER}": [self._cluster],
+                "instance-state-name": _USABLE,
+            }
+            for instance in sorted(self._describe(_filters(filters)), key=lambda i: (i.launched_at, i.provider_id)):
+                found.setdefault(instance.tags[tags.CLAIM_UID], instance)
+        return found
+
+    def get(self, provider_id: str) -> Instance:
+        """One instance, one that is shutting down included.
+
+        Raises:
+            NodeClaimNotFoundError: It is terminated or gone.
+        """
+        with translated("ec2:DescribeInstances", provider_id=provider_id):
+            reply = self._clients.ec2.describe_instances(InstanceIds=[instance_id_from(provider_id)])
+        found = [instance for instance in _instances(reply) if instance.state != "terminated"]
+        if not found:
+            raise NodeClaimNotFoundError("the instance is terminated", provider_id=provider_id)
+        return found[0]
+
+    def delete(self, provider_id: str) -> None:
+        """Start terminating the instance behind a NodeClaim; safe to repeat.
+
+        Raises:
+            NodeClaimNotFoundError: The instance is gone. Callers repeat `delete` until they see
+                this, and only then drop the termination finalizer.
+            CloudProviderError: EC2 refused; `retryable` says whether the next run should try.
+
+        Restates: karpenter-provider-aws pkg/providers/instance/instance.go `Delete`.
+        Differs: one call, not describe-then-terminate; the reply carries the previous state.
+        """
+        with translated("ec2:TerminateInstances", provider_id=provider_id):
+            reply = self._clients.ec2.terminate_instances(InstanceIds=[instance_id_from(provider_id)])
+        if reply["TerminatingInstances"][0]["PreviousState"]["Name"] == "terminated":
+            raise NodeClaimNotFoundError("the instance is terminated", provider_id=provider_id)
+
+    def _describe(self, filters: Sequence[Mapping[str, Any]]) -> Iterator[Instance]:
+        pages = self._clients.ec2.get_paginator("describe_instances")
+        with translated("ec2:DescribeInstances", cluster=self._cluster):
+            for page in pages.paginate(Filters=filters, PaginationConfig={"PageSize": _PAGE}):
+                yield from _instances(page)
+
+
+def _filters(values: Mapping[str, list[str]]) -> list[dict[str, Any]]:
+    return [{"Name": name, "Values": wanted} for name, wanted in values.items()]
+
+
+def _instances(reply: Mapping[str, Any]) -> Iterator[Instance]:
+    for reservation in reply["Reservations"]:
+        for entry in reservation["Instances"]:
+            yield _instance(entry)
+
+
+def _instance(entry: Mapping[str, Any]) -> Instance:
+    zone = entry["Placement"]["AvailabilityZone"]
+    return Instance(
+        provider_id=provider_id_of(zone, entry["InstanceId"]),
+        instance_type=entry["InstanceType"],
+        zone=zone,
+        capacity_type=_capacity_type(entry),
+        state=entry["State"]["Name"],
+        launched_at=entry["LaunchTime"],
+        image_id=entry.get("ImageId", ""),
+        tags=tags.from_aws(entry.get("Tags")),
+    )
+
+
+def _capacity_type(entry: Mapping[str, Any]) -> str:
+    if entry.get("InstanceLifecycle") == "spot":
+        return labels.SPOT
+    return labels.RESERVED if entry.get("CapacityReservationId") else labels.ON_DEMAND
+
+
+def provider_id_of(zone: str, instance_id: str) -> str:
+    """As the AWS cloud controller writes it into `Node.spec.providerID`."""
+    return f"aws:///{zone}/{instance_id}"
+
+
+def instance_id_from(provider_id: str) -> str:
+    """The EC2 instance id in a provider id.
+
+    Raises:
+        CloudProviderError: It is not a provider id of AWS.
+    """
+    prefix, _, instance_id = provider_id.rpartition("/")
+    if not provider_id.startswith("aws://") or not prefix or not instance_id.startswith("i-"):
+        raise CloudProviderError(
+            "not an AWS provider id, expected aws:///<zone>/<instance id>", provider_id=provider_id
+        )
+    return instance_id

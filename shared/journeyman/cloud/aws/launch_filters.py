@@ -1,0 +1,114 @@
+"""Which instance types, and how bought, a launch may choose from.
+
+Restates: karpenter-provider-aws pkg/providers/instance/filter/filter.go and instance.go `filterInstanceTypes`,
+`getCapacityType`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Final
+
+from journeyman.cloud.aws.capacity import GPU_VENDORS, NEURON, NEURON_CORE
+from journeyman.cloud.aws.lowering import SIZE
+from journeyman.core.api import labels
+from journeyman.core.api.objects import NodeClaim, NodeSelectorRequirement
+from journeyman.core.api.resources import fits, to_resources
+from journeyman.core.catalogue import InstanceType, Offering
+from journeyman.core.scheduling import requirements
+from journeyman.core.scheduling.requirements import Requirements
+
+MAX_INSTANCE_TYPES: Final = 60  # instance.go `maxInstanceTypes`
+_EXOTIC: Final = (*GPU_VENDORS.values(), NEURON, NEURON_CORE)
+
+
+def launchable(claim: NodeClaim, types: Iterable[InstanceType]) -> tuple[InstanceType, ...]:
+    """The types that the launch may choose from, cheapest first, with only the offerings it may use.
+
+    Args:
+        claim: Its requirements and requests decide.
+        types: Any order, availability marked.
+
+    Returns:
+        At most 60; none if nothing suits now, or too little for the claim's minValues. Requirements with minValues switch
+        the two economy filters off, as they could take away the variety that was asked for.
+    """
+    wishes = requirements.from_selectors(claim.spec.requirements)
+    wanted = {key: wish.min_values for key, wish in wishes.items() if wish.min_values is not None}
+    kept = _compatible_and_available(claim, wishes, types)
+    if not wanted:
+        kept = _without_dear_spot(_plain(kept))
+    cheapest = tuple(sorted(kept, key=lambda t: (_cheapest_price(t), t.name))[:MAX_INSTANCE_TYPES])
+    return cheapest if _has_variety(cheapest, wanted) else ()
+
+
+def capacity_type_of(types: Iterable[InstanceType]) -> str:
+    """How to buy, over offerings that `launchable` left: spot before on-demand."""
+    offered = {offering.capacity_type for t in types for offering in t.offerings}
+    return labels.SPOT if labels.SPOT in offered else labels.ON_DEMAND
+
+
+def bought_as(capacity_type: str, types: Iterable[InstanceType]) -> tuple[InstanceType, ...]:
+    """The types that can be bought that way, with those offerings alone, in the same order."""
+    return _narrowed(types, lambda offering: offering.capacity_type == capacity_type)
+
+
+def _narrowed(types: Iterable[InstanceType], keep: Callable[[Offering], bool]) -> tuple[InstanceType, ...]:
+    narrowed = (replace(t, offerings=tuple(o for o in t.offerings if keep(o))) for t in types)
+    return tuple(t for t in narrowed if t.offerings)
+
+
+def _cheapest_price(instance_type: InstanceType) -> float:
+    return min(offering.price for offering in instance_type.offerings)
+
+
+def _compatible_and_available(
+    claim: NodeClaim, wishes: Requirements, types: Iterable[InstanceType]
+) -> tuple[InstanceType, ...]:
+    requests = to_resources(claim.spec.resources.requests, round_up=True)
+    name = wishes.get(labels.INSTANCE_TYPE)
+    suitable = (
+        t
+        for t in types
+        # the name decides most of it, at the cost of a set look-up; only then is every label read
+        if (name is None or name.has(t.name)) and _agree(wishes, t.requirements) and fits(requests, t.allocatable)
+    )
+    return _narrowed(suitable, lambda offering: offering.available and _agree(wishes, offering.requirements))
+
+
+def _agree(wishes: Requirements, offered: Iterable[NodeSelectorRequirement]) -> bool:
+    return wishes.conflict(requirements.from_selectors(offered)) is None
+
+
+def _plain(types: tuple[InstanceType, ...]) -> tuple[InstanceType, ...]:
+    """Without bare metal and accelerators, unless nothing else is left: they are for those who ask for them."""
+    return tuple(t for t in types if not is_exotic(t)) or types
+
+
+def is_exotic(instance_type: InstanceType) -> bool:
+    """Whether it is bare metal or has GPUs or other accelerators."""
+    size = _values(instance_type, SIZE)
+    return any("metal" in value for value in size) or any(instance_type.capacity.get(name) for name in _EXOTIC)
+
+
+def _without_dear_spot(types: tuple[InstanceType, ...]) -> tuple[InstanceType, ...]:
+    """Where both may be bought, no spot offering that costs more than the cheapest on-demand one."""
+    on_demand = [o.price for t in types for o in t.offerings if o.capacity_type == labels.ON_DEMAND]
+    if not on_demand:
+        return types
+    ceiling = min(on_demand)
+    return _narrowed(types, lambda offering: offering.capacity_type != labels.SPOT or offering.price <= ceiling)
+
+
+def _has_variety(types: Iterable[InstanceType], wanted: Mapping[str, int]) -> bool:
+    """Whether the types have as many different values of each label as its minValues asks for.
+
+    Restates: karpenter pkg/cloudprovider/types.go `SatisfiesMinValues`.
+    """
+    listed = tuple(types)
+    return all(len({v for t in listed for v in _values(t, key)}) >= count for key, count in wanted.items())
+
+
+def _values(instance_type: InstanceType, key: str) -> tuple[str, ...]:
+    return next((r.values for r in instance_type.requirements if r.key == key), ())

@@ -1,0 +1,374 @@
+"""Launching: from a NodeClaim to a running instance, at most one for each claim.
+
+Three things keep it at one. Before anything else an instance that already carries the claim's UID is adopted. The fleet's
+client token is the UID, so asking twice at once makes one fleet. And only a failure that was written down (the claim's
+launch-retry annotation) changes the token, since EC2 answers a token that it knows with the old failure.
+
+Restates: karpenter-provider-aws pkg/providers/instance/instance.go `Create`, pkg/cloudprovider/cloudprovider.go `Create`,
+`instanceToNodeClaim`.
+Differs: one fleet for each claim, as a token is worth nothing on a shared one.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from typing import Final
+
+from journeyman.cloud.aws import tags
+from journeyman.cloud.aws.capacity import EFA
+from journeyman.cloud.aws.errors import (
+    NO_SUCH_TEMPLATE,
+    TOKEN_REUSED,
+    as_create_error,
+    code_of,
+    launch_reason,
+    translated,
+)
+from journeyman.cloud.aws.fleets import (
+    FleetAnswer,
+    FleetError,
+    OfferingKey,
+    exhausted_subnets,
+    fleet_request,
+    read_answer,
+    refused_offerings,
+)
+from journeyman.cloud.aws.instances import Instances, provider_id_of
+from journeyman.cloud.aws.launch_filters import bought_as, capacity_type_of, launchable
+from journeyman.cloud.aws.launch_templates import LaunchTemplate, LaunchTemplates
+from journeyman.cloud.aws.lowering import RESERVATION_LABELS, TENANCY, ZONE_ID
+from journeyman.cloud.aws.settings import AwsSettings, Clients
+from journeyman.cloud.aws.subnets import ChosenSubnet, Subnets
+from journeyman.cloud.aws.template_content import TemplateContent
+from journeyman.cloud.aws.view import NodeClassView
+from journeyman.core.api import labels
+from journeyman.core.api.hashes import EC2NODECLASS_KEYS
+from journeyman.core.api.objects import NodeClaim
+from journeyman.core.api.resources import format_resources
+from journeyman.core.catalogue import InstanceType, price_of
+from journeyman.core.scheduling import requirements
+from journeyman.errors import (
+    CloudProviderError,
+    CreateError,
+    InsufficientCapacityError,
+    JourneymanError,
+    NodeClassNotReadyError,
+)
+from journeyman.ports import Clock, Instance, Launched, LaunchFailed, LaunchOutcome, LaunchRequest
+
+_log = logging.getLogger(__name__)
+
+INSTANCE_PROFILE: Final = f"{labels.AWS_GROUP}/instance-profile-name"
+_FLEXIBLE: Final = 5  # instance.go `instanceTypeFlexibilityThreshold`
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Attempt:
+    """One claim's launch, everything decided but the launch templates."""
+
+    request: LaunchRequest
+    node_class: NodeClassView
+    types: tuple[InstanceType, ...]
+    capacity_type: str
+    tenancy: str
+
+    @property
+    def claim(self) -> NodeClaim:
+        """The claim to launch."""
+        return self.request.claim
+
+
+class Launcher:
+    """Launches through CreateFleet, several claims at once."""
+
+    def __init__(
+        self,
+        clients: Clients,
+        settings: AwsSettings,
+        clock: Clock,
+        *,
+        instances: Instances,
+        subnets: Subnets,
+        templates: LaunchTemplates,
+    ) -> None:
+        self._clients = clients
+        self._settings = settings
+        self._clock = clock
+        self._instances = instances
+        self._subnets = subnets
+        self._templates = templates
+
+    def launch(self, requests: Sequence[LaunchRequest]) -> Iterator[LaunchOutcome]:
+        """Outcomes as they are known, exactly one for each request; nothing is raised.
+
+        Leaving the iterator early starts no further launch; those under way finish, and a later run adopts them.
+        """
+        try:
+            running = self._instances.by_claim_uid(r.claim.metadata.uid for r in requests)
+        except CloudProviderError as error:
+            # launching blindly could double what an earlier run started
+            failure = as_create_error(error, "looking for instances of earlier launches")
+            yield from (LaunchFailed(claim=r.claim.metadata.name, error=failure) for r in requests)
+            return
+        waiting: list[LaunchRequest] = []
+        for request in requests:
+            instance = running.get(request.claim.metadata.uid)
+            if instance is None:
+                waiting.append(request)
+            else:
+                _log.info("adopting instance of an earlier launch", extra={"provider_id": instance.provider_id})
+                yield _launched(request, instance)
+        yield from self._launch_all(waiting)
+
+    def _launch_all(self, requests: list[LaunchRequest]) -> Iterator[LaunchOutcome]:
+        workers = min(self._settings.max_parallel_launches, len(requests))
+        if workers <= 1:
+            yield from map(self._outcome, requests)
+            return
+        pool = ThreadPoolExecutor(max_workers=workers, thread_name_prefix="launch")
+        try:
+            for future in as_completed([pool.submit(self._outcome, request) for request in requests]):
+                yield future.result()
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+    def _outcome(self, request: LaunchRequest) -> LaunchOutcome:
+        """One launch with its failure as a value: a claim's bad luck must not be another's."""
+        try:
+            return self._launch(_attempt(request))
+        except InsufficientCapacityError as error:
+            return LaunchFailed(claim=request.claim.metadata.name, error=error, unavailable=error.offerings)
+        except NodeClassNotReadyError as error:
+            return LaunchFailed(claim=request.claim.metadata.name, error=error)
+        except CloudProviderError as error:
+            return LaunchFailed(claim=request.claim.metadata.name, error=as_create_error(error, "launching"))
+        except JourneymanError as error:
+            failure = CreateError(f"launching: {error}", condition_reason="LaunchFailed")
+            failure.__cause__ = error
+            return LaunchFailed(claim=request.claim.metadata.name, error=failure)
+
+    def _launch(self, attempt: _Attempt) -> LaunchOutcome:
+        try:
+            return self._launch_once(attempt)
+        except CloudProviderError as error:
+            if code_of(error) in NO_SUCH_TEMPLATE:
+                # someone removed a template that we remembered; it has been forgotten, so it is made anew
+                return self._launch_once(attempt)
+            if code_of(error) == TOKEN_REUSED:
+                return self._adopt_or_raise(attempt, error)
+            raise
+
+    def _adopt_or_raise(self, attempt: _Attempt, error: CloudProviderError) -> LaunchOutcome:
+        """The token was used with other parameters: a run that died launched, or tried to."""
+        uid = attempt.claim.metadata.uid
+        instance = self._instances.by_claim_uid([uid]).get(uid)
+        if instance is None:
+            raise error
+        return _launched(attempt.request, instance)
+
+    def _launch_once(self, attempt: _Attempt) -> LaunchOutcome:
+        content = TemplateContent(
+            settings=self._settings,
+            node_class=attempt.node_class,
+            claim=attempt.claim,
+            capacity_type=attempt.capacity_type,
+            tenancy=attempt.tenancy,
+        )
+        templates = self._templates.ensure(content, attempt.types)
+        subnets = self._subnets.choose(attempt.node_class, attempt.types, attempt.capacity_type)
+        used: str | None = None
+        try:
+            answer = self._create_fleet(attempt, templates, subnets, tags.claim_tags(content.tags, attempt.claim))
+            used = answer.subnet if isinstance(answer, FleetAnswer) else None
+        finally:
+            self._subnets.settle(subnets.values(), used)
+        return self._success(attempt, answer) if isinstance(answer, FleetAnswer) else self._failure(attempt, answer)
+
+    def _create_fleet(
+        self,
+        attempt: _Attempt,
+        templates: tuple[LaunchTemplate, ...],
+        subnets: dict[str, ChosenSubnet],
+        instance_tags: dict[str, str],
+    ) -> FleetAnswer | tuple[FleetError, ...]:
+        relaxed = attempt.claim.metadata.annotations.get(labels.MIN_VALUES_RELAXED) == "true"
+        parameters = fleet_request(
+            templates,
+            subnets,
+            capacity_type=attempt.capacity_type,
+            token=client_token(attempt.claim),
+            instance_tags=instance_tags,
+            context="" if relaxed else str(attempt.node_class.spec.get("context") or ""),
+        )
+        if not parameters["LaunchTemplateConfigs"]:
+            raise InsufficientCapacityError("no subnet in a zone where an instance type could be had")
+        try:
+            with translated("ec2:CreateFleet", nodeclaim=attempt.claim.metadata.name):
+                return read_answer(self._clients.ec2.create_fleet(**parameters))
+        except CloudProviderError as error:
+            if code_of(error) in NO_SUCH_TEMPLATE:
+                self._templates.forget(templates)
+            raise
+
+    def _success(self, attempt: _Attempt, answer: FleetAnswer) -> Launched:
+        instance = Instance(
+            provider_id=provider_id_of(answer.zone, answer.instance_id),
+            instance_type=answer.instance_type,
+            zone=answer.zone,
+            capacity_type=attempt.capacity_type,
+            state="pending",
+            launched_at=self._clock.now(),
+            image_id=answer.image_id,
+        )
+        refused = self._refused(attempt, answer.errors)
+        return _launched(attempt.request, instance, tenancy=attempt.tenancy, unavailable=refused)
+
+    def _failure(self, attempt: _Attempt, errors: tuple[FleetError, ...]) -> LaunchFailed:
+        """Nothing was launched: out of stock if that is all EC2 says, else an error with a reason.
+
+        Restates: instance.go `combineFleetErrors`.
+        """
+        text = "; ".join(sorted({str(error) for error in errors})) or "the fleet gave neither instances nor errors"
+        refused = self._refused(attempt, errors)
+        failure: CloudProviderError
+        if all(error.is_capacity for error in errors):
+            failure = InsufficientCapacityError(f"with fleet error(s), {text}", offerings=refused)
+        else:
+            reason, message = launch_reason(text)
+            failure = CreateError(f"{message}: with fleet error(s), {text}", condition_reason=reason)
+        return LaunchFailed(claim=attempt.claim.metadata.name, error=failure, unavailable=refused)
+
+    def _refused(self, attempt: _Attempt, errors: tuple[FleetError, ...]) -> tuple[OfferingKey, ...]:
+        for subnet in exhausted_subnets(errors):
+            self._subnets.mark_exhausted(subnet)
+        zones = attempt.node_class.zone_ids
+        exhausted = [zone for zone in zones if self._subnets.is_zone_exhausted(attempt.node_class, zone)]
+        return refused_offerings(errors, attempt.capacity_type, zones, exhausted)
+
+
+def client_token(claim: NodeClaim) -> str:
+    """The fleet's idempotency token: the claim's UID, and how many failures were written down.
+
+    A run that repeats after a crash has the same count, so it asks with the same token.
+    """
+    failures = claim.metadata.annotations.get(labels.LAUNCH_RETRY, "").partition(" ")[0]
+    return f"{claim.metadata.uid}-{failures}" if failures.isdigit() and failures != "0" else claim.metadata.uid
+
+
+def _attempt(request: LaunchRequest) -> _Attempt:
+    """What to ask for.
+
+    Raises:
+        InsufficientCapacityError: The NodeClass is being deleted, or nothing that suits the claim can be had now.
+        NodeClassNotReadyError: The NodeClass is not ready at its current generation.
+        CreateError: Whether it is ready is not known yet.
+    """
+    node_class = NodeClassView(request.node_class.raw)
+    _check_ready(request, node_class)
+    types = launchable(request.claim, request.instance_types)
+    if not types:
+        raise InsufficientCapacityError("all requested instance types were unavailable during launch")
+    capacity_type = capacity_type_of(types)
+    _warn_if_inflexible(request.claim, types, capacity_type)
+    return _Attempt(
+        request=request,
+        node_class=node_class,
+        types=bought_as(capacity_type, types),
+        capacity_type=capacity_type,
+        tenancy=_tenancy(request.claim),
+    )
+
+
+def _check_ready(request: LaunchRequest, node_class: NodeClassView) -> None:
+    state = request.node_class
+    if state.deleting:
+        # as Karpenter does: the claim goes, and its pods are scheduled anew
+        raise InsufficientCapacityError("the NodeClass is terminating, treating as not found", node_class=state.name)
+    if state.ready:
+        return
+    if (node_class.condition("Ready") or {}).get("status") in (None, "Unknown"):
+        message = f"resolving nodeclass readiness, EC2NodeClass {state.name} is in Ready=Unknown"
+        raise CreateError(message, condition_reason="NodeClassReadinessUnknown")
+    raise NodeClassNotReadyError(state.message or "the NodeClass is not ready", node_class=state.name)
+
+
+def _warn_if_inflexible(claim: NodeClaim, types: tuple[InstanceType, ...], capacity_type: str) -> None:
+    """instance.go `checkODFallback`."""
+    allows_spot = any(
+        r.key == labels.CAPACITY_TYPE and r.operator == "In" and labels.SPOT in r.values
+        for r in claim.spec.requirements
+    )
+    if capacity_type == labels.ON_DEMAND and allows_spot and len(types) < _FLEXIBLE:
+        _log.warning(
+            "falling back to on-demand with fewer than %d instance types",
+            _FLEXIBLE,
+            extra={"NodeClaim": claim.metadata.name, "instance-types": [t.name for t in types]},
+        )
+
+
+def _tenancy(claim: NodeClaim) -> str:
+    """Dedicated hardware only where the claim takes nothing else."""
+    wish = requirements.from_selectors(claim.spec.requirements).get(TENANCY)
+    return "dedicated" if wish is not None and wish.has("dedicated") and not wish.has("default") else "default"
+
+
+def _launched(
+    request: LaunchRequest,
+    instance: Instance,
+    *,
+    tenancy: str = "default",
+    unavailable: tuple[OfferingKey, ...] = (),
+) -> Launched:
+    """What the claim learns of its instance."""
+    claim, node_class = request.claim, NodeClassView(request.node_class.raw)
+    instance_type = next((t for t in request.instance_types if t.name == instance.instance_type), None)
+    shown = _shown_resources(claim, node_class)
+    return Launched(
+        claim=claim.metadata.name,
+        instance=instance,
+        labels=_labels(instance, instance_type, node_class, tenancy),
+        annotations=_annotations(request, node_class),
+        capacity=format_resources(shown(instance_type.capacity)) if instance_type else {},
+        allocatable=format_resources(shown(instance_type.allocatable)) if instance_type else {},
+        price=price_of(request.instance_types, instance.instance_type, instance.zone, instance.capacity_type),
+        unavailable=unavailable,
+    )
+
+
+def _labels(
+    instance: Instance, instance_type: InstanceType | None, node_class: NodeClassView, tenancy: str
+) -> dict[str, str]:
+    """Every label on which the type leaves no choice, and what this launch decided."""
+    values = {
+        r.key: r.values[0]
+        for r in (instance_type.requirements if instance_type else ())
+        if r.operator == "In" and len(r.values) == 1 and r.key not in RESERVATION_LABELS
+    }
+    zone_id = node_class.zone_ids.get(instance.zone, "")
+    return {
+        **values,
+        labels.INSTANCE_TYPE: instance.instance_type,
+        labels.ZONE: instance.zone,
+        labels.CAPACITY_TYPE: instance.capacity_type,
+        TENANCY: tenancy,
+        **({ZONE_ID: zone_id} if zone_id else {}),
+    }
+
+
+def _annotations(request: LaunchRequest, node_class: NodeClassView) -> dict[str, str]:
+    state = request.node_class
+    values = {
+        EC2NODECLASS_KEYS.hash: state.hash,
+        EC2NODECLASS_KEYS.version: state.hash_version,
+        INSTANCE_PROFILE: str(node_class.status.get("instanceProfile") or ""),
+    }
+    return {key: value for key, value in values.items() if value}
+
+
+def _shown_resources(claim: NodeClaim, node_class: NodeClassView) -> Callable[[Mapping[str, int]], dict[str, int]]:
+    """What of a type's resources the node will really have: EFA only where it was asked for."""
+    has_efa = bool(node_class.network_interfaces) or EFA in claim.spec.resources.requests
+    return lambda amounts: {name: n for name, n in amounts.items() if n and (name != EFA or has_efa)}

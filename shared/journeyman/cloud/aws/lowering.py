@@ -1,0 +1,144 @@
+"""One instance type in Kubernetes' terms: its labels as requirements.
+
+Restates: karpenter-provider-aws pkg/providers/instancetype/types.go `computeRequirements`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from typing import Any, Final
+
+from journeyman.cloud.aws.families import Family
+from journeyman.cloud.aws.instance_type_info import Accelerator, InstanceTypeInfo
+from journeyman.cloud.aws.network_limits import network_limits
+from journeyman.core.api import labels
+from journeyman.core.api.objects import NodeSelectorRequirement
+
+ZONE_ID: Final = "topology.k8s.aws/zone-id"
+TENANCY: Final = f"{labels.AWS_GROUP}/instance-tenancy"
+GPU_COUNT: Final = f"{labels.AWS_GROUP}/instance-gpu-count"
+ACCELERATOR_COUNT: Final = f"{labels.AWS_GROUP}/instance-accelerator-count"
+SIZE: Final = f"{labels.AWS_GROUP}/instance-size"
+RESERVATION_LABELS: Final = tuple(
+    f"{labels.AWS_GROUP}/capacity-reservation-{part}" for part in ("id", "type", "interruptible")
+)
+_NAME: Final = re.compile(r"(^[a-z]+)(-[0-9]+tb)?([0-9]+).*\.")  # instancetype.go `instanceTypeScheme`
+
+Labels = Mapping[str, tuple[str, ...]]
+"""Label values that a node of a type may have; an empty tuple means the node lacks the label."""
+
+
+def labels_of(
+    info: InstanceTypeInfo, *, family: Family, region: str, zone_ids: Mapping[str, str], capacity_types: Iterable[str]
+) -> dict[str, tuple[str, ...]]:
+    """The labels that nodes of this type carry.
+
+    Args:
+        info: The type.
+        family: The NodeClass's AMI family.
+        region: The AWS region.
+        zone_ids: Zones where the type is offered and the NodeClass has a subnet, to their ids ("" if unknown).
+        capacity_types: How it can be bought there.
+    """
+    values: dict[str, tuple[str, ...]] = {
+        labels.INSTANCE_TYPE: (info.name,),
+        labels.ARCH: (info.arch,),
+        labels.OS: (family.os,),
+        labels.WINDOWS_BUILD: _or_absent(family.windows_build),
+        labels.REGION: (region,),
+        labels.ZONE: tuple(sorted(zone_ids)),
+        labels.CAPACITY_TYPE: tuple(sorted(capacity_types)),
+        TENANCY: ("dedicated", "default"),
+    }
+    if ids := tuple(sorted(filter(None, zone_ids.values()))):
+        values[ZONE_ID] = ids
+    values.update(
+        (f"{labels.AWS_GROUP}/{name}", (value,) if value is not None else ()) for name, value in _own(info).items()
+    )
+    values.update((name, ()) for name in RESERVATION_LABELS)
+    return values
+
+
+def _own(info: InstanceTypeInfo) -> dict[str, str | None]:
+    """Labels in the provider's own domain; None where the node lacks one."""
+    name = _NAME.match(info.name)
+    family, _, size = info.name.partition(".")
+    bandwidth = network_limits().network_bandwidth_megabits.get(info.name)
+    gpu = info.gpus[0] if len(info.gpus) == 1 else None
+    accelerator = _accelerator(info)
+    return {
+        "instance-category": name[1] if name else None,
+        "instance-family": family if size else None,
+        "instance-generation": name[3] if name else None,
+        "instance-size": size or None,
+        "instance-cpu": str(info.vcpus),
+        "instance-cpu-manufacturer": _kebab(info.cpu_manufacturer) or None,
+        "instance-cpu-sustained-clock-speed-mhz": _number(info.clock_mhz),
+        "instance-memory": str(info.memory_mib),
+        "instance-ebs-bandwidth": _number(info.ebs_megabits),
+        "instance-network-bandwidth": _number(bandwidth or 0),
+        "instance-local-nvme": _number(info.local_storage_gb if info.nvme else 0),
+        "instance-hypervisor": info.hypervisor,
+        "instance-encryption-in-transit-supported": _flag(info.encryption_in_transit),
+        "instance-capability-flex": _flag("-flex" in family),
+        "nitro-sandbox": _flag(info.nitro_enclaves),
+        "instance-gpu-name": _kebab(gpu.name) if gpu else None,
+        "instance-gpu-manufacturer": _kebab(gpu.manufacturer) if gpu else None,
+        "instance-gpu-count": str(gpu.count) if gpu else None,
+        "instance-gpu-memory": str(gpu.memory_mib) if gpu else None,
+        "instance-accelerator-name": _kebab(accelerator.name) if accelerator else None,
+        "instance-accelerator-manufacturer": _kebab(accelerator.manufacturer) if accelerator else None,
+        "instance-accelerator-count": str(accelerator.count) if accelerator else None,
+    }
+
+
+def _accelerator(info: InstanceTypeInfo) -> Accelerator | None:
+    """The Neuron device, else the inference chip; None unless there is exactly one kind."""
+    kinds = info.neuron or info.inference
+    return kinds[0] if len(kinds) == 1 else None
+
+
+def _or_absent(value: str) -> tuple[str, ...]:
+    return (value,) if value else ()
+
+
+def _number(value: int) -> str | None:
+    return str(value) if value else None
+
+
+def _flag(value: bool) -> str:
+    return "true" if value else "false"
+
+
+def _kebab(text: str) -> str:
+    return text.replace(" ", "-").lower()
+
+
+def requirements_of(values: Labels) -> tuple[NodeSelectorRequirement, ...]:
+    """Labels as requirements: `In` their values, `DoesNotExist` for lack. Equal ones are the same object."""
+    return tuple(requirement(key, values[key]) for key in values)
+
+
+@lru_cache(maxsize=65536)
+def requirement(key: str, values: tuple[str, ...]) -> NodeSelectorRequirement:
+    """`In` these values; none means `DoesNotExist`."""
+    if not values:
+        return NodeSelectorRequirement(key=key, operator="DoesNotExist")
+    return NodeSelectorRequirement(key=key, operator="In", values=values)
+
+
+def satisfies(values: Labels, image_requirements: Iterable[Mapping[str, Any]]) -> bool:
+    """Whether nodes with these labels may run an image, by the requirements that `status.amis` states for it."""
+    return all(_meets(values.get(str(r["key"]), ()), r) for r in image_requirements)
+
+
+def _meets(values: tuple[str, ...], wanted: Mapping[str, Any]) -> bool:
+    operator = wanted.get("operator")
+    if operator == "Exists":
+        return bool(values)
+    if operator == "DoesNotExist":
+        return not values
+    chosen = set(wanted.get("values") or ())
+    return not chosen.isdisjoint(values) if operator == "In" else chosen.isdisjoint(values)

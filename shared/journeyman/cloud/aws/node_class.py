@@ -1,0 +1,158 @@
+"""What an EC2NodeClass means in this account: its `status`, found anew.
+
+Restates: karpenter-provider-aws pkg/controllers/nodeclass (ami.go, subnet.go, securitygroup.go, instanceprofile.go,
+validation.go).
+Differs: all parts in one pass; a missing role is a condition, upstream retries it as an error; whether we are allowed to
+launch is learnt by launching, not by a dry run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+import msgspec
+
+from journeyman.cloud.aws.families import AL2023
+from journeyman.cloud.aws.images import Images, UnsupportedAliasError
+from journeyman.cloud.aws.instance_profiles import InstanceProfiles, RoleNotFoundError
+from journeyman.cloud.aws.kubelet_validation import kubelet_problems
+from journeyman.cloud.aws.selectors import Network
+from journeyman.cloud.aws.settings import AwsSettings, Clients
+from journeyman.cloud.aws.tags import restricted_tags
+from journeyman.cloud.aws.view import NodeClassView
+from journeyman.core.api.conditions import EC2NODECLASS_DEPENDENTS, VALIDATION_SUCCEEDED, ConditionSet
+from journeyman.core.api.ec2nodeclass import EC2NodeClass
+from journeyman.core.api.model import parse
+from journeyman.core.api.objects import Condition, ObjectMeta
+from journeyman.errors import InvalidObjectError
+from journeyman.ports import Clock
+
+_AMIS: Final = "AMIsReady"
+_SUBNETS: Final = "SubnetsReady"
+_SECURITY_GROUPS: Final = "SecurityGroupsReady"
+_INSTANCE_PROFILE: Final = "InstanceProfileReady"
+_DEPENDENCIES: Final = (_AMIS, _INSTANCE_PROFILE, _SECURITY_GROUPS, _SUBNETS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Finding:
+    """One part of the status, and whether it is good: no reason means it is."""
+
+    condition: str
+    field: str
+    value: Any
+    reason: str = ""
+    message: str = ""
+
+
+class NodeClassResolver:
+    """Resolves EC2NodeClasses of one cluster."""
+
+    def __init__(self, clients: Clients, settings: AwsSettings, clock: Clock) -> None:
+        self._settings = settings
+        self._network = Network(clients, clock)
+        self._images = Images(clients, settings, clock)
+        self._profiles = InstanceProfiles(clients, settings, clock)
+
+    def resolve(self, node_class: NodeClassView, now: datetime) -> dict[str, Any]:
+        """The status it should have at `now`; the conditions carry the current generation.
+
+        Raises:
+            CloudProviderError: AWS could not be asked; nothing can be said of the NodeClass.
+        """
+        conditions = _conditions(node_class, now)
+        if invalid := _invalid(node_class):
+            conditions = conditions.set_false(VALIDATION_SUCCEEDED, now, "InvalidSpec", invalid)
+            return {**node_class.status, "conditions": conditions.to_wire()}
+        status: dict[str, Any] = dict(node_class.status)
+        for finding in (
+            self._find_images(node_class, now),
+            self._find_subnets(node_class),
+            self._find_security_groups(node_class),
+            self._find_profile(node_class),
+        ):
+            status[finding.field] = finding.value
+            if finding.reason:
+                conditions = conditions.set_false(finding.condition, now, finding.reason, finding.message)
+            else:
+                conditions = conditions.set_true(finding.condition, now)
+        status["conditions"] = self._validated(node_class, conditions, now).to_wire()
+        return status
+
+    def _find_images(self, node_class: NodeClassView, now: datetime) -> _Finding:
+        try:
+            images = [image.to_status() for image in self._images.find(node_class, now)]
+        except UnsupportedAliasError as error:
+            return _Finding(condition=_AMIS, field="amis", value=[], reason="UnsupportedAlias", message=str(error))
+        missing = ("AMINotFound", "AMISelector did not match any AMIs") if not images else ("", "")
+        return _Finding(condition=_AMIS, field="amis", value=images, reason=missing[0], message=missing[1])
+
+    def _find_subnets(self, node_class: NodeClassView) -> _Finding:
+        subnets = self._network.subnets(node_class)
+        missing = ("SubnetsNotFound", "SubnetSelector did not match any Subnets") if not subnets else ("", "")
+        return _Finding(condition=_SUBNETS, field="subnets", value=subnets, reason=missing[0], message=missing[1])
+
+    def _find_security_groups(self, node_class: NodeClassView) -> _Finding:
+        groups = self._network.security_groups(node_class)
+        text = "SecurityGroupSelector did not match any SecurityGroups"
+        missing = ("SecurityGroupsNotFound", text) if not groups else ("", "")
+        field = "securityGroups"
+        return _Finding(condition=_SECURITY_GROUPS, field=field, value=groups, reason=missing[0], message=missing[1])
+
+    def _find_profile(self, node_class: NodeClassView) -> _Finding:
+        field = "instanceProfile"
+        if self._settings.isolated_vpc and not node_class.spec.get(field):
+            text = "spec.instanceProfile is required where IAM cannot be reached"
+            return _Finding(
+                condition=_INSTANCE_PROFILE, field=field, value="", reason="InstanceProfileNotFound", message=text
+            )
+        try:
+            name = self._profiles.ensure(node_class)
+        except RoleNotFoundError as error:
+            return _Finding(
+                condition=_INSTANCE_PROFILE, field=field, value="", reason="RoleNotFound", message=str(error)
+            )
+        return _Finding(condition=_INSTANCE_PROFILE, field=field, value=name)
+
+    def _validated(self, node_class: NodeClassView, conditions: ConditionSet, now: datetime) -> ConditionSet:
+        """The first thing wrong decides, in Karpenter's order."""
+        if node_class.family is AL2023 and not self._settings.service_cidr:
+            text = "Failed to detect the cluster CIDR"
+            return conditions.set_false(VALIDATION_SUCCEEDED, now, "ClusterCIDRResolutionFailed", text)
+        if problem := kubelet_problems(node_class):
+            return conditions.set_false(VALIDATION_SUCCEEDED, now, *problem)
+        if open_ := [type_ for type_ in _DEPENDENCIES if not conditions.is_true(type_)]:
+            text = f"Awaiting {', '.join(open_)}"
+            return conditions.set_false(VALIDATION_SUCCEEDED, now, "DependenciesNotReady", text)
+        if restricted := restricted_tags(node_class.tags):
+            text = f"tags are set by the controller itself, remove them: {', '.join(restricted)}"
+            return conditions.set_false(VALIDATION_SUCCEEDED, now, "TagValidationFailed", text)
+        return conditions.set_true(VALIDATION_SUCCEEDED, now)
+
+
+def _conditions(node_class: NodeClassView, now: datetime) -> ConditionSet:
+    metadata = msgspec.convert(node_class.raw.get("metadata") or {}, ObjectMeta)
+    before = msgspec.convert(node_class.status.get("conditions") or (), tuple[Condition, ...])
+    return ConditionSet(
+        conditions=before,
+        dependents=EC2NODECLASS_DEPENDENTS,
+        generation=metadata.generation,
+        created=metadata.creation_timestamp,
+        deleting=metadata.deletion_timestamp is not None,
+    ).initialised(now)
+
+
+def _invalid(node_class: NodeClassView) -> str:
+    """What does not validate; empty if all does. An API server without our CRD's rules lets such objects through.
+
+    Reserved tags have a condition reason of their own, and are judged there.
+    """
+    reserved = restricted_tags(node_class.tags)
+    tags = {key: value for key, value in node_class.tags.items() if key not in reserved}
+    try:
+        parse(EC2NodeClass, {**node_class.raw, "spec": {**node_class.spec, "tags": tags}, "status": {}})
+    except InvalidObjectError as error:
+        return error.message
+    return ""

@@ -1,0 +1,147 @@
+"""What instances cost: a table that ships with the package, replaced by what AWS says when asked.
+
+Restates: karpenter-provider-aws pkg/providers/pricing/pricing.go.
+Differs: nothing refreshes by itself; a function that lives for seconds asks for it, or sets a period.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
+from importlib import resources
+from typing import Any, Final
+
+import msgspec
+
+from journeyman.cloud.aws.errors import translated
+from journeyman.cloud.aws.settings import AwsSettings, Clients
+from journeyman.errors import CloudProviderError
+from journeyman.ports import Clock
+
+_log = logging.getLogger(__name__)
+
+_FALLBACK_REGION: Final = "us-east-1"
+_SPOT_PRODUCTS: Final = ["Linux/UNIX", "Linux/UNIX (Amazon VPC)"]
+_COMMON_FILTERS: Final = {
+    "serviceCode": "AmazonEC2",
+    "preInstalledSw": "NA",
+    "operatingSystem": "Linux",
+    "capacitystatus": "Used",
+    "marketoption": "OnDemand",
+}
+_OFFERS: Final = (
+    {"tenancy": "Shared", "productFamily": "Compute Instance"},
+    {"tenancy": "Dedicated", "productFamily": "Compute Instance (bare metal)"},
+)
+
+
+class PriceTable(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """On-demand prices per hour by region and instance type, in the region's currency."""
+
+    source: str
+    as_of: str
+    currency: dict[str, str]
+    on_demand_per_hour: dict[str, dict[str, float]]
+
+
+@lru_cache(maxsize=1)
+def shipped_prices() -> PriceTable:
+    """The table that ships with the package; read once in a process."""
+    text = resources.files(__package__).joinpath("data/on_demand_prices.json").read_bytes()
+    return msgspec.json.decode(text, type=PriceTable)
+
+
+def shipped_on_demand(region: str) -> Mapping[str, float]:
+    """A region's shipped prices; those of us-east-1 for a region that the table lacks."""
+    table = shipped_prices()
+    if region not in table.on_demand_per_hour:
+        _log.warning("no shipped prices for this region, using those of %s", _FALLBACK_REGION, extra={"region": region})
+    return table.on_demand_per_hour.get(region, table.on_demand_per_hour[_FALLBACK_REGION])
+
+
+class PriceBook:
+    """Current prices per hour, in the region's currency.
+
+    `version` changes whenever a price did. Until the first spot update the spot price is the on-demand price; after it,
+    a type without history in a zone cannot be bought there as spot.
+    """
+
+    def __init__(self, clients: Clients, settings: AwsSettings, clock: Clock) -> None:
+        self._clients = clients
+        self._settings = settings
+        self._clock = clock
+        self._on_demand = shipped_on_demand(settings.region)
+        self._spot: Mapping[tuple[str, str], float] | None = None
+        self._refreshed_at = clock.now()
+        self.version = 0
+
+    def on_demand(self, instance_type: str) -> float | None:
+        """None if nobody said."""
+        return self._on_demand.get(instance_type)
+
+    def spot(self, instance_type: str, zone: str) -> float | None:
+        """None if it cannot be bought as spot there, as far as known."""
+        if self._spot is None:
+            return self.on_demand(instance_type)
+        return self._spot.get((instance_type, zone))
+
+    def refresh_if_due(self) -> None:
+        """Refresh once the configured period has passed; never without one."""
+        period = self._settings.price_refresh_period
+        if period is not None and (self.version == 0 or self._clock.now() - self._refreshed_at >= period):
+            self.refresh()
+
+    def refresh(self) -> None:
+        """Read both kinds of prices anew. What cannot be read keeps its last value, with a warning."""
+        self._refreshed_at = self._clock.now()
+        spot: Mapping[tuple[str, str], float] | None = self._spot
+        on_demand: Mapping[str, float] = self._on_demand
+        try:
+            spot = dict(self._read_spot()) or spot
+        except CloudProviderError as error:
+            _log.warning("keeping the last spot prices: %s", error)
+        try:
+            if not self._settings.isolated_vpc:
+                on_demand = {**on_demand, **dict(self._read_on_demand())}
+        except CloudProviderError as error:
+            _log.warning("keeping the last on-demand prices: %s", error)
+        if self.version == 0 or spot != self._spot or on_demand != self._on_demand:
+            self._spot, self._on_demand = spot, on_demand
+            self.version += 1
+
+    def _read_spot(self) -> Iterator[tuple[tuple[str, str], float]]:
+        """The latest price of each type and zone."""
+        latest: dict[tuple[str, str], tuple[Any, float]] = {}
+        pages = self._clients.ec2.get_paginator("describe_spot_price_history")
+        with translated("ec2:DescribeSpotPriceHistory"):
+            for page in pages.paginate(ProductDescriptions=_SPOT_PRODUCTS, StartTime=self._clock.now()):
+                for entry in page["SpotPriceHistory"]:
+                    key = (entry["InstanceType"], entry["AvailabilityZone"])
+                    seen = latest.get(key)
+                    if seen is None or entry["Timestamp"] > seen[0]:
+                        latest[key] = (entry["Timestamp"], float(entry["SpotPrice"]))
+        return ((key, price) for key, (_, price) in latest.items())
+
+    def _read_on_demand(self) -> Iterator[tuple[str, float]]:
+        pages = self._clients.pricing.get_paginator("get_products")
+        currency = shipped_prices().currency.get(self._settings.region, "USD")
+        for offer in _OFFERS:
+            wanted = {**_COMMON_FILTERS, **offer, "regionCode": self._settings.region}
+            filters = [{"Type": "TERM_MATCH", "Field": field, "Value": value} for field, value in wanted.items()]
+            with translated("pricing:GetProducts"):
+                for page in pages.paginate(ServiceCode="AmazonEC2", Filters=filters):
+                    yield from _products(page["PriceList"], currency)
+
+
+def _products(price_list: Iterable[str], currency: str) -> Iterator[tuple[str, float]]:
+    """Instance type and price of each product in a page that has a price above 0 in that currency."""
+    for text in price_list:
+        product = json.loads(text)
+        name = product.get("product", {}).get("attributes", {}).get("instanceType")
+        for term in product.get("terms", {}).get("OnDemand", {}).values():
+            for dimension in term.get("priceDimensions", {}).values():
+                price = float(dimension.get("pricePerUnit", {}).get(currency, 0) or 0)
+                if name and price > 0:
+                    yield name, price

@@ -1,0 +1,80 @@
+"""AWS as a `ports.CloudProvider`: the one door to this package."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from journeyman.cloud.aws.instance_types import InstanceTypes
+from journeyman.cloud.aws.instances import Instances
+from journeyman.cloud.aws.launch_templates import LaunchTemplates
+from journeyman.cloud.aws.launching import Launcher
+from journeyman.cloud.aws.node_class import NodeClassResolver
+from journeyman.cloud.aws.prices import PriceBook
+from journeyman.cloud.aws.settings import AwsSettings, Clients
+from journeyman.cloud.aws.subnets import Subnets
+from journeyman.cloud.aws.view import NodeClassView
+from journeyman.core.api.objects import EC2NODECLASS, Resource
+from journeyman.core.catalogue import InstanceType
+from journeyman.ports import JSON, Clock, Instance, LaunchOutcome, LaunchRequest
+
+
+class AwsCloudProvider:
+    """One AWS account and region, for one EKS cluster.
+
+    Holds only what a warm sandbox may lose: readings of EC2 with an age limit, and predictions of free addresses.
+    """
+
+    node_class: Resource[dict[str, Any]] = EC2NODECLASS
+
+    def __init__(self, clients: Clients, settings: AwsSettings, clock: Clock) -> None:
+        self._prices = PriceBook(clients, settings, clock)
+        self._types = InstanceTypes(clients, settings, self._prices, clock)
+        self._instances = Instances(clients, settings.cluster_name)
+        self._resolver = NodeClassResolver(clients, settings, clock)
+        self._launcher = Launcher(
+            clients,
+            settings,
+            clock,
+            instances=self._instances,
+            subnets=Subnets(clients, clock),
+            templates=LaunchTemplates(clients, clock),
+        )
+
+    def resolve(self, node_class: JSON, now: datetime) -> Mapping[str, Any]:
+        """The `status` an EC2NodeClass should have now; a user's mistakes become conditions.
+
+        Raises:
+            CloudProviderError: AWS could not be asked; the status is left as it is.
+        """
+        return self._resolver.resolve(NodeClassView(node_class), now)
+
+    def get_instance_types(self, node_class: JSON) -> tuple[InstanceType, ...]:
+        """What this EC2NodeClass could launch, by name; the identical tuple while nothing changed.
+
+        Raises:
+            NodeClassNotReadyError: Its status names no subnet.
+            CloudProviderError: AWS could not be asked.
+        """
+        return self._types.for_node_class(NodeClassView(node_class))
+
+    def launch(self, requests: Sequence[LaunchRequest]) -> Iterator[LaunchOutcome]:
+        """Launch, several at once; one outcome for each request, as they are known. Raises nothing."""
+        return self._launcher.launch(requests)
+
+    def list(self) -> tuple[Instance, ...]:
+        """All instances of this cluster that are not terminated, by provider id."""
+        return self._instances.list()
+
+    def get(self, provider_id: str) -> Instance:
+        """One instance. Raises NodeClaimNotFoundError once it is terminated or gone."""
+        return self._instances.get(provider_id)
+
+    def delete(self, provider_id: str) -> None:
+        """Start terminating; safe to repeat. Raises NodeClaimNotFoundError once it is gone."""
+        self._instances.delete(provider_id)
+
+    def refresh_prices(self) -> None:
+        """Read prices anew from AWS; what cannot be read keeps its last value. Raises nothing."""
+        self._prices.refresh()

@@ -1,0 +1,78 @@
+"""Selector terms as EC2 filters: terms are alternatives, the fields of one term all hold.
+
+Restates: karpenter-provider-aws pkg/providers/subnet/subnet.go `getFilterSets`, pkg/providers/securitygroup.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import timedelta
+from typing import Any, Final
+
+from journeyman.cloud.aws.errors import translated
+from journeyman.cloud.aws.settings import Clients
+from journeyman.cloud.aws.ttl_cache import TtlCache
+from journeyman.cloud.aws.view import JSON, NodeClassView
+from journeyman.ports import Clock
+
+Filters = tuple[tuple[str, tuple[str, ...]], ...]
+"""EC2 filters that must all match: (name, values of which one must match)."""
+
+_TTL: Final = timedelta(minutes=1)  # cache.go `DefaultTTL`
+
+
+def tag_filters(tags: Mapping[str, Any]) -> Filters:
+    """By key; the value `*` asks for the key alone."""
+    return tuple(("tag-key", (key,)) if tags[key] == "*" else (f"tag:{key}", (str(tags[key]),)) for key in sorted(tags))
+
+
+def filter_sets(terms: Iterable[JSON], *, id_filter: str, name_filter: str = "") -> tuple[Filters, ...]:
+    """One set of filters for each term; the ids of all terms make one set together."""
+    sets: list[Filters] = []
+    ids: list[str] = []
+    for term in terms:
+        if term.get("id"):
+            ids.append(str(term["id"]))
+        else:
+            named: Filters = ((name_filter, (str(term["name"]),)),) if name_filter and term.get("name") else ()
+            sets.append((*named, *tag_filters(term.get("tags") or {})))
+    # a set without filters would match everything there is
+    return (*filter(None, sets), *([((id_filter, tuple(sorted(set(ids)))),)] if ids else []))
+
+
+class Network:
+    """Subnets and security groups that a NodeClass selects, remembered for a minute."""
+
+    def __init__(self, clients: Clients, clock: Clock) -> None:
+        self._clients = clients
+        self._cache: TtlCache[tuple[JSON, ...]] = TtlCache(clock, _TTL)
+
+    def subnets(self, node_class: NodeClassView) -> list[dict[str, str]]:
+        """Entries of `status.subnets`, most free addresses first, then by id."""
+        sets = filter_sets(node_class.terms("subnetSelectorTerms"), id_filter="subnet-id")
+        found = {s["SubnetId"]: s for s in self._select("describe_subnets", "Subnets", sets)}
+        ordered = sorted(found.values(), key=lambda s: (-s["AvailableIpAddressCount"], s["SubnetId"]))
+        return [
+            {"id": s["SubnetId"], "zone": s["AvailabilityZone"], "zoneID": s.get("AvailabilityZoneId", "")}
+            for s in ordered
+        ]
+
+    def security_groups(self, node_class: NodeClassView) -> list[dict[str, str]]:
+        """Entries of `status.securityGroups`, by id."""
+        terms = node_class.terms("securityGroupSelectorTerms")
+        sets = filter_sets(terms, id_filter="group-id", name_filter="group-name")
+        found = {g["GroupId"]: g for g in self._select("describe_security_groups", "SecurityGroups", sets)}
+        return [{"id": id_, "name": found[id_]["GroupName"]} for id_ in sorted(found)]
+
+    def _select(self, operation: str, result: str, sets: tuple[Filters, ...]) -> tuple[JSON, ...]:
+        return self._cache.get((operation, sets), lambda: self._read(operation, result, sets))
+
+    def _read(self, operation: str, result: str, sets: tuple[Filters, ...]) -> tuple[JSON, ...]:
+        pages = self._clients.ec2.get_paginator(operation)
+        found: list[JSON] = []
+        for filters in sets:
+            wanted = [{"Name": name, "Values": list(values)} for name, values in filters]
+            with translated(f"ec2:Describe{result}"):
+                for page in pages.paginate(Filters=wanted):
+                    found += page[result]
+        return tuple(found)

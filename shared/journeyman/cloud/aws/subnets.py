@@ -1,0 +1,114 @@
+"""Which subnet of a zone a launch goes to: the one with most free addresses, counting launches under way.
+
+Restates: karpenter-provider-aws pkg/providers/subnet/subnet.go (`ZonalSubnetsForLaunch`, `UpdateInflightIPs`,
+`UpdateICEdSubnet`).
+Differs: free addresses are read only where a zone has a choice of subnets, and in the run that launches.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from threading import Lock
+from typing import Any, Final
+
+from journeyman.cloud.aws.errors import translated
+from journeyman.cloud.aws.settings import Clients
+from journeyman.cloud.aws.ttl_cache import TtlCache
+from journeyman.cloud.aws.view import NodeClassView
+from journeyman.core.api.resources import PODS
+from journeyman.core.catalogue import InstanceType
+from journeyman.ports import Clock
+
+_TTL: Final = timedelta(minutes=1)  # cache.go `DefaultTTL`, for descriptions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChosenSubnet:
+    """A zone's subnet for one launch. `charged` addresses are held until the fleet has answered."""
+
+    id: str
+    zone: str
+    charged: int
+
+
+class Subnets:
+    """Free addresses as last read, less what launches since then are expected to take. Safe between threads."""
+
+    def __init__(self, clients: Clients, clock: Clock) -> None:
+        self._clients = clients
+        self._read: TtlCache[Mapping[str, int]] = TtlCache(clock, _TTL)
+        self._taken: Counter[str] = Counter()
+        self._exhausted: set[str] = set()
+        self._lock = Lock()
+
+    def choose(
+        self, node_class: NodeClassView, types: Collection[InstanceType], capacity_type: str
+    ) -> dict[str, ChosenSubnet]:
+        """One subnet for each zone of the NodeClass, its expected use charged; give it back with `settle`."""
+        free = self._free(node_class)
+        with self._lock:
+            chosen: dict[str, ChosenSubnet] = {}
+            for zone, ids in subnets_by_zone(node_class).items():
+                best = max(ids, key=lambda id_: (id_ not in self._exhausted, free.get(id_, 0) - self._taken[id_], id_))
+                chosen[zone] = ChosenSubnet(id=best, zone=zone, charged=smallest_pods(types, zone, capacity_type))
+                self._taken[best] += chosen[zone].charged
+            return chosen
+
+    def settle(self, chosen: Iterable[ChosenSubnet], used: str | None) -> None:
+        """Credit the charge back to every subnet but the one that the instance went to."""
+        with self._lock:
+            for subnet in chosen:
+                if subnet.id != used:
+                    self._taken[subnet.id] -= subnet.charged
+
+    def mark_exhausted(self, subnet_id: str) -> None:
+        """EC2 says it has no free address: last choice until the next reading."""
+        with self._lock:
+            self._exhausted.add(subnet_id)
+
+    def is_zone_exhausted(self, node_class: NodeClassView, zone: str) -> bool:
+        """Whether no subnet of the zone has an address left."""
+        with self._lock:
+            return all(id_ in self._exhausted for id_ in subnets_by_zone(node_class).get(zone, ()))
+
+    def _free(self, node_class: NodeClassView) -> Mapping[str, int]:
+        """Free addresses by subnet; nothing where no zone has a choice, which saves the call."""
+        by_zone = subnets_by_zone(node_class)
+        if all(len(ids) == 1 for ids in by_zone.values()):
+            return {}
+        ids = tuple(sorted(id_ for group in by_zone.values() for id_ in group))
+        return self._read.get(ids, lambda: self._describe(ids))
+
+    def _describe(self, ids: tuple[str, ...]) -> Mapping[str, int]:
+        """A fresh reading replaces our predictions for these subnets."""
+        free: dict[str, int] = {}
+        filters: list[dict[str, Any]] = [{"Name": "subnet-id", "Values": list(ids)}]
+        with translated("ec2:DescribeSubnets"):
+            for page in self._clients.ec2.get_paginator("describe_subnets").paginate(Filters=filters):
+                free.update((s["SubnetId"], s["AvailableIpAddressCount"]) for s in page["Subnets"])
+        with self._lock:
+            for id_ in ids:
+                self._taken.pop(id_, None)
+                self._exhausted.discard(id_)
+        return free
+
+
+def subnets_by_zone(node_class: NodeClassView) -> dict[str, tuple[str, ...]]:
+    """Subnet ids of the NodeClass's status by zone, zones by name."""
+    by_zone: dict[str, tuple[str, ...]] = {}
+    for subnet in sorted(node_class.subnets, key=lambda s: (str(s["zone"]), str(s["id"]))):
+        by_zone[subnet["zone"]] = (*by_zone.get(subnet["zone"], ()), subnet["id"])
+    return by_zone
+
+
+def smallest_pods(types: Iterable[InstanceType], zone: str, capacity_type: str) -> int:
+    """How many addresses a launch there takes at least: the fewest pods among the types that it may choose."""
+    counts = (
+        t.capacity.get(PODS, 0)
+        for t in types
+        if any(o.available and o.zone == zone and o.capacity_type == capacity_type for o in t.offerings)
+    )
+    return min(counts, default=0)

@@ -1,0 +1,169 @@
+"""What a node is told at boot: join this cluster, with these labels and taints, sized like this.
+
+Restates: karpenter-provider-aws pkg/providers/amifamily/bootstrap (nodeadm.go, eksbootstrap.go, bottlerocket.go,
+windows.go) and mime/mime.go.
+Differs: the NodeConfig is written as JSON, which is YAML too, so that nothing here needs a YAML package.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from email import message_from_string
+from email.message import Message
+from ipaddress import ip_address
+from typing import Any, Final
+
+from journeyman.cloud.aws import toml
+from journeyman.cloud.aws.bootstrap import Bootstrap
+from journeyman.cloud.aws.bottlerocket import bottlerocket_settings
+from journeyman.cloud.aws.families import AL2, BOTTLEROCKET, CUSTOM
+
+MAX_BYTES: Final = 16384  # EC2's limit, before base64
+_BOUNDARY: Final = "//"
+_SHELL: Final = 'text/x-shellscript; charset="us-ascii"'
+_NODE_CONFIG: Final = "application/node.eks.aws"
+_IS_MIME: Final = re.compile(r"\s*(MIME-Version|Content-Type):")
+_IS_NODE_CONFIG: Final = re.compile(r"^\s*[\"']?apiVersion[\"']?\s*:\s*[\"']?node\.eks\.aws/", re.MULTILINE)
+
+
+def user_data(bootstrap: Bootstrap) -> str:
+    """The text an instance boots with, not yet base64.
+
+    Raises:
+        ValueError: The user's own part cannot be read (MIME or TOML).
+    """
+    family = bootstrap.family
+    if family is CUSTOM:
+        return bootstrap.custom
+    if family is BOTTLEROCKET:
+        return toml.dumps(bottlerocket_settings(bootstrap))
+    if family.is_windows:
+        return _windows(bootstrap)
+    if family is AL2:
+        return _mime([*_user_parts(bootstrap.custom), (_SHELL, _eks_bootstrap(bootstrap))])
+    return _mime([*_user_parts(bootstrap.custom), (_NODE_CONFIG, _node_config(bootstrap))])
+
+
+def _node_config(bootstrap: Bootstrap) -> str:
+    cluster = {
+        "name": bootstrap.cluster_name,
+        "apiServerEndpoint": bootstrap.cluster_endpoint,
+        "certificateAuthority": bootstrap.cluster_ca,
+        "cidr": bootstrap.service_cidr,
+    }
+    taints = [{"key": t.key, "effect": t.effect, **({"value": t.value} if t.value else {})} for t in bootstrap.taints]
+    spec: dict[str, Any] = {
+        "cluster": cluster,
+        "kubelet": {
+            "config": {**bootstrap.kubelet, "registerWithTaints": taints},
+            "flags": [_label_flag(bootstrap.labels)],
+        },
+    }
+    if bootstrap.raid0:
+        spec["instance"] = {"localStorage": {"strategy": "RAID0"}}
+    config = {"apiVersion": "node.eks.aws/v1alpha1", "kind": "NodeConfig", "spec": spec}
+    return json.dumps(config, indent=2, sort_keys=True) + "\n"
+
+
+def _eks_bootstrap(bootstrap: Bootstrap) -> str:
+    dns = next(iter(bootstrap.kubelet.get("clusterDNS") or ()), "")
+    ca = f"--b64-cluster-ca '{bootstrap.cluster_ca}'" if bootstrap.cluster_ca else ""
+    # bootstrap.sh takes no equal signs between its options and their values
+    options = [
+        f"/etc/eks/bootstrap.sh '{bootstrap.cluster_name}' --apiserver-endpoint '{bootstrap.cluster_endpoint}' {ca}".strip(),
+        *(["--ip-family ipv6"] if dns and ip_address(dns).version == 6 else []),
+        *([f"--dns-cluster-ip '{dns}'"] if dns else []),
+        "--use-max-pods false",
+        f"--kubelet-extra-args '{_kubelet_arguments(bootstrap)}'",
+        *(["--local-disks raid0"] if bootstrap.raid0 else []),
+    ]
+    log = "exec > >(tee /var/log/user-data.log|logger -t user-data -s 2>/dev/console) 2>&1"
+    return "\n".join(("#!/bin/bash -xe", log, " \\\n".join(options)))
+
+
+def _windows(bootstrap: Bootstrap) -> str:
+    dns = next(iter(bootstrap.kubelet.get("clusterDNS") or ()), "")
+    command = [
+        f"& $EKSBootstrapScriptFile -EKSClusterName '{bootstrap.cluster_name}'",
+        f"-APIServerEndpoint '{bootstrap.cluster_endpoint}'",
+        *([f"-Base64ClusterCA '{bootstrap.cluster_ca}'"] if bootstrap.cluster_ca else []),
+        f"-KubeletExtraArgs '{_kubelet_arguments(bootstrap)}'",
+        *([f"-DNSClusterIP '{dns}'"] if dns else []),
+    ]
+    lines = [
+        "<powershell>",
+        *([bootstrap.custom] if bootstrap.custom else []),
+        r'[string]$EKSBootstrapScriptFile = "$env:ProgramFiles\Amazon\EKS\Start-EKSBootstrap.ps1"',
+        " ".join(command),
+        "</powershell>",
+    ]
+    return "\n".join(lines)
+
+
+def _kubelet_arguments(bootstrap: Bootstrap) -> str:
+    """The kubelet settings that exist as flags, in Karpenter's order; values of maps by key."""
+    kubelet = bootstrap.kubelet
+    taints = ",".join(f"{t.key}={t.value}:{t.effect}" if t.value else f"{t.key}:{t.effect}" for t in bootstrap.taints)
+    flags = [
+        _label_flag(bootstrap.labels),
+        f'--register-with-taints="{taints}"',
+        *(f"--{flag}={kubelet[field]}" for field, flag in _NUMBER_FLAGS if kubelet.get(field) is not None),
+        *(
+            f'--{flag}="{_joined(kubelet[field], separator)}"'
+            for field, flag, separator in _MAP_FLAGS
+            if kubelet.get(field)
+        ),
+        *(f"--{flag}={kubelet[field]}" for field, flag in _LATE_NUMBER_FLAGS if kubelet.get(field) is not None),
+    ]
+    if kubelet.get("cpuCFSQuota") is not None:
+        flags.append(f"--cpu-cfs-quota={'true' if kubelet['cpuCFSQuota'] else 'false'}")
+    return " ".join(flags)
+
+
+_NUMBER_FLAGS: Final = (("maxPods", "max-pods"), ("podsPerCore", "pods-per-core"))
+_MAP_FLAGS: Final = (
+    ("systemReserved", "system-reserved", "="),
+    ("kubeReserved", "kube-reserved", "="),
+    ("evictionHard", "eviction-hard", "<"),
+    ("evictionSoft", "eviction-soft", "<"),
+    ("evictionSoftGracePeriod", "eviction-soft-grace-period", "="),
+)
+_LATE_NUMBER_FLAGS: Final = (
+    ("evictionMaxPodGracePeriod", "eviction-max-pod-grace-period"),
+    ("imageGCHighThresholdPercent", "image-gc-high-threshold"),
+    ("imageGCLowThresholdPercent", "image-gc-low-threshold"),
+)
+
+
+def _joined(values: Mapping[str, Any], separator: str) -> str:
+    return ",".join(f"{key}{separator}{values[key]}" for key in sorted(values))
+
+
+def _label_flag(node_labels: Mapping[str, str]) -> str:
+    return f'--node-labels="{_joined(node_labels, "=")}"'
+
+
+def _user_parts(custom: str) -> list[tuple[str, str]]:
+    """The user's own user data as MIME parts: (content type, text)."""
+    if not custom.strip():
+        return []
+    if _IS_MIME.match(custom):
+        return _parsed_mime(custom)
+    return [(_NODE_CONFIG if _IS_NODE_CONFIG.search(custom) else _SHELL, custom)]
+
+
+def _parsed_mime(text: str) -> list[tuple[str, str]]:
+    message: Message = message_from_string(text.lstrip())
+    if not message.is_multipart():
+        raise ValueError("user data starts like MIME but is not a multipart archive")
+    return [
+        (part.get("Content-Type", _SHELL), str(part.get_payload())) for part in message.walk() if part is not message
+    ]
+
+
+def _mime(parts: Iterable[tuple[str, str]]) -> str:
+    head = f'MIME-Version: 1.0\nContent-Type: multipart/mixed; boundary="{_BOUNDARY}"\n\n'
+    body = "".join(f"--{_BOUNDARY}\nContent-Type: {kind}\n\n{text}\n" for kind, text in parts)
+    return f"{head}{body}--{_BOUNDARY}--\n"
