@@ -226,9 +226,14 @@ class Applier:
 
     # -- the end ------------------------------------------------------------------------------------------------
 
+    def busy(self, error: LeaseLostError) -> None:
+        """Another run holds the step: nothing more is done here, and the message that woke us comes back."""
+        self._status = BUSY
+        self.run.telemetry.log("info", error.message, **_fields(error))
+
     def partial(self, error: JourneymanError) -> None:
-        """The run stops before its work is done: come back at once (or when it may help)."""
-        self._status = BUSY if isinstance(error, LeaseLostError) else PARTIAL
+        """The run stops before its work is done: come back at once, or when it may help."""
+        self._status = PARTIAL
         self.run.telemetry.log("info", error.message, **_fields(error))
         wait = timedelta(0) if isinstance(error, DeadlineError) else _retry_after(error)
         self.wake(self.step, self.run.clock.now() + wait, error.message)
@@ -268,8 +273,8 @@ def run_step(run: Invocation, step: Step, work: Callable[[Applier], None]) -> Ou
     """Run a step behind its fence.
 
     Returns:
-        "busy" if another run holds the step, "partial" if time or a passing fault cut this one short; each with a
-        wake-up, as whatever this run was woken for may not have been seen by the other.
+        "busy" if another run holds the step (what this one was woken for must come again: the other may not have seen
+        it), "partial" if time or a passing fault cut this one short, with a wake-up for the rest.
 
     Raises:
         JourneymanError: Something a retry cannot mend; what was done stays done, wake-ups are sent all the same.
@@ -278,6 +283,8 @@ def run_step(run: Invocation, step: Step, work: Callable[[Applier], None]) -> Ou
     try:
         run.lease.acquire()
         work(hand)
+    except LeaseLostError as error:
+        hand.busy(error)
     except JourneymanError as error:
         if not error.retryable:
             raise

@@ -1,0 +1,125 @@
+"""Which steps are due: derived from claims, pools and unassigned pods alone, so that looking costs next to nothing.
+
+Lost messages are made up for here; nothing rests on any of them.
+
+=============  ====================================================================================================
+provision      pods without a node; claims not initialized yet; pools whose conditions are not current
+terminate      claims being deleted or expired; and every two minutes, for garbage (ten without any claim)
+consolidate    a disruption under way; a claim whose consolidateAfter has just passed; a budget window that has just
+               opened; and every five minutes, as Karpenter refreshes its view, while there are nodes to consolidate
+=============  ====================================================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from typing import Final
+
+from journeyman.core.api import labels
+from journeyman.core.api.conditions import (
+    CONSOLIDATABLE,
+    DISRUPTION_REASON,
+    INITIALIZED,
+    READY,
+    VALIDATION_SUCCEEDED,
+)
+from journeyman.core.api.nodepool import NodePool
+from journeyman.core.api.objects import NODEPOOL, NodeClaim, condition_of, is_true
+from journeyman.core.disruption.budgets import windows
+from journeyman.core.disruption.consolidatable import consolidate_after
+from journeyman.core.lifecycle.expiration import is_expired
+from journeyman.core.plan import Step, Wake
+from journeyman.core.scheduling.pods import is_provisionable, opted_out
+from journeyman.core.state import Snapshot
+
+SWEEP_PERIOD: Final = timedelta(seconds=75)  # a minute, and what schedules are late by
+GARBAGE_PERIOD: Final = timedelta(minutes=2)  # karpenter nodeclaim/garbagecollection: every 2 min
+GARBAGE_PERIOD_WITHOUT_CLAIMS: Final = timedelta(minutes=10)
+CONSOLIDATION_PERIOD: Final = timedelta(minutes=5)  # karpenter state/cluster.go: the memo is refreshed after 5 min
+UNREADY_POOL_PERIOD: Final = timedelta(minutes=5)
+
+
+def due_steps(snapshot: Snapshot) -> tuple[Wake, ...]:
+    """At most one wake-up for each step that has work to do now, with the first reason found for it.
+
+    Args:
+        snapshot: Claims, pools (and those set aside) and unassigned pods.
+    """
+    reasons = {
+        Step.PROVISION: next(_provision(snapshot), None),
+        Step.TERMINATE: next(_terminate(snapshot), None),
+        Step.CONSOLIDATE: next(_consolidate(snapshot), None),
+    }
+    return tuple(Wake(step=step, at=snapshot.now, reason=why) for step, why in reasons.items() if why)
+
+
+def _provision(snapshot: Snapshot) -> Iterator[str]:
+    for pod in snapshot.pods:
+        if is_provisionable(pod) and not opted_out(pod):
+            yield f"pod {pod.key} has no node"
+    for claim in snapshot.claims:
+        if claim.metadata.deletion_timestamp is None and not is_true(claim.status.conditions, INITIALIZED):
+            yield f"NodeClaim {claim.metadata.name} is not initialized"
+    for pool in snapshot.node_pools:
+        validated = condition_of(pool.status.conditions, VALIDATION_SUCCEEDED)
+        if validated is None or validated.observed_generation != pool.metadata.generation:
+            yield f"NodePool {pool.metadata.name} is new or changed"
+        elif not is_true(pool.status.conditions, READY) and _passed(snapshot.now, UNREADY_POOL_PERIOD):
+            yield f"NodePool {pool.metadata.name} is not ready"
+    for item in snapshot.set_aside:
+        refused = condition_of(item.conditions, VALIDATION_SUCCEEDED)
+        if item.kind == NODEPOOL.kind and (refused is None or refused.observed_generation != item.generation):
+            yield f"NodePool {item.name} does not validate"
+
+
+def _terminate(snapshot: Snapshot) -> Iterator[str]:
+    for claim in snapshot.claims:
+        if claim.metadata.deletion_timestamp is not None:
+            yield f"NodeClaim {claim.metadata.name} is being deleted"
+        elif is_expired(claim, snapshot.now):
+            yield f"NodeClaim {claim.metadata.name} has expired"
+    if _passed(snapshot.now, GARBAGE_PERIOD if snapshot.claims else GARBAGE_PERIOD_WITHOUT_CLAIMS):
+        yield "garbage collection"
+
+
+def _consolidate(snapshot: Snapshot) -> Iterator[str]:
+    pools = snapshot.node_pools_by_name
+    in_use: set[str] = set()
+    for claim in snapshot.claims:
+        if claim.metadata.deletion_timestamp is not None:
+            continue
+        if is_true(claim.status.conditions, DISRUPTION_REASON):
+            yield f"NodeClaim {claim.metadata.name} is being disrupted"
+        pool = pools.get(claim.metadata.labels.get(labels.NODEPOOL, ""))
+        if pool is None or not is_true(claim.status.conditions, INITIALIZED):
+            continue
+        in_use.add(pool.metadata.name)
+        if _just_consolidatable(claim, pool, snapshot.now):
+            yield f"NodeClaim {claim.metadata.name} may be consolidated"
+    for name in sorted(in_use):
+        if _window_opened(pools[name], snapshot.now):
+            yield f"a budget window of NodePool {name} has opened"
+    if in_use and _passed(snapshot.now, CONSOLIDATION_PERIOD):
+        yield "there are nodes to look at"
+
+
+def _just_consolidatable(claim: NodeClaim, pool: NodePool, now: datetime) -> bool:
+    """Whether its consolidateAfter has passed, and the condition does not say so yet."""
+    after = consolidate_after(pool)
+    if after is None or is_true(claim.status.conditions, CONSOLIDATABLE):
+        return False
+    initialized = condition_of(claim.status.conditions, INITIALIZED)
+    since = claim.status.last_pod_event_time or (initialized.last_transition_time if initialized else None)
+    return since is not None and now >= since + after
+
+
+def _window_opened(pool: NodePool, now: datetime) -> bool:
+    found = windows(pool.spec.disruption.budgets, now - SWEEP_PERIOD, now + timedelta(seconds=1))
+    return any(now - SWEEP_PERIOD < window.opens <= now for window in found)
+
+
+def _passed(now: datetime, period: timedelta) -> bool:
+    """Whether a multiple of the period lies between the last sweep and this one."""
+    seconds = period.total_seconds()
+    return now.timestamp() // seconds != (now - SWEEP_PERIOD).timestamp() // seconds
