@@ -1,0 +1,560 @@
+"""The simulated AWS does what AWS does where moto alone does not: EC2, prices, and the server itself.
+
+Every test speaks to it through boto3 and states AWS's behaviour, so it would also hold on the real service.
+"""
+
+from datetime import timedelta
+
+import pytest
+from botocore.exceptions import ClientError
+
+from journeyman.errors import ConfigurationError
+from journeyman.simulate.aws.instances import InstanceTiming
+from journeyman.simulate.aws.patching import Patch, applied
+from journeyman.simulate.aws.server import SimulatedAws, client_for
+from tests.contract.conftest import PRICES
+
+ZONES = ("us-east-1a", "us-east-1b", "us-east-1c", "us-east-1d", "us-east-1e", "us-east-1f")
+
+
+@pytest.fixture
+def ec2(aws):
+    return aws.client("ec2")
+
+
+@pytest.fixture
+def template(aws, account, ec2):
+    """A launch template with everything a node needs."""
+    iam = aws.client("iam")
+    iam.create_instance_profile(InstanceProfileName="node")
+    iam.add_role_to_instance_profile(InstanceProfileName="node", RoleName=account.role)
+    data = {
+        "ImageId": account.images["amazon-eks-node-al2023-x86_64-standard-1.33-v20260715"],
+        "UserData": "aGVsbG8=",
+        "IamInstanceProfile": {"Name": "node"},
+        "NetworkInterfaces": [{"DeviceIndex": 0, "Groups": [account.security_group]}],
+        "BlockDeviceMappings": [{"DeviceName": "/dev/xvda", "Ebs": {"VolumeSize": 20, "VolumeType": "gp3"}}],
+        "MetadataOptions": {"HttpTokens": "required", "HttpPutResponseHopLimit": 1},
+        "Monitoring": {"Enabled": True},
+        "TagSpecifications": [{"ResourceType": "instance", "Tags": [{"Key": "from", "Value": "template"}]}],
+    }
+    ec2.create_launch_template(LaunchTemplateName="node", LaunchTemplateData=data)
+    return "node"
+
+
+@pytest.fixture
+def fleet(account, ec2, template):
+    """Ask for an instant fleet over types × zones; the answer."""
+
+    def ask(types, zones=("us-east-1a",), count=1, capacity_type="on-demand", strategy="lowest-price", **more):
+        subnet = dict(zip(ZONES, account.subnets, strict=True))
+        override = more.pop("override", {})
+        options = {"spot": "SpotOptions", "on-demand": "OnDemandOptions"}[capacity_type]
+        return ec2.create_fleet(
+            Type="instant",
+            TargetCapacitySpecification={"TotalTargetCapacity": count, "DefaultTargetCapacityType": capacity_type},
+            LaunchTemplateConfigs=[
+                {
+                    "LaunchTemplateSpecification": {"LaunchTemplateName": template, "Version": "$Latest"},
+                    "Overrides": [
+                        {"InstanceType": kind, "SubnetId": subnet[zone], **override.get(kind, {})}
+                        for kind in types
+                        for zone in zones
+                    ],
+                }
+            ],
+            **{options: {"AllocationStrategy": strategy}},
+            **more,
+        )
+
+    return ask
+
+
+def launched_types(answer):
+    return [entry["InstanceType"] for entry in answer["Instances"]]
+
+
+def state(ec2, instance_id):
+    found = ec2.describe_instances(InstanceIds=[instance_id])["Reservations"]
+    return found[0]["Instances"][0]["State"]["Name"]
+
+
+# --- CreateFleet -----------------------------------------------------------------------------------------------------
+
+
+def test_lowest_price_launches_the_cheapest_pool_wherever_it_stands_in_the_request(fleet):
+    """Ids of one override come in one entry."""
+    answer = fleet(["m5.24xlarge", "t3.large", "t3.nano"], count=3)
+
+    assert launched_types(answer) == ["t3.nano"]
+    assert len(answer["Instances"][0]["InstanceIds"]) == 3
+    assert answer["Errors"] == []
+
+
+def test_prioritized_launches_the_lowest_priority_number_first(fleet):
+    """Priority beats price with this strategy."""
+    priorities = {"t3.nano": {"Priority": 9}, "m5.large": {"Priority": 1}}
+
+    answer = fleet(["t3.nano", "m5.large"], strategy="prioritized", override=priorities)
+
+    assert launched_types(answer) == ["m5.large"]
+
+
+def test_spot_fleets_launch_the_cheapest_spot_pool_of_the_price_history(fleet, ec2, account):
+    """The price a fleet chooses by is the one DescribeSpotPriceHistory tells."""
+    history = ec2.describe_spot_price_history(InstanceTypes=["m5.large", "c5.large"])["SpotPriceHistory"]
+    cheapest = min(history, key=lambda row: float(row["SpotPrice"]))
+
+    answer = fleet(["m5.large", "c5.large"], zones=ZONES[:3], capacity_type="spot", strategy="price-capacity-optimized")
+
+    in_reach = min(
+        (row for row in history if row["AvailabilityZone"] in ZONES[:3]), key=lambda r: float(r["SpotPrice"])
+    )
+    entry = answer["Instances"][0]
+    instance = ec2.describe_instances(InstanceIds=entry["InstanceIds"])["Reservations"][0]["Instances"][0]
+    assert float(cheapest["SpotPrice"]) <= float(in_reach["SpotPrice"])
+    assert (entry["InstanceType"], entry["Lifecycle"]) == (in_reach["InstanceType"], "spot")
+    assert instance["Placement"]["AvailabilityZone"] == in_reach["AvailabilityZone"]
+    assert instance["InstanceLifecycle"] == "spot"
+    assert instance["SpotInstanceRequestId"].startswith("sir-")
+
+
+def test_a_pool_without_capacity_is_an_error_and_the_next_one_is_launched(aws, clock, fleet):
+    """Until the stock comes back, then the pool is as good as before."""
+    aws.out_of_stock("t3.nano", "us-east-1a", "on-demand", until=clock.now() + timedelta(minutes=3))
+
+    answer = fleet(["t3.nano", "t3.medium"])
+    clock.advance(180)
+    later = fleet(["t3.nano", "t3.medium"])
+
+    (error,) = answer["Errors"]
+    assert launched_types(answer) == ["t3.medium"]
+    assert error["ErrorCode"] == "InsufficientInstanceCapacity"
+    assert error["LaunchTemplateAndOverrides"]["Overrides"]["InstanceType"] == "t3.nano"
+    assert error["Lifecycle"] == "on-demand"
+    assert launched_types(later) == ["t3.nano"]
+
+
+def test_a_fleet_that_gets_nothing_answers_an_error_for_every_pool_and_does_not_raise(aws, clock, fleet):
+    """An instant fleet's shortage is in its answer."""
+    for zone in ZONES[:2]:
+        aws.out_of_stock("t3.nano", zone, "spot", until=clock.now() + timedelta(hours=1))
+
+    answer = fleet(["t3.nano"], zones=ZONES[:2], capacity_type="spot", strategy="price-capacity-optimized")
+
+    assert answer["Instances"] == []
+    assert [error["ErrorCode"] for error in answer["Errors"]] == ["InsufficientInstanceCapacity"] * 2
+
+
+def test_a_type_that_the_zone_does_not_have_is_refused_for_that_pool(fleet):
+    """us-east-1e lacks most current types."""
+    answer = fleet(["p5.48xlarge", "zz.large"], zones=["us-east-1e"])
+
+    assert answer["Instances"] == []
+    assert {error["ErrorCode"] for error in answer["Errors"]} == {"InvalidFleetConfiguration", "InvalidParameterValue"}
+
+
+def test_diversified_spreads_instances_over_the_pools(fleet):
+    """One instance a pool before any gets a second."""
+    answer = fleet(["t3.nano", "t3.medium"], zones=ZONES[:2], count=4, capacity_type="spot", strategy="diversified")
+
+    assert [len(entry["InstanceIds"]) for entry in answer["Instances"]] == [1, 1, 1, 1]
+
+
+def test_a_spot_price_above_the_maximum_is_an_error(fleet):
+    """MaxPrice of an override bounds what is paid."""
+    answer = fleet(["m5.large"], capacity_type="spot", override={"m5.large": {"MaxPrice": "0.001"}})
+
+    assert [error["ErrorCode"] for error in answer["Errors"]] == ["SpotMaxPriceTooLow"]
+
+
+def test_the_same_client_token_gives_the_same_answer_and_no_new_instance(ec2, fleet):
+    """A retried launch must not launch twice."""
+    first = fleet(["t3.nano"], ClientToken="claim-uid")
+    second = fleet(["t3.nano"], ClientToken="claim-uid")
+
+    running = [i for page in ec2.describe_instances()["Reservations"] for i in page["Instances"]]
+    assert (first["FleetId"], first["Instances"]) == (second["FleetId"], second["Instances"])
+    assert len(running) == 1
+
+
+def test_a_client_token_with_other_parameters_is_refused(fleet):
+    """The token stands for one request."""
+    fleet(["t3.nano"], ClientToken="claim-uid")
+
+    with pytest.raises(ClientError, match="IdempotentParameterMismatch"):
+        fleet(["t3.medium"], ClientToken="claim-uid")
+
+
+def test_everything_in_the_launch_template_reaches_the_instance(account, ec2, fleet):
+    """Security groups, profile, volumes, metadata options; tags of template, request and AWS itself."""
+    tags = [
+        {"ResourceType": "instance", "Tags": [{"Key": "karpenter.sh/nodeclaim", "Value": "a"}]},
+        {"ResourceType": "volume", "Tags": [{"Key": "team", "Value": "b"}]},
+        {"ResourceType": "fleet", "Tags": [{"Key": "c", "Value": "d"}]},
+    ]
+
+    answer = fleet(["t3.nano"], TagSpecifications=tags)
+
+    ids = answer["Instances"][0]["InstanceIds"]
+    (instance,) = ec2.describe_instances(InstanceIds=ids)["Reservations"][0]["Instances"]
+    (volume,) = ec2.describe_volumes(Filters=[{"Name": "attachment.instance-id", "Values": ids}])["Volumes"]
+    own_tags = {tag["Key"]: tag["Value"] for tag in instance["Tags"]}
+    user_data = ec2.describe_instance_attribute(InstanceId=ids[0], Attribute="userData")["UserData"]["Value"]
+    assert [group["GroupId"] for group in instance["SecurityGroups"]] == [account.security_group]
+    assert [group["GroupId"] for group in instance["NetworkInterfaces"][0]["Groups"]] == [account.security_group]
+    assert instance["IamInstanceProfile"]["Arn"].endswith(":instance-profile/node")
+    assert instance["MetadataOptions"]["HttpTokens"] == "required"
+    assert instance["Monitoring"]["State"] == "enabled"
+    assert instance["Architecture"] == "x86_64"
+    assert user_data == "aGVsbG8="
+    assert (volume["Size"], volume["VolumeType"]) == (20, "gp3")
+    assert volume["Tags"] == [{"Key": "team", "Value": "b"}]
+    assert own_tags["from"] == "template"
+    assert own_tags["karpenter.sh/nodeclaim"] == "a"
+    assert own_tags["aws:ec2:fleet-id"] == answer["FleetId"]
+    assert own_tags["aws:ec2launchtemplate:version"] == "1"
+
+
+def test_an_instance_profile_that_does_not_exist_is_a_fleet_error(account, ec2, template, fleet):
+    """So is whatever else RunInstances would refuse."""
+    data = {
+        "ImageId": next(iter(account.images.values())),
+        "IamInstanceProfile": {"Name": "gone"},
+        "SecurityGroupIds": [account.security_group],
+    }
+    ec2.create_launch_template_version(LaunchTemplateName=template, LaunchTemplateData=data)
+
+    answer = fleet(["t3.nano"])
+
+    assert answer["Instances"] == []
+    assert answer["Errors"][0]["ErrorCode"] == "InvalidParameterValue"
+    assert "Invalid IAM Instance Profile name" in answer["Errors"][0]["ErrorMessage"]
+
+
+def test_a_subnet_runs_out_of_addresses_and_gets_them_back_when_instances_end(aws, clock, account, ec2, fleet):
+    """An instance holds an address until it is terminated."""
+    vpc = ec2.describe_subnets(SubnetIds=[account.subnets[0]])["Subnets"][0]["VpcId"]
+    tiny = ec2.create_subnet(VpcId=vpc, CidrBlock="172.31.128.0/28", AvailabilityZone="us-east-1a")["Subnet"][
+        "SubnetId"
+    ]
+    here = {"t3.nano": {"SubnetId": tiny}}
+
+    first = fleet(["t3.nano"], count=11, override=here)
+    refused = fleet(["t3.nano"], override=here)
+    ec2.terminate_instances(InstanceIds=first["Instances"][0]["InstanceIds"])
+    clock.advance(60)
+    free = ec2.describe_subnets(SubnetIds=[tiny])["Subnets"][0]["AvailableIpAddressCount"]
+
+    assert [error["ErrorCode"] for error in refused["Errors"]] == ["InsufficientFreeAddressesInSubnet"]
+    assert free == 11
+
+
+def test_a_dry_run_launches_nothing(ec2, fleet):
+    """It answers what it always answers."""
+    with pytest.raises(ClientError, match="DryRunOperation"):
+        fleet(["t3.nano"], DryRun=True)
+
+    assert ec2.describe_instances()["Reservations"] == []
+
+
+def test_an_instant_fleet_can_be_described_by_its_id(ec2, fleet):
+    """With what it launched."""
+    answer = fleet(["t3.nano"])
+
+    (described,) = ec2.describe_fleets(FleetIds=[answer["FleetId"]])["Fleets"]
+
+    assert (described["Type"], described["Instances"]) == ("instant", answer["Instances"])
+
+
+# --- instances in time -----------------------------------------------------------------------------------------------
+
+
+def test_an_instance_walks_through_its_states_as_time_passes(aws, clock, ec2, fleet):
+    """And is forgotten an hour after it has terminated."""
+    (instance,) = fleet(["t3.nano"])["Instances"][0]["InstanceIds"]
+    seen = [state(ec2, instance)]
+    clock.advance(8)
+    seen.append(state(ec2, instance))
+    ended = ec2.terminate_instances(InstanceIds=[instance])["TerminatingInstances"][0]
+    again = ec2.terminate_instances(InstanceIds=[instance])["TerminatingInstances"][0]
+    seen.append(state(ec2, instance))
+    clock.advance(30)
+    seen.append(state(ec2, instance))
+    once_more = ec2.terminate_instances(InstanceIds=[instance])["TerminatingInstances"][0]
+    clock.advance(3600)
+
+    assert seen == ["pending", "running", "shutting-down", "terminated"]
+    assert [(e["PreviousState"]["Name"], e["CurrentState"]["Name"]) for e in (ended, again, once_more)] == [
+        ("running", "shutting-down"),
+        ("shutting-down", "shutting-down"),
+        ("terminated", "terminated"),
+    ]
+    with pytest.raises(ClientError, match=r"InvalidInstanceID\.NotFound"):
+        state(ec2, instance)
+
+
+def test_launch_time_is_the_virtual_time(clock, ec2, fleet):
+    """Expiry and ages are computed from it."""
+    fleet(["t3.nano"])
+
+    (reservation,) = ec2.describe_instances()["Reservations"]
+
+    assert reservation["Instances"][0]["LaunchTime"] == clock.now()
+
+
+def test_an_unknown_id_fails_the_whole_termination(clock, ec2, fleet):
+    """And ends none of the others."""
+    (instance,) = fleet(["t3.nano"])["Instances"][0]["InstanceIds"]
+    clock.advance(8)
+
+    with pytest.raises(ClientError, match=r"InvalidInstanceID\.NotFound"):
+        ec2.terminate_instances(InstanceIds=[instance, "i-0123456789abcdef0"])
+
+    assert state(ec2, instance) == "running"
+
+
+def test_describe_may_lag_behind_the_launch(clock):
+    """EC2 is eventually consistent; with a lag, a new instance is not found at first."""
+    from journeyman.simulate.aws.images import seed
+
+    with SimulatedAws(clock, PRICES, timing=InstanceTiming(describe_lag_seconds=3)) as aws:
+        ec2, image = aws.client("ec2"), next(iter(seed(aws).images.values()))
+        (made,) = ec2.run_instances(ImageId=image, InstanceType="t3.nano", MinCount=1, MaxCount=1)["Instances"]
+        with pytest.raises(ClientError, match=r"InvalidInstanceID\.NotFound"):
+            state(ec2, made["InstanceId"])
+        before = ec2.describe_instances()["Reservations"]
+        clock.advance(3)
+
+        assert before == []
+        assert state(ec2, made["InstanceId"]) == "pending"
+
+
+def test_every_transition_is_an_event_with_its_own_time(aws, clock, ec2, fleet):
+    """Even when the clock jumped over all of them."""
+    deliver_events_to_function(aws, {"detail-type": ["EC2 Instance State-change Notification"]})
+    (instance,) = fleet(["t3.nano"])["Instances"][0]["InstanceIds"]
+    clock.advance(10)
+    ec2.terminate_instances(InstanceIds=[instance])
+    clock.advance(3600)
+    aws.act()
+
+    events = [delivery.event for delivery in aws.take_deliveries()]
+
+    assert [(event["time"], event["detail"]["state"]) for event in events] == [
+        ("2026-11-02T08:00:00Z", "pending"),
+        ("2026-11-02T08:00:08Z", "running"),
+        ("2026-11-02T08:00:10Z", "shutting-down"),
+        ("2026-11-02T08:00:40Z", "terminated"),
+    ]
+    assert events[0]["resources"] == [f"arn:aws:ec2:us-east-1:123456789012:instance/{instance}"]
+    assert {"version", "id", "detail-type", "source", "account", "time", "region", "resources", "detail"} == set(
+        events[0]
+    )
+
+
+def test_an_interruption_warns_and_shuts_the_instance_down_two_minutes_later(aws, clock, ec2, fleet):
+    """With a rebalance recommendation, and the reason on the instance."""
+    deliver_events_to_function(aws, {"detail-type": [{"prefix": "EC2 Spot"}, {"prefix": "EC2 Instance Rebalance"}]})
+    (instance,) = fleet(["t3.nano"], capacity_type="spot", strategy="price-capacity-optimized")["Instances"][0][
+        "InstanceIds"
+    ]
+    clock.advance(60)
+
+    aws.interrupt(instance)
+    clock.advance(119)
+    before = state(ec2, instance)
+    clock.advance(1)
+    after = ec2.describe_instances(InstanceIds=[instance])["Reservations"][0]["Instances"][0]
+
+    rebalance, warning = (delivery.event for delivery in aws.take_deliveries())
+    assert rebalance["detail-type"] == "EC2 Instance Rebalance Recommendation"
+    assert warning["detail-type"] == "EC2 Spot Instance Interruption Warning"
+    assert warning["detail"] == {"instance-id": instance, "instance-action": "terminate"}
+    assert warning["resources"] == [f"arn:aws:ec2:us-east-1a:instance/{instance}"]
+    assert warning["time"] == "2026-11-02T08:01:00Z"
+    assert (before, after["State"]["Name"]) == ("running", "shutting-down")
+    assert after["StateReason"]["Code"] == "Server.SpotInstanceTermination"
+
+
+def test_only_a_live_spot_instance_can_be_interrupted(aws, fleet):
+    """On-demand instances are never reclaimed."""
+    (instance,) = fleet(["t3.nano"])["Instances"][0]["InstanceIds"]
+
+    with pytest.raises(ConfigurationError, match="Spot instance"):
+        aws.interrupt(instance)
+
+
+def deliver_events_to_function(aws, pattern):
+    import json
+
+    events = aws.client("events")
+    events.put_rule(Name="all", EventPattern=json.dumps(pattern))
+    target = "arn:aws:lambda:us-east-1:123456789012:function:interrupt"
+    events.put_targets(Rule="all", Targets=[{"Id": "function", "Arn": target}])
+
+
+# --- catalogue and prices --------------------------------------------------------------------------------------------
+
+
+def test_instance_types_come_in_pages_and_only_those_of_the_region(ec2):
+    """A caller that forgets to page sees a hundred."""
+    first = ec2.describe_instance_types()
+    pages = list(ec2.get_paginator("describe_instance_types").paginate())
+    offered = ec2.get_paginator("describe_instance_type_offerings").paginate(LocationType="region")
+
+    names = [item["InstanceType"] for page in pages for item in page["InstanceTypes"]]
+    assert len(first["InstanceTypes"]) == 100
+    assert len(names) == len(set(names))
+    assert set(names) == {offer["InstanceType"] for page in offered for offer in page["InstanceTypeOfferings"]}
+
+
+def test_filters_and_names_still_select_instance_types(ec2):
+    """The kept answers are kept by request."""
+    named = ec2.describe_instance_types(InstanceTypes=["m5.large"])["InstanceTypes"]
+    arm = ec2.describe_instance_types(
+        Filters=[{"Name": "processor-info.supported-architecture", "Values": ["arm64"]}], MaxResults=5
+    )
+
+    assert [item["InstanceType"] for item in named] == ["m5.large"]
+    assert len(arm["InstanceTypes"]) == 5
+    assert all(item["ProcessorInfo"]["SupportedArchitectures"] == ["arm64"] for item in arm["InstanceTypes"])
+    with pytest.raises(ClientError, match="InvalidInstanceType"):
+        ec2.describe_instance_types(InstanceTypes=["zz.large"])
+
+
+def test_spot_prices_are_a_fixed_share_of_on_demand_and_remember_changes(aws, clock, ec2):
+    """From a start time on, history answers the price that held then and every change since."""
+    asked = {"InstanceTypes": ["m5.large"], "AvailabilityZone": "us-east-1a", "ProductDescriptions": ["Linux/UNIX"]}
+    (first,) = ec2.describe_spot_price_history(StartTime=clock.now(), **asked)["SpotPriceHistory"]
+    begin = clock.now()
+    clock.advance(3600)
+    aws.prices.set_spot("m5.large", "us-east-1a", 0.05, since=clock.now())
+
+    now = ec2.describe_spot_price_history(StartTime=clock.now(), **asked)["SpotPriceHistory"]
+    since = ec2.describe_spot_price_history(StartTime=begin, **asked)["SpotPriceHistory"]
+
+    assert 0.28 * PRICES["m5.large"] <= float(first["SpotPrice"]) <= 0.62 * PRICES["m5.large"]
+    assert first["Timestamp"] <= begin
+    assert [row["SpotPrice"] for row in now] == ["0.050000"]
+    assert [row["SpotPrice"] for row in since] == ["0.050000", first["SpotPrice"]]
+
+
+def test_the_price_list_answers_on_demand_prices_in_aws_shape(aws):
+    """Karpenter's filters find them: Linux, no software, used capacity, shared tenancy."""
+    import json
+
+    wanted = {"regionCode": "us-east-1", "operatingSystem": "Linux", "tenancy": "Shared", "preInstalledSw": "NA"}
+    filters = [{"Type": "TERM_MATCH", "Field": field, "Value": value} for field, value in wanted.items()]
+    pages = aws.client("pricing").get_paginator("get_products").paginate(ServiceCode="AmazonEC2", Filters=filters)
+
+    prices = {}
+    for text in (text for page in pages for text in page["PriceList"]):
+        offer = json.loads(text)
+        (term,) = offer["terms"]["OnDemand"].values()
+        (dimension,) = term["priceDimensions"].values()
+        prices[offer["product"]["attributes"]["instanceType"]] = float(dimension["pricePerUnit"]["USD"])
+
+    assert prices == PRICES
+
+
+# --- what an account has ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("parameter", "architecture"),
+    [
+        ("/aws/service/eks/optimized-ami/1.33/amazon-linux-2023/arm64/standard/recommended/image_id", "arm64"),
+        ("/aws/service/eks/optimized-ami/1.33/amazon-linux-2023/x86_64/nvidia/recommended/image_id", "x86_64"),
+        ("/aws/service/bottlerocket/aws-k8s-1.33/x86_64/latest/image_id", "x86_64"),
+    ],
+)
+def test_image_aliases_resolve_through_ssm_to_images_that_amazon_owns(aws, account, ec2, parameter, architecture):
+    """As an EC2NodeClass with an alias asks."""
+    image_id = aws.client("ssm").get_parameter(Name=parameter)["Parameter"]["Value"]
+
+    (image,) = ec2.describe_images(ImageIds=[image_id], Owners=["amazon"])["Images"]
+
+    assert (image["Architecture"], image["State"], image["RootDeviceName"]) == (architecture, "available", "/dev/xvda")
+
+
+def test_the_cluster_its_subnets_and_security_group_are_found_by_the_discovery_tag(aws, account, ec2):
+    """The selectors of every getting-started manifest."""
+    tagged = [{"Name": "tag:karpenter.sh/discovery", "Values": ["demo"]}]
+
+    subnets = ec2.describe_subnets(Filters=tagged)["Subnets"]
+    groups = ec2.describe_security_groups(Filters=tagged)["SecurityGroups"]
+    cluster = aws.client("eks").describe_cluster(name="demo")["cluster"]
+
+    assert sorted(subnet["AvailabilityZone"] for subnet in subnets) == list(ZONES)
+    assert [group["GroupId"] for group in groups] == [account.security_group]
+    assert (cluster["status"], cluster["version"]) == ("ACTIVE", "1.33")
+    assert cluster["kubernetesNetworkConfig"]["serviceIpv4Cidr"] == "10.100.0.0/16"
+
+
+# --- the server itself -----------------------------------------------------------------------------------------------
+
+
+def test_a_request_fails_when_the_scenario_says_so_and_changes_nothing(aws, ec2, account):
+    """Throttling is what a launch meets on a bad day; standard retries get over one."""
+    impatient = aws.client("ec2", max_attempts=1)
+    aws.fail_next("DescribeInstances", "RequestLimitExceeded", times=2)
+
+    with pytest.raises(ClientError, match="RequestLimitExceeded") as refused:
+        impatient.describe_instances()
+    ec2.describe_instances()
+
+    assert refused.value.response["ResponseMetadata"]["HTTPStatusCode"] == 503
+    assert aws.calls()["DescribeInstances"] == 3
+
+
+def test_two_simulations_cannot_overlap_in_one_process(aws, clock):
+    """Moto's state is the process's."""
+    with pytest.raises(ConfigurationError, match="another simulated AWS"), SimulatedAws(clock, PRICES):
+        pass
+
+
+def test_leaving_puts_moto_back_and_forgets_the_account(clock):
+    """Whoever uses moto afterwards gets moto."""
+    from moto.ec2.models.instances import Instance
+    from moto.moto_server.werkzeug_app import MotoRequestHandler
+
+    original = Instance.terminate
+    with SimulatedAws(clock, PRICES) as first:
+        patched = Instance.terminate
+        first.client("sqs").create_queue(QueueName="left-over")
+    with SimulatedAws(clock, PRICES) as second:
+        queues = second.client("sqs").list_queues()
+
+    assert patched is not original
+    assert Instance.terminate is original
+    assert "protocol_version" not in vars(MotoRequestHandler)
+    assert "QueueUrls" not in queues
+
+
+def test_a_client_of_any_endpoint_speaks_to_the_simulation(aws):
+    """The same function serves moto's own server and LocalStack."""
+    client = client_for(aws.endpoint_url, "sts")
+
+    assert client.get_caller_identity()["Account"] == aws.account
+
+
+class Shape:
+    """Stands for a part of moto."""
+
+    def method(self, renamed):
+        """One parameter."""
+        return renamed
+
+
+def test_a_moto_of_another_shape_is_refused_at_start_up():
+    """A patch says what no longer fits, and nothing stays applied."""
+    fits = Patch(owner=Shape, name="method", replace=lambda _: lambda self, renamed: 1, reason="it fits")
+    differs = Patch(owner=Shape, name="method", replace=lambda _: lambda self, name: 2, reason="the name was another")
+    gone = Patch(owner=Shape, name="other", replace=lambda _: None, reason="it is needed")
+
+    for misfit in (differs, gone):
+        with pytest.raises(ConfigurationError, match="cannot start"):
+            applied([fits, misfit])
+
+    assert Shape().method(0) == 0
