@@ -1,0 +1,55 @@
+"""`journeyman solve FILE…`: what the scheduler answers to scenario files, one JSON line each."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from journeyman.core.api.objects import NodeSelectorRequirement
+from journeyman.core.scheduling.results import PlannedClaim, Results
+from journeyman.core.scheduling.scheduler import solve as schedule
+from journeyman.simulate.scenario import Scenario, read_scenario
+
+
+def solve(paths: list[Path]) -> None:
+    """Print one line per scenario. Raises ConfigurationError for a file that is no scenario."""
+    for path in paths:
+        print(json.dumps(answer(read_scenario(path))), flush=True)
+
+
+def answer(scenario: Scenario) -> dict[str, Any]:
+    """The scheduler's results as plain data; `seconds` is the solve alone."""
+    start = time.perf_counter()
+    results = schedule(scenario.snapshot, scenario.catalogue)
+    seconds = time.perf_counter() - start
+    return to_data(scenario.name, results, seconds)
+
+
+def to_data(name: str, results: Results, seconds: float) -> dict[str, Any]:
+    """Results under the names that comparisons with Karpenter use."""
+    return {
+        "name": name,
+        "nodeClaims": [_claim(claim) for claim in results.new_claims],
+        "existing": {node: list(pods) for node, pods in results.existing.items()},
+        "errors": {pod: error.message for pod, error in results.pod_errors.items()},
+        "price": results.price,
+        "lowerBound": results.lower_bound,
+        "seconds": seconds,
+    }
+
+
+def _claim(claim: PlannedClaim) -> dict[str, Any]:
+    return {
+        "nodePool": claim.node_pool,
+        "pods": list(claim.pods),
+        "instanceTypes": list(claim.instance_types),
+        "cheapestOffering": "/".join(claim.offering),
+        "price": claim.price,
+        "requirements": [_requirement(r) for r in claim.requirements],
+    }
+
+
+def _requirement(entry: NodeSelectorRequirement) -> dict[str, Any]:
+    return {"key": entry.key, "operator": entry.operator, "values": list(entry.values)}

@@ -1,0 +1,139 @@
+"""From a planned node to the NodeClaim that asks for it.
+
+Restates: karpenter pkg/controllers/provisioning/scheduling/nodeclaim.go `FinalizeScheduling`, nodeclaimtemplate.go
+`ToNodeClaim`.
+Differs: the name is derived, not random, so that the same decision made twice creates one claim; the claim remembers
+the pods it was opened for.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from journeyman.core.api import labels
+from journeyman.core.api.nodepool import NodePool
+from journeyman.core.api.objects import NodeSelectorRequirement, Taint
+from journeyman.core.api.resources import format_resources
+from journeyman.core.scheduling.results import PlannedClaim
+from journeyman.core.scheduling.templates import node_class_label
+
+NAME_CHARACTERS: Final = 8
+MAX_PLANNED_BYTES: Final = 32 * 1024  # an eighth of what the API server allows all annotations together
+_BASE36: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
+_MAX_NAME: Final = 63  # a claim's name becomes a label value
+
+
+def claim_name(pool: str, seed: str, pods: Sequence[str]) -> str:
+    """`<pool>-<8 base 36 characters>`, the same for the same seed and pods.
+
+    Args:
+        pool: NodePool name; shortened if the whole would not fit a label value.
+        seed: What makes this decision different from a later one for the same pods.
+        pods: UIDs (or keys) of the planned pods; order does not matter.
+    """
+    digest = hashlib.sha256("\0".join((pool, seed, *sorted(pods))).encode()).digest()
+    number = int.from_bytes(digest, "big")
+    suffix = ""
+    for _ in range(NAME_CHARACTERS):
+        number, digit = divmod(number, 36)
+        suffix += _BASE36[digit]
+    return f"{pool[: _MAX_NAME - NAME_CHARACTERS - 1].rstrip('-.')}-{suffix}"
+
+
+def planned_pods(annotations: Mapping[str, str]) -> tuple[str, ...]:
+    """The pods (`namespace/name`) that a claim says it was opened for."""
+    return tuple(key for key in annotations.get(labels.PLANNED_PODS, "").split(",") if key)
+
+
+def to_node_claim(planned: PlannedClaim, pool: NodePool, *, name: str, hash: str, hash_version: str) -> dict[str, Any]:  # noqa: A002 - Karpenter's word
+    """The NodeClaim manifest.
+
+    Args:
+        planned: What the scheduler decided.
+        pool: The NodePool it belongs to.
+        name: From `claim_name`.
+        hash: The NodePool's static hash, for drift.
+        hash_version: The version of the hashing.
+    """
+    template = pool.spec.template
+    spec: dict[str, Any] = {
+        "requirements": [_requirement(r) for r in planned.requirements],
+        "resources": {"requests": format_resources(planned.requests)},
+        "nodeClassRef": {
+            "group": template.spec.node_class_ref.group,
+            "kind": template.spec.node_class_ref.kind,
+            "name": template.spec.node_class_ref.name,
+        },
+        "expireAfter": template.spec.expire_after,
+    }
+    if template.spec.taints:
+        spec["taints"] = [_taint(t) for t in template.spec.taints]
+    if template.spec.startup_taints:
+        spec["startupTaints"] = [_taint(t) for t in template.spec.startup_taints]
+    if template.spec.termination_grace_period is not None:
+        spec["terminationGracePeriod"] = template.spec.termination_grace_period
+    return {
+        "apiVersion": "karpenter.sh/v1",
+        "kind": "NodeClaim",
+        "metadata": {
+            "name": name,
+            "labels": _labels(planned, pool),
+            "annotations": {
+                **template.metadata.annotations,
+                labels.NODEPOOL_HASH: hash,
+                labels.NODEPOOL_HASH_VERSION: hash_version,
+                labels.MIN_VALUES_RELAXED: "false",
+                labels.PLANNED_PODS: _bounded(planned.pods),
+            },
+            "ownerReferences": [
+                {
+                    "apiVersion": "karpenter.sh/v1",
+                    "kind": "NodePool",
+                    "name": pool.metadata.name,
+                    "uid": pool.metadata.uid,
+                    "blockOwnerDeletion": True,
+                }
+            ],
+        },
+        "spec": spec,
+    }
+
+
+def _labels(planned: PlannedClaim, pool: NodePool) -> dict[str, str]:
+    """Template labels, pool and node class, and one value for every requirement on a label of the user's own."""
+    class_key, class_name = node_class_label(pool)
+    own = {
+        r.key: r.values[0]
+        for r in planned.requirements
+        if r.operator == "In" and r.values and r.key not in labels.WELL_KNOWN and not labels.is_restricted(r.key)
+    }
+    return {
+        **own,
+        **pool.spec.template.metadata.labels,
+        labels.NODEPOOL: pool.metadata.name,
+        class_key: class_name,
+    }
+
+
+def _requirement(entry: NodeSelectorRequirement) -> dict[str, Any]:
+    made: dict[str, Any] = {"key": entry.key, "operator": entry.operator}
+    if entry.values:
+        made["values"] = list(entry.values)
+    if entry.min_values is not None:
+        made["minValues"] = entry.min_values
+    return made
+
+
+def _taint(taint: Taint) -> dict[str, str]:
+    made = {"key": taint.key, "effect": taint.effect}
+    return {**made, "value": taint.value} if taint.value else made
+
+
+def _bounded(keys: Sequence[str]) -> str:
+    """As many keys as fit, comma-separated; what is left out merely gets no hint."""
+    text = ",".join(keys)
+    if len(text) <= MAX_PLANNED_BYTES:
+        return text
+    return text[: MAX_PLANNED_BYTES + 1].rpartition(",")[0]

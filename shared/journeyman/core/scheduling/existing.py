@@ -1,0 +1,215 @@
+"""Filling the nodes that are already there, or on their way: kube-scheduler will use them first anyway.
+
+Order: initialized nodes first, then by name; classes in queue order, each on the first nodes that take it.
+
+Restates: karpenter pkg/controllers/provisioning/scheduling/existingnode.go, scheduler.go `addToExistingNode`.
+Differs: whole classes at once; pods that a claim without a node was opened for are kept with it (its annotation and
+their nomination say so), so that one burst of pods is never provisioned for twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from journeyman.core.api import labels
+from journeyman.core.api.objects import Pod
+from journeyman.core.api.resources import add, fits, pod_requests, subtract, to_resources, total_requests
+from journeyman.core.scheduling.claims import planned_pods
+from journeyman.core.scheduling.classes import PodClass
+from journeyman.core.scheduling.daemons import Daemon, missing_daemon_overhead
+from journeyman.core.scheduling.lowering import HostCaps, Unit
+from journeyman.core.scheduling.offers import Bools, Ints
+from journeyman.core.scheduling.pods import is_active
+from journeyman.core.scheduling.requirements import from_labels
+from journeyman.core.scheduling.taints import untolerated
+from journeyman.core.scheduling.topology import count_by_node
+from journeyman.core.state.snapshot import Snapshot, StateNode
+
+
+def standing_nodes(snapshot: Snapshot, without: Collection[str]) -> tuple[StateNode, ...]:
+    """The nodes whose pods count: all but those in `without`, each with the unbound pods nominated to it."""
+    nominated: dict[str, list[Pod]] = {}
+    for pod in snapshot.pods:
+        if pod.status.nominated_node_name and not pod.spec.node_name and is_active(pod):
+            nominated.setdefault(pod.status.nominated_node_name, []).append(pod)
+    return tuple(
+        replace(node, pods=(*node.pods, *nominated[node.name])) if node.name in nominated else node
+        for node in snapshot.state_nodes
+        if node.name not in without
+    )
+
+
+def adopt_planned(
+    nodes: Sequence[StateNode], pods: Sequence[Pod]
+) -> tuple[tuple[StateNode, ...], dict[str, tuple[str, ...]]]:
+    """Claims whose node has not registered keep the pods they were opened for, as far as these fit.
+
+    Returns:
+        The nodes, such claims with their pods; and by node name the keys of those pods, of `pods` only.
+    """
+    by_key = {pod.key: pod for pod in pods}
+    adopted: dict[str, tuple[str, ...]] = {}
+    result: list[StateNode] = []
+    for node in nodes:
+        kept = () if node.claim is None or node.registered or node.deleting else _planned_on(node, by_key)
+        for pod in kept:
+            del by_key[pod.key]
+        if kept:
+            adopted[node.name] = tuple(pod.key for pod in kept)
+        result.append(replace(node, pods=(*node.pods, *kept)) if kept else node)
+    return tuple(result), adopted
+
+
+def _planned_on(node: StateNode, by_key: Mapping[str, Pod]) -> tuple[Pod, ...]:
+    if node.claim is None:
+        return ()
+    left = subtract(allocatable_of(node), total_requests(node.pods))
+    kept: list[Pod] = []
+    for key in planned_pods(node.claim.metadata.annotations):
+        pod = by_key.get(key)
+        if pod is None or untolerated(node.taints, pod.spec.tolerations) is not None:
+            continue
+        requests = pod_requests(pod)
+        if fits(requests, left):
+            left = subtract(left, requests)
+            kept.append(pod)
+    return tuple(kept)
+
+
+def allocatable_of(node: StateNode) -> dict[str, int]:
+    """What pods and daemons may use: the node's word, gaps filled by its claim's; before launch what the claim asked for."""
+    return _amounts(node, "allocatable")
+
+
+def capacity_of(node: StateNode) -> dict[str, int]:
+    """The node's whole size, from the same sources."""
+    return _amounts(node, "capacity")
+
+
+def _amounts(node: StateNode, field: str) -> dict[str, int]:
+    said = to_resources(getattr(node.node.status, field), round_up=False) if node.node is not None else {}
+    if node.claim is None or (node.initialized and said):
+        return said
+    promised = to_resources(getattr(node.claim.status, field), round_up=False)
+    if not promised and not said:
+        return to_resources(node.claim.spec.resources.requests, round_up=True)
+    return {**promised, **{name: amount for name, amount in said.items() if amount}}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Existing:
+    """Nodes that can take pods, in filling order.
+
+    `free` has a row per node and a column per axis (resources, then hostname caps); `zones` is each node's zone.
+    """
+
+    nodes: tuple[StateNode, ...]
+    free: Ints
+    zones: tuple[str, ...]
+
+
+def make_existing(
+    standing: Iterable[StateNode],
+    axes: Sequence[str],
+    caps: HostCaps,
+    daemons: Sequence[Daemon],
+    leaving: Collection[str],
+) -> Existing:
+    """The nodes not marked for deletion, and what is free on them once their daemons are all there."""
+    nodes = sorted((n for n in standing if not is_leaving(n)), key=lambda n: (not n.initialized, n.name))
+    free = np.zeros((len(nodes), len(axes) + len(caps.spreads)), dtype=np.int64)
+    for row, node in enumerate(nodes):
+        taken = add(
+            total_requests(p for p in node.pods if p.key not in leaving), missing_daemon_overhead(node, daemons)
+        )
+        available = subtract(allocatable_of(node), taken)
+        if all(amount >= 0 for amount in available.values()):
+            free[row, : len(axes)] = [available.get(axis, 0) for axis in axes]
+    for h, spread in enumerate(caps.spreads):
+        counts = count_by_node(spread, nodes, leaving)
+        free[:, len(axes) + h] = [spread.max_skew - counts.get(node.name, 0) for node in nodes]
+    return Existing(nodes=tuple(nodes), free=free, zones=tuple(n.labels.get(labels.ZONE, "") for n in nodes))
+
+
+def is_leaving(node: StateNode) -> bool:
+    """Whether the node is marked for deletion, so that its pods need another place and it takes none."""
+    tainted = node.node is not None and any(t.key == labels.DISRUPTED_TAINT for t in node.node.spec.taints)
+    return node.deleting or tainted
+
+
+def meets_labels(node: StateNode, cls: PodClass) -> bool:
+    """Whether a node's labels suit the class, strictly: an undefined label suits no demand."""
+    offered = from_labels(node.labels)
+    return any(offered.compatible(term) is None for term in cls.terms)
+
+
+def suitable_nodes(nodes: Sequence[StateNode], cls: PodClass) -> Bools:
+    """Which nodes the class tolerates and whose labels suit it, strictly: an undefined label suits no demand."""
+    keys = sorted({key for term in cls.terms for key in term})
+    verdicts: dict[object, bool] = {}
+
+    def suits(node: StateNode) -> bool:
+        case = (node.taints, *(node.labels.get(key) for key in keys))
+        if case not in verdicts:
+            offered = from_labels({key: node.labels[key] for key in keys if key in node.labels})
+            verdicts[case] = untolerated(node.taints, cls.tolerations) is None and any(
+                offered.compatible(term) is None for term in cls.terms
+            )
+        return verdicts[case]
+
+    return np.array([suits(node) for node in nodes], dtype=bool)
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Filling:
+    """Existing nodes being filled. `taken[n]` lists (class, pods) put on node n, in order."""
+
+    existing: Existing
+    demands: Ints
+    caps: HostCaps
+    free: Ints
+    capped_here: Bools
+    taken: dict[int, list[tuple[int, int]]]
+
+    @classmethod
+    def start(cls, existing: Existing, demands: Ints, caps: HostCaps) -> Filling:
+        """Nothing placed yet. `demands` has a row per class and a column per axis."""
+        shape = (len(existing.nodes), len(caps.spreads))
+        return cls(
+            existing=existing,
+            demands=demands,
+            caps=caps,
+            free=existing.free.copy(),
+            capped_here=np.zeros(shape, dtype=bool),
+            taken={},
+        )
+
+    def room(self, index: int, suitable: Bools) -> Ints:
+        """How many pods of the class each node could take now."""
+        demand = self.demands[index]
+        asked = np.flatnonzero(demand)
+        most: Ints = np.maximum(self.free[:, asked] // demand[asked], 0).min(axis=1)
+        resources = self.demands.shape[1] - len(self.caps.spreads)
+        bound, loose = self.caps.bound[index], self.caps.counted[index] & ~self.caps.bound[index]
+        within_caps = (self.free[:, resources:][:, bound] >= 0).all(axis=1)
+        apart = ~self.capped_here[:, loose].any(axis=1)
+        return most * (suitable & within_caps & apart)
+
+    def fill(self, unit: Unit, suitable: Bools) -> int:
+        """Place as many of the unit's pods as the nodes take, first nodes first; how many are left."""
+        room = self.room(unit.class_index, suitable)
+        if unit.zones is not None:
+            room = room * np.array([zone in unit.zones for zone in self.existing.zones], dtype=bool)
+        before = np.cumsum(room) - room
+        given = np.clip(unit.count - before, 0, room)
+        demand = self.demands[unit.class_index].copy()
+        resources = len(demand) - len(self.caps.spreads)
+        demand[resources:] = self.caps.counted[unit.class_index]
+        self.free -= given[:, None] * demand
+        self.capped_here |= (given > 0)[:, None] & self.caps.bound[unit.class_index]
+        for row in np.flatnonzero(given):
+            self.taken.setdefault(int(row), []).append((unit.class_index, int(given[row])))
+        return unit.count - int(given.sum())

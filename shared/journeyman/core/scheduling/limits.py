@@ -1,0 +1,55 @@
+"""NodePool limits: what may still be opened.
+
+Restates: karpenter pkg/controllers/provisioning/scheduling/scheduler.go `filterByRemainingResources`, `subtractMax`.
+Differs: Karpenter reserves the largest instance type a claim lists, and so wastes headroom until the next pass; here a
+claim of a limited pool lists no type larger than the one it is priced by, so exactly that one is reserved. `nodes` is
+counted within a pass as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from journeyman.core.api.resources import NODES
+from journeyman.core.scheduling.existing import capacity_of, is_leaving
+from journeyman.core.scheduling.offers import Bools, Ints, every
+from journeyman.core.scheduling.templates import Template
+from journeyman.core.state.snapshot import StateNode
+
+
+class Headroom:
+    """What is left of one pool's limits, used up as nodes are opened."""
+
+    def __init__(self, template: Template, nodes: Iterable[StateNode]) -> None:
+        limits = template.pool.spec.limit_amounts
+        self.resources = tuple(sorted(limits))
+        own = [n for n in nodes if n.node_pool == template.name and not is_leaving(n)]
+        used = [capacity_of(node) | {NODES: 1} for node in own]
+        self.left: Ints = np.array([limits[r] - sum(u.get(r, 0) for u in used) for r in self.resources], dtype=np.int64)
+        columns = [_per_type(template, resource) for resource in self.resources]
+        self.costs: Ints = np.array(columns, dtype=np.int64).reshape(len(columns), len(template.table.types)).T
+
+    def allows(self) -> Bools:
+        """By instance type, whether one more node of it stays within the limits."""
+        return every(self.costs <= self.left)
+
+    def no_larger_than(self, type_index: int) -> Bools:
+        """By instance type, whether it takes no more of any limited resource than this one."""
+        return every(self.costs <= self.costs[type_index])
+
+    def take(self, type_index: int, copies: int) -> int:
+        """Use up the room for as many of `copies` nodes as there is; how many that were."""
+        cost = self.costs[type_index]
+        asked = np.flatnonzero(cost)
+        most = int((np.maximum(self.left[asked], 0) // cost[asked]).min(initial=copies))
+        taken = min(copies, most)
+        self.left = self.left - cost * taken
+        return taken
+
+
+def _per_type(template: Template, resource: str) -> Ints:
+    if resource == NODES:
+        return np.ones(len(template.table.types), dtype=np.int64)
+    return template.table.amounts(resource, allocatable=False)

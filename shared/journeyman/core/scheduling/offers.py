@@ -1,0 +1,163 @@
+"""The catalogue as columns: one row per offering, so that a wish is judged for thousands of offerings at once.
+
+A label is stored per instance type, or per offering where offerings define it (zone, capacity type), as a small integer
+into the few distinct requirements that occur. Judging a wish means judging those few and looking the rest up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from journeyman.core.api.objects import NodeSelectorRequirement
+from journeyman.core.catalogue import Catalogue, InstanceType, Offering, label_requirements
+from journeyman.core.scheduling.requirements import Requirement, requirement
+
+Bools = NDArray[np.bool_]
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+
+def every(table: Bools) -> Bools:
+    """By row, whether all of it is true (so is an empty row)."""
+    found: Bools = np.logical_and.reduce(table, axis=1)
+    return found
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LabelColumn:
+    """One label's requirement per entry: `distinct[codes[i]]`, None where the label is not defined."""
+
+    codes: Ints
+    distinct: tuple[Requirement | None, ...]
+
+    def meets(self, wish: Requirement) -> Bools:
+        """Which entries have a value that suits the wish; an undefined label suits every wish."""
+        verdicts = [
+            d is None or d.intersects(wish) or (d.allows_absence and wish.allows_absence) for d in self.distinct
+        ]
+        found: Bools = np.array(verdicts, dtype=bool)[self.codes]
+        return found
+
+    @property
+    def values(self) -> tuple[str | None, ...]:
+        """Per distinct entry its one value, None if it has several or none."""
+        return tuple(d.single if d is not None else None for d in self.distinct)
+
+    @property
+    def single_valued(self) -> bool:
+        """Whether every entry has exactly one value."""
+        used = [self.distinct[code] for code in np.unique(self.codes)]
+        return all(d is not None and d.single is not None for d in used)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OfferTable:
+    """All offerings of a list of instance types.
+
+    `row_type[r]` is the index into `types` of row r; rows follow the types' order. `type_columns` have an entry per
+    type, `row_columns` (labels that offerings define) an entry per row.
+    """
+
+    types: tuple[InstanceType, ...]
+    row_type: Ints
+    prices: Floats
+    available: Bools
+    type_columns: Mapping[str, LabelColumn]
+    row_columns: Mapping[str, LabelColumn]
+
+    def types_meeting(self, wishes: Mapping[str, Requirement]) -> Bools:
+        """Per type, whether its own requirements suit all wishes (offerings are not looked at)."""
+        verdict: Bools = np.ones(len(self.types), dtype=bool)
+        for key, wish in wishes.items():
+            column = self.type_columns.get(key)
+            if column is not None:
+                verdict &= column.meets(wish)
+        return verdict
+
+    def rows_meeting(self, wishes: Mapping[str, Requirement]) -> Bools:
+        """Per row, whether type and offering together suit all wishes; availability is not looked at."""
+        verdict: Bools = self.types_meeting(wishes)[self.row_type]
+        for key, wish in wishes.items():
+            column = self.row_columns.get(key)
+            if column is not None:
+                verdict &= column.meets(wish)
+        return verdict
+
+    def is_single_valued(self, key: str) -> bool:
+        """Whether choosing a row fixes this label."""
+        column = self.row_columns.get(key) or self.type_columns.get(key)
+        return column is not None and column.single_valued
+
+    def row_values(self, key: str) -> tuple[Ints, tuple[str | None, ...]]:
+        """A label per row as (codes, value per code); None where a row leaves it open."""
+        column = self.row_columns.get(key)
+        if column is not None:
+            return column.codes, column.values
+        column = self.type_columns.get(key)
+        if column is None:
+            return np.zeros(len(self.row_type), dtype=np.int64), (None,)
+        return column.codes[self.row_type], column.values
+
+    def amounts(self, resource: str, *, allocatable: bool) -> Ints:
+        """A resource per type: what pods may use, or the whole capacity."""
+        if not allocatable:
+            return np.array([t.capacity.get(resource, 0) for t in self.types], dtype=np.int64)
+        found = [t.capacity.get(resource, 0) - t.overhead.get(resource, 0) for t in self.types]
+        return np.maximum(np.array(found, dtype=np.int64), 0)
+
+
+@lru_cache(maxsize=2)
+def offer_tables(catalogue: Catalogue) -> Mapping[str, OfferTable]:
+    """The tables of a catalogue by NodePool, made once per catalogue; pools with the same types share one."""
+    shared: dict[int, OfferTable] = {}
+    tables: dict[str, OfferTable] = {}
+    for name, types in catalogue.by_node_pool.items():
+        if id(types) not in shared:
+            shared[id(types)] = _table(types)
+        tables[name] = shared[id(types)]
+    return tables
+
+
+def _table(types: tuple[InstanceType, ...]) -> OfferTable:
+    type_columns = _columns([t.requirements for t in types])
+    offered = [(index, offering) for index, t in enumerate(types) for offering in t.offerings]
+    row_type = np.array([index for index, _ in offered], dtype=np.int64)
+    return OfferTable(
+        types=types,
+        row_type=row_type,
+        prices=np.array([o.price for _, o in offered], dtype=np.float64),
+        available=np.array([o.available for _, o in offered], dtype=bool),
+        type_columns=type_columns,
+        row_columns=_columns([o.requirements or _zone_and_capacity_type(o) for _, o in offered]),
+    )
+
+
+def _zone_and_capacity_type(offering: Offering) -> tuple[NodeSelectorRequirement, ...]:
+    return label_requirements(zone=offering.zone, capacity_type=offering.capacity_type)
+
+
+def _columns(entries: Sequence[Iterable[NodeSelectorRequirement]]) -> dict[str, LabelColumn]:
+    """A column per key that occurs; requirements are only built once per distinct operator and values."""
+    codes: dict[str, list[int]] = {}
+    seen: dict[str, dict[tuple[str, tuple[str, ...]], int]] = {}
+    for index, selectors in enumerate(entries):
+        for selector in selectors:
+            key = selector.key
+            column = codes.get(key)
+            if column is None:
+                column = codes[key] = [0] * len(entries)
+                seen[key] = {}
+            known = seen[key]
+            column[index] = known.setdefault((selector.operator, selector.values), len(known) + 1)
+    return {
+        key: LabelColumn(
+            np.array(column, dtype=np.int64),
+            (None, *(requirement(key, operator, values) for operator, values in seen[key])),
+        )
+        for key, column in codes.items()
+    }

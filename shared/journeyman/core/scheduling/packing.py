@@ -1,0 +1,368 @@
+"""Price-driven packing: which nodes to open, and what goes into each, for the least money.
+
+Every item (pods alike in all that matters here) gets a shadow value, first from the linear program over resources, then
+refined over whole fillings (column generation). Node after node, the offer and filling with the least price per shadow
+value is taken, all offers at once; one that suits many times is taken many times. Several orders of filling compete,
+a plan may end early with one node that holds all that is left, a single kind of item is solved exactly, and at last the
+worst nodes of the plan are taken apart and packed again as long as that saves money.
+
+Nothing here knows of pods, zones or pools: offers carry a signature, and `allowed` says which items each may hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from journeyman.core.scheduling.offers import Bools, Floats, Ints
+from journeyman.core.scheduling.pricing import CoveringProgram, shadow_prices
+
+_REFINED_ITEMS: Final = 64  # column generation needs a row per item
+_REFINING_ROUNDS: Final = 60
+_EXACT_COUNT: Final = 1500  # the exact method's table, in items
+_REPACK_ROUNDS: Final = 24
+_REPACK_SIZES: Final = (2, 3, 4, 6, 9, 14)
+_EPSILON: Final = 1e-9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Problem:
+    """What to place, and what can be bought.
+
+    Attributes:
+        counts: How many of each item.
+        requests: Amounts by item and axis (resources and caps per node).
+        allowed: By signature and item, whether such an offer may hold it.
+        sizes: Room by offer and axis, never negative.
+        prices: Price by offer, per hour; ties go to the earlier offer.
+        signatures: Signature by offer.
+        conflicts: Items that must not share a node (symmetric), None if all may.
+    """
+
+    counts: Ints
+    requests: Ints
+    allowed: Bools
+    sizes: Ints
+    prices: Floats
+    signatures: Ints
+    conflicts: Bools | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Bin:
+    """`copies` nodes of one offer, each holding `filling[i]` of item i."""
+
+    offer: int
+    filling: tuple[int, ...]
+    copies: int
+
+
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """Nodes to open, and how many of each item no offer could take."""
+
+    bins: tuple[Bin, ...]
+    price: float
+    left: tuple[int, ...]
+
+
+def pack(problem: Problem, *, fewest_nodes: bool = False) -> Packing:
+    """The cheapest packing found; with `fewest_nodes`, as Karpenter would: as few nodes as will do.
+
+    Items whose offers have nothing in common with other items' are packed apart.
+    """
+    reachable = np.where(_largest_fill(problem) > 0, problem.counts, 0)
+    bins: list[Bin] = []
+    for items in _independent(problem.allowed[:, reachable > 0]):
+        chosen = np.flatnonzero(reachable > 0)[items]
+        part, offers = _part(problem, chosen)
+        solver = _Solver(part)
+        packed = solver.fewest(part.counts.copy()) if fewest_nodes else solver.improve(solver.cheapest(part.counts))
+        bins += [Bin(int(offers[b.offer]), _spread_out(b.filling, chosen, len(reachable)), b.copies) for b in packed]
+    price = float(sum(problem.prices[b.offer] * b.copies for b in bins))
+    return Packing(tuple(bins), price, tuple(int(n) for n in problem.counts - reachable))
+
+
+def _part(problem: Problem, items: Ints) -> tuple[Problem, Ints]:
+    """The problem of some items only, and which offers it kept."""
+    offers = np.flatnonzero(np.logical_or.reduce(problem.allowed[:, items], axis=1)[problem.signatures])
+    conflicts = problem.conflicts[np.ix_(items, items)] if problem.conflicts is not None else None
+    part = Problem(
+        counts=problem.counts[items],
+        requests=problem.requests[items],
+        allowed=problem.allowed[:, items],
+        sizes=problem.sizes[offers],
+        prices=problem.prices[offers],
+        signatures=problem.signatures[offers],
+        conflicts=conflicts if conflicts is not None and conflicts.any() else None,
+    )
+    return part, offers
+
+
+def _spread_out(filling: Sequence[int], items: Ints, width: int) -> tuple[int, ...]:
+    whole = np.zeros(width, dtype=np.int64)
+    whole[items] = filling
+    return tuple(int(n) for n in whole)
+
+
+def lower_bound(problem: Problem) -> float:
+    """A price that no packing of the problem's items can undercut.
+
+    Items whose offers have nothing in common with other items' are bounded apart, and the bounds add up.
+    """
+    total = 0.0
+    asked = np.flatnonzero(problem.counts)
+    for group in _independent(problem.allowed[:, asked]):
+        items = asked[group]
+        need = (problem.counts[items, None] * problem.requests[items]).sum(axis=0).astype(float)
+        offers = np.logical_or.reduce(problem.allowed[:, items], axis=1)[problem.signatures]
+        worth = shadow_prices(need, problem.prices[offers], problem.sizes[offers].astype(float))
+        total += float(need @ worth)
+    return total
+
+
+def _independent(allowed: Bools) -> list[Ints]:
+    """Items grouped so that no offer may hold items of two groups."""
+    groups: list[tuple[Bools, list[int]]] = []
+    for item in range(allowed.shape[1]):
+        mask, members = allowed[:, item].copy(), [item]
+        apart: list[tuple[Bools, list[int]]] = []
+        for other, others in groups:
+            if (other & mask).any():
+                mask, members = mask | other, others + members
+            else:
+                apart.append((other, others))
+        groups = [*apart, (mask, members)]
+    return sorted((np.array(sorted(members), dtype=np.int64) for _, members in groups), key=lambda g: int(g[0]))
+
+
+def _largest_fill(problem: Problem) -> Ints:
+    """Per item, the most that any one offer could hold of it."""
+    most = np.zeros(len(problem.counts), dtype=np.int64)
+    for i, request in enumerate(problem.requests):
+        asked = np.flatnonzero(request)
+        fits = (problem.sizes[:, asked] // request[asked]).min(axis=1) * problem.allowed[problem.signatures, i]
+        most[i] = fits.max(initial=0)
+    return most
+
+
+class _Solver:
+    """One problem's shadow values and the methods that use them."""
+
+    def __init__(self, problem: Problem) -> None:
+        self._problem = problem
+        self._axes = [np.flatnonzero(request) for request in problem.requests]
+        self._amounts = [request[axes] for request, axes in zip(problem.requests, self._axes, strict=True)]
+        self._suits = problem.allowed[problem.signatures]  # by offer and item
+        self._worth = self._resource_worth()
+        self._by_size = self._order(self._relative_size())
+
+    def price(self, bins: Iterable[Bin]) -> float:
+        """What the bins cost together."""
+        return float(sum(self._problem.prices[b.offer] * b.copies for b in bins))
+
+    # --- whole plans
+
+    def cheapest(self, counts: Ints) -> list[Bin]:
+        """The best of all strategies for these counts."""
+        kinds = np.flatnonzero(counts)
+        if len(kinds) == 1:
+            return self._exact(int(kinds[0]), int(counts[kinds[0]]))
+        plans = [self._greedy(counts, self._worth, [self._by_size])]
+        if len(kinds) <= _REFINED_ITEMS:
+            refined = self._refine(counts, plans[0])
+            density = self._order(refined / np.maximum(self._worth, _EPSILON))
+            plans.append(self._greedy(counts, refined, [self._by_size]))
+            plans.append(self._greedy(counts, refined, [self._by_size, density]))
+        return min(plans, key=self.price)
+
+    def fewest(self, counts: Ints) -> list[Bin]:
+        """Node after node, the offer that takes most (cheapest if equal)."""
+        left = counts.copy()
+        bins: list[Bin] = []
+        while left.any():
+            fillings = self._fill(left, self._by_size)
+            taken = fillings @ self._worth
+            best = int(np.lexsort((self._problem.prices, -np.round(taken, 12)))[0])
+            bins.append(self._take(left, best, fillings[best]))
+        return bins
+
+    def improve(self, bins: list[Bin]) -> list[Bin]:
+        """Take the worst nodes apart and pack their content again, as long as that saves money."""
+        nodes = [Bin(b.offer, b.filling, 1) for b in bins for _ in range(min(b.copies, max(_REPACK_SIZES)))]
+        kept = [Bin(b.offer, b.filling, b.copies - max(_REPACK_SIZES)) for b in bins if b.copies > max(_REPACK_SIZES)]
+        for _ in range(_REPACK_ROUNDS):
+            better = self._repack(nodes)
+            if better is None:
+                break
+            nodes = better
+        return _merged([*kept, *nodes])
+
+    def _repack(self, nodes: list[Bin]) -> list[Bin] | None:
+        """The nodes with some of the worst replaced by something cheaper; None if nothing cheaper is found."""
+        waste = [self._problem.prices[b.offer] / max(float(np.dot(b.filling, self._worth)), _EPSILON) for b in nodes]
+        ranked = sorted(range(len(nodes)), key=lambda n: (-waste[n], n))
+        for size in _REPACK_SIZES:
+            worst, rest = ranked[:size], ranked[size:]
+            if size > len(nodes) and size != _REPACK_SIZES[0]:
+                break
+            old = [nodes[n] for n in worst]
+            counts = np.array([b.filling for b in old], dtype=np.int64).sum(axis=0)
+            new = self.cheapest(counts)
+            if self.price(new) < self.price(old) - _EPSILON:
+                return [nodes[n] for n in sorted(rest)] + [
+                    Bin(b.offer, b.filling, 1) for b in new for _ in range(b.copies)
+                ]
+        return None
+
+    # --- one strategy each
+
+    def _greedy(self, counts: Ints, worth: Floats, orders: Sequence[Ints]) -> list[Bin]:
+        """Always the filling of least price per worth, and the best moment to end with one node for all the rest."""
+        left = counts.copy()
+        bins: list[Bin] = []
+        spent = 0.0
+        best_end: tuple[float, int, Bin | None] = (np.inf, 0, None)
+        while left.any():
+            last = self._holding_all(left)
+            if last is not None and spent + self._problem.prices[last.offer] < best_end[0] - _EPSILON:
+                best_end = (spent + float(self._problem.prices[last.offer]), len(bins), last)
+            offer, filling = self._best_filling(left, worth, orders)
+            bins.append(self._take(left, offer, filling))
+            spent = self.price(bins)
+            if spent >= best_end[0]:
+                break
+        price, cut, end = best_end
+        return [*bins[:cut], end] if end is not None and (left.any() or price <= spent) else bins
+
+    def _best_filling(self, left: Ints, worth: Floats, orders: Sequence[Ints]) -> tuple[int, Ints]:
+        best: tuple[float, int, Ints] | None = None
+        for order in orders:
+            fillings = self._fill(left, order)
+            values = fillings @ worth
+            ratios = np.where(values > 0, self._problem.prices / np.maximum(values, 1e-300), np.inf)
+            offer = int(np.argmin(ratios))
+            if best is None or ratios[offer] < best[0] - _EPSILON:
+                best = (float(ratios[offer]), offer, fillings[offer])
+        assert best is not None  # noqa: S101 - there is always an order
+        return best[1], best[2]
+
+    def _holding_all(self, left: Ints) -> Bin | None:
+        """The cheapest offer that holds all that is left, if there is one."""
+        total = left @ self._problem.requests
+        kinds = np.flatnonzero(left)
+        if self._problem.conflicts is not None and self._problem.conflicts[np.ix_(kinds, kinds)].any():
+            return None
+        holds = (self._problem.sizes >= total).all(axis=1) & self._suits[:, kinds].all(axis=1)
+        if not holds.any():
+            return None
+        offer = int(np.argmin(np.where(holds, self._problem.prices, np.inf)))
+        return Bin(offer, tuple(int(n) for n in left), 1)
+
+    def _exact(self, item: int, count: int) -> list[Bin]:
+        """One kind of item: the cheapest cover by dynamic programming over how many are left."""
+        axes, amounts = self._axes[item], self._amounts[item]
+        holds = (self._problem.sizes[:, axes] // amounts).min(axis=1) * self._suits[:, item]
+        offers = np.flatnonzero(holds)
+        holds, prices = holds[offers], self._problem.prices[offers]
+        peeled = 0
+        best = int(np.argmin(prices / holds))
+        if count > _EXACT_COUNT:
+            peeled = (count - _EXACT_COUNT) // int(holds[best])
+        rest = count - peeled * int(holds[best])
+        cost, choice = np.zeros(rest + 1), np.zeros(rest + 1, dtype=np.int64)
+        for n in range(1, rest + 1):
+            totals = cost[np.maximum(n - holds, 0)] + prices
+            choice[n] = np.argmin(totals)
+            cost[n] = totals[choice[n]]
+        bins = [self._single(item, int(offers[best]), int(holds[best]), peeled)] if peeled else []
+        while rest > 0:
+            picked = int(choice[rest])
+            bins.append(self._single(item, int(offers[picked]), min(int(holds[picked]), rest), 1))
+            rest -= int(holds[picked])
+        return _merged(bins)
+
+    def _single(self, item: int, offer: int, count: int, copies: int) -> Bin:
+        filling = [0] * len(self._problem.counts)
+        filling[item] = count
+        return Bin(offer, tuple(filling), copies)
+
+    # --- shadow values
+
+    def _resource_worth(self) -> Floats:
+        """Each item's worth from resource prices at the offers that may hold it."""
+        problem = self._problem
+        worth = np.zeros(len(problem.counts))
+        columns, group_of = np.unique(problem.allowed, axis=1, return_inverse=True)
+        for group in range(columns.shape[1]):
+            members = np.flatnonzero(group_of.ravel() == group)
+            offers = columns[:, group][problem.signatures]
+            need = (problem.counts[members, None] * problem.requests[members]).sum(axis=0).astype(float)
+            prices = shadow_prices(need, problem.prices[offers], problem.sizes[offers].astype(float))
+            worth[members] = problem.requests[members] @ prices
+        return worth
+
+    def _refine(self, counts: Ints, plan: list[Bin]) -> Floats:
+        """Each item's worth from whole fillings: column generation, starting with a plan's fillings."""
+        kinds = np.flatnonzero(counts)
+        need = counts[kinds].astype(float)
+        cover = np.array([[b.filling[i] for i in kinds] for b in plan], dtype=float).T / need[:, None]
+        program = CoveringProgram.of(self._problem.prices[[b.offer for b in plan]], cover)
+        worth = np.zeros(len(counts))
+        for _ in range(_REFINING_ROUNDS):
+            worth[kinds] = program.solve() / need
+            density = self._order(worth / np.maximum(self._worth, _EPSILON))
+            offer, filling = self._best_filling(counts, worth, [density, self._by_size])
+            if self._problem.prices[offer] >= filling @ worth * (1 - 1e-7):
+                break
+            program.add(float(self._problem.prices[offer]), filling[kinds] / need)
+        return np.maximum(worth, self._worth * 1e-3)
+
+    # --- filling
+
+    def _fill(self, left: Ints, order: Ints) -> Ints:
+        """Every offer filled greedily in this order: counts by offer and item."""
+        problem = self._problem
+        room = problem.sizes.copy()
+        fillings = np.zeros((len(room), len(left)), dtype=np.int64)
+        barred = np.zeros_like(fillings, dtype=bool) if problem.conflicts is not None else None
+        for i in order:
+            if not left[i]:
+                continue
+            axes, amounts = self._axes[i], self._amounts[i]
+            taken = np.minimum((room[:, axes] // amounts).min(axis=1), left[i]) * self._suits[:, i]
+            if barred is not None and problem.conflicts is not None:
+                taken *= ~barred[:, i]
+                barred |= (taken > 0)[:, None] & problem.conflicts[i]
+            fillings[:, i] = taken
+            room[:, axes] -= taken[:, None] * amounts
+        return fillings
+
+    def _take(self, left: Ints, offer: int, filling: Ints) -> Bin:
+        """Open the offer with this filling as often as what is left allows."""
+        used = filling > 0
+        copies = int((left[used] // filling[used]).min())
+        left -= filling * copies
+        return Bin(offer, tuple(int(n) for n in filling), copies)
+
+    def _relative_size(self) -> Floats:
+        """Each item's largest share of an axis of the largest offer."""
+        largest = np.maximum(self._problem.sizes.max(axis=0), 1)
+        shares: Floats = (self._problem.requests / largest).max(axis=1)
+        return shares
+
+    @staticmethod
+    def _order(weight: Floats) -> Ints:
+        """Items by weight descending, equal ones by index."""
+        return np.argsort(-weight, kind="stable")
+
+
+def _merged(bins: Iterable[Bin]) -> list[Bin]:
+    """Bins of equal offer and filling as one, in order of first appearance."""
+    copies: dict[tuple[int, tuple[int, ...]], int] = {}
+    for b in bins:
+        copies[b.offer, b.filling] = copies.get((b.offer, b.filling), 0) + b.copies
+    return [Bin(offer, filling, n) for (offer, filling), n in copies.items()]

@@ -1,0 +1,235 @@
+"""The algebra of node requirements: what a label may be, and whether two wishes can be met by one node.
+
+A requirement is a set of label values: finite (`In`, and `DoesNotExist` for the empty set) or the complement of a
+finite set (`NotIn`, `Exists`), the latter optionally with integer bounds (`Gt`, `Gte`, `Lt`, `Lte`).
+
+Restates: karpenter pkg/scheduling/requirement.go, requirements.go.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from journeyman.core.api import labels
+from journeyman.core.api.objects import NodeSelectorRequirement
+from journeyman.errors import ConfigurationError
+
+_INTEGER: Final = re.compile(r"-?[0-9]{1,18}", re.ASCII)
+_BOUNDS: Final = frozenset({"Gt", "Gte", "Lt", "Lte"})
+_SHOWN_VALUES: Final = 5
+
+
+class InvalidRequirementError(ConfigurationError):
+    """A requirement that cannot be read: an unknown operator, or values that the operator does not take."""
+
+
+@dataclass(frozen=True, slots=True)
+class Requirement:
+    """The values that label `key` may have.
+
+    `complement` False: exactly one of `values`, or no label at all if there are none. True: anything but `values`,
+    and if `lower` or `upper` is set an integer within them (both inclusive).
+    """
+
+    key: str
+    complement: bool
+    values: frozenset[str]
+    lower: int | None = None
+    upper: int | None = None
+    min_values: int | None = None
+
+    @property
+    def operator(self) -> str:
+        """The operator it is reported with; bounds report as Exists."""
+        if self.complement:
+            return "NotIn" if self.values else "Exists"
+        return "In" if self.values else "DoesNotExist"
+
+    @property
+    def allows_absence(self) -> bool:
+        """Whether a node without the label meets it."""
+        return self.operator in {"NotIn", "DoesNotExist"}
+
+    @property
+    def single(self) -> str | None:
+        """The one value it allows, None if there are several or none."""
+        return next(iter(self.values)) if not self.complement and len(self.values) == 1 else None
+
+    def has(self, value: str) -> bool:
+        """Whether a label of this value meets it."""
+        if not self.complement:
+            return value in self.values
+        return value not in self.values and _within(value, self.lower, self.upper)
+
+    def intersection(self, other: Requirement) -> Requirement:
+        """The values that both allow."""
+        lower = _tighter(max, self.lower, other.lower)
+        upper = _tighter(min, self.upper, other.upper)
+        min_values = _tighter(max, self.min_values, other.min_values)
+        if lower is not None and upper is not None and lower > upper:
+            return Requirement(self.key, False, frozenset(), min_values=min_values)
+        if self.complement and other.complement:
+            return Requirement(self.key, True, self.values | other.values, lower, upper, min_values)
+        if self.complement:
+            values = other.values - self.values
+        elif other.complement:
+            values = self.values - other.values
+        else:
+            values = self.values & other.values
+        kept = frozenset(v for v in values if _within(v, lower, upper))
+        return Requirement(self.key, False, kept, min_values=min_values)
+
+    def intersects(self, other: Requirement) -> bool:
+        """Whether some value meets both; two complements always do unless their bounds contradict."""
+        if self.complement and other.complement:
+            lower, upper = _tighter(max, self.lower, other.lower), _tighter(min, self.upper, other.upper)
+            return lower is None or upper is None or lower <= upper
+        finite, judge = (other, self) if self.complement else (self, other)
+        return any(judge.has(value) for value in finite.values)
+
+    def to_selectors(self) -> tuple[NodeSelectorRequirement, ...]:
+        """The same as API requirements; both bounds make two, and a bounded one loses its NotIn values."""
+        entry = NodeSelectorRequirement(
+            key=self.key, operator=self.operator, values=tuple(sorted(self.values)), min_values=self.min_values
+        )
+        bounds = [("Gte", self.lower), ("Lte", self.upper)]
+        bounded = tuple(
+            NodeSelectorRequirement(key=self.key, operator=op, values=(str(n),), min_values=self.min_values)
+            for op, n in bounds
+            if n is not None
+        )
+        return bounded or (entry,)
+
+    def __str__(self) -> str:
+        shown = sorted(self.values)[:_SHOWN_VALUES]
+        more = len(self.values) - len(shown)
+        values = f" [{' '.join(shown)}{f' and {more} others' if more else ''}]" if self.values else ""
+        bounds = "".join(f" {sign}{n}" for sign, n in ((">=", self.lower), ("<=", self.upper)) if n is not None)
+        return f"{self.key} {self.operator}{values}{bounds}"
+
+
+def _within(value: str, lower: int | None, upper: int | None) -> bool:
+    if lower is None and upper is None:
+        return True
+    if not _INTEGER.fullmatch(value):
+        return False
+    number = int(value)
+    return (lower is None or number >= lower) and (upper is None or number <= upper)
+
+
+def _tighter(choose: Callable[[int, int], int], a: int | None, b: int | None) -> int | None:
+    if a is None or b is None:
+        return b if a is None else a
+    return choose(a, b)
+
+
+def requirement(key: str, operator: str, values: Iterable[str] = (), min_values: int | None = None) -> Requirement:
+    """A requirement from its API form; key aliases of old manifests are normalised.
+
+    Raises:
+        InvalidRequirementError: Unknown operator, `In` without values, or a bound that is not one non-negative integer.
+    """
+    key = labels.ALIASES.get(key, key)
+    given = tuple(values)
+    if operator in _BOUNDS:
+        return _bounded(key, operator, given, min_values)
+    if operator in {"In", "NotIn"}:
+        if operator == "In" and not given:
+            raise InvalidRequirementError(f"{key}: In needs at least one value")
+        return Requirement(key, operator == "NotIn", frozenset(given), min_values=min_values)
+    if operator in {"Exists", "DoesNotExist"}:
+        return Requirement(key, operator == "Exists", frozenset(), min_values=min_values)
+    raise InvalidRequirementError(
+        f"{key}: operator {operator!r} is not one of In, NotIn, Exists, DoesNotExist, Gt, Gte, Lt, Lte"
+    )
+
+
+def _bounded(key: str, operator: str, values: tuple[str, ...], min_values: int | None) -> Requirement:
+    if len(values) != 1 or not _INTEGER.fullmatch(values[0]) or values[0].startswith("-"):
+        raise InvalidRequirementError(f"{key}: {operator} needs exactly one non-negative integer, not {list(values)}")
+    bound = int(values[0]) + {"Gt": 1, "Lt": -1}.get(operator, 0)
+    lower, upper = (bound, None) if operator.startswith("G") else (None, bound)
+    return Requirement(key, True, frozenset(), lower, upper, min_values)
+
+
+@dataclass(frozen=True, slots=True)
+class Requirements(Mapping[str, Requirement]):
+    """Requirements by key, immutable; adding one to a key that is there intersects."""
+
+    by_key: Mapping[str, Requirement]
+
+    def __getitem__(self, key: str) -> Requirement:
+        return self.by_key[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.by_key)
+
+    def __len__(self) -> int:
+        return len(self.by_key)
+
+    def __hash__(self) -> int:
+        return hash(frozenset(self.by_key.values()))
+
+    def __and__(self, other: Mapping[str, Requirement]) -> Requirements:
+        """Both sets of wishes together."""
+        merged = dict(self.by_key)
+        for key, extra in other.items():
+            merged[key] = merged[key].intersection(extra) if key in merged else extra
+        return Requirements(merged)
+
+    def compatible(self, wishes: Mapping[str, Requirement], *, allow_undefined: Collection[str] = ()) -> str | None:
+        """Why `wishes` cannot be placed on what these requirements offer; None if they can.
+
+        Args:
+            wishes: What is asked for.
+            allow_undefined: Keys that may be asked for although nothing here defines them.
+        """
+        for key, wish in wishes.items():
+            if key not in self.by_key and key not in allow_undefined and not wish.allows_absence:
+                return f'label "{key}" does not have known values{_hint(key, self.by_key)}'
+        return self.conflict(wishes)
+
+    def conflict(self, wishes: Mapping[str, Requirement]) -> str | None:
+        """The first key on which both sides have a say and no value suits both; None if there is none."""
+        for key, wish in wishes.items():
+            offered = self.by_key.get(key)
+            if offered is None or offered.intersects(wish) or (offered.allows_absence and wish.allows_absence):
+                continue
+            return f"incompatible requirements, key {key}, {wish} not in {offered}"
+        return None
+
+    def to_selectors(self) -> tuple[NodeSelectorRequirement, ...]:
+        """API form, sorted by key."""
+        return tuple(entry for key in sorted(self.by_key) for entry in self.by_key[key].to_selectors())
+
+
+EMPTY: Final = Requirements({})
+
+
+def of(entries: Iterable[Requirement]) -> Requirements:
+    """All of these together; several on one key intersect."""
+    merged: dict[str, Requirement] = {}
+    for entry in entries:
+        merged[entry.key] = merged[entry.key].intersection(entry) if entry.key in merged else entry
+    return Requirements(merged)
+
+
+def from_selectors(entries: Iterable[NodeSelectorRequirement]) -> Requirements:
+    """Requirements from their API form. Raises InvalidRequirementError."""
+    return of(requirement(e.key, e.operator, e.values, e.min_values) for e in entries)
+
+
+def from_labels(values: Mapping[str, str]) -> Requirements:
+    """Each label as `In` its one value."""
+    return of(requirement(key, "In", (value,)) for key, value in values.items())
+
+
+def _hint(key: str, known: Iterable[str]) -> str:
+    """Karpenter's typo hint: a known key that contains the unknown one, or shares its last part."""
+    for candidate in sorted({*known, *labels.WELL_KNOWN}):
+        if key in candidate or candidate.rsplit("/", 1)[-1] == key.rsplit("/", 1)[-1]:
+            return f' (typo of "{candidate}"?)'
+    return ""

@@ -1,0 +1,249 @@
+"""The scheduler: pods in, planned nodes out.
+
+In this order: pods become classes; constraints between pods become quotas and caps; nodes that exist are filled; what
+is left is packed onto new nodes, NodePools of greater weight first, by price within; every new node keeps the instance
+types that would serve nearly as cheaply; and what could not be placed says why.
+
+Pure: same snapshot, same catalogue, same answer, byte for byte.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import groupby
+
+import numpy as np
+
+from journeyman.core.api import labels
+from journeyman.core.api.objects import Pod
+from journeyman.core.api.resources import PODS
+from journeyman.core.catalogue import Catalogue
+from journeyman.core.scheduling.classes import PodClass, collapse, running_anti_affinities
+from journeyman.core.scheduling.daemons import daemon_overhead, make_daemons
+from journeyman.core.scheduling.existing import (
+    Filling,
+    adopt_planned,
+    is_leaving,
+    make_existing,
+    meets_labels,
+    standing_nodes,
+    suitable_nodes,
+)
+from journeyman.core.scheduling.explain import explain
+from journeyman.core.scheduling.limits import Headroom
+from journeyman.core.scheduling.lowering import Unit, Zones, lower_hostnames, lower_zones
+from journeyman.core.scheduling.market import Shape, Stall, Wish
+from journeyman.core.scheduling.offers import Bools, Ints
+from journeyman.core.scheduling.opening import Opening, Options
+from journeyman.core.scheduling.pods import is_currently_reschedulable, is_provisionable
+from journeyman.core.scheduling.results import PlannedClaim, PodError, Results
+from journeyman.core.scheduling.taints import untolerated
+from journeyman.core.scheduling.templates import make_templates
+from journeyman.core.scheduling.topology import Spread, count_by_node, count_by_zone
+from journeyman.core.state.snapshot import Snapshot, StateNode
+
+
+def solve(
+    snapshot: Snapshot,
+    catalogue: Catalogue,
+    *,
+    pods: Sequence[Pod] | None = None,
+    without_nodes: frozenset[str] = frozenset(),
+    options: Options = Options(),  # noqa: B008 - a frozen value
+) -> Results:
+    """Place pods on existing and new nodes.
+
+    Args:
+        snapshot: The cluster.
+        catalogue: What can be launched, by NodePool.
+        pods: The pods to place, wherever they are now; by default `pods_to_place`.
+        without_nodes: Names of StateNodes that are to be thought away, with the pods on them (consolidation asks what
+            would become of a cluster without them).
+        options: How much choice of instance types a claim keeps.
+
+    Returns:
+        New claims by pool and pods, fillings of existing nodes, and an error for every pod without a place.
+    """
+    return Scheduler(snapshot, catalogue, options).solve(pods, without_nodes)
+
+
+def pods_to_place(snapshot: Snapshot) -> tuple[Pod, ...]:
+    """Provisionable pods, and those on nodes marked for deletion that can be moved now.
+
+    Restates: karpenter pkg/controllers/provisioning/provisioner.go `Schedule`.
+    """
+    pending = [pod for pod in snapshot.pods if is_provisionable(pod)]
+    leaving = [
+        pod
+        for node in snapshot.state_nodes
+        if is_leaving(node)
+        for pod in node.pods
+        if is_currently_reschedulable(pod, snapshot.pdbs, snapshot.now)
+    ]
+    return (*pending, *leaving)
+
+
+class Scheduler:
+    """One snapshot and catalogue, prepared once, for one or many questions (consolidation asks many)."""
+
+    def __init__(self, snapshot: Snapshot, catalogue: Catalogue, options: Options = Options()) -> None:  # noqa: B008
+        self.snapshot = snapshot
+        self.options = options
+        self.templates, self.set_aside = make_templates(snapshot, catalogue)
+        self.daemons = make_daemons(snapshot.daemon_sets)
+        self._namespaces = {n.metadata.name: n for n in snapshot.namespaces}
+        self._anti_affinities = running_anti_affinities(snapshot.pods)
+
+    def solve(self, pods: Sequence[Pod] | None = None, without_nodes: frozenset[str] = frozenset()) -> Results:
+        """See `solve`."""
+        considered = pods_to_place(self.snapshot) if pods is None else tuple(pods)
+        standing, adopted = adopt_planned(standing_nodes(self.snapshot, without_nodes), considered)
+        kept = {key for keys in adopted.values() for key in keys}
+        asking = [pod for pod in considered if pod.key not in kept]
+        classes, errors = collapse(asking, self._anti_affinities, self._namespaces)
+        run = _Run(self, standing, classes, leaving={pod.key for pod in asking})
+        units, stuck = lower_zones(classes, run.zones_of)
+        left = run.fill_existing(units)
+        existing = run.existing_pods(adopted)
+        left = run.open_nodes(left)
+        errors |= run.errors(left, stuck)
+        claims = tuple(sorted(run.claims, key=lambda c: (c.node_pool, c.pods)))
+        return Results(
+            new_claims=claims,
+            existing=existing,
+            pod_errors=dict(sorted(errors.items())),
+            price=float(sum(claim.price for claim in claims)),
+            lower_bound=run.bound,
+            set_aside_pools=self.set_aside,
+        )
+
+
+class _Run:
+    """One question: these classes, on these nodes and whatever has to be opened."""
+
+    def __init__(
+        self, scheduler: Scheduler, standing: Sequence[StateNode], classes: Sequence[PodClass], leaving: set[str]
+    ) -> None:
+        self.claims: list[PlannedClaim] = []
+        self.bound = 0.0
+        self._scheduler = scheduler
+        self._standing = standing
+        self._classes = classes
+        self._leaving = leaving
+        self._axes = sorted({PODS}.union(*(c.requests for c in classes), *(d.requests for d in scheduler.daemons)))
+        self._caps = lower_hostnames(classes)
+        requests = [[cls.requests.get(axis, 0) for axis in self._axes] for cls in classes]
+        self._requests: Ints = np.array(requests, dtype=np.int64).reshape(len(classes), len(self._axes))
+        self._demands: Ints = np.concatenate((self._requests, self._caps.takes), axis=1)
+        self._shapes = [Shape(cls.terms, cls.tolerations) for cls in classes]
+        self._stalls = [
+            Stall.of(t, self._axes, daemon_overhead(t, scheduler.daemons, self._axes)) for t in scheduler.templates
+        ]
+        self._headroom = [Headroom(t, standing) for t in scheduler.templates]
+        existing = make_existing(standing, self._axes, self._caps, scheduler.daemons, leaving)
+        self._filling = Filling.start(existing, self._demands, self._caps)
+        self._suitable: dict[Shape, Bools] = {}
+        self._drawn = [0] * len(classes)
+
+    def zones_of(self, index: int) -> Zones:
+        """What zone spread has to know about a class."""
+        cls, wish = self._classes[index], Wish(self._shapes[index])
+        provisionable: set[str] = set()
+        for stall in self._stalls:
+            provisionable |= stall.zones_for(wish, self._requests[index])
+        room: dict[str, int] = {}
+        for zone, pods in zip(self._filling.existing.zones, self._filling.room(index, self._suits(index)), strict=True):
+            if zone:
+                room[zone] = room.get(zone, 0) + int(pods)
+        counts = tuple(self._zone_counts(cls, spread) if spread.key == labels.ZONE else None for spread in cls.spreads)
+        return Zones(provisionable=frozenset(provisionable), room=room, counts=counts)
+
+    def _zone_counts(self, cls: PodClass, spread: Spread) -> Mapping[str, int]:
+        def counts_node(node: StateNode) -> bool:
+            if spread.untainted_only and untolerated(node.taints, cls.tolerations) is not None:
+                return False
+            return not spread.own_nodes_only or meets_labels(node, cls)
+
+        by_node = count_by_node(spread, self._standing, self._leaving)
+        return count_by_zone(by_node, self._standing, counts_node)
+
+    def _suits(self, index: int) -> Bools:
+        shape = self._shapes[index]
+        if shape not in self._suitable:
+            self._suitable[shape] = suitable_nodes(self._filling.existing.nodes, self._classes[index])
+        return self._suitable[shape]
+
+    def fill_existing(self, units: Iterable[Unit]) -> list[Unit]:
+        """Put what fits on existing nodes; the rest."""
+        if not self._filling.existing.nodes:
+            return list(units)
+        left = [replace(unit, count=self._filling.fill(unit, self._suits(unit.class_index))) for unit in units]
+        return [unit for unit in left if unit.count]
+
+    def existing_pods(self, adopted: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+        """Pod keys by node name, those adopted included."""
+        planned: dict[str, list[str]] = {name: list(keys) for name, keys in adopted.items()}
+        for row, taken in sorted(self._filling.taken.items()):
+            keys = planned.setdefault(self._filling.existing.nodes[row].name, [])
+            for index, count in taken:
+                keys += self._draw(index, count)
+        return {name: tuple(sorted(keys)) for name, keys in sorted(planned.items())}
+
+    def _draw(self, index: int, count: int) -> list[str]:
+        start = self._drawn[index]
+        self._drawn[index] = start + count
+        return [pod.key for pod in self._classes[index].pods[start : start + count]]
+
+    def open_nodes(self, units: list[Unit]) -> list[Unit]:
+        """Plan new nodes, tier after tier of NodePools; the units no tier took."""
+        tiers = groupby(range(len(self._stalls)), key=lambda i: self._stalls[i].template.order)
+        for (_, fewest_nodes), members in tiers:
+            if not units:
+                break
+            tier = list(members)
+            opening = Opening(
+                stalls=[self._stalls[i] for i in tier],
+                headroom=[self._headroom[i] for i in tier],
+                shapes=self._shapes,
+                demands=self._demands,
+                caps=self._caps,
+                axes=self._axes,
+                options=self._scheduler.options,
+                draw=self._draw,
+                fewest_nodes=fewest_nodes,
+            )
+            units = opening.open(units)
+            self.claims += opening.claims
+            self.bound += opening.bound
+        return units
+
+    def errors(self, left: Iterable[Unit], stuck: Mapping[int, int]) -> dict[str, PodError]:
+        """An error for each pod without a place."""
+        errors: dict[str, PodError] = {}
+        for unit in left:
+            wish = Wish(self._shapes[unit.class_index], unit.zones)
+            error = self._explain(unit.class_index, wish)
+            errors.update(dict.fromkeys(self._draw(unit.class_index, unit.count), error))
+        for index, count in stuck.items():
+            errors.update(dict.fromkeys(self._draw(index, count), self._stuck_error(index)))
+        return errors
+
+    def _explain(self, index: int, wish: Wish) -> PodError:
+        return explain(
+            wish,
+            request=self._requests[index],
+            axes=self._axes,
+            stalls=self._stalls,
+            headroom=self._headroom,
+            set_aside=self._scheduler.set_aside,
+        )
+
+    def _stuck_error(self, index: int) -> PodError:
+        zones = self.zones_of(index)
+        if not zones.provisionable and not any(zones.room.values()):
+            wish = Wish(self._shapes[index])
+            return self._explain(index, wish)
+        where = ", ".join(sorted(zones.provisionable)) or "none"
+        message = f"unsatisfiable topology constraint: spread over {labels.ZONE} exceeds its maxSkew (zones that can be provisioned: {where})"
+        return PodError(kind="unschedulable", message=message)

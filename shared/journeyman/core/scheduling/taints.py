@@ -1,0 +1,41 @@
+"""Taints and tolerations.
+
+Restates: karpenter pkg/scheduling/taints.go; k8s.io/component-helpers `TolerationsTolerateTaint`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from journeyman.core.api.objects import Taint, Toleration
+
+
+def tolerates(toleration: Toleration, taint: Taint) -> bool:
+    """Whether one toleration covers one taint; an empty key with Exists covers all, an empty effect every effect."""
+    if toleration.effect and toleration.effect != taint.effect:
+        return False
+    if toleration.key and toleration.key != taint.key:
+        return False
+    match toleration.operator or "Equal":
+        case "Exists":
+            return True
+        case "Equal":
+            return bool(toleration.key) and toleration.value == taint.value
+        case "Gt" | "Lt" as operator:
+            return bool(toleration.key) and _compares(operator, toleration.value, taint.value)
+        case _:
+            return False
+
+
+def _compares(operator: str, wanted: str, actual: str) -> bool:
+    """Numeric tolerations: the taint's value must be greater (less) than the toleration's."""
+    try:
+        limit, value = int(wanted), int(actual)
+    except ValueError:
+        return False
+    return value > limit if operator == "Gt" else value < limit
+
+
+def untolerated(taints: Iterable[Taint], tolerations: Sequence[Toleration]) -> Taint | None:
+    """The first taint that no toleration covers, of any effect; None if all are covered."""
+    return next((taint for taint in taints if not any(tolerates(t, taint) for t in tolerations)), None)

@@ -1,0 +1,110 @@
+"""NodePools as the scheduler sees them: what their nodes offer, in Karpenter's order, and which pools sit this pass out.
+
+Restates: karpenter pkg/controllers/provisioning/scheduling/nodeclaimtemplate.go, provisioner.go `NewScheduler`.
+Differs: pools of equal weight compete on price, where Karpenter takes the last by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from journeyman.core.api import labels
+from journeyman.core.api.nodepool import NodePool
+from journeyman.core.catalogue import Catalogue
+from journeyman.core.scheduling.offers import Bools, OfferTable, offer_tables
+from journeyman.core.scheduling.requirements import InvalidRequirementError, Requirements, from_labels, from_selectors
+from journeyman.core.state.snapshot import Snapshot
+
+FEWEST_NODES = "fewest-nodes"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Template:
+    """One NodePool ready for scheduling.
+
+    `requirements` are what its nodes offer, for simulation including that they will be registered and initialized.
+    `rows` are the offerings of `table` that can be had now and suit the requirements.
+    """
+
+    pool: NodePool
+    requirements: Requirements
+    table: OfferTable
+    rows: Bools
+
+    @property
+    def name(self) -> str:
+        """The NodePool's name."""
+        return self.pool.metadata.name
+
+    @property
+    def order(self) -> tuple[int, bool]:
+        """Templates of equal order compete; smaller goes first."""
+        return -self.pool.spec.weight, self.pool.packing == FEWEST_NODES
+
+
+def node_class_label(pool: NodePool) -> tuple[str, str]:
+    """The label that says which NodeClass a node came from: `<group>/<lower-case kind>` and the name."""
+    ref = pool.spec.template.spec.node_class_ref
+    return f"{ref.group}/{ref.kind.lower()}", ref.name
+
+
+def make_templates(snapshot: Snapshot, catalogue: Catalogue) -> tuple[tuple[Template, ...], dict[str, str]]:
+    """Templates by weight descending, then name descending; and the pools set aside, by name, with why."""
+    tables = offer_tables(catalogue)
+    templates: list[Template] = []
+    set_aside: dict[str, str] = {}
+    for pool in sorted(snapshot.node_pools, key=lambda p: p.metadata.name, reverse=True):
+        made = _template(pool, snapshot, tables)
+        if isinstance(made, Template):
+            templates.append(made)
+        else:
+            set_aside[pool.metadata.name] = made
+    templates.sort(key=lambda t: t.order)  # stable: names stay descending
+    return tuple(templates), dict(sorted(set_aside.items()))
+
+
+def _template(pool: NodePool, snapshot: Snapshot, tables: Mapping[str, OfferTable]) -> Template | str:
+    """The pool's template, or why it has none."""
+    reason = _not_usable(pool, snapshot)
+    if reason:
+        return reason
+    table = tables.get(pool.metadata.name)
+    if table is None or not table.types:
+        return "no instance types are known for its NodeClass"
+    try:
+        requirements = _requirements(pool)
+    except InvalidRequirementError as error:
+        return error.message
+    suitable = table.rows_meeting(requirements)
+    if not suitable.any():
+        return "no instance type satisfies its requirements"
+    return Template(pool=pool, requirements=requirements, table=table, rows=suitable & table.available)
+
+
+def _not_usable(pool: NodePool, snapshot: Snapshot) -> str:
+    if pool.spec.static:
+        return "static NodePools are not scaled for pods"
+    if pool.metadata.deletion_timestamp is not None:
+        return "it is being deleted"
+    node_class = snapshot.node_class_of(pool)
+    ref = pool.spec.template.spec.node_class_ref
+    if node_class is None:
+        return f"{ref.kind} {ref.name} does not exist"
+    if node_class.deleting or not node_class.ready:
+        why = "is being deleted" if node_class.deleting else f"is not ready: {node_class.message or node_class.reason}"
+        return f"{ref.kind} {ref.name} {why}"
+    return ""
+
+
+def _requirements(pool: NodePool) -> Requirements:
+    template = pool.spec.template
+    class_key, class_name = node_class_label(pool)
+    fixed = {
+        **template.metadata.labels,
+        labels.NODEPOOL: pool.metadata.name,
+        class_key: class_name,
+        labels.REGISTERED: "true",
+        labels.INITIALIZED: "true",
+    }
+    return from_selectors(template.spec.requirements) & from_labels(fixed)

@@ -1,0 +1,186 @@
+"""Scenario files: a catalogue and a cluster's objects in one JSON file, as comparisons with Karpenter use them.
+
+``{name, now, instanceTypes[], objects[], options{}}``: `instanceTypes[]` are ``{name, requirements[], offerings[{requirements[],
+price, available}], capacity{}, overhead{}}``; `objects[]` are Kubernetes objects. A pod without a node and without
+conditions counts as unschedulable; NodePools and the NodeClasses they name count as ready; an object without a UID or
+a creation time gets one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from journeyman.core.api import labels
+from journeyman.core.api.model import parse
+from journeyman.core.api.nodepool import NodePool
+from journeyman.core.api.objects import (
+    Condition,
+    DaemonSet,
+    Node,
+    NodeClaim,
+    NodeSelectorRequirement,
+    Object,
+    Pod,
+    PodDisruptionBudget,
+    ResourceTexts,
+)
+from journeyman.core.api.resources import to_resources
+from journeyman.core.catalogue import Catalogue, InstanceType, Offering
+from journeyman.core.state.snapshot import NodeClassState, SetAside, Snapshot
+from journeyman.errors import ConfigurationError, InvalidObjectError
+
+DEFAULT_NOW = datetime(2026, 1, 5, 12, 0, tzinfo=timezone.utc)
+
+T = TypeVar("T", bound=Object)
+
+
+class _Offering(msgspec.Struct, frozen=True):
+    price: float
+    requirements: tuple[NodeSelectorRequirement, ...] = ()
+    available: bool | None = None
+
+
+class _InstanceType(msgspec.Struct, frozen=True, rename="camel"):
+    name: str
+    requirements: tuple[NodeSelectorRequirement, ...] = ()
+    offerings: tuple[_Offering, ...] = ()
+    capacity: ResourceTexts = {}
+    overhead: ResourceTexts = {}
+
+
+class _File(msgspec.Struct, frozen=True, rename="camel"):
+    name: str = ""
+    now: datetime | None = None
+    instance_types: tuple[_InstanceType, ...] = ()
+    objects: tuple[dict[str, Any], ...] = ()
+    options: dict[str, Any] = {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scenario:
+    """A question to the scheduler: the cluster, what could be launched, and the file's options."""
+
+    name: str
+    snapshot: Snapshot
+    catalogue: Catalogue
+    options: Mapping[str, Any]
+
+
+def read_scenario(path: Path) -> Scenario:
+    """The scenario in a file.
+
+    Raises:
+        ConfigurationError: The file cannot be read or is no scenario.
+    """
+    try:
+        return parse_scenario(path.read_bytes(), name=str(path))
+    except OSError as error:
+        raise ConfigurationError(f"cannot read scenario {path}: {error.strerror}", path=str(path)) from error
+
+
+def parse_scenario(raw: bytes, *, name: str = "") -> Scenario:
+    """The scenario in JSON text; `name` if it has none itself. Raises ConfigurationError."""
+    try:
+        file = msgspec.json.decode(raw, type=_File)
+    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        raise ConfigurationError(f"{name or 'this'} is not a scenario: {error}", path=name) from error
+    types = tuple(sorted((_instance_type(t) for t in file.instance_types), key=lambda t: t.name))
+    snapshot = _snapshot(file)
+    pools = {pool.metadata.name: types for pool in snapshot.node_pools}
+    return Scenario(name=file.name or name, snapshot=snapshot, catalogue=Catalogue(pools), options=file.options)
+
+
+def _instance_type(read: _InstanceType) -> InstanceType:
+    return InstanceType(
+        name=read.name,
+        requirements=read.requirements,
+        offerings=tuple(_offering(o) for o in read.offerings),
+        capacity=to_resources(read.capacity, round_up=False),
+        overhead=to_resources(read.overhead, round_up=True),
+    )
+
+
+def _offering(read: _Offering) -> Offering:
+    single = {r.key: r.values[0] for r in read.requirements if r.operator == "In" and len(r.values) == 1}
+    return Offering(
+        zone=single.get(labels.ZONE, ""),
+        capacity_type=single.get(labels.CAPACITY_TYPE, ""),
+        price=read.price,
+        available=read.available is not False,
+        requirements=read.requirements,
+    )
+
+
+def _snapshot(file: _File) -> Snapshot:
+    now = file.now or DEFAULT_NOW
+    by_kind: dict[str, list[dict[str, Any]]] = {}
+    for raw in file.objects:
+        by_kind.setdefault(str(raw.get("kind", "")), []).append(_completed(raw, now))
+    pools, set_aside = _node_pools(by_kind.get("NodePool", ()))
+    pods = _decoded(by_kind.get("Pod", ()), Pod)
+    return Snapshot(
+        cluster=file.name,
+        now=now,
+        node_pools=pools,
+        node_classes=_node_classes(pools),
+        claims=_decoded(by_kind.get("NodeClaim", ()), NodeClaim),
+        nodes=_decoded(by_kind.get("Node", ()), Node),
+        pods=tuple(_unschedulable(pod) for pod in pods),
+        daemon_sets=_decoded(by_kind.get("DaemonSet", ()), DaemonSet),
+        pdbs=_decoded(by_kind.get("PodDisruptionBudget", ()), PodDisruptionBudget),
+        namespaces=_decoded(by_kind.get("Namespace", ()), Object),
+        set_aside=set_aside,
+    )
+
+
+def _completed(raw: dict[str, Any], now: datetime) -> dict[str, Any]:
+    """The object with the UID and creation time that an API server would have given it."""
+    metadata = raw.get("metadata") or {}
+    uid = f"{raw.get('kind', '')}-{metadata.get('namespace', '')}-{metadata.get('name', '')}"
+    created = (now - timedelta(hours=1)).isoformat()
+    return {**raw, "metadata": {"uid": uid, "creationTimestamp": created, **metadata}}
+
+
+def _decoded(raws: Iterable[dict[str, Any]], kind: type[T]) -> tuple[T, ...]:
+    try:
+        found = msgspec.convert(list(raws), type=list[kind])  # type: ignore[valid-type]
+    except msgspec.ValidationError as error:
+        raise ConfigurationError(f"a {kind.__name__} of the scenario does not read: {error}") from error
+    return tuple(sorted(found, key=lambda o: (o.metadata.namespace, o.metadata.name)))
+
+
+def _node_pools(raws: Iterable[dict[str, Any]]) -> tuple[tuple[NodePool, ...], tuple[SetAside, ...]]:
+    read = [_node_pool(raw) for raw in raws]
+    pools = sorted((r for r in read if isinstance(r, NodePool)), key=lambda p: p.metadata.name)
+    return tuple(pools), tuple(r for r in read if isinstance(r, SetAside))
+
+
+def _node_pool(raw: dict[str, Any]) -> NodePool | SetAside:
+    try:
+        return parse(NodePool, raw)
+    except InvalidObjectError as error:
+        metadata = raw["metadata"]
+        return SetAside(kind="NodePool", name=metadata.get("name", ""), uid=metadata["uid"], why=str(error))
+
+
+def _node_classes(pools: Iterable[NodePool]) -> tuple[NodeClassState, ...]:
+    """A ready NodeClass for every reference."""
+    refs = {(r.group, r.kind, r.name) for r in (p.spec.template.spec.node_class_ref for p in pools)}
+    return tuple(
+        NodeClassState(name=name, uid=f"{kind}-{name}", kind=kind, group=group, generation=1, ready=True)
+        for group, kind, name in sorted(refs)
+    )
+
+
+def _unschedulable(pod: Pod) -> Pod:
+    if pod.spec.node_name or pod.status.conditions:
+        return pod
+    condition = Condition(type="PodScheduled", status="False", reason="Unschedulable")
+    status = msgspec.structs.replace(pod.status, phase="Pending", conditions=(condition,))
+    return msgspec.structs.replace(pod, status=status)
