@@ -16,20 +16,12 @@ from __future__ import annotations
 
 from journeyman.core.api.node_disruption import NodeDisruption
 from journeyman.core.disruption.budgets import next_window_change, schedule_error
-from journeyman.core.disruption.commands import (
-    EXECUTING,
-    PROPOSED,
-    active,
-    advance,
-    execute,
-    proposal_plan,
-    propose,
-    reject,
-    under_way,
-)
+from journeyman.core.disruption.commands import advance, execute, reject
 from journeyman.core.disruption.consolidatable import assess
 from journeyman.core.disruption.controller import Considered, Pass
 from journeyman.core.disruption.healing import forget, heal, marked
+from journeyman.core.disruption.in_flight import EXECUTING, PROPOSED, active, under_way
+from journeyman.core.disruption.proposals import proposal_plan, propose
 from journeyman.core.disruption.types import Command
 from journeyman.core.plan import Observation, Plan, Step, merged
 from journeyman.core.state import Snapshot
@@ -136,6 +128,7 @@ def _is_sound(hand: Applier, now: Pass, command: Command, subject: str) -> bool:
     """The second opinion; what it rejects is never applied, and is a defect of ours."""
     defects = now.simulation.defects(command)
     if defects:
+        hand.run.telemetry.observe(Observation(name="journeyman_plan_defects_total"))
         hand.failed(subject, InvariantError("a disruption does not pass verify", defects="; ".join(defects[:5])))
     return not defects
 

@@ -16,9 +16,9 @@ from journeyman.core.catalogue import Catalogue
 from journeyman.core.disruption import explain
 from journeyman.core.disruption.budgets import Allowance, allowances
 from journeyman.core.disruption.candidates import Found, find_candidates
-from journeyman.core.disruption.commands import marked_for_deletion, under_way
 from journeyman.core.disruption.consolidatable import Consolidatability
 from journeyman.core.disruption.emptiness import delete_empty
+from journeyman.core.disruption.in_flight import marked_for_deletion, under_way
 from journeyman.core.disruption.simulation import Simulation
 from journeyman.core.disruption.single_node_consolidation import barred, consider
 from journeyman.core.disruption.types import Command, DisruptionReason, NodePoolName

@@ -13,7 +13,8 @@ from typing import Final
 
 from journeyman.core.api.node_disruption import NodeDisruption
 from journeyman.core.api.objects import NODE_DISRUPTION
-from journeyman.core.disruption.commands import under_way, unmark
+from journeyman.core.disruption.in_flight import under_way
+from journeyman.core.disruption.marks import unmark
 from journeyman.core.plan import Action, Chain, DeleteObject, ObjectRef, Plan, one
 from journeyman.core.state import Snapshot
 

@@ -14,9 +14,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from journeyman.core.api.node_disruption import NodeDisruption
-from journeyman.core.disruption.commands import replacement_name
 from journeyman.core.disruption.consolidation import consolidate
 from journeyman.core.disruption.emptiness import delete_empty
+from journeyman.core.disruption.proposals import replacement_name
 from journeyman.core.disruption.simulation import Simulation
 from journeyman.core.disruption.single_node_consolidation import barred
 from journeyman.core.disruption.types import Candidate, Command, DisruptionReason, NodePoolName
@@ -77,7 +77,9 @@ def _changed(disruption: NodeDisruption, command: Command) -> str:
         return command.why_not
     if command.decision.value != disruption.spec.decision:
         return f"it would now {command.decision.value}, not {disruption.spec.decision}"
-    for index, (stated, found) in enumerate(zip(disruption.spec.replacements, command.replacements, strict=False)):
+    if len(command.replacements) != len(disruption.spec.replacements):
+        return f"it would now take {len(command.replacements)} replacements"
+    for index, (stated, found) in enumerate(zip(disruption.spec.replacements, command.replacements, strict=True)):
         if stated.name != replacement_name(disruption.metadata.name, found.node_pool, index):
             return f"the replacement would now be of NodePool {found.node_pool}"
         if stated.instance_type not in found.instance_types:

@@ -1,0 +1,84 @@
+"""From a command to the NodeDisruption that states it: intent, written down before anything is touched."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from hashlib import blake2b
+from typing import Final
+
+from journeyman.core.api.node_disruption import (
+    DisruptionCandidate,
+    DisruptionReplacement,
+    Method,
+    NodeDisruption,
+    NodeDisruptionSpec,
+    price_text,
+)
+from journeyman.core.api.objects import NODE_DISRUPTION, ObjectMeta
+from journeyman.core.disruption import explain
+from journeyman.core.disruption.types import Candidate, Command, Decision
+from journeyman.core.plan import Chain, CreateObject, Plan, Step, Wake
+from journeyman.core.scheduling.claims import claim_name
+
+MAX_PODS_NAMED: Final = 1000  # of one candidate, as the CRD allows
+
+
+def propose(command: Command, method: Method, now: datetime) -> NodeDisruption:
+    """The NodeDisruption that states a command. Its name follows from the reason, the candidates and the time."""
+    seed = " ".join((command.reason.value, *(c.nodeclaim_uid for c in command.candidates), now.isoformat()))
+    digest = blake2b(seed.encode(), digest_size=5).hexdigest()
+    name = f"{command.reason.value.lower()}-{digest}"
+    spec = NodeDisruptionSpec(
+        reason=command.reason.value,
+        decision="replace" if command.decision is Decision.REPLACE else "delete",
+        method=method,
+        candidates=tuple(_stated(c) for c in command.candidates),
+        replacements=tuple(
+            DisruptionReplacement(
+                name=replacement_name(name, claim.node_pool, index),
+                instance_type=claim.offering[0],
+                zone=claim.offering[1],
+                capacity_type=claim.offering[2],
+                price=price_text(claim.price),
+            )
+            for index, claim in enumerate(command.replacements)
+        ),
+        saving_per_hour=price_text(command.saving),
+        created_at=now,
+    )
+    stated = NodeDisruption(metadata=ObjectMeta(name=name), spec=spec)
+    explanation = explain.in_words(stated)
+    return stated.model_copy(update={"spec": spec.model_copy(update={"explanation": explanation})})
+
+
+def replacement_name(disruption: str, node_pool: str, index: int) -> str:
+    """A replacement's NodeClaim name, which follows from the disruption it belongs to."""
+    return claim_name(node_pool, disruption, [str(index)])
+
+
+def proposal_plan(disruption: NodeDisruption, command: Command, validate_at: datetime) -> Plan:
+    """Write the intent down, and look at it again at `validate_at`."""
+    body = disruption.to_wire()
+    create = CreateObject(resource=NODE_DISRUPTION, body=body, why=disruption.spec.explanation)
+    wake = Wake(step=Step.CONSOLIDATE, at=validate_at, reason=f"validate {disruption.metadata.name}")
+    events = tuple(
+        event
+        for c in command.candidates
+        for event in explain.about(c, "ConsolidationCandidate", f"Proposed: {disruption.spec.explanation}")
+    )
+    chain = Chain(subject=f"NodeDisruption {disruption.metadata.name}", actions=(create, wake), events=events)
+    return Plan(chains=(chain,), notes=(f"proposed: {disruption.spec.explanation}",))
+
+
+def _stated(candidate: Candidate) -> DisruptionCandidate:
+    return DisruptionCandidate(
+        node_claim=candidate.nodeclaim,
+        node_claim_uid=candidate.nodeclaim_uid,
+        node=candidate.node,
+        node_pool=candidate.nodepool,
+        instance_type=candidate.instance_type,
+        zone=candidate.zone,
+        capacity_type=candidate.capacity_type,
+        price=price_text(candidate.price),
+        pods=candidate.reschedulable_pods[:MAX_PODS_NAMED],
+    )
