@@ -1,9 +1,9 @@
-"""Our own wire format, version 1: what the forwarder, the queue adapters, schedules and the API send.
+"""Our own wire format, version 1: what the forwarder, the queue adapters and schedules send.
 
 ::
 
     {"version": "1", "source": "forwarder", "id": "…", "time": "2026-11-21T09:00:00Z", "cluster": "dev", "reason": "…",
-     "counts": {"unschedulable": 10}, "oldestPendingTime": "…"}       forwarder, api: step is provision
+     "counts": {"unschedulable": 10}, "oldestPendingTime": "…"}       step is provision
     {…, "source": "wake", "step": "terminate", "at": "…"}             a step's wake-up; `at`, if given, is when it is due
     {…, "source": "schedule", "step": "consolidate"}                  a window opens
     {…, "source": "sweep", "cluster": "*"}                            the minute sweep of every cluster
@@ -22,7 +22,6 @@ from journeyman.ports import Trigger
 
 DEFAULT_REASONS: Mapping[str, str] = {
     "forwarder": "pods are pending",
-    "api": "asked for by a person",
     "wake": "asked to look again",
     "schedule": "the schedule says so",
     "sweep": "the schedule says so",
@@ -48,7 +47,7 @@ class _Message(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class _PodsPending(_Message, frozen=True):
-    """The forwarder (or a person, through the API): pods wait for a node."""
+    """The forwarder: pods wait for a node."""
 
     cluster: Name
     counts: dict[str, Count] = {}
@@ -70,13 +69,10 @@ class _Scheduled(_Message, frozen=True):
     step: Step = Step.SWEEP
 
 
-def _pods_pending(source: str) -> Callable[[Mapping[str, Any]], Trigger]:
-    def parse(payload: Mapping[str, Any]) -> Trigger:
-        message = decode(_PodsPending, payload, what=f"{source} message")
-        details = {"counts": message.counts, "oldest_pending_time": message.oldest_pending_time}
-        return _trigger(message, source, Target(message.cluster, Step.PROVISION), details)
-
-    return parse
+def _pods_pending(payload: Mapping[str, Any]) -> Trigger:
+    message = decode(_PodsPending, payload, what="forwarder message")
+    details = {"counts": message.counts, "oldest_pending_time": message.oldest_pending_time}
+    return _trigger(message, "forwarder", Target(message.cluster, Step.PROVISION), details)
 
 
 def _wake_up(payload: Mapping[str, Any]) -> Trigger:
@@ -105,8 +101,7 @@ def _trigger(message: _Message, source: str, target: Target, details: Mapping[st
 
 
 PARSERS: Mapping[str, Callable[[Mapping[str, Any]], Trigger]] = {
-    "forwarder": _pods_pending("forwarder"),
-    "api": _pods_pending("api"),
+    "forwarder": _pods_pending,
     "wake": _wake_up,
     "schedule": _scheduled("schedule"),
     "sweep": _scheduled("sweep"),

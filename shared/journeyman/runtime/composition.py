@@ -134,7 +134,7 @@ class Runtime:
         """
         if trigger.cluster == EVERY_CLUSTER:
             return tuple(replace(trigger, cluster=name) for name in self.clusters)
-        self._settings(trigger.cluster)
+        self.settings_of(trigger.cluster)
         return (trigger,)
 
     @contextmanager
@@ -148,7 +148,7 @@ class Runtime:
         Raises:
             UnknownClusterError: The cluster is not served here.
         """
-        settings = self._settings(trigger.cluster)
+        settings = self.settings_of(trigger.cluster)
         store = self._stores.of(settings)
         telemetry = self._adapters.telemetry(
             store,
@@ -176,7 +176,8 @@ class Runtime:
         finally:
             telemetry.flush(until=deadline - FLUSH_MARGIN)
 
-    def _settings(self, cluster: str) -> Settings:
+    def settings_of(self, cluster: str) -> Settings:
+        """The settings of a cluster served here. Raises UnknownClusterError."""
         if cluster not in self._clusters:
             raise UnknownClusterError(
                 f"cluster {cluster!r} is not registered here",

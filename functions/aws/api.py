@@ -1,0 +1,42 @@
+"""For people and scripts: which clusters, what would provision do now, look at it now.
+
+Triggers: API Gateway (REST), signed with AWS credentials; each route is a path of its own in the template.
+Concurrency: any; two routes read, the third sends one message.
+Overlap: harmless; a plan is a dry run, and a doubled wake-up finds nothing to do.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from chalice import Chalice, Response
+
+from journeyman.runtime import api
+from journeyman.runtime.aws import runtime
+from journeyman.runtime.lambda_entry import entry_point
+
+app = Chalice(app_name="journeyman", configure_logs=False)
+
+
+@app.route("/clusters", methods=["GET"])
+def clusters() -> Response:
+    """The clusters served here."""
+    return api.answer(runtime(), lambda: api.clusters(runtime()))
+
+
+@app.route("/clusters/{name}/plan", methods=["GET"])
+def plan(name: str) -> Response:
+    """What provision would do now; writes nothing."""
+    return api.answer(runtime(), lambda: api.plan(runtime(), name, app.lambda_context))
+
+
+@app.route("/clusters/{name}/wake", methods=["POST"])
+def wake(name: str) -> Response:
+    """Have provision look at the cluster now."""
+    return api.answer(runtime(), lambda: api.wake(runtime(), name), status=202)
+
+
+@entry_point
+def lambda_handler(event: dict[str, Any], context: Any) -> Any:
+    """Route the request."""
+    return app(event, context)

@@ -1,0 +1,107 @@
+"""What the HTTP API answers: the clusters, what provision would do now, and "look at it now".
+
+Routes are the handler's (`functions/*/api.py`); here is what is behind them, and which status an error gets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from chalice.app import Response
+
+from journeyman.core.plan import Step
+from journeyman.core.scheduling.results import PlannedClaim, Results
+from journeyman.core.scheduling.scheduler import solve
+from journeyman.core.scheduling.verify import verify
+from journeyman.errors import ConfigurationError, ForbiddenError, JourneymanError, UnknownClusterError
+from journeyman.ports import Message, Trigger
+from journeyman.runtime.composition import Context, Runtime
+from journeyman.steps.load import EVERYTHING, load, with_catalogue
+
+Body = dict[str, Any]
+
+STATUS: Final[Mapping[type[JourneymanError], int]] = {
+    UnknownClusterError: 404,
+    ConfigurationError: 409,
+    ForbiddenError: 502,
+}
+
+
+def answer(runtime: Runtime, work: Callable[[], Body], *, status: int = 200) -> Response:
+    """What `work` gives as a response, or its error: what went wrong, with which object, what to do."""
+    try:
+        return Response(body=work(), status_code=status)
+    except JourneymanError as error:
+        runtime.log_error(error, controller="api")
+        code = next((code for kind, code in STATUS.items() if isinstance(error, kind)), 503 if error.retryable else 500)
+        facts = {name: str(value) for name, value in error.context.items()}
+        return Response(body={"error": type(error).__name__, "message": error.message, **facts}, status_code=code)
+
+
+def clusters(runtime: Runtime) -> Body:
+    """The clusters served here, by name."""
+    return {"clusters": [{"name": name} for name in runtime.clusters]}
+
+
+def plan(runtime: Runtime, cluster: str, context: Context) -> Body:
+    """What provision would do now for the pods that wait, and why some would keep waiting. Writes nothing.
+
+    Claims that are on their way count as capacity, as in the step; what the step would finish first (launches, registrations)
+    is not part of the answer.
+
+    Raises:
+        UnknownClusterError: The cluster is not served here.
+        JourneymanError: The cluster or the cloud cannot be read.
+    """
+    trigger = Trigger(
+        id=context.aws_request_id,
+        cluster=cluster,
+        step=Step.PROVISION,
+        source="api",
+        reason="what would provision do?",
+        time=runtime.clock.now(),
+    )
+    with runtime.invocation(trigger, context) as run:
+        world = with_catalogue(run, load(run, EVERYTHING))
+        results = solve(world.snapshot, world.catalogue)
+        defects = verify(world.snapshot, world.catalogue, results)
+        return {"cluster": cluster, "time": run.clock.now().isoformat(), **_results(results), "defects": list(defects)}
+
+
+def wake(runtime: Runtime, cluster: str) -> Body:
+    """Ask provision to look at the cluster now.
+
+    Raises:
+        UnknownClusterError: The cluster is not served here.
+        CloudProviderError: The queue did not take it.
+    """
+    runtime.settings_of(cluster)
+    runtime.queue.send([Message(cluster=cluster, step=Step.PROVISION, reason="asked for through the API")])
+    return {"cluster": cluster, "step": Step.PROVISION.value, "status": "sent"}
+
+
+def _results(results: Results) -> Body:
+    return {
+        "nodeClaims": [_claim(claim) for claim in results.new_claims],
+        "existing": {node: list(pods) for node, pods in sorted(results.existing.items())},
+        "errors": {
+            pod: {"kind": error.kind, "message": error.message, "nodePools": dict(error.by_node_pool)}
+            for pod, error in sorted(results.pod_errors.items())
+        },
+        "pricePerHour": results.price,
+        "lowerBoundPerHour": results.lower_bound,
+    }
+
+
+def _claim(claim: PlannedClaim) -> Body:
+    instance_type, zone, capacity_type = claim.offering
+    return {
+        "nodePool": claim.node_pool,
+        "instanceType": instance_type,
+        "zone": zone,
+        "capacityType": capacity_type,
+        "pricePerHour": claim.price,
+        "instanceTypes": list(claim.instance_types),
+        "pods": list(claim.pods),
+    }
