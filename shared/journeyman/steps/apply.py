@@ -21,7 +21,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Any, Final
 
 from journeyman.core.api.objects import NODE, NodeClaim
 from journeyman.core.plan import (
@@ -104,10 +104,10 @@ class Applier:
             if isinstance(action, Wake):
                 self.wake(action.step, action.at, action.reason)
 
-    def note(self, text: str) -> None:
-        """One line for a person, in the log and the outcome."""
+    def note(self, text: str, message: str = "", **fields: Any) -> None:
+        """One line for a person in the outcome; the log gets `message` and its fields, if they say the same better."""
         self._notes.append(text)
-        self.run.telemetry.log("info", text)
+        self.run.telemetry.log("info", message or text, **fields)
 
     def count(self, what: str, number: int = 1) -> None:
         """Add to the outcome's counts."""

@@ -87,6 +87,8 @@ class Effects:
         except AlreadyExistsError:
             stored = self._existing(action, namespace)
         self._keep(action.resource, stored)
+        kind = action.resource.kind
+        self._run.telemetry.log("info", f"created {kind.lower()}", **{kind: {"name": action.name}}, why=action.why)
 
     def _existing(self, action: CreateObject, namespace: str) -> Mapping[str, Any]:
         """The object of that name, if it is the one we would have created: an earlier run was cut off after it."""

@@ -112,7 +112,9 @@ def _answer(hand: Applier, claim: NodeClaim, outcome: LaunchOutcome) -> None:
     hand.carry_out(after_launch(claim, answer, now, until))
     if isinstance(outcome, Launched):
         hand.count("launched")
-        hand.run.telemetry.log("info", "launched nodeclaim", **_log_fields(outcome))
+        made = outcome.instance
+        offering = f"{made.instance_type} in {made.zone}, {made.capacity_type}, {outcome.price:.4f} per hour"
+        hand.note(f"launched NodeClaim {outcome.claim}: {offering}", "launched nodeclaim", **_log_fields(outcome))
     else:
         hand.count("launches failed")
     for instance_type, zone, capacity_type in outcome.unavailable:

@@ -140,9 +140,7 @@ def _succeeded(claim: NodeClaim, instance: LaunchedInstance, now: datetime, reme
     launched = with_metadata(claim, labels={**instance.labels, **claim.metadata.labels}, annotations=annotations)
     progress = replace(Progress.of(claim, now), claim=msgspec.structs.replace(launched, status=status))
     progress = progress.with_condition("Launched", "True")
-    name = claim.metadata.name
-    chains = (progress.chain(why="its instance was launched"), *_alone(name, remember))
-    return Plan(chains=chains, notes=(f"launched NodeClaim {name} as {instance.provider_id}",))
+    return Plan(chains=(progress.chain(why="its instance was launched"), *_alone(claim.metadata.name, remember)))
 
 
 def _given_up(claim: NodeClaim, error: Exception, now: datetime, remember: tuple[Action, ...]) -> Plan:

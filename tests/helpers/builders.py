@@ -1,0 +1,290 @@
+"""Builders: one object with sensible defaults each; a test states only what it is about.
+
+`a_…` gives the Struct that decisions work with; `…_body` the JSON that the API server takes.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import msgspec
+
+from journeyman.core.api import labels
+from journeyman.core.api.model import parse
+from journeyman.core.api.nodepool import NodePool
+from journeyman.core.api.objects import DaemonSet, Node, NodeClaim, NodeSelectorRequirement, Pod
+from journeyman.core.catalogue import InstanceType, Offering, label_requirements
+from journeyman.core.state import NodeClassState, Snapshot
+
+NOW = datetime(2026, 3, 2, 21, 0, tzinfo=timezone.utc)
+POOL, CLUSTER, CLASS = "default", "demo", "default"
+CLASS_REF = {"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": CLASS}
+CLASS_LABEL = "karpenter.k8s.aws/ec2nodeclass"
+GIB = 2**30
+
+
+def ago(**kwargs: float) -> datetime:
+    """That long before `NOW`."""
+    return NOW - timedelta(**kwargs)
+
+
+def stamp(time: datetime | None) -> str | None:
+    """As the API server writes times."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ") if time is not None else None
+
+
+def merge(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """`base` with `changes` laid over it, maps merged, everything else replaced."""
+    merged = dict(base)
+    for key, value in changes.items():
+        old = merged.get(key)
+        merged[key] = merge(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
+    return merged
+
+
+def condition(
+    type_: str, status: str = "True", *, since: datetime = NOW, reason: str = "", **extra: Any
+) -> dict[str, Any]:
+    """A status condition as JSON."""
+    return {
+        "type": type_,
+        "status": status,
+        "reason": reason or type_,
+        "message": "",
+        "lastTransitionTime": stamp(since),
+        **extra,
+    }
+
+
+# -- NodePool, NodeClass, instance types ----------------------------------------------------------------------------
+
+
+def pool_body(name: str = POOL, **changes: Any) -> dict[str, Any]:
+    """A NodePool that admits everything its NodeClass offers."""
+    base = {
+        "apiVersion": "karpenter.sh/v1",
+        "kind": "NodePool",
+        "metadata": {"name": name},
+        "spec": {
+            "template": {"spec": {"nodeClassRef": dict(CLASS_REF), "requirements": []}},
+            "disruption": {"consolidateAfter": "30s"},
+        },
+    }
+    return merge(base, changes)
+
+
+def a_pool(name: str = POOL, **changes: Any) -> NodePool:
+    """The same as its model, with a UID and a generation."""
+    stored = {
+        "metadata": {
+            "uid": f"uid-{name}",
+            "generation": 1,
+            "resourceVersion": "1",
+            "creationTimestamp": stamp(ago(days=1)),
+        }
+    }
+    return parse(NodePool, merge(pool_body(name, **stored), changes))
+
+
+def node_class_body(name: str = CLASS, **changes: Any) -> dict[str, Any]:
+    """An EC2NodeClass that validates."""
+    base = {
+        "apiVersion": "karpenter.k8s.aws/v1",
+        "kind": "EC2NodeClass",
+        "metadata": {"name": name},
+        "spec": {
+            "role": "node",
+            "amiSelectorTerms": [{"alias": "al2023@latest"}],
+            "subnetSelectorTerms": [{"tags": {"karpenter.sh/discovery": CLUSTER}}],
+            "securityGroupSelectorTerms": [{"tags": {"karpenter.sh/discovery": CLUSTER}}],
+        },
+    }
+    return merge(base, changes)
+
+
+def a_node_class(name: str = CLASS, **changes: Any) -> NodeClassState:
+    """A NodeClass that is Ready."""
+    fields = {
+        "name": name,
+        "uid": f"uid-{name}",
+        "kind": "EC2NodeClass",
+        "group": "karpenter.k8s.aws",
+        "generation": 1,
+        "ready": True,
+        "reason": "Ready",
+        "raw": node_class_body(name),
+    }
+    return NodeClassState(**{**fields, **changes})
+
+
+def an_instance_type(
+    name: str, *, cpu: int, memory_gib: int, price: float, zones: tuple[str, ...] = ("a",), spot: float | None = None
+) -> InstanceType:
+    """A type with on-demand offerings in each zone, and Spot ones at `spot` if given."""
+    prices = {labels.ON_DEMAND: price} | ({labels.SPOT: spot} if spot is not None else {})
+    offerings = tuple(
+        Offering(zone=z, capacity_type=c, price=p, requirements=label_requirements(zone=z, capacity_type=c))
+        for z in zones
+        for c, p in prices.items()
+    )
+    values = {
+        labels.INSTANCE_TYPE: (name,),
+        labels.ARCH: ("amd64",),
+        labels.OS: ("linux",),
+        labels.ZONE: zones,
+        labels.CAPACITY_TYPE: tuple(prices),
+    }
+    return InstanceType(
+        name=name,
+        requirements=tuple(NodeSelectorRequirement(key=k, operator="In", values=v) for k, v in values.items()),
+        offerings=offerings,
+        capacity={"cpu": cpu * 1000, "memory": memory_gib * GIB, "pods": 110, "ephemeral-storage": 20 * GIB},
+        overhead={"cpu": 80, "memory": GIB // 2},
+    )
+
+
+SMALL = an_instance_type("m.small", cpu=2, memory_gib=8, price=0.10)
+MEDIUM = an_instance_type("m.medium", cpu=4, memory_gib=16, price=0.19)
+LARGE = an_instance_type("m.large", cpu=8, memory_gib=32, price=0.37)
+TYPES = (LARGE, MEDIUM, SMALL)
+
+
+# -- pods, nodes, claims --------------------------------------------------------------------------------------------
+
+
+def pod_body(name: str, *, cpu: str = "1", memory: str = "1Gi", node: str = "", **changes: Any) -> dict[str, Any]:
+    """A pod: unschedulable so far, or running on `node`."""
+    container = {"name": "c", "image": "pause", "resources": {"requests": {"cpu": cpu, "memory": memory}}}
+    waiting = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+    status = (
+        {"phase": "Running", "startTime": stamp(ago(hours=1))}
+        if node
+        else {"phase": "Pending", "conditions": [waiting]}
+    )
+    base = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": "default", "labels": {"app": "web"}},
+        "spec": {"containers": [container], **({"nodeName": node} if node else {})},
+        "status": status,
+    }
+    return merge(base, changes)
+
+
+def a_pod(name: str, **kwargs: Any) -> Pod:
+    """The same as a Struct, with a UID."""
+    body = pod_body(name, **kwargs)
+    return msgspec.convert(merge({"metadata": {"uid": f"uid-{name}"}}, body), Pod)
+
+
+def claim_body(name: str = "default-1", *, provider_id: str = "", **changes: Any) -> dict[str, Any]:
+    """A NodeClaim of the pool, protected by its finalizer."""
+    base = {
+        "apiVersion": "karpenter.sh/v1",
+        "kind": "NodeClaim",
+        "metadata": {
+            "name": name,
+            "labels": {labels.NODEPOOL: POOL, CLASS_LABEL: CLASS},
+            "finalizers": [labels.TERMINATION_FINALIZER],
+        },
+        "spec": {
+            "nodeClassRef": dict(CLASS_REF),
+            "requirements": [{"key": labels.INSTANCE_TYPE, "operator": "In", "values": ["m.medium"]}],
+            "resources": {"requests": {"cpu": "3", "pods": "3"}},
+            "expireAfter": "720h",
+        },
+    }
+    if provider_id:
+        base["status"] = {"providerID": provider_id, "capacity": dict(CAPACITY), "allocatable": dict(CAPACITY)}
+    return merge(base, changes)
+
+
+CAPACITY = {"cpu": "4", "memory": "16Gi", "pods": "110", "ephemeral-storage": "20Gi"}
+
+
+def a_claim(
+    name: str = "default-1",
+    *,
+    true: tuple[str, ...] = (),
+    age: timedelta = timedelta(minutes=1),
+    deleting: datetime | None = None,
+    **changes: Any,
+) -> NodeClaim:
+    """The same as a Struct; `true` are conditions that hold since it was made, `age` ago."""
+    created = NOW - age
+    stored = {
+        "metadata": {
+            "uid": f"uid-{name}",
+            "resourceVersion": "7",
+            "generation": 1,
+            "creationTimestamp": stamp(created),
+            "deletionTimestamp": stamp(deleting),
+        },
+        "status": {"conditions": [condition(type_, since=created, observedGeneration=1) for type_ in true]},
+    }
+    body = merge(claim_body(name, **{k: changes.pop(k) for k in ("provider_id",) if k in changes}), stored)
+    return msgspec.convert(merge(body, changes), NodeClaim)
+
+
+def a_launched_claim(name: str = "default-1", **kwargs: Any) -> NodeClaim:
+    """A claim with an instance, `aws:///a/i-<name>`, whose node has not joined."""
+    return a_claim(name, **{"provider_id": provider_id_of(name), "true": ("Launched",), **kwargs})
+
+
+def a_running_claim(name: str = "default-1", **kwargs: Any) -> NodeClaim:
+    """A claim whose node is initialized."""
+    done = {"true": ("Launched", "Registered", "Initialized"), "status": {"nodeName": f"node-{name}"}}
+    return a_launched_claim(name, **{**done, **kwargs})
+
+
+def provider_id_of(claim: str) -> str:
+    """The instance that builders give a claim."""
+    return f"aws:///a/i-{claim}"
+
+
+def a_node(
+    claim: str = "default-1",
+    *,
+    ready: bool = True,
+    deleting: datetime | None = None,
+    registered: bool = True,
+    **changes: Any,
+) -> Node:
+    """The node of a claim, `node-<claim>`: taken over (or, with `registered` False, as the kubelet made it)."""
+    marks = {labels.REGISTERED: "true", labels.INITIALIZED: "true", labels.NODEPOOL: POOL, CLASS_LABEL: CLASS}
+    taint = {"key": labels.UNREGISTERED_TAINT, "effect": "NoExecute"}
+    base = {
+        "metadata": {
+            "name": f"node-{claim}",
+            "uid": f"uid-node-{claim}",
+            "resourceVersion": "9",
+            "creationTimestamp": stamp(ago(minutes=1)),
+            "deletionTimestamp": stamp(deleting),
+            "labels": {labels.HOSTNAME: f"node-{claim}", labels.ZONE: "a", **(marks if registered else {})},
+            "finalizers": [labels.TERMINATION_FINALIZER] if registered else [],
+        },
+        "spec": {"providerID": provider_id_of(claim), "taints": [] if registered else [taint]},
+        "status": {
+            "capacity": dict(CAPACITY),
+            "allocatable": dict(CAPACITY),
+            "conditions": [condition("Ready", "True" if ready else "False")],
+        },
+    }
+    return msgspec.convert(merge(base, changes), Node)
+
+
+def a_daemon_set(name: str, *, cpu: str = "100m", memory: str = "128Mi") -> DaemonSet:
+    """A DaemonSet that runs everywhere."""
+    spec = pod_body(name, cpu=cpu, memory=memory)["spec"]
+    body = {
+        "metadata": {"name": name, "namespace": "kube-system", "uid": f"uid-{name}"},
+        "spec": {"template": {"metadata": {}, "spec": {**spec, "tolerations": [{"operator": "Exists"}]}}},
+    }
+    return msgspec.convert(body, DaemonSet)
+
+
+def a_snapshot(**kwargs: Any) -> Snapshot:
+    """A cluster with one pool and its NodeClass, at `NOW`."""
+    defaults = {"cluster": CLUSTER, "now": NOW, "node_pools": (a_pool(),), "node_classes": (a_node_class(),)}
+    return Snapshot(**{**defaults, **kwargs})

@@ -1,0 +1,324 @@
+"""Fakes with behaviour, one for each port a step needs: a cloud that launches and terminates, lanes, a fence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from journeyman.core.api import labels
+from journeyman.core.api.objects import EC2NODECLASS, NodeClaim
+from journeyman.core.api.resources import format_resources
+from journeyman.core.catalogue import InstanceType, Offering
+from journeyman.core.plan import Event, Observation
+from journeyman.errors import InsufficientCapacityError, LeaseLostError, NodeClaimNotFoundError
+from journeyman.ports import Clock, Instance, Launched, LaunchFailed, LaunchOutcome, LaunchRequest, Message
+from journeyman.simulate.apiserver import ApiServer
+from journeyman.simulate.clock import VirtualClock
+from journeyman.simulate.kubelet import Machine
+from journeyman.steps.invocation import Invocation, Memory, Settings
+from tests.helpers import builders
+
+SHUT_DOWN = timedelta(seconds=12)
+
+
+class FakeCloud:
+    """Launches the cheapest type a claim allows; the claim's UID is the client token. Also the kubelets' machines.
+
+    `out_of_stock` are offerings it refuses; `failures` are raised, one for each launch call's claim, before anything
+    else; `ready` says whether NodeClasses resolve to Ready.
+    """
+
+    node_class = EC2NODECLASS
+
+    def __init__(self, clock: Clock, types: Sequence[InstanceType] = builders.TYPES) -> None:
+        self.clock = clock
+        self.types = tuple(types)
+        self.out_of_stock: set[tuple[str, str, str]] = set()
+        self.failures: list[Exception] = []
+        self.ready = True
+        self.launches: list[str] = []
+        self.resolved = 0
+        self._by_token: dict[str, Instance] = {}
+        self._labels: dict[str, dict[str, str]] = {}
+        self._ends: dict[str, datetime] = {}
+
+    # -- CloudProvider ----------------------------------------------------------------------------------------------
+
+    def resolve(self, node_class: dict[str, Any], now: datetime) -> dict[str, Any]:
+        self.resolved += 1
+        before = (node_class.get("status") or {}).get("conditions") or []
+        since = next((c["lastTransitionTime"] for c in before if c["type"] == "Ready"), builders.stamp(now))
+        ready = builders.condition(
+            "Ready",
+            "True" if self.ready else "False",
+            reason="Ready" if self.ready else "SubnetsNotFound",
+            observedGeneration=node_class["metadata"].get("generation", 0),
+        )
+        return {"conditions": [{**ready, "lastTransitionTime": since}]}
+
+    def get_instance_types(self, node_class: dict[str, Any]) -> tuple[InstanceType, ...]:
+        return self.types
+
+    def launch(self, requests: Sequence[LaunchRequest]) -> Iterator[LaunchOutcome]:
+        for request in requests:
+            yield self._launch(request)
+
+    def list(self) -> tuple[Instance, ...]:
+        self._pass_time()
+        return tuple(i for _, i in sorted(self._by_token.items()) if i.state != "terminated")
+
+    def get(self, provider_id: str) -> Instance:
+        for instance in self.list():
+            if instance.provider_id == provider_id:
+                return instance
+        raise NodeClaimNotFoundError("terminated", provider_id=provider_id)
+
+    def delete(self, provider_id: str) -> None:
+        instance = self.get(provider_id)
+        if instance.state == "running":
+            self._put(replace(instance, state="shutting-down"))
+            self._ends[provider_id] = self.clock.now() + SHUT_DOWN
+
+    # -- what a test does to it -------------------------------------------------------------------------------------
+
+    def run_orphan(self, provider_id: str, launched_at: datetime, claim: str = "") -> None:
+        """An instance of this cluster that no launch of this fake made."""
+        tags = {labels.NODECLAIM_TAG: claim} if claim else {}
+        self._by_token[provider_id] = Instance(
+            provider_id=provider_id, instance_type="m.small", zone="a", capacity_type="on-demand", state="running",
+            launched_at=launched_at, tags=tags,
+        )  # fmt: skip
+
+    def lose(self, provider_id: str) -> None:
+        """The instance is gone, just like that."""
+        self._put(replace(self.get(provider_id), state="terminated"))
+
+    def machines(self) -> tuple[Machine, ...]:
+        """As the simulated kubelets see them."""
+        self._pass_time()
+        return tuple(self._machine(i) for i in sorted(self._by_token.values(), key=lambda i: i.provider_id))
+
+    @property
+    def price(self) -> float:
+        """What runs costs per hour."""
+        return sum(self._offering(i).price for i in self.list() if i.state == "running")
+
+    # -- inside -----------------------------------------------------------------------------------------------------
+
+    def _launch(self, request: LaunchRequest) -> LaunchOutcome:
+        claim = request.claim
+        name, token = claim.metadata.name, claim.metadata.uid
+        self.launches.append(name)
+        if self.failures:
+            return LaunchFailed(claim=name, error=self.failures.pop(0))
+        options = sorted((o.price, t.name, o.zone, o.capacity_type) for t, o in _usable(claim, request.instance_types))
+        refused = tuple((t, z, c) for _, t, z, c in options if (t, z, c) in self.out_of_stock)
+        chosen = next((option for option in options if option[1:] not in self.out_of_stock), None)
+        if token not in self._by_token:
+            if chosen is None:
+                return LaunchFailed(claim=name, error=InsufficientCapacityError("none left", offerings=refused))
+            self._start(claim, *chosen[1:])
+        return self._launched(claim, self._by_token[token], refused)
+
+    def _start(self, claim: NodeClaim, type_: str, zone: str, capacity_type: str) -> None:
+        provider_id = f"aws:///{zone}/i-{len(self._by_token):04}"
+        self._by_token[claim.metadata.uid] = Instance(
+            provider_id=provider_id, instance_type=type_, zone=zone, capacity_type=capacity_type, state="running",
+            launched_at=self.clock.now(), tags={labels.NODECLAIM_TAG: claim.metadata.name},
+        )  # fmt: skip
+
+    def _launched(self, claim: NodeClaim, instance: Instance, refused: tuple[tuple[str, str, str], ...]) -> Launched:
+        made = {
+            labels.INSTANCE_TYPE: instance.instance_type,
+            labels.ZONE: instance.zone,
+            labels.CAPACITY_TYPE: instance.capacity_type,
+            labels.ARCH: "amd64",
+            labels.OS: "linux",
+        }
+        type_ = next(t for t in self.types if t.name == instance.instance_type)
+        self._labels[instance.provider_id] = made
+        return Launched(
+            claim=claim.metadata.name,
+            instance=instance,
+            labels=made,
+            annotations={},
+            capacity=format_resources(type_.capacity),
+            allocatable=format_resources(type_.allocatable),
+            price=self._offering(instance).price,
+            unavailable=refused,
+        )
+
+    def _offering(self, instance: Instance) -> Offering:
+        type_ = next(t for t in self.types if t.name == instance.instance_type)
+        return next(o for o in type_.offerings if (o.zone, o.capacity_type) == (instance.zone, instance.capacity_type))
+
+    def _machine(self, instance: Instance) -> Machine:
+        type_ = next(t for t in self.types if t.name == instance.instance_type)
+        running = instance.state == "running"
+        return Machine(
+            provider_id=instance.provider_id,
+            node_name=f"ip-{instance.provider_id[-4:]}",
+            running_since=instance.launched_at if running else None,
+            gone=instance.state == "terminated",
+            labels=self._labels.get(instance.provider_id, {}),
+            taints=({"key": labels.UNREGISTERED_TAINT, "effect": "NoExecute"},),
+            capacity=format_resources(type_.capacity),
+            allocatable=format_resources(type_.allocatable),
+        )
+
+    def _pass_time(self) -> None:
+        for provider_id, end in list(self._ends.items()):
+            if self.clock.now() >= end:
+                del self._ends[provider_id]
+                self._put(replace(self._find(provider_id), state="terminated"))
+
+    def _find(self, provider_id: str) -> Instance:
+        return next(i for i in self._by_token.values() if i.provider_id == provider_id)
+
+    def _put(self, instance: Instance) -> None:
+        token = next(t for t, i in self._by_token.items() if i.provider_id == instance.provider_id)
+        self._by_token[token] = instance
+
+
+def _usable(claim: NodeClaim, types: Iterable[InstanceType]) -> Iterator[tuple[InstanceType, Offering]]:
+    """Offerings that the claim's `In` requirements allow and that are not known to be out of stock."""
+    wanted = {r.key: set(r.values) for r in claim.spec.requirements if r.operator == "In"}
+    for type_ in types:
+        if type_.name not in wanted.get(labels.INSTANCE_TYPE, {type_.name}):
+            continue
+        for offering in type_.offerings:
+            zone_fits = offering.zone in wanted.get(labels.ZONE, {offering.zone})
+            capacity_fits = offering.capacity_type in wanted.get(labels.CAPACITY_TYPE, {offering.capacity_type})
+            if offering.available and zone_fits and capacity_fits:
+                yield type_, offering
+
+
+@dataclass
+class Lanes:
+    """A queue that keeps what was sent. `fails` is raised instead, if set."""
+
+    sent: list[Message] = field(default_factory=list)
+    fails: Exception | None = None
+
+    def send(self, messages: Iterable[Message]) -> None:
+        if self.fails is not None:
+            raise self.fails
+        self.sent.extend(messages)
+
+
+@dataclass
+class Fence:
+    """A lease: free, or `held_by_other`; lost after `checks_left` checks, if that is given."""
+
+    held_by_other: bool = False
+    checks_left: int | None = None
+    held: bool = False
+    releases: int = 0
+
+    def acquire(self) -> None:
+        if self.held_by_other:
+            raise LeaseLostError("another run holds it")
+        self.held = True
+
+    def check(self) -> None:
+        if self.checks_left is not None:
+            self.checks_left -= 1
+            if self.checks_left < 0:
+                raise LeaseLostError("another run took it")
+
+    def release(self) -> None:
+        self.held = False
+        self.releases += 1
+
+
+@dataclass
+class Record:
+    """Telemetry that keeps everything."""
+
+    lines: list[tuple[str, str, dict[str, Any]]] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
+    observations: list[Observation] = field(default_factory=list)
+
+    def log(self, level: str, message: str, **fields: Any) -> None:
+        self.lines.append((level, message, fields))
+
+    def event(self, event: Event) -> None:
+        self.events.append(event)
+
+    def observe(self, observation: Observation) -> None:
+        self.observations.append(observation)
+
+    @property
+    def reasons(self) -> list[str]:
+        """Reasons of the events, in order."""
+        return [event.reason for event in self.events]
+
+    def count_of(self, name: str) -> float:
+        """Sum of a metric's samples."""
+        return sum(o.value for o in self.observations if o.name == name)
+
+
+@dataclass
+class Cluster:
+    """A real in-memory API server, a fake cloud, and what a run is connected to; `run()` gives a fresh invocation."""
+
+    clock: VirtualClock = field(default_factory=lambda: VirtualClock(builders.NOW))
+    settings: Settings = field(default_factory=lambda: Settings(cluster_name=builders.CLUSTER))
+    lanes: Lanes = field(default_factory=Lanes)
+    fence: Fence = field(default_factory=Fence)
+    record: Record = field(default_factory=Record)
+    memory: Memory = field(default_factory=Memory)
+    seconds: float = 60.0
+
+    def __post_init__(self) -> None:
+        self.server = ApiServer(self.clock)
+        self.cloud = FakeCloud(self.clock)
+
+    def run(self, **changes: Any) -> Invocation:
+        """One run, which may take `seconds` of virtual time."""
+        fields = {
+            "cluster": builders.CLUSTER,
+            "settings": self.settings,
+            "store": self.server,
+            "cloud": self.cloud,
+            "queue": self.lanes,
+            "lease": self.fence,
+            "clock": self.clock,
+            "telemetry": self.record,
+            "deadline": self.clock.now() + timedelta(seconds=self.seconds),
+            "request_id": "run-1",
+            "memory": self.memory,
+        }
+        return Invocation(**{**fields, **changes})
+
+    def add(self, *bodies: dict[str, Any]) -> None:
+        """Put objects, status included, on the API server."""
+        self.server.load(bodies)
+
+
+class Interfering:
+    """A store that does something else just before one of its methods is called for the `nth` time.
+
+    What another client does between a read and a write, at exactly that moment.
+    """
+
+    def __init__(self, store: ApiServer, method: str, nth: int, act: Callable[[], None]) -> None:
+        self._store = store
+        self._method = method
+        self._left = nth
+        self._act = act
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._store, name)
+        if name != self._method:
+            return found
+
+        def intercepted(*args: Any, **kwargs: Any) -> Any:
+            self._left -= 1
+            if self._left == 0:
+                self._act()
+            return found(*args, **kwargs)
+
+        return intercepted
