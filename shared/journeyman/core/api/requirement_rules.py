@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import AfterValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, AwareDatetime, ConfigDict, Field, model_validator
 from typing_extensions import Self
 
 from journeyman.core.api import labels
@@ -191,6 +191,7 @@ class TaintModel(Model):
         default="", description="Its value.", json_schema_extra=crd(maxLength=MAX_KEY, pattern=f"^$|{QUALIFIED_NAME}")
     )
     effect: TaintEffect = Field(description="What happens to pods that do not tolerate it.")
+    time_added: AwareDatetime | None = Field(default=None, description="When it was added, for NoExecute.")
 
 
 class NodeClassRefModel(Model):

@@ -1,0 +1,129 @@
+"""The CustomResourceDefinitions: current, structural, and no narrower than Karpenter's."""
+
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from journeyman.core.api import crds
+
+ROOT = Path(__file__).parents[4]
+RECORDED = json.loads((Path(__file__).parent / "recorded" / "karpenter_crds.json").read_text())["kinds"]
+SCHEMAS = {d.resource.kind: crds.object_schema(d.model) for d in crds.DEFINITIONS}
+
+BOUNDS = {"maxItems", "maxProperties", "minItems", "minimum", "maximum"}
+
+
+def generator():
+    """`infra/crds/generate.py` as a module."""
+    spec = importlib.util.spec_from_file_location("generate", ROOT / "infra" / "crds" / "generate.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def nodes(schema, path=""):
+    """Every part of a schema with its path."""
+    yield path, schema
+    for name, part in schema.get("properties", {}).items():
+        yield from nodes(part, f"{path}.{name}" if path else name)
+    if isinstance(schema.get("items"), dict):
+        yield from nodes(schema["items"], f"{path}[]")
+    if isinstance(schema.get("additionalProperties"), dict):
+        yield from nodes(schema["additionalProperties"], f"{path}{{}}")
+
+
+def test_the_files_are_what_the_models_say():
+    """Whoever changes a model runs `make crds`."""
+    expected = dict(generator().rendered())
+    folder = ROOT / "infra" / "crds"
+    assert {path.name: path.read_text() for path in folder.glob("*.yaml")} == expected
+
+
+def test_the_files_are_valid_yaml_and_name_themselves():
+    """`<plural>.<group>` is the only name the API server takes."""
+    for path in (ROOT / "infra" / "crds").glob("*.yaml"):
+        document = yaml.safe_load(path.read_text())
+        names, group = document["spec"]["names"], document["spec"]["group"]
+        assert document["metadata"]["name"] == f"{names['plural']}.{group}"
+        assert path.name == f"{group}_{names['plural']}.yaml"
+        assert document["spec"]["scope"] == "Cluster"
+
+
+@pytest.mark.parametrize("kind", SCHEMAS)
+def test_schemas_are_structural(kind):
+    """What the API server refuses in a schema does not occur: references, alternatives, untyped parts."""
+    for path, part in nodes(SCHEMAS[kind]):
+        if part.get("x-kubernetes-int-or-string"):
+            assert part["anyOf"] == [{"type": "integer"}, {"type": "string"}], path
+            continue
+        assert not part.keys() & {"$ref", "$defs", "anyOf", "oneOf", "allOf", "const", "title", "nullable"}, path
+        assert part.keys() & {"type", "x-kubernetes-preserve-unknown-fields"}, path
+        assert not (part.get("properties") and part.get("additionalProperties")), path
+        assert part["type"] != "array" or "items" in part, path
+        assert set(part.get("required", ())) <= part.get("properties", {}).keys(), path
+        assert "x-crd" not in part, path
+
+
+@pytest.mark.parametrize("kind", SCHEMAS)
+def test_only_kubelet_is_left_open(kind):
+    """Everything else is pruned to what the models know."""
+    opened = [path for path, part in nodes(SCHEMAS[kind]) if part.get("x-kubernetes-preserve-unknown-fields")]
+    assert opened == (["spec.kubelet"] if kind == "EC2NodeClass" else [])
+
+
+@pytest.mark.parametrize("kind", SCHEMAS)
+def test_lists_and_texts_under_a_rule_are_bounded(kind):
+    """The cost of a CEL rule is estimated from bounds; without them the API server refuses the CRD."""
+    for path, part in nodes(SCHEMAS[kind]):
+        if part.get("type") == "array" and part.get("x-kubernetes-validations"):
+            assert part["maxItems"] <= 1000, path
+        if part.get("type") == "object" and "additionalProperties" in part and part.get("x-kubernetes-validations"):
+            assert part["maxProperties"] <= 100, path
+
+
+@pytest.mark.parametrize("kind", RECORDED)
+def test_every_field_of_karpenter_is_there_and_no_narrower(kind):
+    """Same path, type and default; every allowed value allowed; nothing more required; same bounds."""
+    ours = dict(nodes(SCHEMAS[kind]))
+    for path, theirs in RECORDED[kind]["fields"].items():
+        assert path in ours, f"{kind} lacks {path}"
+        mine = ours[path]
+        assert mine.get("type", "int-or-string") == theirs["type"], path
+        assert set(theirs.get("enum", mine.get("enum", ()))) <= set(mine.get("enum", theirs.get("enum", ()))), path
+        if "default" in theirs:
+            assert mine.get("default") == theirs["default"], path
+        assert set(mine.get("required", [])) <= set(theirs.get("required", [])), path
+        for bound in BOUNDS & theirs.keys():
+            assert mine[bound] == theirs[bound], (path, bound)
+
+
+@pytest.mark.parametrize("kind", RECORDED)
+def test_kubectl_shows_karpenter_s_columns(kind):
+    """Same names, paths, types and wideness, in the same order."""
+    definition = next(d for d in crds.DEFINITIONS if d.resource.kind == kind)
+    shown = [[c.name, c.path, c.type, int(c.wide)] for c in definition.columns]
+    assert shown == RECORDED[kind]["columns"]
+
+
+def test_a_node_pool_can_be_scaled():
+    """`kubectl scale nodepool` sets replicas and reads nodes."""
+    document = dict(crds.documents())["karpenter.sh_nodepools.yaml"]
+    (version,) = document["spec"]["versions"]
+    assert version["subresources"] == {
+        "status": {},
+        "scale": {"specReplicasPath": ".spec.replicas", "statusReplicasPath": ".status.nodes"},
+    }
+
+
+def test_specs_that_must_not_change_say_so():
+    """A NodeClaim's intent and a decision taken are immutable; a pool keeps its cloud and its mode."""
+    for kind in ("NodeClaim", "NodeDisruption"):
+        assert {"message": "spec is immutable", "rule": "self == oldSelf"} in SCHEMAS[kind]["properties"]["spec"][
+            "x-kubernetes-validations"
+        ]
+    pool = dict(nodes(SCHEMAS["NodePool"]))
+    assert "self.group == oldSelf.group" in str(pool["spec.template.spec.nodeClassRef"]["x-kubernetes-validations"])
+    assert "oldSelf.replicas" in str(pool["spec"]["x-kubernetes-validations"])
