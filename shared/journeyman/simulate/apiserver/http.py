@@ -125,7 +125,7 @@ class _Handler(BaseHTTPRequestHandler):
         if action is None:
             why = "the server does not allow this method on the requested resource"
             raise KubeAPIError(why, status=405, reason="MethodNotAllowed")
-        action(self, route, _json(body))
+        action(self, route, body)
 
     def _unrouted(self, path: str) -> bool:
         """Answer the paths that name no object; whether it was one."""
@@ -137,10 +137,10 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(200, answer)
         return answer is not None
 
-    def _get(self, route: Route, _: Mapping[str, Any]) -> None:
+    def _get(self, route: Route, _: bytes) -> None:
         self._answer(200, self._api.entry(route.resource, route.namespace, route.name).encoded())
 
-    def _list(self, route: Route, _: Mapping[str, Any]) -> None:
+    def _list(self, route: Route, _: bytes) -> None:
         selection = (route.namespace, self._query.get("labelSelector", ""), self._query.get("fieldSelector", ""))
         version = self._query.get("resourceVersion", "")
         if self._query.get("watch") in {"1", "true"}:
@@ -161,11 +161,12 @@ class _Handler(BaseHTTPRequestHandler):
         kind = {"kind": f"{route.resource.kind}List", "apiVersion": route.resource.api_version}
         self._answer(200, {**kind, "metadata": metadata, "items": [entry.encoded() for entry in page.entries]})
 
-    def _post(self, route: Route, body: Mapping[str, Any]) -> None:
-        _same_kind(route, body)
+    def _post(self, route: Route, content: bytes) -> None:
+        body = _object_of(route, content)
         self._answer(201, self._api.create(route.resource, body, namespace=route.namespace))
 
-    def _post_to(self, route: Route, body: Mapping[str, Any]) -> None:
+    def _post_to(self, route: Route, content: bytes) -> None:
+        body = _json(content)
         if route.resource.plural != POD.plural or route.subresource not in {"eviction", "binding"}:
             raise refusals.unknown_resource()
         if route.subresource == "binding":
@@ -176,19 +177,19 @@ class _Handler(BaseHTTPRequestHandler):
             self._api.evict(route.namespace, route.name, uid=uid)
         self._answer(201, _SUCCESS)
 
-    def _patch(self, route: Route, body: Mapping[str, Any]) -> None:
+    def _patch(self, route: Route, content: bytes) -> None:
         if self.headers.get_content_type() != MERGE_PATCH:
             why = f"the body of the request was in an unknown format - accepted media types include: {MERGE_PATCH}"
             raise KubeAPIError(why, status=415, reason="UnsupportedMediaType")
         where = {"namespace": route.namespace, "subresource": route.subresource}
-        self._answer(200, self._api.patch(route.resource, route.name, body, **where))
+        self._answer(200, self._api.patch(route.resource, route.name, _json(content), **where))
 
-    def _put(self, route: Route, body: Mapping[str, Any]) -> None:
-        _same_kind(route, body)
+    def _put(self, route: Route, content: bytes) -> None:
         where = {"namespace": route.namespace, "subresource": route.subresource}
-        self._answer(200, self._api.update(route.resource, route.name, body, **where))
+        self._answer(200, self._api.update(route.resource, route.name, _object_of(route, content), **where))
 
-    def _delete(self, route: Route, options: Mapping[str, Any]) -> None:
+    def _delete(self, route: Route, content: bytes) -> None:
+        options = _json(content)
         preconditions = options.get("preconditions") or {}
         grace = options.get("gracePeriodSeconds", self._query.get("gracePeriodSeconds"))
         self._api.delete(
@@ -256,7 +257,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(b"%x\r\n%b\r\n" % (len(line), line))
 
 
-_ACTIONS: Final[Mapping[tuple[str, bool], Callable[[_Handler, Route, Mapping[str, Any]], None]]] = {
+_ACTIONS: Final[Mapping[tuple[str, bool], Callable[[_Handler, Route, bytes], None]]] = {
     # (method, whether the path names one object)
     ("GET", False): _Handler._list,  # noqa: SLF001 - the handler's own table
     ("GET", True): _Handler._get,  # noqa: SLF001
@@ -289,8 +290,11 @@ def _integer(name: str, value: Any) -> int:
         raise refusals.bad_request(f"{name}: {value!r} is not a whole number") from error
 
 
-def _same_kind(route: Route, body: Mapping[str, Any]) -> None:
+def _object_of(route: Route, content: bytes) -> Mapping[str, Any]:
+    """The body as an object of the route's kind. Raises 400 BadRequest."""
+    body = _json(content)
     sent = body.get("kind", route.resource.kind)
     if sent != route.resource.kind:
         why = f"{sent} in the body, but {route.resource.kind} is expected at this address"
         raise refusals.bad_request(why)
+    return body

@@ -54,7 +54,7 @@ class Registry:
         return entry
 
     def create(self, kind: Kind, namespace: str, body: JSON) -> Entry:
-        """Store a new object with its identity, first generation and defaults.
+        """Store a new object with its identity, first generation and defaults; `namespace` defaults to the object's.
 
         Raises:
             AlreadyExistsError: The name is taken.
@@ -126,6 +126,7 @@ class Registry:
         meta = obj.setdefault("metadata", {})
         _check_is_map(meta)
         if kind.resource.namespaced:
+            namespace = namespace or str(meta.get("namespace", ""))
             self._check_namespace(namespace, meta.get("namespace", ""))
         serial = self.storage.next_serial()
         if not meta.get("name") and meta.get("generateName"):

@@ -102,8 +102,7 @@ class ApiServer:
         """Create an object in `namespace`, by default the body's."""
         with self._storage.changed:
             kind = self.registry.kind(resource)
-            where = namespace or (body.get("metadata") or {}).get("namespace", "")
-            return self._wrote("create", resource, self.registry.create(kind, where, body), body)
+            return self._wrote("create", resource, self.registry.create(kind, namespace, body), body)
 
     def patch(
         self, resource: Resource[Any], name: str, patch: JSON, *, namespace: str = "", subresource: str = ""

@@ -1,0 +1,328 @@
+"""What the in-memory API server offers beyond the contract of a KubeStore."""
+
+import time
+from datetime import datetime, timezone
+
+import pytest
+import yaml
+
+from journeyman.core.api.objects import NAMESPACE, NODE, NODECLAIM, NODEPOOL, PDB, POD, Resource
+from journeyman.errors import InvalidObjectError, KubeAPIError, NotFoundError
+from journeyman.simulate.apiserver import ApiServer, Kind
+from journeyman.simulate.clock import VirtualClock
+
+START = datetime(2026, 3, 1, 12, 0, tzinfo=timezone.utc)
+REPLICASET = Resource(group="apps", version="v1", kind="ReplicaSet", plural="replicasets", namespaced=True, type=dict)
+
+
+@pytest.fixture
+def clock():
+    return VirtualClock(START)
+
+
+@pytest.fixture
+def server(clock):
+    return ApiServer(clock)
+
+
+def a_pod(name, **metadata):
+    containers = [{"name": "main", "resources": {"requests": {"cpu": "1"}}}]
+    return {"metadata": {"name": name, **metadata}, "spec": {"containers": containers}}
+
+
+def owned_by(owner):
+    return {
+        "kind": owner["kind"],
+        "name": owner["metadata"]["name"],
+        "uid": owner["metadata"]["uid"],
+        "controller": True,
+    }
+
+
+def test_the_same_requests_give_the_same_history(clock):
+    """UIDs, generated names, versions and times replay to the byte."""
+
+    def story():
+        server = ApiServer(VirtualClock(START))
+        writes = []
+        server.on_write(lambda write: writes.append((write.verb, write.result)))
+        server.create(POD, {**a_pod(""), "metadata": {"generateName": "web-"}}, namespace="default")
+        server.create(NODE, {"metadata": {"name": "n"}})
+        server.patch(NODE, "n", {"metadata": {"labels": {"a": "b"}}})
+        server.delete(NODE, "n")
+        return writes
+
+    assert story() == story()
+
+
+def test_every_write_is_observed_with_who_made_it(server):
+    """Verb, object, subresource, what was sent and what came of it, in order."""
+    writes = []
+    server.on_write(writes.append)
+    kubelet = server.acting_as("kubelet")
+    server.create(POD, a_pod("a"), namespace="default")
+    server.bind("default", "a", "node-1")
+    kubelet.patch(POD, "a", {"status": {"phase": "Running"}}, namespace="default", subresource="status")
+    server.evict("default", "a")
+    kubelet.delete(POD, "a", namespace="default", grace_period_seconds=0)
+
+    assert [(w.verb, w.name, w.subresource, w.user) for w in writes] == [
+        ("create", "a", "", ""),
+        ("bind", "a", "binding", ""),
+        ("patch", "a", "status", "kubelet"),
+        ("evict", "a", "eviction", ""),
+        ("delete", "a", "", "kubelet"),
+    ]
+    assert writes[2].body == {"status": {"phase": "Running"}}
+    assert writes[2].result["status"]["phase"] == "Running"
+    assert writes[-1].body == {"gracePeriodSeconds": 0}
+    assert [w.version for w in writes] == sorted({w.version for w in writes})
+
+
+def test_a_refused_write_is_not_observed(server):
+    """Observers see the history of the store, not of its clients' mistakes."""
+    writes = []
+    server.on_write(writes.append)
+    with pytest.raises(NotFoundError):
+        server.patch(NODE, "nobody", {})
+    assert writes == []
+
+
+def test_callers_cannot_reach_into_the_store(server):
+    """What goes in and what comes out are copies."""
+    body = {"metadata": {"name": "pool"}, "spec": _pool_spec()}
+    returned = server.create(NODEPOOL, body)
+    body["spec"]["weight"] = 7
+    returned["spec"]["weight"] = 8
+    server.get(NODEPOOL, "pool")["spec"]["weight"] = 9
+    assert "weight" not in server.get(NODEPOOL, "pool")["spec"]
+
+
+def test_pods_are_completed_as_the_api_server_completes_them(server):
+    """Requests follow limits, the built-in priority classes have their numbers, and a pod begins as Pending."""
+    body = a_pod("complete")
+    body["spec"]["containers"][0]["resources"] = {"limits": {"cpu": "2", "memory": "1Gi"}, "requests": {"cpu": "1"}}
+    body["spec"]["priorityClassName"] = "system-node-critical"
+    server.create(POD, body, namespace="default")
+    pod = server.get(POD, "complete", namespace="default")
+    assert pod.spec.containers[0].resources.requests == {"cpu": "1", "memory": "1Gi"}
+    assert pod.spec.priority == 2_000_001_000
+    assert pod.spec.termination_grace_period_seconds == 30
+    assert pod.status.phase == "Pending"
+
+
+@pytest.mark.parametrize("cpu", ["one", "-1", "1.5.2"])
+def test_a_quantity_that_does_not_parse_is_refused(server, cpu):
+    """422 with the field."""
+    body = a_pod("odd")
+    body["spec"]["containers"][0]["resources"] = {"requests": {"cpu": cpu}}
+    with pytest.raises(KubeAPIError, match=r"spec\.containers\[0\]\.resources\.requests\[cpu\]") as caught:
+        server.create(POD, body, namespace="default")
+    assert caught.value.status == 422
+
+
+def test_timestamps_come_from_the_clock(server, clock):
+    """Creation, and deletion at the end of the grace period."""
+    clock.advance(90)
+    server.create(POD, a_pod("a"), namespace="default")
+    server.bind("default", "a", "node-1")
+    server.delete(POD, "a", namespace="default", grace_period_seconds=25)
+    meta = server.get(POD, "a", namespace="default").metadata
+    assert (meta.creation_timestamp - START).total_seconds() == 90
+    assert (meta.deletion_timestamp - START).total_seconds() == 115
+
+
+def test_garbage_goes_with_its_owners_and_its_namespace(server):
+    """Level by level; what still has an owner stays, what a finalizer holds is only marked."""
+    owner = server.create(REPLICASET, {"metadata": {"name": "web"}}, namespace="default")
+    other = server.create(REPLICASET, {"metadata": {"name": "other"}}, namespace="default")
+    server.create(POD, a_pod("one", ownerReferences=[owned_by(owner)]), namespace="default")
+    server.create(POD, a_pod("both", ownerReferences=[owned_by(owner), owned_by(other)]), namespace="default")
+    server.create(
+        POD, a_pod("held", ownerReferences=[owned_by(owner)], finalizers=["example.com/hold"]), namespace="default"
+    )
+    server.create(NAMESPACE, {"metadata": {"name": "gone"}})
+    server.create(POD, a_pod("homeless"), namespace="gone")
+    assert server.collect_garbage() == 0
+
+    server.delete(REPLICASET, "web", namespace="default")
+    server.delete(NAMESPACE, "gone")
+    assert server.collect_garbage() == 3
+    left = server.list(POD).items
+    assert [pod.key for pod in left] == ["default/both", "default/held"]
+    assert left[1].metadata.deletion_timestamp is not None
+    assert server.collect_garbage() == 0
+
+
+def test_budget_statuses_follow_the_pods_and_their_workload(server):
+    """The disruption controller's arithmetic: percentages are of the replicas that the workload wants."""
+    deployment = Resource(
+        group="apps", version="v1", kind="Deployment", plural="deployments", namespaced=True, type=dict
+    )
+    top = server.create(deployment, {"metadata": {"name": "web"}, "spec": {"replicas": 10}}, namespace="default")
+    middle = server.create(
+        REPLICASET, {"metadata": {"name": "web-1", "ownerReferences": [owned_by(top)]}}, namespace="default"
+    )
+    for number in range(9):
+        body = a_pod(f"web-1-{number}", labels={"app": "web"}, ownerReferences=[owned_by(middle)])
+        server.create(POD, body, namespace="default")
+        server.bind("default", f"web-1-{number}", "node-1")
+        ready = {"status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}}
+        server.patch(POD, f"web-1-{number}", ready, namespace="default", subresource="status")
+    spec = {"selector": {"matchLabels": {"app": "web"}}, "maxUnavailable": "25%"}
+    server.create(PDB, {"metadata": {"name": "web"}, "spec": spec}, namespace="default")
+
+    assert server.sync_disruption_budgets() == 1
+    status = server.get(PDB, "web", namespace="default").status
+    assert (status.expected_pods, status.desired_healthy, status.current_healthy) == (10, 7, 9)
+    assert status.disruptions_allowed == 2
+    assert server.sync_disruption_budgets() == 0
+
+
+KUBECTL_OUTPUT = """
+apiVersion: v1
+kind: List
+items:
+- apiVersion: v1
+  kind: Node
+  metadata:
+    name: ip-10-0-0-1
+    uid: 7a6b0d2e-0000-4000-8000-000000000001
+    creationTimestamp: 2026-01-05T10:00:00Z
+    resourceVersion: "991"
+    labels: {karpenter.sh/registered: "true"}
+  spec: {providerID: "aws:///us-east-1a/i-1"}
+  status:
+    allocatable: {cpu: 3920m, memory: 7Gi, pods: 58}
+- apiVersion: v1
+  kind: Pod
+  metadata: {name: web-1, namespace: shop, uid: 7a6b0d2e-0000-4000-8000-000000000002}
+  spec:
+    nodeName: ip-10-0-0-1
+    containers: [{name: main, resources: {limits: {cpu: 1}}}]
+  status: {phase: Running}
+- apiVersion: karpenter.sh/v1
+  kind: NodePool
+  metadata: {name: from-another-version}
+  spec: {template: {spec: {requirements: []}}}
+- apiVersion: example.com/v2
+  kind: Policy
+  metadata: {name: strange, namespace: shop}
+"""
+
+
+def test_a_cluster_is_taken_over_as_kubectl_prints_it(server):
+    """Identity and status are kept, versions are ours, namespaces and unknown kinds appear by themselves."""
+    assert server.load(yaml.safe_load_all(KUBECTL_OUTPUT)) == 4
+    node = server.get(NODE, "ip-10-0-0-1")
+    assert node.metadata.uid == "7a6b0d2e-0000-4000-8000-000000000001"
+    assert node.metadata.creation_timestamp == datetime(2026, 1, 5, 10, 0, tzinfo=timezone.utc)
+    assert node.metadata.resource_version != "991"
+    assert node.status.allocatable == {"cpu": "3920m", "memory": "7Gi", "pods": 58}
+    pod = server.list(POD, namespace="shop").items[0]
+    assert (pod.status.phase, pod.spec.containers[0].resources.requests) == ("Running", {"cpu": 1})
+    assert server.get(NAMESPACE, "shop").metadata.uid
+    assert server.get(NODEPOOL, "from-another-version")["metadata"]["generation"] == 1
+    policy = Resource(group="example.com", version="v2", kind="Policy", plural="policies", namespaced=True, type=dict)
+    assert server.get(policy, "strange", namespace="shop")["kind"] == "Policy"
+
+
+def test_typed_lists_are_unpacked(server):
+    """`kubectl get --raw` leaves kind and apiVersion to the list."""
+    pods = {"kind": "PodList", "apiVersion": "v1", "items": [a_pod("a", namespace="default")]}
+    assert server.load([pods]) == 1
+    assert server.get(POD, "a", namespace="default").metadata.name == "a"
+
+
+@pytest.mark.parametrize("thing", ["text", {"kind": "Pod"}, {"kind": "Pod", "apiVersion": "v1", "metadata": {}}])
+def test_what_is_no_kubernetes_object_is_not_loaded(server, thing):
+    """One clear error."""
+    with pytest.raises(InvalidObjectError, match="not a Kubernetes object"):
+        server.load([thing])
+
+
+def test_an_object_that_cannot_be_read_is_named(server):
+    """A field of the wrong type in a loaded file: which object, which field."""
+    server.load([{"apiVersion": "v1", "kind": "Node", "metadata": {"name": "odd", "labels": {"a": 5}}}])
+    with pytest.raises(InvalidObjectError, match=r"Node odd cannot be read: .*labels"):
+        server.list(NODE)
+
+
+def test_more_kinds_can_be_served(server):
+    """A kind of anybody's, with or without a status of its own."""
+    widget = Resource(group="example.com", version="v1", kind="Widget", plural="widgets", namespaced=False, type=dict)
+    with pytest.raises(NotFoundError):
+        server.create(widget, {"metadata": {"name": "w"}})
+    server.register(Kind(resource=widget, status_subresource=False))
+    server.create(widget, {"metadata": {"name": "w"}, "status": {"kept": True}})
+    assert server.get(widget, "w")["status"] == {"kept": True}
+    with pytest.raises(NotFoundError):
+        server.patch(widget, "w", {"status": {}}, subresource="status")
+
+
+def test_faults_that_an_object_has_already_do_not_block_other_changes(server):
+    """A pool stored under a looser definition can still get its status; a new fault is refused."""
+    server.load(yaml.safe_load_all(KUBECTL_OUTPUT))
+    server.patch(NODEPOOL, "from-another-version", {"status": {"nodes": 1}}, subresource="status")
+    with pytest.raises(KubeAPIError, match=r"spec\.weight"):
+        server.patch(NODEPOOL, "from-another-version", {"spec": {"weight": 1000}})
+    assert server.get(NODEPOOL, "from-another-version")["status"]["nodes"] == 1
+
+
+def test_a_pool_keeps_its_cloud_and_its_way_of_provisioning(server):
+    """The transition rules of the NodePool definition."""
+    server.create(NODEPOOL, {"metadata": {"name": "pool"}, "spec": _pool_spec()})
+    with pytest.raises(KubeAPIError, match=r"nodeClassRef\.kind is immutable"):
+        server.patch(NODEPOOL, "pool", {"spec": {"template": {"spec": {"nodeClassRef": {"kind": "Other"}}}}})
+    with pytest.raises(KubeAPIError, match="Cannot transition NodePool"):
+        server.patch(NODEPOOL, "pool", {"spec": {"replicas": 3}})
+    server.patch(NODEPOOL, "pool", {"spec": {"weight": 10}})
+    assert server.get(NODEPOOL, "pool")["metadata"]["generation"] == 2
+
+
+def test_a_malformed_body_is_refused_not_stored(server):
+    """Shapes that no Kubernetes object has."""
+    for body in (
+        {"metadata": "x"},
+        {"metadata": {"name": "x"}, "spec": 5},
+        {"metadata": {"name": "x", "labels": {"a": 1}}},
+    ):
+        with pytest.raises(KubeAPIError) as caught:
+            server.create(NODECLAIM, body)
+        assert caught.value.status in {400, 422}
+    assert server.list(NODECLAIM).items == ()
+
+
+def test_history_is_bounded(clock):
+    """A watch from before the remembered changes is Gone, one from within goes on."""
+    server = ApiServer(clock, history=10)
+    server.create(NODE, {"metadata": {"name": "n"}})
+    versions = []
+    for number in range(50):
+        versions.append(server.resource_version)
+        server.patch(NODE, "n", {"metadata": {"labels": {"n": str(number)}}})
+    events = list(server.watch(NODE, resource_version=versions[-9]))
+    assert [event.object.metadata.labels["n"] for event in events[:-1]] == [str(n) for n in range(41, 50)]
+    with pytest.raises(KubeAPIError, match="too old resource version"):
+        list(server.watch(NODE, resource_version=versions[0]))
+
+
+def test_ten_thousand_pods_are_listed_and_decoded_well_within_a_second(server):
+    """Decoded once per version: the second list only selects."""
+    for number in range(10_000):
+        server.create(POD, a_pod(f"pod-{number:05}", labels={"app": "web"}), namespace="default")
+    started = time.perf_counter()
+    first = server.list(POD, field_selector="spec.nodeName=")
+    decoded = time.perf_counter() - started
+    started = time.perf_counter()
+    second = server.list(POD, field_selector="spec.nodeName=")
+    again = time.perf_counter() - started
+    assert len(first.items) == 10_000
+    assert first.items[5] is second.items[5]
+    assert decoded < 1.5, f"took {decoded:.2f} s"  # 0.3 s on an idle core
+    assert again < decoded
+
+
+def _pool_spec():
+    ref = {"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "default"}
+    return {"template": {"spec": {"requirements": [], "nodeClassRef": ref}}}

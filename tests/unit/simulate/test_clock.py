@@ -1,0 +1,35 @@
+"""The virtual clock."""
+
+from datetime import datetime, timedelta, timezone
+
+import pytest
+
+from journeyman.simulate.clock import VirtualClock
+
+START = datetime(2026, 3, 1, 12, 0, tzinfo=timezone.utc)
+
+
+def test_time_moves_only_when_told():
+    """Seconds or a moment, always forward."""
+    clock = VirtualClock(START)
+    assert clock.now() == clock.now() == START
+    clock.advance(1.5)
+    assert clock.now() == START + timedelta(seconds=1.5)
+    clock.advance_to(START + timedelta(hours=1))
+    assert clock.now() == START + timedelta(hours=1)
+
+
+def test_time_never_goes_back_and_is_never_naive():
+    """Both would be mistakes of the simulation."""
+    clock = VirtualClock(START)
+    with pytest.raises(ValueError, match="cannot go back"):
+        clock.advance(-1)
+    with pytest.raises(ValueError, match="aware"):
+        VirtualClock(datetime(2026, 3, 1))  # noqa: DTZ001 - the mistake under test
+    assert clock.now() == START
+
+
+def test_the_clock_speaks_utc():
+    """Whatever zone it was started in."""
+    berlin = timezone(timedelta(hours=1))
+    assert VirtualClock(datetime(2026, 3, 1, 13, 0, tzinfo=berlin)).now().tzinfo is timezone.utc
