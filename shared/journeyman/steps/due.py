@@ -33,7 +33,7 @@ from journeyman.core.plan import Step, Wake
 from journeyman.core.scheduling.pods import is_provisionable, opted_out
 from journeyman.core.state import Snapshot
 
-SWEEP_PERIOD: Final = timedelta(seconds=75)  # a minute, and what schedules are late by
+SWEEP_OVERLAP: Final = timedelta(seconds=75)  # a minute, and what schedules are late by
 GARBAGE_PERIOD: Final = timedelta(minutes=2)  # karpenter nodeclaim/garbagecollection: every 2 min
 GARBAGE_PERIOD_WITHOUT_CLAIMS: Final = timedelta(minutes=10)
 CONSOLIDATION_PERIOD: Final = timedelta(minutes=5)  # karpenter state/cluster.go: the memo is refreshed after 5 min
@@ -115,11 +115,10 @@ def _just_consolidatable(claim: NodeClaim, pool: NodePool, now: datetime) -> boo
 
 
 def _window_opened(pool: NodePool, now: datetime) -> bool:
-    found = windows(pool.spec.disruption.budgets, now - SWEEP_PERIOD, now + timedelta(seconds=1))
-    return any(now - SWEEP_PERIOD < window.opens <= now for window in found)
+    found = windows(pool.spec.disruption.budgets, now - SWEEP_OVERLAP, now + timedelta(seconds=1))
+    return any(now - SWEEP_OVERLAP < window.opens <= now for window in found)
 
 
 def _passed(now: datetime, period: timedelta) -> bool:
-    """Whether a multiple of the period lies between the last sweep and this one."""
-    seconds = period.total_seconds()
-    return now.timestamp() // seconds != (now - SWEEP_PERIOD).timestamp() // seconds
+    """Whether this minute's sweep is the one in each period; schedules are off by seconds, so minutes are rounded."""
+    return round(now.timestamp() / 60) % (period // timedelta(minutes=1)) == 0

@@ -72,7 +72,6 @@ class Settings:
     # Ours
     registration_poll: timedelta = timedelta(seconds=5)
     node_class_refresh: timedelta = timedelta(minutes=5)
-    garbage_collection_period: timedelta = timedelta(minutes=2)
     deadline_margin: timedelta = timedelta(seconds=5)
     claims_per_run: int = 300
 

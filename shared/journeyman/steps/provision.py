@@ -19,16 +19,18 @@ from typing import Any
 
 from journeyman.core.api.model import parse
 from journeyman.core.api.nodepool import NodePool
-from journeyman.core.api.objects import NODEPOOL
+from journeyman.core.api.objects import NODEPOOL, Pod
 from journeyman.core.catalogue import Unavailable
+from journeyman.core.disruption.in_flight import marked_for_deletion
 from journeyman.core.lifecycle.liveness import Timeouts
 from journeyman.core.lifecycle.nodeclaim import Lifecycle, Pace, advance
 from journeyman.core.lifecycle.nodepool_status import NOTHING, reconcile, usage_by_pool
 from journeyman.core.lifecycle.opening import open_claims, retry_at, tell_pods
 from journeyman.core.lifecycle.progress import poll_at
 from journeyman.core.plan import Observation, Step
+from journeyman.core.scheduling.pods import is_currently_reschedulable
 from journeyman.core.scheduling.results import PlannedClaim, Results
-from journeyman.core.scheduling.scheduler import solve
+from journeyman.core.scheduling.scheduler import pods_to_place, solve
 from journeyman.core.scheduling.verify import verify
 from journeyman.core.state import Snapshot
 from journeyman.errors import InvalidObjectError, InvariantError, NotFoundError
@@ -76,9 +78,10 @@ class _Decision:
 def _decide(hand: Applier, world: World) -> _Decision:
     run, snapshot = hand.run, world.snapshot
     began = run.clock.now()
-    results = solve(snapshot, world.catalogue)
+    pods, gone = _question(snapshot)
+    results = solve(snapshot, world.catalogue, pods=pods, without_nodes=gone)
     took = (run.clock.now() - began).total_seconds()
-    decision = _verified(world, results)
+    decision = _verified(world, results, pods, gone)
     _explain(hand, snapshot, results, took)
     for defect in decision.defects:
         run.telemetry.log("error", "rejected by verify", defect=defect)
@@ -88,17 +91,31 @@ def _decide(hand: Applier, world: World) -> _Decision:
     return decision
 
 
-def _verified(world: World, results: Results) -> _Decision:
+def _question(snapshot: Snapshot) -> tuple[tuple[Pod, ...], frozenset[str]]:
+    """The pods to place, and the nodes to think away.
+
+    Besides what is pending and what is on leaving nodes: nodes that a disruption gives back once their replacements
+    are ready. Their pods hold their places on the replacements, so that nobody else is planned there.
+    """
+    marked = marked_for_deletion(snapshot)
+    given_back = [n for name, n in snapshot.state_nodes_by_claim.items() if name in marked and not n.deleting]
+    moving = tuple(
+        pod for node in given_back for pod in node.pods if is_currently_reschedulable(pod, snapshot.pdbs, snapshot.now)
+    )
+    return (*pods_to_place(snapshot), *moving), frozenset(n.name for n in given_back)
+
+
+def _verified(world: World, results: Results, pods: tuple[Pod, ...], gone: frozenset[str]) -> _Decision:
     """Everything, if it verifies as a whole. If not: the claims that verify alone, provided they do so together."""
-    defects = verify(world.snapshot, world.catalogue, results)
+    defects = verify(world.snapshot, world.catalogue, results, pods=pods, without_nodes=gone)
     if not defects:
         return _Decision(accepted=results.new_claims, defects=())
-    sound = tuple(c for c in results.new_claims if not _check(world, (c,)))
-    return _Decision(accepted=() if _check(world, sound) else sound, defects=defects)
+    sound = tuple(c for c in results.new_claims if not _check(world, (c,), gone))
+    return _Decision(accepted=() if _check(world, sound, gone) else sound, defects=defects)
 
 
-def _check(world: World, claims: tuple[PlannedClaim, ...]) -> tuple[str, ...]:
-    return verify(world.snapshot, world.catalogue, Results(new_claims=claims))
+def _check(world: World, claims: tuple[PlannedClaim, ...], gone: frozenset[str]) -> tuple[str, ...]:
+    return verify(world.snapshot, world.catalogue, Results(new_claims=claims), without_nodes=gone)
 
 
 def _open(hand: Applier, world: World, planned: tuple[PlannedClaim, ...]) -> None:
