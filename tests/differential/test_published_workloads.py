@@ -10,7 +10,7 @@ import pytest
 
 from journeyman.core.scheduling.scheduler import solve
 from journeyman.core.scheduling.verify import verify
-from journeyman.simulate.scenario import read_scenario
+from journeyman.simulate.scenario import parse_scenario
 from tests.helpers.bound import lower_bound
 from tests.helpers.workloads import WORKLOADS, scenario
 
@@ -30,7 +30,7 @@ def solved(request, plans):
     name = request.param
     if name not in plans:
         raw = scenario(name)
-        case = read_scenario(raw)
+        case = parse_scenario(json.dumps(raw).encode(), name=name)
         plans[name] = (name, raw, case, solve(case.snapshot, case.catalogue))
     return plans[name]
 

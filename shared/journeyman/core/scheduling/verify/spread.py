@@ -46,7 +46,7 @@ def check_spread(
                 if constraint.when_unsatisfiable != "DoNotSchedule":
                     continue
                 key = labels.ALIASES.get(constraint.topology_key, constraint.topology_key)
-                identity = (_identity(pod), constraint, place.name if key == labels.HOSTNAME else place.zones)
+                identity = (_identity(pod), repr(constraint), place.name if key == labels.HOSTNAME else place.zones)
                 if identity in seen:
                     continue
                 seen.add(identity)
@@ -64,7 +64,7 @@ def _identity(pod: Pod) -> tuple[object, ...]:
         tuple(sorted(pod.metadata.labels.items())),
         tuple(sorted(spec.node_selector.items())),
         repr(spec.affinity),
-        spec.tolerations,
+        repr(spec.tolerations),
     )
 
 
