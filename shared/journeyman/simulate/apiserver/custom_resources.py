@@ -1,24 +1,20 @@
-"""Custom resources as their definitions make the API server treat them: validation and fields that may not change.
+"""Custom resources as their definitions make the API server treat them: defaults, validation, immutable fields.
 
-Restates: k8s.io/apiextensions-apiserver `pkg/registry/customresource/strategy.go`, with the models of `core.api` in the
-place of the OpenAPI schema and CEL rules that are generated from them.
+Restates: k8s.io/apiextensions-apiserver `pkg/registry/customresource/strategy.go`. Defaults come from the generated
+schema; validation is by the models that the schema and its CEL rules are generated from.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from journeyman.core.api.ec2nodeclass import EC2NodeClass
+from journeyman.core.api.crds import Definition, object_schema
 from journeyman.core.api.model import Model
-from journeyman.core.api.node_disruption import NodeDisruption
-from journeyman.core.api.nodeclaim import NodeClaim
-from journeyman.core.api.nodepool import NodePool
-from journeyman.core.api.offering_state import OfferingState
+from journeyman.simulate.apiserver import structural
 from journeyman.simulate.apiserver.refusals import Cause
 
 JSON = Mapping[str, Any]
@@ -49,32 +45,39 @@ def _class_ref(pool: JSON) -> JSON:
     return ref
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Definition:
-    """What a CustomResourceDefinition says about one kind: the model, and what may not change once it is stored."""
+class CustomResource:
+    """What a CustomResourceDefinition makes the server do for one kind."""
 
-    model: type[Model]
-    frozen: Callable[[JSON, JSON], Iterable[Cause]] = _nothing_frozen
+    def __init__(self, definition: Definition) -> None:
+        """Follow `definition`; its schema is built when the first object comes."""
+        self.resource = definition.resource
+        self._model = definition.model
+        self._frozen = _FROZEN.get(definition.resource.kind, _nothing_frozen)
+        self._schema: JSON = {}
+
+    def default(self, obj: JSON) -> JSON:
+        """The object with defaults filled in and unknown fields dropped."""
+        if not self._schema:
+            self._schema = object_schema(self._model)
+        whole: JSON = structural.completed(obj, self._schema)
+        return whole
 
     def validate(self, new: JSON, old: JSON | None) -> Iterable[Cause]:
         """What is wrong with an object. Faults that the stored one has already do not count again (CRD ratcheting)."""
-        faults = _faults(self.model, new)
+        faults = _faults(self._model, new)
         if faults and old is not None:
-            known = set(_faults(self.model, old))
+            known = set(_faults(self._model, old))
             faults = [fault for fault in faults if fault not in known]
         yield from faults
         if not faults and old is not None:
-            yield from self.frozen(new, old)
+            yield from self._frozen(new, old)
 
 
-DEFINITIONS: Final[Mapping[str, Definition]] = {
-    "NodePool": Definition(model=NodePool, frozen=_frozen_pool),
-    "NodeClaim": Definition(model=NodeClaim, frozen=_frozen_claim),
-    "EC2NodeClass": Definition(model=EC2NodeClass),
-    "NodeDisruption": Definition(model=NodeDisruption),
-    "OfferingState": Definition(model=OfferingState),
+_FROZEN: Final[Mapping[str, Callable[[JSON, JSON], Iterable[Cause]]]] = {
+    "NodeClaim": _frozen_claim,
+    "NodePool": _frozen_pool,
 }
-"""By kind."""
+"""What may not change once it is stored, by kind."""
 
 
 def _faults(model: type[Model], obj: JSON) -> list[Cause]:

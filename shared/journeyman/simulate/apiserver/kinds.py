@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-from journeyman.core.api import objects
+from journeyman.core.api import crds, objects
 from journeyman.core.api.objects import Resource
 from journeyman.simulate.apiserver import custom_resources, pods, refusals
 from journeyman.simulate.apiserver.refusals import Cause
@@ -87,13 +87,10 @@ def _plain() -> Iterable[Kind]:
 
 
 def _custom() -> Iterable[Kind]:
-    for resource in (objects.NODEPOOL, objects.EC2NODECLASS, objects.NODE_DISRUPTION, objects.OFFERING_STATE):
-        yield _custom_kind(resource)
-    yield replace(_custom_kind(objects.NODECLAIM), fields=_CLASS_REF_FIELDS)
-
-
-def _custom_kind(resource: Resource[Any]) -> Kind:
-    return Kind(resource=resource, validate=custom_resources.DEFINITIONS[resource.kind].validate)
+    for definition in crds.DEFINITIONS:
+        custom = custom_resources.CustomResource(definition)
+        fields = _CLASS_REF_FIELDS if custom.resource is objects.NODECLAIM else _METADATA_FIELDS
+        yield Kind(resource=custom.resource, default=custom.default, validate=custom.validate, fields=fields)
 
 
 def built_in() -> tuple[Kind, ...]:
