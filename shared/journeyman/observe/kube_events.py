@@ -45,9 +45,7 @@ class _Stored(Object, frozen=True):
     last_timestamp: datetime | None = None
 
 
-_EVENT: Final[Resource[_Stored]] = Resource(
-    group=EVENT.group, version=EVENT.version, kind=EVENT.kind, plural=EVENT.plural, namespaced=True, type=_Stored
-)
+_EVENT: Final[Resource[Any]] = msgspec.structs.replace(EVENT, type=_Stored)
 
 
 @dataclass(frozen=True, slots=True)

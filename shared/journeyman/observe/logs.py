@@ -14,9 +14,11 @@ from collections.abc import Mapping
 from typing import IO, Any, Final
 
 from aws_lambda_powertools import Logger
+from aws_lambda_powertools.logging.formatter import LambdaPowertoolsFormatter
+from aws_lambda_powertools.logging.types import LogRecord
 
 SERVICE: Final = "journeyman"
-ORDER: Final = ["level", "time", "logger", "message", "commit", "controller", "reconcileID", "cluster"]
+ORDER: Final = ["level", "timestamp", "logger", "message", "commit", "controller", "reconcileID", "cluster"]
 LEVELS: Final[Mapping[str, int]] = {
     "debug": logging.DEBUG,
     "info": logging.INFO,
@@ -26,6 +28,15 @@ LEVELS: Final[Mapping[str, int]] = {
 
 _RESERVED: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
 """Names a LogRecord uses itself; `logging` refuses a field of that name."""
+
+
+class KarpenterFormatter(LambdaPowertoolsFormatter):
+    """Powertools' formatter with Karpenter's keys."""
+
+    def serialize(self, log: LogRecord) -> str:
+        """One JSON line; `timestamp` is called `time`."""
+        renamed: Any = {"time" if key == "timestamp" else key: value for key, value in log.items()}
+        return super().serialize(renamed)
 
 
 def json_logger(
@@ -39,19 +50,16 @@ def json_logger(
         commit: The build's commit, on every line as Karpenter has it.
         stream: Where lines go; standard output if None.
     """
-    constant: dict[str, Any] = {"commit": commit} if commit else {}
-    return Logger(
-        service=service,
-        level=LEVELS.get(level.lower(), logging.INFO),
-        stream=stream,
+    formatter = KarpenterFormatter(
         log_record_order=ORDER,
         location=None,
-        timestamp=None,
-        time="%(asctime)s",
-        logger="%(name)s",
+        logger=service,
+        commit=commit or None,
         datefmt="%Y-%m-%dT%H:%M:%S.%FZ",
         utc=True,
-        **constant,
+    )
+    return Logger(
+        service=service, level=LEVELS.get(level.lower(), logging.INFO), stream=stream, logger_formatter=formatter
     )
 
 

@@ -16,7 +16,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from journeyman.core.plan import Step
 from journeyman.errors import InvariantError, JourneymanError, LeaseLostError, UnknownClusterError
 from journeyman.ports import Clock, CloudProvider, KubeStore, Lease, Queue, Telemetry, Trigger
-from journeyman.steps.invocation import Invocation, Settings
+from journeyman.steps.invocation import Invocation, Memory, Settings
 
 EVERY_CLUSTER = "*"
 FLUSH_MARGIN = timedelta(seconds=1)
@@ -98,6 +98,7 @@ class Runtime:
         self._adapters = adapters
         self._stores: _Kept[KubeStore] = _Kept(adapters.store)
         self._clouds: _Kept[CloudProvider] = _Kept(lambda c: adapters.cloud(c, self._stores.of(c)))
+        self._memories: _Kept[Memory] = _Kept(lambda _: Memory())
         self._queue: Queue | None = None
 
     @property
@@ -172,6 +173,7 @@ class Runtime:
                 telemetry=telemetry,
                 deadline=deadline,
                 request_id=context.aws_request_id,
+                memory=self._memories.of(settings),
             )
         finally:
             telemetry.flush(until=deadline - FLUSH_MARGIN)

@@ -1,0 +1,178 @@
+"""Every sample in `events/` becomes the trigger it should; what cannot be read says what, which and what to do."""
+
+import json
+from datetime import datetime, timezone
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from journeyman.core.lifecycle.interruption import InterruptionKind
+from journeyman.core.plan import Step
+from journeyman.errors import MalformedEventError
+from journeyman.events import parse_trigger
+from journeyman.events.eventbridge import STATE_KINDS
+
+SAMPLES = Path(__file__).parents[3] / "events"
+MESSAGES = sorted(
+    path for folder in ("forwarder", "wake", "schedule", "eventbridge") for path in (SAMPLES / folder).rglob("*.json")
+)
+BATCHES = sorted((SAMPLES / "sqs").glob("*.json"))
+NINE = datetime(2026, 11, 21, 9, 0, tzinfo=timezone.utc)
+OURS = "i-0123456789abcdef0"
+
+
+def sample(path: str) -> dict:
+    return json.loads((SAMPLES / path).read_text())
+
+
+@pytest.mark.parametrize("path", MESSAGES, ids=lambda p: str(p.relative_to(SAMPLES)))
+def test_every_sample_is_a_trigger_with_an_id_a_cluster_and_an_aware_time(path):
+    """Whatever the source, the envelope is complete."""
+    trigger = parse_trigger(json.loads(path.read_text()))
+
+    assert trigger.id
+    assert trigger.cluster in {"demo", "*"}
+    assert trigger.time.tzinfo is not None
+    assert trigger.reason
+
+
+@pytest.mark.parametrize(
+    ("path", "step", "source", "kind"),
+    [
+        ("forwarder/pods-unschedulable.json", Step.PROVISION, "forwarder", None),
+        ("wake/terminate-now.json", Step.TERMINATE, "wake", None),
+        ("schedule/minute-sweep.json", Step.SWEEP, "sweep", None),
+        ("schedule/scheduled-rule.json", Step.SWEEP, "sweep", None),
+        ("schedule/consolidation-window.json", Step.CONSOLIDATE, "schedule", None),
+        ("eventbridge/ec2-spot-interruption/terminate.json", Step.INTERRUPT, "spot-interruption", "spot_interrupted"),
+        (
+            "eventbridge/ec2-rebalance-recommendation/elevated-risk.json",
+            Step.INTERRUPT,
+            "rebalance-recommendation",
+            "rebalance_recommendation",
+        ),
+        (
+            "eventbridge/ec2-capacity-reservation-interruption/reclaimed.json",
+            Step.INTERRUPT,
+            "capacity-reservation-interruption",
+            "capacity_reservation_interrupted",
+        ),
+        ("eventbridge/ec2-state-change/stopping.json", Step.INTERRUPT, "state-change", "instance_stopped"),
+        ("eventbridge/ec2-state-change/stopped.json", Step.INTERRUPT, "state-change", "instance_stopped"),
+        ("eventbridge/ec2-state-change/shutting-down.json", Step.INTERRUPT, "state-change", "instance_terminated"),
+        ("eventbridge/ec2-state-change/terminated.json", Step.INTERRUPT, "state-change", "instance_terminated"),
+        ("eventbridge/ec2-state-change/running.json", Step.INTERRUPT, "state-change", "no_op"),
+        ("eventbridge/health/instance-retirement.json", Step.INTERRUPT, "health", "scheduled_change"),
+        ("eventbridge/health/open-issue.json", Step.INTERRUPT, "health", "no_op"),
+    ],
+)
+def test_each_source_wakes_its_step_and_says_what_kind_it_is(path, step, source, kind):
+    """Kinds are Karpenter's metric reasons; what it ignores is `no_op`."""
+    trigger = parse_trigger(sample(path))
+
+    assert (trigger.step, trigger.source, trigger.details.get("kind")) == (step, source, kind)
+
+
+def test_the_kinds_are_those_that_the_interrupt_step_knows():
+    """A kind the step does not know would send true warnings to the dead-letter queue."""
+    kinds = {parse_trigger(json.loads(p.read_text())).details.get("kind") for p in MESSAGES} | {*STATE_KINDS.values()}
+
+    assert kinds - {None} == {kind.value for kind in InterruptionKind}
+
+
+def test_the_forwarders_message_tells_how_many_pods_wait_and_since_when():
+    """That is what logs and metrics of the latency start from."""
+    trigger = parse_trigger(sample("forwarder/pods-unschedulable.json"))
+
+    assert trigger.cluster == "demo"
+    assert trigger.details["counts"] == {"pending": 10, "unschedulable": 10}
+    assert trigger.details["oldest_pending_time"] < trigger.time == NINE
+
+
+def test_an_instance_event_is_for_every_cluster_because_it_names_none():
+    """EC2 does not know about clusters; each looks whether the instance is its own."""
+    trigger = parse_trigger(sample("eventbridge/ec2-spot-interruption/terminate.json"))
+
+    assert trigger.cluster == "*"
+    assert trigger.details["instance_ids"] == [OURS]
+    assert trigger.details["event_time"] == NINE
+
+
+def test_a_health_event_names_all_its_instances_once_and_in_order():
+    """One maintenance event may hit many instances."""
+    event = sample("eventbridge/health/instance-retirement.json")
+    event["detail"]["affectedEntities"] *= 2
+
+    assert parse_trigger(event).details["instance_ids"] == [OURS, "i-0fedcba9876543210"]
+
+
+def test_a_late_wake_up_carries_its_moment():
+    """The delay queue holds 15 minutes at most, so the message must know when it is really due."""
+    assert parse_trigger(sample("wake/consolidate-in-an-hour.json")).details["at"] == datetime(
+        2026, 11, 21, 10, 0, tzinfo=timezone.utc
+    )
+
+
+def test_an_sqs_record_is_what_its_body_says():
+    """Lambda wraps; the message inside counts."""
+    record = sample("sqs/interrupt-batch.json")["Records"][0]
+
+    assert parse_trigger(record) == parse_trigger(sample("eventbridge/ec2-spot-interruption/terminate.json"))
+
+
+def test_an_event_of_another_service_is_acknowledged_not_refused():
+    """A rule that is too wide must not fill the dead-letter queue (Karpenter deletes what it does not know)."""
+    event = {**sample("eventbridge/ec2-spot-interruption/terminate.json"), "detail-type": "EC2 Fleet Instance Change"}
+
+    assert parse_trigger(event).details["kind"] == "no_op"
+
+
+def broken() -> list:
+    good, spot = sample("forwarder/pods-unschedulable.json"), sample("eventbridge/ec2-spot-interruption/terminate.json")
+    record = sample("sqs/provision-batch.json")["Records"][0]
+    return [
+        pytest.param({k: v for k, v in good.items() if k != "cluster"}, "cluster", id="no cluster"),
+        pytest.param({**good, "cluster": ""}, "cluster", id="empty cluster"),
+        pytest.param({**good, "version": "2"}, "version", id="newer version"),
+        pytest.param({**good, "time": "yesterday"}, "time", id="no time"),
+        pytest.param({**good, "time": "2026-11-21T09:00:00"}, "time", id="naive time"),
+        pytest.param({**good, "counts": {"pending": -1}}, "counts", id="negative count"),
+        pytest.param({**good, "source": "elsewhere"}, "elsewhere", id="unknown source"),
+        pytest.param({**good, "source": ["forwarder"]}, "forwarder", id="source is a list"),
+        pytest.param({**sample("wake/terminate-now.json"), "step": "reboot"}, "reboot", id="unknown step"),
+        pytest.param({}, "source", id="nothing"),
+        pytest.param({**spot, "detail": None}, "detail", id="no detail"),
+        pytest.param({**spot, "detail": {"instance-action": "stop"}}, "instance-id", id="no instance"),
+        pytest.param({**record, "body": "{"}, record["messageId"], id="body is no JSON"),
+        pytest.param({**record, "body": "[1]"}, record["messageId"], id="body is a list"),
+        pytest.param({**record, "body": 7}, record["messageId"], id="body is no text"),
+    ]
+
+
+@pytest.mark.parametrize(("payload", "names"), broken())
+def test_what_cannot_be_read_says_what_is_wrong_and_what_to_do(payload, names):
+    """One clear error: the field or message by name, and the advice."""
+    with pytest.raises(MalformedEventError) as caught:
+        parse_trigger(payload)
+
+    assert names in str(caught.value)
+    assert "dead-letter" in caught.value.context["to_do"]
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)
+KEYS = st.sampled_from(["source", "version", "body", "detail-type", "detail", "id", "time", "cluster", "step", "at"])
+
+
+@given(st.dictionaries(KEYS, JSON | st.sampled_from(["forwarder", "wake", "aws.ec2", "1", "{}", "AWS Health Event"])))
+def test_no_payload_raises_anything_but_malformed(payload):
+    """Whatever stands in a queue, the batch goes on."""
+    try:
+        parse_trigger(payload)
+    except MalformedEventError as error:
+        assert error.message  # noqa: PT017 - either outcome is right, another error is not

@@ -1,0 +1,283 @@
+"""Batches: once for each cluster, the good part goes on, a failure comes back only if that can help."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+
+from journeyman.core.plan import Observation, Step
+from journeyman.errors import ConfigurationError, InvariantError, RateLimitedError
+from journeyman.ports import Message
+from journeyman.runtime.batch import StepRunner, WakeUps, run_records
+from journeyman.runtime.composition import Runtime
+from journeyman.steps.invocation import BUSY, Outcome, Settings
+from tests.helpers.fakes import Cluster, Fence, Lanes, Record
+
+NOW = datetime(2026, 11, 21, 9, 0, tzinfo=timezone.utc)
+
+
+class Context:
+    aws_request_id = "req-1"
+
+    def get_remaining_time_in_millis(self) -> int:
+        return 30_000
+
+
+class FlushedRecord(Record):
+    def __init__(self) -> None:
+        super().__init__()
+        self.flushed_until: list[datetime] = []
+
+    def flush(self, *, until: datetime) -> None:
+        self.flushed_until.append(until)
+
+
+@dataclass
+class Adapters:
+    """A composition of fakes: an in-memory cluster for every name."""
+
+    made: list[str] = field(default_factory=list)
+    lanes: Lanes = field(default_factory=Lanes)
+    lines: list[tuple[str, str, Mapping[str, Any]]] = field(default_factory=list)
+    records: list[FlushedRecord] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.cluster = Cluster()
+        self.clock = self.cluster.clock
+        self.clock.advance_to(NOW)
+
+    def store(self, cluster):
+        self.made.append(f"store {cluster.cluster_name}")
+        return self.cluster.server
+
+    def cloud(self, cluster, store):
+        self.made.append(f"cloud {cluster.cluster_name}")
+        return self.cluster.cloud
+
+    def queue(self):
+        return self.lanes
+
+    def lease(self, cluster, step, store, holder):
+        return Fence()
+
+    def telemetry(self, store, fields):
+        self.records.append(FlushedRecord())
+        return self.records[-1]
+
+    def log(self, level, message, **fields):
+        self.lines.append((level, message, fields))
+
+
+class StepOf:
+    """A step that notes its runs; `fails` by cluster is raised, `status` is what it answers."""
+
+    def __init__(self, step=Step.PROVISION, fails=None, status="done"):
+        self.step, self.fails, self.status = step, fails or {}, status
+        self.runs = []
+
+    def __call__(self, run, trigger):
+        self.runs.append((run.cluster, trigger.id))
+        run.telemetry.observe(Observation(name="ran_total"))
+        if run.cluster in self.fails:
+            raise self.fails[run.cluster]
+        return Outcome(step=self.step, cluster=run.cluster, status=self.status)
+
+
+@pytest.fixture
+def adapters():
+    return Adapters()
+
+
+@pytest.fixture
+def runtime(adapters):
+    return Runtime({name: Settings(cluster_name=name) for name in ("blue", "green")}, adapters)
+
+
+def a_record(number, cluster="blue", *, body=None, step="provision", **more):
+    message = {"version": "1", "source": "wake", "id": f"m{number}", "time": NOW.isoformat(), "cluster": cluster}
+    return {
+        "messageId": f"record-{number}",
+        "body": body if body is not None else json.dumps({**message, "step": step, **more}),
+        "attributes": {"MessageGroupId": cluster},
+        "eventSource": "aws:sqs",
+    }
+
+
+def run_lane(runtime, function, *records):
+    runner = StepRunner(runtime, function.step, function, Context())
+    answer = run_records(runtime, runner.run, {"Records": list(records)})
+    return [failure["itemIdentifier"] for failure in answer["batchItemFailures"]]
+
+
+def test_several_messages_for_a_cluster_are_one_run(runtime):
+    """Ten wake-ups say the same thing: look again."""
+    step = StepOf()
+
+    failed = run_lane(runtime, step, a_record(1), a_record(2), a_record(3, "green"), a_record(4))
+
+    assert (failed, step.runs) == ([], [("blue", "m1"), ("green", "m3")])
+
+
+def test_a_bad_message_fails_alone_and_the_good_ones_of_its_cluster_are_done(runtime, adapters):
+    """It comes back until its retries are used up; nothing behind it is dragged along."""
+    step = StepOf()
+
+    failed = run_lane(runtime, step, a_record(1), a_record(2, body="{"), a_record(3), a_record(4, "nowhere"))
+
+    assert (failed, step.runs) == (["record-2", "record-4"], [("blue", "m1")])
+    assert [(level, fields["error"]) for level, _, fields in adapters.lines] == [
+        ("error", "MalformedEventError"),
+        ("error", "UnknownClusterError"),
+    ]
+    assert all(fields["to_do"] for _, _, fields in adapters.lines)
+
+
+def test_a_message_for_another_step_is_refused(runtime):
+    """A terminate wish on the provision lane is a sender's mistake, not work for provision."""
+    step = StepOf()
+
+    assert run_lane(runtime, step, a_record(1, step="terminate")) == ["record-1"]
+    assert step.runs == []
+
+
+def test_a_failed_run_fails_all_its_clusters_records_and_no_others(runtime, adapters):
+    """The run was theirs together; it is logged once."""
+    step = StepOf(fails={"blue": RateLimitedError("EC2 throttles us")})
+
+    failed = run_lane(runtime, step, a_record(1), a_record(2, "green"), a_record(3))
+
+    assert failed == ["record-1", "record-3"]
+    assert len(step.runs) == 2
+    assert [line[1] for line in adapters.lines] == ["EC2 throttles us"]
+
+
+def test_a_batch_that_fails_as_a_whole_is_answered_not_raised(runtime):
+    """An error of the function would be alarmed as a defect; a throttled cloud is none."""
+    step = StepOf(fails={"blue": RateLimitedError("EC2 throttles us")})
+
+    assert run_lane(runtime, step, a_record(1)) == ["record-1"]
+
+
+def test_a_wrong_setting_is_acknowledged_because_redelivery_cannot_help(runtime, adapters):
+    """A person has to change it; the sweep asks again each minute."""
+    step = StepOf(fails={"blue": ConfigurationError("the role is missing", role="node")})
+
+    assert run_lane(runtime, step, a_record(1)) == []
+    assert adapters.lines[0][2]["role"] == "node"
+
+
+def test_an_interruption_is_never_acknowledged_unhandled(runtime):
+    """Nobody asks again for it."""
+    step = StepOf(Step.INTERRUPT, fails={"green": ConfigurationError("the role is missing")})
+
+    assert run_lane(runtime, step, an_interruption(1)) == ["record-1"]
+    assert [cluster for cluster, _ in step.runs] == ["blue", "green"]
+
+
+def test_a_defect_comes_back_with_its_stack_trace_in_the_log(runtime, adapters):
+    """It ends in the dead-letter queue, where the alarm is."""
+    step = StepOf(fails={"blue": InvariantError("verify rejects the plan"), "green": ZeroDivisionError("oops")})
+
+    assert run_lane(runtime, step, a_record(1), a_record(2, "green")) == ["record-1", "record-2"]
+    assert all("Traceback" in fields["stacktrace"] for _, _, fields in adapters.lines)
+
+
+def test_a_run_that_finds_the_lease_held_gives_its_message_back(runtime, adapters):
+    """The other run may have read the cluster before this message's cause; it is no error either."""
+    assert run_lane(runtime, StepOf(status=BUSY), a_record(1)) == ["record-1"]
+    assert adapters.lines[0][0] == "info"
+
+
+def an_interruption(number, instance="i-1", state="stopping"):
+    event = {
+        "version": "0",
+        "id": f"e{number}",
+        "detail-type": "EC2 Instance State-change Notification",
+        "source": "aws.ec2",
+        "time": NOW.isoformat(),
+        "detail": {"instance-id": instance, "state": state},
+    }
+    return a_record(number, body=json.dumps(event))
+
+
+def test_every_interruption_runs_on_every_cluster(runtime):
+    """Their instances differ, and none names its cluster."""
+    step = StepOf(Step.INTERRUPT)
+
+    failed = run_lane(runtime, step, an_interruption(1), an_interruption(2, "i-2"))
+
+    assert (failed, step.runs) == ([], [("blue", "e1"), ("green", "e1"), ("blue", "e2"), ("green", "e2")])
+
+
+def test_an_event_that_means_nothing_to_us_runs_nothing(runtime):
+    """Acknowledged, as Karpenter deletes it."""
+    step = StepOf(Step.INTERRUPT)
+
+    assert run_lane(runtime, step, an_interruption(1, state="running")) == []
+    assert step.runs == []
+
+
+def test_connections_are_made_once_and_kept_while_the_sandbox_is_warm(runtime, adapters):
+    """A second invocation reuses them; a cluster nobody asked for is never connected to."""
+    run_lane(runtime, StepOf(), a_record(1))
+    run_lane(runtime, StepOf(), a_record(2))
+
+    assert adapters.made == ["store blue", "cloud blue"]
+
+
+def test_explanations_are_flushed_however_the_run_ends(runtime, adapters):
+    """And before the platform ends it: a second is left."""
+    run_lane(runtime, StepOf(fails={"blue": ZeroDivisionError("oops")}), a_record(1))
+
+    (record,) = adapters.records
+    assert record.count_of("ran_total") == 1
+    assert record.flushed_until == [NOW + timedelta(seconds=29)]
+
+
+def hand_on(runtime, sweep, *records):
+    runner = StepRunner(runtime, Step.SWEEP, sweep, Context())
+    return run_records(runtime, WakeUps(runtime, runner).handle, {"Records": list(records)})["batchItemFailures"]
+
+
+def test_a_due_wake_up_goes_to_its_lane_once(runtime, adapters):
+    """Wake-ups alike are one; those for another step or cluster are others."""
+    sweep = StepOf(Step.SWEEP)
+
+    failed = hand_on(
+        runtime, sweep, a_record(1, at=NOW.isoformat()), a_record(2), a_record(3, step="terminate", reason="drain")
+    )
+
+    assert failed == []
+    assert [(m.cluster, m.step, m.at) for m in adapters.lanes.sent] == [
+        ("blue", Step.PROVISION, None),
+        ("blue", Step.TERMINATE, None),
+    ]
+    assert sweep.runs == []
+
+
+def test_a_wake_up_that_woke_too_early_goes_back(runtime, adapters):
+    """SQS delays for 15 minutes at most."""
+    later = NOW + timedelta(hours=1)
+
+    hand_on(runtime, StepOf(Step.SWEEP), a_record(1, at=later.isoformat(), reason="window opens"))
+
+    assert adapters.lanes.sent == [Message(cluster="blue", step=Step.PROVISION, reason="window opens", at=later)]
+
+
+def test_a_sweep_that_was_asked_for_is_run(runtime, adapters):
+    """It has no lane: sent on it would only come back here."""
+    sweep = StepOf(Step.SWEEP)
+
+    hand_on(runtime, sweep, a_record(1, step="sweep"))
+
+    assert (sweep.runs, adapters.lanes.sent) == ([("blue", "m1")], [])
+
+
+def test_a_wake_up_that_cannot_be_handed_on_stays_in_the_queue(runtime, adapters):
+    """A drain would stop for a minute otherwise."""
+    adapters.lanes.fails = RateLimitedError("SQS throttles us")
+
+    assert hand_on(runtime, StepOf(Step.SWEEP), a_record(1)) == [{"itemIdentifier": "record-1"}]

@@ -1,0 +1,72 @@
+"""The environment is read once and checked; a mistake names its variable."""
+
+from datetime import timedelta
+from fractions import Fraction
+
+import pytest
+
+from journeyman.core.plan import Step
+from journeyman.errors import ConfigurationError
+from journeyman.runtime.environment import read_environment
+from journeyman.steps.invocation import MinValuesPolicy
+
+MINIMAL = {
+    "JOURNEYMAN_CLUSTERS": '[{"name": "dev", "region": "eu-west-1"}, {"name": "prod", "region": "us-east-1"}]',
+    "JOURNEYMAN_PROVISION_QUEUE_URL": "https://sqs/provision.fifo",
+    "JOURNEYMAN_TERMINATE_QUEUE_URL": "https://sqs/terminate.fifo",
+    "JOURNEYMAN_CONSOLIDATE_QUEUE_URL": "https://sqs/consolidate.fifo",
+    "JOURNEYMAN_WAKE_QUEUE_URL": "https://sqs/wake",
+}
+
+
+def test_karpenters_defaults_hold_where_nothing_is_said():
+    """A user who sets nothing gets what Karpenter would do."""
+    environment = read_environment(MINIMAL)
+
+    assert set(environment.clusters) == {"dev", "prod"}
+    assert environment.clusters["dev"].access.kind == "eks"
+    assert environment.lanes[Step.TERMINATE] == "https://sqs/terminate.fifo"
+    assert environment.settings["dev"].batch_max_duration == timedelta(seconds=10)
+    assert environment.settings["dev"].feature_gates.reserved_capacity is True
+    assert environment.vm_memory_overhead_percent == Fraction(75, 1000)
+
+
+def test_karpenters_variables_are_understood():
+    """The chart's settings can be carried over by name."""
+    settings = read_environment(
+        {
+            **MINIMAL,
+            "FEATURE_GATES": "SpotToSpotConsolidation=true,ReservedCapacity=False,SomethingNew=true",
+            "MIN_VALUES_POLICY": "BestEffort",
+            "BATCH_IDLE_DURATION": "2s",
+        }
+    ).settings["prod"]
+
+    assert settings.feature_gates.spot_to_spot_consolidation is True
+    assert settings.feature_gates.reserved_capacity is False
+    assert settings.min_values_policy is MinValuesPolicy.BEST_EFFORT
+    assert settings.batch_idle_duration == timedelta(seconds=2)
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("JOURNEYMAN_CLUSTERS", ""),
+        ("JOURNEYMAN_CLUSTERS", "dev"),
+        ("JOURNEYMAN_CLUSTERS", '[{"name": "dev"}]'),
+        ("JOURNEYMAN_CLUSTERS", '[{"name": "dev", "region": "x", "access": {"kind": "ssh"}}]'),
+        ("JOURNEYMAN_WAKE_QUEUE_URL", ""),
+        ("FEATURE_GATES", "NodeRepair=perhaps"),
+        ("PREFERENCE_POLICY", "Maybe"),
+        ("BATCH_MAX_DURATION", "soon"),
+        ("VM_MEMORY_OVERHEAD_PERCENT", "a lot"),
+        ("RESERVED_ENIS", "1.5"),
+    ],
+)
+def test_a_mistake_names_its_variable_and_what_it_should_look_like(variable, value):
+    """A person reads this in a log line, far from the template."""
+    with pytest.raises(ConfigurationError) as caught:
+        read_environment({**MINIMAL, variable: value})
+
+    assert caught.value.context["variable"] == variable
+    assert caught.value.context["to_do"]
