@@ -44,7 +44,7 @@ def template(aws, account, ec2):
 
 @pytest.fixture
 def fleet(account, ec2, template):
-    """Ask for an instant fleet over types × zones; the answer."""
+    """Ask for an instant fleet over types and zones; the answer."""
 
     def ask(types, zones=("us-east-1a",), count=1, capacity_type="on-demand", strategy="lowest-price", **more):
         subnet = dict(zip(ZONES, account.subnets, strict=True))
@@ -148,7 +148,7 @@ def test_a_fleet_that_gets_nothing_answers_an_error_for_every_pool_and_does_not_
 
 def test_a_type_that_the_zone_does_not_have_is_refused_for_that_pool(fleet):
     """us-east-1e lacks most current types."""
-    answer = fleet(["p5.48xlarge", "zz.large"], zones=["us-east-1e"])
+    answer = fleet(["m5.large", "zz.large"], zones=["us-east-1e"])
 
     assert answer["Instances"] == []
     assert {error["ErrorCode"] for error in answer["Errors"]} == {"InvalidFleetConfiguration", "InvalidParameterValue"}
@@ -421,6 +421,22 @@ def test_filters_and_names_still_select_instance_types(ec2):
     assert all(item["ProcessorInfo"]["SupportedArchitectures"] == ["arm64"] for item in arm["InstanceTypes"])
     with pytest.raises(ClientError, match="InvalidInstanceType"):
         ec2.describe_instance_types(InstanceTypes=["zz.large"])
+
+
+def test_an_instance_type_is_told_with_all_its_details(ec2):
+    """Numbers, flags and nested lists come through as moto's record of EC2 has them."""
+    from moto.ec2.models.instance_types import INSTANCE_TYPES
+
+    for name in ("m5.large", "p5.48xlarge", "i4i.large"):
+        (told,) = ec2.describe_instance_types(InstanceTypes=[name])["InstanceTypes"]
+
+        assert told == INSTANCE_TYPES[name]
+
+
+def test_an_account_without_reservations_and_placement_groups_says_so(ec2):
+    """Both are asked for even where nobody uses them."""
+    assert ec2.describe_capacity_reservations()["CapacityReservations"] == []
+    assert ec2.describe_placement_groups()["PlacementGroups"] == []
 
 
 def test_spot_prices_are_a_fixed_share_of_on_demand_and_remember_changes(aws, clock, ec2):

@@ -11,6 +11,7 @@ from moto.ec2.models.instance_types import INSTANCE_TYPE_OFFERINGS
 from moto.ec2.responses.instances import InstanceResponse
 
 from journeyman.simulate.aws.patching import Patch
+from journeyman.simulate.aws.wire import ec2_answer
 
 _TYPES_PAGE = 100  # DescribeInstanceTypes' page when MaxResults is not given, and its largest
 _OFFERINGS_PAGE = 1000
@@ -52,7 +53,7 @@ def _built_once(
             page: dict[str, Any] = {key: items[start : start + size]}
             if start + size < len(items):
                 page["NextToken"] = str(start + size)
-            _, _, _texts[request] = response.serialized(ActionResult(page))
+            _texts[request] = ec2_answer(f"Describe{key}", page)
         return _texts[request]
 
     return describe

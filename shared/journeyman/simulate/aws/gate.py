@@ -17,6 +17,10 @@ _HTTP_STATUS = {"InternalError": 500, "InternalFailure": 500, "RequestLimitExcee
 _BAD_REQUEST = 400
 
 
+class _SimulatedFailure(ServiceException):
+    """Of no service: moto looks an error's service up by the module of its class, unless that is not moto's."""
+
+
 class Gate:
     """Serializes requests (moto is not thread-safe), counts them and injects failures.
 
@@ -65,7 +69,7 @@ class Gate:
         code = self.refused(operation)
         if code is None:
             return None
-        error = ServiceException(code, f"simulated failure of {operation}")
+        error = _SimulatedFailure(code, f"simulated failure of {operation}")
         _, headers, body = response.serialized(ActionResult(error))
         status = _HTTP_STATUS.get(code, _BAD_REQUEST)
         return status, {**headers, "status": str(status)}, body

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from moto.core.responses import ActionResult
+from moto.ec2.responses import EC2Response
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler
 
-from journeyman.simulate.aws import catalogue, fleet, price_list, prices, timekeeping
+from journeyman.simulate.aws import catalogue, fleet, price_list, prices, schedule_checks, timekeeping
 from journeyman.simulate.aws.patching import Patch
 
 if TYPE_CHECKING:
@@ -44,7 +46,22 @@ def table(aws: SimulatedAws) -> tuple[Patch, ...]:
         *fleet.patches(aws.market, aws.time),
         *prices.patches(aws.prices, aws.time),
         *catalogue.patches(),
+        Patch(
+            owner=EC2Response,
+            name="describe_capacity_reservations",
+            replace=lambda _: lambda _response: ActionResult({"CapacityReservations": []}),
+            reason="an account without reservations says so; moto does not know the call",
+            adds=True,
+        ),
+        Patch(
+            owner=EC2Response,
+            name="describe_placement_groups",
+            replace=lambda _: lambda _response: ActionResult({"PlacementGroups": []}),
+            reason="an account without placement groups says so; moto does not know the call",
+            adds=True,
+        ),
         # messages
         *aws.queues.patches(),
         *aws.bus.patches(),
+        *schedule_checks.patches(),
     )

@@ -7,13 +7,13 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
-from moto.core.responses import ActionResult
 from moto.ec2.exceptions import EC2ClientError
 from moto.ec2.models.instance_types import INSTANCE_TYPE_OFFERINGS, INSTANCE_TYPES
 from moto.ec2.responses.spot_instances import SpotInstances
 
 from journeyman.simulate.aws.patching import Patch
 from journeyman.simulate.aws.timekeeping import Timekeeper
+from journeyman.simulate.aws.wire import ec2_answer
 
 # A Spot price is this share of the on-demand price, drawn evenly for each (type, zone).
 _CHEAPEST_SHARE, _DEAREST_SHARE = 0.28, 0.62
@@ -105,12 +105,14 @@ def _has_spot(instance_type: str) -> bool:
 def patches(table: PriceTable, time: Timekeeper) -> tuple[Patch, ...]:
     """DescribeSpotPriceHistory answers from the table."""
 
-    def describe_spot_price_history(response: Any) -> ActionResult:
+    def describe_spot_price_history(response: Any) -> str:
+        read = response._get_param  # noqa: SLF001 - moto's way to read a parameter
         wanted = _Wanted(response, time.now())
         rows = [row for pool in table.pools() for row in wanted.rows(pool, table.history(*pool))]
-        start, size = int(response._get_param("NextToken") or 0), int(response._get_param("MaxResults") or _PAGE)  # noqa: SLF001 - moto's way to read a parameter
-        end = start + min(size, _PAGE)
-        return ActionResult({"SpotPriceHistory": rows[start:end], "NextToken": str(end) if end < len(rows) else ""})
+        start = int(read("NextToken") or 0)
+        end = start + min(int(read("MaxResults") or _PAGE), _PAGE)
+        token = str(end) if end < len(rows) else ""
+        return ec2_answer("DescribeSpotPriceHistory", {"SpotPriceHistory": rows[start:end], "NextToken": token})
 
     return (
         Patch(

@@ -6,7 +6,8 @@ import logging
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from datetime import datetime, timedelta
-from threading import Lock
+from functools import cache
+from threading import Lock, Thread
 from types import TracebackType
 from typing import Any
 
@@ -14,7 +15,8 @@ import boto3
 from botocore.config import Config
 from moto.core.models import DEFAULT_ACCOUNT_ID
 from moto.moto_api._internal.models import moto_api_backend
-from moto.server import ThreadedMotoServer
+from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
+from werkzeug.serving import make_server
 
 from journeyman.errors import ConfigurationError
 from journeyman.ports import Clock
@@ -29,7 +31,12 @@ from journeyman.simulate.aws.sqs import Queues
 from journeyman.simulate.aws.timekeeping import Timekeeper
 
 _HOST = "127.0.0.1"
+_STOP_POLL_SECONDS = 0.02
 _one_at_a_time = Lock()
+_SCHEDULE_CHANGES = (
+    *("PutRule", "DeleteRule", "EnableRule", "DisableRule", "PutTargets", "RemoveTargets"),
+    *("CreateSchedule", "UpdateSchedule", "DeleteSchedule", "DeleteScheduleGroup"),
+)
 
 
 class SimulatedAws:
@@ -74,7 +81,6 @@ class SimulatedAws:
         self.queues = Queues(self.time, region)
         self.gate = Gate(before=self.instances.settle)
         self._port = port
-        self._session = boto3.session.Session()  # its clients share the service models, which are slow to read
         self._clients: dict[tuple[str, int], Any] = {}
         self._stack = ExitStack()
         self.endpoint_url = ""
@@ -106,9 +112,7 @@ class SimulatedAws:
         """
         key = (service, max_attempts)
         if key not in self._clients:
-            self._clients[key] = client_for(
-                self.endpoint_url, service, region=self.region, max_attempts=max_attempts, session=self._session
-            )
+            self._clients[key] = client_for(self.endpoint_url, service, region=self.region, max_attempts=max_attempts)
         return self._clients[key]
 
     def act(self) -> bool:
@@ -126,6 +130,16 @@ class SimulatedAws:
             taken = tuple(self.bus.deliveries)
             self.bus.deliveries.clear()
             return taken
+
+    def deliver(self, target: Mapping[str, Any], event: Mapping[str, Any]) -> None:
+        """Hand an event to a rule's or schedule's target; what a `Ticker` needs."""
+        with self.gate.lock:
+            self.bus.deliver(target, event)
+
+    def schedule_version(self) -> int:
+        """Grows with every request that may change a rule or a schedule; what a `Ticker` needs."""
+        with self.gate.lock:
+            return sum(self.gate.calls[operation] for operation in _SCHEDULE_CHANGES)
 
     def out_of_stock(self, instance_type: str, zone: str, capacity_type: str, until: datetime) -> None:
         """Let launches from this pool fail with InsufficientInstanceCapacity until then."""
@@ -156,10 +170,14 @@ class SimulatedAws:
         access_log = logging.getLogger("werkzeug")
         stack.callback(access_log.setLevel, access_log.level)
         access_log.setLevel(logging.ERROR)
-        server = ThreadedMotoServer(ip_address=_HOST, port=self._port, verbose=False)
-        server.start()
-        stack.callback(server.stop)
-        self.endpoint_url = "http://{}:{}".format(*server.get_host_and_port())
+        application = DomainDispatcherApplication(create_backend_app)
+        server = make_server(_HOST, self._port, application, threaded=True, request_handler=MotoRequestHandler)
+        # Moto's own ThreadedMotoServer does the same, but takes half a second to stop and leaves its socket open.
+        thread = Thread(target=server.serve_forever, args=(_STOP_POLL_SECONDS,), name="simulated-aws", daemon=True)
+        thread.start()
+        for undo in (server.server_close, thread.join, server.shutdown):  # called last first
+            stack.callback(undo)
+        self.endpoint_url = f"http://{_HOST}:{server.server_port}"
 
     def _close_clients(self) -> None:
         for client in self._clients.values():
@@ -167,16 +185,9 @@ class SimulatedAws:
         self._clients.clear()
 
 
-def client_for(
-    endpoint_url: str,
-    service: str,
-    *,
-    region: str = "us-east-1",
-    max_attempts: int = 3,
-    session: boto3.session.Session | None = None,
-) -> Any:
-    """A boto3 client for any AWS-compatible endpoint that does not check credentials: this one, moto's or LocalStack's."""
-    make: Any = (session or boto3.session.Session()).client  # typed as one overload for each service that exists
+def client_for(endpoint_url: str, service: str, *, region: str = "us-east-1", max_attempts: int = 3) -> Any:
+    """A boto3 client for any AWS-compatible endpoint that checks no credentials: this one, moto's server, LocalStack."""
+    make: Any = _session().client  # typed as one overload for each service that exists
     return make(
         service,
         endpoint_url=endpoint_url,
@@ -185,3 +196,9 @@ def client_for(
         aws_secret_access_key="simulated",  # noqa: S106 - nobody checks it
         config=Config(retries={"total_max_attempts": max_attempts, "mode": "standard"}, tcp_keepalive=True),
     )
+
+
+@cache
+def _session() -> boto3.session.Session:
+    """Shared by all clients: reading a service's model takes longer than everything else about a client."""
+    return boto3.session.Session()

@@ -152,11 +152,12 @@ class Stack:
         properties = self._properties(name)
         queue = str(properties["EventSourceArn"]["Fn::GetAtt"]).split(".", maxsplit=1)[0]
         url = self._queue_url(queue)
+        queue_name = url.rsplit("/", 1)[-1]
         return EventSourceMapping(
             self._sqs,
             url,
             self.functions[properties["FunctionName"]["Ref"]],
-            due=lambda: self._aws.queues.due(url),
+            due=lambda: self._aws.queues.due(queue_name),
             batch_size=properties["BatchSize"],
             report_batch_item_failures="ReportBatchItemFailures" in properties.get("FunctionResponseTypes", ()),
         )
