@@ -108,9 +108,8 @@ def _check_alias(alias: str) -> str:
 class AMISelectorTerm(Model):
     """Machine images with these tags and this name, or this id, alias or SSM parameter."""
 
-    alias: Annotated[str, AfterValidator(_check_alias)] | None = Field(
+    alias: Annotated[str, Field(max_length=30), AfterValidator(_check_alias)] | None = Field(
         default=None,
-        max_length=30,
         description="An EKS optimised image as family@version, such as al2023@latest.",
         json_schema_extra=rules(
             (

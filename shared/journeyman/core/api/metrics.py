@@ -138,15 +138,13 @@ _CLOUD: Final = (
 )
 
 _OWN: Final = (
-    Metric("journeyman_step_duration_seconds", "histogram", "How long one run of a step took.", ("step",)),
-    Metric("journeyman_step_runs_total", "counter", "Runs of a step, by how they ended.", ("step", "outcome")),
+    Metric("journeyman_plan_defects_total", "counter", "Plans that were not carried out because verify rejects them."),
     Metric(
         "journeyman_offerings_refused_total",
         "counter",
         "Offerings that the cloud could not give.",
         ("instance_type", "zone", "capacity_type"),
     ),
-    Metric("journeyman_objects_set_aside_total", "counter", "Objects ignored because they do not validate.", ("kind",)),
 )
 
 METRICS: Final[Mapping[str, Metric]] = {

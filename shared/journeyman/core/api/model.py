@@ -202,7 +202,7 @@ def parse(model: type[M], raw: Mapping[str, Any]) -> M:
         return model.model_validate(raw)
     except ValidationError as error:
         kind, name = model.__name__, _name_of(raw)
-        faults = [_describe(detail) for detail in error.errors(include_url=False)]
+        faults = [_describe(detail) for detail in _innermost(error.errors(include_url=False))]
         shown = "; ".join(faults[:_SHOWN_ERRORS])
         more = f"; and {len(faults) - _SHOWN_ERRORS} more" if len(faults) > _SHOWN_ERRORS else ""
         raise InvalidObjectError(
@@ -214,6 +214,12 @@ def _name_of(raw: Any) -> str:
     metadata = raw.get("metadata") if isinstance(raw, Mapping) else None
     name = metadata.get("name") if isinstance(metadata, Mapping) else None
     return str(name) if name else "(without a name)"
+
+
+def _innermost(details: list[ErrorDetails]) -> list[ErrorDetails]:
+    """Without the errors that a part's own error brings with it: a list that came out too short, say."""
+    paths = [detail["loc"] for detail in details]
+    return [d for d in details if not any(len(p) > len(d["loc"]) and p[: len(d["loc"])] == d["loc"] for p in paths)]
 
 
 def _describe(detail: ErrorDetails) -> str:

@@ -1,0 +1,63 @@
+"""What holds for every quantity."""
+
+from fractions import Fraction
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from journeyman.core.api import quantity
+from journeyman.core.api.quantity import NANO, Format, Quantity
+
+SUFFIXES = {
+    "n": Fraction(1, 10**9),
+    "u": Fraction(1, 10**6),
+    "m": Fraction(1, 1000),
+    "": Fraction(1),
+    "k": Fraction(10**3),
+    "M": Fraction(10**6),
+    "G": Fraction(10**9),
+    "e3": Fraction(1000),
+    "E-2": Fraction(1, 100),
+    "Ki": Fraction(2**10),
+    "Mi": Fraction(2**20),
+    "Gi": Fraction(2**30),
+}
+numbers = st.from_regex(r"[+-]?[0-9]{1,9}(\.[0-9]{0,9})?", fullmatch=True)
+amounts = st.integers(min_value=-(2**63), max_value=2**63)
+formats = st.sampled_from(Format)
+
+
+@given(number=numbers, suffix=st.sampled_from(sorted(SUFFIXES)))
+def test_the_amount_is_the_exact_product_rounded_away_from_zero_to_nano(number, suffix):
+    """No float ever comes between."""
+    exact = Fraction(number) * SUFFIXES[suffix] * NANO
+    away = -(-exact.numerator // exact.denominator) if exact >= 0 else exact.numerator // exact.denominator
+    assert quantity.parse(number + suffix).nano == away
+
+
+@given(nano=amounts, notation=formats)
+def test_what_is_written_reads_back_as_the_same_amount(nano, notation):
+    """Canonical text loses nothing, and is its own canonical text."""
+    text = str(Quantity(nano=nano, format=notation))
+    again = quantity.parse(text)
+    assert again.nano == nano
+    assert str(again) == text
+
+
+@given(nano=amounts)
+def test_rounding_up_and_down_enclose_the_amount(nano):
+    """By less than one unit."""
+    exact = Quantity(nano=nano)
+    up, down = exact.units(round_up=True), exact.units(round_up=False)
+    assert down * NANO <= nano <= up * NANO
+    assert up - down == (1 if nano % NANO else 0)
+
+
+@given(text=st.text(max_size=20))
+def test_any_text_parses_or_is_refused_and_nothing_else(text):
+    """Whatever a manifest holds, the only error is ours."""
+    try:
+        parsed = quantity.parse(text)
+    except quantity.InvalidQuantityError:
+        return
+    assert str(parsed)

@@ -1,0 +1,132 @@
+"""Drift hashes: what counts, what does not, and what moving from Karpenter does."""
+
+import copy
+
+import pytest
+
+from journeyman.core.api.ec2nodeclass import EC2NodeClass
+from journeyman.core.api.hashes import (
+    EC2NODECLASS_KEYS,
+    NODEPOOL_KEYS,
+    ec2_node_class_hash,
+    ec2_node_class_hash_annotations,
+    node_pool_hash,
+    node_pool_hash_annotations,
+)
+from journeyman.core.api.model import parse
+from journeyman.core.api.nodepool import NodePool
+
+TEMPLATE = {
+    "metadata": {"labels": {"a": "1", "b": "2"}},
+    "spec": {
+        "requirements": [],
+        "nodeClassRef": {"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "default"},
+        "taints": [{"key": "x", "effect": "NoSchedule"}, {"key": "y", "effect": "NoExecute"}],
+        "expireAfter": "60m",
+    },
+}
+NODE_CLASS = {
+    "role": "r",
+    "amiSelectorTerms": [{"alias": "al2023@latest"}],
+    "subnetSelectorTerms": [{"id": "subnet-1"}, {"id": "subnet-2"}],
+    "securityGroupSelectorTerms": [{"id": "sg-1"}],
+    "blockDeviceMappings": [{"deviceName": "/dev/xvda"}, {"deviceName": "/dev/xvdb"}],
+}
+
+
+def pool(change=lambda template: None, **spec):
+    """A pool with a changed template."""
+    template = copy.deepcopy(TEMPLATE)
+    change(template)
+    return parse(NodePool, {"metadata": {"name": "default"}, "spec": {"template": template, **spec}})
+
+
+def node_class(**spec):
+    """An EC2NodeClass with these spec fields."""
+    return parse(EC2NodeClass, {"metadata": {"name": "default"}, "spec": {**NODE_CLASS, **spec}})
+
+
+@pytest.mark.parametrize(
+    "same",
+    [
+        pool(lambda t: t["spec"]["taints"].reverse()),
+        pool(lambda t: t["spec"]["requirements"].append({"key": "a", "operator": "Exists"})),
+        pool(lambda t: t["spec"].update(expireAfter="1h", startupTaints=[])),
+        pool(lambda t: t["metadata"].update(annotations={})),
+        pool(weight=5, limits={"cpu": "1"}, disruption={"consolidateAfter": "Never"}),
+    ],
+)
+def test_a_pool_s_hash_stays_when_nodes_would_stay_the_same(same):
+    """List order, another way to write a time, empty fields, requirements, and all outside the template."""
+    assert node_pool_hash(same) == node_pool_hash(pool())
+
+
+@pytest.mark.parametrize(
+    "different",
+    [
+        pool(lambda t: t["metadata"]["labels"].update(a="2")),
+        pool(lambda t: t["metadata"].update(annotations={"c": "d"})),
+        pool(lambda t: t["spec"]["taints"].pop()),
+        pool(lambda t: t["spec"].update(startupTaints=[{"key": "x", "effect": "NoExecute"}])),
+        pool(lambda t: t["spec"]["nodeClassRef"].update(name="other")),
+        pool(lambda t: t["spec"].update(expireAfter="Never")),
+        pool(lambda t: t["spec"].update(terminationGracePeriod="0s")),
+    ],
+)
+def test_a_pool_s_hash_moves_when_nodes_would_differ(different):
+    """Labels, annotations, taints, NodeClass, and times."""
+    assert node_pool_hash(different) != node_pool_hash(pool())
+
+
+def test_a_node_class_s_hash_ignores_what_it_selects():
+    """Subnets, groups and images have drift checks of their own; naming the alias's own family is no change."""
+    before = ec2_node_class_hash(node_class())
+    assert ec2_node_class_hash(node_class(subnetSelectorTerms=[{"id": "subnet-9"}])) == before
+    assert ec2_node_class_hash(node_class(amiFamily="AL2023", ipPrefixCount=1)) == before
+    assert ec2_node_class_hash(node_class(blockDeviceMappings=NODE_CLASS["blockDeviceMappings"][::-1])) == before
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"amiFamily": "Custom"},
+        {"userData": "echo"},
+        {"tags": {"a": "b"}},
+        {"kubelet": {"maxPods": 10}},
+        {"associatePublicIPAddress": False},
+        {"metadataOptions": {"httpTokens": "optional"}},
+        {"blockDeviceMappings": []},
+        {"role": "other"},
+    ],
+)
+def test_a_node_class_s_hash_moves_with_what_it_gives(spec):
+    """User data, tags, kubelet, addresses, metadata, volumes, identity; `false` is not the same as unsaid."""
+    assert ec2_node_class_hash(node_class(**spec)) != ec2_node_class_hash(node_class())
+
+
+def test_the_ca_bundle_is_part_of_user_data():
+    """A cluster's new CA needs new nodes."""
+    assert ec2_node_class_hash(node_class(), ca_bundle="x") != ec2_node_class_hash(node_class())
+
+
+def test_hashes_do_not_change_between_releases():
+    """They are stored on nodes: another value here would replace every node of every user."""
+    assert node_pool_hash_annotations(pool()) == {
+        "karpenter.sh/nodepool-hash": "ef7befbd568d166a",
+        "karpenter.sh/nodepool-hash-version": "journeyman-v3",
+    }
+    assert ec2_node_class_hash_annotations(node_class()) == {
+        "karpenter.k8s.aws/ec2nodeclass-hash": "ada3861ecfe255d7",
+        "karpenter.k8s.aws/ec2nodeclass-hash-version": "journeyman-v6",
+    }
+
+
+@pytest.mark.parametrize("keys", [NODEPOOL_KEYS, EC2NODECLASS_KEYS])
+def test_only_hashes_of_one_version_can_differ(keys):
+    """A claim that Karpenter made, or that has no hash, has not drifted by that alone."""
+    owner = {keys.hash: "1", keys.version: "journeyman-v3"}
+    assert keys.differ(owner, {keys.hash: "2", keys.version: "journeyman-v3"})
+    assert not keys.differ(owner, dict(owner))
+    assert not keys.differ(owner, {keys.hash: "2", keys.version: "v3"})
+    assert not keys.differ(owner, {})
+    assert not keys.differ({}, owner)

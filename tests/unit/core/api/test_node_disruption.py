@@ -1,0 +1,75 @@
+"""NodeDisruptions: written by us, read back by us, looked at by people."""
+
+import pytest
+
+from journeyman.core.api.model import parse
+from journeyman.core.api.node_disruption import NodeDisruption
+from journeyman.errors import InvalidObjectError
+
+RAW = {
+    "metadata": {"name": "consolidate-7f3k2", "creationTimestamp": "2026-03-01T12:00:00Z"},
+    "spec": {
+        "reason": "Underutilized",
+        "decision": "replace",
+        "method": "single-node",
+        "candidates": [
+            {
+                "nodeClaim": "a",
+                "nodeClaimUID": "u1",
+                "node": "ip-1",
+                "nodePool": "default",
+                "price": 0.192,
+                "pods": ["d/p"],
+            }
+        ],
+        "replacements": [{"name": "b", "instanceType": "m5.large", "price": "0.096"}],
+        "savingPerHour": 0.1 + 0.2 - 0.204,
+    },
+}
+
+
+def test_prices_are_decimal_text_on_the_wire_and_numbers_in_code():
+    """No float noise in the cluster."""
+    disruption = parse(NodeDisruption, RAW)
+    assert disruption.spec.saving_per_hour == "0.096"
+    assert disruption.spec.saving == 0.096
+    assert disruption.spec.candidates[0].price == "0.192"
+
+
+def test_it_survives_the_round_trip():
+    """The next run sees what this one wrote."""
+    disruption = parse(NodeDisruption, RAW)
+    assert parse(NodeDisruption, disruption.to_wire()) == disruption
+    assert disruption.claims == ("a",)
+
+
+@pytest.mark.parametrize(
+    ("phase", "finished"),
+    [("Proposed", False), ("Executing", False), ("Succeeded", True), ("RolledBack", True), ("Rejected", True)],
+)
+def test_it_is_finished_once_it_went_through_was_undone_or_never_begun(phase, finished):
+    """What is not finished, the next run finishes or undoes."""
+    assert parse(NodeDisruption, {**RAW, "status": {"phase": phase}}).finished is finished
+
+
+def test_it_counts_from_the_decision():
+    """From the object's creation if the decision's time is not said."""
+    assert parse(NodeDisruption, RAW).since == parse(NodeDisruption, RAW).metadata.creation_timestamp
+    dated = {**RAW, "spec": {**RAW["spec"], "createdAt": "2026-03-01T11:59:58Z"}}
+    assert parse(NodeDisruption, dated).since.second == 58
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ({"candidates": []}, r"spec\.candidates: .*at least 1 item"),
+        ({"reason": "Bored"}, r"spec\.reason: Input should be"),
+        ({"savingPerHour": "cheap"}, r"spec\.savingPerHour: String should match"),
+        ({"savingPerHour": float("nan")}, r"spec\.savingPerHour: String should match"),
+        ({"createdAt": "2026-03-01T11:59:58"}, r"spec\.createdAt: Input should have timezone info"),
+    ],
+)
+def test_nonsense_is_refused(spec, words):
+    """Nothing to give back, an unknown reason, a price that is none, a time without a zone."""
+    with pytest.raises(InvalidObjectError, match=words):
+        parse(NodeDisruption, {**RAW, "spec": {**RAW["spec"], **spec}})

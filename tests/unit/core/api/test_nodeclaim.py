@@ -1,0 +1,68 @@
+"""NodeClaims as we create them."""
+
+import pytest
+
+from journeyman.core.api import objects
+from journeyman.core.api.model import parse
+from journeyman.core.api.nodeclaim import NodeClaim
+from journeyman.errors import InvalidObjectError
+
+
+def a_claim(**spec):
+    """A claim as provisioning writes it."""
+    return {
+        "apiVersion": "karpenter.sh/v1",
+        "kind": "NodeClaim",
+        "metadata": {"name": "default-x7k2p", "labels": {"karpenter.sh/nodepool": "default"}},
+        "spec": {
+            "requirements": [
+                {"key": "karpenter.sh/nodepool", "operator": "In", "values": ["default"]},
+                {"key": "karpenter.k8s.aws/ec2nodeclass", "operator": "In", "values": ["default"]},
+                {"key": "node.kubernetes.io/instance-type", "operator": "In", "values": ["m5.large"], "minValues": 1},
+            ],
+            "resources": {"requests": {"cpu": "1930m", "memory": "3Gi", "pods": "12"}},
+            "nodeClassRef": {"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "default"},
+            **spec,
+        },
+    }
+
+
+def test_a_claim_may_speak_of_its_pool_and_node_class():
+    """Unlike a pool's template, which the labels come from."""
+    claim = parse(NodeClaim, a_claim())
+    assert claim.spec.requirements[0].values == ("default",)
+    assert claim.spec.resources == objects.ResourceRequirements(
+        requests={"cpu": "1930m", "memory": "3Gi", "pods": "12"}
+    )
+    assert claim.spec.expire_after == "720h"
+
+
+def test_the_model_and_the_struct_that_reads_in_bulk_agree():
+    """What one writes, the other reads the same."""
+    import msgspec
+
+    claim = parse(NodeClaim, a_claim(startupTaints=[{"key": "a", "effect": "NoExecute"}], expireAfter="Never"))
+    read = msgspec.convert(claim.to_wire(), objects.NodeClaim)
+    assert read.metadata == claim.metadata
+    for field in ("requirements", "resources", "taints", "startup_taints", "node_class_ref", "expire_after"):
+        assert getattr(read.spec, field) == getattr(claim.spec, field)
+    assert read.spec.termination_grace_period is None
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ({"requirements": None}, r"spec\.requirements: required, but missing"),
+        ({"resources": {"requests": {"cpu": "-1"}}}, r"spec\.resources\.requests: cpu: '-1' is negative"),
+        (
+            {"requirements": [{"key": "kubernetes.io/hostname", "operator": "Exists"}]},
+            r"requirements\[0\]\.key: .*reserved",
+        ),
+        ({"taints": [{"key": "a", "effect": "NoSchedule"}] * 2}, r"taint a:NoSchedule appears 2 times"),
+        ({"expireAfter": "soon"}, r"spec\.expireAfter: 'soon' is not a duration"),
+    ],
+)
+def test_a_claim_that_the_api_server_would_refuse_is_refused(spec, words):
+    """Before anything is written."""
+    with pytest.raises(InvalidObjectError, match=words):
+        parse(NodeClaim, a_claim(**spec))
