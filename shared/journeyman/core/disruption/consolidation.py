@@ -2,9 +2,10 @@
 
 The pods of the candidates are scheduled again, without the candidates. If existing nodes take them all the candidates are
 deleted; if one new node is needed it must be cheaper than they are together, at whatever price it may come to be
-launched. A node never becomes dearer by consolidation, and two never become three.
+launched. Price never rises by consolidation, and one node never becomes several.
 
 Restates: karpenter pkg/controllers/disruption/consolidation.go `computeConsolidation`, `computeSpotToSpotConsolidation`.
+Differs: where packing by price would take several new nodes, packing into few is tried too, as Karpenter always packs.
 """
 
 from __future__ import annotations
@@ -13,7 +14,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
+import msgspec
+
 from journeyman.core.api import labels
+from journeyman.core.api.nodepool import NodePool
 from journeyman.core.api.objects import NodeSelectorRequirement
 from journeyman.core.catalogue import InstanceType, Offering
 from journeyman.core.disruption.simulation import Simulation
@@ -46,6 +50,9 @@ def consolidate(
         A delete or a replace command, or one without candidates whose `why_not` says what stands in the way.
     """
     simulated = simulation.without(candidates)
+    if not simulated.errors and len(simulated.results.new_claims) > 1:
+        # the cheapest packing takes several nodes; one that costs a little more may still be cheaper than what runs
+        simulated = simulation.without(candidates, fewest_nodes=True)
     return replace(
         _decide(simulation, simulated, candidates, spot_to_spot=spot_to_spot, single_node=single_node),
         simulated=simulated,
@@ -68,11 +75,12 @@ def _decide(
     if len(new) > 1:
         return _no(f"Can't remove without creating {len(new)} candidates")
     types = simulation.catalogue.instance_types(new[0].node_pool)
-    if all(c.capacity_type == labels.SPOT for c in candidates) and labels.SPOT in _capacity_types(new[0]):
+    claim = _with_min_values(new[0], simulation.snapshot.node_pools_by_name[new[0].node_pool])
+    if all(c.capacity_type == labels.SPOT for c in candidates) and labels.SPOT in _capacity_types(claim):
         if not spot_to_spot:
             return _no("SpotToSpotConsolidation is disabled, can't replace a spot node with a spot node")
-        return _spot_to_spot(new[0], types, candidates, single_node=single_node)
-    return _cheaper(new[0], types, candidates)
+        return _spot_to_spot(claim, types, candidates, single_node=single_node)
+    return _cheaper(claim, types, candidates)
 
 
 def worst_launch_price(instance_type: InstanceType, wishes: Requirements) -> float | None:
@@ -189,6 +197,15 @@ def _capacity_types(claim: PlannedClaim) -> frozenset[str]:
     """The capacity types the claim allows."""
     allowed = algebra.from_selectors(claim.requirements).get(labels.CAPACITY_TYPE)
     return frozenset(PREFERENCE if allowed is None else (c for c in PREFERENCE if allowed.has(c)))
+
+
+def _with_min_values(claim: PlannedClaim, pool: NodePool) -> PlannedClaim:
+    """The claim with its pool's minValues on the requirements they belong to."""
+    least = {r.key: r.min_values for r in pool.spec.template.spec.requirements if r.min_values is not None}
+    if not least:
+        return claim
+    kept = [msgspec.structs.replace(r, min_values=least.get(r.key, r.min_values)) for r in claim.requirements]
+    return replace(claim, requirements=tuple(kept))
 
 
 def _short_of_min_values(claim: PlannedClaim, types: Iterable[InstanceType]) -> tuple[str, ...]:

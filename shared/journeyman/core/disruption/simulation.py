@@ -9,12 +9,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+import msgspec
+
+from journeyman.core.api import labels
+from journeyman.core.api.nodepool import NodePool
 from journeyman.core.api.objects import Pod
 from journeyman.core.catalogue import Catalogue
 from journeyman.core.disruption.types import Candidate, Command, Simulated
 from journeyman.core.scheduling.pods import is_currently_reschedulable, is_provisionable
 from journeyman.core.scheduling.results import Results
 from journeyman.core.scheduling.scheduler import Scheduler
+from journeyman.core.scheduling.templates import FEWEST_NODES
 from journeyman.core.scheduling.verify import verify
 from journeyman.core.state import Snapshot, StateNode
 
@@ -31,8 +36,10 @@ class Simulation:
     marked: frozenset[str] = frozenset()
     waiting: frozenset[str] = frozenset()
 
-    def without(self, candidates: Iterable[Candidate]) -> Simulated:
+    def without(self, candidates: Iterable[Candidate], *, fewest_nodes: bool = False) -> Simulated:
         """Schedule the candidates' pods, the pending ones and those on leaving nodes, on what remains.
+
+        New nodes are chosen as the NodePools ask for, or all of them to be few and large.
 
         Errors are: pods of candidates or leaving nodes that find no place; pods of candidates planned onto a node
         that is not initialized (it may never be), or that is still within its consolidateAfter (they would restart
@@ -45,12 +52,12 @@ class Simulation:
         if not others:
             gone |= self._unsettled
         pods = tuple(sorted(moving + others, key=lambda p: p.key))
-        results = self._scheduler.solve(pods, gone)
+        results = (self._frugal_scheduler if fewest_nodes else self._scheduler).solve(pods, gone)
         return Simulated(pods=pods, gone=gone, results=results, errors=self._errors(results, moving))
 
     def defects(self, command: Command) -> tuple[str, ...]:
         """What the independent check finds wrong with a command's placements; empty if nothing is."""
-        if command.simulated is None:
+        if command.simulated is None or not command.candidates:
             return ()
         return verify(
             self.snapshot,
@@ -73,6 +80,11 @@ class Simulation:
     @cached_property
     def _scheduler(self) -> Scheduler:
         return Scheduler(self.snapshot, self.catalogue)
+
+    @cached_property
+    def _frugal_scheduler(self) -> Scheduler:
+        pools = tuple(_packing_few(pool) for pool in self.snapshot.node_pools)
+        return Scheduler(replace(self.snapshot, node_pools=pools), self.catalogue)
 
     @cached_property
     def _node_of(self) -> Mapping[str, StateNode]:
@@ -105,3 +117,8 @@ class Simulation:
 
     def _claim(self, node: StateNode) -> str:
         return node.claim.metadata.name if node.claim is not None else ""
+
+
+def _packing_few(pool: NodePool) -> NodePool:
+    annotations = {**pool.metadata.annotations, labels.PACKING: FEWEST_NODES}
+    return pool.model_copy(update={"metadata": msgspec.structs.replace(pool.metadata, annotations=annotations)})

@@ -1,0 +1,116 @@
+"""Budgets: how many nodes may go, and when that changes."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+
+import pytest
+
+from journeyman.core.api.nodepool import Budget
+from journeyman.core.disruption.budgets import (
+    UNLIMITED,
+    Window,
+    allowances,
+    allowed_nodes,
+    is_active,
+    next_window_change,
+    schedule_error,
+    windows,
+)
+from journeyman.core.disruption.types import DisruptionReason
+from tests.helpers.fleets import a_fleet, a_member, a_pool
+
+NOW = datetime(2026, 1, 5, 12, 0, tzinfo=timezone.utc)  # a Monday
+EMPTY = DisruptionReason.EMPTY
+OFFICE = Budget(nodes="0", schedule="0 9 * * mon-fri", duration="8h")
+
+
+@pytest.mark.karpenter("disruption/suite_test", it="should allow a percentage of nodes to be disrupted, rounded up")
+@pytest.mark.parametrize(
+    ("nodes", "total", "allowed"),
+    [("10%", 1, 1), ("10%", 11, 2), ("0%", 9, 0), ("100%", 9, 9), ("3", 9, 3), ("3", 1, 3)],
+)
+def test_a_budget_is_a_number_or_a_percentage_rounded_up(nodes, total, allowed):
+    """Ten percent of one node is one node, or nothing small would ever be disrupted."""
+    assert allowed_nodes([Budget(nodes=nodes)], EMPTY, total, NOW) == allowed
+
+
+def test_the_smallest_budget_that_counts_holds():
+    """Budgets for other reasons and outside their window are passed over; with none left there is no limit."""
+    budgets = [Budget(nodes="5"), Budget(nodes="2", reasons=["Empty"]), Budget(nodes="1", reasons=["Drifted"])]
+
+    assert allowed_nodes(budgets, EMPTY, 10, NOW) == 2
+    assert allowed_nodes(budgets[2:], EMPTY, 10, NOW) == UNLIMITED
+    assert allowed_nodes([Budget(nodes="0", schedule="@yearly", duration="1h")], EMPTY, 10, NOW) == UNLIMITED
+
+
+@pytest.mark.parametrize("schedule", ["61 * * * *", "* * * *  nonsense", "0 0 9 * * mon", "@yearly is not enough"])
+def test_a_schedule_that_does_not_parse_allows_nothing(schedule):
+    """Better to disrupt too little than too much, and the person is told which schedule it is."""
+    broken = Budget.model_construct(nodes="5", schedule=schedule, duration="1h", reasons=())
+
+    assert allowed_nodes([Budget(nodes="7"), broken], EMPTY, 10, NOW) == 0
+    assert schedule in schedule_error(broken)
+    assert windows([broken], NOW, NOW + timedelta(days=2)) == ()
+
+
+@pytest.mark.parametrize(
+    ("at", "active"),
+    [("08:59:59", False), ("09:00:00", True), ("16:59:59", True), ("17:00:00", False)],
+)
+def test_a_window_opens_with_its_firing_and_closes_after_its_duration(at, active):
+    """Open at the very second of the firing, closed at the very second of its end."""
+    moment = datetime.fromisoformat(f"2026-01-05T{at}+00:00")
+
+    assert is_active(OFFICE, moment) is active
+
+
+def test_schedules_are_read_in_utc_whatever_the_clock_says():
+    """Nine o'clock means nine in UTC."""
+    elsewhere = datetime(2026, 1, 5, 4, 30, tzinfo=timezone(timedelta(hours=-5)))  # 09:30 UTC
+
+    assert is_active(OFFICE, elsewhere)
+
+
+@pytest.mark.parametrize("macro", ["@daily", "@midnight", "0 0 * * *", "0 0 ? * ?"])
+def test_macros_and_question_marks_mean_what_they_mean_to_karpenter(macro):
+    """robfig/cron's macros, and its other spelling of a star."""
+    assert windows([Budget(schedule=macro, duration="1h")], NOW, NOW + timedelta(days=1)) == (
+        Window(opens=NOW + timedelta(hours=12), closes=NOW + timedelta(hours=13)),
+    )
+
+
+def test_windows_that_touch_are_one_window():
+    """An hourly schedule of an hour and a half never closes; so there is no moment to wake up for."""
+    always = Budget(nodes="0", schedule="@hourly", duration="1h30m")
+
+    found = windows([always], NOW, NOW + timedelta(hours=6))
+
+    assert len(found) == 1
+    assert found[0].opens < NOW
+    assert next_window_change([always], NOW) is None
+
+
+def test_the_next_change_is_the_nearest_edge_of_any_window():
+    """At noon the office window closes at five; the night window opens at ten; on Friday night nothing opens soon."""
+    night = Budget(nodes="1", schedule="0 22 * * *", duration="2h")
+
+    assert next_window_change([OFFICE, night], NOW) == NOW.replace(hour=17)
+    assert next_window_change([OFFICE, night], NOW.replace(hour=17)) == NOW.replace(hour=22)
+    assert next_window_change([OFFICE], NOW.replace(day=9, hour=18)) is None
+    assert next_window_change([Budget(nodes="1")], NOW) is None
+
+
+def test_what_is_unready_leaving_or_in_a_command_counts_against_the_budget():
+    """Four ready nodes and three on their way out, one of them only by a command; claims not initialized do not count."""
+    snapshot = a_fleet(
+        *(a_member(f"n{i}") for i in range(5)),
+        a_member("unready", ready=False),
+        a_member("leaving", deleting=True),
+        a_member("new", initialized=False),
+        pools=[a_pool(budgets=[{"nodes": "50%"}])],
+    )
+
+    found = allowances(snapshot, EMPTY, marked=frozenset({"n0"}))["default"]
+
+    assert (found.total, found.disrupting, found.allowed, found.remaining) == (7, 3, 4, 1)

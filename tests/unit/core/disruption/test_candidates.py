@@ -1,0 +1,167 @@
+"""Candidates: which nodes may be given back, why the others may not, and what each costs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import msgspec
+import pytest
+
+from journeyman.core.api import labels
+from journeyman.core.api.objects import PodDisruptionBudget
+from journeyman.core.disruption.candidates import eviction_cost, find_candidates
+from tests.helpers.fleets import a_catalogue, a_fleet, a_member, a_pod, an_unlaunched_member, price
+
+NOTHING = frozenset()
+PROTECTED = {"metadata": {"annotations": {labels.DO_NOT_DISRUPT: "true"}}}
+
+
+def find(snapshot, *, under_way=NOTHING, consolidatable=frozenset({"n"}), catalogue=None):
+    """With the usual types and everything consolidatable."""
+    types = a_catalogue() if catalogue is None else catalogue
+    return find_candidates(snapshot, types, consolidatable=consolidatable, under_way=under_way)
+
+
+def a_pdb(name: str = "web", *, allowed: int = 0, **spec) -> PodDisruptionBudget:
+    """A budget over the pods of `app: web`."""
+    body = {
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {"selector": {"matchLabels": {"app": "web"}}, **spec},
+        "status": {"disruptionsAllowed": allowed},
+    }
+    return msgspec.convert(body, PodDisruptionBudget)
+
+
+def test_a_candidate_knows_its_price_its_pods_and_what_moving_them_costs():
+    """DaemonSet pods stay with the node and cost nothing."""
+    daemon = a_pod("daemon", node="node-n", owner="DaemonSet")
+    snapshot = a_fleet(a_member("n", size="l", capacity_type="spot", cpus=["1", "1"], pods=[daemon]))
+
+    (candidate,) = find(snapshot).candidates
+
+    assert candidate.price == price("l", "spot")
+    assert candidate.reschedulable_pods == ("default/n-0", "default/n-1")
+    assert candidate.disruption_cost == 3.0
+    assert candidate.savings_ratio == price("l", "spot") / 3
+    assert (candidate.is_empty, candidate.consolidatable) == (False, True)
+
+
+def test_pods_that_would_rather_go_leave_a_node_empty():
+    """A very negative deletion cost makes a pod worth nothing, so the node counts as empty."""
+    pods = [
+        a_pod(
+            "cheap",
+            node="node-n",
+            metadata={"annotations": {"controller.kubernetes.io/pod-deletion-cost": "-2147483648"}},
+        )
+    ]
+
+    (candidate,) = find(a_fleet(a_member("n", pods=pods))).candidates
+
+    assert candidate.is_empty
+    assert candidate.reschedulable_pods == ("default/cheap",)
+
+
+@pytest.mark.parametrize(
+    ("cost", "priority", "expected"),
+    [
+        ("0", None, 1.0),
+        ("134217728", 0, 2.0),
+        ("nonsense", 0, 1.0),
+        ("0", 2_000_000_000, 10.0),
+        ("-2147483648", -(2**31), -10.0),
+    ],
+)
+def test_eviction_cost_follows_deletion_cost_and_priority_within_bounds(cost, priority, expected):
+    """2^27 of deletion cost is worth one pod; priorities of system pods hit the bound."""
+    annotations = {"controller.kubernetes.io/pod-deletion-cost": cost}
+    pod = a_pod(
+        "p", node="n", metadata={"annotations": annotations}, spec={} if priority is None else {"priority": priority}
+    )
+
+    assert eviction_cost(pod) == pytest.approx(expected)
+
+
+BLOCKED = [
+    (a_fleet(a_member("n", initialized=False)), "Node isn't initialized"),
+    (a_fleet(a_member("n", deleting=True)), "Node is deleting or marked for deletion"),
+    (
+        a_fleet(a_member("n"), pending=[a_pod("p", status={"nominatedNodeName": "node-n"})]),
+        "Node is nominated for a pending pod",
+    ),
+    (a_fleet(a_member("n", node=PROTECTED)), f'Disruption is blocked through the "{labels.DO_NOT_DISRUPT}" annotation'),
+    (a_fleet(a_member("n", pool="other")), "NodePool not found (NodePool=other)"),
+    (
+        a_fleet(a_member("n", pods=[a_pod("p", node="node-n", **PROTECTED)])),
+        f'Pod has "{labels.DO_NOT_DISRUPT}" annotation (Pod=default/p)',
+    ),
+    (
+        a_fleet(a_member("n", pods=[a_pod("p", node="node-n", owner="DaemonSet", **PROTECTED)])),
+        f'Pod has "{labels.DO_NOT_DISRUPT}" annotation (Pod=default/p)',
+    ),
+    (
+        a_fleet(a_member("n", cpus=["1"]), pdbs=(a_pdb(),)),
+        "Pdb prevents pod evictions (PodDisruptionBudget=[default/web], Pod=default/n-0)",
+    ),
+    (
+        a_fleet(a_member("n", cpus=["1"]), pdbs=(a_pdb(allowed=9), a_pdb("also", allowed=9))),
+        "Pdb prevents pod evictions (PodDisruptionBudget=[default/web default/also], Pod=default/n-0)",
+    ),
+]
+
+
+@pytest.mark.parametrize(("snapshot", "why"), BLOCKED, ids=[why[:40] for _, why in BLOCKED])
+def test_a_blocked_node_is_no_candidate_and_says_why_on_node_and_claim(snapshot, why):
+    """The reasons of Karpenter's filter, in its words."""
+    found = find(snapshot)
+
+    assert found.candidates == ()
+    assert {(e.reason, e.ref.resource.kind, e.message) for e in found.events} == {
+        ("DisruptionBlocked", "NodeClaim", why),
+        ("DisruptionBlocked", "Node", why),
+    }
+
+
+def test_nodes_in_a_command_and_nodes_of_others_are_passed_over_in_silence():
+    """Neither is news to anybody."""
+    fleet = a_fleet(a_member("busy"), a_member("foreign"))
+    snapshot = replace(fleet, claims=tuple(c for c in fleet.claims if c.metadata.name == "busy"))
+
+    found = find(snapshot, under_way=frozenset({"busy"}))
+
+    assert (found.candidates, found.events) == ((), ())
+
+
+def test_a_claim_without_a_node_cannot_be_disrupted():
+    """It has not joined yet; only the claim is there to be told."""
+    found = find(a_fleet(an_unlaunched_member("n")))
+
+    assert [(e.ref.resource.kind, e.message) for e in found.events] == [
+        ("NodeClaim", "NodeClaim does not have an associated node")
+    ]
+
+
+def test_a_protection_that_has_run_out_and_an_unready_pod_that_may_be_evicted_do_not_block():
+    """A duration counts from the pod's start; unhealthyPodEvictionPolicy AlwaysAllow exempts pods that are not ready."""
+    brief = a_pod("brief", node="node-n", metadata={"annotations": {labels.DO_NOT_DISRUPT: "30m"}})
+    unready = a_pod("sick", node="node-n", status={"conditions": []})
+    pdb = a_pdb(unhealthyPodEvictionPolicy="AlwaysAllow", selector={"matchLabels": {"app": "sick"}})
+    sick = msgspec.structs.replace(unready, metadata=msgspec.structs.replace(unready.metadata, labels={"app": "sick"}))
+
+    assert len(find(a_fleet(a_member("n", pods=[brief, sick]), pdbs=(pdb,))).candidates) == 1
+    still = a_pod("new", node="node-n", metadata=brief_for("2h"))
+    assert find(a_fleet(a_member("n", pods=[still]))).candidates == ()
+
+
+def brief_for(duration: str) -> dict:
+    """Metadata of a pod protected for that long from its start, an hour ago."""
+    return {"annotations": {labels.DO_NOT_DISRUPT: duration}}
+
+
+def test_a_type_that_is_no_longer_in_the_catalogue_has_no_price():
+    """It may still be deleted when empty, but there is nothing to compare a replacement with."""
+    (candidate,) = find(
+        a_fleet(a_member("n", node={"metadata": {"labels": {labels.INSTANCE_TYPE: "gone"}}}))
+    ).candidates
+
+    assert (candidate.instance_type, candidate.price) == ("", 0.0)

@@ -1,0 +1,273 @@
+"""Consolidation: delete what is not needed, replace what is too dear, never pay more."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from journeyman.core.api import labels
+from journeyman.core.catalogue import Catalogue
+from journeyman.core.disruption.candidates import find_candidates
+from journeyman.core.disruption.consolidation import consolidate, worst_launch_price
+from journeyman.core.disruption.simulation import Simulation
+from journeyman.core.disruption.single_node_consolidation import barred, consider, interleaved
+from journeyman.core.disruption.types import Decision
+from journeyman.core.scheduling import requirements
+from tests.helpers import builders
+from tests.helpers.builders import NOW
+from tests.helpers.fleets import TYPES, a_catalogue, a_fleet, a_member, a_pod, a_pool, price
+
+BOTH = (labels.ON_DEMAND, labels.SPOT)
+NONE = frozenset()
+
+
+def simulate(snapshot, *, catalogue=None, waiting=NONE, marked=NONE):
+    """The simulation, and its candidates by claim name."""
+    types = catalogue or a_catalogue(*(p.metadata.name for p in snapshot.node_pools))
+    simulation = Simulation(snapshot=snapshot, catalogue=types, waiting=waiting, marked=marked)
+    names = frozenset(c.metadata.name for c in snapshot.claims)
+    found = find_candidates(snapshot, types, consolidatable=names, under_way=NONE)
+    return simulation, {c.nodeclaim: c for c in found.candidates}
+
+
+def decide(snapshot, *names: str, spot_to_spot: bool = False, **kwargs):
+    """The command for these nodes together."""
+    simulation, candidates = simulate(snapshot, **kwargs)
+    command = consolidate(simulation, [candidates[n] for n in names], spot_to_spot=spot_to_spot)
+    assert simulation.defects(command) == ()
+    return command
+
+
+def values_of(claim, key: str) -> tuple[str, ...]:
+    """The values a planned claim allows for a label."""
+    return next(r.values for r in claim.requirements if r.key == key)
+
+
+def test_a_node_whose_pods_fit_elsewhere_is_deleted():
+    """Nothing new is needed, so the whole price is saved."""
+    snapshot = a_fleet(a_member("spare", cpus=["1"]), a_member("roomy", size="l", cpus=["1"]))
+
+    command = decide(snapshot, "spare")
+
+    assert command.decision is Decision.DELETE
+    assert command.saving == pytest.approx(price("m"))
+
+
+def test_a_node_that_is_too_large_is_replaced_by_a_cheaper_one():
+    """cpu-burst after its scale-down: half the pods on a node for all of them."""
+    command = decide(a_fleet(a_member("n", size="xl", cpus=["1400m"] * 5)), "n")
+
+    assert command.decision is Decision.REPLACE
+    (replacement,) = command.replacements
+    assert replacement.instance_types == ("l",)
+    assert values_of(replacement, labels.INSTANCE_TYPE) == ("l",)
+    assert command.saving == pytest.approx(price("xl") - price("l"))
+
+
+def test_a_node_that_is_as_cheap_as_it_gets_stays():
+    """A replacement of the same price would only cost moving."""
+    command = decide(a_fleet(a_member("n", size="l", cpus=["1400m"] * 5)), "n")
+
+    assert command.decision is Decision.NO_OP
+    assert command.why_not == "Can't replace with a cheaper node"
+
+
+def test_an_on_demand_node_may_become_a_spot_node_and_is_pinned_to_it():
+    """The price compared is Spot's; without the pin a launch might fall back to on-demand and cost more."""
+    snapshot = a_fleet(a_member("n", size="l", cpus=["1400m"] * 5), pools=[a_pool(capacity_types=BOTH)])
+
+    (replacement,) = decide(snapshot, "n").replacements
+
+    assert values_of(replacement, labels.CAPACITY_TYPE) == (labels.SPOT,)
+    assert replacement.offering[2] == labels.SPOT
+    assert replacement.price == pytest.approx(price("l", labels.SPOT))
+    assert set(replacement.instance_types) <= {"l", "xl"}
+
+
+def test_with_spot_sold_out_a_cheaper_on_demand_node_will_do():
+    """Karpenter pins to Spot here and fails to launch; what is compared and launched here is on-demand."""
+    pools = [a_pool(capacity_types=BOTH)]
+    sold_out = tuple(
+        replace(t, offerings=tuple(replace(o, available=o.capacity_type != labels.SPOT) for o in t.offerings))
+        for t in TYPES
+    )
+
+    command = decide(
+        a_fleet(a_member("n", size="xl", cpus=["1"] * 5), pools=pools), "n", catalogue=a_catalogue(of=sold_out)
+    )
+
+    assert values_of(command.replacements[0], labels.CAPACITY_TYPE) == (labels.ON_DEMAND,)
+    assert command.replacements[0].price < price("xl")
+
+
+def test_spot_is_not_replaced_by_spot_unless_the_gate_is_open():
+    """And then only with fifteen cheaper types to choose from, so that the replacement is not the next candidate."""
+    snapshot = a_fleet(
+        a_member("n", size="xl", capacity_type=labels.SPOT, cpus=["1"] * 5), pools=[a_pool(capacity_types=BOTH)]
+    )
+
+    assert "SpotToSpotConsolidation is disabled" in decide(snapshot, "n").why_not
+    assert "requires 15 cheaper instance type options" in decide(snapshot, "n", spot_to_spot=True).why_not
+
+
+def test_spot_to_spot_keeps_the_fifteen_cheapest_types():
+    """Of many cheaper ones, so that the next one to look cheap is already among its options."""
+    small = [
+        builders.an_instance_type(f"t{i:02}", cpu=4, memory_gib=16, price=0.4, zones=("a",), spot=0.1 + i / 1000)
+        for i in range(20)
+    ]
+    snapshot = a_fleet(
+        a_member("n", size="xl", capacity_type=labels.SPOT, cpus=["1"] * 3), pools=[a_pool(capacity_types=BOTH)]
+    )
+
+    command = decide(snapshot, "n", spot_to_spot=True, catalogue=Catalogue({"default": (*TYPES, *small)}))
+
+    assert command.replacements[0].instance_types == tuple(f"t{i:02}" for i in range(15))
+
+
+def test_pods_that_find_no_place_keep_their_node():
+    """Whoever asks is told which pod it is."""
+    picky = a_pod("picky", node="node-n", spec={"nodeSelector": {labels.ZONE: "nowhere"}})
+
+    command = decide(a_fleet(a_member("n", pods=[picky]), a_member("roomy")), "n")
+
+    assert command.decision is Decision.NO_OP
+    assert command.why_not.startswith("not all pods would schedule, pod default/picky:")
+
+
+def test_one_node_is_not_replaced_by_several():
+    """Two zones' pods on one node: were they spread again it would take two."""
+    pods = [a_pod(f"p{z}", node="node-n", cpu="1", spec={"nodeSelector": {labels.ZONE: z}}) for z in ("a", "b")]
+
+    command = decide(a_fleet(a_member("n", size="xl", pods=pods)), "n")
+
+    assert command.why_not == "Can't remove without creating 2 candidates"
+
+
+def test_a_pod_that_was_pending_anyway_has_no_say():
+    """An unschedulable pod somewhere must not stop the whole cluster from being consolidated."""
+    hopeless = a_pod("hopeless", spec={"nodeSelector": {labels.ZONE: "nowhere"}})
+    snapshot = a_fleet(a_member("spare", cpus=["1"]), a_member("roomy", size="l"), pending=[hopeless])
+
+    assert decide(snapshot, "spare").decision is Decision.DELETE
+
+
+@pytest.mark.parametrize("pending", [(), (a_pod("waits", cpu="1"),)], ids=["alone", "with a pending pod"])
+def test_pods_do_not_move_to_a_node_that_is_not_settled(pending):
+    """Neither to one that may never initialize, nor to one whose consolidateAfter they would start again."""
+    young = a_member("young", size="xl", initialized=False)
+    fresh = a_member("fresh", size="xl")
+    old = a_member("old", size="s", cpus=["1"])
+
+    assert decide(a_fleet(old, young, pending=pending), "old").decision is Decision.NO_OP
+    assert decide(a_fleet(old, fresh, pending=pending), "old", waiting=frozenset({"fresh"})).decision is Decision.NO_OP
+
+
+def test_room_on_nodes_that_leave_is_no_room():
+    """A command under way gives the other node back, and its pods need the same place."""
+    snapshot = a_fleet(
+        a_member("a", cpus=["3"]),
+        a_member("b", cpus=["3"]),
+        a_member("target", size="m", cpus=["500m"]),
+        a_member("going", size="xl"),
+    )
+
+    assert decide(snapshot, "a").decision is Decision.DELETE
+    assert decide(snapshot, "a", marked=frozenset({"b", "going"})).decision is not Decision.DELETE
+
+
+def test_min_values_still_hold_after_the_price_filter():
+    """A pool that wants two types to choose from keeps its node when only one is cheaper."""
+    pool = builders.a_pool(
+        spec={
+            "template": {
+                "spec": {
+                    "requirements": [
+                        {"key": labels.INSTANCE_TYPE, "operator": "Exists", "minValues": 2},
+                        {"key": labels.CAPACITY_TYPE, "operator": "In", "values": ["on-demand"]},
+                    ]
+                }
+            }
+        }
+    )
+
+    command = decide(a_fleet(a_member("n", size="xl", cpus=["1400m"] * 5), pools=[pool]), "n")
+
+    assert command.decision is Decision.NO_OP
+
+
+def test_the_worst_price_is_of_the_capacity_type_that_would_be_launched():
+    """Reserved before Spot before on-demand; of that the dearest zone; what is sold out or not allowed is not counted."""
+    offers = {o.capacity_type: o for o in TYPES[0].offerings if o.zone == "a"}
+    dear = replace(next(o for o in TYPES[0].offerings if o.zone == "b" and o.capacity_type == "spot"), price=0.15)
+    reserved = replace(offers["spot"], capacity_type="reserved", price=0.0)
+    rack = replace(TYPES[0], offerings=(offers["on-demand"], offers["spot"], dear))
+    anything = requirements.EMPTY
+    zone_a = requirements.from_labels({labels.ZONE: "a"})
+
+    assert worst_launch_price(rack, anything) == 0.15
+    assert worst_launch_price(rack, zone_a) == pytest.approx(0.08)
+    assert (
+        worst_launch_price(replace(rack, offerings=(*rack.offerings, replace(reserved, requirements=()))), anything)
+        == 0.0
+    )
+    assert worst_launch_price(rack, requirements.from_labels({labels.CAPACITY_TYPE: "on-demand"})) == pytest.approx(0.2)
+    assert worst_launch_price(replace(rack, offerings=(replace(offers["spot"], available=False),)), anything) is None
+
+
+def test_single_node_consolidation_goes_by_savings_and_stops_at_budgets():
+    """The node whose price is highest for what its pods cost to move comes first; pools without budget are left out."""
+    snapshot = a_fleet(
+        a_member("dear", size="xl", cpus=["1"] * 2),
+        a_member("cheap", size="s", cpus=["1"]),
+        a_member("other", size="xl", pool="other", cpus=["1"]),
+        a_member("empty"),
+        pools=[a_pool(), a_pool("other")],
+    )
+    simulation, candidates = simulate(snapshot)
+
+    seen = [c.nodeclaim for c, _ in consider(simulation, candidates.values(), {"default": 1})]
+
+    assert seen == ["dear", "cheap"]
+
+
+def test_pools_take_turns_at_being_first():
+    """So that a pass which runs out of time every time still reaches all of them."""
+    pools = [a_pool("one"), a_pool("two")]
+    members = [
+        a_member(f"{p}{i}", pool=p, cpus=["1"], size=s) for p in ("one", "two") for i, s in enumerate(("l", "m"))
+    ]
+    _, candidates = simulate(a_fleet(*members, pools=pools))
+
+    even, odd = ([c.nodeclaim for c in interleaved(candidates.values(), NOW + timedelta(minutes=m))] for m in (0, 1))
+
+    assert even == ["one0", "two0", "one1", "two1"]
+    assert odd == ["two0", "one0", "two1", "one1"]
+
+
+@pytest.mark.parametrize(
+    ("disruption", "why"),
+    [
+        ({"consolidationPolicy": "WhenEmpty"}, "non-empty consolidation disabled"),
+        ({"consolidateAfter": "Never"}, "consolidation disabled"),
+        ({"consolidationPolicy": "Balanced"}, "Balanced consolidation, which is not supported yet"),
+    ],
+)
+def test_a_pool_may_bar_its_nodes_from_consolidation(disruption, why):
+    """Whatever the others do, and with a reason for the node's events."""
+    snapshot = a_fleet(a_member("n", cpus=["1"]), pools=[a_pool(**disruption)])
+    simulation, candidates = simulate(snapshot)
+
+    assert why in barred(candidates["n"], snapshot)
+    assert list(consider(simulation, candidates.values(), {"default": 9})) == []
+
+
+def test_a_node_whose_labels_are_incomplete_is_barred():
+    """Without zone and capacity type nothing is known of its price."""
+    snapshot = a_fleet(a_member("n", cpus=["1"]))
+    _, candidates = simulate(snapshot)
+
+    assert barred(replace(candidates["n"], instance_type=""), snapshot) == "Instance Type not found"
+    assert barred(replace(candidates["n"], zone=""), snapshot) == f'Node does not have label "{labels.ZONE}"'
