@@ -44,7 +44,7 @@ def connect(
         ConfigurationError: It may not be described, or it has no endpoint (yet).
         CloudUnavailableError: EKS does not answer.
     """
-    described = described if described is not None else describe(cluster, session)
+    described = described if described is not None else describe(cluster, session.client("eks"))
     try:
         authority = base64.b64decode(described["certificateAuthority"]["data"]).decode()
         trust = ssl.create_default_context(cadata=authority)
@@ -98,13 +98,13 @@ def _presigned(cluster: str, session: boto3.Session) -> str:
     return str(request.url)
 
 
-def describe(cluster: str, session: boto3.Session) -> dict[str, Any]:
-    """What EKS says of a cluster (`cluster` of DescribeCluster). Raises as `connect` does."""
+def describe(cluster: str, client: Any) -> dict[str, Any]:
+    """What EKS says of a cluster (`cluster` of DescribeCluster); `client` is boto3's. Raises as `connect` does."""
     from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415 - only functions on AWS pay for it
 
-    facts: dict[str, Any] = {"cluster": cluster, "region": session.region_name, "call": "eks:DescribeCluster"}
+    facts: dict[str, Any] = {"cluster": cluster, "region": client.meta.region_name, "call": "eks:DescribeCluster"}
     try:
-        described: dict[str, Any] = session.client("eks").describe_cluster(name=cluster)["cluster"]
+        described: dict[str, Any] = client.describe_cluster(name=cluster)["cluster"]
     except ClientError as error:
         code, said = error.response["Error"]["Code"], error.response["Error"].get("Message", "")
         if code == "ResourceNotFoundException":

@@ -126,7 +126,7 @@ class AwsAdapters:
     def _describe(self, cluster: Cluster) -> Mapping[str, Any]:
         """What EKS says of the cluster, asked once in a process's life."""
         if cluster.name not in self._described:
-            self._described[cluster.name] = eks.describe(cluster.name, _session(cluster.region))
+            self._described[cluster.name] = eks.describe(cluster.name, self._clients("eks", cluster.region))
         return self._described[cluster.name]
 
     def _aws_settings(self, cluster: Cluster) -> AwsSettings:
