@@ -1,0 +1,261 @@
+"""The composition root of this machine: the deployed application, whole, on a simulated cluster and cloud.
+
+`LocalDeployment` stands template.yaml up on moto, loads the very handlers that are deployed, and composes the AWS
+runtime with three things put in place: the in-memory API server, the virtual clock, and boto3 clients that point at moto.
+Everything else (parsers, steps, cloud adapter, queues, telemetry) is what runs on Lambda. Used by the demo, by event
+replay and by end-to-end tests.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import json
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from datetime import datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final
+
+from journeyman.core.api.objects import NODECLAIM
+from journeyman.errors import ConfigurationError
+from journeyman.observe import RunTelemetry
+from journeyman.observe.logs import json_logger
+from journeyman.ports import KubeStore
+from journeyman.runtime.aws import AwsAdapters
+from journeyman.runtime.composition import Runtime, installed
+from journeyman.runtime.environment import read_environment
+from journeyman.simulate.apiserver import ApiServer
+from journeyman.simulate.aws.event_source import Handler
+from journeyman.simulate.aws.images import seed
+from journeyman.simulate.aws.machines import Ec2Machines
+from journeyman.simulate.aws.server import SimulatedAws
+from journeyman.simulate.aws.stack import Stack, read_template
+from journeyman.simulate.aws.ticker import Ticker
+from journeyman.simulate.clock import VirtualClock
+from journeyman.simulate.forwarder import Forwarder
+from journeyman.simulate.kube_scheduler import KubeScheduler
+from journeyman.simulate.kubelet import Kubelets
+from journeyman.simulate.workloads import Workloads
+from journeyman.simulate.world import World
+
+ROOT: Final = Path(__file__).resolve().parents[3]
+KUBERNETES_VERSION: Final = "1.33"
+REGION: Final = "us-east-1"
+LogLine = Mapping[str, Any]
+
+
+class LocalDeployment:
+    """A context manager; inside it the world can be run and told stories."""
+
+    def __init__(
+        self,
+        *,
+        start: datetime,
+        cluster: str = "demo",
+        consolidation_window: str = "",
+        port: int = 0,
+        on_log: Callable[[LogLine], None] | None = None,
+    ) -> None:
+        """Nothing runs yet.
+
+        Args:
+            start: Virtual time at the beginning.
+            cluster: The registered cluster's name.
+            consolidation_window: The template's parameter of that name.
+            port: Where moto listens; 0 takes a free one.
+            on_log: Gets each log line of the functions, parsed.
+        """
+        self.cluster = cluster
+        self.clock = VirtualClock(start)
+        self.server = ApiServer(self.clock)
+        self.aws = SimulatedAws(
+            self.clock, _on_demand_prices(), region=REGION, port=port, on_event=lambda event: self.machines.note(event)
+        )
+        self._window = consolidation_window
+        self._on_log = on_log
+        self._opened = ExitStack()
+
+    def __enter__(self) -> LocalDeployment:
+        with ExitStack() as opened:
+            opened.enter_context(self.aws)
+            seeded = seed(self.aws, cluster=self.cluster, kubernetes_version=KUBERNETES_VERSION)
+            self.machines = Ec2Machines(self.aws, self.cluster)
+            self.stack = Stack(
+                self.aws,
+                read_template(_found(ROOT / "template.yaml")),
+                parameters={
+                    "ClusterName": self.cluster,
+                    "NodeRoleArn": f"arn:aws:iam::{self.aws.account}:role/{seeded.role}",
+                    "ConsolidationWindow": self._window,
+                },
+                load_handler=load_handler,
+                clock=self.clock,
+            )
+            opened.enter_context(installed(self._runtime(seeded.endpoint)))
+            self.world = World(self.clock, self._actors())
+            self._opened = opened.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._opened.close()
+
+    @property
+    def price_per_hour(self) -> float:
+        """What all instances that are pending or running cost now."""
+        found = self.aws.client("ec2").describe_instances(
+            Filters=[{"Name": "instance-state-name", "Values": ["pending", "running"]}]
+        )
+        return sum(self._price(i) for r in found["Reservations"] for i in r["Instances"])
+
+    def leftovers(self) -> tuple[str, ...]:
+        """What a scaled-down cluster should not have: NodeClaims, living instances, dead letters. Sorted."""
+        claims = [f"NodeClaim {c.metadata.name}" for c in self.server.list(NODECLAIM).items]
+        pages = self.aws.client("ec2").get_paginator("describe_instances").paginate()
+        instances = [
+            f"instance {i['InstanceId']} is {i['State']['Name']}"
+            for page in pages
+            for r in page["Reservations"]
+            for i in r["Instances"]
+            if i["State"]["Name"] not in {"terminated", "shutting-down"}
+        ]
+        letters = [f"dead letter in {url.rsplit('/', 1)[-1]}" for url in self._urls_with_dead_letters()]
+        return tuple(sorted(claims + instances + letters))
+
+    def _urls_with_dead_letters(self) -> list[str]:
+        sqs = self.aws.client("sqs")
+        name = "ApproximateNumberOfMessages"
+        return [
+            url
+            for url in self.stack.dead_letter_urls
+            if int(sqs.get_queue_attributes(QueueUrl=url, AttributeNames=[name])["Attributes"][name])
+        ]
+
+    def _price(self, instance: Mapping[str, Any]) -> float:
+        capacity_type = "spot" if instance.get("InstanceLifecycle") == "spot" else "on-demand"
+        zone = instance["Placement"]["AvailabilityZone"]
+        return self.aws.prices.price(instance["InstanceType"], zone, capacity_type) or 0.0
+
+    def _runtime(self, endpoint: str) -> Runtime:
+        clusters = [
+            {
+                "name": self.cluster,
+                "region": REGION,
+                "endpoint": endpoint,
+                "kubernetesVersion": KUBERNETES_VERSION,
+                "serviceCidr": "10.100.0.0/16",
+                "access": {"kind": "kubeconfig"},
+            }
+        ]
+        environment = read_environment({**self.stack.variables, "JOURNEYMAN_CLUSTERS": json.dumps(clusters)})
+        clients: dict[str, Any] = {}
+
+        def client(service: str, _region: str) -> Any:
+            if service not in clients:
+                clients[service] = self.aws.client(service)
+            return clients[service]
+
+        adapters = _LocalAdapters(
+            environment,
+            clock=self.clock,
+            stores=lambda _settings: self.server.acting_as("journeyman"),
+            clients=client,
+            log_to=json_logger(service="journeyman-local", level="debug", stream=_ParsedLines(self._on_log)),
+        )
+        return Runtime(environment.settings, adapters)
+
+    def _actors(self) -> list[Any]:
+        sqs = self.aws.client("sqs")
+        lane = self.stack.queue_urls["ProvisionQueue"]
+
+        def send(body: str) -> None:
+            sqs.send_message(QueueUrl=lane, MessageBody=body, MessageGroupId=self.cluster)
+
+        ticker = Ticker(self.aws.client("events"), self.aws.client("scheduler"), self.clock, self.aws.bus.deliver)
+        return [
+            Workloads(self.server.acting_as("kube-controller-manager")),
+            KubeScheduler(self.server.acting_as("kube-scheduler"), self.clock),
+            Kubelets(self.server.acting_as("kubelet"), self.clock, self.machines),
+            self.aws,
+            Forwarder(self.server, self.clock, self.cluster, send),
+            ticker,
+            _DirectInvocations(self.aws, self.stack),
+            *self.stack.mappings,
+        ]
+
+
+class _LocalAdapters(AwsAdapters):
+    """Metrics go nowhere here: a person reads the timeline instead of EMF lines."""
+
+    def telemetry(self, store: KubeStore, fields: Mapping[str, str]) -> RunTelemetry:
+        return RunTelemetry(self._log_to or json_logger(), store, self.clock, fields=fields, stream=io.StringIO())
+
+
+class _DirectInvocations:
+    """Schedules that invoke a function without a queue between. An `Actor`."""
+
+    def __init__(self, aws: SimulatedAws, stack: Stack) -> None:
+        self._aws = aws
+        self._functions = {function.arn: function for function in stack.functions.values()}
+
+    def due(self) -> datetime | None:
+        """They come from the ticker."""
+        return None
+
+    def act(self) -> bool:
+        """Invoke for each delivery that waits; True if there was one."""
+        deliveries = self._aws.take_deliveries()
+        for delivery in deliveries:
+            self._functions[delivery.function_arn].invoke(delivery.event)
+        return bool(deliveries)
+
+
+class _ParsedLines(io.StringIO):
+    """A log stream whose lines are handed on parsed."""
+
+    def __init__(self, on_log: Callable[[LogLine], None] | None) -> None:
+        super().__init__()
+        self._on_log = on_log
+
+    def write(self, text: str) -> int:
+        if self._on_log and text.strip():
+            self._on_log(json.loads(text))
+        return len(text)
+
+
+def load_handler(handler: str) -> Handler:
+    """The callable behind a template's Handler, from `functions/aws`.
+
+    Raises:
+        ConfigurationError: The file is not there: this is no checkout.
+    """
+    module_name, _, function = handler.partition(".")
+    path = _found(ROOT / "functions" / "aws" / f"{module_name}.py")
+    qualified = f"functions.aws.{module_name}"
+    if qualified not in sys.modules:
+        spec = importlib.util.spec_from_file_location(qualified, path)
+        if spec is None or spec.loader is None:
+            raise ConfigurationError(f"{path} cannot be loaded", path=str(path))
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[qualified] = module
+        spec.loader.exec_module(module)
+    loaded: Handler = getattr(sys.modules[qualified], function)
+    return loaded
+
+
+def _found(path: Path) -> Path:
+    if not path.exists():
+        raise ConfigurationError(f"{path} is missing", to_do="run this from a checkout of the repository")
+    return path
+
+
+def _on_demand_prices() -> Mapping[str, float]:
+    from importlib import resources  # noqa: PLC0415 - only here
+
+    table = json.loads((resources.files("journeyman.cloud.aws") / "data/on_demand_prices.json").read_text())
+    prices: Mapping[str, float] = table["onDemandPerHour"][REGION]
+    return prices
