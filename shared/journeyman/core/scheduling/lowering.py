@@ -47,16 +47,6 @@ class HostCaps:
     counted: Bools
     bound: Bools
 
-    @property
-    def conflicts(self) -> Bools | None:
-        """Which classes must not share a node (symmetric, by class); None if all may."""
-        loose = self.counted & ~self.bound
-        if not loose.any():
-            return None
-        pairs = (loose.astype(np.int64) @ self.bound.T.astype(np.int64)) > 0
-        found: Bools = pairs | pairs.T
-        return found
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Zones:

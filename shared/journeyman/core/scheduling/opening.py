@@ -92,10 +92,8 @@ class Opening:
 
     def _problem(self, market: Market, kinds: Sequence[_Item], counts: Sequence[int]) -> Problem:
         caps = np.broadcast_to(self.caps.caps, (len(market.prices), len(self.caps.caps)))
-        counted = np.array([kind.counted for kind in kinds], dtype=np.int64).reshape(len(kinds), -1)
-        bound = np.array([kind.bound for kind in kinds], dtype=np.int64).reshape(len(kinds), -1)
-        apart = (counted * (1 - bound)) @ bound.T > 0
-        conflicts: Bools | None = apart | apart.T if apart.any() else None
+        counted = np.array([kind.counted for kind in kinds], dtype=bool).reshape(len(kinds), -1)
+        bound = np.array([kind.bound for kind in kinds], dtype=bool).reshape(len(kinds), -1)
         return Problem(
             counts=np.array(counts, dtype=np.int64),
             requests=np.array([kind.request for kind in kinds], dtype=np.int64),
@@ -103,7 +101,8 @@ class Opening:
             sizes=np.concatenate((market.sizes, caps), axis=1),
             prices=market.prices,
             signatures=market.signatures,
-            conflicts=conflicts,
+            loose=counted & ~bound,
+            bound=bound,
         )
 
     def _worth(self, market: Market, problem: Problem) -> Bools:

@@ -22,8 +22,10 @@ from journeyman.core.scheduling.pricing import CoveringProgram, shadow_prices
 
 _REFINED_ITEMS: Final = 64  # column generation needs a row per item
 _REFINING_ROUNDS: Final = 60
+_PROMISING_OFFERS: Final = 64  # looked at closely for each node
 _EXACT_COUNT: Final = 1500  # the exact method's table, in items
 _REPACK_ROUNDS: Final = 24
+_REPACK_EFFORT: Final = 3000  # kinds of items times nodes, over all attempts
 _REPACK_SIZES: Final = (2, 3, 4, 6, 9, 14)
 _EPSILON: Final = 1e-9
 
@@ -39,7 +41,8 @@ class Problem:
         sizes: Room by offer and axis, never negative.
         prices: Price by offer, per hour; ties go to the earlier offer.
         signatures: Signature by offer.
-        conflicts: Items that must not share a node (symmetric), None if all may.
+        loose: By item and conflict; an item that is loose in a conflict never shares a node with one bound in it.
+        bound: The other side, same shape.
     """
 
     counts: Ints
@@ -48,7 +51,8 @@ class Problem:
     sizes: Ints
     prices: Floats
     signatures: Ints
-    conflicts: Bools | None = None
+    loose: Bools
+    bound: Bools
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +93,7 @@ def pack(problem: Problem, *, fewest_nodes: bool = False) -> Packing:
 def _part(problem: Problem, items: Ints) -> tuple[Problem, Ints]:
     """The problem of some items only, and which offers it kept."""
     offers = np.flatnonzero(np.logical_or.reduce(problem.allowed[:, items], axis=1)[problem.signatures])
-    conflicts = problem.conflicts[np.ix_(items, items)] if problem.conflicts is not None else None
+    live = problem.loose[items].any(axis=0) & problem.bound[items].any(axis=0)
     part = Problem(
         counts=problem.counts[items],
         requests=problem.requests[items],
@@ -97,7 +101,8 @@ def _part(problem: Problem, items: Ints) -> tuple[Problem, Ints]:
         sizes=problem.sizes[offers],
         prices=problem.prices[offers],
         signatures=problem.signatures[offers],
-        conflicts=conflicts if conflicts is not None and conflicts.any() else None,
+        loose=problem.loose[items][:, live],
+        bound=problem.bound[items][:, live],
     )
     return part, offers
 
@@ -157,7 +162,10 @@ class _Solver:
         self._axes = [np.flatnonzero(request) for request in problem.requests]
         self._amounts = [request[axes] for request, axes in zip(problem.requests, self._axes, strict=True)]
         self._suits = problem.allowed[problem.signatures]  # by offer and item
+        self._in_conflict = (problem.loose | problem.bound).any(axis=1)
         self._worth = self._resource_worth()
+        self._refined: Floats | None = None
+        self._effort = _REPACK_EFFORT
         self._by_size = self._order(self._relative_size())
 
     def price(self, bins: Iterable[Bin]) -> float:
@@ -167,16 +175,17 @@ class _Solver:
     # --- whole plans
 
     def cheapest(self, counts: Ints) -> list[Bin]:
-        """The best of all strategies for these counts."""
+        """The best of all strategies for these counts; refined values are found once, for the first counts asked."""
         kinds = np.flatnonzero(counts)
         if len(kinds) == 1:
             return self._exact(int(kinds[0]), int(counts[kinds[0]]))
         plans = [self._greedy(counts, self._worth, [self._by_size])]
-        if len(kinds) <= _REFINED_ITEMS:
-            refined = self._refine(counts, plans[0])
-            density = self._order(refined / np.maximum(self._worth, _EPSILON))
-            plans.append(self._greedy(counts, refined, [self._by_size]))
-            plans.append(self._greedy(counts, refined, [self._by_size, density]))
+        if self._refined is None and len(kinds) <= _REFINED_ITEMS:
+            self._refined = self._refine(counts, plans[0])
+        if self._refined is not None:
+            density = self._order(self._refined / np.maximum(self._worth, _EPSILON))
+            plans.append(self._greedy(counts, self._refined, [self._by_size]))
+            plans.append(self._greedy(counts, self._refined, [self._by_size, density]))
         return min(plans, key=self.price)
 
     def fewest(self, counts: Ints) -> list[Bin]:
@@ -184,7 +193,7 @@ class _Solver:
         left = counts.copy()
         bins: list[Bin] = []
         while left.any():
-            fillings = self._fill(left, self._by_size)
+            fillings = self._fill(left, self._by_size, np.arange(len(self._problem.prices)))
             taken = fillings @ self._worth
             best = int(np.lexsort((self._problem.prices, -np.round(taken, 12)))[0])
             bins.append(self._take(left, best, fillings[best]))
@@ -195,6 +204,8 @@ class _Solver:
         nodes = [Bin(b.offer, b.filling, 1) for b in bins for _ in range(min(b.copies, max(_REPACK_SIZES)))]
         kept = [Bin(b.offer, b.filling, b.copies - max(_REPACK_SIZES)) for b in bins if b.copies > max(_REPACK_SIZES)]
         for _ in range(_REPACK_ROUNDS):
+            if self._effort <= 0:
+                break
             better = self._repack(nodes)
             if better is None:
                 break
@@ -211,6 +222,7 @@ class _Solver:
                 break
             old = [nodes[n] for n in worst]
             counts = np.array([b.filling for b in old], dtype=np.int64).sum(axis=0)
+            self._effort -= int(np.count_nonzero(counts)) * size
             new = self.cheapest(counts)
             if self.price(new) < self.price(old) - _EPSILON:
                 return [nodes[n] for n in sorted(rest)] + [
@@ -239,22 +251,34 @@ class _Solver:
         return [*bins[:cut], end] if end is not None and (left.any() or price <= spent) else bins
 
     def _best_filling(self, left: Ints, worth: Floats, orders: Sequence[Ints]) -> tuple[int, Ints]:
+        offers = self._promising(left, worth)
         best: tuple[float, int, Ints] | None = None
-        for order in orders:
-            fillings = self._fill(left, order)
+        for order, mixed in [*((order, False) for order in orders), (orders[0], True)]:
+            fillings = self._fill(left, order, offers, mixed=mixed)
             values = fillings @ worth
-            ratios = np.where(values > 0, self._problem.prices / np.maximum(values, 1e-300), np.inf)
-            offer = int(np.argmin(ratios))
-            if best is None or ratios[offer] < best[0] - _EPSILON:
-                best = (float(ratios[offer]), offer, fillings[offer])
+            ratios = np.where(values > 0, self._problem.prices[offers] / np.maximum(values, 1e-300), np.inf)
+            row = int(np.argmin(ratios))
+            if best is None or ratios[row] < best[0] - _EPSILON:
+                best = (float(ratios[row]), int(offers[row]), fillings[row])
         assert best is not None  # noqa: S101 - there is always an order
         return best[1], best[2]
+
+    def _promising(self, left: Ints, worth: Floats) -> Ints:
+        """The offers that could be the best buy now: half by what they and what is left are worth at most, half at large."""
+        useful = np.flatnonzero(self._suits @ (left * worth) > 0)
+        if len(useful) <= _PROMISING_OFFERS:
+            return useful
+        at_most = np.minimum(self._suits[useful] @ (left * worth), self._offer_worth[useful])
+        ranked = np.argsort(self._problem.prices[useful] / np.maximum(at_most, 1e-300), kind="stable")
+        half = _PROMISING_OFFERS // 2
+        spread = np.linspace(half, len(ranked) - 1, half).astype(np.int64)
+        return np.sort(useful[np.concatenate((ranked[:half], ranked[spread]))])
 
     def _holding_all(self, left: Ints) -> Bin | None:
         """The cheapest offer that holds all that is left, if there is one."""
         total = left @ self._problem.requests
         kinds = np.flatnonzero(left)
-        if self._problem.conflicts is not None and self._problem.conflicts[np.ix_(kinds, kinds)].any():
+        if (self._problem.loose[kinds].any(axis=0) & self._problem.bound[kinds].any(axis=0)).any():
             return None
         holds = (self._problem.sizes >= total).all(axis=1) & self._suits[:, kinds].all(axis=1)
         if not holds.any():
@@ -296,6 +320,7 @@ class _Solver:
         """Each item's worth from resource prices at the offers that may hold it."""
         problem = self._problem
         worth = np.zeros(len(problem.counts))
+        self._offer_worth = np.zeros(len(problem.prices))
         columns, group_of = np.unique(problem.allowed, axis=1, return_inverse=True)
         for group in range(columns.shape[1]):
             members = np.flatnonzero(group_of.ravel() == group)
@@ -303,6 +328,7 @@ class _Solver:
             need = (problem.counts[members, None] * problem.requests[members]).sum(axis=0).astype(float)
             prices = shadow_prices(need, problem.prices[offers], problem.sizes[offers].astype(float))
             worth[members] = problem.requests[members] @ prices
+            self._offer_worth[offers] = np.maximum(self._offer_worth[offers], problem.sizes[offers] @ prices)
         return worth
 
     def _refine(self, counts: Ints, plan: list[Bin]) -> Floats:
@@ -323,22 +349,36 @@ class _Solver:
 
     # --- filling
 
-    def _fill(self, left: Ints, order: Ints) -> Ints:
-        """Every offer filled greedily in this order: counts by offer and item."""
+    def _fill(self, left: Ints, order: Ints, offers: Ints, *, mixed: bool = False) -> Ints:
+        """Each of these offers filled greedily in this order: counts by offer and item.
+
+        `mixed` first gives every offer the same share of all items it may hold, as large as it can take, so that no
+        resource runs out long before the others.
+        """
         problem = self._problem
-        room = problem.sizes.copy()
-        fillings = np.zeros((len(room), len(left)), dtype=np.int64)
-        barred = np.zeros_like(fillings, dtype=bool) if problem.conflicts is not None else None
-        for i in order:
-            if not left[i]:
-                continue
+        room = problem.sizes[offers]
+        suits = self._suits[offers]
+        fillings = self._even_shares(left, suits, room) if mixed else np.zeros(suits.shape, dtype=np.int64)
+        room = room - fillings @ problem.requests
+        has_loose, has_bound = (np.zeros((len(offers), problem.loose.shape[1]), dtype=bool) for _ in range(2))
+        for i in order[left[order] > 0]:
             axes, amounts = self._axes[i], self._amounts[i]
-            taken = np.minimum((room[:, axes] // amounts).min(axis=1), left[i]) * self._suits[:, i]
-            if barred is not None and problem.conflicts is not None:
-                taken *= ~barred[:, i]
-                barred |= (taken > 0)[:, None] & problem.conflicts[i]
-            fillings[:, i] = taken
+            taken = np.minimum((room[:, axes] // amounts).min(axis=1), left[i] - fillings[:, i]) * suits[:, i]
+            if self._in_conflict[i]:
+                taken *= ~(has_loose & problem.bound[i] | has_bound & problem.loose[i]).any(axis=1)
+                some = (taken > 0)[:, None]
+                has_loose |= some & problem.loose[i]
+                has_bound |= some & problem.bound[i]
+            fillings[:, i] += taken
             room[:, axes] -= taken[:, None] * amounts
+        return fillings
+
+    def _even_shares(self, left: Ints, suits: Bools, room: Ints) -> Ints:
+        wanted = suits * np.where(self._in_conflict, 0, left)
+        needs = (wanted @ self._problem.requests).astype(float)
+        shares = np.where(needs > 0, room / np.maximum(needs, 1.0), 1.0).min(axis=1)
+        just_below = np.minimum(shares, 1.0) * (1 - 1e-12)  # so that rounding never overfills
+        fillings: Ints = np.floor(wanted * just_below[:, None]).astype(np.int64)
         return fillings
 
     def _take(self, left: Ints, offer: int, filling: Ints) -> Bin:
