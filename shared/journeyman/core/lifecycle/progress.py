@@ -139,7 +139,7 @@ def metadata_patch(before: ObjectMeta, after: ObjectMeta) -> dict[str, Any]:
     if before.finalizers != after.finalizers:
         patch["finalizers"] = list(after.finalizers)
     if before.owner_references != after.owner_references:
-        patch["ownerReferences"] = msgspec.to_builtins(after.owner_references)
+        patch["ownerReferences"] = _wire(after.owner_references)
     return patch
 
 
@@ -185,4 +185,6 @@ def _changed(before: msgspec.Struct, after: msgspec.Struct) -> dict[str, Any]:
 def _wire(value: Any) -> Any:
     if isinstance(value, datetime):
         return format_time(value)
+    if isinstance(value, tuple):
+        return [msgspec.to_builtins(item) for item in value]
     return None if value in ("", None) else msgspec.to_builtins(value)

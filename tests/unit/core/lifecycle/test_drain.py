@@ -1,0 +1,108 @@
+"""Drain: who goes now, who later, who is forced."""
+
+from datetime import timedelta
+
+import pytest
+
+from journeyman.core.api import labels
+from journeyman.core.lifecycle.drain import drain, drain_chains
+from journeyman.core.plan import DeletePod, EvictPod
+from tests.helpers.builders import NOW, a_pod, ago, stamp
+
+DAEMON = {"ownerReferences": [{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "uid": "d"}]}
+MIRROR = {"ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": "n", "uid": "n"}]}
+CRITICAL = {"priorityClassName": "system-node-critical"}
+PROTECTED = {"annotations": {labels.DO_NOT_DISRUPT: "true"}}
+
+
+def pod(name, **changes):
+    return a_pod(name, node="n", **changes)
+
+
+def names(pods):
+    return [p.metadata.name for p in pods]
+
+
+def test_groups_go_one_after_another():
+    """Pods, then daemons, then critical pods, then critical daemons: only the first group that is there is asked."""
+    groups = [
+        pod("plain"),
+        pod("daemon", metadata=DAEMON),
+        pod("critical", spec=CRITICAL),
+        pod("critical-daemon", metadata=DAEMON, spec=CRITICAL),
+    ]
+    order = []
+    while groups:
+        decided = drain(groups, NOW, None)
+        order.append(names(decided.evict))
+        groups = [p for p in groups if p not in decided.evict]
+    assert order == [["plain"], ["daemon"], ["critical"], ["critical-daemon"]]
+
+
+def test_a_pod_that_still_terminates_holds_its_group():
+    """The next group waits for it, and it is not asked twice."""
+    leaving = pod("leaving", metadata={"deletionTimestamp": stamp(NOW + timedelta(seconds=10))})
+    decided = drain([leaving, pod("daemon", metadata=DAEMON)], NOW, None)
+    assert decided.evict == ()
+    assert names(decided.remaining) == ["daemon", "leaving"]
+
+
+@pytest.mark.parametrize(
+    "ignored",
+    [
+        pod("done", status={"phase": "Succeeded"}),
+        pod("mirror", metadata=MIRROR),
+        pod("tolerant", spec={"tolerations": [{"operator": "Exists"}]}),
+        pod("stuck", metadata={"deletionTimestamp": stamp(ago(seconds=61))}),
+    ],
+)
+def test_some_pods_are_not_waited_for(ignored):
+    """Ended, mirrors, those that tolerate the taint, and those stuck in termination for over a minute."""
+    assert drain([ignored], NOW, None).remaining == ()
+
+
+def test_a_protected_pod_holds_the_drain_and_is_named():
+    """Without an end it may stay for ever; the event says who it is."""
+    decided = drain([pod("precious", metadata=PROTECTED)], NOW, None)
+    assert decided.evict == ()
+    assert names(decided.protected) == ["precious"]
+    assert decided.next_force is None
+
+
+def test_near_the_end_pods_are_deleted_whatever_protects_them():
+    """From the end minus its own grace period each pod, of any group, is given what is left."""
+    end = NOW + timedelta(seconds=20)
+    slow = pod("slow", metadata=PROTECTED, spec={"terminationGracePeriodSeconds": 60})
+    quick = pod("quick", spec={**CRITICAL, "terminationGracePeriodSeconds": 5})
+
+    decided = drain([slow, quick], NOW, end)
+
+    assert [(p.metadata.name, s) for p, s in decided.force] == [("slow", 20)]
+    assert decided.next_force == end - timedelta(seconds=5)
+
+
+def test_past_the_end_a_pod_is_given_one_second():
+    """Zero would mean: removed without the kubelet knowing."""
+    assert [s for _, s in drain([pod("late")], NOW, ago(minutes=5)).force] == [1]
+
+
+def test_a_terminating_pod_is_forced_only_if_it_would_outlive_the_node():
+    """Its deletion time says how long it still has."""
+    end = NOW + timedelta(seconds=20)
+    outlives = pod("outlives", metadata={"deletionTimestamp": stamp(end + timedelta(seconds=1))})
+    in_time = pod("in-time", metadata={"deletionTimestamp": stamp(end)})
+    assert [p.metadata.name for p, _ in drain([outlives, in_time], NOW, end).force] == ["outlives"]
+
+
+def test_each_pod_has_a_chain_of_its_own_with_its_uid_as_precondition():
+    """A refusal of one holds nobody up, and a pod of the same name that came later is safe."""
+    end = NOW + timedelta(seconds=20)
+    decided = drain(
+        [pod("a", spec={"terminationGracePeriodSeconds": 5}), pod("b", spec={"terminationGracePeriodSeconds": 60})],
+        NOW,
+        end,
+    )
+    chains = drain_chains(decided, "n", "Empty", end)
+    assert [type(c.actions[0]) for c in chains] == [DeletePod, EvictPod]
+    assert [c.actions[0].ref.uid for c in chains] == ["uid-b", "uid-a"]
+    assert [c.events[0].reason for c in chains] == ["Disrupted", "Evicted"]

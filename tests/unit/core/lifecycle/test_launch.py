@@ -1,0 +1,165 @@
+"""Launch: what becomes of a claim, by the cloud's answer."""
+
+from datetime import timedelta
+
+import pytest
+
+from journeyman.core.api import labels
+from journeyman.core.lifecycle.launch import FailedLaunch, LaunchedInstance, after_launch, launch_pending, retry_at
+from journeyman.core.plan import DeleteObject, LaunchInstance, PatchObject, RememberUnavailable, Step, Wake
+from journeyman.errors import (
+    CloudProviderError,
+    CreateError,
+    InsufficientCapacityError,
+    NodeClassNotReadyError,
+    RateLimitedError,
+)
+from tests.helpers.builders import CLASS, CLASS_LABEL, NOW, a_claim
+
+UNTIL = NOW + timedelta(minutes=3)
+OFFERING = ("m.small", "a", "spot")
+
+
+def failed(claim, error, unavailable=()):
+    return after_launch(claim, FailedLaunch(error=error, unavailable=unavailable), NOW, UNTIL)
+
+
+def of_type(plan, kind):
+    return [action for action in plan.actions if isinstance(action, kind)]
+
+
+def patched(plan):
+    """All patches of a plan, laid over each other."""
+    whole = {"metadata": {}, "status": {}}
+    for action in of_type(plan, PatchObject):
+        for part, value in action.patch.items():
+            whole[part].update(value)
+    return whole
+
+
+def conditions_of(plan):
+    return {c["type"]: (c["status"], c["reason"]) for c in patched(plan)["status"]["conditions"]}
+
+
+def test_a_launched_claim_carries_what_the_cloud_says_and_keeps_its_own_labels():
+    """Provider labels fill gaps; status has the instance; the retry mark goes; offerings refused on the way are noted."""
+    claim = a_claim(metadata={"labels": {"mine": "yes"}, "annotations": {labels.LAUNCH_RETRY: "2 x"}})
+    instance = LaunchedInstance(
+        provider_id="aws:///a/i-1",
+        image_id="ami-1",
+        labels={"mine": "no", labels.ZONE: "a"},
+        annotations={"hash": "h"},
+        capacity={"cpu": "4"},
+        allocatable={"cpu": "3900m"},
+        unavailable=(OFFERING,),
+    )
+
+    plan = after_launch(claim, instance, NOW, UNTIL)
+
+    patch = patched(plan)
+    assert patch["metadata"]["labels"] == {labels.ZONE: "a"}
+    assert patch["metadata"]["annotations"] == {"hash": "h", labels.LAUNCH_RETRY: None}
+    assert patch["status"]["providerID"] == "aws:///a/i-1"
+    assert patch["status"]["imageID"] == "ami-1"
+    assert patch["status"]["allocatable"] == {"cpu": "3900m"}
+    assert conditions_of(plan)["Launched"] == ("True", "Launched")
+    assert conditions_of(plan)["Ready"] == ("Unknown", "ReconcilingDependents")
+    assert [a.offerings for a in of_type(plan, RememberUnavailable)] == [(OFFERING,)]
+
+
+def test_without_capacity_the_claim_goes_and_its_pods_are_planned_again():
+    """The refused offerings are remembered before the claim is deleted, so the next plan avoids them."""
+    plan = failed(a_claim(), InsufficientCapacityError("no stock", offerings=(OFFERING,)))
+
+    kinds = [type(action) for action in plan.actions]
+    assert kinds.index(RememberUnavailable) < kinds.index(DeleteObject)
+    assert of_type(plan, RememberUnavailable)[0].until == UNTIL
+    assert {w.step for w in of_type(plan, Wake)} == {Step.PROVISION, Step.TERMINATE}
+    assert [e.reason for e in plan.events] == ["InsufficientCapacityError"]
+    assert plan.chains[0].observations[0].labels["reason"] == "insufficient_capacity"
+
+
+def test_a_node_class_that_is_not_ready_costs_the_claim_but_asks_for_no_hurry():
+    """Planning at once would only make the same claim again."""
+    plan = failed(a_claim(), NodeClassNotReadyError("no subnets"))
+
+    assert of_type(plan, DeleteObject)
+    assert {w.step for w in of_type(plan, Wake)} == {Step.TERMINATE}
+    assert [e.reason for e in plan.events] == ["NodeClassNotReady"]
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (CreateError("forbidden", condition_reason="Unauthorized"), "Unauthorized"),
+        (CloudProviderError("x" * 1000), "LaunchFailed"),
+    ],
+)
+def test_another_failure_is_said_in_the_condition_and_tried_again(error, reason):
+    """Launched stays Unknown with the reason; long messages are cut; the next attempt is written down."""
+    plan = failed(a_claim(), error)
+
+    assert conditions_of(plan)["Launched"] == ("Unknown", reason)
+    launched = next(c for c in patched(plan)["status"]["conditions"] if c["type"] == "Launched")
+    assert len(launched["message"]) <= 300
+    assert of_type(plan, Wake) == [
+        Wake(step=Step.PROVISION, at=NOW + timedelta(seconds=1), reason="retry the launch of NodeClaim default-1")
+    ]
+
+
+def test_retries_back_off_from_a_second_to_a_minute():
+    """Each failure doubles the wait that the annotation asks for."""
+    waits, claim = [], a_claim()
+    for _ in range(8):
+        plan = failed(claim, CloudProviderError("down"))
+        annotations = patched(plan)["metadata"]["annotations"]
+        claim = a_claim(metadata={"annotations": annotations})
+        waits.append((retry_at(claim) - NOW).total_seconds())
+
+    assert waits == [1, 2, 4, 8, 16, 32, 60, 60]
+
+
+def test_throttling_waits_at_least_as_long_as_the_cloud_asks():
+    """RateLimitedError carries its own delay."""
+    plan = failed(a_claim(), RateLimitedError("slow down", retry_after_seconds=20))
+    assert of_type(plan, Wake)[0].at == NOW + timedelta(seconds=20)
+
+
+def test_a_claim_gets_its_finalizer_before_its_instance():
+    """Intent before effect: in one chain, protected first, then launched."""
+    plan = launch_pending([a_claim(metadata={"finalizers": [], "labels": {CLASS_LABEL: "x"}})], NOW)
+
+    (chain,) = plan.chains
+    protect, launch = chain.actions
+    assert protect.patch["metadata"]["finalizers"] == [labels.TERMINATION_FINALIZER]
+    assert isinstance(launch, LaunchInstance)
+
+
+def test_hydration_labels_a_claim_with_its_node_class():
+    """A hand-made claim gets the label that everything of ours looks for."""
+    bare = a_claim()
+    bare.metadata.labels.pop(CLASS_LABEL)
+    (chain,) = launch_pending([bare], NOW).chains
+    assert chain.actions[0].patch["metadata"]["labels"] == {CLASS_LABEL: CLASS}
+
+
+def test_a_claim_that_waits_for_its_next_attempt_is_not_launched_yet():
+    """Its wake-up is for the time that the annotation says."""
+    due = NOW + timedelta(seconds=30)
+    claim = a_claim(metadata={"annotations": {labels.LAUNCH_RETRY: f"5 {due.isoformat()}"}})
+    assert launch_pending([claim], NOW).actions == (
+        Wake(step=Step.PROVISION, at=due, reason="retry the launch of NodeClaim default-1"),
+    )
+
+
+@pytest.mark.parametrize(
+    "claim",
+    [
+        a_claim(provider_id="aws:///a/i-1", true=("Launched",)),
+        a_claim(deleting=NOW),
+        a_claim(status={"conditions": [{"type": "Launched", "status": "False"}]}),
+    ],
+)
+def test_launched_refused_and_deleting_claims_are_left_alone(claim):
+    """There is nothing to launch."""
+    assert launch_pending([claim], NOW).chains == ()

@@ -1,0 +1,194 @@
+"""One run's worth of life: registration, initialization, liveness."""
+
+from datetime import timedelta
+
+import pytest
+
+from journeyman.core.api import labels
+from journeyman.core.lifecycle.nodeclaim import Lifecycle, advance
+from journeyman.core.plan import DeleteObject, LaunchInstance, PatchObject, Step, Wake
+from tests.helpers.builders import (
+    NOW,
+    a_claim,
+    a_launched_claim,
+    a_node,
+    a_running_claim,
+    a_snapshot,
+    merge,
+    provider_id_of,
+)
+
+UNREGISTERED = {"key": labels.UNREGISTERED_TAINT, "effect": "NoExecute"}
+
+
+def run(claims, nodes=()):
+    return advance(a_snapshot(claims=tuple(claims), nodes=tuple(nodes)), Lifecycle())
+
+
+def patches(plan):
+    return [a for a in plan.actions if isinstance(a, PatchObject)]
+
+
+def patch_of(plan, kind, part):
+    return next((a.patch[part] for a in patches(plan) if a.ref.resource.kind == kind and part in a.patch), None)
+
+
+def conditions(plan):
+    status = patch_of(plan, "NodeClaim", "status") or {}
+    return {c["type"]: (c["status"], c["reason"]) for c in status.get("conditions", ())}
+
+
+def test_a_node_that_joined_is_taken_over_whole():
+    """Finalizer, owner, labels, annotations and taints in one write; the unregistered taint goes; ours stay private."""
+    claim = a_launched_claim(
+        metadata={
+            "labels": {"team": "a"},
+            "annotations": {"example.com/x": "1", labels.PLANNED_PODS: "default/p"},
+        },
+        spec={
+            "taints": [{"key": "gpu", "effect": "NoSchedule"}],
+            "startupTaints": [{"key": "cni", "effect": "NoExecute"}],
+        },
+    )
+    plan = run([claim], [a_node(registered=False, metadata={"labels": {"team": "b"}})])
+
+    metadata = patch_of(plan, "Node", "metadata")
+    assert metadata["finalizers"] == [labels.TERMINATION_FINALIZER]
+    assert metadata["ownerReferences"][0] == {
+        "apiVersion": "karpenter.sh/v1",
+        "kind": "NodeClaim",
+        "name": "default-1",
+        "uid": "uid-default-1",
+        "blockOwnerDeletion": True,
+    }
+    assert metadata["labels"]["team"] == "a"
+    assert metadata["labels"][labels.REGISTERED] == "true"
+    assert metadata["annotations"] == {"example.com/x": "1"}
+    assert {t["key"] for t in patch_of(plan, "Node", "spec")["taints"]} == {"gpu", "cni"}
+    assert patch_of(plan, "NodeClaim", "status")["nodeName"] == "node-default-1"
+    assert conditions(plan)["Registered"] == ("True", "Registered")
+    assert all(p.resource_version for p in patches(plan))
+
+
+def test_the_node_is_written_before_its_claim():
+    """A run that dies in between leaves a node that the next one registers again, not a claim that lies."""
+    plan = run([a_launched_claim()], [a_node(registered=False)])
+    assert [p.ref.resource.kind for p in patches(plan)] == ["Node", "NodeClaim"]
+
+
+def test_taints_that_the_bootstrap_set_itself_are_not_merged_again():
+    """With do-not-sync-taints the node's own taints stand: one that something removed already does not come back."""
+    claim = a_launched_claim(spec={"startupTaints": [{"key": "cni", "effect": "NoExecute"}]})
+    node = a_node(registered=False, metadata={"labels": {labels.DO_NOT_SYNC_TAINTS: "true"}})
+    plan = run([claim], [node])
+    assert patch_of(plan, "Node", "spec") == {"taints": []}
+
+
+def test_a_node_without_the_unregistered_taint_is_warned_about_and_registered_all_the_same():
+    """Pods may have been bound before the node was ready for them."""
+    plan = run([a_launched_claim()], [a_node(registered=False, spec={"taints": []})])
+    assert "UnregisteredTaintMissing" in {e.reason for chain in plan.chains for e in chain.events}
+    assert conditions(plan)["Registered"][0] == "True"
+
+
+def test_a_ready_node_is_registered_and_initialized_in_one_run():
+    """Both labels in one patch, both conditions in another: Ready follows."""
+    plan = run([a_launched_claim()], [a_node(registered=False)])
+    assert patch_of(plan, "Node", "metadata")["labels"][labels.INITIALIZED] == "true"
+    assert conditions(plan)["Ready"] == ("True", "Ready")
+    assert not [a for a in plan.actions if isinstance(a, Wake)]
+
+
+def test_while_the_node_has_not_joined_the_claim_says_so_once_and_the_step_comes_back():
+    """The second look writes nothing."""
+    plan = run([a_launched_claim()])
+    assert conditions(plan)["Registered"] == ("Unknown", "NodeNotFound")
+    (wake,) = [a for a in plan.actions if isinstance(a, Wake)]
+    assert (wake.step, wake.at) == (Step.PROVISION, NOW + timedelta(seconds=5))
+
+    said = a_launched_claim(status={"conditions": patch_of(plan, "NodeClaim", "status")["conditions"]})
+    assert patches(run([said])) == []
+
+
+def test_two_nodes_of_one_instance_are_refused():
+    """Something is wrong, and guessing would make it worse."""
+    twin = a_node(registered=False, metadata={"name": "twin", "uid": "twin"})
+    plan = run([a_launched_claim()], [a_node(registered=False), twin])
+    assert conditions(plan)["Registered"] == ("False", "MultipleNodesFound")
+
+
+@pytest.mark.parametrize(
+    ("node", "spec", "reason"),
+    [
+        ({"status": {"conditions": [{"type": "Ready", "status": "False"}]}}, {}, "NodeNotReady"),
+        (
+            {"spec": {"taints": [{"key": "cni", "effect": "NoExecute"}]}},
+            {"startupTaints": [{"key": "cni", "effect": "NoExecute"}]},
+            "StartupTaintsExist",
+        ),
+        (
+            {"spec": {"taints": [{"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}]}},
+            {},
+            "KnownEphemeralTaintsExist",
+        ),
+        ({}, {"resources": {"requests": {"nvidia.com/gpu": "1"}}}, "ResourceNotRegistered"),
+    ],
+)
+def test_each_gate_holds_initialization_back(node, spec, reason):
+    """The first gate that is not passed is the condition's reason."""
+    claim = a_launched_claim(true=("Launched", "Registered"), spec=spec)
+    plan = run([claim], [a_node(**node)])
+    assert conditions(plan)["Initialized"] == ("Unknown", reason)
+    assert patch_of(plan, "Node", "metadata") is None
+
+
+def test_a_resource_requested_at_zero_is_not_waited_for():
+    """Zero of something that is not there is enough."""
+    claim = a_launched_claim(true=("Launched", "Registered"), spec={"resources": {"requests": {"nvidia.com/gpu": "0"}}})
+    assert conditions(run([claim], [a_node()]))["Initialized"][0] == "True"
+
+
+@pytest.mark.parametrize(
+    ("claim", "minutes", "reason"),
+    [
+        (a_claim, 5, "launch_timeout"),
+        (a_launched_claim, 15, "registration_timeout"),
+    ],
+)
+def test_a_claim_that_does_not_get_there_in_time_is_given_up(claim, minutes, reason):
+    """One second before it may still go on; its deletion wakes who terminates and who plans anew."""
+    early = run([claim(age=timedelta(minutes=minutes, seconds=-1))])
+    assert not [a for a in early.actions if isinstance(a, DeleteObject)]
+
+    plan = run([claim(age=timedelta(minutes=minutes))])
+    (deletion,) = [a for a in plan.actions if isinstance(a, DeleteObject)]
+    assert deletion.ref.uid == "uid-default-1"
+    assert not [a for a in plan.actions if isinstance(a, LaunchInstance)]
+    assert {a.step for a in plan.actions if isinstance(a, Wake)} == {Step.PROVISION, Step.TERMINATE}
+    assert plan.chains[0].observations[0].labels["reason"] == reason
+
+
+def test_after_registration_there_is_no_time_out():
+    """A node that takes an hour to become ready is waited for, ever more rarely."""
+    claim = a_launched_claim(true=("Launched", "Registered"), age=timedelta(hours=1))
+    plan = run([claim], [a_node(ready=False)])
+    assert [a.at for a in plan.actions if isinstance(a, Wake)] == [NOW + timedelta(seconds=30)]
+
+
+def test_initialized_and_deleting_claims_are_nobodys_business_here():
+    """A quiet cluster costs no writes and no wake-ups."""
+    plan = run([a_running_claim("a"), a_launched_claim("b", deleting=NOW)], [a_node("a")])
+    assert plan.actions == ()
+
+
+def test_looks_fall_on_a_grid_so_that_several_waits_share_one_wake_up():
+    """A look at an odd second asks for the next even one."""
+    snapshot = a_snapshot(claims=(a_launched_claim(),), now=NOW + timedelta(seconds=2.5))
+    (wake,) = [a for a in advance(snapshot, Lifecycle()).actions if isinstance(a, Wake)]
+    assert wake.at == NOW + timedelta(seconds=10)
+
+
+def test_builders_agree_on_the_instance():
+    """The node of a claim carries the claim's provider id, or every test here would prove nothing."""
+    assert a_node("x").spec.provider_id == a_launched_claim("x").status.provider_id == provider_id_of("x")
+    assert merge({"a": {"b": 1}}, {"a": {"c": 2}}) == {"a": {"b": 1, "c": 2}}

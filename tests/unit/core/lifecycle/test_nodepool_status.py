@@ -1,0 +1,103 @@
+"""NodePool status: conditions, counts, hash."""
+
+import pytest
+
+from journeyman.core.api import labels
+from journeyman.core.lifecycle.nodepool_status import count, reconcile, usage_by_pool
+from journeyman.core.state import SetAside
+from tests.helpers.builders import (
+    a_launched_claim,
+    a_node,
+    a_node_class,
+    a_pool,
+    a_running_claim,
+    a_snapshot,
+    ago,
+    merge,
+)
+
+
+def written(plan, pool):
+    """The pool as it is stored once the plan is carried out."""
+    body = {"status": {"resources": dict(pool.status.resources)}}
+    for action in plan.actions:
+        body = merge(body, action.patch)
+    return a_pool(pool.metadata.name, **body)
+
+
+def conditions(plan):
+    (patch,) = [a.patch["status"] for a in plan.actions if "status" in a.patch]
+    return {c["type"]: (c["status"], c["reason"]) for c in patch["conditions"]}
+
+
+def test_a_new_pool_gets_conditions_counts_and_hash_and_then_nothing_more():
+    """What is current is not written again."""
+    pool = a_pool()
+    plan = reconcile(a_snapshot(node_pools=(pool,)))
+
+    assert conditions(plan)["Ready"] == ("True", "Ready")
+    stored = written(plan, pool)
+    assert stored.metadata.annotations[labels.NODEPOOL_HASH]
+    assert reconcile(a_snapshot(node_pools=(stored,))).actions == ()
+
+
+@pytest.mark.parametrize(
+    ("node_classes", "expected"),
+    [
+        ((), ("False", "NodeClassNotFound")),
+        ((a_node_class(deleting=True),), ("False", "NodeClassTerminating")),
+        ((a_node_class(ready=False, reason="SubnetsNotFound"),), ("False", "SubnetsNotFound")),
+        ((a_node_class(ready=False, reason="AwaitingReconciliation"),), ("Unknown", "NodeClassReadinessUnknown")),
+    ],
+)
+def test_a_pool_is_as_ready_as_its_node_class(node_classes, expected):
+    """The NodeClass's own reason is handed through."""
+    plan = reconcile(a_snapshot(node_classes=node_classes))
+    assert conditions(plan)["NodeClassReady"] == expected
+    assert conditions(plan)["Ready"][0] == expected[0]
+
+
+def test_usage_counts_nodes_by_their_own_word_and_claims_that_are_on_their_way():
+    """A registered node's capacity replaces what its claim promised."""
+    snapshot = a_snapshot(
+        claims=(a_running_claim("a"), a_launched_claim("b")),
+        nodes=(a_node("a", status={"capacity": {"cpu": "3900m"}}),),
+    )
+    usage = usage_by_pool(snapshot)["default"]
+    assert usage.resources["cpu"] == 3900 + 4000
+    assert usage.nodes == 2
+
+
+def test_only_strictly_more_than_the_limit_exceeds_it():
+    """A pool that is exactly full is full, not over."""
+    usage = usage_by_pool(a_snapshot(claims=(a_launched_claim(),)))["default"]
+    assert usage.exceeded({"cpu": 4000, "nodes": 1}) == ()
+    assert usage.exceeded({"cpu": 3999, "nodes": 0}) == ("cpu", "nodes")
+
+
+def test_counts_follow_nodes_that_go():
+    """Resources that nobody has any more are taken out of the status."""
+    gpu = a_launched_claim(status={"capacity": {"nvidia.com/gpu": "1"}})
+    pool = a_pool()
+    stored = written(count(a_snapshot(node_pools=(pool,), claims=(gpu,))), pool)
+    assert stored.status.nodes == 1
+
+    (action,) = count(a_snapshot(node_pools=(stored,))).actions
+    assert action.patch["status"]["nodes"] == 0
+    assert action.patch["status"]["resources"]["nvidia.com/gpu"] is None
+    assert action.patch["status"]["resources"]["cpu"] == "0"
+
+
+def test_a_pool_that_does_not_validate_is_told_so_once():
+    """ValidationSucceeded False with the reason; the second run writes nothing."""
+    bad = SetAside(kind="NodePool", name="bad", uid="u", why="weight: too heavy", generation=3, created=ago(hours=1))
+    plan = reconcile(a_snapshot(node_pools=(), set_aside=(bad,)))
+
+    assert conditions(plan)["ValidationSucceeded"] == ("False", "NodePoolValidationFailed")
+    assert conditions(plan)["Ready"][0] == "False"
+
+    said = a_pool(status=plan.actions[0].patch["status"]).status.conditions
+    again = SetAside(
+        kind="NodePool", name="bad", uid="u", why=bad.why, generation=3, created=ago(hours=1), conditions=said
+    )
+    assert reconcile(a_snapshot(node_pools=(), set_aside=(again,))).actions == ()

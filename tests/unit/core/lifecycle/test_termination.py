@@ -1,0 +1,211 @@
+"""Termination: from a deletionTimestamp to nothing left."""
+
+from datetime import timedelta
+
+import pytest
+
+from journeyman.core.api import labels
+from journeyman.core.lifecycle.termination import Cloud, Termination, finalize
+from journeyman.core.plan import DeleteObject, EvictPod, PatchObject, Step, TerminateInstance, Wake
+from tests.helpers.builders import (
+    NOW,
+    a_claim,
+    a_launched_claim,
+    a_node,
+    a_pod,
+    a_running_claim,
+    a_snapshot,
+    ago,
+    condition,
+    provider_id_of,
+    stamp,
+)
+
+GONE = Cloud(gone=frozenset({provider_id_of("default-1")}))
+
+
+def run(claim=None, node=None, pods=(), cloud=None):
+    snapshot = a_snapshot(claims=(claim,) if claim else (), nodes=(node,) if node else (), pods=tuple(pods))
+    return finalize(snapshot, cloud or Cloud(), Termination())
+
+
+def of_type(plan, kind):
+    return [a for a in plan.actions if isinstance(a, kind)]
+
+
+def patches(plan, kind):
+    return [a.patch for a in of_type(plan, PatchObject) if a.ref.resource.kind == kind]
+
+
+def conditions(plan):
+    found = {}
+    for patch in patches(plan, "NodeClaim"):
+        found.update({c["type"]: (c["status"], c["reason"]) for c in patch.get("status", {}).get("conditions", ())})
+    return found
+
+
+def wakes(plan):
+    return {w.step: w.at for w in of_type(plan, Wake)}
+
+
+def draining(seconds, *more):
+    """A claim whose drain began that long ago."""
+    return a_running_claim(
+        deleting=ago(seconds=seconds),
+        status={
+            "conditions": [
+                *(condition(t, since=ago(minutes=1)) for t in ("Launched", "Registered", "Initialized")),
+                condition("Drained", "Unknown", since=ago(seconds=seconds), reason="Draining"),
+                *more,
+            ]
+        },
+    )
+
+
+def test_a_deleted_claim_closes_its_node_deletes_it_and_evicts_its_pods_in_one_run():
+    """The taint comes before the deletion and the evictions; pods need another place, so provision is woken."""
+    pod = a_pod("p", node="node-default-1")
+    plan = run(a_running_claim(deleting=NOW), a_node(), [pod])
+
+    node, claim, deletion, eviction = [a for a in plan.actions if not isinstance(a, Wake)]
+    assert node.patch["spec"]["taints"] == [{"key": labels.DISRUPTED_TAINT, "effect": "NoSchedule"}]
+    assert node.patch["metadata"]["labels"] == {labels.EXCLUDE_BALANCERS: "karpenter"}
+    assert claim.subresource == "status"
+    assert isinstance(deletion, DeleteObject)
+    assert deletion.ref.resource.kind == "Node"
+    assert isinstance(eviction, EvictPod)
+    assert conditions(plan)["Drained"] == ("Unknown", "Draining")
+    assert wakes(plan) == {Step.TERMINATE: NOW + timedelta(seconds=2), Step.PROVISION: NOW}
+
+
+def test_a_deleted_node_takes_its_claim_along():
+    """Deleting either half deletes the other."""
+    plan = run(a_running_claim(), a_node(deleting=NOW))
+    assert [d.ref.resource.kind for d in of_type(plan, DeleteObject)] == ["NodeClaim"]
+
+
+def test_provision_is_woken_once_at_the_beginning_of_a_drain():
+    """Later its pods are pending, and wake it themselves."""
+    plan = run(draining(3), a_node(deleting=ago(seconds=3)), [a_pod("p", node="node-default-1")])
+    assert Step.PROVISION not in wakes(plan)
+
+
+@pytest.mark.parametrize(("seconds", "drained"), [(4, False), (5, True)])
+def test_even_an_empty_node_drains_for_five_seconds(seconds, drained):
+    """Pods that were bound at the last moment are seen."""
+    plan = run(draining(seconds), a_node(deleting=ago(seconds=seconds)))
+    assert bool(of_type(plan, TerminateInstance)) is drained
+    if not drained:
+        assert wakes(plan)[Step.TERMINATE] == NOW + timedelta(seconds=1)
+
+
+def test_a_drained_node_s_instance_is_terminated_and_watched():
+    """All three conditions at once, and a look every five seconds."""
+    plan = run(draining(6), a_node(deleting=ago(seconds=6)))
+    assert {t: conditions(plan)[t][0] for t in ("Drained", "VolumesDetached", "InstanceTerminating")} == {
+        "Drained": "True",
+        "VolumesDetached": "True",
+        "InstanceTerminating": "True",
+    }
+    assert [t.provider_id for t in of_type(plan, TerminateInstance)] == [provider_id_of("default-1")]
+    assert wakes(plan) == {Step.TERMINATE: NOW + timedelta(seconds=5)}
+
+
+def test_finalizers_stay_until_the_cloud_says_that_the_instance_is_gone():
+    """Terminating is repeated until then; afterwards the node is let go, then its claim."""
+    node = a_node(deleting=ago(seconds=20))
+    (status,) = [p["status"] for p in patches(run(draining(20), node), "NodeClaim")]
+    claim = a_running_claim(deleting=ago(seconds=20), status=status)
+
+    waiting = run(claim, node)
+    assert of_type(waiting, TerminateInstance)
+    assert not of_type(waiting, PatchObject)
+
+    plan = run(claim, node, cloud=GONE)
+    assert patches(plan, "Node") == [{"metadata": {"finalizers": []}}]
+    assert patches(plan, "NodeClaim") == [{"metadata": {"finalizers": []}}]
+    assert [a.ref.resource.kind for a in plan.actions] == ["Node", "NodeClaim"]
+    assert not of_type(plan, Wake)
+
+
+def test_a_node_whose_instance_vanished_is_not_drained():
+    """NotReady, and the cloud knows no such instance: nothing is left to evict from."""
+    pod = a_pod("p", node="node-default-1")
+    plan = run(draining(1), a_node(ready=False, deleting=ago(seconds=1)), [pod], cloud=GONE)
+    assert patches(plan, "Node") == [{"metadata": {"finalizers": []}}]
+    assert not of_type(plan, EvictPod)
+
+
+def test_both_halves_are_deleted_before_either_is_let_go():
+    """A claim that nobody deleted must not lose its finalizer while it lives."""
+    plan = run(a_running_claim(), a_node(ready=False, deleting=NOW), cloud=GONE)
+    assert [d.ref.resource.kind for d in of_type(plan, DeleteObject)] == ["NodeClaim"]
+    assert not of_type(plan, PatchObject)
+
+
+def test_the_end_is_written_down_once_and_forces_what_is_left():
+    """terminationGracePeriod counts from the deletion; a time that others set stands."""
+    pod = a_pod("p", node="node-default-1", metadata={"annotations": {labels.DO_NOT_DISRUPT: "true"}})
+    claim = a_running_claim(deleting=ago(minutes=1), spec={"terminationGracePeriod": "5m"})
+    plan = run(claim, a_node(), [pod])
+    (noted,) = [p["metadata"] for p in patches(plan, "NodeClaim") if "metadata" in p]
+    assert noted["annotations"] == {labels.TERMINATION_TIMESTAMP: stamp(NOW + timedelta(minutes=4))}
+    assert "TerminationGracePeriodExpiring" in {e.reason for c in plan.chains for e in c.events}
+    assert "FailedDraining" in {e.reason for e in plan.events}
+
+    set_by_others = a_running_claim(
+        deleting=ago(minutes=1),
+        spec={"terminationGracePeriod": "5m"},
+        metadata={"annotations": {labels.TERMINATION_TIMESTAMP: stamp(NOW)}},
+    )
+    plan = run(set_by_others, a_node(), [pod])
+    assert [p for p in patches(plan, "NodeClaim") if "metadata" in p] == []
+    assert [type(a).__name__ for a in plan.actions if "Pod" in type(a).__name__] == ["DeletePod"]
+
+
+def test_a_claim_that_never_registered_goes_without_a_drain():
+    """Its node, if there is one, is the cloud controller's."""
+    plan = run(a_launched_claim(deleting=NOW), a_node(registered=False))
+    assert [t.provider_id for t in of_type(plan, TerminateInstance)] == [provider_id_of("default-1")]
+    assert patches(plan, "Node") == []
+
+
+def test_a_claim_deleted_before_its_instance_was_written_down_finds_it_by_its_tag():
+    """The launch was cut off between the cloud's answer and the status: nothing leaks."""
+    orphan = Cloud(by_claim={"default-1": "aws:///a/i-9"})
+    plan = run(a_claim(deleting=NOW), cloud=orphan)
+    assert [t.provider_id for t in of_type(plan, TerminateInstance)] == ["aws:///a/i-9"]
+    assert not [p for p in patches(plan, "NodeClaim") if "metadata" in p]
+
+
+def test_a_claim_without_an_instance_is_let_go_at_once():
+    """There is nothing to wait for."""
+    plan = run(a_claim(deleting=NOW))
+    assert patches(plan, "NodeClaim") == [{"metadata": {"finalizers": []}}]
+
+
+def test_other_finalizers_are_not_ours_to_remove():
+    """Only karpenter.sh/termination goes."""
+    claim = a_claim(deleting=NOW, metadata={"finalizers": ["x/y", labels.TERMINATION_FINALIZER]})
+    assert patches(run(claim), "NodeClaim") == [{"metadata": {"finalizers": ["x/y"]}}]
+
+
+def test_a_node_whose_claim_is_gone_is_drained_and_let_go():
+    """Its instance is an orphan and is collected as such."""
+    node = a_node(deleting=NOW)
+    busy = run(None, node, [a_pod("p", node="node-default-1")])
+    assert of_type(busy, EvictPod)
+    assert patches(run(None, node), "Node")[0]["metadata"]["finalizers"] == []
+
+
+def test_a_drain_that_drags_on_is_looked_at_more_rarely():
+    """A pod that may never go must not cost a run every two seconds."""
+    pod = a_pod("p", node="node-default-1", metadata={"annotations": {labels.DO_NOT_DISRUPT: "true"}})
+    plan = run(draining(3600), a_node(deleting=ago(hours=1)), [pod])
+    assert wakes(plan)[Step.TERMINATE] == NOW + timedelta(seconds=30)
+
+
+def test_living_nodes_and_those_without_our_finalizer_are_left_alone():
+    """Nothing is asked of a cluster where nothing goes."""
+    assert run(a_running_claim(), a_node()).actions == ()
+    assert run(None, a_node(deleting=NOW, metadata={"finalizers": []})).actions == ()
