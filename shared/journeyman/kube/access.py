@@ -7,8 +7,8 @@ way: a function on AWS comes in through `eks`.
 from __future__ import annotations
 
 import ssl
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from journeyman.errors import ConfigurationError
 from journeyman.kube.connection import Connection
@@ -60,7 +60,8 @@ def in_cluster() -> Connection:
 def _connection(configuration: Configuration) -> Connection:
     def authorization() -> str:
         # runs the refresh hook that the configuration may carry
-        return str(configuration.get_api_key_with_prefix("authorization") or "") or _basic(configuration)
+        setting: Mapping[str, Any] = configuration.auth_settings().get("BearerToken") or {}
+        return str(setting.get("value") or "")
 
     return Connection(
         server=configuration.host,
@@ -68,10 +69,6 @@ def _connection(configuration: Configuration) -> Connection:
         authorization=authorization,
         assert_hostname=configuration.tls_server_name or "",
     )
-
-
-def _basic(configuration: Configuration) -> str:
-    return str(configuration.get_basic_auth_token()) if configuration.username else ""
 
 
 def _trust(configuration: Configuration) -> ssl.SSLContext:

@@ -9,7 +9,6 @@ Restates: aws-iam-authenticator `pkg/token/token.go` `GetWithSTS`.
 from __future__ import annotations
 
 import base64
-import binascii
 import ssl
 import threading
 from collections.abc import Mapping
@@ -49,12 +48,14 @@ def connect(
         authority = base64.b64decode(described["certificateAuthority"]["data"]).decode()
         trust = ssl.create_default_context(cadata=authority)
         endpoint = described["endpoint"]
-    except (KeyError, ValueError, binascii.Error, ssl.SSLError) as error:
+    except KeyError as error:
         raise ConfigurationError(
-            f"EKS cluster {cluster} has no usable endpoint (status {described.get('status', 'unknown')})",
+            f"EKS cluster {cluster} has no endpoint (status {described.get('status', 'unknown')})",
             cluster=cluster,
             advice="wait until the cluster is ACTIVE",
         ) from error
+    except (ValueError, ssl.SSLError) as error:  # binascii's and UnicodeDecodeError are ValueErrors
+        raise ConfigurationError(f"the CA of EKS cluster {cluster} cannot be read: {error}", cluster=cluster) from error
     return Connection(server=endpoint, ssl_context=trust, authorization=EksToken(cluster, session, clock))
 
 

@@ -105,14 +105,14 @@ def unreachable(error: exceptions.HTTPError, server: str, request: str) -> Journ
         message = f"the API server's certificate is not trusted: {_brief(reason)}"
         return ConfigurationError(message, advice="check the cluster's CA certificate and the server's name", **facts)
     advice = "check the endpoint, its allowed networks, and that this function can reach it"
-    for kinds, message in (
-        ((exceptions.NameResolutionError,), "the API server's name does not resolve"),
-        ((exceptions.ConnectTimeoutError,), "the API server did not accept a connection in time"),
-        ((exceptions.NewConnectionError,), "the API server refuses connections"),
-        ((exceptions.ReadTimeoutError,), "the API server did not answer in time"),
-        ((exceptions.ProxyError,), "the proxy in front of the API server refuses"),
+    for kind, message in (  # the special before the general: urllib3's classes inherit from each other
+        (exceptions.NameResolutionError, "the API server's name does not resolve"),
+        (exceptions.NewConnectionError, "the API server refuses connections"),
+        (exceptions.ConnectTimeoutError, "the API server did not accept a connection in time"),
+        (exceptions.ReadTimeoutError, "the API server did not answer in time"),
+        (exceptions.ProxyError, "the proxy in front of the API server refuses"),
     ):
-        if isinstance(reason, kinds):
+        if isinstance(reason, kind):
             return KubeUnavailableError(f"{message}: {_brief(reason)}", reason="Unreachable", advice=advice, **facts)
     return KubeUnavailableError(f"the API server broke off its answer: {_brief(reason)}", reason="Unreachable", **facts)
 

@@ -1,0 +1,161 @@
+"""Endpoints that an API server in trouble might be, and one behind TLS."""
+
+import ipaddress
+import json
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from journeyman.kube.connection import Connection
+from journeyman.kube.http_store import HttpKubeStore
+from journeyman.kube.transport import Transport
+from journeyman.simulate.apiserver import ApiServer
+from journeyman.simulate.apiserver.http import HttpFront
+from journeyman.simulate.clock import VirtualClock
+
+
+class Script:
+    """Answers to give in turn, the last one for ever; and the requests that came.
+
+    An answer is (status, headers, body), or None to break the connection off.
+    """
+
+    def __init__(self) -> None:
+        self.answers: list[tuple[int, dict[str, str], bytes] | None] = []
+        self.requests: list[tuple[str, str, dict[str, str]]] = []
+        self.url = ""
+
+    def say(self, status: int, body: object = b"", **headers: str) -> None:
+        """Add an answer; header names are written with underscores."""
+        encoded = body if isinstance(body, bytes) else json.dumps(body).encode()
+        self.answers.append((status, {name.replace("_", "-"): value for name, value in headers.items()}, encoded))
+
+    def hang_up(self) -> None:
+        """Add a broken connection."""
+        self.answers.append(None)
+
+    def next(self) -> tuple[int, dict[str, str], bytes] | None:
+        """The answer to the next request."""
+        return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+
+
+def _handler(script: Script) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def handle_any(self) -> None:
+            self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            script.requests.append((self.command, self.path, dict(self.headers)))
+            answer = script.next()
+            if answer is None:
+                self.close_connection = True
+                self.connection.shutdown(socket.SHUT_RDWR)
+                return
+            status, headers, body = answer
+            self.send_response(status)
+            for name, value in headers.items():
+                self.send_header(name, value)
+            if "Transfer-Encoding" not in headers:
+                self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        do_GET = do_POST = do_PATCH = do_DELETE = handle_any  # noqa: N815 - http.server's names
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    return Handler
+
+
+@pytest.fixture
+def script() -> Iterator[Script]:
+    """A scripted endpoint on the loopback interface."""
+    script = Script()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(script))
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+    thread.start()
+    script.url = f"http://127.0.0.1:{server.server_port}"
+    yield script
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture
+def store_for() -> Iterator[Callable[..., HttpKubeStore]]:
+    """Makes a store for an address."""
+    transports = []
+
+    def make(url: str, **connection: object) -> HttpKubeStore:
+        transports.append(Transport(Connection(server=url, **connection)))
+        return HttpKubeStore(transports[-1], page_size=500)
+
+    yield make
+    for transport in transports:
+        transport.close()
+
+
+@dataclass(frozen=True)
+class TlsFront:
+    """An API server behind TLS, its own CA, and the tokens it saw."""
+
+    url: str
+    server: ApiServer
+    authority: bytes
+    tokens: list[str]
+
+
+@pytest.fixture(scope="session")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """(certificate, key) of a self-signed authority for 127.0.0.1."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "journeyman test")])
+    today = datetime.now(timezone.utc)  # noqa: TID251 - TLS checks the real time
+    loopback = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
+    built = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(today - timedelta(days=1))
+        .not_valid_after(today + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([loopback]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    folder = tmp_path_factory.mktemp("tls")
+    pem = serialization.Encoding.PEM
+    (folder / "ca.pem").write_bytes(built.public_bytes(pem))
+    (folder / "key.pem").write_bytes(
+        key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
+    return folder / "ca.pem", folder / "key.pem"
+
+
+@pytest.fixture
+def tls_front(certificate: tuple[Path, Path]) -> Iterator[TlsFront]:
+    """An API server over TLS that lets in only tokens of EKS's shape or `secret`."""
+    tokens: list[str] = []
+
+    def authenticate(token: str) -> bool:
+        tokens.append(token)
+        return token.startswith("k8s-aws-v1.") or token == "secret"
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*certificate)
+    server = ApiServer(VirtualClock(datetime(2026, 3, 1, tzinfo=timezone.utc)))
+    with HttpFront(server, authenticate=authenticate, ssl_context=context) as front:
+        yield TlsFront(front.url, server, certificate[0].read_bytes(), tokens)

@@ -1,0 +1,205 @@
+"""Ways to a cluster: kubeconfig, in a pod, EKS."""
+
+import base64
+import subprocess
+import sys
+from datetime import datetime, timezone
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+import boto3
+import pytest
+import requests
+import yaml
+from botocore.credentials import Credentials
+from moto import mock_aws
+from urllib3.exceptions import InsecureRequestWarning
+
+from journeyman.core.api.objects import NAMESPACE
+from journeyman.errors import ConfigurationError, ForbiddenError, UnknownClusterError
+from journeyman.kube import access, eks
+from journeyman.kube.http_store import HttpKubeStore
+from journeyman.kube.transport import Transport
+from journeyman.simulate.clock import VirtualClock
+
+
+@pytest.fixture
+def clock():
+    return VirtualClock(datetime(2026, 3, 1, 12, 0, tzinfo=timezone.utc))
+
+
+@pytest.fixture
+def session():
+    """An AWS account with one EKS cluster, `prod`."""
+    with mock_aws():
+        session = boto3.Session(
+            aws_access_key_id="AKIAEXAMPLE", aws_secret_access_key="example", region_name="eu-central-1"
+        )
+        session.client("eks").create_cluster(
+            name="prod", roleArn="arn:aws:iam::123456789012:role/eks", resourcesVpcConfig={"subnetIds": []}
+        )
+        yield session
+
+
+def namespaces(connection):
+    transport = Transport(connection)
+    try:
+        return [item.metadata.name for item in HttpKubeStore(transport).list(NAMESPACE).items]
+    finally:
+        transport.close()
+
+
+def a_kubeconfig(tmp_path, front, token="secret"):
+    authority = base64.b64encode(front.authority).decode()
+    content = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "c", "cluster": {"server": front.url, "certificate-authority-data": authority}}],
+        "users": [{"name": "u", "user": {"token": token}}],
+        "contexts": [{"name": "dev", "context": {"cluster": "c", "user": "u"}}],
+        "current-context": "dev",
+    }
+    path = tmp_path / "kubeconfig"
+    path.write_text(yaml.safe_dump(content))
+    return str(path)
+
+
+def test_a_kubeconfig_gives_address_trust_and_token(tmp_path, tls_front):
+    """Over real TLS, with the file's own CA."""
+    path = a_kubeconfig(tmp_path, tls_front)
+    assert "kube-system" in namespaces(access.from_kubeconfig(path))
+    assert "kube-system" in namespaces(access.from_kubeconfig(path, "dev"))
+    assert set(tls_front.tokens) == {"secret"}
+
+
+def test_a_wrong_token_is_forbidden(tmp_path, tls_front):
+    """401 becomes our own error."""
+    with pytest.raises(ForbiddenError, match="Unauthorized"):
+        namespaces(access.from_kubeconfig(a_kubeconfig(tmp_path, tls_front, token="wrong")))
+
+
+def test_verification_can_be_turned_off_by_the_kubeconfig_only(tmp_path, tls_front):
+    """`insecure-skip-tls-verify`, as kubectl has it, and not without a warning."""
+    path = Path(a_kubeconfig(tmp_path, tls_front))
+    content = yaml.safe_load(path.read_text())
+    cluster = content["clusters"][0]["cluster"]
+    del cluster["certificate-authority-data"]
+    path.write_text(yaml.safe_dump(content))
+    with pytest.raises(ConfigurationError, match="certificate is not trusted"):
+        namespaces(access.from_kubeconfig(str(path)))
+    cluster["insecure-skip-tls-verify"] = True
+    path.write_text(yaml.safe_dump(content))
+    with pytest.warns(InsecureRequestWarning):
+        assert "kube-system" in namespaces(access.from_kubeconfig(str(path)))
+
+
+def test_a_kubeconfig_that_cannot_be_used_is_named(tmp_path, tls_front):
+    """A missing file, an unknown context, a file that is none."""
+    with pytest.raises(ConfigurationError, match="kubeconfig cannot be used") as caught:
+        access.from_kubeconfig(str(tmp_path / "absent"))
+    assert caught.value.context["path"].endswith("absent")
+    with pytest.raises(ConfigurationError, match="prod"):
+        access.from_kubeconfig(a_kubeconfig(tmp_path, tls_front), "prod")
+
+
+def test_outside_of_a_pod_there_is_no_service_account():
+    """Says so."""
+    with pytest.raises(ConfigurationError, match="not inside a cluster"):
+        access.in_cluster()
+
+
+def test_the_eks_token_is_a_signed_question_who_am_i(session, clock):
+    """Its URL carries the cluster in the signature, and STS answers it."""
+    header = eks.EksToken("prod", session, clock)()
+    prefix, _, encoded = header.partition("k8s-aws-v1.")
+    assert prefix == "Bearer "
+    assert "=" not in encoded
+    url = base64.urlsafe_b64decode(encoded + "=" * (-len(encoded) % 4)).decode()
+    parts = urlsplit(url)
+    query = {key: values[0] for key, values in parse_qs(parts.query).items()}
+    assert parts.hostname == "sts.eu-central-1.amazonaws.com"
+    assert query["Action"] == "GetCallerIdentity"
+    assert query["X-Amz-SignedHeaders"] == "host;x-k8s-aws-id"
+    assert query["X-Amz-Expires"] == "60"
+    assert "eu-central-1/sts/aws4_request" in query["X-Amz-Credential"]
+    answer = requests.get(url, headers={"x-k8s-aws-id": "prod"}, timeout=5)
+    assert "<Account>123456789012</Account>" in answer.text
+
+
+class RotatingSession:
+    """A session whose credentials change whenever they are asked for, as a role's do."""
+
+    region_name = "cn-north-1"
+
+    def __init__(self):
+        self.asked = 0
+
+    def get_credentials(self):
+        self.asked += 1
+        return Credentials(f"AKIA{self.asked}", "secret", "session-token")
+
+    def get_partition_for_region(self, region):
+        return "aws-cn" if region.startswith("cn-") else "aws"
+
+
+def test_the_eks_token_is_renewed_before_it_runs_out(clock):
+    """The same token for twelve minutes, a new one well before fifteen, from the credentials of that moment."""
+    token = eks.EksToken("prod", RotatingSession(), clock)
+    first = token()
+    clock.advance(11 * 60)
+    assert token() == first
+    clock.advance(61)
+    second = token()
+    assert second != first
+    url = base64.urlsafe_b64decode(second.removeprefix("Bearer k8s-aws-v1.") + "==").decode()
+    assert "AKIA2" in url
+    assert urlsplit(url).hostname == "sts.cn-north-1.amazonaws.com.cn"
+
+
+def test_an_eks_cluster_is_reached_with_such_a_token(session, clock, tls_front):
+    """Endpoint and CA are what EKS describes; the server sees the token."""
+    described = {
+        "endpoint": tls_front.url,
+        "certificateAuthority": {"data": base64.b64encode(tls_front.authority).decode()},
+    }
+    assert "kube-system" in namespaces(eks.connect("prod", session, clock, described=described))
+    assert tls_front.tokens[-1].startswith("k8s-aws-v1.")
+
+
+def test_an_eks_cluster_that_is_not_ready_says_so(session, clock):
+    """No endpoint yet, or a CA that is none (as moto makes it up)."""
+    with pytest.raises(ConfigurationError, match=r"has no endpoint \(status CREATING\)"):
+        eks.connect("prod", session, clock, described={"status": "CREATING"})
+    with pytest.raises(ConfigurationError, match="the CA of EKS cluster prod cannot be read"):
+        eks.connect("prod", session, clock)
+
+
+def test_an_eks_cluster_that_is_not_there_is_unknown(session, clock):
+    """Names the cluster and where it was looked for."""
+    with pytest.raises(UnknownClusterError, match="there is no EKS cluster staging") as caught:
+        eks.connect("staging", session, clock)
+    assert caught.value.context["region"] == "eu-central-1"
+
+
+def test_without_credentials_nothing_is_signed(clock):
+    """One clear error, not a crash in a signer."""
+
+    class Nobody:
+        region_name = "eu-central-1"
+
+        def get_credentials(self):
+            return None
+
+    with pytest.raises(ConfigurationError, match="no AWS credentials"):
+        eks.EksToken("prod", Nobody(), clock)()
+
+
+def test_the_functions_path_imports_no_kubernetes_package():
+    """Its typed APIs cost over a second of every cold start."""
+    code = (
+        "import sys, journeyman.kube.http_store, journeyman.kube.eks, journeyman.kube.lease, journeyman.kube.access\n"
+        "bad = [m for m in sys.modules if m.split('.')[0] in {'kubernetes', 'boto3', 'botocore', 'yaml', 'requests'}]\n"
+        "print(bad)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,224 @@
+"""The HTTP adapter against answers that only trouble brings; the healthy ones are in the contract suite."""
+
+import gzip
+import json
+import socket
+
+import pytest
+import urllib3
+
+from journeyman.core.api.objects import NODE, NODECLAIM, POD
+from journeyman.errors import (
+    ConfigurationError,
+    ForbiddenError,
+    GoneError,
+    InvalidObjectError,
+    JourneymanError,
+    KubeAPIError,
+    KubeUnavailableError,
+    NotFoundError,
+    TooManyRequestsError,
+)
+
+NODES = {"metadata": {"resourceVersion": "7"}, "items": [{"metadata": {"name": "n"}}]}
+BUSY = {"kind": "Status", "code": 429, "reason": "TooManyRequests", "message": "please wait"}
+
+
+def test_a_read_is_repeated_until_it_succeeds(script, store_for):
+    """Broken connections, 429 and 5xx are passed over; the caller sees the answer."""
+    script.hang_up()
+    script.say(429, BUSY, Retry_After="0")
+    script.say(503, b"upstream is not there")
+    script.say(200, NODES)
+    listing = store_for(script.url).list(NODE)
+    assert [node.metadata.name for node in listing.items] == ["n"]
+    assert len(script.requests) == 4
+
+
+def test_a_read_gives_up_after_some_tries(script, store_for):
+    """And says what the last answer was."""
+    script.say(503, b"<html>bad gateway</html>")
+    with pytest.raises(KubeUnavailableError, match="HTTP 503 without a Kubernetes Status: <html>bad gateway") as caught:
+        store_for(script.url).list(NODE)
+    assert caught.value.status == 503
+    assert caught.value.retryable
+    assert 1 < len(script.requests) <= 5
+
+
+def test_a_write_that_may_have_happened_is_not_repeated(script, store_for):
+    """A broken connection after the request went out, and 5xx: once only."""
+    script.hang_up()
+    with pytest.raises(KubeUnavailableError, match="broke off"):
+        store_for(script.url).patch(NODE, "n", {"metadata": {}})
+    script.answers.clear()
+    script.say(503, b"", Retry_After="0")
+    with pytest.raises(KubeUnavailableError):
+        store_for(script.url).create(NODECLAIM, {"metadata": {"name": "c"}})
+    assert len(script.requests) == 2
+
+
+def test_a_write_that_was_turned_away_is_repeated(script, store_for):
+    """429 of the server's flow control means that nothing was done."""
+    script.say(429, BUSY, Retry_After="0")
+    script.say(200, {"metadata": {"name": "n"}})
+    assert store_for(script.url).patch(NODE, "n", {"metadata": {}})["metadata"]["name"] == "n"
+    assert len(script.requests) == 2
+
+
+def test_an_eviction_that_a_budget_refuses_is_not_repeated(script, store_for):
+    """Its 429 is an answer, whatever Retry-After says; the budget's cause comes with it."""
+    cause = {
+        "reason": "DisruptionBudget",
+        "message": "The disruption budget b needs 1 healthy pods and has 1 currently",
+    }
+    script.say(429, {**BUSY, "details": {"causes": [cause], "retryAfterSeconds": 10}}, Retry_After="10")
+    with pytest.raises(TooManyRequestsError) as caught:
+        store_for(script.url).evict("default", "p")
+    assert caught.value.retry_after_seconds == 10
+    assert caught.value.context["cause"] == cause["message"]
+    assert len(script.requests) == 1
+
+
+def test_refused_identities_come_with_advice(script, store_for):
+    """401 and 403 say what to look at, and what was asked."""
+    script.say(401, {"kind": "Status", "code": 401, "reason": "Unauthorized", "message": "Unauthorized"})
+    with pytest.raises(ForbiddenError) as caught:
+        store_for(script.url).get(NODE, "n")
+    assert "access entries" in caught.value.context["advice"]
+    assert caught.value.context["request"] == "GET /api/v1/nodes/n"
+    assert "/api/v1/nodes/n" in str(caught.value)
+
+
+def test_lists_ask_for_gzip_and_pages(script, store_for):
+    """Compressed pages are put together; the second page asks with the first one's token and no version."""
+    first = {"metadata": {"resourceVersion": "7", "continue": "more"}, "items": [{"metadata": {"name": "a"}}]}
+    packed = gzip.compress(json.dumps(first).encode())
+    script.say(200, packed, Content_Encoding="gzip")
+    script.say(200, {"metadata": {"resourceVersion": "7"}, "items": [{"metadata": {"name": "b"}}]})
+    listing = store_for(script.url).list(POD, cached=True, field_selector="spec.nodeName=")
+    assert [pod.metadata.name for pod in listing.items] == ["a", "b"]
+    assert listing.resource_version == "7"
+    (_, one, headers), (_, two, _) = script.requests
+    assert headers["Accept-Encoding"] == "gzip"
+    assert one == "/api/v1/pods?fieldSelector=spec.nodeName%3D&resourceVersion=0&limit=500"
+    assert two == "/api/v1/pods?fieldSelector=spec.nodeName%3D&limit=500&continue=more"
+
+
+def test_a_list_whose_version_expires_between_pages_is_read_whole(script, store_for):
+    """As the official clients do: once more, without pages."""
+    script.say(200, {"metadata": {"resourceVersion": "7", "continue": "more"}, "items": [{"metadata": {"name": "a"}}]})
+    script.say(410, {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old"})
+    script.say(200, NODES)
+    assert [node.metadata.name for node in store_for(script.url).list(NODE).items] == ["n"]
+    assert "limit" not in script.requests[-1][1]
+
+
+def test_an_object_of_another_shape_is_named_with_its_field(script, store_for):
+    """One clear error, with the path of the field."""
+    script.say(200, {"metadata": {"name": "n", "labels": {"a": 5}}})
+    with pytest.raises(InvalidObjectError, match=r"Node n cannot be read: .*labels"):
+        store_for(script.url).get(NODE, "n")
+
+
+def test_an_answer_that_is_no_json_is_not_an_api_servers(script, store_for):
+    """A login page in between, say."""
+    script.say(200, b"<html>please log in</html>")
+    with pytest.raises(KubeAPIError, match="not an API server's"):
+        store_for(script.url).get(NODE, "n")
+
+
+def chunked(*lines):
+    return b"".join(b"%x\r\n%b\r\n" % (len(line), line) for line in lines)
+
+
+def test_a_watch_reads_lines_across_chunks(script, store_for):
+    """Chunks end anywhere; events end at newlines."""
+    one = b'{"type":"ADDED","object":{"metadata":{"name":"a","resourceVersion":"8"}}}\n'
+    two = b'{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"9"}}}\n'
+    script.say(200, chunked(one[:20], one[20:] + two[:5], two[5:]) + b"0\r\n\r\n", Transfer_Encoding="chunked")
+    events = list(store_for(script.url).watch(NODE, resource_version="7", timeout_seconds=0.2))
+    assert [(e.type, e.resource_version) for e in events] == [("ADDED", "8"), ("BOOKMARK", "9")]
+    assert events[0].object.metadata.name == "a"
+    assert "timeoutSeconds=1" in script.requests[0][1]
+
+
+def test_a_watch_that_breaks_off_does_not_look_complete(script, store_for):
+    """What came counts; then an error, not a quiet end."""
+    one = b'{"type":"ADDED","object":{"metadata":{"name":"a","resourceVersion":"8"}}}\n'
+    script.say(200, chunked(one), Transfer_Encoding="chunked", Connection="close")
+    watch = store_for(script.url).watch(NODE, resource_version="7")
+    assert next(watch).resource_version == "8"
+    with pytest.raises(KubeUnavailableError):
+        next(watch)
+
+
+def test_an_error_inside_a_watch_is_raised(script, store_for):
+    """410 comes as an event as well as an answer."""
+    line = json.dumps({"type": "ERROR", "object": {"code": 410, "reason": "Expired", "message": "too old"}}).encode()
+    script.say(200, chunked(line + b"\n") + b"0\r\n\r\n", Transfer_Encoding="chunked")
+    with pytest.raises(GoneError, match="too old"):
+        list(store_for(script.url).watch(NODE, resource_version="7"))
+    script.answers.clear()
+    script.say(410, {"code": 410, "reason": "Expired", "message": "too old"})
+    with pytest.raises(GoneError):
+        list(store_for(script.url).watch(NODE, resource_version="7"))
+
+
+def test_an_address_nobody_listens_at_is_unavailable(store_for):
+    """Which server, which request, what to check; none of urllib3's own errors."""
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{unused.getsockname()[1]}"
+    with pytest.raises(KubeUnavailableError, match="refuses connections") as caught:
+        store_for(url).get(NODE, "n")
+    assert caught.value.context["server"] == url
+    assert "advice" in caught.value.context
+    assert isinstance(caught.value.__cause__, urllib3.exceptions.HTTPError)
+    assert "object at 0x" not in str(caught.value)
+
+
+def test_a_name_that_does_not_resolve_is_unavailable(store_for):
+    """`.invalid` never does."""
+    with pytest.raises(KubeUnavailableError, match="does not resolve"):
+        store_for("http://api.cluster.invalid").get(NODE, "n")
+
+
+@pytest.mark.parametrize("status", [400, 401, 409, 415, 422, 500])
+def test_nothing_of_urllib3_leaks(script, store_for, status):
+    """Every refusal is one of ours, with the HTTP status on it."""
+    script.say(status, b"", Retry_After="0")
+    for attempt in (
+        lambda store: store.get(NODE, "n"),
+        lambda store: store.patch(NODE, "n", {}),
+        lambda store: store.delete(NODE, "n"),
+    ):
+        with pytest.raises(JourneymanError) as caught:
+            attempt(store_for(script.url))
+        assert isinstance(caught.value, KubeAPIError)
+        assert caught.value.status == status
+
+
+def test_the_authorization_is_asked_for_each_request(script, store_for):
+    """So that a token may be renewed under a long-lived store."""
+    tokens = iter(["Bearer one", "Bearer two"])
+    script.say(200, {"metadata": {"name": "n"}})
+    store = store_for(script.url, authorization=lambda: next(tokens))
+    store.get(NODE, "n")
+    store.get(NODE, "n")
+    assert [headers["Authorization"] for _, _, headers in script.requests] == ["Bearer one", "Bearer two"]
+
+
+def test_deletions_carry_their_preconditions(script, store_for):
+    """404 is told to the caller: already gone may be just as well."""
+    script.say(404, {"code": 404, "reason": "NotFound", "message": 'nodes "n" not found'})
+    with pytest.raises(NotFoundError, match='nodes "n" not found'):
+        store_for(script.url).delete(NODE, "n", uid="u", resource_version="5", grace_period_seconds=0)
+    assert script.requests[0][0] == "DELETE"
+
+
+def test_a_wrong_certificate_is_a_matter_of_configuration(store_for, tls_front):
+    """Trying again cannot help; the advice names the CA."""
+    with pytest.raises(ConfigurationError, match="certificate is not trusted") as caught:
+        store_for(tls_front.url).get(NODE, "n")
+    assert not caught.value.retryable
+    assert "CA certificate" in caught.value.context["advice"]
