@@ -26,6 +26,7 @@ from journeyman.cloud.aws.settings import AwsSettings, Clients
 from journeyman.cloud.aws.ttl_cache import TtlCache
 from journeyman.cloud.aws.view import NodeClassView
 from journeyman.core.api import labels
+from journeyman.core.api.objects import NodeSelectorRequirement
 from journeyman.core.catalogue import InstanceType, Offering
 from journeyman.errors import NodeClassNotReadyError
 from journeyman.ports import Clock
@@ -137,6 +138,7 @@ class _Lowering:
         self._prices = prices
         self._sizing = Sizing(node_class, settings)
         self._zone_ids = node_class.zone_ids
+        self._bought = _offering_requirements(node_class.zone_ids)
 
     def lower(self, info: InstanceTypeInfo, offered_in: frozenset[str]) -> InstanceType:
         """The type with its offerings; none where it is not sold or nobody knows its price."""
@@ -151,8 +153,15 @@ class _Lowering:
         size = self._sizing.size(info)
         why_not = incompatibility(info, values, self._node_class)
         offerings = tuple(
-            self._offering(zone, zone_id, capacity_type, price, why_not)
-            for zone, zone_id in zone_ids.items()
+            Offering(
+                zone=zone,
+                capacity_type=capacity_type,
+                price=price,
+                available=not why_not,
+                unavailable_reason=why_not,
+                requirements=self._bought[zone, capacity_type],
+            )
+            for zone in zone_ids
             for capacity_type in info.usage_classes
             if (price := self._price(info.name, zone, capacity_type)) is not None
         )
@@ -169,17 +178,20 @@ class _Lowering:
             return self._prices.spot(instance_type, zone)
         return self._prices.on_demand(instance_type)
 
-    @staticmethod
-    def _offering(zone: str, zone_id: str, capacity_type: str, price: float, why_not: str) -> Offering:
-        keys = {labels.ZONE: zone, labels.CAPACITY_TYPE: capacity_type, ZONE_ID: zone_id}
-        return Offering(
-            zone=zone,
-            capacity_type=capacity_type,
-            price=price,
-            available=not why_not,
-            unavailable_reason=why_not,
-            requirements=tuple(requirement(key, (value,)) for key, value in keys.items() if value),
+
+def _offering_requirements(
+    zone_ids: Mapping[str, str],
+) -> dict[tuple[str, str], tuple[NodeSelectorRequirement, ...]]:
+    """What a node bought in a zone, in one way, carries as labels; made once, as thousands of offerings share them."""
+    return {
+        (zone, capacity_type): tuple(
+            requirement(key, (value,))
+            for key, value in ((labels.ZONE, zone), (labels.CAPACITY_TYPE, capacity_type), (ZONE_ID, zone_id))
+            if value
         )
+        for zone, zone_id in zone_ids.items()
+        for capacity_type in (labels.ON_DEMAND, labels.SPOT)
+    }
 
 
 def incompatibility(info: InstanceTypeInfo, values: Mapping[str, tuple[str, ...]], node_class: NodeClassView) -> str:

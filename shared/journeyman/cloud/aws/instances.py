@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import timezone
 from typing import Any, Final
 
 from journeyman.cloud.aws import tags
@@ -107,7 +108,7 @@ def _instance(entry: Mapping[str, Any]) -> Instance:
         zone=zone,
         capacity_type=_capacity_type(entry),
         state=entry["State"]["Name"],
-        launched_at=entry["LaunchTime"],
+        launched_at=entry["LaunchTime"].astimezone(timezone.utc),
         image_id=entry.get("ImageId", ""),
         tags=tags.from_aws(entry.get("Tags")),
     )

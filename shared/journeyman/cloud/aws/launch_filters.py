@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import lru_cache
 from typing import Final
 
 from journeyman.cloud.aws.capacity import GPU_VENDORS, NEURON, NEURON_CORE
@@ -77,8 +78,14 @@ def _compatible_and_available(
     return _narrowed(suitable, lambda offering: offering.available and _agree(wishes, offering.requirements))
 
 
-def _agree(wishes: Requirements, offered: Iterable[NodeSelectorRequirement]) -> bool:
-    return wishes.conflict(requirements.from_selectors(offered)) is None
+def _agree(wishes: Requirements, offered: tuple[NodeSelectorRequirement, ...]) -> bool:
+    return wishes.conflict(_read(offered)) is None
+
+
+@lru_cache(maxsize=4096)
+def _read(offered: tuple[NodeSelectorRequirement, ...]) -> Requirements:
+    """Thousands of offerings share a few sets of requirements, and each launch of a batch reads the same types."""
+    return requirements.from_selectors(offered)
 
 
 def _plain(types: tuple[InstanceType, ...]) -> tuple[InstanceType, ...]:

@@ -1,0 +1,102 @@
+"""Parts for tests of the AWS adapter: a clock, settings, a NodeClass, a claim, and API clients that answer from lists."""
+
+from collections import Counter
+from datetime import datetime, timezone
+
+import msgspec
+import pytest
+
+from journeyman.cloud.aws.instance_type_info import InstanceTypeInfo
+from journeyman.cloud.aws.settings import AwsSettings
+from journeyman.cloud.aws.view import NodeClassView
+from journeyman.core.api import labels
+from journeyman.core.api.objects import NodeClaim, NodeSelectorRequirement
+from journeyman.simulate.clock import VirtualClock
+
+START = datetime(2026, 11, 2, 8, 0, tzinfo=timezone.utc)
+M5_LARGE = InstanceTypeInfo(
+    name="m5.large",
+    arch="amd64",
+    vcpus=2,
+    memory_mib=8192,
+    usage_classes=("on-demand", "spot"),
+    hypervisor="nitro",
+    cpu_manufacturer="Intel",
+    clock_mhz=3100,
+    default_card_interfaces=3,
+    card_interfaces=(3,),
+    ipv4_per_interface=10,
+    ebs_megabits=4750,
+)
+
+
+@pytest.fixture
+def clock():
+    """Monday morning."""
+    return VirtualClock(START)
+
+
+@pytest.fixture
+def settings():
+    """An EKS cluster in us-east-1."""
+    return AwsSettings(cluster_name="demo", region="us-east-1", service_cidr="10.100.0.0/16", max_parallel_launches=1)
+
+
+def info(**changes) -> InstanceTypeInfo:
+    """An m5.large, but for the changes."""
+    return msgspec.structs.replace(M5_LARGE, **changes)
+
+
+def node_class(status=None, **spec) -> NodeClassView:
+    """An EC2NodeClass on AL2023 with subnets in two zones, but for what is given."""
+    subnets = [{"id": f"subnet-{z}", "zone": f"us-east-1{z}", "zoneID": f"use1-az{z}"} for z in "ab"]
+    arch = [{"key": labels.ARCH, "operator": "In", "values": ["amd64"]}]
+    resolved = {
+        "subnets": subnets,
+        "amis": [{"id": "ami-1", "name": "image", "requirements": arch}],
+        "securityGroups": [{"id": "sg-1", "name": "nodes"}],
+        "instanceProfile": "profile",
+    }
+    metadata = {"name": "default", "uid": "class-uid", "generation": 1, "creationTimestamp": "2026-11-02T07:00:00Z"}
+    given = {"amiSelectorTerms": [{"alias": "al2023@latest"}], "role": "node", **spec}
+    return NodeClassView({"metadata": metadata, "spec": given, "status": {**resolved, **(status or {})}})
+
+
+def claim(name="default-abc", *, requests=None, annotations=None, spec=None, **requirements) -> NodeClaim:
+    """A NodeClaim of pool `default`; a keyword such as `arch=("amd64",)` becomes an `In` requirement."""
+    keys = {"arch": labels.ARCH, "capacity_type": labels.CAPACITY_TYPE, "instance_type": labels.INSTANCE_TYPE, "zone": labels.ZONE}
+    wanted = [NodeSelectorRequirement(key=keys[k], operator="In", values=tuple(v)) for k, v in requirements.items()]
+    body = {
+        "metadata": {
+            "name": name,
+            "uid": f"{name}-uid",
+            "labels": {labels.NODEPOOL: "default", "team": "web", "node.kubernetes.io/role": "x"},
+            "annotations": annotations or {},
+        },
+        "spec": {"requirements": msgspec.to_builtins(wanted), "resources": {"requests": requests or {}}, **(spec or {})},
+    }
+    return msgspec.convert(body, NodeClaim)
+
+
+class Pages:
+    """A client whose paginated operations answer from lists of pages, and which counts the questions."""
+
+    def __init__(self, **pages):
+        self.pages = pages
+        self.asked = Counter()
+
+    def get_paginator(self, operation):
+        """The SDK's paginator, as far as it is used here."""
+        return _Paginator(self, operation)
+
+
+class _Paginator:
+    def __init__(self, owner, operation):
+        self._owner, self._operation = owner, operation
+
+    def paginate(self, **_):
+        self._owner.asked[self._operation] += 1
+        pages = self._owner.pages[self._operation]
+        if isinstance(pages, Exception):
+            raise pages
+        return pages

@@ -1,0 +1,117 @@
+"""Every SDK error leaves the adapter as one of ours, saying what to do."""
+
+import inspect
+
+import botocore.exceptions
+import pytest
+from botocore.exceptions import BotoCoreError, ClientError
+from botocore.parsers import ResponseParserError
+
+from journeyman.cloud.aws.errors import as_create_error, code_of, launch_reason, translated
+from journeyman.errors import (
+    CloudProviderError,
+    CloudUnavailableError,
+    CreateError,
+    NodeClaimNotFoundError,
+    RateLimitedError,
+)
+
+
+def answer(code, status=400, message="text"):
+    """What botocore raises for an error answer."""
+    body = {"Error": {"Code": code, "Message": message}, "ResponseMetadata": {"HTTPStatusCode": status}}
+    return ClientError(body, "RunInstances")
+
+
+def every_botocore_error():
+    """One instance of each class that botocore defines, past constructors that ask for a call's details."""
+    classes = [c for _, c in inspect.getmembers(botocore.exceptions, inspect.isclass) if issubclass(c, BotoCoreError)]
+    return [cls.__new__(cls) for cls in classes]
+
+
+@pytest.mark.parametrize(
+    ("error", "ours"),
+    [
+        (answer("RequestLimitExceeded", 503), RateLimitedError),
+        (answer("ThrottlingException"), RateLimitedError),
+        (answer("SomethingNew", 429), RateLimitedError),
+        (answer("InvalidInstanceID.NotFound"), NodeClaimNotFoundError),
+        (answer("InternalError", 500), CloudUnavailableError),
+        (answer("SomethingNew", 502), CloudUnavailableError),
+        (answer("UnauthorizedOperation", 403), CloudProviderError),
+        (answer("InvalidParameterValue"), CloudProviderError),
+        (ResponseParserError("html"), CloudUnavailableError),
+        (botocore.exceptions.EndpointConnectionError(endpoint_url="u"), CloudUnavailableError),
+        (botocore.exceptions.ReadTimeoutError(endpoint_url="u"), CloudUnavailableError),
+    ],
+)
+def test_each_answer_becomes_the_error_that_says_what_to_do(error, ours):
+    """Throttling and faults of AWS are retried, what AWS refuses is not; the original stays the cause."""
+    with pytest.raises(CloudProviderError) as caught, translated("ec2:RunInstances", nodeclaim="a"):
+        raise error
+
+    assert type(caught.value) is ours
+    assert caught.value.__cause__ is error
+    assert caught.value.context["operation"] == "ec2:RunInstances"
+    assert caught.value.context["nodeclaim"] == "a"
+
+
+def test_no_botocore_error_leaks():
+    """Whatever class botocore has, even one that nobody thought of, leaves as ours."""
+    leaked, errors = [], every_botocore_error()
+    for error in errors:
+        try:
+            with translated("ec2:RunInstances"):
+                raise error
+        except CloudProviderError:
+            continue
+        except Exception as other:  # noqa: BLE001 - this is what is looked for
+            leaked.append(other)
+
+    assert leaked == []
+    assert len(errors) > 80
+
+
+def test_a_refusal_names_the_permission_to_grant():
+    """The message is one that a person can act on."""
+    with pytest.raises(CloudProviderError, match="grant ec2:CreateFleet") as caught, translated("ec2:CreateFleet"):
+        raise answer("UnauthorizedOperation", 403)
+
+    assert code_of(caught.value) == "UnauthorizedOperation"
+    assert not caught.value.retryable
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("AuthFailure.ServiceLinkedRoleCreationNotPermitted: x", "SpotSLRCreationFailed"),
+        ("UnauthorizedOperation: with an explicit deny in a service control policy", "Unauthorized"),
+        ("AuthFailure: Not authorized for images: [ami-1]", "AMIAuthorizationFailure"),
+        ("UnauthorizedOperation: x", "Unauthorized"),
+        ("InvalidParameter: security group sg-1 and subnet s-1 belong to different networks", "SecurityGroupSubnetVPCMismatch"),
+        ("InvalidParameterValue: iamInstanceProfile.name is invalid", "InstanceProfileNameInvalid"),
+        ("InvalidLaunchTemplateId.NotFound: x", "LaunchTemplateNotFound"),
+        ("InvalidUserData.Malformed: User data is limited to 16384 bytes", "UserDataSizeLimitExceeded"),
+        ("InvalidAMIID.Malformed: x", "InvalidAMIID"),
+        ("InvalidAMIID.NotFound: x", "AMINotFound"),
+        ("MaxFleetCountExceeded: x; VcpuLimitExceeded: y", "FleetQuotaExceeded"),
+        ("PendingVerification: x", "AccountPendingVerification"),
+        ("MaxSpotInstanceCountExceeded: x", "SpotQuotaExceeded"),
+        ("VcpuLimitExceeded: x", "VCPULimitExceeded"),
+        ("InsufficientFreeAddressesInSubnet: x", "InsufficientFreeAddressesInSubnet"),
+        ("SomethingNew: x", "LaunchFailed"),
+    ],
+)
+def test_a_failed_launch_has_karpenters_reason(text, reason):
+    """Dashboards and runbooks written for Karpenter's reasons keep working."""
+    assert launch_reason(text)[0] == reason
+
+
+def test_throttling_stays_throttling_and_everything_else_gets_a_reason():
+    """A throttled launch is no failure of the claim; any other is, with a reason for its condition."""
+    throttled = RateLimitedError("slow down")
+    assert as_create_error(throttled, "launching") is throttled
+
+    failed = as_create_error(CloudProviderError("bad image", code="InvalidAMIID.NotFound"), "launching")
+    assert isinstance(failed, CreateError)
+    assert failed.condition_reason == "AMINotFound"

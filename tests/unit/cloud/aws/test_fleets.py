@@ -1,0 +1,88 @@
+"""A CreateFleet call is a function of its input, and its answer is read completely."""
+
+from journeyman.cloud.aws.fleets import (
+    FleetAnswer,
+    FleetError,
+    exhausted_subnets,
+    fleet_request,
+    read_answer,
+    refused_offerings,
+)
+from journeyman.cloud.aws.launch_templates import LaunchTemplate
+from journeyman.cloud.aws.subnets import ChosenSubnet
+from tests.unit.cloud.aws.test_launch_filters import a_type
+
+SUBNETS = {"a": ChosenSubnet(id="subnet-a", zone="a", charged=1), "b": ChosenSubnet(id="subnet-b", zone="b", charged=1)}
+
+
+def request(*types, capacity_type="on-demand", **more):
+    """Parameters for one template with these types."""
+    template = LaunchTemplate(name="lt", image_id="ami-1", instance_types=types)
+    return fleet_request(
+        [template], SUBNETS, capacity_type=capacity_type, token="uid", instance_tags={"b": "2", "a": "1"}, **more
+    )
+
+
+def error(code, instance_type="m5.large", zone="a", subnet="subnet-a"):
+    """A fleet error as read."""
+    return FleetError(code=code, message="m", instance_type=instance_type, zone=zone, subnet=subnet)
+
+
+def test_overrides_are_types_times_zones_cheapest_first():
+    """Price is the priority; a zone without a subnet is left out; the token and sorted tags make it repeatable."""
+    cheap, dear = a_type("c5.large", 0.08, zones=("a", "b", "c")), a_type("m5.large", 0.1)
+    parameters = request(dear, cheap)
+    overrides = parameters["LaunchTemplateConfigs"][0]["Overrides"]
+
+    assert [(o["InstanceType"], o["AvailabilityZone"], o["SubnetId"], o["Priority"]) for o in overrides] == [
+        ("c5.large", "a", "subnet-a", 0.08),
+        ("c5.large", "b", "subnet-b", 0.08),
+        ("m5.large", "a", "subnet-a", 0.1),
+    ]
+    assert parameters == request(cheap, dear)
+    assert (parameters["Type"], parameters["ClientToken"]) == ("instant", "uid")
+    assert parameters["TagSpecifications"][1] == {
+        "ResourceType": "instance",
+        "Tags": [{"Key": "a", "Value": "1"}, {"Key": "b", "Value": "2"}],
+    }
+
+
+def test_strategies_follow_the_capacity_type():
+    """Cheapest on demand; for spot the pools that are both cheap and deep."""
+    on_demand, spot = request(a_type("m5.large", 0.1)), request(a_type("m5.large", 0.1, spot=0.04), capacity_type="spot")
+
+    assert on_demand["OnDemandOptions"] == {"AllocationStrategy": "lowest-price"}
+    assert spot["SpotOptions"] == {"AllocationStrategy": "price-capacity-optimized"}
+    assert spot["TargetCapacitySpecification"]["DefaultTargetCapacityType"] == "spot"
+    assert "Context" not in on_demand
+    assert request(a_type("m5.large", 0.1), context="c")["Context"] == "c"
+
+
+def test_an_answer_may_hold_an_instance_and_errors():
+    """What was refused on the way is worth knowing even when something was launched."""
+    where = {"Overrides": {"InstanceType": "m5.large", "AvailabilityZone": "a", "SubnetId": "subnet-a", "ImageId": "ami-1"}}
+    refused = {"ErrorCode": "InsufficientInstanceCapacity", "ErrorMessage": "m", "LaunchTemplateAndOverrides": where}
+    started = {"InstanceIds": ["i-1"], "InstanceType": "m5.large", "LaunchTemplateAndOverrides": where}
+
+    both = read_answer({"Instances": [started], "Errors": [refused]})
+    assert isinstance(both, FleetAnswer)
+    assert (both.instance_id, both.zone, both.subnet, both.image_id) == ("i-1", "a", "subnet-a", "ami-1")
+    assert both.errors == read_answer({"Instances": [], "Errors": [refused]}) == (error("InsufficientInstanceCapacity"),)
+    assert read_answer({}) == ()
+
+
+def test_refused_offerings_are_as_wide_as_the_refusal():
+    """One pool; all spot where the role is missing; all of a zone where no address is left; nothing for a bad image."""
+    errors = [
+        error("InsufficientInstanceCapacity"),
+        error("AuthFailure.ServiceLinkedRoleCreationNotPermitted"),
+        error("InsufficientFreeAddressesInSubnet", zone="b", subnet="subnet-b"),
+        error("InvalidAMIID.NotFound", instance_type="c5.large"),
+    ]
+
+    assert refused_offerings(errors[:1], "spot", ["a", "b"], []) == (("m5.large", "a", "spot"),)
+    assert refused_offerings(errors[1:2], "spot", ["a", "b"], []) == (("*", "a", "spot"), ("*", "b", "spot"))
+    assert refused_offerings(errors[2:3], "spot", ["a", "b"], []) == (("m5.large", "b", "spot"),)
+    assert refused_offerings(errors[2:3], "spot", ["a", "b"], ["b"]) == (("*", "b", "on-demand"), ("*", "b", "spot"))
+    assert refused_offerings(errors[3:], "spot", ["a"], []) == ()
+    assert exhausted_subnets(errors) == ("subnet-b",)

@@ -1,0 +1,204 @@
+"""The catalogue of a NodeClass: labels, offerings, and when it is the very same one."""
+
+import pytest
+from botocore.exceptions import ClientError
+
+from journeyman.cloud.aws.instance_type_info import Accelerator, parse, parse_all
+from journeyman.cloud.aws.instance_types import InstanceTypes, incompatibility
+from journeyman.cloud.aws.lowering import labels_of
+from journeyman.cloud.aws.prices import PriceBook
+from journeyman.cloud.aws.settings import Clients
+from journeyman.core.api import labels
+from journeyman.errors import NodeClassNotReadyError, RateLimitedError
+from tests.unit.cloud.aws.conftest import Pages, info, node_class
+
+AWS = labels.AWS_GROUP
+
+
+def described(name, **changes):
+    """An entry of DescribeInstanceTypes."""
+    return {
+        "InstanceType": name,
+        "SupportedUsageClasses": ["on-demand", "spot"],
+        "ProcessorInfo": {"SupportedArchitectures": ["x86_64"], "SustainedClockSpeedInGhz": 3.1, "Manufacturer": "Intel"},
+        "VCpuInfo": {"DefaultVCpus": 2},
+        "MemoryInfo": {"SizeInMiB": 8192},
+        "Hypervisor": "nitro",
+        "NetworkInfo": {
+            "DefaultNetworkCardIndex": 0,
+            "NetworkCards": [{"NetworkCardIndex": 0, "MaximumNetworkInterfaces": 3}],
+            "Ipv4AddressesPerInterface": 10,
+        },
+        **changes,
+    }
+
+
+def offered(name, *zones):
+    """Entries of DescribeInstanceTypeOfferings."""
+    return [{"InstanceType": name, "Location": f"us-east-1{zone}"} for zone in zones]
+
+
+@pytest.fixture
+def ec2():
+    """Two pages of types, one of them without a price, and where they are sold."""
+    return Pages(
+        describe_instance_types=[
+            {"InstanceTypes": [described("m5.xlarge"), described("m5.large")]},
+            {"InstanceTypes": [described("z9.large"), described("t1.micro", ProcessorInfo={"SupportedArchitectures": ["i386"]})]},
+        ],
+        describe_instance_type_offerings=[
+            {"InstanceTypeOfferings": offered("m5.large", "a", "b", "c") + offered("m5.xlarge", "b")},
+            {"InstanceTypeOfferings": offered("z9.large", "a")},
+        ],
+    )
+
+
+@pytest.fixture
+def catalogue(ec2, settings, clock):
+    """InstanceTypes and the prices it uses."""
+    clients = Clients(lambda service, region: ec2, "us-east-1")
+    prices = PriceBook(clients, settings, clock)
+    return InstanceTypes(clients, settings, prices, clock)
+
+
+def offerings_of(types, name):
+    """(zone, capacity type) of a type's offerings."""
+    return [(o.zone, o.capacity_type) for t in types if t.name == name for o in t.offerings]
+
+
+def test_offerings_are_zones_of_the_type_and_of_the_node_class(catalogue):
+    """All pages count; a zone without a subnet, or a type without a price, cannot be bought."""
+    types = catalogue.for_node_class(node_class())
+
+    assert [t.name for t in types] == ["m5.large", "m5.xlarge", "z9.large"]
+    assert offerings_of(types, "m5.large") == [
+        ("us-east-1a", "on-demand"),
+        ("us-east-1a", "spot"),
+        ("us-east-1b", "on-demand"),
+        ("us-east-1b", "spot"),
+    ]
+    assert offerings_of(types, "m5.xlarge") == [("us-east-1b", "on-demand"), ("us-east-1b", "spot")]
+    assert offerings_of(types, "z9.large") == []
+
+
+def test_the_same_tuple_comes_back_until_something_changes(catalogue, ec2, clock):
+    """Solvers cache by identity, so nothing is made anew without a reason; EC2 is asked again after 12 hours."""
+    first = catalogue.for_node_class(node_class())
+    other = catalogue.for_node_class(node_class(kubelet={"maxPods": 20}))
+
+    assert catalogue.for_node_class(node_class()) is first
+    assert other is not first
+    assert {t.capacity["pods"] for t in other} == {20}
+    assert ec2.asked["describe_instance_types"] == 1
+
+    clock.advance(12 * 3600)
+    assert catalogue.for_node_class(node_class()) is not first
+    assert ec2.asked["describe_instance_types"] == 2
+
+
+def test_a_new_price_makes_a_new_catalogue(ec2, settings, clock):
+    """Prices are part of what a catalogue is."""
+    clients = Clients(lambda service, region: ec2, "us-east-1")
+    prices = PriceBook(clients, settings, clock)
+    catalogue = InstanceTypes(clients, settings, prices, clock)
+    before = catalogue.for_node_class(node_class())
+    spot = {"InstanceType": "m5.large", "AvailabilityZone": "us-east-1a", "Timestamp": clock.now(), "SpotPrice": "0.01"}
+    ec2.pages |= {"describe_spot_price_history": [{"SpotPriceHistory": [spot]}], "get_products": [{"PriceList": []}]}
+
+    prices.refresh()
+    after = catalogue.for_node_class(node_class())
+
+    assert after is not before
+    assert {o.price for t in after for o in t.offerings if o.capacity_type == "spot"} == {0.01}
+
+
+def test_a_node_class_without_subnets_has_no_catalogue(catalogue):
+    """Nothing could be launched; the NodeClass is what has to change."""
+    with pytest.raises(NodeClassNotReadyError, match="no subnets"):
+        catalogue.for_node_class(node_class(status={"subnets": []}))
+
+
+def test_a_failed_reading_is_not_remembered(catalogue, ec2):
+    """Throttling is reported, and the next call asks again."""
+    pages = ec2.pages["describe_instance_types"]
+    ec2.pages["describe_instance_types"] = ClientError({"Error": {"Code": "RequestLimitExceeded"}}, "x")
+    with pytest.raises(RateLimitedError):
+        catalogue.for_node_class(node_class())
+
+    ec2.pages["describe_instance_types"] = pages
+    assert len(catalogue.for_node_class(node_class())) == 3
+
+
+@pytest.mark.parametrize(
+    ("type_", "class_", "why"),
+    [
+        (info(), node_class(), ""),
+        (info(name="a1.large"), node_class(), "AL2023"),
+        (info(name="a1.large"), node_class(amiSelectorTerms=[{"alias": "bottlerocket@latest"}]), ""),
+        (info(arch="arm64"), node_class(), "no AMI"),
+        (info(hypervisor="xen"), node_class(connectionTracking={"udpTimeout": 30}), "Nitro"),
+        (info(), node_class(cpuOptions={"nestedVirtualization": "enabled"}), "nested"),
+        (info(nested_virtualization=True), node_class(cpuOptions={"nestedVirtualization": "enabled"}), ""),
+        (info(), node_class(networkInterfaces=[{"networkCardIndex": 0, "deviceIndex": 2, "interfaceType": "interface"}]), ""),
+        (info(), node_class(networkInterfaces=[{"networkCardIndex": 0, "deviceIndex": 3, "interfaceType": "interface"}]), "layout"),
+        (info(), node_class(networkInterfaces=[{"networkCardIndex": 1, "deviceIndex": 0, "interfaceType": "interface"}]), "layout"),
+        (info(), node_class(networkInterfaces=[{"networkCardIndex": 0, "deviceIndex": 1, "interfaceType": "efa-only"}]), "layout"),
+    ],
+)
+def test_what_a_node_class_cannot_use_says_why(type_, class_, why):
+    """An incompatible type stays in the catalogue, unavailable, with the reason."""
+    values = labels_of(type_, family=class_.family, region="r", zone_ids={}, capacity_types=())
+    found = incompatibility(type_, values, class_)
+
+    assert (why in found) if why else found == ""
+
+
+def test_labels_are_karpenters():
+    """Every label of the provider is there, with `DoesNotExist` for what the type lacks."""
+    gpu = Accelerator(name="Tesla T4", manufacturer="NVIDIA", count=1, memory_mib=16384)
+    type_ = info(name="g4dn.xlarge", gpus=(gpu,), local_storage_gb=125, nvme=True)
+    values = labels_of(
+        type_, family=node_class().family, region="us-east-1", zone_ids={"us-east-1b": "use1-az1"}, capacity_types=("spot",)
+    )
+    own = {key.removeprefix(f"{AWS}/"): value for key, value in values.items() if key.startswith(AWS)}
+
+    assert values[labels.ZONE] == ("us-east-1b",)
+    assert values["topology.k8s.aws/zone-id"] == ("use1-az1",)
+    assert values[labels.WINDOWS_BUILD] == ()
+    assert (own["instance-category"], own["instance-generation"], own["instance-family"]) == (("g",), ("4",), ("g4dn",))
+    assert (own["instance-gpu-name"], own["instance-gpu-memory"]) == (("tesla-t4",), ("16384",))
+    assert own["instance-local-nvme"] == ("125",)
+    assert own["instance-accelerator-count"] == own["capacity-reservation-id"] == ()
+    assert set(own) | {"placement-group-id", "placement-group-partition"} == {
+        key.removeprefix(f"{AWS}/") for key in labels.WELL_KNOWN if key.startswith(AWS)
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "category", "generation"),
+    [("u-6tb1.metal", ("u",), ("1",)), ("m7i-flex.large", ("m",), ("7",)), ("p6-b300.48xlarge", ("p",), ("6",)), ("odd", (), ())],
+)
+def test_names_are_taken_apart_as_karpenter_does(name, category, generation):
+    """Category and generation by pattern; a name that does not fit has neither."""
+    values = labels_of(info(name=name), family=node_class().family, region="r", zone_ids={}, capacity_types=())
+
+    assert values[f"{AWS}/instance-category"] == category
+    assert values[f"{AWS}/instance-generation"] == generation
+    assert values[f"{AWS}/instance-capability-flex"] == (("true",) if "-flex" in name else ("false",))
+
+
+def test_a_description_is_cut_down_to_what_counts():
+    """Metal has no hypervisor; EBS bandwidth counts where it is on by default; 32-bit types are none of ours."""
+    entry = described(
+        "c5n.metal",
+        BareMetal=True,
+        EbsInfo={"EbsOptimizedSupport": "default", "EbsOptimizedInfo": {"MaximumBandwidthInMbps": 19000}},
+        SupportedUsageClasses=["on-demand", "capacity-block"],
+        NeuronInfo={"NeuronDevices": [{"Count": 2, "Name": "Trainium2", "CoreInfo": {"Count": 4}}]},
+    )
+    del entry["Hypervisor"]
+    parsed = parse(entry)
+
+    assert (parsed.hypervisor, parsed.ebs_megabits, parsed.usage_classes) == ("", 19000, ("on-demand",))
+    assert parsed.neuron == (Accelerator(name="Trainium2", manufacturer="aws", count=2, cores=4),)
+    assert parse_all([described("t1.micro", ProcessorInfo={"SupportedArchitectures": ["i386"]})]) == []

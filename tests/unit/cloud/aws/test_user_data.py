@@ -1,0 +1,287 @@
+"""User data makes a node join: in each family's way, with the user's part kept."""
+
+import base64
+import json
+import sys
+from dataclasses import replace
+
+import pytest
+
+from journeyman.cloud.aws import toml
+from journeyman.cloud.aws.bootstrap import Bootstrap, boot_taints, node_labels
+from journeyman.cloud.aws.families import CUSTOM, FAMILIES
+from journeyman.cloud.aws.template_content import (
+    TemplateContent,
+    Variant,
+    block_device_mappings,
+    metadata_options,
+    network_interfaces,
+)
+from journeyman.cloud.aws.user_data import user_data
+from journeyman.core.api.objects import Taint
+from journeyman.errors import CreateError
+from tests.unit.cloud.aws.conftest import claim, node_class
+
+UNREGISTERED = Taint(key="karpenter.sh/unregistered", effect="NoExecute")
+VARIANT = Variant(image_id="ami-1", image_name="bottlerocket-aws-k8s-1.34-x86_64-v1.44.0", max_pods=29, efa_interfaces=0)
+
+
+def bootstrap(family, **changes) -> Bootstrap:
+    """A node of pool web with one taint of its own."""
+    given = {
+        "cluster_name": "demo",
+        "cluster_endpoint": "https://demo",
+        "cluster_ca": "Y2E=",
+        "service_cidr": "10.100.0.0/16",
+        "kubelet": {"maxPods": 29, "clusterDNS": ["10.100.0.10"], "kubeReserved": {"memory": "1Gi", "cpu": "70m"}},
+        "labels": {"karpenter.sh/nodepool": "web", "team": "a"},
+        "taints": (Taint(key="dedicated", value="web", effect="NoSchedule"), UNREGISTERED),
+    }
+    return Bootstrap(family=FAMILIES[family], **{**given, **changes})
+
+
+def parts(text):
+    """(content type, body) of each MIME part, read plainly."""
+    head, *rest = text.split("--//")
+    assert 'multipart/mixed; boundary="//"' in head
+    assert rest[-1].strip() == "--"
+    split = [part.strip("\n").partition("\n\n") for part in rest[:-1]]
+    return [(kind.removeprefix("Content-Type: "), body) for kind, _, body in split]
+
+
+def test_al2023_gets_a_node_config():
+    """Cluster, labels, taints and the whole kubelet object, in the part that nodeadm reads."""
+    [(kind, body)] = parts(user_data(bootstrap("AL2023", raid0=True)))
+    config = json.loads(body)
+
+    assert kind == "application/node.eks.aws"
+    assert config["apiVersion"] == "node.eks.aws/v1alpha1"
+    assert config["spec"]["cluster"] == {
+        "name": "demo",
+        "apiServerEndpoint": "https://demo",
+        "certificateAuthority": "Y2E=",
+        "cidr": "10.100.0.0/16",
+    }
+    assert config["spec"]["instance"] == {"localStorage": {"strategy": "RAID0"}}
+    assert config["spec"]["kubelet"]["flags"] == ['--node-labels="karpenter.sh/nodepool=web,team=a"']
+    assert config["spec"]["kubelet"]["config"] == {
+        "maxPods": 29,
+        "clusterDNS": ["10.100.0.10"],
+        "kubeReserved": {"memory": "1Gi", "cpu": "70m"},
+        "registerWithTaints": [
+            {"key": "dedicated", "value": "web", "effect": "NoSchedule"},
+            {"key": "karpenter.sh/unregistered", "effect": "NoExecute"},
+        ],
+    }
+
+
+MIME = 'MIME-Version: 1.0\nContent-Type: multipart/mixed; boundary="B"\n\n--B\nContent-Type: text/x-shellscript; charset="us-ascii"\n\necho hi\n--B\nContent-Type: application/node.eks.aws\n\nspec: {}\n--B--\n'
+
+
+@pytest.mark.parametrize(
+    ("custom", "expected"),
+    [
+        ("", []),
+        ("#!/bin/bash\necho hi", ["text/x-shellscript"]),
+        ("apiVersion: node.eks.aws/v1alpha1\nkind: NodeConfig\nspec: {}", ["application/node.eks.aws"]),
+        (MIME, ["text/x-shellscript", "application/node.eks.aws"]),
+    ],
+)
+def test_the_users_part_comes_first_as_what_it_is(custom, expected):
+    """A script, a NodeConfig, or an archive merged part by part; ours is last, and wins where nodeadm merges."""
+    found = parts(user_data(bootstrap("AL2023", custom=custom)))
+
+    assert [kind.partition(";")[0] for kind, _ in found] == [*expected, "application/node.eks.aws"]
+    assert all(body.strip() in custom for _, body in found[:-1])
+
+
+def test_al2_calls_its_bootstrap_script():
+    """Flags in Karpenter's order; maps by key, so equal settings give equal text."""
+    [(_, script)] = parts(user_data(bootstrap("AL2", raid0=True)))
+
+    assert script.startswith("#!/bin/bash -xe\n")
+    assert "/etc/eks/bootstrap.sh 'demo' --apiserver-endpoint 'https://demo' --b64-cluster-ca 'Y2E='" in script
+    assert "--dns-cluster-ip '10.100.0.10' \\\n--use-max-pods false" in script
+    assert (
+        """--kubelet-extra-args '--node-labels="karpenter.sh/nodepool=web,team=a" """
+        """--register-with-taints="dedicated=web:NoSchedule,karpenter.sh/unregistered:NoExecute" --max-pods=29 """
+        """--kube-reserved="cpu=70m,memory=1Gi"' \\\n--local-disks raid0"""
+    ) in script
+
+
+def test_al2_on_ipv6_says_so():
+    """bootstrap.sh cannot tell the family from the address."""
+    [(_, script)] = parts(user_data(bootstrap("AL2", kubelet={"maxPods": 29, "clusterDNS": ["fd00::a"]})))
+
+    assert "--ip-family ipv6 \\\n--dns-cluster-ip 'fd00::a'" in script
+
+
+def test_windows_runs_the_users_script_first():
+    """One PowerShell block."""
+    lines = user_data(bootstrap("Windows2022", custom="Write-Host hi")).splitlines()
+
+    assert (lines[0], lines[1], lines[-1]) == ("<powershell>", "Write-Host hi", "</powershell>")
+    assert lines[3].startswith("& $EKSBootstrapScriptFile -EKSClusterName 'demo' -APIServerEndpoint 'https://demo'")
+    assert lines[3].endswith("-DNSClusterIP '10.100.0.10'")
+
+
+def test_custom_is_passed_on_as_it_is():
+    """The user's image, the user's words."""
+    assert user_data(bootstrap("Custom", custom="anything")) == "anything"
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="reads TOML with the standard library")
+class TestBottlerocket:
+    """Settings in TOML: the user's, with ours over them."""
+
+    @staticmethod
+    def settings(**changes):
+        """The document, read back."""
+        import tomllib
+
+        return tomllib.loads(user_data(bootstrap("Bottlerocket", **changes)))["settings"]
+
+    def test_ours_win_labels_merge_and_taints_are_replaced(self):
+        """A node that registers without our taint would take pods too early."""
+        custom = """
+            [settings.kubernetes]
+            cluster-name = "theirs"
+            registry-qps = 7
+            [settings.kubernetes.node-labels]
+            mine = "yes"
+            [settings.kubernetes.node-taints]
+            theirs = ["x:NoSchedule"]
+            [settings.ntp]
+            time-servers = ["169.254.169.123"]
+        """
+        settings = self.settings(custom=custom)
+        kubernetes = settings["kubernetes"]
+
+        assert settings["ntp"] == {"time-servers": ["169.254.169.123"]}
+        assert (kubernetes["cluster-name"], kubernetes["registry-qps"], kubernetes["max-pods"]) == ("demo", 7, 29)
+        assert kubernetes["node-labels"] == {"mine": "yes", "karpenter.sh/nodepool": "web", "team": "a"}
+        assert kubernetes["node-taints"] == {
+            "dedicated": ["web:NoSchedule"],
+            "karpenter.sh/unregistered": [":NoExecute"],
+        }
+        assert kubernetes["kube-reserved"] == {"cpu": "70m", "memory": "1Gi"}
+
+    @pytest.mark.parametrize(("ami", "explicit"), [("v1.44.0-abc", True), ("v1.46.0-abc", False), ("unknown", True)])
+    def test_local_disks_are_mounted_at_every_boot(self, ami, explicit):
+        """Before 1.46 the directories have to be named."""
+        command = self.settings(raid0=True, ami_name=ami)["bootstrap-commands"]["000-mount-instance-storage"]
+
+        assert (command["essential"], command["mode"]) == (True, "always")
+        assert ("--dirs" in command["commands"][1]) is explicit
+
+
+@pytest.mark.parametrize("custom", ["[settings", "settings = 1"])
+def test_unreadable_toml_is_the_claims_error(custom, settings):
+    """It says which NodeClass to correct, and launches nothing."""
+    class_ = node_class(amiSelectorTerms=[{"alias": "bottlerocket@latest"}], userData=custom)
+    with pytest.raises(CreateError, match="userData of EC2NodeClass default"):
+        content(settings, class_).data(VARIANT)
+
+
+def content(settings, class_=None, **changes) -> TemplateContent:
+    """A launch of one claim."""
+    given = {"claim": claim(), "capacity_type": "spot", "tenancy": "default"}
+    return TemplateContent(settings=settings, node_class=class_ or node_class(), **{**given, **changes})
+
+
+def test_user_data_over_the_limit_is_refused_before_ec2_does(settings):
+    """The reason is Karpenter's."""
+    with pytest.raises(CreateError) as caught:
+        content(settings, node_class(userData="#" * 17000)).data(VARIANT)
+
+    assert caught.value.condition_reason == "UserDataSizeLimitExceeded"
+
+
+def test_kubelets_may_not_set_labels_of_kubernetes():
+    """The API server refuses a node that tries; those labels follow at registration."""
+    labels = node_labels(claim(), "spot", FAMILIES["AL2023"])
+
+    assert labels == {
+        "karpenter.sh/capacity-type": "spot",
+        "karpenter.sh/do-not-sync-taints": "true",
+        "karpenter.sh/nodepool": "default",
+        "team": "web",
+    }
+    assert "karpenter.sh/do-not-sync-taints" not in node_labels(claim(), "spot", CUSTOM)
+
+
+def test_every_node_registers_with_the_unregistered_taint_once():
+    """Startup taints too; a claim that names ours already does not get it twice."""
+    own = {"taints": [{"key": "a", "effect": "NoSchedule"}], "startupTaints": [{"key": "b", "effect": "NoSchedule"}]}
+    named = {"taints": [{"key": UNREGISTERED.key, "effect": UNREGISTERED.effect}]}
+
+    assert [t.key for t in boot_taints(claim(spec=own))] == ["a", "b", UNREGISTERED.key]
+    assert boot_taints(claim(spec=named)) == (UNREGISTERED,)
+
+
+def test_a_template_holds_what_a_node_needs(settings):
+    """Image, profile, groups, computed maxPods, tags for what no single claim owns."""
+    data = content(replace(settings, cluster_dns="10.100.0.10")).data(VARIANT)
+    config = json.loads(parts(base64.b64decode(data["UserData"]).decode())[0][1])
+
+    assert (data["ImageId"], data["IamInstanceProfile"]) == ("ami-1", {"Name": "profile"})
+    assert data["NetworkInterfaces"] == [{"DeviceIndex": 0, "Groups": ["sg-1"]}]
+    assert config["spec"]["kubelet"]["config"]["maxPods"] == 29
+    assert config["spec"]["kubelet"]["config"]["clusterDNS"] == ["10.100.0.10"]
+    assert [t["ResourceType"] for t in data["TagSpecifications"]] == ["network-interface", "spot-instances-request"]
+    assert {"Key": "karpenter.sh/nodepool", "Value": "default"} in data["TagSpecifications"][0]["Tags"]
+    assert not any("nodeclaim" in tag["Key"] for tag in data["TagSpecifications"][0]["Tags"])
+
+
+def test_volumes_are_the_users_or_the_familys():
+    """Sizes round up to whole GiB; Custom's image brings its own."""
+    mine = {"deviceName": "/dev/xvda", "ebs": {"volumeSize": "10G", "volumeType": "gp3", "kmsKeyID": "k", "iops": 3000}}
+
+    assert block_device_mappings(node_class(blockDeviceMappings=[mine])) == [
+        {"DeviceName": "/dev/xvda", "Ebs": {"VolumeSize": 10, "VolumeType": "gp3", "KmsKeyId": "k", "Iops": 3000}}
+    ]
+    bottlerocket = block_device_mappings(node_class(amiSelectorTerms=[{"alias": "bottlerocket@latest"}]))
+    assert [(m["DeviceName"], m["Ebs"]["VolumeSize"]) for m in bottlerocket] == [("/dev/xvda", 4), ("/dev/xvdb", 20)]
+    assert block_device_mappings(node_class(amiSelectorTerms=[{"id": "ami-1"}], amiFamily="Custom")) == []
+
+
+def test_metadata_has_the_crds_defaults():
+    """Also on an object that no API server has defaulted; regions that lack the IPv6 setting are not told it."""
+    assert metadata_options(node_class(metadataOptions={"httpPutResponseHopLimit": 2}), region="us-east-1") == {
+        "HttpEndpoint": "enabled",
+        "HttpProtocolIpv6": "disabled",
+        "HttpPutResponseHopLimit": 2,
+        "HttpTokens": "required",
+        "InstanceMetadataTags": "disabled",
+    }
+    assert "HttpProtocolIpv6" not in metadata_options(node_class(), region="us-iso-east-1")
+
+
+def test_interfaces_follow_efa_and_the_users_layout():
+    """EFA takes one interface per card; an interface for EFA alone gets no addresses."""
+    layout = [
+        {"networkCardIndex": 0, "deviceIndex": 0, "interfaceType": "interface"},
+        {"networkCardIndex": 1, "deviceIndex": 1, "interfaceType": "efa-only"},
+    ]
+    class_ = node_class(associatePublicIPAddress=False, ipPrefixCount=2, connectionTracking={"udpTimeout": 30})
+    own = network_interfaces(node_class(networkInterfaces=layout, associatePublicIPAddress=True), 0, ipv6=False)
+
+    assert [(i["NetworkCardIndex"], i["DeviceIndex"]) for i in network_interfaces(class_, 3, ipv6=False)] == [(0, 0), (1, 1), (2, 1)]
+    assert network_interfaces(class_, 0, ipv6=True) == [
+        {
+            "DeviceIndex": 0,
+            "Groups": ["sg-1"],
+            "PrimaryIpv6": True,
+            "Ipv6AddressCount": 1,
+            "AssociatePublicIpAddress": False,
+            "Ipv6PrefixCount": 2,
+            "ConnectionTrackingSpecification": {"UdpTimeout": 30},
+        }
+    ]
+    assert ["AssociatePublicIpAddress" in interface for interface in own] == [True, False]
+
+
+def test_toml_has_no_null():
+    """A gap in settings is a mistake to be shown, not text to be sent."""
+    with pytest.raises(TypeError, match="NoneType"):
+        toml.dumps({"settings": {"a": None}})
