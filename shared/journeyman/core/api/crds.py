@@ -192,8 +192,6 @@ def object_schema(model: type[Model]) -> dict[str, Any]:
     """The structural schema of a whole object."""
     schema = model.model_json_schema(by_alias=True, mode="validation")
     whole = structural(schema, schema.get("$defs", {}))
-    for part in ("spec", "status"):
-        whole["properties"][part].pop("default", None)
     whole["properties"] |= {
         "apiVersion": {"type": "string", "description": "Version of the schema of this object."},
         "kind": {"type": "string", "description": "Kind of this object."},

@@ -302,7 +302,16 @@ class EC2NodeClassSpec(Model):
     )
     detailed_monitoring: Bool | None = Field(default=None, description="Whether metrics come every minute.")
     metadata_options: MetadataOptions = Field(
-        default=MetadataOptions(), description="How instances reach the instance metadata service."
+        default_factory=MetadataOptions,
+        description="How instances reach the instance metadata service.",
+        json_schema_extra=crd(
+            default={
+                "httpEndpoint": "enabled",
+                "httpProtocolIPv6": "disabled",
+                "httpPutResponseHopLimit": 1,
+                "httpTokens": "required",
+            }
+        ),
     )
     connection_tracking: ConnectionTracking | None = Field(
         default=None, description="Idle timeouts of tracked connections."
@@ -353,4 +362,4 @@ class EC2NodeClass(Model):
     kind: Literal["EC2NodeClass"] = "EC2NodeClass"
     metadata: Metadata = Field(default_factory=ObjectMeta)
     spec: EC2NodeClassSpec
-    status: EC2NodeClassStatus = EC2NodeClassStatus()
+    status: EC2NodeClassStatus = Field(default_factory=EC2NodeClassStatus)

@@ -122,7 +122,7 @@ def _structure(kubelet: Mapping[str, Any]) -> Iterator[str]:
         if expected is None:
             yield f"spec.kubelet.{field}: unknown field"
         elif value is not None and not _IS[expected](value) and not (field == "maxPods" and isinstance(value, str)):
-            yield f"spec.kubelet.{field}: must be a {expected}"
+            yield f"spec.kubelet.{field}: must be of type {expected}"
 
 
 def _is_integer(value: Any) -> bool:

@@ -44,7 +44,9 @@ class Model(BaseModel):
         serialize_by_alias=True,
         extra="ignore",
         frozen=True,
-        defer_build=True,  # a function that reads one kind does not pay for the others
+        # A function that reads one kind does not pay for the others; so no field's default is a model *instance*
+        # (which would build its schema at import): `default_factory` makes it when it is needed.
+        defer_build=True,
     )
 
     @model_validator(mode="before")

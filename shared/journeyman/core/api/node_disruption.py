@@ -118,7 +118,7 @@ class NodeDisruption(Model):
     kind: Literal["NodeDisruption"] = "NodeDisruption"
     metadata: Metadata = Field(default_factory=ObjectMeta)
     spec: NodeDisruptionSpec
-    status: NodeDisruptionStatus = NodeDisruptionStatus()
+    status: NodeDisruptionStatus = Field(default_factory=NodeDisruptionStatus)
 
     @property
     def finished(self) -> bool:

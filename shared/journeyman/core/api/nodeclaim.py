@@ -72,4 +72,4 @@ class NodeClaim(Model):
     kind: Literal["NodeClaim"] = "NodeClaim"
     metadata: Metadata = Field(default_factory=objects.ObjectMeta)
     spec: NodeClaimSpec
-    status: NodeClaimStatus = NodeClaimStatus()
+    status: NodeClaimStatus = Field(default_factory=NodeClaimStatus)

@@ -92,6 +92,10 @@ def _check_budgets(budgets: tuple[Budget, ...]) -> tuple[Budget, ...]:
     return budgets
 
 
+def _ten_percent() -> tuple[Budget, ...]:
+    return (Budget(),)
+
+
 class Disruption(Model):
     """When and how fast nodes may be taken back."""
 
@@ -102,7 +106,7 @@ class Disruption(Model):
         default="WhenEmptyOrUnderutilized", description="Which nodes consolidation may take."
     )
     budgets: Annotated[tuple[Budget, ...], AfterValidator(_check_budgets)] = Field(
-        default=(Budget(),),
+        default_factory=_ten_percent,
         max_length=50,
         description="Limits on how many nodes go at once; the smallest that counts holds.",
         json_schema_extra=rules(
@@ -148,9 +152,8 @@ class NodeClaimTemplate(Model):
     """The template for the pool's NodeClaims."""
 
     metadata: TemplateMetadata = Field(
-        default=TemplateMetadata(),
+        default_factory=TemplateMetadata,
         description="Labels and annotations of the nodes.",
-        json_schema_extra=crd(default=None),
     )
     spec: NodeClaimTemplateSpec = Field(description="What the NodeClaims are made from.")
 
@@ -174,7 +177,7 @@ class NodePoolSpec(Model):
 
     template: NodeClaimTemplate = Field(description="The template for the pool's NodeClaims.")
     disruption: Disruption = Field(
-        default=Disruption(),
+        default_factory=Disruption,
         description="When and how fast nodes may be taken back.",
         json_schema_extra=crd(default={"consolidateAfter": "0s"}),
     )
@@ -229,7 +232,7 @@ class NodePool(Model):
     kind: Literal["NodePool"] = "NodePool"
     metadata: Metadata = Field(default_factory=ObjectMeta)
     spec: NodePoolSpec
-    status: NodePoolStatus = NodePoolStatus()
+    status: NodePoolStatus = Field(default_factory=NodePoolStatus)
 
     @property
     def packing(self) -> str:

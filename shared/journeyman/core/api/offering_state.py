@@ -66,9 +66,7 @@ class OfferingStateStatus(Model):
             x_kubernetes_list_type="map", x_kubernetes_list_map_keys=["instanceType", "zone", "capacityType"]
         ),
     )
-    prices: PriceRefresh = Field(
-        default=PriceRefresh(), description="How old prices are.", json_schema_extra=crd(default=None)
-    )
+    prices: PriceRefresh = Field(default_factory=PriceRefresh, description="How old prices are.")
 
 
 class OfferingState(Model):
@@ -77,8 +75,8 @@ class OfferingState(Model):
     api_version: Literal["journeyman.dev/v1alpha1"] = "journeyman.dev/v1alpha1"
     kind: Literal["OfferingState"] = "OfferingState"
     metadata: Metadata = Field(default_factory=ObjectMeta)
-    spec: OfferingStateSpec = OfferingStateSpec()
-    status: OfferingStateStatus = OfferingStateStatus()
+    spec: OfferingStateSpec = Field(default_factory=OfferingStateSpec)
+    status: OfferingStateStatus = Field(default_factory=OfferingStateStatus)
 
 
 def remember(

@@ -31,9 +31,9 @@ def test_a_sound_configuration_has_no_fault(kubelet, family):
     ("kubelet", "words"),
     [
         ({"maxPod": 5}, "spec.kubelet.maxPod: unknown field"),
-        ({"maxPods": True}, "spec.kubelet.maxPods: must be a integer"),
-        ({"cpuCFSQuota": "yes"}, "spec.kubelet.cpuCFSQuota: must be a boolean"),
-        ({"kubeReserved": {"cpu": 1}}, "spec.kubelet.kubeReserved: must be a map of strings"),
+        ({"maxPods": True}, "spec.kubelet.maxPods: must be of type integer"),
+        ({"cpuCFSQuota": "yes"}, "spec.kubelet.cpuCFSQuota: must be of type boolean"),
+        ({"kubeReserved": {"cpu": 1}}, "spec.kubelet.kubeReserved: must be of type map of strings"),
         ({"registerWithTaints": []}, "registerWithTaints: can't be set"),
         ({"evictionHard": {"disk": "5%"}}, "evictionHard[disk]: isn't an eviction signal"),
         ({"evictionHard": {"pid.available": "101%"}}, "'101%' must be a percentage or a resource quantity"),
