@@ -102,7 +102,8 @@ def _question(snapshot: Snapshot) -> tuple[tuple[Pod, ...], frozenset[str]]:
     moving = tuple(
         pod for node in given_back for pod in node.pods if is_currently_reschedulable(pod, snapshot.pdbs, snapshot.now)
     )
-    return (*pods_to_place(snapshot), *moving), frozenset(n.name for n in given_back)
+    pods = {pod.key: pod for pod in (*pods_to_place(snapshot), *moving)}  # a tainted node's pods are in both
+    return tuple(pods.values()), frozenset(n.name for n in given_back)
 
 
 def _verified(world: World, results: Results, pods: tuple[Pod, ...], gone: frozenset[str]) -> _Decision:
