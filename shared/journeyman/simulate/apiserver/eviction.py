@@ -123,14 +123,11 @@ def _status(registry: Registry, namespace: str, pdb: PodDisruptionBudget) -> dic
 
 def _scale(registry: Registry, namespace: str, owner: JSON) -> tuple[str, int | None]:
     """The workload behind an owner, a Deployment behind its ReplicaSet, and the replicas it wants."""
-    for kind in registry.kinds:
-        if (kind.resource.group, kind.resource.kind) != ("apps", owner["kind"]):
-            continue
-        entry = registry.storage.table(kind.id).entries.get((namespace, owner["name"]))
-        if entry is None or entry.object["metadata"]["uid"] != owner["uid"]:
-            break
-        above = [o for o in entry.object["metadata"].get("ownerReferences") or () if o.get("controller")]
-        if above:
-            return _scale(registry, namespace, above[0])
-        return owner["uid"], entry.object["spec"].get("replicas")
-    return owner["uid"], None
+    kind = registry.kind_named("apps", owner["kind"])
+    entry = registry.storage.table(kind.id).entries.get((namespace, owner["name"])) if kind is not None else None
+    if entry is None or entry.object["metadata"]["uid"] != owner["uid"]:
+        return owner["uid"], None
+    above = [o for o in entry.object["metadata"].get("ownerReferences") or () if o.get("controller")]
+    if above:
+        return _scale(registry, namespace, above[0])
+    return owner["uid"], entry.object["spec"].get("replicas")

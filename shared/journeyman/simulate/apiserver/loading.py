@@ -67,9 +67,9 @@ def _plain(value: Any) -> Any:
 
 def _kind_of(registry: Registry, obj: JSON) -> Kind:
     group, _, version = obj["apiVersion"].rpartition("/")
-    for kind in registry.kinds:
-        if (kind.resource.group, kind.resource.kind) == (group, obj["kind"]):
-            return kind
+    served = registry.kind_named(group, obj["kind"])
+    if served is not None:
+        return served
     resource: Resource[Any] = Resource(
         group=group,
         version=version,

@@ -24,16 +24,16 @@ class Registry:
     def __init__(self, storage: Storage, clock: Clock, kinds: Iterable[Kind]) -> None:
         self.storage = storage
         self._clock = clock
-        self._kinds = {kind.id: kind for kind in kinds}
-
-    @property
-    def kinds(self) -> tuple[Kind, ...]:
+        self._kinds: dict[str, Kind] = {}
+        self.kinds: tuple[Kind, ...] = ()
         """Every kind served, by group and plural."""
-        return tuple(sorted(self._kinds.values(), key=lambda k: (k.resource.group, k.resource.plural)))
+        for kind in kinds:
+            self.register(kind)
 
     def register(self, kind: Kind) -> None:
         """Serve one more kind, or serve a kind differently."""
         self._kinds[kind.id] = kind
+        self.kinds = tuple(sorted(self._kinds.values(), key=lambda k: (k.resource.group, k.resource.plural)))
 
     def kind(self, resource: Resource[Any]) -> Kind:
         """The kind behind a resource. Raises NotFoundError if it is not served."""
@@ -41,6 +41,10 @@ class Registry:
         if kind is None:
             raise refusals.unknown_resource()
         return kind
+
+    def kind_named(self, group: str, name: str) -> Kind | None:
+        """The kind of that group and name (`apps`, `ReplicaSet`), None if it is not served."""
+        return next((kind for kind in self.kinds if (kind.resource.group, kind.resource.kind) == (group, name)), None)
 
     def key(self, kind: Kind, namespace: str, name: str) -> Key:
         """Where an object of this kind is stored; cluster-scoped kinds ignore the namespace."""

@@ -110,7 +110,7 @@ class ApiServer:
         """JSON merge patch of the object, or of its status alone."""
 
         def merged(old: JSON) -> Any:
-            return merge_patch(old, patch)
+            return merge_patch(old, clone(patch))
 
         return self._update("patch", resource, name, merged, namespace=namespace, subresource=subresource, body=patch)
 

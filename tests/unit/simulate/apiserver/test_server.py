@@ -95,6 +95,11 @@ def test_callers_cannot_reach_into_the_store(server):
     body["spec"]["weight"] = 7
     returned["spec"]["weight"] = 8
     server.get(NODEPOOL, "pool")["spec"]["weight"] = 9
+    taints = [{"key": "a", "effect": "NoSchedule"}]
+    server.create(NODE, {"metadata": {"name": "n"}})
+    server.patch(NODE, "n", {"spec": {"taints": taints}})
+    taints.append({"key": "b", "effect": "NoSchedule"})
+    assert len(server.get(NODE, "n").spec.taints) == 1
     assert "weight" not in server.get(NODEPOOL, "pool")["spec"]
 
 
