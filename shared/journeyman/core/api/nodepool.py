@@ -9,7 +9,15 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+    model_validator,
+)
 from typing_extensions import Self
 
 from journeyman.core.api import duration, labels, resources
@@ -199,6 +207,14 @@ class NodePoolSpec(Model):
     def static(self) -> bool:
         """Whether the pool has a fixed number of nodes."""
         return self.replicas is not None
+
+    @model_serializer(mode="wrap")
+    def _without_zero_weight(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Zero means "not given", which the API server does not take as a value."""
+        wire: dict[str, Any] = serialize(self)
+        if self.weight == 0:
+            wire.pop("weight", None)
+        return wire
 
     @model_validator(mode="after")
     def _static_pools_are_plain(self) -> Self:

@@ -86,6 +86,7 @@ def test_odd_spellings_of_aws_fields_survive_the_round_trip():
         ],
     }
     wire = parse(EC2NodeClass, raw).to_wire()
+    assert parse(EC2NodeClass, wire).to_wire() == wire
     for field in (
         "associatePublicIPAddress",
         "ipPrefixCount",

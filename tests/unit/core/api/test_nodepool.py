@@ -80,6 +80,8 @@ def test_a_full_manifest_survives_the_round_trip():
     }
     pool = parse(NodePool, raw)
     assert parse(NodePool, pool.to_wire()) == pool
+    minimal = parse(NodePool, MINIMAL)
+    assert parse(NodePool, minimal.to_wire()) == minimal
     assert pool.spec.limit_amounts == {"cpu": 1_000_000, "memory": 1000 * 2**30, "nodes": 10}
     assert pool.spec.template.spec.requirements[1].min_values == 5
 
