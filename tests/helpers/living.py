@@ -1,0 +1,132 @@
+"""A cluster that lives: workloads, kube-scheduler, kubelets, a cloud, and our steps woken by their own messages.
+
+Nothing here decides anything: the functions run when a message for them is due, and every minute's sweep.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from journeyman.core.api.objects import NODE, NODE_DISRUPTION, NODECLAIM, POD
+from journeyman.core.catalogue import InstanceType
+from journeyman.core.plan import Step
+from journeyman.ports import Message, Trigger
+from journeyman.simulate.kube_scheduler import KubeScheduler
+from journeyman.simulate.kubelet import Kubelets
+from journeyman.simulate.workloads import DEPLOYMENT, Workloads
+from journeyman.simulate.world import World
+from journeyman.steps.consolidate import consolidate
+from journeyman.steps.invocation import Invocation, Outcome
+from journeyman.steps.provision import provision
+from journeyman.steps.sweep import sweep
+from journeyman.steps.terminate import terminate
+from tests.helpers.builders import CLUSTER, node_class_body
+from tests.helpers.fakes import Cluster, FakeCloud
+
+STEPS: Mapping[Step, Callable[[Invocation, Trigger], Outcome]] = {
+    Step.PROVISION: provision,
+    Step.TERMINATE: terminate,
+    Step.CONSOLIDATE: consolidate,
+}
+
+
+@dataclass
+class Functions:
+    """An actor: runs each step whose message is due, and sweeps every minute."""
+
+    cluster: Cluster
+    outcomes: list[tuple[datetime, Outcome]] = field(default_factory=list)
+    last_sweep: datetime | None = None
+
+    def due(self) -> datetime | None:
+        """The next message, or the next sweep."""
+        now = self.cluster.clock.now()
+        waiting = [m.at or now for m in self.cluster.lanes.sent]
+        return min([*waiting, self._next_sweep()])
+
+    def act(self) -> bool:
+        """One run of the first step that is due; True if there was one."""
+        now = self.cluster.clock.now()
+        if now >= self._next_sweep():
+            self.last_sweep = now
+            sweep(self.cluster.run(), self._trigger(Step.SWEEP))
+        ready = [m for m in self.cluster.lanes.sent if m.at is None or m.at <= now]
+        if not ready:
+            return False
+        step = ready[0].step
+        self.cluster.lanes.sent = [m for m in self.cluster.lanes.sent if m not in ready or m.step is not step]
+        self.outcomes.append((now, STEPS[step](self.cluster.run(), self._trigger(step))))
+        return True
+
+    def _next_sweep(self) -> datetime:
+        return self.last_sweep + timedelta(minutes=1) if self.last_sweep else self.cluster.clock.now()
+
+    def _trigger(self, step: Step) -> Trigger:
+        now = self.cluster.clock.now()
+        return Trigger(id="t", cluster=CLUSTER, step=step, source="wake", reason="test", time=now)
+
+
+class Living:
+    """The cluster, its world, and what a story asks of them."""
+
+    def __init__(self, types: Sequence[InstanceType], pool: dict[str, Any]) -> None:
+        self.cluster = Cluster()
+        self.server, self.clock, self.record = self.cluster.server, self.cluster.clock, self.cluster.record
+        self.cluster.cloud = self.cloud = FakeCloud(self.clock, types)
+        self.cluster.add(pool, node_class_body())
+        self.functions = Functions(self.cluster)
+        self.world = World(
+            self.clock,
+            [
+                Workloads(self.server),
+                KubeScheduler(self.server, self.clock),
+                Kubelets(self.server, self.clock, self.cloud),
+                self.functions,
+            ],
+        )
+
+    def deploy(self, name: str, replicas: int, *, cpu: str, memory: str = "1Gi") -> None:
+        """A Deployment."""
+        container = {"name": "c", "image": "pause", "resources": {"requests": {"cpu": cpu, "memory": memory}}}
+        template = {"metadata": {"labels": {"app": name}}, "spec": {"containers": [container]}}
+        spec = {"replicas": replicas, "selector": {"matchLabels": {"app": name}}, "template": template}
+        meta = {"name": name, "namespace": "default"}
+        body = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": meta, "spec": spec}
+        self.server.create(DEPLOYMENT, body, namespace="default")
+        self.wake(Step.PROVISION)
+
+    def scale(self, name: str, replicas: int) -> None:
+        """Change its size."""
+        self.server.patch(DEPLOYMENT, name, {"spec": {"replicas": replicas}}, namespace="default")
+
+    def wake(self, step: Step) -> None:
+        """Send a step a message."""
+        self.cluster.lanes.send([Message(cluster=CLUSTER, step=step, reason="test")])
+
+    def until(self, done: Callable[[], bool], what: str, *, minutes: float = 30) -> None:
+        """Let it live until that is so."""
+        self.world.run_until(done, within=timedelta(minutes=minutes), waiting_for=what)
+
+    def live(self, *, minutes: float) -> None:
+        """Let it live for that long."""
+        self.world.run_for(timedelta(minutes=minutes))
+
+    def running(self) -> int:
+        """Pods that run."""
+        return sum(1 for pod in self.server.list(POD).items if pod.status.phase == "Running")
+
+    def nodes(self) -> list[str]:
+        """Instance types of the nodes, sorted."""
+        return sorted(n.metadata.labels["node.kubernetes.io/instance-type"] for n in self.server.list(NODE).items)
+
+    def claims(self) -> tuple[Any, ...]:
+        """The NodeClaims."""
+        return self.server.list(NODECLAIM).items
+
+    def disruptions(self) -> list[tuple[str, str, str]]:
+        """(reason, decision, phase) of the NodeDisruptions in the order they were made."""
+        made = sorted(self.server.list(NODE_DISRUPTION).items, key=lambda d: d["spec"]["createdAt"])
+        return [(d["spec"]["reason"], d["spec"]["decision"], (d.get("status") or {}).get("phase", "")) for d in made]
