@@ -46,8 +46,13 @@ def _check_node(snapshot: Snapshot, node: StateNode, pods: Sequence[Pod]) -> Ite
 
 
 def _free(snapshot: Snapshot, node: StateNode, outcome: Outcome) -> dict[str, int]:
-    """Allocatable (the claim's word where the node does not know yet), less bound pods and daemons still to come."""
+    """Allocatable (the claim's word where the node does not know yet), less bound pods and daemons still to come.
+
+    A claim that has no instance yet promises no more than what it asks for.
+    """
     claimed = to_resources(node.claim.status.allocatable, round_up=False) if node.claim else {}
+    if node.claim and node.node is None and not claimed:
+        claimed = to_resources(node.claim.spec.resources.requests, round_up=False)
     reported = to_resources(node.node.status.allocatable, round_up=False) if node.node else {}
     free = dict(reported)
     if not node.initialized:

@@ -1,0 +1,345 @@
+"""Apply: what is carried out, what stops, what is left for a wake-up. On the in-memory API server."""
+
+from datetime import timedelta
+
+import pytest
+
+from journeyman.core.api.objects import NODE, NODECLAIM, NODEPOOL, OFFERING_STATE, POD
+from journeyman.core.plan import (
+    Chain,
+    CreateObject,
+    DeleteObject,
+    DeletePod,
+    Event,
+    EvictPod,
+    LaunchInstance,
+    ObjectRef,
+    Observation,
+    PatchObject,
+    Plan,
+    RememberUnavailable,
+    Step,
+    TerminateInstance,
+    Wake,
+    one,
+)
+from journeyman.errors import CloudProviderError, InvariantError, NotFoundError, RateLimitedError
+from journeyman.steps.apply import run_step
+from journeyman.steps.load import EVERYTHING, load, with_catalogue
+from tests.helpers.builders import NOW, claim_body, condition, merge, node_class_body, pod_body, pool_body
+from tests.helpers.fakes import Cluster, Interfering
+
+MARK = {"metadata": {"annotations": {"marked": "yes"}}}
+TOLD = Event(ref=ObjectRef(resource=NODE, name="n"), reason="Told", message="done")
+
+
+@pytest.fixture
+def cluster():
+    cluster = Cluster()
+    ready = {"conditions": [condition("Ready", observedGeneration=1)]}
+    cluster.add(pool_body(), node_class_body(status=ready, metadata={"generation": 1}))
+    return cluster
+
+
+def carry_out(cluster, *chains, run=None, **plan):
+    """One step that does nothing but apply these chains."""
+
+    def work(hand):
+        world = with_catalogue(hand.run, load(cluster.run(), EVERYTHING))
+        hand.apply(Plan(chains=chains, **plan), world)
+
+    return run_step(run or cluster.run(), Step.PROVISION, work)
+
+
+def ref(cluster, resource, name, namespace=""):
+    meta = cluster.server.get(resource, name, namespace=namespace)
+    uid = meta["metadata"]["uid"] if isinstance(meta, dict) else meta.metadata.uid
+    return ObjectRef(resource=resource, name=name, namespace=namespace, uid=uid)
+
+
+def mark(name="default", *, version="", patch=MARK):
+    return PatchObject(ref=ObjectRef(resource=NODEPOOL, name=name), patch=patch, why="test", resource_version=version)
+
+
+def is_marked(cluster, name="default"):
+    return "marked" in cluster.server.get(NODEPOOL, name)["metadata"].get("annotations", {})
+
+
+def wakes(outcome):
+    return {w.step: w.at for w in outcome.wakes}
+
+
+def test_chains_are_independent_and_what_they_tell_is_told_only_if_they_were_carried_out(cluster):
+    """The first fails and is silent; the second goes through and speaks."""
+    failing = Chain(subject="x", actions=(mark("missing"),), events=(TOLD,), observations=(Observation(name="x"),))
+    working = Chain(subject="y", actions=(mark(),), events=(TOLD,))
+
+    outcome = carry_out(cluster, failing, working)
+
+    assert is_marked(cluster)
+    assert cluster.record.reasons == ["Told"]
+    assert cluster.record.observations == []
+    assert outcome.counts == {"PatchObject": 1, "conflicts": 1}
+
+
+def test_a_conflict_stops_the_chain_and_asks_to_decide_again(cluster):
+    """Nobody's write is overwritten: the step reloads a second later."""
+    other = {"metadata": {"annotations": {"other": "hand"}}}
+    version = cluster.server.get(NODEPOOL, "default")["metadata"]["resourceVersion"]
+    cluster.server.patch(NODEPOOL, "default", other)
+
+    outcome = carry_out(cluster, one("NodePool default", mark(version=version), mark()))
+
+    assert not is_marked(cluster)
+    assert outcome.status == "done"
+    assert wakes(outcome) == {Step.PROVISION: NOW + timedelta(seconds=1)}
+
+
+def test_two_writes_of_one_chain_to_one_object_hold_on_to_the_version_that_was_read(cluster):
+    """Our own first write is no conflict for the second; a stranger's in between is."""
+    version = cluster.server.get(NODEPOOL, "default")["metadata"]["resourceVersion"]
+    second = mark(version=version, patch={"metadata": {"annotations": {"second": "yes"}}})
+    chain = one("NodePool default", mark(version=version), second)
+
+    def stranger():
+        cluster.server.patch(NODEPOOL, "default", {"metadata": {"annotations": {"stranger": "yes"}}})
+
+    outcome = carry_out(cluster, chain, run=cluster.run(store=Interfering(cluster.server, "patch", 2, stranger)))
+    assert outcome.counts == {"PatchObject": 1, "conflicts": 1}
+
+    version = cluster.server.get(NODEPOOL, "default")["metadata"]["resourceVersion"]
+    chain = one(
+        "NodePool default", mark(version=version), PatchObject(**{**_fields(second), "resource_version": version})
+    )
+    assert carry_out(cluster, chain).counts == {"PatchObject": 2}
+
+
+def _fields(action):
+    return {name: getattr(action, name) for name in type(action).__slots__}
+
+
+def test_creating_what_is_there_already_counts_as_done_only_if_it_is_the_same(cluster):
+    """An earlier run was cut off after its create; somebody else's object of that name is an error."""
+    body = claim_body("mine")
+    again = CreateObject(resource=NODECLAIM, body=body, why="test")
+    different = CreateObject(resource=NODECLAIM, body=merge(body, {"spec": {"expireAfter": "1h"}}), why="test")
+
+    outcome = carry_out(cluster, one("a", again), one("b", again), one("c", different))
+
+    assert outcome.counts == {"CreateObject": 2, "errors": 1}
+    assert outcome.notes[-1].startswith("c: another object has that name")
+
+
+def test_deleting_what_is_gone_or_came_back_as_another_is_done(cluster):
+    """The incarnation that was meant does not exist any more; the other one lives on."""
+    cluster.add(claim_body("reborn"))
+    gone = DeleteObject(ref=ObjectRef(resource=NODECLAIM, name="gone", uid="1"), why="test")
+    reborn = DeleteObject(ref=ObjectRef(resource=NODECLAIM, name="reborn", uid="former"), why="test")
+
+    assert carry_out(cluster, one("a", gone, reborn)).counts == {"DeleteObject": 2}
+    assert cluster.server.get(NODECLAIM, "reborn").metadata.deletion_timestamp is None
+
+
+def test_an_eviction_that_a_budget_refuses_is_counted_and_told_and_no_failure(cluster):
+    """429 is the answer PodDisruptionBudgets are for; the drain comes back by itself."""
+    budget = {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": {"name": "web", "namespace": "default"},
+        "spec": {"maxUnavailable": 0, "selector": {"matchLabels": {"app": "web"}}},
+    }
+    cluster.add(pod_body("p", node="n"), budget)
+    cluster.server.sync_disruption_budgets()
+    chain = Chain(
+        subject="Pod p",
+        actions=(EvictPod(ref=ref(cluster, POD, "p", "default"), node="n", why="test"),),
+        events=(TOLD,),
+    )
+
+    outcome = carry_out(cluster, chain)
+
+    assert outcome.counts == {"evictions refused": 1}
+    assert cluster.record.reasons == ["FailedDraining"]
+    assert [o.labels["code"] for o in cluster.record.observations] == ["429"]
+    assert outcome.wakes == ()
+
+
+def test_pods_are_evicted_gracefully_and_deleted_by_force_with_the_time_they_are_given(cluster):
+    """Both carry the pod's UID as precondition."""
+    cluster.add(pod_body("a", node="n"), pod_body("b", node="n"))
+    evict = EvictPod(ref=ref(cluster, POD, "a", "default"), node="n", why="test")
+    force = DeletePod(ref=ref(cluster, POD, "b", "default"), node="n", grace_period_seconds=7, why="test")
+
+    carry_out(cluster, one("a", evict), one("b", force))
+
+    going = [cluster.server.get(POD, name, namespace="default").metadata.deletion_timestamp for name in ("a", "b")]
+    assert going == [NOW + timedelta(seconds=30), NOW + timedelta(seconds=7)]
+
+
+def test_terminating_twice_is_terminating_once(cluster):
+    """Gone counts as done."""
+    cluster.cloud.run_orphan("i-1", NOW)
+    terminate = TerminateInstance(provider_id="i-1", claim="", why="test")
+    gone = TerminateInstance(provider_id="i-2", claim="", why="test")
+    assert carry_out(cluster, one("a", terminate, terminate, gone)).counts == {"TerminateInstance": 3}
+    assert cluster.cloud.get("i-1").state == "shutting-down"
+
+
+def test_refused_offerings_are_remembered_and_added_to_what_is_known(cluster):
+    """One OfferingState per NodeClass, created when first needed; a repeated message writes nothing."""
+
+    def remember(*offerings):
+        return one(
+            "o",
+            RememberUnavailable(
+                node_class="default", offerings=offerings, until=NOW + timedelta(minutes=3), reason="ICE"
+            ),
+        )
+
+    first, second = ("m.small", "a", "spot"), ("m.large", "a", "spot")
+    carry_out(cluster, remember(first))
+    carry_out(cluster, remember(second))
+    version = cluster.server.get(OFFERING_STATE, "default")["metadata"]["resourceVersion"]
+    carry_out(cluster, remember(second))
+
+    state = cluster.server.get(OFFERING_STATE, "default")
+    assert [o["instanceType"] for o in state["status"]["unavailable"]] == ["m.large", "m.small"]
+    assert state["metadata"]["resourceVersion"] == version
+    assert {u.instance_type for u in load(cluster.run(), EVERYTHING).unavailable} == {"m.small", "m.large"}
+
+
+def test_launches_of_all_chains_are_asked_together_after_everything_else_and_the_chain_goes_on(cluster):
+    """What follows a launch in its chain happens once the instance is written down, further launches included."""
+    first = [
+        CreateObject(resource=NODECLAIM, body=claim_body("a"), why="test"),
+        LaunchInstance(claim="a", why="test"),
+        CreateObject(resource=NODECLAIM, body=claim_body("b"), why="test"),
+        LaunchInstance(claim="b", why="test"),
+        mark(),
+    ]
+    outcome = carry_out(
+        cluster,
+        one("first", *first),
+        one(
+            "second",
+            CreateObject(resource=NODECLAIM, body=claim_body("c"), why="t"),
+            LaunchInstance(claim="c", why="t"),
+        ),
+    )
+
+    assert cluster.cloud.launches == ["a", "c", "b"]
+    assert is_marked(cluster)
+    assert outcome.counts["launched"] == 3
+    claims = cluster.server.list(NODECLAIM).items
+    assert all(c.status.provider_id for c in claims)
+
+
+def test_a_chain_whose_launch_fails_ends_there(cluster):
+    """What was to follow an instance does not follow none."""
+    cluster.cloud.failures = [CloudProviderError("down")]
+    create = CreateObject(resource=NODECLAIM, body=claim_body("a"), why="test")
+    outcome = carry_out(cluster, one("x", create, LaunchInstance(claim="a", why="test"), mark()))
+    assert not is_marked(cluster)
+    assert wakes(outcome) == {Step.PROVISION: NOW + timedelta(seconds=1)}
+
+
+def test_a_claim_that_lacks_its_finalizer_gets_it_before_its_instance(cluster):
+    """Whoever made it: no instance without protection."""
+    body = merge(claim_body("bare"), {"metadata": {"finalizers": []}})
+    create = CreateObject(resource=NODECLAIM, body=body, why="test")
+    carry_out(cluster, one("x", create, LaunchInstance(claim="bare", why="test")))
+    claim = cluster.server.get(NODECLAIM, "bare")
+    assert claim.metadata.finalizers == ("karpenter.sh/termination",)
+    assert claim.status.provider_id
+
+
+def test_a_plan_that_launches_without_a_catalogue_is_a_bug(cluster):
+    """It fails loudly instead of doing nothing."""
+    plan = Plan(chains=(one("x", LaunchInstance(claim="a", why="test")),))
+    with pytest.raises(InvariantError):
+        run_step(cluster.run(), Step.TERMINATE, lambda hand: hand.apply(plan))
+    assert cluster.fence.releases == 1
+
+
+def test_of_several_wake_ups_for_a_step_the_earliest_is_sent_whatever_happens_to_the_chains(cluster):
+    """One message for each step; one that is due goes without a time."""
+    later, soon = NOW + timedelta(minutes=1), NOW + timedelta(seconds=5)
+    chains = (
+        one("a", mark("missing"), Wake(step=Step.TERMINATE, at=later, reason="late")),
+        one("b", Wake(step=Step.TERMINATE, at=soon, reason="soon")),
+        one("c", Wake(step=Step.CONSOLIDATE, at=NOW, reason="now")),
+    )
+    carry_out(cluster, *chains)
+    sent = {m.step: (m.at, m.reason) for m in cluster.lanes.sent}
+    assert sent[Step.TERMINATE] == (soon, "soon")
+    assert sent[Step.CONSOLIDATE] == (None, "now")
+
+
+def test_wake_ups_are_sent_even_if_the_run_fails(cluster):
+    """Whatever was decided before is not lost."""
+
+    def work(hand):
+        hand.wake(Step.TERMINATE, NOW, "noted")
+        raise NotFoundError("the API server lost a kind")
+
+    with pytest.raises(NotFoundError):
+        run_step(cluster.run(), Step.PROVISION, work)
+    assert [m.step for m in cluster.lanes.sent] == [Step.TERMINATE]
+    assert not cluster.fence.held
+
+
+def test_a_queue_that_fails_does_not_fail_the_run(cluster):
+    """The sweep makes up for lost wake-ups; the log says so."""
+    cluster.lanes.fails = CloudProviderError("no queue")
+    outcome = carry_out(cluster, one("a", mark(), Wake(step=Step.TERMINATE, at=NOW, reason="x")))
+    assert outcome.status == "done"
+    assert any("wake-ups were not sent" in message for _, message, _ in cluster.record.lines)
+
+
+def test_near_the_deadline_nothing_more_is_begun_and_the_rest_is_left_for_a_wake_up(cluster):
+    """The first chain uses the time up; the second is not touched."""
+    cluster.add(pool_body("second"))
+    tired = Interfering(cluster.server, "patch", 1, lambda: cluster.clock.advance(56))
+    outcome = carry_out(cluster, one("a", mark()), one("b", mark("second")), run=cluster.run(store=tired))
+    assert (is_marked(cluster), is_marked(cluster, "second")) == (True, False)
+    assert outcome.status == "partial"
+    assert wakes(outcome) == {Step.PROVISION: cluster.clock.now()}
+
+
+def test_an_answer_of_the_cloud_is_written_down_even_in_the_margin(cluster):
+    """That is what the margin is for."""
+    create = CreateObject(resource=NODECLAIM, body=claim_body("a"), why="test")
+    store = Interfering(cluster.server, "patch", 1, lambda: cluster.clock.advance(57))
+    carry_out(cluster, one("x", create, LaunchInstance(claim="a", why="test")), run=cluster.run(store=store))
+    assert cluster.server.get(NODECLAIM, "a").status.provider_id
+
+
+def test_a_lost_fence_stops_everything_at_once(cluster):
+    """Another run has the step; this one writes nothing more and says so."""
+    cluster.add(pool_body("second"))
+    cluster.fence.checks_left = 1
+    outcome = carry_out(cluster, one("a", mark()), one("b", mark("second")))
+    assert outcome.status == "busy"
+    assert (is_marked(cluster), is_marked(cluster, "second")) == (True, False)
+    assert cluster.fence.releases == 1
+
+
+def test_a_run_that_cannot_take_the_fence_does_nothing(cluster):
+    """Busy, before anything was read."""
+    cluster.fence.held_by_other = True
+    assert carry_out(cluster, one("a", mark())).status == "busy"
+    assert not is_marked(cluster)
+
+
+def test_throttling_comes_back_when_the_cloud_says(cluster):
+    """A retryable error leaves a wake-up, the other chains go on."""
+
+    class Throttled(type(cluster.cloud)):
+        def delete(self, provider_id):
+            raise RateLimitedError("slow down", retry_after_seconds=9)
+
+    cloud = Throttled(cluster.clock)
+    terminate = TerminateInstance(provider_id="i-1", claim="", why="test")
+    outcome = carry_out(cluster, one("a", terminate), one("b", mark()), run=cluster.run(cloud=cloud))
+    assert is_marked(cluster)
+    assert wakes(outcome) == {Step.PROVISION: NOW + timedelta(seconds=9)}

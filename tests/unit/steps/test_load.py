@@ -1,0 +1,139 @@
+"""Load: one consistent, tolerant picture of a cluster."""
+
+from datetime import timedelta
+
+from journeyman.errors import CloudProviderError
+from journeyman.steps.load import EVERYTHING, FLEET, GLANCE, load, with_catalogue, with_pods_of
+from tests.helpers.builders import LARGE, NOW, claim_body, merge, node_class_body, pod_body, pool_body
+from tests.helpers.fakes import Cluster
+
+
+class Counting:
+    """A store that notes which kinds are listed, in order."""
+
+    def __init__(self, server):
+        self._server = server
+        self.listed = []
+
+    def list(self, resource, **kwargs):
+        self.listed.append((resource.kind, kwargs.get("field_selector", "")))
+        return self._server.list(resource, **kwargs)
+
+
+def test_nodes_and_claims_are_read_first_and_pods_last_each_kind_once():
+    """So a race under-provisions instead of doubling."""
+    cluster = Cluster()
+    store = Counting(cluster.server)
+    load(cluster.run(store=store), EVERYTHING)
+    kinds = [kind for kind, _ in store.listed]
+    assert kinds[:2] == ["Node", "NodeClaim"]
+    assert kinds[-1] == "Pod"
+    assert len(kinds) == len(set(kinds))
+
+
+def test_the_sweep_reads_claims_pools_and_unassigned_pods_and_nothing_else():
+    """It runs every minute for ever."""
+    cluster = Cluster()
+    cluster.add(pod_body("waiting"), pod_body("running", node="n"))
+    store = Counting(cluster.server)
+    snapshot = load(cluster.run(store=store), GLANCE)
+    assert store.listed == [("NodeClaim", ""), ("NodePool", ""), ("Pod", "spec.nodeName=")]
+    assert [pod.key for pod in snapshot.pods] == ["default/waiting"]
+
+
+def test_an_object_that_does_not_validate_is_set_aside_by_name_and_the_others_go_on():
+    """One typo must not stop a cluster."""
+    cluster = Cluster()
+    cluster.add(pool_body("good"), merge(pool_body("bad"), {"spec": {"weight": 1000}}))
+    snapshot = load(cluster.run(), EVERYTHING)
+    assert [pool.metadata.name for pool in snapshot.node_pools] == ["good"]
+    (aside,) = snapshot.set_aside
+    assert (aside.kind, aside.name) == ("NodePool", "bad")
+    assert "spec.weight" in aside.why
+    assert ("warning", aside.why) in [line[:2] for line in cluster.record.lines]
+
+
+def test_claims_and_pools_of_another_provider_are_not_ours():
+    """Two autoscalers may share a cluster."""
+    foreign = {"nodeClassRef": {"group": "karpenter.azure.com", "kind": "AKSNodeClass", "name": "x"}}
+    cluster = Cluster()
+    cluster.add(
+        claim_body("ours"),
+        claim_body("theirs", spec=foreign),
+        pool_body("theirs", spec={"template": {"spec": foreign}}),
+    )
+    snapshot = load(cluster.run(), EVERYTHING)
+    assert [c.metadata.name for c in snapshot.claims] == ["ours"]
+    assert snapshot.node_pools == ()
+
+
+def test_the_catalogue_is_the_same_object_until_something_changes():
+    """Solvers keep what they derived from it; an offering that is avoided, or free again, makes a new one."""
+    cluster = Cluster()
+    cluster.add(pool_body(), node_class_body())
+    first = with_catalogue(cluster.run(), load(cluster.run(), EVERYTHING)).catalogue
+    assert with_catalogue(cluster.run(), load(cluster.run(), EVERYTHING)).catalogue is first
+
+    state = {
+        "apiVersion": "journeyman.dev/v1alpha1",
+        "kind": "OfferingState",
+        "metadata": {"name": "default"},
+        "status": {
+            "unavailable": [
+                {
+                    "instanceType": "m.large",
+                    "zone": "a",
+                    "capacityType": "on-demand",
+                    "until": (NOW + timedelta(minutes=3)).isoformat(),
+                }
+            ]
+        },
+    }
+    cluster.add(state)
+    avoided = with_catalogue(cluster.run(), load(cluster.run(), EVERYTHING)).catalogue
+    assert [o.available for t in avoided.instance_types("default") for o in t.offerings if t.name == LARGE.name] == [
+        False
+    ]
+
+    cluster.clock.advance(181)
+    again = with_catalogue(cluster.run(), load(cluster.run(), EVERYTHING)).catalogue
+    assert all(o.available for t in again.instance_types("default") for o in t.offerings)
+
+
+def test_a_node_class_whose_types_cannot_be_had_leaves_only_its_own_pools_without():
+    """The cloud's fault with one does not stop the others."""
+    cluster = Cluster()
+    other = {"template": {"spec": {"nodeClassRef": {"name": "other"}}}}
+    cluster.add(node_class_body(), node_class_body("other"), pool_body(), pool_body("second", spec=other))
+
+    class Half(type(cluster.cloud)):
+        def get_instance_types(self, node_class):
+            if node_class["metadata"]["name"] == "other":
+                raise CloudProviderError("no subnets")
+            return self.types
+
+    run = cluster.run(cloud=Half(cluster.clock))
+    catalogue = with_catalogue(run, load(run, EVERYTHING)).catalogue
+    assert catalogue.instance_types("default")
+    assert catalogue.instance_types("second") == ()
+
+
+def test_pods_of_a_few_nodes_are_asked_for_node_by_node_and_of_many_at_once():
+    """A drain of one node in a large cluster must not read every pod."""
+    cluster = Cluster()
+    cluster.add(pod_body("a", node="n1"), pod_body("b", node="n2"))
+    store = Counting(cluster.server)
+    run = cluster.run(store=store)
+    snapshot = load(cluster.run(), FLEET)
+    assert [p.key for p in with_pods_of(run, snapshot, ["n1"]).pods] == ["default/a"]
+    with_pods_of(run, snapshot, [f"n{i}" for i in range(20)])
+    assert store.listed == [("Pod", "spec.nodeName=n1"), ("Pod", "")]
+
+
+def test_a_node_class_is_ready_only_at_its_current_generation():
+    """A spec that was changed after the last look is not known to work."""
+    cluster = Cluster()
+    stale = {"conditions": [{"type": "Ready", "status": "True", "observedGeneration": 1}]}
+    cluster.add(merge(node_class_body(), {"metadata": {"generation": 2}, "status": stale}))
+    (state,) = load(cluster.run(), EVERYTHING).node_classes
+    assert not state.ready

@@ -1,0 +1,276 @@
+"""Provision: from pending pods to joined nodes, run by run, on the in-memory API server."""
+
+from datetime import timedelta
+
+import pytest
+
+from journeyman.core.api import labels
+from journeyman.core.api.objects import NODE, NODECLAIM, NODEPOOL, OFFERING_STATE
+from journeyman.core.plan import Step
+from journeyman.errors import CloudProviderError, CreateError, NodeClassNotReadyError, RateLimitedError
+from journeyman.ports import Trigger
+from journeyman.simulate.kubelet import BOOT, Kubelets
+from journeyman.steps.provision import provision
+from tests.helpers.builders import NOW, claim_body, merge, node_class_body, pod_body, pool_body
+from tests.helpers.fakes import Cluster, Interfering
+
+TRIGGER = Trigger(id="1", cluster="demo", step=Step.PROVISION, source="forwarder", reason="pods", time=NOW)
+
+
+@pytest.fixture
+def cluster():
+    cluster = Cluster()
+    cluster.add(pool_body(), node_class_body())
+    return cluster
+
+
+def run(cluster, **changes):
+    cluster.lanes.sent.clear()
+    return provision(cluster.run(**changes), TRIGGER)
+
+
+def add_pods(cluster, number, **changes):
+    cluster.add(*(pod_body(f"p{i}", **changes) for i in range(number)))
+
+
+def claims(cluster):
+    return cluster.server.list(NODECLAIM).items
+
+
+def wake_of(cluster, step):
+    return next((m for m in cluster.lanes.sent if m.step is step), None)
+
+
+def test_pending_pods_get_nodes_in_one_run(cluster):
+    """Claims first, protected and remembered; instances in the same run; and a look at them soon."""
+    add_pods(cluster, 10)
+    outcome = run(cluster)
+
+    made = claims(cluster)
+    assert sum(len(c.metadata.annotations[labels.PLANNED_PODS].split(",")) for c in made) == 10
+    assert all(c.status.provider_id and labels.TERMINATION_FINALIZER in c.metadata.finalizers for c in made)
+    assert cluster.record.reasons.count("Nominated") == 10
+    assert cluster.record.count_of("karpenter_nodeclaims_created_total") == len(made)
+    assert wake_of(cluster, Step.PROVISION).at == NOW + timedelta(seconds=5)
+    assert outcome.status == "done"
+
+
+def test_the_same_pods_are_not_given_nodes_twice(cluster):
+    """What is on its way counts as capacity; nothing is launched in the runs after the first."""
+    add_pods(cluster, 10)
+    run(cluster)
+    launched = list(cluster.cloud.launches)
+    for _ in range(3):
+        cluster.clock.advance(5)
+        run(cluster)
+    assert cluster.cloud.launches == launched
+
+
+def test_claims_without_an_instance_are_launched_before_anything_new_is_planned(cluster):
+    """A run was cut off between create and launch: its claim is finished and holds its pods."""
+    body = claim_body("cut-off", metadata={"annotations": {labels.PLANNED_PODS: "default/p0,default/p1"}})
+    cluster.add(body)
+    add_pods(cluster, 2)
+    run(cluster)
+    assert cluster.cloud.launches == ["cut-off"]
+    assert [c.metadata.name for c in claims(cluster)] == ["cut-off"]
+
+
+def test_a_launch_whose_answer_was_lost_makes_no_second_instance(cluster):
+    """The claim's UID is the client token: the next run finds the instance."""
+    add_pods(cluster, 1)
+
+    class DyingError(Exception):
+        pass
+
+    def die():
+        raise DyingError
+
+    with pytest.raises(DyingError):  # the patch of the launched claim's status is the last thing the process does
+        run(cluster, store=Interfering(cluster.server, "patch", 3, die))
+    assert [c.status.provider_id for c in claims(cluster)] == [""]
+
+    run(cluster)
+    assert len(cluster.cloud.list()) == 1
+    assert claims(cluster)[0].status.provider_id == cluster.cloud.list()[0].provider_id
+
+
+def test_nodes_that_joined_are_registered_and_initialized(cluster):
+    """From unschedulable pods to Ready claims, with nothing but runs at the times the wake-ups ask for."""
+    add_pods(cluster, 3)
+    kubelets = Kubelets(cluster.server, cluster.clock, cluster.cloud)
+    run(cluster)
+    while (wake := wake_of(cluster, Step.PROVISION)) is not None:
+        cluster.clock.advance_to(wake.at)
+        kubelets.act()
+        run(cluster)
+        assert cluster.clock.now() < NOW + BOOT + timedelta(minutes=1)
+
+    (node,) = cluster.server.list(NODE).items
+    assert node.metadata.labels[labels.INITIALIZED] == "true"
+    assert not node.spec.taints
+    assert {(c.type, c.status) for c in claims(cluster)[0].status.conditions} >= {("Ready", "True")}
+    assert cluster.server.get(NODEPOOL, "default")["status"]["nodes"] == 1
+
+
+def test_without_stock_the_next_run_takes_another_offering(cluster):
+    """The refused offering is remembered for three minutes, the claim given up, the pods planned again at once."""
+    add_pods(cluster, 1)
+    cluster.cloud.out_of_stock = {("m.small", "a", "on-demand")}
+    cluster.cloud.types = tuple(t for t in cluster.cloud.types if t.name in {"m.small", "m.large"})
+
+    class OnlyTheCheapest(type(cluster.cloud)):
+        """A fleet that is asked for one type only, as claims with one suitable type are."""
+
+        def _launch(self, request):
+            cheapest = [t for t in request.instance_types if t.name == "m.small" and t.offerings[0].available]
+            return super()._launch(
+                request
+                if not cheapest
+                else type(request)(claim=request.claim, node_class=request.node_class, instance_types=tuple(cheapest))
+            )
+
+    strict = OnlyTheCheapest(cluster.clock, cluster.cloud.types)
+    strict.out_of_stock = cluster.cloud.out_of_stock
+    run(cluster, cloud=strict)
+    assert wake_of(cluster, Step.PROVISION).at is None
+    (avoided,) = cluster.server.get(OFFERING_STATE, "default")["status"]["unavailable"]
+    assert (avoided["instanceType"], avoided["until"]) == ("m.small", "2026-03-02T21:03:00Z")
+    assert "InsufficientCapacityError" in cluster.record.reasons
+
+    run(cluster, cloud=strict)
+    assert [i.instance_type for i in strict.list()] == ["m.large"]
+
+
+def test_pods_that_wait_for_stock_are_planned_again_when_it_may_be_back(cluster):
+    """Everything is out of stock: the next look is when the first offering is tried again."""
+    add_pods(cluster, 1)
+    cluster.cloud.out_of_stock = {(t.name, "a", "on-demand") for t in cluster.cloud.types}
+    run(cluster)
+    run(cluster)
+    assert wake_of(cluster, Step.PROVISION).at == NOW + timedelta(minutes=3)
+    assert "FailedScheduling" in cluster.record.reasons
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (CreateError("not allowed", condition_reason="Unauthorized"), "Unauthorized"),
+        (RateLimitedError("slow down", retry_after_seconds=1), "LaunchFailed"),
+    ],
+)
+def test_a_failed_launch_is_retried_and_says_why_meanwhile(cluster, error, reason):
+    """The claim stays, the pods keep their place on it, the back-off is kept."""
+    add_pods(cluster, 1)
+    cluster.cloud.failures = [error]
+    run(cluster)
+    (claim,) = claims(cluster)
+    assert {(c.type, c.reason) for c in claim.status.conditions} >= {("Launched", reason)}
+
+    run(cluster)
+    assert len(cluster.cloud.launches) == 1
+    cluster.clock.advance(1)
+    run(cluster)
+    (claim,) = claims(cluster)
+    assert claim.status.provider_id
+    assert labels.LAUNCH_RETRY not in claim.metadata.annotations
+
+
+def test_a_node_class_is_resolved_when_it_must_be_and_otherwise_left_in_peace(cluster):
+    """New, then every five minutes; a quiet cluster costs one write of a time stamp each."""
+    run(cluster)
+    cluster.clock.advance(60)
+    run(cluster)
+    assert cluster.cloud.resolved == 1
+    cluster.clock.advance(240)
+    writes = []
+    cluster.server.on_write(writes.append)
+    run(cluster)
+    assert cluster.cloud.resolved == 2
+    assert [(w.resource.kind, list(w.body)) for w in writes] == [("EC2NodeClass", ["metadata"])]
+
+
+def test_a_node_class_that_is_not_ready_opens_no_nodes_and_its_pool_says_so(cluster):
+    """The cloud's reason reaches the NodePool; no claim is made that could not be launched."""
+    cluster.cloud.ready = False
+    add_pods(cluster, 1)
+    run(cluster)
+    conditions = {c["type"]: c for c in cluster.server.get(NODEPOOL, "default")["status"]["conditions"]}
+    assert conditions["NodeClassReady"]["reason"] == "SubnetsNotFound"
+    assert claims(cluster) == ()
+
+
+def test_a_node_class_the_cloud_cannot_be_asked_about_keeps_its_status(cluster):
+    """Throttled once: nothing is lost, nothing is claimed to be wrong."""
+    run(cluster)
+
+    class Throttled(type(cluster.cloud)):
+        def resolve(self, node_class, now):
+            raise RateLimitedError("slow down")
+
+    cluster.clock.advance(600)
+    add_pods(cluster, 1)
+    run(cluster, cloud=Throttled(cluster.clock))
+    assert len(claims(cluster)) == 1
+
+
+def test_a_claim_whose_node_class_vanished_is_given_up(cluster):
+    """It could never be launched."""
+    cluster.add(claim_body("orphan", spec={"nodeClassRef": {"name": "gone"}}))
+    run(cluster)
+    assert cluster.server.get(NODECLAIM, "orphan").metadata.deletion_timestamp == NOW
+    assert "NodeClassNotReady" in cluster.record.reasons
+    assert isinstance(NodeClassNotReadyError("x"), CloudProviderError)
+
+
+def test_an_invalid_pool_is_told_and_the_good_one_serves(cluster):
+    """One clear condition on the bad one, nodes from the other."""
+    cluster.add(merge(pool_body("bad"), {"spec": {"weight": 1000}}))
+    add_pods(cluster, 1)
+    run(cluster)
+    bad = {c["type"]: c["status"] for c in cluster.server.get(NODEPOOL, "bad")["status"]["conditions"]}
+    assert bad == {"ValidationSucceeded": "False", "NodeClassReady": "Unknown", "Ready": "False"}
+    assert len(claims(cluster)) == 1
+
+
+def test_a_pool_that_was_deleted_meanwhile_opens_no_nodes(cluster):
+    """Read again just before its claims are created."""
+    add_pods(cluster, 1)
+    gone = Interfering(cluster.server, "get", 1, lambda: cluster.server.delete(NODEPOOL, "default"))
+    run(cluster, store=gone)
+    assert claims(cluster) == ()
+    assert wake_of(cluster, Step.PROVISION) is not None
+
+
+def test_one_run_opens_only_so_many_nodes_and_asks_for_the_next(cluster):
+    """A huge batch is split; nothing is lost."""
+    cluster.settings = type(cluster.settings)(cluster_name="demo", claims_per_run=1)
+    add_pods(cluster, 12)
+    run(cluster)
+    assert len(claims(cluster)) == 1
+    assert wake_of(cluster, Step.PROVISION).at is None
+
+
+def test_a_run_that_ends_early_is_finished_by_the_next(cluster):
+    """The deadline strikes after the claims are created: they are launched, not doubled, by the wake-up's run."""
+    add_pods(cluster, 10)
+    slow = Interfering(cluster.server, "create", 2, lambda: cluster.clock.advance(56))
+    outcome = run(cluster, store=slow)
+    assert outcome.status == "partial"
+    created = [c.metadata.name for c in claims(cluster)]
+    assert cluster.cloud.launches == []
+    assert wake_of(cluster, Step.PROVISION).at is None
+
+    run(cluster)
+    assert sorted(c.metadata.name for c in claims(cluster) if c.status.provider_id) == sorted(created)
+    assert len(cluster.cloud.list()) == len(created)
+
+
+def test_a_quiet_cluster_costs_no_writes(cluster):
+    """Nothing to do, nothing written, nobody woken."""
+    run(cluster)
+    writes = []
+    cluster.server.on_write(writes.append)
+    outcome = run(cluster)
+    assert writes == []
+    assert outcome.wakes == ()

@@ -1,0 +1,140 @@
+"""Sweep: what is due, from claims, pools and unassigned pods alone."""
+
+from datetime import timedelta
+
+import pytest
+
+from journeyman.core.api.objects import NODECLAIM
+from journeyman.core.plan import Step
+from journeyman.errors import CloudProviderError
+from journeyman.ports import Trigger
+from journeyman.steps.due import due_steps
+from journeyman.steps.sweep import sweep
+from tests.helpers.builders import (
+    NOW,
+    a_claim,
+    a_launched_claim,
+    a_pod,
+    a_pool,
+    a_running_claim,
+    a_snapshot,
+    ago,
+    claim_body,
+    condition,
+    stamp,
+)
+from tests.helpers.fakes import Cluster
+
+QUIET = NOW.replace(minute=1)  # no multiple of any period
+READY = a_pool(status={"conditions": [condition(t, observedGeneration=1) for t in ("ValidationSucceeded", "Ready")]})
+
+
+def due(**kwargs):
+    snapshot = a_snapshot(**{"now": QUIET, "node_pools": (READY,), **kwargs})
+    return {wake.step for wake in due_steps(snapshot)}
+
+
+def trigger(source="sweep", step=Step.SWEEP, **details):
+    return Trigger(id="1", cluster="demo", step=step, source=source, reason="because", time=NOW, details=details)
+
+
+def consolidatable(**kwargs):
+    conditions = [condition(t, since=ago(hours=1)) for t in ("Launched", "Registered", "Initialized", "Consolidatable")]
+    return a_running_claim(status={"conditions": conditions}, **kwargs)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "steps"),
+    [
+        ({}, set()),
+        ({"claims": (consolidatable(),)}, set()),
+        ({"pods": (a_pod("p"),)}, {Step.PROVISION}),
+        ({"pods": (a_pod("p", spec={"schedulingGates": [{"name": "x"}]}, status={"conditions": []}),)}, set()),
+        ({"claims": (a_claim(),)}, {Step.PROVISION}),
+        ({"claims": (a_launched_claim(),)}, {Step.PROVISION}),
+        ({"claims": (a_launched_claim(deleting=NOW),)}, {Step.TERMINATE}),
+        ({"claims": (consolidatable(age=timedelta(days=31)),)}, {Step.TERMINATE}),
+        ({"claims": (a_running_claim(age=timedelta(hours=1)),)}, {Step.CONSOLIDATE}),
+        (
+            {"claims": (a_running_claim(true=("Initialized", "DisruptionReason"), age=timedelta(0)),)},
+            {Step.CONSOLIDATE},
+        ),
+        ({"node_pools": (a_pool(),)}, {Step.PROVISION}),
+    ],
+    ids=[
+        "nothing, in a cluster without nodes",
+        "nothing, in a settled one",
+        "a pod without a node",
+        "a pod that nobody asks to schedule",
+        "a claim without an instance",
+        "a claim whose node has not joined",
+        "a claim that is being deleted",
+        "a claim that is too old",
+        "a claim whose consolidateAfter has passed",
+        "a disruption under way",
+        "a pool nobody has looked at",
+    ],
+)
+def test_what_makes_a_step_due(cluster, steps):
+    """Each reason by itself wakes exactly the step that deals with it."""
+    assert due(**cluster) == steps
+
+
+def test_a_budget_window_that_has_just_opened_wakes_consolidation():
+    """Once: a minute later it is open, not opening."""
+    budgets = [{"nodes": "1", "schedule": "1 21 * * *", "duration": "1h"}]
+    pool = a_pool(spec={"disruption": {"budgets": budgets}}, status=READY.to_wire()["status"])
+    assert due(node_pools=(pool,), claims=(consolidatable(),)) == {Step.CONSOLIDATE}
+    assert due(node_pools=(pool,), claims=(consolidatable(),), now=QUIET + timedelta(minutes=2)) == set()
+
+
+def test_garbage_and_consolidation_are_looked_for_now_and_then_whatever_the_seconds():
+    """Schedules are late by seconds: of the sweeps of one hour, each period gets exactly its own."""
+    sweeps = [NOW + timedelta(minutes=m, seconds=(m * 7) % 20 - 5) for m in range(60)]
+    seen = [due(now=at, claims=(consolidatable(age=at - NOW),)) for at in sweeps]
+    assert sum(Step.TERMINATE in steps for steps in seen) == 30
+    assert sum(Step.CONSOLIDATE in steps for steps in seen) == 12
+
+
+def test_the_sweep_sends_messages_and_touches_nothing():
+    """No fence, no writes."""
+    cluster = Cluster()
+    cluster.add(claim_body("going", metadata={"deletionTimestamp": stamp(NOW)}))
+    writes = []
+    cluster.server.on_write(writes.append)
+    outcome = sweep(cluster.run(), trigger())
+    assert {m.step for m in cluster.lanes.sent} >= {Step.TERMINATE}
+    assert {m.at for m in cluster.lanes.sent} == {None}
+    assert writes == []
+    assert cluster.fence.releases == 0
+    assert outcome.step is Step.SWEEP
+    assert len(cluster.server.list(NODECLAIM).items) == 1
+
+
+@pytest.mark.parametrize(
+    "handed",
+    [trigger("wake", Step.TERMINATE), trigger("wake", step="terminate")],
+    ids=["by its step", "by its details"],
+)
+def test_a_wake_up_for_another_step_is_handed_on(handed):
+    """Delay queues know no lanes."""
+    cluster = Cluster()
+    sweep(cluster.run(), handed)
+    (message,) = cluster.lanes.sent
+    assert (message.step, message.at, message.reason) == (Step.TERMINATE, None, "because")
+
+
+def test_a_wake_up_that_came_too_early_goes_back_for_the_rest():
+    """Delay queues end at fifteen minutes."""
+    cluster = Cluster()
+    at = NOW + timedelta(minutes=5)
+    sweep(cluster.run(), trigger("wake", Step.CONSOLIDATE, at=at))
+    assert [m.at for m in cluster.lanes.sent] == [at]
+
+
+def test_a_wake_up_that_cannot_be_handed_on_comes_back():
+    """The record fails, so the queue delivers it again."""
+    cluster = Cluster()
+    cluster.lanes.fails = CloudProviderError("no queue")
+    with pytest.raises(CloudProviderError):
+        sweep(cluster.run(), trigger("wake", Step.TERMINATE))

@@ -1,0 +1,192 @@
+"""Terminate: drains, instances, finalizers and garbage, run by run, on the in-memory API server."""
+
+from datetime import timedelta
+
+import pytest
+
+from journeyman.core.api import labels
+from journeyman.core.api.objects import NODE, NODECLAIM, NODEPOOL, PDB, POD, is_true
+from journeyman.core.plan import Step
+from journeyman.errors import RateLimitedError
+from journeyman.ports import Trigger
+from journeyman.simulate.kubelet import Kubelets
+from journeyman.steps.provision import provision
+from journeyman.steps.terminate import terminate
+from tests.helpers.builders import NOW, claim_body, node_class_body, pod_body, pool_body
+from tests.helpers.fakes import Cluster
+
+TRIGGER = Trigger(id="1", cluster="demo", step=Step.TERMINATE, source="wake", reason="test", time=NOW)
+
+
+@pytest.fixture
+def cluster():
+    """One initialized node with two pods, made by the product itself."""
+    cluster = Cluster()
+    cluster.add(pool_body(), node_class_body(), pod_body("a"), pod_body("b"))
+    kubelets = Kubelets(cluster.server, cluster.clock, cluster.cloud)
+    for _ in range(9):
+        provision(cluster.run(), TRIGGER)
+        cluster.clock.advance(5)
+        kubelets.act()
+    (node,) = cluster.server.list(NODE).items
+    assert is_true(cluster.server.list(NODECLAIM).items[0].status.conditions, "Initialized")
+    for name in ("a", "b"):
+        cluster.server.bind("default", name, node.metadata.name)
+    for _ in range(2):
+        kubelets.act()
+        cluster.clock.advance(5)
+    assert {p.status.phase for p in cluster.server.list(POD).items} == {"Running"}
+    cluster.kubelets = kubelets
+    cluster.lanes.sent.clear()
+    cluster.record.events.clear()
+    return cluster
+
+
+def claim(cluster):
+    return cluster.server.list(NODECLAIM).items[0]
+
+
+def run(cluster, **changes):
+    cluster.lanes.sent.clear()
+    return terminate(cluster.run(**changes), TRIGGER)
+
+
+def follow_wakes(cluster, within=timedelta(minutes=5)):
+    """Run whenever the step asked to; until it asks no more."""
+    end = cluster.clock.now() + within
+    runs = 1
+    run(cluster)
+    while wake := next((m for m in cluster.lanes.sent if m.step is Step.TERMINATE), None):
+        cluster.clock.advance_to(max(wake.at or cluster.clock.now(), cluster.clock.now()))
+        cluster.kubelets.act()
+        run(cluster)
+        runs += 1
+        assert cluster.clock.now() < end, "the step never comes to rest"
+    return runs
+
+
+def test_a_deleted_claim_goes_with_its_pods_its_node_and_its_instance(cluster):
+    """Nothing left: no claim, no node, no instance; and the pool's counts say so."""
+    cluster.server.delete(NODECLAIM, claim(cluster).metadata.name)
+    follow_wakes(cluster)
+
+    assert cluster.server.list(NODECLAIM).items == ()
+    assert cluster.server.list(NODE).items == ()
+    assert cluster.cloud.list() == ()
+    assert cluster.server.get(NODEPOOL, "default")["status"]["nodes"] == 0
+    assert {"Evicted", "Drained", "InstanceTerminating", "Finalized"} <= set(cluster.record.reasons)
+
+
+def test_a_node_deleted_by_hand_takes_its_claim_and_instance_along(cluster):
+    """kubectl delete node means the same."""
+    cluster.server.delete(NODE, cluster.server.list(NODE).items[0].metadata.name)
+    follow_wakes(cluster)
+    assert cluster.server.list(NODECLAIM).items == ()
+    assert cluster.cloud.list() == ()
+
+
+def test_a_budget_holds_the_drain_until_it_allows_it(cluster):
+    """Refused evictions are told on the node, the instance stays; once allowed everything goes."""
+    budget = {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": {"name": "web", "namespace": "default"},
+        "spec": {"maxUnavailable": 0, "selector": {"matchLabels": {"app": "web"}}},
+    }
+    cluster.add(budget)
+    cluster.server.sync_disruption_budgets()
+    cluster.server.delete(NODECLAIM, claim(cluster).metadata.name)
+
+    for _ in range(3):
+        run(cluster)
+        cluster.clock.advance(2)
+        cluster.kubelets.act()
+    assert "FailedDraining" in cluster.record.reasons
+    assert len(cluster.server.list(POD).items) == 2
+    assert cluster.cloud.list()[0].state == "running"
+
+    cluster.server.delete(PDB, "web", namespace="default")
+    follow_wakes(cluster)
+    assert cluster.cloud.list() == ()
+
+
+def test_pods_of_a_node_that_goes_wake_provision(cluster):
+    """Their next place is planned while they are still being evicted."""
+    cluster.server.delete(NODECLAIM, claim(cluster).metadata.name)
+    run(cluster)
+    assert {m.step for m in cluster.lanes.sent} == {Step.PROVISION, Step.TERMINATE}
+
+
+def test_an_instance_that_vanished_takes_its_claim_and_node_along(cluster):
+    """Somebody terminated it in the console: no drain, nothing left over."""
+    cluster.cloud.lose(claim(cluster).status.provider_id)
+    cluster.kubelets.act()
+    run(cluster)
+    follow_wakes(cluster)
+    assert cluster.server.list(NODECLAIM).items == ()
+    assert cluster.server.list(NODE).items == ()
+
+
+def test_orphans_are_terminated_and_young_ones_given_time(cluster):
+    """An instance of ours that no claim stands for, older than half a minute."""
+    now = cluster.clock.now()
+    cluster.cloud.run_orphan("aws:///a/i-old", now - timedelta(seconds=31))
+    cluster.cloud.run_orphan("aws:///a/i-young", now - timedelta(seconds=29))
+    run(cluster)
+    assert cluster.cloud.get("aws:///a/i-old").state == "shutting-down"
+    assert cluster.cloud.get("aws:///a/i-young").state == "running"
+
+
+def test_a_claim_deleted_before_its_instance_was_known_leaks_nothing(cluster):
+    """The instance carries the claim's name as a tag: it goes first, then the finalizer."""
+    body = claim_body("cut-off", metadata={"deletionTimestamp": "2026-03-02T21:00:00Z"})
+    cluster.add(body)
+    cluster.cloud.run_orphan("aws:///a/i-cut-off", cluster.clock.now(), claim="cut-off")
+    run(cluster)
+    assert cluster.cloud.get("aws:///a/i-cut-off").state == "shutting-down"
+    assert labels.TERMINATION_FINALIZER in cluster.server.get(NODECLAIM, "cut-off").metadata.finalizers
+    follow_wakes(cluster)
+    assert [c.metadata.name for c in cluster.server.list(NODECLAIM).items] == [claim(cluster).metadata.name]
+
+
+def test_an_expired_claim_is_deleted_and_drained_without_asking_a_budget(cluster):
+    """720 hours after its creation it goes."""
+    cluster.clock.advance(timedelta(hours=720).total_seconds())
+    cluster.kubelets.act()
+    follow_wakes(cluster)
+    assert cluster.server.list(NODECLAIM).items == ()
+    assert cluster.record.count_of("karpenter_nodeclaims_disrupted_total") == 1
+
+
+def test_a_throttled_termination_is_repeated(cluster):
+    """The finalizers stay, the step comes back."""
+    cluster.server.delete(NODECLAIM, claim(cluster).metadata.name)
+
+    class Throttled:
+        """The same cloud, whose first termination is refused."""
+
+        def __init__(self, cloud):
+            self._cloud, self._refusals = cloud, 1
+
+        def __getattr__(self, name):
+            return getattr(self._cloud, name)
+
+        def delete(self, provider_id):
+            if self._refusals:
+                self._refusals -= 1
+                raise RateLimitedError("slow down", retry_after_seconds=3)
+            self._cloud.delete(provider_id)
+
+    cluster.cloud = Throttled(cluster.cloud)
+    follow_wakes(cluster)
+    assert cluster.cloud.list() == ()
+    assert cluster.server.list(NODECLAIM).items == ()
+
+
+def test_a_living_cluster_costs_no_writes_and_no_wake_ups(cluster):
+    """One look at the fleet, and that is all."""
+    writes = []
+    cluster.server.on_write(writes.append)
+    outcome = run(cluster)
+    assert writes == []
+    assert outcome.wakes == ()
