@@ -1,5 +1,6 @@
 """Provision: from pending pods to joined nodes, run by run, on the in-memory API server."""
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -7,10 +8,13 @@ import pytest
 from journeyman.core.api import labels
 from journeyman.core.api.objects import NODE, NODECLAIM, NODEPOOL, OFFERING_STATE
 from journeyman.core.plan import Step
+from journeyman.core.scheduling.results import Results
+from journeyman.core.scheduling.scheduler import solve
 from journeyman.errors import CloudProviderError, CreateError, NodeClassNotReadyError, RateLimitedError
 from journeyman.ports import Trigger
 from journeyman.simulate.kubelet import BOOT, Kubelets
-from journeyman.steps.provision import provision
+from journeyman.steps.load import EVERYTHING, load, with_catalogue
+from journeyman.steps.provision import _question, _verified, provision
 from tests.helpers.builders import NOW, claim_body, merge, node_class_body, pod_body, pool_body
 from tests.helpers.fakes import Cluster, Interfering
 
@@ -274,3 +278,23 @@ def test_a_quiet_cluster_costs_no_writes(cluster):
     outcome = run(cluster)
     assert writes == []
     assert outcome.wakes == ()
+
+
+def test_what_does_not_verify_is_never_carried_out_and_the_rest_is(cluster):
+    """A claim that is too small for its pods is dropped; the sound one beside it stays."""
+    add_pods(cluster, 6)
+    world = with_catalogue(cluster.run(), refreshed(cluster))
+    pods, gone = _question(world.snapshot)
+    sound = solve(world.snapshot, world.catalogue, pods=pods[:1]).new_claims[0]
+    overfull = replace(sound, pods=tuple(f"default/p{i}" for i in range(1, 6)))
+
+    decision = _verified(world, Results(new_claims=(sound, overfull)), pods, gone)
+
+    assert decision.accepted == (sound,)
+    assert decision.defects
+
+
+def refreshed(cluster):
+    """The cluster with its NodeClass resolved."""
+    run(cluster, cloud=type(cluster.cloud)(cluster.clock, types=()))
+    return load(cluster.run(), EVERYTHING)

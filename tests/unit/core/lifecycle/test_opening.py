@@ -1,0 +1,76 @@
+"""From the scheduler's answer to claims, and what pods are told."""
+
+from dataclasses import replace
+from datetime import timedelta
+
+from journeyman.core.api import labels
+from journeyman.core.api.objects import NodeSelectorRequirement
+from journeyman.core.catalogue import Unavailable
+from journeyman.core.lifecycle.opening import open_claims, retry_at, tell_pods
+from journeyman.core.plan import CreateObject, LaunchInstance, Step, Wake
+from journeyman.core.scheduling.results import PlannedClaim, PodError, Results
+from tests.helpers.builders import NOW, a_claim, a_pod, a_snapshot
+
+SOON = NOW + timedelta(seconds=5)
+PODS = (a_pod("a"), a_pod("b"))
+PLANNED = PlannedClaim(
+    node_pool="default",
+    pods=("default/a", "default/b"),
+    instance_types=("m.medium",),
+    requirements=(NodeSelectorRequirement(key=labels.INSTANCE_TYPE, operator="In", values=("m.medium",)),),
+    requests={"cpu": 2000, "pods": 2},
+    offering=("m.medium", "a", "on-demand"),
+    price=0.19,
+)
+OUT = Unavailable(instance_type="m.small", zone="a", capacity_type="spot", until=NOW + timedelta(minutes=3))
+
+
+def opened(snapshot):
+    (chain,) = open_claims(snapshot, [PLANNED], SOON).chains
+    return chain
+
+
+def test_a_planned_node_becomes_a_protected_claim_then_an_instance_then_a_look():
+    """In this order in one chain; its pods hear of it once it is carried out."""
+    chain = opened(a_snapshot(pods=PODS))
+    create, launch, wake = chain.actions
+    assert isinstance(create, CreateObject)
+    assert create.body["metadata"]["finalizers"] == [labels.TERMINATION_FINALIZER]
+    assert create.body["metadata"]["annotations"][labels.PLANNED_PODS] == "default/a,default/b"
+    assert isinstance(launch, LaunchInstance)
+    assert launch.claim == create.name
+    assert wake == Wake(step=Step.PROVISION, at=SOON, reason=f"NodeClaim {create.name} starts")
+    assert [(e.reason, e.ref.name) for e in chain.events] == [("Nominated", "a"), ("Nominated", "b")]
+
+
+def test_the_same_decision_names_its_claim_the_same_and_a_later_one_does_not():
+    """Making it twice opens one node; planning the same pods again, after a refusal or beside a new claim, opens another."""
+    snapshot = a_snapshot(pods=PODS)
+    name = opened(snapshot).actions[0].name
+    assert opened(a_snapshot(pods=tuple(reversed(PODS)), now=NOW + timedelta(seconds=9))).actions[0].name == name
+    assert opened(replace(snapshot, unavailable=(OUT,))).actions[0].name != name
+    assert opened(replace(snapshot, claims=(a_claim(),))).actions[0].name != name
+
+
+def test_pods_hear_where_they_go_or_why_nowhere():
+    """Pods that still run on a node that goes are told nothing: it is their replacements that will wait."""
+    moving = a_pod("moving", node="old")
+    snapshot = a_snapshot(pods=(*PODS, moving))
+    error = PodError(kind="unschedulable", message="no instance type is large enough")
+    results = Results(existing={"n1": ("default/a", "default/moving")}, pod_errors={"default/b": error})
+    events = tell_pods(snapshot, results).events
+    assert [(e.reason, e.ref.name, e.type) for e in events] == [
+        ("Nominated", "a", "Normal"),
+        ("FailedScheduling", "b", "Warning"),
+    ]
+
+
+def test_a_retry_is_due_when_the_first_avoided_offering_is_free_again():
+    """Only if some pod found no place; offerings that are free already are no reason."""
+    later = replace(OUT, zone="b", until=NOW + timedelta(minutes=9))
+    over = replace(OUT, zone="c", until=NOW)
+    snapshot = a_snapshot(unavailable=(later, OUT, over))
+    stuck = Results(pod_errors={"default/a": PodError(kind="unschedulable", message="x")})
+    assert retry_at(snapshot, stuck) == OUT.until
+    assert retry_at(snapshot, Results()) is None
+    assert retry_at(a_snapshot(unavailable=(over,)), stuck) is None
