@@ -13,7 +13,6 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import AfterValidator, ConfigDict, Field, model_validator
 from typing_extensions import Self
 
-from journeyman.core.api import quantity
 from journeyman.core.api.ec2nodeclass_selectors import (
     FAMILY_OF_ALIAS,
     AMIFamily,
@@ -90,13 +89,6 @@ class BlockDevice(Model):
         default=None, description="Size in Gi, G, Ti or T.", json_schema_extra=crd(pattern=VOLUME_SIZE, maxLength=16)
     )
     volume_type: VolumeType | None = Field(default=None, description="Kind of volume.")
-
-    @property
-    def volume_size_gib(self) -> int | None:
-        """The size as EC2 wants it: whole GiB, rounded up; None if the snapshot decides."""
-        if self.volume_size is None:
-            return None
-        return -(-quantity.parse(self.volume_size).units(round_up=True) // 2**30)
 
     @model_validator(mode="after")
     def _size_or_snapshot(self) -> Self:

@@ -162,12 +162,12 @@ class RequirementModel(Model):
         return self
 
     def _enough_values(self, where: str) -> None:
-        usable: Iterable[str] = self.values
+        usable = self.values
         if self.key == labels.CAPACITY_TYPE:
-            usable = [value for value in self.values if value in CAPACITY_TYPES]
+            usable = tuple(value for value in self.values if value in CAPACITY_TYPES)
             if not usable:
                 raise problem(f"{where} must name one of {', '.join(sorted(CAPACITY_TYPES))}")
-        if self.min_values is not None and len(set(usable)) < self.min_values:
+        if self.min_values is not None and len(usable) < self.min_values:
             raise problem(f"{where} must have at least minValues ({self.min_values}) values")
 
 

@@ -47,14 +47,12 @@ def test_the_family_follows_from_the_alias_unless_it_is_named(spec, family):
     assert parse(EC2NodeClass, a_node_class(**spec)).spec.resolved_ami_family == family
 
 
-@pytest.mark.parametrize(
-    ("size", "gib"), [("20Gi", 20), ("1Ti", 1024), ("18Ti", 18432), ("58Ti", 59392), ("100G", 94), ("64T", 59605)]
-)
-def test_volume_sizes_are_whole_gib_rounded_up(size, gib):
-    """EC2 knows nothing finer."""
+@pytest.mark.parametrize("size", ["1Gi", "59000Gi", "64000G", "1Ti", "18Ti", "58Ti", "64T"])
+def test_volume_sizes_reach_from_1gi_to_58ti(size):
+    """In whole Gi, G, Ti or T."""
     mapping = {"deviceName": "/dev/xvda", "ebs": {"volumeSize": size}}
     node_class = parse(EC2NodeClass, a_node_class(blockDeviceMappings=[mapping]))
-    assert node_class.spec.block_device_mappings[0].ebs.volume_size_gib == gib
+    assert node_class.spec.block_device_mappings[0].ebs.volume_size == size
 
 
 def test_kubelet_is_open():
