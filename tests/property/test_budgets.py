@@ -1,0 +1,105 @@
+"""Whatever the fleet and the budgets: no budget is exceeded, and the order of arrival means nothing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import datetime, timedelta, timezone
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from journeyman.core.api.nodepool import Budget
+from journeyman.core.disruption.budgets import UNLIMITED, allowed_nodes, is_active, next_window_change, windows
+from journeyman.core.disruption.emptiness import delete_empty
+from journeyman.core.disruption.types import Candidate, DisruptionReason, NodeClaimName, NodePoolName
+
+MONDAY = datetime(2026, 1, 5, tzinfo=timezone.utc)
+POOLS = st.sampled_from(["a", "b", "c"])
+REASONS = st.sampled_from(list(DisruptionReason))
+
+
+@st.composite
+def fleets(draw):
+    """Candidates with names of their own."""
+    names = draw(st.sets(st.integers(0, 50), max_size=20))
+    return [
+        Candidate(
+            nodeclaim=NodeClaimName(f"n{n:02}"),
+            nodeclaim_uid=f"uid-{n}",
+            node=f"node-{n}",
+            node_uid=f"uid-node-{n}",
+            nodepool=NodePoolName(draw(POOLS)),
+            instance_type="m",
+            zone="a",
+            capacity_type="on-demand",
+            price=draw(st.sampled_from([0.0, 0.1, 0.1, 0.2])),
+            disruption_cost=draw(st.sampled_from([1.0, 1.0, 2.0])),
+            consolidatable=draw(st.booleans()),
+        )
+        for n in sorted(names)
+    ]
+
+
+@st.composite
+def budgets(draw):
+    """Numbers and percentages, some with a window of the kind people write."""
+    nodes = draw(st.one_of(st.integers(0, 30).map(str), st.integers(0, 100).map("{}%".format)))
+    reasons = draw(st.sets(st.sampled_from(["Empty", "Underutilized", "Drifted"])))
+    if draw(st.booleans()):
+        return Budget(nodes=nodes, reasons=sorted(reasons))
+    minute, hour = draw(st.integers(0, 59)), draw(st.integers(0, 23))
+    days = draw(st.sampled_from(["*", "mon-fri", "sat,sun"]))
+    length = draw(st.integers(1, 40))
+    return Budget(nodes=nodes, reasons=sorted(reasons), schedule=f"{minute} {hour} * * {days}", duration=f"{length}h")
+
+
+MOMENTS = st.integers(0, 14 * 24 * 60).map(lambda minutes: MONDAY + timedelta(minutes=minutes))
+
+
+@given(fleets(), st.dictionaries(POOLS.map(NodePoolName), st.integers(0, 5)))
+def test_emptiness_never_takes_more_than_allowed_nor_what_is_in_use(nodes, allowed):
+    """Per pool at most its number, only empty and quiet nodes, and as many as the number lets go."""
+    command, constrained = delete_empty(nodes, allowed)
+
+    taken = Counter(c.nodepool for c in command.candidates)
+    wanted = Counter(c.nodepool for c in nodes if c.is_empty and c.consolidatable)
+    assert all(c.is_empty and c.consolidatable for c in command.candidates)
+    assert taken == Counter({p: min(n, allowed.get(p, 0)) for p, n in wanted.items() if min(n, allowed.get(p, 0))})
+    assert constrained == {p for p, n in wanted.items() if n > allowed.get(p, 0)}
+
+
+@given(fleets(), st.dictionaries(POOLS.map(NodePoolName), st.integers(0, 5)), st.randoms())
+def test_arrival_order_never_matters(nodes, allowed, rng):
+    """Same cluster, same decision: list order is an accident of the API server."""
+    shuffled = list(nodes)
+    rng.shuffle(shuffled)
+
+    assert delete_empty(shuffled, allowed) == delete_empty(nodes, allowed)
+
+
+@given(st.lists(budgets(), max_size=4), REASONS, st.integers(0, 200), MOMENTS)
+def test_one_budget_more_never_allows_more(found, reason, total, now):
+    """Budgets only ever restrict; and no percentage allows more than there is."""
+    everything = allowed_nodes(found, reason, total, now)
+
+    assert all(everything <= allowed_nodes(found[:i] + found[i + 1 :], reason, total, now) for i in range(len(found)))
+    if everything != UNLIMITED and all(b.nodes.endswith("%") for b in found):
+        assert 0 <= everything <= total
+
+
+@given(budgets(), MOMENTS)
+def test_a_budget_counts_exactly_while_one_of_its_windows_is_open(budget, now):
+    """Two ways to ask the same: the nearest firing, and the list of windows."""
+    inside = any(w.opens <= now < w.closes for w in windows([budget], now - timedelta(days=4), now + timedelta(days=4)))
+
+    assert is_active(budget, now) == (budget.schedule is None or inside)
+
+
+@given(st.lists(budgets(), max_size=4), REASONS, MOMENTS, st.integers(1, 24 * 60 - 1))
+def test_between_two_changes_the_allowed_number_stands_still(found, reason, now, minutes):
+    """The wake-up at the next change misses nothing before it."""
+    later = now + timedelta(minutes=minutes)
+    change = next_window_change(found, now)
+
+    if change is None or later < change:
+        assert allowed_nodes(found, reason, 100, later) == allowed_nodes(found, reason, 100, now)

@@ -1,0 +1,217 @@
+"""Interrupt: what the cloud takes away is given up in good order, once, and never forgotten."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from journeyman.core.api import labels
+from journeyman.core.api.objects import NODE, NODECLAIM, OFFERING_STATE
+from journeyman.core.lifecycle.interruption import InterruptionKind, interrupt_claims
+from journeyman.core.plan import DeleteObject, PatchObject, RememberUnavailable, Step
+from journeyman.errors import ForbiddenError, JourneymanError, MalformedEventError
+from journeyman.events import parse_trigger
+from journeyman.ports import Trigger
+from journeyman.steps.interrupt import interrupt
+from tests.helpers.builders import NOW, ago, node_class_body, pool_body
+from tests.helpers.fakes import Cluster, Interfering
+from tests.helpers.fleets import a_fleet, a_member, bodies
+
+THREE_MINUTES = timedelta(minutes=3)
+
+
+def a_notice(kind: str = "spot_interrupted", *instances: str, **details: Any) -> Trigger:
+    """As `events` parses one."""
+    found = {"kind": kind, "instance_ids": list(instances), "event_time": NOW, **details}
+    return Trigger(
+        id="e", cluster="demo", step=Step.INTERRUPT, source="spot-interruption", reason="test", time=NOW, details=found
+    )
+
+
+def a_cluster(*members) -> Cluster:
+    """An API server with these nodes."""
+    cluster = Cluster()
+    cluster.add(pool_body(), node_class_body(), *bodies(*members))
+    return cluster
+
+
+def decide(snapshot, kind: InterruptionKind, *instances: str, at=NOW):
+    """The plan for one notice."""
+    return interrupt_claims(snapshot, kind=kind, instance_ids=instances, event_time=at, unavailable_for=THREE_MINUTES)
+
+
+def the_claim(cluster: Cluster, name: str = "n"):
+    """As stored."""
+    return next(c for c in cluster.server.list(NODECLAIM).items if c.metadata.name == name)
+
+
+def test_a_spot_warning_gives_the_node_up_and_wakes_who_replaces_it():
+    """Cordoned and its claim deleted in one run; its offering avoided for three minutes; both other steps at once."""
+    cluster = a_cluster(a_member("n", size="l", capacity_type=labels.SPOT, zone="a"), a_member("other"))
+
+    outcome = interrupt(cluster.run(), a_notice("spot_interrupted", "i-n"))
+
+    assert the_claim(cluster).metadata.deletion_timestamp is not None
+    assert the_claim(cluster, "other").metadata.deletion_timestamp is None
+    node = cluster.server.get(NODE, "node-n")
+    assert [(t.key, t.effect) for t in node.spec.taints] == [(labels.DISRUPTED_TAINT, "NoSchedule")]
+    (state,) = cluster.server.list(OFFERING_STATE).items
+    (avoided,) = state["status"]["unavailable"]
+    assert (avoided["instanceType"], avoided["zone"], avoided["capacityType"]) == ("l", "a", "spot")
+    assert {(m.step, m.at) for m in cluster.lanes.sent} == {(Step.PROVISION, None), (Step.TERMINATE, None)}
+    assert {(e.reason, e.type) for e in cluster.record.events} == {
+        ("SpotInterrupted", "Warning"),
+        ("TerminatingOnInterruption", "Warning"),
+    }
+    assert cluster.record.count_of("karpenter_interruption_received_messages_total") == 1
+    assert (outcome.step, outcome.status) == (Step.INTERRUPT, "done")
+
+
+def test_the_same_warning_again_and_one_that_comes_late_change_nothing():
+    """SQS delivers at least once; nothing is written, nobody is woken, no offering is avoided any longer."""
+    cluster = a_cluster(a_member("n", capacity_type=labels.SPOT))
+    interrupt(cluster.run(), a_notice("spot_interrupted", "i-n"))
+    before = cluster.server.resource_version
+    cluster.lanes.sent.clear()
+
+    cluster.clock.advance(240)
+    interrupt(cluster.run(), a_notice("spot_interrupted", "i-n"))
+
+    assert cluster.server.resource_version == before
+    assert cluster.lanes.sent == []
+
+
+def test_an_instance_that_is_not_ours_is_acknowledged_and_counted():
+    """Every registered cluster gets every event of the account."""
+    cluster = a_cluster(a_member("n"))
+    before = cluster.server.resource_version
+
+    outcome = interrupt(cluster.run(), a_notice("instance_terminated", "i-foreign"))
+
+    assert outcome.status == "done"
+    assert "i-foreign is not ours" in outcome.notes[0]
+    assert cluster.server.resource_version == before
+    assert cluster.record.count_of("karpenter_interruption_received_messages_total") == 1
+
+
+def test_a_notice_that_could_not_be_handled_in_full_comes_back():
+    """Nobody repeats an interruption: if the deletion is refused, the message must not be acknowledged."""
+    cluster = a_cluster(a_member("n"))
+
+    def refuse() -> None:
+        raise ForbiddenError("no right to delete nodeclaims", status=403, reason="Forbidden")
+
+    store = Interfering(cluster.server, "delete", 1, refuse)
+    with pytest.raises(JourneymanError, match="must come back") as raised:
+        interrupt(cluster.run(store=store), a_notice("instance_stopped", "i-n"))
+    assert "no right to delete" in str(raised.value)
+
+    interrupt(cluster.run(), a_notice("instance_stopped", "i-n"))
+    assert the_claim(cluster).metadata.deletion_timestamp is not None
+
+
+def test_a_node_that_changes_meanwhile_does_not_hold_up_the_deletion():
+    """The kubelet wrote first: the cordon meets a conflict, the drain will do it; the claim is deleted all the same."""
+    cluster = a_cluster(a_member("n"))
+    label = {"metadata": {"labels": {"touched": "true"}}}
+    store = Interfering(cluster.server, "delete", 1, lambda: cluster.server.patch(NODE, "node-n", label))
+
+    outcome = interrupt(cluster.run(store=store), a_notice("instance_terminated", "i-n"))
+
+    assert the_claim(cluster).metadata.deletion_timestamp is not None
+    assert outcome.counts["conflicts"] == 1
+    assert Step.INTERRUPT not in {m.step for m in cluster.lanes.sent}
+
+
+def test_many_notices_do_not_wait_for_each_other():
+    """Another run holds every fence there is; a warning of two minutes cannot wait for it."""
+    cluster = a_cluster(a_member("n"))
+    cluster.fence.held_by_other = True
+
+    assert interrupt(cluster.run(), a_notice("spot_interrupted", "i-n")).status == "done"
+
+
+@pytest.mark.parametrize(
+    ("details", "why"),
+    [({"kind": "earthquake"}, "'earthquake' is no kind"), ({"event_time": "noon"}, "names instances and a time")],
+)
+def test_details_that_make_no_sense_are_refused_by_name(details, why):
+    """To the dead-letter queue with it."""
+    with pytest.raises(MalformedEventError, match=why):
+        interrupt(a_cluster().run(), replace(a_notice(), details={**a_notice().details, **details}))
+
+
+def test_a_real_event_finds_its_node():
+    """From EventBridge's JSON to the deleted claim."""
+    event = {
+        "version": "0",
+        "id": "12345678-1234-1234-1234-123456789012",
+        "detail-type": "EC2 Spot Instance Interruption Warning",
+        "source": "aws.ec2",
+        "account": "123456789012",
+        "time": "2026-03-02T20:59:58Z",
+        "region": "us-east-1",
+        "resources": ["arn:aws:ec2:us-east-1:123456789012:instance/i-n"],
+        "detail": {"instance-id": "i-n", "instance-action": "terminate"},
+    }
+    cluster = a_cluster(a_member("n", capacity_type=labels.SPOT))
+
+    interrupt(cluster.run(), parse_trigger({"body": json.dumps(event), "messageId": "m", "eventSource": "aws:sqs"}))
+
+    assert the_claim(cluster).metadata.deletion_timestamp is not None
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        (InterruptionKind.INSTANCE_STOPPED, "InstanceStopping"),
+        (InterruptionKind.INSTANCE_TERMINATED, "InstanceTerminating"),
+        (InterruptionKind.SCHEDULED_CHANGE, "InstanceUnhealthy"),
+        (InterruptionKind.CAPACITY_RESERVATION_INTERRUPTED, "CapacityReservationInstanceInterrupted"),
+    ],
+)
+def test_other_ways_to_go_delete_the_claim_and_avoid_nothing(kind, reason):
+    """Only Spot that was taken back says something about the offering; the deletion names this incarnation."""
+    plan = decide(a_fleet(a_member("n", capacity_type=labels.SPOT)), kind, "i-n")
+
+    assert [type(a) for a in plan.actions][:2] == [DeleteObject, PatchObject]
+    assert plan.actions[0].ref.uid == "uid-n"
+    assert {e.reason for e in plan.events} == {reason}
+
+
+def test_a_rebalance_recommendation_is_told_and_no_more():
+    """Advice, not a deadline."""
+    plan = decide(a_fleet(a_member("n")), InterruptionKind.REBALANCE_RECOMMENDATION, "i-n")
+
+    assert plan.chains == ()
+    assert {(e.reason, e.type, e.ref.resource.kind) for e in plan.events} == {
+        ("SpotRebalanceRecommendation", "Normal", "NodeClaim"),
+        ("SpotRebalanceRecommendation", "Normal", "Node"),
+    }
+
+
+def test_an_offering_is_avoided_from_the_time_of_the_event():
+    """A notice that took two minutes leaves one minute to avoid; after three there is nothing left to remember."""
+    fleet = a_fleet(a_member("n", capacity_type=labels.SPOT))
+
+    late = decide(fleet, InterruptionKind.SPOT_INTERRUPTED, "i-n", at=ago(minutes=2))
+    later = decide(fleet, InterruptionKind.SPOT_INTERRUPTED, "i-n", at=ago(minutes=4))
+
+    assert [a.until for a in late.actions if isinstance(a, RememberUnavailable)] == [NOW + timedelta(minutes=1)]
+    assert not any(isinstance(a, RememberUnavailable) for a in later.actions)
+    assert any(isinstance(a, DeleteObject) for a in later.actions)
+
+
+@pytest.mark.parametrize("provider_id", ["aws:///a/i-0abc", "cn-hangzhou.i-0abc", "i-0abc"])
+def test_an_instance_is_found_by_the_end_of_its_provider_id(provider_id):
+    """However a cloud spells it; a part of an id is no match."""
+    member = a_member("n", claim={"status": {"providerID": provider_id}}, node={"spec": {"providerID": provider_id}})
+
+    plan = decide(a_fleet(member), InterruptionKind.INSTANCE_TERMINATED, "i-0abc", "0abc", "i-0ab")
+
+    assert sum(isinstance(a, DeleteObject) for a in plan.actions) == 1
+    assert len(plan.notes) == 3
