@@ -32,6 +32,7 @@ from journeyman.core.plan import (
     LaunchInstance,
     ObjectRef,
     Observation,
+    PatchObject,
     Plan,
     RememberUnavailable,
     Step,
@@ -169,10 +170,15 @@ class Applier:
             if isinstance(action, EvictPod):
                 self._refused(action, error)
             else:
-                self._failed(chain, error)
+                self.failed(chain.subject, error)
             return False
         except JourneymanError as error:
-            self._failed(chain, error)
+            if isinstance(error, ConflictError) or (
+                isinstance(error, NotFoundError) and isinstance(action, PatchObject)
+            ):
+                self._moved_on(chain, error)
+            else:
+                self.failed(chain.subject, error)
             return False
         self._counted(action)
         return True
@@ -203,16 +209,10 @@ class Applier:
     def _eviction_observed(self, code: str) -> None:
         self.run.telemetry.observe(Observation(name="karpenter_pods_eviction_requests_total", labels={"code": code}))
 
-    def _failed(self, chain: Chain, error: JourneymanError) -> None:
-        now = self.run.clock.now()
-        if isinstance(error, ConflictError | NotFoundError):
-            self.count("conflicts")
-            self.run.telemetry.log(
-                "debug", "the cluster moved on, deciding again", subject=chain.subject, error=str(error)
-            )
-            self.wake(self.step, now + RETRY_AFTER, f"{chain.subject} changed meanwhile")
-            return
-        self.failed(chain.subject, error)
+    def _moved_on(self, chain: Chain, error: JourneymanError) -> None:
+        self.count("conflicts")
+        self.run.telemetry.log("debug", "the cluster moved on, deciding again", subject=chain.subject, error=str(error))
+        self.wake(self.step, self.run.clock.now() + RETRY_AFTER, f"{chain.subject} changed meanwhile")
 
     def failed(self, subject: str, error: JourneymanError) -> None:
         """Report an error that stops one chain; one that may pass leaves a wake-up."""
