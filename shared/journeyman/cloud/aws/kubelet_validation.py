@@ -59,13 +59,13 @@ _OBJECT: Final = (
 _FIELDS: Final[Mapping[str, str]] = {
     name: kind
     for kind, names in (
-        ("text", _TEXT),
-        ("whole number", _INTEGER),
+        ("a text", _TEXT),
+        ("a whole number", _INTEGER),
         ("true or false", _BOOLEAN),
-        ("number", "memoryThrottlingFactor"),
-        ("list", _LIST),
-        ("object of texts", _TEXTS_BY_KEY),
-        ("object", _OBJECT),
+        ("a number", "memoryThrottlingFactor"),
+        ("a list", _LIST),
+        ("an object of texts", _TEXTS_BY_KEY),
+        ("an object", _OBJECT),
     )
     for name in names.split()
 }
@@ -126,21 +126,21 @@ def _structure(kubelet: Mapping[str, Any]) -> Iterator[str]:
         elif field == "maxPods" and isinstance(kubelet[field], str):
             continue  # an expression, judged as one
         elif not _is(kind, kubelet[field]):
-            yield f"spec.kubelet.{field}: must be a {kind}"
+            yield f"spec.kubelet.{field}: must be {kind}"
 
 
 def _is(kind: str, value: Any) -> bool:
-    if kind == "whole number":
+    if kind == "a whole number":
         return isinstance(value, int) and not isinstance(value, bool)
-    if kind == "number":
+    if kind == "a number":
         return isinstance(value, (int, float)) and not isinstance(value, bool)
-    if kind == "object of texts":
+    if kind == "an object of texts":
         return isinstance(value, Mapping) and all(isinstance(item, str) for item in value.values())
     types: Mapping[str, type | tuple[type, ...]] = {
-        "text": str,
+        "a text": str,
         "true or false": bool,
-        "list": (list, tuple),
-        "object": Mapping,
+        "a list": (list, tuple),
+        "an object": Mapping,
     }
     return isinstance(value, types[kind])
 

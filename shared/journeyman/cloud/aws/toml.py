@@ -38,8 +38,8 @@ def _key(key: str) -> str:
 
 
 def _text(text: str) -> str:
-    # a JSON string is a TOML basic string, but for DEL, which JSON leaves bare
-    return json.dumps(text).replace("\x7f", "\\u007f")
+    # a JSON string is a TOML basic string, but for DEL, which JSON leaves bare, and escaped surrogates, which TOML refuses
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _value(value: Any) -> str:

@@ -64,7 +64,12 @@ def node_class(status=None, **spec) -> NodeClassView:
 
 def claim(name="default-abc", *, requests=None, annotations=None, spec=None, **requirements) -> NodeClaim:
     """A NodeClaim of pool `default`; a keyword such as `arch=("amd64",)` becomes an `In` requirement."""
-    keys = {"arch": labels.ARCH, "capacity_type": labels.CAPACITY_TYPE, "instance_type": labels.INSTANCE_TYPE, "zone": labels.ZONE}
+    keys = {
+        "arch": labels.ARCH,
+        "capacity_type": labels.CAPACITY_TYPE,
+        "instance_type": labels.INSTANCE_TYPE,
+        "zone": labels.ZONE,
+    }
     wanted = [NodeSelectorRequirement(key=keys[k], operator="In", values=tuple(v)) for k, v in requirements.items()]
     body = {
         "metadata": {
@@ -73,7 +78,11 @@ def claim(name="default-abc", *, requests=None, annotations=None, spec=None, **r
             "labels": {labels.NODEPOOL: "default", "team": "web", "node.kubernetes.io/role": "x"},
             "annotations": annotations or {},
         },
-        "spec": {"requirements": msgspec.to_builtins(wanted), "resources": {"requests": requests or {}}, **(spec or {})},
+        "spec": {
+            "requirements": msgspec.to_builtins(wanted),
+            "resources": {"requests": requests or {}},
+            **(spec or {}),
+        },
     }
     return msgspec.convert(body, NodeClaim)
 

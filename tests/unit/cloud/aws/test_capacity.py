@@ -39,7 +39,12 @@ def test_reserved_cpu_follows_the_ladder(vcpus, millicores):
 
 @pytest.mark.parametrize(
     ("arch", "mib", "percent", "expected"),
-    [("amd64", 8192, "0.075", 7577), ("arm64", 8192, "0.075", 7518), ("amd64", 4000, "0.075", 3700), ("amd64", 1, "0", 1)],
+    [
+        ("amd64", 8192, "0.075", 7577),
+        ("arm64", 8192, "0.075", 7518),
+        ("amd64", 4000, "0.075", 3700),
+        ("amd64", 1, "0", 1),
+    ],
 )
 def test_memory_is_rounded_once_and_exactly(arch, mib, percent, expected):
     """Gravitons keep 64 MiB; the overhead is rounded up to a whole MiB, with no float in between."""
@@ -69,7 +74,7 @@ def test_max_pods_does_not_lower_what_is_reserved_on_al2023(size):
     ],
 )
 def test_pod_density_comes_from_interfaces_unless_said_otherwise(size, spec, pods):
-    """(interfaces) × (addresses − 1) + 2, minus interfaces that carry no addresses; Windows has its own limit."""
+    """Interfaces times addresses but their own, plus two; less for interfaces that carry no addresses; Windows has its own limit."""
     assert size(class_=node_class(**spec)).capacity["pods"] == pods
 
 
@@ -131,7 +136,13 @@ def _volume(device, size, **more):
             },
             9,
         ),
-        ({"amiSelectorTerms": [{"alias": "bottlerocket@latest"}], "blockDeviceMappings": [_volume("/dev/xvda", "50Gi")]}, 20),
+        (
+            {
+                "amiSelectorTerms": [{"alias": "bottlerocket@latest"}],
+                "blockDeviceMappings": [_volume("/dev/xvda", "50Gi")],
+            },
+            20,
+        ),
         ({"amiSelectorTerms": [{"alias": "windows2022@latest"}]}, 50),
     ],
 )

@@ -49,7 +49,10 @@ def test_overrides_are_types_times_zones_cheapest_first():
 
 def test_strategies_follow_the_capacity_type():
     """Cheapest on demand; for spot the pools that are both cheap and deep."""
-    on_demand, spot = request(a_type("m5.large", 0.1)), request(a_type("m5.large", 0.1, spot=0.04), capacity_type="spot")
+    on_demand, spot = (
+        request(a_type("m5.large", 0.1)),
+        request(a_type("m5.large", 0.1, spot=0.04), capacity_type="spot"),
+    )
 
     assert on_demand["OnDemandOptions"] == {"AllocationStrategy": "lowest-price"}
     assert spot["SpotOptions"] == {"AllocationStrategy": "price-capacity-optimized"}
@@ -60,14 +63,18 @@ def test_strategies_follow_the_capacity_type():
 
 def test_an_answer_may_hold_an_instance_and_errors():
     """What was refused on the way is worth knowing even when something was launched."""
-    where = {"Overrides": {"InstanceType": "m5.large", "AvailabilityZone": "a", "SubnetId": "subnet-a", "ImageId": "ami-1"}}
+    where = {
+        "Overrides": {"InstanceType": "m5.large", "AvailabilityZone": "a", "SubnetId": "subnet-a", "ImageId": "ami-1"}
+    }
     refused = {"ErrorCode": "InsufficientInstanceCapacity", "ErrorMessage": "m", "LaunchTemplateAndOverrides": where}
     started = {"InstanceIds": ["i-1"], "InstanceType": "m5.large", "LaunchTemplateAndOverrides": where}
 
     both = read_answer({"Instances": [started], "Errors": [refused]})
     assert isinstance(both, FleetAnswer)
     assert (both.instance_id, both.zone, both.subnet, both.image_id) == ("i-1", "a", "subnet-a", "ami-1")
-    assert both.errors == read_answer({"Instances": [], "Errors": [refused]}) == (error("InsufficientInstanceCapacity"),)
+    assert (
+        both.errors == read_answer({"Instances": [], "Errors": [refused]}) == (error("InsufficientInstanceCapacity"),)
+    )
     assert read_answer({}) == ()
 
 

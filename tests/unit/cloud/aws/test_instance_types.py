@@ -20,7 +20,11 @@ def described(name, **changes):
     return {
         "InstanceType": name,
         "SupportedUsageClasses": ["on-demand", "spot"],
-        "ProcessorInfo": {"SupportedArchitectures": ["x86_64"], "SustainedClockSpeedInGhz": 3.1, "Manufacturer": "Intel"},
+        "ProcessorInfo": {
+            "SupportedArchitectures": ["x86_64"],
+            "SustainedClockSpeedInGhz": 3.1,
+            "Manufacturer": "Intel",
+        },
         "VCpuInfo": {"DefaultVCpus": 2},
         "MemoryInfo": {"SizeInMiB": 8192},
         "Hypervisor": "nitro",
@@ -44,7 +48,12 @@ def ec2():
     return Pages(
         describe_instance_types=[
             {"InstanceTypes": [described("m5.xlarge"), described("m5.large")]},
-            {"InstanceTypes": [described("z9.large"), described("t1.micro", ProcessorInfo={"SupportedArchitectures": ["i386"]})]},
+            {
+                "InstanceTypes": [
+                    described("z9.large"),
+                    described("t1.micro", ProcessorInfo={"SupportedArchitectures": ["i386"]}),
+                ]
+            },
         ],
         describe_instance_type_offerings=[
             {"InstanceTypeOfferings": offered("m5.large", "a", "b", "c") + offered("m5.xlarge", "b")},
@@ -139,10 +148,26 @@ def test_a_failed_reading_is_not_remembered(catalogue, ec2):
         (info(hypervisor="xen"), node_class(connectionTracking={"udpTimeout": 30}), "Nitro"),
         (info(), node_class(cpuOptions={"nestedVirtualization": "enabled"}), "nested"),
         (info(nested_virtualization=True), node_class(cpuOptions={"nestedVirtualization": "enabled"}), ""),
-        (info(), node_class(networkInterfaces=[{"networkCardIndex": 0, "deviceIndex": 2, "interfaceType": "interface"}]), ""),
-        (info(), node_class(networkInterfaces=[{"networkCardIndex": 0, "deviceIndex": 3, "interfaceType": "interface"}]), "layout"),
-        (info(), node_class(networkInterfaces=[{"networkCardIndex": 1, "deviceIndex": 0, "interfaceType": "interface"}]), "layout"),
-        (info(), node_class(networkInterfaces=[{"networkCardIndex": 0, "deviceIndex": 1, "interfaceType": "efa-only"}]), "layout"),
+        (
+            info(),
+            node_class(networkInterfaces=[{"networkCardIndex": 0, "deviceIndex": 2, "interfaceType": "interface"}]),
+            "",
+        ),
+        (
+            info(),
+            node_class(networkInterfaces=[{"networkCardIndex": 0, "deviceIndex": 3, "interfaceType": "interface"}]),
+            "layout",
+        ),
+        (
+            info(),
+            node_class(networkInterfaces=[{"networkCardIndex": 1, "deviceIndex": 0, "interfaceType": "interface"}]),
+            "layout",
+        ),
+        (
+            info(),
+            node_class(networkInterfaces=[{"networkCardIndex": 0, "deviceIndex": 1, "interfaceType": "efa-only"}]),
+            "layout",
+        ),
     ],
 )
 def test_what_a_node_class_cannot_use_says_why(type_, class_, why):
@@ -158,7 +183,11 @@ def test_labels_are_karpenters():
     gpu = Accelerator(name="Tesla T4", manufacturer="NVIDIA", count=1, memory_mib=16384)
     type_ = info(name="g4dn.xlarge", gpus=(gpu,), local_storage_gb=125, nvme=True)
     values = labels_of(
-        type_, family=node_class().family, region="us-east-1", zone_ids={"us-east-1b": "use1-az1"}, capacity_types=("spot",)
+        type_,
+        family=node_class().family,
+        region="us-east-1",
+        zone_ids={"us-east-1b": "use1-az1"},
+        capacity_types=("spot",),
     )
     own = {key.removeprefix(f"{AWS}/"): value for key, value in values.items() if key.startswith(AWS)}
 
@@ -176,7 +205,12 @@ def test_labels_are_karpenters():
 
 @pytest.mark.parametrize(
     ("name", "category", "generation"),
-    [("u-6tb1.metal", ("u",), ("1",)), ("m7i-flex.large", ("m",), ("7",)), ("p6-b300.48xlarge", ("p",), ("6",)), ("odd", (), ())],
+    [
+        ("u-6tb1.metal", ("u",), ("1",)),
+        ("m7i-flex.large", ("m",), ("7",)),
+        ("p6-b300.48xlarge", ("p",), ("6",)),
+        ("odd", (), ()),
+    ],
 )
 def test_names_are_taken_apart_as_karpenter_does(name, category, generation):
     """Category and generation by pattern; a name that does not fit has neither."""

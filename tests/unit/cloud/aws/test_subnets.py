@@ -15,7 +15,9 @@ TYPES = (a_type("m5.large", 0.1, pods=30), a_type("m5.xlarge", 0.2, pods=60))
 def ec2():
     """Two subnets in zone a, nearly equal."""
     free = {"subnet-1": 100, "subnet-2": 90, "subnet-3": 50}
-    return Pages(describe_subnets=[{"Subnets": [{"SubnetId": i, "AvailableIpAddressCount": n} for i, n in free.items()]}])
+    return Pages(
+        describe_subnets=[{"Subnets": [{"SubnetId": i, "AvailableIpAddressCount": n} for i, n in free.items()]}]
+    )
 
 
 @pytest.fixture

@@ -23,7 +23,9 @@ from journeyman.errors import CreateError
 from tests.unit.cloud.aws.conftest import claim, node_class
 
 UNREGISTERED = Taint(key="karpenter.sh/unregistered", effect="NoExecute")
-VARIANT = Variant(image_id="ami-1", image_name="bottlerocket-aws-k8s-1.34-x86_64-v1.44.0", max_pods=29, efa_interfaces=0)
+VARIANT = Variant(
+    image_id="ami-1", image_name="bottlerocket-aws-k8s-1.34-x86_64-v1.44.0", max_pods=29, efa_interfaces=0
+)
 
 
 def bootstrap(family, **changes) -> Bootstrap:
@@ -266,7 +268,11 @@ def test_interfaces_follow_efa_and_the_users_layout():
     class_ = node_class(associatePublicIPAddress=False, ipPrefixCount=2, connectionTracking={"udpTimeout": 30})
     own = network_interfaces(node_class(networkInterfaces=layout, associatePublicIPAddress=True), 0, ipv6=False)
 
-    assert [(i["NetworkCardIndex"], i["DeviceIndex"]) for i in network_interfaces(class_, 3, ipv6=False)] == [(0, 0), (1, 1), (2, 1)]
+    assert [(i["NetworkCardIndex"], i["DeviceIndex"]) for i in network_interfaces(class_, 3, ipv6=False)] == [
+        (0, 0),
+        (1, 1),
+        (2, 1),
+    ]
     assert network_interfaces(class_, 0, ipv6=True) == [
         {
             "DeviceIndex": 0,

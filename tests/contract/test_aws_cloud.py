@@ -1,0 +1,539 @@
+"""The AWS provider keeps `ports.CloudProvider`'s promises, over the real wire protocol.
+
+One simulated account serves the whole file, since reading 1,400 instance types takes seconds; each test is a cluster of
+its own in it, so that none sees another's instances.
+"""
+
+import itertools
+import threading
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+
+import boto3
+import msgspec
+import pytest
+from botocore.config import Config
+
+from journeyman.cloud.aws.instance_types import InstanceTypes
+from journeyman.cloud.aws.prices import PriceBook, shipped_on_demand
+from journeyman.cloud.aws.provider import AwsCloudProvider
+from journeyman.cloud.aws.settings import AwsSettings, Clients
+from journeyman.cloud.aws.view import NodeClassView
+from journeyman.core.api import labels
+from journeyman.core.api.objects import NodeClaim, NodeSelectorRequirement
+from journeyman.core.state import NodeClassState
+from journeyman.errors import (
+    CloudProviderError,
+    CloudUnavailableError,
+    CreateError,
+    InsufficientCapacityError,
+    NodeClaimNotFoundError,
+    NodeClassNotReadyError,
+    RateLimitedError,
+)
+from journeyman.ports import Launched, LaunchFailed, LaunchRequest
+from journeyman.simulate.clock import VirtualClock
+
+REGION = "us-east-1"
+AL2023 = [{"alias": "al2023@latest"}]
+CLUSTERS = itertools.count(1)
+FOUND = [{"tags": {"karpenter.sh/discovery": "demo"}}]
+
+
+@pytest.fixture(scope="module")
+def clock():
+    """Time for the whole file; it only moves forward."""
+    return VirtualClock(datetime(2026, 11, 2, 8, 0, tzinfo=timezone.utc))
+
+
+@pytest.fixture(scope="module")
+def aws(clock):
+    """One account, with real list prices."""
+    from journeyman.simulate.aws.server import SimulatedAws
+
+    with SimulatedAws(clock, shipped_on_demand(REGION)) as account:
+        yield account
+
+
+@pytest.fixture(scope="module")
+def account(aws):
+    """A VPC in six zones, a node role, EKS's images."""
+    from journeyman.simulate.aws.images import seed
+
+    return seed(aws, kubernetes_version="1.34")
+
+
+@pytest.fixture
+def settings():
+    """A cluster that no other test has seen."""
+    return AwsSettings(
+        cluster_name=f"cluster-{next(CLUSTERS)}",
+        region=REGION,
+        kubernetes_version="1.34",
+        cluster_endpoint="https://demo",
+        cluster_ca="Y2E=",
+        service_cidr="10.100.0.0/16",
+        max_parallel_launches=4,
+    )
+
+
+@pytest.fixture
+def provider(aws, account, settings, clock):
+    """A fresh sandbox: nothing remembered."""
+    return AwsCloudProvider(
+        Clients(lambda service, region: aws.client(service, max_attempts=1), REGION), settings, clock
+    )
+
+
+def node_class(account, **spec):
+    """An EC2NodeClass as a user writes it; a field given as None is left out."""
+    given = {
+        "amiSelectorTerms": AL2023,
+        "role": account.role,
+        "subnetSelectorTerms": FOUND,
+        "securityGroupSelectorTerms": FOUND,
+        **spec,
+    }
+    return {
+        "apiVersion": "karpenter.k8s.aws/v1",
+        "kind": "EC2NodeClass",
+        "metadata": {
+            "name": "default",
+            "uid": "0c6f",
+            "generation": 2,
+            "creationTimestamp": "2026-11-02T07:00:00Z",
+        },
+        "spec": {key: value for key, value in given.items() if value is not None},
+    }
+
+
+@pytest.fixture
+def ready(provider, account, clock):
+    """The same, resolved."""
+    body = node_class(account)
+    return {**body, "status": provider.resolve(body, clock.now())}
+
+
+@pytest.fixture(scope="module")
+def read_types(aws, account, clock):
+    """The catalogue of a NodeClass, lowered from one reading of EC2's for the whole file."""
+    clients = Clients(lambda service, region: aws.client(service), REGION)
+    settings = AwsSettings(cluster_name="reader", region=REGION)
+    catalogue = InstanceTypes(clients, settings, PriceBook(clients, settings, clock), clock)
+    return lambda body: catalogue.for_node_class(NodeClassView(body))
+
+
+@pytest.fixture
+def request_for(ready, read_types):
+    """A launch request for a claim that takes these types."""
+
+    def make(name, *types, capacity_type=("on-demand",), zones=(), annotations=None, body=ready, **state):
+        wanted = {labels.INSTANCE_TYPE: types or ("m5.large",), labels.CAPACITY_TYPE: capacity_type}
+        if zones:
+            wanted[labels.ZONE] = zones
+        requirements = [NodeSelectorRequirement(key=k, operator="In", values=v) for k, v in wanted.items()]
+        claim = {
+            "metadata": {
+                "name": name,
+                "uid": f"uid-of-{name}",
+                "labels": {labels.NODEPOOL: "web"},
+                "annotations": annotations or {},
+            },
+            "spec": {
+                "requirements": msgspec.to_builtins(requirements),
+                "resources": {"requests": {"cpu": "1", "memory": "1Gi", "pods": "3"}},
+            },
+        }
+        fields = {
+            "name": "default",
+            "uid": "0c6f",
+            "kind": "EC2NodeClass",
+            "group": labels.AWS_GROUP,
+            "generation": 2,
+            "ready": True,
+            "hash": "abc",
+            "hash_version": "v1",
+            "raw": body,
+        }
+        return LaunchRequest(
+            claim=msgspec.convert(claim, NodeClaim),
+            node_class=NodeClassState(**{**fields, **state}),
+            instance_types=read_types(body),
+        )
+
+    return make
+
+
+@pytest.fixture
+def launch(provider):
+    """Launch one request; its outcome."""
+
+    def one(request):
+        [outcome] = provider.launch([request])
+        return outcome
+
+    return one
+
+
+def condition(status, type_):
+    """(status, reason) of a condition."""
+    return next((c["status"], c["reason"]) for c in status["conditions"] if c["type"] == type_)
+
+
+# -- NodeClasses ----------------------------------------------------------------------------------------------------
+
+
+def test_a_node_class_resolves_to_what_is_there(provider, account, clock):
+    """Subnets, groups, images and a profile that really exists; Ready at the current generation."""
+    status = provider.resolve(node_class(account), clock.now())
+
+    assert {s["id"] for s in status["subnets"]} == set(account.subnets)
+    assert status["securityGroups"] == [{"id": account.security_group, "name": "demo-node"}]
+    assert {i["id"] for i in status["amis"]} == {i for name, i in account.images.items() if "al2023" in name}
+    assert condition(status, "Ready") == ("True", "Ready")
+    assert {c["observedGeneration"] for c in status["conditions"]} == {2}
+
+
+def test_the_profile_is_made_once_and_holds_the_role(provider, aws, account, settings, clock):
+    """Resolving again, in a sandbox that remembers nothing, finds the same one."""
+    name = provider.resolve(node_class(account), clock.now())["instanceProfile"]
+    again = AwsCloudProvider(Clients(lambda service, region: aws.client(service), REGION), settings, clock)
+
+    assert again.resolve(node_class(account), clock.now())["instanceProfile"] == name
+    profile = aws.client("iam").get_instance_profile(InstanceProfileName=name)["InstanceProfile"]
+    assert [role["RoleName"] for role in profile["Roles"]] == [account.role]
+    assert profile["Path"] == f"/karpenter/{REGION}/{settings.cluster_name}/0c6f/"
+
+
+@pytest.mark.parametrize(
+    ("spec", "type_", "reason"),
+    [
+        ({"subnetSelectorTerms": [{"tags": {"no": "such"}}]}, "SubnetsReady", "SubnetsNotFound"),
+        ({"securityGroupSelectorTerms": [{"id": "sg-0"}]}, "SecurityGroupsReady", "SecurityGroupsNotFound"),
+        ({"amiSelectorTerms": [{"id": "ami-0"}], "amiFamily": "AL2023"}, "AMIsReady", "AMINotFound"),
+        ({"amiSelectorTerms": [{"alias": "al2023@v1"}]}, "AMIsReady", "AMINotFound"),
+        ({"amiSelectorTerms": [{"alias": "al2@latest"}]}, "AMIsReady", "UnsupportedAlias"),
+        ({"role": "no-such-role"}, "InstanceProfileReady", "RoleNotFound"),
+        ({"kubelet": {"maxPod": 5}}, "ValidationSucceeded", "InvalidKubeletConfiguration"),
+        ({"tags": {"kubernetes.io/cluster/x": "owned"}}, "ValidationSucceeded", "TagValidationFailed"),
+        ({"role": None}, "ValidationSucceeded", "InvalidSpec"),
+        ({"subnetSelectorTerms": "mine"}, "ValidationSucceeded", "InvalidSpec"),
+    ],
+)
+def test_a_users_mistake_becomes_a_condition(provider, account, clock, spec, type_, reason):
+    """Nothing is raised; the condition names the part, and Ready is False."""
+    status = provider.resolve(node_class(account, **spec), clock.now())
+
+    assert condition(status, type_) == ("False", reason)
+    assert condition(status, "Ready")[0] == "False"
+
+
+def test_transition_times_move_only_with_the_status(provider, account, clock):
+    """A second look an hour later changes nothing on an object that is fine."""
+    body = node_class(account)
+    first = provider.resolve(body, clock.now())
+    clock.advance(3600)
+    second = provider.resolve({**body, "status": first}, clock.now())
+    broken = provider.resolve({**node_class(account, role="gone"), "status": second}, clock.now())
+
+    assert second == first
+    times = {c["type"]: c["lastTransitionTime"] for c in broken["conditions"]}
+    assert (
+        times["InstanceProfileReady"] == "2026-11-02T09:00:00Z" or times["InstanceProfileReady"] > times["SubnetsReady"]
+    )
+    assert times["SubnetsReady"] == next(
+        c["lastTransitionTime"] for c in first["conditions"] if c["type"] == "SubnetsReady"
+    )
+
+
+def test_images_can_be_chosen_by_name_and_by_bottlerocket_alias(provider, account, clock):
+    """Amazon's images are found by name without saying whose they are."""
+    by_alias = provider.resolve(node_class(account, amiSelectorTerms=[{"alias": "bottlerocket@latest"}]), clock.now())
+    name = "amazon-eks-node-al2023-x86_64-standard-1.34-*"
+    spec = {"amiSelectorTerms": [{"name": name, "owner": "602401143452"}], "amiFamily": "AL2023"}
+    by_name = provider.resolve(node_class(account, **spec), clock.now())
+
+    assert {i["name"].partition("-")[0] for i in by_alias["amis"]} == {"bottlerocket"}
+    assert [i["id"] for i in by_name["amis"]] == [account.images[f"{name[:-1]}v20260715"]]
+
+
+def test_throttling_leaves_the_status_alone(provider, aws, account, clock):
+    """It says nothing about the NodeClass, so it must not become a condition."""
+    aws.gate.fail_next("DescribeSubnets", "RequestLimitExceeded", 1)
+    with pytest.raises(RateLimitedError):
+        provider.resolve(node_class(account), clock.now())
+
+    assert condition(provider.resolve(node_class(account), clock.now()), "Ready")[0] == "True"
+
+
+# -- instance types -------------------------------------------------------------------------------------------------
+
+
+def test_the_catalogue_has_real_types_at_real_prices(ready, read_types):
+    """Every offering is in a zone of a subnet, priced, and bought in a way that the type allows."""
+    types = {t.name: t for t in read_types(ready)}
+    zones = {s["zone"] for s in ready["status"]["subnets"]}
+
+    assert len(types) > 1000
+    assert types["m5.large"].offerings
+    assert {o.zone for t in types.values() for o in t.offerings} <= zones
+    assert all(o.price > 0 for t in types.values() for o in t.offerings)
+    assert not any(o.available for o in types["a1.large"].offerings)  # AL2023 does not run on it
+
+
+# -- launching ------------------------------------------------------------------------------------------------------
+
+
+def test_a_launch_tells_the_claim_everything(launch, request_for, ready, provider):
+    """Provider id, labels, sizes, price, hash; and the instance can be found again by all of it."""
+    outcome = launch(request_for("full", "m5.large", "m5.xlarge", zones=("us-east-1b",)))
+
+    assert isinstance(outcome, Launched)
+    assert (outcome.instance.instance_type, outcome.instance.zone) == ("m5.large", "us-east-1b")
+    assert outcome.price == 0.096
+    assert outcome.labels[labels.ZONE] == "us-east-1b"
+    assert outcome.labels[labels.INSTANCE_TYPE] == "m5.large"
+    assert outcome.labels[labels.CAPACITY_TYPE] == "on-demand"
+    assert outcome.labels["karpenter.k8s.aws/instance-family"] == "m5"
+    assert labels.WINDOWS_BUILD not in outcome.labels
+    assert outcome.capacity["cpu"] == "2"
+    assert outcome.allocatable["memory"] == "6903Mi"
+    assert outcome.annotations == {
+        "karpenter.k8s.aws/ec2nodeclass-hash": "abc",
+        "karpenter.k8s.aws/ec2nodeclass-hash-version": "v1",
+        "karpenter.k8s.aws/instance-profile-name": ready["status"]["instanceProfile"],
+    }
+    [listed] = provider.list()
+    assert listed.provider_id == outcome.instance.provider_id
+    assert (listed.claim, listed.capacity_type, listed.image_id) == ("full", "on-demand", outcome.instance.image_id)
+    assert listed.tags[labels.NODEPOOL] == "web"
+    assert listed.launched_at.tzinfo is timezone.utc
+
+
+def test_launching_again_adopts_what_runs(launch, request_for, provider):
+    """A run that died after the launch costs no second instance, whatever has changed since."""
+    first = launch(request_for("again"))
+    second = launch(request_for("again", "c5.large"))
+
+    assert isinstance(first, Launched)
+    assert isinstance(second, Launched)
+    assert second.instance.provider_id == first.instance.provider_id
+    assert second.labels == first.labels
+    assert second.price == first.price
+    assert len(provider.list()) == 1
+
+
+def test_two_sandboxes_at_once_launch_one_instance(aws, settings, clock, request_for, provider):
+    """Neither sees the other's instance yet; the fleet's token makes them one."""
+    other = AwsCloudProvider(Clients(lambda service, region: aws.client(service), REGION), settings, clock)
+    request = request_for("twice")
+    outcomes = []
+    threads = [threading.Thread(target=lambda p=p: outcomes.extend(p.launch([request]))) for p in (provider, other)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert len({outcome.instance.provider_id for outcome in outcomes}) == 1
+    assert len(provider.list()) == 1
+
+
+def test_an_instance_that_ends_is_not_adopted(launch, request_for, provider):
+    """A claim relaunched after a failure that was written down gets a new one."""
+    first = launch(request_for("ended"))
+    provider.delete(first.instance.provider_id)
+    second = launch(request_for("ended", annotations={labels.LAUNCH_RETRY: "1 2026-11-02T09:00:00Z"}))
+
+    assert isinstance(second, Launched)
+    assert second.instance.provider_id != first.instance.provider_id
+
+
+def test_several_launches_give_one_outcome_each(provider, aws, clock, request_for):
+    """One claim's bad luck is not another's."""
+    aws.market.out_of_stock("c5.large", "us-east-1a", "on-demand", clock.now() + timedelta(minutes=3))
+    requests = [request_for(f"many-{n}") for n in range(6)]
+    requests.insert(3, request_for("unlucky", "c5.large", zones=("us-east-1a",)))
+    outcomes = {outcome.claim: outcome for outcome in provider.launch(requests)}
+
+    assert len(outcomes) == 7
+    assert isinstance(outcomes.pop("unlucky"), LaunchFailed)
+    assert len({outcome.instance.provider_id for outcome in outcomes.values()}) == len(provider.list()) == 6
+
+
+def test_out_of_stock_names_the_offerings(launch, aws, clock, request_for):
+    """What was refused is avoided for a while; the claim goes and its pods are scheduled anew."""
+    zones = ("us-east-1a", "us-east-1b")
+    for zone in zones:
+        aws.market.out_of_stock("c6i.large", zone, "spot", clock.now() + timedelta(minutes=3))
+    outcome = launch(request_for("dry", "c6i.large", capacity_type=("spot",), zones=zones))
+
+    assert isinstance(outcome, LaunchFailed)
+    assert isinstance(outcome.error, InsufficientCapacityError)
+    assert outcome.unavailable == outcome.error.offerings == tuple(("c6i.large", zone, "spot") for zone in zones)
+
+
+def test_what_was_refused_on_the_way_is_told_too(launch, aws, clock, request_for):
+    """The launch went elsewhere; the next plan should not count on what was refused."""
+    aws.market.out_of_stock("c6a.large", "us-east-1a", "on-demand", clock.now() + timedelta(minutes=3))
+    outcome = launch(request_for("detour", "c6a.large", "m5.large", zones=("us-east-1a",)))
+
+    assert isinstance(outcome, Launched)
+    assert outcome.instance.instance_type == "m5.large"
+    assert outcome.unavailable == (("c6a.large", "us-east-1a", "on-demand"),)
+
+
+def test_spot_is_bought_where_it_is_allowed(launch, request_for, provider):
+    """And the instance says so."""
+    outcome = launch(request_for("cheap", capacity_type=("on-demand", "spot")))
+
+    assert outcome.labels[labels.CAPACITY_TYPE] == "spot"
+    assert provider.get(outcome.instance.provider_id).capacity_type == "spot"
+
+
+def test_a_launch_template_that_vanished_is_made_again(launch, aws, request_for):
+    """Someone cleaned up while we remembered it."""
+    ec2 = aws.client("ec2")
+    assert isinstance(launch(request_for("before")), Launched)
+    for template in ec2.describe_launch_templates()["LaunchTemplates"]:
+        ec2.delete_launch_template(LaunchTemplateName=template["LaunchTemplateName"])
+
+    assert isinstance(launch(request_for("after")), Launched)
+
+
+def test_templates_are_shared_by_what_they_say(launch, aws, request_for, settings):
+    """Two claims of one pool need one; the name is the content's."""
+    launch(request_for("one"))
+    launch(request_for("two"))
+    filters = [{"Name": "tag:eks:eks-cluster-name", "Values": [settings.cluster_name]}]
+    [template] = aws.client("ec2").describe_launch_templates(Filters=filters)["LaunchTemplates"]
+
+    assert template["LaunchTemplateName"].startswith("karpenter.k8s.aws/")
+
+
+@pytest.mark.parametrize(
+    ("operation", "code", "kind", "reason"),
+    [
+        ("CreateFleet", "RequestLimitExceeded", RateLimitedError, None),
+        ("CreateFleet", "UnauthorizedOperation", CreateError, "Unauthorized"),
+        ("CreateFleet", "InternalError", CreateError, "InternalError"),
+        ("CreateLaunchTemplate", "UnauthorizedOperation", CreateError, "Unauthorized"),
+        ("DescribeInstances", "RequestLimitExceeded", RateLimitedError, None),
+        ("DescribeInstances", "UnauthorizedOperation", CreateError, "Unauthorized"),
+    ],
+)
+def test_a_call_that_fails_is_the_outcome(launch, aws, request_for, provider, operation, code, kind, reason):
+    """Never an exception; with Karpenter's reason, or as throttling; and the next attempt succeeds."""
+    aws.gate.fail_next(operation, code, 1)
+    name = f"fails-{operation}-{code}"
+    outcome = launch(request_for(name))
+
+    assert isinstance(outcome, LaunchFailed)
+    assert type(outcome.error) is kind
+    assert getattr(outcome.error, "condition_reason", None) == reason
+    assert isinstance(launch(request_for(name)), Launched)
+
+
+@pytest.mark.parametrize(
+    ("state", "status", "kind"),
+    [
+        ({"deleting": True}, "True", InsufficientCapacityError),
+        ({"ready": False, "message": "no subnets"}, "False", NodeClassNotReadyError),
+        ({"ready": False}, "Unknown", CreateError),
+    ],
+)
+def test_nothing_is_launched_from_a_node_class_that_is_not_ready(
+    launch, request_for, ready, provider, state, status, kind
+):
+    """Deleted: the claim goes. Not ready: it waits. Not known: it says so."""
+    body = {**ready, "status": {**ready["status"], "conditions": [{"type": "Ready", "status": status}]}}
+    outcome = launch(request_for("early", body=body, **state))
+
+    assert isinstance(outcome, LaunchFailed)
+    assert type(outcome.error) is kind
+    assert provider.list() == ()
+
+
+def test_a_claim_that_nothing_suits_is_out_of_capacity(launch, request_for):
+    """A type that no longer exists, say."""
+    outcome = launch(request_for("none", "m1.gone"))
+
+    assert isinstance(outcome.error, InsufficientCapacityError)
+    assert outcome.unavailable == ()
+
+
+# -- instances ------------------------------------------------------------------------------------------------------
+
+
+def test_an_instance_lives_until_it_is_terminated(launch, request_for, provider, clock, aws):
+    """Shutting down still counts; then it is gone for list, get and delete alike."""
+    provider_id = launch(request_for("mortal")).instance.provider_id
+    clock.advance(60)
+    assert provider.get(provider_id).state == "running"
+
+    provider.delete(provider_id)
+    provider.delete(provider_id)
+    assert provider.get(provider_id).state == "shutting-down"
+    assert [i.state for i in provider.list()] == ["shutting-down"]
+
+    clock.advance(600)
+    assert provider.list() == ()
+    with pytest.raises(NodeClaimNotFoundError):
+        provider.get(provider_id)
+    with pytest.raises(NodeClaimNotFoundError):
+        provider.delete(provider_id)
+
+
+@pytest.mark.parametrize("provider_id", ["aws:///us-east-1a/i-00000000000000000", "aws:///us-east-1a/i-nonsense"])
+def test_an_instance_that_never_was_is_gone(provider, provider_id):
+    """A claim with a stale id can be finished."""
+    with pytest.raises(NodeClaimNotFoundError):
+        provider.get(provider_id)
+    with pytest.raises(NodeClaimNotFoundError):
+        provider.delete(provider_id)
+
+
+@pytest.mark.parametrize("provider_id", ["", "i-1", "kwok://node", "aws:///us-east-1a/eni-1"])
+def test_a_foreign_provider_id_is_refused_without_asking(provider, aws, provider_id):
+    """It is a mistake, not an instance that is gone: no finalizer may fall for it."""
+    before = aws.gate.calls.total()
+    with pytest.raises(CloudProviderError, match="not an AWS provider id") as caught:
+        provider.delete(provider_id)
+
+    assert not isinstance(caught.value, NodeClaimNotFoundError)
+    assert aws.gate.calls.total() == before
+
+
+def test_another_clusters_instances_are_not_ours(launch, request_for, aws, settings, clock):
+    """The cluster tag draws the line."""
+    launch(request_for("ours"))
+    other = replace(settings, cluster_name="another")
+    neighbour = AwsCloudProvider(Clients(lambda service, region: aws.client(service), REGION), other, clock)
+
+    assert neighbour.list() == ()
+
+
+def test_an_unreachable_cloud_is_said_to_be_unreachable(settings, account, clock, request_for):
+    """No SDK error leaks from any method, and all say that trying again may help."""
+    dead = Config(connect_timeout=0.2, read_timeout=0.2, retries={"total_max_attempts": 1})
+    secret = {"aws_access_key_id": "x", "aws_secret_access_key": "y"}
+
+    def client(service, region):
+        return boto3.client(service, region_name=region, endpoint_url="http://127.0.0.1:9", config=dead, **secret)
+
+    lost = AwsCloudProvider(Clients(client, REGION), settings, clock)
+    request = request_for("lost")
+    calls = [
+        lambda: lost.resolve(node_class(account), clock.now()),
+        lambda: lost.get_instance_types(request.node_class.raw),
+        lost.list,
+        lambda: lost.get("aws:///us-east-1a/i-1"),
+        lambda: lost.delete("aws:///us-east-1a/i-1"),
+    ]
+    for call in calls:
+        with pytest.raises(CloudUnavailableError) as caught:
+            call()
+        assert caught.value.retryable
+
+    [outcome] = lost.launch([request])
+    assert isinstance(outcome.error, CreateError)
+    lost.refresh_prices()
