@@ -106,6 +106,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._dispatch(body)
         except KubeAPIError as error:
             self._answer(error.status or 500, refusals.status_of(error))
+        if self.server.closing.is_set():  # a connection that is kept must not outlive the server
+            self.close_connection = True
 
     do_GET = do_POST = do_PATCH = do_PUT = do_DELETE = _handle  # noqa: N815 - the names are http.server's
 
