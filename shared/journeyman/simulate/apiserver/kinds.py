@@ -8,7 +8,7 @@ from typing import Any
 
 from journeyman.core.api import crds, objects
 from journeyman.core.api.objects import Resource
-from journeyman.simulate.apiserver import custom_resources, pods, refusals
+from journeyman.simulate.apiserver import custom_resources, pods, refusals, validation
 from journeyman.simulate.apiserver.refusals import Cause
 
 JSON = Mapping[str, Any]
@@ -97,9 +97,21 @@ def built_in() -> tuple[Kind, ...]:
     """Every kind an `ApiServer` serves from its start."""
     return (
         Kind(resource=objects.POD, fields=_selectable(*pods.FIELDS), default=pods.default, validate=pods.validate),
-        Kind(resource=objects.NODE, generation=False, status_on_create=True, fields=_selectable("spec.unschedulable")),
+        Kind(
+            resource=objects.NODE,
+            generation=False,
+            status_on_create=True,
+            fields=_selectable("spec.unschedulable"),
+            validate=validation.node,
+        ),
         Kind(resource=objects.NAMESPACE, generation=False, fields=_selectable("status.phase")),
-        Kind(resource=objects.EVENT, status_subresource=False, generation=False, fields=_EVENT_FIELDS),
+        Kind(
+            resource=objects.EVENT,
+            status_subresource=False,
+            generation=False,
+            fields=_EVENT_FIELDS,
+            validate=validation.event,
+        ),
         Kind(resource=objects.LEASE, status_subresource=False, generation=False),
         Kind(resource=objects.PDB),
         *_workloads(),

@@ -25,6 +25,9 @@ SYSTEM_FIELDS: Final = (
 """Metadata that a write cannot change; what it says about them is ignored."""
 
 _SUBDOMAIN: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_NAME: Final = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
+_MOST_ANNOTATION_BYTES: Final = 256 * 1024
+_STANDARD_FINALIZERS: Final = frozenset({"kubernetes", "orphan", "foregroundDeletion"})
 _SUFFIX_LETTERS: Final = "bcdfghjklmnpqrstvwxz2456789"  # those of k8s.io/apimachinery/pkg/util/rand
 _SUFFIX_LENGTH: Final = 5
 _SCATTER: Final = 8_191_159  # coprime with 27**5: consecutive serials give unlike suffixes, and none twice
@@ -93,23 +96,81 @@ def marked_for_deletion(obj: JSON, now: datetime, grace_seconds: int) -> dict[st
 
 
 def problems(new: JSON, old: JSON | None) -> Iterable[Cause]:
-    """What is wrong with an object's metadata."""
+    """What is wrong with an object's metadata.
+
+    Restates: k8s.io/apimachinery `pkg/api/validation/objectmeta.go` `ValidateObjectMeta`.
+    """
     meta = new["metadata"]
     name = meta.get("name")
     if not name:
         yield Cause("metadata.name", "Required value: name or generateName is required")
     elif len(name) > 253 or not _SUBDOMAIN.fullmatch(name):
         yield Cause("metadata.name", f'Invalid value: "{name}": a lowercase RFC 1123 subdomain is expected')
-    for field in ("labels", "annotations"):
-        yield from _not_texts(field, meta.get(field) or {})
-    if old is not None and is_deleting(old):
-        added = [f for f in meta.get("finalizers") or () if f not in (old["metadata"].get("finalizers") or ())]
-        if added:
-            why = f"Forbidden: no new finalizers can be added if the object is being deleted, found new finalizers {added}"
-            yield Cause("metadata.finalizers", why)
+    yield from _bad_labels(meta.get("labels") or {})
+    yield from _bad_annotations(meta.get("annotations") or {})
+    yield from _bad_owners(meta.get("ownerReferences") or ())
+    yield from _bad_finalizers(meta.get("finalizers") or (), old)
 
 
-def _not_texts(field: str, values: JSON) -> Iterable[Cause]:
-    for key, value in values.items():
+def qualified_name_problem(key: str) -> str:
+    """Why a label, annotation, taint or finalizer name is not one; empty if it is."""
+    prefix, slash, name = key.rpartition("/")
+    sound = len(name) <= 63 and _NAME.fullmatch(name) and (not slash or _SUBDOMAIN.fullmatch(prefix))
+    return (
+        "" if sound else f"Invalid value: \"{key}\": name part must consist of alphanumeric characters, '-', '_' or '.'"
+    )
+
+
+def label_value_problem(value: str) -> str:
+    """Why a text is no label value; empty if it is."""
+    if len(value) > 63:
+        return f'Invalid value: "{value}": must be no more than 63 characters'
+    sound = not value or _NAME.fullmatch(value)
+    return (
+        ""
+        if sound
+        else f"Invalid value: \"{value}\": a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.'"
+    )
+
+
+def _bad_labels(labels: JSON) -> Iterable[Cause]:
+    for key, value in labels.items():
         if not isinstance(value, str):
-            yield Cause(f"metadata.{field}.{key}", f"Invalid value: {value!r}: must be a string")
+            yield Cause(f"metadata.labels.{key}", f"Invalid value: {value!r}: must be a string")
+        elif problem := qualified_name_problem(key) or label_value_problem(value):
+            yield Cause("metadata.labels", problem)
+
+
+def _bad_annotations(annotations: JSON) -> Iterable[Cause]:
+    for key, value in annotations.items():
+        if not isinstance(value, str):
+            yield Cause(f"metadata.annotations.{key}", f"Invalid value: {value!r}: must be a string")
+        elif problem := qualified_name_problem(key.lower()):
+            yield Cause("metadata.annotations", problem)
+    if sum(len(key) + len(str(value)) for key, value in annotations.items()) > _MOST_ANNOTATION_BYTES:
+        yield Cause("metadata.annotations", f"Too long: may not be more than {_MOST_ANNOTATION_BYTES} bytes")
+
+
+def _bad_owners(owners: Iterable[JSON]) -> Iterable[Cause]:
+    controllers = []
+    for owner in owners:
+        missing = [field for field in ("apiVersion", "kind", "name", "uid") if not owner.get(field)]
+        yield from (Cause(f"metadata.ownerReferences.{field}", "Invalid value: must not be empty") for field in missing)
+        controllers += [owner.get("name")] if owner.get("controller") else []
+    if len(controllers) > 1:
+        why = f"Invalid value: Only one reference can have Controller set to true. Found {controllers}"
+        yield Cause("metadata.ownerReferences", why)
+
+
+def _bad_finalizers(finalizers: Iterable[str], old: JSON | None) -> Iterable[Cause]:
+    for finalizer in finalizers:
+        if problem := qualified_name_problem(finalizer):
+            yield Cause("metadata.finalizers", problem)
+        elif "/" not in finalizer and finalizer not in _STANDARD_FINALIZERS:
+            why = f'Invalid value: "{finalizer}": name is neither a standard finalizer name nor is it fully qualified'
+            yield Cause("metadata.finalizers", why)
+    if old is not None and is_deleting(old):
+        added = [f for f in finalizers if f not in (old["metadata"].get("finalizers") or ())]
+        if added:
+            why = f"no new finalizers can be added if the object is being deleted, found new finalizers {added}"
+            yield Cause("metadata.finalizers", f"Forbidden: {why}")

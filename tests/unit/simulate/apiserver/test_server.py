@@ -6,8 +6,8 @@ from datetime import datetime, timezone
 import pytest
 import yaml
 
-from journeyman.core.api.objects import NAMESPACE, NODE, NODECLAIM, NODEPOOL, PDB, POD, Resource
-from journeyman.errors import InvalidObjectError, KubeAPIError, NotFoundError
+from journeyman.core.api.objects import EVENT, NAMESPACE, NODE, NODECLAIM, NODEPOOL, PDB, POD, Resource
+from journeyman.errors import InvalidError, InvalidObjectError, KubeAPIError, NotFoundError
 from journeyman.simulate.apiserver import ApiServer, Kind
 from journeyman.simulate.clock import VirtualClock
 
@@ -32,10 +32,11 @@ def a_pod(name, **metadata):
 
 def owned_by(owner):
     return {
+        "apiVersion": owner["apiVersion"],
         "kind": owner["kind"],
         "name": owner["metadata"]["name"],
         "uid": owner["metadata"]["uid"],
-        "controller": True,
+        "controller": owner["metadata"]["name"] != "other",
     }
 
 
@@ -296,6 +297,42 @@ def test_a_malformed_body_is_refused_not_stored(server):
             server.create(NODECLAIM, body)
         assert caught.value.status in {400, 422}
     assert server.list(NODECLAIM).items == ()
+
+
+@pytest.mark.parametrize(
+    ("patch", "problem"),
+    [
+        ({"metadata": {"labels": {"a": "no/slash"}}}, r"metadata\.labels: Invalid value: \"no/slash\""),
+        ({"metadata": {"labels": {"a": "x" * 64}}}, "no more than 63 characters"),
+        ({"metadata": {"labels": {"a b": "x"}}}, "name part must consist of"),
+        ({"metadata": {"annotations": {"big": "x" * 300_000}}}, r"metadata\.annotations: Too long"),
+        ({"metadata": {"finalizers": ["short"]}}, "nor is it fully qualified"),
+        ({"metadata": {"ownerReferences": [{"kind": "NodeClaim", "name": "c"}]}}, r"ownerReferences\.uid"),
+        ({"spec": {"providerID": "aws:///z/i-2"}}, "may not change providerID"),
+        ({"spec": {"taints": [{"key": "a", "effect": "NoSchedule"}] * 2}}, r"spec\.taints\[1\]: Duplicate value"),
+        ({"spec": {"taints": [{"key": "a", "effect": "Never"}]}}, r"spec\.taints\[0\]\.effect: Unsupported value"),
+    ],
+)
+def test_what_a_controller_may_write_wrongly_on_a_node_is_refused(server, patch, problem):
+    """422, as a real server would say, so that a simulation does not hide it."""
+    server.create(NODE, {"metadata": {"name": "n"}, "spec": {"providerID": "aws:///z/i-1"}})
+    with pytest.raises(InvalidError, match=problem):
+        server.patch(NODE, "n", patch)
+    assert server.get(NODE, "n").spec.provider_id == "aws:///z/i-1"
+
+
+def test_an_event_lives_where_its_object_does(server):
+    """And about a cluster-scoped object in `default`."""
+
+    def record(namespace, involved):
+        server.create(EVENT, {"metadata": {"generateName": "e-"}, "involvedObject": involved}, namespace=namespace)
+
+    record("default", {"kind": "Node", "name": "n"})
+    record("kube-system", {"kind": "Pod", "name": "p", "namespace": "kube-system"})
+    with pytest.raises(InvalidError, match=r"does not match event\.namespace"):
+        record("kube-system", {"kind": "Node", "name": "n"})
+    found = server.list(EVENT, field_selector="involvedObject.kind=Pod,involvedObject.name=p")
+    assert [event.metadata.namespace for event in found.items] == ["kube-system"]
 
 
 def test_history_is_bounded(clock):
