@@ -555,6 +555,31 @@ def test_a_client_of_any_endpoint_speaks_to_the_simulation(aws):
     assert client.get_caller_identity()["Account"] == aws.account
 
 
+def test_it_listens_where_it_is_told_to(clock):
+    """So that tools with a fixed endpoint find it, as they find LocalStack on 4566."""
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    with SimulatedAws(clock, PRICES, port=port) as aws:
+        assert aws.endpoint_url == f"http://127.0.0.1:{port}"
+        assert client_for(f"http://localhost:{port}", "sqs").list_queues()["ResponseMetadata"]["HTTPStatusCode"] == 200
+
+
+def test_launches_at_the_same_time_do_not_get_in_each_others_way(ec2, fleet):
+    """Each token its own instance, even if all come at once and some twice."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    tokens = [f"claim-{index % 8}" for index in range(16)]
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda token: fleet(["t3.nano"], ClientToken=token), tokens))
+
+    ids = {answer["Instances"][0]["InstanceIds"][0] for answer in answers}
+    assert len(ids) == 8
+    assert len(ec2.describe_instances()["Reservations"]) == 8
+
+
 class Shape:
     """Stands for a part of moto."""
 

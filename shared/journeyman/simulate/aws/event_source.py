@@ -23,7 +23,7 @@ class Outcome(str, Enum):
     """How an invocation ended."""
 
     SUCCEEDED = "succeeded"
-    PARTLY = "partly"  # some items of the batch failed, by the handler's own account
+    PARTLY = "partly"  # it ran, but items of the batch stay in the queue
     FAILED = "failed"  # the handler raised
     TIMED_OUT = "timed out"  # it took longer than the function may
     CRASHED = "crashed"  # the sandbox died under it

@@ -42,10 +42,12 @@ class InstantFleet(Fleet):
         self.add_tags(tags.get("fleet", {}))
         self.tags = self.get_tags()
         self._request_tags = tags
+        self._zones: dict[str, str] = {}
         self.errors: list[dict[str, Any]] = []
         self._launched: list[tuple[Pool, list[str]]] = []
         for capacity_type, amount in _targets(self.target_capacity_specification):
-            self._fulfil(capacity_type, amount)
+            if amount > 0:
+                self._fulfil(capacity_type, amount)
 
     @property
     def answer(self) -> dict[str, Any]:
@@ -130,10 +132,12 @@ class InstantFleet(Fleet):
 
     def _zone(self, subnet_id: str) -> str:
         """Where a subnet is; empty if there is no such subnet."""
-        try:
-            return str(self.ec2_backend.get_subnet(subnet_id).availability_zone)
-        except InvalidSubnetIdError:
-            return ""
+        if subnet_id not in self._zones:
+            try:
+                self._zones[subnet_id] = str(self.ec2_backend.get_subnet(subnet_id).availability_zone)
+            except InvalidSubnetIdError:
+                self._zones[subnet_id] = ""
+        return self._zones[subnet_id]
 
     def _template(self, specification: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         """The specification with id and version resolved, as answers carry it, and that version's data."""

@@ -22,7 +22,8 @@ def launch(backend: Any, fleet_id: str, pool: Pool, count: int, request_tags: Ta
     Raises:
         EC2ClientError: EC2 would refuse: unknown image, security group, subnet or instance profile, no free address.
     """
-    backend.describe_images(ami_ids=[pool.image_id])  # refuses an unknown image
+    if pool.image_id not in backend.amis:
+        backend.describe_images(ami_ids=[pool.image_id])  # slow, but refuses in EC2's words
     profile = _instance_profile(backend, pool.data.get("IamInstanceProfile") or {})
     _require_addresses(backend, pool.subnet_id, count)
     tags = _merged_tags(fleet_id, pool, request_tags)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from moto.core.responses import ActionResult
+from moto.ec2.models.amis import AmiBackend
 from moto.ec2.responses import EC2Response
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler
 
-from journeyman.simulate.aws import catalogue, fleet, price_list, prices, schedule_checks, timekeeping
+from journeyman.simulate.aws import catalogue, fleet, price_list, prices, schedule_checks, timekeeping, wire
 from journeyman.simulate.aws.patching import Patch
 
 if TYPE_CHECKING:
@@ -41,7 +42,14 @@ def table(aws: SimulatedAws) -> tuple[Patch, ...]:
         ),
         *aws.gate.patches(),
         *timekeeping.patches(aws.time),
+        *wire.patches(),
         # EC2
+        Patch(
+            owner=AmiBackend,
+            name="_load_amis",
+            replace=lambda _: lambda _backend: None,
+            reason="the images are those that a scenario publishes; moto's thousand old ones only cost time",
+        ),
         *aws.instances.patches(),
         *fleet.patches(aws.market, aws.time),
         *prices.patches(aws.prices, aws.time),

@@ -17,6 +17,7 @@ _CALL = re.compile(r"(rate|cron|at)\((.*)\)")
 _RATE = re.compile(r"([1-9]\d*) (minute|hour|day)(s?)")
 _YEARS = range(1970, 2200)  # EventBridge's range
 _LAST_WEEKDAY_OF_MONTH = re.compile(r"([1-7]|SUN|MON|TUE|WED|THU|FRI|SAT)L")
+_NO_DAY = "9"  # what cron does not have either, and so refuses
 _NAMES = ("SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT")
 
 
@@ -156,8 +157,7 @@ def _weekday_term(term: str) -> str:
         day = match[1]
         return f"{_NAMES.index(day) if day in _NAMES else int(day) - 1}L"
     days, mark, rest = re.fullmatch(r"([^#/]*)([#/]?)(.*)", term).groups()  # type: ignore[union-attr] # matches anything
-    # 0 and anything above 7 become numbers that cron does not have, and so are refused.
-    shifted = re.sub(r"\d+", lambda match: str(int(match[0]) - 1 if match[0] != "0" else 8), days)
+    shifted = re.sub(r"\d+", lambda match: str(int(match[0]) - 1) if match[0] in "1234567" else _NO_DAY, days)
     return f"{shifted}{mark}{rest}"
 
 

@@ -1,0 +1,155 @@
+"""Scheduled rules and EventBridge Scheduler fire on virtual time, which moto's never do."""
+
+import json
+from datetime import timedelta
+
+import pytest
+from botocore.exceptions import ClientError
+
+from journeyman.simulate.aws.ticker import Ticker
+
+FUNCTION = "arn:aws:lambda:us-east-1:123456789012:function:sweep"
+
+
+@pytest.fixture
+def ticker(aws, clock):
+    events, scheduler = aws.client("events"), aws.client("scheduler")
+    return Ticker(events, scheduler, clock, aws.deliver, version=aws.schedule_version)
+
+
+def every(aws, rate, **more):
+    events = aws.client("events")
+    events.put_rule(Name="sweep", ScheduleExpression=rate, **more)
+    events.put_targets(Rule="sweep", Targets=[{"Id": "function", "Arn": FUNCTION}])
+
+
+def schedule(aws, expression, name="window", target=None, **more):
+    aws.client("scheduler").create_schedule(
+        Name=name,
+        ScheduleExpression=expression,
+        FlexibleTimeWindow={"Mode": "OFF"},
+        Target={"Arn": FUNCTION, "RoleArn": "arn:aws:iam::123456789012:role/r", **(target or {})},
+        **more,
+    )
+
+
+def run(aws, clock, ticker, span):
+    """Step from firing to firing; (time, event) of each."""
+    end, seen = clock.now() + span, []
+    while True:
+        ticker.act()
+        seen += [(clock.now().strftime("%H:%M:%S"), delivery.event) for delivery in aws.take_deliveries()]
+        due = ticker.due()
+        if due is None or due > end:
+            return seen
+        clock.advance_to(due)
+
+
+def test_a_scheduled_rule_fires_first_one_interval_after_it_was_made(aws, clock, ticker):
+    """With EventBridge's own event."""
+    every(aws, "rate(1 minute)")
+
+    fired = run(aws, clock, ticker, timedelta(minutes=3))
+
+    assert [time for time, _ in fired] == ["08:01:00", "08:02:00", "08:03:00"]
+    event = fired[0][1]
+    assert event.pop("id")
+    assert event == {
+        "version": "0",
+        "detail-type": "Scheduled Event",
+        "source": "aws.events",
+        "account": "123456789012",
+        "time": "2026-11-02T08:01:00Z",
+        "region": "us-east-1",
+        "resources": ["arn:aws:events:us-east-1:123456789012:rule/sweep"],
+        "detail": {},
+    }
+
+
+def test_a_disabled_rule_does_not_fire_until_it_is_enabled(aws, clock, ticker):
+    """The ticker notices by itself."""
+    every(aws, "rate(1 minute)", State="DISABLED")
+    before = run(aws, clock, ticker, timedelta(minutes=3))
+    aws.client("events").enable_rule(Name="sweep")
+
+    assert before == []
+    assert len(run(aws, clock, ticker, timedelta(minutes=2))) == 2
+
+
+def test_a_schedule_fires_its_input_with_the_words_filled_in(aws, clock, ticker):
+    """A rate schedule begins at once, in Scheduler's own way."""
+    text = json.dumps({"cluster": "demo", "at": "<aws.scheduler.scheduled-time>"})
+    schedule(aws, "rate(10 minutes)", target={"Input": text})
+
+    fired = run(aws, clock, ticker, timedelta(minutes=10))
+
+    assert fired == [
+        ("08:00:00", {"cluster": "demo", "at": "2026-11-02T08:00:00Z"}),
+        ("08:10:00", {"cluster": "demo", "at": "2026-11-02T08:10:00Z"}),
+    ]
+
+
+def test_a_window_opens_at_its_local_time(aws, clock, ticker):
+    """Eight in the morning in New York is one in the afternoon UTC in winter."""
+    schedule(aws, "cron(0 8 ? * MON-FRI *)", ScheduleExpressionTimezone="America/New_York")
+
+    fired = run(aws, clock, ticker, timedelta(days=1))
+
+    assert [time for time, _ in fired] == ["13:00:00"]
+    assert fired[0][1]["resources"] == ["arn:aws:scheduler:us-east-1:123456789012:schedule/default/window"]
+
+
+def test_a_one_time_schedule_fires_once_and_deletes_itself_if_it_should(aws, clock, ticker):
+    """So that wake-ups do not pile up."""
+    schedule(aws, "at(2026-11-02T08:05:00)", name="goes", ActionAfterCompletion="DELETE")
+    schedule(aws, "at(2026-11-02T08:06:00)", name="stays")
+    schedule(aws, "at(2026-11-02T07:00:00)", name="too-late")
+
+    fired = run(aws, clock, ticker, timedelta(days=1))
+
+    left = aws.client("scheduler").list_schedules()["Schedules"]
+    assert [time for time, _ in fired] == ["08:05:00", "08:06:00"]
+    assert [item["Name"] for item in left] == ["stays", "too-late"]
+
+
+def test_a_schedule_keeps_within_its_start_and_end(aws, clock, ticker):
+    """Both ends belong to it."""
+    start, end = clock.now() + timedelta(minutes=30), clock.now() + timedelta(minutes=50)
+    schedule(aws, "rate(10 minutes)", StartDate=start, EndDate=end)
+
+    assert [time for time, _ in run(aws, clock, ticker, timedelta(hours=2))] == ["08:30:00", "08:40:00", "08:50:00"]
+
+
+def test_a_changed_schedule_begins_anew_and_an_unchanged_one_keeps_its_beat(aws, clock, ticker):
+    """Making another schedule does not disturb the first."""
+    every(aws, "rate(10 minutes)")
+    run(aws, clock, ticker, timedelta(0))
+    clock.advance(240)
+    schedule(aws, "at(2026-11-02T23:00:00)")
+
+    first = ticker.due()
+    every(aws, "rate(3 minutes)")
+
+    assert first.strftime("%H:%M") == "08:10"
+    assert ticker.due().strftime("%H:%M") == "08:07"
+
+
+def test_a_jump_of_the_clock_makes_up_for_every_firing(aws, clock, ticker):
+    """Each with the time it was due at."""
+    every(aws, "rate(1 minute)")
+    ticker.refresh()
+    clock.advance(180)
+
+    assert ticker.act()
+
+    times = [delivery.event["time"][11:16] for delivery in aws.take_deliveries()]
+    assert times == ["08:01", "08:02", "08:03"]
+
+
+@pytest.mark.parametrize("expression", ["nonsense", "rate(0 minutes)", "at(2020)", "cron(0 9 * * * *)"])
+def test_definitions_that_could_never_fire_are_refused(aws, expression):
+    """By both services."""
+    with pytest.raises(ClientError, match="ValidationException"):
+        aws.client("events").put_rule(Name="r", ScheduleExpression=expression)
+    with pytest.raises(ClientError, match="ValidationException"):
+        schedule(aws, expression)
