@@ -19,7 +19,8 @@ from journeyman.ports import Trigger
 from journeyman.steps.interrupt import interrupt
 from tests.helpers.builders import NOW, ago, node_class_body, pool_body
 from tests.helpers.fakes import Cluster, Interfering
-from tests.helpers.fleets import a_fleet, a_member, bodies
+from tests.helpers.fleets import a_fleet, a_member, bodies, types
+from tests.helpers.living import Living
 
 THREE_MINUTES = timedelta(minutes=3)
 
@@ -215,3 +216,27 @@ def test_an_instance_is_found_by_the_end_of_its_provider_id(provider_id):
 
     assert sum(isinstance(a, DeleteObject) for a in plan.actions) == 1
     assert len(plan.notes) == 3
+
+
+def test_pods_of_an_interrupted_node_run_elsewhere_within_two_minutes():
+    """The replacement is launched at once, of another offering; the pods are drained onto it before the instance goes."""
+    spot = {"key": labels.CAPACITY_TYPE, "operator": "In", "values": [labels.SPOT]}
+    living = Living(types(), pool_body(spec={"template": {"spec": {"requirements": [spot]}}}))
+    living.deploy("inflate", 3, cpu="1")
+    living.until(lambda: living.running() == 3, "three pods")
+    (instance,) = living.cloud.list()
+    warned = living.clock.now()
+
+    notice = a_notice("spot_interrupted", instance.provider_id.rsplit("/", 1)[-1], event_time=warned)
+    interrupt(living.cluster.run(), notice)
+    living.until(
+        lambda: living.running() == 3 and instance.provider_id not in {i.provider_id for i in living.cloud.list()},
+        "the pods on another node",
+        minutes=2,
+    )
+
+    (other,) = living.cloud.list()
+    offering = (instance.instance_type, instance.zone, instance.capacity_type)
+    assert (other.instance_type, other.zone, other.capacity_type) != offering
+    living.live(minutes=5)
+    assert len(living.claims()) == 1
