@@ -38,20 +38,16 @@ def evict(registry: Registry, namespace: str, name: str, uid: str) -> Entry:
         _ask(registry, pdb_key, pdb, pod)
     entry = registry.delete(kind, key, uid=uid)
     for pdb_key, _ in covering:
-        sync_status(registry, pdb_key)
+        _write_status(registry, pdb_key)
     return entry
 
 
-def sync_status(registry: Registry, key: Key) -> bool:
-    """Write a budget's status as it is now; whether it changed."""
-    kind = registry.kind(PDB)
-    entry = registry.get(kind, key)
-    pdb: PodDisruptionBudget = entry.decoded(PodDisruptionBudget)
-    status = _status(registry, key[0], pdb)
-    return (
-        registry.update(kind, key, lambda old: {**old, "status": {**old.get("status", {}), **status}}, "status")
-        is not entry
-    )
+def budget_status(registry: Registry, key: Key) -> dict[str, Any] | None:
+    """A budget's status as it should be written now; None if that is what is stored."""
+    entry = registry.get(registry.kind(PDB), key)
+    status = _status(registry, key[0], entry.decoded(PodDisruptionBudget))
+    stored = entry.object.get("status") or {}
+    return None if {**stored, **status} == stored else status
 
 
 def bind(registry: Registry, namespace: str, name: str, node: str, *, uid: str, now: str) -> Entry:
@@ -98,11 +94,19 @@ def _ask(registry: Registry, key: Key, pdb: PodDisruptionBudget, pod: JSON) -> N
         return
     if status["disruptionsAllowed"] > 0:
         return
-    sync_status(registry, key)
     needs, has = status["desiredHealthy"], status["currentHealthy"]
     raise refusals.budget_refuses(
         f"The disruption budget {pdb.metadata.name} needs {needs} healthy pods and has {has} currently"
     )
+
+
+def _write_status(registry: Registry, key: Key) -> None:
+    """Part of the eviction itself: it takes from the budget."""
+    status = budget_status(registry, key)
+    if status is not None:
+        registry.update(
+            registry.kind(PDB), key, lambda old: {**old, "status": {**old.get("status", {}), **status}}, "status"
+        )
 
 
 def _lets_unhealthy_go(pdb: PodDisruptionBudget, status: Mapping[str, int]) -> bool:

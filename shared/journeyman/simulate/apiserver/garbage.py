@@ -5,41 +5,46 @@ Restates: kubernetes `pkg/controller/garbagecollector` (background policy), `pkg
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from journeyman.core.api.objects import NAMESPACE
 from journeyman.simulate.apiserver import metadata
+from journeyman.simulate.apiserver.kinds import Kind
 from journeyman.simulate.apiserver.registry import Registry
+from journeyman.simulate.apiserver.storage import Key
 
 JSON = Mapping[str, Any]
 
 
-def collect(registry: Registry) -> int:
+Delete = Callable[[Kind, Key], None]
+"""Asks the server for one deletion."""
+
+
+def collect(registry: Registry, delete: Delete) -> int:
     """Delete what lost all its owners or its namespace, until nothing more falls due; the number of deletions.
 
-    An owner counts as gone if no stored object has its UID; references without a UID are never followed.
+    An owner counts as gone if no stored object has its UID.
     """
     deleted = 0
-    while round_deleted := _one_round(registry):
-        deleted += round_deleted
+    while due := tuple(_due(registry)):
+        for kind, key in due:
+            delete(kind, key)
+        deleted += len(due)
     return deleted
 
 
-def _one_round(registry: Registry) -> int:
+def _due(registry: Registry) -> Iterator[tuple[Kind, Key]]:
     storage = registry.storage
     namespaces = {name for _, name in storage.table(NAMESPACE.plural).entries}
     living = {
         entry.object["metadata"]["uid"] for kind in registry.kinds for entry in storage.table(kind.id).entries.values()
     }
-    deleted = 0
     for kind in registry.kinds:
         for key, entry in sorted(storage.table(kind.id).entries.items()):
             homeless = kind.resource.namespaced and key[0] not in namespaces
             if (homeless or _orphaned(entry.object, living)) and not metadata.is_deleting(entry.object):
-                registry.delete(kind, key)
-                deleted += 1
-    return deleted
+                yield kind, key
 
 
 def _orphaned(obj: JSON, living: set[str]) -> bool:

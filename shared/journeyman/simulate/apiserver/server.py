@@ -18,7 +18,7 @@ from journeyman.simulate.apiserver.kinds import Kind
 from journeyman.simulate.apiserver.listing import Page, page
 from journeyman.simulate.apiserver.merge_patch import clone, merge_patch
 from journeyman.simulate.apiserver.registry import Registry
-from journeyman.simulate.apiserver.storage import Entry, Storage
+from journeyman.simulate.apiserver.storage import Entry, Key, Storage
 from journeyman.simulate.apiserver.watch import Watch
 
 T = TypeVar("T")
@@ -197,16 +197,25 @@ class ApiServer:
 
     def collect_garbage(self) -> int:
         """Delete what lost its owners or its namespace; the number of deletions."""
+        collector = self.acting_as("garbage-collector")
+
+        def delete(kind: Kind, key: Key) -> None:
+            collector.delete(kind.resource, key[1], namespace=key[0])
+
         with self._storage.changed:
-            return garbage.collect(self.registry)
+            return garbage.collect(self.registry, delete)
 
     def sync_disruption_budgets(self) -> int:
         """Bring every PodDisruptionBudget's status up to date; the number that changed."""
+        controller = self.acting_as("disruption-controller")
+        changed = 0
         with self._storage.changed:
-            return sum(
-                eviction.sync_status(self.registry, key)
-                for key in sorted(self._storage.table(self.registry.kind(PDB).id).entries)
-            )
+            for namespace, name in sorted(self._storage.table(self.registry.kind(PDB).id).entries):
+                status = eviction.budget_status(self.registry, (namespace, name))
+                if status is not None:
+                    controller.patch(PDB, name, {"status": status}, namespace=namespace, subresource="status")
+                    changed += 1
+        return changed
 
     def load(self, objects: Iterable[Mapping[str, Any]]) -> int:
         """Take over objects as `kubectl get -o yaml` prints them, status and identity kept; the number stored."""

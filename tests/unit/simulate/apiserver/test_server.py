@@ -153,7 +153,10 @@ def test_garbage_goes_with_its_owners_and_its_namespace(server):
 
     server.delete(REPLICASET, "web", namespace="default")
     server.delete(NAMESPACE, "gone")
+    writes = []
+    server.on_write(writes.append)
     assert server.collect_garbage() == 3
+    assert {(write.verb, write.user) for write in writes} == {("delete", "garbage-collector")}
     left = server.list(POD).items
     assert [pod.key for pod in left] == ["default/both", "default/held"]
     assert left[1].metadata.deletion_timestamp is not None
