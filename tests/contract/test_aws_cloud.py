@@ -15,9 +15,13 @@ import pytest
 from botocore.config import Config
 
 from journeyman.cloud.aws.instance_types import InstanceTypes
+from journeyman.cloud.aws.instances import Instances
+from journeyman.cloud.aws.launch_templates import LaunchTemplates
+from journeyman.cloud.aws.launching import Launcher
 from journeyman.cloud.aws.prices import PriceBook, shipped_on_demand
 from journeyman.cloud.aws.provider import AwsCloudProvider
 from journeyman.cloud.aws.settings import AwsSettings, Clients
+from journeyman.cloud.aws.subnets import Subnets
 from journeyman.cloud.aws.view import NodeClassView
 from journeyman.core.api import labels
 from journeyman.core.api.objects import NodeClaim, NodeSelectorRequirement
@@ -33,6 +37,8 @@ from journeyman.errors import (
 )
 from journeyman.ports import Launched, LaunchFailed, LaunchRequest
 from journeyman.simulate.clock import VirtualClock
+
+pytestmark = pytest.mark.xdist_group("aws-cloud")  # the account is made once, so on one worker
 
 REGION = "us-east-1"
 AL2023 = [{"alias": "al2023@latest"}]
@@ -339,13 +345,44 @@ def test_two_sandboxes_at_once_launch_one_instance(aws, settings, clock, request
 
 
 def test_an_instance_that_ends_is_not_adopted(launch, request_for, provider):
-    """A claim relaunched after a failure that was written down gets a new one."""
+    """EC2 still knows the token; only a failure that was written down gets a new one, and with it a new instance."""
     first = launch(request_for("ended"))
     provider.delete(first.instance.provider_id)
-    second = launch(request_for("ended", annotations={labels.LAUNCH_RETRY: "1 2026-11-02T09:00:00Z"}))
+    refused = launch(request_for("ended", "c5.large"))
+    second = launch(request_for("ended", "c5.large", annotations={labels.LAUNCH_RETRY: "1 2026-11-02T09:00:00Z"}))
 
+    assert isinstance(refused.error, CreateError)
     assert isinstance(second, Launched)
     assert second.instance.provider_id != first.instance.provider_id
+
+
+class BlindAtFirst(Instances):
+    """As EC2 can be for some seconds: the first search misses what was just launched."""
+
+    searches = 0
+
+    def by_claim_uid(self, uids):
+        """Nothing, then the truth."""
+        self.searches += 1
+        return {} if self.searches == 1 else super().by_claim_uid(uids)
+
+
+def test_an_instance_that_ec2_did_not_show_at_first_is_adopted(launch, aws, settings, clock, request_for, provider):
+    """The token, used again with other parameters, tells that there must be one."""
+    first = launch(request_for("hidden"))
+    clients = Clients(lambda service, region: aws.client(service), REGION)
+    launcher = Launcher(
+        clients,
+        settings,
+        clock,
+        instances=BlindAtFirst(clients, settings.cluster_name),
+        subnets=Subnets(clients, clock),
+        templates=LaunchTemplates(clients, clock),
+    )
+    [second] = launcher.launch([request_for("hidden", "c5.large")])
+
+    assert second.instance.provider_id == first.instance.provider_id
+    assert len(provider.list()) == 1
 
 
 def test_several_launches_give_one_outcome_each(provider, aws, clock, request_for):
@@ -459,6 +496,19 @@ def test_a_claim_that_nothing_suits_is_out_of_capacity(launch, request_for):
 
     assert isinstance(outcome.error, InsufficientCapacityError)
     assert outcome.unavailable == ()
+
+
+def test_a_claim_that_cannot_be_read_harms_no_other(provider, request_for):
+    """Its outcome says what is wrong; the rest of the batch is launched."""
+    good, bad = request_for("good"), request_for("bad")
+    nonsense = NodeSelectorRequirement(key=labels.ARCH, operator="Near", values=("amd64",))
+    spec = msgspec.structs.replace(bad.claim.spec, requirements=(nonsense,))
+    bad = replace(bad, claim=msgspec.structs.replace(bad.claim, spec=spec))
+    outcomes = {outcome.claim: outcome for outcome in provider.launch([bad, good])}
+
+    assert isinstance(outcomes["good"], Launched)
+    assert isinstance(outcomes["bad"].error, CreateError)
+    assert "Near" in str(outcomes["bad"].error)
 
 
 # -- instances ------------------------------------------------------------------------------------------------------

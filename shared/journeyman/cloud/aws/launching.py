@@ -4,21 +4,19 @@ Three things keep it at one. Before anything else an instance that already carri
 client token is the UID, so asking twice at once makes one fleet. And only a failure that was written down (the claim's
 launch-retry annotation) changes the token, since EC2 answers a token that it knows with the old failure.
 
-Restates: karpenter-provider-aws pkg/providers/instance/instance.go `Create`, pkg/cloudprovider/cloudprovider.go `Create`,
-`instanceToNodeClaim`.
+Restates: karpenter-provider-aws pkg/providers/instance/instance.go `Create`.
 Differs: one fleet for each claim, as a token is worth nothing on a shared one.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from typing import Final
 
 from journeyman.cloud.aws import tags
-from journeyman.cloud.aws.capacity import EFA
 from journeyman.cloud.aws.errors import (
     NO_SUCH_TEMPLATE,
     TOKEN_REUSED,
@@ -38,17 +36,16 @@ from journeyman.cloud.aws.fleets import (
 )
 from journeyman.cloud.aws.instances import Instances, provider_id_of
 from journeyman.cloud.aws.launch_filters import bought_as, capacity_type_of, launchable
+from journeyman.cloud.aws.launch_outcome import launched
 from journeyman.cloud.aws.launch_templates import LaunchTemplate, LaunchTemplates
-from journeyman.cloud.aws.lowering import RESERVATION_LABELS, TENANCY, ZONE_ID
+from journeyman.cloud.aws.lowering import TENANCY
 from journeyman.cloud.aws.settings import AwsSettings, Clients
 from journeyman.cloud.aws.subnets import ChosenSubnet, Subnets
 from journeyman.cloud.aws.template_content import TemplateContent
 from journeyman.cloud.aws.view import NodeClassView
 from journeyman.core.api import labels
-from journeyman.core.api.hashes import EC2NODECLASS_KEYS
 from journeyman.core.api.objects import NodeClaim
-from journeyman.core.api.resources import format_resources
-from journeyman.core.catalogue import InstanceType, price_of
+from journeyman.core.catalogue import InstanceType
 from journeyman.core.scheduling import requirements
 from journeyman.errors import (
     CloudProviderError,
@@ -61,7 +58,6 @@ from journeyman.ports import Clock, Instance, Launched, LaunchFailed, LaunchOutc
 
 _log = logging.getLogger(__name__)
 
-INSTANCE_PROFILE: Final = f"{labels.AWS_GROUP}/instance-profile-name"
 _FLEXIBLE: Final = 5  # instance.go `instanceTypeFlexibilityThreshold`
 
 
@@ -113,31 +109,25 @@ class Launcher:
             failure = as_create_error(error, "looking for instances of earlier launches")
             yield from (LaunchFailed(claim=r.claim.metadata.name, error=failure) for r in requests)
             return
-        waiting: list[LaunchRequest] = []
-        for request in requests:
-            instance = running.get(request.claim.metadata.uid)
-            if instance is None:
-                waiting.append(request)
-            else:
-                _log.info("adopting instance of an earlier launch", extra={"provider_id": instance.provider_id})
-                yield _launched(request, instance)
-        yield from self._launch_all(waiting)
-
-    def _launch_all(self, requests: list[LaunchRequest]) -> Iterator[LaunchOutcome]:
+        if running:
+            _log.info("adopting instances of earlier launches", extra={"count": len(running)})
         workers = min(self._settings.max_parallel_launches, len(requests))
         if workers <= 1:
-            yield from map(self._outcome, requests)
+            yield from (self._outcome(request, running.get(request.claim.metadata.uid)) for request in requests)
             return
         pool = ThreadPoolExecutor(max_workers=workers, thread_name_prefix="launch")
         try:
-            for future in as_completed([pool.submit(self._outcome, request) for request in requests]):
+            futures = [pool.submit(self._outcome, r, running.get(r.claim.metadata.uid)) for r in requests]
+            for future in as_completed(futures):
                 yield future.result()
         finally:
             pool.shutdown(cancel_futures=True)
 
-    def _outcome(self, request: LaunchRequest) -> LaunchOutcome:
+    def _outcome(self, request: LaunchRequest, running: Instance | None) -> LaunchOutcome:
         """One launch with its failure as a value: a claim's bad luck must not be another's."""
         try:
+            if running is not None:
+                return launched(request, running, tenancy=_tenancy(request.claim))
             return self._launch(_attempt(request))
         except InsufficientCapacityError as error:
             return LaunchFailed(claim=request.claim.metadata.name, error=error, unavailable=error.offerings)
@@ -167,7 +157,7 @@ class Launcher:
         instance = self._instances.by_claim_uid([uid]).get(uid)
         if instance is None:
             raise error
-        return _launched(attempt.request, instance)
+        return launched(attempt.request, instance, tenancy=attempt.tenancy)
 
     def _launch_once(self, attempt: _Attempt) -> LaunchOutcome:
         content = TemplateContent(
@@ -224,7 +214,7 @@ class Launcher:
             image_id=answer.image_id,
         )
         refused = self._refused(attempt, answer.errors)
-        return _launched(attempt.request, instance, tenancy=attempt.tenancy, unavailable=refused)
+        return launched(attempt.request, instance, tenancy=attempt.tenancy, unavailable=refused)
 
     def _failure(self, attempt: _Attempt, errors: tuple[FleetError, ...]) -> LaunchFailed:
         """Nothing was launched: out of stock if that is all EC2 says, else an error with a reason.
@@ -313,62 +303,3 @@ def _tenancy(claim: NodeClaim) -> str:
     """Dedicated hardware only where the claim takes nothing else."""
     wish = requirements.from_selectors(claim.spec.requirements).get(TENANCY)
     return "dedicated" if wish is not None and wish.has("dedicated") and not wish.has("default") else "default"
-
-
-def _launched(
-    request: LaunchRequest,
-    instance: Instance,
-    *,
-    tenancy: str = "default",
-    unavailable: tuple[OfferingKey, ...] = (),
-) -> Launched:
-    """What the claim learns of its instance."""
-    claim, node_class = request.claim, NodeClassView(request.node_class.raw)
-    instance_type = next((t for t in request.instance_types if t.name == instance.instance_type), None)
-    shown = _shown_resources(claim, node_class)
-    return Launched(
-        claim=claim.metadata.name,
-        instance=instance,
-        labels=_labels(instance, instance_type, node_class, tenancy),
-        annotations=_annotations(request, node_class),
-        capacity=format_resources(shown(instance_type.capacity)) if instance_type else {},
-        allocatable=format_resources(shown(instance_type.allocatable)) if instance_type else {},
-        price=price_of(request.instance_types, instance.instance_type, instance.zone, instance.capacity_type),
-        unavailable=unavailable,
-    )
-
-
-def _labels(
-    instance: Instance, instance_type: InstanceType | None, node_class: NodeClassView, tenancy: str
-) -> dict[str, str]:
-    """Every label on which the type leaves no choice, and what this launch decided."""
-    values = {
-        r.key: r.values[0]
-        for r in (instance_type.requirements if instance_type else ())
-        if r.operator == "In" and len(r.values) == 1 and r.key not in RESERVATION_LABELS
-    }
-    zone_id = node_class.zone_ids.get(instance.zone, "")
-    return {
-        **values,
-        labels.INSTANCE_TYPE: instance.instance_type,
-        labels.ZONE: instance.zone,
-        labels.CAPACITY_TYPE: instance.capacity_type,
-        TENANCY: tenancy,
-        **({ZONE_ID: zone_id} if zone_id else {}),
-    }
-
-
-def _annotations(request: LaunchRequest, node_class: NodeClassView) -> dict[str, str]:
-    state = request.node_class
-    values = {
-        EC2NODECLASS_KEYS.hash: state.hash,
-        EC2NODECLASS_KEYS.version: state.hash_version,
-        INSTANCE_PROFILE: str(node_class.status.get("instanceProfile") or ""),
-    }
-    return {key: value for key, value in values.items() if value}
-
-
-def _shown_resources(claim: NodeClaim, node_class: NodeClassView) -> Callable[[Mapping[str, int]], dict[str, int]]:
-    """What of a type's resources the node will really have: EFA only where it was asked for."""
-    has_efa = bool(node_class.network_interfaces) or EFA in claim.spec.resources.requests
-    return lambda amounts: {name: n for name, n in amounts.items() if n and (name != EFA or has_efa)}
