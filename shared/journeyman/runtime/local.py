@@ -17,13 +17,13 @@ from contextlib import ExitStack
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from journeyman.core.api.objects import NODECLAIM
 from journeyman.errors import ConfigurationError
 from journeyman.observe import RunTelemetry
 from journeyman.observe.logs import json_logger
-from journeyman.ports import KubeStore
+from journeyman.ports import Clock, KubeStore
 from journeyman.runtime.aws import AwsAdapters
 from journeyman.runtime.composition import Runtime, installed
 from journeyman.runtime.environment import read_environment
@@ -44,6 +44,8 @@ from journeyman.simulate.world import World
 ROOT: Final = Path(__file__).resolve().parents[3]
 KUBERNETES_VERSION: Final = "1.33"
 REGION: Final = "us-east-1"
+SERVICE_CIDR: Final = "10.100.0.0/16"
+ACTOR: Final = "journeyman"
 LogLine = Mapping[str, Any]
 
 
@@ -72,7 +74,7 @@ class LocalDeployment:
         self.clock = VirtualClock(start)
         self.server = ApiServer(self.clock)
         self.aws = SimulatedAws(
-            self.clock, _on_demand_prices(), region=REGION, port=port, on_event=lambda event: self.machines.note(event)
+            self.clock, on_demand_prices(), region=REGION, port=port, on_event=self._note_cloud_event
         )
         self._window = consolidation_window
         self._on_log = on_log
@@ -86,15 +88,23 @@ class LocalDeployment:
             self.stack = Stack(
                 self.aws,
                 read_template(_found(ROOT / "template.yaml")),
-                parameters={
+                {
                     "ClusterName": self.cluster,
                     "NodeRoleArn": f"arn:aws:iam::{self.aws.account}:role/{seeded.role}",
                     "ConsolidationWindow": self._window,
                 },
-                load_handler=load_handler,
-                clock=self.clock,
             )
-            opened.enter_context(installed(self._runtime(seeded.endpoint)))
+            self.stack.stand_up(load_handler, self.clock, self.aws.queues.due)
+            runtime = local_runtime(
+                self.aws,
+                self.stack.variables,
+                cluster=self.cluster,
+                endpoint=seeded.endpoint,
+                store=self.server.acting_as(ACTOR),
+                clock=self.clock,
+                on_log=self._on_log,
+            )
+            opened.enter_context(installed(runtime))
             self.world = World(self.clock, self._actors())
             self._opened = opened.pop_all()
         return self
@@ -103,6 +113,9 @@ class LocalDeployment:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._opened.close()
+
+    def _note_cloud_event(self, event: Mapping[str, Any]) -> None:
+        self.machines.note(event)
 
     @property
     def price_per_hour(self) -> float:
@@ -140,34 +153,6 @@ class LocalDeployment:
         zone = instance["Placement"]["AvailabilityZone"]
         return self.aws.prices.price(instance["InstanceType"], zone, capacity_type) or 0.0
 
-    def _runtime(self, endpoint: str) -> Runtime:
-        clusters = [
-            {
-                "name": self.cluster,
-                "region": REGION,
-                "endpoint": endpoint,
-                "kubernetesVersion": KUBERNETES_VERSION,
-                "serviceCidr": "10.100.0.0/16",
-                "access": {"kind": "kubeconfig"},
-            }
-        ]
-        environment = read_environment({**self.stack.variables, "JOURNEYMAN_CLUSTERS": json.dumps(clusters)})
-        clients: dict[str, Any] = {}
-
-        def client(service: str, _region: str) -> Any:
-            if service not in clients:
-                clients[service] = self.aws.client(service)
-            return clients[service]
-
-        adapters = _LocalAdapters(
-            environment,
-            clock=self.clock,
-            stores=lambda _settings: self.server.acting_as("journeyman"),
-            clients=client,
-            log_to=json_logger(service="journeyman-local", level="debug", stream=_ParsedLines(self._on_log)),
-        )
-        return Runtime(environment.settings, adapters)
-
     def _actors(self) -> list[Any]:
         sqs = self.aws.client("sqs")
         lane = self.stack.queue_urls["ProvisionQueue"]
@@ -186,6 +171,61 @@ class LocalDeployment:
             _DirectInvocations(self.aws, self.stack),
             *self.stack.mappings,
         ]
+
+
+class Account(Protocol):
+    """An AWS account to talk to, simulated or behind an endpoint."""
+
+    def client(self, service: str) -> Any:
+        """A boto3 client."""
+        ...
+
+
+def local_runtime(
+    account: Account,
+    variables: Mapping[str, str],
+    *,
+    cluster: str,
+    endpoint: str,
+    store: KubeStore,
+    clock: Clock,
+    on_log: Callable[[LogLine], None] | None,
+) -> Runtime:
+    """The AWS composition with its cluster, clock and account replaced.
+
+    Args:
+        account: Where all boto3 clients point.
+        variables: The functions' environment, from the template.
+        cluster: The one cluster registered.
+        endpoint: Its API server's address, for the nodes' user data.
+        store: Its API server.
+        clock: The only clock.
+        on_log: Gets each log line, parsed.
+    """
+    registered = {
+        "name": cluster,
+        "region": REGION,
+        "endpoint": endpoint,
+        "kubernetesVersion": KUBERNETES_VERSION,
+        "serviceCidr": SERVICE_CIDR,
+        "access": {"kind": "kubeconfig"},
+    }
+    environment = read_environment({**variables, "JOURNEYMAN_CLUSTERS": json.dumps([registered])})
+    clients: dict[str, Any] = {}
+
+    def client(service: str, _region: str) -> Any:
+        if service not in clients:
+            clients[service] = account.client(service)
+        return clients[service]
+
+    adapters = _LocalAdapters(
+        environment,
+        clock=clock,
+        stores=lambda _settings: store,
+        clients=client,
+        log_to=json_logger(service="journeyman-local", level="debug", stream=_ParsedLines(on_log)),
+    )
+    return Runtime(environment.settings, adapters)
 
 
 class _LocalAdapters(AwsAdapters):
@@ -253,7 +293,8 @@ def _found(path: Path) -> Path:
     return path
 
 
-def _on_demand_prices() -> Mapping[str, float]:
+def on_demand_prices() -> Mapping[str, float]:
+    """The product's own table for the simulated region, USD per hour by instance type."""
     from importlib import resources  # noqa: PLC0415 - only here
 
     table = json.loads((resources.files("journeyman.cloud.aws") / "data/on_demand_prices.json").read_text())

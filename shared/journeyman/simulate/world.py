@@ -47,6 +47,7 @@ class World:
         Raises:
             WorldStuckError: Two actors undo each other's work for ever.
         """
+        busy: list[Actor] = []
         for _ in range(_ROUNDS_BEFORE_GIVING_UP):
             busy = [actor for actor in self._actors if actor.act()]
             if not busy:

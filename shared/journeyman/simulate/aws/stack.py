@@ -10,15 +10,15 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import yaml
 
 from journeyman.errors import ConfigurationError
 from journeyman.ports import Clock
 from journeyman.simulate.aws.event_source import EventSourceMapping, Function, Handler
-from journeyman.simulate.aws.server import SimulatedAws
 
 _ROLE = "arn:aws:iam::123456789012:role/simulated"
 _SUBSTITUTION = re.compile(r"\$\{([A-Za-z0-9:.]+)\}")
@@ -55,6 +55,17 @@ def read_template(path: Path) -> dict[str, Any]:
     return template
 
 
+class Account(Protocol):
+    """Where a stack can stand."""
+
+    region: str
+    account: str
+
+    def client(self, service: str) -> Any:
+        """A boto3 client."""
+        ...
+
+
 class Stack:
     """What the template's resources became.
 
@@ -62,19 +73,9 @@ class Stack:
         aws: Where to stand it up.
         template: As `read_template` gives it.
         parameters: Values for parameters without a default, or instead of it.
-        load_handler: Turns a function's Handler text into the callable.
-        clock: For the functions' records.
     """
 
-    def __init__(
-        self,
-        aws: SimulatedAws,
-        template: Mapping[str, Any],
-        *,
-        parameters: Mapping[str, str],
-        load_handler: Callable[[str], Handler],
-        clock: Clock,
-    ) -> None:
+    def __init__(self, aws: Account, template: Mapping[str, Any], parameters: Mapping[str, str]) -> None:
         self._aws = aws
         self._sqs = aws.client("sqs")
         self._resources: Mapping[str, Mapping[str, Any]] = template["Resources"]
@@ -84,11 +85,11 @@ class Stack:
         self._parameters = {**defaults, **parameters}
         self._queue_urls: dict[str, str] = {}
         self.functions: dict[str, Function] = {}
-        self._stand_up(load_handler, clock)
+        self.mappings: tuple[EventSourceMapping, ...] = ()
 
     @property
     def variables(self) -> dict[str, str]:
-        """The environment every function gets."""
+        """The environment every function gets; queues it names are made."""
         return {name: str(self._value(v)) for name, v in self._globals["Environment"]["Variables"].items()}
 
     @property
@@ -101,12 +102,26 @@ class Stack:
         """URLs of the queues that other queues send their dead letters to."""
         return tuple(url for name, url in sorted(self._queue_urls.items()) if name.endswith("DeadLetters"))
 
-    def _stand_up(self, load_handler: Callable[[str], Handler], clock: Clock) -> None:
+    def stand_up(
+        self,
+        load_handler: Callable[[str], Handler],
+        clock: Clock,
+        queue_due: Callable[[str], datetime | None],
+    ) -> None:
+        """Make everything.
+
+        Args:
+            load_handler: Turns a function's Handler text into the callable.
+            clock: For the functions' records.
+            queue_due: When the next message of the queue of that name can be received.
+        """
         for name in self._of_type("AWS::SQS::Queue"):
             self._queue_url(name)
         for name in self._of_type("AWS::Serverless::Function"):
             self._make_function(name, load_handler, clock)
-        self.mappings = tuple(self._mapping(name) for name in self._of_type("AWS::Lambda::EventSourceMapping"))
+        self.mappings = tuple(
+            self._mapping(name, queue_due) for name in self._of_type("AWS::Lambda::EventSourceMapping")
+        )
         for name in self._of_type("AWS::Events::Rule"):
             self._put_rule(name)
         for name in self._of_type("AWS::Scheduler::Schedule"):
@@ -148,7 +163,7 @@ class Stack:
             region=self._aws.region,
         )
 
-    def _mapping(self, name: str) -> EventSourceMapping:
+    def _mapping(self, name: str, queue_due: Callable[[str], datetime | None]) -> EventSourceMapping:
         properties = self._properties(name)
         queue = str(properties["EventSourceArn"]["Fn::GetAtt"]).split(".", maxsplit=1)[0]
         url = self._queue_url(queue)
@@ -157,7 +172,7 @@ class Stack:
             self._sqs,
             url,
             self.functions[properties["FunctionName"]["Ref"]],
-            due=lambda: self._aws.queues.due(queue_name),
+            due=lambda: queue_due(queue_name),
             batch_size=properties["BatchSize"],
             report_batch_item_failures="ReportBatchItemFailures" in properties.get("FunctionResponseTypes", ()),
         )

@@ -1,0 +1,90 @@
+"""A timeline for people: one row for each thing that happened, printed as it happens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Any, Final
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from journeyman.ports import Clock
+
+_WIDTHS: Final = {"time": 8, "event": 36, "decision": 56, "node": 30, "$/hour": 8}
+_QUIET: Final = ("is due:", "is already being deleted", "created nodeclaim", "created nodedisruption", "left, evicting")
+_STYLES: Final = {"launched": "green", "disrupting": "yellow", "initiating delete": "yellow", "error": "red"}
+
+
+class Timeline:
+    """Prints rows; told of log lines by the functions and of happenings by the story."""
+
+    def __init__(self, console: Console, clock: Clock, price: Callable[[], float], *, quiet: bool = False) -> None:
+        self._console = console
+        self._clock = clock
+        self._price = price
+        self._quiet = quiet
+        self._woken_by: dict[str, str] = {}
+        self.errors: list[str] = []
+
+    def heading(self) -> None:
+        """The names of the columns."""
+        if not self._quiet:
+            self._print({name: f"[bold]{name}[/bold]" for name in _WIDTHS})
+
+    def chapter(self, title: str) -> None:
+        """A new part of the story."""
+        if not self._quiet:
+            self._console.rule(f"[bold]{escape(title)}[/bold]", align="left")
+
+    def happening(self, event: str, decision: str = "", node: str = "") -> None:
+        """Something a person or the cluster did."""
+        self._row(f"[cyan]{escape(event)}[/cyan]", escape(decision), node)
+
+    def log_line(self, line: Mapping[str, Any]) -> None:
+        """A function's log line: the reason it woke is remembered, a change of the world becomes a row."""
+        run, message, level = str(line.get("reconcileID", "")), str(line["message"]), str(line["level"])
+        if "trigger" in line:
+            self._woken_by[run] = f"{line.get('controller')}: {line.get('reason') or line['trigger']}"
+        if level in {"ERROR", "WARNING"}:
+            self.errors.append(message)
+        if level == "DEBUG" or any(word in message for word in _QUIET) or message.startswith("found provisionable"):
+            return
+        style = "red" if level == "ERROR" else next((s for word, s in _STYLES.items() if message.startswith(word)), "")
+        text = escape(_decision(message, line))
+        event = self._woken_by.pop(run, "")
+        self._row(escape(event), f"[{style}]{text}[/{style}]" if style else text, _node(line))
+
+    def _row(self, event: str, decision: str, node: str) -> None:
+        if not self._quiet:
+            moment: datetime = self._clock.now()
+            self._print(
+                {
+                    "time": f"[dim]{moment:%H:%M:%S}[/dim]",
+                    "event": event,
+                    "decision": decision,
+                    "node": escape(node),
+                    "$/hour": f"{self._price():.4f}",
+                }
+            )
+
+    def _print(self, cells: Mapping[str, str]) -> None:
+        grid = Table.grid(padding=(0, 1))
+        for name, width in _WIDTHS.items():
+            grid.add_column(width=width, justify="right" if name == "$/hour" else "left", overflow="fold")
+        grid.add_row(*cells.values())
+        self._console.print(grid)
+
+
+def _decision(message: str, line: Mapping[str, Any]) -> str:
+    if message.startswith("launched"):
+        return f"launched {line['instance-type']} {line['capacity-type']} in {line['zone']}"
+    return message
+
+
+def _node(line: Mapping[str, Any]) -> str:
+    for kind in ("NodeClaim", "Node", "NodeDisruption"):
+        if isinstance(line.get(kind), Mapping):
+            return str(line[kind].get("name", ""))
+    return ""
