@@ -1,0 +1,230 @@
+"""The handlers that are deployed, on the template that is deployed: true-shaped events in, the right effect out.
+
+Real: handlers, parsers, steps, AWS adapter, queues and template, over moto and the in-memory API server.
+"""
+
+import ast
+import json
+from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import pytest
+import yaml
+
+from journeyman.core.api.objects import NODE, NODECLAIM
+from journeyman.core.plan import Step
+from journeyman.events import parse_trigger
+from journeyman.runtime.local import LocalDeployment
+from journeyman.simulate.aws.event_source import Outcome
+
+ROOT = Path(__file__).parents[2]
+SAMPLES = ROOT / "events"
+HANDLERS = sorted((ROOT / "functions" / "aws").glob("*.py"))
+NINE = datetime(2026, 11, 21, 9, 0, tzinfo=timezone.utc)
+RBAC = list(yaml.safe_load_all((ROOT / "infra" / "aws" / "rbac.yaml").read_text()))
+
+
+@pytest.fixture
+def deployed() -> Iterator[LocalDeployment]:
+    with LocalDeployment(start=NINE) as deployment:
+        yield deployment
+
+
+@pytest.fixture
+def writes(deployed) -> list:
+    """What the functions write to the API server, in order."""
+    seen: list = []
+    deployed.server.on_write(lambda write: seen.append(write) if write.user == "journeyman" else None)
+    return seen
+
+
+def cluster(deployed: LocalDeployment, name: str) -> None:
+    deployed.server.load(list(yaml.safe_load_all((SAMPLES / "clusters" / f"{name}.yaml").read_text())))
+
+
+def sample(path: str) -> dict:
+    return json.loads((SAMPLES / path).read_text())
+
+
+def invoke(deployed, function, event):
+    invocation = deployed.stack.functions[f"{function}Function"].invoke(event)
+    assert invocation.outcome is Outcome.SUCCEEDED, invocation.error
+    return invocation.response
+
+
+def failed(answer) -> list[str]:
+    return [failure["itemIdentifier"] for failure in answer["batchItemFailures"]]
+
+
+def messages(deployed, queue: str) -> list[dict]:
+    """What waits in a queue now or later, parsed; the clock moves past the longest delay."""
+    deployed.clock.advance(900)
+    url = deployed.stack.queue_urls[f"{queue}Queue"]
+    found = deployed.aws.client("sqs").receive_message(QueueUrl=url, MaxNumberOfMessages=10).get("Messages", [])
+    return [parse_trigger(json.loads(message["Body"])) for message in found]
+
+
+def test_pending_pods_get_nodeclaims_and_instances_and_the_bad_record_of_the_batch_alone_fails(deployed):
+    """Zero nodes, ten pods, one unreadable message in the middle of the batch."""
+    cluster(deployed, "zero-nodes")
+
+    answer = invoke(deployed, "Provision", sample("sqs/provision-batch-one-malformed.json"))
+
+    assert failed(answer) == ["059f36b4-87a3-44ab-83d2-661970000002"]
+    claims = deployed.server.list(NODECLAIM).items
+    assert claims
+    assert all(claim.status.provider_id for claim in claims)
+    assert deployed.price_per_hour > 0
+
+
+def test_provision_leaves_itself_a_wake_up_while_nodes_join(deployed):
+    """It never waits; it is woken to see them register."""
+    cluster(deployed, "zero-nodes")
+
+    invoke(deployed, "Provision", sample("sqs/provision-batch.json"))
+
+    assert (Step.PROVISION, "demo") in {(trigger.step, trigger.cluster) for trigger in messages(deployed, "Wake")}
+
+
+def test_a_second_delivery_of_the_same_event_launches_nothing(deployed):
+    """SQS delivers at least once."""
+    cluster(deployed, "zero-nodes")
+    event = sample("sqs/provision-batch.json")
+
+    invoke(deployed, "Provision", event)
+    before = deployed.price_per_hour
+    invoke(deployed, "Provision", event)
+
+    assert deployed.price_per_hour == before
+
+
+def test_a_spot_warning_takes_down_the_claim_of_its_instance_and_no_other(deployed):
+    """The other record of the batch is about an instance that is not ours: acknowledged, nothing done."""
+    cluster(deployed, "two-spot-nodes")
+
+    answer = invoke(deployed, "Interrupt", sample("sqs/interrupt-batch.json"))
+
+    assert failed(answer) == []
+    going = {c.metadata.name: c.metadata.deletion_timestamp is not None for c in deployed.server.list(NODECLAIM).items}
+    assert going == {"default-b4m9q": False, "default-x7k2p": True}
+    tainted = [n.metadata.name for n in deployed.server.list(NODE).items if n.spec.taints or n.spec.unschedulable]
+    assert tainted == ["ip-10-0-1-17.ec2.internal"]
+    woken = {trigger.step for queue in ("Provision", "Terminate", "Wake") for trigger in messages(deployed, queue)}
+    assert woken >= {Step.TERMINATE}
+
+
+def test_the_minute_sweep_finds_pending_pods_that_nobody_told_of(deployed):
+    """The forwarder was on a node that is gone; a lost message costs a minute at most."""
+    cluster(deployed, "zero-nodes")
+
+    answer = invoke(deployed, "Sweep", sample("schedule/minute-sweep.json"))
+
+    assert [(swept["cluster"], swept["status"]) for swept in answer["clusters"]] == [("demo", "done")]
+    assert [(t.step, t.cluster) for t in messages(deployed, "Provision")] == [(Step.PROVISION, "demo")]
+
+
+def test_wake_ups_go_to_their_lane_when_due_and_back_when_not(deployed):
+    """One is due, the other in an hour."""
+    answer = invoke(deployed, "Sweep", sample("sqs/wake-batch.json"))
+
+    assert failed(answer) == []
+    assert [t.reason for t in messages(deployed, "Terminate")] == ["node default-x7k2p is draining"]
+    (early,) = messages(deployed, "Wake")
+    assert (early.step, early.details["at"]) == (Step.CONSOLIDATE, NINE + timedelta(hours=1))
+
+
+@pytest.mark.parametrize(
+    ("function", "event"),
+    [("Consolidate", "sqs/consolidate-window-batch.json"), ("Provision", "sqs/provision-batch.json")],
+)
+def test_a_lane_whose_lease_is_held_gives_its_messages_back(deployed, function, event):
+    """Softly: no error of the function, and nothing is changed."""
+    cluster(deployed, "zero-nodes")
+    hold_lease(deployed, function.lower())
+
+    answer = invoke(deployed, function, sample(event))
+
+    assert failed(answer) == [record["messageId"] for record in sample(event)["Records"]]
+    assert deployed.server.list(NODECLAIM).items == ()
+
+
+def hold_lease(deployed, step: str) -> None:
+    now = deployed.clock.now().isoformat().replace("+00:00", ".000000Z")
+    spec = {"holderIdentity": "another-run", "leaseDurationSeconds": 60, "renewTime": now, "acquireTime": now}
+    meta = {"name": f"journeyman-{step}", "namespace": "kube-system"}
+    deployed.server.load([{"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": meta, "spec": spec}])
+
+
+def test_the_api_tells_what_provision_would_do_and_does_nothing(deployed, writes):
+    """A dry run: nodes, price, and why some pods would keep waiting."""
+    cluster(deployed, "zero-nodes")
+    invoke(deployed, "Sweep", sample("schedule/minute-sweep.json"))
+    writes.clear()
+
+    answer = invoke(deployed, "Api", sample("api/get-plan.json"))
+
+    assert answer["statusCode"] == 200
+    plan = json.loads(answer["body"])
+    assert plan["cluster"] == "demo"
+    assert len(plan["errors"]) + sum(len(claim["pods"]) for claim in plan["nodeClaims"]) == 10
+    assert writes == []
+    assert deployed.price_per_hour == 0
+
+
+def test_the_api_lists_clusters_and_wakes_one(deployed):
+    """Whoever looks at a cluster may also have it looked at."""
+    assert json.loads(invoke(deployed, "Api", sample("api/get-clusters.json"))["body"]) == {
+        "clusters": [{"name": "demo"}]
+    }
+    assert invoke(deployed, "Api", sample("api/post-wake.json"))["statusCode"] == 202
+    assert [t.step for t in messages(deployed, "Provision")] == [Step.PROVISION]
+
+
+def test_an_unknown_cluster_is_a_404_that_names_the_known_ones(deployed):
+    """What, which, what to do."""
+    answer = invoke(deployed, "Api", sample("api/get-plan-unknown-cluster.json"))
+
+    body = json.loads(answer["body"])
+    assert (answer["statusCode"], body["cluster"], body["registered"]) == (404, "nowhere", "demo")
+
+
+def test_everything_the_functions_write_is_allowed_by_the_rbac_that_ships(deployed, writes):
+    """From pending pods to running ones, and an interruption on top: no verb more than infra/aws/rbac.yaml grants."""
+    cluster(deployed, "zero-nodes")
+    deployed.world.run_for(timedelta(minutes=4))
+    spot = next(
+        c for c in deployed.server.list(NODECLAIM).items if c.metadata.labels["karpenter.sh/capacity-type"] == "spot"
+    )
+    deployed.aws.interrupt(spot.status.provider_id.rpartition("/")[2])
+    deployed.world.run_for(timedelta(minutes=6))
+
+    asked = {as_request(write) for write in writes}
+    assert asked >= {("create", "", "pods/eviction"), ("create", "karpenter.sh", "nodeclaims")}
+    assert {request for request in asked if not is_allowed(*request)} == set()
+
+
+def as_request(write) -> tuple[str, str, str]:
+    """A write as RBAC sees it: verb, API group, resource."""
+    if write.verb == "evict":
+        return "create", "", "pods/eviction"
+    subresource = f"/{write.subresource}" if write.subresource else ""
+    return write.verb, write.resource.group, f"{write.resource.plural}{subresource}"
+
+
+def is_allowed(verb: str, group: str, resource: str) -> bool:
+    rules = [rule for document in RBAC for rule in document.get("rules", ())]
+    return any(group in rule["apiGroups"] and resource in rule["resources"] and verb in rule["verbs"] for rule in rules)
+
+
+@pytest.mark.parametrize("path", HANDLERS, ids=lambda p: p.name)
+def test_a_handler_is_thin(path):
+    """At most 60 lines, importing entry points only: no SDK, no decision, no adapter."""
+    text = path.read_text()
+    imported = {node.module for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ImportFrom) and node.module}
+
+    assert len(text.splitlines()) <= 60
+    allowed = ("journeyman.runtime", "journeyman.steps.")
+    assert all(name.startswith(allowed) or name in {"__future__", "typing", "chalice"} for name in imported)
+    assert "Triggers:" in text
+    assert "Overlap:" in text
