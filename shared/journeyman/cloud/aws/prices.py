@@ -1,7 +1,8 @@
 """What instances cost: a table that ships with the package, replaced by what AWS says when asked.
 
 Restates: karpenter-provider-aws pkg/providers/pricing/pricing.go.
-Differs: nothing refreshes by itself; a function that lives for seconds asks for it, or sets a period.
+Differs: Spot prices are read when a sandbox first needs them and every 12 h after; on-demand prices, which hardly ever
+change, come from the shipped table unless a period is set.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime, timedelta
 from functools import lru_cache
 from importlib import resources
 from typing import Any, Final
@@ -74,7 +76,8 @@ class PriceBook:
         self._clock = clock
         self._on_demand = shipped_on_demand(settings.region)
         self._spot: Mapping[tuple[str, str], float] | None = None
-        self._refreshed_at = clock.now()
+        self._spot_read_at: datetime | None = None
+        self._on_demand_read_at: datetime | None = None
         self.version = 0
 
     def on_demand(self, instance_type: str) -> float | None:
@@ -88,27 +91,42 @@ class PriceBook:
         return self._spot.get((instance_type, zone))
 
     def refresh_if_due(self) -> None:
-        """Refresh once the configured period has passed; never without one."""
-        period = self._settings.price_refresh_period
-        if period is not None and (self.version == 0 or self._clock.now() - self._refreshed_at >= period):
-            self.refresh()
+        """Refresh each kind of price whose period has passed, or that has a period and was never read."""
+        now = self._clock.now()
+        if _is_due(self._spot_read_at, self._settings.spot_refresh_period, now):
+            self._refresh_spot()
+        if _is_due(self._on_demand_read_at, self._settings.on_demand_refresh_period, now):
+            self._refresh_on_demand()
 
     def refresh(self) -> None:
-        """Read both kinds of prices anew. What cannot be read keeps its last value, with a warning."""
-        self._refreshed_at = self._clock.now()
-        spot: Mapping[tuple[str, str], float] | None = self._spot
-        on_demand: Mapping[str, float] = self._on_demand
+        """Read both kinds of prices anew."""
+        self._refresh_spot()
+        self._refresh_on_demand()
+
+    def _refresh_spot(self) -> None:
+        """What cannot be read keeps its last value, with a warning, until the next period."""
+        self._spot_read_at = self._clock.now()
         try:
-            spot = dict(self._read_spot()) or spot
+            spot = dict(self._read_spot()) or self._spot
         except CloudProviderError as error:
             _log.warning("keeping the last spot prices: %s", error)
+            return
+        if spot != self._spot:
+            self._spot = spot
+            self.version += 1
+
+    def _refresh_on_demand(self) -> None:
+        """Likewise; never where the Pricing API is out of reach."""
+        self._on_demand_read_at = self._clock.now()
+        if self._settings.isolated_vpc:
+            return
         try:
-            if not self._settings.isolated_vpc:
-                on_demand = {**on_demand, **dict(self._read_on_demand())}
+            on_demand = {**self._on_demand, **dict(self._read_on_demand())}
         except CloudProviderError as error:
             _log.warning("keeping the last on-demand prices: %s", error)
-        if self.version == 0 or spot != self._spot or on_demand != self._on_demand:
-            self._spot, self._on_demand = spot, on_demand
+            return
+        if on_demand != self._on_demand:
+            self._on_demand = on_demand
             self.version += 1
 
     def _read_spot(self) -> Iterator[tuple[tuple[str, str], float]]:
@@ -145,3 +163,7 @@ def _products(price_list: Iterable[str], currency: str) -> Iterator[tuple[str, f
                 price = float(dimension.get("pricePerUnit", {}).get(currency, 0) or 0)
                 if name and price > 0:
                     yield name, price
+
+
+def _is_due(read_at: datetime | None, period: timedelta | None, now: datetime) -> bool:
+    return period is not None and (read_at is None or now - read_at >= period)

@@ -29,7 +29,9 @@ class AwsSettings:
     reserved_enis: int = 0
     isolated_vpc: bool = False  # no IAM and no Pricing endpoint within reach
     max_parallel_launches: int = 8
-    price_refresh_period: timedelta | None = None  # None: prices change only when `refresh_prices` is called
+    # karpenter-provider-aws pkg/controllers/providers/pricing: both every 12 h
+    spot_refresh_period: timedelta | None = timedelta(hours=12)  # None: only when `refresh_prices` is called
+    on_demand_refresh_period: timedelta | None = None  # a shipped table serves; the Pricing API is slow and large
 
 
 class Clients:

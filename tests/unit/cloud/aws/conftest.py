@@ -99,13 +99,16 @@ class Pages:
         return _Paginator(self, operation)
 
 
+_NOTHING = {"describe_spot_price_history": [{"SpotPriceHistory": []}]}  # an account without a Spot market
+
+
 class _Paginator:
     def __init__(self, owner, operation):
         self._owner, self._operation = owner, operation
 
     def paginate(self, **_):
         self._owner.asked[self._operation] += 1
-        pages = self._owner.pages[self._operation]
+        pages = self._owner.pages.get(self._operation, _NOTHING.get(self._operation))
         if isinstance(pages, Exception):
             raise pages
         return pages

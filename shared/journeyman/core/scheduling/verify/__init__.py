@@ -19,7 +19,7 @@ from journeyman.core.scheduling.verify.claims import check_claim
 from journeyman.core.scheduling.verify.existing import check_existing
 from journeyman.core.scheduling.verify.limits import check_limits
 from journeyman.core.scheduling.verify.spread import check_spread
-from journeyman.core.scheduling.verify.understood import not_understood
+from journeyman.core.scheduling.verify.understood import not_understood, repelling_pods
 from journeyman.core.state import Snapshot
 
 __all__ = ["verify"]
@@ -83,7 +83,8 @@ def _check_understood(snapshot: Snapshot, results: Results, known: dict[str, Pod
     """A pod with a rule that the planner does not understand yet must be left alone."""
     placed = [key for claim in results.new_claims for key in claim.pods]
     placed += [key for keys in results.existing.values() for key in keys]
+    repelling = repelling_pods(snapshot.pods)
     for key in sorted(placed):
-        why = not_understood(known[key], snapshot)
+        why = not_understood(known[key], repelling)
         if why:
             yield f"pod {key} is placed although {why}"

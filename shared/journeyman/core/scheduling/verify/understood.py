@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
 from journeyman.core.api import labels
-from journeyman.core.api.objects import Pod
+from journeyman.core.api.objects import Pod, PodAffinityTerm
 from journeyman.core.scheduling.verify.matching import selects
-from journeyman.core.state import Snapshot
 
 _SPREAD_KEYS = frozenset({labels.ZONE, labels.HOSTNAME})
 
 
-def not_understood(pod: Pod, snapshot: Snapshot) -> str:
-    """The first hard rule of this pod that the planner cannot honour yet; empty if there is none."""
+def not_understood(pod: Pod, repelling: Sequence[Pod]) -> str:
+    """The first hard rule of this pod that the planner cannot honour yet; empty if there is none.
+
+    Args:
+        pod: The pod that was placed.
+        repelling: Running pods with required anti-affinity, which may concern this one.
+    """
     spec = pod.spec
     affinity = spec.affinity
     if affinity and affinity.pod_affinity and affinity.pod_affinity.required:
@@ -28,18 +34,26 @@ def not_understood(pod: Pod, snapshot: Snapshot) -> str:
         hard = constraint.when_unsatisfiable == "DoNotSchedule"
         if hard and labels.ALIASES.get(constraint.topology_key, constraint.topology_key) not in _SPREAD_KEYS:
             return f"it spreads over {constraint.topology_key}"
-    return _repelled(pod, snapshot)
+    return next((f"the anti-affinity of pod {o.key} selects it" for o in repelling if _repels(o, pod)), "")
 
 
-def _repelled(pod: Pod, snapshot: Snapshot) -> str:
-    """A running pod's required anti-affinity that selects this pod."""
-    for other in snapshot.pods:
-        anti = other.spec.affinity.pod_anti_affinity if other.spec.affinity else None
-        if anti is None or not other.spec.node_name or other.key == pod.key:
-            continue
-        for term in anti.required:
-            everywhere = term.namespace_selector is not None
-            here = pod.metadata.namespace in (term.namespaces or (other.metadata.namespace,))
-            if (everywhere or here) and selects(term.label_selector, pod.metadata.labels):
-                return f"the anti-affinity of pod {other.key} selects it"
-    return ""
+def repelling_pods(pods: Iterable[Pod]) -> tuple[Pod, ...]:
+    """The running pods that have required anti-affinity."""
+    return tuple(p for p in pods if p.spec.node_name and _anti_affinity(p))
+
+
+def _anti_affinity(pod: Pod) -> tuple[PodAffinityTerm, ...]:
+    anti = pod.spec.affinity.pod_anti_affinity if pod.spec.affinity else None
+    return anti.required if anti else ()
+
+
+def _repels(other: Pod, pod: Pod) -> bool:
+    """Whether the other pod's anti-affinity selects this one."""
+    if other.key == pod.key:
+        return False
+    for term in _anti_affinity(other):
+        everywhere = term.namespace_selector is not None
+        here = pod.metadata.namespace in (term.namespaces or (other.metadata.namespace,))
+        if (everywhere or here) and selects(term.label_selector, pod.metadata.labels):
+            return True
+    return False
