@@ -52,13 +52,13 @@ class HostCaps:
 class Zones:
     """What one class finds: zones it can be provisioned in, and per zone how many of its pods fit on nodes there.
 
-    `counts` has, by spread of the class (same order as `PodClass.spreads`), the pods counted so far in each zone where a
-    counting node stands; None for spreads over other labels.
+    `counts` has, by spread asked about (in that order), the pods counted so far in each domain: zones where a counting
+    node stands or could be opened, be it for other pods only.
     """
 
     provisionable: frozenset[str]
     room: Mapping[str, int]
-    counts: tuple[Mapping[str, int] | None, ...]
+    counts: tuple[Mapping[str, int], ...]
 
 
 def lower_hostnames(classes: Sequence[PodClass]) -> HostCaps:
@@ -99,12 +99,15 @@ class _Ledger:
         return self.placed.setdefault(group, {})
 
 
-def lower_zones(classes: Sequence[PodClass], zones_of: Callable[[int], Zones]) -> tuple[list[Unit], dict[int, int]]:
+def lower_zones(
+    classes: Sequence[PodClass], zones_of: Callable[[int, Sequence[Spread]], Zones]
+) -> tuple[list[Unit], dict[int, int]]:
     """Quotas for zone spread.
 
     Args:
         classes: In queue order.
-        zones_of: What a class (by index) finds; only asked for classes that zone spread touches.
+        zones_of: What a class (by index) finds, with the counts of some spreads; only asked for classes that zone spread
+            touches.
 
     Returns:
         Units in queue order, and by class index how many pods no zone may take without breaking the skew.
@@ -115,11 +118,12 @@ def lower_zones(classes: Sequence[PodClass], zones_of: Callable[[int], Zones]) -
     stuck: dict[int, int] = {}
     for index, cls in enumerate(classes):
         counting = ledger.counting(cls)
-        bound = any(s.key == labels.ZONE for s in cls.spreads)
-        if not counting and not bound:
+        own = [s for s in cls.spreads if s.key == labels.ZONE]
+        if not counting and not own:
             units.append(Unit(class_index=index, count=len(cls.pods)))
             continue
-        quotas = _quotas(cls, zones_of(index), counting, ledger)
+        others = [groups[group] for group in counting if group not in {s.group for s in own}]
+        quotas = _quotas(cls, own, others, zones_of(index, [*own, *others]), ledger)
         units += [Unit(class_index=index, count=n, zones=zones) for zones, n in sorted(quotas.items()) if n]
         left = len(cls.pods) - sum(quotas.values())
         if left:
@@ -127,16 +131,29 @@ def lower_zones(classes: Sequence[PodClass], zones_of: Callable[[int], Zones]) -
     return units, stuck
 
 
-def _quotas(cls: PodClass, zones: Zones, counting: tuple[bytes, ...], ledger: _Ledger) -> dict[tuple[str, ...], int]:
-    """Pods per set of zones; a class that its own spreads do not count may use all zones within the skew at once."""
-    own = [(s, counts) for s, counts in zip(cls.spreads, zones.counts, strict=True) if counts is not None]
+def _quotas(
+    cls: PodClass, own: Sequence[Spread], others: Sequence[Spread], zones: Zones, ledger: _Ledger
+) -> dict[tuple[str, ...], int]:
+    """Pods per zone; a class that no spread counts goes to the emptiest zone as a whole.
+
+    `own` are the class's constraints, `others` those that merely count it: these are kept level, but forbid nothing.
+    """
     reachable = sorted(zones.provisionable | {z for z, n in zones.room.items() if n > 0})
-    levels = [_Level.of(s, counts, reachable, ledger.of(s.group), s.group in counting) for s, counts in own]
-    if own and not counting:
-        open_zones = tuple(z for z in reachable if all(level.admits(z) for level in levels))
-        return {open_zones: len(cls.pods)} if open_zones else {}
-    if not own:
-        levels = [_Level.of(None, {}, reachable, ledger.of(group), True) for group in counting]
+    counting = ledger.counting(cls)
+    levels = [
+        _Level.of(
+            s,
+            {**dict.fromkeys(reachable, 0), **counts},
+            ledger.of(s.group),
+            counts_itself=s.group in counting,
+            binding=index < len(own),
+        )
+        for index, (s, counts) in enumerate(zip([*own, *others], zones.counts, strict=True))
+    ]
+    if not counting:
+        open_zones = [z for z in reachable if all(level.admits(z) for level in levels)]
+        emptiest = min(open_zones, key=lambda z: (max(level.counts[z] for level in levels), z), default=None)
+        return {(emptiest,): len(cls.pods)} if emptiest is not None else {}
     room = {z: UNLIMITED if z in zones.provisionable else zones.room.get(z, 0) for z in reachable}
     given = _water_fill(len(cls.pods), room, levels)
     for group in counting:
@@ -157,18 +174,12 @@ class _Level:
 
     @classmethod
     def of(
-        cls,
-        spread: Spread | None,
-        counts: Mapping[str, int],
-        reachable: Sequence[str],
-        placed: Mapping[str, int],
-        counts_itself: bool,
+        cls, spread: Spread, counts: Mapping[str, int], placed: Mapping[str, int], *, counts_itself: bool, binding: bool
     ) -> _Level:
-        domains = {*counts, *reachable}
         return cls(
-            counts={zone: counts.get(zone, 0) + placed.get(zone, 0) for zone in sorted(domains)},
-            skew=spread.max_skew if spread is not None else None,
-            floor_is_zero=spread is not None and len(domains) < spread.min_domains,
+            counts={zone: counts[zone] + placed.get(zone, 0) for zone in sorted(counts)},
+            skew=spread.max_skew if binding else None,
+            floor_is_zero=binding and len(counts) < spread.min_domains,
             counts_itself=counts_itself,
         )
 
@@ -177,6 +188,10 @@ class _Level:
             return True
         floor = 0 if self.floor_is_zero else min(self.counts.values())
         return self.counts[zone] + self.counts_itself - floor <= self.skew
+
+    def excess(self, zone: str) -> int:
+        """How far the zone is above the emptiest, if more of these pods would raise it."""
+        return self.counts[zone] - min(self.counts.values()) if self.counts_itself else 0
 
     def add(self, zone: str, n: int) -> None:
         if self.counts_itself:
@@ -206,7 +221,7 @@ def _water_fill(pods: int, room: dict[str, int], levels: Sequence[_Level]) -> di
         open_zones = [z for z in room if room[z] > 0 and all(level.admits(z) for level in levels)]
         if not open_zones:
             break
-        give(min(open_zones, key=lambda z: (max(level.counts[z] for level in levels), z)), 1)
+        give(min(open_zones, key=lambda z: (max(level.excess(z) for level in levels), z)), 1)
         pods -= 1
     return given
 

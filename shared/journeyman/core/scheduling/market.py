@@ -100,10 +100,12 @@ class Stall:
                 found |= table.rows_meeting(wish.with_zones(term))
         return found & template.rows & self.usable[table.row_type]
 
-    def zones_for(self, wish: Wish, request: Ints) -> set[str]:
-        """The zones in which some offering suits the wish and holds one such pod."""
+    def zones_for(self, wish: Wish, request: Ints | None = None) -> set[str]:
+        """The zones in which some offering suits the wish, and holds one such pod if its request is given."""
         table = self.template.table
-        rows = self.rows(wish) & every(self.sizes >= request)[table.row_type]
+        rows = self.rows(wish)
+        if request is not None:
+            rows &= every(self.sizes >= request)[table.row_type]
         codes, values = table.row_values(labels.ZONE)
         return {zone for code in np.unique(codes[rows]) if (zone := values[code]) is not None}
 

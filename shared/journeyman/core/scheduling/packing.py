@@ -27,6 +27,7 @@ _EXACT_COUNT: Final = 1500  # the exact method's table, in items
 _REPACK_ROUNDS: Final = 24
 _REPACK_EFFORT: Final = 3000  # kinds of items times nodes, over all attempts
 _REPACK_SIZES: Final = (2, 3, 4, 6, 9, 14)
+_LEAST_WORTH: Final = 1e-3  # of what an item costs alone
 _EPSILON: Final = 1e-9
 
 
@@ -162,7 +163,7 @@ class _Solver:
         self._axes = [np.flatnonzero(request) for request in problem.requests]
         self._amounts = [request[axes] for request, axes in zip(problem.requests, self._axes, strict=True)]
         self._suits = problem.allowed[problem.signatures]  # by offer and item
-        self._in_conflict = (problem.loose | problem.bound).any(axis=1)
+        self._in_conflict = np.logical_or.reduce(problem.loose | problem.bound, axis=1)
         self._worth = self._resource_worth()
         self._refined: Floats | None = None
         self._effort = _REPACK_EFFORT
@@ -181,12 +182,18 @@ class _Solver:
             return self._exact(int(kinds[0]), int(counts[kinds[0]]))
         plans = [self._greedy(counts, self._worth, [self._by_size])]
         if self._refined is None and len(kinds) <= _REFINED_ITEMS:
-            self._refined = self._refine(counts, plans[0])
+            self._refined, whole = self._refine(counts, plans[0])
+            plans.append([*whole, *self._rest_of(counts, whole)])
         if self._refined is not None:
             density = self._order(self._refined / np.maximum(self._worth, _EPSILON))
-            plans.append(self._greedy(counts, self._refined, [self._by_size]))
             plans.append(self._greedy(counts, self._refined, [self._by_size, density]))
         return min(plans, key=self.price)
+
+    def _rest_of(self, counts: Ints, bins: list[Bin]) -> list[Bin]:
+        """Bins for what these bins leave."""
+        held = sum((np.array(b.filling, dtype=np.int64) * b.copies for b in bins), np.zeros_like(counts))
+        left = np.maximum(counts - held, 0)
+        return self.cheapest(left) if left.any() else []
 
     def fewest(self, counts: Ints) -> list[Bin]:
         """Node after node, the offer that takes most (cheapest if equal)."""
@@ -329,12 +336,26 @@ class _Solver:
             prices = shadow_prices(need, problem.prices[offers], problem.sizes[offers].astype(float))
             worth[members] = problem.requests[members] @ prices
             self._offer_worth[offers] = np.maximum(self._offer_worth[offers], problem.sizes[offers] @ prices)
+        # an item that only uses what is free for now must still be worth placing
+        worth = np.maximum(worth, [_LEAST_WORTH * self._price_alone(item) for item in range(len(worth))])
         return worth
 
-    def _refine(self, counts: Ints, plan: list[Bin]) -> Floats:
-        """Each item's worth from whole fillings: column generation, starting with a plan's fillings."""
+    def _price_alone(self, item: int) -> float:
+        """What one of the item costs on the offer that is cheapest for nothing but it."""
+        axes, amounts = self._axes[item], self._amounts[item]
+        holds = (self._problem.sizes[:, axes] // amounts).min(axis=1) * self._suits[:, item]
+        prices = self._problem.prices[holds > 0] / holds[holds > 0]
+        return float(prices.min(initial=np.inf)) if len(prices) else 0.0
+
+    def _refine(self, counts: Ints, plan: list[Bin]) -> tuple[Floats, list[Bin]]:
+        """Each item's worth from whole fillings, and the whole nodes of the fractional optimum.
+
+        Column generation, starting with a plan's fillings: the program over the fillings known so far prices each
+        item, and the best buy at those prices joins it, until nothing undercuts them.
+        """
         kinds = np.flatnonzero(counts)
         need = counts[kinds].astype(float)
+        columns = list(plan)
         cover = np.array([[b.filling[i] for i in kinds] for b in plan], dtype=float).T / need[:, None]
         program = CoveringProgram.of(self._problem.prices[[b.offer for b in plan]], cover)
         worth = np.zeros(len(counts))
@@ -345,7 +366,27 @@ class _Solver:
             if self._problem.prices[offer] >= filling @ worth * (1 - 1e-7):
                 break
             program.add(float(self._problem.prices[offer]), filling[kinds] / need)
-        return np.maximum(worth, self._worth * 1e-3)
+            columns.append(Bin(offer, tuple(int(n) for n in filling), 1))
+        whole = [
+            Bin(columns[j].offer, columns[j].filling, int(level + _EPSILON))
+            for j, level in program.levels()
+            if level + _EPSILON >= 1
+        ]
+        return np.maximum(worth, self._worth * 1e-3), self._within(counts, whole)
+
+    @staticmethod
+    def _within(counts: Ints, bins: list[Bin]) -> list[Bin]:
+        """The bins, each only as often as the counts fill it."""
+        left = counts.copy()
+        kept: list[Bin] = []
+        for b in bins:
+            filling = np.array(b.filling, dtype=np.int64)
+            used = filling > 0
+            copies = min(b.copies, int((left[used] // filling[used]).min()))
+            if copies:
+                left -= filling * copies
+                kept.append(Bin(b.offer, b.filling, copies))
+        return kept
 
     # --- filling
 

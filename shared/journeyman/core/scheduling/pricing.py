@@ -16,26 +16,28 @@ from journeyman.core.scheduling.offers import Floats
 
 _TOLERANCE: Final = 1e-9
 _MAX_PIVOTS_PER_ROW: Final = 60
-_ARTIFICIAL_PRICE: Final = 1e4  # times the dearest offer: never part of a best answer
 
 
 @dataclass(slots=True, eq=False)
 class CoveringProgram:
     """min prices·x subject to cover·x ≥ 1 in every row, x ≥ 0, by the revised simplex method.
 
-    `basis` names one column per row: an offer j ≥ 0, the artificial column of row r as -1-r (it serves the demand at an
-    absurd price), or the surplus of row r as -1-rows-r. Offers may be added between solves; the basis is kept, so
-    that solving again is cheap.
+    `basis` names one column per row: an offer j ≥ 0, the artificial column of row r as -1-r (it serves that demand at
+    twice the price of the best single offer for it, `artificial[r]`, and so is never part of a best answer), or the
+    surplus of row r as -1-rows-r. Offers may be added between solves; the basis is kept, so that solving again is cheap.
     """
 
     prices: Floats
     cover: Floats
+    artificial: Floats
     basis: list[int]
 
     @classmethod
     def of(cls, prices: Floats, cover: Floats) -> CoveringProgram:
         """A program with a row per demand in `cover` and a column per offer."""
-        return cls(prices=prices, cover=cover, basis=[-1 - row for row in range(len(cover))])
+        alone = np.where(cover > 0, prices / np.where(cover > 0, cover, 1.0), np.inf).min(axis=1, initial=np.inf)
+        artificial = np.where(np.isfinite(alone), 2.0 * alone, 0.0)  # a demand nobody serves costs nothing
+        return cls(prices=prices, cover=cover, artificial=artificial, basis=[-1 - row for row in range(len(cover))])
 
     def add(self, price: float, column: Floats) -> None:
         """One more offer."""
@@ -55,6 +57,13 @@ class CoveringProgram:
             if entering is None or not self._pivot(matrix, entering):
                 break
         return self._feasible(duals)
+
+    def levels(self) -> list[tuple[int, float]]:
+        """How much of each offer in the basis the optimum buys, as (offer, amount), most first."""
+        matrix = np.column_stack([self._column(j) for j in self.basis])
+        amounts = np.linalg.solve(matrix, np.ones(len(matrix)))
+        bought = [(j, float(x)) for j, x in zip(self.basis, amounts, strict=True) if j >= 0 and x > 0]
+        return sorted(bought, key=lambda entry: (-entry[1], entry[0]))
 
     def _pivot(self, matrix: Floats, entering: int) -> bool:
         """Bring a column into the basis; False if that bounds nothing."""
@@ -80,16 +89,17 @@ class CoveringProgram:
     def _price(self, j: int) -> float:
         if j >= 0:
             return float(self.prices[j])
-        return _ARTIFICIAL_PRICE * (1.0 + float(self.prices.max())) if j >= -len(self.cover) else 0.0
+        return float(self.artificial[-1 - j]) if j >= -len(self.cover) else 0.0
 
     def _entering(self, duals: Floats) -> int | None:
         """The offer that undercuts its worth most, or the surplus of a row priced below zero; None at the optimum."""
         margins = 1.0 - (duals @ self.cover) / np.maximum(self.prices, _TOLERANCE)
+        margins[[j for j in self.basis if j >= 0]] = 0.0  # by definition; rounding must not bring them in again
         best = int(np.argmin(margins))
         if margins[best] < -_TOLERANCE:
             return best
         row = int(np.argmin(duals))
-        return -1 - len(duals) - row if duals[row] < -_TOLERANCE else None
+        return -1 - len(duals) - row if duals[row] < -_TOLERANCE * float(np.abs(duals).max()) else None
 
     def _feasible(self, duals: Floats) -> Floats:
         """The duals, shrunk where a pivot limit or rounding left them worth more than an offer costs."""

@@ -16,7 +16,7 @@ from itertools import groupby
 import numpy as np
 
 from journeyman.core.api import labels
-from journeyman.core.api.objects import Pod
+from journeyman.core.api.objects import Pod, Toleration
 from journeyman.core.api.resources import PODS
 from journeyman.core.catalogue import Catalogue
 from journeyman.core.scheduling.classes import PodClass, collapse, running_anti_affinities
@@ -42,6 +42,9 @@ from journeyman.core.scheduling.taints import untolerated
 from journeyman.core.scheduling.templates import make_templates
 from journeyman.core.scheduling.topology import Spread, count_by_node, count_by_zone
 from journeyman.core.state.snapshot import Snapshot, StateNode
+
+
+_ANY_TAINT = (Toleration(operator="Exists"),)
 
 
 def solve(
@@ -146,8 +149,8 @@ class _Run:
         self._suitable: dict[Shape, Bools] = {}
         self._drawn = [0] * len(classes)
 
-    def zones_of(self, index: int) -> Zones:
-        """What zone spread has to know about a class."""
+    def zones_of(self, index: int, spreads: Sequence[Spread]) -> Zones:
+        """What zone spread has to know about a class, with the counts of these spreads."""
         cls, wish = self._classes[index], Wish(self._shapes[index])
         provisionable: set[str] = set()
         for stall in self._stalls:
@@ -156,7 +159,7 @@ class _Run:
         for zone, pods in zip(self._filling.existing.zones, self._filling.room(index, self._suits(index)), strict=True):
             if zone:
                 room[zone] = room.get(zone, 0) + int(pods)
-        counts = tuple(self._zone_counts(cls, spread) if spread.key == labels.ZONE else None for spread in cls.spreads)
+        counts = tuple(self._zone_counts(cls, spread) for spread in spreads)
         return Zones(provisionable=frozenset(provisionable), room=room, counts=counts)
 
     def _zone_counts(self, cls: PodClass, spread: Spread) -> Mapping[str, int]:
@@ -166,7 +169,10 @@ class _Run:
             return not spread.own_nodes_only or meets_labels(node, cls)
 
         by_node = count_by_node(spread, self._standing, self._leaving)
-        return count_by_zone(by_node, self._standing, counts_node)
+        tolerations = cls.tolerations if spread.untainted_only else _ANY_TAINT
+        wish = Wish(Shape(cls.terms, tolerations))
+        domains = sorted(zone for stall in self._stalls for zone in stall.zones_for(wish))
+        return dict.fromkeys(domains, 0) | count_by_zone(by_node, self._standing, counts_node)
 
     def _suits(self, index: int) -> Bools:
         shape = self._shapes[index]
@@ -240,7 +246,7 @@ class _Run:
         )
 
     def _stuck_error(self, index: int) -> PodError:
-        zones = self.zones_of(index)
+        zones = self.zones_of(index, ())
         if not zones.provisionable and not any(zones.room.values()):
             wish = Wish(self._shapes[index])
             return self._explain(index, wish)

@@ -1,0 +1,167 @@
+"""Which pods a decision is about."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import msgspec
+import pytest
+from tests.helpers.builders import NOW, a_pod, ago, stamp
+
+from journeyman.core.api import labels
+from journeyman.core.api.objects import PodDisruptionBudget
+from journeyman.core.scheduling.pods import (
+    invalid_reason,
+    is_currently_reschedulable,
+    is_disruptable,
+    is_fully_blocked,
+    is_provisionable,
+    is_reschedulable,
+    opted_out,
+    unsupported_reason,
+)
+
+
+def owned_by(kind, api_version="apps/v1"):
+    """Metadata of a pod with that owner."""
+    return {"ownerReferences": [{"apiVersion": api_version, "kind": kind, "name": "o", "uid": "o"}]}
+
+
+def a_pdb(name="pdb", *, app="web", **spec):
+    """A budget over the pods of an app."""
+    body = {
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {"selector": {"matchLabels": {"app": app}}, **spec},
+    }
+    return msgspec.convert(body, PodDisruptionBudget)
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, True),
+        ({"node": "n"}, False),
+        ({"status": {"nominatedNodeName": "n"}}, False),
+        ({"status": {"phase": "Succeeded"}}, False),
+        ({"metadata": {"deletionTimestamp": stamp(NOW)}}, False),
+        ({"metadata": owned_by("DaemonSet")}, False),
+        ({"metadata": owned_by("Node", "v1")}, False),
+        ({"metadata": owned_by("ReplicaSet")}, True),
+        ({"status": {"conditions": [{"type": "PodScheduled", "status": "False", "reason": "SchedulingGated"}]}}, False),
+    ],
+)
+def test_only_pods_that_no_node_took_and_a_new_one_may_help_are_provisionable(changes, expected):
+    """Bound, nominated, ended, leaving, daemon, static and gated pods are not."""
+    assert is_provisionable(a_pod("p", **changes)) is expected
+
+
+def test_a_terminating_stateful_set_pod_needs_a_new_place():
+    """Its successor keeps its name, and will come."""
+    going = {"deletionTimestamp": stamp(NOW)}
+
+    assert is_reschedulable(a_pod("p", node="n", metadata=going | owned_by("StatefulSet")))
+    assert not is_reschedulable(a_pod("p", node="n", metadata=going | owned_by("ReplicaSet")))
+
+
+@pytest.mark.parametrize(
+    ("value", "started", "expected"),
+    [
+        ("true", 1, False),
+        ("false", 1, True),
+        ("2h", 1, False),
+        ("30m", 1, True),
+        ("-5m", 1, True),
+        ("soon", 1, True),
+        ("", 1, True),
+    ],
+)
+def test_do_not_disrupt_protects_for_ever_or_for_a_time_from_the_start(value, started, expected):
+    """Values that are neither "true" nor a positive duration protect nothing."""
+    pod = a_pod(
+        "p",
+        node="n",
+        metadata={"annotations": {labels.DO_NOT_DISRUPT: value}},
+        status={"startTime": stamp(ago(hours=started))},
+    )
+
+    assert is_disruptable(pod, NOW) is expected
+
+
+@pytest.mark.parametrize(
+    ("pdbs", "blocked"),
+    [
+        ([a_pdb(maxUnavailable=0)], True),
+        ([a_pdb(maxUnavailable="0%")], True),
+        ([a_pdb(minAvailable="100%")], True),
+        ([a_pdb(minAvailable=1)], False),
+        ([a_pdb(maxUnavailable=0, app="other")], False),
+        ([a_pdb("a", maxUnavailable=1), a_pdb("b", maxUnavailable=1)], True),
+        ([a_pdb(maxUnavailable=0, unhealthyPodEvictionPolicy="AlwaysAllow")], False),
+    ],
+)
+def test_budgets_that_never_allow_an_eviction_block_a_pod(pdbs, blocked):
+    """None at all allowed, or several budgets on one pod; unhealthy pods may be exempt."""
+    pod = a_pod("p", node="n")
+
+    assert is_fully_blocked(pod, pdbs) is blocked
+    assert is_currently_reschedulable(pod, pdbs, NOW + timedelta(0)) is not blocked
+
+
+def affinity(*expressions, **term):
+    """A spec with one required node affinity term."""
+    terms = [{"matchExpressions": list(expressions), **term}]
+    return {
+        "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}
+    }
+
+
+@pytest.mark.parametrize(
+    ("spec", "why"),
+    [
+        (affinity({"key": "team", "operator": "In", "values": []}), "at least one value"),
+        (affinity({"key": "team", "operator": "Sometimes", "values": ["x"]}), "operator"),
+        (affinity({"key": labels.HOSTNAME, "operator": "In", "values": ["x"]}), "restricted"),
+        (affinity({"key": f"{labels.GROUP}/own", "operator": "Exists"}), "restricted"),
+        (affinity({"key": "not a key", "operator": "Exists"}), "label key"),
+        (affinity({"key": "team", "operator": "In", "values": ["a value"]}), "label value"),
+        (affinity({"key": labels.CAPACITY_TYPE, "operator": "In", "values": ["cheap"]}), "capacity type"),
+        (affinity(matchFields=[{"key": "metadata.name", "operator": "In", "values": ["n"]}]), "matchFields"),
+        ({"nodeSelector": {"team": "a", labels.ZONE: "b"}}, ""),
+    ],
+)
+def test_selectors_that_cannot_be_read_are_named(spec, why):
+    """Nothing is said about a pod that is well formed."""
+    reason = invalid_reason(a_pod("p", spec=spec))
+
+    assert why in reason
+    assert bool(reason) is bool(why)
+
+
+def test_a_pod_may_opt_out_of_our_nodes():
+    """How the autoscaler's own parts stay off them."""
+    expression = {"key": labels.NODEPOOL, "operator": "DoesNotExist"}
+
+    assert opted_out(a_pod("p", spec=affinity(expression)))
+    assert not opted_out(a_pod("p"))
+
+
+@pytest.mark.parametrize(
+    ("spec", "word"),
+    [
+        ({"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]}, "volume"),
+        ({"volumes": [{"name": "v", "emptyDir": {}}]}, ""),
+        ({"containers": [{"name": "c", "ports": [{"containerPort": 80, "hostPort": 80}]}]}, "host ports"),
+        ({"resourceClaims": [{"name": "gpu"}]}, "resource claims"),
+        (
+            {"topologySpreadConstraints": [{"topologyKey": "rack", "whenUnsatisfiable": "DoNotSchedule"}]},
+            "rack",
+        ),
+        ({"topologySpreadConstraints": [{"topologyKey": "rack", "whenUnsatisfiable": "ScheduleAnyway"}]}, ""),
+    ],
+)
+def test_what_is_not_understood_yet_is_named(spec, word):
+    """And what is only preferred is no reason to give up."""
+    reason = unsupported_reason(a_pod("p", spec=spec))
+
+    assert word in reason
+    assert bool(reason) is bool(word)

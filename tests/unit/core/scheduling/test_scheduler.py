@@ -1,0 +1,449 @@
+"""The scheduler as a whole: small clusters, one rule at a time, and the second opinion on every plan."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from tests.helpers.builders import (
+    LARGE,
+    MEDIUM,
+    SMALL,
+    TYPES,
+    a_claim,
+    a_daemon_set,
+    a_launched_claim,
+    a_node,
+    a_node_class,
+    a_pod,
+    a_pool,
+    a_running_claim,
+    a_snapshot,
+    an_instance_type,
+    stamp,
+)
+from tests.helpers.builders import NOW, provider_id_of
+
+from journeyman.core.api import labels
+from journeyman.core.catalogue import Catalogue
+from journeyman.core.scheduling.scheduler import pods_to_place, solve
+from journeyman.core.scheduling.verify import verify
+
+ZONAL = an_instance_type("z.medium", cpu=4, memory_gib=16, price=0.2, zones=("a", "b", "c"), spot=0.07)
+HOST = labels.HOSTNAME
+
+
+def schedule(*pods, types=TYPES, catalogue=None, **cluster):
+    """The verified plan for these pods (and whatever else the cluster holds)."""
+    snapshot = a_snapshot(pods=tuple(sorted(pods, key=lambda p: p.key)), **cluster)
+    catalogue = catalogue or Catalogue({pool.metadata.name: types for pool in snapshot.node_pools})
+    results = solve(snapshot, catalogue)
+    assert verify(snapshot, catalogue, results, pods=pods_to_place(snapshot)) == ()
+    return results
+
+
+def pods(count, prefix="p", **kwargs):
+    """That many equal pods."""
+    return [a_pod(f"{prefix}{i}", **kwargs) for i in range(count)]
+
+
+def spread(key, *, skew=1, app="web", **more):
+    """A spec with one required spread over the pods of an app."""
+    constraint = {
+        "maxSkew": skew,
+        "topologyKey": key,
+        "whenUnsatisfiable": "DoNotSchedule",
+        "labelSelector": {"matchLabels": {"app": app}},
+    }
+    return {"topologySpreadConstraints": [{**constraint, **more}]}
+
+
+def required(*terms):
+    """A spec whose required node affinity has these terms, each a list of (key, operator, values)."""
+    made = [{"matchExpressions": [{"key": k, "operator": o, "values": list(v)} for k, o, v in t]} for t in terms]
+    return {
+        "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": made}}}
+    }
+
+
+def zones_of(results):
+    """How many pods each claim pinned to one zone has, by zone."""
+    counts = {}
+    for claim in results.new_claims:
+        (zone,) = next(r.values for r in claim.requirements if r.key == labels.ZONE)
+        counts[zone] = counts.get(zone, 0) + len(claim.pods)
+    return counts
+
+
+# --- price
+
+
+def test_nothing_to_do_is_a_plan_without_claims():
+    """And without a price."""
+    results = schedule()
+
+    assert (results.new_claims, results.price, results.lower_bound) == ((), 0.0, 0.0)
+
+
+def test_the_cheapest_nodes_that_hold_the_pods_are_planned():
+    """Seven cores on one large node, not on two medium ones."""
+    results = schedule(*pods(7))
+
+    (claim,) = results.new_claims
+    assert claim.offering == ("m.large", "a", labels.ON_DEMAND)
+    assert results.price == claim.price == 0.37
+    assert 0 < results.lower_bound <= results.price
+
+
+def test_a_claim_lists_every_type_that_still_fits_cheapest_first():
+    """One core fits all three; three cores no longer fit the small one."""
+    one, three = schedule(*pods(1)), schedule(*pods(3))
+
+    assert one.new_claims[0].instance_types == ("m.small", "m.medium", "m.large")
+    assert three.new_claims[0].instance_types == ("m.medium", "m.large")
+
+
+def test_unavailable_offerings_are_not_planned_for():
+    """Spot is out of stock in every zone, so on-demand it is."""
+    offerings = tuple(replace(o, available=o.capacity_type != labels.SPOT) for o in ZONAL.offerings)
+
+    results = schedule(*pods(1), types=(replace(ZONAL, offerings=offerings),))
+
+    assert results.new_claims[0].offering == ("z.medium", "a", labels.ON_DEMAND)
+
+
+def test_daemons_take_their_share_of_every_node():
+    """Three cores and a daemon of one do not fit a node of four."""
+    results = schedule(*pods(3), daemon_sets=(a_daemon_set("agent", cpu="1"),))
+
+    (claim,) = results.new_claims
+    assert claim.offering[0] == "m.large"
+    assert claim.requests["cpu"] == 4000
+
+
+def test_fewest_nodes_can_be_asked_for():
+    """The annotation on the NodePool chooses Karpenter's way."""
+    cheap = an_instance_type("m.tiny", cpu=1, memory_gib=4, price=0.01)
+    few = a_pool(metadata={"annotations": {labels.PACKING: "fewest-nodes"}})
+
+    assert len(schedule(*pods(4, cpu="500m"), types=(cheap, LARGE)).new_claims) == 4
+    assert len(schedule(*pods(4, cpu="500m"), types=(cheap, LARGE), node_pools=(few,)).new_claims) == 1
+
+
+# --- requirements
+
+
+def test_selectors_and_affinity_narrow_the_offerings():
+    """Zone b, on-demand: what the claim says is exactly that."""
+    pod = a_pod(
+        "p",
+        spec={
+            "nodeSelector": {labels.CAPACITY_TYPE: labels.ON_DEMAND},
+            **required([(labels.ZONE, "NotIn", ("a", "c"))]),
+        },
+    )
+
+    (claim,) = schedule(pod, types=(ZONAL,)).new_claims
+
+    assert claim.offering == ("z.medium", "b", labels.ON_DEMAND)
+
+
+def test_the_first_term_that_can_be_met_is_used():
+    """Terms are alternatives: the first names a type that does not exist."""
+    pod = a_pod(
+        "p",
+        spec=required([(labels.INSTANCE_TYPE, "In", ("x.none",))], [(labels.INSTANCE_TYPE, "In", ("m.large",))]),
+    )
+
+    assert schedule(pod).new_claims[0].instance_types == ("m.large",)
+
+
+def test_pods_that_want_different_values_of_an_open_label_get_different_nodes():
+    """The pool allows both teams; one node can belong to one only."""
+    pool = a_pool(
+        spec={"template": {"spec": {"requirements": [{"key": "team", "operator": "In", "values": ["red", "blue"]}]}}}
+    )
+    some = [a_pod(f"{team}{i}", cpu="100m", spec={"nodeSelector": {"team": team}}) for team in ("red", "blue") for i in (0, 1)]
+
+    results = schedule(*some, a_pod("any", cpu="100m"), node_pools=(pool,))
+
+    teams = [next(r.values for r in c.requirements if r.key == "team") for c in results.new_claims]
+    assert sorted(teams) == [("blue",), ("red",)]
+    assert results.pod_errors == {}
+
+
+def test_taints_keep_pods_out_unless_tolerated():
+    """One of two pods tolerates the pool's taint."""
+    pool = a_pool(spec={"template": {"spec": {"taints": [{"key": "gpu", "value": "yes", "effect": "NoSchedule"}]}}})
+    brave = a_pod("brave", spec={"tolerations": [{"key": "gpu", "operator": "Exists"}]})
+
+    results = schedule(brave, a_pod("shy"), node_pools=(pool,))
+
+    assert [c.pods for c in results.new_claims] == [("default/brave",)]
+    assert "did not tolerate taint gpu=yes:NoSchedule" in results.pod_errors["default/shy"].message
+
+
+# --- NodePools
+
+
+def test_a_heavier_pool_takes_what_it_can_even_at_a_higher_price():
+    """The light pool gets only the pod that the heavy one cannot have."""
+    heavy, light = a_pool("heavy", spec={"weight": 10}), a_pool("light")
+    catalogue = Catalogue({"heavy": (MEDIUM,), "light": (SMALL, LARGE)})
+
+    results = schedule(*pods(1), a_pod("big", cpu="7"), node_pools=(heavy, light), catalogue=catalogue)
+
+    assert {c.node_pool: c.pods for c in results.new_claims} == {"heavy": ("default/p0",), "light": ("default/big",)}
+
+
+def test_limits_are_kept_and_what_is_beyond_them_goes_to_the_next_pool():
+    """Four cores in the heavy pool are one medium node; the rest falls through."""
+    heavy, light = a_pool("heavy", spec={"weight": 10, "limits": {"cpu": "4"}}), a_pool("light")
+
+    results = schedule(*pods(6), types=(MEDIUM,), node_pools=(heavy, light))
+
+    assert [c.node_pool for c in results.new_claims] == ["heavy", "light"]
+    assert results.pod_errors == {}
+
+
+def test_pods_beyond_all_limits_say_so():
+    """The error is of kind limits, and what is left is in it."""
+    results = schedule(*pods(6), types=(MEDIUM,), node_pools=(a_pool(spec={"limits": {"cpu": "4"}}),))
+
+    assert len(results.new_claims) == 1
+    assert {e.kind for e in results.pod_errors.values()} == {"limits"}
+    assert len(results.pod_errors) == 3
+
+
+def test_nodes_that_exist_count_against_the_limits():
+    """The pool's four cores are taken."""
+    results = schedule(
+        *pods(1, cpu="3"),
+        a_pod("running", cpu="3", node="node-default-1"),
+        node_pools=(a_pool(spec={"limits": {"cpu": "4"}}),),
+        nodes=(a_node(),),
+        claims=(a_running_claim(),),
+    )
+
+    assert results.pod_errors["default/p0"].kind == "limits"
+
+
+@pytest.mark.parametrize(
+    ("pool", "node_class", "why"),
+    [
+        (a_pool(spec={"replicas": 2}), a_node_class(), "static"),
+        (a_pool(), a_node_class(ready=False, message="no subnets"), "no subnets"),
+        (a_pool(), a_node_class("other"), "does not exist"),
+        (
+            a_pool(spec={"template": {"spec": {"requirements": [{"key": labels.ARCH, "operator": "In", "values": ["arm64"]}]}}}),
+            a_node_class(),
+            "no instance type",
+        ),
+    ],
+)
+def test_a_pool_that_cannot_be_used_is_set_aside_with_the_reason(pool, node_class, why):
+    """And its pods are told that no NodePool is left."""
+    results = schedule(*pods(1), node_pools=(pool,), node_classes=(node_class,))
+
+    assert why in results.set_aside_pools["default"]
+    assert results.pod_errors["default/p0"].kind == "no-nodepool"
+
+
+# --- spread
+
+
+def test_zone_spread_divides_pods_evenly_over_the_zones_that_can_be_provisioned():
+    """Eight pods, three zones: 3, 3, 2."""
+    results = schedule(*pods(8, spec=spread(labels.ZONE)), types=(ZONAL,))
+
+    assert sorted(zones_of(results).values()) == [2, 3, 3]
+
+
+def test_zone_spread_counts_pods_that_run():
+    """Two run in zone a already; the four new ones even that out."""
+    running = [a_pod(f"r{i}", cpu="100m", node="node-default-1") for i in range(2)]
+    full = a_pod("full", cpu="3500m", node="node-default-1", metadata={"labels": {"app": "other"}})
+
+    results = schedule(
+        *running, full, *pods(4, spec=spread(labels.ZONE)), types=(ZONAL,), nodes=(a_node(),), claims=(a_running_claim(),)
+    )
+
+    assert zones_of(results) == {"b": 2, "c": 2}
+
+
+def test_a_zone_out_of_stock_does_not_stall_the_spread():
+    """Zone c has nothing to offer and no nodes: it is no domain."""
+    offerings = tuple(replace(o, available=o.zone != "c") for o in ZONAL.offerings)
+
+    results = schedule(*pods(6, spec=spread(labels.ZONE)), types=(replace(ZONAL, offerings=offerings),))
+
+    assert zones_of(results) == {"a": 3, "b": 3}
+
+
+def test_too_few_domains_hold_the_spread_to_its_skew():
+    """`minDomains` of four with three zones: one pod each, the others wait."""
+    results = schedule(*pods(5, spec=spread(labels.ZONE, minDomains=4)), types=(ZONAL,))
+
+    assert zones_of(results) == {"a": 1, "b": 1, "c": 1}
+    assert {e.kind for e in results.pod_errors.values()} == {"unschedulable"}
+
+
+def test_hostname_spread_caps_the_pods_on_a_node():
+    """At most two of five on a node makes three nodes."""
+    results = schedule(*pods(5, cpu="100m", spec=spread(HOST, skew=2)))
+
+    assert sorted(len(c.pods) for c in results.new_claims) == [1, 2, 2]
+
+
+def test_pods_counted_by_a_hostname_spread_without_having_it_stay_off_its_nodes():
+    """They could push the count over the cap."""
+    results = schedule(*pods(2, cpu="100m", spec=spread(HOST)), *pods(3, "loose", cpu="100m"))
+
+    for claim in results.new_claims:
+        assert len({key.startswith("default/loose") for key in claim.pods}) == 1
+
+
+def test_a_preferred_spread_does_not_shape_the_plan():
+    """ScheduleAnyway is left to kube-scheduler."""
+    results = schedule(*pods(4, cpu="100m", spec=spread(HOST, whenUnsatisfiable="ScheduleAnyway")))
+
+    assert len(results.new_claims) == 1
+
+
+# --- nodes that exist
+
+
+def test_existing_nodes_are_filled_first():
+    """Two of three pods fit; the third gets a new node."""
+    results = schedule(
+        *pods(3), a_pod("running", cpu="2", node="node-default-1"), nodes=(a_node(),), claims=(a_running_claim(),)
+    )
+
+    assert results.existing == {"node-default-1": ("default/p0", "default/p1")}
+    assert [c.pods for c in results.new_claims] == [("default/p2",)]
+
+
+def test_initialized_nodes_come_before_those_on_their_way():
+    """Then by name."""
+    cluster = {"nodes": (a_node("b"),), "claims": (a_launched_claim("a"), a_running_claim("b"))}
+
+    assert schedule(*pods(1), **cluster).existing == {"node-b": ("default/p0",)}
+
+
+def test_a_claim_in_flight_keeps_the_pods_it_was_opened_for():
+    """Although its labels do not show the zone they ask for, nothing is launched twice."""
+    pod = a_pod("p", spec={"nodeSelector": {labels.ZONE: "a"}})
+    asked = {"cpu": "3", "memory": "4Gi", "pods": "3"}
+    claim = a_claim(
+        metadata={"annotations": {labels.PLANNED_PODS: "default/p,default/gone"}}, spec={"resources": {"requests": asked}}
+    )
+    snapshot = a_snapshot(pods=(pod,), claims=(claim,))
+
+    results = solve(snapshot, Catalogue({"default": TYPES}))
+
+    assert results.existing == {"default-1": ("default/p",)}
+    assert results.new_claims == ()
+
+
+def test_pods_nominated_to_a_node_hold_their_place():
+    """A hinted pod is not planned again, and its room is not given away."""
+    hinted = a_pod("hinted", cpu="3", status={"nominatedNodeName": "node-default-1"})
+
+    results = schedule(hinted, *pods(1, cpu="2"), nodes=(a_node(),), claims=(a_running_claim(),))
+
+    assert results.existing == {}
+    assert len(results.new_claims) == 1
+
+
+def test_pods_of_a_leaving_node_are_given_new_places():
+    """The node is being deleted: its pod needs another one."""
+    results = schedule(
+        a_pod("moving", node="node-default-1"), nodes=(a_node(deleting=NOW),), claims=(a_running_claim(deleting=NOW),)
+    )
+
+    assert [c.pods for c in results.new_claims] == [("default/moving",)]
+
+
+def test_nodes_can_be_thought_away():
+    """What would become of the pods of node a without it? They fit node b."""
+    snapshot = a_snapshot(
+        pods=(a_pod("p", node="node-a"),), nodes=(a_node("a"), a_node("b")), claims=(a_running_claim("a"), a_running_claim("b"))
+    )
+
+    results = solve(
+        snapshot, Catalogue({"default": TYPES}), pods=snapshot.pods, without_nodes=frozenset({"node-a"})
+    )
+
+    assert results.existing == {"node-b": ("default/p",)}
+
+
+# --- pods left alone
+
+
+def test_a_pod_with_a_rule_not_understood_is_left_alone_and_the_others_go_on():
+    """Its error is of kind unsupported and names the rule."""
+    anti = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [{"topologyKey": HOST}]}}
+
+    results = schedule(a_pod("odd", spec={"affinity": anti}), *pods(1))
+
+    assert results.pod_errors["default/odd"].kind == "unsupported"
+    assert "anti-affinity" in results.pod_errors["default/odd"].message
+    assert [c.pods for c in results.new_claims] == [("default/p0",)]
+
+
+def test_a_pod_that_a_running_pods_anti_affinity_selects_is_left_alone():
+    """The rule is the other pod's, the effect is on this one."""
+    term = {"topologyKey": labels.ZONE, "labelSelector": {"matchLabels": {"app": "web"}}}
+    anti = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+    loner = a_pod("loner", node="node-default-1", spec={"affinity": anti})
+
+    results = schedule(
+        loner,
+        *pods(1),
+        a_pod("other", metadata={"labels": {"app": "db"}}),
+        nodes=(a_node(),),
+        claims=(a_running_claim(),),
+    )
+
+    assert results.pod_errors["default/p0"].kind == "unsupported"
+    assert results.existing == {"node-default-1": ("default/other",)}
+
+
+@pytest.mark.parametrize(
+    ("pod", "kind", "word"),
+    [
+        (a_pod("p", cpu="lots"), "invalid", "lots"),
+        (a_pod("p", cpu="99"), "unschedulable", "cpu"),
+        (a_pod("p", spec={"nodeSelector": {"team": "red"}}), "unschedulable", "team"),
+        (a_pod("p", spec={"nodeSelector": {labels.ZONE: "mars"}}), "unschedulable", "none of its 3 instance types"),
+        (a_pod("p", spec=required([("team", "In", ())])), "invalid", "at least one value"),
+    ],
+)
+def test_a_pod_without_a_place_says_why(pod, kind, word):
+    """In words that tell its owner what to change; its neighbour is placed."""
+    results = schedule(pod, a_pod("fine"))
+
+    assert results.pod_errors["default/p"].kind == kind
+    assert word in results.pod_errors["default/p"].message
+    assert [c.pods for c in results.new_claims] == [("default/fine",)]
+
+
+def test_terminating_and_bound_pods_are_not_asked_about():
+    """Nor those that have ended."""
+    ignored = (
+        a_pod("bound", node="somewhere"),
+        a_pod("ended", status={"phase": "Succeeded"}),
+        a_pod("going", metadata={"deletionTimestamp": stamp(NOW)}),
+    )
+
+    results = schedule(*ignored)
+
+    assert results.new_claims == ()
+    assert results.pod_errors == {}
+
+
+def test_a_node_that_left_the_cloud_without_its_claim_is_no_place():
+    """A claim that is being deleted takes nobody, launched or not."""
+    going = a_claim("default-9", provider_id=provider_id_of("default-9"), deleting=NOW)
+
+    assert len(schedule(*pods(1), claims=(going,)).new_claims) == 1
