@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Generic, Protocol, TypeVar, Union
+from typing import Any, Generic, Protocol, TypeVar
 
 from journeyman.core.api.objects import NodeClaim, Resource
 from journeyman.core.catalogue import InstanceType
@@ -150,7 +150,7 @@ class LaunchFailed:
     unavailable: tuple[tuple[str, str, str], ...] = ()
 
 
-LaunchOutcome = Union[Launched, LaunchFailed]
+LaunchOutcome = Launched | LaunchFailed
 
 
 class CloudProvider(Protocol):
@@ -160,8 +160,17 @@ class CloudProvider(Protocol):
     """The NodeClass kind this provider understands."""
 
     def resolve(self, node_class: JSON, now: datetime) -> JSON:
-        """The `status` a NodeClass should have now (subnets, images, conditions…). Never raises for user mistakes:
-        they become conditions."""
+        """The `status` a NodeClass should have now: subnets, images, conditions.
+
+        A user's mistakes become conditions. Raises CloudProviderError if the cloud could not be asked.
+        """
+        ...
+
+    def annotations(self, node_class: JSON) -> Mapping[str, str]:
+        """The annotations a NodeClass should carry: the hash of what its nodes are made from, for drift.
+
+        Raises InvalidObjectError if it does not validate.
+        """
         ...
 
     def get_instance_types(self, node_class: JSON) -> tuple[InstanceType, ...]:

@@ -58,6 +58,9 @@ class FakeCloud:
         )
         return {"conditions": [{**ready, "lastTransitionTime": since}]}
 
+    def annotations(self, node_class: dict[str, Any]) -> dict[str, str]:
+        return {"karpenter.k8s.aws/ec2nodeclass-hash": str(node_class["metadata"].get("generation", 0))}
+
     def get_instance_types(self, node_class: dict[str, Any]) -> tuple[InstanceType, ...]:
         return self.types
 

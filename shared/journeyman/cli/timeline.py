@@ -12,7 +12,9 @@ from rich.table import Table
 
 from journeyman.ports import Clock
 
-_WIDTHS: Final = {"time": 8, "event": 36, "decision": 56, "node": 30, "$/hour": 8}
+_COLUMNS: Final = ("time", "event", "decision", "node", "$/hour")
+_FIXED: Final = {"time": 8, "$/hour": 7}
+_WIDEST: Final = 150
 _QUIET: Final = ("is due:", "is already being deleted", "created nodeclaim", "created nodedisruption", "left, evicting")
 _STYLES: Final = {"launched": "green", "disrupting": "yellow", "initiating delete": "yellow", "error": "red"}
 
@@ -31,7 +33,7 @@ class Timeline:
     def heading(self) -> None:
         """The names of the columns."""
         if not self._quiet:
-            self._print({name: f"[bold]{name}[/bold]" for name in _WIDTHS})
+            self._print({name: f"[bold]{name}[/bold]" for name in _COLUMNS})
 
     def chapter(self, title: str) -> None:
         """A new part of the story."""
@@ -71,20 +73,32 @@ class Timeline:
 
     def _print(self, cells: Mapping[str, str]) -> None:
         grid = Table.grid(padding=(0, 1))
-        for name, width in _WIDTHS.items():
+        for name, width in _widths(min(self._console.width, _WIDEST)).items():
             grid.add_column(width=width, justify="right" if name == "$/hour" else "left", overflow="fold")
-        grid.add_row(*cells.values())
+        grid.add_row(*(cells[name] for name in _COLUMNS))
         self._console.print(grid)
+
+
+def _widths(total: int) -> dict[str, int]:
+    """Columns that fill the terminal: the decision gets most, then what woke it, then the node."""
+    free = total - sum(_FIXED.values()) - len(_COLUMNS)
+    event, node = free * 28 // 100, free * 24 // 100
+    flexible = {"event": event, "decision": free - event - node, "node": node}
+    return {name: _FIXED.get(name) or flexible[name] for name in _COLUMNS}
 
 
 def _decision(message: str, line: Mapping[str, Any]) -> str:
     if message.startswith("launched"):
-        return f"launched {line['instance-type']} {line['capacity-type']} in {line['zone']}"
-    return message
+        return f"launched {line['instance-type']} ({line['capacity-type']}) in {line['zone']}"
+    for verb in ("registered", "initialized"):
+        if message.startswith(verb):
+            return f"{verb} {message.rsplit(' ', 1)[-1]}"
+    return message.replace("new nodeclaim(s)", "new NodeClaims").replace("pod(s)", "pods")
 
 
 def _node(line: Mapping[str, Any]) -> str:
     for kind in ("NodeClaim", "Node", "NodeDisruption"):
         if isinstance(line.get(kind), Mapping):
             return str(line[kind].get("name", ""))
-    return ""
+    words = str(line["message"]).split()
+    return words[words.index("NodeClaim") + 1] if "NodeClaim" in words[:-1] else ""

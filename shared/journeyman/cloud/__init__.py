@@ -1,0 +1,1 @@
+"""Clouds behind `ports.CloudProvider` and `ports.Queue`. They never import each other."""

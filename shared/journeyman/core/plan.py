@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
-from typing import Any, Union
+from typing import Any
 
 from journeyman.core.api.objects import Resource
 
@@ -137,17 +137,17 @@ class Wake:
     reason: str
 
 
-Action = Union[
-    CreateObject,
-    PatchObject,
-    DeleteObject,
-    LaunchInstance,
-    TerminateInstance,
-    EvictPod,
-    DeletePod,
-    RememberUnavailable,
-    Wake,
-]
+Action = (
+    CreateObject
+    | PatchObject
+    | DeleteObject
+    | LaunchInstance
+    | TerminateInstance
+    | EvictPod
+    | DeletePod
+    | RememberUnavailable
+    | Wake
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

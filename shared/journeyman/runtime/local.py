@@ -11,9 +11,10 @@ from __future__ import annotations
 import importlib.util
 import io
 import json
+import logging
 import sys
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
@@ -22,9 +23,9 @@ from typing import Any, Final, Protocol
 from journeyman.core.api.objects import NODECLAIM
 from journeyman.errors import ConfigurationError
 from journeyman.observe import RunTelemetry
-from journeyman.observe.logs import json_logger
+from journeyman.observe.logs import SERVICE
 from journeyman.ports import Clock, KubeStore
-from journeyman.runtime.aws import AwsAdapters
+from journeyman.runtime.aws import AwsAdapters, logger
 from journeyman.runtime.composition import Runtime, installed
 from journeyman.runtime.environment import read_environment
 from journeyman.simulate.apiserver import ApiServer
@@ -102,8 +103,8 @@ class LocalDeployment:
                 endpoint=seeded.endpoint,
                 store=self.server.acting_as(ACTOR),
                 clock=self.clock,
-                on_log=self._on_log,
             )
+            opened.enter_context(captured_logs(self._on_log))
             opened.enter_context(installed(runtime))
             self.world = World(self.clock, self._actors())
             self._opened = opened.pop_all()
@@ -189,7 +190,6 @@ def local_runtime(
     endpoint: str,
     store: KubeStore,
     clock: Clock,
-    on_log: Callable[[LogLine], None] | None,
 ) -> Runtime:
     """The AWS composition with its cluster, clock and account replaced.
 
@@ -200,7 +200,6 @@ def local_runtime(
         endpoint: Its API server's address, for the nodes' user data.
         store: Its API server.
         clock: The only clock.
-        on_log: Gets each log line, parsed.
     """
     registered = {
         "name": cluster,
@@ -223,16 +222,32 @@ def local_runtime(
         clock=clock,
         stores=lambda _settings: store,
         clients=client,
-        log_to=json_logger(service="journeyman-local", level="debug", stream=_ParsedLines(on_log)),
     )
     return Runtime(environment.settings, adapters)
+
+
+@contextmanager
+def captured_logs(on_log: Callable[[LogLine], None] | None) -> Iterator[None]:
+    """Hand every line of the process's logger to `on_log`, debug ones included, instead of printing it."""
+    logger()  # makes the handler whose formatter is borrowed
+    ours = logging.getLogger(SERVICE)
+    handlers, level = list(ours.handlers), ours.level
+    capture = logging.StreamHandler(_ParsedLines(on_log))
+    capture.setFormatter(handlers[0].formatter)
+    ours.handlers[:] = [capture]
+    ours.setLevel(logging.DEBUG)
+    try:
+        yield
+    finally:
+        ours.handlers[:] = handlers
+        ours.setLevel(level)
 
 
 class _LocalAdapters(AwsAdapters):
     """Metrics go nowhere here: a person reads the timeline instead of EMF lines."""
 
     def telemetry(self, store: KubeStore, fields: Mapping[str, str]) -> RunTelemetry:
-        return RunTelemetry(self._log_to or json_logger(), store, self.clock, fields=fields, stream=io.StringIO())
+        return RunTelemetry(logger(), store, self.clock, fields=fields, stream=io.StringIO())
 
 
 class _DirectInvocations:

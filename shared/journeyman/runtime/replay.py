@@ -18,7 +18,15 @@ from journeyman.core.plan import Step
 from journeyman.errors import MalformedEventError
 from journeyman.events import parse_trigger
 from journeyman.runtime.composition import EVERY_CLUSTER, installed
-from journeyman.runtime.local import ACTOR, REGION, ROOT, load_handler, local_runtime, on_demand_prices
+from journeyman.runtime.local import (
+    ACTOR,
+    REGION,
+    ROOT,
+    captured_logs,
+    load_handler,
+    local_runtime,
+    on_demand_prices,
+)
 from journeyman.simulate.apiserver import ApiServer, Write
 from journeyman.simulate.aws.endpoint import EndpointAccount
 from journeyman.simulate.aws.event_source import Function, Invocation
@@ -81,9 +89,8 @@ class Replay:
             endpoint=KUBERNETES_ENDPOINT,
             store=self.server.acting_as(ACTOR),
             clock=self.clock,
-            on_log=replayed.log.append,
         )
-        with installed(runtime):
+        with captured_logs(replayed.log.append), installed(runtime):
             replayed.invocation = function.invoke(dict(shaped))
         return replayed
 

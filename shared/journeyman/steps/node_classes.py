@@ -18,7 +18,7 @@ from journeyman.core.api import labels
 from journeyman.core.api.conditions import format_time
 from journeyman.core.plan import ObjectRef, PatchObject, Plan, one
 from journeyman.core.state import NodeClassState, Snapshot
-from journeyman.errors import CloudProviderError
+from journeyman.errors import CloudProviderError, InvalidObjectError
 from journeyman.steps.apply import Applier
 from journeyman.steps.load import node_class_state
 
@@ -62,12 +62,25 @@ def _resolved(hand: Applier, node_class: NodeClassState, now: datetime) -> NodeC
     except CloudProviderError as error:
         hand.failed(f"{node_class.kind} {node_class.name}", error)
         return node_class
-    hand.apply(_writes(hand, node_class, status, now))
-    return node_class_state({**node_class.raw, "status": dict(status)}, hand.run.cloud.node_class)
+    annotations = {**_hash(hand, node_class), labels.RESOLVED_AT: format_time(now)}
+    hand.apply(_writes(hand, node_class, status, annotations))
+    known = node_class.raw["metadata"]
+    metadata = {**known, "annotations": {**(known.get("annotations") or {}), **annotations}}
+    return node_class_state({**node_class.raw, "metadata": metadata, "status": dict(status)}, hand.run.cloud.node_class)
 
 
-def _writes(hand: Applier, node_class: NodeClassState, status: Mapping[str, Any], now: datetime) -> Plan:
-    """The status on the version that was read, then the time of this look."""
+def _hash(hand: Applier, node_class: NodeClassState) -> Mapping[str, str]:
+    """What its nodes are made from, as a hash that each NodeClaim remembers; none if it does not validate."""
+    try:
+        return hand.run.cloud.annotations(node_class.raw)
+    except InvalidObjectError:
+        return {}  # resolving it has said so in a condition
+
+
+def _writes(
+    hand: Applier, node_class: NodeClassState, status: Mapping[str, Any], annotations: Mapping[str, str]
+) -> Plan:
+    """The status on the version that was read, then the hash and the time of this look."""
     before = node_class.raw.get("status") or {}
     ref = ObjectRef(resource=hand.run.cloud.node_class, name=node_class.name, uid=node_class.uid)
     gone = dict.fromkeys(before.keys() - status.keys())
@@ -79,6 +92,6 @@ def _writes(hand: Applier, node_class: NodeClassState, status: Mapping[str, Any]
         actions.append(
             PatchObject(ref=ref, patch={"status": changes}, why=why, resource_version=version, subresource="status")
         )
-    mark = {"metadata": {"annotations": {labels.RESOLVED_AT: format_time(now)}}}
-    actions.append(PatchObject(ref=ref, patch=mark, why="when it was resolved"))
+    mark = {"metadata": {"annotations": dict(annotations)}}
+    actions.append(PatchObject(ref=ref, patch=mark, why="its hash, and when it was resolved"))
     return Plan(chains=(one(f"{node_class.kind} {node_class.name}", *actions),))

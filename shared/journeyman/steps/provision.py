@@ -176,7 +176,8 @@ def _explain(hand: Applier, snapshot: Snapshot, results: Results, took: float) -
     hand.tell(tell_pods(snapshot, results))
     placed = sum(len(c.pods) for c in results.new_claims) + sum(len(keys) for keys in results.existing.values())
     if placed or results.pod_errors:
-        telemetry.log("info", "found provisionable pod(s)", number=placed + len(results.pod_errors), duration=took)
+        level = "info" if results.new_claims else "debug"  # pods that wait for a node on its way are found every time
+        telemetry.log(level, "found provisionable pod(s)", number=placed + len(results.pod_errors), duration=took)
     if results.new_claims:
         hand.note(
             f"computed {len(results.new_claims)} new nodeclaim(s) to fit {sum(len(c.pods) for c in results.new_claims)} "

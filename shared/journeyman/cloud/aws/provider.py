@@ -15,6 +15,9 @@ from journeyman.cloud.aws.prices import PriceBook
 from journeyman.cloud.aws.settings import AwsSettings, Clients
 from journeyman.cloud.aws.subnets import Subnets
 from journeyman.cloud.aws.view import NodeClassView
+from journeyman.core.api.ec2nodeclass import EC2NodeClass
+from journeyman.core.api.hashes import ec2_node_class_hash_annotations
+from journeyman.core.api.model import parse
 from journeyman.core.api.objects import EC2NODECLASS, Resource
 from journeyman.core.catalogue import InstanceType
 from journeyman.ports import JSON, Clock, Instance, LaunchOutcome, LaunchRequest
@@ -29,6 +32,7 @@ class AwsCloudProvider:
     node_class: Resource[dict[str, Any]] = EC2NODECLASS
 
     def __init__(self, clients: Clients, settings: AwsSettings, clock: Clock) -> None:
+        self._cluster_ca = settings.cluster_ca
         self._prices = PriceBook(clients, settings, clock)
         self._types = InstanceTypes(clients, settings, self._prices, clock)
         self._instances = Instances(clients, settings.cluster_name)
@@ -49,6 +53,10 @@ class AwsCloudProvider:
             CloudProviderError: AWS could not be asked; the status is left as it is.
         """
         return self._resolver.resolve(NodeClassView(node_class), now)
+
+    def annotations(self, node_class: JSON) -> Mapping[str, str]:
+        """The static hash and its version. Raises InvalidObjectError if the EC2NodeClass does not validate."""
+        return ec2_node_class_hash_annotations(parse(EC2NodeClass, node_class), ca_bundle=self._cluster_ca)
 
     def get_instance_types(self, node_class: JSON) -> tuple[InstanceType, ...]:
         """What this EC2NodeClass could launch, by name; the identical tuple while nothing changed.
