@@ -1,0 +1,29 @@
+"""The layer installs exactly what was locked, from wherever its builder's index is."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+LOCKED = [ROOT / "shared" / "requirements.txt", ROOT / "infra" / "forwarder" / "requirements.txt"]
+
+
+@pytest.mark.parametrize("path", LOCKED, ids=lambda p: str(p.relative_to(ROOT)))
+def test_every_requirement_is_pinned_with_hashes_and_names_no_index(path):
+    """What was reviewed is what is built."""
+    text = path.read_text().replace("\\\n", " ")
+    lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
+
+    assert all(re.match(r"[a-z0-9-]+==\S+ .*--hash=sha256:[0-9a-f]{64}", line) for line in lines)
+    assert "index-url" not in text
+    assert "://" not in text
+
+
+def test_the_layer_has_every_dependency_the_package_declares():
+    """A dependency that is added to the package must be locked too."""
+    declared = re.search(r"^dependencies = \[(.*?)^\]", (ROOT / "pyproject.toml").read_text(), re.DOTALL | re.MULTILINE)
+    names = {re.split(r"[\[>=<,]", name)[0] for name in re.findall(r'"([^"]+)"', declared[1])}
+    locked = {line.partition("==")[0] for line in LOCKED[0].read_text().splitlines() if "==" in line}
+
+    assert names <= locked

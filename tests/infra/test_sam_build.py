@@ -1,0 +1,160 @@
+"""The template validates and builds without docker, and what comes out runs under Lambda's own runtime client."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from journeyman.simulate.aws.stack import read_template
+from tests.helpers.runtime_api import RuntimeApi
+
+ROOT = Path(__file__).parents[2]
+RUNTIME = read_template(ROOT / "template.yaml")["Globals"]["Function"]["Runtime"].removeprefix("python")
+LARGEST_LAYER_MB = 170
+RUNTIME_CLIENT = ("awslambdaric", "simplejson", "snapshot-restore-py")
+VARIABLES = {
+    "JOURNEYMAN_CLUSTERS": '[{"name": "demo", "region": "us-east-1"}]',
+    **{
+        f"JOURNEYMAN_{lane}_QUEUE_URL": f"https://sqs.invalid/{lane}"
+        for lane in ("PROVISION", "TERMINATE", "CONSOLIDATE", "WAKE")
+    },
+    "POWERTOOLS_TRACE_DISABLED": "true",
+}
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("sam"), pytest.mark.timeout(300)]
+
+
+def sam(*arguments: str, **variables: str) -> subprocess.CompletedProcess:
+    command = os.environ.get("SAM") or str(ROOT / ".tools" / "sam" / "bin" / "sam")
+    assert shutil.which(command), f"there is no SAM CLI at {command}: run `make sam`, or say where it is with SAM=…"
+    environment = {
+        **os.environ, "SAM_CLI_TELEMETRY": "0", "AWS_DEFAULT_REGION": "us-east-1", "PYTHON": sys.executable, **variables,
+    }  # fmt: skip
+    return subprocess.run([command, *arguments], cwd=ROOT, env=environment, text=True, capture_output=True, check=False)
+
+
+@pytest.mark.parametrize("arguments", [("validate",), ("validate", "--lint")], ids=" ".join)
+def test_the_template_validates(arguments):
+    """Both ways: each finds mistakes that the other does not (a misspelt SAM property, a misspelt SQS one)."""
+    done = sam(*arguments)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+class Built(NamedTuple):
+    """A build, and the interpreter it was made for."""
+
+    folder: Path
+    version: str
+    python: str
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory) -> Built:
+    """Built once: for the template's Python if this machine has it, to be run, otherwise for the one that tests."""
+    found = interpreter(RUNTIME)
+    version = RUNTIME if found else "{}.{}".format(*sys.version_info)
+    folder = tmp_path_factory.mktemp("sam")
+    done = sam(
+        "build", "--build-dir", str(folder / "build"), "--cache-dir", str(folder / "cache"), PYTHON_VERSION=version
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return Built(folder / "build", version, found or sys.executable)
+
+
+def interpreter(version: str) -> str | None:
+    """An interpreter of exactly that version; a pyenv shim is none until it answers."""
+    pyenv = sorted((Path.home() / ".pyenv" / "versions").glob(f"{version}.*/bin/python{version}"))
+    for candidate in (f"python{version}", *map(str, pyenv)):
+        path = shutil.which(candidate)
+        if path and subprocess.run([path, "-c", ""], capture_output=True, check=False).returncode == 0:
+            return path
+    return None
+
+
+def test_the_layer_is_small_enough_and_made_for_its_interpreter(built):
+    """Lambda takes 250 MB unzipped; what no function imports is left out."""
+    site = built.folder / "JourneymanLayer" / "python"
+    megabytes = sum(f.stat().st_size for f in site.rglob("*") if f.is_file()) / 1_000_000
+    tags = {m[1] for f in site.rglob("*.so") if (m := re.search(r"\.cpython-(\d+)-", f.name))}
+
+    assert megabytes <= LARGEST_LAYER_MB
+    assert tags == {built.version.replace(".", "")}
+    assert not (site / "kubernetes" / "aio").exists()
+    assert not (site / "journeyman" / "simulate").exists()
+    assert {d.name for d in (site / "botocore" / "data").iterdir() if d.is_dir()} >= {
+        "ec2",
+        "sqs",
+        "ssm",
+        "iam",
+        "eks",
+        "sts",
+    }
+
+
+def test_the_layer_is_compiled_for_an_interpreter_that_is_here(built):
+    """Unchecked: the deployment's zip loses file times, and stale-looking files would be compiled on every cold start."""
+    site = built.folder / "JourneymanLayer" / "python"
+    compiled = list((site / "journeyman").rglob(f"*.cpython-{built.version.replace('.', '')}.pyc"))
+
+    assert len(compiled) == len(list((site / "journeyman").rglob("*.py")))
+    assert all(int.from_bytes(f.read_bytes()[4:8], "little") == 0b01 for f in compiled)
+
+
+@pytest.fixture(scope="module")
+def runtime_client(built, tmp_path_factory) -> Path:
+    """Lambda's own runtime interface client, for the interpreter of the build."""
+    target = tmp_path_factory.mktemp("ric")
+    locked = re.split(r"\n(?=\S)", (ROOT / "tests" / "requirements.txt").read_text())
+    wanted = [entry for entry in locked if entry.partition("==")[0] in RUNTIME_CLIENT]
+    (target / "requirements.txt").write_text("\n".join(wanted) + "\n")
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps",
+               "--require-hashes", "--only-binary=:all:", "--python-version", built.version, "--implementation", "cp",
+               "--platform", "manylinux2014_x86_64", "--platform", "manylinux_2_28_x86_64", "--target", str(target),
+               "-r", str(target / "requirements.txt")]  # fmt: skip
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return target
+
+
+def function(built: Built, client: Path, name: str) -> RuntimeApi:
+    layer = built.folder / "JourneymanLayer" / "python"
+    handler = f"{name}.lambda_handler"
+    return RuntimeApi(built.python, built.folder / f"{name.title()}Function", (layer, client), handler, VARIABLES)
+
+
+@pytest.mark.parametrize("name", ["provision", "terminate", "consolidate", "interrupt"])
+def test_a_built_function_starts_and_fails_a_malformed_record_alone(built, runtime_client, name):
+    """Everything a handler imports is in the layer, and the answer is the one SQS understands."""
+    record = {"messageId": "m-1", "body": "{", "eventSource": "aws:sqs", "attributes": {}}
+    with function(built, runtime_client, name) as lambda_:
+        answer = lambda_.invoke({"Records": [record]})
+
+    assert answer == ("response", {"batchItemFailures": [{"itemIdentifier": "m-1"}]}), lambda_.output
+    (line,) = [json.loads(text) for text in lambda_.output.splitlines() if text.startswith("{")]
+    assert (line["level"], line["error"], line["id"]) == ("ERROR", "MalformedEventError", "m-1")
+
+
+def test_a_malformed_direct_event_is_an_error_answer(built, runtime_client):
+    """There is no queue behind the schedule to put it back into, so Lambda must count it as failed."""
+    with function(built, runtime_client, "sweep") as lambda_:
+        kind, error = lambda_.invoke({"version": "1", "source": "sweep"})
+
+    assert (kind, error["errorType"]) == ("error", "MalformedEventError"), lambda_.output
+    assert "id" in error["errorMessage"]
+
+
+def test_the_built_api_answers(built, runtime_client):
+    """Routing needs no cloud; the clusters are in the environment."""
+    event = json.loads((ROOT / "events" / "api" / "get-clusters.json").read_text())
+    with function(built, runtime_client, "api") as lambda_:
+        kind, answer = lambda_.invoke(event)
+
+    assert (kind, answer["statusCode"]) == ("response", 200), lambda_.output
+    assert json.loads(answer["body"]) == {"clusters": [{"name": "demo"}]}

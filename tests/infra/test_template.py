@@ -1,0 +1,242 @@
+"""What template.yaml says, read as data: who wakes whom, what each function may do, where bad messages end."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from journeyman.core.plan import Step
+from journeyman.events import parse_trigger
+from journeyman.runtime.environment import LANES
+from journeyman.simulate.aws.stack import read_template
+
+ROOT = Path(__file__).parents[2]
+TEMPLATE = read_template(ROOT / "template.yaml")
+RESOURCES = TEMPLATE["Resources"]
+FUNCTIONS = {name: r["Properties"] for name, r in RESOURCES.items() if r["Type"] == "AWS::Serverless::Function"}
+QUEUES = {name: r["Properties"] for name, r in RESOURCES.items() if r["Type"] == "AWS::SQS::Queue"}
+WORKING_QUEUES = {name: q for name, q in QUEUES.items() if "DeadLetters" not in name}
+RULES = {name: r["Properties"] for name, r in RESOURCES.items() if r["Type"] == "AWS::Events::Rule"}
+MAPPINGS = {name: r["Properties"] for name, r in RESOURCES.items() if r["Type"] == "AWS::Lambda::EventSourceMapping"}
+DAYS_14 = 14 * 24 * 3600
+
+
+def of_type(kind: str) -> dict:
+    return {name: r["Properties"] for name, r in RESOURCES.items() if r["Type"] == kind}
+
+
+def get_att(value: dict) -> str:
+    return value["Fn::GetAtt"].split(".")[0]
+
+
+def listed(value) -> list:
+    return value if isinstance(value, list) else [value]
+
+
+def statements(policy: dict) -> Iterator[dict]:
+    yield from policy["PolicyDocument"]["Statement"]
+
+
+def actions_of(function: str) -> set[str]:
+    """Every action a function's own policies allow (SAM's poller template aside)."""
+    names = [p["Ref"] for p in FUNCTIONS[function]["Policies"] if "Ref" in p]
+    return {a for name in names for s in statements(RESOURCES[name]["Properties"]) for a in listed(s["Action"])}
+
+
+def test_there_is_a_function_for_every_step_and_the_api_with_a_handler_that_exists():
+    """The names are the same on every cloud."""
+    assert set(FUNCTIONS) == {f"{step.name.title()}Function" for step in Step} | {"ApiFunction"}
+    for function in FUNCTIONS.values():
+        module, _, name = function["Handler"].partition(".")
+        assert f"def {name}(" in (ROOT / "functions" / "aws" / f"{module}.py").read_text()
+
+
+def test_every_function_writes_to_a_log_group_that_ends():
+    """Logs that nobody deletes are the bill that nobody expects."""
+    groups = of_type("AWS::Logs::LogGroup")
+
+    assert {f["LoggingConfig"]["LogGroup"]["Ref"] for f in FUNCTIONS.values()} == set(groups)
+    assert all(group["RetentionInDays"] == {"Ref": "LogRetentionDays"} for group in groups.values())
+
+
+def test_every_lane_is_fifo_and_outlasts_its_function():
+    """A message that comes back while its run goes on would start a second one."""
+    for step in LANES:
+        queue = QUEUES[f"{step.name.title()}Queue"]
+        assert queue["FifoQueue"] is True
+        assert queue["VisibilityTimeout"] > FUNCTIONS[f"{step.name.title()}Function"]["Timeout"]
+    for name in ("Interrupt", "Wake"):
+        assert "FifoQueue" not in QUEUES[f"{name}Queue"]
+
+
+@pytest.mark.parametrize("name", WORKING_QUEUES)
+def test_every_queue_has_a_dead_letter_queue_of_its_kind_with_an_alarm(name):
+    """A bad message is kept for two weeks, and a person is told."""
+    queue = QUEUES[name]
+    letters = get_att(queue["RedrivePolicy"]["deadLetterTargetArn"])
+
+    assert 2 <= queue["RedrivePolicy"]["maxReceiveCount"] <= 10
+    assert QUEUES[letters].get("FifoQueue") == queue.get("FifoQueue")
+    assert QUEUES[letters]["MessageRetentionPeriod"] == DAYS_14
+    watched = {get_att(alarm["Dimensions"][0]["Value"]) for alarm in of_type("AWS::CloudWatch::Alarm").values()}
+    assert letters in watched
+
+
+@pytest.mark.parametrize("name", QUEUES)
+def test_every_queue_is_encrypted_and_refuses_plain_text(name):
+    """At rest and on the wire."""
+    assert QUEUES[name]["SqsManagedSseEnabled"] is True
+    policies = [p for p in of_type("AWS::SQS::QueuePolicy").values() if {"Ref": name} in p["Queues"]]
+    (policy,) = policies  # a second one would replace the first
+    denials = [s for s in statements(policy) if s["Effect"] == "Deny"]
+    assert denials[0]["Condition"] == {"Bool": {"aws:SecureTransport": "false"}}
+    assert denials[0]["Principal"] == "*"
+
+
+def test_every_function_but_the_api_polls_its_queue_and_reports_single_failures():
+    """Without the report one bad message would bring the whole batch back."""
+    assert {(m["FunctionName"]["Ref"], get_att(m["EventSourceArn"])) for m in MAPPINGS.values()} == {
+        ("ProvisionFunction", "ProvisionQueue"),
+        ("TerminateFunction", "TerminateQueue"),
+        ("ConsolidateFunction", "ConsolidateQueue"),
+        ("InterruptFunction", "InterruptQueue"),
+        ("SweepFunction", "WakeQueue"),
+    }
+    assert all(m["FunctionResponseTypes"] == ["ReportBatchItemFailures"] for m in MAPPINGS.values())
+
+
+def test_every_poller_may_read_its_own_queue_only():
+    """SAM's SQS event would let it read every queue of the account."""
+    assert all("SQS" not in str(f.get("Events", "")) for f in FUNCTIONS.values())
+    for mapping in MAPPINGS.values():
+        pollers = [
+            p["SQSPollerPolicy"] for p in FUNCTIONS[mapping["FunctionName"]["Ref"]]["Policies"] if "Ref" not in p
+        ]
+        assert [get_att(p["QueueName"]) for p in pollers] == [get_att(mapping["EventSourceArn"])]
+
+
+def matches(pattern: dict, event: dict) -> bool:
+    return all(
+        matches(wanted, event.get(key, {})) if isinstance(wanted, dict) else event.get(key) in wanted
+        for key, wanted in pattern.items()
+    )
+
+
+SAMPLES = sorted((ROOT / "events" / "eventbridge").rglob("*.json"))
+
+
+@pytest.mark.parametrize("path", SAMPLES, ids=lambda p: f"{p.parent.name}/{p.stem}")
+def test_a_rule_lets_through_what_the_step_acts_on_and_nothing_else(path):
+    """An event that means nothing costs no invocation; one that does has exactly one way in."""
+    event = json.loads(path.read_text())
+    through = [name for name, rule in RULES.items() if matches(rule["EventPattern"], event)]
+
+    assert len(through) == (0 if parse_trigger(event).details["kind"] == "no_op" else 1)
+
+
+def test_every_rule_ends_in_the_interrupt_queue_which_takes_from_these_rules_alone():
+    """The queue's policy names them all, so that none fails silently and no other account's rule gets in."""
+    assert {get_att(t["Arn"]) for rule in RULES.values() for t in rule["Targets"]} == {"InterruptQueue"}
+    (allow,) = [s for s in statements(RESOURCES["InterruptQueuePolicy"]["Properties"]) if s["Effect"] == "Allow"]
+    assert {get_att(arn) for arn in allow["Condition"]["ArnEquals"]["aws:SourceArn"]} == set(RULES)
+    assert allow["Principal"] == {"Service": "events.amazonaws.com"}
+
+
+SCHEDULES = {
+    "SweepSchedule": ("SweepFunction", Step.SWEEP, "*"),
+    "ConsolidationWindowSchedule": ("ConsolidateQueue", Step.CONSOLIDATE, "dev"),
+}
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_a_schedule_sends_what_its_target_can_read(name):
+    """Scheduler fills in its own id and time; the rest is our wire format."""
+    schedule, (target, step, cluster) = of_type("AWS::Scheduler::Schedule")[name], SCHEDULES[name]
+    text = schedule["Target"]["Input"]
+    text = text if isinstance(text, str) else text["Fn::Sub"].replace("${ClusterName}", "dev")
+    filled = text.replace("<aws.scheduler.execution-id>", "d32c5k").replace(
+        "<aws.scheduler.scheduled-time>", "2026-11-21T09:00:00Z"
+    )
+    trigger = parse_trigger(json.loads(filled))
+
+    assert get_att(schedule["Target"]["Arn"]) == target
+    assert (trigger.step, trigger.cluster) == (step, cluster)
+    assert "<" not in filled
+
+
+def every_allow() -> Iterator[tuple[str, dict]]:
+    for name, resource in RESOURCES.items():
+        properties = resource.get("Properties", {})
+        documents = [p for p in [properties, *properties.get("Policies", [])] if "PolicyDocument" in p]
+        for document in documents:
+            yield from ((name, s) for s in statements(document) if s["Effect"] == "Allow")
+
+
+def test_no_policy_allows_a_wildcard_action():
+    """Each right is one that somebody decided on."""
+    allowed = {(name, action) for name, s in every_allow() for action in listed(s["Action"])}
+
+    assert allowed
+    assert {(name, action) for name, action in allowed if "*" in action} == set()
+
+
+def test_only_reading_is_allowed_on_any_resource():
+    """Describe calls cannot be narrowed down; whatever changes something is."""
+    wide = {a for _, s in every_allow() if listed(s["Resource"]) == ["*"] for a in listed(s["Action"])}
+
+    assert {a for a in wide if not a.startswith("ec2:Describe")} == {"pricing:GetProducts"}
+
+
+def test_what_launches_or_ends_instances_is_bound_to_this_clusters_tags():
+    """Another cluster's instances in the same account are out of reach."""
+    for _, statement in every_allow():
+        if {"ec2:TerminateInstances", "ec2:CreateTags", "iam:CreateInstanceProfile"} & set(listed(statement["Action"])):
+            tags = {
+                k: v for k, v in statement["Condition"]["StringEquals"].items() if k.endswith("eks:eks-cluster-name")
+            }
+            assert list(tags.values()) == [{"Ref": "ClusterName"}]
+
+
+def test_only_the_node_role_can_be_passed_and_only_to_ec2():
+    """Passing a role is how a small right becomes a large one."""
+    passing = [s for _, s in every_allow() if "iam:PassRole" in listed(s["Action"])]
+
+    assert [s["Resource"] for s in passing] == [{"Ref": "NodeRoleArn"}]
+    assert passing[0]["Condition"] == {"StringEquals": {"iam:PassedToService": "ec2.amazonaws.com"}}
+
+
+def test_each_function_has_the_rights_of_its_step_and_no_more():
+    """Launching: provision, and consolidate for replacements. Ending: terminate alone."""
+    launching = {f for f in FUNCTIONS if "ec2:RunInstances" in actions_of(f)}
+    ending = {f for f in FUNCTIONS if "ec2:TerminateInstances" in actions_of(f)}
+
+    assert launching == {"ProvisionFunction", "ConsolidateFunction"}
+    assert ending == {"TerminateFunction"}
+    for function in ("SweepFunction", "InterruptFunction"):
+        assert actions_of(function) == {"eks:DescribeCluster", "sqs:SendMessage"}
+    assert {a for a in actions_of("ApiFunction") if not a.partition(":")[2].startswith(("Describe", "Get"))} == {
+        "sqs:SendMessage"
+    }
+
+
+def test_every_function_can_enter_the_cluster_and_the_api_as_a_reader_only():
+    """The groups are those of infra/aws/rbac.yaml."""
+    entries = of_type("AWS::EKS::AccessEntry")
+    groups = {get_att(e["PrincipalArn"]).removesuffix("Role"): e["KubernetesGroups"] for e in entries.values()}
+
+    assert groups == {f: ["journeyman-readers" if f == "ApiFunction" else "journeyman"] for f in FUNCTIONS}
+
+
+def test_the_api_asks_for_aws_credentials_on_every_route():
+    """A plan tells a lot about a cluster."""
+    assert RESOURCES["JourneymanApi"]["Properties"]["Auth"] == {"DefaultAuthorizer": "AWS_IAM"}
+    routes = {(e["Properties"]["Method"], e["Properties"]["Path"]) for e in FUNCTIONS["ApiFunction"]["Events"].values()}
+    assert routes == {("get", "/clusters"), ("get", "/clusters/{name}/plan"), ("post", "/clusters/{name}/wake")}
+
+
+def test_the_forwarders_role_may_send_to_one_lane_and_nothing_else():
+    """It runs in the cluster, where anybody may read its credentials."""
+    (statement,) = statements(RESOURCES["ForwarderPolicy"]["Properties"])
+
+    assert (statement["Action"], get_att(statement["Resource"])) == ("sqs:SendMessage", "ProvisionQueue")
