@@ -87,10 +87,8 @@ class AwsAdapters:
 
     def queue(self) -> Queue:
         """The lanes of this deployment."""
-        region = next(iter(self._environment.clusters.values())).region
-        region = os.environ.get("AWS_REGION", region)
         return SQSQueue(
-            self._clients("sqs", region),
+            self._clients("sqs", self._environment.region),
             self.clock,
             lanes=self._environment.lanes,
             wake_url=self._environment.wake_url,

@@ -6,6 +6,7 @@
                                    access may also be {"kind": "kubeconfig", "path": "…", "context": "…"}; then endpoint,
                                    certificateAuthority, kubernetesVersion and serviceCidr say what nodes join with
     JOURNEYMAN_PROVISION_QUEUE_URL, …_TERMINATE_QUEUE_URL, …_CONSOLIDATE_QUEUE_URL, …_WAKE_QUEUE_URL
+    AWS_REGION                     set by Lambda: where the queues are
     LOG_LEVEL, PREFERENCE_POLICY, MIN_VALUES_POLICY, FEATURE_GATES, BATCH_IDLE_DURATION, BATCH_MAX_DURATION,
     VM_MEMORY_OVERHEAD_PERCENT, RESERVED_ENIS, ISOLATED_VPC      Karpenter's settings, with its names and defaults
     SYSTEM_NAMESPACE               where the Leases live (kube-system)
@@ -61,6 +62,7 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 class Environment:
     """Everything a process is told from outside."""
 
+    region: str  # this deployment's own, where its queues are
     clusters: Mapping[str, Cluster]
     settings: Mapping[str, Settings]  # by cluster name
     lanes: Mapping[Step, str]  # FIFO queue URLs
@@ -81,6 +83,7 @@ def read_environment(variables: Variables) -> Environment:
     """
     clusters = _clusters(variables)
     return Environment(
+        region=variables.get("AWS_REGION") or next(iter(clusters.values())).region,
         clusters=clusters,
         settings={name: _settings(variables, name) for name in clusters},
         lanes={step: _required(variables, f"JOURNEYMAN_{step.name}_QUEUE_URL") for step in LANES},
@@ -100,6 +103,12 @@ def _clusters(variables: Variables) -> dict[str, Cluster]:
         clusters = msgspec.json.decode(text, type=tuple[Cluster, ...])
     except msgspec.DecodeError as error:
         raise _wrong("JOURNEYMAN_CLUSTERS", text, '[{"name": "dev", "region": "eu-west-1"}]', error) from error
+    if not clusters:
+        raise ConfigurationError(
+            "JOURNEYMAN_CLUSTERS names no cluster",
+            variable="JOURNEYMAN_CLUSTERS",
+            to_do="register one, or remove the stack",
+        )
     return {cluster.name: cluster for cluster in clusters}
 
 

@@ -53,6 +53,7 @@ def test_karpenters_variables_are_understood():
     [
         ("JOURNEYMAN_CLUSTERS", ""),
         ("JOURNEYMAN_CLUSTERS", "dev"),
+        ("JOURNEYMAN_CLUSTERS", "[]"),
         ("JOURNEYMAN_CLUSTERS", '[{"name": "dev"}]'),
         ("JOURNEYMAN_CLUSTERS", '[{"name": "dev", "region": "x", "access": {"kind": "ssh"}}]'),
         ("JOURNEYMAN_WAKE_QUEUE_URL", ""),

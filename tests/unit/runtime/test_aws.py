@@ -1,0 +1,144 @@
+"""The composition root on AWS: nothing at import, each part once, and every part replaceable."""
+
+import io
+import json
+import subprocess
+import sys
+from datetime import datetime, timezone
+from types import SimpleNamespace
+
+import pytest
+
+from journeyman.core.plan import Step
+from journeyman.kube.lease import KubeLease
+from journeyman.ports import Trigger
+from journeyman.runtime.aws import AwsAdapters
+from journeyman.runtime.composition import Runtime, current, installed
+from journeyman.runtime.environment import read_environment
+from journeyman.runtime.lambda_entry import entry_point
+from journeyman.simulate.apiserver import ApiServer
+from journeyman.simulate.clock import VirtualClock
+from tests.unit.runtime.test_environment import MINIMAL
+
+START = datetime(2026, 11, 21, 9, 0, tzinfo=timezone.utc)
+DESCRIBED = {
+    "name": "dev",
+    "status": "ACTIVE",
+    "endpoint": "https://api.dev.example",
+    "version": "1.33",
+    "certificateAuthority": {"data": "Q0E="},
+    "kubernetesNetworkConfig": {"serviceIpv4Cidr": "172.20.0.0/16", "ipFamily": "ipv4"},
+}
+
+
+class Clients:
+    """boto3 clients as far as composing goes: they note who asked, and EKS describes a cluster."""
+
+    def __init__(self):
+        self.made, self.described = [], 0
+
+    def __call__(self, service, region):
+        self.made.append((service, region))
+        return SimpleNamespace(describe_cluster=self.describe, meta=SimpleNamespace(region_name=region))
+
+    def describe(self, *, name):
+        self.described += 1
+        return {"cluster": {**DESCRIBED, "name": name}}
+
+
+@pytest.fixture
+def clients():
+    return Clients()
+
+
+@pytest.fixture
+def adapters(clients):
+    clock = VirtualClock(START)
+    return AwsAdapters(read_environment(MINIMAL), clock=clock, stores=lambda _: ApiServer(clock), clients=clients)
+
+
+def a_trigger(cluster="dev"):
+    return Trigger(id="m-1", cluster=cluster, step=Step.TERMINATE, source="wake", reason="drain", time=START)
+
+
+CONTEXT = SimpleNamespace(aws_request_id="req-1", get_remaining_time_in_millis=lambda: 10_000)
+
+
+def test_importing_a_handler_reads_no_environment_and_opens_nothing():
+    """Lambda imports before it has anything to do; an empty environment must not matter."""
+    code = (
+        "import sys; import functions.aws.provision, functions.aws.api;"
+        "print([m for m in ('moto', 'rich', 'scipy', 'kubernetes', 'aws_xray_sdk') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], env={}, capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stdout.strip()) == (0, "[]"), done.stderr
+
+
+def test_a_run_has_all_it_needs_and_no_client_is_made_before_it(adapters, clients):
+    """Composing is free; a run connects to its own cluster only."""
+    runtime = Runtime(adapters._environment.settings, adapters)
+    assert clients.made == []
+
+    with runtime.invocation(a_trigger(), CONTEXT) as run:
+        assert (run.cluster, run.settings.cluster_name, run.request_id) == ("dev", "dev", "req-1")
+        assert (run.deadline - START).total_seconds() == 10
+        assert isinstance(run.lease, KubeLease)
+
+    assert {region for _, region in clients.made} == {"eu-west-1"}
+
+
+def test_a_cluster_is_described_once_in_a_sandboxs_life(adapters, clients):
+    """Each run after the first would pay for it again."""
+    runtime = Runtime(adapters._environment.settings, adapters)
+    for _ in range(3):
+        with runtime.invocation(a_trigger(), CONTEXT) as run:
+            first = run
+
+    assert clients.described == 1
+    assert first.store is run.store
+
+
+def test_nodes_join_with_what_eks_says_of_the_cluster(adapters, clients):
+    """Endpoint, CA, version and service range go into user data; nobody has to type them."""
+    settings = adapters._aws_settings(adapters._environment.clusters["dev"])
+
+    assert (settings.cluster_endpoint, settings.cluster_ca) == ("https://api.dev.example", "Q0E=")
+    assert (settings.kubernetes_version, settings.service_cidr, settings.ipv6) == ("1.33", "172.20.0.0/16", False)
+
+
+def test_what_is_installed_takes_the_processs_place_until_it_is_taken_away(adapters):
+    """The demo runs the very handlers on another composition; the last one installed counts."""
+    own, one, two = (Runtime({}, adapters) for _ in range(3))
+    with installed(one):
+        with installed(two):
+            assert current(lambda: own) is two
+        assert current(lambda: own) is one
+
+
+def test_an_entry_point_logs_lambdas_context_and_the_events_id():
+    """Log lines of one event are found by one id, whichever function wrote them."""
+    seen = {}
+
+    @entry_point
+    def handler(event, context):
+        seen["event"] = event
+        return "answer"
+
+    from journeyman.runtime.aws import logger
+
+    lines = io.StringIO()
+    previous = logger().registered_handler.setStream(lines)
+    context = SimpleNamespace(
+        aws_request_id="req-9", function_name="sweep", memory_limit_in_mb=512,
+        invoked_function_arn="arn:aws:lambda:us-east-1:123456789012:function:sweep",
+    )  # fmt: skip
+    try:
+        assert handler({"id": "evt-1"}, context) == "answer"
+        logger().info("hello")
+    finally:
+        logger().registered_handler.setStream(previous)
+
+    line = json.loads(lines.getvalue())
+    assert seen["event"] == {"id": "evt-1"}
+    assert (line["correlation_id"], line["function_request_id"], line["message"]) == ("evt-1", "req-9", "hello")
