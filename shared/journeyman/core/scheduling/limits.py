@@ -12,7 +12,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from journeyman.core.api.resources import NODES
+from journeyman.core.api import labels
+from journeyman.core.api.resources import NODES, maximum
 from journeyman.core.scheduling.existing import capacity_of, is_leaving
 from journeyman.core.scheduling.offers import Bools, Ints, every
 from journeyman.core.scheduling.templates import Template
@@ -26,7 +27,7 @@ class Headroom:
         limits = template.pool.spec.limit_amounts
         self.resources = tuple(sorted(limits))
         own = [n for n in nodes if n.node_pool == template.name and not is_leaving(n)]
-        used = [capacity_of(node) | {NODES: 1} for node in own]
+        used = [_size(node, template) | {NODES: 1} for node in own]
         self.left: Ints = np.array([limits[r] - sum(u.get(r, 0) for u in used) for r in self.resources], dtype=np.int64)
         columns = [_per_type(template, resource) for resource in self.resources]
         self.costs: Ints = np.array(columns, dtype=np.int64).reshape(len(columns), len(template.table.types)).T
@@ -47,6 +48,15 @@ class Headroom:
         taken = min(copies, most)
         self.left = self.left - cost * taken
         return taken
+
+
+def _size(node: StateNode, template: Template) -> dict[str, int]:
+    """The node's capacity; before launch that of the largest type its claim may become."""
+    claim = node.claim
+    if node.node is not None or claim is None or claim.status.capacity:
+        return capacity_of(node)
+    listed = {name for r in claim.spec.requirements if r.key == labels.INSTANCE_TYPE for name in r.values}
+    return maximum(capacity_of(node), *(t.capacity for t in template.table.types if t.name in listed))
 
 
 def _per_type(template: Template, resource: str) -> Ints:

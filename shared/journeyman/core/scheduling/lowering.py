@@ -11,8 +11,9 @@ counted pods without the constraint land anywhere; here they are spread too, so 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 import numpy as np
 
@@ -21,16 +22,21 @@ from journeyman.core.scheduling.classes import PodClass
 from journeyman.core.scheduling.offers import Bools, Ints
 from journeyman.core.scheduling.topology import Spread
 
-UNLIMITED = 1 << 40
+UNLIMITED: Final = 1 << 40
+_SETTLING_ROUNDS: Final = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unit:
-    """`count` pods of one class that may go to any of `zones` (None: wherever the class may)."""
+    """`count` pods of one class that may go to any of `zones` (None: wherever the class may).
+
+    `is_quota`: other pods' zones were chosen on the understanding that all of these go where they should.
+    """
 
     class_index: int
     count: int
     zones: tuple[str, ...] | None = None
+    is_quota: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -61,6 +67,17 @@ class Zones:
     counts: tuple[Mapping[str, int], ...]
 
 
+def free_of_zones(classes: Sequence[PodClass]) -> tuple[int, ...]:
+    """The classes that a zone spread of another class counts, but that may go anywhere themselves."""
+    groups = {s.group: s for cls in classes for s in cls.spreads if s.key == labels.ZONE}
+    return tuple(
+        index
+        for index, cls in enumerate(classes)
+        if not any(s.key == labels.ZONE for s in cls.spreads)
+        and any(s.counts(cls.namespace, cls.labels) for s in groups.values())
+    )
+
+
 def lower_hostnames(classes: Sequence[PodClass]) -> HostCaps:
     """Caps for all hostname spreads of these classes."""
     axes: dict[tuple[bytes, int], Spread] = {}
@@ -84,28 +101,18 @@ def lower_hostnames(classes: Sequence[PodClass]) -> HostCaps:
     )
 
 
-@dataclass(slots=True)
-class _Ledger:
-    """Pods that this pass has sent to each zone, by spread group."""
-
-    groups: Mapping[bytes, Spread]
-    placed: dict[bytes, dict[str, int]] = field(default_factory=dict)
-
-    def counting(self, cls: PodClass) -> tuple[bytes, ...]:
-        """The groups that count pods of this class."""
-        return tuple(group for group, spread in self.groups.items() if spread.counts(cls.namespace, cls.labels))
-
-    def of(self, group: bytes) -> dict[str, int]:
-        return self.placed.setdefault(group, {})
-
-
 def lower_zones(
-    classes: Sequence[PodClass], zones_of: Callable[[int, Sequence[Spread]], Zones]
+    classes: Sequence[PodClass], counts: Sequence[int], zones_of: Callable[[int, Sequence[Spread]], Zones]
 ) -> tuple[list[Unit], dict[int, int]]:
     """Quotas for zone spread.
 
+    Classes that are only counted come first, then those with the least choice of zones: where they go does not depend on
+    the others, and those must stay right wherever they went. Classes whose zones partly overlap may still upset each
+    other; then they are spread again around each other, and pods for which that does not help are left without a zone.
+
     Args:
         classes: In queue order.
+        counts: How many pods of each are to be placed.
         zones_of: What a class (by index) finds, with the counts of some spreads; only asked for classes that zone spread
             touches.
 
@@ -113,54 +120,109 @@ def lower_zones(
         Units in queue order, and by class index how many pods no zone may take without breaking the skew.
     """
     groups = {s.group: s for cls in classes for s in cls.spreads if s.key == labels.ZONE}
-    ledger = _Ledger(groups)
+    touched: dict[int, _Spreading] = {}
+    for index, cls in enumerate(classes):
+        own = tuple({s.group: s for s in cls.spreads if s.key == labels.ZONE}.values())
+        counting = frozenset(g for g, s in groups.items() if s.counts(cls.namespace, cls.labels))
+        if own or counting:
+            others = tuple(groups[g] for g in sorted(counting - {s.group for s in own}))
+            touched[index] = _Spreading(counts[index], own, others, counting, zones_of(index, (*own, *others)))
+    ledger: dict[bytes, dict[str, int]] = {group: {} for group in groups}
+    order = sorted(touched, key=lambda i: (bool(touched[i].own), len(touched[i].reachable), i))
+    for index in order:
+        touched[index].spread(ledger)
+    for _ in range(_SETTLING_ROUNDS):
+        upset = [index for index in order if touched[index].violations(ledger)]
+        for index in upset:
+            touched[index].spread(ledger)
+        if not upset:
+            break
+    for index in order:
+        touched[index].withdraw(touched[index].violations(ledger), ledger)
+    return _as_units(counts, touched)
+
+
+def _as_units(counts: Sequence[int], touched: Mapping[int, _Spreading]) -> tuple[list[Unit], dict[int, int]]:
     units: list[Unit] = []
     stuck: dict[int, int] = {}
-    for index, cls in enumerate(classes):
-        counting = ledger.counting(cls)
-        own = [s for s in cls.spreads if s.key == labels.ZONE]
-        if not counting and not own:
-            units.append(Unit(class_index=index, count=len(cls.pods)))
+    for index, count in enumerate(counts):
+        if index not in touched:
+            units.append(Unit(class_index=index, count=count))
             continue
-        others = [groups[group] for group in counting if group not in {s.group for s in own}]
-        quotas = _quotas(cls, own, others, zones_of(index, [*own, *others]), ledger)
-        units += [Unit(class_index=index, count=n, zones=zones) for zones, n in sorted(quotas.items()) if n]
-        left = len(cls.pods) - sum(quotas.values())
+        given, is_quota = touched[index].given, bool(touched[index].counting)
+        units += [
+            Unit(class_index=index, count=n, zones=(zone,), is_quota=is_quota) for zone, n in sorted(given.items()) if n
+        ]
+        left = count - sum(given.values())
         if left:
             stuck[index] = left
-    return units, stuck
+    return [unit for unit in units if unit.count], stuck
 
 
-def _quotas(
-    cls: PodClass, own: Sequence[Spread], others: Sequence[Spread], zones: Zones, ledger: _Ledger
-) -> dict[tuple[str, ...], int]:
-    """Pods per zone; a class that no spread counts goes to the emptiest zone as a whole.
+@dataclass(slots=True)
+class _Spreading:
+    """One class being spread over zones; `given` is how many of its pods each zone gets.
 
     `own` are the class's constraints, `others` those that merely count it: these are kept level, but forbid nothing.
+    `counting` are the groups, of both, that count it. The ledger has the pods sent to each zone so far, by group.
     """
-    reachable = sorted(zones.provisionable | {z for z, n in zones.room.items() if n > 0})
-    counting = ledger.counting(cls)
-    levels = [
-        _Level.of(
-            s,
-            {**dict.fromkeys(reachable, 0), **counts},
-            ledger.of(s.group),
-            counts_itself=s.group in counting,
-            binding=index < len(own),
-        )
-        for index, (s, counts) in enumerate(zip([*own, *others], zones.counts, strict=True))
-    ]
-    if not counting:
-        open_zones = [z for z in reachable if all(level.admits(z) for level in levels)]
-        emptiest = min(open_zones, key=lambda z: (max(level.counts[z] for level in levels), z), default=None)
-        return {(emptiest,): len(cls.pods)} if emptiest is not None else {}
-    room = {z: UNLIMITED if z in zones.provisionable else zones.room.get(z, 0) for z in reachable}
-    given = _water_fill(len(cls.pods), room, levels)
-    for group in counting:
-        placed = ledger.of(group)
-        for zone, n in given.items():
-            placed[zone] = placed.get(zone, 0) + n
-    return {(zone,): n for zone, n in given.items()}
+
+    pods: int
+    own: tuple[Spread, ...]
+    others: tuple[Spread, ...]
+    counting: frozenset[bytes]
+    zones: Zones
+    given: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def reachable(self) -> list[str]:
+        """The zones it may be sent to."""
+        return sorted(self.zones.provisionable | {z for z, n in self.zones.room.items() if n > 0})
+
+    def spread(self, ledger: dict[bytes, dict[str, int]]) -> None:
+        """Choose zones (again), given where the others went; one that no spread counts goes to the emptiest as a whole."""
+        self.withdraw(list(self.given), ledger)
+        levels = self._levels(ledger)
+        if self.counting:
+            known = self.zones
+            room = {z: UNLIMITED if z in known.provisionable else known.room.get(z, 0) for z in self.reachable}
+            self.given = _water_fill(self.pods, room, levels)
+        else:
+            admitted = [z for z in self.reachable if all(level.admits(z) for level in levels)]
+            emptiest = min(admitted, key=lambda z: (max(level.counts[z] for level in levels), z), default=None)
+            self.given = {emptiest: self.pods} if emptiest is not None else {}
+        self._enter(self.given, ledger, 1)
+
+    def withdraw(self, zones: Iterable[str], ledger: dict[bytes, dict[str, int]]) -> None:
+        """Take its pods back from these zones."""
+        taken = {zone: self.given.pop(zone) for zone in list(zones)}
+        self._enter(taken, ledger, -1)
+
+    def violations(self, ledger: dict[bytes, dict[str, int]]) -> list[str]:
+        """The zones in which its pods break one of its constraints, now that all others are placed."""
+        if not self.own:
+            return []
+        levels = self._levels(ledger)
+        return [z for z, n in sorted(self.given.items()) if n and any(level.is_over(z) for level in levels)]
+
+    def _enter(self, zones: Mapping[str, int], ledger: dict[bytes, dict[str, int]], sign: int) -> None:
+        for group in self.counting:
+            placed = ledger[group]
+            for zone, n in zones.items():
+                placed[zone] = placed.get(zone, 0) + sign * n
+
+    def _levels(self, ledger: Mapping[bytes, Mapping[str, int]]) -> list[_Level]:
+        nothing = dict.fromkeys(self.reachable, 0)
+        return [
+            _Level.of(
+                spread,
+                {**nothing, **counts},
+                ledger[spread.group],
+                counts_itself=spread.group in self.counting,
+                binding=index < len(self.own),
+            )
+            for index, (spread, counts) in enumerate(zip((*self.own, *self.others), self.zones.counts, strict=True))
+        ]
 
 
 @dataclass(slots=True)
@@ -183,11 +245,18 @@ class _Level:
             counts_itself=counts_itself,
         )
 
+    @property
+    def floor(self) -> int:
+        """The count that others are compared with."""
+        return 0 if self.floor_is_zero else min(self.counts.values())
+
     def admits(self, zone: str) -> bool:
-        if self.skew is None:
-            return True
-        floor = 0 if self.floor_is_zero else min(self.counts.values())
-        return self.counts[zone] + self.counts_itself - floor <= self.skew
+        """Whether one more pod may go there."""
+        return self.skew is None or self.counts[zone] + self.counts_itself - self.floor <= self.skew
+
+    def is_over(self, zone: str) -> bool:
+        """Whether the pods there are too many already."""
+        return self.skew is not None and self.counts_itself and self.counts[zone] - self.floor > self.skew
 
     def excess(self, zone: str) -> int:
         """How far the zone is above the emptiest, if more of these pods would raise it."""

@@ -100,6 +100,11 @@ class Stall:
                 found |= table.rows_meeting(wish.with_zones(term))
         return found & template.rows & self.usable[table.row_type]
 
+    @property
+    def zones(self) -> set[str]:
+        """All zones that its offerings are in."""
+        return {zone for zone in self.template.table.row_values(labels.ZONE)[1] if zone is not None}
+
     def zones_for(self, wish: Wish, request: Ints | None = None) -> set[str]:
         """The zones in which some offering suits the wish, and holds one such pod if its request is given."""
         table = self.template.table

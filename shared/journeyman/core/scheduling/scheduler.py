@@ -32,7 +32,7 @@ from journeyman.core.scheduling.existing import (
 )
 from journeyman.core.scheduling.explain import explain
 from journeyman.core.scheduling.limits import Headroom
-from journeyman.core.scheduling.lowering import Unit, Zones, lower_hostnames, lower_zones
+from journeyman.core.scheduling.lowering import Unit, Zones, free_of_zones, lower_hostnames, lower_zones
 from journeyman.core.scheduling.market import Shape, Stall, Wish
 from journeyman.core.scheduling.offers import Bools, Ints
 from journeyman.core.scheduling.opening import Opening, Options
@@ -44,6 +44,7 @@ from journeyman.core.scheduling.topology import Spread, count_by_node, count_by_
 from journeyman.core.state.snapshot import Snapshot, StateNode
 
 
+_GIVE_UP_AFTER = 4  # attempts to meet quotas that limits cut short; then the classes concerned are left alone
 _ANY_TAINT = (Toleration(operator="Exists"),)
 
 
@@ -105,16 +106,17 @@ class Scheduler:
         kept = {key for keys in adopted.values() for key in keys}
         asking = [pod for pod in considered if pod.key not in kept]
         classes, errors = collapse(asking, self._anti_affinities, self._namespaces)
-        run = _Run(self, standing, classes, leaving={pod.key for pod in asking})
-        units, stuck = lower_zones(classes, run.zones_of)
-        left = run.fill_existing(units)
-        existing = run.existing_pods(adopted)
-        left = run.open_nodes(left)
-        errors |= run.errors(left, stuck)
+        leaving = {pod.key for pod in asking}
+        run = _Run(self, standing, classes, leaving, ceilings={}, reasons={})
+        attempt = 1
+        while run.place(adopted, give_up=attempt > _GIVE_UP_AFTER):
+            run = _Run(self, standing, classes, leaving, ceilings=run.ceilings, reasons=run.reasons)
+            attempt += 1
+        errors |= run.errors()
         claims = tuple(sorted(run.claims, key=lambda c: (c.node_pool, c.pods)))
         return Results(
             new_claims=claims,
-            existing=existing,
+            existing=run.existing,
             pod_errors=dict(sorted(errors.items())),
             price=float(sum(claim.price for claim in claims)),
             lower_bound=run.bound,
@@ -126,10 +128,32 @@ class _Run:
     """One question: these classes, on these nodes and whatever has to be opened."""
 
     def __init__(
-        self, scheduler: Scheduler, standing: Sequence[StateNode], classes: Sequence[PodClass], leaving: set[str]
+        self,
+        scheduler: Scheduler,
+        standing: Sequence[StateNode],
+        classes: Sequence[PodClass],
+        leaving: set[str],
+        *,
+        ceilings: dict[tuple[int, str], int],
+        reasons: dict[int, PodError],
     ) -> None:
+        """An attempt that knows what earlier ones learned.
+
+        Args:
+            scheduler: Snapshot and catalogue, prepared.
+            standing: Nodes whose pods count.
+            classes: What to place.
+            leaving: Keys of the pods of these classes.
+            ceilings: By class and zone, how many pods can be had there at most (limits stopped the rest).
+            reasons: By class, why that was.
+        """
         self.claims: list[PlannedClaim] = []
+        self.existing: dict[str, tuple[str, ...]] = {}
         self.bound = 0.0
+        self.ceilings = ceilings
+        self.reasons = reasons
+        self._left: list[Unit] = []
+        self._stuck: dict[int, int] = {}
         self._scheduler = scheduler
         self._standing = standing
         self._classes = classes
@@ -149,6 +173,31 @@ class _Run:
         self._suitable: dict[Shape, Bools] = {}
         self._drawn = [0] * len(classes)
 
+    def place(self, adopted: Mapping[str, tuple[str, ...]], *, give_up: bool) -> bool:
+        """Plan everything. True if quotas could not be met, so that this plan may break a spread: try again.
+
+        Each attempt lowers a ceiling; with `give_up` all those of the classes concerned fall to what they hold at
+        least, nothing, so that there is a last attempt.
+        """
+        counts = [len(cls.pods) for cls in self._classes]
+        for index in free_of_zones(self._classes):  # they take what is there, and only new nodes for them are spread
+            rest = self.fill_existing([Unit(class_index=index, count=counts[index])])
+            counts[index] = sum(unit.count for unit in rest)
+        units, self._stuck = lower_zones(self._classes, counts, self.zones_of)
+        left = self.fill_existing(units)
+        self.existing = self.existing_pods(adopted)
+        self._left = self.open_nodes(left)
+        quotas = {(u.class_index, u.zones): u.count for u in units if u.is_quota}
+        short = [u for u in self._left if u.is_quota]
+        for unit in short:
+            self.reasons.setdefault(unit.class_index, self._explain_unit(unit))
+            for zone in unit.zones or ():
+                self.ceilings[unit.class_index, zone] = quotas[unit.class_index, unit.zones] - unit.count
+        if give_up:
+            zones = {zone for stall in self._stalls for zone in stall.zones} | set(self._filling.existing.zones)
+            self.ceilings.update({(u.class_index, zone): 0 for u in short for zone in zones})
+        return bool(short)
+
     def zones_of(self, index: int, spreads: Sequence[Spread]) -> Zones:
         """What zone spread has to know about a class, with the counts of these spreads."""
         cls, wish = self._classes[index], Wish(self._shapes[index])
@@ -159,6 +208,9 @@ class _Run:
         for zone, pods in zip(self._filling.existing.zones, self._filling.room(index, self._suits(index)), strict=True):
             if zone:
                 room[zone] = room.get(zone, 0) + int(pods)
+        for zone in (provisionable | room.keys()) & {zone for i, zone in self.ceilings if i == index}:
+            provisionable.discard(zone)
+            room[zone] = self.ceilings[index, zone]
         counts = tuple(self._zone_counts(cls, spread) for spread in spreads)
         return Zones(provisionable=frozenset(provisionable), room=room, counts=counts)
 
@@ -169,10 +221,16 @@ class _Run:
             return not spread.own_nodes_only or meets_labels(node, cls)
 
         by_node = count_by_node(spread, self._standing, self._leaving)
+        for row, taken in self._filling.taken.items():
+            name = self._filling.existing.nodes[row].name
+            by_node[name] = by_node.get(name, 0) + sum(n for i, n in taken if self._counts(spread, i))
         tolerations = cls.tolerations if spread.untainted_only else _ANY_TAINT
         wish = Wish(Shape(cls.terms, tolerations))
         domains = sorted(zone for stall in self._stalls for zone in stall.zones_for(wish))
         return dict.fromkeys(domains, 0) | count_by_zone(by_node, self._standing, counts_node)
+
+    def _counts(self, spread: Spread, index: int) -> bool:
+        return spread.counts(self._classes[index].namespace, self._classes[index].labels)
 
     def _suits(self, index: int) -> Bools:
         shape = self._shapes[index]
@@ -224,16 +282,17 @@ class _Run:
             self.bound += opening.bound
         return units
 
-    def errors(self, left: Iterable[Unit], stuck: Mapping[int, int]) -> dict[str, PodError]:
+    def errors(self) -> dict[str, PodError]:
         """An error for each pod without a place."""
         errors: dict[str, PodError] = {}
-        for unit in left:
-            wish = Wish(self._shapes[unit.class_index], unit.zones)
-            error = self._explain(unit.class_index, wish)
-            errors.update(dict.fromkeys(self._draw(unit.class_index, unit.count), error))
-        for index, count in stuck.items():
+        for unit in self._left:
+            errors.update(dict.fromkeys(self._draw(unit.class_index, unit.count), self._explain_unit(unit)))
+        for index, count in self._stuck.items():
             errors.update(dict.fromkeys(self._draw(index, count), self._stuck_error(index)))
         return errors
+
+    def _explain_unit(self, unit: Unit) -> PodError:
+        return self._explain(unit.class_index, Wish(self._shapes[unit.class_index], unit.zones))
 
     def _explain(self, index: int, wish: Wish) -> PodError:
         return explain(
@@ -246,6 +305,8 @@ class _Run:
         )
 
     def _stuck_error(self, index: int) -> PodError:
+        if index in self.reasons:
+            return self.reasons[index]
         zones = self.zones_of(index, ())
         if not zones.provisionable and not any(zones.room.values()):
             wish = Wish(self._shapes[index])
