@@ -7,6 +7,13 @@ from dataclasses import replace
 import msgspec
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
+from journeyman.core.api import labels
+from journeyman.core.api.objects import NodeClaim
+from journeyman.core.catalogue import Catalogue
+from journeyman.core.scheduling.claims import claim_name, to_node_claim
+from journeyman.core.scheduling.scheduler import pods_to_place, solve
+from journeyman.core.scheduling.verify import verify
 from tests.helpers.builders import (
     a_daemon_set,
     a_node,
@@ -17,16 +24,16 @@ from tests.helpers.builders import (
     an_instance_type,
 )
 
-from journeyman.core.api import labels
-from journeyman.core.catalogue import Catalogue
-from journeyman.core.scheduling.claims import claim_name, to_node_claim
-from journeyman.core.scheduling.scheduler import pods_to_place, solve
-from journeyman.core.scheduling.verify import verify
-from journeyman.core.api.objects import NodeClaim
-
 TYPES = tuple(
-    an_instance_type(f"t{cpu}", cpu=cpu, memory_gib=cpu * ratio, price=0.04 * cpu + 0.005 * cpu * ratio, zones=zones, spot=spot)
-    for cpu, ratio, zones, spot in ((2, 4, ("a", "b"), 0.03), (4, 2, ("a", "c"), None), (8, 4, ("a", "b", "c"), 0.2), (16, 8, ("b",), 0.5))
+    an_instance_type(
+        f"t{cpu}", cpu=cpu, memory_gib=cpu * ratio, price=0.04 * cpu + 0.005 * cpu * ratio, zones=zones, spot=spot
+    )
+    for cpu, ratio, zones, spot in (
+        (2, 4, ("a", "b"), 0.03),
+        (4, 2, ("a", "c"), None),
+        (8, 4, ("a", "b", "c"), 0.2),
+        (16, 8, ("b",), 0.5),
+    )
 )
 FEW = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
@@ -150,7 +157,11 @@ def test_planning_again_once_the_claims_exist_adds_nothing(snapshot):
     first = solve(snapshot, catalogue)
     claims = [
         to_node_claim(
-            planned, snapshot.node_pools_by_name[planned.node_pool], name=claim_name(planned.node_pool, "seed", planned.pods), hash="", hash_version=""
+            planned,
+            snapshot.node_pools_by_name[planned.node_pool],
+            name=claim_name(planned.node_pool, "seed", planned.pods),
+            hash="",
+            hash_version="",
         )
         for planned in first.new_claims
     ]

@@ -76,7 +76,9 @@ def _reason(wish: Wish, request: Ints, axes: Sequence[str], stall: Stall, headro
         meets |= table.rows_meeting(template.requirements & wish.with_zones(term))
     meeting = np.unique(table.row_type[meets])
     if not len(meeting):
-        return "requirements", f"none of its {len(table.types)} instance types has what the pod requires of its node"
+        unmet = next((u for t in open_terms if (u := table.unmet(template.requirements & wish.with_zones(t)))), "")
+        what = unmet or "all that the pod requires of its node"
+        return "requirements", f"none of its {len(table.types)} instance types has {what}"
     holding = meeting[(stall.sizes[meeting] >= request).all(axis=1) & stall.usable[meeting]]
     if not len(holding):
         return "resources", _too_small(stall.sizes[meeting], request, axes)

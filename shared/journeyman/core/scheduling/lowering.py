@@ -180,7 +180,10 @@ class _Spreading:
         return sorted(self.zones.provisionable | {z for z, n in self.zones.room.items() if n > 0})
 
     def spread(self, ledger: dict[bytes, dict[str, int]]) -> None:
-        """Choose zones (again), given where the others went; one that no spread counts goes to the emptiest as a whole."""
+        """Choose zones (again), given where the others went.
+
+        A class that no spread counts stays together: where nodes have room for it, else in the emptiest zone.
+        """
         self.withdraw(list(self.given), ledger)
         levels = self._levels(ledger)
         if self.counting:
@@ -189,9 +192,15 @@ class _Spreading:
             self.given = _water_fill(self.pods, room, levels)
         else:
             admitted = [z for z in self.reachable if all(level.admits(z) for level in levels)]
-            emptiest = min(admitted, key=lambda z: (max(level.counts[z] for level in levels), z), default=None)
-            self.given = {emptiest: self.pods} if emptiest is not None else {}
+            best = min(
+                admitted, key=lambda z: (self.zones.room.get(z, 0) < self.pods, self._count(z, levels), z), default=None
+            )
+            self.given = {best: self.pods} if best is not None else {}
         self._enter(self.given, ledger, 1)
+
+    @staticmethod
+    def _count(zone: str, levels: Sequence[_Level]) -> int:
+        return max(level.counts[zone] for level in levels)
 
     def withdraw(self, zones: Iterable[str], ledger: dict[bytes, dict[str, int]]) -> None:
         """Take its pods back from these zones."""

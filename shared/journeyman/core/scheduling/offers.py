@@ -88,6 +88,11 @@ class OfferTable:
                 verdict &= column.meets(wish)
         return verdict
 
+    def unmet(self, wishes: Mapping[str, Requirement]) -> str:
+        """The wishes that no row suits even taken by themselves, in words, by key; empty if only together they are too much."""
+        alone = (wish for _, wish in sorted(wishes.items()) if not self.rows_meeting({wish.key: wish}).any())
+        return " and ".join(map(str, alone))
+
     def is_single_valued(self, key: str) -> bool:
         """Whether choosing a row fixes this label."""
         column = self.row_columns.get(key) or self.type_columns.get(key)

@@ -337,8 +337,8 @@ class _Solver:
             worth[members] = problem.requests[members] @ prices
             self._offer_worth[offers] = np.maximum(self._offer_worth[offers], problem.sizes[offers] @ prices)
         # an item that only uses what is free for now must still be worth placing
-        worth = np.maximum(worth, [_LEAST_WORTH * self._price_alone(item) for item in range(len(worth))])
-        return worth
+        least = np.array([_LEAST_WORTH * self._price_alone(item) for item in range(len(worth))])
+        return np.maximum(worth, least)
 
     def _price_alone(self, item: int) -> float:
         """What one of the item costs on the offer that is cheapest for nothing but it."""

@@ -43,6 +43,7 @@ from journeyman.core.scheduling.templates import make_templates
 from journeyman.core.scheduling.topology import Spread, count_by_node, count_by_zone
 from journeyman.core.state.snapshot import Snapshot, StateNode
 
+__all__ = ["Options", "Scheduler", "pods_to_place", "solve"]
 
 _GIVE_UP_AFTER = 4  # attempts to meet quotas that limits cut short; then the classes concerned are left alone
 _ANY_TAINT = (Toleration(operator="Exists"),)

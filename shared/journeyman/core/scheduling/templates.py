@@ -71,14 +71,15 @@ def _template(pool: NodePool, snapshot: Snapshot, tables: Mapping[str, OfferTabl
         return reason
     table = tables.get(pool.metadata.name)
     if table is None or not table.types:
-        return "no instance types are known for its NodeClass"
+        return f"{NO_TYPES}s are known for its NodeClass"
     try:
         requirements = _requirements(pool)
     except InvalidRequirementError as error:
         return error.message
     suitable = table.rows_meeting(requirements)
     if not suitable.any():
-        return "no instance type satisfies its requirements"
+        unmet = table.unmet(requirements)
+        return f"{NO_TYPES} satisfies its requirements{f': there is none with {unmet}' if unmet else ''}"
     return Template(pool=pool, requirements=requirements, table=table, rows=suitable & table.available)
 
 

@@ -6,7 +6,6 @@ from datetime import timedelta
 
 import msgspec
 import pytest
-from tests.helpers.builders import NOW, a_pod, ago, stamp
 
 from journeyman.core.api import labels
 from journeyman.core.api.objects import PodDisruptionBudget
@@ -20,6 +19,7 @@ from journeyman.core.scheduling.pods import (
     opted_out,
     unsupported_reason,
 )
+from tests.helpers.builders import NOW, a_pod, ago, stamp
 
 
 def owned_by(kind, api_version="apps/v1"):

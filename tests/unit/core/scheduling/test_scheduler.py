@@ -5,9 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+
+from journeyman.core.api import labels
+from journeyman.core.catalogue import Catalogue
+from journeyman.core.scheduling.scheduler import pods_to_place, solve
+from journeyman.core.scheduling.verify import verify
 from tests.helpers.builders import (
     LARGE,
     MEDIUM,
+    NOW,
     SMALL,
     TYPES,
     a_claim,
@@ -20,14 +26,9 @@ from tests.helpers.builders import (
     a_running_claim,
     a_snapshot,
     an_instance_type,
+    provider_id_of,
     stamp,
 )
-from tests.helpers.builders import NOW, provider_id_of
-
-from journeyman.core.api import labels
-from journeyman.core.catalogue import Catalogue
-from journeyman.core.scheduling.scheduler import pods_to_place, solve
-from journeyman.core.scheduling.verify import verify
 
 ZONAL = an_instance_type("z.medium", cpu=4, memory_gib=16, price=0.2, zones=("a", "b", "c"), spot=0.07)
 HOST = labels.HOSTNAME
@@ -163,7 +164,11 @@ def test_pods_that_want_different_values_of_an_open_label_get_different_nodes():
     pool = a_pool(
         spec={"template": {"spec": {"requirements": [{"key": "team", "operator": "In", "values": ["red", "blue"]}]}}}
     )
-    some = [a_pod(f"{team}{i}", cpu="100m", spec={"nodeSelector": {"team": team}}) for team in ("red", "blue") for i in (0, 1)]
+    some = [
+        a_pod(f"{team}{i}", cpu="100m", spec={"nodeSelector": {"team": team}})
+        for team in ("red", "blue")
+        for i in (0, 1)
+    ]
 
     results = schedule(*some, a_pod("any", cpu="100m"), node_pools=(pool,))
 
@@ -235,7 +240,13 @@ def test_nodes_that_exist_count_against_the_limits():
         (a_pool(), a_node_class(ready=False, message="no subnets"), "no subnets"),
         (a_pool(), a_node_class("other"), "does not exist"),
         (
-            a_pool(spec={"template": {"spec": {"requirements": [{"key": labels.ARCH, "operator": "In", "values": ["arm64"]}]}}}),
+            a_pool(
+                spec={
+                    "template": {
+                        "spec": {"requirements": [{"key": labels.ARCH, "operator": "In", "values": ["arm64"]}]}
+                    }
+                }
+            ),
             a_node_class(),
             "no instance type",
         ),
@@ -265,7 +276,12 @@ def test_zone_spread_counts_pods_that_run():
     full = a_pod("full", cpu="3500m", node="node-default-1", metadata={"labels": {"app": "other"}})
 
     results = schedule(
-        *running, full, *pods(4, spec=spread(labels.ZONE)), types=(ZONAL,), nodes=(a_node(),), claims=(a_running_claim(),)
+        *running,
+        full,
+        *pods(4, spec=spread(labels.ZONE)),
+        types=(ZONAL,),
+        nodes=(a_node(),),
+        claims=(a_running_claim(),),
     )
 
     assert zones_of(results) == {"b": 2, "c": 2}
@@ -335,7 +351,8 @@ def test_a_claim_in_flight_keeps_the_pods_it_was_opened_for():
     pod = a_pod("p", spec={"nodeSelector": {labels.ZONE: "a"}})
     asked = {"cpu": "3", "memory": "4Gi", "pods": "3"}
     claim = a_claim(
-        metadata={"annotations": {labels.PLANNED_PODS: "default/p,default/gone"}}, spec={"resources": {"requests": asked}}
+        metadata={"annotations": {labels.PLANNED_PODS: "default/p,default/gone"}},
+        spec={"resources": {"requests": asked}},
     )
     snapshot = a_snapshot(pods=(pod,), claims=(claim,))
 
@@ -367,12 +384,12 @@ def test_pods_of_a_leaving_node_are_given_new_places():
 def test_nodes_can_be_thought_away():
     """What would become of the pods of node a without it? They fit node b."""
     snapshot = a_snapshot(
-        pods=(a_pod("p", node="node-a"),), nodes=(a_node("a"), a_node("b")), claims=(a_running_claim("a"), a_running_claim("b"))
+        pods=(a_pod("p", node="node-a"),),
+        nodes=(a_node("a"), a_node("b")),
+        claims=(a_running_claim("a"), a_running_claim("b")),
     )
 
-    results = solve(
-        snapshot, Catalogue({"default": TYPES}), pods=snapshot.pods, without_nodes=frozenset({"node-a"})
-    )
+    results = solve(snapshot, Catalogue({"default": TYPES}), pods=snapshot.pods, without_nodes=frozenset({"node-a"}))
 
     assert results.existing == {"node-b": ("default/p",)}
 

@@ -1,0 +1,96 @@
+"""`journeyman solve`: scenario files in, one JSON line each out."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from journeyman.cli.solve import answer, solve
+from journeyman.errors import ConfigurationError
+from journeyman.simulate.scenario import parse_scenario, read_scenario
+from tests.helpers.builders import pod_body, pool_body
+
+ZONE, CAPACITY_TYPE = "topology.kubernetes.io/zone", "karpenter.sh/capacity-type"
+
+
+def a_scenario(*objects, name="tiny"):
+    """A scenario with one instance type in one zone."""
+    offering = {
+        "price": 0.1,
+        "requirements": [
+            {"key": ZONE, "operator": "In", "values": ["a"]},
+            {"key": CAPACITY_TYPE, "operator": "In", "values": ["spot"]},
+        ],
+    }
+    instance_type = {
+        "name": "m.small",
+        "requirements": [{"key": "kubernetes.io/arch", "operator": "In", "values": ["amd64"]}],
+        "offerings": [offering, {**offering, "price": 0.01, "available": False}],
+        "capacity": {"cpu": "2", "memory": "8Gi", "pods": "10"},
+        "overhead": {"cpu": "100m"},
+    }
+    return {"name": name, "instanceTypes": [instance_type], "objects": list(objects)}
+
+
+def a_waiting_pod(name="p", **kwargs):
+    """A pod as scenario files have it: without status."""
+    body = pod_body(name, **kwargs)
+    del body["status"]
+    return body
+
+
+def test_the_answer_has_the_keys_that_comparisons_read():
+    """Pods without a node and a status count as unschedulable; what is unavailable is not bought."""
+    found = answer(parse_scenario(json.dumps(a_scenario(pool_body(), a_waiting_pod())).encode()))
+
+    assert found["nodeClaims"] == [
+        {
+            "nodePool": "default",
+            "pods": ["default/p"],
+            "instanceTypes": ["m.small"],
+            "cheapestOffering": "m.small/a/spot",
+            "price": 0.1,
+            "requirements": found["nodeClaims"][0]["requirements"],
+        }
+    ]
+    assert {"name", "existing", "errors", "price", "seconds"} <= found.keys()
+    assert (found["price"], found["errors"]) == (0.1, {})
+    assert found["seconds"] > 0
+
+
+def test_a_bad_pool_is_set_aside_and_the_others_answer():
+    """One NodePool does not validate; the pod goes to the other."""
+    bad = pool_body("bad", spec={"weight": 1000})
+
+    scenario = parse_scenario(json.dumps(a_scenario(bad, pool_body(), a_waiting_pod())).encode())
+
+    assert [s.name for s in scenario.snapshot.set_aside] == ["bad"]
+    assert [c["nodePool"] for c in answer(scenario)["nodeClaims"]] == ["default"]
+
+
+def test_each_file_gives_a_line(tmp_path, capsys):
+    """In the order given."""
+    paths = [tmp_path / "a.json", tmp_path / "b.json"]
+    for path in paths:
+        path.write_text(json.dumps(a_scenario(pool_body(), a_waiting_pod(), name=path.stem)))
+
+    solve(paths)
+
+    assert [json.loads(line)["name"] for line in capsys.readouterr().out.splitlines()] == ["a", "b"]
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"instanceTypes": 3}', '{"objects": [{"kind": "Pod", "spec": 1}]}'])
+def test_a_file_that_is_no_scenario_is_refused_by_name(tmp_path, text):
+    """One error, which says what and where."""
+    path = tmp_path / "broken.json"
+    path.write_text(text)
+
+    with pytest.raises(ConfigurationError, match="scenario"):
+        read_scenario(path)
+
+
+def test_a_missing_file_is_named(tmp_path):
+    """With the system's reason."""
+    with pytest.raises(ConfigurationError, match=r"nowhere\.json"):
+        read_scenario(tmp_path / "nowhere.json")
