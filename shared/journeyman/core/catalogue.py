@@ -77,7 +77,9 @@ class Unavailable:
     reason: str = ""
 
 
-def without_unavailable(types: Iterable[InstanceType], unavailable: Iterable[Unavailable], now: datetime) -> tuple[InstanceType, ...]:
+def without_unavailable(
+    types: Iterable[InstanceType], unavailable: Iterable[Unavailable], now: datetime
+) -> tuple[InstanceType, ...]:
     """The same types with offerings that are still to be avoided at `now` marked unavailable.
 
     `instance_type` "*" means every type in that zone and capacity type (a spot service-linked role that is missing, say).

@@ -6,8 +6,8 @@ Lost messages are made up for here; nothing rests on any of them.
 provision      pods without a node; claims not initialized yet; pools whose conditions are not current
 terminate      claims being deleted or expired; and every two minutes, for garbage (ten without any claim)
 consolidate    a disruption under way; a claim whose consolidateAfter has just passed; a budget window that has just
-               opened; and every minute while there are nodes that may be consolidated: pods that went away show
-               nowhere else, and a run over a fleet costs next to nothing beside the fleet
+               opened; and every two minutes while there are nodes to consolidate: that pods went away is seen by a
+               run that reads them all and by nothing else
 =============  ====================================================================================================
 """
 
@@ -37,7 +37,7 @@ from journeyman.core.state import Snapshot
 SWEEP_OVERLAP: Final = timedelta(seconds=75)  # a minute, and what schedules are late by
 GARBAGE_PERIOD: Final = timedelta(minutes=2)  # karpenter nodeclaim/garbagecollection: every 2 min
 GARBAGE_PERIOD_WITHOUT_CLAIMS: Final = timedelta(minutes=10)
-CONSOLIDATION_PERIOD: Final = timedelta(minutes=1)  # Karpenter looks every 10 s and skips while nothing changed
+CONSOLIDATION_PERIOD: Final = timedelta(minutes=2)  # Karpenter looks every 10 s, and skips while nothing changed
 UNREADY_POOL_PERIOD: Final = timedelta(minutes=5)
 
 

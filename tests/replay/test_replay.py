@@ -1,0 +1,157 @@
+"""`journeyman replay` on the recorded events and clusters that ship with the project.
+
+Covers: forwarder event on an empty cluster, an SQS batch with one unreadable record, a Spot warning, a foreign instance,
+schedules, the API, a folder as cluster, and an account behind an endpoint.
+"""
+
+import io
+import json
+import shutil
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+import yaml
+from rich.console import Console
+
+from journeyman.cli.replay import run_replay
+from journeyman.errors import ConfigurationError
+from journeyman.simulate.aws.endpoint import EndpointAccount
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("moto")]
+
+EVENTS = Path(__file__).parents[2] / "events"
+CLUSTERS = EVENTS / "clusters"
+
+
+def replay(*events, cluster, aws="moto"):
+    output = io.StringIO()
+    status = run_replay([EVENTS / e for e in events], cluster, aws, Console(file=output, width=200))
+    return status, output.getvalue()
+
+
+def test_a_pending_pods_event_opens_nodes_on_an_empty_cluster():
+    """Claims are created before their fleets, and a wake-up is left for the registration."""
+    status, text = replay("forwarder/pods-unschedulable.json", cluster=CLUSTERS / "zero-nodes.yaml")
+    assert status == 0
+    assert "to fit 10 pod(s)" in text
+    assert "create NodeClaim default-" in text
+    assert "ec2:CreateFleet" in text
+    assert "wake-up   provision in" in text
+
+
+def test_the_good_part_of_a_batch_goes_on_beside_a_record_that_cannot_be_read():
+    """The record comes back to its queue, the error names it, and the rest was served."""
+    status, text = replay("sqs/provision-batch-one-malformed.json", cluster=CLUSTERS / "zero-nodes.yaml")
+    assert status == 1
+    assert "ec2:CreateFleet" in text
+    assert "cannot read the body of SQS message" in text
+    assert "1 record(s) come back" in text
+
+
+def test_a_spot_warning_cordons_deletes_and_wakes_both_steps():
+    """The instance keeps its recorded id for the reader, whatever the simulated account called it."""
+    status, text = replay("eventbridge/ec2-spot-interruption/terminate.json", cluster=CLUSTERS / "two-spot-nodes.yaml")
+    assert status == 0
+    assert "delete NodeClaim default-x7k2p" in text
+    assert "karpenter.sh/disrupted" in text
+    assert "SpotInterrupted on NodeClaim default-x7k2p" in text
+    assert "wake-up   provision now" in text
+    assert "wake-up   terminate now" in text
+
+
+def test_later_events_see_what_earlier_ones_did():
+    """A second delivery of the same warning finds nothing left to do, and says so."""
+    event = "eventbridge/ec2-spot-interruption/terminate.json"
+    status, text = replay(event, event, cluster=CLUSTERS / "two-spot-nodes.yaml")
+    assert status == 0
+    assert text.count("delete NodeClaim default-x7k2p") == 1
+
+
+@pytest.mark.parametrize(
+    ("event", "function"),
+    [
+        ("schedule/minute-sweep.json", "sweep"),
+        ("schedule/consolidation-window.json", "consolidate"),
+        ("sqs/wake-batch.json", "sweep"),
+        ("eventbridge/health/instance-retirement.json", "interrupt"),
+        ("api/get-plan.json", "api"),
+    ],
+)
+def test_every_source_reaches_its_function(event, function):
+    """Whatever the source, the handler that is deployed for it handles it."""
+    status, text = replay(event, cluster=CLUSTERS / "two-spot-nodes.yaml")
+    assert f"→ {function}" in text
+    assert status == 0, text
+
+
+def test_a_folder_of_files_is_a_cluster_too(tmp_path):
+    """`kubectl get … -o yaml` into several files works as well as into one."""
+    for number, document in enumerate(yaml.safe_load_all((CLUSTERS / "zero-nodes.yaml").read_text())):
+        (tmp_path / f"{number}.yaml").write_text(
+            yaml.safe_dump({"kind": "List", "apiVersion": "v1", "items": [document]})
+        )
+    status, text = replay("forwarder/pods-unschedulable.json", cluster=tmp_path)
+    assert status == 0
+    assert "to fit 10 pod(s)" in text
+
+
+@pytest.mark.parametrize("content", ["[1, 2]", "{not json"])
+def test_a_file_that_is_no_event_is_named(tmp_path, content):
+    """One sentence with the file's name, no traceback."""
+    broken = tmp_path / "broken.json"
+    broken.write_text(content)
+    with pytest.raises(ConfigurationError, match=r"broken\.json"):
+        run_replay([broken], CLUSTERS / "zero-nodes.yaml", "moto")
+
+
+def test_an_endpoint_that_is_none_is_refused():
+    """Before anything is loaded or sent."""
+    with pytest.raises(ConfigurationError, match="is no endpoint"):
+        replay("forwarder/pods-unschedulable.json", cluster=CLUSTERS / "zero-nodes.yaml", aws="localhost")
+
+
+@pytest.fixture
+def localstack_port():
+    """A LocalStack-compatible server of its own process, on LocalStack's own port."""
+    command = shutil.which("moto_server", path=str(Path(sys.executable).parent))
+    server = subprocess.Popen([command, "-p", "4566"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        for _ in range(100):
+            try:
+                urllib.request.urlopen("http://localhost:4566/moto-api/", timeout=1).close()
+                break
+            except OSError:
+                time.sleep(0.2)
+        yield 4566
+    finally:
+        server.terminate()
+        server.wait(10)
+
+
+def test_replay_talks_to_a_localstack_compatible_endpoint(localstack_port, tmp_path):
+    """Instances really appear behind http://localhost:4566, through localstack-client, and nowhere else."""
+    url = f"http://localhost:{localstack_port}"
+    ec2, iam = EndpointAccount(url).client("ec2"), EndpointAccount(url).client("iam")
+    tag = [{"Key": "karpenter.sh/discovery", "Value": "demo"}]
+    ec2.create_tags(Resources=[s["SubnetId"] for s in ec2.describe_subnets()["Subnets"]], Tags=tag)
+    ec2.create_tags(Resources=[ec2.describe_security_groups()["SecurityGroups"][0]["GroupId"]], Tags=tag)
+    iam.create_role(RoleName="KarpenterNodeRole-demo", AssumeRolePolicyDocument="{}")
+    image = next(i for i in ec2.describe_images(Owners=["amazon"])["Images"] if i["Architecture"] == "x86_64")
+    documents = list(yaml.safe_load_all((CLUSTERS / "zero-nodes.yaml").read_text()))
+    node_class = next(d for d in documents if d["kind"] == "EC2NodeClass")
+    node_class["spec"] |= {"amiSelectorTerms": [{"id": image["ImageId"]}], "amiFamily": "AL2023"}
+    cluster = tmp_path / "cluster.yaml"
+    cluster.write_text(yaml.safe_dump_all(documents))
+
+    status, text = replay("forwarder/pods-unschedulable.json", cluster=cluster, aws=url)
+
+    assert status == 0, text
+    assert "ec2:CreateFleet" in text
+    launched = [i for r in ec2.describe_instances()["Reservations"] for i in r["Instances"]]
+    assert launched
+    assert all({"Key": "eks:eks-cluster-name", "Value": "demo"} in i["Tags"] for i in launched)
+    assert json.dumps(text).count("launched nodeclaim") == len(launched)
