@@ -29,6 +29,7 @@ _REPACK_EFFORT: Final = 3000  # kinds of items times nodes, over all attempts
 _REPACK_SIZES: Final = (2, 3, 4, 6, 9, 14)
 _LEAST_WORTH: Final = 1e-3  # of what an item costs alone
 _EPSILON: Final = 1e-9
+_DECIMALS: Final = 9  # of a price; what differs beyond is rounding
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -187,7 +188,12 @@ class _Solver:
         if self._refined is not None:
             density = self._order(self._refined / np.maximum(self._worth, _EPSILON))
             plans.append(self._greedy(counts, self._refined, [self._by_size, density]))
-        return min(plans, key=self.price)
+        return min(plans, key=self._preference)
+
+    def _preference(self, bins: Iterable[Bin]) -> tuple[float, int]:
+        """The cheaper plan first; of equal ones, that of fewer nodes."""
+        bins = list(bins)
+        return round(self.price(bins), _DECIMALS), sum(b.copies for b in bins)
 
     def _rest_of(self, counts: Ints, bins: list[Bin]) -> list[Bin]:
         """Bins for what these bins leave."""
@@ -294,11 +300,11 @@ class _Solver:
         return Bin(offer, tuple(int(n) for n in left), 1)
 
     def _exact(self, item: int, count: int) -> list[Bin]:
-        """One kind of item: the cheapest cover by dynamic programming over how many are left."""
+        """One kind of item: the cheapest cover by dynamic programming over how many are left; fewer nodes if equal."""
         axes, amounts = self._axes[item], self._amounts[item]
         holds = (self._problem.sizes[:, axes] // amounts).min(axis=1) * self._suits[:, item]
         offers = np.flatnonzero(holds)
-        holds, prices = holds[offers], self._problem.prices[offers]
+        holds, prices = holds[offers], self._problem.prices[offers] + _EPSILON  # each node costs a trifle more
         peeled = 0
         best = int(np.argmin(prices / holds))
         if count > _EXACT_COUNT:
@@ -337,8 +343,8 @@ class _Solver:
             worth[members] = problem.requests[members] @ prices
             self._offer_worth[offers] = np.maximum(self._offer_worth[offers], problem.sizes[offers] @ prices)
         # an item that only uses what is free for now must still be worth placing
-        least = np.array([_LEAST_WORTH * self._price_alone(item) for item in range(len(worth))])
-        return np.maximum(worth, least)
+        least = [_LEAST_WORTH * self._price_alone(item) for item in range(len(worth))]
+        return np.maximum(worth, np.array(least, dtype=np.float64))
 
     def _price_alone(self, item: int) -> float:
         """What one of the item costs on the offer that is cheapest for nothing but it."""
