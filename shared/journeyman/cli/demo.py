@@ -27,6 +27,7 @@ from journeyman.simulate.workloads import DEPLOYMENT
 START: Final = datetime(2026, 3, 2, 21, 30, tzinfo=timezone.utc)
 WINDOW_OPENS: Final = datetime(2026, 3, 2, 22, 0, tzinfo=timezone.utc)
 WINDOW: Final = "cron(0 22 * * ? *)"
+BETWEEN_SWEEPS: Final = timedelta(seconds=20)
 SPOT_NOTICE: Final = timedelta(minutes=2)
 EXAMPLES: Final = ("demo-cluster", "inflate", "cpu-burst")
 MANAGED_PRICE_PER_GB_SECOND: Final = 0.0000166667  # Lambda x86, us-east-1, from the public price page
@@ -74,6 +75,7 @@ class Story:
             self._d.server.load(yaml.safe_load_all(text))
 
     def _first_pods(self) -> None:
+        self._d.world.run_for(BETWEEN_SWEEPS)  # so that the forwarder is first to tell, as it nearly always is
         with self._chapter("1. Ten pods on a cluster with no node") as chapter:
             asked = self._scale("inflate", 10)
             self._until_running("inflate", 10, within=timedelta(minutes=5))

@@ -15,7 +15,14 @@ from journeyman.ports import Clock
 _COLUMNS: Final = ("time", "event", "decision", "node", "$/hour")
 _FIXED: Final = {"time": 8, "$/hour": 7}
 _WIDEST: Final = 150
-_QUIET: Final = ("is due:", "is already being deleted", "created nodeclaim", "created nodedisruption", "left, evicting")
+_QUIET: Final = (
+    "is due:",
+    "is already being deleted",
+    "created nodeclaim",
+    "created nodedisruption",
+    "left, evicting",
+    "is not ours",
+)
 _STYLES: Final = {"launched": "green", "disrupting": "yellow", "initiating delete": "yellow", "error": "red"}
 
 
