@@ -11,11 +11,11 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
 
 from infra.forwarder.batching import Batch
-from infra.forwarder.pods import Summary, Waiting
+from infra.forwarder.pods import Pod, Summary, Waiting
 from infra.forwarder.watch import ApiServerError, Bookmark, ExpiredError, PodSource
 
 FIRST_PAUSE_SECONDS = 0.5
@@ -102,9 +102,17 @@ class Forwarder:
                 pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
 
     def _list(self) -> str:
-        pods, version = self._source.list()
+        version = ""
+
+        def pods() -> Iterator[tuple[Pod, ...]]:
+            nonlocal version
+            for page in self._source.pages():
+                version = page.resource_version
+                yield page.pods
+
+        listed = Waiting.of(pods())
         with self._changed:
-            news = self._waiting.replace(pods)
+            news = self._waiting.replace(listed)
         self._took(news=news)
         return version
 

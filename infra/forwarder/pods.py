@@ -60,11 +60,19 @@ class Waiting:
     def __init__(self) -> None:
         self._pods: dict[str, tuple[datetime | None, bool]] = {}
 
-    def replace(self, pods: Iterable[Pod]) -> bool:
-        """Take over a whole list; True if a pod is unschedulable that was not known to be."""
-        before, self._pods = self._pods, {}
-        news = [self._put(pod, before) for pod in pods]
-        return any(news)
+    @classmethod
+    def of(cls, pages: Iterable[Iterable[Pod]]) -> Waiting:
+        """Those of a list, taken over page by page, so that no more than one page is held."""
+        listed = cls()
+        for page in pages:
+            for pod in page:
+                listed.apply("ADDED", pod)
+        return listed
+
+    def replace(self, listed: Waiting) -> bool:
+        """Become what was listed; True if a pod is unschedulable that was not known to be."""
+        before, self._pods = self._pods, listed._pods
+        return any(stuck and not before.get(uid, (None, False))[1] for uid, (_, stuck) in self._pods.items())
 
     def apply(self, type_: str, pod: Pod) -> bool:
         """Take over one change; True if the pod has just become unschedulable.
@@ -74,14 +82,12 @@ class Waiting:
         if type_ == "DELETED":
             self._pods.pop(pod.metadata.uid, None)
             return False
-        return self._put(pod, self._pods)
+        uid = pod.metadata.uid
+        known = self._pods.get(uid, (None, False))[1]
+        self._pods[uid] = (pod.metadata.creation_timestamp, pod.is_unschedulable)
+        return pod.is_unschedulable and not known
 
     def summary(self) -> Summary:
         """Counts, and the creation of the oldest unschedulable pod."""
         created = [created for created, unschedulable in self._pods.values() if unschedulable]
         return Summary(len(self._pods), len(created), min((c for c in created if c is not None), default=None))
-
-    def _put(self, pod: Pod, before: dict[str, tuple[datetime | None, bool]]) -> bool:
-        known = before.get(pod.metadata.uid, (None, False))[1]
-        self._pods[pod.metadata.uid] = (pod.metadata.creation_timestamp, pod.is_unschedulable)
-        return pod.is_unschedulable and not known

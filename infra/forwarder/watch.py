@@ -33,6 +33,14 @@ class Bookmark:
     resource_version: str
 
 
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Some of the pods, and the version of the whole list."""
+
+    pods: tuple[Pod, ...]
+    resource_version: str
+
+
 class _ListMeta(msgspec.Struct, frozen=True, rename="camel"):
     resource_version: str = ""
     continue_: str = msgspec.field(default="", name="continue")
@@ -80,23 +88,21 @@ class PodSource:
         trust: dict[str, Any] = {"ca_certs": ca_file} if ca_file else {}
         self._pool = urllib3.PoolManager(maxsize=2, timeout=timeout, retries=False, **trust)
 
-    def list(self) -> tuple[tuple[Pod, ...], str]:
-        """All of them, and the version to watch from.
+    def pages(self) -> Iterator[Page]:
+        """All of them, page by page; the last page's version is where to watch from.
 
         Raises:
             ExpiredError: The list changed too much between two pages.
             ApiServerError: It cannot be read.
         """
-        pods: list[Pod] = []
         token = ""
         while True:
             query = {"limit": str(PAGE_SIZE), **({"continue": token} if token else {})}
-            response = self._request(query, preload=True)
-            page = _decode(response.data, _List)
-            pods += page.items
+            page = _decode(self._request(query, preload=True).data, _List)
+            yield Page(page.items, page.metadata.resource_version)
             token = page.metadata.continue_
             if not token:
-                return tuple(pods), page.metadata.resource_version
+                return
 
     def watch(self, resource_version: str) -> Iterator[tuple[str, Pod] | Bookmark]:
         """Changes since that version, until the server ends the watch.

@@ -34,14 +34,14 @@ def test_a_gated_pod_is_no_news(waiting):
 
 def test_a_list_after_an_outage_tells_only_what_is_new(waiting):
     """410 and restarts of the watch must not wake provision for pods it knows of."""
-    assert waiting.replace([a_pod("a"), a_pod("b", reason="")]) is True
-    assert waiting.replace([a_pod("a"), a_pod("b", reason="")]) is False
-    assert waiting.replace([a_pod("a"), a_pod("b")]) is True
+    assert waiting.replace(Waiting.of([[a_pod("a"), a_pod("b", reason="")]])) is True
+    assert waiting.replace(Waiting.of([[a_pod("a"), a_pod("b", reason="")]])) is False
+    assert waiting.replace(Waiting.of([[a_pod("a"), a_pod("b")]])) is True
 
 
 def test_a_pod_that_got_a_node_is_forgotten(waiting):
     """It leaves the watched set as DELETED; if it came back, it would be news again."""
-    waiting.replace([a_pod("a"), a_pod("b", created=EIGHT), a_pod("c", reason="")])
+    waiting.replace(Waiting.of([[a_pod("a"), a_pod("b", created=EIGHT), a_pod("c", reason="")]]))
     waiting.apply("DELETED", a_pod("b"))
 
     assert waiting.summary() == (2, 1, NINE)
@@ -50,7 +50,7 @@ def test_a_pod_that_got_a_node_is_forgotten(waiting):
 
 def test_the_summary_names_the_oldest_unschedulable_pod(waiting):
     """The latency that a person feels starts there."""
-    waiting.replace([a_pod("a"), a_pod("b", created=EIGHT), a_pod("c", reason="", created=None)])
+    waiting.replace(Waiting.of([[a_pod("a"), a_pod("b", created=EIGHT), a_pod("c", reason="", created=None)]]))
 
     assert waiting.summary() == (3, 2, EIGHT)
 
