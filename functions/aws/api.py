@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from chalice import Chalice, Response
+from chalice.app import Chalice, Response
 
 from journeyman.runtime import api
 from journeyman.runtime.aws import runtime

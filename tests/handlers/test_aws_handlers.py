@@ -225,6 +225,6 @@ def test_a_handler_is_thin(path):
 
     assert len(text.splitlines()) <= 60
     allowed = ("journeyman.runtime", "journeyman.steps.")
-    assert all(name.startswith(allowed) or name in {"__future__", "typing", "chalice"} for name in imported)
+    assert all(name.startswith(allowed) or name in {"__future__", "typing", "chalice.app"} for name in imported)
     assert "Triggers:" in text
     assert "Overlap:" in text

@@ -32,7 +32,7 @@ class Context(Protocol):
         """The platform's id of this invocation."""
         ...
 
-    def get_remaining_time_in_millis(self) -> int:
+    def get_remaining_time_in_millis(self) -> float:
         """Time until the platform ends it."""
         ...
 
