@@ -161,7 +161,6 @@ def _given_up(claim: NodeClaim, error: Exception, now: datetime, remember: tuple
     return Plan(
         chains=(replace(one(f"NodeClaim {name}", *actions), observations=(disrupted(claim, metric),)),),
         events=(event,),
-        notes=(f"gave up NodeClaim {name}: {text}",),
     )
 
 
@@ -171,17 +170,21 @@ def _to_retry(claim: NodeClaim, error: Exception, now: datetime, remember: tuple
     if isinstance(error, RateLimitedError):
         wait = max(wait, timedelta(seconds=error.retry_after_seconds))
     due = now + wait
-    reason = error.condition_reason if isinstance(error, CreateError) else "LaunchFailed"
+    reason = _condition_reason(error)
     text = str(error)[:MAX_MESSAGE]
     mark = {labels.LAUNCH_RETRY: f"{failures} {due.isoformat(timespec='milliseconds')}"}
     noted = with_metadata(claim, annotations={**claim.metadata.annotations, **mark})
     progress = replace(Progress.of(claim, now), claim=noted).with_condition("Launched", "Unknown", reason, text)
     name = claim.metadata.name
     wake = one(f"NodeClaim {name}", _retry_wake(claim, due))
-    return Plan(
-        chains=(progress.chain(why=f"launch failed: {reason}"), wake, *_alone(name, remember)),
-        notes=(f"launch of NodeClaim {name} failed, attempt {failures}: {text}",),
-    )
+    return Plan(chains=(progress.chain(why=f"launch failed: {reason}"), wake, *_alone(name, remember)))
+
+
+def _condition_reason(error: Exception) -> str:
+    """Throttling keeps the name that Karpenter has for it, whatever the cloud calls it."""
+    if isinstance(error, CreateError):
+        return error.condition_reason
+    return "RequestLimitExceeded" if isinstance(error, RateLimitedError) else "LaunchFailed"
 
 
 def _remember(

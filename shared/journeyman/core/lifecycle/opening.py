@@ -15,11 +15,12 @@ from typing import Any
 from journeyman.core.api import labels
 from journeyman.core.api.hashes import NODEPOOL_HASH_VERSION, node_pool_hash
 from journeyman.core.api.nodepool import NodePool
-from journeyman.core.api.objects import NODECLAIM, POD, Pod
+from journeyman.core.api.objects import NODECLAIM, NODEPOOL, POD, Pod
 from journeyman.core.lifecycle.explain import created
 from journeyman.core.plan import Chain, CreateObject, Event, LaunchInstance, ObjectRef, Plan, Step, Wake, one
 from journeyman.core.scheduling.claims import claim_name, to_node_claim
 from journeyman.core.scheduling.results import PlannedClaim, Results
+from journeyman.core.scheduling.templates import NO_TYPES
 from journeyman.core.state import Snapshot
 
 
@@ -38,7 +39,7 @@ def open_claims(snapshot: Snapshot, planned: Iterable[PlannedClaim], look_again:
 
 
 def tell_pods(snapshot: Snapshot, results: Results) -> Plan:
-    """Events for pods that go to existing nodes, and for those that find no place."""
+    """Events for pods that go to existing nodes, for those that find no place, and for pools that can open no node."""
     pods = {pod.key: pod for pod in snapshot.pods}
     events = [
         _event(pods[key], "Nominated", f"Pod should schedule on: {name}")
@@ -51,7 +52,16 @@ def tell_pods(snapshot: Snapshot, results: Results) -> Plan:
         for key, error in sorted(results.pod_errors.items())
         if key in pods
     ]
-    return Plan(events=tuple(events))
+    return Plan(events=(*events, *_unmatched(snapshot, results)))
+
+
+def _unmatched(snapshot: Snapshot, results: Results) -> Iterator[Event]:
+    """Restates: karpenter pkg/controllers/provisioning/scheduling/events.go `NoCompatibleInstanceTypes`."""
+    for name, why in results.set_aside_pools.items():
+        if why.startswith(NO_TYPES):
+            ref = ObjectRef(resource=NODEPOOL, name=name, uid=snapshot.node_pools_by_name[name].metadata.uid)
+            message = f"NodePool {name} can open no node: {why}"
+            yield Event(ref=ref, reason="NoCompatibleInstanceTypes", message=message, type="Warning")
 
 
 def retry_at(snapshot: Snapshot, results: Results) -> datetime | None:

@@ -17,6 +17,8 @@ from journeyman.core.scheduling.requirements import InvalidRequirementError, Req
 from journeyman.core.state.snapshot import Snapshot
 
 FEWEST_NODES = "fewest-nodes"
+NO_TYPES = "no instance type satisfies its requirements"
+"""How the reason begins for which a pool sits out although its NodeClass can be used."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -71,7 +73,7 @@ def _template(pool: NodePool, snapshot: Snapshot, tables: Mapping[str, OfferTabl
         return reason
     table = tables.get(pool.metadata.name)
     if table is None or not table.types:
-        return f"{NO_TYPES}s are known for its NodeClass"
+        return "no instance types are known for its NodeClass"
     try:
         requirements = _requirements(pool)
     except InvalidRequirementError as error:
@@ -79,7 +81,7 @@ def _template(pool: NodePool, snapshot: Snapshot, tables: Mapping[str, OfferTabl
     suitable = table.rows_meeting(requirements)
     if not suitable.any():
         unmet = table.unmet(requirements)
-        return f"{NO_TYPES} satisfies its requirements{f': there is none with {unmet}' if unmet else ''}"
+        return f"{NO_TYPES}{f': there is none with {unmet}' if unmet else ''}"
     return Template(pool=pool, requirements=requirements, table=table, rows=suitable & table.available)
 
 

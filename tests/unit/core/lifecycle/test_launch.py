@@ -93,6 +93,7 @@ def test_a_node_class_that_is_not_ready_costs_the_claim_but_asks_for_no_hurry():
     [
         (CreateError("forbidden", condition_reason="Unauthorized"), "Unauthorized"),
         (CloudProviderError("x" * 1000), "LaunchFailed"),
+        (RateLimitedError("slow down", retry_after_seconds=0), "RequestLimitExceeded"),
     ],
 )
 def test_another_failure_is_said_in_the_condition_and_tried_again(error, reason):
