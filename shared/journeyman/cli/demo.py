@@ -21,7 +21,8 @@ from rich.table import Table
 from journeyman.cli.timeline import Timeline
 from journeyman.core.api.objects import NODE, NODECLAIM, POD, Pod, is_true
 from journeyman.errors import JourneymanError
-from journeyman.runtime.local import ROOT, LocalDeployment, LogLine
+from journeyman.runtime.checkout import found
+from journeyman.runtime.local import LocalDeployment, LogLine
 from journeyman.simulate.workloads import DEPLOYMENT
 
 START: Final = datetime(2026, 3, 2, 21, 30, tzinfo=timezone.utc)
@@ -71,8 +72,7 @@ class Story:
 
     def _load_examples(self) -> None:
         for name in EXAMPLES:
-            text = (ROOT / "docs" / "examples" / f"{name}.yaml").read_text()
-            self._d.server.load(yaml.safe_load_all(text))
+            self._d.server.load(yaml.safe_load_all(found("docs", "examples", f"{name}.yaml").read_text()))
 
     def _first_pods(self) -> None:
         self._d.world.run_for(BETWEEN_SWEEPS)  # so that the forwarder is first to tell, as it nearly always is

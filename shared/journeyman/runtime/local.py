@@ -8,41 +8,36 @@ replay and by end-to-end tests.
 
 from __future__ import annotations
 
-import importlib.util
 import io
 import json
 import logging
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from datetime import datetime
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Protocol
 
 from journeyman.core.api.objects import NODECLAIM
-from journeyman.errors import ConfigurationError
 from journeyman.observe import RunTelemetry
 from journeyman.observe.logs import SERVICE
 from journeyman.ports import Clock, KubeStore
 from journeyman.runtime.aws import AwsAdapters, logger
+from journeyman.runtime.checkout import found, load_handler
 from journeyman.runtime.composition import Runtime, installed
 from journeyman.runtime.environment import read_environment
+from journeyman.runtime.local_forwarder import LocalForwarder
 from journeyman.simulate.apiserver import ApiServer
-from journeyman.simulate.aws.event_source import Handler
 from journeyman.simulate.aws.images import seed
 from journeyman.simulate.aws.machines import Ec2Machines
 from journeyman.simulate.aws.server import SimulatedAws
 from journeyman.simulate.aws.stack import Stack, read_template
 from journeyman.simulate.aws.ticker import Ticker
 from journeyman.simulate.clock import VirtualClock
-from journeyman.simulate.forwarder import Forwarder
 from journeyman.simulate.kube_scheduler import KubeScheduler
 from journeyman.simulate.kubelet import Kubelets
 from journeyman.simulate.workloads import Workloads
 from journeyman.simulate.world import World
 
-ROOT: Final = Path(__file__).resolve().parents[3]
 KUBERNETES_VERSION: Final = "1.33"
 REGION: Final = "us-east-1"
 SERVICE_CIDR: Final = "10.100.0.0/16"
@@ -88,7 +83,7 @@ class LocalDeployment:
             self.machines = Ec2Machines(self.aws, self.cluster)
             self.stack = Stack(
                 self.aws,
-                read_template(_found(ROOT / "template.yaml")),
+                read_template(found("template.yaml")),
                 {
                     "ClusterName": self.cluster,
                     "NodeRoleArn": f"arn:aws:iam::{self.aws.account}:role/{seeded.role}",
@@ -167,7 +162,7 @@ class LocalDeployment:
             KubeScheduler(self.server.acting_as("kube-scheduler"), self.clock),
             Kubelets(self.server.acting_as("kubelet"), self.clock, self.machines),
             self.aws,
-            Forwarder(self.server, self.clock, self.cluster, send),
+            LocalForwarder(self.server, self.clock, self.cluster, send),
             ticker,
             _DirectInvocations(self.aws, self.stack),
             *self.stack.mappings,
@@ -280,32 +275,6 @@ class _ParsedLines(io.StringIO):
         if self._on_log and text.strip():
             self._on_log(json.loads(text))
         return len(text)
-
-
-def load_handler(handler: str) -> Handler:
-    """The callable behind a template's Handler, from `functions/aws`.
-
-    Raises:
-        ConfigurationError: The file is not there: this is no checkout.
-    """
-    module_name, _, function = handler.partition(".")
-    path = _found(ROOT / "functions" / "aws" / f"{module_name}.py")
-    qualified = f"functions.aws.{module_name}"
-    if qualified not in sys.modules:
-        spec = importlib.util.spec_from_file_location(qualified, path)
-        if spec is None or spec.loader is None:
-            raise ConfigurationError(f"{path} cannot be loaded", path=str(path))
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[qualified] = module
-        spec.loader.exec_module(module)
-    loaded: Handler = getattr(sys.modules[qualified], function)
-    return loaded
-
-
-def _found(path: Path) -> Path:
-    if not path.exists():
-        raise ConfigurationError(f"{path} is missing", to_do="run this from a checkout of the repository")
-    return path
 
 
 def on_demand_prices() -> Mapping[str, float]:

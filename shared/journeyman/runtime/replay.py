@@ -17,13 +17,12 @@ from journeyman.core.api.objects import EC2NODECLASS, NODECLAIM
 from journeyman.core.plan import Step
 from journeyman.errors import MalformedEventError
 from journeyman.events import parse_trigger
+from journeyman.runtime.checkout import found, load_handler
 from journeyman.runtime.composition import EVERY_CLUSTER, installed
 from journeyman.runtime.local import (
     ACTOR,
     REGION,
-    ROOT,
     captured_logs,
-    load_handler,
     local_runtime,
     on_demand_prices,
 )
@@ -75,7 +74,7 @@ class Replay:
         self._current = Replayed(function="")
         self.server.load(objects)
         self.server.on_write(self._note_write)
-        self._variables = Stack(account, read_template(ROOT / "template.yaml"), {"ClusterName": cluster}).variables
+        self._variables = Stack(account, read_template(found("template.yaml")), {"ClusterName": cluster}).variables
 
     def run(self, event: JSON) -> Replayed:
         """Hand the event to its function and note everything."""
