@@ -224,6 +224,14 @@ class Queue(Protocol):
         """Send; late ones through the delay queue. Raises CloudProviderError if it could not be handed over."""
         ...
 
+    def retry_now(self, lane: str, receipts: Sequence[str]) -> None:
+        """Let messages received from a lane (named as the platform names it: an ARN) be delivered again at once.
+
+        A lane's group stands still until a failed message comes back. A name that is no lane of ours is passed over.
+        Raises CloudProviderError; the messages come back later then.
+        """
+        ...
+
 
 class Lease(Protocol):
     """The fence: who runs a step now."""

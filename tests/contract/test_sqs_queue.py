@@ -137,6 +137,25 @@ def test_what_sqs_says_leaves_as_one_of_our_errors(lanes, aws, code, kind):
         lanes.queue.send([a_message()])
 
 
+def test_a_message_retried_now_lets_its_group_go_on_and_its_receives_are_counted(lanes):
+    """The group of a FIFO lane is locked while a message is in flight; another queue's name is passed over."""
+    url = lanes.urls[Step.PROVISION]
+    lanes.queue.send([a_message(reason="first"), a_message(reason="second")])
+
+    def receive():
+        return lanes.sqs.receive_message(QueueUrl=url, MessageSystemAttributeNames=["All"]).get("Messages", [])
+
+    (first,) = receive()
+    assert receive() == []
+    lanes.queue.retry_now("arn:aws:sqs:us-east-1:123456789012:elsewhere", [first["ReceiptHandle"]])
+    assert receive() == []
+    lanes.queue.retry_now("arn:aws:sqs:us-east-1:123456789012:provision.fifo", [first["ReceiptHandle"]])
+    (again,) = receive()
+
+    assert again["MessageId"] == first["MessageId"]
+    assert again["Attributes"]["ApproximateReceiveCount"] == "2"
+
+
 class Partial:
     """An SQS that fails some entries of each call before it hands the rest on."""
 

@@ -200,15 +200,21 @@ def _usable(claim: NodeClaim, types: Iterable[InstanceType]) -> Iterator[tuple[I
 
 @dataclass
 class Lanes:
-    """A queue that keeps what was sent. `fails` is raised instead, if set."""
+    """A queue that keeps what was sent, and the receipts of what is to be retried. `fails` is raised instead, if set."""
 
     sent: list[Message] = field(default_factory=list)
+    retried: list[str] = field(default_factory=list)
     fails: Exception | None = None
 
     def send(self, messages: Iterable[Message]) -> None:
         if self.fails is not None:
             raise self.fails
         self.sent.extend(messages)
+
+    def retry_now(self, lane: str, receipts: Sequence[str]) -> None:
+        if self.fails is not None:
+            raise self.fails
+        self.retried.extend(receipts)
 
 
 @dataclass

@@ -2,7 +2,8 @@
 
 Messages of ours say "look again", so their order means nothing beyond one runner at a time, and several for one
 cluster in a batch are served by one run. A failed record comes back after its visibility timeout and ends in
-the dead-letter queue when its retries are used up.
+the dead-letter queue when its retries are used up. A message that will never be understood is retried at once: while a
+failed one is waited for, its whole group in a FIFO lane stands still.
 
 The lanes use Powertools' plain BatchProcessor, not its FIFO one: that fails whatever stands behind a bad message of
 the same group, and would drag good wake-ups into the dead-letter queue with it. A step that fails fails all its
@@ -11,7 +12,7 @@ cluster's records anyway, since they share one run.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,7 +20,13 @@ from aws_lambda_powertools.utilities.batch import BatchProcessor, EventType, pro
 from aws_lambda_powertools.utilities.data_classes.sqs_event import SQSRecord
 
 from journeyman.core.plan import Step
-from journeyman.errors import ConfigurationError, LeaseLostError, MalformedEventError
+from journeyman.errors import (
+    ConfigurationError,
+    JourneymanError,
+    LeaseLostError,
+    MalformedEventError,
+    UnknownClusterError,
+)
 from journeyman.events import parse_trigger
 from journeyman.ports import Message, Trigger
 from journeyman.runtime.composition import Context, Runtime
@@ -112,15 +119,30 @@ class StepRunner:
 
 def run_records(runtime: Runtime, handle: Callable[[Trigger], object], event: Event) -> dict[str, Any]:
     """Handle each record of an SQS batch; answers which failed (`batchItemFailures`), all of them if need be."""
+    hopeless: dict[str, list[str]] = {}
 
     def record_handler(record: SQSRecord) -> None:
-        with reported(runtime):
-            trigger = parse_trigger(record.raw_event)
-        handle(trigger)
+        try:
+            with reported(runtime):
+                trigger = parse_trigger(record.raw_event)
+            handle(trigger)
+        except (MalformedEventError, UnknownClusterError):
+            hopeless.setdefault(record["eventSourceARN"], []).append(record["receiptHandle"])
+            raise
 
     processor = BatchProcessor(event_type=EventType.SQS, raise_on_entire_batch_failure=False)
     answer = process_partial_response(event=dict(event), record_handler=record_handler, processor=processor)
+    _retry_now(runtime, hopeless)
     return dict(answer)
+
+
+def _retry_now(runtime: Runtime, receipts_by_lane: Mapping[str, Sequence[str]]) -> None:
+    """Let what nobody understands use up its retries, so that it is out of the way of those behind it."""
+    try:
+        for lane, receipts in receipts_by_lane.items():  # in fact one: a batch comes from one queue
+            runtime.queue.retry_now(lane, receipts)
+    except JourneymanError as error:
+        runtime.log_error(error)
 
 
 class WakeUps:

@@ -103,6 +103,8 @@ def a_record(number, cluster="blue", *, body=None, step="provision", **more):
         "body": body if body is not None else json.dumps({**message, "step": step, **more}),
         "attributes": {"MessageGroupId": cluster},
         "eventSource": "aws:sqs",
+        "eventSourceARN": f"arn:aws:sqs:us-east-1:123456789012:{step}.fifo",
+        "receiptHandle": f"receipt-{number}",
     }
 
 
@@ -133,6 +135,18 @@ def test_a_bad_message_fails_alone_and_the_good_ones_of_its_cluster_are_done(run
         ("error", "UnknownClusterError"),
     ]
     assert all(fields["to_do"] for _, _, fields in adapters.lines)
+
+
+def test_what_nobody_understands_is_retried_at_once_and_a_failed_run_later(runtime, adapters):
+    """While a failed message is waited for, its group stands still; only a run has anything to wait for."""
+    step = StepOf(fails={"green": RateLimitedError("slow down")})
+
+    failed = run_lane(runtime, step, a_record(1, body="{"), a_record(2, "green"), a_record(3, "nowhere"))
+    adapters.lanes.fails = RateLimitedError("SQS is busy")
+    again = run_lane(runtime, step, a_record(4, body="{"))
+
+    assert (failed, again) == (["record-1", "record-2", "record-3"], ["record-4"])
+    assert adapters.lanes.retried == ["receipt-1", "receipt-3"]
 
 
 def test_a_message_for_another_step_is_refused(runtime):

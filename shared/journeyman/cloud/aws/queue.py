@@ -68,6 +68,22 @@ class SQSQueue:
         if refused:
             raise _not_sent(refused)
 
+    def retry_now(self, lane: str, receipts: Sequence[str]) -> None:
+        """Make received messages of a lane, given by its ARN, visible again; SQS goes on counting their receives.
+
+        Raises:
+            RateLimitedError, CloudUnavailableError: SQS throttles us, or cannot be reached.
+            CloudProviderError: SQS refuses.
+        """
+        name = lane.rsplit(":", 1)[-1]
+        url = next((url for url in self._lanes.values() if url.rsplit("/", 1)[-1] == name), None)
+        if url is None:
+            return
+        entries = [{"Id": str(n), "ReceiptHandle": r, "VisibilityTimeout": 0} for n, r in enumerate(receipts)]
+        for batch in _batches(entries):
+            with translated("sqs:ChangeMessageVisibility", queue=url):
+                self._sqs.change_message_visibility_batch(QueueUrl=url, Entries=batch)
+
     def _entry(self, message: Message) -> tuple[str, Entry]:
         delay_seconds = self._delay_seconds(message)
         message_id = self._new_id()
