@@ -105,10 +105,10 @@ class Applier:
             if isinstance(action, Wake):
                 self.wake(action.step, action.at, action.reason)
 
-    def note(self, text: str, message: str = "", **fields: Any) -> None:
+    def note(self, text: str, message: str = "", *, level: str = "info", **fields: Any) -> None:
         """One line for a person in the outcome; the log gets `message` and its fields, if they say the same better."""
         self._notes.append(text)
-        self.run.telemetry.log("info", message or text, **fields)
+        self.run.telemetry.log(level, message or text, **fields)
 
     def count(self, what: str, number: int = 1) -> None:
         """Add to the outcome's counts."""

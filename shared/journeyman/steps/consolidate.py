@@ -29,7 +29,8 @@ from journeyman.errors import InvariantError
 from journeyman.ports import Trigger
 from journeyman.steps.apply import Applier, run_step
 from journeyman.steps.invocation import Invocation, Outcome
-from journeyman.steps.load import EVERYTHING, World, load, with_catalogue
+from journeyman.steps.load import EVERYTHING, World, load
+from journeyman.steps.node_classes import catalogued
 
 
 def consolidate(run: Invocation, trigger: Trigger) -> Outcome:
@@ -42,7 +43,7 @@ def consolidate(run: Invocation, trigger: Trigger) -> Outcome:
 
 
 def _consolidate(hand: Applier) -> None:
-    world = with_catalogue(hand.run, load(hand.run, EVERYTHING))
+    world = catalogued(hand, load(hand.run, EVERYTHING))
     snapshot, settings = world.snapshot, hand.run.settings
     hand.apply(heal(snapshot) + forget(snapshot), world)
     executing = (d for d in active(snapshot) if d.status.phase == EXECUTING)

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from journeyman.core.api import labels
 from journeyman.core.api.objects import NodeClaim
 from journeyman.core.lifecycle.launch import FailedLaunch, LaunchedInstance, after_launch, hydrated
 from journeyman.core.lifecycle.progress import claim_patches
 from journeyman.core.plan import Chain, Observation, Plan, one
-from journeyman.errors import JourneymanError, LeaseLostError, NodeClassNotReadyError
+from journeyman.errors import InsufficientCapacityError, JourneymanError, LeaseLostError, NodeClassNotReadyError
 from journeyman.ports import Launched, LaunchFailed, LaunchOutcome, LaunchRequest
 from journeyman.steps.load import World
 
@@ -99,6 +99,8 @@ def _request(claim: NodeClaim, world: World) -> LaunchRequest | LaunchFailed:
     if not node_class.ready:
         why = node_class.message or node_class.reason
         return LaunchFailed(claim=name, error=NodeClassNotReadyError(f"{ref.kind} {ref.name} is not ready: {why}"))
+    if node_class.name in world.failures:
+        return LaunchFailed(claim=name, error=world.failures[node_class.name])
     types = world.catalogue.instance_types(claim.metadata.labels.get(labels.NODEPOOL, ""))
     return LaunchRequest(
         claim=claim, node_class=node_class, instance_types=types or world.by_node_class.get(node_class.name, ())
@@ -117,9 +119,21 @@ def _answer(hand: Applier, claim: NodeClaim, outcome: LaunchOutcome) -> None:
         hand.note(f"launched NodeClaim {outcome.claim}: {offering}", "launched nodeclaim", **_log_fields(outcome))
     else:
         hand.count("launches failed")
+        _tell_failure(hand, outcome)
     for instance_type, zone, capacity_type in outcome.unavailable:
         values = {"instance_type": instance_type, "zone": zone, "capacity_type": capacity_type}
         hand.run.telemetry.observe(Observation(name="journeyman_offerings_refused_total", labels=values))
+
+
+def _tell_failure(hand: Applier, outcome: LaunchFailed) -> None:
+    """What, which claim, and what happens next; AWS's own code and the like are fields."""
+    error, name = outcome.error, outcome.claim
+    given_up = isinstance(error, InsufficientCapacityError | NodeClassNotReadyError)
+    text = f"gave up NodeClaim {name}, its pods are planned anew" if given_up else f"NodeClaim {name} is launched again"
+    message = error.message if isinstance(error, JourneymanError) else str(error)
+    context = {key: str(value) for key, value in getattr(error, "context", {}).items()}
+    fields: dict[str, Any] = {**context, "NodeClaim": {"name": name}, "error": type(error).__name__}
+    hand.note(f"{text}: {error}", f"{text}: {message}", level="warning", **fields)
 
 
 def _as_value(outcome: LaunchOutcome) -> LaunchedInstance | FailedLaunch:
@@ -136,7 +150,7 @@ def _as_value(outcome: LaunchOutcome) -> LaunchedInstance | FailedLaunch:
     )
 
 
-def _log_fields(outcome: Launched) -> dict[str, object]:
+def _log_fields(outcome: Launched) -> dict[str, Any]:
     instance = outcome.instance
     return {
         "NodeClaim": {"name": outcome.claim},

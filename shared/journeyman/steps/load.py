@@ -8,7 +8,7 @@ One list per kind. An object that does not validate is set aside, by name and wi
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, Final, TypeVar
 
@@ -78,11 +78,15 @@ GLANCE: Final = Scope(pools=True, pods=Pods.UNASSIGNED)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class World:
-    """A snapshot with the catalogue of its pools, and all types by NodeClass (for claims that have no pool)."""
+    """A snapshot with the catalogue of its pools, and all types by NodeClass (for claims that have no pool).
+
+    `failures` are the NodeClasses whose types the cloud did not tell, with why.
+    """
 
     snapshot: Snapshot
     catalogue: Catalogue
     by_node_class: Mapping[str, tuple[InstanceType, ...]]
+    failures: Mapping[str, CloudProviderError] = field(default_factory=dict)
 
     def node_class(self, claim: NodeClaim) -> NodeClassState | None:
         """The NodeClass a claim refers to, None if it does not exist."""
@@ -136,7 +140,8 @@ def with_catalogue(run: Invocation, snapshot: Snapshot) -> World:
     A NodeClass whose types cannot be had leaves only its own pools without any. While nothing changed since the last
     run of this sandbox, the catalogue is the same object, so that solvers keep what they derived from it.
     """
-    by_class = {c.name: _types(run, c) for c in snapshot.node_classes}
+    failures: dict[str, CloudProviderError] = {}
+    by_class = {c.name: _types(run, c, failures) for c in snapshot.node_classes}
     active = frozenset(u for u in snapshot.unavailable if u.until > snapshot.now)
     offered = {name: without_unavailable(types, active, snapshot.now) for name, types in by_class.items()}
     by_pool = {p.metadata.name: p.spec.template.spec.node_class_ref.name for p in snapshot.node_pools}
@@ -145,13 +150,14 @@ def with_catalogue(run: Invocation, snapshot: Snapshot) -> World:
     if memory.catalogue is None or not _same(memory.catalogue_key, key):
         memory.catalogue = Catalogue({pool: offered.get(name, ()) for pool, name in by_pool.items()})
         memory.catalogue_key = key
-    return World(snapshot=snapshot, catalogue=memory.catalogue, by_node_class=offered)
+    return World(snapshot=snapshot, catalogue=memory.catalogue, by_node_class=offered, failures=failures)
 
 
 def node_class_state(raw: Mapping[str, Any], resource: Resource[dict[str, Any]]) -> NodeClassState:
     """What a decision may know of a NodeClass of the kind `resource`."""
     meta = msgspec.convert(raw.get("metadata") or {}, ObjectMeta)
-    ready = condition_of(conditions_in(raw), "Ready")
+    conditions = conditions_in(raw)
+    ready = condition_of(conditions, "Ready")
     prefix = f"{resource.group}/{resource.kind.lower()}-hash"
     return NodeClassState(
         name=meta.name,
@@ -161,12 +167,19 @@ def node_class_state(raw: Mapping[str, Any], resource: Resource[dict[str, Any]])
         generation=meta.generation,
         ready=ready is not None and ready.status == "True" and ready.observed_generation == meta.generation,
         reason=ready.reason if ready is not None else "AwaitingReconciliation",
-        message=ready.message if ready is not None else "",
+        message=_why_not_ready(conditions),
         deleting=meta.deletion_timestamp is not None,
         hash=meta.annotations.get(prefix, ""),
         hash_version=meta.annotations.get(f"{prefix}-version", ""),
         raw=raw,
     )
+
+
+def _why_not_ready(conditions: tuple[Condition, ...]) -> str:
+    """What its conditions say that are False; Ready itself only lists them, which tells nobody what to change."""
+    told = [f"{c.type}: {c.message}" for c in conditions if c.status == "False" and c.type != "Ready" and c.message]
+    ready = condition_of(conditions, "Ready")
+    return "; ".join(told) or (ready.message if ready is not None else "")
 
 
 def conditions_in(raw: Mapping[str, Any]) -> tuple[Condition, ...]:
@@ -251,15 +264,13 @@ def _unavailable(states: Iterable[OfferingState]) -> Iterable[Unavailable]:
             )
 
 
-def _types(run: Invocation, node_class: NodeClassState) -> tuple[InstanceType, ...]:
+def _types(
+    run: Invocation, node_class: NodeClassState, failures: dict[str, CloudProviderError]
+) -> tuple[InstanceType, ...]:
     try:
         return run.cloud.get_instance_types(node_class.raw)
     except CloudProviderError as error:
-        run.telemetry.log(
-            "warning",
-            f"instance types of {node_class.kind} {node_class.name} cannot be had, its NodePools sit this run out: {error}",
-            **{node_class.kind: {"name": node_class.name}},
-        )
+        failures[node_class.name] = error
         return ()
 
 

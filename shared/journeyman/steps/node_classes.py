@@ -20,7 +20,7 @@ from journeyman.core.plan import ObjectRef, PatchObject, Plan, one
 from journeyman.core.state import NodeClassState, Snapshot
 from journeyman.errors import CloudProviderError, InvalidObjectError
 from journeyman.steps.apply import Applier
-from journeyman.steps.load import node_class_state
+from journeyman.steps.load import World, node_class_state, with_catalogue
 
 AwareTime = Annotated[datetime, msgspec.Meta(tz=True)]
 
@@ -38,6 +38,22 @@ def refresh_node_classes(hand: Applier, snapshot: Snapshot) -> Snapshot:
         for c in snapshot.node_classes
     )
     return replace(snapshot, node_classes=fresh)
+
+
+def catalogued(hand: Applier, snapshot: Snapshot) -> World:
+    """The snapshot with what could be launched now; types that the cloud does not tell are reported.
+
+    Their NodePools sit this run out, and if that may pass, the step wakes up for them.
+    """
+    world = with_catalogue(hand.run, snapshot)
+    for name, error in sorted(world.failures.items()):
+        kind = hand.run.cloud.node_class.kind
+        if error.retryable:
+            hand.failed(f"instance types of {kind} {name}", error)
+        else:
+            text = f"instance types of {kind} {name} cannot be had, its NodePools sit this run out: {error}"
+            hand.run.telemetry.log("warning", text, **{kind: {"name": name}})
+    return world
 
 
 def is_due(node_class: NodeClassState, now: datetime, period: timedelta) -> bool:

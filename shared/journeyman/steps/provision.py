@@ -38,7 +38,7 @@ from journeyman.ports import Trigger
 from journeyman.steps.apply import Applier, run_step
 from journeyman.steps.invocation import Invocation, Outcome, Settings
 from journeyman.steps.load import EVERYTHING, World, load, with_catalogue
-from journeyman.steps.node_classes import refresh_node_classes
+from journeyman.steps.node_classes import catalogued, refresh_node_classes
 
 
 def provision(run: Invocation, trigger: Trigger) -> Outcome:
@@ -55,7 +55,7 @@ def provision(run: Invocation, trigger: Trigger) -> Outcome:
 def _provision(hand: Applier) -> None:
     run = hand.run
     snapshot = refresh_node_classes(hand, load(run, EVERYTHING))
-    world = with_catalogue(run, snapshot)
+    world = catalogued(hand, snapshot)
     hand.apply(advance(world.snapshot, _lifecycle(run.settings)), world)
     world = _as_written(hand, world)
     decision = _decide(hand, world)

@@ -113,9 +113,10 @@ def test_a_node_class_whose_types_cannot_be_had_leaves_only_its_own_pools_withou
             return self.types
 
     run = cluster.run(cloud=Half(cluster.clock))
-    catalogue = with_catalogue(run, load(run, EVERYTHING)).catalogue
-    assert catalogue.instance_types("default")
-    assert catalogue.instance_types("second") == ()
+    world = with_catalogue(run, load(run, EVERYTHING))
+    assert world.catalogue.instance_types("default")
+    assert world.catalogue.instance_types("second") == ()
+    assert [(name, error.message) for name, error in world.failures.items()] == [("other", "no subnets")]
 
 
 def test_pods_of_a_few_nodes_are_asked_for_node_by_node_and_of_many_at_once():

@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 
 from journeyman.core.api import labels
-from journeyman.core.api.objects import NODE, NODECLAIM, NODEPOOL, OFFERING_STATE
+from journeyman.core.api.objects import NODE, NODECLAIM, NODEPOOL, OFFERING_STATE, condition_of
 from journeyman.core.plan import Step
 from journeyman.core.scheduling.results import Results
 from journeyman.core.scheduling.scheduler import solve
@@ -156,11 +156,43 @@ def test_pods_that_wait_for_stock_are_planned_again_when_it_may_be_back(cluster)
     assert "FailedScheduling" in cluster.record.reasons
 
 
+def test_types_that_the_cloud_cannot_tell_now_are_asked_for_again_and_no_claim_is_given_up_for_them(cluster):
+    """A throttled cold start: the claim keeps its place with the reason, and the run leaves a wake-up."""
+    add_pods(cluster, 1)
+    cluster.cloud.failures = [CreateError("not allowed", condition_reason="Unauthorized")]
+    run(cluster)
+    cluster.clock.advance(1)
+
+    outcome = run(cluster, cloud=Throttled(cluster.cloud))
+
+    (claim,) = claims(cluster)
+    launched = condition_of(claim.status.conditions, "Launched")
+    assert (launched.status, launched.reason) == ("Unknown", "RequestLimitExceeded")
+    assert wake_of(cluster, Step.PROVISION).at <= cluster.clock.now() + timedelta(seconds=5)
+    assert outcome.counts["errors"] == 1
+    cluster.clock.advance(5)
+    run(cluster)
+    assert claims(cluster)[0].status.provider_id
+
+
+class Throttled:
+    """A cloud that tells no instance types for now."""
+
+    def __init__(self, cloud):
+        self._cloud = cloud
+
+    def __getattr__(self, name):
+        return getattr(self._cloud, name)
+
+    def get_instance_types(self, node_class):
+        raise RateLimitedError("slow down", retry_after_seconds=5)
+
+
 @pytest.mark.parametrize(
     ("error", "reason"),
     [
         (CreateError("not allowed", condition_reason="Unauthorized"), "Unauthorized"),
-        (RateLimitedError("slow down", retry_after_seconds=1), "LaunchFailed"),
+        (RateLimitedError("slow down", retry_after_seconds=1), "RequestLimitExceeded"),
     ],
 )
 def test_a_failed_launch_is_retried_and_says_why_meanwhile(cluster, error, reason):

@@ -9,7 +9,8 @@ from journeyman.core.catalogue import Unavailable
 from journeyman.core.lifecycle.opening import open_claims, retry_at, tell_pods
 from journeyman.core.plan import CreateObject, LaunchInstance, Step, Wake
 from journeyman.core.scheduling.results import PlannedClaim, PodError, Results
-from tests.helpers.builders import NOW, a_claim, a_pod, a_snapshot
+from journeyman.core.scheduling.templates import NO_TYPES
+from tests.helpers.builders import NOW, a_claim, a_pod, a_pool, a_snapshot
 
 SOON = NOW + timedelta(seconds=5)
 PODS = (a_pod("a"), a_pod("b"))
@@ -63,6 +64,15 @@ def test_pods_hear_where_they_go_or_why_nowhere():
         ("Nominated", "a", "Normal"),
         ("FailedScheduling", "b", "Warning"),
     ]
+
+
+def test_a_pool_that_no_instance_type_suits_hears_of_it():
+    """Its owner reads the NodePool's events, not those of pods that went elsewhere; other reasons have conditions."""
+    pools = (a_pool("dreams"), a_pool("unready"))
+    reasons = {"dreams": f"{NO_TYPES}: there is none with x In [y]", "unready": "EC2NodeClass default does not exist"}
+    (event,) = tell_pods(a_snapshot(node_pools=pools), Results(set_aside_pools=reasons)).events
+    assert (event.reason, event.ref.name, event.type) == ("NoCompatibleInstanceTypes", "dreams", "Warning")
+    assert "there is none with x In [y]" in event.message
 
 
 def test_a_retry_is_due_when_the_first_avoided_offering_is_free_again():
