@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from journeyman.core.api.objects import NodeSelectorRequirement
+from journeyman.core.disruption.consolidatable import assess
+from journeyman.core.disruption.controller import Pass
 from journeyman.core.scheduling.results import PlannedClaim, Results
 from journeyman.core.scheduling.scheduler import solve as schedule
 from journeyman.simulate.scenario import Scenario, read_scenario
@@ -24,7 +26,32 @@ def answer(scenario: Scenario) -> dict[str, Any]:
     start = time.perf_counter()
     results = schedule(scenario.snapshot, scenario.catalogue)
     seconds = time.perf_counter() - start
-    return to_data(scenario.name, results, seconds)
+    found = to_data(scenario.name, results, seconds)
+    if scenario.options.get("disrupt"):
+        found["commands"] = commands(scenario)
+    return found
+
+
+def commands(scenario: Scenario) -> list[dict[str, Any]]:
+    """The first command that disruption finds, method after method; empty if every node is worth its price."""
+    a_pass = Pass(
+        snapshot=scenario.snapshot,
+        catalogue=scenario.catalogue,
+        judged=assess(scenario.snapshot),
+        spot_to_spot=bool(scenario.options.get("spotToSpotConsolidation")),
+    )
+    first = next((seen for seen in a_pass.look() if seen.command.candidates), None)
+    if first is None:
+        return []
+    command = first.command
+    return [
+        {
+            "method": first.method,
+            "reason": command.reason.value,
+            "candidates": sorted(candidate.node for candidate in command.candidates),
+            "replacements": [_claim(claim) for claim in command.replacements],
+        }
+    ]
 
 
 def to_data(name: str, results: Results, seconds: float) -> dict[str, Any]:

@@ -94,3 +94,43 @@ def test_a_missing_file_is_named(tmp_path):
     """With the system's reason."""
     with pytest.raises(ConfigurationError, match=r"nowhere\.json"):
         read_scenario(tmp_path / "nowhere.json")
+
+
+def test_disruption_is_asked_for_by_the_scenario_and_answers_with_its_first_command():
+    """A node without pods is given back; without the option nobody looks."""
+    labels = {
+        "karpenter.sh/nodepool": "default",
+        "karpenter.sh/registered": "true",
+        "karpenter.sh/initialized": "true",
+        "node.kubernetes.io/instance-type": "m.small",
+        ZONE: "a",
+        CAPACITY_TYPE: "spot",
+    }
+    size = {"cpu": "2", "memory": "8Gi", "pods": "10"}
+    since = "2026-01-05T10:00:00Z"
+    conditions = [
+        {"type": kind, "status": "True", "lastTransitionTime": since}
+        for kind in ("Launched", "Registered", "Initialized", "Consolidatable")
+    ]
+    claim = {
+        "apiVersion": "karpenter.sh/v1",
+        "kind": "NodeClaim",
+        "metadata": {"name": "n1", "labels": labels, "creationTimestamp": since},
+        "spec": {"nodeClassRef": {"group": "g", "kind": "K", "name": "default"}, "requirements": []},
+        "status": {"providerID": "p://n1", "nodeName": "n1", "conditions": conditions, "allocatable": size},
+    }
+    node = {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": "n1", "labels": labels, "creationTimestamp": since},
+        "spec": {"providerID": "p://n1"},
+        "status": {"allocatable": size, "conditions": [{"type": "Ready", "status": "True"}]},
+    }
+    scenario = a_scenario(pool_body(), claim, node) | {"now": "2026-01-05T12:00:00Z"}
+
+    asked = answer(parse_scenario(json.dumps({**scenario, "options": {"disrupt": True}}).encode()))
+    unasked = answer(parse_scenario(json.dumps(scenario).encode()))
+
+    expected = {"method": "emptiness", "reason": "Empty", "candidates": ["n1"], "replacements": []}
+    assert asked["commands"] == [expected]
+    assert "commands" not in unasked
