@@ -66,8 +66,9 @@ lock: setup ## Renew the locked requirements
 	$(BIN)/uv pip compile -q --universal --python-version 3.10 --generate-hashes --no-emit-index-url --no-header --no-annotate tests/requirements.in -o tests/requirements.txt
 	$(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-annotate tests/infra/requirements.in -o tests/infra/requirements.txt
 
-bench: setup ## Price and speed of the scheduler on published workloads
-	$(BIN)/python tests/bench/bench_scheduling.py
+bench: setup ## Price and speed of the scheduler (ORACLE=command adds Karpenter's own answers)
+	@$(BIN)/python -m tests.helpers.workloads .cache/scenarios
+	@$(BIN)/python tests/bench/bench_scheduling.py --scenarios .cache/scenarios --repeat 3 $(if $(ORACLE),--oracle $(ORACLE))
 
 clean: ## Remove everything that was made here
 	rm -rf $(VENV) .tools .cache .aws-sam .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

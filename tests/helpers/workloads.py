@@ -196,3 +196,17 @@ WORKLOADS = {
         *pods("web", 300, "500m", "1Gi", topologySpreadConstraints=spread("web", ZONE, 1)),
     ],
 }
+
+
+def main(folder: str) -> None:
+    """Write all of them as files that `journeyman solve` reads."""
+    destination = Path(folder)
+    destination.mkdir(parents=True, exist_ok=True)
+    for name in WORKLOADS:
+        (destination / f"{name}.json").write_text(json.dumps(scenario(name)))
+
+
+if __name__ == "__main__":
+    import sys
+
+    main(sys.argv[1])
