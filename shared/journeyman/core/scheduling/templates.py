@@ -92,7 +92,9 @@ def _not_usable(pool: NodePool, snapshot: Snapshot) -> str:
         return "it is being deleted"
     diverse = next((r.key for r in pool.spec.template.spec.requirements if r.min_values is not None), None)
     if diverse is not None:
-        return f"its requirement on {diverse} asks for minValues, which is not understood yet; remove it to use the pool"
+        return (
+            f"its requirement on {diverse} asks for minValues, which is not understood yet; remove it to use the pool"
+        )
     node_class = snapshot.node_class_of(pool)
     ref = pool.spec.template.spec.node_class_ref
     if node_class is None:
