@@ -97,7 +97,7 @@ class Replay:
         self._current.writes.append(write)
 
     def _note_call(self, call: CloudCall) -> None:
-        if call.service == "sqs":
+        if call.operation == "SendMessageBatch":
             entries = call.parameters.get("Entries", ())
             self._current.wakes += [
                 {**json.loads(e["MessageBody"]), "delaySeconds": e.get("DelaySeconds", 0)} for e in entries
