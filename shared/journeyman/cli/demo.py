@@ -261,9 +261,10 @@ def _cached_price(deployment: LocalDeployment) -> Callable[[], float]:
 
 
 def _print_summary(console: Console, story: Story, problems: list[str], real_seconds: float) -> None:
-    table = Table(title="\nWhat it came to", title_justify="left")
-    for name in ("chapter", "pods", "nodes", "$/h before", "$/h after", "invocations", "billed ms", "s to running"):
-        table.add_column(name, justify="left" if name == "chapter" else "right")
+    table = Table(title="\nWhat it came to", title_justify="left", padding=(0, 0, 0, 1))
+    table.add_column("chapter", min_width=38)
+    for name in ("pods", "nodes", "$/h before", "$/h after", "function runs", "billed ms", "s to running"):
+        table.add_column(name, justify="right")
     for c in story.chapters:
         waited = "" if c.seconds_to_run is None else f"{c.seconds_to_run:.0f}"
         cells = (c.pods, c.nodes, f"{c.price_before:.4f}", f"{c.price_after:.4f}", c.invocations, c.billed_ms, waited)

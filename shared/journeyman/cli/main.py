@@ -59,7 +59,11 @@ def replay(
         Path, typer.Option(exists=True, help="Cluster as Kubernetes YAML: a file, or a folder of files.")
     ],
     aws: Annotated[
-        str, typer.Option(help="'moto' (built in), or a LocalStack-compatible endpoint such as http://localhost:4566.")
+        str,
+        typer.Option(
+            envvar="AWS_ENDPOINT_URL",
+            help="'moto' (built in), or a LocalStack-compatible endpoint such as http://localhost:4566.",
+        ),
     ] = "moto",
 ) -> None:
     """Feed recorded events to the real handlers on a recorded cluster; show the decisions and every write."""
