@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import Enum
-from typing import Any
+from typing import Any, Final
 
 from journeyman.core.api.objects import Resource
 
@@ -205,6 +205,27 @@ class Plan:
     def actions(self) -> tuple[Action, ...]:
         """All actions, chain after chain."""
         return tuple(action for chain in self.chains for action in chain.actions)
+
+
+LOOK_GRIDS: Final = (60, 30, 10, 5, 2, 1)
+"""Seconds between looks that runs share, longest first."""
+
+
+def look_at(now: datetime, wait: timedelta) -> datetime:
+    """When to look again at something, about `wait` from now.
+
+    Looks lie on a grid as coarse as the wait, so that all runs that wait ask for the same moments. Otherwise each run
+    that anything else woke would begin a row of wake-ups of its own, and a drain that stands still for a day would
+    gather hundreds of rows. For a moment that something ends at, wake up at that moment instead.
+
+    Args:
+        now: The time.
+        wait: The pace; a look is at most half of it early or late.
+    """
+    grid = next((seconds for seconds in LOOK_GRIDS if wait.total_seconds() >= seconds), LOOK_GRIDS[-1])
+    soonest = now + timedelta(seconds=grid / 2)
+    past = timedelta(seconds=soonest.timestamp() % grid)
+    return soonest - past + timedelta(seconds=grid) if past else soonest
 
 
 def one(subject: str, *actions: Action) -> Chain:

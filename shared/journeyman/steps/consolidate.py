@@ -23,7 +23,7 @@ from journeyman.core.disruption.healing import forget, heal, marked
 from journeyman.core.disruption.in_flight import EXECUTING, PROPOSED, active, under_way
 from journeyman.core.disruption.proposals import proposal_plan, propose
 from journeyman.core.disruption.types import Command
-from journeyman.core.plan import Observation, Plan, Step, merged
+from journeyman.core.plan import Observation, Plan, Step, look_at, merged
 from journeyman.core.state import Snapshot
 from journeyman.errors import InvariantError
 from journeyman.ports import Trigger
@@ -75,7 +75,9 @@ def _all_launched(hand: Applier, snapshot: Snapshot) -> bool:
     ]
     if waiting:
         hand.note(f"not disrupting while NodeClaim {waiting[0]} and {len(waiting) - 1} others are not launched")
-        hand.wake(Step.CONSOLIDATE, snapshot.now + hand.run.settings.disruption_poll, "claims are not launched yet")
+        hand.wake(
+            Step.CONSOLIDATE, look_at(snapshot.now, hand.run.settings.disruption_poll), "claims are not launched yet"
+        )
     return not waiting
 
 

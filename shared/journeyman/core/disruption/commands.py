@@ -52,6 +52,7 @@ from journeyman.core.plan import (
     Plan,
     Step,
     Wake,
+    look_at,
     one,
 )
 from journeyman.core.scheduling.claims import to_node_claim
@@ -106,7 +107,7 @@ def execute(
         observations += deletion.observations
     else:
         actions.append(Wake(step=Step.PROVISION, at=now, reason=f"replacements of {disruption.metadata.name} start"))
-    actions.append(_look_again(disruption, now + poll))
+    actions.append(_look_again(disruption, look_at(now, poll)))
     chain = Chain(subject=_subject(disruption), actions=tuple(actions), events=events, observations=tuple(observations))
     return Plan(chains=(chain, *launches), notes=(f"disrupting node(s): {disruption.spec.explanation}",))
 
@@ -145,13 +146,13 @@ def advance(disruption: NodeDisruption, snapshot: Snapshot, poll: timedelta) -> 
     waiting = [c for c in replacements(disruption, snapshot) if not is_true(c.status.conditions, INITIALIZED)]
     if not waiting:
         chain = _deletion(disruption, staying, snapshot)
-        again = one(_subject(disruption), _look_again(disruption, snapshot.now + poll))
+        again = one(_subject(disruption), _look_again(disruption, look_at(snapshot.now, poll)))
         return Plan(
             chains=(chain, again), notes=(f"replacements are ready, terminating: {disruption.spec.explanation}",)
         )
     if snapshot.now >= deadline(disruption):
         return _roll_back(disruption, "the replacements were not ready in time", staying, snapshot)
-    return _await(disruption, waiting, staying, snapshot.now + poll)
+    return _await(disruption, waiting, staying, look_at(snapshot.now, poll))
 
 
 def deadline(disruption: NodeDisruption) -> datetime:
@@ -233,7 +234,7 @@ def _started(disruption: NodeDisruption) -> datetime:
 
 def _drain_look(disruption: NodeDisruption, now: datetime, poll: timedelta) -> datetime:
     """When to look again at a drain, which belongs to the terminate step: ever more rarely, at least once a minute."""
-    return now + min(max((now - _started(disruption)) / 10, poll), SLOWEST_LOOK)
+    return look_at(now, min(max((now - _started(disruption)) / 10, poll), SLOWEST_LOOK))
 
 
 def _look_again(disruption: NodeDisruption, at: datetime) -> Wake:

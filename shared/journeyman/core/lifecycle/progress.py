@@ -16,7 +16,7 @@ import msgspec
 
 from journeyman.core.api.conditions import ConditionSet, Status, format_time, to_wire
 from journeyman.core.api.objects import NODE, NODECLAIM, Condition, Node, NodeClaim, ObjectMeta, condition_of
-from journeyman.core.plan import Action, Chain, Event, ObjectRef, Observation, PatchObject
+from journeyman.core.plan import Action, Chain, Event, ObjectRef, Observation, PatchObject, look_at
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,13 +155,8 @@ def transitions(before: NodeClaim, after: NodeClaim) -> tuple[Event, ...]:
 
 
 def poll_at(now: datetime, since: datetime, shortest: timedelta, longest: timedelta) -> datetime:
-    """When to look again at something that began at `since`: soon at first, ever more rarely as it drags on.
-
-    Times lie on a grid of `shortest`, so that several waits meet in one wake-up.
-    """
-    at = now + min(max((now - since) / 20, shortest), longest)
-    past = timedelta(seconds=at.timestamp() % shortest.total_seconds())
-    return at + shortest - past if past else at
+    """When to look again at something that began at `since`: soon at first, ever more rarely as it drags on."""
+    return look_at(now, min(max((now - since) / 20, shortest), longest))
 
 
 def _transition_text(condition: Condition, was: str) -> str:

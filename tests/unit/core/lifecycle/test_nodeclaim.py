@@ -182,10 +182,10 @@ def test_initialized_and_deleting_claims_are_nobodys_business_here():
 
 
 def test_looks_fall_on_a_grid_so_that_several_waits_share_one_wake_up():
-    """A look at an odd second asks for the next even one."""
+    """A look between two moments of the grid asks for the next one that is not too near."""
     snapshot = a_snapshot(claims=(a_launched_claim(),), now=NOW + timedelta(seconds=2.5))
     (wake,) = [a for a in advance(snapshot, Lifecycle()).actions if isinstance(a, Wake)]
-    assert wake.at == NOW + timedelta(seconds=10)
+    assert wake.at == NOW + timedelta(seconds=5)
 
 
 def test_builders_agree_on_the_instance():

@@ -1,0 +1,27 @@
+"""What the plan's own functions promise; actions are values and have nothing to test."""
+
+from datetime import timedelta
+
+import pytest
+
+from journeyman.core.plan import look_at
+from tests.helpers.builders import NOW
+
+
+@pytest.mark.parametrize("seconds", [2, 5, 7.5, 10, 30, 45, 60])
+def test_runs_that_began_at_different_moments_meet_in_one_wake_up(seconds):
+    """Else every extra run of a step would leave a row of wake-ups of its own, for as long as anything is awaited."""
+    wait = timedelta(seconds=seconds)
+    looks, moments = set(), [NOW + timedelta(seconds=s / 4) for s in range(4 * 600)]
+    for now in moments:
+        at = look_at(now, wait)
+        assert timedelta(0) < at - now <= 2 * wait
+        looks.add(at)
+    assert len(looks) <= 601 / min(seconds, 60) * 2
+
+
+def test_a_chain_of_looks_keeps_its_pace():
+    """A run that begins a little late does not shift those after it."""
+    late = timedelta(seconds=0.7)
+    assert look_at(NOW, timedelta(seconds=30)) == look_at(NOW + late, timedelta(seconds=30))
+    assert look_at(NOW, timedelta(seconds=30)) == NOW + timedelta(seconds=30)
