@@ -56,6 +56,7 @@ from journeyman.steps.load import World
 
 RETRY_AFTER: Final = timedelta(seconds=1)
 RETRY_ERROR_AFTER: Final = timedelta(seconds=5)
+FURTHEST_WAKE: Final = timedelta(minutes=15)  # what a delay queue holds; what is due later, the sweep finds
 
 
 class Applier:
@@ -115,7 +116,9 @@ class Applier:
         self._counts[what] += number
 
     def wake(self, step: Step, at: datetime, reason: str) -> None:
-        """Ask for a run of `step` at `at`; of several, the earliest is sent."""
+        """Ask for a run of `step` at `at`; of several, the earliest is sent. One that is far off is left to the sweep."""
+        if at - self.run.clock.now() > FURTHEST_WAKE:
+            return
         known = self._wakes.get(step)
         if known is None or at < known.at:
             self._wakes[step] = Wake(step=step, at=at, reason=reason)
@@ -255,7 +258,14 @@ class Applier:
     @property
     def wakes(self) -> tuple[Wake, ...]:
         """The wake-ups so far, at most one for each step, by step."""
-        return tuple(wake for _, wake in sorted(self._wakes.items(), key=lambda item: item[0].value))
+        return tuple(self._paused(wake) for _, wake in sorted(self._wakes.items(), key=lambda item: item[0].value))
+
+    def _paused(self, wake: Wake) -> Wake:
+        """A run that met an error does not come back at once: what fails for good would keep it running without end."""
+        now = self.run.clock.now()
+        if wake.step is not self.step or wake.at > now or not self._counts["errors"]:
+            return wake
+        return replace(wake, at=now + RETRY_ERROR_AFTER)
 
     def outcome(self) -> Outcome:
         """What came of it."""

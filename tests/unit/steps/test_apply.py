@@ -275,6 +275,25 @@ def test_of_several_wake_ups_for_a_step_the_earliest_is_sent_whatever_happens_to
     assert sent[Step.CONSOLIDATE] == (None, "now")
 
 
+def test_a_run_that_met_an_error_does_not_come_back_at_once(cluster):
+    """What fails today would fail again a moment later, for ever: an error has its pause, other steps have none."""
+    chains = (
+        one("x", mark("missing", version="1"), Wake(step=Step.PROVISION, at=NOW, reason="more to do")),
+        one("y", CreateObject(resource=NODECLAIM, body={"metadata": {"name": "A B"}}, why="invalid")),
+        one("z", Wake(step=Step.TERMINATE, at=NOW, reason="its turn")),
+    )
+    outcome = carry_out(cluster, *chains)
+    assert outcome.counts["errors"] == 1
+    assert wakes(outcome) == {Step.PROVISION: NOW + timedelta(seconds=5), Step.TERMINATE: NOW}
+
+
+def test_a_wake_up_that_is_far_off_is_left_to_the_sweep(cluster):
+    """A queue holds none for hours: each run's would be passed on and on, beside those of all other runs."""
+    times = {Step.CONSOLIDATE: NOW + timedelta(minutes=15), Step.TERMINATE: NOW + timedelta(minutes=16)}
+    carry_out(cluster, *(one("x", Wake(step=step, at=at, reason="t")) for step, at in times.items()))
+    assert [m.step for m in cluster.lanes.sent] == [Step.CONSOLIDATE]
+
+
 def test_wake_ups_are_sent_even_if_the_run_fails(cluster):
     """Whatever was decided before is not lost."""
 

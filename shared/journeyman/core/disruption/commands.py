@@ -37,7 +37,7 @@ from journeyman.core.api.hashes import NODEPOOL_HASH_VERSION, node_pool_hash
 from journeyman.core.api.node_disruption import NodeDisruption
 from journeyman.core.api.objects import NODECLAIM, NodeClaim, is_true
 from journeyman.core.disruption import explain
-from journeyman.core.disruption.in_flight import EXECUTING, missing, replacements, taken
+from journeyman.core.disruption.in_flight import EXECUTING, missing, replacements, still_there, taken
 from journeyman.core.disruption.marks import cordons, mark, set_phase, unmark
 from journeyman.core.disruption.types import Command, Decision
 from journeyman.core.plan import (
@@ -136,7 +136,7 @@ def advance(disruption: NodeDisruption, snapshot: Snapshot, poll: timedelta) -> 
     nodes = taken(disruption, snapshot)
     staying = [n for n in nodes if not n.deleting]
     if not nodes:
-        return _ended(disruption, "Succeeded", "all candidates are gone", (), snapshot.now)
+        return _without_candidates(disruption, snapshot)
     if not staying:
         return Plan(
             chains=(one(_subject(disruption), _look_again(disruption, _drain_look(disruption, snapshot.now, poll))),)
@@ -153,6 +153,14 @@ def advance(disruption: NodeDisruption, snapshot: Snapshot, poll: timedelta) -> 
     if snapshot.now >= deadline(disruption):
         return _roll_back(disruption, "the replacements were not ready in time", staying, snapshot)
     return _await(disruption, waiting, staying, look_at(snapshot.now, poll))
+
+
+def _without_candidates(disruption: NodeDisruption, snapshot: Snapshot) -> Plan:
+    """All are gone; or, since a replace command takes all of its candidates, a roll-back was cut off half-way."""
+    standing = still_there(disruption, snapshot) if disruption.spec.replacements else ()
+    if standing:
+        return _roll_back(disruption, "its candidates are not marked any more", standing, snapshot)
+    return _ended(disruption, "Succeeded", "all candidates are gone", (), snapshot.now)
 
 
 def deadline(disruption: NodeDisruption) -> datetime:

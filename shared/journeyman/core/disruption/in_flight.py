@@ -37,16 +37,14 @@ def marked_for_deletion(snapshot: Snapshot) -> frozenset[str]:
 
 def taken(disruption: NodeDisruption, snapshot: Snapshot) -> tuple[StateNode, ...]:
     """The candidates that the command has marked as its own and that still exist."""
+    return tuple(n for n in still_there(disruption, snapshot) if is_true(n.conditions, DISRUPTION_REASON))
+
+
+def still_there(disruption: NodeDisruption, snapshot: Snapshot) -> tuple[StateNode, ...]:
+    """The candidates that exist, whether the command took them or not."""
     nodes = (snapshot.state_nodes_by_claim.get(c.node_claim) for c in disruption.spec.candidates)
     uids = {c.node_claim: c.node_claim_uid for c in disruption.spec.candidates}
-    return tuple(
-        n
-        for n in nodes
-        if n is not None
-        and n.claim is not None
-        and n.claim.metadata.uid == uids[n.claim.metadata.name]
-        and is_true(n.conditions, DISRUPTION_REASON)
-    )
+    return tuple(n for n in nodes if n is not None and n.claim and n.claim.metadata.uid == uids[n.claim.metadata.name])
 
 
 def missing(disruption: NodeDisruption, snapshot: Snapshot) -> tuple[str, ...]:

@@ -173,6 +173,16 @@ def test_a_lost_replacement_rolls_the_command_back():
     assert [o.name for o in plan.observations] == ["karpenter_voluntary_disruption_queue_failures_total"]
 
 
+def test_a_roll_back_that_was_cut_off_is_finished_and_is_no_success():
+    """The run died after the first mark was off: the node stands, its taint is still to go."""
+    disruption, snapshot = executing(a_member("n", size="xl", node=TAINTED))
+
+    plan = advance(disruption, snapshot, POLL)
+
+    assert {"spec": {"taints": []}} in [a.patch for a in plan.actions if isinstance(a, PatchObject)]
+    assert phase_of(plan) == "RolledBack"
+
+
 @pytest.mark.parametrize(("seconds", "phase"), [(599, None), (600, "RolledBack")])
 def test_a_replacement_that_is_not_ready_in_ten_minutes_is_given_up(seconds, phase):
     """The replacement itself is left: empty, it is consolidated like any other node."""
