@@ -23,8 +23,6 @@ from journeyman.core.scheduling.templates import Template
 from journeyman.core.state.snapshot import StateNode
 from journeyman.errors import InvalidQuantityError
 
-_PREFERENCE = Toleration(operator="Exists", effect="PreferNoSchedule")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Daemon:
@@ -46,8 +44,8 @@ def make_daemons(daemon_sets: Iterable[DaemonSet]) -> tuple[Daemon, ...]:
             requests, terms = pod_requests(pod), requirement_terms(pod)
         except (InvalidQuantityError, InvalidRequirementError):
             continue
-        tolerations = (*template.spec.tolerations, _PREFERENCE)
-        daemons.append(Daemon(name=daemon_set.metadata.name, requests=requests, tolerations=tolerations, terms=terms))
+        name, tolerations = daemon_set.metadata.name, template.spec.tolerations
+        daemons.append(Daemon(name=name, requests=requests, tolerations=tolerations, terms=terms))
     return tuple(daemons)
 
 

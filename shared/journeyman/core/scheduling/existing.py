@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from journeyman.core.api import labels
-from journeyman.core.api.objects import Pod
+from journeyman.core.api.objects import Pod, Taint
 from journeyman.core.api.resources import add, fits, pod_requests, subtract, to_resources, total_requests
 from journeyman.core.scheduling.claims import planned_pods
 from journeyman.core.scheduling.classes import PodClass
@@ -146,16 +146,24 @@ def meets_labels(node: StateNode, cls: PodClass) -> bool:
     return any(offered.compatible(term) is None for term in cls.terms)
 
 
+def cordon(node: StateNode) -> tuple[Taint, ...]:
+    """What a cordon means to kube-scheduler, whether the node has its taint yet or not."""
+    if node.node is None or not node.node.spec.unschedulable:
+        return ()
+    return (Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule"),)
+
+
 def suitable_nodes(nodes: Sequence[StateNode], cls: PodClass) -> Bools:
     """Which nodes the class tolerates and whose labels suit it, strictly: an undefined label suits no demand."""
     keys = sorted({key for term in cls.terms for key in term})
     verdicts: dict[object, bool] = {}
 
     def suits(node: StateNode) -> bool:
-        case = (node.taints, *(node.labels.get(key) for key in keys))
+        taints = (*node.taints, *cordon(node))
+        case = (taints, *(node.labels.get(key) for key in keys))
         if case not in verdicts:
             offered = from_labels({key: node.labels[key] for key in keys if key in node.labels})
-            verdicts[case] = untolerated(node.taints, cls.tolerations) is None and any(
+            verdicts[case] = untolerated(taints, cls.tolerations) is None and any(
                 offered.compatible(term) is None for term in cls.terms
             )
         return verdicts[case]

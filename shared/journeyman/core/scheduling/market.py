@@ -18,19 +18,29 @@ from dataclasses import dataclass
 import numpy as np
 
 from journeyman.core.api import labels
-from journeyman.core.api.objects import Toleration
+from journeyman.core.api.objects import Taint, Toleration
 from journeyman.core.scheduling.offers import Bools, Floats, Ints, every
 from journeyman.core.scheduling.requirements import EMPTY, Requirements, requirement
-from journeyman.core.scheduling.taints import untolerated
+from journeyman.core.scheduling.taints import discouraged, untolerated
 from journeyman.core.scheduling.templates import Template
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What a class wants of its node: one of `terms`, and no taint that `tolerations` do not cover."""
+    """What a class wants of its node: one of `terms`, and no taint that `tolerations` do not cover.
+
+    `heeds_preferences`: not even a PreferNoSchedule one, for as long as there may be another place.
+    """
 
     terms: tuple[Requirements, ...]
     tolerations: tuple[Toleration, ...]
+    heeds_preferences: bool = False
+
+    def accepts(self, taints: Sequence[Taint]) -> bool:
+        """Whether it would go to a node with these taints."""
+        if self.heeds_preferences and discouraged(taints, self.tolerations):
+            return False
+        return untolerated(taints, self.tolerations) is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +100,7 @@ class Stall:
         """The offerings that suit a wish in a variant, whatever their size."""
         template, table = self.template, self.template.table
         found: Bools = np.zeros(len(table.row_type), dtype=bool)
-        if untolerated(template.pool.spec.template.spec.taints, wish.shape.tolerations) is not None:
+        if not wish.shape.accepts(template.pool.spec.template.spec.taints):
             return found
         for term in wish.shape.terms:
             if (

@@ -70,6 +70,11 @@ class OfferTable:
     type_columns: Mapping[str, LabelColumn]
     row_columns: Mapping[str, LabelColumn]
 
+    @property
+    def labels(self) -> frozenset[str]:
+        """The labels that types or offerings define."""
+        return frozenset(self.type_columns) | frozenset(self.row_columns)
+
     def types_meeting(self, wishes: Mapping[str, Requirement]) -> Bools:
         """Per type, whether its own requirements suit all wishes (offerings are not looked at)."""
         verdict: Bools = np.ones(len(self.types), dtype=bool)

@@ -7,7 +7,7 @@ there are as many, at most `max_types`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -194,7 +194,7 @@ class Opening:
         zone_codes, zones = table.row_values(labels.ZONE)
         return _Choice(
             instance_types=tuple(names[t] for t in listed),
-            requirements=_as_selectors(wanted, [names[t] for t in listed], capacity_types),
+            requirements=_as_selectors(_pinned(wanted, table.labels), [names[t] for t in listed], capacity_types),
             requests=by_resource(total + stall.overhead[listed].min(axis=0), self.axes),
             offering=(names[table.row_type[best]], zones[zone_codes[best]] or "", values[codes[best]] or ""),
             price=float(table.prices[best]),
@@ -274,3 +274,15 @@ def _as_selectors(
         kept[labels.CAPACITY_TYPE] = requirement(labels.CAPACITY_TYPE, "In", capacity_types)
     types = NodeSelectorRequirement(key=labels.INSTANCE_TYPE, operator="In", values=tuple(instance_types))
     return tuple(sorted((*Requirements(kept).to_selectors(), types), key=lambda r: (r.key, r.operator)))
+
+
+def _pinned(wanted: Requirements, defined: Collection[str]) -> Requirements:
+    """Labels that somebody wants to be there, but that no instance type defines, with a value for the node to get.
+
+    Restates: karpenter pkg/scheduling/requirements.go `Labels`. Differs: the value is not random.
+    """
+    own = {key: r for key, r in wanted.items() if r.complement and r.present and key not in defined}
+    values = {key: r.any_value() for key, r in own.items() if not labels.is_restricted(key)}
+    return wanted & {
+        key: requirement(key, "In", (value,)) for key, value in values.items() if key not in labels.WELL_KNOWN
+    }

@@ -4,6 +4,8 @@ A requirement is a set of label values: finite (`In`, and `DoesNotExist` for the
 finite set (`NotIn`, `Exists`), the latter optionally with integer bounds (`Gt`, `Gte`, `Lt`, `Lte`).
 
 Restates: karpenter pkg/scheduling/requirement.go, requirements.go.
+Differs: that a label must be there is remembered when wishes meet (`Exists` and `NotIn [a]` together are not met by a
+node without the label, `In [a]` and `In [b]` by none at all).
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ class Requirement:
     """The values that label `key` may have.
 
     `complement` False: exactly one of `values`, or no label at all if there are none. True: anything but `values`,
-    and if `lower` or `upper` is set an integer within them (both inclusive).
+    and if `lower` or `upper` is set an integer within them (both inclusive). `present`: the label must be there, as
+    every operator but NotIn and DoesNotExist has it; a set without values that must be there can never be met.
     """
 
     key: str
@@ -40,6 +43,7 @@ class Requirement:
     lower: int | None = None
     upper: int | None = None
     min_values: int | None = None
+    present: bool = False
 
     @property
     def operator(self) -> str:
@@ -51,7 +55,12 @@ class Requirement:
     @property
     def allows_absence(self) -> bool:
         """Whether a node without the label meets it."""
-        return self.operator in {"NotIn", "DoesNotExist"}
+        return not self.present
+
+    @property
+    def impossible(self) -> bool:
+        """Whether it contradicts itself: the label must be there, and no value is left for it."""
+        return self.present and not self.complement and not self.values
 
     @property
     def single(self) -> str | None:
@@ -64,15 +73,23 @@ class Requirement:
             return value in self.values
         return value not in self.values and _within(value, self.lower, self.upper)
 
+    def any_value(self) -> str:
+        """A value that meets a complement, always the same: the smallest whole number that does."""
+        number = max(self.lower or 0, 0)
+        while not self.has(str(number)):
+            number += 1
+        return str(number)
+
     def intersection(self, other: Requirement) -> Requirement:
         """The values that both allow."""
         lower = _tighter(max, self.lower, other.lower)
         upper = _tighter(min, self.upper, other.upper)
         min_values = _tighter(max, self.min_values, other.min_values)
         if lower is not None and upper is not None and lower > upper:
-            return Requirement(self.key, False, frozenset(), min_values=min_values)
+            return Requirement(self.key, False, frozenset(), min_values=min_values, present=True)
+        present = self.present or other.present
         if self.complement and other.complement:
-            return Requirement(self.key, True, self.values | other.values, lower, upper, min_values)
+            return Requirement(self.key, True, self.values | other.values, lower, upper, min_values, present)
         if self.complement:
             values = other.values - self.values
         elif other.complement:
@@ -80,7 +97,7 @@ class Requirement:
         else:
             values = self.values & other.values
         kept = frozenset(v for v in values if _within(v, lower, upper))
-        return Requirement(self.key, False, kept, min_values=min_values)
+        return Requirement(self.key, False, kept, min_values=min_values, present=present)
 
     def intersects(self, other: Requirement) -> bool:
         """Whether some value meets both; two complements always do unless their bounds contradict."""
@@ -139,9 +156,11 @@ def requirement(key: str, operator: str, values: Iterable[str] = (), min_values:
     if operator in {"In", "NotIn"}:
         if operator == "In" and not given:
             raise InvalidRequirementError(f"{key}: In needs at least one value")
-        return Requirement(key, operator == "NotIn", frozenset(given), min_values=min_values)
+        present = operator == "In"
+        return Requirement(key, not present, frozenset(given), min_values=min_values, present=present)
     if operator in {"Exists", "DoesNotExist"}:
-        return Requirement(key, operator == "Exists", frozenset(), min_values=min_values)
+        present = operator == "Exists"
+        return Requirement(key, present, frozenset(), min_values=min_values, present=present)
     raise InvalidRequirementError(
         f"{key}: operator {operator!r} is not one of In, NotIn, Exists, DoesNotExist, Gt, Gte, Lt, Lte"
     )
@@ -152,7 +171,7 @@ def _bounded(key: str, operator: str, values: tuple[str, ...], min_values: int |
         raise InvalidRequirementError(f"{key}: {operator} needs exactly one non-negative integer, not {list(values)}")
     bound = int(values[0]) + {"Gt": 1, "Lt": -1}.get(operator, 0)
     lower, upper = (bound, None) if operator.startswith("G") else (None, bound)
-    return Requirement(key, True, frozenset(), lower, upper, min_values)
+    return Requirement(key, True, frozenset(), lower, upper, min_values, present=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +207,8 @@ class Requirements(Mapping[str, Requirement]):
             allow_undefined: Keys that may be asked for although nothing here defines them.
         """
         for key, wish in wishes.items():
+            if wish.impossible:
+                return f"contradictory requirements, key {key}"
             if key not in self.by_key and key not in allow_undefined and not wish.allows_absence:
                 return f'label "{key}" does not have known values{_hint(key, self.by_key)}'
         return self.conflict(wishes)

@@ -38,7 +38,7 @@ from journeyman.core.scheduling.offers import Bools, Ints
 from journeyman.core.scheduling.opening import Opening, Options
 from journeyman.core.scheduling.pods import is_currently_reschedulable, is_provisionable
 from journeyman.core.scheduling.results import PlannedClaim, PodError, Results
-from journeyman.core.scheduling.taints import untolerated
+from journeyman.core.scheduling.taints import is_preference, untolerated
 from journeyman.core.scheduling.templates import make_templates
 from journeyman.core.scheduling.topology import Spread, count_by_node, count_by_zone
 from journeyman.core.state.snapshot import Snapshot, StateNode
@@ -261,7 +261,16 @@ class _Run:
         return [pod.key for pod in self._classes[index].pods[start : start + count]]
 
     def open_nodes(self, units: list[Unit]) -> list[Unit]:
-        """Plan new nodes, tier after tier of NodePools; the units no tier took."""
+        """Plan new nodes, tier after tier of NodePools; the units no tier took.
+
+        What no tier takes goes round again, to NodePools whose taints only ask for other pods (PreferNoSchedule).
+        """
+        taints = [t for stall in self._stalls for t in stall.template.pool.spec.template.spec.taints]
+        if any(is_preference(t) for t in taints):
+            units = self._open_tiers(units, [replace(shape, heeds_preferences=True) for shape in self._shapes])
+        return self._open_tiers(units, self._shapes)
+
+    def _open_tiers(self, units: list[Unit], shapes: Sequence[Shape]) -> list[Unit]:
         tiers = groupby(range(len(self._stalls)), key=lambda i: self._stalls[i].template.order)
         for (_, fewest_nodes), members in tiers:
             if not units:
@@ -270,7 +279,7 @@ class _Run:
             opening = Opening(
                 stalls=[self._stalls[i] for i in tier],
                 headroom=[self._headroom[i] for i in tier],
-                shapes=self._shapes,
+                shapes=shapes,
                 demands=self._demands,
                 caps=self._caps,
                 axes=self._axes,

@@ -37,5 +37,22 @@ def _compares(operator: str, wanted: str, actual: str) -> bool:
 
 
 def untolerated(taints: Iterable[Taint], tolerations: Sequence[Toleration]) -> Taint | None:
-    """The first taint that no toleration covers, of any effect; None if all are covered."""
-    return next((taint for taint in taints if not any(tolerates(t, taint) for t in tolerations)), None)
+    """The first taint that keeps a pod away; None if there is none. PreferNoSchedule keeps no pod away for good."""
+    return next((t for t in taints if not is_preference(t) and not _covered(t, tolerations)), None)
+
+
+def discouraged(taints: Iterable[Taint], tolerations: Sequence[Toleration]) -> bool:
+    """Whether a PreferNoSchedule taint asks a pod to go elsewhere if it can.
+
+    Restates: karpenter pkg/controllers/provisioning/scheduling/preferences.go `toleratePreferNoScheduleTaints`.
+    """
+    return any(is_preference(t) and not _covered(t, tolerations) for t in taints)
+
+
+def is_preference(taint: Taint) -> bool:
+    """Whether the taint is a wish of the node's, not a rule."""
+    return taint.effect == "PreferNoSchedule"
+
+
+def _covered(taint: Taint, tolerations: Sequence[Toleration]) -> bool:
+    return any(tolerates(toleration, taint) for toleration in tolerations)

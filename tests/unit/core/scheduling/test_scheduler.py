@@ -191,6 +191,52 @@ def test_taints_keep_pods_out_unless_tolerated():
 # --- NodePools
 
 
+def test_a_taint_that_only_asks_for_other_pods_is_heeded_while_there_is_another_place():
+    """PreferNoSchedule: another NodePool first, even a dearer one of less weight, and this one rather than none."""
+    taints = [{"key": "quiet", "effect": "PreferNoSchedule"}]
+    quiet = a_pool("quiet", spec={"weight": 10, "template": {"spec": {"taints": taints}}})
+    other = a_pool("other", spec={"limits": {"cpu": "2"}})
+    catalogue = Catalogue({"quiet": (MEDIUM,), "other": (SMALL,)})
+    results = schedule(*pods(2), catalogue=catalogue, node_pools=(other, quiet))
+    assert sorted((c.node_pool, len(c.pods)) for c in results.new_claims) == [("other", 1), ("quiet", 1)]
+
+
+def test_a_label_that_only_has_to_be_there_gets_a_value():
+    """A NodePool with `team Exists`: the node comes up with some team, for a pod that asks for one and not for 0."""
+    requirement = {"key": "team", "operator": "Exists"}
+    pool = a_pool(spec={"template": {"spec": {"requirements": [requirement]}}})
+    pod = a_pod("p", spec=required([("team", "NotIn", ["0"])]))
+    (claim,) = schedule(pod, node_pools=(pool,)).new_claims
+    assert ("team", "In", ("1",)) in [(r.key, r.operator, r.values) for r in claim.requirements]
+
+
+@pytest.mark.parametrize(
+    "term",
+    [
+        [("nope", "Exists", []), ("nope", "DoesNotExist", [])],
+        [("nope", "Exists", []), ("nope", "NotIn", ["x"])],
+        [("nope", "In", ["x"]), ("nope", "In", ["y"])],
+        [(labels.ARCH, "In", ["amd64"]), (labels.ARCH, "DoesNotExist", [])],
+    ],
+    ids=["there-and-not", "there-but-nowhere", "two-values", "well-known"],
+)
+def test_a_pod_whose_rules_no_node_can_meet_gets_none_and_the_others_go_on(term):
+    """It would never run there, and a node would be opened for it again and again."""
+    results = schedule(a_pod("never", spec=required(term)), a_pod("plain"))
+    assert [claim.pods for claim in results.new_claims] == [("default/plain",)]
+    assert results.pod_errors["default/never"].kind == "unschedulable"
+
+
+@pytest.mark.parametrize(("tolerations", "taken"), [([], False), ([{"operator": "Exists"}], True)])
+def test_a_cordoned_node_takes_only_pods_that_tolerate_it(tolerations, taken):
+    """Its taint may not be there yet; kube-scheduler reads the field."""
+    node = a_node(spec={"unschedulable": True})
+    pod = a_pod("p", spec={"tolerations": tolerations})
+    results = schedule(pod, nodes=(node,), claims=(a_running_claim(),))
+    assert ("node-default-1" in results.existing) is taken
+    assert bool(results.new_claims) is not taken
+
+
 def test_a_heavier_pool_takes_what_it_can_even_at_a_higher_price():
     """The light pool gets only the pod that the heavy one cannot have."""
     heavy, light = a_pool("heavy", spec={"weight": 10}), a_pool("light")

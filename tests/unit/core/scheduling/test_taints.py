@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from journeyman.core.api.objects import Taint, Toleration
-from journeyman.core.scheduling.taints import tolerates, untolerated
+from journeyman.core.scheduling.taints import discouraged, tolerates, untolerated
 
 GPU = Taint(key="gpu", value="a100", effect="NoSchedule")
 LEVEL = Taint(key="level", value="5", effect="NoExecute")
@@ -29,6 +29,14 @@ LEVEL = Taint(key="level", value="5", effect="NoExecute")
 def test_a_toleration_covers_a_taint_by_key_value_and_effect(toleration, taint, covered):
     """Including numeric comparison, which a value that is no number never passes."""
     assert tolerates(toleration, taint) is covered
+
+
+def test_a_preference_keeps_no_pod_away_but_is_known():
+    """PreferNoSchedule asks; it does not forbid."""
+    quiet = Taint(key="quiet", effect="PreferNoSchedule")
+    assert untolerated((quiet,), ()) is None
+    assert discouraged((GPU, quiet), ())
+    assert not discouraged((GPU, quiet), (Toleration(key="quiet", operator="Exists"),))
 
 
 def test_the_first_uncovered_taint_is_named():

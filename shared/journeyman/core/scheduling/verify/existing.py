@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from journeyman.core.api.objects import DaemonSet, Pod
+from journeyman.core.api.objects import DaemonSet, Pod, Taint
 from journeyman.core.api.resources import pod_requests, to_resources
 from journeyman.core.scheduling.verify.matching import Outcome, accepts_labels, untolerated
 from journeyman.core.state import Snapshot, StateNode
+
+_CORDON = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
+"""What the node lifecycle controller puts on a cordoned node, sooner or later; kube-scheduler reads the field as this."""
 
 
 def check_existing(
@@ -34,7 +37,7 @@ def _check_node(snapshot: Snapshot, node: StateNode, pods: Sequence[Pod]) -> Ite
             yield f"node {node.name}: pod {pod.key} does not tolerate taint {taint.key}:{taint.effect}"
         if not accepts_labels(pod, outcome):
             yield f"node {node.name}: pod {pod.key} does not accept its labels"
-        if node.node is not None and node.node.spec.unschedulable:
+        if node.node is not None and node.node.spec.unschedulable and untolerated(pod, [_CORDON]) is not None:
             yield f"node {node.name} is cordoned, pod {pod.key} cannot go there"
     free = _free(snapshot, node, outcome)
     for pod in pods:

@@ -58,8 +58,9 @@ def _compares(requirement: NodeSelectorRequirement, value: str) -> bool:
 
 
 def untolerated(pod: Pod, taints: Iterable[Taint]) -> Taint | None:
-    """The first taint the pod does not tolerate; PreferNoSchedule counts too (Karpenter relaxes it by a toleration)."""
-    return next((t for t in taints if not any(_tolerates(toleration, t) for toleration in pod.spec.tolerations)), None)
+    """The first taint that keeps the pod away; PreferNoSchedule never does."""
+    binding = [t for t in taints if t.effect != "PreferNoSchedule"]
+    return next((t for t in binding if not any(_tolerates(toleration, t) for toleration in pod.spec.tolerations)), None)
 
 
 def _tolerates(toleration: Toleration, taint: Taint) -> bool:

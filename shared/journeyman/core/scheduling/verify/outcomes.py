@@ -64,11 +64,10 @@ def _admits(requirement: NodeSelectorRequirement, outcome: Outcome) -> bool:
 def daemon_overhead(daemon_sets: tuple[DaemonSet, ...], pool: NodePool, outcome: Outcome) -> Mapping[str, int]:
     """What the DaemonSets that will run on such a node take."""
     total: dict[str, int] = {}
-    taints = [t for t in pool.spec.template.spec.taints if t.effect != "PreferNoSchedule"]
     for daemon_set in daemon_sets:
         template = daemon_set.spec.template
         pod = Pod(metadata=template.metadata, spec=template.spec)
-        if untolerated(pod, taints) is None and accepts_labels(pod, outcome):
+        if untolerated(pod, pool.spec.template.spec.taints) is None and accepts_labels(pod, outcome):
             for name, amount in pod_requests(pod).items():
                 total[name] = total.get(name, 0) + amount
     return total
