@@ -41,9 +41,11 @@ def _check_outcomes(
     wanted = _sum_requests(pods)
     particular = _one_of_each_rule(pods)
     launchable: set[str] = set()
+    offered: set[tuple[str, str, str]] = set()
     cheapest = float("inf")
     for instance_type, offering, outcome in possible_outcomes(pool, catalogue, claim):
         launchable.add(instance_type.name)
+        offered.add((instance_type.name, offering.zone, offering.capacity_type))
         cheapest = min(cheapest, offering.price)
         where = f"{name} as {instance_type.name} in {offering.zone}"
         for requirement in pool.spec.template.spec.requirements:
@@ -59,6 +61,10 @@ def _check_outcomes(
                 yield f"{where}: pod {pod.key} does not accept its labels"
     for missing in sorted(set(claim.instance_types) - launchable):
         yield f"{name}: {missing} cannot be launched under its requirements"
+    for more in sorted(launchable - set(claim.instance_types)):
+        yield f"{name}: {more} could be launched under its requirements, but is not planned for"
+    if claim.offering not in offered:
+        yield f"{name}: it can never be {' '.join(claim.offering)}, by which it is priced"
     if abs(cheapest - claim.price) > _PRICE_TOLERANCE:
         yield f"{name}: says {claim.price} per hour, its cheapest offering costs {cheapest}"
 

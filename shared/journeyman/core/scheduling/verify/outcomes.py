@@ -16,10 +16,10 @@ from journeyman.core.scheduling.verify.matching import Outcome, accepts_labels, 
 def possible_outcomes(
     pool: NodePool, catalogue: Catalogue, claim: PlannedClaim
 ) -> Iterator[tuple[InstanceType, Offering, Outcome]]:
-    """All (type, available offering, labels) that a launch of this claim may end in."""
-    named = set(claim.instance_types)
+    """All (type, available offering, labels) that a launch of this claim may end in, whatever types the plan lists."""
+    named = [set(r.values) for r in claim.requirements if r.key == labels.INSTANCE_TYPE and r.operator == "In"]
     for instance_type in catalogue.instance_types(pool.metadata.name):
-        if instance_type.name not in named:
+        if not all(instance_type.name in names for names in named):
             continue
         for offering in instance_type.offerings:
             if offering.available:

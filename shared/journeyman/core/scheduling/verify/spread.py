@@ -84,8 +84,9 @@ def _places(
         old = () if gone else tuple(p for p in node.pods if p.key not in new_keys and _counts(p))
         places.append(_Place(node.name, frozenset({zone} if zone else ()), old + new, new, None if gone else node))
     for index, claim in enumerate(results.new_claims):
-        pool = snapshot.node_pools_by_name[claim.node_pool]
-        zones = frozenset(offering.zone for _, offering, _ in possible_outcomes(pool, catalogue, claim))
+        pool = snapshot.node_pools_by_name.get(claim.node_pool)
+        outcomes = possible_outcomes(pool, catalogue, claim) if pool is not None else ()
+        zones = frozenset(offering.zone for _, offering, _ in outcomes)
         new = tuple(known[key] for key in claim.pods)
         places.append(_Place(f"new node {index} of {claim.node_pool}", zones, new, new, None))
     return places
