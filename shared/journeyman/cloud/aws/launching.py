@@ -1,8 +1,9 @@
 """Launching: from a NodeClaim to a running instance, at most one for each claim.
 
 Three things keep it at one. Before anything else an instance that already carries the claim's UID is adopted. The fleet's
-client token is the UID, so asking twice at once makes one fleet. And only a failure that was written down (the claim's
-launch-retry annotation) changes the token, since EC2 answers a token that it knows with the old failure.
+client token is the UID, so asking twice at once makes one fleet. And only a failure that EC2 answered with and that was
+written down (the claim's launch-retry annotation) changes the token, since EC2 answers a token that it knows with the
+old failure; after a launch without an answer the token stays, since the instance may run, listed or not yet.
 
 Restates: karpenter-provider-aws pkg/providers/instance/instance.go `Create`.
 Differs: one fleet for each claim, as a token is worth nothing on a shared one.
@@ -46,6 +47,7 @@ from journeyman.cloud.aws.view import NodeClassView
 from journeyman.core.api import labels
 from journeyman.core.api.objects import NodeClaim
 from journeyman.core.catalogue import InstanceType
+from journeyman.core.lifecycle.launch import answered_failures
 from journeyman.core.scheduling import requirements
 from journeyman.errors import (
     CloudProviderError,
@@ -240,12 +242,12 @@ class Launcher:
 
 
 def client_token(claim: NodeClaim) -> str:
-    """The fleet's idempotency token: the claim's UID, and how many failures were written down.
+    """The fleet's idempotency token: the claim's UID, and how many failures EC2 answered with that were written down.
 
-    A run that repeats after a crash has the same count, so it asks with the same token.
+    A run that repeats after a crash, or after a launch whose answer was lost, asks with the same token.
     """
-    failures = claim.metadata.annotations.get(labels.LAUNCH_RETRY, "").partition(" ")[0]
-    return f"{claim.metadata.uid}-{failures}" if failures.isdigit() and failures != "0" else claim.metadata.uid
+    failures = answered_failures(claim)
+    return f"{claim.metadata.uid}-{failures}" if failures else claim.metadata.uid
 
 
 def _attempt(request: LaunchRequest) -> _Attempt:

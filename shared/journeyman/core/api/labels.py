@@ -42,7 +42,7 @@ PLANNED_PODS: Final = (
 )
 DISRUPTION: Final = f"{OWN_GROUP}/node-disruption"  # the NodeDisruption that a replacement belongs to
 PODS_SEEN: Final = f"{OWN_GROUP}/pods-seen"  # on a claim: digest of the pods its consolidateAfter clock has counted
-LAUNCH_RETRY: Final = f"{OWN_GROUP}/launch-retry"  # "<failures> <RFC 3339 next attempt>" after a failed launch
+LAUNCH_RETRY: Final = f"{OWN_GROUP}/launch-retry"  # "<failures> <RFC 3339 next attempt> <answered failures>"
 RESOLVED_AT: Final = f"{OWN_GROUP}/resolved-at"  # on a NodeClass: when its status was last compared with the cloud
 PACKING: Final = f"{OWN_GROUP}/packing"  # on a NodePool: "price" (default) or "fewest-nodes" (Karpenter's way)
 

@@ -31,7 +31,13 @@ from journeyman.core.plan import (
     Wake,
     one,
 )
-from journeyman.errors import CreateError, InsufficientCapacityError, NodeClassNotReadyError, RateLimitedError
+from journeyman.errors import (
+    CloudUnavailableError,
+    CreateError,
+    InsufficientCapacityError,
+    NodeClassNotReadyError,
+    RateLimitedError,
+)
 
 MAX_MESSAGE: Final = 300  # launch.go `truncateMessage`
 FIRST_RETRY: Final = timedelta(seconds=1)  # controller.go: exponential 1 s to 1 min
@@ -100,6 +106,14 @@ def launch_pending(claims: Iterable[NodeClaim], now: datetime) -> Plan:
     return plan
 
 
+def answered_failures(claim: NodeClaim) -> int:
+    """How many launches of the claim the cloud has answered with a failure; a new attempt needs a new token each time.
+
+    A launch without an answer may have happened, so the attempt after it must ask with the same token.
+    """
+    return _retry_state(claim)[2]
+
+
 def retry_at(claim: NodeClaim) -> datetime | None:
     """When a failed launch may be tried again; None if it never failed or its annotation does not parse."""
     return _retry_state(claim)[1]
@@ -165,14 +179,15 @@ def _given_up(claim: NodeClaim, error: Exception, now: datetime, remember: tuple
 
 
 def _to_retry(claim: NodeClaim, error: Exception, now: datetime, remember: tuple[Action, ...]) -> Plan:
-    failures = _retry_state(claim)[0] + 1
+    failures, _, answered = _retry_state(claim)
+    failures, answered = failures + 1, answered + (not _is_unanswered(error))
     wait = min(FIRST_RETRY * 2 ** min(failures - 1, 10), LAST_RETRY)
     if isinstance(error, RateLimitedError):
         wait = max(wait, timedelta(seconds=error.retry_after_seconds))
     due = now + wait
     reason = _condition_reason(error)
     text = str(error)[:MAX_MESSAGE]
-    mark = {labels.LAUNCH_RETRY: f"{failures} {due.isoformat(timespec='milliseconds')}"}
+    mark = {labels.LAUNCH_RETRY: f"{failures} {due.isoformat(timespec='milliseconds')} {answered}"}
     noted = with_metadata(claim, annotations={**claim.metadata.annotations, **mark})
     progress = replace(Progress.of(claim, now), claim=noted).with_condition("Launched", "Unknown", reason, text)
     name = claim.metadata.name
@@ -214,11 +229,19 @@ def _retry_wake(claim: NodeClaim, due: datetime) -> Wake:
     return Wake(step=Step.PROVISION, at=due, reason=f"retry the launch of NodeClaim {claim.metadata.name}")
 
 
-def _retry_state(claim: NodeClaim) -> tuple[int, datetime | None]:
-    """Failures so far and when the next attempt is due; an annotation that does not parse counts as none."""
-    failures, _, due = claim.metadata.annotations.get(labels.LAUNCH_RETRY, "").partition(" ")
+def _is_unanswered(error: Exception) -> bool:
+    """Whether the launch may have happened all the same: the cloud broke off, or failed inside, instead of answering."""
+    return isinstance(error, CloudUnavailableError) or isinstance(error.__cause__, CloudUnavailableError)
+
+
+def _retry_state(claim: NodeClaim) -> tuple[int, datetime | None, int]:
+    """Failures so far, when the next attempt is due, and how many of the failures the cloud answered with.
+
+    An annotation that does not parse counts as none; without the last number all failures were answers.
+    """
+    failures, due, answered = (*claim.metadata.annotations.get(labels.LAUNCH_RETRY, "").split(), "", "", "")[:3]
     try:
         at = datetime.fromisoformat(due.replace("Z", "+00:00"))
-        return int(failures), at if at.tzinfo is not None else None
+        return int(failures), at if at.tzinfo is not None else None, int(answered or failures)
     except ValueError:
-        return 0, None
+        return 0, None, 0

@@ -5,10 +5,18 @@ from datetime import timedelta
 import pytest
 
 from journeyman.core.api import labels
-from journeyman.core.lifecycle.launch import FailedLaunch, LaunchedInstance, after_launch, launch_pending, retry_at
+from journeyman.core.lifecycle.launch import (
+    FailedLaunch,
+    LaunchedInstance,
+    after_launch,
+    answered_failures,
+    launch_pending,
+    retry_at,
+)
 from journeyman.core.plan import DeleteObject, LaunchInstance, PatchObject, RememberUnavailable, Step, Wake
 from journeyman.errors import (
     CloudProviderError,
+    CloudUnavailableError,
     CreateError,
     InsufficientCapacityError,
     NodeClassNotReadyError,
@@ -118,6 +126,20 @@ def test_retries_back_off_from_a_second_to_a_minute():
         waits.append((retry_at(claim) - NOW).total_seconds())
 
     assert waits == [1, 2, 4, 8, 16, 32, 60, 60]
+
+
+def test_a_launch_without_an_answer_does_not_change_what_the_next_attempt_asks_with():
+    """It may have launched: only failures that the cloud answered with count for the token, all count for the wait."""
+    wrapped = CreateError("launching: broke off", condition_reason="LaunchFailed")
+    wrapped.__cause__ = CloudUnavailableError("broke off")
+    counted, claim = [], a_claim()
+    for error in (CloudUnavailableError("broke off"), wrapped, CloudProviderError("refused"), wrapped):
+        annotations = patched(failed(claim, error))["metadata"]["annotations"]
+        claim = a_claim(metadata={"annotations": annotations})
+        counted.append(answered_failures(claim))
+
+    assert counted == [0, 0, 1, 1]
+    assert retry_at(claim) == NOW + timedelta(seconds=8)
 
 
 def test_throttling_waits_at_least_as_long_as_the_cloud_asks():
