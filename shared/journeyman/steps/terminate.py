@@ -75,17 +75,19 @@ def _is_gone(run: Invocation, provider_id: str) -> bool:
 
 def _without_gone(hand: Applier, snapshot: Snapshot) -> Snapshot:
     """The snapshot without what this run let go of."""
-    gone = {
-        claim.status.provider_id
+    freed = [
+        claim
         for claim in hand.effects.claims.values()
         if claim is not None
         and claim.metadata.deletion_timestamp is not None
         and labels.TERMINATION_FINALIZER not in claim.metadata.finalizers
-    }
+    ]
+    uids = {claim.metadata.uid for claim in freed}
+    instances = {claim.status.provider_id for claim in freed if claim.status.provider_id}
     return replace(
         snapshot,
-        claims=tuple(c for c in snapshot.claims if c.status.provider_id not in gone),
-        nodes=tuple(n for n in snapshot.nodes if n.spec.provider_id not in gone),
+        claims=tuple(c for c in snapshot.claims if c.metadata.uid not in uids),
+        nodes=tuple(n for n in snapshot.nodes if n.spec.provider_id not in instances),
     )
 
 

@@ -149,6 +149,13 @@ def test_a_claim_deleted_before_its_instance_was_known_leaks_nothing(cluster):
     assert [c.metadata.name for c in cluster.server.list(NODECLAIM).items] == [claim(cluster).metadata.name]
 
 
+def test_a_claim_let_go_without_an_instance_takes_no_other_out_of_its_pools_count(cluster):
+    """Claims that wait for their instance are alike in having none; only the one that was let go is counted out."""
+    cluster.add(claim_body("waits"), claim_body("goes", metadata={"deletionTimestamp": "2026-03-02T21:00:00Z"}))
+    run(cluster)
+    assert cluster.server.get(NODEPOOL, "default")["status"]["nodes"] == 2
+
+
 def test_an_expired_claim_is_deleted_and_drained_without_asking_a_budget(cluster):
     """720 hours after its creation it goes."""
     cluster.clock.advance(timedelta(hours=720).total_seconds())
