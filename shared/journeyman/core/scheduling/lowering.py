@@ -59,12 +59,14 @@ class Zones:
     """What one class finds: zones it can be provisioned in, and per zone how many of its pods fit on nodes there.
 
     `counts` has, by spread asked about (in that order), the pods counted so far in each domain: zones where a counting
-    node stands or could be opened, be it for other pods only.
+    node stands or could be opened, be it for other pods only. `discouraged` zones have nothing but NodePools whose taints
+    ask for other pods: they are taken when no other zone will do.
     """
 
     provisionable: frozenset[str]
     room: Mapping[str, int]
     counts: tuple[Mapping[str, int], ...]
+    discouraged: frozenset[str] = frozenset()
 
 
 def free_of_zones(classes: Sequence[PodClass]) -> tuple[int, ...]:
@@ -189,18 +191,16 @@ class _Spreading:
         if self.counting:
             known = self.zones
             room = {z: UNLIMITED if z in known.provisionable else known.room.get(z, 0) for z in self.reachable}
-            self.given = _water_fill(self.pods, room, levels)
+            self.given = _water_fill(self.pods, room, levels, known.discouraged)
         else:
             admitted = [z for z in self.reachable if all(level.admits(z) for level in levels)]
-            best = min(
-                admitted, key=lambda z: (self.zones.room.get(z, 0) < self.pods, self._count(z, levels), z), default=None
-            )
+            best = min(admitted, key=lambda z: self._rank_together(z, levels), default=None)
             self.given = {best: self.pods} if best is not None else {}
         self._enter(self.given, ledger, 1)
 
-    @staticmethod
-    def _count(zone: str, levels: Sequence[_Level]) -> int:
-        return max(level.counts[zone] for level in levels)
+    def _rank_together(self, zone: str, levels: Sequence[_Level]) -> tuple[bool, bool, int, str]:
+        too_small = self.zones.room.get(zone, 0) < self.pods
+        return zone in self.zones.discouraged, too_small, max(level.counts[zone] for level in levels), zone
 
     def withdraw(self, zones: Iterable[str], ledger: dict[bytes, dict[str, int]]) -> None:
         """Take its pods back from these zones."""
@@ -276,8 +276,10 @@ class _Level:
             self.counts[zone] += n
 
 
-def _water_fill(pods: int, room: dict[str, int], levels: Sequence[_Level]) -> dict[str, int]:
-    """How many pods each zone gets: always the emptiest zone that every spread admits; equal ones by name.
+def _water_fill(
+    pods: int, room: dict[str, int], levels: Sequence[_Level], discouraged: frozenset[str]
+) -> dict[str, int]:
+    """How many pods each zone gets: always the emptiest zone that every spread admits, discouraged ones last.
 
     Once all zones are level and none is short of room, whole rounds are dealt at once.
     """
@@ -290,7 +292,7 @@ def _water_fill(pods: int, room: dict[str, int], levels: Sequence[_Level]) -> di
             level.add(zone, n)
 
     while pods:
-        rounds = _whole_rounds(pods, room, levels)
+        rounds = 0 if discouraged else _whole_rounds(pods, room, levels)
         if rounds:
             for zone in room:
                 give(zone, rounds)
@@ -299,7 +301,7 @@ def _water_fill(pods: int, room: dict[str, int], levels: Sequence[_Level]) -> di
         open_zones = [z for z in room if room[z] > 0 and all(level.admits(z) for level in levels)]
         if not open_zones:
             break
-        give(min(open_zones, key=lambda z: (max(level.excess(z) for level in levels), z)), 1)
+        give(min(open_zones, key=lambda z: (z in discouraged, max(level.excess(z) for level in levels), z)), 1)
         pods -= 1
     return given
 

@@ -202,9 +202,13 @@ class _Run:
     def zones_of(self, index: int, spreads: Sequence[Spread]) -> Zones:
         """What zone spread has to know about a class, with the counts of these spreads."""
         cls, wish = self._classes[index], Wish(self._shapes[index])
+        heeding = replace(wish.shape, heeds_preferences=True)
         provisionable: set[str] = set()
+        welcoming: set[str] = set()
         for stall in self._stalls:
-            provisionable |= stall.zones_for(wish, self._requests[index])
+            found = stall.zones_for(wish, self._requests[index])
+            provisionable |= found
+            welcoming |= found if heeding.accepts(stall.template.pool.spec.template.spec.taints) else set()
         room: dict[str, int] = {}
         for zone, pods in zip(self._filling.existing.zones, self._filling.room(index, self._suits(index)), strict=True):
             if zone:
@@ -213,7 +217,8 @@ class _Run:
             provisionable.discard(zone)
             room[zone] = self.ceilings[index, zone]
         counts = tuple(self._zone_counts(cls, spread) for spread in spreads)
-        return Zones(provisionable=frozenset(provisionable), room=room, counts=counts)
+        discouraged = frozenset(provisionable - welcoming - room.keys())
+        return Zones(provisionable=frozenset(provisionable), room=room, counts=counts, discouraged=discouraged)
 
     def _zone_counts(self, cls: PodClass, spread: Spread) -> Mapping[str, int]:
         def counts_node(node: StateNode) -> bool:

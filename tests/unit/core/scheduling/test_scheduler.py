@@ -31,6 +31,7 @@ from tests.helpers.builders import (
 )
 
 ZONAL = an_instance_type("z.medium", cpu=4, memory_gib=16, price=0.2, zones=("a", "b", "c"), spot=0.07)
+ZONAL_B = an_instance_type("z.medium", cpu=4, memory_gib=16, price=0.2, zones=("b",))
 HOST = labels.HOSTNAME
 
 
@@ -199,6 +200,17 @@ def test_a_taint_that_only_asks_for_other_pods_is_heeded_while_there_is_another_
     catalogue = Catalogue({"quiet": (MEDIUM,), "other": (SMALL,)})
     results = schedule(*pods(2), catalogue=catalogue, node_pools=(other, quiet))
     assert sorted((c.node_pool, len(c.pods)) for c in results.new_claims) == [("other", 1), ("quiet", 1)]
+
+
+def test_spread_goes_to_zones_whose_pools_ask_for_other_pods_only_when_the_skew_demands_it():
+    """With a skew of two, two pods stay in zone b, and the third has to go to zone c."""
+    zones = [{"key": labels.ZONE, "operator": "In", "values": ["c"]}]
+    quiet = {"requirements": zones, "taints": [{"key": "quiet", "effect": "PreferNoSchedule"}]}
+    catalogue = Catalogue({"default": (ZONAL_B,), "quiet": (ZONAL,)})
+    pools = (a_pool(), a_pool("quiet", spec={"template": {"spec": quiet}}))
+    two = schedule(*pods(2, spec=spread(labels.ZONE, skew=2)), catalogue=catalogue, node_pools=pools)
+    three = schedule(*pods(3, spec=spread(labels.ZONE, skew=2)), catalogue=catalogue, node_pools=pools)
+    assert (zones_of(two), zones_of(three)) == ({"b": 2}, {"b": 2, "c": 1})
 
 
 def test_a_label_that_only_has_to_be_there_gets_a_value():
