@@ -217,7 +217,7 @@ class _Run:
             provisionable.discard(zone)
             room[zone] = self.ceilings[index, zone]
         counts = tuple(self._zone_counts(cls, spread) for spread in spreads)
-        discouraged = frozenset(provisionable - welcoming - room.keys())
+        discouraged = frozenset(provisionable - welcoming - {zone for zone, pods in room.items() if pods})
         return Zones(provisionable=frozenset(provisionable), room=room, counts=counts, discouraged=discouraged)
 
     def _zone_counts(self, cls: PodClass, spread: Spread) -> Mapping[str, int]:

@@ -203,13 +203,16 @@ def test_a_taint_that_only_asks_for_other_pods_is_heeded_while_there_is_another_
 
 
 def test_spread_goes_to_zones_whose_pools_ask_for_other_pods_only_when_the_skew_demands_it():
-    """With a skew of two, two pods stay in zone b, and the third has to go to zone c."""
+    """With a skew of two, two pods stay in zone b, and the third has to go to zone c, where the node is full."""
     zones = [{"key": labels.ZONE, "operator": "In", "values": ["c"]}]
     quiet = {"requirements": zones, "taints": [{"key": "quiet", "effect": "PreferNoSchedule"}]}
     catalogue = Catalogue({"default": (ZONAL_B,), "quiet": (ZONAL,)})
     pools = (a_pool(), a_pool("quiet", spec={"template": {"spec": quiet}}))
-    two = schedule(*pods(2, spec=spread(labels.ZONE, skew=2)), catalogue=catalogue, node_pools=pools)
-    three = schedule(*pods(3, spec=spread(labels.ZONE, skew=2)), catalogue=catalogue, node_pools=pools)
+    full = a_pod("full", cpu="4", node="node-default-1", metadata={"labels": {"app": "other"}})
+    node = a_node(metadata={"labels": {labels.ZONE: "c"}})
+    cluster = {"catalogue": catalogue, "node_pools": pools, "nodes": (node,), "claims": (a_running_claim(),)}
+    two = schedule(full, *pods(2, spec=spread(labels.ZONE, skew=2)), **cluster)
+    three = schedule(full, *pods(3, spec=spread(labels.ZONE, skew=2)), **cluster)
     assert (zones_of(two), zones_of(three)) == ({"b": 2}, {"b": 2, "c": 1})
 
 
