@@ -7,7 +7,8 @@ provision      pods without a node; claims not initialized yet; pools whose cond
 terminate      claims being deleted or expired; and every two minutes, for garbage (ten without any claim)
 consolidate    a disruption under way; a claim whose consolidateAfter has just passed; a budget window that has just
                opened; and every two minutes while there are nodes to consolidate: that pods went away is seen by a
-               run that reads them all and by nothing else
+               run that reads them all and by nothing else; and every hour, for commands that the last nodes
+               left behind and for history that is to be forgotten
 =============  ====================================================================================================
 """
 
@@ -38,6 +39,7 @@ SWEEP_OVERLAP: Final = timedelta(seconds=75)  # a minute, and what schedules are
 GARBAGE_PERIOD: Final = timedelta(minutes=2)  # karpenter nodeclaim/garbagecollection: every 2 min
 GARBAGE_PERIOD_WITHOUT_CLAIMS: Final = timedelta(minutes=10)
 CONSOLIDATION_PERIOD: Final = timedelta(minutes=2)  # Karpenter looks every 10 s, and skips while nothing changed
+HISTORY_PERIOD: Final = timedelta(hours=1)
 UNREADY_POOL_PERIOD: Final = timedelta(minutes=5)
 
 
@@ -103,6 +105,8 @@ def _consolidate(snapshot: Snapshot) -> Iterator[str]:
             yield f"a budget window of NodePool {name} has opened"
     if in_use and _passed(snapshot.now, CONSOLIDATION_PERIOD):
         yield "there are nodes to look at"
+    if _passed(snapshot.now, HISTORY_PERIOD):
+        yield "commands that ended"
 
 
 def _just_consolidatable(claim: NodeClaim, pool: NodePool, now: datetime) -> bool:
