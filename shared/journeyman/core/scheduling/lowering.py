@@ -124,7 +124,7 @@ def lower_zones(
     groups = {s.group: s for cls in classes for s in cls.spreads if s.key == labels.ZONE}
     touched: dict[int, _Spreading] = {}
     for index, cls in enumerate(classes):
-        own = tuple({s.group: s for s in cls.spreads if s.key == labels.ZONE}.values())
+        own = tuple(s for s in cls.spreads if s.key == labels.ZONE)
         counting = frozenset(g for g, s in groups.items() if s.counts(cls.namespace, cls.labels))
         if own or counting:
             others = tuple(groups[g] for g in sorted(counting - {s.group for s in own}))

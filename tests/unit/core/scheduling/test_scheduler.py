@@ -202,6 +202,17 @@ def test_a_taint_that_only_asks_for_other_pods_is_heeded_while_there_is_another_
     assert sorted((c.node_pool, len(c.pods)) for c in results.new_claims) == [("other", 1), ("quiet", 1)]
 
 
+@pytest.mark.parametrize("skews", [(1, 2), (2, 1)])
+def test_of_two_spreads_over_the_same_pods_the_stricter_holds(skews):
+    """In whatever order they are written: with a node in a zone that takes none, one pod is all there may be."""
+    both = [c for skew in skews for c in spread(labels.ZONE, skew=skew)["topologySpreadConstraints"]]
+    full = a_pod("full", cpu="4", node="node-default-1", metadata={"labels": {"app": "other"}})
+    spec = {"topologySpreadConstraints": both}
+    results = schedule(full, *pods(2, spec=spec), types=(ZONAL_B,), nodes=(a_node(),), claims=(a_running_claim(),))
+    assert zones_of(results) == {"b": 1}
+    assert list(results.pod_errors) == ["default/p1"]
+
+
 def test_spread_goes_to_zones_whose_pools_ask_for_other_pods_only_when_the_skew_demands_it():
     """With a skew of two, two pods stay in zone b, and the third has to go to zone c, where the node is full."""
     zones = [{"key": labels.ZONE, "operator": "In", "values": ["c"]}]
