@@ -6,6 +6,7 @@ schedules, the API, a folder as cluster, and an account behind an endpoint.
 
 import io
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -99,6 +100,21 @@ def test_a_folder_of_files_is_a_cluster_too(tmp_path):
     assert "to fit 10 pod(s)" in text
 
 
+def test_a_persons_own_aws_settings_and_proxies_do_not_matter():
+    """A profile that is not there, another region and a dead proxy reach neither boto3 nor the simulated account."""
+    own = {"AWS_PROFILE": "nope", "AWS_REGION": "eu-west-1", "HTTP_PROXY": "http://127.0.0.1:9"}
+    arguments = [EVENTS / "forwarder/pods-unschedulable.json", "--cluster", CLUSTERS / "zero-nodes.yaml"]
+    done = subprocess.run(
+        [Path(sys.executable).parent / "journeyman", "replay", *arguments],
+        env={**os.environ, **own, "http_proxy": own["HTTP_PROXY"]},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "ec2:CreateFleet" in done.stdout
+
+
 @pytest.mark.parametrize("content", ["[1, 2]", "{not json"])
 def test_a_file_that_is_no_event_is_named(tmp_path, content):
     """One sentence with the file's name, no traceback."""
@@ -112,6 +128,12 @@ def test_an_endpoint_that_is_none_is_refused():
     """Before anything is loaded or sent."""
     with pytest.raises(ConfigurationError, match="is no endpoint"):
         replay("forwarder/pods-unschedulable.json", cluster=CLUSTERS / "zero-nodes.yaml", aws="localhost")
+
+
+def test_an_endpoint_where_nobody_answers_is_named():
+    """With what to do about it."""
+    with pytest.raises(ConfigurationError, match=r"no AWS answers at http://127\.0\.0\.1:9"):
+        replay("forwarder/pods-unschedulable.json", cluster=CLUSTERS / "zero-nodes.yaml", aws="http://127.0.0.1:9")
 
 
 @pytest.fixture

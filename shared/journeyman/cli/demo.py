@@ -7,9 +7,10 @@ the clock are simulated. Every chapter ends with a check; a pod that does not ru
 from __future__ import annotations
 
 import resource
+import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from typing import Final
@@ -18,6 +19,7 @@ import yaml
 from rich.console import Console
 from rich.table import Table
 
+from journeyman.cli.console import standard_output
 from journeyman.cli.timeline import Timeline
 from journeyman.core.api.objects import NODE, NODECLAIM, POD, Pod, is_true
 from journeyman.errors import JourneymanError
@@ -31,7 +33,9 @@ WINDOW: Final = "cron(0 22 * * ? *)"
 BETWEEN_SWEEPS: Final = timedelta(seconds=20)
 SPOT_NOTICE: Final = timedelta(minutes=2)
 EXAMPLES: Final = ("demo-cluster", "inflate", "cpu-burst")
-MANAGED_PRICE_PER_GB_SECOND: Final = 0.0000166667  # Lambda x86, us-east-1, from the public price page
+LAMBDA_GB_SECOND: Final = 0.0000166667  # USD, x86, us-east-1, from the public price page
+LAMBDA_REQUEST: Final = 0.0000002  # USD, from the same page
+LARGEST_FUNCTION_GB: Final = 1769 / 1024  # template.yaml; some functions have less
 
 
 @dataclass(slots=True, kw_only=True)
@@ -206,7 +210,7 @@ def run_demo(*, quiet: bool = False, console: Console | None = None) -> int:
     Returns:
         0 if every pod ran and nothing is left over, else 1.
     """
-    console = console or Console()
+    console = console or standard_output()
     began = time.monotonic()
     console.print(
         "[bold]Journeyman[/bold]: the deployed Lambda handlers, on an in-memory cluster and moto as AWS; the clock is virtual.\n"
@@ -218,16 +222,14 @@ def run_demo(*, quiet: bool = False, console: Console | None = None) -> int:
             timeline.log_line(line)
 
     deployment = LocalDeployment(start=START, consolidation_window=WINDOW, on_log=on_log)
-    with _progress(console, "standing up queues, rules, functions and a moto account …"):
-        deployment.__enter__()
-    try:
+    with ExitStack() as opened:
+        with console.status("standing up queues, rules, functions and a moto account …"):
+            opened.enter_context(deployment)
         timeline = Timeline(console, deployment.clock, _cached_price(deployment), quiet=quiet)
         timelines.append(timeline)
         timeline.heading()
         story = Story(deployment, timeline)
         problems = _told(story)
-    finally:
-        deployment.__exit__(None, None, None)
     _print_summary(console, story, problems, time.monotonic() - began)
     return 1 if problems else 0
 
@@ -238,12 +240,6 @@ def _told(story: Story) -> list[str]:
     except JourneymanError as error:
         return [*story.problems, str(error)]
     return story.problems
-
-
-@contextmanager
-def _progress(console: Console, what: str) -> Iterator[None]:
-    with console.status(what):
-        yield
 
 
 def _cached_price(deployment: LocalDeployment) -> Callable[[], float]:
@@ -262,8 +258,8 @@ def _cached_price(deployment: LocalDeployment) -> Callable[[], float]:
 
 def _print_summary(console: Console, story: Story, problems: list[str], real_seconds: float) -> None:
     table = Table(title="\nWhat it came to", title_justify="left", padding=(0, 0, 0, 1))
-    table.add_column("chapter", min_width=38)
-    for name in ("pods", "nodes", "$/h before", "$/h after", "function runs", "billed ms", "s to running"):
+    table.add_column("chapter", min_width=20)
+    for name in ("pods", "nodes", "$/h\nbefore", "$/h\nafter", "function\nruns", "billed\nms", "s to\nrunning"):
         table.add_column(name, justify="right")
     for c in story.chapters:
         waited = "" if c.seconds_to_run is None else f"{c.seconds_to_run:.0f}"
@@ -273,16 +269,20 @@ def _print_summary(console: Console, story: Story, problems: list[str], real_sec
     table.add_section()
     table.add_row("all", "", "", "", "", str(invocations), str(billed), "")
     console.print(table)
-    memory_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
-    cost = billed / 1000 * 1.769 * MANAGED_PRICE_PER_GB_SECOND
+    cost = billed / 1000 * LARGEST_FUNCTION_GB * LAMBDA_GB_SECOND + invocations * LAMBDA_REQUEST
     console.print(
         f"{invocations} function runs, billed {billed / 1000:.1f} s: at most {cost * 100:.3f} cents on Lambda. "
-        f"Told in {real_seconds:.0f} s of real time with {memory_mb} MB."
+        f"Told in {real_seconds:.0f} s of real time with {_peak_memory_mb()} MB."
     )
     for problem in problems:
         console.print(f"[red]✗ {problem}[/red]")
     if not problems:
         console.print("[green]✓ every pod ran, and nothing is left over[/green]")
+
+
+def _peak_memory_mb() -> int:
+    """Of this process so far; macOS counts bytes, Linux KiB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // (1024**2 if sys.platform == "darwin" else 1024)
 
 
 def _is_daemon(pod: Pod) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -13,7 +14,6 @@ from journeyman.errors import JourneymanError
 app = typer.Typer(
     name="journeyman",
     help="Karpenter without the workshop: decide, explain and replay what a node autoscaler would do.",
-    no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
 )
@@ -37,6 +37,7 @@ def demo(
     quiet: Annotated[bool, typer.Option("--quiet", help="Only the closing table.")] = False,
 ) -> None:
     """Run the main job on a simulated cluster and cloud, through the real AWS Lambda handlers."""
+    _leave_own_account()
     from journeyman.cli.demo import run_demo
 
     raise typer.Exit(run_demo(quiet=quiet))
@@ -67,15 +68,30 @@ def replay(
     ] = "moto",
 ) -> None:
     """Feed recorded events to the real handlers on a recorded cluster; show the decisions and every write."""
+    _leave_own_account()
     from journeyman.cli.replay import run_replay
 
     raise typer.Exit(run_replay(events, cluster, aws))
 
 
 def main() -> None:
-    """Entry point that turns our own errors into one readable line."""
+    """Entry point that turns our own errors into readable lines."""
     try:
         app()
     except JourneymanError as error:
-        typer.secho(f"journeyman: {error}", fg="red", err=True)
+        typer.secho(f"journeyman: {_for_a_person(error)}", fg="red", err=True)
         raise SystemExit(1) from error
+
+
+def _for_a_person(error: JourneymanError) -> str:
+    """The message, the facts that it does not hold already, and on a line of its own what to do."""
+    facts = {key: value for key, value in error.context.items() if key != "to_do" and value}
+    told = ", ".join(f"{key}={value}" for key, value in facts.items() if str(value) not in error.message)
+    to_do = f"\nto do: {error.context['to_do']}" if error.context.get("to_do") else ""
+    return f"{error.message}{f' ({told})' if told else ''}{to_do}"
+
+
+def _leave_own_account() -> None:
+    """Forget the person's own AWS settings: boto3 would look for their profile, and these commands have an account of their own."""
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        del os.environ[name]

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from journeyman.cli.console import standard_output
 from journeyman.errors import ConfigurationError
 from journeyman.runtime.replay import Replayed, opened, renamed
 from journeyman.simulate.apiserver import Write
@@ -37,7 +38,7 @@ def run_replay(events: Iterable[Path], cluster: Path, aws: str, console: Console
     Raises:
         ConfigurationError: A file cannot be read.
     """
-    console = console or Console()
+    console = console or standard_output()
     recorded = [(path, _read_event(path)) for path in events]
     failed = False
     with opened((event for _, event in recorded), _read_cluster(cluster), aws) as (replay, given):
@@ -69,7 +70,7 @@ def _read_cluster(path: Path) -> list[JSON]:
 def _documents(file: Path) -> Iterator[JSON]:
     try:
         yield from (document for document in yaml.safe_load_all(file.read_text()) if document)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError) as error:
         raise ConfigurationError(f"{file} is no YAML: {error}", path=str(file)) from error
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any, Final
@@ -15,6 +16,7 @@ from journeyman.ports import Clock
 _COLUMNS: Final = ("time", "event", "decision", "node", "$/hour")
 _FIXED: Final = {"time": 8, "$/hour": 7}
 _WIDEST: Final = 150
+_NODECLAIM: Final = 16  # columns that `default-79xcs2g1` takes
 _QUIET: Final = (
     "is due:",
     "is already being deleted",
@@ -23,6 +25,8 @@ _QUIET: Final = (
     "left, evicting",
     "is not ours",
 )
+_NOUNS: Final = {"nodeclaim": "NodeClaim", "pod": "pod", "node": "node"}
+_PLURAL: Final = re.compile(rf"(\d+) ((?:new )?)({'|'.join(_NOUNS)})\(s\)")
 _STYLES: Final = {"launched": "green", "disrupting": "yellow", "initiating delete": "yellow", "error": "red"}
 
 
@@ -89,7 +93,7 @@ class Timeline:
 def _widths(total: int) -> dict[str, int]:
     """Columns that fill the terminal: the decision gets most, then what woke it, then the node."""
     free = total - sum(_FIXED.values()) - len(_COLUMNS)
-    event, node = free * 28 // 100, free * 24 // 100
+    event, node = free * 28 // 100, max(free * 24 // 100, _NODECLAIM)
     flexible = {"event": event, "decision": free - event - node, "node": node}
     return {name: _FIXED.get(name) or flexible[name] for name in _COLUMNS}
 
@@ -100,7 +104,7 @@ def _decision(message: str, line: Mapping[str, Any]) -> str:
     for verb in ("registered", "initialized"):
         if message.startswith(verb):
             return f"{verb} {message.rsplit(' ', 1)[-1]}"
-    return message.replace("new nodeclaim(s)", "new NodeClaims").replace("pod(s)", "pods")
+    return _PLURAL.sub(lambda m: f"{m[1]} {m[2]}{_NOUNS[m[3]]}{'' if m[1] == '1' else 's'}", message)
 
 
 def _node(line: Mapping[str, Any]) -> str:

@@ -46,7 +46,7 @@ LogLine = Mapping[str, Any]
 
 
 class LocalDeployment:
-    """A context manager; inside it the world can be run and told stories."""
+    """A context manager; inside it `stack` and `world` stand, and the world can be run."""
 
     def __init__(
         self,

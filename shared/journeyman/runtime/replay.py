@@ -13,9 +13,11 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any, Final
 
+from botocore.exceptions import BotoCoreError
+
 from journeyman.core.api.objects import EC2NODECLASS, NODECLAIM
 from journeyman.core.plan import Step
-from journeyman.errors import MalformedEventError
+from journeyman.errors import ConfigurationError, MalformedEventError
 from journeyman.events import parse_trigger
 from journeyman.runtime.checkout import found, load_handler
 from journeyman.runtime.composition import EVERY_CLUSTER, installed
@@ -112,12 +114,15 @@ def opened(events: Iterable[JSON], objects: Iterable[JSON], aws: str) -> Iterato
 
     Yields:
         The replay, and the ids that stand for recorded instance ids in the simulated account (empty at an endpoint).
+
+    Raises:
+        ConfigurationError: `aws` is no endpoint, or nothing answers there.
     """
     events, objects = list(events), list(objects)
     cluster, now = _cluster_of(events), _time_of(events)
     with ExitStack() as stack:
         if aws != "moto":
-            yield Replay(EndpointAccount(aws), objects, cluster=cluster, now=now), {}
+            yield _at_endpoint(aws, objects, cluster, now), {}
             return
         account = stack.enter_context(SimulatedAws(VirtualClock(now), on_demand_prices(), region=REGION))
         seed(account, cluster=cluster)
@@ -127,6 +132,13 @@ def opened(events: Iterable[JSON], objects: Iterable[JSON], aws: str) -> Iterato
         given = adopt(account, scratch.list(NODECLAIM).items, cluster)
         objects = [renamed(o, given) for o in _unresolved(objects)]
         yield Replay(account, objects, cluster=cluster, now=now), given
+
+
+def _at_endpoint(url: str, objects: Iterable[JSON], cluster: str, now: datetime) -> Replay:
+    try:
+        return Replay(EndpointAccount(url), objects, cluster=cluster, now=now)
+    except BotoCoreError as error:
+        raise ConfigurationError(f"no AWS answers at {url}: {error}", to_do="start it, or use --aws moto") from error
 
 
 def renamed(value: Any, names: Mapping[str, str]) -> Any:

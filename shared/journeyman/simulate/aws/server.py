@@ -194,7 +194,11 @@ def client_for(endpoint_url: str, service: str, *, region: str = "us-east-1", ma
         region_name=region,
         aws_access_key_id="simulated",
         aws_secret_access_key="simulated",  # noqa: S106 - nobody checks it
-        config=Config(retries={"total_max_attempts": max_attempts, "mode": "standard"}, tcp_keepalive=True),
+        config=Config(
+            retries={"total_max_attempts": max_attempts, "mode": "standard"},
+            tcp_keepalive=True,
+            proxies={},  # none, whatever HTTP_PROXY says: the endpoint is on this machine
+        ),
     )
 
 

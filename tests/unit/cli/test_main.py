@@ -1,0 +1,57 @@
+"""What the `journeyman` command says to wrong input, and how the demo's timeline words the functions' log lines."""
+
+import io
+import subprocess
+import sys
+from datetime import datetime, timezone
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from journeyman.cli.timeline import Timeline
+from journeyman.simulate.clock import VirtualClock
+
+COMMAND = Path(sys.executable).parent / "journeyman"
+
+
+def journeyman(*arguments):
+    return subprocess.run([COMMAND, *arguments], capture_output=True, text=True, check=False, timeout=60)
+
+
+def test_a_file_that_is_no_scenario_is_told_in_one_line(tmp_path):
+    """No traceback, and no fact twice."""
+    broken = tmp_path / "broken.json"
+    broken.write_text("{")
+    done = journeyman("solve", broken)
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert done.stderr.startswith(f"journeyman: {broken} is not a scenario")
+    assert done.stderr.count(str(broken)) == 1
+    assert done.stderr.count("\n") == 1
+
+
+def test_without_a_command_the_help_is_shown():
+    """And nothing has failed."""
+    done = journeyman()
+    assert done.returncode == 0
+    assert all(command in done.stdout for command in ("demo", "solve", "replay"))
+
+
+@pytest.mark.parametrize(
+    ("message", "told"),
+    [
+        ("computed 1 new nodeclaim(s) to fit 10 pod(s)", "computed 1 new NodeClaim to fit 10 pods"),
+        ("computed 2 new nodeclaim(s) to fit 1 pod(s)", "computed 2 new NodeClaims to fit 1 pod"),
+    ],
+)
+@pytest.mark.parametrize("width", [80, 120, 300])
+def test_the_timeline_counts_as_people_do_at_every_width(message, told, width):
+    """No row is wider than the terminal."""
+    output = io.StringIO()
+    clock = VirtualClock(datetime(2026, 1, 1, tzinfo=timezone.utc))
+    timeline = Timeline(Console(file=output, width=width), clock, lambda: 0.0)
+    timeline.log_line({"message": message, "level": "INFO"})
+    cells = " ".join(line[9:-8].strip() for line in output.getvalue().splitlines())
+    assert told in cells
+    assert max(map(len, output.getvalue().splitlines())) <= width
