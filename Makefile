@@ -64,7 +64,7 @@ crds: setup ## Generate infra/crds from the models
 
 lock: setup ## Renew the locked requirements
 	$(BIN)/uv pip compile -q --universal --python-version 3.10 --generate-hashes --no-emit-index-url --no-header --no-annotate tests/requirements.in -o tests/requirements.txt
-	$(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-annotate tests/infra/requirements.in -o tests/infra/requirements.txt
+	$(BIN)/uv pip compile -q --universal --python-version 3.10 --generate-hashes --no-emit-index-url --no-header --no-annotate tests/infra/requirements.in -o tests/infra/requirements.txt
 
 bench: setup ## Price and speed of the scheduler (ORACLE=command adds Karpenter's own answers)
 	@$(BIN)/python -m tests.helpers.workloads .cache/scenarios
