@@ -85,7 +85,7 @@ class EksToken:
 def _presigned(cluster: str, session: boto3.Session) -> str:
     """The signed URL of sts:GetCallerIdentity for this cluster; computed here, nothing is sent."""
     from botocore.auth import SigV4QueryAuth  # noqa: PLC0415 - only functions on AWS pay for it
-    from botocore.awsrequest import AWSRequest  # noqa: PLC0415
+    from botocore.awsrequest import AWSRequest  # noqa: PLC0415 - same
 
     credentials = session.get_credentials()
     region = session.region_name

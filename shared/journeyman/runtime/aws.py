@@ -152,7 +152,7 @@ def _session(region: str) -> boto3.Session:
 
 
 def _boto3_client(service: str, region: str) -> Any:
-    from botocore.config import Config  # noqa: PLC0415
+    from botocore.config import Config  # noqa: PLC0415 - as in `_session`
 
     config = Config(
         connect_timeout=2,

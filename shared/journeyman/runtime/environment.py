@@ -7,9 +7,11 @@
                                    certificateAuthority, kubernetesVersion and serviceCidr say what nodes join with
     JOURNEYMAN_PROVISION_QUEUE_URL, …_TERMINATE_QUEUE_URL, …_CONSOLIDATE_QUEUE_URL, …_WAKE_QUEUE_URL
     AWS_REGION                     set by Lambda: where the queues are
-    LOG_LEVEL, PREFERENCE_POLICY, MIN_VALUES_POLICY, FEATURE_GATES, BATCH_IDLE_DURATION, BATCH_MAX_DURATION,
+    PREFERENCE_POLICY, MIN_VALUES_POLICY, FEATURE_GATES, BATCH_IDLE_DURATION, BATCH_MAX_DURATION,
     VM_MEMORY_OVERHEAD_PERCENT, RESERVED_ENIS, ISOLATED_VPC      Karpenter's settings, with its names and defaults
     SYSTEM_NAMESPACE               where the Leases live (kube-system)
+
+LOG_LEVEL is the logger's own (`runtime.aws.logger`): it is needed before anything else is read.
 
 A mistake raises ConfigurationError naming the variable, at the first invocation rather than at import.
 """
@@ -68,8 +70,6 @@ class Environment:
     lanes: Mapping[Step, str]  # FIFO queue URLs
     wake_url: str
     system_namespace: str
-    log_level: str
-    commit: str
     vm_memory_overhead_percent: Fraction
     reserved_enis: int
     isolated_vpc: bool
@@ -89,8 +89,6 @@ def read_environment(variables: Variables) -> Environment:
         lanes={step: _required(variables, f"JOURNEYMAN_{step.name}_QUEUE_URL") for step in LANES},
         wake_url=_required(variables, "JOURNEYMAN_WAKE_QUEUE_URL"),
         system_namespace=variables.get("SYSTEM_NAMESPACE", "kube-system"),
-        log_level=variables.get("LOG_LEVEL", "info"),
-        commit=variables.get("JOURNEYMAN_COMMIT", ""),
         vm_memory_overhead_percent=_read(variables, "VM_MEMORY_OVERHEAD_PERCENT", "0.075", Fraction),
         reserved_enis=_read(variables, "RESERVED_ENIS", "0", int),
         isolated_vpc=_read(variables, "ISOLATED_VPC", "false", _boolean),

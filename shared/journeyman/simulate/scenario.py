@@ -149,7 +149,7 @@ def _completed(raw: dict[str, Any], now: datetime) -> dict[str, Any]:
 
 def _decoded(raws: Iterable[dict[str, Any]], kind: type[T]) -> tuple[T, ...]:
     try:
-        found = msgspec.convert(list(raws), type=list[kind])  # type: ignore[valid-type]
+        found = msgspec.convert(list(raws), type=list[kind])  # type: ignore[valid-type] # a type in a variable
     except msgspec.ValidationError as error:
         raise ConfigurationError(f"a {kind.__name__} of the scenario does not read: {error}") from error
     return tuple(sorted(found, key=lambda o: (o.metadata.namespace, o.metadata.name)))

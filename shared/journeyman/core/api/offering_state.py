@@ -16,9 +16,6 @@ from journeyman.core.api.model import Int, Metadata, Model, crd
 from journeyman.core.api.objects import ObjectMeta
 from journeyman.core.api.requirement_rules import NodeClassRef
 
-ANY: Final = "*"
-"""As an instance type: every type in that zone and capacity type."""
-
 MAX_UNAVAILABLE: Final = 2000
 
 _Name = Annotated[str, Field(max_length=253)]

@@ -262,12 +262,12 @@ class _Handler(BaseHTTPRequestHandler):
 _ACTIONS: Final[Mapping[tuple[str, bool], Callable[[_Handler, Route, bytes], None]]] = {
     # (method, whether the path names one object)
     ("GET", False): _Handler._list,  # noqa: SLF001 - the handler's own table
-    ("GET", True): _Handler._get,  # noqa: SLF001
-    ("POST", False): _Handler._post,  # noqa: SLF001
-    ("POST", True): _Handler._post_to,  # noqa: SLF001
-    ("PATCH", True): _Handler._patch,  # noqa: SLF001
-    ("PUT", True): _Handler._put,  # noqa: SLF001
-    ("DELETE", True): _Handler._delete,  # noqa: SLF001
+    ("GET", True): _Handler._get,  # noqa: SLF001 - same
+    ("POST", False): _Handler._post,  # noqa: SLF001 - same
+    ("POST", True): _Handler._post_to,  # noqa: SLF001 - same
+    ("PATCH", True): _Handler._patch,  # noqa: SLF001 - same
+    ("PUT", True): _Handler._put,  # noqa: SLF001 - same
+    ("DELETE", True): _Handler._delete,  # noqa: SLF001 - same
 }
 
 

@@ -14,7 +14,6 @@ from journeyman.core.api.objects import Resource
 from journeyman.errors import (
     AlreadyExistsError,
     ConflictError,
-    ForbiddenError,
     GoneError,
     InvalidError,
     KubeAPIError,
@@ -80,12 +79,6 @@ def invalid(resource: Resource[Any], name: str, causes: Sequence[Cause]) -> Inva
     kind = f"{resource.kind}.{resource.group}" if resource.group else resource.kind
     listed = str(causes[0]) if len(causes) == 1 else f"[{', '.join(map(str, causes))}]"
     return InvalidError(f'{kind} "{name}" is invalid: {listed}', status=422, reason="Invalid")
-
-
-def forbidden(resource: Resource[Any], name: str, why: str) -> ForbiddenError:
-    """403: not allowed."""
-    message = f'{group_resource(resource)} "{name}" is forbidden: {why}'
-    return ForbiddenError(message, status=403, reason="Forbidden")
 
 
 def bad_request(why: str) -> KubeAPIError:

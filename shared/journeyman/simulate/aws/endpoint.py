@@ -15,7 +15,8 @@ from journeyman.simulate.aws.server import client_for
 class EndpointAccount:
     """Clients for one endpoint, through localstack-client as its users know it.
 
-    Credentials are localstack-client's made-up ones, so the account is the endpoint's own. Nothing is patched there, so it answers as it answers: moto's own CreateFleet takes the first override, for one.
+    Credentials are localstack-client's made-up ones, so the account is the endpoint's own. Nothing is patched there, so
+    it answers as it answers: moto's own CreateFleet takes the first override, for one.
     """
 
     account = "000000000000"

@@ -90,8 +90,8 @@ class Queues:
             attributes: Any = queue  # moto sets them by name
             oldest = self._time.milliseconds() - attributes.message_retention_period * 1000
             kept = [m for m in queue._messages if cast("int", m.sent_timestamp) >= oldest]  # noqa: SLF001 - as in `due`
-            if len(kept) < len(queue._messages):  # noqa: SLF001
-                queue._messages = kept  # noqa: SLF001
+            if len(kept) < len(queue._messages):  # noqa: SLF001 - as in `due`
+                queue._messages = kept  # noqa: SLF001 - as in `due`
             return queue
 
         return get_queue
@@ -151,7 +151,7 @@ class Queues:
             for message in _receivable(queue):
                 if _goes_to_dead_letters(queue, message):
                     queue._messages.remove(message)  # noqa: SLF001 - as in `due`
-                    queue.dead_letter_queue.add_message(message)  # type: ignore[union-attr]
+                    queue.dead_letter_queue.add_message(message)  # type: ignore[union-attr] # it has one
                     continue
                 message.mark_received(visibility_timeout=visibility_timeout)
                 answer = copy.deepcopy(message)
@@ -165,7 +165,7 @@ class Queues:
 
     def _deleting(self, original: Callable[[Queue, str], None]) -> Callable[[Queue, str], None]:
         def delete_message(queue: Queue, receipt_handle: str) -> None:
-            message = next((m for m in queue._messages if m.had_receipt_handle(receipt_handle)), None)  # noqa: SLF001
+            message = next((m for m in queue._messages if m.had_receipt_handle(receipt_handle)), None)  # noqa: SLF001 - same
             if message is None:
                 original(queue, receipt_handle)
             elif queue.fifo_queue and (message.visible or message.receipt_handle != receipt_handle):
@@ -216,7 +216,7 @@ def _receivable(queue: Queue) -> Iterator[Message]:
     blocked: set[str | None] = set()
     if queue.fifo_queue:
         blocked = {m.group_id for m in queue._messages if not m.visible}  # noqa: SLF001 - as in `Queues.due`
-    for message in list(queue._messages):  # noqa: SLF001
+    for message in list(queue._messages):  # noqa: SLF001 - as in `due`
         if queue.fifo_queue:
             if message.delayed:
                 blocked.add(message.group_id)
