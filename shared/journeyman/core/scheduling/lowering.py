@@ -30,7 +30,7 @@ _SETTLING_ROUNDS: Final = 4
 class Unit:
     """`count` pods of one class that may go to any of `zones` (None: wherever the class may).
 
-    `is_quota`: other pods' zones were chosen on the understanding that all of these go where they should.
+    `is_quota`: zones were chosen, for these and for other pods, on the understanding that all of these go there.
     """
 
     class_index: int
@@ -151,9 +151,9 @@ def _as_units(counts: Sequence[int], touched: Mapping[int, _Spreading]) -> tuple
         if index not in touched:
             units.append(Unit(class_index=index, count=count))
             continue
-        given, is_quota = touched[index].given, bool(touched[index].counting)
+        given = touched[index].given
         units += [
-            Unit(class_index=index, count=n, zones=(zone,), is_quota=is_quota) for zone, n in sorted(given.items()) if n
+            Unit(class_index=index, count=n, zones=(zone,), is_quota=True) for zone, n in sorted(given.items()) if n
         ]
         left = count - sum(given.values())
         if left:
@@ -184,18 +184,21 @@ class _Spreading:
     def spread(self, ledger: dict[bytes, dict[str, int]]) -> None:
         """Choose zones (again), given where the others went.
 
-        A class that no spread counts stays together: where nodes have room for it, else in the emptiest zone.
+        A class that no spread counts stays together as far as it can: where nodes have room for it, else in the
+        emptiest zone.
         """
         self.withdraw(list(self.given), ledger)
         levels = self._levels(ledger)
+        known = self.zones
+        room = {z: UNLIMITED if z in known.provisionable else known.room.get(z, 0) for z in self.reachable}
         if self.counting:
-            known = self.zones
-            room = {z: UNLIMITED if z in known.provisionable else known.room.get(z, 0) for z in self.reachable}
             self.given = _water_fill(self.pods, room, levels, known.discouraged)
         else:
             admitted = [z for z in self.reachable if all(level.admits(z) for level in levels)]
-            best = min(admitted, key=lambda z: self._rank_together(z, levels), default=None)
-            self.given = {best: self.pods} if best is not None else {}
+            left = self.pods
+            for zone in sorted(admitted, key=lambda z: self._rank_together(z, levels)):
+                self.given[zone] = min(left, room[zone])
+                left -= self.given[zone]
         self._enter(self.given, ledger, 1)
 
     def _rank_together(self, zone: str, levels: Sequence[_Level]) -> tuple[bool, bool, int, str]:

@@ -202,6 +202,13 @@ def test_a_taint_that_only_asks_for_other_pods_is_heeded_while_there_is_another_
     assert sorted((c.node_pool, len(c.pods)) for c in results.new_claims) == [("other", 1), ("quiet", 1)]
 
 
+def test_pods_that_their_own_spread_does_not_count_use_what_every_admitted_zone_has():
+    """Zone a has a node with room for some and nothing to buy; the rest goes to zone b."""
+    spec = spread(labels.ZONE, app="other")
+    results = schedule(*pods(5, spec=spec), types=(ZONAL_B,), nodes=(a_node(),), claims=(a_running_claim(),))
+    assert not results.pod_errors
+
+
 @pytest.mark.parametrize("skews", [(1, 2), (2, 1)])
 def test_of_two_spreads_over_the_same_pods_the_stricter_holds(skews):
     """In whatever order they are written: with a node in a zone that takes none, one pod is all there may be."""
