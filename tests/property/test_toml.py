@@ -1,7 +1,7 @@
 """What is written as TOML reads back as it was, whatever a user puts into it."""
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from journeyman.cloud.aws import toml
@@ -20,14 +20,14 @@ values = st.recursive(
 documents = st.dictionaries(texts, values, max_size=4)
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@settings(max_examples=60)
 @given(document=documents)
 def test_toml_reads_back_as_it_was_written(document):
     """Any keys, any nesting: tables, arrays, tables inside arrays, empty ones too."""
     assert tomllib.loads(toml.dumps(document)) == document
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@settings(max_examples=60)
 @given(document=documents)
 def test_the_order_of_keys_never_matters(document):
     """Equal settings, equal text: a launch template is named by it."""

@@ -352,7 +352,7 @@ def test_history_is_bounded(clock):
         list(server.watch(NODE, resource_version=versions[0]))
 
 
-def test_ten_thousand_pods_are_listed_and_decoded_well_within_a_second(server):
+def test_ten_thousand_pods_are_decoded_once(server):
     """Decoded once per version: the second list only selects."""
     for number in range(10_000):
         server.create(POD, a_pod(f"pod-{number:05}", labels={"app": "web"}), namespace="default")
@@ -364,7 +364,6 @@ def test_ten_thousand_pods_are_listed_and_decoded_well_within_a_second(server):
     again = time.perf_counter() - started
     assert len(first.items) == 10_000
     assert first.items[5] is second.items[5]
-    assert decoded < 1.5, f"took {decoded:.2f} s"  # 0.3 s on an idle core
     assert again < decoded
 
 
