@@ -249,15 +249,20 @@ def _filtered(problem: Problem, offers: Ints | Bools) -> Problem:
 
 
 def _settled(stall: Stall, type_index: int, variant: Variant, wishes: Sequence[Wish]) -> Requirements:
-    """Pool, variant and every wish together; of a wish's alternatives the first that this type can meet."""
+    """Pool, variant and every wish together; of a wish's alternatives the first that suits the others too.
+
+    Only offerings of the type that suit every wish count, so that no choice leaves a later wish without one.
+    """
     table = stall.template.table
     settled = stall.template.requirements & variant.narrowed
-    of_type = table.row_type == type_index
+    possible: Bools = table.row_type == type_index
+    for wish in wishes:
+        possible &= stall.rows(wish, variant)
     for wish in wishes:
         for term in wish.shape.terms:
             candidate = settled & wish.with_zones(term)
             if settled.compatible(term, allow_undefined=labels.WELL_KNOWN) is None and (
-                (table.rows_meeting(candidate) & stall.template.rows & of_type).any()
+                (table.rows_meeting(candidate) & possible).any()
             ):
                 settled = candidate
                 break

@@ -160,6 +160,15 @@ def test_the_first_term_that_can_be_met_is_used():
     assert schedule(pod).new_claims[0].instance_types == ("m.large",)
 
 
+def test_alternatives_are_chosen_so_that_they_suit_the_other_pods_of_a_node():
+    """One pod would take zone a or any on-demand node; with one that needs zone b beside it, it is the latter."""
+    either = required([(labels.ZONE, "In", ["a"])], [(labels.CAPACITY_TYPE, "In", [labels.ON_DEMAND])])
+    types = (an_instance_type("z.large", cpu=8, memory_gib=32, price=0.3, zones=("a", "b")),)
+    results = schedule(a_pod("p0", spec=either), a_pod("p1", spec={"nodeSelector": {labels.ZONE: "b"}}), types=types)
+    assert [claim.pods for claim in results.new_claims] == [("default/p0", "default/p1")]
+    assert zones_of(results) == {"b": 2}
+
+
 def test_pods_that_want_different_values_of_an_open_label_get_different_nodes():
     """The pool allows both teams; one node can belong to one only."""
     pool = a_pool(
