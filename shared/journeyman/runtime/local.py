@@ -13,10 +13,12 @@ import json
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Final, Protocol
 
+from journeyman.cloud.aws.settings import AwsSettings
 from journeyman.core.api.objects import NODECLAIM
 from journeyman.observe import RunTelemetry
 from journeyman.observe.logs import SERVICE
@@ -24,7 +26,7 @@ from journeyman.ports import Clock, KubeStore
 from journeyman.runtime.aws import AwsAdapters, logger
 from journeyman.runtime.checkout import found, load_handler
 from journeyman.runtime.composition import Runtime, installed
-from journeyman.runtime.environment import read_environment
+from journeyman.runtime.environment import Cluster, read_environment
 from journeyman.runtime.local_forwarder import LocalForwarder
 from journeyman.simulate.apiserver import ApiServer
 from journeyman.simulate.aws.images import seed
@@ -239,7 +241,10 @@ def captured_logs(on_log: Callable[[LogLine], None] | None) -> Iterator[None]:
 
 
 class _LocalAdapters(AwsAdapters):
-    """Metrics go nowhere here: a person reads the timeline instead of EMF lines."""
+    """Metrics go nowhere here, a person reads the timeline; and launches go one after another, so that runs replay."""
+
+    def _aws_settings(self, cluster: Cluster) -> AwsSettings:
+        return replace(super()._aws_settings(cluster), max_parallel_launches=1)
 
     def telemetry(self, store: KubeStore, fields: Mapping[str, str]) -> RunTelemetry:
         return RunTelemetry(logger(), store, self.clock, fields=fields, stream=io.StringIO())

@@ -56,7 +56,7 @@ class Settings:
     min_values_policy: MinValuesPolicy = MinValuesPolicy.STRICT
     feature_gates: FeatureGates = FeatureGates()
 
-    # Karpenter's constants (facts: lifecycle 2.4, 4, 5; disruption 13; karpenter-aws 6.1)
+    # Karpenter's constants: nodeclaim/lifecycle, node/termination, garbagecollection, disruption; AWS: cache.go
     launch_timeout: timedelta = timedelta(minutes=5)
     registration_timeout: timedelta = timedelta(minutes=15)
     min_drain: timedelta = timedelta(seconds=5)
@@ -64,10 +64,8 @@ class Settings:
     instance_poll: timedelta = timedelta(seconds=5)
     orphan_age: timedelta = timedelta(seconds=30)
     unavailable_for: timedelta = timedelta(minutes=3)
-    nomination_window: timedelta = timedelta(seconds=20)
     disruption_poll: timedelta = timedelta(seconds=10)
     validation_delay: timedelta = timedelta(seconds=15)
-    consolidation_candidates: int = 100
 
     # Ours
     registration_poll: timedelta = timedelta(seconds=5)

@@ -56,7 +56,7 @@ ON_DEMAND: Final = "on-demand"
 SPOT: Final = "spot"
 RESERVED: Final = "reserved"
 
-# Aliases that old manifests carry, normalised on input (facts: scheduling section 6)
+# Aliases that old manifests carry, normalised on input (karpenter `NormalizedLabels`)
 ALIASES: Final[dict[str, str]] = {
     "failure-domain.beta.kubernetes.io/zone": ZONE,
     "failure-domain.beta.kubernetes.io/region": REGION,
@@ -128,7 +128,7 @@ def is_restricted(key: str) -> bool:
     return any(domain == d or domain.endswith(f".{d}") for d in RESTRICTED_DOMAINS)
 
 
-# Taints that come and go while a node starts (facts: scheduling section 4.1); key -> effects, empty means any
+# Taints that come and go while a node starts (karpenter `KnownEphemeralTaints`); key -> effects, empty means any
 EPHEMERAL_TAINTS: Final[dict[str, tuple[str, ...]]] = {
     "node.kubernetes.io/not-ready": ("NoSchedule", "NoExecute"),
     "node.kubernetes.io/unreachable": ("NoSchedule",),

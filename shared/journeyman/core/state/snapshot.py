@@ -138,7 +138,7 @@ class StateNode:
 
     @cached_property
     def taints(self) -> tuple[Taint, ...]:
-        """Taints a pod must tolerate to be planned here (facts: scheduling section 4.1)."""
+        """Taints a pod must tolerate to be planned here (karpenter `StateNode.Taints`)."""
         if self.node is None or not self.registered:
             taints: tuple[Taint, ...] = self.claim.spec.taints if self.claim is not None else ()
         else:
