@@ -16,8 +16,9 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
+from journeyman.cloud.aws.prices import shipped_on_demand
 from journeyman.cloud.aws.settings import AwsSettings
 from journeyman.core.api.objects import NODECLAIM
 from journeyman.observe import RunTelemetry
@@ -29,6 +30,7 @@ from journeyman.runtime.composition import Runtime, installed
 from journeyman.runtime.environment import Cluster, read_environment
 from journeyman.runtime.local_forwarder import LocalForwarder
 from journeyman.simulate.apiserver import ApiServer
+from journeyman.simulate.aws.account import Account
 from journeyman.simulate.aws.images import seed
 from journeyman.simulate.aws.machines import Ec2Machines
 from journeyman.simulate.aws.server import SimulatedAws
@@ -72,7 +74,7 @@ class LocalDeployment:
         self.clock = VirtualClock(start)
         self.server = ApiServer(self.clock)
         self.aws = SimulatedAws(
-            self.clock, on_demand_prices(), region=REGION, port=port, on_event=self._note_cloud_event
+            self.clock, shipped_on_demand(REGION), region=REGION, port=port, on_event=self._note_cloud_event
         )
         self._window = consolidation_window
         self._on_log = on_log
@@ -169,14 +171,6 @@ class LocalDeployment:
             _DirectInvocations(self.aws, self.stack),
             *self.stack.mappings,
         ]
-
-
-class Account(Protocol):
-    """An AWS account to talk to, simulated or behind an endpoint."""
-
-    def client(self, service: str) -> Any:
-        """A boto3 client."""
-        ...
 
 
 def local_runtime(
@@ -280,12 +274,3 @@ class _ParsedLines(io.StringIO):
         if self._on_log and text.strip():
             self._on_log(json.loads(text))
         return len(text)
-
-
-def on_demand_prices() -> Mapping[str, float]:
-    """The product's own table for the simulated region, USD per hour by instance type."""
-    from importlib import resources  # noqa: PLC0415 - only here
-
-    table = json.loads((resources.files("journeyman.cloud.aws") / "data/on_demand_prices.json").read_text())
-    prices: Mapping[str, float] = table["onDemandPerHour"][REGION]
-    return prices

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from botocore.exceptions import BotoCoreError
 
+from journeyman.cloud.aws.prices import shipped_on_demand
 from journeyman.core.api.objects import EC2NODECLASS, NODECLAIM
 from journeyman.core.plan import Step
 from journeyman.errors import ConfigurationError, MalformedEventError
@@ -26,7 +27,6 @@ from journeyman.runtime.local import (
     REGION,
     captured_logs,
     local_runtime,
-    on_demand_prices,
 )
 from journeyman.simulate.apiserver import ApiServer, Write
 from journeyman.simulate.aws.endpoint import EndpointAccount
@@ -124,7 +124,7 @@ def opened(events: Iterable[JSON], objects: Iterable[JSON], aws: str) -> Iterato
         if aws != "moto":
             yield _at_endpoint(aws, objects, cluster, now), {}
             return
-        account = stack.enter_context(SimulatedAws(VirtualClock(now), on_demand_prices(), region=REGION))
+        account = stack.enter_context(SimulatedAws(VirtualClock(now), shipped_on_demand(REGION), region=REGION))
         seed(account, cluster=cluster)
         scratch = ApiServer(VirtualClock(now))
         scratch.load(objects)

@@ -8,21 +8,14 @@ default subnets and on a security group, the node role, and one instance for eac
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from journeyman.core.api import labels
 from journeyman.core.api.objects import NodeClaim
+from journeyman.simulate.aws.account import Account
 
 _ASSUMED_BY_EC2 = '{"Version":"2012-10-17","Statement":[]}'
 JSON = Mapping[str, Any]
-
-
-class Account(Protocol):
-    """What is needed of a simulated account."""
-
-    def client(self, service: str) -> Any:
-        """A boto3 client."""
-        ...
 
 
 def furnish(account: Account, node_classes: Iterable[JSON]) -> None:

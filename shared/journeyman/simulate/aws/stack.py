@@ -12,12 +12,13 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import yaml
 
 from journeyman.errors import ConfigurationError
 from journeyman.ports import Clock
+from journeyman.simulate.aws.account import NamedAccount
 from journeyman.simulate.aws.event_source import EventSourceMapping, Function, Handler
 
 _ROLE = "arn:aws:iam::123456789012:role/simulated"
@@ -55,17 +56,6 @@ def read_template(path: Path) -> dict[str, Any]:
     return template
 
 
-class Account(Protocol):
-    """Where a stack can stand."""
-
-    region: str
-    account: str
-
-    def client(self, service: str) -> Any:
-        """A boto3 client."""
-        ...
-
-
 class Stack:
     """What the template's resources became.
 
@@ -75,7 +65,7 @@ class Stack:
         parameters: Values for parameters without a default, or instead of it.
     """
 
-    def __init__(self, aws: Account, template: Mapping[str, Any], parameters: Mapping[str, str]) -> None:
+    def __init__(self, aws: NamedAccount, template: Mapping[str, Any], parameters: Mapping[str, str]) -> None:
         self._aws = aws
         self._sqs = aws.client("sqs")
         self._resources: Mapping[str, Mapping[str, Any]] = template["Resources"]
