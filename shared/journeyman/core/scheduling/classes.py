@@ -8,12 +8,13 @@ nodes, because it is malformed or asks for something not understood, is an error
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 
 from journeyman.core.api.objects import LabelSelector, Object, Pod, PodAffinityTerm, Toleration
 from journeyman.core.api.resources import CPU, MEMORY, pod_requests
+from journeyman.core.scheduling.host_ports import HostPort
 from journeyman.core.scheduling.pods import invalid_reason, is_terminal, opted_out, selects, unsupported_reason
 from journeyman.core.scheduling.requirements import (
     EMPTY,
@@ -23,7 +24,7 @@ from journeyman.core.scheduling.requirements import (
     from_selectors,
 )
 from journeyman.core.scheduling.results import PodError
-from journeyman.core.scheduling.topology import Spread, spreads_of
+from journeyman.core.scheduling.topology import Group, Spread, spreads_of
 from journeyman.errors import InvalidQuantityError
 
 
@@ -31,7 +32,13 @@ from journeyman.errors import InvalidQuantityError
 class PodClass:
     """Pods that are alike. `pods` are in queue order; one of `terms` must hold for their node.
 
-    `labels` are only those that some selector of this pass looks at.
+    `labels` are only those that some selector of this pass looks at. One of `volume_terms` must hold as well: where the
+    pods' volumes can be had (`node_terms` are both together). `volume_counts` are volumes of its own that each pod
+    attaches, by CSI driver; `shared_volumes` are (driver, claim key) of those it may share with others.
+
+    Of the rules between pods `soft` names the groups (by id) that are only preferred: the class itself keeps to them as
+    long as it is on this rung of its ladder, nobody else has to. `heeds_preferences`: it stays off nodes with an
+    untolerated PreferNoSchedule taint.
     """
 
     pods: tuple[Pod, ...]
@@ -41,6 +48,22 @@ class PodClass:
     terms: tuple[Requirements, ...]
     tolerations: tuple[Toleration, ...]
     spreads: tuple[Spread, ...]
+    affinities: tuple[Group, ...] = ()
+    anti_affinities: tuple[Group, ...] = ()
+    soft: frozenset[bytes] = frozenset()
+    ports: tuple[HostPort, ...] = ()
+    volume_terms: tuple[Requirements, ...] = (EMPTY,)
+    volume_counts: Mapping[str, int] = field(default_factory=dict)
+    shared_volumes: tuple[tuple[str, str], ...] = ()
+    heeds_preferences: bool = False
+
+    @property
+    def node_terms(self) -> tuple[Requirements, ...]:
+        """The alternatives for its node, its volumes' included; contradictory combinations are left out."""
+        if self.volume_terms == (EMPTY,):
+            return self.terms
+        both = (term & volumes for term in self.terms for volumes in self.volume_terms)
+        return tuple(wanted for wanted in both if not any(r.impossible for r in wanted.values()))
 
     @property
     def keys(self) -> tuple[str, ...]:

@@ -71,7 +71,7 @@ class Zones:
 
 def free_of_zones(classes: Sequence[PodClass]) -> tuple[int, ...]:
     """The classes that a zone spread of another class counts, but that may go anywhere themselves."""
-    groups = {s.group: s for cls in classes for s in cls.spreads if s.key == labels.ZONE}
+    groups = {s.group.id: s for cls in classes for s in cls.spreads if s.key == labels.ZONE}
     return tuple(
         index
         for index, cls in enumerate(classes)
@@ -86,14 +86,14 @@ def lower_hostnames(classes: Sequence[PodClass]) -> HostCaps:
     for cls in classes:
         for spread in cls.spreads:
             if spread.key == labels.HOSTNAME:
-                axes.setdefault((spread.group, spread.max_skew), spread)
+                axes.setdefault((spread.group.id, spread.max_skew), spread)
     shape = (len(classes), len(axes))
     counted: Bools = np.zeros(shape, dtype=bool)
     bound: Bools = np.zeros(shape, dtype=bool)
     for h, ((group, skew), axis) in enumerate(axes.items()):
         for c, cls in enumerate(classes):
             counted[c, h] = axis.counts(cls.namespace, cls.labels)
-            bound[c, h] = any(s.group == group and s.max_skew == skew for s in cls.spreads)
+            bound[c, h] = any(s.group.id == group and s.max_skew == skew for s in cls.spreads)
     return HostCaps(
         spreads=tuple(axes.values()),
         caps=np.array([s.max_skew for s in axes.values()], dtype=np.int64),
@@ -121,13 +121,13 @@ def lower_zones(
     Returns:
         Units in queue order, and by class index how many pods no zone may take without breaking the skew.
     """
-    groups = {s.group: s for cls in classes for s in cls.spreads if s.key == labels.ZONE}
+    groups = {s.group.id: s for cls in classes for s in cls.spreads if s.key == labels.ZONE}
     touched: dict[int, _Spreading] = {}
     for index, cls in enumerate(classes):
         own = tuple(s for s in cls.spreads if s.key == labels.ZONE)
         counting = frozenset(g for g, s in groups.items() if s.counts(cls.namespace, cls.labels))
         if own or counting:
-            others = tuple(groups[g] for g in sorted(counting - {s.group for s in own}))
+            others = tuple(groups[g] for g in sorted(counting - {s.group.id for s in own}))
             touched[index] = _Spreading(counts[index], own, others, counting, zones_of(index, (*own, *others)))
     ledger: dict[bytes, dict[str, int]] = {group: {} for group in groups}
     order = sorted(touched, key=lambda i: (bool(touched[i].own), len(touched[i].reachable), i))
@@ -229,8 +229,8 @@ class _Spreading:
             _Level.of(
                 spread,
                 {**nothing, **counts},
-                ledger[spread.group],
-                counts_itself=spread.group in self.counting,
+                ledger[spread.group.id],
+                counts_itself=spread.group.id in self.counting,
                 binding=index < len(self.own),
             )
             for index, (spread, counts) in enumerate(zip((*self.own, *self.others), self.zones.counts, strict=True))

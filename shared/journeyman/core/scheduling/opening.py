@@ -27,18 +27,10 @@ from journeyman.core.scheduling.market import (
     worth_considering,
 )
 from journeyman.core.scheduling.offers import Bools, Ints
+from journeyman.core.scheduling.options import Options
 from journeyman.core.scheduling.packing import Packing, Problem, lower_bound, pack
 from journeyman.core.scheduling.requirements import Requirement, Requirements, requirement
 from journeyman.core.scheduling.results import PlannedClaim
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """How much choice a claim keeps. AWS cuts a launch to 60 types, so more would be lost there."""
-
-    near_price: float = 1.25
-    min_types: int = 15
-    max_types: int = 60
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,8 @@ from journeyman.core.scheduling.limits import Headroom
 from journeyman.core.scheduling.lowering import Unit, Zones, free_of_zones, lower_hostnames, lower_zones
 from journeyman.core.scheduling.market import Shape, Stall, Wish
 from journeyman.core.scheduling.offers import Bools, Ints
-from journeyman.core.scheduling.opening import Opening, Options
+from journeyman.core.scheduling.opening import Opening
+from journeyman.core.scheduling.options import Options
 from journeyman.core.scheduling.pods import is_currently_reschedulable, is_provisionable
 from journeyman.core.scheduling.results import PlannedClaim, PodError, Results
 from journeyman.core.scheduling.taints import is_preference, untolerated

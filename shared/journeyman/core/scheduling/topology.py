@@ -18,25 +18,53 @@ from journeyman.core.state.snapshot import StateNode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spread:
-    """One required spread: pods that `selector` selects in `namespace`, over the values of label `key`.
+class Group:
+    """Pods that a rule counts: those that `selector` selects in `namespaces` (None: in all), by the values of node label
+    `key` (their domains).
 
-    `group` is equal for constraints that count the same pods over the same label. `own_nodes_only`: only nodes that
-    suit the pod's own node affinity count; `untainted_only`: only nodes whose taints it tolerates.
+    `id` is equal for groups that count the same pods over the same label.
     """
 
     key: str
-    namespace: str
+    namespaces: frozenset[str] | None
     selector: LabelSelector | None
-    group: bytes
+    id: bytes
+
+    def counts(self, namespace: str, values: Mapping[str, str]) -> bool:
+        """Whether a pod of this namespace with these labels is one of those counted."""
+        return (self.namespaces is None or namespace in self.namespaces) and selects(self.selector, values)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spread:
+    """One topology spread constraint. The pods counted in a domain, less those in the emptiest, are at most `max_skew`.
+
+    `own_nodes_only`: only nodes that suit the pod's own node affinity count; `untainted_only`: only nodes whose taints
+    it tolerates.
+    """
+
+    group: Group
     max_skew: int
     min_domains: int
     own_nodes_only: bool
     untainted_only: bool
 
+    @property
+    def key(self) -> str:
+        """The label whose values are the domains."""
+        return self.group.key
+
     def counts(self, namespace: str, values: Mapping[str, str]) -> bool:
         """Whether a pod of this namespace with these labels is one of those counted."""
-        return namespace == self.namespace and selects(self.selector, values)
+        return self.group.counts(namespace, values)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repelled:
+    """Required anti-affinity of pods that run: pods that `group` counts keep away from these of its domains."""
+
+    group: Group
+    domains: frozenset[str]
 
 
 def spreads_of(pod: Pod) -> tuple[Spread, ...]:
@@ -52,10 +80,12 @@ def _spread(constraint: TopologySpreadConstraint, pod: Pod) -> Spread:
     key = labels.ALIASES.get(constraint.topology_key, constraint.topology_key)
     selector = _with_label_keys(constraint, pod)
     return Spread(
-        key=key,
-        namespace=pod.metadata.namespace,
-        selector=selector,
-        group=msgspec.msgpack.encode((key, pod.metadata.namespace, _canonical(selector))),
+        group=Group(
+            key=key,
+            namespaces=frozenset({pod.metadata.namespace}),
+            selector=selector,
+            id=msgspec.msgpack.encode((key, pod.metadata.namespace, _canonical(selector))),
+        ),
         max_skew=constraint.max_skew,
         min_domains=constraint.min_domains or 1,
         own_nodes_only=(constraint.node_affinity_policy or "Honor") == "Honor",

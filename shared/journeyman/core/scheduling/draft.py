@@ -1,0 +1,83 @@
+"""What a pass is about, and what it has decided so far: the values that the engines of the scheduler share.
+
+A class of pods has a *ladder*: one row per rung, the first with every preference as a rule, each next one with one
+preference fewer. Engines work on rows; the pods of a class are drawn in queue order whatever the rung.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from journeyman.core.scheduling.classes import PodClass
+from journeyman.core.scheduling.existing import Existing
+from journeyman.core.scheduling.limits import Headroom
+from journeyman.core.scheduling.market import Stall
+from journeyman.core.scheduling.offers import Ints
+from journeyman.core.scheduling.options import Options
+from journeyman.core.scheduling.requirements import Requirements
+from journeyman.core.scheduling.topology import Repelled
+
+Pins = tuple[tuple[str, str], ...]
+"""Domains chosen for pods, as (label key, value) sorted by key: their node must carry these labels."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unit:
+    """`count` pods of one row that go to nodes with these labels. `is_quota`: others were placed counting on it."""
+
+    row: int
+    count: int
+    pins: Pins = ()
+    is_quota: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class OpenNode:
+    """A node to open. `pods` are (row, how many); `total` is what they ask for along the axes.
+
+    `requirements` are all that its claim will ask for: the pool's, the pins', and for each row one of its alternatives.
+    """
+
+    stall: int
+    requirements: Requirements
+    pods: tuple[tuple[int, int], ...]
+    total: Ints
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Question:
+    """What a pass is about. Nothing in it changes while it is answered.
+
+    `rows[r]` is a class at one rung, `family[r]` the class it belongs to, `ladders[c]` the rows of class c from the
+    first rung to the last, `counts[c]` how many pods of it are to be placed. `requests` has a row per row and a column
+    per axis. `leaving` are the keys of the pods to be placed, wherever they are now. `repelled` are the domains from
+    which running pods keep others away.
+    """
+
+    rows: tuple[PodClass, ...]
+    family: tuple[int, ...]
+    ladders: tuple[tuple[int, ...], ...]
+    counts: tuple[int, ...]
+    axes: tuple[str, ...]
+    requests: Ints
+    stalls: tuple[Stall, ...]
+    existing: Existing
+    leaving: frozenset[str]
+    repelled: tuple[Repelled, ...]
+    options: Options
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Draft:
+    """A plan in the making. `left[c]` pods of class c have no place yet; `on_existing[n]` are (row, how many) on node n.
+
+    `headroom[s]` is what is left of the limits of stall s. `stuck` tells by class why pods of it cannot be placed.
+    """
+
+    left: list[int]
+    headroom: Sequence[Headroom]
+    on_existing: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
+    opened: list[OpenNode] = field(default_factory=list)
+    stuck: dict[int, str] = field(default_factory=dict)
+    ceilings: Mapping[tuple[int, Pins], int] = field(default_factory=dict)

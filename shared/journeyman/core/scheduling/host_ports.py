@@ -1,0 +1,26 @@
+"""Host ports: two pods that want the same port of their node cannot share it.
+
+Restates: karpenter pkg/scheduling/hostportusage.go.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+_ANY_ADDRESS: Final = frozenset({"", "0.0.0.0", "::"})  # noqa: S104 - compared with, never bound to
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class HostPort:
+    """One port of the node that a container asks for."""
+
+    port: int
+    protocol: str
+    address: str
+
+    def conflicts(self, other: HostPort) -> bool:
+        """Whether both cannot be had on one node: same port and protocol, and addresses that overlap."""
+        if (self.port, self.protocol) != (other.port, other.protocol):
+            return False
+        return self.address == other.address or bool({self.address, other.address} & _ANY_ADDRESS)
