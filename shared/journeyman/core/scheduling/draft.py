@@ -16,10 +16,7 @@ from journeyman.core.scheduling.market import Stall
 from journeyman.core.scheduling.offers import Ints
 from journeyman.core.scheduling.options import Options
 from journeyman.core.scheduling.requirements import Requirements
-from journeyman.core.scheduling.topology import Repelled
-
-Pins = tuple[tuple[str, str], ...]
-"""Domains chosen for pods, as (label key, value) sorted by key: their node must carry these labels."""
+from journeyman.core.scheduling.topology import Pins, Repelled
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,11 +17,15 @@ from journeyman.core.scheduling.pods import is_terminating, selects
 from journeyman.core.state.snapshot import StateNode
 
 
+Pins = tuple[tuple[str, str], ...]
+"""Domains chosen for pods, as (label key, value) sorted by key: their node must carry these labels."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """Pods that a rule counts: those that `selector` selects in `namespaces` (None: in all), by the values of node label
-    `key` (their domains).
+    """Pods that a rule counts, by the values of node label `key` (their domains).
 
+    They are those that `selector` selects in `namespaces` (None: in all of them).
     `id` is equal for groups that count the same pods over the same label.
     """
 
