@@ -16,7 +16,6 @@ from journeyman.core.api.objects import LabelSelector, LabelSelectorRequirement,
 from journeyman.core.scheduling.pods import is_terminating, selects
 from journeyman.core.state.snapshot import StateNode
 
-
 Pins = tuple[tuple[str, str], ...]
 """Domains chosen for pods, as (label key, value) sorted by key: their node must carry these labels."""
 
