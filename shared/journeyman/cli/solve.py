@@ -10,8 +10,10 @@ from typing import Any
 from journeyman.core.api.objects import NodeSelectorRequirement
 from journeyman.core.disruption.consolidatable import assess
 from journeyman.core.disruption.controller import Pass
+from journeyman.core.scheduling.options import MinValuesPolicy, Options, PreferencePolicy
 from journeyman.core.scheduling.results import PlannedClaim, Results
 from journeyman.core.scheduling.scheduler import solve as schedule
+from journeyman.errors import ConfigurationError
 from journeyman.simulate.scenario import Scenario, read_scenario
 
 
@@ -24,12 +26,23 @@ def solve(paths: list[Path]) -> None:
 def answer(scenario: Scenario) -> dict[str, Any]:
     """The scheduler's results as plain data; `seconds` is the solve alone."""
     start = time.perf_counter()
-    results = schedule(scenario.snapshot, scenario.catalogue)
+    results = schedule(scenario.snapshot, scenario.catalogue, options=options_of(scenario))
     seconds = time.perf_counter() - start
     found = to_data(scenario.name, results, seconds)
     if scenario.options.get("disrupt"):
         found["commands"] = commands(scenario)
     return found
+
+
+def options_of(scenario: Scenario) -> Options:
+    """The scheduler's options that a scenario asks for. Raises ConfigurationError for a policy that is none."""
+    try:
+        return Options(
+            preferences=PreferencePolicy(scenario.options.get("preferencePolicy") or "Respect"),
+            min_values=MinValuesPolicy(scenario.options.get("minValuesPolicy") or "Strict"),
+        )
+    except ValueError as error:
+        raise ConfigurationError(f"{scenario.name}: {error}", scenario=scenario.name) from error
 
 
 def commands(scenario: Scenario) -> list[dict[str, Any]]:
@@ -39,6 +52,7 @@ def commands(scenario: Scenario) -> list[dict[str, Any]]:
         catalogue=scenario.catalogue,
         judged=assess(scenario.snapshot),
         spot_to_spot=bool(scenario.options.get("spotToSpotConsolidation")),
+        options=options_of(scenario),
     )
     first = next((seen for seen in a_pass.look() if seen.command.candidates), None)
     if first is None:

@@ -64,7 +64,7 @@ def plan(runtime: Runtime, cluster: str, context: Context) -> Body:
     )
     with runtime.invocation(trigger, context) as run:
         world = with_catalogue(run, load(run, EVERYTHING))
-        results = solve(world.snapshot, world.catalogue)
+        results = solve(world.snapshot, world.catalogue, options=run.settings.scheduling)
         defects = verify(world.snapshot, world.catalogue, results)
         return {"cluster": cluster, "time": run.clock.now().isoformat(), **_results(results), "defects": list(defects)}
 

@@ -7,7 +7,8 @@
                                    certificateAuthority, kubernetesVersion and serviceCidr say what nodes join with
     JOURNEYMAN_PROVISION_QUEUE_URL, …_TERMINATE_QUEUE_URL, …_CONSOLIDATE_QUEUE_URL, …_WAKE_QUEUE_URL
     AWS_REGION                     set by Lambda: where the queues are
-    PREFERENCE_POLICY, MIN_VALUES_POLICY, FEATURE_GATES, BATCH_IDLE_DURATION, BATCH_MAX_DURATION,
+    PREFERENCE_POLICY              Respect, Ignore, or our own WhenFree
+    MIN_VALUES_POLICY, FEATURE_GATES, BATCH_IDLE_DURATION, BATCH_MAX_DURATION,
     VM_MEMORY_OVERHEAD_PERCENT, RESERVED_ENIS, ISOLATED_VPC      Karpenter's settings, with its names and defaults
     SYSTEM_NAMESPACE               where the Leases live (kube-system)
 
@@ -28,8 +29,9 @@ import msgspec
 
 from journeyman.core.api.duration import parse_duration
 from journeyman.core.plan import Step
+from journeyman.core.scheduling.options import MinValuesPolicy, PreferencePolicy
 from journeyman.errors import ConfigurationError
-from journeyman.steps.invocation import FeatureGates, MinValuesPolicy, PreferencePolicy, Settings
+from journeyman.steps.invocation import FeatureGates, Settings
 
 T = TypeVar("T")
 E = TypeVar("E", bound=Enum)

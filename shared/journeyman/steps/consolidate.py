@@ -60,6 +60,7 @@ def _consolidate(hand: Applier) -> None:
         catalogue=world.catalogue,
         judged=judged,
         spot_to_spot=settings.feature_gates.spot_to_spot_consolidation,
+        options=settings.scheduling,
     )
     proposed = [d for d in active(snapshot) if d.status.phase == PROPOSED]
     for disruption in proposed:

@@ -9,26 +9,12 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from enum import Enum
 from typing import Final
 
 from journeyman.core.catalogue import Catalogue
 from journeyman.core.plan import Step, Wake
+from journeyman.core.scheduling.options import MinValuesPolicy, Options, PreferencePolicy
 from journeyman.ports import Clock, CloudProvider, KubeStore, Lease, Queue, Telemetry
-
-
-class PreferencePolicy(str, Enum):
-    """Whether preferences of pods count (Karpenter's PREFERENCE_POLICY)."""
-
-    RESPECT = "Respect"
-    IGNORE = "Ignore"
-
-
-class MinValuesPolicy(str, Enum):
-    """Whether minValues may be lowered to what can be had (Karpenter's MIN_VALUES_POLICY)."""
-
-    STRICT = "Strict"
-    BEST_EFFORT = "BestEffort"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +58,11 @@ class Settings:
     node_class_refresh: timedelta = timedelta(minutes=5)
     deadline_margin: timedelta = timedelta(seconds=5)
     claims_per_run: int = 300
+
+    @property
+    def scheduling(self) -> Options:
+        """How the scheduler is to decide."""
+        return Options(preferences=self.preference_policy, min_values=self.min_values_policy)
 
 
 @dataclass(slots=True)

@@ -79,7 +79,7 @@ def _decide(hand: Applier, world: World) -> _Decision:
     run, snapshot = hand.run, world.snapshot
     began = run.clock.now()
     pods, gone = _question(snapshot)
-    results = solve(snapshot, world.catalogue, pods=pods, without_nodes=gone)
+    results = solve(snapshot, world.catalogue, pods=pods, without_nodes=gone, options=run.settings.scheduling)
     took = (run.clock.now() - began).total_seconds()
     decision = _verified(world, results, pods, gone)
     _explain(hand, snapshot, results, took)

@@ -24,6 +24,7 @@ from journeyman.core.disruption.single_node_consolidation import barred, conside
 from journeyman.core.disruption.types import Command, DisruptionReason, NodePoolName
 from journeyman.core.disruption.validation import validate
 from journeyman.core.plan import Event, ObjectRef, Plan
+from journeyman.core.scheduling.options import Options
 from journeyman.core.state import Snapshot
 
 
@@ -38,12 +39,16 @@ class Considered:
 
 @dataclass(frozen=True, kw_only=True)
 class Pass:
-    """The cluster at one moment, as all methods of a pass see it. `spot_to_spot` is the feature gate."""
+    """The cluster at one moment, as all methods of a pass see it.
+
+    `spot_to_spot` is the feature gate, `options` are the scheduler's, whose plans they all rest on.
+    """
 
     snapshot: Snapshot
     catalogue: Catalogue
     judged: Consolidatability
     spot_to_spot: bool = False
+    options: Options = Options()
 
     def look(self) -> Iterator[Considered]:
         """Emptiness, then single-node consolidation node by node: take the first command that has candidates.
@@ -75,6 +80,7 @@ class Pass:
             catalogue=self.catalogue,
             marked=marked_for_deletion(self.snapshot),
             waiting=self.judged.waiting,
+            options=self.options,
         )
 
     def _single_node(self) -> Iterator[Considered]:

@@ -16,6 +16,7 @@ from journeyman.core.api.nodepool import NodePool
 from journeyman.core.api.objects import Pod
 from journeyman.core.catalogue import Catalogue
 from journeyman.core.disruption.types import Candidate, Command, Simulated
+from journeyman.core.scheduling.options import Options
 from journeyman.core.scheduling.pods import is_currently_reschedulable, is_provisionable
 from journeyman.core.scheduling.results import Results
 from journeyman.core.scheduling.scheduler import Scheduler
@@ -35,6 +36,7 @@ class Simulation:
     catalogue: Catalogue
     marked: frozenset[str] = frozenset()
     waiting: frozenset[str] = frozenset()
+    options: Options = Options()
 
     def without(self, candidates: Iterable[Candidate], *, fewest_nodes: bool = False) -> Simulated:
         """Schedule the candidates' pods, the pending ones and those on leaving nodes, on what remains.
@@ -79,12 +81,12 @@ class Simulation:
 
     @cached_property
     def _scheduler(self) -> Scheduler:
-        return Scheduler(self.snapshot, self.catalogue)
+        return Scheduler(self.snapshot, self.catalogue, self.options)
 
     @cached_property
     def _frugal_scheduler(self) -> Scheduler:
         pools = tuple(_packing_few(pool) for pool in self.snapshot.node_pools)
-        return Scheduler(replace(self.snapshot, node_pools=pools), self.catalogue)
+        return Scheduler(replace(self.snapshot, node_pools=pools), self.catalogue, self.options)
 
     @cached_property
     def _node_of(self) -> Mapping[str, StateNode]:
