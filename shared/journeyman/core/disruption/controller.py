@@ -48,7 +48,7 @@ class Pass:
     catalogue: Catalogue
     judged: Consolidatability
     spot_to_spot: bool = False
-    options: Options = Options()
+    options: Options = field(default_factory=Options)
 
     def look(self) -> Iterator[Considered]:
         """Emptiness, then single-node consolidation node by node: take the first command that has candidates.

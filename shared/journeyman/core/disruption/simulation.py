@@ -6,7 +6,7 @@ Restates: karpenter pkg/controllers/disruption/helpers.go `SimulateScheduling`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import msgspec
@@ -36,7 +36,7 @@ class Simulation:
     catalogue: Catalogue
     marked: frozenset[str] = frozenset()
     waiting: frozenset[str] = frozenset()
-    options: Options = Options()
+    options: Options = field(default_factory=Options)
 
     def without(self, candidates: Iterable[Candidate], *, fewest_nodes: bool = False) -> Simulated:
         """Schedule the candidates' pods, the pending ones and those on leaving nodes, on what remains.
