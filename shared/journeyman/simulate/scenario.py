@@ -31,6 +31,7 @@ from journeyman.core.api.objects import (
     ResourceTexts,
 )
 from journeyman.core.api.resources import to_resources
+from journeyman.core.api.storage import CSINode, PersistentVolume, PersistentVolumeClaim, StorageClass
 from journeyman.core.catalogue import Catalogue, InstanceType, Offering
 from journeyman.core.state.snapshot import NodeClassState, SetAside, Snapshot
 from journeyman.errors import ConfigurationError, InvalidObjectError
@@ -135,6 +136,10 @@ def _snapshot(file: _File) -> Snapshot:
         daemon_sets=_decoded(by_kind.get("DaemonSet", ()), DaemonSet),
         pdbs=_decoded(by_kind.get("PodDisruptionBudget", ()), PodDisruptionBudget),
         namespaces=_decoded(by_kind.get("Namespace", ()), Object),
+        persistent_volume_claims=_decoded(by_kind.get("PersistentVolumeClaim", ()), PersistentVolumeClaim),
+        persistent_volumes=_decoded(by_kind.get("PersistentVolume", ()), PersistentVolume),
+        storage_classes=_decoded(by_kind.get("StorageClass", ()), StorageClass),
+        csi_nodes=_decoded(by_kind.get("CSINode", ()), CSINode),
         set_aside=set_aside,
     )
 

@@ -36,6 +36,7 @@ from journeyman.core.api.objects import (
     condition_of,
 )
 from journeyman.core.api.offering_state import OfferingState
+from journeyman.core.api.storage import CSI_NODE, PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM, STORAGE_CLASS
 from journeyman.core.catalogue import Catalogue, InstanceType, Unavailable, without_unavailable
 from journeyman.core.state import NodeClassState, SetAside, Snapshot
 from journeyman.errors import CloudProviderError, InvalidObjectError
@@ -61,7 +62,7 @@ class Scope:
     nodes: bool = False
     pools: bool = False
     node_classes: bool = False
-    scheduling: bool = False  # DaemonSets, PodDisruptionBudgets, Namespaces
+    scheduling: bool = False  # DaemonSets, PodDisruptionBudgets, Namespaces, storage
     disruptions: bool = False
     offerings: bool = False
     pods: Pods = Pods.NONE
@@ -115,6 +116,10 @@ def load(run: Invocation, scope: Scope) -> Snapshot:
         daemon_sets=_by_name(_items(run, DAEMONSET)) if scope.scheduling else (),
         pdbs=_by_name(_items(run, PDB)) if scope.scheduling else (),
         namespaces=_by_name(_items(run, NAMESPACE)) if scope.scheduling else (),
+        storage_classes=_by_name(_items(run, STORAGE_CLASS)) if scope.scheduling else (),
+        csi_nodes=_by_name(_items(run, CSI_NODE)) if scope.scheduling else (),
+        persistent_volumes=_by_name(_items(run, PERSISTENT_VOLUME)) if scope.scheduling else (),
+        persistent_volume_claims=_by_name(_items(run, PERSISTENT_VOLUME_CLAIM)) if scope.scheduling else (),
         node_disruptions=disruptions,
         unavailable=tuple(_unavailable(states)),
         set_aside=set_aside,

@@ -18,11 +18,11 @@ QuantityText = str | int | float  # the API server always sends text; hand-writt
 ResourceTexts = dict[str, QuantityText]
 
 
-class _Read(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """Base of all Structs here: immutable, camelCase on the wire, defaults left out when encoded."""
+class Read(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Base of all Structs that we read: immutable, camelCase on the wire, defaults left out when encoded."""
 
 
-class OwnerReference(_Read, frozen=True):
+class OwnerReference(Read, frozen=True):
     """One `metadata.ownerReferences` entry."""
 
     api_version: str = ""
@@ -33,7 +33,7 @@ class OwnerReference(_Read, frozen=True):
     block_owner_deletion: bool = False
 
 
-class ObjectMeta(_Read, frozen=True):
+class ObjectMeta(Read, frozen=True):
     """`metadata`."""
 
     name: str = ""
@@ -49,7 +49,7 @@ class ObjectMeta(_Read, frozen=True):
     owner_references: tuple[OwnerReference, ...] = ()
 
 
-class Condition(_Read, frozen=True):
+class Condition(Read, frozen=True):
     """One status condition of any kind (node conditions included)."""
 
     type: str
@@ -60,13 +60,13 @@ class Condition(_Read, frozen=True):
     observed_generation: int = 0
 
 
-class Object(_Read, frozen=True):
+class Object(Read, frozen=True):
     """What every object has."""
 
     metadata: ObjectMeta = ObjectMeta()
 
 
-class LabelSelectorRequirement(_Read, frozen=True):
+class LabelSelectorRequirement(Read, frozen=True):
     """`matchExpressions` entry of a label selector."""
 
     key: str
@@ -74,14 +74,14 @@ class LabelSelectorRequirement(_Read, frozen=True):
     values: tuple[str, ...] = ()
 
 
-class LabelSelector(_Read, frozen=True):
+class LabelSelector(Read, frozen=True):
     """A label selector; empty selects everything, a missing one (None at its use) nothing."""
 
     match_labels: dict[str, str] = {}
     match_expressions: tuple[LabelSelectorRequirement, ...] = ()
 
 
-class NodeSelectorRequirement(_Read, frozen=True):
+class NodeSelectorRequirement(Read, frozen=True):
     """One requirement on node labels; `min_values` only where Karpenter allows it."""
 
     key: str
@@ -90,27 +90,27 @@ class NodeSelectorRequirement(_Read, frozen=True):
     min_values: int | None = None
 
 
-class NodeSelectorTerm(_Read, frozen=True):
+class NodeSelectorTerm(Read, frozen=True):
     """Requirements that must all hold."""
 
     match_expressions: tuple[NodeSelectorRequirement, ...] = ()
     match_fields: tuple[NodeSelectorRequirement, ...] = ()
 
 
-class NodeSelector(_Read, frozen=True):
+class NodeSelector(Read, frozen=True):
     """Alternatives: one of the terms must hold."""
 
     node_selector_terms: tuple[NodeSelectorTerm, ...] = ()
 
 
-class PreferredSchedulingTerm(_Read, frozen=True):
+class PreferredSchedulingTerm(Read, frozen=True):
     """A preferred node affinity term."""
 
     weight: int = 0
     preference: NodeSelectorTerm = NodeSelectorTerm()
 
 
-class NodeAffinity(_Read, frozen=True):
+class NodeAffinity(Read, frozen=True):
     """`affinity.nodeAffinity`."""
 
     required: NodeSelector | None = msgspec.field(default=None, name="requiredDuringSchedulingIgnoredDuringExecution")
@@ -119,7 +119,7 @@ class NodeAffinity(_Read, frozen=True):
     )
 
 
-class PodAffinityTerm(_Read, frozen=True):
+class PodAffinityTerm(Read, frozen=True):
     """A pod (anti-)affinity term."""
 
     topology_key: str = ""
@@ -130,14 +130,14 @@ class PodAffinityTerm(_Read, frozen=True):
     mismatch_label_keys: tuple[str, ...] = ()
 
 
-class WeightedPodAffinityTerm(_Read, frozen=True):
+class WeightedPodAffinityTerm(Read, frozen=True):
     """A preferred pod (anti-)affinity term."""
 
     weight: int = 0
     pod_affinity_term: PodAffinityTerm = PodAffinityTerm()
 
 
-class PodAffinity(_Read, frozen=True):
+class PodAffinity(Read, frozen=True):
     """`affinity.podAffinity` or `affinity.podAntiAffinity`."""
 
     required: tuple[PodAffinityTerm, ...] = msgspec.field(
@@ -148,7 +148,7 @@ class PodAffinity(_Read, frozen=True):
     )
 
 
-class Affinity(_Read, frozen=True):
+class Affinity(Read, frozen=True):
     """`spec.affinity`."""
 
     node_affinity: NodeAffinity | None = None
@@ -156,7 +156,7 @@ class Affinity(_Read, frozen=True):
     pod_anti_affinity: PodAffinity | None = None
 
 
-class Toleration(_Read, frozen=True):
+class Toleration(Read, frozen=True):
     """`spec.tolerations` entry."""
 
     key: str = ""
@@ -166,7 +166,7 @@ class Toleration(_Read, frozen=True):
     toleration_seconds: int | None = None
 
 
-class Taint(_Read, frozen=True):
+class Taint(Read, frozen=True):
     """A node taint."""
 
     key: str
@@ -174,7 +174,7 @@ class Taint(_Read, frozen=True):
     value: str = ""
 
 
-class TopologySpreadConstraint(_Read, frozen=True):
+class TopologySpreadConstraint(Read, frozen=True):
     """`spec.topologySpreadConstraints` entry."""
 
     max_skew: int = 1
@@ -187,7 +187,7 @@ class TopologySpreadConstraint(_Read, frozen=True):
     match_label_keys: tuple[str, ...] = ()
 
 
-class ResourceRequirements(_Read, frozen=True):
+class ResourceRequirements(Read, frozen=True):
     """`resources` of a container or pod."""
 
     requests: ResourceTexts = {}
@@ -195,7 +195,7 @@ class ResourceRequirements(_Read, frozen=True):
     claims: tuple[dict[str, str], ...] = ()
 
 
-class ContainerPort(_Read, frozen=True):
+class ContainerPort(Read, frozen=True):
     """`ports` entry of a container."""
 
     container_port: int = 0
@@ -204,7 +204,7 @@ class ContainerPort(_Read, frozen=True):
     host_ip: str = msgspec.field(default="", name="hostIP")
 
 
-class Container(_Read, frozen=True):
+class Container(Read, frozen=True):
     """A container or init container (`restart_policy` "Always" makes a sidecar of the latter)."""
 
     name: str = ""
@@ -213,13 +213,13 @@ class Container(_Read, frozen=True):
     restart_policy: str = ""
 
 
-class PersistentVolumeClaimSource(_Read, frozen=True):
+class PersistentVolumeClaimSource(Read, frozen=True):
     """`persistentVolumeClaim` of a volume."""
 
     claim_name: str = ""
 
 
-class Volume(_Read, frozen=True):
+class Volume(Read, frozen=True):
     """A pod volume; only the kinds that constrain scheduling are kept."""
 
     name: str = ""
@@ -227,7 +227,7 @@ class Volume(_Read, frozen=True):
     ephemeral: dict[str, Any] | None = None
 
 
-class PodSpec(_Read, frozen=True):
+class PodSpec(Read, frozen=True):
     """`spec` of a pod."""
 
     node_name: str = ""
@@ -249,7 +249,7 @@ class PodSpec(_Read, frozen=True):
     host_network: bool = False
 
 
-class PodStatus(_Read, frozen=True):
+class PodStatus(Read, frozen=True):
     """`status` of a pod."""
 
     phase: str = ""
@@ -270,7 +270,7 @@ class Pod(Object, frozen=True):
         return f"{self.metadata.namespace}/{self.metadata.name}"
 
 
-class NodeSpec(_Read, frozen=True):
+class NodeSpec(Read, frozen=True):
     """`spec` of a node."""
 
     provider_id: str = msgspec.field(default="", name="providerID")
@@ -278,7 +278,7 @@ class NodeSpec(_Read, frozen=True):
     unschedulable: bool = False
 
 
-class NodeStatus(_Read, frozen=True):
+class NodeStatus(Read, frozen=True):
     """`status` of a node."""
 
     capacity: ResourceTexts = {}
@@ -293,7 +293,7 @@ class Node(Object, frozen=True):
     status: NodeStatus = NodeStatus()
 
 
-class NodeClassReference(_Read, frozen=True):
+class NodeClassReference(Read, frozen=True):
     """`nodeClassRef`."""
 
     group: str = ""
@@ -301,7 +301,7 @@ class NodeClassReference(_Read, frozen=True):
     name: str = ""
 
 
-class NodeClaimSpec(_Read, frozen=True):
+class NodeClaimSpec(Read, frozen=True):
     """`spec` of a NodeClaim (immutable once created)."""
 
     requirements: tuple[NodeSelectorRequirement, ...] = ()
@@ -313,7 +313,7 @@ class NodeClaimSpec(_Read, frozen=True):
     termination_grace_period: str | None = None
 
 
-class NodeClaimStatus(_Read, frozen=True):
+class NodeClaimStatus(Read, frozen=True):
     """`status` of a NodeClaim."""
 
     provider_id: str = msgspec.field(default="", name="providerID")
@@ -332,14 +332,14 @@ class NodeClaim(Object, frozen=True):
     status: NodeClaimStatus = NodeClaimStatus()
 
 
-class PodTemplateSpec(_Read, frozen=True):
+class PodTemplateSpec(Read, frozen=True):
     """`spec.template` of a workload."""
 
     metadata: ObjectMeta = ObjectMeta()
     spec: PodSpec = PodSpec()
 
 
-class DaemonSetSpec(_Read, frozen=True):
+class DaemonSetSpec(Read, frozen=True):
     """`spec` of a DaemonSet."""
 
     template: PodTemplateSpec = PodTemplateSpec()
@@ -351,7 +351,7 @@ class DaemonSet(Object, frozen=True):
     spec: DaemonSetSpec = DaemonSetSpec()
 
 
-class PodDisruptionBudgetSpec(_Read, frozen=True):
+class PodDisruptionBudgetSpec(Read, frozen=True):
     """`spec` of a PodDisruptionBudget."""
 
     selector: LabelSelector | None = None
@@ -360,7 +360,7 @@ class PodDisruptionBudgetSpec(_Read, frozen=True):
     unhealthy_pod_eviction_policy: str = ""
 
 
-class PodDisruptionBudgetStatus(_Read, frozen=True):
+class PodDisruptionBudgetStatus(Read, frozen=True):
     """`status` of a PodDisruptionBudget."""
 
     disruptions_allowed: int = 0
@@ -376,7 +376,7 @@ class PodDisruptionBudget(Object, frozen=True):
     status: PodDisruptionBudgetStatus = PodDisruptionBudgetStatus()
 
 
-class LeaseSpec(_Read, frozen=True):
+class LeaseSpec(Read, frozen=True):
     """`spec` of a Lease."""
 
     holder_identity: str = ""
@@ -418,27 +418,28 @@ class Resource(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
         return "/".join(parts)
 
 
-def _resource(group: str, version: str, kind: str, plural: str, type_: type[T], *, namespaced: bool) -> Resource[T]:
+def resource(group: str, version: str, kind: str, plural: str, type_: type[T], *, namespaced: bool) -> Resource[T]:
+    """How a kind is addressed, from its parts."""
     return Resource(group=group, version=version, kind=kind, plural=plural, namespaced=namespaced, type=type_)
 
 
-POD = _resource("", "v1", "Pod", "pods", Pod, namespaced=True)
-NODE = _resource("", "v1", "Node", "nodes", Node, namespaced=False)
-NAMESPACE = _resource("", "v1", "Namespace", "namespaces", Object, namespaced=False)
-EVENT = _resource("", "v1", "Event", "events", Object, namespaced=True)
-DAEMONSET = _resource("apps", "v1", "DaemonSet", "daemonsets", DaemonSet, namespaced=True)
-PDB = _resource("policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets", PodDisruptionBudget, namespaced=True)
-LEASE = _resource("coordination.k8s.io", "v1", "Lease", "leases", LeaseObject, namespaced=True)
-NODECLAIM = _resource("karpenter.sh", "v1", "NodeClaim", "nodeclaims", NodeClaim, namespaced=False)
+POD = resource("", "v1", "Pod", "pods", Pod, namespaced=True)
+NODE = resource("", "v1", "Node", "nodes", Node, namespaced=False)
+NAMESPACE = resource("", "v1", "Namespace", "namespaces", Object, namespaced=False)
+EVENT = resource("", "v1", "Event", "events", Object, namespaced=True)
+DAEMONSET = resource("apps", "v1", "DaemonSet", "daemonsets", DaemonSet, namespaced=True)
+PDB = resource("policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets", PodDisruptionBudget, namespaced=True)
+LEASE = resource("coordination.k8s.io", "v1", "Lease", "leases", LeaseObject, namespaced=True)
+NODECLAIM = resource("karpenter.sh", "v1", "NodeClaim", "nodeclaims", NodeClaim, namespaced=False)
 # Few, and validated by pydantic one by one so that a bad one never hides the good ones: read as raw JSON.
-NODEPOOL: Resource[dict[str, Any]] = _resource("karpenter.sh", "v1", "NodePool", "nodepools", dict, namespaced=False)
-EC2NODECLASS: Resource[dict[str, Any]] = _resource(
+NODEPOOL: Resource[dict[str, Any]] = resource("karpenter.sh", "v1", "NodePool", "nodepools", dict, namespaced=False)
+EC2NODECLASS: Resource[dict[str, Any]] = resource(
     "karpenter.k8s.aws", "v1", "EC2NodeClass", "ec2nodeclasses", dict, namespaced=False
 )
-NODE_DISRUPTION: Resource[dict[str, Any]] = _resource(
+NODE_DISRUPTION: Resource[dict[str, Any]] = resource(
     "journeyman.dev", "v1alpha1", "NodeDisruption", "nodedisruptions", dict, namespaced=False
 )
-OFFERING_STATE: Resource[dict[str, Any]] = _resource(
+OFFERING_STATE: Resource[dict[str, Any]] = resource(
     "journeyman.dev", "v1alpha1", "OfferingState", "offeringstates", dict, namespaced=False
 )
 

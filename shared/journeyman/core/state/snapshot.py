@@ -26,6 +26,7 @@ from journeyman.core.api.objects import (
     Taint,
     is_true,
 )
+from journeyman.core.api.storage import CSINode, PersistentVolume, PersistentVolumeClaim, StorageClass
 from journeyman.core.catalogue import Unavailable
 
 
@@ -175,6 +176,10 @@ class Snapshot:
     daemon_sets: tuple[DaemonSet, ...] = ()
     pdbs: tuple[PodDisruptionBudget, ...] = ()
     namespaces: tuple[Object, ...] = ()
+    persistent_volume_claims: tuple[PersistentVolumeClaim, ...] = ()
+    persistent_volumes: tuple[PersistentVolume, ...] = ()
+    storage_classes: tuple[StorageClass, ...] = ()
+    csi_nodes: tuple[CSINode, ...] = ()
     node_disruptions: tuple[NodeDisruption, ...] = ()
     unavailable: tuple[Unavailable, ...] = ()
     set_aside: tuple[SetAside, ...] = ()

@@ -1,0 +1,111 @@
+"""Kubernetes' storage objects, as far as they say where a pod may run: claims, volumes, classes, drivers on nodes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from journeyman.core.api.objects import NodeSelector, Object, Read, resource
+
+
+class PersistentVolumeClaimSpec(Read, frozen=True):
+    """`spec` of a PersistentVolumeClaim. `volume_name` is set once it is bound (or asks for one volume by name)."""
+
+    volume_name: str = ""
+    storage_class_name: str | None = None
+
+
+class PersistentVolumeClaimStatus(Read, frozen=True):
+    """`status` of a PersistentVolumeClaim: Pending, Bound or Lost."""
+
+    phase: str = ""
+
+
+class PersistentVolumeClaim(Object, frozen=True):
+    """A PersistentVolumeClaim."""
+
+    spec: PersistentVolumeClaimSpec = PersistentVolumeClaimSpec()
+    status: PersistentVolumeClaimStatus = PersistentVolumeClaimStatus()
+
+
+class VolumeNodeAffinity(Read, frozen=True):
+    """`nodeAffinity` of a PersistentVolume: the nodes from which it can be reached."""
+
+    required: NodeSelector | None = None
+
+
+class CSIVolumeSource(Read, frozen=True):
+    """`csi` of a PersistentVolume."""
+
+    driver: str = ""
+
+
+class PersistentVolumeSpec(Read, frozen=True):
+    """`spec` of a PersistentVolume; of its source only what kind it is."""
+
+    node_affinity: VolumeNodeAffinity | None = None
+    csi: CSIVolumeSource | None = None
+    aws_elastic_block_store: dict[str, Any] | None = msgspec.field(default=None, name="awsElasticBlockStore")
+    local: dict[str, Any] | None = None
+    host_path: dict[str, Any] | None = None
+
+
+class PersistentVolume(Object, frozen=True):
+    """A PersistentVolume."""
+
+    spec: PersistentVolumeSpec = PersistentVolumeSpec()
+
+
+class TopologySelectorLabelRequirement(Read, frozen=True):
+    """One label of an allowed topology, and the values it may have."""
+
+    key: str
+    values: tuple[str, ...] = ()
+
+
+class TopologySelectorTerm(Read, frozen=True):
+    """Labels that must all hold."""
+
+    match_label_expressions: tuple[TopologySelectorLabelRequirement, ...] = ()
+
+
+class StorageClass(Object, frozen=True):
+    """A StorageClass; `allowed_topologies` are alternatives."""
+
+    provisioner: str = ""
+    volume_binding_mode: str = ""
+    allowed_topologies: tuple[TopologySelectorTerm, ...] = ()
+
+
+class VolumeNodeResources(Read, frozen=True):
+    """How many volumes of a driver a node takes; no count means no limit is known."""
+
+    count: int | None = None
+
+
+class CSINodeDriver(Read, frozen=True):
+    """A CSI driver that runs on a node."""
+
+    name: str
+    allocatable: VolumeNodeResources | None = None
+
+
+class CSINodeSpec(Read, frozen=True):
+    """`spec` of a CSINode."""
+
+    drivers: tuple[CSINodeDriver, ...] = ()
+
+
+class CSINode(Object, frozen=True):
+    """The CSI drivers on the node of the same name."""
+
+    spec: CSINodeSpec = CSINodeSpec()
+
+
+PERSISTENT_VOLUME_CLAIM = resource(
+    "", "v1", "PersistentVolumeClaim", "persistentvolumeclaims", PersistentVolumeClaim, namespaced=True
+)
+PERSISTENT_VOLUME = resource("", "v1", "PersistentVolume", "persistentvolumes", PersistentVolume, namespaced=False)
+STORAGE_CLASS = resource("storage.k8s.io", "v1", "StorageClass", "storageclasses", StorageClass, namespaced=False)
+CSI_NODE = resource("storage.k8s.io", "v1", "CSINode", "csinodes", CSINode, namespaced=False)

@@ -1,0 +1,281 @@
+"""What a pod's volumes demand of its node: where they can be reached from, and how many more a node can attach.
+
+A claim that is bound goes where its volume is; one that waits for its first consumer goes where its StorageClass may
+make it. Both give alternatives, and a pod with several volumes takes one of each that agree. Nodes that exist say in
+their CSINode how many volumes of each driver they attach; of new nodes nobody knows.
+
+Restates: karpenter pkg/controllers/provisioning/scheduling/volumetopology.go, pkg/scheduling/volumeusage.go.
+Differs: alternatives are in one order whatever the order of the volumes, so that pods that want the same are alike.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Final
+
+from journeyman.core.api import labels
+from journeyman.core.api.objects import NodeSelectorRequirement, Pod, Volume
+from journeyman.core.api.storage import CSINode, PersistentVolume, PersistentVolumeClaim, StorageClass
+from journeyman.core.scheduling.pods import is_terminal
+from journeyman.core.scheduling.requirements import EMPTY, InvalidRequirementError, Requirements, from_selectors
+from journeyman.core.state.snapshot import Snapshot, StateNode
+
+MOST_ALTERNATIVES: Final = 256
+"""Beyond this many combinations of its volumes' places a pod is set aside; real ones have as many as there are zones."""
+
+_BIND_COMPLETED: Final = "pv.kubernetes.io/bind-completed"
+_EBS: Final = "ebs.csi.aws.com"
+# The CSI drivers that took over from the plugins once built in (k8s.io/csi-translation-lib)
+_CSI_DRIVERS: Final = {
+    "kubernetes.io/aws-ebs": _EBS,
+    "kubernetes.io/azure-disk": "disk.csi.azure.com",
+    "kubernetes.io/azure-file": "file.csi.azure.com",
+    "kubernetes.io/cinder": "cinder.csi.openstack.org",
+    "kubernetes.io/gce-pd": "pd.csi.storage.gke.io",
+    "kubernetes.io/portworx-volume": "pxd.portworx.com",
+    "kubernetes.io/vsphere-volume": "csi.vsphere.vmware.com",
+}
+
+Alternatives = tuple[Requirements, ...]
+_Terms = tuple[tuple[NodeSelectorRequirement, ...], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodVolumes:
+    """What a pod's volumes demand.
+
+    `terms`: one of them must hold for the node (`(EMPTY,)` if anything will do; a single contradiction if no node can
+    ever reach them all). `counts`: volumes of its own by CSI driver; `shared`: (driver, claim key) of those that other
+    pods of the snapshot use too, sorted. A node attaches a shared one once.
+    """
+
+    terms: Alternatives = (EMPTY,)
+    counts: Mapping[str, int] = field(default_factory=dict)
+    shared: tuple[tuple[str, str], ...] = ()
+
+    def __hash__(self) -> int:
+        return hash((self.terms, frozenset(self.counts.items()), self.shared))
+
+
+NO_VOLUMES: Final = PodVolumes()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Storage:
+    """The storage objects of a snapshot, indexed. `shared` are the keys of claims that more than one pod uses."""
+
+    claims: Mapping[str, PersistentVolumeClaim]  # by namespace/name
+    volumes: Mapping[str, PersistentVolume]
+    classes: Mapping[str, StorageClass]
+    nodes: Mapping[str, CSINode]
+    shared: frozenset[str]
+
+    @classmethod
+    def of(cls, snapshot: Snapshot) -> Storage:
+        """Index a snapshot's storage objects."""
+        users = Counter(key for pod in snapshot.pods if not is_terminal(pod) for key in claim_keys(pod))
+        return cls(
+            claims={f"{c.metadata.namespace}/{c.metadata.name}": c for c in snapshot.persistent_volume_claims},
+            volumes={v.metadata.name: v for v in snapshot.persistent_volumes},
+            classes={c.metadata.name: c for c in snapshot.storage_classes},
+            nodes={n.metadata.name: n for n in snapshot.csi_nodes},
+            shared=frozenset(key for key, pods in users.items() if pods > 1),
+        )
+
+
+def claim_keys(pod: Pod) -> tuple[str, ...]:
+    """The keys of the PersistentVolumeClaims that a pod's volumes refer to, each once, sorted.
+
+    A generic ephemeral volume's claim is named after its pod and the volume.
+    """
+    if not pod.spec.volumes:
+        return ()
+    names = {_claim_name(pod, volume) for volume in pod.spec.volumes} - {""}
+    return tuple(sorted(f"{pod.metadata.namespace}/{name}" for name in names))
+
+
+def _claim_name(pod: Pod, volume: Volume) -> str:
+    if volume.persistent_volume_claim is not None:
+        return volume.persistent_volume_claim.claim_name
+    return f"{pod.metadata.name}-{volume.name}" if volume.ephemeral is not None else ""
+
+
+def resolve(pod: Pod, storage: Storage) -> PodVolumes | str:
+    """What the pod's volumes demand of its node, or why it cannot be scheduled whatever the nodes."""
+    keys = claim_keys(pod)
+    if not keys:
+        return NO_VOLUMES
+    terms: Alternatives = (EMPTY,)
+    counts: Counter[str] = Counter()
+    shared: list[tuple[str, str]] = []
+    for key in keys:
+        found = _reach(key, storage)
+        if isinstance(found, str):
+            return found
+        terms = _combined(terms, found)
+        if len(terms) > MOST_ALTERNATIVES:
+            return f"its volumes can be had in more than {MOST_ALTERNATIVES} combinations of places"
+        driver = driver_of(storage.claims[key], storage)
+        if driver and key in storage.shared:
+            shared.append((driver, key))
+        elif driver:
+            counts[driver] += 1
+    return PodVolumes(terms=terms, counts=dict(sorted(counts.items())), shared=tuple(sorted(shared)))
+
+
+def _reach(key: str, storage: Storage) -> Alternatives | str:
+    """From where a claim's volume can be reached, or why it cannot be used.
+
+    Restates: karpenter volumetopology.go `ValidatePersistentVolumeClaims`, `getRequirements`.
+    """
+    claim = storage.claims.get(key)
+    if claim is None:
+        return f"PersistentVolumeClaim {key} does not exist"
+    if claim.metadata.deletion_timestamp is not None:
+        return f"PersistentVolumeClaim {key} is being deleted"
+    if claim.status.phase == "Lost":
+        return f"PersistentVolumeClaim {key} has lost its PersistentVolume {claim.spec.volume_name}"
+    try:
+        return _reach_bound(claim, key, storage) if claim.spec.volume_name else _reach_unbound(claim, key, storage)
+    except InvalidRequirementError as error:
+        return f"the topology of PersistentVolumeClaim {key} cannot be read: {error.message}"
+
+
+def _reach_bound(claim: PersistentVolumeClaim, key: str, storage: Storage) -> Alternatives | str:
+    name = claim.spec.volume_name
+    volume = storage.volumes.get(name)
+    if volume is None:
+        return f"PersistentVolume {name} of PersistentVolumeClaim {key} does not exist"
+    if volume.metadata.deletion_timestamp is not None:
+        return f"PersistentVolume {name} of PersistentVolumeClaim {key} is being deleted"
+    if _BIND_COMPLETED not in claim.metadata.annotations:
+        return f"PersistentVolumeClaim {key} is not bound to PersistentVolume {name} yet"
+    affinity = volume.spec.node_affinity
+    if affinity is None or affinity.required is None:
+        return (EMPTY,)
+    moves = volume.spec.local is not None or volume.spec.host_path is not None
+    return _alternatives(tuple(t.match_expressions for t in affinity.required.node_selector_terms), moves)
+
+
+def _reach_unbound(claim: PersistentVolumeClaim, key: str, storage: Storage) -> Alternatives | str:
+    name = claim.spec.storage_class_name
+    if not name:
+        return f"PersistentVolumeClaim {key} is unbound and has no StorageClass"
+    found = storage.classes.get(name)
+    if found is None:
+        return f"StorageClass {name} of PersistentVolumeClaim {key} does not exist"
+    if found.volume_binding_mode == "Immediate":
+        return f"PersistentVolumeClaim {key} is unbound, and its StorageClass {name} binds before a pod is scheduled"
+    terms = tuple(
+        tuple(NodeSelectorRequirement(key=e.key, operator="In", values=e.values) for e in t.match_label_expressions)
+        for t in found.allowed_topologies
+    )
+    return _alternatives(terms, False)
+
+
+@lru_cache(maxsize=4096)
+def _alternatives(terms: _Terms, moves: bool) -> Alternatives:
+    """Terms as alternatives. With `moves` the host's name is no bond: the pod will have another host anyway.
+
+    Terms without expressions say nothing; one that only named the host admits every node. Raises
+    InvalidRequirementError.
+    """
+    kept = tuple(tuple(e for e in term if not (moves and e.key == labels.HOSTNAME)) for term in terms if term)
+    if not all(kept):
+        return (EMPTY,)
+    return _combined((EMPTY,), tuple(from_selectors(term) for term in kept)) if kept else (EMPTY,)
+
+
+def _combined(left: Alternatives, right: Alternatives) -> Alternatives:
+    """Every alternative of the one with every one of the other; a contradiction only if there is nothing else."""
+    both = [a & b for a in left for b in right]
+    possible = {_order(wanted): wanted for wanted in both if not any(r.impossible for r in wanted.values())}
+    if EMPTY in possible.values():
+        return (EMPTY,)
+    return tuple(possible[order] for order in sorted(possible)) or (min(both, key=_order),)
+
+
+def _order(wanted: Requirements) -> tuple[tuple[object, ...], ...]:
+    """A key that is equal for equal requirements, and by which they sort."""
+    return tuple(
+        (key, r.complement, tuple(sorted(r.values)), _bound(r.lower), _bound(r.upper), r.present)
+        for key, r in sorted(wanted.items())
+    )
+
+
+def _bound(limit: int | None) -> int:
+    return -1 if limit is None else limit
+
+
+def driver_of(claim: PersistentVolumeClaim, storage: Storage) -> str:
+    """The CSI driver that attaches a claim's volume, empty if none does or nobody knows.
+
+    Restates: karpenter volumeusage.go `ResolveDriver`.
+    """
+    if claim.spec.volume_name:
+        volume = storage.volumes.get(claim.spec.volume_name)
+        if volume is None:
+            return ""
+        if volume.spec.csi is not None:
+            return volume.spec.csi.driver
+        return _EBS if volume.spec.aws_elastic_block_store is not None else ""
+    found = storage.classes.get(claim.spec.storage_class_name or "")
+    return _CSI_DRIVERS.get(found.provisioner, found.provisioner) if found is not None else ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VolumeRoom:
+    """How many volumes a node can attach, by CSI driver, and the keys of the claims attached now.
+
+    A driver without a limit takes any number. `attached` may name drivers that have none.
+    """
+
+    limits: Mapping[str, int]
+    attached: Mapping[str, frozenset[str]]
+
+    def free(self, driver: str) -> int | None:
+        """How many more volumes of the driver it takes, None if there is no limit; negative if it has too many."""
+        limit = self.limits.get(driver)
+        return None if limit is None else limit - len(self.attached.get(driver, ()))
+
+
+_ANY_NUMBER: Final = VolumeRoom(limits={}, attached={})
+
+
+def volume_rooms(nodes: Sequence[StateNode], storage: Storage, leaving: Collection[str]) -> tuple[VolumeRoom, ...]:
+    """What each node can attach, in the order of `nodes`.
+
+    Args:
+        nodes: Nodes with the pods bound to them.
+        storage: The storage objects.
+        leaving: Keys of pods that are being placed anew in this pass; their volumes go with them.
+
+    Restates: karpenter volumeusage.go `VolumeUsage`: a claim counts once per node, one that does not exist not at all.
+    """
+    return tuple(_room(node, storage, leaving) for node in nodes)
+
+
+def _room(node: StateNode, storage: Storage, leaving: Collection[str]) -> VolumeRoom:
+    found = storage.nodes.get(node.node.metadata.name) if node.node is not None else None
+    if found is None:
+        return _ANY_NUMBER
+    limits = {
+        driver.name: max(driver.allocatable.count, 0)
+        for driver in found.spec.drivers
+        if driver.allocatable is not None and driver.allocatable.count is not None
+    }
+    staying = (pod for pod in node.pods if pod.key not in leaving)
+    return VolumeRoom(limits=limits, attached=_attached(staying, storage) if limits else {})
+
+
+def _attached(pods: Iterable[Pod], storage: Storage) -> dict[str, frozenset[str]]:
+    by_driver: dict[str, set[str]] = {}
+    for key in (key for pod in pods for key in claim_keys(pod)):
+        claim = storage.claims.get(key)
+        driver = driver_of(claim, storage) if claim is not None else ""
+        if driver:
+            by_driver.setdefault(driver, set()).add(key)
+    return {driver: frozenset(keys) for driver, keys in sorted(by_driver.items())}
