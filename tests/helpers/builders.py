@@ -14,6 +14,7 @@ from journeyman.core.api import labels
 from journeyman.core.api.model import parse
 from journeyman.core.api.nodepool import NodePool
 from journeyman.core.api.objects import DaemonSet, Node, NodeClaim, NodeSelectorRequirement, Pod
+from journeyman.core.api.storage import CSINode, PersistentVolume, PersistentVolumeClaim, StorageClass
 from journeyman.core.catalogue import InstanceType, Offering, label_requirements
 from journeyman.core.state import NodeClassState, Snapshot
 
@@ -282,6 +283,63 @@ def a_daemon_set(name: str, *, cpu: str = "100m", memory: str = "128Mi") -> Daem
         "spec": {"template": {"metadata": {}, "spec": {**spec, "tolerations": [{"operator": "Exists"}]}}},
     }
     return msgspec.convert(body, DaemonSet)
+
+
+# -- storage --------------------------------------------------------------------------------------------------------
+
+EBS = "ebs.csi.aws.com"
+
+
+def a_volume_claim(
+    name: str, *, volume: str = "", storage_class: str | None = "gp3", **changes: Any
+) -> PersistentVolumeClaim:
+    """A PersistentVolumeClaim that waits for its first consumer, or is bound to `volume`."""
+    bound = {"pv.kubernetes.io/bind-completed": "yes"} if volume else {}
+    base = {
+        "metadata": {"name": name, "namespace": "default", "uid": f"uid-{name}", "annotations": bound},
+        "spec": {"volumeName": volume, "storageClassName": storage_class},
+        "status": {"phase": "Bound" if volume else "Pending"},
+    }
+    return msgspec.convert(merge(base, changes), PersistentVolumeClaim)
+
+
+def a_volume(name: str, *terms: dict[str, tuple[str, ...]], **changes: Any) -> PersistentVolume:
+    """An EBS volume that can be reached from nodes that meet one of the terms: each the values that labels may have."""
+    selector = [
+        {"matchExpressions": [{"key": key, "operator": "In", "values": values} for key, values in term.items()]}
+        for term in terms
+    ]
+    reach = {"nodeAffinity": {"required": {"nodeSelectorTerms": selector}}} if terms else {}
+    base = {"metadata": {"name": name, "uid": f"uid-{name}"}, "spec": {"csi": {"driver": EBS}, **reach}}
+    return msgspec.convert(merge(base, changes), PersistentVolume)
+
+
+def a_storage_class(
+    name: str = "gp3", *, mode: str = "WaitForFirstConsumer", zones: tuple[str, ...] = (), **changes: Any
+) -> StorageClass:
+    """An EBS class, limited to `zones` if given."""
+    label = {"matchLabelExpressions": [{"key": "topology.ebs.csi.aws.com/zone", "values": zones}]}
+    base = {
+        "metadata": {"name": name},
+        "provisioner": EBS,
+        "volumeBindingMode": mode,
+        "allowedTopologies": [label] if zones else [],
+    }
+    return msgspec.convert(merge(base, changes), StorageClass)
+
+
+def a_csi_node(name: str, **limits: int | None) -> CSINode:
+    """What the node of that name attaches, by driver; the driver's dots are written as underscores."""
+    drivers = [
+        {"name": driver.replace("_", "."), "allocatable": {"count": count} if count is not None else {}}
+        for driver, count in limits.items()
+    ]
+    return msgspec.convert({"metadata": {"name": name}, "spec": {"drivers": drivers}}, CSINode)
+
+
+def claims_as_volumes(*names: str) -> dict[str, Any]:
+    """What `a_pod` takes to use these PersistentVolumeClaims."""
+    return {"spec": {"volumes": [{"name": n, "persistentVolumeClaim": {"claimName": n}} for n in names]}}
 
 
 def a_snapshot(**kwargs: Any) -> Snapshot:

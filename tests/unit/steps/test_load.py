@@ -4,7 +4,7 @@ from datetime import timedelta
 
 from journeyman.errors import CloudProviderError
 from journeyman.steps.load import EVERYTHING, FLEET, GLANCE, load, with_catalogue, with_pods_of
-from tests.helpers.builders import LARGE, NOW, claim_body, merge, node_class_body, pod_body, pool_body
+from tests.helpers.builders import EBS, LARGE, NOW, claim_body, merge, node_class_body, pod_body, pool_body
 from tests.helpers.fakes import Cluster
 
 
@@ -51,6 +51,28 @@ def test_an_object_that_does_not_validate_is_set_aside_by_name_and_the_others_go
     assert (aside.kind, aside.name) == ("NodePool", "bad")
     assert "spec.weight" in aside.why
     assert ("warning", aside.why) in [line[:2] for line in cluster.record.lines]
+
+
+def test_storage_is_read_with_what_scheduling_needs_and_only_then():
+    """A StorageClass that does not say when it binds binds at once, as the API server fills in."""
+    cluster = Cluster()
+    cluster.add(
+        {"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": "gp3"}, "provisioner": EBS},
+        {"apiVersion": "storage.k8s.io/v1", "kind": "CSINode", "metadata": {"name": "n"}, "spec": {"drivers": []}},
+        {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "pv"}, "spec": {"csi": {"driver": EBS}}},
+        {
+            "apiVersion": "v1",
+            "kind": "PersistentVolumeClaim",
+            "metadata": {"name": "data", "namespace": "default"},
+            "spec": {"volumeName": "pv", "storageClassName": "gp3"},
+        },
+    )
+    snapshot = load(cluster.run(), EVERYTHING)
+    assert [c.volume_binding_mode for c in snapshot.storage_classes] == ["Immediate"]
+    assert [n.metadata.name for n in snapshot.csi_nodes] == ["n"]
+    assert [v.spec.csi.driver for v in snapshot.persistent_volumes] == [EBS]
+    assert [c.spec.volume_name for c in snapshot.persistent_volume_claims] == ["pv"]
+    assert load(cluster.run(), FLEET).persistent_volume_claims == ()
 
 
 def test_claims_and_pools_of_another_provider_are_not_ours():

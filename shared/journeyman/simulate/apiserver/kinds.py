@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from journeyman.core.api import crds, objects
+from journeyman.core.api import crds, objects, storage
 from journeyman.core.api.objects import Resource
 from journeyman.simulate.apiserver import custom_resources, pods, refusals, validation
 from journeyman.simulate.apiserver.refusals import Cause
@@ -58,6 +58,11 @@ _EVENT_FIELDS = _selectable(
 _CLASS_REF_FIELDS = _selectable(*(f"spec.nodeClassRef.{field}" for field in ("group", "kind", "name")))
 
 
+def _default_storage_class(obj: JSON) -> JSON:
+    """Restates: kubernetes `pkg/apis/storage/v1/defaults.go` `SetDefaults_StorageClass`."""
+    return {"reclaimPolicy": "Delete", "volumeBindingMode": "Immediate", **obj}
+
+
 def _workloads() -> Iterable[Kind]:
     for kind, plural in (("Deployment", "deployments"), ("ReplicaSet", "replicasets"), ("StatefulSet", "statefulsets")):
         yield Kind(resource=_raw("apps/v1", kind, plural), default=pods.default_replicas)
@@ -71,12 +76,14 @@ def _plain() -> Iterable[Kind]:
         ("v1", "ConfigMap", "configmaps", True),
         ("v1", "Secret", "secrets", True),
         ("v1", "ServiceAccount", "serviceaccounts", True),
-        ("storage.k8s.io/v1", "StorageClass", "storageclasses", False),
         ("storage.k8s.io/v1", "CSINode", "csinodes", False),
         ("scheduling.k8s.io/v1", "PriorityClass", "priorityclasses", False),
     ):
         resource = _raw(api_version, kind, plural, namespaced=namespaced)
         yield Kind(resource=resource, status_subresource=False, generation=False)
+    yield Kind(
+        resource=storage.STORAGE_CLASS, status_subresource=False, generation=False, default=_default_storage_class
+    )
     for api_version, kind, plural, namespaced in (
         ("v1", "Service", "services", True),
         ("v1", "PersistentVolumeClaim", "persistentvolumeclaims", True),
