@@ -23,12 +23,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from enum import Enum
 from fractions import Fraction
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Final, Literal, TypeVar
 
 import msgspec
 
 from journeyman.core.api.duration import parse_duration
+from journeyman.core.api.objects import TopologySpreadConstraint
 from journeyman.core.plan import Step
+from journeyman.core.scheduling.default_spread import read_default_spread
 from journeyman.core.scheduling.options import MinValuesPolicy, PreferencePolicy
 from journeyman.errors import ConfigurationError
 from journeyman.steps.invocation import FeatureGates, Settings
@@ -120,7 +122,27 @@ def _settings(variables: Variables, name: str) -> Settings:
         preference_policy=_read(variables, "PREFERENCE_POLICY", "Respect", PreferencePolicy),
         min_values_policy=_read(variables, "MIN_VALUES_POLICY", "Strict", MinValuesPolicy),
         feature_gates=_read(variables, "FEATURE_GATES", "", _feature_gates),
+        default_spread=_read(variables, "SCHEDULER_CONFIG", "", _default_spread, _SPREAD_EXAMPLE),
     )
+
+
+_SPREAD_EXAMPLE: Final = (
+    "podTopologySpread: {defaultConstraints: "
+    "[{maxSkew: 1, topologyKey: topology.kubernetes.io/zone, whenUnsatisfiable: DoNotSchedule}]}"
+)
+
+
+def _default_spread(text: str) -> tuple[TopologySpreadConstraint, ...]:
+    """kube-scheduler's default constraints, from YAML or JSON."""
+    if not text.strip():
+        return ()
+    import yaml  # noqa: PLC0415 - only who sets it pays for it
+
+    try:
+        document = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigurationError(f"neither YAML nor JSON: {error}") from error
+    return read_default_spread(document)
 
 
 def _feature_gates(text: str) -> FeatureGates:
@@ -146,12 +168,12 @@ def _required(variables: Variables, name: str) -> str:
     return value
 
 
-def _read(variables: Variables, name: str, default: str, parse: Callable[[str], T]) -> T:
+def _read(variables: Variables, name: str, default: str, parse: Callable[[str], T], example: str = "") -> T:
     text = variables.get(name) or default
     try:
         return parse(text)
     except (ValueError, ConfigurationError) as error:
-        raise _wrong(name, text, default, error) from error
+        raise _wrong(name, text, example or default, error) from error
 
 
 def _wrong(name: str, value: str, example: str, error: Exception) -> ConfigurationError:

@@ -32,8 +32,9 @@ from journeyman.core.api.objects import (
 )
 from journeyman.core.api.resources import to_resources
 from journeyman.core.api.storage import CSINode, PersistentVolume, PersistentVolumeClaim, StorageClass
+from journeyman.core.api.workloads import PodTemplate, ReplicationController, Service, Workload
 from journeyman.core.catalogue import Catalogue, InstanceType, Offering
-from journeyman.core.state.snapshot import NodeClassState, SetAside, Snapshot
+from journeyman.core.state.snapshot import NodeClassState, SetAside, Snapshot, Workloads
 from journeyman.errors import ConfigurationError, InvalidObjectError
 
 DEFAULT_NOW = datetime(2026, 1, 5, 12, 0, tzinfo=timezone.utc)
@@ -140,7 +141,19 @@ def _snapshot(file: _File) -> Snapshot:
         persistent_volumes=_decoded(by_kind.get("PersistentVolume", ()), PersistentVolume),
         storage_classes=_decoded(by_kind.get("StorageClass", ()), StorageClass),
         csi_nodes=_decoded(by_kind.get("CSINode", ()), CSINode),
+        workloads=_workloads(by_kind),
         set_aside=set_aside,
+    )
+
+
+def _workloads(by_kind: Mapping[str, list[dict[str, Any]]]) -> Workloads:
+    return Workloads(
+        services=_decoded(by_kind.get("Service", ()), Service),
+        replication_controllers=_decoded(by_kind.get("ReplicationController", ()), ReplicationController),
+        replica_sets=_decoded(by_kind.get("ReplicaSet", ()), Workload),
+        stateful_sets=_decoded(by_kind.get("StatefulSet", ()), Workload),
+        deployments=_decoded(by_kind.get("Deployment", ()), Workload),
+        pod_templates=_decoded(by_kind.get("PodTemplate", ()), PodTemplate),
     )
 
 

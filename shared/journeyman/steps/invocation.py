@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final
 
+from journeyman.core.api.objects import TopologySpreadConstraint
 from journeyman.core.catalogue import Catalogue
 from journeyman.core.plan import Step, Wake
 from journeyman.core.scheduling.options import MinValuesPolicy, Options, PreferencePolicy
@@ -41,6 +42,7 @@ class Settings:
     preference_policy: PreferencePolicy = PreferencePolicy.RESPECT
     min_values_policy: MinValuesPolicy = MinValuesPolicy.STRICT
     feature_gates: FeatureGates = FeatureGates()
+    default_spread: tuple[TopologySpreadConstraint, ...] = ()
 
     # Karpenter's constants: nodeclaim/lifecycle, node/termination, garbagecollection, disruption; AWS: cache.go
     launch_timeout: timedelta = timedelta(minutes=5)

@@ -37,8 +37,10 @@ from journeyman.core.api.objects import (
 )
 from journeyman.core.api.offering_state import OfferingState
 from journeyman.core.api.storage import CSI_NODE, PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM, STORAGE_CLASS
+from journeyman.core.api.workloads import REPLICA_SET, REPLICATION_CONTROLLER, SERVICE, STATEFUL_SET
 from journeyman.core.catalogue import Catalogue, InstanceType, Unavailable, without_unavailable
-from journeyman.core.state import NodeClassState, SetAside, Snapshot
+from journeyman.core.scheduling.default_spread import with_default_spread
+from journeyman.core.state import NodeClassState, SetAside, Snapshot, Workloads
 from journeyman.errors import CloudProviderError, InvalidObjectError
 from journeyman.steps.invocation import Invocation
 
@@ -103,6 +105,8 @@ def load(run: Invocation, scope: Scope) -> Snapshot:
     pools, bad_pools = _parsed(run, NODEPOOL, NodePool) if scope.pools else ((), ())
     disruptions, bad_disruptions = _parsed(run, NODE_DISRUPTION, NodeDisruption) if scope.disruptions else ((), ())
     states, bad_states = _parsed(run, OFFERING_STATE, OfferingState) if scope.offerings else ((), ())
+    spread = run.settings.default_spread if scope.scheduling else ()
+    workloads = _workloads(run, spread=bool(spread))
     set_aside = (*bad_pools, *bad_disruptions, *bad_states)
     for item in set_aside:
         run.telemetry.log("warning", item.why, **{item.kind: {"name": item.name}})
@@ -120,10 +124,11 @@ def load(run: Invocation, scope: Scope) -> Snapshot:
         csi_nodes=_by_name(_items(run, CSI_NODE)) if scope.scheduling else (),
         persistent_volumes=_by_name(_items(run, PERSISTENT_VOLUME)) if scope.scheduling else (),
         persistent_volume_claims=_by_name(_items(run, PERSISTENT_VOLUME_CLAIM)) if scope.scheduling else (),
+        workloads=workloads,
         node_disruptions=disruptions,
         unavailable=tuple(_unavailable(states)),
         set_aside=set_aside,
-        pods=_pods(run, scope.pods),
+        pods=with_default_spread(_pods(run, scope.pods), workloads, spread),
     )
 
 
@@ -202,6 +207,18 @@ def _node_classes(run: Invocation) -> tuple[NodeClassState, ...]:
 
 def _items(run: Invocation, resource: Resource[T], *, field_selector: str = "") -> tuple[T, ...]:
     return run.store.list(resource, field_selector=field_selector).items
+
+
+def _workloads(run: Invocation, *, spread: bool) -> Workloads:
+    """What is asked for of what makes and selects pods: with `spread` all that default constraints need."""
+    if not spread:
+        return Workloads()
+    return Workloads(
+        services=_by_name(_items(run, SERVICE)),
+        replication_controllers=_by_name(_items(run, REPLICATION_CONTROLLER)),
+        replica_sets=_by_name(_items(run, REPLICA_SET)),
+        stateful_sets=_by_name(_items(run, STATEFUL_SET)),
+    )
 
 
 def _by_name(items: Iterable[O]) -> tuple[O, ...]:

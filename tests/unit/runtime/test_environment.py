@@ -48,6 +48,15 @@ def test_karpenters_variables_are_understood():
     assert settings.batch_idle_duration == timedelta(seconds=2)
 
 
+def test_the_schedulers_default_constraints_are_read_from_yaml():
+    """As kube-scheduler's own configuration has them; blank text is none."""
+    text = "podTopologySpread:\n  defaultConstraints:\n  - {maxSkew: 2, topologyKey: rack, whenUnsatisfiable: DoNotSchedule}"
+    (constraint,) = read_environment({**MINIMAL, "SCHEDULER_CONFIG": text}).settings["prod"].default_spread
+
+    assert (constraint.max_skew, constraint.topology_key) == (2, "rack")
+    assert read_environment({**MINIMAL, "SCHEDULER_CONFIG": " "}).settings["prod"].default_spread == ()
+
+
 @pytest.mark.parametrize(
     ("variable", "value"),
     [
@@ -62,6 +71,8 @@ def test_karpenters_variables_are_understood():
         ("BATCH_MAX_DURATION", "soon"),
         ("VM_MEMORY_OVERHEAD_PERCENT", "a lot"),
         ("RESERVED_ENIS", "1.5"),
+        ("SCHEDULER_CONFIG", "{podTopologySpread: ["),
+        ("SCHEDULER_CONFIG", "podTopologySpread: {defaultConstraint: []}"),
     ],
 )
 def test_a_mistake_names_its_variable_and_what_it_should_look_like(variable, value):

@@ -1,7 +1,11 @@
 """Load: one consistent, tolerant picture of a cluster."""
 
+from dataclasses import replace
 from datetime import timedelta
 
+from journeyman.core.api import labels
+from journeyman.core.api.objects import TopologySpreadConstraint
+from journeyman.core.scheduling.pods import selects
 from journeyman.errors import CloudProviderError
 from journeyman.steps.load import EVERYTHING, FLEET, GLANCE, load, with_catalogue, with_pods_of
 from tests.helpers.builders import EBS, LARGE, NOW, claim_body, merge, node_class_body, pod_body, pool_body
@@ -73,6 +77,31 @@ def test_storage_is_read_with_what_scheduling_needs_and_only_then():
     assert [v.spec.csi.driver for v in snapshot.persistent_volumes] == [EBS]
     assert [c.spec.volume_name for c in snapshot.persistent_volume_claims] == ["pv"]
     assert load(cluster.run(), FLEET).persistent_volume_claims == ()
+
+
+def test_default_spread_constraints_are_given_to_pods_and_services_and_owners_read_only_for_them():
+    """So every decision sees the pod as kube-scheduler does."""
+    cluster = Cluster()
+    cluster.add(
+        {
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": {"name": "web", "namespace": "default"},
+            "spec": {"selector": {"app": "web"}},
+        },
+        pod_body("waiting"),
+    )
+    store = Counting(cluster.server)
+    assert load(cluster.run(store=store), EVERYTHING).pods[0].spec.topology_spread_constraints == ()
+    assert "Service" not in {kind for kind, _ in store.listed}
+
+    spread = (TopologySpreadConstraint(topology_key=labels.ZONE),)
+    settings = replace(cluster.run().settings, default_spread=spread)
+    (pod,) = load(cluster.run(settings=settings), EVERYTHING).pods
+    (constraint,) = pod.spec.topology_spread_constraints
+    assert constraint.topology_key == labels.ZONE
+    assert selects(constraint.label_selector, {"app": "web"})
+    assert not selects(constraint.label_selector, {"app": "db"})
 
 
 def test_claims_and_pools_of_another_provider_are_not_ours():

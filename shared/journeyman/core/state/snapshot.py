@@ -27,6 +27,7 @@ from journeyman.core.api.objects import (
     is_true,
 )
 from journeyman.core.api.storage import CSINode, PersistentVolume, PersistentVolumeClaim, StorageClass
+from journeyman.core.api.workloads import PodTemplate, ReplicationController, Service, Workload
 from journeyman.core.catalogue import Unavailable
 
 
@@ -61,6 +62,18 @@ class SetAside:
     namespace: str = ""
     created: datetime | None = None
     conditions: tuple[Condition, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workloads:
+    """What makes and selects pods; read only where settings or CapacityBuffers ask for it."""
+
+    services: tuple[Service, ...] = ()
+    replication_controllers: tuple[ReplicationController, ...] = ()
+    replica_sets: tuple[Workload, ...] = ()
+    stateful_sets: tuple[Workload, ...] = ()
+    deployments: tuple[Workload, ...] = ()
+    pod_templates: tuple[PodTemplate, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,6 +193,7 @@ class Snapshot:
     persistent_volumes: tuple[PersistentVolume, ...] = ()
     storage_classes: tuple[StorageClass, ...] = ()
     csi_nodes: tuple[CSINode, ...] = ()
+    workloads: Workloads = Workloads()
     node_disruptions: tuple[NodeDisruption, ...] = ()
     unavailable: tuple[Unavailable, ...] = ()
     set_aside: tuple[SetAside, ...] = ()

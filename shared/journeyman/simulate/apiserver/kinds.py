@@ -86,6 +86,8 @@ def _plain() -> Iterable[Kind]:
     )
     for api_version, kind, plural, namespaced in (
         ("v1", "Service", "services", True),
+        ("v1", "ReplicationController", "replicationcontrollers", True),
+        ("v1", "PodTemplate", "podtemplates", True),
         ("v1", "PersistentVolumeClaim", "persistentvolumeclaims", True),
         ("v1", "PersistentVolume", "persistentvolumes", False),
         ("storage.k8s.io/v1", "VolumeAttachment", "volumeattachments", False),
