@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from journeyman.core.api.objects import Pod
+
 _ANY_ADDRESS: Final = frozenset({"", "0.0.0.0", "::"})  # noqa: S104 - compared with, never bound to
 
 
@@ -24,3 +26,14 @@ class HostPort:
         if (self.port, self.protocol) != (other.port, other.protocol):
             return False
         return self.address == other.address or bool({self.address, other.address} & _ANY_ADDRESS)
+
+
+def host_ports(pod: Pod) -> tuple[HostPort, ...]:
+    """The ports of its node that a pod's containers ask for, each once, sorted. Init containers are not looked at."""
+    asked = {
+        HostPort(port=p.host_port, protocol=p.protocol or "TCP", address=p.host_ip)
+        for container in pod.spec.containers
+        for p in container.ports
+        if p.host_port
+    }
+    return tuple(sorted(asked))

@@ -19,7 +19,7 @@ from journeyman.core.api import labels
 from journeyman.core.api.objects import Pod, Toleration
 from journeyman.core.api.resources import PODS
 from journeyman.core.catalogue import Catalogue
-from journeyman.core.scheduling.classes import PodClass, collapse, running_anti_affinities
+from journeyman.core.scheduling.classes import PodClass, collapse
 from journeyman.core.scheduling.daemons import daemon_overhead, make_daemons
 from journeyman.core.scheduling.existing import (
     Filling,
@@ -41,7 +41,7 @@ from journeyman.core.scheduling.pods import is_currently_reschedulable, is_provi
 from journeyman.core.scheduling.results import PlannedClaim, PodError, Results
 from journeyman.core.scheduling.taints import is_preference, untolerated
 from journeyman.core.scheduling.templates import make_templates
-from journeyman.core.scheduling.topology import Spread, count_by_node, count_by_zone
+from journeyman.core.scheduling.topology import Repelled, Spread, count_by_node, count_by_zone, repelled_by
 from journeyman.core.state.snapshot import Snapshot, StateNode
 
 __all__ = ["Options", "Scheduler", "pods_to_place", "solve"]
@@ -99,7 +99,6 @@ class Scheduler:
         self.templates, self.set_aside = make_templates(snapshot, catalogue)
         self.daemons = make_daemons(snapshot.daemon_sets)
         self._namespaces = {n.metadata.name: n for n in snapshot.namespaces}
-        self._anti_affinities = running_anti_affinities(snapshot.pods)
 
     def solve(self, pods: Sequence[Pod] | None = None, without_nodes: frozenset[str] = frozenset()) -> Results:
         """See `solve`."""
@@ -107,8 +106,10 @@ class Scheduler:
         standing, adopted = adopt_planned(standing_nodes(self.snapshot, without_nodes), considered)
         kept = {key for keys in adopted.values() for key in keys}
         asking = [pod for pod in considered if pod.key not in kept]
-        classes, errors = collapse(asking, self._anti_affinities, self._namespaces)
         leaving = {pod.key for pod in asking}
+        repelled = repelled_by(standing, self._namespaces, leaving)
+        classes, errors = collapse(asking, self._namespaces, repelled=repelled)
+        classes = _lowered(classes, repelled, errors)
         run = _Run(self, standing, classes, leaving, ceilings={}, reasons={})
         attempt = 1
         while run.place(adopted, give_up=attempt > _GIVE_UP_AFTER):
@@ -124,6 +125,22 @@ class Scheduler:
             lower_bound=run.bound,
             set_aside_pools=self.set_aside,
         )
+
+
+def _lowered(
+    classes: Sequence[PodClass], repelled: Sequence[Repelled], errors: dict[str, PodError]
+) -> tuple[PodClass, ...]:
+    """The classes whose rules this scheduler keeps; the pods of the others become errors."""
+    kept = []
+    for cls in classes:
+        claims = any(v.persistent_volume_claim is not None or v.ephemeral is not None for v in cls.pods[0].spec.volumes)
+        spread_keys = {s.key for s in cls.spreads} - {labels.ZONE, labels.HOSTNAME}
+        about_pods = cls.affinities or cls.anti_affinities or spread_keys
+        if claims or cls.ports or about_pods or any(r.group.counts(cls.namespace, cls.labels) for r in repelled):
+            errors.update((key, PodError(kind="unsupported", message="not supported yet")) for key in cls.keys)
+        else:
+            kept.append(cls)
+    return tuple(kept)
 
 
 class _Run:

@@ -1,19 +1,32 @@
-"""Topology spread constraints: read from a pod, made comparable, and counted over the pods that already run.
+"""Rules between pods: spread constraints and (anti-)affinity terms made comparable, and the pods they count.
 
-Restates: karpenter pkg/controllers/provisioning/scheduling/topology.go `newForTopologies`, topologygroup.go `Hash`.
-Differs: ScheduleAnyway is a preference of kube-scheduler's and does not shape the plan.
+A rule counts a *group* of pods by the values of a node label. Groups are equal for all pods that mean the same, however
+they wrote it, so that thousands of pods share few of them.
+
+Restates: karpenter pkg/controllers/provisioning/scheduling/topology.go `newForTopologies`, `newForAffinities`,
+`buildNamespaceList`, `updateInverseAffinities`, `countDomains`, topologygroup.go `Hash`; kubernetes
+pkg/registry/core/pod/strategy.go `applyMatchLabelKeysAndMismatchLabelKeys`.
+Differs: key aliases are normalised here too; a term without a label selector counts nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Protocol
 
 import msgspec
 
 from journeyman.core.api import labels
-from journeyman.core.api.objects import LabelSelector, LabelSelectorRequirement, Pod, TopologySpreadConstraint
-from journeyman.core.scheduling.pods import is_terminating, selects
+from journeyman.core.api.objects import (
+    LabelSelector,
+    LabelSelectorRequirement,
+    Object,
+    Pod,
+    PodAffinityTerm,
+    TopologySpreadConstraint,
+)
+from journeyman.core.scheduling.pods import is_terminal, is_terminating, selects
 from journeyman.core.state.snapshot import StateNode
 
 Pins = tuple[tuple[str, str], ...]
@@ -25,7 +38,8 @@ class Group:
     """Pods that a rule counts, by the values of node label `key` (their domains).
 
     They are those that `selector` selects in `namespaces` (None: in all of them).
-    `id` is equal for groups that count the same pods over the same label.
+    `id` is equal for groups that count the same pods over the same label; a group that is only preferred has an id of
+    its own, so that a class may hold both a rule and a preference about the same pods.
     """
 
     key: str
@@ -36,6 +50,16 @@ class Group:
     def counts(self, namespace: str, values: Mapping[str, str]) -> bool:
         """Whether a pod of this namespace with these labels is one of those counted."""
         return (self.namespaces is None or namespace in self.namespaces) and selects(self.selector, values)
+
+    @property
+    def label_keys(self) -> frozenset[str]:
+        """The pod labels that the selector looks at."""
+        return selector_keys(self.selector)
+
+    @property
+    def preferred(self) -> Group:
+        """The same as a preference."""
+        return replace(self, id=b"preferred" + self.id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,24 +94,25 @@ class Repelled:
     domains: frozenset[str]
 
 
-def spreads_of(pod: Pod) -> tuple[Spread, ...]:
-    """The pod's DoNotSchedule constraints, in the order written."""
-    return tuple(
-        _spread(constraint, pod)
-        for constraint in pod.spec.topology_spread_constraints
-        if constraint.when_unsatisfiable == "DoNotSchedule"
-    )
+class Labelled(Protocol):
+    """What selectors see of a pod, or of pods that are alike."""
+
+    @property
+    def namespace(self) -> str:
+        """Where it is."""
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        """Its labels, at least those that any selector looks at."""
 
 
-def _spread(constraint: TopologySpreadConstraint, pod: Pod) -> Spread:
-    key = labels.ALIASES.get(constraint.topology_key, constraint.topology_key)
-    selector = _with_label_keys(constraint, pod)
+def spread_of(constraint: TopologySpreadConstraint, namespace: str, own: Mapping[str, str]) -> Spread:
+    """A pod's spread constraint, given its namespace and labels."""
     return Spread(
-        group=Group(
-            key=key,
-            namespaces=frozenset({pod.metadata.namespace}),
-            selector=selector,
-            id=msgspec.msgpack.encode((key, pod.metadata.namespace, _canonical(selector))),
+        group=_group(
+            constraint.topology_key,
+            frozenset({namespace}),
+            _with_label_keys(constraint.label_selector, own, constraint.match_label_keys, ()),
         ),
         max_skew=constraint.max_skew,
         min_domains=constraint.min_domains or 1,
@@ -96,24 +121,203 @@ def _spread(constraint: TopologySpreadConstraint, pod: Pod) -> Spread:
     )
 
 
-def _with_label_keys(constraint: TopologySpreadConstraint, pod: Pod) -> LabelSelector | None:
-    """The selector, narrowed to pods that share this pod's values of `matchLabelKeys`."""
-    selector, own = constraint.label_selector, pod.metadata.labels
+def group_of(term: PodAffinityTerm, namespace: str, own: Mapping[str, str], namespaces: Mapping[str, Object]) -> Group:
+    """Whom a pod's (anti-)affinity term is about.
+
+    Args:
+        term: The term.
+        namespace: The pod's.
+        own: The pod's labels.
+        namespaces: All namespaces by name, for the term's namespace selector.
+    """
+    return _group(
+        term.topology_key,
+        _namespaces(term, namespace, namespaces),
+        _with_label_keys(term.label_selector, own, term.match_label_keys, term.mismatch_label_keys),
+    )
+
+
+def _group(key: str, namespaces: frozenset[str] | None, selector: LabelSelector | None) -> Group:
+    key = labels.ALIASES.get(key, key)
+    listed = sorted(namespaces) if namespaces is not None else None
+    return Group(
+        key=key,
+        namespaces=namespaces,
+        selector=selector,
+        id=msgspec.msgpack.encode((key, listed, _canonical(selector))),
+    )
+
+
+def _namespaces(term: PodAffinityTerm, own: str, known: Mapping[str, Object]) -> frozenset[str] | None:
+    """The namespaces a term is about, None for all: those listed and those selected; the pod's own if it names none."""
+    selector = term.namespace_selector
+    if selector is None:
+        return frozenset(term.namespaces) or frozenset({own})
+    if not selector.match_labels and not selector.match_expressions:
+        return None
+    chosen = {name for name, found in known.items() if selects(selector, found.metadata.labels)}
+    return frozenset(chosen.union(term.namespaces))
+
+
+def _with_label_keys(
+    selector: LabelSelector | None, own: Mapping[str, str], same: Iterable[str], different: Iterable[str]
+) -> LabelSelector | None:
+    """The selector, narrowed to pods that share (differ in) the pod's own values of these labels."""
     if selector is None:
         return None
-    narrowed = tuple(
-        LabelSelectorRequirement(key=key, operator="In", values=(own[key],))
-        for key in constraint.match_label_keys
-        if key in own
-    )
+    narrowed = [LabelSelectorRequirement(key=k, operator="In", values=(own[k],)) for k in same if k in own]
+    narrowed += [LabelSelectorRequirement(key=k, operator="NotIn", values=(own[k],)) for k in different if k in own]
+    if not narrowed:
+        return selector
     return LabelSelector(match_labels=selector.match_labels, match_expressions=(*selector.match_expressions, *narrowed))
 
 
 def _canonical(selector: LabelSelector | None) -> object:
+    """The same for selectors that say the same in another order, or a thing twice."""
     if selector is None:
         return None
-    expressions = sorted((e.key, e.operator, sorted(e.values)) for e in selector.match_expressions)
-    return sorted(selector.match_labels.items()), expressions
+    wanted = {(key, "In", (value,)) for key, value in selector.match_labels.items()}
+    return sorted(wanted | {(e.key, e.operator, tuple(sorted(set(e.values)))) for e in selector.match_expressions})
+
+
+def selector_keys(selector: LabelSelector | None) -> frozenset[str]:
+    """The labels that a selector looks at."""
+    if selector is None:
+        return frozenset()
+    return frozenset({*selector.match_labels, *(e.key for e in selector.match_expressions)})
+
+
+# -- pods that run ----------------------------------------------------------------------------------------------------
+
+
+def domain_of(node: StateNode, key: str) -> str | None:
+    """The domain a node is in; its own name stands in for a host name label that is not there yet."""
+    found = node.labels.get(key)
+    return node.name if found is None and key == labels.HOSTNAME else found
+
+
+def repelled_by(
+    nodes: Iterable[StateNode], namespaces: Mapping[str, Object], leaving: Collection[str]
+) -> tuple[Repelled, ...]:
+    """From where the required anti-affinity of pods on nodes keeps others away, by group.
+
+    Args:
+        nodes: Nodes with the pods bound to them.
+        namespaces: All namespaces by name.
+        leaving: Keys of pods that are being placed anew in this pass; they keep nobody away from where they are.
+    """
+    groups: dict[bytes, Group] = {}
+    domains: dict[bytes, set[str]] = {}
+    for node in nodes:
+        for pod in node.pods:
+            if pod.spec.affinity is None or pod.key in leaving or is_terminal(pod):
+                continue
+            for group in _anti_affinities(pod, namespaces):
+                domain = domain_of(node, group.key)
+                if domain is not None:
+                    groups[group.id] = group
+                    domains.setdefault(group.id, set()).add(domain)
+    return tuple(Repelled(group=groups[id_], domains=frozenset(domains[id_])) for id_ in sorted(groups))
+
+
+def _anti_affinities(pod: Pod, namespaces: Mapping[str, Object]) -> Iterable[Group]:
+    rules = pod.spec.affinity.pod_anti_affinity if pod.spec.affinity is not None else None
+    own = pod.metadata
+    return (group_of(t, own.namespace, own.labels, namespaces) for t in (rules.required if rules is not None else ()))
+
+
+class LabelIndex:
+    """Who is counted by a group, found by label value instead of by asking everyone."""
+
+    def __init__(self, entries: Iterable[Labelled]) -> None:
+        """Index entries; `counted_by` answers with their positions."""
+        self._distinct: list[tuple[str, Mapping[str, str]]] = []
+        self._positions: list[list[int]] = []
+        self._by_value: dict[tuple[str, str], set[int]] = {}
+        self._found: dict[bytes, tuple[int, ...]] = {}
+        numbers: dict[tuple[str, frozenset[tuple[str, str]]], int] = {}
+        for position, entry in enumerate(entries):
+            items = frozenset(entry.labels.items())
+            number = numbers.setdefault((entry.namespace, items), len(numbers))
+            if number == len(self._distinct):
+                self._distinct.append((entry.namespace, entry.labels))
+                self._positions.append([])
+                for item in items:
+                    self._by_value.setdefault(item, set()).add(number)
+            self._positions[number].append(position)
+
+    def counted_by(self, group: Group) -> tuple[int, ...]:
+        """The positions of the entries that the group counts, ascending."""
+        found = self._found.get(group.id)
+        if found is None:
+            numbers = [n for n in self._candidates(group.selector) if group.counts(*self._distinct[n])]
+            found = self._found[group.id] = tuple(sorted(p for n in numbers for p in self._positions[n]))
+        return found
+
+    def _candidates(self, selector: LabelSelector | None) -> Collection[int]:
+        """Those with the rarest of the values that are asked for."""
+        if selector is None:
+            return ()
+        asked = [*selector.match_labels.items()]
+        asked += [(e.key, e.values[0]) for e in selector.match_expressions if e.operator == "In" and len(e.values) == 1]
+        if not asked:
+            return range(len(self._distinct))
+        return min((self._by_value.get(item, set()) for item in asked), key=len)
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What selectors see of pods that run."""
+
+    namespace: str
+    labels: Mapping[str, str]
+
+
+class Census:
+    """The pods on nodes, counted for any group after looking at each pod once.
+
+    Pods that are being deleted do not count, nor do those in `leaving`, which are being placed anew in this pass.
+    """
+
+    def __init__(self, nodes: Iterable[StateNode], leaving: Collection[str], watched: Iterable[str]) -> None:
+        """Count the nodes' pods; `watched` are the labels that any group asked about looks at."""
+        self.nodes = tuple(nodes)
+        keys = tuple(sorted(set(watched)))
+        counts: dict[tuple[str | None, ...], dict[str, int]] = {}
+        for node in self.nodes:
+            for pod in node.pods:
+                if is_terminating(pod) or pod.key in leaving:
+                    continue
+                seen = (pod.metadata.namespace, *map(pod.metadata.labels.get, keys))
+                by_node = counts.setdefault(seen, {})
+                by_node[node.name] = by_node.get(node.name, 0) + 1
+        self._by_node = tuple(counts.values())
+        self._index = LabelIndex(
+            _Seen(namespace or "", {k: v for k, v in zip(keys, values, strict=True) if v is not None})
+            for namespace, *values in counts
+        )
+        self._counted: dict[bytes, Mapping[str, int]] = {}
+
+    def by_node(self, group: Group) -> Mapping[str, int]:
+        """How many pods the group counts on each node, by the node's name; nodes without any are left out."""
+        found = self._counted.get(group.id)
+        if found is None:
+            total: dict[str, int] = {}
+            for position in self._index.counted_by(group):
+                for name, n in self._by_node[position].items():
+                    total[name] = total.get(name, 0) + n
+            found = self._counted[group.id] = total
+        return found
+
+    def by_domain(self, group: Group, counts_node: Callable[[StateNode], bool] = lambda _node: True) -> dict[str, int]:
+        """The same by domain, over the nodes that have one and that count; each such domain is a key, if only with 0."""
+        by_node = self.by_node(group)
+        total: dict[str, int] = {}
+        for node in self.nodes:
+            domain = domain_of(node, group.key)
+            if domain is not None and counts_node(node):
+                total[domain] = total.get(domain, 0) + by_node.get(node.name, 0)
+        return total
 
 
 def count_by_node(spread: Spread, nodes: Iterable[StateNode], leaving: Collection[str]) -> dict[str, int]:
@@ -124,18 +328,7 @@ def count_by_node(spread: Spread, nodes: Iterable[StateNode], leaving: Collectio
         nodes: Nodes with the pods bound to them.
         leaving: Keys of pods that are being placed anew in this pass, and so do not count where they are.
     """
-    counts: dict[str, int] = {}
-    for node in nodes:
-        found = sum(
-            1
-            for pod in node.pods
-            if spread.counts(pod.metadata.namespace, pod.metadata.labels)
-            and not is_terminating(pod)
-            and pod.key not in leaving
-        )
-        if found:
-            counts[node.name] = found
-    return counts
+    return dict(Census(nodes, leaving, spread.group.label_keys).by_node(spread.group))
 
 
 def count_by_zone(

@@ -10,14 +10,11 @@ import pytest
 from journeyman.core.api import labels
 from journeyman.core.api.objects import PodDisruptionBudget
 from journeyman.core.scheduling.pods import (
-    invalid_reason,
     is_currently_reschedulable,
     is_disruptable,
     is_fully_blocked,
     is_provisionable,
     is_reschedulable,
-    opted_out,
-    unsupported_reason,
 )
 from tests.helpers.builders import NOW, a_pod, ago, stamp
 
@@ -105,63 +102,3 @@ def test_budgets_that_never_allow_an_eviction_block_a_pod(pdbs, blocked):
 
     assert is_fully_blocked(pod, pdbs) is blocked
     assert is_currently_reschedulable(pod, pdbs, NOW + timedelta(0)) is not blocked
-
-
-def affinity(*expressions, **term):
-    """A spec with one required node affinity term."""
-    terms = [{"matchExpressions": list(expressions), **term}]
-    return {
-        "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}
-    }
-
-
-@pytest.mark.parametrize(
-    ("spec", "why"),
-    [
-        (affinity({"key": "team", "operator": "In", "values": []}), "at least one value"),
-        (affinity({"key": "team", "operator": "Sometimes", "values": ["x"]}), "operator"),
-        (affinity({"key": labels.HOSTNAME, "operator": "In", "values": ["x"]}), "restricted"),
-        (affinity({"key": f"{labels.GROUP}/own", "operator": "Exists"}), "restricted"),
-        (affinity({"key": "not a key", "operator": "Exists"}), "label key"),
-        (affinity({"key": "team", "operator": "In", "values": ["a value"]}), "label value"),
-        (affinity({"key": labels.CAPACITY_TYPE, "operator": "In", "values": ["cheap"]}), "capacity type"),
-        (affinity(matchFields=[{"key": "metadata.name", "operator": "In", "values": ["n"]}]), "matchFields"),
-        ({"nodeSelector": {"team": "a", labels.ZONE: "b"}}, ""),
-    ],
-)
-def test_selectors_that_cannot_be_read_are_named(spec, why):
-    """Nothing is said about a pod that is well formed."""
-    reason = invalid_reason(a_pod("p", spec=spec))
-
-    assert why in reason
-    assert bool(reason) is bool(why)
-
-
-def test_a_pod_may_opt_out_of_our_nodes():
-    """How the autoscaler's own parts stay off them."""
-    expression = {"key": labels.NODEPOOL, "operator": "DoesNotExist"}
-
-    assert opted_out(a_pod("p", spec=affinity(expression)))
-    assert not opted_out(a_pod("p"))
-
-
-@pytest.mark.parametrize(
-    ("spec", "word"),
-    [
-        ({"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]}, "volume"),
-        ({"volumes": [{"name": "v", "emptyDir": {}}]}, ""),
-        ({"containers": [{"name": "c", "ports": [{"containerPort": 80, "hostPort": 80}]}]}, "host ports"),
-        ({"resourceClaims": [{"name": "gpu"}]}, "resource claims"),
-        (
-            {"topologySpreadConstraints": [{"topologyKey": "rack", "whenUnsatisfiable": "DoNotSchedule"}]},
-            "rack",
-        ),
-        ({"topologySpreadConstraints": [{"topologyKey": "rack", "whenUnsatisfiable": "ScheduleAnyway"}]}, ""),
-    ],
-)
-def test_what_is_not_understood_yet_is_named(spec, word):
-    """And what is only preferred is no reason to give up."""
-    reason = unsupported_reason(a_pod("p", spec=spec))
-
-    assert word in reason
-    assert bool(reason) is bool(word)

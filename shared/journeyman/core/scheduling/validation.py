@@ -1,0 +1,134 @@
+"""Which pods ask for the impossible, or for none of our nodes: said once, before anything is placed.
+
+A pod that fails here is set aside with its reason, and all others go on.
+
+Restates: karpenter pkg/controllers/provisioning/provisioner.go `Validate`, pkg/apis/v1/nodeclaim_validation.go
+`ValidateRequirement`, pkg/controllers/provisioning/scheduling/scheduler.go `NewDRAError`.
+Differs: what the API server would have refused (a skew of zero, a term without a key, amounts beyond any machine) is
+said as well, for pods that never went through one; a pod is opted out only if every alternative of its is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from journeyman.core.api import labels
+from journeyman.core.api.objects import (
+    Affinity,
+    NodeSelectorRequirement,
+    NodeSelectorTerm,
+    Pod,
+    PodAffinity,
+    PodAffinityTerm,
+    TopologySpreadConstraint,
+)
+from journeyman.core.scheduling.requirements import InvalidRequirementError, requirement
+
+MOST: Final = 1 << 48
+"""More than this of any resource no node has (256 TiB of memory); sums over all pods of a pass stay exact."""
+
+_QUALIFIED_NAME: Final = re.compile(
+    r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?", re.ASCII
+)
+_LABEL_VALUE: Final = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?", re.ASCII)
+_CLOSED_SETS: Final[Mapping[str, tuple[str, ...]]] = {
+    labels.CAPACITY_TYPE: (labels.ON_DEMAND, labels.SPOT, labels.RESERVED),
+    f"{labels.AWS_GROUP}/instance-tenancy": ("default", "dedicated"),
+}
+_WHEN_UNSATISFIABLE: Final = frozenset({"DoNotSchedule", "ScheduleAnyway"})
+
+
+def opted_out(pod: Pod) -> bool:
+    """Whether it asks for a node without `karpenter.sh/nodepool`, so that it is silently none of our business."""
+    terms = required_terms(pod.spec.affinity)
+    return bool(terms) and all(
+        any(e.key == labels.NODEPOOL and e.operator == "DoesNotExist" for e in term.match_expressions) for term in terms
+    )
+
+
+def required_terms(affinity: Affinity | None) -> tuple[NodeSelectorTerm, ...]:
+    """The alternatives of a required node affinity; empty if there is none."""
+    if affinity is None or affinity.node_affinity is None or affinity.node_affinity.required is None:
+        return ()
+    return affinity.node_affinity.required.node_selector_terms
+
+
+def invalid_selection(node_selector: Mapping[str, str], affinity: Affinity | None) -> str:
+    """What is wrong with a pod's node selector or required node affinity, in words; empty if nothing."""
+    terms = required_terms(affinity)
+    if any(term.match_fields for term in terms):
+        return "node affinity matchFields is not supported"
+    if not terms and affinity is not None and affinity.node_affinity is not None and affinity.node_affinity.required:
+        return "required node affinity has no terms, so it matches no node"
+    selectors = [NodeSelectorRequirement(key=k, operator="In", values=(v,)) for k, v in node_selector.items()]
+    expressions = (*selectors, *(e for term in terms for e in term.match_expressions))
+    return next((reason for e in expressions if (reason := _invalid_expression(e))), "")
+
+
+def _invalid_expression(expression: NodeSelectorRequirement) -> str:
+    key = labels.ALIASES.get(expression.key, expression.key)
+    if not _QUALIFIED_NAME.fullmatch(key):
+        return f"{key!r} is not a valid label key"
+    if labels.is_restricted(key):
+        return f"label {key} is restricted: pods cannot select nodes by it"
+    try:
+        requirement(key, expression.operator, expression.values)
+    except InvalidRequirementError as error:
+        return error.message
+    bad = next((v for v in expression.values if not _LABEL_VALUE.fullmatch(v)), None)
+    if bad is not None:
+        return f"{key}: {bad!r} is not a valid label value"
+    known = _CLOSED_SETS.get(key)
+    if known is not None and expression.operator == "In" and not set(known) & set(expression.values):
+        return f"{key}: none of {list(expression.values)} is one of its values ({', '.join(known)})"
+    return ""
+
+
+def invalid_rules(constraints: Iterable[TopologySpreadConstraint], affinity: Affinity | None) -> str:
+    """What is wrong with a pod's spread constraints or its rules about other pods; empty if nothing."""
+    reasons = (*map(_invalid_spread, constraints), *map(_invalid_term, _rules_about_pods(affinity)))
+    return next((reason for reason in reasons if reason), "")
+
+
+def _invalid_spread(constraint: TopologySpreadConstraint) -> str:
+    if not _QUALIFIED_NAME.fullmatch(constraint.topology_key):
+        return f"topology spread: topologyKey {constraint.topology_key!r} is not a valid label key"
+    if constraint.when_unsatisfiable not in _WHEN_UNSATISFIABLE:
+        return f"topology spread: whenUnsatisfiable {constraint.when_unsatisfiable!r} is not DoNotSchedule or ScheduleAnyway"
+    if constraint.max_skew < 1 or (constraint.min_domains is not None and constraint.min_domains < 1):
+        return "topology spread: maxSkew and minDomains must be at least 1"
+    return ""
+
+
+def _rules_about_pods(affinity: Affinity | None) -> tuple[PodAffinityTerm, ...]:
+    """The terms, required and preferred, of pod affinity and anti-affinity."""
+    if affinity is None:
+        return ()
+    rules = [r for r in (affinity.pod_affinity, affinity.pod_anti_affinity) if r is not None]
+    return tuple(term for rule in rules for term in _terms(rule))
+
+
+def _terms(rule: PodAffinity) -> tuple[PodAffinityTerm, ...]:
+    return (*rule.required, *(weighted.pod_affinity_term for weighted in rule.preferred))
+
+
+def _invalid_term(term: PodAffinityTerm) -> str:
+    if not _QUALIFIED_NAME.fullmatch(term.topology_key):
+        return f"pod affinity: topologyKey {term.topology_key!r} is not a valid label key"
+    return ""
+
+
+def absurd_amount(requests: Mapping[str, int]) -> str:
+    """The resource of which more is asked for than any node can have, in words; empty if there is none."""
+    name = next((name for name in sorted(requests) if requests[name] > MOST), "")
+    return f"asks for more {name} than any node can have" if name else ""
+
+
+def unsupported(pod: Pod) -> str:
+    """What it requires that this scheduler does not do; empty if it does it all."""
+    spec = pod.spec
+    if spec.resource_claims or any(c.resources.claims for c in (*spec.containers, *spec.init_containers)):
+        return "pod has Dynamic Resource Allocation requirements (resource claims), which are not supported"
+    return ""
