@@ -1,0 +1,122 @@
+"""Karpenter as an oracle: its own scheduler, built as a program, answering scenarios.
+
+`tests/differential/oracle` is a Go module that imports Karpenter. It is built once per version of its sources, into a
+cache outside the repository:
+
+    python -m tests.differential.karpenter      builds if needed, prints where the program is
+
+JOURNEYMAN_ORACLE names a program to use instead. Without either it, a cached build, or `go` to make one, nothing can
+be compared, and `OracleMissingError` says so.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+SOURCES = Path(__file__).parent / "oracle"
+JSONDict = dict[str, Any]
+
+
+class OracleMissingError(Exception):
+    """There is no oracle, and none can be built; the text says what to install."""
+
+
+class Karpenter:
+    """A running oracle. Usable as a context; one question at a time."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen([str(program())], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+    def __enter__(self) -> Karpenter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.communicate()  # closes its input, which ends it, and waits
+
+    def ask(self, scenario: JSONDict) -> JSONDict:
+        """The answer to a scenario; with an `error` in it if Karpenter could not read or solve it.
+
+        Raises:
+            RuntimeError: The oracle ended.
+        """
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(scenario).encode() + b"\n")
+        self._process.stdin.flush()
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"the oracle ended with status {self._process.wait()}")
+        found: JSONDict = json.loads(line)
+        return found
+
+
+def program() -> Path:
+    """Where the oracle is, built if need be. Raises OracleMissingError."""
+    named = os.environ.get("JOURNEYMAN_ORACLE")
+    if named:
+        return Path(named)
+    path = _cached()
+    if not path.exists():
+        _build(path)
+    return path
+
+
+def _cached() -> Path:
+    """Where the build of exactly these sources belongs."""
+    digest = hashlib.sha256()
+    for source in _sources():
+        digest.update(source.name.encode() + b"\0" + source.read_bytes())
+    root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return root / "journeyman" / f"oracle-{digest.hexdigest()[:16]}" / "oracle"
+
+
+def _sources() -> Iterable[Path]:
+    return sorted([*SOURCES.glob("*.go"), SOURCES / "go.mod", SOURCES / "go.sum"])
+
+
+def _build(path: Path) -> None:
+    go = shutil.which("go")
+    if go is None:
+        raise OracleMissingError("Karpenter's scheduler cannot be built: there is no `go` on the PATH (1.21 or newer)")
+    with _alone(path.parent):
+        if path.exists():  # somebody else has built it while we waited
+            return
+        sys.stderr.write("Building Karpenter's scheduler as an oracle, about 3 minutes the first time …\n")
+        unfinished = path.with_suffix(".new")
+        done = subprocess.run([go, "build", "-trimpath", "-o", str(unfinished), "."], cwd=SOURCES, check=False)
+        if done.returncode:
+            raise OracleMissingError("Karpenter's scheduler did not build; Go's own messages are above")
+        unfinished.rename(path)
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """One process at a time."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def main() -> int:
+    """Build, and say where; 0 also if there is no Go, since tests that need it then skip."""
+    try:
+        sys.stdout.write(f"{program()}\n")
+    except OracleMissingError as missing:
+        sys.stderr.write(f"{missing}\n")
+        return 1 if shutil.which("go") else 0
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
