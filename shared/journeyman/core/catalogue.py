@@ -23,7 +23,8 @@ class Offering:
     """One way to buy an instance type. `price` is provider currency per hour.
 
     `requirements` are what the node will carry as labels if launched this way (zone and capacity type among
-    them, each `In` one value; reservation ids and the like too).
+    them, each `In` one value; reservation ids and the like too). If it draws on reserved capacity, `reservation_id`
+    names that, and `reservation_capacity` is how many more nodes it has.
     """
 
     zone: str
@@ -33,6 +34,8 @@ class Offering:
     unavailable_reason: str = ""
     unavailable_until: datetime | None = None
     requirements: tuple[NodeSelectorRequirement, ...] = ()
+    reservation_id: str = ""
+    reservation_capacity: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

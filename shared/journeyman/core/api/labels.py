@@ -24,6 +24,7 @@ EXCLUDE_BALANCERS: Final = "node.kubernetes.io/exclude-from-external-load-balanc
 # Karpenter labels
 NODEPOOL: Final = f"{GROUP}/nodepool"
 CAPACITY_TYPE: Final = f"{GROUP}/capacity-type"
+RESERVATION_ID: Final = f"{AWS_GROUP}/capacity-reservation-id"
 REGISTERED: Final = f"{GROUP}/registered"
 INITIALIZED: Final = f"{GROUP}/initialized"
 DO_NOT_SYNC_TAINTS: Final = f"{GROUP}/do-not-sync-taints"
@@ -45,6 +46,7 @@ PODS_SEEN: Final = f"{OWN_GROUP}/pods-seen"  # on a claim: digest of the pods it
 LAUNCH_RETRY: Final = f"{OWN_GROUP}/launch-retry"  # "<failures> <RFC 3339 next attempt> <answered failures>"
 RESOLVED_AT: Final = f"{OWN_GROUP}/resolved-at"  # on a NodeClass: when its status was last compared with the cloud
 PACKING: Final = f"{OWN_GROUP}/packing"  # on a NodePool: "price" (default) or "fewest-nodes" (Karpenter's way)
+NODE_PRICE: Final = f"{OWN_GROUP}/node-price"  # on a NodePool: what each node costs besides its instance, per hour
 
 # Finalizers and taints
 TERMINATION_FINALIZER: Final = f"{GROUP}/termination"

@@ -6,6 +6,7 @@ Differs: `consolidateAfter` has a default inside `disruption` too, as upstream's
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Annotated, Any, Final, Literal
 
@@ -41,6 +42,7 @@ from journeyman.core.api.requirement_rules import (
     TemplateRequirements,
     check_taints,
 )
+from journeyman.errors import ConfigurationError
 
 Reason = Literal["Underutilized", "Empty", "Drifted"]
 ConsolidationPolicy = Literal["WhenEmpty", "WhenEmptyOrUnderutilized", "Balanced"]
@@ -254,3 +256,22 @@ class NodePool(Model):
     def packing(self) -> str:
         """How its nodes are chosen: `price` unless the annotation asks for `fewest-nodes`."""
         return self.metadata.annotations.get(labels.PACKING, "price")
+
+    @property
+    def node_price(self) -> float:
+        """What each node costs besides its instance (licences, log agents), in the provider's currency per hour.
+
+        Plans weigh it: at `journeyman.dev/node-price: "0.05"` two small nodes must be 0.05 cheaper than a large one to be
+        chosen. It is no part of the prices that plans report.
+
+        Raises:
+            ConfigurationError: The annotation is no number, negative, or without end.
+        """
+        text = self.metadata.annotations.get(labels.NODE_PRICE, "0")
+        try:
+            price = float(text)
+        except ValueError:
+            price = math.nan
+        if not 0 <= price < math.inf:
+            raise ConfigurationError(f"annotation {labels.NODE_PRICE}: {text!r} is not a price per hour, such as 0.05")
+        return price

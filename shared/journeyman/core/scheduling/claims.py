@@ -84,7 +84,7 @@ def to_node_claim(planned: PlannedClaim, pool: NodePool, *, name: str, hash: str
                 **template.metadata.annotations,
                 labels.NODEPOOL_HASH: hash,
                 labels.NODEPOOL_HASH_VERSION: hash_version,
-                labels.MIN_VALUES_RELAXED: "false",
+                labels.MIN_VALUES_RELAXED: "true" if planned.min_values_relaxed else "false",
                 labels.PLANNED_PODS: _bounded(planned.pods),
             },
             "ownerReferences": [

@@ -17,6 +17,7 @@ from journeyman.core.scheduling.offers import Ints
 from journeyman.core.scheduling.options import Options
 from journeyman.core.scheduling.requirements import Requirements
 from journeyman.core.scheduling.topology import Pins, Repelled
+from journeyman.core.state.snapshot import StateNode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,12 +35,15 @@ class OpenNode:
     """A node to open. `pods` are (row, how many); `total` is what they ask for along the axes.
 
     `requirements` are all that its claim will ask for: the pool's, the pins', and for each row one of its alternatives.
+    `share` is what the pool's limits set aside for it (by limited resource, as `limits.type_costs` has them), so that
+    its claim lists no type that would take more; None if the pool has no limits.
     """
 
     stall: int
     requirements: Requirements
     pods: tuple[tuple[int, int], ...]
     total: Ints
+    share: Ints | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -49,7 +53,7 @@ class Question:
     `rows[r]` is a class at one rung, `family[r]` the class it belongs to, `ladders[c]` the rows of class c from the
     first rung to the last, `counts[c]` how many pods of it are to be placed. `requests` has a row per row and a column
     per axis. `leaving` are the keys of the pods to be placed, wherever they are now. `repelled` are the domains from
-    which running pods keep others away.
+    which running pods keep others away. `standing` are all nodes whose pods count, those among them that take no more.
     """
 
     rows: tuple[PodClass, ...]
@@ -63,6 +67,7 @@ class Question:
     leaving: frozenset[str]
     repelled: tuple[Repelled, ...]
     options: Options
+    standing: tuple[StateNode, ...] = ()
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

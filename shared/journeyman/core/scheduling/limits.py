@@ -29,8 +29,7 @@ class Headroom:
         own = [n for n in nodes if n.node_pool == template.name and not is_leaving(n)]
         used = [_size(node, template) | {NODES: 1} for node in own]
         self.left: Ints = np.array([limits[r] - sum(u.get(r, 0) for u in used) for r in self.resources], dtype=np.int64)
-        columns = [_per_type(template, resource) for resource in self.resources]
-        self.costs: Ints = np.array(columns, dtype=np.int64).reshape(len(columns), len(template.table.types)).T
+        self.costs = type_costs(template)
 
     def allows(self) -> Bools:
         """By instance type, whether one more node of it stays within the limits."""
@@ -48,6 +47,14 @@ class Headroom:
         taken = min(copies, most)
         self.left = self.left - cost * taken
         return taken
+
+
+def type_costs(template: Template) -> Ints:
+    """What one node of each instance type takes of its pool's limits: by type and limited resource, in name's order."""
+    limited = sorted(template.pool.spec.limit_amounts)
+    columns = [_per_type(template, resource) for resource in limited]
+    costs: Ints = np.array(columns, dtype=np.int64).reshape(len(columns), len(template.table.types)).T
+    return costs
 
 
 def _size(node: StateNode, template: Template) -> dict[str, int]:

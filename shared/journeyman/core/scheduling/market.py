@@ -1,9 +1,9 @@
 """What can be bought for a set of pods: offerings of all NodePools of one order, reduced to those worth considering.
 
 A *shape* is what a class wants of its node (alternatives of requirements, tolerations); a *wish* is a shape with the
-zones a unit is bound to. For every wish and every offering there is one bit: may they meet? Offerings with the same
-bits, the same type and pool differ in price only, so the cheapest stands for them; and one that is neither cheaper nor
-larger anywhere than another of the same bits can be left out.
+labels that a unit is pinned to. For every wish and every offering there is one bit: may they meet? Offerings with the
+same bits, the same type and pool differ in price only, so the cheapest stands for them; and one that is neither cheaper
+nor larger anywhere than another of the same bits can be left out.
 
 Labels that an offering leaves open (a custom label that the pool allows several values of, say) need more: two pods may
 each suit, but not together. For those a pool is offered in *variants*, each with the open labels narrowed so far that all
@@ -12,17 +12,29 @@ wishes it admits hold at once.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import product
 
 import numpy as np
 
 from journeyman.core.api import labels
 from journeyman.core.api.objects import Taint, Toleration
-from journeyman.core.scheduling.offers import Bools, Floats, Ints, every
-from journeyman.core.scheduling.requirements import EMPTY, Requirements, requirement
+from journeyman.core.scheduling.classes import PodClass
+from journeyman.core.scheduling.offers import (
+    Bools,
+    Floats,
+    Ints,
+    OfferTable,
+    distinct,
+    every,
+    numbered,
+    undominated,
+)
+from journeyman.core.scheduling.requirements import EMPTY, Requirement, Requirements, requirement
 from journeyman.core.scheduling.taints import discouraged, untolerated
 from journeyman.core.scheduling.templates import Template
+from journeyman.core.scheduling.topology import Pins
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +47,19 @@ class Shape:
     terms: tuple[Requirements, ...]
     tolerations: tuple[Toleration, ...]
     heeds_preferences: bool = False
+    _hash: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Hash once: shapes are looked up far more often than made."""
+        object.__setattr__(self, "_hash", hash((self.terms, self.tolerations, self.heeds_preferences)))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @classmethod
+    def of(cls, pods: PodClass) -> Shape:
+        """What the class wants, its volumes' nodes included."""
+        return cls(pods.node_terms, pods.tolerations, pods.heeds_preferences)
 
     def accepts(self, taints: Sequence[Taint]) -> bool:
         """Whether it would go to a node with these taints."""
@@ -45,14 +70,32 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """A shape, and the zones it must be in (None: any)."""
+    """A shape, the zones it must be in (None: any), and labels that its node must carry.
+
+    `terms` are the shape's alternatives with all of that, those that contradict it left out.
+    """
 
     shape: Shape
     zones: tuple[str, ...] | None = None
+    pins: Pins = ()
+    terms: tuple[Requirements, ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Put the terms together once."""
+        object.__setattr__(self, "terms", self._pinned_terms())
 
     def with_zones(self, term: Requirements) -> Requirements:
-        """One of the shape's terms together with the zones."""
-        return term if self.zones is None else term & {labels.ZONE: requirement(labels.ZONE, "In", self.zones)}
+        """One of the shape's terms together with zones and pins."""
+        fixed = {key: requirement(key, "In", (value,)) for key, value in self.pins}
+        if self.zones is not None:
+            fixed[labels.ZONE] = requirement(labels.ZONE, "In", self.zones)
+        return term & fixed if fixed else term
+
+    def _pinned_terms(self) -> tuple[Requirements, ...]:
+        if self.zones is None and not self.pins:
+            return self.shape.terms
+        pinned = (self.with_zones(term) for term in self.shape.terms)
+        return tuple(term for term in pinned if not any(wish.impossible for wish in term.values()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +107,8 @@ class Variant:
 
     def admits(self, term: Requirements) -> bool:
         """Whether the variant is narrow enough that the term holds on all of it, as far as open labels go."""
+        if not self.open_keys:
+            return True
         for key, wish in term.items():
             if key in self.open_keys and (
                 key not in self.narrowed or self.narrowed[key].intersection(wish) != self.narrowed[key]
@@ -74,6 +119,21 @@ class Variant:
 
 WHOLE = Variant(EMPTY, frozenset())
 """A pool as it is, for questions about one wish alone."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Spots:
+    """Where a wish can be had: by group of domains the sizes on offer there, dominated ones left out."""
+
+    domains: tuple[tuple[tuple[str, ...], ...], ...]
+    sizes: Ints
+    owners: Ints
+
+    def holding(self, request: Ints | None) -> frozenset[tuple[str, ...]]:
+        groups = (
+            range(len(self.domains)) if request is None else set(self.owners[every(self.sizes >= request)].tolist())
+        )
+        return frozenset(domain for group in groups for domain in self.domains[group])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -87,6 +147,9 @@ class Stall:
     sizes: Ints
     overhead: Ints
     usable: Bools
+    _rows: dict[Wish, tuple[Bools, ...]] = field(default_factory=dict, repr=False)
+    _spots: dict[tuple[Wish, tuple[str, ...]], _Spots] = field(default_factory=dict, repr=False)
+    _largest: dict[bytes, Ints] = field(default_factory=dict, repr=False)
 
     @classmethod
     def of(cls, template: Template, axes: Sequence[str], overhead: Ints) -> Stall:
@@ -97,18 +160,33 @@ class Stall:
         return cls(template=template, sizes=sizes, overhead=overhead, usable=every(sizes >= 0))
 
     def rows(self, wish: Wish, variant: Variant = WHOLE) -> Bools:
-        """The offerings that suit a wish in a variant, whatever their size."""
+        """The offerings that suit a wish in a variant, whatever their size. Not to be changed by the caller."""
+        by_term = self.rows_by_term(wish)
+        if len(by_term) == 1 and variant.admits(wish.terms[0]):
+            return by_term[0]
+        found: Bools = np.zeros(len(self.template.table.row_type), dtype=bool)
+        for term, rows in zip(wish.terms, by_term, strict=True):
+            if variant.admits(term):
+                found |= rows
+        return found
+
+    def rows_by_term(self, wish: Wish) -> tuple[Bools, ...]:
+        """The offerings that suit each of a wish's terms, open labels aside."""
+        if wish not in self._rows:
+            accepted = wish.shape.accepts(self.template.pool.spec.template.spec.taints)
+            self._rows[wish] = tuple(self._rows_for(term if accepted else None) for term in wish.terms)
+        return self._rows[wish]
+
+    def _rows_for(self, term: Requirements | None) -> Bools:
         template, table = self.template, self.template.table
-        found: Bools = np.zeros(len(table.row_type), dtype=bool)
-        if not wish.shape.accepts(template.pool.spec.template.spec.taints):
-            return found
-        for term in wish.shape.terms:
-            if (
-                variant.admits(term)
-                and template.requirements.compatible(term, allow_undefined=labels.WELL_KNOWN) is None
-            ):
-                found |= table.rows_meeting(wish.with_zones(term))
-        return found & template.rows & self.usable[table.row_type]
+        if term is None or template.requirements.compatible(term, allow_undefined=labels.WELL_KNOWN) is not None:
+            return np.zeros(len(table.row_type), dtype=bool)
+        return table.rows_meeting(self._narrowed(term)) & template.rows & self.usable[table.row_type]
+
+    def _narrowed(self, term: Requirements) -> Requirements:
+        """The term's keys, as the pool and the term together have them."""
+        offered = self.template.requirements
+        return Requirements({k: offered[k].intersection(wish) if k in offered else wish for k, wish in term.items()})
 
     @property
     def zones(self) -> set[str]:
@@ -117,31 +195,95 @@ class Stall:
 
     def zones_for(self, wish: Wish, request: Ints | None = None) -> set[str]:
         """The zones in which some offering suits the wish, and holds one such pod if its request is given."""
-        table = self.template.table
-        rows = self.rows(wish)
-        if request is not None:
-            rows &= every(self.sizes >= request)[table.row_type]
-        codes, values = table.row_values(labels.ZONE)
-        return {zone for code in np.unique(codes[rows]) if (zone := values[code]) is not None}
+        return {zone for (zone,) in self.domains_for(wish, (labels.ZONE,), request)}
+
+    def domains_for(self, wish: Wish, keys: tuple[str, ...], request: Ints | None = None) -> frozenset[tuple[str, ...]]:
+        """The values of labels that a node for the wish can have together, one for each of `keys` in their order.
+
+        Args:
+            wish: Its own pins count as well.
+            keys: Any node labels; one whose values nobody lists (a pool that merely wants it to exist) has none.
+            request: If given, only where one pod that asks for so much fits (amounts along the axes).
+        """
+        if (wish, keys) not in self._spots:
+            self._spots[wish, keys] = self._find_spots(wish, keys)
+        return self._spots[wish, keys].holding(request)
+
+    def _find_spots(self, wish: Wish, keys: tuple[str, ...]) -> _Spots:
+        found: dict[tuple[tuple[str, ...], ...], Bools] = {}
+        for term, rows in zip(wish.terms, self.rows_by_term(wish), strict=True):
+            for domains, where in self._combinations(term, keys, np.flatnonzero(rows)):
+                types = found.setdefault(domains, np.zeros(len(self.sizes), dtype=bool))
+                types[self.template.table.row_type[where]] = True
+        sizes = [self._largest_of(types) for types in found.values()]
+        return _Spots(
+            domains=tuple(found),
+            sizes=np.concatenate((*sizes, self.sizes[:0])),
+            owners=np.repeat(np.arange(len(sizes)), [len(s) for s in sizes]),
+        )
+
+    def _largest_of(self, types: Bools) -> Ints:
+        """The sizes of these types, without those that another exceeds everywhere."""
+        key = types.tobytes()
+        if key not in self._largest:
+            sizes = self.sizes[types]
+            sizes = sizes[np.argsort(-sizes.sum(axis=1), kind="stable")]
+            self._largest[key] = sizes[undominated(sizes)]
+        return self._largest[key]
+
+    def _combinations(
+        self, term: Requirements, keys: tuple[str, ...], rows: Ints
+    ) -> Iterable[tuple[tuple[tuple[str, ...], ...], Ints]]:
+        """The rows by the values of the keys that they allow together, as (combinations of values, rows)."""
+        columns = [self.template.table.row_requirements(key) for key in keys]
+        codes = np.zeros(len(rows), dtype=np.int64)
+        for column, entries in columns:
+            codes = codes * len(entries) + column[rows]
+        for code in distinct(codes):
+            where = rows[codes == code]
+            values = [self._values(key, e[int(c[where[0]])], term) for key, (c, e) in zip(keys, columns, strict=True)]
+            domains = tuple(product(*values))
+            if domains:
+                yield domains, where
+
+    def _values(self, key: str, own: Requirement | None, term: Requirements) -> tuple[str, ...]:
+        """The values that pool, instance type and term leave to a label, sorted; none if they do not list any."""
+        parts = [r for r in (own, self.template.requirements.get(key), term.get(key)) if r is not None]
+        if not parts:
+            return ()
+        merged = parts[0]
+        for part in parts[1:]:
+            merged = merged.intersection(part)
+        return () if merged.complement else tuple(sorted(merged.values))
 
 
-def variants_of(template: Template, shapes: Iterable[Shape]) -> tuple[Variant, ...]:
-    """The ways to narrow a pool's open labels so that every term of every shape is admitted by one of them."""
-    terms = [term for shape in shapes for term in shape.terms]
-    asked = {key for term in terms for key in term}
-    open_keys = frozenset(key for key in asked if not template.table.is_single_valued(key))
-    found: list[Requirements] = []
-    for term in terms:
+def variants_of(template: Template, wishes: Iterable[Wish]) -> tuple[Variant, ...]:
+    """The ways to narrow a pool's open labels so that every term of every wish is admitted by one of them."""
+    terms = list(dict.fromkeys(term for wish in wishes for term in wish.terms))
+    open_keys = frozenset(key for key in {key for term in terms for key in term} if _is_open(template, key))
+    found: dict[Requirements, None] = {}
+    for term in terms if open_keys else ():
         narrowed = Requirements({key: term[key] for key in sorted(open_keys) if key in term})
         if not narrowed or template.requirements.compatible(narrowed, allow_undefined=labels.WELL_KNOWN) is not None:
             continue
-        for index, variant in enumerate(found):
+        if narrowed in found:
+            continue
+        for variant in found:
             if (template.requirements & variant).conflict(narrowed) is None:
-                found[index] = variant & narrowed
+                del found[variant]
+                found[variant & narrowed] = None
                 break
         else:
-            found.append(narrowed)
+            found[narrowed] = None
     return tuple(Variant(narrowed, open_keys) for narrowed in found) or (Variant(EMPTY, open_keys),)
+
+
+def _is_open(template: Template, key: str) -> bool:
+    """Whether a node of the pool could still have several values of a label once its offering is chosen."""
+    offered = template.requirements.get(key)
+    if (offered is not None and offered.single is not None) or template.table.is_single_valued(key):
+        return False
+    return offered is not None or key in template.table.labels or key in labels.WELL_KNOWN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -149,82 +291,139 @@ class Market:
     """Offers for a list of wishes, by price, then pool order, then type name.
 
     Arrays run over offers. `stalls` are indices into the stalls given, `variants` into `variants_by_stall`, `types` into
-    the template's types. `signatures` index `allowed`, which tells by signature and wish whether they may meet.
+    the template's types. `signatures` index `allowed`, which tells by signature and wish whether they may meet. `prices`
+    include what the pool charges for a node as such, `fees`. `stock` is the reservation that an offer draws on, an index
+    into `reservations`, or -1.
     """
 
     stalls: Ints
     variants: Ints
     types: Ints
     prices: Floats
+    fees: Floats
     sizes: Ints
     signatures: Ints
     allowed: Bools
+    stock: Ints
+    reservations: tuple[str, ...]
     variants_by_stall: tuple[tuple[Variant, ...], ...]
 
-    def only(self, offers: Bools) -> Market:
+    def only(self, offers: Bools | Ints) -> Market:
         """The same with some of the offers."""
         return Market(
             stalls=self.stalls[offers],
             variants=self.variants[offers],
             types=self.types[offers],
             prices=self.prices[offers],
+            fees=self.fees[offers],
             sizes=self.sizes[offers],
             signatures=self.signatures[offers],
             allowed=self.allowed,
+            stock=self.stock[offers],
+            reservations=self.reservations,
             variants_by_stall=self.variants_by_stall,
         )
 
 
 def open_market(stalls: Sequence[Stall], wishes: Sequence[Wish]) -> Market:
     """All offers that suit any wish; per stall, variant, type and signature the cheapest."""
-    shapes = list(dict.fromkeys(wish.shape for wish in wishes))
-    variants = tuple(variants_of(stall.template, shapes) for stall in stalls)
-    parts: list[tuple[Ints, Floats, Ints, Bools]] = []
-    for s, stall in enumerate(stalls):
-        for v, variant in enumerate(variants[s]):
-            bits = np.array([stall.rows(wish, variant) for wish in wishes], dtype=bool)
-            rows = np.flatnonzero(bits.any(axis=0))
-            types = stall.template.table.row_type[rows]
-            place = np.column_stack((np.full(len(rows), s), np.full(len(rows), v), types))
-            parts.append((place, stall.template.table.prices[rows], stall.sizes[types], bits[:, rows]))
-    place = np.concatenate([p[0] for p in parts])
-    prices = np.concatenate([p[1] for p in parts])
-    sizes = np.concatenate([p[2] for p in parts])
-    bits = np.concatenate([p[3] for p in parts], axis=1)
-    signatures, allowed = _signatures(bits)
-    order = np.lexsort((place[:, 2], place[:, 1], place[:, 0], prices))
-    groups = np.column_stack((place, signatures))[order]
-    _, first = np.unique(groups, axis=0, return_index=True)
-    chosen = order[np.sort(first)]
+    variants = tuple(variants_of(stall.template, wishes) for stall in stalls)
+    reservations = tuple(sorted({name for stall in stalls for name in stall.template.table.reservations}))
+    signatures: dict[bytes, int] = {}
+    parts = [
+        part
+        for index, stall in enumerate(stalls)
+        for part in _parts(_Place(index, stall, variants[index], reservations), wishes, signatures)
+    ]
+    place = np.concatenate([p[0] for p in parts] or [np.zeros((5, 0), dtype=np.int64)], axis=1)
+    stall, variant, types, numbers, stock = place
+    fees = np.array([s.template.node_price for s in stalls])[stall]
+    prices = np.concatenate([p[1] for p in parts] or [np.zeros(0)]) + fees
+    order = np.lexsort((types, variant, stall, prices))
+    packed = np.frombuffer(b"".join(signatures), dtype=np.uint8).reshape(len(signatures), -(-len(wishes) // 8))
+    sizes = np.concatenate((*(p[2] for p in parts), stalls[0].sizes[:0]))
     return Market(
-        stalls=place[chosen, 0],
-        variants=place[chosen, 1],
-        types=place[chosen, 2],
-        prices=prices[chosen],
-        sizes=sizes[chosen],
-        signatures=signatures[chosen],
-        allowed=allowed,
+        stalls=stall[order],
+        variants=variant[order],
+        types=types[order],
+        prices=prices[order],
+        fees=fees[order],
+        sizes=sizes[order],
+        signatures=numbers[order],
+        allowed=np.unpackbits(packed, axis=1, count=len(wishes)).astype(bool),
+        stock=stock[order],
+        reservations=reservations,
         variants_by_stall=variants,
     )
 
 
-def _signatures(bits: Bools) -> tuple[Ints, Bools]:
-    """Columns of equal bits numbered: the number by column, and the bits by number."""
-    packed = np.packbits(bits, axis=0).T
-    _, first, numbers = np.unique(packed, axis=0, return_index=True, return_inverse=True)
-    return numbers.ravel().astype(np.int64), bits[:, first].T
+_Part = tuple[Ints, Floats, Ints]
+"""Some offers: (stall, variant, type, signature, stock) by column, prices, sizes."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """One stall among those of a market."""
+
+    index: int
+    stall: Stall
+    variants: Sequence[Variant]
+    reservations: Sequence[str]
+
+    def stock_of(self, rows: Ints) -> Ints:
+        """The reservations that rows draw on, as the market numbers them."""
+        table = self.stall.template.table
+        numbers = [-1, *(self.reservations.index(name) for name in table.reservations)]
+        stock: Ints = np.array(numbers, dtype=np.int64)[table.row_reservation[rows] + 1]
+        return stock
+
+
+def _parts(place: _Place, wishes: Sequence[Wish], signatures: dict[bytes, int]) -> Iterator[_Part]:
+    """The offers of one stall by variant; `signatures` numbers the packed bits, and learns new ones."""
+    stall = place.stall
+    table = stall.template.table
+    terms = [(w, term) for w, wish in enumerate(wishes) for term in wish.terms]
+    by_term = np.array([rows for wish in wishes for rows in stall.rows_by_term(wish)], dtype=bool)
+    if not by_term.any():
+        return
+    rows = np.flatnonzero(np.logical_or.reduce(by_term, axis=0))
+    codes, patterns = numbered(by_term[:, rows])
+    rows, codes = _cheapest(table, rows, codes)
+    owners = np.array([w for w, _ in terms])
+    stock = place.stock_of(rows)
+    for v, variant in enumerate(place.variants):
+        admitted = np.array([variant.admits(term) for _, term in terms], dtype=bool)
+        bits: Bools = np.zeros((len(wishes), len(patterns)), dtype=bool)
+        np.logical_or.at(bits, owners, (patterns & admitted).T)
+        packed = np.packbits(bits, axis=0).T
+        numbers = np.array([signatures.setdefault(row.tobytes(), len(signatures)) for row in packed], dtype=np.int64)
+        kept = np.logical_or.reduce(bits, axis=0)[codes]
+        types = table.row_type[rows[kept]]
+        columns = (np.full(len(types), place.index), np.full(len(types), v), types, numbers[codes[kept]], stock[kept])
+        yield np.stack(columns), table.prices[rows[kept]], stall.sizes[types]
+
+
+def _cheapest(table: OfferTable, rows: Ints, codes: Ints) -> tuple[Ints, Ints]:
+    """Of rows with equal type, code and reservation the cheapest, in the table's order."""
+    types, stock, prices = table.row_type[rows], table.row_reservation[rows], table.prices[rows]
+    order = np.lexsort((rows, prices, stock, codes, types))
+    groups = np.stack((types, codes, stock))[:, order]
+    first = np.flatnonzero(np.concatenate(([True], (groups[:, 1:] != groups[:, :-1]).any(axis=0))))
+    chosen = np.sort(order[first])
+    return rows[chosen], codes[chosen]
 
 
 def worth_considering(market: Market, axes: Ints) -> Bools:
-    """Offers that no other of the same signature beats: at most its price and at least its size on every axis."""
+    """Offers that no other of the same signature beats: at most its price and at least its size on every axis.
+
+    One that draws on a reservation may run out, and so beats only others that draw on the same.
+    """
     worth: Bools = np.zeros(len(market.prices), dtype=bool)
     sizes = market.sizes[:, axes]
-    for signature in np.unique(market.signatures):
-        kept = np.zeros((0, len(axes)), dtype=np.int64)
-        for offer in np.flatnonzero(market.signatures == signature):  # by price already
-            if not every(kept >= sizes[offer]).any():
-                kept = np.vstack((kept, sizes[offer]))
-                worth[offer] = True
+    groups = market.signatures * (len(market.reservations) + 1) + market.stock + 1
+    for group in distinct(groups):
+        members = np.flatnonzero(groups == group)  # by price already
+        worth[members[undominated(sizes[members])]] = True
     return worth
 
 

@@ -7,7 +7,7 @@ into the few distinct requirements that occur. Judging a wish means judging thos
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 import numpy as np
@@ -28,6 +28,36 @@ def every(table: Bools) -> Bools:
     return found
 
 
+def distinct(codes: Ints) -> Ints:
+    """The different numbers among these, ascending; none of them is negative.
+
+    For small numbers; numpy's own `unique` first loads its masked arrays, which takes longer than many a plan.
+    """
+    return np.flatnonzero(np.bincount(codes)) if len(codes) else codes
+
+
+def numbered(bits: Bools) -> tuple[Ints, Bools]:
+    """Columns of equal bits numbered: the number by column, and the bits by number."""
+    packed = np.ascontiguousarray(np.packbits(bits, axis=0).T)
+    raw, width = packed.tobytes(), packed.shape[1]
+    first: dict[bytes, int] = {}
+    numbers = [first.setdefault(raw[at : at + width], len(first)) for at in range(0, len(raw), width)]
+    known = np.frombuffer(b"".join(first), dtype=np.uint8).reshape(len(first), width)
+    patterns: Bools = np.unpackbits(known, axis=1, count=len(bits)).astype(bool)
+    return np.array(numbers, dtype=np.int64), patterns
+
+
+def undominated(sizes: Ints) -> Ints:
+    """The rows that no earlier row is at least as large as on every axis, ascending."""
+    kept: list[int] = []
+    left, columns = np.arange(len(sizes)), np.ascontiguousarray(sizes.T)
+    while len(left):
+        kept.append(int(left[0]))
+        beyond = np.logical_or.reduce(columns > columns[:, :1], axis=0)
+        left, columns = left[beyond], columns[:, beyond]
+    return np.array(kept, dtype=np.int64)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class LabelColumn:
     """One label's requirement per entry: `distinct[codes[i]]`, None where the label is not defined."""
@@ -44,14 +74,9 @@ class LabelColumn:
         return found
 
     @property
-    def values(self) -> tuple[str | None, ...]:
-        """Per distinct entry its one value, None if it has several or none."""
-        return tuple(d.single if d is not None else None for d in self.distinct)
-
-    @property
     def single_valued(self) -> bool:
         """Whether every entry has exactly one value."""
-        used = [self.distinct[code] for code in np.unique(self.codes)]
+        used = [self.distinct[code] for code in distinct(self.codes)]
         return all(d is not None and d.single is not None for d in used)
 
 
@@ -59,16 +84,24 @@ class LabelColumn:
 class OfferTable:
     """All offerings of a list of instance types.
 
-    `row_type[r]` is the index into `types` of row r; rows follow the types' order. `type_columns` have an entry per
-    type, `row_columns` (labels that offerings define) an entry per row.
+    `row_type[r]` is the index into `types` of row r; rows follow the types' order. `by_price` are the rows by price, then
+    type name. `row_reservation[r]` is the reservation that row r draws on, an index into `reservations` (by id), or -1;
+    `reserved[n]` is how many nodes reservation n still has, as its offerings say (the least of them).
+    `type_columns` have an entry per type, `row_columns` (labels that offerings define) an entry per row.
     """
 
     types: tuple[InstanceType, ...]
     row_type: Ints
     prices: Floats
+    by_price: Ints
     available: Bools
+    row_reservation: Ints
+    reservations: tuple[str, ...]
+    reserved: tuple[int, ...]
     type_columns: Mapping[str, LabelColumn]
     row_columns: Mapping[str, LabelColumn]
+    _amounts: dict[tuple[str, bool], Ints] = field(default_factory=dict, repr=False)
+    _values: dict[str, Bools] = field(default_factory=dict, repr=False)
 
     @property
     def labels(self) -> frozenset[str]:
@@ -103,22 +136,46 @@ class OfferTable:
         column = self.row_columns.get(key) or self.type_columns.get(key)
         return column is not None and column.single_valued
 
-    def row_values(self, key: str) -> tuple[Ints, tuple[str | None, ...]]:
-        """A label per row as (codes, value per code); None where a row leaves it open."""
+    def row_requirements(self, key: str) -> tuple[Ints, tuple[Requirement | None, ...]]:
+        """A label per row as (codes, requirement per code); None where neither offering nor type define it."""
         column = self.row_columns.get(key)
         if column is not None:
-            return column.codes, column.values
+            return column.codes, column.distinct
         column = self.type_columns.get(key)
         if column is None:
             return np.zeros(len(self.row_type), dtype=np.int64), (None,)
-        return column.codes[self.row_type], column.values
+        return column.codes[self.row_type], column.distinct
+
+    def row_values(self, key: str) -> tuple[Ints, tuple[str | None, ...]]:
+        """A label per row as (codes, value per code); None where a row leaves it open."""
+        codes, distinct_requirements = self.row_requirements(key)
+        return codes, tuple(r.single if r is not None else None for r in distinct_requirements)
+
+    def type_values(self, key: str) -> Bools:
+        """Which values of a label the types list: by type and value, values in any order. Not to be changed."""
+        if key not in self._values:
+            column = self.type_columns.get(key)
+            own = (
+                [r.values if r is not None and not r.complement else frozenset() for r in column.distinct]
+                if column
+                else []
+            )
+            known = sorted(frozenset().union(*own))
+            table = np.array([[value in values for value in known] for values in own], dtype=bool).reshape(
+                -1, len(known)
+            )
+            self._values[key] = table[column.codes] if column else np.zeros((len(self.types), 0), dtype=bool)
+        return self._values[key]
 
     def amounts(self, resource: str, *, allocatable: bool) -> Ints:
-        """A resource per type: what pods may use, or the whole capacity."""
-        if not allocatable:
-            return np.array([t.capacity.get(resource, 0) for t in self.types], dtype=np.int64)
-        found = [t.capacity.get(resource, 0) - t.overhead.get(resource, 0) for t in self.types]
-        return np.maximum(np.array(found, dtype=np.int64), 0)
+        """A resource per type: what pods may use, or the whole capacity. Not to be changed by the caller."""
+        key = (resource, allocatable)
+        if key not in self._amounts:
+            found = np.array([t.capacity.get(resource, 0) for t in self.types], dtype=np.int64)
+            if allocatable:
+                found -= np.array([t.overhead.get(resource, 0) for t in self.types], dtype=np.int64)
+            self._amounts[key] = np.maximum(found, 0)
+        return self._amounts[key]
 
 
 @lru_cache(maxsize=2)
@@ -134,17 +191,40 @@ def offer_tables(catalogue: Catalogue) -> Mapping[str, OfferTable]:
 
 
 def _table(types: tuple[InstanceType, ...]) -> OfferTable:
-    type_columns = _columns([t.requirements for t in types])
     offered = [(index, offering) for index, t in enumerate(types) for offering in t.offerings]
     row_type = np.array([index for index, _ in offered], dtype=np.int64)
+    prices = np.array([o.price for _, o in offered], dtype=np.float64)
+    reserved = _reserved(offering for _, offering in offered)
+    number = {"": -1} | {name: index for index, name in enumerate(reserved)}
     return OfferTable(
         types=types,
         row_type=row_type,
-        prices=np.array([o.price for _, o in offered], dtype=np.float64),
+        prices=prices,
+        by_price=np.lexsort((_ranks([t.name for t in types])[row_type], prices)),
         available=np.array([o.available for _, o in offered], dtype=bool),
-        type_columns=type_columns,
+        row_reservation=np.array([number[o.reservation_id] for _, o in offered], dtype=np.int64),
+        reservations=tuple(reserved),
+        reserved=tuple(reserved.values()),
+        type_columns=_columns([t.requirements for t in types]),
         row_columns=_columns([o.requirements or _zone_and_capacity_type(o) for _, o in offered]),
     )
+
+
+def _reserved(offerings: Iterable[Offering]) -> dict[str, int]:
+    """How many nodes each reservation still has, by id; the least that any of its offerings says."""
+    found: dict[str, int] = {}
+    for offering in offerings:
+        if offering.reservation_id:
+            said = offering.reservation_capacity
+            found[offering.reservation_id] = min(said, found.get(offering.reservation_id, said))
+    return dict(sorted(found.items()))
+
+
+def _ranks(names: Sequence[str]) -> Ints:
+    """Each name's place in alphabetical order."""
+    ranks = np.empty(len(names), dtype=np.int64)
+    ranks[sorted(range(len(names)), key=names.__getitem__)] = np.arange(len(names))
+    return ranks
 
 
 def _zone_and_capacity_type(offering: Offering) -> tuple[NodeSelectorRequirement, ...]:

@@ -31,6 +31,7 @@ from journeyman.core.scheduling.options import Options
 from journeyman.core.scheduling.packing import Packing, Problem, lower_bound, pack
 from journeyman.core.scheduling.requirements import Requirement, Requirements, requirement
 from journeyman.core.scheduling.results import PlannedClaim
+from journeyman.core.scheduling.settling import settled
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +169,7 @@ class Opening:
         """The types that hold `total`, near the best price, and the requirements that leave exactly those."""
         stall = self.stalls[stall_index]
         table = stall.template.table
-        wanted = _settled(stall, type_index, variant, wishes)
+        wanted = settled(stall, type_index, variant, wishes)
         holds = (
             (stall.sizes >= total).all(axis=1) & stall.usable & self.headroom[stall_index].no_larger_than(type_index)
         )
@@ -238,27 +239,6 @@ def _filtered(problem: Problem, offers: Ints | Bools) -> Problem:
         prices=problem.prices[offers],
         signatures=problem.signatures[offers],
     )
-
-
-def _settled(stall: Stall, type_index: int, variant: Variant, wishes: Sequence[Wish]) -> Requirements:
-    """Pool, variant and every wish together; of a wish's alternatives the first that suits the others too.
-
-    Only offerings of the type that suit every wish count, so that no choice leaves a later wish without one.
-    """
-    table = stall.template.table
-    settled = stall.template.requirements & variant.narrowed
-    possible: Bools = table.row_type == type_index
-    for wish in wishes:
-        possible &= stall.rows(wish, variant)
-    for wish in wishes:
-        for term in wish.shape.terms:
-            candidate = settled & wish.with_zones(term)
-            if settled.compatible(term, allow_undefined=labels.WELL_KNOWN) is None and (
-                (table.rows_meeting(candidate) & possible).any()
-            ):
-                settled = candidate
-                break
-    return settled
 
 
 def _as_selectors(

@@ -17,7 +17,8 @@ class PlannedClaim:
     name; every one of them can hold all the pods plus its daemons. `requirements` are what the NodeClaim's spec gets
     (pool, zone if pinned, capacity types, instance types…), sorted by key. `requests` are the pods' sum plus the
     smallest daemon overhead among the types. `offering` is the cheapest (instance type, zone, capacity type) and
-    `price` its hourly price.
+    `price` its hourly price. `min_values_relaxed`: the pool's minValues could not be met and were lowered.
+    `reservations` are the ids of the reserved capacity that it holds.
     """
 
     node_pool: str
@@ -27,6 +28,8 @@ class PlannedClaim:
     requests: Resources
     offering: tuple[str, str, str]
     price: float
+    min_values_relaxed: bool = False
+    reservations: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +50,7 @@ class Results:
 
     `existing` maps a StateNode's `name` to the pod keys planned onto it; `pod_errors` has every pod considered and not
     placed. `price` is the sum over `new_claims`; `lower_bound` is the linear-programming bound on it (0 if nothing new).
+    `remarks` tell by NodePool what of its wishes could not be understood, though it is used.
     """
 
     new_claims: tuple[PlannedClaim, ...] = ()
@@ -55,3 +59,9 @@ class Results:
     price: float = 0.0
     lower_bound: float = 0.0
     set_aside_pools: Mapping[str, str] = field(default_factory=dict)  # NodePools not used in this pass, with why
+    remarks: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def gap(self) -> float:
+        """By how much the plan is dearer than the bound, as a share of the bound; 0 without a bound."""
+        return self.price / self.lower_bound - 1 if self.lower_bound > 0 else 0.0

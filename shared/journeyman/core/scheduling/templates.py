@@ -7,7 +7,7 @@ Differs: pools of equal weight compete on price, where Karpenter takes the last 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from journeyman.core.api import labels
 from journeyman.core.api.nodepool import NodePool
@@ -15,6 +15,7 @@ from journeyman.core.catalogue import Catalogue
 from journeyman.core.scheduling.offers import Bools, OfferTable, offer_tables
 from journeyman.core.scheduling.requirements import InvalidRequirementError, Requirements, from_labels, from_selectors
 from journeyman.core.state.snapshot import Snapshot
+from journeyman.errors import ConfigurationError
 
 FEWEST_NODES = "fewest-nodes"
 NO_TYPES = "no instance type satisfies its requirements"
@@ -26,13 +27,18 @@ class Template:
     """One NodePool ready for scheduling.
 
     `requirements` are what its nodes offer, for simulation including that they will be registered and initialized.
-    `rows` are the offerings of `table` that can be had now and suit the requirements.
+    `rows` are the offerings of `table` that can be had now and suit the requirements. `node_price` is what the pool
+    charges for a node as such, and `remark` what of its wishes could not be understood. `min_values` tells by label how
+    many different values a claim must leave the cloud to choose from.
     """
 
     pool: NodePool
     requirements: Requirements
     table: OfferTable
     rows: Bools
+    node_price: float = 0.0
+    remark: str = ""
+    min_values: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -82,7 +88,24 @@ def _template(pool: NodePool, snapshot: Snapshot, tables: Mapping[str, OfferTabl
     if not suitable.any():
         unmet = table.unmet(requirements)
         return f"{NO_TYPES}{f': there is none with {unmet}' if unmet else ''}"
-    return Template(pool=pool, requirements=requirements, table=table, rows=suitable & table.available)
+    node_price, remark = _node_price(pool)
+    return Template(
+        pool=pool,
+        requirements=requirements,
+        table=table,
+        rows=suitable & table.available,
+        node_price=node_price,
+        remark=remark,
+        min_values={key: r.min_values for key, r in sorted(requirements.items()) if r.min_values},
+    )
+
+
+def _node_price(pool: NodePool) -> tuple[float, str]:
+    """What the pool charges for a node, and why that is nothing if it cannot be read."""
+    try:
+        return pool.node_price, ""
+    except ConfigurationError as error:
+        return 0.0, f"{error.message}; its nodes are planned without it"
 
 
 def _not_usable(pool: NodePool, snapshot: Snapshot) -> str:
@@ -90,11 +113,6 @@ def _not_usable(pool: NodePool, snapshot: Snapshot) -> str:
         return "static NodePools are not scaled for pods"
     if pool.metadata.deletion_timestamp is not None:
         return "it is being deleted"
-    diverse = next((r.key for r in pool.spec.template.spec.requirements if r.min_values is not None), None)
-    if diverse is not None:
-        return (
-            f"its requirement on {diverse} asks for minValues, which is not understood yet; remove it to use the pool"
-        )
     node_class = snapshot.node_class_of(pool)
     ref = pool.spec.template.spec.node_class_ref
     if node_class is None:

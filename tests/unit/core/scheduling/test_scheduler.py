@@ -338,17 +338,6 @@ def test_nodes_that_exist_count_against_the_limits():
             a_node_class(),
             "no instance type",
         ),
-        (
-            a_pool(
-                spec={
-                    "template": {
-                        "spec": {"requirements": [{"key": labels.INSTANCE_TYPE, "operator": "Exists", "minValues": 5}]}
-                    }
-                }
-            ),
-            a_node_class(),
-            "asks for minValues, which is not understood yet",
-        ),
     ],
 )
 def test_a_pool_that_cannot_be_used_is_set_aside_with_the_reason(pool, node_class, why):
