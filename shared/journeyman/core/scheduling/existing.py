@@ -10,22 +10,26 @@ their nomination say so), so that one burst of pods is never provisioned for twi
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from journeyman.core.api import labels
 from journeyman.core.api.objects import Pod, Taint
 from journeyman.core.api.resources import add, fits, pod_requests, subtract, to_resources, total_requests
+from journeyman.core.scheduling import caps as host_caps
 from journeyman.core.scheduling.claims import planned_pods
 from journeyman.core.scheduling.classes import PodClass
 from journeyman.core.scheduling.daemons import Daemon, missing_daemon_overhead
+from journeyman.core.scheduling.host_ports import host_ports
 from journeyman.core.scheduling.lowering import HostCaps, Unit
+from journeyman.core.scheduling.node_columns import NodeColumns
 from journeyman.core.scheduling.offers import Bools, Ints
 from journeyman.core.scheduling.pods import is_active
 from journeyman.core.scheduling.requirements import from_labels
 from journeyman.core.scheduling.taints import untolerated
-from journeyman.core.scheduling.topology import count_by_node
+from journeyman.core.scheduling.topology import Census, Group, count_by_node, domain_of
+from journeyman.core.scheduling.volumes import Storage, VolumeRoom, volume_rooms
 from journeyman.core.state.snapshot import Snapshot, StateNode
 
 
@@ -101,14 +105,94 @@ def _amounts(node: StateNode, field: str) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Existing:
-    """Nodes that can take pods, in filling order.
+    """Nodes that can take pods, in filling order, and all nodes whose pods count, `standing`.
 
-    `free` has a row per node and a column per axis (resources, then hostname caps); `zones` is each node's zone.
+    `free` has a row per node and a column per axis (resources, then the caps' axes). `counted` and `bound` tell by node
+    and conflict of the caps how many running pods are of either kind, `company` by node and group followed how many are
+    there. `rooms` are what the nodes can attach, `columns` their labels and taints, `census` counts the running pods.
     """
 
     nodes: tuple[StateNode, ...]
     free: Ints
-    zones: tuple[str, ...]
+    zones: tuple[str, ...] = ()
+    standing: tuple[StateNode, ...] = ()
+    census: Census = field(default_factory=lambda: Census((), (), ()))
+    columns: NodeColumns = field(default_factory=lambda: NodeColumns(()))
+    counted: Ints = field(default_factory=lambda: np.zeros((0, 0), dtype=np.int64))
+    bound: Ints = field(default_factory=lambda: np.zeros((0, 0), dtype=np.int64))
+    company: Ints = field(default_factory=lambda: np.zeros((0, 0), dtype=np.int64))
+    rooms: tuple[VolumeRoom, ...] = ()
+
+
+def survey(
+    standing: Iterable[StateNode],
+    rows: Sequence[PodClass],
+    *,
+    axes: Sequence[str],
+    caps: host_caps.HostCaps,
+    daemons: Sequence[Daemon],
+    leaving: Collection[str],
+    storage: Storage | None = None,
+) -> Existing:
+    """The nodes not marked for deletion, and what is free on them once their daemons are all there.
+
+    Args:
+        standing: All nodes whose pods count.
+        rows: The rows of the question, for what they count.
+        axes: Resources.
+        caps: The rows' rules about one node.
+        daemons: What else will run there.
+        leaving: Keys of the pods that are being placed anew, and so do not count where they are.
+        storage: What volumes there are; None if no pod has any.
+    """
+    standing = tuple(standing)
+    nodes = sorted((n for n in standing if not is_leaving(n)), key=lambda n: (not n.initialized, n.name))
+    census = Census(standing, leaving, _watched(rows))
+    free = np.zeros((len(nodes), len(axes) + len(caps.axes)), dtype=np.int64)
+    ported = any(axis.ports for axis in caps.axes)
+    for row, node in enumerate(nodes):
+        staying = [p for p in node.pods if p.key not in leaving]
+        available = subtract(allocatable_of(node), add(total_requests(staying), missing_daemon_overhead(node, daemons)))
+        if all(amount >= 0 for amount in available.values()):
+            free[row, : len(axes)] = [available.get(axis, 0) for axis in axes]
+        used = {port for pod in staying for port in host_ports(pod)} if ported else ()
+        free[row, len(axes) :] = caps.beside(used)
+    for a, axis in enumerate(caps.axes):
+        free[:, len(axes) + a] -= _counts(census, axis.group, nodes)
+    hostnames = [domain_of(node, labels.HOSTNAME) for node in nodes]
+    return Existing(
+        nodes=tuple(nodes),
+        free=free,
+        zones=tuple(n.labels.get(labels.ZONE, "") for n in nodes),
+        standing=standing,
+        census=census,
+        columns=NodeColumns(nodes),
+        counted=_table([_counts(census, c.group, nodes) for c in caps.conflicts], len(nodes)),
+        bound=_table(
+            [np.array([h in c.domains for h in hostnames], dtype=np.int64) for c in caps.conflicts], len(nodes)
+        ),
+        company=_table([_counts(census, group, nodes) for group in caps.followed], len(nodes)),
+        rooms=volume_rooms(nodes, storage, leaving) if storage is not None else (),
+    )
+
+
+def _watched(rows: Iterable[PodClass]) -> set[str]:
+    """The pod labels that any rule of theirs looks at."""
+    groups = {g.id: g for row in rows for g in (*(s.group for s in row.spreads), *row.affinities, *row.anti_affinities)}
+    return {key for group in groups.values() for key in group.label_keys}
+
+
+def _counts(census: Census, group: Group | None, nodes: Sequence[StateNode]) -> Ints:
+    """The running pods that the group counts, by node."""
+    by_node = census.by_node(group) if group is not None else {}
+    if not by_node:
+        return np.zeros(len(nodes), dtype=np.int64)
+    return np.array([by_node.get(node.name, 0) for node in nodes], dtype=np.int64)
+
+
+def _table(columns: Sequence[Ints], height: int) -> Ints:
+    found: Ints = np.array(columns, dtype=np.int64).reshape(len(columns), height).T
+    return found
 
 
 def make_existing(
