@@ -13,6 +13,8 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from typing import Final
 
+import msgspec
+
 from journeyman.core.api.objects import Object, Pod, Toleration
 from journeyman.core.api.resources import CPU, MEMORY
 from journeyman.core.scheduling.host_ports import HostPort
@@ -24,11 +26,11 @@ from journeyman.core.scheduling.specs import (
     SpecReader,
     VolumesOf,
     alternatives,
-    encode,
 )
 from journeyman.core.scheduling.topology import Group, Repelled, Spread
 from journeyman.core.scheduling.validation import required_terms
 
+_encode: Final = msgspec.msgpack.Encoder().encode
 _LONG_AGO: Final = datetime(1, 1, 1, tzinfo=timezone.utc)
 
 _Seen = tuple[str | None, ...]
@@ -116,33 +118,44 @@ def collapse(
     Restates: karpenter pkg/controllers/provisioning/scheduling/queue.go `byCPUAndMemoryDescending`, per class.
     """
     reader = SpecReader(namespaces, volumes_of)
-    same_bytes: dict[bytes, list[Pod]] = {}
-    for pod in pods:
-        same_bytes.setdefault(_constraints(pod), []).append(pod)
-    same_meaning: dict[int, list[Pod]] = {}
-    errors: dict[str, PodError] = {}
-    for group in same_bytes.values():
-        found = reader.read(group[0])
-        if isinstance(found, int):
-            same_meaning.setdefault(found, []).extend(group)
-        elif found is not None:
-            errors.update((pod.key, found) for pod in group)
+    ordered = sorted(pods, key=_age)
+    read: dict[bytes, int | PodError | None] = {}
+    found: list[int | PodError | None] = []
+    for pod in ordered:
+        constraints = _constraints(pod)
+        if constraints not in read:
+            read[constraints] = reader.read(pod)
+        found.append(read[constraints])
     watched = tuple(sorted(reader.label_keys.union(*(r.group.label_keys for r in repelled))))
+    members: dict[tuple[int, _Seen], list[Pod]] = {}
+    errors: dict[str, PodError] = {}
+    for pod, meaning in zip(ordered, found, strict=True):
+        if isinstance(meaning, int):
+            own = pod.metadata
+            seen = (own.namespace, *map(own.labels.get, watched))
+            members.setdefault((meaning, seen), []).append(pod)
+        elif meaning is not None:
+            errors[pod.key] = meaning
     classes = _Classes(reader, watched)
-    made = [
-        classes.make(number, seen, members)
-        for number, group in same_meaning.items()
-        for seen, members in _by_labels(group, watched).items()
-    ]
-    made.sort(key=lambda c: (-c.requests.get(CPU, 0), -c.requests.get(MEMORY, 0), _age(c.pods[0])))
+    made = [classes.make(meaning, seen, alike) for (meaning, seen), alike in members.items()]
+    made.sort(key=lambda c: (-c.requests.get(CPU, 0), -c.requests.get(MEMORY, 0)))  # stable: oldest first stays
     return tuple(made), errors
+
+
+def _age(pod: Pod) -> tuple[datetime, str, str, str]:
+    own = pod.metadata
+    return (own.creation_timestamp or _LONG_AGO, own.uid, own.namespace, own.name)
 
 
 def _constraints(pod: Pod) -> bytes:
     """Everything in the spec that decides where it may run, as bytes; volumes that are no claims are left out."""
     spec = pod.spec
-    claims = [v for v in spec.volumes if v.persistent_volume_claim is not None or v.ephemeral is not None]
-    return encode(
+    claims = (
+        [v for v in spec.volumes if v.persistent_volume_claim is not None or v.ephemeral is not None]
+        if spec.volumes
+        else ()
+    )
+    return _encode(
         (
             spec.containers,
             spec.init_containers,
@@ -156,20 +169,6 @@ def _constraints(pod: Pod) -> bytes:
             spec.resource_claims,
         )
     )
-
-
-def _by_labels(pods: Iterable[Pod], watched: tuple[str, ...]) -> dict[_Seen, list[Pod]]:
-    """The pods split by namespace and watched labels."""
-    split: dict[_Seen, list[Pod]] = {}
-    for pod in pods:
-        own = pod.metadata
-        split.setdefault((own.namespace, *map(own.labels.get, watched)), []).append(pod)
-    return split
-
-
-def _age(pod: Pod) -> tuple[datetime, str, str, str]:
-    own = pod.metadata
-    return (own.creation_timestamp or _LONG_AGO, own.uid, own.namespace, own.name)
 
 
 class _Classes:
@@ -192,7 +191,7 @@ class _Classes:
         preferred = parts.selection.preferred
         preferences = replace(rules.preferences, node_terms=preferred) if preferred else rules.preferences
         return PodClass(
-            pods=tuple(sorted(pods, key=_age)) if len(pods) > 1 else (pods[0],),
+            pods=tuple(pods),
             namespace=namespace,
             labels=own,
             requests=parts.demand.requests,
