@@ -1,0 +1,74 @@
+"""Karpenter's own algorithm: pod by pod, each on the first place that takes it, until nobody finds one any more.
+
+It knows every rule exactly and no better than one pod ahead. It places what cannot be placed in bulk, and offers a rival
+plan for small problems.
+
+Restates: karpenter pkg/controllers/provisioning/scheduling/scheduler.go `Solve`, `trySchedule`; queue.go.
+Differs: see the modules; what is the same for many pods, nodes or offerings is worked out once.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Iterable
+
+from journeyman.core.api.objects import Pod
+from journeyman.core.api.resources import CPU, MEMORY
+from journeyman.core.scheduling.draft import Draft, Question
+from journeyman.core.scheduling.one_by_one.placing import Placing
+
+__all__ = ["place_one_by_one"]
+
+
+def place_one_by_one(question: Question, draft: Draft, classes: Collection[int] | None = None) -> None:
+    """Place the pods that a draft has left, on existing nodes, on nodes it opened (their pods stay), and on new ones.
+
+    Args:
+        question: What the pass is about.
+        draft: The plan so far; it is changed in place.
+        classes: The classes whose pods are to be placed, by default all.
+    """
+    chosen = [c for c in (range(len(draft.left)) if classes is None else sorted(classes)) if draft.left[c]]
+    if not chosen:
+        return
+    placing = Placing(question, draft, [row for c in chosen for row in question.ladders[c]])
+    for c in _place_queue(question, placing, _in_queue_order(question, draft, chosen)):
+        draft.left[c] -= 1
+    draft.on_existing = placing.on_existing
+    draft.opened = placing.opened
+
+
+def _in_queue_order(question: Question, draft: Draft, classes: Iterable[int]) -> list[int]:
+    """The class of every pod to place, largest pods first, then oldest."""
+    queue = []
+    for c in classes:
+        cls = question.rows[question.ladders[c][0]]
+        size = (-cls.requests.get(CPU, 0), -cls.requests.get(MEMORY, 0))
+        queue += [(*size, *_age(pod), c) for pod in cls.pods[len(cls.pods) - draft.left[c] :]]
+    queue.sort()
+    return [entry[-1] for entry in queue]
+
+
+def _age(pod: Pod) -> tuple[float, str, str]:
+    created = pod.metadata.creation_timestamp
+    return (created.timestamp() if created is not None else 0.0, pod.metadata.uid, pod.key)
+
+
+def _place_queue(question: Question, placing: Placing, queue: Iterable[int]) -> Iterable[int]:
+    """Try pod after pod, those that found no place again after the others, until a whole round brings nothing.
+
+    Pods of one class are alike: if nothing was placed since one of them failed, the next fails as well.
+    """
+    waiting = deque(queue)
+    placed = failures = 0
+    failed_after: dict[int, int] = {}
+    while failures < len(waiting):
+        c = waiting.popleft()
+        if failed_after.get(c) != placed and any(placing.place(row) for row in question.ladders[c]):
+            placed += 1
+            failures = 0
+            yield c
+        else:
+            failed_after[c] = placed
+            failures += 1
+            waiting.append(c)

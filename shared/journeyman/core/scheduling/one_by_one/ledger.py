@@ -1,0 +1,117 @@
+"""The tallies of a pass: who is counted where at its beginning, and who is placed where from then on.
+
+Restates: karpenter pkg/controllers/provisioning/scheduling/topology.go `countDomains`, `Record`,
+topologynodefilter.go `Matches`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from journeyman.core.api import labels
+from journeyman.core.api.objects import Taint
+from journeyman.core.scheduling.one_by_one.book import Book
+from journeyman.core.scheduling.one_by_one.places import Places
+from journeyman.core.scheduling.one_by_one.rules import Rules
+from journeyman.core.scheduling.one_by_one.shelves import Shelf
+from journeyman.core.scheduling.one_by_one.tallies import DomainTally, HostTally, NodeFilter, Tally
+from journeyman.core.scheduling.requirements import from_labels
+from journeyman.core.scheduling.taints import untolerated
+from journeyman.core.scheduling.topology import Census, Group, LabelIndex, domain_of
+from journeyman.core.state.snapshot import StateNode
+
+
+class Ledger:
+    """All tallies, by what they count."""
+
+    def __init__(self, census: Census, rows: LabelIndex, count: int, book: Book, places: Places) -> None:
+        """`rows` finds among the `count` rows of the pass those that a group counts."""
+        self.counted: list[list[Tally]] = [[] for _ in range(count)]
+        self._census = census
+        self._rows = rows
+        self._book = book
+        self._places = places
+        self._place_of = {node.name: place for place, node in enumerate(places.standing)}
+        self._tallies: dict[tuple[str, bytes, NodeFilter], Tally] = {}
+        self._matching: dict[tuple[NodeFilter, int, tuple[Taint, ...]], bool] = {}
+
+    def tally(self, kind: str, group: Group, nodes: NodeFilter) -> Tally:
+        """The tally of the pods that a group counts on some nodes; rules of different kinds count differently."""
+        case = (kind, group.id, nodes)
+        found = self._tallies.get(case)
+        if found is None:
+            found = self._tallies[case] = self._begun(kind, group, nodes)
+            for row in self._rows.counted_by(group):
+                self.counted[row].append(found)
+        return found
+
+    def _begun(self, kind: str, group: Group, nodes: NodeFilter) -> Tally:
+        if group.key == labels.HOSTNAME:
+            tally = HostTally(nodes)
+            standing = {node.name: node for node in self._census.nodes}
+            for name, pods in self._census.by_node(group).items():
+                if self.counts_node(nodes, standing[name]):
+                    self._count_on(tally, name, pods)
+            return tally
+        self._places.watch(group.key)
+        counts = self._census.by_domain(group, lambda node: self.counts_node(nodes, node))
+        return DomainTally(group.key, anywhere=kind == "apart", nodes=nodes, counts=counts)
+
+    def _count_on(self, tally: HostTally, name: str, pods: int) -> None:
+        place = self._place_of.get(name)
+        if place is None:
+            tally.total += pods
+        else:
+            tally.add(place, pods)
+
+    def counts_node(self, nodes: NodeFilter, node: StateNode) -> bool:
+        """Whether an existing node counts."""
+        if nodes.tolerations is not None and untolerated(node.taints, nodes.tolerations) is not None:
+            return False
+        offered = from_labels(node.labels)
+        return nodes.terms is None or any(offered.compatible(self._book[term]) is None for term in nodes.terms)
+
+    def counts_offer(self, nodes: NodeFilter, wanted: int, taints: tuple[Taint, ...]) -> bool:
+        """Whether a node to open counts, given what its claim asks for; what it leaves open does not suit a demand."""
+        if nodes.terms is None and nodes.tolerations is None:
+            return True
+        case = (nodes, wanted, taints)
+        found = self._matching.get(case)
+        if found is None:
+            offered = self._book[wanted]
+            found = self._matching[case] = (
+                nodes.tolerations is None or untolerated(taints, nodes.tolerations) is None
+            ) and (nodes.terms is None or any(offered.compatible(self._book[term]) is None for term in nodes.terms))
+        return found
+
+    # -- recording ----------------------------------------------------------------------------------------------------
+
+    def place_standing(self, place: int, rules: Rules) -> None:
+        """One more pod of these rules is on an existing node."""
+        node = self._places.standing[place]
+        for tally in (*rules.counted, *rules.owned):
+            if not self.counts_node(tally.nodes, node):
+                continue
+            if isinstance(tally, HostTally):
+                tally.add(place)
+            else:
+                domain = domain_of(node, tally.key)
+                tally.add(() if domain is None else (domain,))
+
+    def place_open(self, place: int, rules: Rules) -> None:
+        """One more pod of these rules is on a node to open, which is as narrow already as the pod makes it."""
+        node = self._places.node(place)
+        taints = node.shelf.stall.template.pool.spec.template.spec.taints
+        for tally in (*rules.counted, *rules.owned):
+            if not self.counts_offer(tally.nodes, node.wanted, taints):
+                continue
+            if isinstance(tally, HostTally):
+                tally.add(place)
+            else:
+                tally.add(self._domains(node.shelf, node.wanted, node.offerings, tally))
+
+    def _domains(self, shelf: Shelf, wanted: int, offerings: int, tally: DomainTally) -> Sequence[str]:
+        rule = self._book[wanted].get(tally.key)
+        if rule is not None and rule.single is not None:
+            return (rule.single,)
+        return tuple(shelf.domains(tally.key, offerings, wanted)) if tally.anywhere else ()

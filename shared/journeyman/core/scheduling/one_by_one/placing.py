@@ -1,0 +1,220 @@
+"""One pod at a time: the first place that takes it, tried in Karpenter's order.
+
+Restates: karpenter pkg/controllers/provisioning/scheduling/scheduler.go `add`, `addToExistingNode`, `addToInflightNode`,
+`addToNewNodeClaim`; existingnode.go and nodeclaim.go `CanAdd`, `Add`.
+Differs: of a required node affinity's terms any may hold at once; pools of equal weight compete on price; where rules
+leave several domains that are equally good, the one with the cheapest offering is chosen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+
+import numpy as np
+
+from journeyman.core.scheduling.draft import Draft, OpenNode, Question
+from journeyman.core.scheduling.host_ports import HostPort, host_ports
+from journeyman.core.scheduling.one_by_one.asks import Ask
+from journeyman.core.scheduling.one_by_one.attaching import Attachments
+from journeyman.core.scheduling.one_by_one.book import NONE, Book
+from journeyman.core.scheduling.one_by_one.places import Node, Places
+from journeyman.core.scheduling.one_by_one.rulebook import RuleBook
+from journeyman.core.scheduling.one_by_one.rules import Choice
+from journeyman.core.scheduling.one_by_one.shares import Shares
+from journeyman.core.scheduling.one_by_one.shelves import Shelf, lowest
+
+
+class Placing:
+    """All places as they stand, and who is on them."""
+
+    def __init__(self, question: Question, draft: Draft, active: Sequence[int]) -> None:
+        """Begin with what a draft has decided already; `active` are the rows that pods may be placed by."""
+        self._question = question
+        self._book = Book()
+        self._shelves = [Shelf(index, stall, self._book) for index, stall in enumerate(question.stalls)]
+        self._tiers = [list(tier) for _, tier in groupby(self._shelves, key=lambda s: s.stall.template.order[0])]
+        self._places = Places(question.existing, len(question.axes))
+        self._rules = RuleBook(question, self._shelves, self._book, self._places, active)
+        self._shares = Shares(draft.headroom)
+        self._asks: dict[int, Ask] = {}
+        self._added: dict[int, dict[int, int]] = {}
+        self._attachments = Attachments(question.existing.rooms)
+        self._standing_ports = [
+            tuple(port for pod in node.pods if pod.key not in question.leaving for port in host_ports(pod))
+            for node in question.existing.nodes
+        ]
+        for place, pods in draft.on_existing.items():
+            for row, count in pods:
+                for _ in range(count):
+                    self._settle_standing(place, self.ask(row))
+        for node in draft.opened:
+            self._resume(node)
+
+    def ask(self, row: int) -> Ask:
+        """What pods of a row ask for."""
+        found = self._asks.get(row)
+        if found is None:
+            found = self._asks[row] = Ask(self._question, row, self._rules.of(row), self._book)
+        return found
+
+    def _resume(self, node: OpenNode) -> None:
+        """Take over a node that was opened before."""
+        shelf = self._shelves[node.stall]
+        wanted = self._book.number(node.requirements)
+        offerings = shelf.suiting(wanted) & shelf.everything
+        for axis, amount in enumerate(node.total.tolist()):
+            offerings &= shelf.holding(axis, amount)
+        made = Node(shelf=shelf, wanted=wanted, offerings=offerings, total=node.total.tolist(), share=node.share)
+        place = self._places.open(made)
+        for row, count in node.pods:
+            ask = self.ask(row)
+            made.ports += ask.ports * count
+            made.pods[row] = made.pods.get(row, 0) + count
+            for _ in range(count):
+                self._rules.ledger.place_open(place, ask.rules)
+        self._changed(place)
+
+    # -- trying -------------------------------------------------------------------------------------------------------
+
+    def place(self, row: int) -> bool:
+        """Put one pod of a row on the first place that takes it."""
+        ask = self.ask(row)
+        choices: list[Choice] = []
+        for rules in ask.rules.keys:
+            choice = rules.now()
+            if choice is None:
+                return False
+            choices.append(choice)
+        places = self._places
+        fitting = ask.may_go(places.size) & places.with_room(ask.amounts) & ask.rules.hosts.admit(places.size)
+        for choice in choices:
+            key = choice.rules.key
+            admitted = [choice.admits(domain) for domain in places.known_domains(key)]
+            fitting &= places.in_domains(key, admitted, lacking=not choice.rules.needs_label)
+        for place in places.in_order(fitting):
+            if self._take(place, ask, choices):
+                return True
+        return ask.rules.hosts.admit_new and self._open(ask, choices)
+
+    def _take(self, place: int, ask: Ask, choices: Sequence[Choice]) -> bool:
+        if place >= self._places.first_open:
+            return self._extend(place, ask, choices)
+        if _conflict(ask.ports, self._standing_ports[place]) or not self._attachments.admit(place, ask.cls):
+            ask.rule_out(place)
+            return False
+        self._settle_standing(place, ask)
+        return True
+
+    def _settle_standing(self, place: int, ask: Ask) -> None:
+        self._places.take(place, ask.amounts)
+        self._standing_ports[place] += ask.ports
+        self._attachments.attach(place, ask.cls)
+        self._rules.ledger.place_standing(place, ask.rules)
+        added = self._added.setdefault(place, {})
+        added[ask.row] = added.get(ask.row, 0) + 1
+
+    def _extend(self, place: int, ask: Ask, choices: Sequence[Choice]) -> bool:
+        """Put a pod on a node to open, if some offering then still does; rule the place out if it never will."""
+        node = self._places.node(place)
+        shelf = node.shelf
+        offerings = 0 if not ask.tolerates(shelf) or _conflict(ask.ports, node.ports) else node.offerings
+        for axis, amount in ask.amounts:
+            offerings &= shelf.holding(axis, node.total[axis] + amount)
+        hopeless = True
+        for wish in ask.wishes if offerings else ():
+            wanted = self._book.narrowed(node.wanted, wish)
+            if wanted == NONE or not (left := offerings & shelf.suiting(wanted)):
+                continue
+            hopeless = False
+            settled = self._settled(shelf, wanted, left, choices)
+            if settled is not None and self._shares.usable(shelf, settled[1], node.share):
+                self._put(place, node, ask, settled)
+                return True
+        if hopeless:
+            ask.rule_out(place)
+        return False
+
+    def _open(self, ask: Ask, choices: Sequence[Choice]) -> bool:
+        """Open a node for a pod: of the first pools by weight that can, the cheapest."""
+        for tier in self._tiers:
+            ways = [
+                (shelf.price(settled[1]), shelf.index, settled)
+                for shelf in tier
+                for wanted, offerings in ask.on_new(shelf)
+                if (settled := self._settled(shelf, wanted, offerings, choices)) is not None
+                and self._shares.usable(shelf, settled[1], None)
+            ]
+            if ways:
+                _, index, settled = min(ways)
+                shelf = self._shelves[index]
+                node = Node(shelf=shelf, wanted=shelf.offer, offerings=0, total=[0] * len(self._question.axes))
+                self._put(self._places.open(node), node, ask, settled)
+                return True
+        return False
+
+    def _settled(self, shelf: Shelf, wanted: int, offerings: int, choices: Sequence[Choice]) -> tuple[int, int] | None:
+        """Requirements and offerings once a domain is settled for every rule; None if that cannot be."""
+        if not choices:
+            return wanted, offerings
+        choice, key = choices[0], choices[0].rules.key
+        domains = shelf.domains(key, offerings, wanted)
+        if not domains:
+            return None if choice.rules.needs_label else self._settled(shelf, wanted, offerings, choices[1:])
+        admitted = [domain for domain in domains if choice.admits(domain)]
+        if choice.binding:
+            admitted.sort(key=lambda domain: (choice.rank(domain), lowest(domains[domain]), domain))
+        for pinned in [(domain,) for domain in admitted] if choice.binding else [admitted] if admitted else []:
+            narrowed = self._book.narrowed(wanted, self._book.pin(key, pinned))
+            left = offerings & shelf.suiting(narrowed) if narrowed != NONE else 0
+            settled = self._settled(shelf, narrowed, left, choices[1:]) if left else None
+            if settled is not None:
+                return settled
+        return None
+
+    def _put(self, place: int, node: Node, ask: Ask, settled: tuple[int, int]) -> None:
+        node.wanted, node.offerings = settled
+        for axis, amount in ask.amounts:
+            node.total[axis] += amount
+        node.ports += ask.ports
+        node.pods[ask.row] = node.pods.get(ask.row, 0) + 1
+        node.share = self._shares.take(node.shelf, node.offerings, node.share)
+        self._rules.ledger.place_open(place, ask.rules)
+        self._changed(place)
+
+    def _changed(self, place: int) -> None:
+        """Bring the columns up to date with an open node."""
+        node, places = self._places.node(place), self._places
+        room = [node.shelf.largest(axis, node.offerings) - used for axis, used in enumerate(node.total)]
+        places.resize(place, room if node.offerings else [-1] * len(room))
+        places.moved(place, sum(node.pods.values()))
+        wanted = self._book[node.wanted]
+        for key in places.watched:
+            rule = wanted.get(key)
+            if rule is not None and rule.single is not None:
+                places.settle(place, key, rule.single)
+
+    # -- the result ---------------------------------------------------------------------------------------------------
+
+    @property
+    def on_existing(self) -> dict[int, list[tuple[int, int]]]:
+        """By existing node the (row, how many) on it."""
+        return {place: list(pods.items()) for place, pods in sorted(self._added.items())}
+
+    @property
+    def opened(self) -> list[OpenNode]:
+        """The nodes to open, in the order they were opened."""
+        return [
+            OpenNode(
+                stall=node.shelf.index,
+                requirements=self._book[node.wanted],
+                pods=tuple(node.pods.items()),
+                total=np.array(node.total, dtype=np.int64),
+                share=node.share,
+            )
+            for node in self._places.nodes
+        ]
+
+
+def _conflict(ports: Sequence[HostPort], others: Sequence[HostPort]) -> bool:
+    return any(port.conflicts(other) for port in ports for other in others)

@@ -1,0 +1,70 @@
+"""The pools' limits while nodes grow: each node to open has a share set aside, of a type that holds it now.
+
+Restates: karpenter pkg/controllers/provisioning/scheduling/scheduler.go `filterByRemainingResources`, `subtractMax`.
+Differs: Karpenter sets aside the largest type a claim may become and leaves it at that; here the share is that of the
+cheapest type that holds the pods, and grows with them as far as the limits allow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from journeyman.core.scheduling.limits import Headroom
+from journeyman.core.scheduling.min_values import distinct_enough, needed_for_variety
+from journeyman.core.scheduling.offers import Bools, Ints, every
+from journeyman.core.scheduling.one_by_one.shelves import Shelf
+
+
+class Shares:
+    """What is left of all limits; `headroom` has an entry per stall, and is used up."""
+
+    def __init__(self, headroom: Sequence[Headroom]) -> None:
+        self._headroom = headroom
+        self._diverse: dict[tuple[int, int], bool] = {}
+
+    def usable(self, shelf: Shelf, offerings: int, held: Ints | None) -> bool:
+        """Whether a node may keep just these offerings: within the limits, and with the choice that minValues asks for.
+
+        `held` is the share that the node has already.
+        """
+        if not shelf.stall.template.min_values and not self._headroom[shelf.index].resources:
+            return True
+        left = self._within(shelf, offerings, held)
+        return bool(left) and self._diverse_enough(shelf, left)
+
+    def take(self, shelf: Shelf, offerings: int, held: Ints | None) -> Ints | None:
+        """Set aside what a node of these offerings takes, in place of the share held so far; None without limits."""
+        room = self._headroom[shelf.index]
+        if not room.resources:
+            return None
+        within = self._within(shelf, offerings, held)
+        share = room.costs[self._needed(shelf, within)].max(axis=0)
+        room.left = room.left + (0 if held is None else held) - share
+        taken: Ints = share
+        return taken
+
+    def _within(self, shelf: Shelf, offerings: int, held: Ints | None) -> int:
+        room = self._headroom[shelf.index]
+        if not room.resources:
+            return offerings
+        allowed = every(room.costs <= room.left + (0 if held is None else held))
+        return offerings & shelf.of_types(allowed)
+
+    def _diverse_enough(self, shelf: Shelf, offerings: int) -> bool:
+        if not shelf.stall.template.min_values:
+            return True
+        case = (shelf.index, offerings)
+        if case not in self._diverse:
+            types: Bools = np.zeros(len(shelf.stall.sizes), dtype=bool)
+            types[shelf.types_of(offerings)] = True
+            self._diverse[case] = distinct_enough(shelf.stall, types)
+        return self._diverse[case]
+
+    def _needed(self, shelf: Shelf, offerings: int) -> list[int]:
+        """The cheapest type, and those that make up the choice that minValues asks for."""
+        types = shelf.types_of(offerings)
+        if not shelf.stall.template.min_values:
+            return types[:1]
+        return sorted({types[0], *needed_for_variety(shelf.stall, np.array(types, dtype=np.int64))})

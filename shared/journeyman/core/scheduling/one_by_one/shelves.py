@@ -1,0 +1,126 @@
+"""A NodePool's offerings as bit masks: which of them are left for a node is one integer.
+
+Bit 0 is the cheapest offering that can be had, so the lowest bit of a mask is the cheapest of those left, and two
+conditions meet by one `&`, however many offerings there are.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+
+import numpy as np
+
+from journeyman.core.scheduling.market import Stall
+from journeyman.core.scheduling.offers import Bools, Ints
+from journeyman.core.scheduling.one_by_one.book import Book
+from journeyman.core.scheduling.requirements import Requirement
+
+
+def lowest(mask: int) -> int:
+    """The position of the lowest bit of a mask that is not 0."""
+    return (mask & -mask).bit_length() - 1
+
+
+class Shelf:
+    """One stall. `rows[b]` is the offering (a row of its table) that bit b stands for, `everything` all that is usable."""
+
+    def __init__(self, index: int, stall: Stall, book: Book) -> None:
+        """`index` is the stall's position among the stalls of the pass."""
+        table = stall.template.table
+        self.index = index
+        self.stall = stall
+        self.offer = book.number(stall.template.requirements)
+        self._book = book
+        usable = stall.template.rows & stall.usable[table.row_type]
+        self.rows: Ints = table.by_price[usable[table.by_price]]
+        self._types: Ints = table.row_type[self.rows]
+        self._prices: list[float] = table.prices[self.rows].tolist()
+        self.everything = (1 << len(self.rows)) - 1
+        sizes = stall.sizes[self._types]
+        self._sizes: list[Ints] = [np.ascontiguousarray(sizes[:, axis]) for axis in range(sizes.shape[1])]
+        self._levels: list[list[int]] = [np.unique(column).tolist() for column in self._sizes]
+        self._at_least: list[dict[int, int]] = [{} for _ in self._levels]
+        self._suiting: dict[int, int] = {}
+        self._by_value: dict[str, tuple[dict[str, int], int]] = {}
+
+    def mask(self, table_rows: Bools) -> int:
+        """Truth by row of the table as a mask."""
+        return int.from_bytes(np.packbits(table_rows[self.rows], bitorder="little").tobytes(), "little")
+
+    def of_types(self, types: Bools) -> int:
+        """The offerings of these instance types."""
+        return int.from_bytes(np.packbits(types[self._types], bitorder="little").tobytes(), "little")
+
+    def types_of(self, offerings: int) -> list[int]:
+        """The instance types of these offerings, the cheapest first."""
+        packed = np.frombuffer(offerings.to_bytes((len(self.rows) + 7) // 8, "little"), dtype=np.uint8)
+        bits = np.flatnonzero(np.unpackbits(packed, bitorder="little", count=len(self.rows)))
+        return list(dict.fromkeys(self._types[bits].tolist()))
+
+    def price(self, offerings: int) -> float:
+        """The price of the cheapest of these offerings."""
+        return self._prices[lowest(offerings)]
+
+    def suiting(self, wanted: int) -> int:
+        """The offerings that suit requirements, by their number."""
+        found = self._suiting.get(wanted)
+        if found is None:
+            rows = self.stall.template.table.rows_meeting(self._book[wanted])
+            found = self._suiting[wanted] = self.mask(rows)
+        return found
+
+    def holding(self, axis: int, amount: int) -> int:
+        """The offerings with room for so much along an axis, next to their daemons."""
+        level = bisect_left(self._levels[axis], amount)
+        return self._with_level(axis, level) if level < len(self._levels[axis]) else 0
+
+    def _with_level(self, axis: int, level: int) -> int:
+        known = self._at_least[axis]
+        found = known.get(level)
+        if found is None:
+            large = self._sizes[axis] >= self._levels[axis][level]
+            found = known[level] = int.from_bytes(np.packbits(large, bitorder="little").tobytes(), "little")
+        return found
+
+    def largest(self, axis: int, mask: int) -> int:
+        """The most that any of these offerings has along an axis; the mask must not be 0."""
+        levels = self._levels[axis]
+        low, high = 0, len(levels) - 1
+        while low < high:
+            middle = (low + high + 1) // 2
+            if self._with_level(axis, middle) & mask:
+                low = middle
+            else:
+                high = middle - 1
+        return levels[low]
+
+    def by_value(self, key: str) -> tuple[dict[str, int], int]:
+        """The offerings by their value of a label, and those that leave it open."""
+        found = self._by_value.get(key)
+        if found is None:
+            codes, values = self.stall.template.table.row_values(key)
+            here = codes[self.rows]
+            masks: dict[str, int] = {}
+            undecided = 0
+            for code in np.unique(here).tolist():
+                bits = int.from_bytes(np.packbits(here == code, bitorder="little").tobytes(), "little")
+                value = values[code]
+                if value is None:
+                    undecided |= bits
+                else:
+                    masks[value] = masks.get(value, 0) | bits
+            found = self._by_value[key] = (masks, undecided)
+        return found
+
+    def domains(self, key: str, mask: int, wanted: int) -> dict[str, int]:
+        """The values of a label that a node may come to have, each with the offerings among `mask` that allow it.
+
+        Labels that offerings leave open can have the values that the node's requirements list.
+        """
+        rule: Requirement | None = self._book[wanted].get(key)
+        masks, undecided = self.by_value(key)
+        found = {v: m & mask for v, m in masks.items() if m & mask and (rule is None or rule.has(v))}
+        if undecided & mask and rule is not None and not rule.complement:
+            for value in rule.values:
+                found[value] = found.get(value, 0) | (undecided & mask)
+        return found

@@ -1,0 +1,74 @@
+"""How many pods each rule counts where, kept up to date while pods are placed.
+
+Restates: karpenter pkg/controllers/provisioning/scheduling/topologygroup.go `TopologyGroup`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from journeyman.core.api.objects import Toleration
+from journeyman.core.scheduling.offers import Ints
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFilter:
+    """Which nodes a spread counts: those that suit one of `terms` (numbers; None: all), free of untolerated taints."""
+
+    terms: tuple[int, ...] | None = None
+    tolerations: tuple[Toleration, ...] | None = None
+
+
+EVERY_NODE = NodeFilter()
+
+
+@dataclass(slots=True, eq=False)
+class DomainTally:
+    """Pods by domain of a node label other than the host name.
+
+    `anywhere`: a pod counts in every domain its node may still come to be in (anti-affinity must be sure); otherwise
+    only once there is just one.
+    """
+
+    key: str
+    anywhere: bool = False
+    nodes: NodeFilter = EVERY_NODE
+    counts: dict[str, int] = field(default_factory=dict)
+
+    def add(self, domains: Sequence[str]) -> None:
+        """Count one pod in each of these domains."""
+        for domain in domains:
+            self.counts[domain] = self.counts.get(domain, 0) + 1
+
+    def any_in(self, domain: str) -> bool:
+        """Whether a pod is counted there."""
+        return self.counts.get(domain, 0) > 0
+
+
+@dataclass(slots=True, eq=False)
+class HostTally:
+    """Pods by node. `counts` has an entry per place, and room for more; `total` are all pods, wherever they are."""
+
+    nodes: NodeFilter = EVERY_NODE
+    counts: Ints = field(default_factory=lambda: np.zeros(64, dtype=np.int64))
+    total: int = 0
+
+    def add(self, place: int, pods: int = 1) -> None:
+        """Count pods at a place."""
+        self.up_to(place + 1)
+        self.counts[place] += pods
+        self.total += pods
+
+    def up_to(self, places: int) -> Ints:
+        """The counts of the first so many places."""
+        if places > len(self.counts):
+            grown = np.zeros(2 * places, dtype=np.int64)
+            grown[: len(self.counts)] = self.counts
+            self.counts = grown
+        return self.counts[:places]
+
+
+Tally = DomainTally | HostTally
