@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from journeyman.core.scheduling.caps import HostCaps
 from journeyman.core.scheduling.classes import PodClass
 from journeyman.core.scheduling.existing import Existing
 from journeyman.core.scheduling.limits import Headroom
@@ -17,7 +18,6 @@ from journeyman.core.scheduling.offers import Ints
 from journeyman.core.scheduling.options import Options
 from journeyman.core.scheduling.requirements import Requirements
 from journeyman.core.scheduling.topology import Pins, Repelled
-from journeyman.core.state.snapshot import StateNode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +53,7 @@ class Question:
     `rows[r]` is a class at one rung, `family[r]` the class it belongs to, `ladders[c]` the rows of class c from the
     first rung to the last, `counts[c]` how many pods of it are to be placed. `requests` has a row per row and a column
     per axis. `leaving` are the keys of the pods to be placed, wherever they are now. `repelled` are the domains from
-    which running pods keep others away. `standing` are all nodes whose pods count, those among them that take no more.
+    which running pods keep others away. `caps` are the rows' rules about one node alone.
     """
 
     rows: tuple[PodClass, ...]
@@ -67,7 +67,7 @@ class Question:
     leaving: frozenset[str]
     repelled: tuple[Repelled, ...]
     options: Options
-    standing: tuple[StateNode, ...] = ()
+    caps: HostCaps
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

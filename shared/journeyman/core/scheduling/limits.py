@@ -9,6 +9,7 @@ counted within a pass as well.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from copy import copy
 
 import numpy as np
 
@@ -30,6 +31,12 @@ class Headroom:
         used = [_size(node, template) | {NODES: 1} for node in own]
         self.left: Ints = np.array([limits[r] - sum(u.get(r, 0) for u in used) for r in self.resources], dtype=np.int64)
         self.costs = type_costs(template)
+
+    def copy(self) -> Headroom:
+        """The same, to be used up apart."""
+        twin = copy(self)
+        twin.left = self.left.copy()
+        return twin
 
     def allows(self) -> Bools:
         """By instance type, whether one more node of it stays within the limits."""

@@ -1,0 +1,165 @@
+"""From a cluster to the question that a pass answers.
+
+What does not depend on the pods to place is prepared once (`Ground`), since consolidation asks many questions about one
+cluster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from journeyman.core.api.objects import DaemonSet, Pod
+from journeyman.core.api.resources import PODS
+from journeyman.core.catalogue import Catalogue
+from journeyman.core.scheduling.caps import lower_hosts
+from journeyman.core.scheduling.classes import PodClass, collapse
+from journeyman.core.scheduling.daemons import Daemon, daemon_overhead, make_daemons
+from journeyman.core.scheduling.draft import Draft, Question
+from journeyman.core.scheduling.existing import adopt_planned, standing_nodes, survey
+from journeyman.core.scheduling.host_ports import HostPort, host_ports
+from journeyman.core.scheduling.limits import Headroom
+from journeyman.core.scheduling.market import Stall
+from journeyman.core.scheduling.offers import Ints
+from journeyman.core.scheduling.options import Options
+from journeyman.core.scheduling.preferences import ladder
+from journeyman.core.scheduling.results import PodError
+from journeyman.core.scheduling.taints import is_preference
+from journeyman.core.scheduling.templates import Template, make_templates
+from journeyman.core.scheduling.topology import repelled_by
+from journeyman.core.scheduling.volumes import Storage, resolve
+from journeyman.core.state.snapshot import Snapshot, StateNode
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Ground:
+    """What all questions about one cluster have in common."""
+
+    snapshot: Snapshot
+    options: Options
+    templates: tuple[Template, ...]
+    set_aside: Mapping[str, str]
+    daemons: tuple[Daemon, ...]
+    storage: Storage
+
+    @classmethod
+    def of(cls, snapshot: Snapshot, catalogue: Catalogue, options: Options) -> Ground:
+        """Prepare a cluster."""
+        templates, set_aside = make_templates(snapshot, catalogue)
+        return cls(
+            snapshot=snapshot,
+            options=options,
+            templates=templates,
+            set_aside=set_aside,
+            daemons=make_daemons(snapshot.daemon_sets),
+            storage=Storage.of(snapshot),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Asked:
+    """A question, with the pods that need no answer.
+
+    `errors` are the pods that nothing could place, by key; `adopted` the pods that stay with the claim that was opened
+    for them, by node name.
+    """
+
+    question: Question
+    headroom: tuple[Headroom, ...]
+    errors: Mapping[str, PodError]
+    adopted: Mapping[str, tuple[str, ...]]
+
+    def draft(self) -> Draft:
+        """A plan in which nothing is decided yet."""
+        return Draft(left=list(self.question.counts), headroom=[h.copy() for h in self.headroom])
+
+
+def ask(ground: Ground, pods: Sequence[Pod], without_nodes: frozenset[str]) -> Asked:
+    """The question where these pods are to go.
+
+    Args:
+        ground: The cluster.
+        pods: Pods to place, wherever they are now.
+        without_nodes: Names of StateNodes to be thought away, with the pods on them.
+    """
+    snapshot = ground.snapshot
+    standing, adopted = adopt_planned(standing_nodes(snapshot, without_nodes), pods)
+    kept = {key for keys in adopted.values() for key in keys}
+    asking = [pod for pod in pods if pod.key not in kept] if kept else pods
+    leaving = frozenset(pod.key for pod in asking)
+    namespaces = {n.metadata.name: n for n in snapshot.namespaces}
+    repelled = repelled_by(standing, namespaces, leaving)
+    classes, errors = collapse(
+        asking, namespaces, repelled=repelled, volumes_of=lambda pod: resolve(pod, ground.storage)
+    )
+    climb = _Ladders.of(classes, ground)
+    axes = tuple(sorted({PODS}.union(*(c.requests for c in classes), *(d.requests for d in ground.daemons))))
+    stalls = tuple(Stall.of(t, axes, daemon_overhead(t, ground.daemons, axes)) for t in ground.templates)
+    used_ports = _used_ports(standing, snapshot.daemon_sets) if any(cls.ports for cls in classes) else frozenset()
+    caps = lower_hosts(climb.rows, repelled, used_ports)
+    return Asked(
+        question=Question(
+            rows=tuple(climb.rows),
+            family=tuple(climb.family),
+            ladders=tuple(climb.ladders),
+            counts=tuple(len(cls.pods) for cls in classes),
+            axes=axes,
+            requests=_requests(climb.rows, axes),
+            stalls=stalls,
+            existing=survey(
+                standing,
+                climb.rows,
+                axes=axes,
+                caps=caps,
+                daemons=ground.daemons,
+                leaving=leaving,
+                storage=ground.storage,
+            ),
+            leaving=leaving,
+            repelled=repelled,
+            options=ground.options,
+            caps=caps,
+        ),
+        headroom=tuple(Headroom(t, standing) for t in ground.templates),
+        errors=errors,
+        adopted=adopted,
+    )
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Ladders:
+    rows: list[PodClass] = field(default_factory=list)
+    family: list[int] = field(default_factory=list)
+    ladders: list[tuple[int, ...]] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, classes: Sequence[PodClass], ground: Ground) -> _Ladders:
+        """Every class at every rung."""
+        made = cls()
+        taints = (t for template in ground.templates for t in template.pool.spec.template.spec.taints)
+        wishes = any(is_preference(taint) for taint in taints)
+        for number, pods in enumerate(classes):
+            rungs = ladder(pods, policy=ground.options.preferences, any_preference_taint=wishes)
+            first = len(made.rows)
+            made.rows += rungs
+            made.family += [number] * len(rungs)
+            made.ladders.append(tuple(range(first, len(made.rows))))
+        return made
+
+
+def _requests(rows: Sequence[PodClass], axes: Sequence[str]) -> Ints:
+    """Amounts by row and axis; rows share their requests, so each is read once."""
+    known: dict[int, list[int]] = {}
+    for row in rows:
+        if id(row.requests) not in known:
+            known[id(row.requests)] = [row.requests.get(axis, 0) for axis in axes]
+    return np.array([known[id(row.requests)] for row in rows], dtype=np.int64).reshape(len(rows), len(axes))
+
+
+def _used_ports(nodes: Sequence[StateNode], daemon_sets: Sequence[DaemonSet]) -> frozenset[HostPort]:
+    """The host ports in use by running pods, and by daemons wherever they run."""
+    running = {port for node in nodes for pod in node.pods for port in host_ports(pod)}
+    templates = (Pod(metadata=d.spec.template.metadata, spec=d.spec.template.spec) for d in daemon_sets)
+    return frozenset(running.union(*(host_ports(pod) for pod in templates)))
