@@ -22,6 +22,7 @@ class Shares:
 
     def __init__(self, headroom: Sequence[Headroom]) -> None:
         self._headroom = headroom
+        self._largest = [room.costs.max(axis=0, initial=0) for room in headroom]
         self._diverse: dict[tuple[int, int], bool] = {}
 
     def usable(self, shelf: Shelf, offerings: int, held: Ints | None) -> bool:
@@ -40,17 +41,20 @@ class Shares:
         if not room.resources:
             return None
         within = self._within(shelf, offerings, held)
-        share = room.costs[self._needed(shelf, within)].max(axis=0)
-        room.left = room.left + (0 if held is None else held) - share
-        taken: Ints = share
-        return taken
+        share: Ints = room.costs[self._needed(shelf, within)].max(axis=0)
+        if held is not None:
+            room.left = room.left + held
+        room.left = room.left - share
+        return share
 
     def _within(self, shelf: Shelf, offerings: int, held: Ints | None) -> int:
         room = self._headroom[shelf.index]
         if not room.resources:
             return offerings
-        allowed = every(room.costs <= room.left + (0 if held is None else held))
-        return offerings & shelf.of_types(allowed)
+        left = room.left if held is None else room.left + held
+        if (self._largest[shelf.index] <= left).all():
+            return offerings
+        return offerings & shelf.of_types(every(room.costs <= left))
 
     def _diverse_enough(self, shelf: Shelf, offerings: int) -> bool:
         if not shelf.stall.template.min_values:
@@ -64,7 +68,7 @@ class Shares:
 
     def _needed(self, shelf: Shelf, offerings: int) -> list[int]:
         """The cheapest type, and those that make up the choice that minValues asks for."""
-        types = shelf.types_of(offerings)
         if not shelf.stall.template.min_values:
-            return types[:1]
+            return [shelf.type_of(offerings)]
+        types = shelf.types_of(offerings)
         return sorted({types[0], *needed_for_variety(shelf.stall, np.array(types, dtype=np.int64))})

@@ -57,6 +57,10 @@ class Shelf:
         bits = np.flatnonzero(np.unpackbits(packed, bitorder="little", count=len(self.rows)))
         return list(dict.fromkeys(self._types[bits].tolist()))
 
+    def type_of(self, offerings: int) -> int:
+        """The instance type of the cheapest of these offerings."""
+        return int(self._types[lowest(offerings)])
+
     def price(self, offerings: int) -> float:
         """The price of the cheapest of these offerings."""
         return self._prices[lowest(offerings)]
