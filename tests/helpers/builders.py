@@ -12,6 +12,7 @@ import msgspec
 
 from journeyman.core.api import labels
 from journeyman.core.api.model import parse
+from journeyman.core.api.nodeoverlay import NodeOverlay
 from journeyman.core.api.nodepool import NodePool
 from journeyman.core.api.objects import DaemonSet, Node, NodeClaim, NodeSelectorRequirement, Pod
 from journeyman.core.api.storage import CSINode, PersistentVolume, PersistentVolumeClaim, StorageClass
@@ -86,6 +87,18 @@ def a_pool(name: str = POOL, **changes: Any) -> NodePool:
         }
     }
     return parse(NodePool, merge(pool_body(name, **stored), changes))
+
+
+def overlay_body(name: str, **spec: Any) -> dict[str, Any]:
+    """A NodeOverlay over everything, unless `requirements` say otherwise."""
+    base = {"apiVersion": "karpenter.sh/v1alpha1", "kind": "NodeOverlay", "metadata": {"name": name}}
+    return {**base, "spec": {"requirements": [], **spec}}
+
+
+def an_overlay(name: str, **spec: Any) -> NodeOverlay:
+    """The same as its model."""
+    stored = {"uid": f"uid-{name}", "generation": 1, "creationTimestamp": stamp(ago(days=1)), "resourceVersion": "3"}
+    return parse(NodeOverlay, merge(overlay_body(name, **spec), {"metadata": stored}))
 
 
 def node_class_body(name: str = CLASS, **changes: Any) -> dict[str, Any]:

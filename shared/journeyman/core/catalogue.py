@@ -34,6 +34,7 @@ class Offering:
     unavailable_reason: str = ""
     unavailable_until: datetime | None = None
     requirements: tuple[NodeSelectorRequirement, ...] = ()
+    price_overlaid: bool = False  # a NodeOverlay said what it costs
     reservation_id: str = ""
     reservation_capacity: int = 0
 
@@ -51,6 +52,7 @@ class InstanceType:
     offerings: tuple[Offering, ...]
     capacity: Resources
     overhead: Resources = field(default_factory=dict)
+    capacity_overlaid: bool = False  # a NodeOverlay added to it
 
     @property
     def allocatable(self) -> dict[str, int]:

@@ -17,7 +17,8 @@ from typing import Any, TypeVar
 import msgspec
 
 from journeyman.core.api import labels
-from journeyman.core.api.model import parse
+from journeyman.core.api.model import Model, parse
+from journeyman.core.api.nodeoverlay import NodeOverlay
 from journeyman.core.api.nodepool import NodePool
 from journeyman.core.api.objects import (
     Condition,
@@ -34,12 +35,14 @@ from journeyman.core.api.resources import to_resources
 from journeyman.core.api.storage import CSINode, PersistentVolume, PersistentVolumeClaim, StorageClass
 from journeyman.core.api.workloads import PodTemplate, ReplicationController, Service, Workload
 from journeyman.core.catalogue import Catalogue, InstanceType, Offering
+from journeyman.core.scheduling.overlays import apply_overlays
 from journeyman.core.state.snapshot import NodeClassState, SetAside, Snapshot, Workloads
 from journeyman.errors import ConfigurationError, InvalidObjectError
 
 DEFAULT_NOW = datetime(2026, 1, 5, 12, 0, tzinfo=timezone.utc)
 
 T = TypeVar("T", bound=Object)
+M = TypeVar("M", bound=Model)
 
 
 class _Offering(msgspec.Struct, frozen=True):
@@ -94,8 +97,9 @@ def parse_scenario(raw: bytes, *, name: str = "") -> Scenario:
         raise ConfigurationError(f"{name or 'this'} is not a scenario: {error}", path=name) from error
     types = tuple(sorted((_instance_type(t) for t in file.instance_types), key=lambda t: t.name))
     snapshot = _snapshot(file)
-    pools = {pool.metadata.name: types for pool in snapshot.node_pools}
-    return Scenario(name=file.name or name, snapshot=snapshot, catalogue=Catalogue(pools), options=file.options)
+    plain = Catalogue({pool.metadata.name: types for pool in snapshot.node_pools})
+    catalogue = apply_overlays(snapshot.node_pools, plain, snapshot.node_overlays).catalogue
+    return Scenario(name=file.name or name, snapshot=snapshot, catalogue=catalogue, options=file.options)
 
 
 def _instance_type(read: _InstanceType) -> InstanceType:
@@ -124,7 +128,8 @@ def _snapshot(file: _File) -> Snapshot:
     by_kind: dict[str, list[dict[str, Any]]] = {}
     for raw in file.objects:
         by_kind.setdefault(str(raw.get("kind", "")), []).append(_completed(raw, now))
-    pools, set_aside = _node_pools(by_kind.get("NodePool", ()))
+    pools, bad_pools = _parsed(by_kind.get("NodePool", ()), NodePool)
+    overlays, bad_overlays = _parsed(by_kind.get("NodeOverlay", ()), NodeOverlay)
     pods = _decoded(by_kind.get("Pod", ()), Pod)
     return Snapshot(
         cluster=file.name,
@@ -142,7 +147,8 @@ def _snapshot(file: _File) -> Snapshot:
         storage_classes=_decoded(by_kind.get("StorageClass", ()), StorageClass),
         csi_nodes=_decoded(by_kind.get("CSINode", ()), CSINode),
         workloads=_workloads(by_kind),
-        set_aside=set_aside,
+        node_overlays=overlays,
+        set_aside=(*bad_pools, *bad_overlays),
     )
 
 
@@ -173,18 +179,20 @@ def _decoded(raws: Iterable[dict[str, Any]], kind: type[T]) -> tuple[T, ...]:
     return tuple(sorted(found, key=lambda o: (o.metadata.namespace, o.metadata.name)))
 
 
-def _node_pools(raws: Iterable[dict[str, Any]]) -> tuple[tuple[NodePool, ...], tuple[SetAside, ...]]:
-    read = [_node_pool(raw) for raw in raws]
-    pools = sorted((r for r in read if isinstance(r, NodePool)), key=lambda p: p.metadata.name)
-    return tuple(pools), tuple(r for r in read if isinstance(r, SetAside))
+def _parsed(raws: Iterable[dict[str, Any]], model: type[M]) -> tuple[tuple[M, ...], tuple[SetAside, ...]]:
+    """Objects that validate, and those that do not, both by name."""
+    by_name = sorted(raws, key=lambda raw: str(raw["metadata"].get("name", "")))
+    read = [_parse(raw, model) for raw in by_name]
+    good = tuple(item for item in read if not isinstance(item, SetAside))
+    return good, tuple(item for item in read if isinstance(item, SetAside))
 
 
-def _node_pool(raw: dict[str, Any]) -> NodePool | SetAside:
+def _parse(raw: dict[str, Any], model: type[M]) -> M | SetAside:
     try:
-        return parse(NodePool, raw)
+        return parse(model, raw)
     except InvalidObjectError as error:
         metadata = raw["metadata"]
-        return SetAside(kind="NodePool", name=metadata.get("name", ""), uid=metadata["uid"], why=str(error))
+        return SetAside(kind=model.__name__, name=metadata.get("name", ""), uid=metadata["uid"], why=str(error))
 
 
 def _node_classes(pools: Iterable[NodePool]) -> tuple[NodeClassState, ...]:

@@ -73,6 +73,7 @@ class Memory:
 
     catalogue: Catalogue | None = None
     catalogue_key: Hashable = None
+    overlay_conflicts: Mapping[str, str] = field(default_factory=dict)
 
 
 DONE: Final = "done"

@@ -16,12 +16,14 @@ import msgspec
 
 from journeyman.core.api.model import Model, parse
 from journeyman.core.api.node_disruption import NodeDisruption
+from journeyman.core.api.nodeoverlay import NodeOverlay
 from journeyman.core.api.nodepool import NodePool
 from journeyman.core.api.objects import (
     DAEMONSET,
     NAMESPACE,
     NODE,
     NODE_DISRUPTION,
+    NODE_OVERLAY,
     NODECLAIM,
     NODEPOOL,
     OFFERING_STATE,
@@ -40,8 +42,9 @@ from journeyman.core.api.storage import CSI_NODE, PERSISTENT_VOLUME, PERSISTENT_
 from journeyman.core.api.workloads import REPLICA_SET, REPLICATION_CONTROLLER, SERVICE, STATEFUL_SET
 from journeyman.core.catalogue import Catalogue, InstanceType, Unavailable, without_unavailable
 from journeyman.core.scheduling.default_spread import with_default_spread
+from journeyman.core.scheduling.overlays import apply_overlays
 from journeyman.core.state import NodeClassState, SetAside, Snapshot, Workloads
-from journeyman.errors import CloudProviderError, InvalidObjectError
+from journeyman.errors import CloudProviderError, InvalidObjectError, NotFoundError
 from journeyman.steps.invocation import Invocation
 
 T = TypeVar("T")
@@ -83,13 +86,15 @@ GLANCE: Final = Scope(pools=True, pods=Pods.UNASSIGNED)
 class World:
     """A snapshot with the catalogue of its pools, and all types by NodeClass (for claims that have no pool).
 
-    `failures` are the NodeClasses whose types the cloud did not tell, with why.
+    `failures` are the NodeClasses whose types the cloud did not tell, with why; `overlay_conflicts` the NodeOverlays that
+    were left out, each with the one it collides with.
     """
 
     snapshot: Snapshot
     catalogue: Catalogue
     by_node_class: Mapping[str, tuple[InstanceType, ...]]
     failures: Mapping[str, CloudProviderError] = field(default_factory=dict)
+    overlay_conflicts: Mapping[str, str] = field(default_factory=dict)
 
     def node_class(self, claim: NodeClaim) -> NodeClassState | None:
         """The NodeClass a claim refers to, None if it does not exist."""
@@ -105,9 +110,11 @@ def load(run: Invocation, scope: Scope) -> Snapshot:
     pools, bad_pools = _parsed(run, NODEPOOL, NodePool) if scope.pools else ((), ())
     disruptions, bad_disruptions = _parsed(run, NODE_DISRUPTION, NodeDisruption) if scope.disruptions else ((), ())
     states, bad_states = _parsed(run, OFFERING_STATE, OfferingState) if scope.offerings else ((), ())
+    overlaid = scope.node_classes and run.settings.feature_gates.node_overlay
+    overlays, bad_overlays = _parsed(run, NODE_OVERLAY, NodeOverlay, optional=True) if overlaid else ((), ())
     spread = run.settings.default_spread if scope.scheduling else ()
     workloads = _workloads(run, spread=bool(spread))
-    set_aside = (*bad_pools, *bad_disruptions, *bad_states)
+    set_aside = (*bad_pools, *bad_disruptions, *bad_states, *bad_overlays)
     for item in set_aside:
         run.telemetry.log("warning", item.why, **{item.kind: {"name": item.name}})
     return Snapshot(
@@ -125,6 +132,7 @@ def load(run: Invocation, scope: Scope) -> Snapshot:
         persistent_volumes=_by_name(_items(run, PERSISTENT_VOLUME)) if scope.scheduling else (),
         persistent_volume_claims=_by_name(_items(run, PERSISTENT_VOLUME_CLAIM)) if scope.scheduling else (),
         workloads=workloads,
+        node_overlays=overlays,
         node_disruptions=disruptions,
         unavailable=tuple(_unavailable(states)),
         set_aside=set_aside,
@@ -147,20 +155,36 @@ MANY_NODES: Final = 10
 def with_catalogue(run: Invocation, snapshot: Snapshot) -> World:
     """The snapshot with what could be launched now.
 
-    A NodeClass whose types cannot be had leaves only its own pools without any. While nothing changed since the last
-    run of this sandbox, the catalogue is the same object, so that solvers keep what they derived from it.
+    A NodeClass whose types cannot be had leaves only its own pools without any. NodeOverlays are laid over what the pools
+    may use. While nothing changed since the last run of this sandbox, the catalogue is the same object, so that solvers
+    keep what they derived from it.
     """
     failures: dict[str, CloudProviderError] = {}
     by_class = {c.name: _types(run, c, failures) for c in snapshot.node_classes}
     active = frozenset(u for u in snapshot.unavailable if u.until > snapshot.now)
     offered = {name: without_unavailable(types, active, snapshot.now) for name, types in by_class.items()}
     by_pool = {p.metadata.name: p.spec.template.spec.node_class_ref.name for p in snapshot.node_pools}
-    key = (frozenset(by_pool.items()), active, *((name, types) for name, types in sorted(by_class.items())))
+    overlays = _generations(snapshot.node_overlays, snapshot.node_pools)
+    key = (frozenset(by_pool.items()), active, overlays, *sorted(by_class.items(), key=lambda entry: entry[0]))
     memory = run.memory
     if memory.catalogue is None or not _same(memory.catalogue_key, key):
-        memory.catalogue = Catalogue({pool: offered.get(name, ()) for pool, name in by_pool.items()})
+        plain = Catalogue({pool: offered.get(name, ()) for pool, name in by_pool.items()})
+        overlaid = apply_overlays(snapshot.node_pools, plain, snapshot.node_overlays)
+        memory.catalogue, memory.overlay_conflicts = overlaid.catalogue, overlaid.conflicts
         memory.catalogue_key = key
-    return World(snapshot=snapshot, catalogue=memory.catalogue, by_node_class=offered, failures=failures)
+    return World(
+        snapshot=snapshot,
+        catalogue=memory.catalogue,
+        by_node_class=offered,
+        failures=failures,
+        overlay_conflicts=memory.overlay_conflicts,
+    )
+
+
+def _generations(overlays: Iterable[NodeOverlay], pools: Iterable[NodePool]) -> frozenset[tuple[str, int]]:
+    """What overlays are applied, and to pools with which labels; nothing where there are no overlays."""
+    found = [o.metadata for o in overlays]
+    return frozenset((m.uid, m.generation) for m in [*found, *(p.metadata for p in pools if found)])
 
 
 def node_class_state(raw: Mapping[str, Any], resource: Resource[dict[str, Any]]) -> NodeClassState:
@@ -209,6 +233,14 @@ def _items(run: Invocation, resource: Resource[T], *, field_selector: str = "") 
     return run.store.list(resource, field_selector=field_selector).items
 
 
+def _served(run: Invocation, resource: Resource[T]) -> tuple[T, ...]:
+    """The same; none if the API server does not know the kind, for its CustomResourceDefinition may not be there."""
+    try:
+        return _items(run, resource)
+    except NotFoundError:
+        return ()
+
+
 def _workloads(run: Invocation, *, spread: bool) -> Workloads:
     """What is asked for of what makes and selects pods: with `spread` all that default constraints need."""
     if not spread:
@@ -232,10 +264,11 @@ def _pods(run: Invocation, which: Pods) -> tuple[Pod, ...]:
 
 
 def _parsed(
-    run: Invocation, resource: Resource[dict[str, Any]], model: type[M]
+    run: Invocation, resource: Resource[dict[str, Any]], model: type[M], *, optional: bool = False
 ) -> tuple[tuple[M, ...], tuple[SetAside, ...]]:
-    """Objects of a kind that validate, and those that do not, both by name."""
-    raws = sorted(_items(run, resource), key=lambda raw: str(raw["metadata"]["name"]))
+    """Objects of a kind that validate, and those that do not, both by name; an `optional` kind need not be served."""
+    found = _served(run, resource) if optional else _items(run, resource)
+    raws = sorted(found, key=lambda raw: (str(raw["metadata"].get("namespace", "")), str(raw["metadata"]["name"])))
     read = [_parse(resource.kind, model, raw) for raw in raws]
     good = tuple(item for item in read if not isinstance(item, SetAside))
     return good, tuple(item for item in read if isinstance(item, SetAside))
@@ -298,6 +331,6 @@ def _types(
 
 def _same(before: Any, after: Any) -> bool:
     """Whether two catalogue keys stand for the same; lists of types are compared by identity, as adapters keep them."""
-    if not before or len(before) != len(after) or before[:2] != after[:2]:
+    if not before or len(before) != len(after) or before[:3] != after[:3]:
         return False
-    return all(a == b and old is new for (a, old), (b, new) in zip(before[2:], after[2:], strict=True))
+    return all(a == b and old is new for (a, old), (b, new) in zip(before[3:], after[3:], strict=True))

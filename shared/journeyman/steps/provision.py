@@ -26,6 +26,7 @@ from journeyman.core.lifecycle.liveness import Timeouts
 from journeyman.core.lifecycle.nodeclaim import Lifecycle, Pace, advance
 from journeyman.core.lifecycle.nodepool_status import NOTHING, reconcile, usage_by_pool
 from journeyman.core.lifecycle.opening import open_claims, retry_at, tell_pods
+from journeyman.core.lifecycle.overlay_status import tell_overlays
 from journeyman.core.lifecycle.progress import poll_at
 from journeyman.core.plan import Observation, Step
 from journeyman.core.scheduling.pods import is_currently_reschedulable
@@ -56,6 +57,7 @@ def _provision(hand: Applier) -> None:
     run = hand.run
     snapshot = refresh_node_classes(hand, load(run, EVERYTHING))
     world = catalogued(hand, snapshot)
+    hand.apply(tell_overlays(world.snapshot, world.overlay_conflicts))
     hand.apply(advance(world.snapshot, _lifecycle(run.settings)), world)
     world = _as_written(hand, world)
     decision = _decide(hand, world)

@@ -4,11 +4,22 @@ from dataclasses import replace
 from datetime import timedelta
 
 from journeyman.core.api import labels
-from journeyman.core.api.objects import TopologySpreadConstraint
+from journeyman.core.api.objects import NODE_OVERLAY, TopologySpreadConstraint
 from journeyman.core.scheduling.pods import selects
-from journeyman.errors import CloudProviderError
+from journeyman.errors import CloudProviderError, NotFoundError
+from journeyman.steps.invocation import FeatureGates
 from journeyman.steps.load import EVERYTHING, FLEET, GLANCE, load, with_catalogue, with_pods_of
-from tests.helpers.builders import EBS, LARGE, NOW, claim_body, merge, node_class_body, pod_body, pool_body
+from tests.helpers.builders import (
+    EBS,
+    LARGE,
+    NOW,
+    claim_body,
+    merge,
+    node_class_body,
+    overlay_body,
+    pod_body,
+    pool_body,
+)
 from tests.helpers.fakes import Cluster
 
 
@@ -102,6 +113,51 @@ def test_default_spread_constraints_are_given_to_pods_and_services_and_owners_re
     assert constraint.topology_key == labels.ZONE
     assert selects(constraint.label_selector, {"app": "web"})
     assert not selects(constraint.label_selector, {"app": "db"})
+
+
+def test_overlays_are_read_and_applied_only_with_their_gate_and_the_catalogue_stays_the_same_object():
+    """A change of an overlay makes a new catalogue, its status does not; one that does not validate is set aside."""
+    cluster = Cluster()
+    cluster.add(
+        pool_body(),
+        node_class_body(),
+        overlay_body("a", price="1.5"),
+        overlay_body("b", priceAdjustment="+5%"),
+        overlay_body("c", capacity={"smarter-devices/fuse": 2}),
+    )
+    assert load(cluster.run(), EVERYTHING).node_overlays == ()
+
+    settings = replace(cluster.run().settings, feature_gates=FeatureGates(node_overlay=True))
+    run = cluster.run(settings=settings)
+    world = with_catalogue(run, load(run, EVERYTHING))
+    types = world.catalogue.instance_types("default")
+    assert {o.price for t in types for o in t.offerings if t.name == LARGE.name} == {LARGE.offerings[0].price * 1.05}
+    assert {t.capacity["smarter-devices/fuse"] for t in types} == {2}
+    assert world.overlay_conflicts == {"a": "b"}
+
+    cluster.server.patch(NODE_OVERLAY, "b", {"status": {"conditions": []}}, subresource="status")
+    assert with_catalogue(run, load(run, EVERYTHING)).catalogue is world.catalogue
+    cluster.server.patch(NODE_OVERLAY, "b", {"spec": {"weight": 2}})
+    assert with_catalogue(run, load(run, EVERYTHING)).overlay_conflicts == {}
+
+
+def test_a_kind_whose_definition_is_not_installed_reads_as_none():
+    """NodeOverlays are optional; NodePools are not."""
+
+    class Without(Counting):
+        """A store of a server that does not know one kind."""
+
+        def list(self, resource, **kwargs):
+            if resource is NODE_OVERLAY:
+                raise NotFoundError("the server could not find the requested resource", status=404, reason="NotFound")
+            return super().list(resource, **kwargs)
+
+    cluster = Cluster()
+    cluster.add(pool_body())
+    settings = replace(cluster.run().settings, feature_gates=FeatureGates(node_overlay=True))
+    run = cluster.run(store=Without(cluster.server), settings=settings)
+    assert load(run, EVERYTHING).node_overlays == ()
+    assert [p.metadata.name for p in load(run, EVERYTHING).node_pools] == ["default"]
 
 
 def test_claims_and_pools_of_another_provider_are_not_ours():

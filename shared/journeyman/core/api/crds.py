@@ -16,6 +16,7 @@ from journeyman.core.api.ec2nodeclass import EC2NodeClass
 from journeyman.core.api.model import Model
 from journeyman.core.api.node_disruption import NodeDisruption
 from journeyman.core.api.nodeclaim import NodeClaim
+from journeyman.core.api.nodeoverlay import NodeOverlay
 from journeyman.core.api.nodepool import NodePool
 from journeyman.core.api.objects import Resource
 from journeyman.core.api.offering_state import OfferingState
@@ -100,6 +101,12 @@ DEFINITIONS: Final = (
             Column("NodeClass", ".spec.nodeClassRef.name", wide=True),
             Column("Drifted", _condition("Drifted"), wide=True),
         ),
+    ),
+    Definition(
+        resource=objects.NODE_OVERLAY,
+        model=NodeOverlay,
+        columns=(_READY, _AGE, Column("Weight", ".spec.weight", "integer", wide=True)),
+        short_names=("overlays",),
     ),
     Definition(
         resource=objects.EC2NODECLASS,

@@ -36,6 +36,11 @@ NODEPOOL_HASH: Final = f"{GROUP}/nodepool-hash"
 NODEPOOL_HASH_VERSION: Final = f"{GROUP}/nodepool-hash-version"
 TERMINATION_TIMESTAMP: Final = f"{GROUP}/nodeclaim-termination-timestamp"
 MIN_VALUES_RELAXED: Final = f"{GROUP}/nodeclaim-min-values-relaxed"
+PRICE_OVERLAY_APPLIED: Final = f"{GROUP}/price-overlay-applied"
+CAPACITY_OVERLAY_APPLIED: Final = f"{GROUP}/capacity-overlay-applied"
+BUFFER_POD: Final = f"{GROUP}/capacity-buffer-fake-pod"  # "true" on a virtual pod
+BUFFER_NAME: Final = f"{GROUP}/capacity-buffer-name"
+BUFFER_NAMESPACE: Final = f"{GROUP}/capacity-buffer-namespace"
 
 # Journeyman annotations
 PLANNED_PODS: Final = (

@@ -436,6 +436,12 @@ NODEPOOL: Resource[dict[str, Any]] = resource("karpenter.sh", "v1", "NodePool", 
 EC2NODECLASS: Resource[dict[str, Any]] = resource(
     "karpenter.k8s.aws", "v1", "EC2NodeClass", "ec2nodeclasses", dict, namespaced=False
 )
+NODE_OVERLAY: Resource[dict[str, Any]] = resource(
+    "karpenter.sh", "v1alpha1", "NodeOverlay", "nodeoverlays", dict, namespaced=False
+)
+CAPACITY_BUFFER: Resource[dict[str, Any]] = resource(
+    "autoscaling.x-k8s.io", "v1beta1", "CapacityBuffer", "capacitybuffers", dict, namespaced=True
+)
 NODE_DISRUPTION: Resource[dict[str, Any]] = resource(
     "journeyman.dev", "v1alpha1", "NodeDisruption", "nodedisruptions", dict, namespaced=False
 )

@@ -135,8 +135,8 @@ LabelValue = Annotated[
 ]
 
 
-class RequirementModel(Model):
-    """A requirement on a node label, with the least number of distinct values to keep open."""
+class SelectorModel(Model):
+    """A requirement on a node label."""
 
     key: RequirementKey = Field(description="The label it is about.")
     operator: Operator = Field(description="How the label relates to the values.")
@@ -146,29 +146,40 @@ class RequirementModel(Model):
         description="Any of these for In, none of these for NotIn, one whole number for Gt, Lt, Gte, Lte; otherwise empty.",
         json_schema_extra=crd(x_kubernetes_list_type="atomic"),
     )
+
+    @property
+    def where(self) -> str:
+        """How messages name it."""
+        return f"key {self.key} with operator {self.operator}"
+
+    @property
+    def usable_values(self) -> tuple[str, ...]:
+        """The values that can be had; of a capacity type only those there are."""
+        return tuple(v for v in self.values if self.key != labels.CAPACITY_TYPE or v in CAPACITY_TYPES)
+
+    @model_validator(mode="after")
+    def _values_suit_operator(self) -> Self:
+        if self.operator == "In" and not self.values:
+            raise problem(f"{self.where} must have a value")
+        if self.operator in NUMERIC_OPERATORS and not (len(self.values) == 1 and _is_whole_number(self.values[0])):
+            raise problem(f"{self.where} must have a single whole number that is not negative")
+        if self.operator == "In" and not self.usable_values:
+            raise problem(f"{self.where} must name one of {', '.join(sorted(CAPACITY_TYPES))}")
+        return self
+
+
+class RequirementModel(SelectorModel):
+    """A requirement on a node label, with the least number of distinct values to keep open."""
+
     min_values: Int | None = Field(
         default=None, ge=1, le=50, description="How many distinct values must stay possible for one launch."
     )
 
     @model_validator(mode="after")
-    def _values_suit_operator(self) -> Self:
-        where = f"key {self.key} with operator {self.operator}"
-        if self.operator == "In" and not self.values:
-            raise problem(f"{where} must have a value")
-        if self.operator in NUMERIC_OPERATORS and not (len(self.values) == 1 and _is_whole_number(self.values[0])):
-            raise problem(f"{where} must have a single whole number that is not negative")
-        if self.operator == "In":
-            self._enough_values(where)
+    def _enough_values(self) -> Self:
+        if self.operator == "In" and self.min_values is not None and len(self.usable_values) < self.min_values:
+            raise problem(f"{self.where} must have at least minValues ({self.min_values}) values")
         return self
-
-    def _enough_values(self, where: str) -> None:
-        usable = self.values
-        if self.key == labels.CAPACITY_TYPE:
-            usable = tuple(value for value in self.values if value in CAPACITY_TYPES)
-            if not usable:
-                raise problem(f"{where} must name one of {', '.join(sorted(CAPACITY_TYPES))}")
-        if self.min_values is not None and len(usable) < self.min_values:
-            raise problem(f"{where} must have at least minValues ({self.min_values}) values")
 
 
 class TemplateRequirementModel(RequirementModel):

@@ -14,6 +14,7 @@ from typing import Any
 
 from journeyman.core.api import labels
 from journeyman.core.api.node_disruption import NodeDisruption
+from journeyman.core.api.nodeoverlay import NodeOverlay
 from journeyman.core.api.nodepool import NodePool
 from journeyman.core.api.objects import (
     Condition,
@@ -194,6 +195,7 @@ class Snapshot:
     storage_classes: tuple[StorageClass, ...] = ()
     csi_nodes: tuple[CSINode, ...] = ()
     workloads: Workloads = Workloads()
+    node_overlays: tuple[NodeOverlay, ...] = ()
     node_disruptions: tuple[NodeDisruption, ...] = ()
     unavailable: tuple[Unavailable, ...] = ()
     set_aside: tuple[SetAside, ...] = ()

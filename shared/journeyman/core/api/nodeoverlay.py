@@ -1,0 +1,148 @@
+"""NodeOverlay (`karpenter.sh/v1alpha1`): what the user knows better than the provider about instance types.
+
+Another price (savings plans, licences), or extended resources that device plugins will add.
+
+Restates: karpenter pkg/apis/v1alpha1/nodeoverlay.go, nodeoverlay_validation.go.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import AfterValidator, ConfigDict, Field, model_validator
+from typing_extensions import Self
+
+from journeyman.core.api import resources
+from journeyman.core.api.conditions import Conditions
+from journeyman.core.api.model import Checked, Int, Metadata, Model, ResourceTexts, problem, rules
+from journeyman.core.api.objects import NodeSelectorRequirement, ObjectMeta
+from journeyman.core.api.requirement_rules import MAX_REQUIREMENTS, SelectorModel
+
+_PRICE: Final = r"^\d+(\.\d+)?$"
+_ADJUSTMENT: Final = r"^(([+-]{1}(\d*\.?\d+))|(\+{1}\d*\.?\d+%)|(^(-\d{1,2}(\.\d+)?%)$)|(-100%))$"
+_BASIC: Final = (resources.CPU, resources.MEMORY, resources.EPHEMERAL_STORAGE, resources.PODS)
+
+KNOWN_RESOURCES: Final = frozenset(
+    {
+        *_BASIC,
+        "nvidia.com/gpu",
+        "amd.com/gpu",
+        "habana.ai/gaudi",
+        "aws.amazon.com/neuron",
+        "aws.amazon.com/neuroncore",
+        "vpc.amazonaws.com/efa",
+        "vpc.amazonaws.com/pod-eni",
+        "vpc.amazonaws.com/PrivateIPv4Address",
+    }
+)
+"""Resources whose amounts the provider knows; an overlay does not speak of them."""
+
+
+class OverlayRequirementModel(SelectorModel):
+    """A requirement on the labels of instance types, their offerings and their NodePool."""
+
+    @model_validator(mode="after")
+    def _excludes_something(self) -> Self:
+        if self.operator == "NotIn" and not self.values:
+            raise problem(f"{self.where} must have a value")
+        return self
+
+
+def _check_extended(texts: dict[str, Any]) -> dict[str, Any]:
+    known = sorted(KNOWN_RESOURCES & texts.keys())
+    if known:
+        raise problem(f"{', '.join(known)}: the provider knows how much there is; only extended resources can be added")
+    return texts
+
+
+class NodeOverlaySpec(Model):
+    """`spec` of a NodeOverlay."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            ("cannot set both 'price' and 'priceAdjustment'", "!has(self.price) || !has(self.priceAdjustment)")
+        )
+    )
+
+    requirements: tuple[Annotated[NodeSelectorRequirement, Checked(OverlayRequirementModel)], ...] = Field(
+        max_length=MAX_REQUIREMENTS,
+        description="Which instance types, and which of their offerings, it is about.",
+        json_schema_extra=rules(
+            (
+                "requirements with operator 'In' or 'NotIn' must have a value defined",
+                "self.all(x, x.operator in ['In', 'NotIn'] ? has(x.values) && x.values.size() != 0 : true)",
+            ),
+            (
+                "requirements operator 'Gt', 'Lt', 'Gte' or 'Lte' must have a single positive integer value",
+                (
+                    "self.all(x, x.operator in ['Gt', 'Lt', 'Gte', 'Lte'] ? "
+                    "has(x.values) && x.values.size() == 1 && x.values[0].matches('^[0-9]{1,18}$') : true)"
+                ),
+            ),
+            x_kubernetes_list_type="atomic",
+        ),
+    )
+    price: str | None = Field(default=None, pattern=_PRICE, description="What a matching offering costs per hour.")
+    price_adjustment: str | None = Field(
+        default=None,
+        pattern=_ADJUSTMENT,
+        description="By how much a matching offering is dearer or cheaper: +0.5, -0.5, +10%, -15%.",
+    )
+    capacity: Annotated[ResourceTexts, AfterValidator(_check_extended)] = Field(
+        default={},
+        description="Extended resources that nodes of a matching type will have besides the provider's.",
+        json_schema_extra=rules(
+            ("invalid resource restricted", f"self.all(x, !(x in [{', '.join(repr(name) for name in _BASIC)}]))"),
+            maxProperties=100,
+        ),
+    )
+    weight: Int = Field(
+        default=0, ge=1, le=10000, description="Overlays of greater weight win; 0 if not given, then the later name."
+    )
+
+    @model_validator(mode="after")
+    def _one_finite_price(self) -> Self:
+        if self.price is not None and self.price_adjustment is not None:
+            raise problem("'price' and 'priceAdjustment' exclude each other; keep one")
+        if not math.isfinite(self.adjusted(1.0)):
+            raise problem("'price' and 'priceAdjustment' are prices per hour; this is beyond any number")
+        return self
+
+    @property
+    def capacity_amounts(self) -> dict[str, int]:
+        """`capacity` as exact amounts, rounded down."""
+        return resources.to_resources(self.capacity, round_up=False)
+
+    @property
+    def changes_price(self) -> bool:
+        """Whether it says anything of prices."""
+        return self.price is not None or self.price_adjustment is not None
+
+    def adjusted(self, price: float) -> float:
+        """What an offering at `price` per hour costs with this overlay, never below nothing.
+
+        Restates: karpenter pkg/cloudprovider/types.go `AdjustedPrice`.
+        """
+        if self.price is not None:
+            return float(self.price)
+        change = self.price_adjustment or "+0"
+        if change.endswith("%"):
+            return max(price * (1 + float(change[:-1]) / 100), 0.0)
+        return max(price + float(change), 0.0)
+
+
+class NodeOverlayStatus(Model):
+    """`status` of a NodeOverlay."""
+
+    conditions: Conditions = Field(default=(), description="ValidationSucceeded and Ready.")
+
+
+class NodeOverlay(Model):
+    """What scheduling takes instance types to cost, or to have, other than the provider says."""
+
+    api_version: Literal["karpenter.sh/v1alpha1"] = "karpenter.sh/v1alpha1"
+    kind: Literal["NodeOverlay"] = "NodeOverlay"
+    metadata: Metadata = Field(default_factory=ObjectMeta)
+    spec: NodeOverlaySpec
+    status: NodeOverlayStatus = Field(default_factory=NodeOverlayStatus)

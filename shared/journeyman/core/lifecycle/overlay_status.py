@@ -1,0 +1,76 @@
+"""NodeOverlay status: whether an overlay is applied, and why not.
+
+Restates: karpenter pkg/controllers/nodeoverlay/controller.go `updateOverlayStatuses`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Final
+
+from journeyman.core.api.conditions import NODE_OVERLAY_DEPENDENTS, VALIDATION_SUCCEEDED, ConditionSet
+from journeyman.core.api.nodeoverlay import NodeOverlay
+from journeyman.core.api.objects import NODE_OVERLAY
+from journeyman.core.plan import ObjectRef, PatchObject, Plan, merged, one
+from journeyman.core.state import SetAside, Snapshot
+
+CONFLICT: Final = "Conflict"
+RUNTIME_VALIDATION: Final = "RuntimeValidation"
+
+
+def tell_overlays(snapshot: Snapshot, conflicts: Mapping[str, str]) -> Plan:
+    """Write every overlay's conditions where they changed.
+
+    Args:
+        snapshot: The overlays, and those set aside because they do not validate.
+        conflicts: Overlays that are not applied, by name: the overlay each one collides with.
+    """
+    plans = [
+        _tell(overlay, conflicts.get(overlay.metadata.name, ""), snapshot.now) for overlay in snapshot.node_overlays
+    ]
+    plans += [_refuse(item, snapshot.now) for item in snapshot.set_aside if item.kind == NODE_OVERLAY.kind]
+    return merged(plans)
+
+
+def _tell(overlay: NodeOverlay, collides_with: str, now: datetime) -> Plan:
+    meta = overlay.metadata
+    before = ConditionSet(
+        conditions=overlay.status.conditions,
+        dependents=NODE_OVERLAY_DEPENDENTS,
+        generation=meta.generation,
+        created=meta.creation_timestamp,
+        deleting=meta.deletion_timestamp is not None,
+    )
+    after = before.initialised(now).set_true(VALIDATION_SUCCEEDED, now)
+    if collides_with:
+        why = f"conflict with another overlay of the same weight: {collides_with}"
+        after = before.initialised(now).set_false(VALIDATION_SUCCEEDED, now, CONFLICT, why)
+    ref = ObjectRef(resource=NODE_OVERLAY, name=meta.name, uid=meta.uid)
+    return _write(ref, before, after, meta.resource_version)
+
+
+def _refuse(item: SetAside, now: datetime) -> Plan:
+    """One that does not validate; nothing else is known of it."""
+    before = ConditionSet(
+        conditions=item.conditions,
+        dependents=NODE_OVERLAY_DEPENDENTS,
+        generation=item.generation,
+        created=item.created,
+    )
+    after = before.initialised(now).set_false(VALIDATION_SUCCEEDED, now, RUNTIME_VALIDATION, item.why)
+    ref = ObjectRef(resource=NODE_OVERLAY, name=item.name, uid=item.uid)
+    return _write(ref, before, after, item.resource_version)
+
+
+def _write(ref: ObjectRef, before: ConditionSet, after: ConditionSet, resource_version: str) -> Plan:
+    if not after.changed_from(before.conditions):
+        return Plan()
+    patch = PatchObject(
+        ref=ref,
+        patch={"status": {"conditions": after.to_wire()}},
+        why="whether it is applied",
+        resource_version=resource_version,
+        subresource="status",
+    )
+    return Plan(chains=(one(f"NodeOverlay {ref.name}", patch),))
