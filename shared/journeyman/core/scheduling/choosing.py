@@ -164,7 +164,7 @@ class Shelf:
         known: dict[bytes, Choice | None] = {}
         step = max(_AT_ONCE // max(len(self.types), 1), 1)
         for start in range(0, len(nodes), step):
-            holding = self._holding(nodes[start : start + step])
+            holding = self.holding(nodes[start : start + step])
             listed = holding if self.stall.template.min_values else self._listed(holding)
             for row, packed in zip(listed, np.packbits(listed, axis=1), strict=True):
                 key = packed.tobytes()
@@ -172,7 +172,7 @@ class Shelf:
                     known[key] = self._choice(row)
                 yield known[key]
 
-    def _holding(self, nodes: Sequence[OpenNode]) -> Bools:
+    def holding(self, nodes: Sequence[OpenNode]) -> Bools:
         """By node and type, whether the type holds what is on the node and stays within the node's share of limits."""
         totals = np.array([node.total for node in nodes], dtype=np.int64)
         sizes = self.stall.sizes[self.types]

@@ -46,13 +46,19 @@ class Headroom:
         """By instance type, whether it takes no more of any limited resource than this one."""
         return every(self.costs <= self.costs[type_index])
 
-    def take(self, type_index: int, copies: int) -> int:
-        """Use up the room for as many of `copies` nodes as there is; how many that were."""
-        cost = self.costs[type_index]
+    def allowing(self, cost: Ints, copies: int) -> int:
+        """For how many of `copies` nodes that take so much there is room."""
         asked = np.flatnonzero(cost)
-        most = int((np.maximum(self.left[asked], 0) // cost[asked]).min(initial=copies))
-        taken = min(copies, most)
-        self.left = self.left - cost * taken
+        return int((np.maximum(self.left[asked], 0) // cost[asked]).min(initial=copies))
+
+    def spend(self, cost: Ints, copies: int) -> None:
+        """Use up the room for so many nodes."""
+        self.left = self.left - cost * copies
+
+    def take(self, type_index: int, copies: int) -> int:
+        """Use up the room for as many of `copies` nodes of a type as there is; how many that were."""
+        taken = self.allowing(self.costs[type_index], copies)
+        self.spend(self.costs[type_index], taken)
         return taken
 
 

@@ -21,6 +21,7 @@ import numpy as np
 from journeyman.core.api import labels
 from journeyman.core.api.objects import Taint, Toleration
 from journeyman.core.scheduling.classes import PodClass
+from journeyman.core.scheduling.host_ports import HostPort
 from journeyman.core.scheduling.offers import (
     Bools,
     Floats,
@@ -140,24 +141,44 @@ class _Spots:
 class Stall:
     """A template with what its nodes have for pods: `sizes` by type and axis, once daemons run.
 
-    `overhead` is what the daemons take; `usable` is False where they alone are too much.
+    `overhead` is what the daemons take; `usable` is False where they alone are too much. Types with equal
+    `daemon_group` have the same host ports in use by daemons, `daemon_ports` by group.
     """
 
     template: Template
     sizes: Ints
     overhead: Ints
     usable: Bools
+    daemon_group: Ints
+    daemon_ports: tuple[frozenset[HostPort], ...]
     _rows: dict[Wish, tuple[Bools, ...]] = field(default_factory=dict, repr=False)
     _spots: dict[tuple[Wish, tuple[str, ...]], _Spots] = field(default_factory=dict, repr=False)
     _largest: dict[bytes, Ints] = field(default_factory=dict, repr=False)
 
     @classmethod
-    def of(cls, template: Template, axes: Sequence[str], overhead: Ints) -> Stall:
-        """The template's types measured along these axes."""
+    def of(
+        cls, template: Template, axes: Sequence[str], overhead: Ints, ports: Sequence[frozenset[HostPort]] = ()
+    ) -> Stall:
+        """The template's types measured along these axes.
+
+        Args:
+            template: Its table has the types.
+            axes: Resources.
+            overhead: What daemons take, by type and axis.
+            ports: The host ports that daemons take, by type; none if not given.
+        """
         table = template.table
         allocatable = [table.amounts(axis, allocatable=True) for axis in axes]
         sizes: Ints = np.array(allocatable, dtype=np.int64).reshape(len(axes), len(table.types)).T - overhead
-        return cls(template=template, sizes=sizes, overhead=overhead, usable=every(sizes >= 0))
+        groups = {used: group for group, used in enumerate(dict.fromkeys(ports))} or {frozenset[HostPort](): 0}
+        return cls(
+            template=template,
+            sizes=sizes,
+            overhead=overhead,
+            usable=every(sizes >= 0),
+            daemon_group=np.array([groups[used] for used in ports] or [0] * len(table.types), dtype=np.int64),
+            daemon_ports=tuple(groups),
+        )
 
     def rows(self, wish: Wish, variant: Variant = WHOLE) -> Bools:
         """The offerings that suit a wish in a variant, whatever their size. Not to be changed by the caller."""

@@ -1,265 +1,298 @@
-"""Opening new nodes: from packed bins to planned claims.
+"""Opening new nodes: units of pods are packed onto offers by price, and each bin becomes a node to open.
 
-A bin names an instance type at its cheapest offering. The claim made from it keeps every type that holds the same pods at
-a price near that, so that the cloud has a choice: all up to `near_price` times the cheapest, at least `min_types` where
-there are as many, at most `max_types`.
+NodePools of one order compete; what they cannot take goes on to the next. Limits and reservations may run out: then what
+is left is packed again onto what they still allow. A plan by price may waste a limited resource; if it leaves pods, plans
+that weigh that resource compete with it, and the one that places most wins.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 
 import numpy as np
 
-from journeyman.core.api import labels
-from journeyman.core.api.objects import NodeSelectorRequirement
-from journeyman.core.scheduling.limits import Headroom
-from journeyman.core.scheduling.lowering import HostCaps, Unit
-from journeyman.core.scheduling.market import (
-    Market,
-    Shape,
-    Stall,
-    Variant,
-    Wish,
-    by_resource,
-    open_market,
-    worth_considering,
-)
-from journeyman.core.scheduling.offers import Bools, Ints
-from journeyman.core.scheduling.options import Options
+from journeyman.core.scheduling.caps import HostCaps
+from journeyman.core.scheduling.choosing import Shelf
+from journeyman.core.scheduling.draft import OpenNode, Question, Unit
+from journeyman.core.scheduling.items import Items, together
+from journeyman.core.scheduling.limits import Headroom, type_costs
+from journeyman.core.scheduling.lowered_opening import Opening
+from journeyman.core.scheduling.market import open_market, worth_considering
+from journeyman.core.scheduling.min_values import distinct_enough, needed_for_variety
+from journeyman.core.scheduling.offers import Bools, Floats, Ints, distinct
+from journeyman.core.scheduling.options import MinValuesPolicy
 from journeyman.core.scheduling.packing import Packing, Problem, lower_bound, pack
-from journeyman.core.scheduling.requirements import Requirement, Requirements, requirement
-from journeyman.core.scheduling.results import PlannedClaim
-from journeyman.core.scheduling.settling import settled
+from journeyman.core.scheduling.requirements import Requirements
+from journeyman.core.scheduling.reserved import Reservations
+from journeyman.core.scheduling.settling import held, settled
 
-
-@dataclass(frozen=True, slots=True)
-class _Item:
-    """What packing sees of a unit: units with equal items are interchangeable to it."""
-
-    wish: Wish
-    request: tuple[int, ...]
-    counted: tuple[bool, ...]
-    bound: tuple[bool, ...]
-
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class Opening:
-    """One tier of NodePools taking units. `axes` are the resources; caps come after them in `demands`."""
-
-    stalls: Sequence[Stall]
-    headroom: Sequence[Headroom]
-    shapes: Sequence[Shape]
-    demands: Ints
-    caps: HostCaps
-    axes: Sequence[str]
-    options: Options
-    draw: Callable[[int, int], list[str]]  # the keys of a class's next so many pods
-    fewest_nodes: bool = False
-    claims: list[PlannedClaim] = field(default_factory=list)
-    bound: float = 0.0
-    _choices: dict[object, _Choice] = field(default_factory=dict)
-
-    def open(self, units: Sequence[Unit]) -> list[Unit]:
-        """Plan nodes for the units; what is left of those that this tier cannot take, or not within its limits."""
-        items: dict[_Item, list[Unit]] = {}
-        for unit in units:
-            items.setdefault(self._item(unit), []).append(unit)
-        kinds = list(items)
-        market = open_market(self.stalls, [item.wish for item in kinds])
-        problem = self._problem(market, kinds, [sum(u.count for u in items[kind]) for kind in kinds])
-        queues = [_Queue(items[kind]) for kind in kinds]
-        placed = self._open_within_limits(market, problem, queues)
-        self.bound += lower_bound(_filtered(replace(problem, counts=placed), self._worth(market, problem)))
-        return [unit for queue in queues for unit in queue.rest()]
-
-    def _item(self, unit: Unit) -> _Item:
-        index = unit.class_index
-        return _Item(
-            wish=Wish(self.shapes[index], unit.zones),
-            request=tuple(int(n) for n in self.demands[index]),
-            counted=tuple(bool(b) for b in self.caps.counted[index]),
-            bound=tuple(bool(b) for b in self.caps.bound[index]),
-        )
-
-    def _problem(self, market: Market, kinds: Sequence[_Item], counts: Sequence[int]) -> Problem:
-        caps = np.broadcast_to(self.caps.caps, (len(market.prices), len(self.caps.caps)))
-        counted = np.array([kind.counted for kind in kinds], dtype=bool).reshape(len(kinds), -1)
-        bound = np.array([kind.bound for kind in kinds], dtype=bool).reshape(len(kinds), -1)
-        return Problem(
-            counts=np.array(counts, dtype=np.int64),
-            requests=np.array([kind.request for kind in kinds], dtype=np.int64),
-            allowed=market.allowed,
-            sizes=np.concatenate((market.sizes, caps), axis=1),
-            prices=market.prices,
-            signatures=market.signatures,
-            loose=counted & ~bound,
-            bound=bound,
-        )
-
-    def _worth(self, market: Market, problem: Problem) -> Bools:
-        asked = np.flatnonzero(problem.requests[:, : len(self.axes)].any(axis=0))
-        return worth_considering(market, asked)
-
-    def _open_within_limits(self, market: Market, problem: Problem, queues: Sequence[_Queue]) -> Ints:
-        """Pack, open what the limits allow, and pack the rest again with what they still allow; items placed."""
-        left = problem.counts.copy()
-        while left.any():
-            within = (
-                np.array(
-                    [self.headroom[s].allows()[t] for s, t in zip(market.stalls, market.types, strict=True)], dtype=bool
-                )
-                if any(h.resources for h in self.headroom)
-                else np.ones(len(market.prices), dtype=bool)
-            )
-            offers = np.flatnonzero(within)
-            offers = offers[self._worth(market.only(within), problem)]
-            packing = pack(_filtered(replace(problem, counts=left), offers), fewest_nodes=self.fewest_nodes)
-            opened = self._open_bins(market, offers, packing, queues)
-            left = left - opened
-            if not opened.any() or not any(h.resources for h in self.headroom):
-                break
-        placed: Ints = problem.counts - left
-        return placed
-
-    def _open_bins(self, market: Market, offers: Ints, packing: Packing, queues: Sequence[_Queue]) -> Ints:
-        opened = np.zeros(len(queues), dtype=np.int64)
-        for b in packing.bins:
-            offer = int(offers[b.offer])
-            copies = self.headroom[int(market.stalls[offer])].take(int(market.types[offer]), b.copies)
-            for _ in range(copies):
-                self._open_node(market, offer, b.filling, queues)
-            opened += np.array(b.filling, dtype=np.int64) * copies
-        return opened
-
-    def _open_node(self, market: Market, offer: int, filling: Sequence[int], queues: Sequence[_Queue]) -> None:
-        """Plan one claim: draw its pods, and settle which types may serve it."""
-        drawn = [
-            (index, n, queue.zones) for queue, k in zip(queues, filling, strict=True) if k for index, n in queue.draw(k)
-        ]
-        stall_index, type_index = int(market.stalls[offer]), int(market.types[offer])
-        variant = market.variants_by_stall[stall_index][int(market.variants[offer])]
-        wishes = tuple(dict.fromkeys(Wish(self.shapes[index], zones) for index, _, zones in drawn))
-        total = sum(
-            (self.demands[index, : len(self.axes)] * n for index, n, _ in drawn), np.zeros(len(self.axes), np.int64)
-        )
-        key = (stall_index, type_index, int(market.variants[offer]), wishes, total.tobytes())
-        if key not in self._choices:
-            self._choices[key] = self._choose(stall_index, type_index, variant, wishes, total)
-        choice = self._choices[key]
-        pods: list[str] = []
-        for index, n, _ in drawn:
-            pods += self.draw(index, n)
-        self.claims.append(
-            PlannedClaim(
-                node_pool=self.stalls[stall_index].template.name,
-                pods=tuple(sorted(pods)),
-                instance_types=choice.instance_types,
-                requirements=choice.requirements,
-                requests=choice.requests,
-                offering=choice.offering,
-                price=choice.price,
-            )
-        )
-
-    def _choose(
-        self, stall_index: int, type_index: int, variant: Variant, wishes: Sequence[Wish], total: Ints
-    ) -> _Choice:
-        """The types that hold `total`, near the best price, and the requirements that leave exactly those."""
-        stall = self.stalls[stall_index]
-        table = stall.template.table
-        wanted = settled(stall, type_index, variant, wishes)
-        holds = (
-            (stall.sizes >= total).all(axis=1) & stall.usable & self.headroom[stall_index].no_larger_than(type_index)
-        )
-        rows = np.flatnonzero(stall.template.rows & table.rows_meeting(wanted) & holds[table.row_type])
-        names = [t.name for t in table.types]
-        rows = np.array(sorted(rows, key=lambda r: (table.prices[r], names[table.row_type[r]], r)), dtype=np.int64)
-        best = int(rows[0])
-        cheapest = dict.fromkeys(int(t) for t in table.row_type[rows])  # by price, each once
-        near = table.prices[rows] <= table.prices[best] * self.options.near_price
-        count = max(len(set(table.row_type[rows[near]].tolist())), self.options.min_types)
-        listed = list(cheapest)[: min(count, self.options.max_types)]
-        usable = rows[np.isin(table.row_type[rows], listed)]
-        codes, values = table.row_values(labels.CAPACITY_TYPE)
-        capacity_types = sorted({v for c in np.unique(codes[usable]) if (v := values[c]) is not None})
-        zone_codes, zones = table.row_values(labels.ZONE)
-        return _Choice(
-            instance_types=tuple(names[t] for t in listed),
-            requirements=_as_selectors(_pinned(wanted, table.labels), [names[t] for t in listed], capacity_types),
-            requests=by_resource(total + stall.overhead[listed].min(axis=0), self.axes),
-            offering=(names[table.row_type[best]], zones[zone_codes[best]] or "", values[codes[best]] or ""),
-            price=float(table.prices[best]),
-        )
+__all__ = ["Opened", "Opening", "open_nodes"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Choice:
-    """What claims with the same pods and pool have in common."""
+class Opened:
+    """Nodes to open, the units with what no node could be opened for, and a price that no plan for the rest undercuts."""
 
-    instance_types: tuple[str, ...]
-    requirements: tuple[NodeSelectorRequirement, ...]
-    requests: Mapping[str, int]
-    offering: tuple[str, str, str]
-    price: float
+    nodes: tuple[OpenNode, ...]
+    left: tuple[Unit, ...]
+    bound: float
 
 
-class _Queue:
-    """Units of one item, drawn from the front."""
+def open_nodes(
+    units: Sequence[Unit], question: Question, headroom: Sequence[Headroom], reservations: Reservations
+) -> Opened:
+    """Plan new nodes for the units, NodePools of greater weight first.
 
-    def __init__(self, units: Sequence[Unit]) -> None:
-        self.zones = units[0].zones
-        self._units = list(units)
-        self._left = [unit.count for unit in units]
-        self._front = 0
-
-    def draw(self, count: int) -> list[tuple[int, int]]:
-        """The next pods as (class, how many)."""
-        drawn: list[tuple[int, int]] = []
-        while count:
-            n = min(count, self._left[self._front])
-            if n:
-                drawn.append((self._units[self._front].class_index, n))
-            self._left[self._front] -= n
-            count -= n
-            if count:
-                self._front += 1
-        return drawn
-
-    def rest(self) -> list[Unit]:
-        """The units with what nobody drew."""
-        return [replace(u, count=n) for u, n in zip(self._units, self._left, strict=True) if n]
-
-
-def _filtered(problem: Problem, offers: Ints | Bools) -> Problem:
-    return replace(
-        problem,
-        sizes=problem.sizes[offers],
-        prices=problem.prices[offers],
-        signatures=problem.signatures[offers],
-    )
-
-
-def _as_selectors(
-    wanted: Requirements, instance_types: Sequence[str], capacity_types: Sequence[str]
-) -> tuple[NodeSelectorRequirement, ...]:
-    """The claim's requirements, sorted by key; types stay in price order."""
-    simulated = {labels.REGISTERED, labels.INITIALIZED, labels.HOSTNAME, labels.INSTANCE_TYPE}
-    kept: dict[str, Requirement] = {key: r for key, r in wanted.items() if key not in simulated}
-    if capacity_types:
-        kept[labels.CAPACITY_TYPE] = requirement(labels.CAPACITY_TYPE, "In", capacity_types)
-    types = NodeSelectorRequirement(key=labels.INSTANCE_TYPE, operator="In", values=tuple(instance_types))
-    return tuple(sorted((*Requirements(kept).to_selectors(), types), key=lambda r: (r.key, r.operator)))
-
-
-def _pinned(wanted: Requirements, defined: Collection[str]) -> Requirements:
-    """Labels that somebody wants to be there, but that no instance type defines, with a value for the node to get.
-
-    Restates: karpenter pkg/scheduling/requirements.go `Labels`. Differs: the value is not random.
+    Args:
+        units: Each bound to its pins and to nothing else beyond one node.
+        question: What the rows of the units are, and the stalls.
+        headroom: What is left of the limits of each stall; what the nodes take is used up.
+        reservations: Likewise.
     """
-    own = {key: r for key, r in wanted.items() if r.complement and r.present and key not in defined}
-    values = {key: r.any_value() for key, r in own.items() if not labels.is_restricted(key)}
-    return wanted & {
-        key: requirement(key, "In", (value,)) for key, value in values.items() if key not in labels.WELL_KNOWN
-    }
+    nodes: list[OpenNode] = []
+    bound = 0.0
+    left = tuple(unit for unit in units if unit.count)
+    caps = _caps_of(left, question)
+    tiers = groupby(range(len(question.stalls)), key=lambda s: question.stalls[s].template.order)
+    for (_, fewest_nodes), members in tiers:
+        if not left:
+            break
+        tier = _Tier(question, tuple(members), caps, left, fewest_nodes=fewest_nodes)
+        outcome = tier.open([headroom[s] for s in tier.members], reservations)
+        for s, room in zip(tier.members, outcome.headroom, strict=True):
+            headroom[s].left = room.left
+        reservations.left.update(outcome.reservations.left)
+        nodes += tier.nodes(outcome)
+        bound += tier.bound(outcome)
+        left = tier.rest()
+    return Opened(nodes=tuple(nodes), left=left, bound=bound)
+
+
+def _caps_of(units: Sequence[Unit], question: Question) -> HostCaps:
+    """The rules about one node that can matter to these units."""
+    counts = np.zeros(len(question.rows), dtype=np.int64)
+    for unit in units:
+        counts[unit.row] += unit.count
+    return question.caps.for_new_nodes(counts)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Bin:
+    """A node of one offer with its content: `counts` of the items `kinds`. `share` is what it takes of its pool's limits."""
+
+    offer: int
+    kinds: Ints
+    counts: Ints
+    share: Ints | None
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Outcome:
+    """Bins opened so far, and what they left of items, limits and reservations."""
+
+    left: Ints
+    headroom: list[Headroom]
+    reservations: Reservations
+    bins: list[tuple[_Bin, int]] = field(default_factory=list)
+    price: float = 0.0
+
+    @property
+    def rank(self) -> tuple[int, float]:
+        """The smaller the better: pods left, then price."""
+        return int(self.left.sum()), self.price
+
+
+class _Tier:
+    """NodePools of one order taking units.
+
+    Units that nothing here can tell apart (equal wishes, requests, and rules about one node) are one item.
+    """
+
+    def __init__(
+        self, question: Question, members: tuple[int, ...], caps: HostCaps, units: Sequence[Unit], *, fewest_nodes: bool
+    ) -> None:
+        self.members = members
+        self._question = question
+        self._stalls = [question.stalls[s] for s in members]
+        self._fewest_nodes = fewest_nodes
+        self._items = Items.of(question, caps, units)
+        self._market = open_market(self._stalls, self._items.wishes)
+        self._problem = self._make_problem(caps)
+        self._costs = [type_costs(stall.template) for stall in self._stalls]
+        self._settled: dict[tuple[int, int, int, int, bytes], Requirements] = {}
+
+    def _make_problem(self, caps: HostCaps) -> Problem:
+        items, market = self._items, self._market
+        return Problem(
+            counts=items.counts,
+            requests=items.requests,
+            allowed=market.allowed[:, items.wish_of],
+            sizes=np.concatenate((market.sizes, self._caps_by_offer(caps)), axis=1),
+            prices=market.prices,
+            signatures=market.signatures,
+            loose=items.loose,
+            bound=items.bound,
+        )
+
+    def _caps_by_offer(self, caps: HostCaps) -> Ints:
+        """What a node of each offer has of the axes of rules: less where its daemons use host ports."""
+        market = self._market
+        found = np.tile(caps.caps, (len(market.prices), 1))
+        for s, stall in enumerate(self._stalls):
+            for group, ports in enumerate(stall.daemon_ports):
+                if ports:
+                    found[(market.stalls == s) & (stall.daemon_group[market.types] == group)] = caps.beside(ports)
+        return found
+
+    def open(self, headroom: Sequence[Headroom], reservations: Reservations) -> _Outcome:
+        """The best plan for the units within limits and reservations."""
+        best = self._attempt(self._market.prices, headroom, reservations)
+        if best.left.any() and any(room.resources for room in headroom):
+            shares = self._shares_of_limits(headroom)
+            scale = float(self._market.prices.max(initial=0.0))
+            for weight in (scale, 1e6 * scale):
+                rival = self._attempt(self._market.prices + weight * shares, headroom, reservations)
+                best = min(best, rival, key=lambda outcome: outcome.rank)
+        return best
+
+    def _shares_of_limits(self, headroom: Sequence[Headroom]) -> Floats:
+        """By offer, how much of what its pool's limits leave one node takes at most."""
+        shares = np.zeros(len(self._market.prices))
+        for s, room in enumerate(headroom):
+            offers = np.flatnonzero(self._market.stalls == s)
+            costs = room.costs[self._market.types[offers]] / np.maximum(room.left, 1)
+            shares[offers] = costs.max(axis=1, initial=0.0)
+        return shares
+
+    def _attempt(self, prices: Floats, headroom: Sequence[Headroom], reservations: Reservations) -> _Outcome:
+        """Pack at these prices, open what limits allow, and pack the rest again with what they still allow."""
+        outcome = _Outcome(
+            left=self._problem.counts.copy(),
+            headroom=[room.copy() for room in headroom],
+            reservations=reservations.copy(),
+        )
+        exhaustible = any(room.resources for room in headroom) or bool(self._market.reservations)
+        while outcome.left.any():
+            offers = np.flatnonzero(self._within(outcome)) if exhaustible else np.arange(len(prices))
+            offers = offers[np.argsort(prices[offers], kind="stable")]
+            offers = offers[self._worth(offers)]
+            packing = pack(self._part(offers, prices, outcome.left), fewest_nodes=self._fewest_nodes)
+            opened = self._take(outcome, offers, packing)
+            if not opened or not exhaustible:
+                break
+        return outcome
+
+    def _within(self, outcome: _Outcome) -> Bools:
+        """The offers of which one more node could be opened."""
+        market = self._market
+        found: Bools = np.ones(len(market.prices), dtype=bool)
+        for s, room in enumerate(outcome.headroom):
+            if room.resources:
+                offers = np.flatnonzero(market.stalls == s)
+                found[offers] = room.allows()[market.types[offers]]
+        for index, name in enumerate(market.reservations):
+            if outcome.reservations.left.get(name, 0) <= 0:
+                found &= market.stock != index
+        return found
+
+    def _worth(self, offers: Ints) -> Bools:
+        width = len(self._question.axes)
+        return worth_considering(self._market.only(offers), np.flatnonzero(self._items.requests[:, :width].any(axis=0)))
+
+    def _part(self, offers: Ints, prices: Floats, counts: Ints) -> Problem:
+        return replace(
+            self._problem,
+            counts=counts,
+            sizes=self._problem.sizes[offers],
+            prices=prices[offers],
+            signatures=self._problem.signatures[offers],
+        )
+
+    def _take(self, outcome: _Outcome, offers: Ints, packing: Packing) -> int:
+        """Enter as many copies of each bin as limits, reservations and minValues allow; how many nodes that were."""
+        opened = 0
+        for packed in packing.bins:
+            offer = int(offers[packed.offer])
+            kinds = np.flatnonzero(packed.filling)
+            b = self._with_share(_Bin(offer, kinds, np.array(packed.filling, dtype=np.int64)[kinds], None))
+            copies = self._enter(outcome, b, packed.copies) if b is not None else 0
+            opened += copies
+        return opened
+
+    def _enter(self, outcome: _Outcome, b: _Bin, copies: int) -> int:
+        market = self._market
+        room, stock = outcome.headroom[int(market.stalls[b.offer])], int(market.stock[b.offer])
+        copies = room.allowing(b.share, copies) if b.share is not None else copies
+        copies = outcome.reservations.take(market.reservations[stock], copies) if stock >= 0 else copies
+        if copies:
+            if b.share is not None:
+                room.spend(b.share, copies)
+            outcome.bins.append((b, copies))
+            outcome.left[b.kinds] -= b.counts * copies
+            outcome.price += float(market.prices[b.offer]) * copies
+        return copies
+
+    def _with_share(self, b: _Bin) -> _Bin | None:
+        """The bin with what its claim may take of limits; None if too few types hold it for the pool's minValues."""
+        s, own = int(self._market.stalls[b.offer]), int(self._market.types[b.offer])
+        stall, types = self._stalls[s], [own]
+        if stall.template.min_values:
+            shelf = Shelf.of(stall, self._requirements(b), self._question.options)
+            holding = shelf.types[shelf.holding([self._node(b)])[0]]
+            strict = self._question.options.min_values is MinValuesPolicy.STRICT
+            if strict and not distinct_enough(stall, holding):
+                return None
+            types += needed_for_variety(stall, holding)
+        limited = bool(stall.template.pool.spec.limits)
+        return replace(b, share=self._costs[s][types].max(axis=0)) if limited else b
+
+    # --- from the outcome to nodes
+
+    def nodes(self, outcome: _Outcome) -> Iterator[OpenNode]:
+        """A node for each copy of each bin, its pods drawn from the units in order."""
+        for b, copies in outcome.bins:
+            node = self._node(b)
+            for _ in range(copies):
+                drawn = [
+                    pods
+                    for i, n in zip(b.kinds.tolist(), b.counts.tolist(), strict=True)
+                    for pods in self._items.draw(i, n)
+                ]
+                yield replace(node, pods=together(drawn))
+
+    def _node(self, b: _Bin) -> OpenNode:
+        """The node without its pods."""
+        s, width = int(self._market.stalls[b.offer]), len(self._question.axes)
+        return OpenNode(
+            stall=self.members[s],
+            requirements=self._requirements(b),
+            pods=(),
+            total=b.counts @ self._items.requests[b.kinds, :width],
+            share=b.share,
+        )
+
+    def _requirements(self, b: _Bin) -> Requirements:
+        """What its claim asks for; alike for offers of one pool and variant, unless pods have alternatives."""
+        market, offer = self._market, b.offer
+        wishes = distinct(self._items.wish_of[b.kinds])
+        s, v, t, stock = (int(column[offer]) for column in (market.stalls, market.variants, market.types, market.stock))
+        plain = not self._items.has_alternatives[wishes].any()
+        key = (s, v, stock, -1 if plain else t, wishes.tobytes())
+        if key not in self._settled:
+            chosen = [self._items.wishes[w] for w in wishes]
+            wanted = settled(self._stalls[s], t, market.variants_by_stall[s][v], chosen)
+            self._settled[key] = held(wanted, market.reservations[stock]) if stock >= 0 else wanted
+        return self._settled[key]
+
+    def bound(self, outcome: _Outcome) -> float:
+        """What the pods placed cost at least, whatever the pools charge for a node as such."""
+        placed = self._problem.counts - outcome.left
+        offers = np.flatnonzero(self._worth(np.arange(len(self._market.prices))))
+        prices = self._market.prices - self._market.fees
+        return lower_bound(self._part(offers, prices, placed)) if placed.any() else 0.0
+
+    def rest(self) -> tuple[Unit, ...]:
+        """The units with what was not drawn."""
+        return self._items.rest()
