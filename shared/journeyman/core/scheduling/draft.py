@@ -17,6 +17,7 @@ from journeyman.core.scheduling.market import Stall
 from journeyman.core.scheduling.offers import Ints
 from journeyman.core.scheduling.options import Options
 from journeyman.core.scheduling.requirements import Requirements
+from journeyman.core.scheduling.reserved import Reservations
 from journeyman.core.scheduling.topology import Pins, Repelled
 
 
@@ -74,11 +75,13 @@ class Question:
 class Draft:
     """A plan in the making. `left[c]` pods of class c have no place yet; `on_existing[n]` are (row, how many) on node n.
 
-    `headroom[s]` is what is left of the limits of stall s. `stuck` tells by class why pods of it cannot be placed.
+    `headroom[s]` is what is left of the limits of stall s, `reservations` of reserved capacity. `stuck` tells by class why
+    pods of it cannot be placed. `ceilings` limit by row and pins how many pods may be sent there.
     """
 
     left: list[int]
     headroom: Sequence[Headroom]
+    reservations: Reservations
     on_existing: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
     opened: list[OpenNode] = field(default_factory=list)
     stuck: dict[int, str] = field(default_factory=dict)

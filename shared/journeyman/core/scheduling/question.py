@@ -7,7 +7,7 @@ cluster.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from journeyman.core.scheduling.market import Stall
 from journeyman.core.scheduling.offers import Ints
 from journeyman.core.scheduling.options import Options
 from journeyman.core.scheduling.preferences import ladder
+from journeyman.core.scheduling.reserved import Reservations
 from journeyman.core.scheduling.results import PodError
 from journeyman.core.scheduling.taints import is_preference
 from journeyman.core.scheduling.templates import Template, make_templates
@@ -68,12 +69,21 @@ class Asked:
 
     question: Question
     headroom: tuple[Headroom, ...]
+    reservations: Reservations
     errors: Mapping[str, PodError]
     adopted: Mapping[str, tuple[str, ...]]
 
+    def climbing(self, ladders: Sequence[tuple[int, ...]]) -> Asked:
+        """The same question with other ladders, of the same rows."""
+        return replace(self, question=replace(self.question, ladders=tuple(ladders)))
+
     def draft(self) -> Draft:
         """A plan in which nothing is decided yet."""
-        return Draft(left=list(self.question.counts), headroom=[h.copy() for h in self.headroom])
+        return Draft(
+            left=list(self.question.counts),
+            headroom=[room.copy() for room in self.headroom],
+            reservations=self.reservations.copy(),
+        )
 
 
 def ask(ground: Ground, pods: Sequence[Pod], without_nodes: frozenset[str]) -> Asked:
@@ -123,6 +133,7 @@ def ask(ground: Ground, pods: Sequence[Pod], without_nodes: frozenset[str]) -> A
             caps=caps,
         ),
         headroom=tuple(Headroom(t, standing) for t in ground.templates),
+        reservations=Reservations.of(ground.templates, snapshot.claims),
         errors=errors,
         adopted=adopted,
     )
