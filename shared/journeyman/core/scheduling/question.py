@@ -45,6 +45,11 @@ class Ground:
     daemons: tuple[Daemon, ...]
     storage: Storage
 
+    @property
+    def remarks(self) -> Mapping[str, str]:
+        """By NodePool, what of its wishes could not be understood though it is used."""
+        return {template.name: template.remark for template in self.templates if template.remark}
+
     @classmethod
     def of(cls, snapshot: Snapshot, catalogue: Catalogue, options: Options) -> Ground:
         """Prepare a cluster."""
