@@ -22,6 +22,7 @@ from journeyman.core.api import labels
 from journeyman.core.api.objects import Taint, Toleration
 from journeyman.core.scheduling.classes import PodClass
 from journeyman.core.scheduling.host_ports import HostPort
+from journeyman.core.scheduling.min_values import varied_sizes, with_variety
 from journeyman.core.scheduling.offers import (
     Bools,
     Floats,
@@ -346,15 +347,22 @@ class Market:
         )
 
 
-def open_market(stalls: Sequence[Stall], wishes: Sequence[Wish]) -> Market:
-    """All offers that suit any wish; per stall, variant, type and signature the cheapest."""
+def open_market(stalls: Sequence[Stall], wishes: Sequence[Wish], varied: Ints | None = None) -> Market:
+    """All offers that suit any wish; per stall, variant, type and signature the cheapest.
+
+    Args:
+        stalls: NodePools of one order.
+        wishes: What there is to place.
+        varied: The axes that anybody asks for; if given, offers of pools with minValues are only as large as enough
+            differing types are.
+    """
     variants = tuple(variants_of(stall.template, wishes) for stall in stalls)
     reservations = tuple(sorted({name for stall in stalls for name in stall.template.table.reservations}))
     signatures: dict[bytes, int] = {}
     parts = [
         part
         for index, stall in enumerate(stalls)
-        for part in _parts(_Place(index, stall, variants[index], reservations), wishes, signatures)
+        for part in _parts(_Place(index, stall, variants[index], reservations, varied), wishes, signatures)
     ]
     place = np.concatenate([p[0] for p in parts] or [np.zeros((5, 0), dtype=np.int64)], axis=1)
     stall, variant, types, numbers, stock = place
@@ -390,6 +398,7 @@ class _Place:
     stall: Stall
     variants: Sequence[Variant]
     reservations: Sequence[str]
+    varied: Ints | None
 
     def stock_of(self, rows: Ints) -> Ints:
         """The reservations that rows draw on, as the market numbers them."""
@@ -416,12 +425,22 @@ def _parts(place: _Place, wishes: Sequence[Wish], signatures: dict[bytes, int]) 
         admitted = np.array([variant.admits(term) for _, term in terms], dtype=bool)
         bits: Bools = np.zeros((len(wishes), len(patterns)), dtype=bool)
         np.logical_or.at(bits, owners, (patterns & admitted).T)
-        packed = np.packbits(bits, axis=0).T
+        wanted: Bools = bits.T
+        types, sizes = table.row_type[rows], stall.sizes[table.row_type[rows]]
+        if place.varied is not None and stall.template.min_values:
+            wanted = with_variety(stall.template, types, codes, wanted)
+            sizes = varied_sizes(stall.template, types, stall.sizes, (codes, wanted), place.varied)
+        packed = np.packbits(wanted, axis=1)
         numbers = np.array([signatures.setdefault(row.tobytes(), len(signatures)) for row in packed], dtype=np.int64)
-        kept = np.logical_or.reduce(bits, axis=0)[codes]
-        types = table.row_type[rows[kept]]
-        columns = (np.full(len(types), place.index), np.full(len(types), v), types, numbers[codes[kept]], stock[kept])
-        yield np.stack(columns), table.prices[rows[kept]], stall.sizes[types]
+        kept = np.flatnonzero(np.logical_or.reduce(wanted, axis=1)[codes])
+        columns = (
+            np.full(len(kept), place.index),
+            np.full(len(kept), v),
+            types[kept],
+            numbers[codes[kept]],
+            stock[kept],
+        )
+        yield np.stack(columns), table.prices[rows[kept]], sizes[kept]
 
 
 def _cheapest(table: OfferTable, rows: Ints, codes: Ints) -> tuple[Ints, Ints]:

@@ -55,11 +55,10 @@ def open_nodes(
     bound = 0.0
     left = tuple(unit for unit in units if unit.count)
     caps = _caps_of(left, question)
-    tiers = groupby(range(len(question.stalls)), key=lambda s: question.stalls[s].template.order)
-    for (_, fewest_nodes), members in tiers:
+    for members, varied in _tiers(question):
         if not left:
             break
-        tier = _Tier(question, tuple(members), caps, left, fewest_nodes=fewest_nodes)
+        tier = _Tier(question, members, caps, left, varied=varied)
         outcome = tier.open([headroom[s] for s in tier.members], reservations)
         for s, room in zip(tier.members, outcome.headroom, strict=True):
             headroom[s].left = room.left
@@ -68,6 +67,17 @@ def open_nodes(
         bound += tier.bound(outcome)
         left = tier.rest()
     return Opened(nodes=tuple(nodes), left=left, bound=bound)
+
+
+def _tiers(question: Question) -> Iterator[tuple[tuple[int, ...], bool]]:
+    """Stalls that compete, in order, and whether minValues hold; where these may be lowered, once more without."""
+    lenient = question.options.min_values is MinValuesPolicy.BEST_EFFORT
+    for _, group in groupby(range(len(question.stalls)), key=lambda s: question.stalls[s].template.order):
+        members = tuple(group)
+        yield members, True
+        demanding = tuple(s for s in members if question.stalls[s].template.min_values)
+        if demanding and lenient:
+            yield demanding, False
 
 
 def _caps_of(units: Sequence[Unit], question: Question) -> HostCaps:
@@ -111,14 +121,15 @@ class _Tier:
     """
 
     def __init__(
-        self, question: Question, members: tuple[int, ...], caps: HostCaps, units: Sequence[Unit], *, fewest_nodes: bool
+        self, question: Question, members: tuple[int, ...], caps: HostCaps, units: Sequence[Unit], *, varied: bool
     ) -> None:
         self.members = members
         self._question = question
         self._stalls = [question.stalls[s] for s in members]
-        self._fewest_nodes = fewest_nodes
+        self._varied = varied
         self._items = Items.of(question, caps, units)
-        self._market = open_market(self._stalls, self._items.wishes)
+        self._asked = np.flatnonzero(self._items.requests[:, : len(question.axes)].any(axis=0))
+        self._market = open_market(self._stalls, self._items.wishes, self._asked if varied else None)
         self._problem = self._make_problem(caps)
         self._costs = [type_costs(stall.template) for stall in self._stalls]
         self._settled: dict[tuple[int, int, int, int, bytes], Requirements] = {}
@@ -178,7 +189,7 @@ class _Tier:
             offers = np.flatnonzero(self._within(outcome)) if exhaustible else np.arange(len(prices))
             offers = offers[np.argsort(prices[offers], kind="stable")]
             offers = offers[self._worth(offers)]
-            packing = pack(self._part(offers, prices, outcome.left), fewest_nodes=self._fewest_nodes)
+            packing = pack(self._part(offers, prices, outcome.left), fewest_nodes=self._stalls[0].template.order[1])
             opened = self._take(outcome, offers, packing)
             if not opened or not exhaustible:
                 break
@@ -198,8 +209,7 @@ class _Tier:
         return found
 
     def _worth(self, offers: Ints) -> Bools:
-        width = len(self._question.axes)
-        return worth_considering(self._market.only(offers), np.flatnonzero(self._items.requests[:, :width].any(axis=0)))
+        return worth_considering(self._market.only(offers), self._asked)
 
     def _part(self, offers: Ints, prices: Floats, counts: Ints) -> Problem:
         return replace(
@@ -241,8 +251,7 @@ class _Tier:
         if stall.template.min_values:
             shelf = Shelf.of(stall, self._requirements(b), self._question.options)
             holding = shelf.types[shelf.holding([self._node(b)])[0]]
-            strict = self._question.options.min_values is MinValuesPolicy.STRICT
-            if strict and not distinct_enough(stall, holding):
+            if self._varied and not distinct_enough(stall, holding):
                 return None
             types += needed_for_variety(stall, holding)
         limited = bool(stall.template.pool.spec.limits)
