@@ -10,7 +10,8 @@ Differs: see the modules; what is the same for many pods, nodes or offerings is 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 
 from journeyman.core.api.objects import Pod
 from journeyman.core.api.resources import CPU, MEMORY
@@ -31,11 +32,28 @@ def place_one_by_one(question: Question, draft: Draft, classes: Collection[int] 
     chosen = [c for c in (range(len(draft.left)) if classes is None else sorted(classes)) if draft.left[c]]
     if not chosen:
         return
-    placing = Placing(question, draft, [row for c in chosen for row in question.ladders[c]])
-    for c in _place_queue(question, placing, _in_queue_order(question, draft, chosen)):
-        draft.left[c] -= 1
-    draft.on_existing = placing.on_existing
-    draft.opened = placing.opened
+    queue = _in_queue_order(question, draft, chosen)
+    attempt = _Attempt.at(question, draft, queue, generously=False)
+    if attempt.left and any(room.resources for room in draft.headroom):
+        attempt = min(attempt, _Attempt.at(question, draft, queue, generously=True), key=lambda a: len(a.left))
+    attempt.placing.write(draft)
+    for c in chosen:
+        draft.left[c] = attempt.left.count(c)
+
+
+@dataclass(frozen=True, slots=True)
+class _Attempt:
+    """Pods placed, and the classes of those left, one entry per pod."""
+
+    placing: Placing
+    left: Sequence[int]
+
+    @classmethod
+    def at(cls, question: Question, draft: Draft, queue: Sequence[int], *, generously: bool) -> _Attempt:
+        """Place a queue of pods, given by their classes."""
+        active = [row for c in sorted(set(queue)) for row in question.ladders[c]]
+        placing = Placing(question, draft, active, generously=generously)
+        return cls(placing, _place_queue(question, placing, queue))
 
 
 def _in_queue_order(question: Question, draft: Draft, classes: Iterable[int]) -> list[int]:
@@ -54,8 +72,8 @@ def _age(pod: Pod) -> tuple[float, str, str]:
     return (created.timestamp() if created is not None else 0.0, pod.metadata.uid, pod.key)
 
 
-def _place_queue(question: Question, placing: Placing, queue: Iterable[int]) -> Iterable[int]:
-    """Try pod after pod, those that found no place again after the others, until a whole round brings nothing.
+def _place_queue(question: Question, placing: Placing, queue: Iterable[int]) -> Sequence[int]:
+    """Try pod after pod, those that found no place again after the others, until a whole round brings nothing; the rest.
 
     Pods of one class are alike: if nothing was placed since one of them failed, the next fails as well.
     """
@@ -67,8 +85,8 @@ def _place_queue(question: Question, placing: Placing, queue: Iterable[int]) -> 
         if failed_after.get(c) != placed and any(placing.place(row) for row in question.ladders[c]):
             placed += 1
             failures = 0
-            yield c
         else:
             failed_after[c] = placed
             failures += 1
             waiting.append(c)
+    return waiting

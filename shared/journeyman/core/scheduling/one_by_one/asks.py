@@ -1,4 +1,8 @@
-"""What the pods of one row ask of a place, prepared once for all of them."""
+"""What the pods of one row ask of a place, prepared once for all of them.
+
+Restates: karpenter pkg/controllers/provisioning/scheduling/scheduler.go `PodData`; preferences.go
+`removeRequiredNodeAffinityTerm`: the terms of a required node affinity are tried one after the other.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +16,16 @@ from journeyman.core.scheduling.offers import Bools
 from journeyman.core.scheduling.one_by_one.book import NONE, Book
 from journeyman.core.scheduling.one_by_one.rules import Rules
 from journeyman.core.scheduling.one_by_one.shelves import Shelf
+from journeyman.core.scheduling.requirements import Requirements
 
 
 class Ask:
-    """One row: `amounts` as (axis, how much), `wishes` the alternatives for its node (numbers), `rules` between pods."""
+    """One row by one of its terms: `amounts` as (axis, how much), `rules` between pods.
 
-    def __init__(self, question: Question, row: int, rules: Rules, book: Book) -> None:
+    `wishes` are the term with each of the alternatives that its volumes leave (numbers).
+    """
+
+    def __init__(self, question: Question, row: int, term: Requirements, rules: Rules, book: Book) -> None:
         """Prepare a row."""
         cls = question.rows[row]
         self.row = row
@@ -27,11 +35,13 @@ class Ask:
         self.amounts: tuple[tuple[int, int], ...] = tuple(
             (axis, amount) for axis, amount in enumerate(question.requests[row].tolist()) if amount
         )
-        self.wishes = tuple(book.number(term) for term in cls.node_terms)
+        both = [term & volumes for volumes in cls.volume_terms]
+        wishes = [wanted for wanted in both if not any(r.impossible for r in wanted.values())]
+        self.wishes = tuple(book.number(wanted) for wanted in wishes)
         self._book = book
         self._shape = Shape.of(cls)
         columns = question.existing.columns
-        self._open: Bools = columns.meeting(cls.node_terms) & columns.accepted(
+        self._open: Bools = columns.meeting(wishes) & columns.accepted(
             cls.tolerations, heeds_preferences=cls.heeds_preferences
         )  # by place; grows with the places
         self._shelves: dict[int, tuple[tuple[int, int], ...]] = {}

@@ -2,7 +2,7 @@
 
 Restates: karpenter pkg/controllers/provisioning/scheduling/scheduler.go `add`, `addToExistingNode`, `addToInflightNode`,
 `addToNewNodeClaim`; existingnode.go and nodeclaim.go `CanAdd`, `Add`.
-Differs: of a required node affinity's terms any may hold at once; pools of equal weight compete on price; where rules
+Differs: pools of equal weight compete on price; where rules
 leave several domains that are equally good, the one with the cheapest offering is chosen.
 """
 
@@ -28,16 +28,24 @@ from journeyman.core.scheduling.one_by_one.shelves import Shelf, lowest
 class Placing:
     """All places as they stand, and who is on them."""
 
-    def __init__(self, question: Question, draft: Draft, active: Sequence[int]) -> None:
-        """Begin with what a draft has decided already; `active` are the rows that pods may be placed by."""
+    def __init__(self, question: Question, draft: Draft, active: Sequence[int], *, generously: bool) -> None:
+        """Begin with what a draft has decided already; it is not changed.
+
+        Args:
+            question: What the pass is about.
+            draft: The plan so far.
+            active: The rows that pods may be placed by.
+            generously: Whether a node has set aside at once what the largest type takes that it may become.
+        """
         self._question = question
         self._book = Book()
         self._shelves = [Shelf(index, stall, self._book) for index, stall in enumerate(question.stalls)]
         self._tiers = [list(tier) for _, tier in groupby(self._shelves, key=lambda s: s.stall.template.order[0])]
         self._places = Places(question.existing, len(question.axes))
         self._rules = RuleBook(question, self._shelves, self._book, self._places, active)
-        self._shares = Shares(draft.headroom)
-        self._asks: dict[int, Ask] = {}
+        self._headroom = [room.copy() for room in draft.headroom]
+        self._shares = Shares(self._headroom, generously=generously)
+        self._asks: dict[int, tuple[Ask, ...]] = {}
         self._added: dict[int, dict[int, int]] = {}
         self._attachments = Attachments(question.existing.rooms)
         self._standing_ports = [
@@ -47,15 +55,17 @@ class Placing:
         for place, pods in draft.on_existing.items():
             for row, count in pods:
                 for _ in range(count):
-                    self._settle_standing(place, self.ask(row))
+                    self._settle_standing(place, self._asks_of(row)[0])
         for node in draft.opened:
             self._resume(node)
 
-    def ask(self, row: int) -> Ask:
-        """What pods of a row ask for."""
+    def _asks_of(self, row: int) -> tuple[Ask, ...]:
+        """What pods of a row ask for, term by term."""
         found = self._asks.get(row)
         if found is None:
-            found = self._asks[row] = Ask(self._question, row, self._rules.of(row), self._book)
+            rules = self._rules.of(row)
+            terms = self._question.rows[row].terms
+            found = self._asks[row] = tuple(Ask(self._question, row, term, rules, self._book) for term in terms)
         return found
 
     def _resume(self, node: OpenNode) -> None:
@@ -68,7 +78,7 @@ class Placing:
         made = Node(shelf=shelf, wanted=wanted, offerings=offerings, total=node.total.tolist(), share=node.share)
         place = self._places.open(made)
         for row, count in node.pods:
-            ask = self.ask(row)
+            ask = self._asks_of(row)[0]
             made.ports += ask.ports * count
             made.pods[row] = made.pods.get(row, 0) + count
             for _ in range(count):
@@ -79,13 +89,15 @@ class Placing:
 
     def place(self, row: int) -> bool:
         """Put one pod of a row on the first place that takes it."""
-        ask = self.ask(row)
         choices: list[Choice] = []
-        for rules in ask.rules.keys:
+        for rules in self._rules.of(row).keys:
             choice = rules.now()
             if choice is None:
                 return False
             choices.append(choice)
+        return any(self._place(ask, choices) for ask in self._asks_of(row))
+
+    def _place(self, ask: Ask, choices: Sequence[Choice]) -> bool:
         places = self._places
         fitting = ask.may_go(places.size) & places.with_room(ask.amounts) & ask.rules.hosts.admit(places.size)
         for choice in choices:
@@ -196,15 +208,12 @@ class Placing:
 
     # -- the result ---------------------------------------------------------------------------------------------------
 
-    @property
-    def on_existing(self) -> dict[int, list[tuple[int, int]]]:
-        """By existing node the (row, how many) on it."""
-        return {place: list(pods.items()) for place, pods in sorted(self._added.items())}
-
-    @property
-    def opened(self) -> list[OpenNode]:
-        """The nodes to open, in the order they were opened."""
-        return [
+    def write(self, draft: Draft) -> None:
+        """Put everything decided into a draft; nodes to open are in the order they were opened."""
+        for room, used in zip(draft.headroom, self._headroom, strict=True):
+            room.left = used.left
+        draft.on_existing = {place: list(pods.items()) for place, pods in sorted(self._added.items())}
+        draft.opened = [
             OpenNode(
                 stall=node.shelf.index,
                 requirements=self._book[node.wanted],

@@ -1,8 +1,8 @@
 """The pools' limits while nodes grow: each node to open has a share set aside, of a type that holds it now.
 
 Restates: karpenter pkg/controllers/provisioning/scheduling/scheduler.go `filterByRemainingResources`, `subtractMax`.
-Differs: Karpenter sets aside the largest type a claim may become and leaves it at that; here the share is that of the
-cheapest type that holds the pods, and grows with them as far as the limits allow.
+Differs: the share is that of the cheapest type that holds the pods, and grows with them as far as the limits allow. Set
+aside `generously`, it is the largest type that the node may become, as in Karpenter.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from journeyman.core.scheduling.one_by_one.shelves import Shelf
 class Shares:
     """What is left of all limits; `headroom` has an entry per stall, and is used up."""
 
-    def __init__(self, headroom: Sequence[Headroom]) -> None:
+    def __init__(self, headroom: Sequence[Headroom], *, generously: bool) -> None:
         self._headroom = headroom
+        self._generously = generously
         self._largest = [room.costs.max(axis=0, initial=0) for room in headroom]
         self._diverse: dict[tuple[int, int], bool] = {}
 
@@ -43,6 +44,7 @@ class Shares:
         within = self._within(shelf, offerings, held)
         share: Ints = room.costs[self._needed(shelf, within)].max(axis=0)
         if held is not None:
+            share = np.maximum(share, held) if self._generously else share
             room.left = room.left + held
         room.left = room.left - share
         return share
@@ -67,7 +69,9 @@ class Shares:
         return self._diverse[case]
 
     def _needed(self, shelf: Shelf, offerings: int) -> list[int]:
-        """The cheapest type, and those that make up the choice that minValues asks for."""
+        """The cheapest type, and those that make up the choice that minValues asks for; all of them if generous."""
+        if self._generously:
+            return shelf.types_of(offerings)
         if not shelf.stall.template.min_values:
             return [shelf.type_of(offerings)]
         types = shelf.types_of(offerings)
