@@ -1,100 +1,192 @@
 """Why a pod has no place, per NodePool and in words that say what to change.
 
+Each pool is asked step by step (taints, labels, size, stock, limits), and the first step at which nothing is left is its
+reason, with counts. The nearer a pool came to taking the pod, the more its reason says, so those come first.
+
 Restates: karpenter pkg/controllers/provisioning/scheduling/nodeclaim.go `InstanceTypeFilterError`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Final
 
 import numpy as np
 
 from journeyman.core.api import labels
+from journeyman.core.api.resources import format_amount
+from journeyman.core.scheduling.classes import PodClass
 from journeyman.core.scheduling.limits import Headroom
-from journeyman.core.scheduling.market import Stall, Wish
-from journeyman.core.scheduling.offers import Ints
-from journeyman.core.scheduling.results import PodError
-from journeyman.core.scheduling.taints import untolerated
+from journeyman.core.scheduling.market import Stall
+from journeyman.core.scheduling.offers import Bools, Ints
+from journeyman.core.scheduling.pool_view import Ask, Found, PoolView, ask_of
+from journeyman.core.scheduling.results import PodError, PoolReason
+from journeyman.core.scheduling.smallest_change import Case, WouldFit, in_words, smallest_change
+from journeyman.core.scheduling.topology import Pins
 
 # Most helpful first: the nearer a pool came to taking the pod, the more its reason says.
-_RANKS = ("limits", "offerings", "resources", "requirements", "taints")
+_RANKS: Final = ("rules", "min-values", "limits", "offerings", "resources", "requirements", "taints", "not-usable")
+# What the stock of an offering is marked with when it could not be had, in words
+_STOCK: Final = {"InsufficientCapacity": "out of stock", "SpotInterruption": "interrupted lately", "": "unavailable"}
+_NAMED_RESOURCES: Final = 2
+
+MOST_SEARCHES: Final = 256
+"""For so many kinds of pods the smallest change is looked for; a cluster with more has one cause, not thousands."""
 
 
-def explain(
-    wish: Wish,
-    *,
-    request: Ints,
-    axes: Sequence[str],
-    stalls: Sequence[Stall],
-    headroom: Sequence[Headroom],
-    set_aside: Mapping[str, str],
-) -> PodError:
-    """The error of a pod that no existing node and no NodePool took.
+class Explainer:
+    """Explains what is left of one pass; pods that ask for the same are explained once."""
 
-    Args:
-        wish: What it wants of its node.
-        request: What it takes, along `axes`.
-        axes: Resource names.
-        stalls: All NodePools in use, in order.
-        headroom: Their limits as they stand now.
-        set_aside: NodePools not in use, with why.
-    """
-    if not stalls:
-        why = "; ".join(f"{name}: {reason}" for name, reason in set_aside.items())
+    def __init__(
+        self,
+        *,
+        axes: Sequence[str],
+        stalls: Sequence[Stall],
+        headroom: Sequence[Headroom],
+        set_aside: Mapping[str, str],
+        would_fit: WouldFit | None = None,
+        strict_min_values: bool = True,
+        searches: int = MOST_SEARCHES,
+    ) -> None:
+        """See how things stand at the end of the pass.
+
+        Args:
+            axes: Resource names.
+            stalls: All NodePools in use, in order.
+            headroom: Their limits as they stand now.
+            set_aside: NodePools not in use, with why.
+            would_fit: Tries a class with one rule about other pods fewer; without it only a class with a single such
+                rule is told to give that up.
+            strict_min_values: Whether a pool whose minValues cannot be met opens no node.
+            searches: For how many kinds of pods the smallest change is looked for at most (0: where nobody reads it).
+        """
+        self._axes = axes
+        self._pools = [PoolView(stall, room, strict_min_values) for stall, room in zip(stalls, headroom, strict=True)]
+        self._set_aside = set_aside
+        self._would_fit = would_fit
+        self._searches = searches
+        self._known: dict[object, PodError] = {}
+
+    def explain(self, cls: PodClass, request: Ints, *, pins: Pins = (), stuck: str = "") -> PodError:
+        """The error of a class's pods that no existing node and no NodePool took.
+
+        Args:
+            cls: The class at its last rung, where nothing is merely preferred.
+            request: What one pod takes, along the axes.
+            pins: The domains that were chosen for them.
+            stuck: What the rules about other pods say, in words.
+        """
+        rules = tuple(group.id for group in (*(s.group for s in cls.spreads), *cls.anti_affinities, *cls.affinities))
+        key = (cls.terms, cls.volume_terms, cls.tolerations, request.tobytes(), pins, stuck, rules, cls.ports)
+        if key not in self._known:
+            self._known[key] = self._explain(cls, ask_of(cls, request, pins), pins, stuck)
+        return self._known[key]
+
+    def _explain(self, cls: PodClass, ask: Ask, pins: Pins, stuck: str) -> PodError:
+        unusable = [PoolReason(node_pool=n, kind="not-usable", detail=why) for n, why in self._set_aside.items()]
+        found = [_reason(pool, ask, self._axes, stuck) for pool in self._pools]
+        reasons = sorted((*found, *unusable), key=lambda r: (_RANKS.index(r.kind), r.node_pool))
+        details = {r.node_pool: r.detail for r in reasons}
+        if not found:
+            why = "; ".join(f"{name}: {detail}" for name, detail in details.items())
+            message = f"no NodePool can be used{f' ({why})' if why else ''}"
+            return PodError(kind="no-nodepool", message=message, by_node_pool=details, reasons=tuple(reasons))
+        message = "; ".join(f"NodePool {name}: {detail}" for name, detail in details.items())
+        change = self._change(cls, ask, pins)
         return PodError(
-            kind="no-nodepool",
-            message=f"no NodePool can be used{f' ({why})' if why else ''}",
-            by_node_pool=dict(set_aside),
+            kind="limits" if reasons[0].kind == "limits" else "unschedulable",
+            message=f"{message}. Smallest change: {change}" if change else message,
+            by_node_pool=details,
+            reasons=tuple(reasons),
+            smallest_change=change,
         )
-    found = [
-        (*_reason(wish, request, axes, stall, room), stall.template.name)
-        for stall, room in zip(stalls, headroom, strict=True)
-    ]
-    found.sort(key=lambda entry: (_RANKS.index(entry[0]), entry[2]))
-    by_pool = {name: reason for _, reason, name in found} | dict(set_aside)
-    message = "; ".join(f"NodePool {name}: {reason}" for name, reason in by_pool.items())
-    return PodError(
-        kind="limits" if found[0][0] == "limits" else "unschedulable", message=message, by_node_pool=by_pool
+
+    def _change(self, cls: PodClass, ask: Ask, pins: Pins) -> str:
+        if self._searches <= 0:
+            return ""
+        self._searches -= 1
+        case = Case(cls=cls, ask=ask, pins=pins, axes=self._axes, pools=self._pools, would_fit=self._would_fit)
+        return smallest_change(case)
+
+
+def _reason(pool: PoolView, ask: Ask, axes: Sequence[str], stuck: str) -> PoolReason:
+    """The first step at which a pool has nothing left for the pod."""
+    found = pool.find(ask)
+    kind, detail, until = _first_failure(pool, ask, found, axes, stuck)
+    return PoolReason(
+        node_pool=pool.name,
+        kind=kind,
+        detail=detail,
+        types_total=pool.types_total,
+        types_suiting=int(found.suiting.sum()),
+        types_fitting=int(found.fitting.sum()),
+        types_available=int(found.had.sum()),
+        unavailable_until=until,
     )
 
 
-def _reason(wish: Wish, request: Ints, axes: Sequence[str], stall: Stall, headroom: Headroom) -> tuple[str, str]:
-    """One pool's reason as (kind, words)."""
-    template, table = stall.template, stall.template.table
-    taint = untolerated(template.pool.spec.template.spec.taints, wish.shape.tolerations)
+def _first_failure(
+    pool: PoolView, ask: Ask, found: Found, axes: Sequence[str], stuck: str
+) -> tuple[str, str, datetime | None]:
+    taint = pool.untolerated(ask)
     if taint is not None:
-        return "taints", f"did not tolerate taint {taint.key}={taint.value}:{taint.effect}"
-    refusals = [
-        template.requirements.compatible(wish.with_zones(t), allow_undefined=labels.WELL_KNOWN)
-        for t in wish.shape.terms
-    ]
-    open_terms = [t for t, refusal in zip(wish.shape.terms, refusals, strict=True) if refusal is None]
-    if not open_terms:
-        return "requirements", next(r for r in refusals if r is not None)
-    meets = np.zeros(len(table.row_type), dtype=bool)
-    for term in open_terms:
-        meets |= table.rows_meeting(template.requirements & wish.with_zones(term))
-    meeting = np.unique(table.row_type[meets])
-    if not len(meeting):
-        unmet = next((u for t in open_terms if (u := table.unmet(template.requirements & wish.with_zones(t)))), "")
-        what = unmet or "all that the pod requires of its node"
-        return "requirements", f"none of its {len(table.types)} instance types has {what}"
-    holding = meeting[(stall.sizes[meeting] >= request).all(axis=1) & stall.usable[meeting]]
-    if not len(holding):
-        return "resources", _too_small(stall.sizes[meeting], request, axes)
-    if not (meets & table.available & np.isin(table.row_type, holding)).any():
-        return "offerings", f"all offerings of the {len(holding)} instance types that would do are unavailable now"
-    if not headroom.allows()[holding].any():
-        left = ", ".join(f"{name} {max(int(n), 0)}" for name, n in zip(headroom.resources, headroom.left, strict=True))
-        return (
-            "limits",
-            f"its limits leave no room for any of the {len(holding)} instance types that would do (left: {left})",
+        return "taints", f"did not tolerate taint {taint.key}={taint.value}:{taint.effect}", None
+    if not found.suiting.any():
+        unmet = pool.unmet(ask) or "all that the pod requires of its node"
+        none = f"none of its {pool.types_total} instance types has {unmet}"
+        return "requirements", pool.refusal(ask) or none, None
+    if not found.fitting.any():
+        return "resources", _too_small(pool, ask, found, axes), None
+    fits = f"{_needs(pool, ask, found, axes)}{int(found.fitting.sum())} of {pool.types_total} types fit"
+    if not found.had.any():
+        words, until = _out_of_stock(pool, ask, found.rows)
+        return "offerings", f"{fits}, none offered{words}", until
+    if not found.allowed.any():
+        left = ", ".join(
+            f"{name} {format_amount(name, max(int(n), 0))}"
+            for name, n in zip(pool.headroom.resources, pool.headroom.left, strict=True)
         )
-    return "offerings", "the zones that its spread constraints leave have no offering for it"
+        return "limits", f"{fits}, its limits leave no room for any of them (left: {left})", None
+    alike = pool.too_alike(found.allowed)
+    if alike:
+        return "min-values", f"{fits}, too few to choose from for its minValues ({alike})", None
+    return "rules", f"{fits}, but {stuck or 'rules about other pods leave no place'}", None
 
 
-def _too_small(sizes: Ints, request: Ints, axes: Sequence[str]) -> str:
-    """Which resource is short on how many types."""
-    short = [(int((sizes[:, a] < request[a]).sum()), axes[a]) for a in range(len(axes))]
-    named = ", ".join(f"{name} on {count}" for count, name in sorted(short, key=lambda s: (-s[0], s[1])) if count)
-    return f"none of {len(sizes)} instance types that suit is large enough (too little {named})"
+def _needs(pool: PoolView, ask: Ask, found: Found, axes: Sequence[str]) -> str:
+    """The resources that rule out the most types, if any do."""
+    sizes = pool.stall.sizes[found.suiting]
+    short = [(int((sizes[:, a] < ask.request[a]).sum()), name, int(ask.request[a])) for a, name in enumerate(axes)]
+    worst = sorted((s for s in short if s[0]), key=lambda s: (-s[0], s[1]))[:_NAMED_RESOURCES]
+    return f"needs {' and '.join(in_words(name, asked) for _, name, asked in worst)}: " if worst else ""
+
+
+def _too_small(pool: PoolView, ask: Ask, found: Found, axes: Sequence[str]) -> str:
+    """Which resources are short, and how much of each there is at most."""
+    sizes = pool.stall.sizes[found.suiting]
+    alone = [a for a in range(len(axes)) if (sizes[:, a] < ask.request[a]).all()]
+    most = ", ".join(in_words(axes[a], max(int(sizes[:, a].max()), 0)) for a in alone)
+    together = f" (at most {most} for pods)" if most else " (each is enough on some type, but on none together)"
+    return f"{_needs(pool, ask, found, axes)}none of the {int(found.suiting.sum())} types that suit is large enough{together}"
+
+
+def _out_of_stock(pool: PoolView, ask: Ask, rows: Bools) -> tuple[str, datetime | None]:
+    """Where nothing can be had, why and until when, from the offerings that would have done."""
+    lost = [pool.offerings[r] for r in np.flatnonzero(rows)]
+    until = min((o.unavailable_until for o in lost if o.unavailable_until is not None), default=None)
+    reasons = sorted({o.unavailable_reason for o in lost})
+    why = ", ".join(_STOCK.get(reason, reason) for reason in reasons)
+    when = f" until {until:%H:%M} UTC" if until is not None else " now" if reasons == [""] else ""
+    return f"{_where(ask)}: {why}{when}", until
+
+
+def _where(ask: Ask) -> str:
+    """The zones and capacity types that the pod is bound to, in words."""
+    words = ""
+    for key, name in ((labels.ZONE, "zone"), (labels.CAPACITY_TYPE, "capacity type")):
+        wishes = [term.get(key) for term in ask.terms]
+        values = {value for wish in wishes if wish is not None and not wish.complement for value in wish.values}
+        if values and None not in wishes:
+            words += f" in {name} {' or '.join(sorted(values))}"
+    return words

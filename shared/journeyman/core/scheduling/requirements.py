@@ -248,9 +248,21 @@ def from_labels(values: Mapping[str, str]) -> Requirements:
     return of(requirement(key, "In", (value,)) for key, value in values.items())
 
 
+def likely_meant(key: str, known: Iterable[str]) -> str:
+    """The key, of those known and the well-known ones, that an unknown one was probably meant to be; empty if none is like it.
+
+    Restates: karpenter pkg/scheduling/requirements.go `labelHint`.
+    Differs: of several the likest, where Karpenter takes any: the same last part, then the shortest.
+    """
+    last = _last_part(key)
+    alike = [c for c in {*known, *labels.WELL_KNOWN} if c != key and (key in c or c.endswith(last))]
+    return min(alike, key=lambda c: (_last_part(c) != last, len(c), c), default="")
+
+
+def _last_part(key: str) -> str:
+    return key.rsplit("/", 1)[-1]
+
+
 def _hint(key: str, known: Iterable[str]) -> str:
-    """Karpenter's typo hint: a known key that contains the unknown one, or shares its last part."""
-    for candidate in sorted({*known, *labels.WELL_KNOWN}):
-        if key in candidate or candidate.rsplit("/", 1)[-1] == key.rsplit("/", 1)[-1]:
-            return f' (typo of "{candidate}"?)'
-    return ""
+    meant = likely_meant(key, known)
+    return f' (typo of "{meant}"?)' if meant else ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 
 from journeyman.core.api.objects import NodeSelectorRequirement
 from journeyman.core.catalogue import Resources
@@ -33,15 +34,38 @@ class PlannedClaim:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PoolReason:
+    """Why one NodePool has no node for a pod.
+
+    `kind` is for machines: taints, requirements, resources, offerings, limits, min-values, rules (about other pods), not-usable. Of
+    the pool's `types_total` instance types `types_suiting` have the labels asked for, `types_fitting` are large enough as
+    well, `types_available` can be had now too. `detail` says it in words. `unavailable_until` is the earliest time at
+    which an offering that would do is tried again.
+    """
+
+    node_pool: str
+    kind: str
+    detail: str
+    types_total: int = 0
+    types_suiting: int = 0
+    types_fitting: int = 0
+    types_available: int = 0
+    unavailable_until: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PodError:
     """Why one pod is not placed. `kind` is for machines: unsupported, invalid, unschedulable, limits, no-nodepool.
 
-    `by_node_pool` gives each pool's own reason, ranked most helpful first.
+    `by_node_pool` gives each pool's own reason, ranked most helpful first; `reasons` are the same as data.
+    `smallest_change` is what would be enough to give it a place, in words; empty if nobody looked for it.
     """
 
     kind: str
     message: str
     by_node_pool: Mapping[str, str] = field(default_factory=dict)
+    reasons: tuple[PoolReason, ...] = ()
+    smallest_change: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

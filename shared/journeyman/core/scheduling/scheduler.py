@@ -30,7 +30,7 @@ from journeyman.core.scheduling.existing import (
     standing_nodes,
     suitable_nodes,
 )
-from journeyman.core.scheduling.explain import explain
+from journeyman.core.scheduling.explain import Explainer
 from journeyman.core.scheduling.limits import Headroom
 from journeyman.core.scheduling.lowering import Unit, Zones, free_of_zones, lower_hostnames, lower_zones
 from journeyman.core.scheduling.market import Shape, Stall, Wish
@@ -41,7 +41,7 @@ from journeyman.core.scheduling.pods import is_currently_reschedulable, is_provi
 from journeyman.core.scheduling.results import PlannedClaim, PodError, Results
 from journeyman.core.scheduling.taints import is_preference, untolerated
 from journeyman.core.scheduling.templates import make_templates
-from journeyman.core.scheduling.topology import Repelled, Spread, count_by_node, count_by_zone, repelled_by
+from journeyman.core.scheduling.topology import Pins, Repelled, Spread, count_by_node, count_by_zone, repelled_by
 from journeyman.core.state.snapshot import Snapshot, StateNode
 
 __all__ = ["Options", "Scheduler", "pods_to_place", "solve"]
@@ -131,13 +131,15 @@ def _lowered(
     classes: Sequence[PodClass], repelled: Sequence[Repelled], errors: dict[str, PodError]
 ) -> tuple[PodClass, ...]:
     """The classes whose rules this scheduler keeps; the pods of the others become errors."""
+    message = "rules about other pods (affinity, anti-affinity), volumes and host ports are not supported yet"
+    unsupported = PodError(kind="unsupported", message=message)
     kept = []
     for cls in classes:
         claims = any(v.persistent_volume_claim is not None or v.ephemeral is not None for v in cls.pods[0].spec.volumes)
         spread_keys = {s.key for s in cls.spreads} - {labels.ZONE, labels.HOSTNAME}
         about_pods = cls.affinities or cls.anti_affinities or spread_keys
         if claims or cls.ports or about_pods or any(r.group.counts(cls.namespace, cls.labels) for r in repelled):
-            errors.update((key, PodError(kind="unsupported", message="not supported yet")) for key in cls.keys)
+            errors.update((key, unsupported) for key in cls.keys)
         else:
             kept.append(cls)
     return tuple(kept)
@@ -325,25 +327,21 @@ class _Run:
         return errors
 
     def _explain_unit(self, unit: Unit) -> PodError:
-        return self._explain(unit.class_index, Wish(self._shapes[unit.class_index], unit.zones))
+        zones = unit.zones or ()
+        return self._explain(unit.class_index, ((labels.ZONE, zones[0]),) if len(zones) == 1 else ())
 
-    def _explain(self, index: int, wish: Wish) -> PodError:
-        return explain(
-            wish,
-            request=self._requests[index],
-            axes=self._axes,
-            stalls=self._stalls,
-            headroom=self._headroom,
-            set_aside=self._scheduler.set_aside,
+    def _explain(self, index: int, pins: Pins) -> PodError:
+        explainer = Explainer(
+            axes=self._axes, stalls=self._stalls, headroom=self._headroom, set_aside=self._scheduler.set_aside
         )
+        return explainer.explain(self._classes[index], self._requests[index], pins=pins)
 
     def _stuck_error(self, index: int) -> PodError:
         if index in self.reasons:
             return self.reasons[index]
         zones = self.zones_of(index, ())
         if not zones.provisionable and not any(zones.room.values()):
-            wish = Wish(self._shapes[index])
-            return self._explain(index, wish)
+            return self._explain(index, ())
         where = ", ".join(sorted(zones.provisionable)) or "none"
         message = f"unsatisfiable topology constraint: spread over {labels.ZONE} exceeds its maxSkew (zones that can be provisioned: {where})"
         return PodError(kind="unschedulable", message=message)

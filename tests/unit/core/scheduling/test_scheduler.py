@@ -518,7 +518,7 @@ def test_a_pod_that_a_running_pods_anti_affinity_selects_is_left_alone():
     ("pod", "kind", "word"),
     [
         (a_pod("p", cpu="lots"), "invalid", "lots"),
-        (a_pod("p", cpu="99"), "unschedulable", "cpu"),
+        (a_pod("p", cpu="99"), "unschedulable", "99 vCPU"),
         (a_pod("p", spec={"nodeSelector": {"team": "red"}}), "unschedulable", "team"),
         (a_pod("p", spec={"nodeSelector": {labels.ZONE: "mars"}}), "unschedulable", "none of its 3 instance types"),
         (a_pod("p", spec=required([("team", "In", ())])), "invalid", "at least one value"),

@@ -1,0 +1,195 @@
+"""Why a pod has no place, with counts, and the smallest change that would give it one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+import numpy as np
+import pytest
+
+from journeyman.core.api import labels
+from journeyman.core.catalogue import Catalogue, Unavailable, without_unavailable
+from journeyman.core.scheduling.classes import collapse
+from journeyman.core.scheduling.daemons import daemon_overhead
+from journeyman.core.scheduling.explain import Explainer
+from journeyman.core.scheduling.limits import Headroom
+from journeyman.core.scheduling.market import Stall
+from journeyman.core.scheduling.templates import make_templates
+from tests.helpers.builders import NOW, POOL, a_pod, a_pool, a_snapshot, an_instance_type
+
+SMALL = an_instance_type("m.small", cpu=2, memory_gib=8, price=0.10, zones=("a", "b"), spot=0.05)
+LARGE = an_instance_type("m.large", cpu=16, memory_gib=64, price=0.80, zones=("a", "b"))
+AXES = ("cpu", "memory", "nvidia.com/gpu", "pods")
+BACK = NOW + timedelta(minutes=4)
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+
+
+def an_explainer(*pools, types=(LARGE, SMALL), unavailable=(), **options):
+    """What explains in a cluster with these pools, `POOL` alone by default, after a pass that used up nothing."""
+    pools = pools or (a_pool(),)
+    offered = without_unavailable(types, unavailable, NOW)
+    catalogue = Catalogue({pool.metadata.name: offered for pool in pools})
+    templates, set_aside = make_templates(a_snapshot(node_pools=pools), catalogue)
+    stalls = [Stall.of(t, AXES, daemon_overhead(t, (), AXES)) for t in templates]
+    headroom = [Headroom(t, ()) for t in templates]
+    return Explainer(axes=AXES, stalls=stalls, headroom=headroom, set_aside=set_aside, **options)
+
+
+def explained(explainer, pins=(), stuck="", **pod):
+    """Why such a pod has no place."""
+    (cls,), errors = collapse([a_pod("p", **pod)], {})
+    assert not errors
+    request = np.array([cls.requests.get(axis, 0) for axis in AXES], dtype=np.int64)
+    return explainer.explain(cls, request, pins=pins, stuck=stuck)
+
+
+def gone(*types, zones=("a", "b"), capacity_types=(labels.ON_DEMAND, labels.SPOT)):
+    """Offerings that are out of stock for four minutes."""
+    return [
+        Unavailable(instance_type=t, zone=z, capacity_type=c, until=BACK, reason="InsufficientCapacity")
+        for t in types
+        for z in zones
+        for c in capacity_types
+    ]
+
+
+def selecting(**values):
+    """A spec with a node selector."""
+    return {"nodeSelector": values}
+
+
+def tainted(name=POOL, **spec):
+    """A pool for those who tolerate it."""
+    taint = {"key": "gpu", "value": "yes", "effect": "NoSchedule"}
+    return a_pool(name, spec={"template": {"spec": {"taints": [taint]}}, **spec})
+
+
+def test_an_answer_counts_types_and_says_until_when_stock_is_missing():
+    """The issue in one sentence, and the same as data."""
+    error = explained(
+        an_explainer(unavailable=gone("m.large", zones=("b",))), cpu="12", spec=selecting(**{labels.ZONE: "b"})
+    )
+
+    (reason,) = error.reasons
+    assert reason.detail == "needs 12 vCPU: 1 of 2 types fit, none offered in zone b: out of stock until 21:04 UTC"
+    assert (reason.kind, reason.types_total, reason.types_suiting) == ("offerings", 2, 2)
+    assert (reason.types_fitting, reason.types_available, reason.unavailable_until) == (1, 0, BACK)
+    assert error.smallest_change == "allow zone a"
+
+
+@pytest.mark.parametrize(
+    ("explainer", "pod", "kind", "change"),
+    [
+        (an_explainer(tainted()), {}, "taints", "tolerate taint gpu=yes:NoSchedule"),
+        (an_explainer(), {"spec": selecting(**{labels.ZONE: "mars"})}, "requirements", "allow zone a"),
+        (
+            an_explainer(),
+            {"cpu": "12", "spec": selecting(**{labels.CAPACITY_TYPE: labels.SPOT})},
+            "resources",
+            "allow capacity type on-demand",
+        ),
+        (
+            an_explainer(),
+            {"spec": selecting(**{labels.INSTANCE_TYPE: "x9"})},
+            "requirements",
+            "allow instance type m.small",
+        ),
+        (an_explainer(), {"spec": selecting(zone="b")}, "requirements", f"write label zone as {labels.ZONE}"),
+        (an_explainer(), {"spec": selecting(team="red")}, "requirements", "drop its requirement on label team"),
+        (an_explainer(), {"cpu": "99"}, "resources", "request at most 15.92 vCPU (it asks for 99 vCPU)"),
+        (
+            an_explainer(),
+            {"spec": {"containers": [{"name": "c", "resources": {"requests": {"nvidia.com/gpu": "1"}}}]}},
+            "resources",
+            "request no nvidia.com/gpu",
+        ),
+        (
+            an_explainer(a_pool(spec={"limits": {"cpu": "1"}})),
+            {},
+            "limits",
+            "raise NodePool default's limit on cpu by 1",
+        ),
+        (
+            an_explainer(unavailable=gone("m.small", "m.large")),
+            {},
+            "offerings",
+            "wait until 2026-03-02 21:04 UTC, when stock is looked for again",
+        ),
+        (an_explainer(tainted()), {"cpu": "99"}, "taints", "create a NodePool that suits it"),
+    ],
+)
+def test_the_first_change_that_suffices_alone_is_told(explainer, pod, kind, change):
+    """With the concrete value, each tried on the offers there are."""
+    error = explained(explainer, **pod)
+
+    assert error.reasons[0].kind == kind
+    assert error.smallest_change == change
+    assert change in error.message
+
+
+def test_a_change_that_would_not_suffice_is_not_told():
+    """A toleration gets the pod into a pool that has no room for it either: a smaller request does."""
+    error = explained(an_explainer(tainted("other", limits={"cpu": "1"}), a_pool()), cpu="20")
+
+    assert error.smallest_change == "request at most 15.92 vCPU (it asks for 20 vCPU)"
+
+
+def test_a_mistyped_label_gets_a_hint():
+    """Karpenter's."""
+    error = explained(an_explainer(), spec=selecting(zone="a"))
+
+    assert 'typo of "topology.kubernetes.io/zone"?' in error.message
+
+
+def test_the_pool_that_came_nearest_is_named_first():
+    """Limits before taints, pools that sit out last."""
+    pools = (tainted("b"), a_pool("a", spec={"limits": {"cpu": "1"}}), a_pool("c", spec={"replicas": 1}))
+    error = explained(an_explainer(*pools))
+
+    assert [(r.node_pool, r.kind) for r in error.reasons] == [("a", "limits"), ("b", "taints"), ("c", "not-usable")]
+    assert list(error.by_node_pool) == ["a", "b", "c"]
+    assert error.kind == "limits"
+
+
+APART = {"affinity": {"podAntiAffinity": {REQUIRED: [{"topologyKey": labels.ZONE, "labelSelector": {}}]}}}
+SPREAD = {"topologySpreadConstraints": [{"topologyKey": labels.ZONE, "labelSelector": {}}]}
+
+
+def test_a_rule_about_other_pods_is_blamed_when_everything_else_would_do():
+    """In the scheduler's words, and the only rule there is may go."""
+    error = explained(an_explainer(), stuck="no zone is free of such pods", spec=APART)
+
+    assert (error.reasons[0].kind, error.kind) == ("rules", "unschedulable")
+    assert "2 of 2 types fit, but no zone is free of such pods" in error.message
+    assert error.smallest_change == f"give up its pod anti-affinity over {labels.ZONE}"
+
+
+def test_of_several_rules_the_one_is_told_that_suffices():
+    """Each is given up in turn, and the scheduler asked."""
+    explainer = an_explainer(would_fit=lambda cls: not cls.anti_affinities)
+
+    assert "anti-affinity" in explained(explainer, spec=APART | SPREAD).smallest_change
+    assert explained(an_explainer(), spec=APART | SPREAD).smallest_change == "relax its rules about other pods"
+
+
+def test_a_zone_chosen_for_a_pod_counts_but_is_not_its_own_wish():
+    """Its spread sent it to zone b, where nothing is to be had: the spread may be relaxed, the zone not allowed."""
+    away = gone("m.small", "m.large", zones=("b",))
+    lasting = [replace(u, until=NOW + timedelta(days=1)) for u in away]
+    error = explained(an_explainer(unavailable=lasting), pins=((labels.ZONE, "b"),), spec=SPREAD)
+
+    assert "none offered in zone b" in error.message
+    assert error.smallest_change.startswith("wait until 2026-03-03 21:00")
+
+
+def test_the_search_is_bounded():
+    """Past the bound pods still get their reasons."""
+    explainer = an_explainer(searches=1)
+
+    first, second, again = (explained(explainer, cpu=cpu) for cpu in ("98", "99", "98"))
+
+    assert first.smallest_change
+    assert not second.smallest_change
+    assert second.reasons
+    assert again is first
