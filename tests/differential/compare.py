@@ -1,0 +1,247 @@
+"""Our answer to a scenario against Karpenter's, and against what must hold whatever Karpenter says."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import traceback
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import msgspec
+
+from journeyman.cli.solve import options_of
+from journeyman.core.api.labels import INSTANCE_TYPE
+from journeyman.core.api.objects import NodeSelectorRequirement
+from journeyman.core.api.resources import to_resources
+from journeyman.core.scheduling.results import PlannedClaim, PodError, Results
+from journeyman.core.scheduling.scheduler import pods_to_place, solve
+from journeyman.core.scheduling.verify import verify
+from journeyman.simulate.scenario import Scenario, parse_scenario
+from tests.differential.karpenter import Karpenter
+
+JSONDict = dict[str, Any]
+TOLERANCE = 1e-9
+ANSWERS = 5  # how often Karpenter is asked before a finding that its luck may explain stands
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """Something that should not be. `kind` is one of KINDS; `cause` groups findings that look alike."""
+
+    kind: str
+    text: str
+    cause: str = ""
+    pods: tuple[str, ...] = ()
+
+
+KINDS = {
+    "crash": "our solver raised",
+    "verify": "our plan does not pass verification",
+    "repetition": "asked again, we answer something else",
+    "order": "asked with everything in another order, we answer something else",
+    "bound": "our plan costs less than its lower bound",
+    "considered": "we and Karpenter do not look at the same pods",
+    "missing": "Karpenter places a pod that we do not",
+    "dearer": "our plan for the pods that Karpenter places costs more than Karpenter's",
+    "rejected": "Karpenter's plan does not pass our verification",
+}
+BY_LUCK = {"missing", "dearer", "rejected"}
+
+
+class Ours:
+    """Our answer to a scenario."""
+
+    def __init__(self, scenario: JSONDict) -> None:
+        self.case = read(scenario)
+        self.results = self._solve(self.case)
+
+    @staticmethod
+    def _solve(case: Scenario, pods: Iterable[str] | None = None) -> Results:
+        wanted = None if pods is None else set(pods)
+        chosen = None if wanted is None else [p for p in pods_to_place(case.snapshot) if p.key in wanted]
+        return solve(case.snapshot, case.catalogue, pods=chosen, options=options_of(case))
+
+    def again(self, scenario: JSONDict) -> Results:
+        """The answer to a scenario that should have the same one."""
+        return self._solve(read(scenario))
+
+    def only(self, pods: Iterable[str]) -> Results:
+        """The answer if no other pods asked for a place."""
+        return self._solve(self.case, pods)
+
+    def objections(self, results: Results, pods: Iterable[str] | None = None) -> tuple[str, ...]:
+        """What verification says about a plan."""
+        wanted = None if pods is None else set(pods)
+        asked = [p for p in pods_to_place(self.case.snapshot) if wanted is None or p.key in wanted]
+        return verify(self.case.snapshot, self.case.catalogue, results, pods=asked)
+
+    @cached_property
+    def placed(self) -> frozenset[str]:
+        """Keys of the pods that have a place."""
+        return placed_in(self.results)
+
+
+def read(scenario: JSONDict) -> Scenario:
+    """As `journeyman solve` would."""
+    return parse_scenario(json.dumps(scenario).encode())
+
+
+def placed_in(results: Results) -> frozenset[str]:
+    """Keys of the pods that a plan places."""
+    on_new = {pod for claim in results.new_claims for pod in claim.pods}
+    return frozenset(on_new | {pod for pods in results.existing.values() for pod in pods})
+
+
+def findings(scenario: JSONDict, karpenter: Karpenter) -> list[Finding]:
+    """All that is wrong with our answer.
+
+    Karpenter breaks some ties by chance (it iterates over maps), so what may be its luck counts only if most of
+    `ANSWERS` answers show it.
+    """
+    try:
+        ours = Ours(scenario)
+        found = [*_on_its_own(scenario, ours)]
+        first = _against(ours, karpenter.ask(scenario))
+    except Exception as error:  # noqa: BLE001 - whatever it raises is what we look for
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"{type(error).__name__} in {last.name}"
+        return [Finding(kind="crash", text="".join(traceback.format_exception(error)), cause=where)]
+    found += [f for f in first if f.kind not in BY_LUCK]
+    by_luck = [f for f in first if f.kind in BY_LUCK]
+    if by_luck:
+        others = [{f.kind for f in _against(ours, karpenter.ask(scenario))} for _ in range(ANSWERS - 1)]
+        seen = Counter(kind for kinds in others for kind in kinds)
+        found += [f for f in by_luck if 1 + seen[f.kind] > ANSWERS // 2]
+    return found
+
+
+def _on_its_own(scenario: JSONDict, ours: Ours) -> Iterable[Finding]:
+    """What needs no Karpenter to be wrong."""
+    results = ours.results
+    yield from _as_findings("verify", ours.objections(results))
+    if results.lower_bound > results.price * (1 + TOLERANCE) + TOLERANCE:
+        yield Finding(kind="bound", text=f"price {results.price} < bound {results.lower_bound}")
+    for kind, other in (("repetition", scenario), ("order", shuffled(scenario))):
+        again = ours.again(other)
+        if repr(again) != repr(results):
+            yield Finding(kind=kind, text=_difference(results, again))
+
+
+def _difference(first: Results, second: Results) -> str:
+    parts = [name for name in Results.__dataclass_fields__ if repr(getattr(first, name)) != repr(getattr(second, name))]
+    return f"{', '.join(parts)} differ; price {first.price} and {second.price}"
+
+
+def shuffled(scenario: JSONDict) -> JSONDict:
+    """The same with its lists in another order, always the same other order."""
+    rng = random.Random(0)
+    types = [{**t, "offerings": rng.sample(t["offerings"], len(t["offerings"]))} for t in scenario["instanceTypes"]]
+    objects = scenario["objects"]
+    return {**scenario, "instanceTypes": rng.sample(types, len(types)), "objects": rng.sample(objects, len(objects))}
+
+
+def _against(ours: Ours, answer: JSONDict) -> list[Finding]:
+    """What is wrong in comparison with one answer of Karpenter's."""
+    if answer.get("error"):
+        raise RuntimeError(answer["error"])
+    theirs = results_of(answer)
+    found = [*_considered(ours, answer), *_as_findings("rejected", _objections_to(ours, theirs))]
+    missing = tuple(sorted(placed_in(theirs) - ours.placed))
+    if missing:
+        return [*found, _missing(ours, answer, missing)]
+    mine = ours.results if ours.placed == placed_in(theirs) else ours.only(placed_in(theirs))
+    lost = placed_in(theirs) - placed_in(mine)
+    if lost:  # with fewer pods asking, fewer of these got a place
+        found.append(Finding(kind="missing", text=f"asked for only what Karpenter places, we leave out {sorted(lost)}"))
+    elif mine.price > theirs.price * (1 + TOLERANCE):
+        found.append(_dearer(mine, theirs))
+    return found
+
+
+def results_of(answer: JSONDict) -> Results:
+    """Karpenter's plan as one of ours."""
+    claims = tuple(_planned(claim) for claim in answer["nodeClaims"])
+    errors = {pod: PodError(kind="unschedulable", message=why) for pod, why in answer["errors"].items()}
+    existing = {node: tuple(pods) for node, pods in answer["existing"].items()}
+    return Results(new_claims=claims, existing=existing, pod_errors=errors, price=answer["price"])
+
+
+def _planned(claim: JSONDict) -> PlannedClaim:
+    instance_type, zone, capacity_type = claim["cheapestOffering"].split("/")
+    types = {"key": INSTANCE_TYPE, "operator": "In", "values": claim["instanceTypes"]}
+    return PlannedClaim(
+        node_pool=claim["nodePool"],
+        pods=tuple(claim["pods"]),
+        instance_types=tuple(claim["instanceTypes"]),
+        requirements=tuple(msgspec.convert([*claim["requirements"], types], list[NodeSelectorRequirement])),
+        requests=to_resources(claim["requests"], round_up=True),
+        offering=(instance_type, zone, capacity_type),
+        price=claim["price"],
+    )
+
+
+def _objections_to(ours: Ours, theirs: Results) -> tuple[str, ...]:
+    """Verification of Karpenter's plan, but for what only our own plans promise."""
+    return ours.objections(theirs, pods=placed_in(theirs) | theirs.pod_errors.keys())
+
+
+def _considered(ours: Ours, answer: JSONDict) -> Iterable[Finding]:
+    theirs = placed_in(results_of(answer)) | answer["errors"].keys()
+    mine = ours.placed | ours.results.pod_errors.keys()
+    if theirs - mine:
+        yield Finding(kind="considered", text=f"only Karpenter: {sorted(theirs - mine)}", cause="only Karpenter")
+    let_in = sorted(ours.placed & answer["ignored"].keys())
+    if let_in:
+        why = answer["ignored"][let_in[0]]
+        yield Finding(kind="considered", text=f"Karpenter ignores {let_in}: {why}", cause="only we", pods=tuple(let_in))
+
+
+def _missing(ours: Ours, answer: JSONDict, missing: Sequence[str]) -> Finding:
+    error = ours.results.pod_errors.get(missing[0])
+    why = f"{error.kind}: {error.message}" if error else "not even an error"
+    place = _place(answer, missing[0])
+    text = f"{len(missing)} pods, first {missing[0]}; Karpenter: {place}; we: {why}"
+    return Finding(kind="missing", text=text, cause=_without_names(why), pods=tuple(missing))
+
+
+def _place(answer: JSONDict, pod: str) -> str:
+    for claim in answer["nodeClaims"]:
+        if pod in claim["pods"]:
+            return f"new node of {claim['nodePool']}, {claim['cheapestOffering']}, with {len(claim['pods'])} pods"
+    return next((f"node {node}" for node, pods in answer["existing"].items() if pod in pods), "nowhere")
+
+
+def _dearer(mine: Results, theirs: Results) -> Finding:
+    text = (
+        f"{mine.price:.6f} > {theirs.price:.6f} ({mine.price / theirs.price if theirs.price else float('inf'):.4f}); "
+        f"we {_nodes(mine)}, Karpenter {_nodes(theirs)}"
+    )
+    return Finding(kind="dearer", text=text)
+
+
+def _nodes(results: Results) -> str:
+    kinds = Counter(f"{claim.node_pool}:{'/'.join(claim.offering)}" for claim in results.new_claims)
+    on_existing = sum(map(len, results.existing.values()))
+    return ", ".join([*(f"{n}x {kind}" for kind, n in sorted(kinds.items())), f"{on_existing} pods on existing nodes"])
+
+
+def _as_findings(kind: str, objections: Iterable[str]) -> Iterable[Finding]:
+    by_cause: dict[str, list[str]] = {}
+    for objection in objections:
+        by_cause.setdefault(_without_names(objection), []).append(objection)
+    for cause, alike in by_cause.items():
+        yield Finding(kind=kind, text=f"{len(alike)}x {alike[0]}", cause=cause)
+
+
+def _without_names(text: str) -> str:
+    """So that findings can be counted: numbers and names of objects blotted out."""
+    text = re.sub(r"\b(default|batch)/[\w.-]+", "POD", text)
+    text = re.sub(r"POD(, POD)*…?", "POD", text)
+    text = re.sub(r"\b(p|n|c|d)\d+\b", r"\1#", text)
+    text = re.sub(r"\b[a-z]\d\.\d+x\b", "TYPE", text)
+    return re.sub(r"\d+(\.\d+)?", "#", text)[:160]

@@ -1,0 +1,116 @@
+"""A hunt for clusters on which we do worse than Karpenter, or wrong.
+
+    python -m tests.differential.hunt --cases 500 --seed 1 --save .cache/hunt
+
+prints a table of findings by kind and cause, and saves the smallest example of each as a scenario that
+`journeyman solve` and the oracle read. An example worth keeping goes to tests/differential/cases/regressions.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from hypothesis import HealthCheck, Phase, given, seed, settings
+
+from tests.differential.accepted_differences import unaccepted
+from tests.differential.clusters import clusters
+from tests.differential.compare import KINDS, Finding, findings
+from tests.differential.karpenter import Karpenter
+from tests.differential.reduce import reduce
+
+JSONDict = dict[str, Any]
+Cause = tuple[str, str]
+
+
+class Hunt:
+    """What was found so far: how often each cause, and the smallest raw example of it."""
+
+    def __init__(self, karpenter: Karpenter) -> None:
+        self.karpenter = karpenter
+        self.cases = 0
+        self.seen: Counter[Cause] = Counter()
+        self.examples: dict[Cause, tuple[JSONDict, Finding]] = {}
+
+    def look(self, scenario: JSONDict) -> None:
+        """Compare one more."""
+        self.cases += 1
+        for finding in self._found(scenario):
+            cause = (finding.kind, finding.cause)
+            self.seen[cause] += 1
+            known = self.examples.get(cause)
+            if known is None or len(json.dumps(scenario)) < len(json.dumps(known[0])):
+                self.examples[cause] = (scenario, finding)
+
+    def _found(self, scenario: JSONDict) -> list[Finding]:
+        return unaccepted(scenario, findings(scenario, self.karpenter))
+
+    def smallest(self, cause: Cause, tries: int) -> tuple[JSONDict, Finding]:
+        """The example of a cause, made smaller."""
+        scenario, finding = self.examples[cause]
+        kind = finding.kind
+
+        def shows(candidate: JSONDict) -> bool:
+            return any((f.kind, f.cause) == cause for f in self._found(candidate) if f.kind == kind)
+
+        small = reduce(scenario, shows, tries)
+        return small, next((f for f in self._found(small) if (f.kind, f.cause) == cause), finding)
+
+
+def draw_and_look(hunt: Hunt, cases: int, start: int, pods: int) -> None:
+    """Draw clusters without hypothesis judging or shrinking any of them."""
+
+    @seed(start)
+    @settings(
+        max_examples=cases,
+        database=None,
+        deadline=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(clusters(pods))
+    def each(scenario: JSONDict) -> None:
+        hunt.look(scenario)
+
+    each()
+
+
+def report(hunt: Hunt, folder: Path, tries: int) -> None:
+    """The table, and the examples as files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = [f"{hunt.cases} cases"]
+    for number, (cause, times) in enumerate(hunt.seen.most_common(), 1):
+        small, finding = hunt.smallest(cause, tries)
+        path = folder / f"{number:02}-{cause[0]}.json"
+        path.write_text(json.dumps({**small, "name": path.stem, "story": finding.text}, indent=1))
+        lines.append(f"{times:4}  {path.name}  {KINDS[cause[0]]}\n      {finding.text[:600]}")
+        sys.stdout.write(lines[-1] + "\n")
+        sys.stdout.flush()
+    (folder / "SUMMARY.txt").write_text("\n".join(lines) + "\n")
+
+
+def main() -> int:
+    """Hunt; status 1 if anything was found."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cases", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--pods", type=int, default=100, help="at most so many per case")
+    parser.add_argument("--tries", type=int, default=300, help="to make each example smaller")
+    parser.add_argument("--save", type=Path, default=Path(".cache/hunt"))
+    options = parser.parse_args()
+    started = time.monotonic()
+    with Karpenter() as karpenter:
+        hunt = Hunt(karpenter)
+        draw_and_look(hunt, options.cases, options.seed, options.pods)
+        sys.stdout.write(f"{hunt.cases} cases, {hunt.seen.total()} findings, {time.monotonic() - started:.0f} s\n")
+        report(hunt, options.save, options.tries)
+    return 1 if hunt.seen else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
