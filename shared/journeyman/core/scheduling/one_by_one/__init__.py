@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from journeyman.core.api.objects import Pod
 from journeyman.core.api.resources import CPU, MEMORY
 from journeyman.core.scheduling.draft import Draft, Question
-from journeyman.core.scheduling.one_by_one.placing import Placing
+from journeyman.core.scheduling.one_by_one.placing import Placing, Way
 
 __all__ = ["place_one_by_one"]
 
@@ -33,9 +33,7 @@ def place_one_by_one(question: Question, draft: Draft, classes: Collection[int] 
     if not chosen:
         return
     queue = _in_queue_order(question, draft, chosen)
-    attempt = _Attempt.at(question, draft, queue, generously=False)
-    if attempt.left and any(room.resources for room in draft.headroom):
-        attempt = min(attempt, _Attempt.at(question, draft, queue, generously=True), key=lambda a: len(a.left))
+    attempt = _best(question, draft, queue)
     attempt.placing.write(draft)
     for c in chosen:
         draft.left[c] = attempt.left.count(c)
@@ -49,11 +47,26 @@ class _Attempt:
     left: Sequence[int]
 
     @classmethod
-    def at(cls, question: Question, draft: Draft, queue: Sequence[int], *, generously: bool) -> _Attempt:
+    def at(cls, question: Question, draft: Draft, queue: Sequence[int], way: Way) -> _Attempt:
         """Place a queue of pods, given by their classes."""
         active = [row for c in sorted(set(queue)) for row in question.ladders[c]]
-        placing = Placing(question, draft, active, generously=generously)
+        placing = Placing(question, draft, active, way)
         return cls(placing, _place_queue(question, placing, queue))
+
+
+def _best(question: Question, draft: Draft, queue: Sequence[int]) -> _Attempt:
+    """Karpenter's way; where that leaves pods that another way may place, the way that leaves fewest."""
+    best, way = _Attempt.at(question, draft, queue, Way()), Way()
+    rows = [row for c in sorted(set(best.left)) for row in question.ladders[c]]
+    if any(best.placing.involves_keeping_apart(row) for row in rows):
+        bound = _Attempt.at(question, draft, queue, Way(binding=True))
+        if len(bound.left) < len(best.left):
+            best, way = bound, Way(binding=True)
+    if best.left and any(room.resources for room in draft.headroom):
+        generous = _Attempt.at(question, draft, queue, replace(way, generously=True))
+        if len(generous.left) < len(best.left):
+            best = generous
+    return best
 
 
 def _in_queue_order(question: Question, draft: Draft, classes: Iterable[int]) -> list[int]:

@@ -9,6 +9,7 @@ leave several domains that are equally good, the one with the cheapest offering 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import groupby
 
 import numpy as np
@@ -25,26 +26,38 @@ from journeyman.core.scheduling.one_by_one.shares import Shares
 from journeyman.core.scheduling.one_by_one.shelves import Shelf, lowest
 
 
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How to place.
+
+    `generously`: a node has set aside at once what the largest type takes that it may become, else just what it needs
+    now. `binding`: pods that required anti-affinity is about are bound to one domain each, else to none.
+    """
+
+    generously: bool = False
+    binding: bool = False
+
+
 class Placing:
     """All places as they stand, and who is on them."""
 
-    def __init__(self, question: Question, draft: Draft, active: Sequence[int], *, generously: bool) -> None:
+    def __init__(self, question: Question, draft: Draft, active: Sequence[int], way: Way) -> None:
         """Begin with what a draft has decided already; it is not changed.
 
         Args:
             question: What the pass is about.
             draft: The plan so far.
             active: The rows that pods may be placed by.
-            generously: Whether a node has set aside at once what the largest type takes that it may become.
+            way: How to decide what Karpenter leaves to chance, or to the next pass.
         """
         self._question = question
         self._book = Book()
         self._shelves = [Shelf(index, stall, self._book) for index, stall in enumerate(question.stalls)]
         self._tiers = [list(tier) for _, tier in groupby(self._shelves, key=lambda s: s.stall.template.order[0])]
         self._places = Places(question.existing, len(question.axes))
-        self._rules = RuleBook(question, self._shelves, self._book, self._places, active)
+        self._rules = RuleBook(question, self._shelves, self._book, self._places, active, binding=way.binding)
         self._headroom = [room.copy() for room in draft.headroom]
-        self._shares = Shares(self._headroom, generously=generously)
+        self._shares = Shares(self._headroom, generously=way.generously)
         self._asks: dict[int, tuple[Ask, ...]] = {}
         self._added: dict[int, dict[int, int]] = {}
         self._attachments = Attachments(question.existing.rooms)
@@ -205,6 +218,11 @@ class Placing:
             rule = wanted.get(key)
             if rule is not None and rule.single is not None:
                 places.settle(place, key, rule.single)
+
+    def involves_keeping_apart(self, row: int) -> bool:
+        """Whether required anti-affinity over a label other than the host name has a say about the row."""
+        rules = self._rules.of(row)
+        return any(key.apart for key in rules.keys)
 
     # -- the result ---------------------------------------------------------------------------------------------------
 

@@ -2,8 +2,9 @@
 
 Restates: karpenter pkg/controllers/provisioning/scheduling/topology.go `NewTopology`, `AddRequirements`.
 Differs: domains that cannot be had (nothing the pod accepts is on offer there, no node it accepts stands there) are not
-counted as empty ones. Pods that required anti-affinity over a domain is about are bound to one domain each, where
-Karpenter lets one such pod occupy all domains its node might be launched in, so that the next waits for another pass.
+counted as empty ones. Where `binding` is asked for, pods that required anti-affinity over a domain is about are bound to
+one domain each; in Karpenter one such pod occupies all domains its node might be launched in, and the next waits for
+another pass.
 """
 
 from __future__ import annotations
@@ -27,13 +28,21 @@ class RuleBook:
     """All rules of a pass; `ledger` has their tallies."""
 
     def __init__(
-        self, question: Question, shelves: Sequence[Shelf], book: Book, places: Places, active: Sequence[int]
+        self,
+        question: Question,
+        shelves: Sequence[Shelf],
+        book: Book,
+        places: Places,
+        active: Sequence[int],
+        *,
+        binding: bool,
     ) -> None:
         """`active` are the rows that pods may still be placed by; what only others' rules count is not counted."""
         self._question = question
         self._shelves = shelves
         self._book = book
         self._places = places
+        self._binding = binding
         self._rows = LabelIndex(question.rows)
         self._made: dict[int, Rules] = {}
         self._eligible: dict[object, frozenset[str]] = {}
@@ -119,7 +128,7 @@ class RuleBook:
             return
         rules = over(group.key)
         rules.apart.append(tally)
-        rules.binding |= group.id not in self._question.rows[row].soft
+        rules.binding |= self._binding and group.id not in self._question.rows[row].soft
 
     def _add_repulsion(self, row: int, hosts: HostRules, over: Callable[[str], KeyRules]) -> None:
         for group, tally in self._inverse.get(row, ()):
@@ -128,7 +137,7 @@ class RuleBook:
                 continue
             rules = over(group.key)
             rules.apart.append(tally)
-            rules.binding = True
+            rules.binding |= self._binding
             beside = self.ledger.tally("apart", group, EVERY_NODE)
             if isinstance(beside, DomainTally) and beside not in rules.apart:
                 rules.beside.append(beside)
