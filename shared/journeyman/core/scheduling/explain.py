@@ -10,9 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from functools import cached_property
 from typing import Final
-
-import numpy as np
 
 from journeyman.core.api import labels
 from journeyman.core.api.resources import format_amount
@@ -49,7 +48,7 @@ class Explainer:
         strict_min_values: bool = True,
         searches: int = MOST_SEARCHES,
     ) -> None:
-        """See how things stand at the end of the pass.
+        """Explain how things stand at the end of the pass.
 
         Args:
             axes: Resource names.
@@ -62,11 +61,18 @@ class Explainer:
             searches: For how many kinds of pods the smallest change is looked for at most (0: where nobody reads it).
         """
         self._axes = axes
-        self._pools = [PoolView(stall, room, strict_min_values) for stall, room in zip(stalls, headroom, strict=True)]
+        self._stalls, self._headroom = stalls, headroom
+        self._strict_min_values = strict_min_values
         self._set_aside = set_aside
         self._would_fit = would_fit
         self._searches = searches
         self._known: dict[object, PodError] = {}
+
+    @cached_property
+    def _pools(self) -> tuple[PoolView, ...]:
+        """Made when first asked, so that a pass that leaves nothing pays nothing."""
+        both = zip(self._stalls, self._headroom, strict=True)
+        return tuple(PoolView(stall, room, self._strict_min_values) for stall, room in both)
 
     def explain(self, cls: PodClass, request: Ints, *, pins: Pins = (), stuck: str = "") -> PodError:
         """The error of a class's pods that no existing node and no NodePool took.
@@ -173,9 +179,9 @@ def _too_small(pool: PoolView, ask: Ask, found: Found, axes: Sequence[str]) -> s
 
 def _out_of_stock(pool: PoolView, ask: Ask, rows: Bools) -> tuple[str, datetime | None]:
     """Where nothing can be had, why and until when, from the offerings that would have done."""
-    lost = [pool.offerings[r] for r in np.flatnonzero(rows)]
-    until = min((o.unavailable_until for o in lost if o.unavailable_until is not None), default=None)
-    reasons = sorted({o.unavailable_reason for o in lost})
+    causes = pool.lack(rows)
+    until = min((time for _, time in causes if time is not None), default=None)
+    reasons = sorted({reason for reason, _ in causes})
     why = ", ".join(_STOCK.get(reason, reason) for reason in reasons)
     when = f" until {until:%H:%M} UTC" if until is not None else " now" if reasons == [""] else ""
     return f"{_where(ask)}: {why}{when}", until

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from datetime import datetime
+from functools import cached_property
 
 import numpy as np
 
 from journeyman.core.api import labels
 from journeyman.core.api.objects import Taint, Toleration
-from journeyman.core.catalogue import Offering
 from journeyman.core.scheduling.classes import PodClass
 from journeyman.core.scheduling.limits import Headroom
 from journeyman.core.scheduling.market import Stall
 from journeyman.core.scheduling.min_values import achievable, distinct_enough
-from journeyman.core.scheduling.offers import Bools, Ints, every
+from journeyman.core.scheduling.offers import Bools, Ints, distinct, every
 from journeyman.core.scheduling.requirements import Requirements, requirement
 from journeyman.core.scheduling.taints import untolerated
 from journeyman.core.scheduling.topology import Pins
@@ -63,7 +64,7 @@ class Found:
     rows: Bools
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(eq=False)
 class PoolView:
     """One NodePool to ask. Its limits are looked at as they stand when it is made."""
 
@@ -73,7 +74,6 @@ class PoolView:
     own_rows: Bools = field(init=False)
     room: Bools = field(init=False)
     types_total: int = field(init=False)
-    offerings: tuple[Offering, ...] = field(init=False)
     _rows: dict[Terms, Bools] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -82,13 +82,25 @@ class PoolView:
         usable: Bools = self.stall.usable[table.row_type]
         self.own_rows = table.rows_meeting(self.stall.template.requirements) & usable
         self.room = self.headroom.allows()
-        self.offerings = tuple(offering for t in table.types for offering in t.offerings)
         self.types_total = int(self._types(self.own_rows).sum())
 
     @property
     def name(self) -> str:
         """The NodePool's name."""
         return self.stall.template.name
+
+    @cached_property
+    def _lack(self) -> tuple[Ints, tuple[tuple[str, datetime | None], ...]]:
+        """Why each offering cannot be had, as (number, why and until when by number)."""
+        numbers: dict[tuple[str, datetime | None], int] = {}
+        offered = (o for t in self.stall.template.table.types for o in t.offerings)
+        codes = [numbers.setdefault((o.unavailable_reason, o.unavailable_until), len(numbers)) for o in offered]
+        return np.array(codes, dtype=np.int64), tuple(numbers)
+
+    def lack(self, rows: Bools) -> tuple[tuple[str, datetime | None], ...]:
+        """Why these offerings cannot be had and until when, each cause once."""
+        codes, causes = self._lack
+        return tuple(causes[n] for n in distinct(codes[rows]))
 
     @property
     def taints(self) -> tuple[Taint, ...]:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 
 import numpy as np
 
 from journeyman.core.api import labels
 from journeyman.core.api.resources import CPU, MEMORY, PODS, format_amount
 from journeyman.core.scheduling.classes import PodClass
-from journeyman.core.scheduling.offers import Ints
+from journeyman.core.scheduling.offers import Ints, distinct
 from journeyman.core.scheduling.pool_view import Ask, PoolView, ask_of
 from journeyman.core.scheduling.requirements import Requirements, likely_meant, of
 from journeyman.core.scheduling.topology import Pins
@@ -91,13 +92,15 @@ def _without(case: Case, key: str) -> str:
 def _cheapest_value(pool: PoolView, ask: Ask, key: str) -> tuple[float, str] | None:
     """(Price, value of the label) of the pool's cheapest offering for the pod; None if that leaves the label open."""
     template = pool.stall.template
-    codes, values = template.table.row_values(key)
-    found = pool.find(ask)
-    rows = np.flatnonzero(found.rows & template.table.available & found.allowed[template.table.row_type])
-    best = min(((float(template.table.prices[r]), values[int(codes[r])] or "") for r in rows), default=(0.0, ""))
+    table, found = template.table, pool.find(ask)
+    rows = np.flatnonzero(found.rows & table.available & found.allowed[table.row_type])
+    price = float(table.prices[rows].min())
+    codes, values = table.row_values(key)
+    cheapest = distinct(codes[rows[table.prices[rows] == price]])
     own = template.requirements.get(key)
-    value = best[1] or (own.single if own is not None else None)
-    return (best[0], value) if value else None
+    open_to = min(values[code] or "" for code in cheapest)
+    value = open_to or (own.single if own is not None else None)
+    return (price, value) if value else None
 
 
 def _smaller_request(case: Case) -> str:
@@ -131,27 +134,33 @@ def _most(pool: PoolView, ask: Ask, axis: int) -> int:
 
 def _raised_limit(case: Case) -> str:
     """The least that a pool's limits would have to grow: fewest resources first, then the least in proportion."""
-    found: list[tuple[int, float, str, str]] = []
-    for pool in case.pools:
-        room = pool.headroom
-        types = np.flatnonzero(pool.find(case.ask).had) if pool.untolerated(case.ask) is None else ()
-        for t in types:
-            short = np.maximum(room.costs[t] - room.left, 0)
-            lacking = [(name, int(n)) for name, n in zip(room.resources, short, strict=True) if n]
-            share = float((short / np.maximum(room.costs[t], 1)).sum())
-            words = " and ".join(f"{name} by {format_amount(name, n)}" for name, n in lacking)
-            found.append((len(lacking), share, f"raise NodePool {pool.name}'s limit on {words}", words))
+    found = [raised for pool in case.pools if (raised := _least_raise(pool, case.ask)) is not None]
     return min(found)[2] if found else ""
+
+
+def _least_raise(pool: PoolView, ask: Ask) -> tuple[int, float, str] | None:
+    """(Resources to raise, by how much in proportion to a node, in words) for one pool; None if that would not help."""
+    types = np.flatnonzero(pool.find(ask).had)
+    if not len(types) or pool.untolerated(ask) is not None:
+        return None
+    room = pool.headroom
+    short = np.maximum(room.costs[types] - room.left, 0)
+    shares = (short / np.maximum(room.costs[types], 1)).sum(axis=1)
+    counts = np.count_nonzero(short, axis=1)
+    best = int(np.lexsort((shares, counts))[0])
+    lacking = ((name, int(n)) for name, n in zip(room.resources, short[best], strict=True) if n)
+    words = " and ".join(f"{name} by {format_amount(name, n)}" for name, n in lacking)
+    return int(counts[best]), float(shares[best]), f"raise NodePool {pool.name}'s limit on {words}"
 
 
 def _later(case: Case) -> str:
     """The earliest time at which an offering may be had again that would do."""
-    times = []
+    times: list[datetime] = []
     for pool in case.pools:
         if pool.untolerated(case.ask) is None:
             table, found = pool.stall.template.table, pool.find(case.ask)
-            rows = np.flatnonzero(found.rows & ~table.available & pool.room[table.row_type])
-            times += [until for r in rows if (until := pool.offerings[r].unavailable_until) is not None]
+            lost = found.rows & ~table.available & pool.room[table.row_type]
+            times += [until for _, until in pool.lack(lost) if until is not None]
     return f"wait until {min(times):%Y-%m-%d %H:%M} UTC, when stock is looked for again" if times else ""
 
 
