@@ -23,7 +23,7 @@ from journeyman.core.scheduling.draft import OpenNode, Question
 from journeyman.core.scheduling.limits import type_costs
 from journeyman.core.scheduling.market import Stall, by_resource
 from journeyman.core.scheduling.min_values import achievable, distinct_enough, needed_for_variety
-from journeyman.core.scheduling.offers import Bools, Floats, Ints, distinct, every
+from journeyman.core.scheduling.offers import Bools, Floats, Ints, distinct
 from journeyman.core.scheduling.options import MinValuesPolicy, Options
 from journeyman.core.scheduling.requirements import Requirement, Requirements, requirement
 from journeyman.core.scheduling.results import PlannedClaim
@@ -179,9 +179,10 @@ class Shelf:
         holds: Bools = np.ones((len(nodes), len(self.types)), dtype=bool)
         for axis in np.flatnonzero(totals.any(axis=0)):
             holds &= sizes[:, axis] >= totals[:, axis, None]
-        for row, node in enumerate(nodes):
-            if node.share is not None:
-                holds[row] &= every(self._costs <= node.share)
+        if nodes[0].share is not None:  # a pool has limits or it has none
+            shares = np.array([node.share for node in nodes], dtype=np.int64)
+            for resource in range(shares.shape[1]):
+                holds &= self._costs[:, resource] <= shares[:, resource, None]
         return holds
 
     def _listed(self, holds: Bools) -> Bools:
@@ -191,7 +192,7 @@ class Shelf:
         best = np.argmax(holds, axis=1)
         ceiling = self.prices[best] * self.options.near_price
         near = np.searchsorted(self.prices, ceiling, side="right")  # how many types cost no more than that, itself too
-        rank = np.cumsum(holds, axis=1)
+        rank = np.cumsum(holds, axis=1, dtype=np.int32)
         within = rank[np.arange(len(holds)), near - 1]
         count = np.minimum(np.maximum(within, self.options.min_types), self.options.max_types)
         listed: Bools = holds & (rank <= count[:, None])

@@ -23,7 +23,7 @@ from journeyman.core.scheduling.market import open_market, worth_considering
 from journeyman.core.scheduling.min_values import distinct_enough, needed_for_variety
 from journeyman.core.scheduling.offers import Bools, Floats, Ints, distinct
 from journeyman.core.scheduling.options import MinValuesPolicy
-from journeyman.core.scheduling.packing import Packing, Problem, lower_bound, pack
+from journeyman.core.scheduling.packing import Packing, Problem, pack
 from journeyman.core.scheduling.requirements import Requirements
 from journeyman.core.scheduling.reserved import Reservations
 from journeyman.core.scheduling.settling import held, settled
@@ -33,11 +33,10 @@ __all__ = ["Opened", "Opening", "open_nodes"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opened:
-    """Nodes to open, the units with what no node could be opened for, and a price that no plan for the rest undercuts."""
+    """Nodes to open, and the units with what no node could be opened for."""
 
     nodes: tuple[OpenNode, ...]
     left: tuple[Unit, ...]
-    bound: float
 
 
 def open_nodes(
@@ -52,7 +51,6 @@ def open_nodes(
         reservations: Likewise.
     """
     nodes: list[OpenNode] = []
-    bound = 0.0
     left = tuple(unit for unit in units if unit.count)
     caps = _caps_of(left, question)
     for members, varied in _tiers(question):
@@ -64,9 +62,8 @@ def open_nodes(
             headroom[s].left = room.left
         reservations.left.update(outcome.reservations.left)
         nodes += tier.nodes(outcome)
-        bound += tier.bound(outcome)
         left = tier.rest()
-    return Opened(nodes=tuple(nodes), left=left, bound=bound)
+    return Opened(nodes=tuple(nodes), left=left)
 
 
 def _tiers(question: Question) -> Iterator[tuple[tuple[int, ...], bool]]:
@@ -100,11 +97,12 @@ class _Bin:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Outcome:
-    """Bins opened so far, and what they left of items, limits and reservations."""
+    """Bins opened so far, and what they left of items, limits and reservations; `hopeless` items fit no offer at all."""
 
     left: Ints
     headroom: list[Headroom]
     reservations: Reservations
+    hopeless: int = 0
     bins: list[tuple[_Bin, int]] = field(default_factory=list)
     price: float = 0.0
 
@@ -160,7 +158,7 @@ class _Tier:
     def open(self, headroom: Sequence[Headroom], reservations: Reservations) -> _Outcome:
         """The best plan for the units within limits and reservations."""
         best = self._attempt(self._market.prices, headroom, reservations)
-        if best.left.any() and any(room.resources for room in headroom):
+        if best.left.sum() > best.hopeless and any(room.resources for room in headroom):
             shares = self._shares_of_limits(headroom)
             scale = float(self._market.prices.max(initial=0.0))
             for weight in (scale, 1e6 * scale):
@@ -190,6 +188,8 @@ class _Tier:
             offers = offers[np.argsort(prices[offers], kind="stable")]
             offers = offers[self._worth(offers)]
             packing = pack(self._part(offers, prices, outcome.left), fewest_nodes=self._stalls[0].template.order[1])
+            if not outcome.bins:
+                outcome.hopeless = sum(packing.left)
             opened = self._take(outcome, offers, packing)
             if not opened or not exhaustible:
                 break
@@ -263,13 +263,16 @@ class _Tier:
         """A node for each copy of each bin, its pods drawn from the units in order."""
         for b, copies in outcome.bins:
             node = self._node(b)
+            kinds = list(zip(b.kinds.tolist(), b.counts.tolist(), strict=True))
             for _ in range(copies):
-                drawn = [
-                    pods
-                    for i, n in zip(b.kinds.tolist(), b.counts.tolist(), strict=True)
-                    for pods in self._items.draw(i, n)
-                ]
-                yield replace(node, pods=together(drawn))
+                drawn = [pods for item, count in kinds for pods in self._items.draw(item, count)]
+                yield OpenNode(
+                    stall=node.stall,
+                    requirements=node.requirements,
+                    pods=together(drawn),
+                    total=node.total,
+                    share=node.share,
+                )
 
     def _node(self, b: _Bin) -> OpenNode:
         """The node without its pods."""
@@ -294,13 +297,6 @@ class _Tier:
             wanted = settled(self._stalls[s], t, market.variants_by_stall[s][v], chosen)
             self._settled[key] = held(wanted, market.reservations[stock]) if stock >= 0 else wanted
         return self._settled[key]
-
-    def bound(self, outcome: _Outcome) -> float:
-        """What the pods placed cost at least, whatever the pools charge for a node as such."""
-        placed = self._problem.counts - outcome.left
-        offers = np.flatnonzero(self._worth(np.arange(len(self._market.prices))))
-        prices = self._market.prices - self._market.fees
-        return lower_bound(self._part(offers, prices, placed)) if placed.any() else 0.0
 
     def rest(self) -> tuple[Unit, ...]:
         """The units with what was not drawn."""
