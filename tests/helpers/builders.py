@@ -101,6 +101,12 @@ def an_overlay(name: str, **spec: Any) -> NodeOverlay:
     return parse(NodeOverlay, merge(overlay_body(name, **spec), {"metadata": stored}))
 
 
+def buffer_body(name: str, **spec: Any) -> dict[str, Any]:
+    """A CapacityBuffer."""
+    metadata = {"name": name, "namespace": "default", "uid": f"uid-{name}"}
+    return {"apiVersion": "autoscaling.x-k8s.io/v1beta1", "kind": "CapacityBuffer", "metadata": metadata, "spec": spec}
+
+
 def node_class_body(name: str = CLASS, **changes: Any) -> dict[str, Any]:
     """An EC2NodeClass that validates."""
     base = {

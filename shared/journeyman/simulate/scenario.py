@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from journeyman.core.api import labels
+from journeyman.core.api.capacity_buffer import CapacityBuffer
 from journeyman.core.api.model import Model, parse
 from journeyman.core.api.nodeoverlay import NodeOverlay
 from journeyman.core.api.nodepool import NodePool
@@ -35,6 +36,7 @@ from journeyman.core.api.resources import to_resources
 from journeyman.core.api.storage import CSINode, PersistentVolume, PersistentVolumeClaim, StorageClass
 from journeyman.core.api.workloads import PodTemplate, ReplicationController, Service, Workload
 from journeyman.core.catalogue import Catalogue, InstanceType, Offering
+from journeyman.core.scheduling.buffers import resolve_buffers, virtual_pods
 from journeyman.core.scheduling.overlays import apply_overlays
 from journeyman.core.state.snapshot import NodeClassState, SetAside, Snapshot, Workloads
 from journeyman.errors import ConfigurationError, InvalidObjectError
@@ -130,7 +132,10 @@ def _snapshot(file: _File) -> Snapshot:
         by_kind.setdefault(str(raw.get("kind", "")), []).append(_completed(raw, now))
     pools, bad_pools = _parsed(by_kind.get("NodePool", ()), NodePool)
     overlays, bad_overlays = _parsed(by_kind.get("NodeOverlay", ()), NodeOverlay)
-    pods = _decoded(by_kind.get("Pod", ()), Pod)
+    buffers, bad_buffers = _parsed(by_kind.get("CapacityBuffer", ()), CapacityBuffer)
+    workloads = _workloads(by_kind)
+    pods = tuple(_unschedulable(pod) for pod in _decoded(by_kind.get("Pod", ()), Pod))
+    virtual = virtual_pods(resolve_buffers(buffers, workloads), now, (pod.key for pod in pods))
     return Snapshot(
         cluster=file.name,
         now=now,
@@ -138,7 +143,7 @@ def _snapshot(file: _File) -> Snapshot:
         node_classes=_node_classes(pools),
         claims=_decoded(by_kind.get("NodeClaim", ()), NodeClaim),
         nodes=_decoded(by_kind.get("Node", ()), Node),
-        pods=tuple(_unschedulable(pod) for pod in pods),
+        pods=_in_order((*pods, *virtual)),
         daemon_sets=_decoded(by_kind.get("DaemonSet", ()), DaemonSet),
         pdbs=_decoded(by_kind.get("PodDisruptionBudget", ()), PodDisruptionBudget),
         namespaces=_decoded(by_kind.get("Namespace", ()), Object),
@@ -146,9 +151,10 @@ def _snapshot(file: _File) -> Snapshot:
         persistent_volumes=_decoded(by_kind.get("PersistentVolume", ()), PersistentVolume),
         storage_classes=_decoded(by_kind.get("StorageClass", ()), StorageClass),
         csi_nodes=_decoded(by_kind.get("CSINode", ()), CSINode),
-        workloads=_workloads(by_kind),
+        workloads=workloads,
+        capacity_buffers=buffers,
         node_overlays=overlays,
-        set_aside=(*bad_pools, *bad_overlays),
+        set_aside=(*bad_pools, *bad_overlays, *bad_buffers),
     )
 
 
@@ -176,6 +182,10 @@ def _decoded(raws: Iterable[dict[str, Any]], kind: type[T]) -> tuple[T, ...]:
         found = msgspec.convert(list(raws), type=list[kind])  # type: ignore[valid-type] # a type in a variable
     except msgspec.ValidationError as error:
         raise ConfigurationError(f"a {kind.__name__} of the scenario does not read: {error}") from error
+    return _in_order(found)
+
+
+def _in_order(found: Iterable[T]) -> tuple[T, ...]:
     return tuple(sorted(found, key=lambda o: (o.metadata.namespace, o.metadata.name)))
 
 

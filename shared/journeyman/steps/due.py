@@ -3,7 +3,8 @@
 Lost messages are made up for here; nothing rests on any of them.
 
 =============  ====================================================================================================
-provision      pods without a node; claims not initialized yet; pools whose conditions are not current
+provision      pods without a node; claims not initialized yet; pools whose conditions are not current; buffers, whose
+               room pods take without asking anybody
 terminate      claims being deleted or expired; and every two minutes, for garbage (ten without any claim)
 consolidate    a disruption under way; a claim whose consolidateAfter has just passed; a budget window that has just
                opened; and every two minutes while there are nodes to consolidate: that pods went away is seen by a
@@ -48,7 +49,7 @@ def due_steps(snapshot: Snapshot) -> tuple[Wake, ...]:
     """At most one wake-up for each step that has work to do now, with the first reason found for it.
 
     Args:
-        snapshot: Claims, pools (and those set aside) and unassigned pods.
+        snapshot: Claims, pools (and those set aside), buffers and unassigned pods.
     """
     reasons = {
         Step.PROVISION: next(_provision(snapshot), None),
@@ -62,6 +63,9 @@ def _provision(snapshot: Snapshot) -> Iterator[str]:
     for pod in snapshot.pods:
         if is_provisionable(pod) and not opted_out(pod):
             yield f"pod {pod.key} has no node"
+    for buffer in snapshot.capacity_buffers:
+        if buffer.active:
+            yield f"CapacityBuffer {buffer.key} may have been used up"
     for claim in snapshot.claims:
         if claim.metadata.deletion_timestamp is None and not is_true(claim.status.conditions, INITIALIZED):
             yield f"NodeClaim {claim.metadata.name} is not initialized"

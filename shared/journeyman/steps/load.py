@@ -9,16 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from enum import Enum
 from typing import Any, Final, TypeVar
 
 import msgspec
 
+from journeyman.core.api.capacity_buffer import CapacityBuffer
 from journeyman.core.api.model import Model, parse
 from journeyman.core.api.node_disruption import NodeDisruption
 from journeyman.core.api.nodeoverlay import NodeOverlay
 from journeyman.core.api.nodepool import NodePool
 from journeyman.core.api.objects import (
+    CAPACITY_BUFFER,
     DAEMONSET,
     NAMESPACE,
     NODE,
@@ -35,12 +38,21 @@ from journeyman.core.api.objects import (
     ObjectMeta,
     Pod,
     Resource,
+    TopologySpreadConstraint,
     condition_of,
 )
 from journeyman.core.api.offering_state import OfferingState
 from journeyman.core.api.storage import CSI_NODE, PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM, STORAGE_CLASS
-from journeyman.core.api.workloads import REPLICA_SET, REPLICATION_CONTROLLER, SERVICE, STATEFUL_SET
+from journeyman.core.api.workloads import (
+    DEPLOYMENT,
+    POD_TEMPLATE,
+    REPLICA_SET,
+    REPLICATION_CONTROLLER,
+    SERVICE,
+    STATEFUL_SET,
+)
 from journeyman.core.catalogue import Catalogue, InstanceType, Unavailable, without_unavailable
+from journeyman.core.scheduling.buffers import resolve_buffers, virtual_pods
 from journeyman.core.scheduling.default_spread import with_default_spread
 from journeyman.core.scheduling.overlays import apply_overlays
 from journeyman.core.state import NodeClassState, SetAside, Snapshot, Workloads
@@ -104,6 +116,10 @@ class World:
 
 def load(run: Invocation, scope: Scope) -> Snapshot:
     """Read what `scope` asks for. Raises KubeAPIError if a list fails: a partial picture is no basis for a decision."""
+
+    def listed(resource: Resource[O]) -> tuple[O, ...]:
+        return _by_name(_items(run, resource)) if scope.scheduling else ()
+
     now = run.clock.now()
     nodes = _by_name(_items(run, NODE)) if scope.nodes else ()
     claims = tuple(c for c in _by_name(_items(run, NODECLAIM)) if _is_ours(run, c))
@@ -112,9 +128,11 @@ def load(run: Invocation, scope: Scope) -> Snapshot:
     states, bad_states = _parsed(run, OFFERING_STATE, OfferingState) if scope.offerings else ((), ())
     overlaid = scope.node_classes and run.settings.feature_gates.node_overlay
     overlays, bad_overlays = _parsed(run, NODE_OVERLAY, NodeOverlay, optional=True) if overlaid else ((), ())
+    buffered = scope.pods is not Pods.NONE and run.settings.feature_gates.capacity_buffer
+    buffers, bad_buffers = _parsed(run, CAPACITY_BUFFER, CapacityBuffer, optional=True) if buffered else ((), ())
     spread = run.settings.default_spread if scope.scheduling else ()
-    workloads = _workloads(run, spread=bool(spread))
-    set_aside = (*bad_pools, *bad_disruptions, *bad_states, *bad_overlays)
+    workloads = _workloads(run, buffers) if scope.scheduling else Workloads()
+    set_aside = (*bad_pools, *bad_disruptions, *bad_states, *bad_overlays, *bad_buffers)
     for item in set_aside:
         run.telemetry.log("warning", item.why, **{item.kind: {"name": item.name}})
     return Snapshot(
@@ -124,20 +142,33 @@ def load(run: Invocation, scope: Scope) -> Snapshot:
         claims=claims,
         node_pools=tuple(p for p in pools if _pool_is_ours(run, p)),
         node_classes=_node_classes(run) if scope.node_classes else (),
-        daemon_sets=_by_name(_items(run, DAEMONSET)) if scope.scheduling else (),
-        pdbs=_by_name(_items(run, PDB)) if scope.scheduling else (),
-        namespaces=_by_name(_items(run, NAMESPACE)) if scope.scheduling else (),
-        storage_classes=_by_name(_items(run, STORAGE_CLASS)) if scope.scheduling else (),
-        csi_nodes=_by_name(_items(run, CSI_NODE)) if scope.scheduling else (),
-        persistent_volumes=_by_name(_items(run, PERSISTENT_VOLUME)) if scope.scheduling else (),
-        persistent_volume_claims=_by_name(_items(run, PERSISTENT_VOLUME_CLAIM)) if scope.scheduling else (),
+        daemon_sets=listed(DAEMONSET),
+        pdbs=listed(PDB),
+        namespaces=listed(NAMESPACE),
+        storage_classes=listed(STORAGE_CLASS),
+        csi_nodes=listed(CSI_NODE),
+        persistent_volumes=listed(PERSISTENT_VOLUME),
+        persistent_volume_claims=listed(PERSISTENT_VOLUME_CLAIM),
         workloads=workloads,
         node_overlays=overlays,
+        capacity_buffers=buffers,
         node_disruptions=disruptions,
         unavailable=tuple(_unavailable(states)),
         set_aside=set_aside,
-        pods=with_default_spread(_pods(run, scope.pods), workloads, spread),
+        pods=_completed(_pods(run, scope.pods), now, workloads, buffers, spread),
     )
+
+
+def _completed(
+    pods: tuple[Pod, ...],
+    now: datetime,
+    workloads: Workloads,
+    buffers: Iterable[CapacityBuffer],
+    spread: tuple[TopologySpreadConstraint, ...],
+) -> tuple[Pod, ...]:
+    """The pods as scheduling is to see them: with those that buffers stand for, and with default constraints."""
+    virtual = virtual_pods(resolve_buffers(buffers, workloads), now, (pod.key for pod in pods))
+    return with_default_spread(_by_name((*pods, *virtual)) if virtual else pods, workloads, spread)
 
 
 def with_pods_of(run: Invocation, snapshot: Snapshot, nodes: Iterable[str]) -> Snapshot:
@@ -241,15 +272,18 @@ def _served(run: Invocation, resource: Resource[T]) -> tuple[T, ...]:
         return ()
 
 
-def _workloads(run: Invocation, *, spread: bool) -> Workloads:
-    """What is asked for of what makes and selects pods: with `spread` all that default constraints need."""
-    if not spread:
-        return Workloads()
+def _workloads(run: Invocation, buffers: Iterable[CapacityBuffer]) -> Workloads:
+    """What default constraints need, and what buffers refer to; nothing else is asked for."""
+    spread = bool(run.settings.default_spread)
+    named = {b.spec.scalable_ref.kind for b in buffers if b.active and b.spec.scalable_ref is not None}
+    templates = any(b.active and b.spec.pod_template_ref is not None for b in buffers)
     return Workloads(
-        services=_by_name(_items(run, SERVICE)),
-        replication_controllers=_by_name(_items(run, REPLICATION_CONTROLLER)),
-        replica_sets=_by_name(_items(run, REPLICA_SET)),
-        stateful_sets=_by_name(_items(run, STATEFUL_SET)),
+        services=_by_name(_items(run, SERVICE)) if spread else (),
+        replication_controllers=_by_name(_items(run, REPLICATION_CONTROLLER)) if spread else (),
+        replica_sets=_by_name(_items(run, REPLICA_SET)) if spread or REPLICA_SET.kind in named else (),
+        stateful_sets=_by_name(_items(run, STATEFUL_SET)) if spread or STATEFUL_SET.kind in named else (),
+        deployments=_by_name(_items(run, DEPLOYMENT)) if DEPLOYMENT.kind in named else (),
+        pod_templates=_by_name(_items(run, POD_TEMPLATE)) if templates else (),
     )
 
 

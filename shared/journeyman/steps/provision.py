@@ -22,6 +22,7 @@ from journeyman.core.api.nodepool import NodePool
 from journeyman.core.api.objects import NODEPOOL, Pod
 from journeyman.core.catalogue import Unavailable
 from journeyman.core.disruption.in_flight import marked_for_deletion
+from journeyman.core.lifecycle.buffer_status import tell_buffers
 from journeyman.core.lifecycle.liveness import Timeouts
 from journeyman.core.lifecycle.nodeclaim import Lifecycle, Pace, advance
 from journeyman.core.lifecycle.nodepool_status import NOTHING, reconcile, usage_by_pool
@@ -29,6 +30,7 @@ from journeyman.core.lifecycle.opening import open_claims, retry_at, tell_pods
 from journeyman.core.lifecycle.overlay_status import tell_overlays
 from journeyman.core.lifecycle.progress import poll_at
 from journeyman.core.plan import Observation, Step
+from journeyman.core.scheduling.buffers import without_virtual
 from journeyman.core.scheduling.pods import is_currently_reschedulable
 from journeyman.core.scheduling.results import PlannedClaim, Results
 from journeyman.core.scheduling.scheduler import pods_to_place, solve
@@ -84,7 +86,8 @@ def _decide(hand: Applier, world: World) -> _Decision:
     results = solve(snapshot, world.catalogue, pods=pods, without_nodes=gone, options=run.settings.scheduling)
     took = (run.clock.now() - began).total_seconds()
     decision = _verified(world, results, pods, gone)
-    _explain(hand, snapshot, results, took)
+    _explain(hand, snapshot, without_virtual(results, pods), took)
+    hand.apply(tell_buffers(snapshot, results))
     for defect in decision.defects:
         run.telemetry.log("error", "rejected by verify", defect=defect)
         run.telemetry.observe(Observation(name="journeyman_plan_defects_total"))

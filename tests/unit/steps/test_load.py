@@ -5,14 +5,17 @@ from datetime import timedelta
 
 from journeyman.core.api import labels
 from journeyman.core.api.objects import NODE_OVERLAY, TopologySpreadConstraint
+from journeyman.core.plan import Step
 from journeyman.core.scheduling.pods import selects
 from journeyman.errors import CloudProviderError, NotFoundError
+from journeyman.steps.due import due_steps
 from journeyman.steps.invocation import FeatureGates
 from journeyman.steps.load import EVERYTHING, FLEET, GLANCE, load, with_catalogue, with_pods_of
 from tests.helpers.builders import (
     EBS,
     LARGE,
     NOW,
+    buffer_body,
     claim_body,
     merge,
     node_class_body,
@@ -139,6 +142,40 @@ def test_overlays_are_read_and_applied_only_with_their_gate_and_the_catalogue_st
     assert with_catalogue(run, load(run, EVERYTHING)).catalogue is world.catalogue
     cluster.server.patch(NODE_OVERLAY, "b", {"spec": {"weight": 2}})
     assert with_catalogue(run, load(run, EVERYTHING)).overlay_conflicts == {}
+
+
+def test_buffers_bring_their_virtual_pods_and_only_what_they_refer_to_is_read():
+    """Behind their gate; the sweep sees the buffers alone, and wakes provisioning for them."""
+    cluster = Cluster()
+    shape = {"metadata": {}, "spec": pod_body("x")["spec"]}
+    cluster.add(
+        {
+            "apiVersion": "v1",
+            "kind": "PodTemplate",
+            "metadata": {"name": "s", "namespace": "default"},
+            "template": shape,
+        },
+        buffer_body("spare", podTemplateRef={"name": "s"}, replicas=2),
+        pod_body("waiting"),
+    )
+    assert [pod.key for pod in load(cluster.run(), EVERYTHING).pods] == ["default/waiting"]
+
+    settings = replace(cluster.run().settings, feature_gates=FeatureGates(capacity_buffer=True))
+    store = Counting(cluster.server)
+    run = cluster.run(settings=settings, store=store)
+    names = [pod.metadata.name for pod in load(run, EVERYTHING).pods]
+    assert names == ["capacity-buffer-spare-1", "capacity-buffer-spare-2", "waiting"]
+    assert {"CapacityBuffer", "PodTemplate"} <= {kind for kind, _ in store.listed}
+    assert not {"Deployment", "ReplicaSet", "Service"} & {kind for kind, _ in store.listed}
+
+    glance = load(run, GLANCE)
+    assert [pod.key for pod in glance.pods] == ["default/waiting"]
+    assert [b.key for b in glance.capacity_buffers] == ["default/spare"]
+    quiet = replace(glance, pods=())
+    assert next((w.step, w.reason) for w in due_steps(quiet)) == (
+        Step.PROVISION,
+        "CapacityBuffer default/spare may have been used up",
+    )
 
 
 def test_a_kind_whose_definition_is_not_installed_reads_as_none():

@@ -18,6 +18,7 @@ from journeyman.core.api.nodepool import NodePool
 from journeyman.core.api.objects import NODECLAIM, NODEPOOL, POD, Pod
 from journeyman.core.lifecycle.explain import created
 from journeyman.core.plan import Chain, CreateObject, Event, LaunchInstance, ObjectRef, Plan, Step, Wake, one
+from journeyman.core.scheduling.buffers import is_virtual
 from journeyman.core.scheduling.claims import claim_name, to_node_claim
 from journeyman.core.scheduling.results import PlannedClaim, Results
 from journeyman.core.scheduling.templates import NO_TYPES
@@ -83,16 +84,17 @@ def decision_seed(snapshot: Snapshot) -> str:
 def _open(planned: PlannedClaim, snapshot: Snapshot, seed: str, pods: Mapping[str, Pod], look_again: datetime) -> Chain:
     pool = snapshot.node_pools_by_name[planned.node_pool]
     name = claim_name(planned.node_pool, seed, [pods[key].metadata.uid for key in planned.pods])
+    told = replace(planned, pods=tuple(key for key in planned.pods if not is_virtual(pods[key])))
     why = f"{len(planned.pods)} pod(s) need a node"
     chain = one(
         f"NodeClaim {name}",
-        CreateObject(resource=NODECLAIM, body=claim_body(planned, pool, name), why=why),
+        CreateObject(resource=NODECLAIM, body=claim_body(told, pool, name), why=why),
         LaunchInstance(claim=name, why=why),
         Wake(step=Step.PROVISION, at=look_again, reason=f"NodeClaim {name} starts"),
     )
     return replace(
         chain,
-        events=tuple(_nominations(planned, name, pods)),
+        events=tuple(_nominations(told, name, pods)),
         observations=(created(planned.node_pool, "provisioned"),),
     )
 

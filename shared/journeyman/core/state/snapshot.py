@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import Any
 
 from journeyman.core.api import labels
+from journeyman.core.api.capacity_buffer import CapacityBuffer
 from journeyman.core.api.node_disruption import NodeDisruption
 from journeyman.core.api.nodeoverlay import NodeOverlay
 from journeyman.core.api.nodepool import NodePool
@@ -196,6 +197,7 @@ class Snapshot:
     csi_nodes: tuple[CSINode, ...] = ()
     workloads: Workloads = Workloads()
     node_overlays: tuple[NodeOverlay, ...] = ()
+    capacity_buffers: tuple[CapacityBuffer, ...] = ()
     node_disruptions: tuple[NodeDisruption, ...] = ()
     unavailable: tuple[Unavailable, ...] = ()
     set_aside: tuple[SetAside, ...] = ()

@@ -102,6 +102,11 @@ def _custom() -> Iterable[Kind]:
         yield Kind(resource=custom.resource, default=custom.default, validate=custom.validate, fields=fields)
 
 
+def _buffers() -> Iterable[Kind]:
+    """Kinds of other autoscalers that we read; their definitions are not ours, so nothing is checked."""
+    yield Kind(resource=objects.CAPACITY_BUFFER)
+
+
 def built_in() -> tuple[Kind, ...]:
     """Every kind an `ApiServer` serves from its start."""
     return (
@@ -126,4 +131,5 @@ def built_in() -> tuple[Kind, ...]:
         *_workloads(),
         *_plain(),
         *_custom(),
+        *_buffers(),
     )

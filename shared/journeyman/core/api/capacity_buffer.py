@@ -1,0 +1,93 @@
+"""CapacityBuffer (`autoscaling.x-k8s.io/v1beta1`): room kept free for pods that do not exist yet.
+
+Its CustomResourceDefinition belongs to the Kubernetes autoscalers and is not shipped here; a cluster without it has no
+buffers.
+
+Restates: k8s.io/autoscaler cluster-autoscaler/apis/capacitybuffer/autoscaling.x-k8s.io/v1beta1.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+from pydantic import Field, model_validator
+from typing_extensions import Self
+
+from journeyman.core.api import resources
+from journeyman.core.api.conditions import Conditions
+from journeyman.core.api.model import Int, Metadata, Model, ResourceTexts, problem
+from journeyman.core.api.objects import ObjectMeta
+
+ACTIVE_CAPACITY: Final = "buffer.x-k8s.io/active-capacity"
+"""The strategy that plans nodes for the buffer; buffers of another one are another controller's."""
+
+READY_FOR_PROVISIONING: Final = "ReadyForProvisioning"
+PROVISIONING: Final = "Provisioning"
+
+
+class LocalObjectRef(Model):
+    """An object of the same namespace."""
+
+    name: str = Field(min_length=1)
+
+
+class ScalableRef(Model):
+    """A workload of the same namespace."""
+
+    api_group: str = ""
+    kind: str = Field(min_length=1)
+    name: str = Field(min_length=1)
+
+
+class CapacityBufferSpec(Model):
+    """`spec` of a CapacityBuffer."""
+
+    provisioning_strategy: str = ACTIVE_CAPACITY
+    pod_template_ref: LocalObjectRef | None = None
+    scalable_ref: ScalableRef | None = None
+    replicas: Int | None = Field(default=None, ge=0)
+    percentage: Int | None = Field(default=None, ge=0)
+    limits: ResourceTexts | None = None
+
+    @property
+    def limit_amounts(self) -> dict[str, int]:
+        """`limits` as exact amounts, rounded down."""
+        return resources.to_resources(self.limits or {}, round_up=False)
+
+    @model_validator(mode="after")
+    def _one_size(self) -> Self:
+        if self.pod_template_ref is not None and self.scalable_ref is not None:
+            raise problem("'podTemplateRef' and 'scalableRef' exclude each other; keep one")
+        if self.pod_template_ref is not None and self.replicas is None and self.limits is None:
+            raise problem("'podTemplateRef' needs 'replicas' or 'limits'")
+        return self
+
+
+class CapacityBufferStatus(Model):
+    """`status` of a CapacityBuffer."""
+
+    pod_template_ref: LocalObjectRef | None = None
+    replicas: Int | None = None
+    pod_template_generation: Int | None = None
+    provisioning_strategy: str | None = None
+    conditions: Conditions = ()
+
+
+class CapacityBuffer(Model):
+    """Room for so many pods of one shape, wherever they would go."""
+
+    api_version: Literal["autoscaling.x-k8s.io/v1beta1"] = "autoscaling.x-k8s.io/v1beta1"
+    kind: Literal["CapacityBuffer"] = "CapacityBuffer"
+    metadata: Metadata = Field(default_factory=ObjectMeta)
+    spec: CapacityBufferSpec = Field(default_factory=CapacityBufferSpec)
+    status: CapacityBufferStatus = Field(default_factory=CapacityBufferStatus)
+
+    @property
+    def key(self) -> str:
+        """`namespace/name`."""
+        return f"{self.metadata.namespace}/{self.metadata.name}"
+
+    @property
+    def active(self) -> bool:
+        """Whether it is for us to keep, and not on its way out."""
+        return self.spec.provisioning_strategy == ACTIVE_CAPACITY and self.metadata.deletion_timestamp is None

@@ -1,0 +1,216 @@
+"""CapacityBuffers as virtual pods: room is kept by planning for pods that do not exist.
+
+A buffer names a shape (a PodTemplate, or a workload's template) and how many. As many virtual pods join the pending
+ones in every pass, so that nodes are opened for them and none that holds their room is taken away. Nobody binds them,
+nominates them or hears of them.
+
+Restates: karpenter pkg/controllers/capacitybuffer/{controller,helpers}.go, pkg/state/virtualpods/virtualpods.go,
+pkg/utils/apps `ResolveCapacityBuffer`.
+Differs: a buffer is resolved in the pass that plans for it, so its status is never waited for; `limits.pods` counts;
+there is an end to how many one buffer may ask for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Final, TypeVar
+
+import msgspec
+
+from journeyman.core.api import labels
+from journeyman.core.api.capacity_buffer import CapacityBuffer
+from journeyman.core.api.objects import Condition, Object, ObjectMeta, Pod, PodSpec, PodStatus, PodTemplateSpec
+from journeyman.core.api.resources import pod_requests
+from journeyman.core.scheduling.results import Results
+from journeyman.core.state.snapshot import Workloads
+from journeyman.errors import InvalidQuantityError
+
+O = TypeVar("O", bound=Object)  # noqa: E741 - any Kubernetes object
+
+MOST_PODS: Final = 5000
+"""What one buffer is kept for at most: a slip of the pen must not fill the cluster, or the scheduler's memory."""
+
+RESOLVED: Final = "Resolved"
+SCALABLE_REF_NOT_FOUND: Final = "ScalableRefNotFound"
+POD_TEMPLATE_NOT_FOUND: Final = "PodTemplateNotFound"
+RESOLUTION_FAILED: Final = "ResolutionFailed"
+
+_PRIORITY: Final = -(2**31)  # autoscaling/v1beta1/constants.go `VirtualPodPriority`
+_UNSCHEDULABLE: Final = PodStatus(
+    phase="Pending", conditions=(Condition(type="PodScheduled", status="False", reason="Unschedulable"),)
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResolvedBuffer:
+    """A buffer, the shape of its pods and how many; without a shape, `reason` and `message` say why.
+
+    `generation` is the PodTemplate's, None if the shape comes from a workload.
+    """
+
+    buffer: CapacityBuffer
+    reason: str
+    message: str
+    template: PodTemplateSpec | None = None
+    replicas: int = 0
+    generation: int | None = None
+
+
+def resolve_buffers(buffers: Iterable[CapacityBuffer], workloads: Workloads) -> tuple[ResolvedBuffer, ...]:
+    """Each active buffer with its shape and size, in the order given."""
+    found = _Shapes(workloads)
+    return tuple(_resolve(buffer, found) for buffer in buffers if buffer.active)
+
+
+class _Shapes:
+    """Templates by kind, namespace and name."""
+
+    def __init__(self, workloads: Workloads) -> None:
+        by_kind = {
+            "Deployment": workloads.deployments,
+            "ReplicaSet": workloads.replica_sets,
+            "StatefulSet": workloads.stateful_sets,
+        }
+        self.templates = _by_key(workloads.pod_templates)
+        self.workloads = {kind: _by_key(found) for kind, found in by_kind.items()}
+
+
+def _by_key(objects: Iterable[O]) -> Mapping[str, O]:
+    return {f"{o.metadata.namespace}/{o.metadata.name}": o for o in objects}
+
+
+def _resolve(buffer: CapacityBuffer, shapes: _Shapes) -> ResolvedBuffer:
+    spec, namespace = buffer.spec, buffer.metadata.namespace
+    if spec.pod_template_ref is not None:
+        key = f"{namespace}/{spec.pod_template_ref.name}"
+        template = shapes.templates.get(key)
+        if template is None:
+            return _failed(buffer, POD_TEMPLATE_NOT_FOUND, f"PodTemplate {key} does not exist")
+        return _sized(buffer, template.template, 0, template.metadata.generation)
+    ref = spec.scalable_ref
+    if ref is None:
+        return _failed(buffer, RESOLUTION_FAILED, "neither podTemplateRef nor scalableRef is set")
+    if ref.api_group not in {"", "apps"} or ref.kind not in shapes.workloads:
+        kind = f"{ref.api_group}/{ref.kind}" if ref.api_group else ref.kind
+        return _failed(
+            buffer, RESOLUTION_FAILED, f"scalableRef to a {kind}: it may name a Deployment, ReplicaSet or StatefulSet"
+        )
+    workload = shapes.workloads[ref.kind].get(f"{namespace}/{ref.name}")
+    if workload is None:
+        return _failed(buffer, SCALABLE_REF_NOT_FOUND, f"{ref.kind} {namespace}/{ref.name} does not exist")
+    return _sized(buffer, workload.spec.template, workload.spec.replicas, None)
+
+
+def _failed(buffer: CapacityBuffer, reason: str, message: str) -> ResolvedBuffer:
+    return ResolvedBuffer(buffer=buffer, reason=reason, message=message)
+
+
+def _sized(buffer: CapacityBuffer, template: PodTemplateSpec, scaled_to: int, generation: int | None) -> ResolvedBuffer:
+    """How many: the larger of `replicas` and `percentage`, no more than fit `limits`; these alone if there is neither.
+
+    Args:
+        buffer: What is asked for.
+        template: The shape of its pods.
+        scaled_to: Replicas of the workload it refers to, 0 if it refers to none.
+        generation: The PodTemplate's, None for a workload.
+    """
+    spec = buffer.spec
+    asked = [spec.replicas] if spec.replicas is not None else []
+    if spec.percentage is not None and scaled_to > 0:
+        asked.append(-(-scaled_to * spec.percentage // 100))  # rounded up
+    try:
+        fitting = _fitting(spec.limit_amounts, template)
+    except InvalidQuantityError as error:
+        return _failed(buffer, RESOLUTION_FAILED, error.message)
+    if fitting is not None:
+        asked = [min(max(asked), fitting)] if asked else [fitting]
+    wanted = max(asked, default=0)
+    kept = min(wanted, MOST_PODS)
+    message = "Pod template resolved successfully"
+    if kept < wanted:
+        message += f"; of the {wanted} pods asked for, only the first {MOST_PODS} are planned for"
+    return ResolvedBuffer(
+        buffer=buffer, reason=RESOLVED, message=message, template=template, replicas=kept, generation=generation
+    )
+
+
+def _fitting(limits: Mapping[str, int], template: PodTemplateSpec) -> int | None:
+    """How many pods the limits have room for, None if they limit nothing that the pods ask for."""
+    requests = pod_requests(Pod(spec=template.spec))
+    counts = [limits[name] // amount for name, amount in requests.items() if amount and name in limits]
+    return min(counts, default=None)
+
+
+def virtual_pods(resolved: Iterable[ResolvedBuffer], now: datetime, taken: Iterable[str] = ()) -> tuple[Pod, ...]:
+    """The pods that the buffers stand for, as if they were waiting since now.
+
+    Args:
+        resolved: From `resolve_buffers`.
+        now: The moment of the snapshot, so that real pods are older.
+        taken: Keys of pods that exist; a virtual one of that name is left out.
+    """
+    names = frozenset(taken)
+    made = (pod for each in resolved for pod in _pods(each, now))
+    return tuple(pod for pod in made if pod.key not in names)
+
+
+def _pods(resolved: ResolvedBuffer, now: datetime) -> Iterable[Pod]:
+    if resolved.template is None:
+        return
+    meta, spec = resolved.buffer.metadata, _stripped(resolved.template.spec)
+    annotations = {labels.BUFFER_POD: "true", labels.BUFFER_NAME: meta.name, labels.BUFFER_NAMESPACE: meta.namespace}
+    for number in range(1, resolved.replicas + 1):
+        metadata = ObjectMeta(
+            name=f"capacity-buffer-{meta.name}-{number}",
+            namespace=meta.namespace,
+            uid=f"{meta.uid}-{number}",
+            labels=resolved.template.metadata.labels,
+            annotations=annotations,
+            creation_timestamp=now,
+        )
+        yield Pod(metadata=metadata, spec=spec, status=_UNSCHEDULABLE)
+
+
+def _stripped(spec: PodSpec) -> PodSpec:
+    """Without its node, and without volumes whose claims will never exist."""
+    volumes = tuple(v for v in spec.volumes if v.persistent_volume_claim is None and v.ephemeral is None)
+    return msgspec.structs.replace(spec, node_name="", volumes=volumes, priority=_PRIORITY)
+
+
+def is_virtual(pod: Pod) -> bool:
+    """Whether the pod only stands for a buffer's room."""
+    return pod.metadata.annotations.get(labels.BUFFER_POD) == "true"
+
+
+def buffer_of(pod: Pod) -> str:
+    """The key of the buffer that a virtual pod stands for."""
+    annotations = pod.metadata.annotations
+    return f"{annotations.get(labels.BUFFER_NAMESPACE, '')}/{annotations.get(labels.BUFFER_NAME, '')}"
+
+
+def without_virtual(results: Results, pods: Iterable[Pod]) -> Results:
+    """The results as far as they are about real pods; a claim opened for a buffer alone has none."""
+    virtual = {pod.key for pod in pods if is_virtual(pod)}
+    if not virtual:
+        return results
+
+    def real(keys: Iterable[str]) -> tuple[str, ...]:
+        return tuple(key for key in keys if key not in virtual)
+
+    return replace(
+        results,
+        new_claims=tuple(replace(claim, pods=real(claim.pods)) for claim in results.new_claims),
+        existing={name: kept for name, keys in results.existing.items() if (kept := real(keys))},
+        pod_errors={key: error for key, error in results.pod_errors.items() if key not in virtual},
+    )
+
+
+def buffer_hosts(pods: Iterable[Pod], results: Results) -> frozenset[str]:
+    """Names of existing nodes on which a pass keeps a buffer's room; they are not empty, though no pod runs there.
+
+    Restates: karpenter pkg/controllers/provisioning/buffers.go `bufferPodCountsFromResults`.
+    """
+    virtual = {pod.key for pod in pods if is_virtual(pod)}
+    return frozenset(name for name, keys in results.existing.items() if virtual.intersection(keys))
