@@ -14,6 +14,7 @@ import (
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	apifake "sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	v1 "sigs.k8s.io/karpenter/pkg/apis/v1"
@@ -97,7 +98,19 @@ func newAPI(objects []client.Object) (made client.Client, err error) {
 		WithIndex(&storagev1.VolumeAttachment{}, "spec.nodeName", func(o client.Object) []string {
 			return []string{o.(*storagev1.VolumeAttachment).Spec.NodeName}
 		}).
+		WithInterceptorFuncs(interceptor.Funcs{Get: getLikeAServer}).
 		Build(), nil
+}
+
+// getLikeAServer leaves out the namespace that Karpenter gives when it asks for volumes: a server has no use for it, but
+// the one in memory would find nothing, and Karpenter schedules such a pod as if it had no volumes.
+func getLikeAServer(
+	ctx context.Context, kube client.WithWatch, key client.ObjectKey, into client.Object, options ...client.GetOption,
+) error {
+	if _, ok := into.(*corev1.PersistentVolume); ok {
+		key.Namespace = ""
+	}
+	return kube.Get(ctx, key, into, options...)
 }
 
 // withOverlays is the cloud as Karpenter sees it through the scenario's NodeOverlays.
