@@ -8,7 +8,7 @@ malformed or asks for something not understood, is an error here and takes no fu
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from typing import Final
@@ -24,14 +24,17 @@ from journeyman.core.scheduling.specs import (
     NO_PREFERENCES,
     Preferences,
     SpecReader,
-    VolumesOf,
     alternatives,
 )
 from journeyman.core.scheduling.topology import Group, Repelled, Spread
 from journeyman.core.scheduling.validation import required_terms
+from journeyman.core.scheduling.volumes import NO_VOLUMES, PodVolumes
 
 _encode: Final = msgspec.msgpack.Encoder().encode
 _LONG_AGO: Final = datetime(1, 1, 1, tzinfo=timezone.utc)
+
+VolumesOf = Callable[[Pod], PodVolumes | str]
+"""What a pod's volumes demand of its node, or why it cannot be scheduled."""
 
 _Seen = tuple[str | None, ...]
 """A pod's namespace and the values of the labels watched, in their order."""
@@ -117,29 +120,42 @@ def collapse(
 
     Restates: karpenter pkg/controllers/provisioning/scheduling/queue.go `byCPUAndMemoryDescending`, per class.
     """
-    reader = SpecReader(namespaces, volumes_of)
+    reader = SpecReader(namespaces)
     ordered = sorted(pods, key=_age)
-    read: dict[bytes, int | PodError | None] = {}
-    found: list[int | PodError | None] = []
-    for pod in ordered:
-        constraints = _constraints(pod)
-        if constraints not in read:
-            read[constraints] = reader.read(pod)
-        found.append(read[constraints])
+    meanings = _read_all(ordered, reader)
     watched = tuple(sorted(reader.label_keys.union(*(r.group.label_keys for r in repelled))))
-    members: dict[tuple[int, _Seen], list[Pod]] = {}
+    volumes = _Volumes(volumes_of)
+    members: dict[tuple[int, int, _Seen], list[Pod]] = {}
     errors: dict[str, PodError] = {}
-    for pod, meaning in zip(ordered, found, strict=True):
-        if isinstance(meaning, int):
+    for pod, meaning in zip(ordered, meanings, strict=True):
+        attached = volumes.read(pod) if isinstance(meaning, int) else 0
+        if isinstance(meaning, int) and isinstance(attached, int):
             own = pod.metadata
             seen = (own.namespace, *map(own.labels.get, watched))
-            members.setdefault((meaning, seen), []).append(pod)
-        elif meaning is not None:
+            members.setdefault((meaning, attached, seen), []).append(pod)
+        elif isinstance(attached, PodError):
+            errors[pod.key] = attached
+        elif isinstance(meaning, PodError):
             errors[pod.key] = meaning
     classes = _Classes(reader, watched)
-    made = [classes.make(meaning, seen, alike) for (meaning, seen), alike in members.items()]
+    made = [
+        classes.make(meaning, volumes.known[attached], seen, alike)
+        for (meaning, attached, seen), alike in members.items()
+    ]
     made.sort(key=lambda c: (-c.requests.get(CPU, 0), -c.requests.get(MEMORY, 0)))  # stable: oldest first stays
     return tuple(made), errors
+
+
+def _read_all(pods: Iterable[Pod], reader: SpecReader) -> list[int | PodError | None]:
+    """What each pod's spec means; those of the same bytes are read once."""
+    known: dict[bytes, int | PodError | None] = {}
+    found: list[int | PodError | None] = []
+    for pod in pods:
+        constraints = _constraints(pod)
+        if constraints not in known:
+            known[constraints] = reader.read(pod)
+        found.append(known[constraints])
+    return found
 
 
 def _age(pod: Pod) -> tuple[datetime, str, str, str]:
@@ -148,13 +164,8 @@ def _age(pod: Pod) -> tuple[datetime, str, str, str]:
 
 
 def _constraints(pod: Pod) -> bytes:
-    """Everything in the spec that decides where it may run, as bytes; volumes that are no claims are left out."""
+    """Everything in the spec that decides where it may run, volumes aside, as bytes."""
     spec = pod.spec
-    claims = (
-        [v for v in spec.volumes if v.persistent_volume_claim is not None or v.ephemeral is not None]
-        if spec.volumes
-        else ()
-    )
     return _encode(
         (
             spec.containers,
@@ -165,10 +176,32 @@ def _constraints(pod: Pod) -> bytes:
             spec.affinity,
             spec.tolerations,
             spec.topology_spread_constraints,
-            (pod.key, claims) if claims else None,
             spec.resource_claims,
         )
     )
+
+
+class _Volumes:
+    """What pods' volumes demand: `known` has each different demand once, the first being none."""
+
+    def __init__(self, volumes_of: VolumesOf | None) -> None:
+        self.known: list[PodVolumes] = [NO_VOLUMES]
+        self._volumes_of = volumes_of
+        self._numbers: dict[PodVolumes, int] = {NO_VOLUMES: 0}
+
+    def read(self, pod: Pod) -> int | PodError:
+        """The position in `known` of what this pod's demand, or why it cannot be scheduled."""
+        if not pod.spec.volumes or self._volumes_of is None:
+            return 0
+        found = self._volumes_of(pod)
+        if isinstance(found, str):
+            return PodError(kind="invalid", message=found)
+        if found is NO_VOLUMES:
+            return 0
+        number = self._numbers.setdefault(found, len(self.known))
+        if number == len(self.known):
+            self.known.append(found)
+        return number
 
 
 class _Classes:
@@ -179,9 +212,9 @@ class _Classes:
         self._watched = watched
         self._labels: dict[_Seen, dict[str, str]] = {}
 
-    def make(self, number: int, seen: _Seen, pods: list[Pod]) -> PodClass:
+    def make(self, meaning: int, volumes: PodVolumes, seen: _Seen, pods: Iterable[Pod]) -> PodClass:
         """The class of pods whose specs mean the same and of which selectors see the same."""
-        parts = self._reader.parts[number]
+        parts = self._reader.parts[meaning]
         own = self._labels.get(seen)
         if own is None:
             values = zip(self._watched, seen[1:], strict=True)
@@ -201,8 +234,8 @@ class _Classes:
             affinities=rules.affinities,
             anti_affinities=rules.anti_affinities,
             ports=parts.demand.ports,
-            volume_terms=parts.volumes.terms,
-            volume_counts=parts.volumes.counts,
-            shared_volumes=parts.volumes.shared,
+            volume_terms=volumes.terms,
+            volume_counts=volumes.counts,
+            shared_volumes=volumes.shared,
             preferences=preferences,
         )

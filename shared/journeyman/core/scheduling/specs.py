@@ -1,12 +1,13 @@
 """What pod specs mean for placement: each distinct part is read once, however many pods share it.
 
-A spec is taken apart (what it takes of a node, which node it wants, what it tolerates, what it wants of other pods, its
-volumes). Parts are known by their bytes, and specs whose parts mean the same get the same number.
+A spec is taken apart (what it takes of a node, which node it wants, what it tolerates, what it wants of other pods).
+Parts are known by their bytes, and specs whose parts mean the same get the same number. Volumes are read pod by pod, for
+each pod may have its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -42,11 +43,7 @@ from journeyman.core.scheduling.validation import (
     required_terms,
     unsupported,
 )
-from journeyman.core.scheduling.volumes import NO_VOLUMES, PodVolumes
 from journeyman.errors import InvalidQuantityError
-
-VolumesOf = Callable[[Pod], PodVolumes | str]
-"""What a pod's volumes demand of its node, or why it cannot be scheduled."""
 
 encode: Final = msgspec.msgpack.Encoder(order="deterministic").encode
 _NOTHING: Final = b""
@@ -105,50 +102,40 @@ class Parts:
     selection: Selection
     tolerations: tuple[Toleration, ...]
     rules: bytes
-    volumes: PodVolumes
 
 
 class SpecReader:
     """Reads specs. `label_keys` are the pod labels that the selectors read so far look at."""
 
-    def __init__(self, namespaces: Mapping[str, Object], volumes_of: VolumesOf | None) -> None:
-        """`namespaces` are all of them by name; without `volumes_of` volumes demand nothing."""
+    def __init__(self, namespaces: Mapping[str, Object]) -> None:
+        """`namespaces` are all of them by name, for namespace selectors."""
         self.label_keys: set[str] = set()
         self.parts: list[Parts] = []
         self._numbers: dict[object, int] = {}
         self._namespaces = namespaces
-        self._volumes_of = volumes_of
         self._demands: dict[bytes, tuple[object, Demand] | PodError] = {}
-        self._selections: dict[bytes, Selection | PodError | None] = {}
+        self._selections: dict[bytes, tuple[object, Selection] | PodError | None] = {}
+        self._tolerations: dict[bytes, tuple[Toleration, ...]] = {_NOTHING: ()}
         self._samples: dict[bytes, PodSpec | PodError] = {}
         self._rules: dict[tuple[bytes, object], Rules] = {}
 
     def read(self, pod: Pod) -> int | PodError | None:
         """The position in `parts` of what its spec means; why it cannot be scheduled; None if the pod opted out."""
-        spec = pod.spec
-        chosen = encode((spec.node_selector, spec.affinity.node_affinity if spec.affinity is not None else None))
-        if chosen not in self._selections:
-            self._selections[chosen] = _selection(pod)
-        selection = self._selections[chosen]
-        if not isinstance(selection, Selection):
-            return selection
-        found = self._demand(pod)
-        if isinstance(found, PodError):
-            return found
-        rules = self._rules_key(spec)
+        selected = self._selection(pod)
+        if selected is None or isinstance(selected, PodError):
+            return selected
+        taken = self._demand(pod)
+        if isinstance(taken, PodError):
+            return taken
+        rules = self._rules_key(pod.spec)
         if isinstance(rules, PodError):
             return rules
-        volumes = self._volumes_of(pod) if spec.volumes and self._volumes_of is not None else NO_VOLUMES
-        if isinstance(volumes, str):
-            return PodError(kind="invalid", message=volumes)
-        meaning, demand = found
-        tolerations = encode(spec.tolerations) if spec.tolerations else _NOTHING
-        number = self._numbers.setdefault((meaning, chosen, tolerations, rules, volumes), len(self.parts))
+        wanted, selection = selected
+        amounts, demand = taken
+        tolerations = self._tolerated(pod.spec.tolerations)
+        number = self._numbers.setdefault((amounts, wanted, tolerations, rules), len(self.parts))
         if number == len(self.parts):
-            parts = Parts(
-                demand=demand, selection=selection, tolerations=spec.tolerations, rules=rules, volumes=volumes
-            )
-            self.parts.append(parts)
+            self.parts.append(Parts(demand=demand, selection=selection, tolerations=tolerations, rules=rules))
         return number
 
     def rules(self, key: bytes, namespace: str, own: Mapping[str, str], seen: object) -> Rules:
@@ -160,6 +147,24 @@ class SpecReader:
             spec = self._samples[key]
             assert isinstance(spec, PodSpec)  # noqa: S101 - invalid rules make no parts
             known = self._rules[key, seen] = _rules(spec, namespace, own, self._namespaces)
+        return known
+
+    def _selection(self, pod: Pod) -> tuple[object, Selection] | PodError | None:
+        """Which node it wants, with something that is equal if another wants the same."""
+        affinity = pod.spec.affinity
+        key = encode((pod.spec.node_selector, affinity.node_affinity if affinity is not None else None))
+        if key not in self._selections:
+            self._selections[key] = _selection(pod)
+        return self._selections[key]
+
+    def _tolerated(self, tolerations: tuple[Toleration, ...]) -> tuple[Toleration, ...]:
+        """The same in one order, and without how long they last once a pod runs."""
+        key = encode(tolerations) if tolerations else _NOTHING
+        known = self._tolerations.get(key)
+        if known is None:
+            distinct = {(t.key, t.operator, t.value, t.effect) for t in tolerations}
+            known = tuple(Toleration(key=k, operator=o, value=v, effect=e) for k, o, v, e in sorted(distinct))
+            self._tolerations[key] = known
         return known
 
     def _demand(self, pod: Pod) -> tuple[object, Demand] | PodError:
@@ -174,9 +179,9 @@ class SpecReader:
     def _rules_key(self, spec: PodSpec) -> bytes | PodError:
         """The bytes by which its rules about other pods are known, or what is wrong with them."""
         affinity, constraints = spec.affinity, spec.topology_spread_constraints
-        if not constraints and affinity is None:
+        about_pods = (affinity.pod_affinity, affinity.pod_anti_affinity) if affinity is not None else (None, None)
+        if not constraints and about_pods == (None, None):
             return _NOTHING
-        about_pods = (affinity.pod_affinity, affinity.pod_anti_affinity) if affinity is not None else None
         key = encode((constraints, about_pods))
         known = self._samples.get(key)
         if known is None:
@@ -196,7 +201,7 @@ def alternatives(node_selector: Mapping[str, str], required: Sequence[NodeSelect
     return tuple(selector & from_selectors(t.match_expressions) for t in required) or (selector,)
 
 
-def _selection(pod: Pod) -> Selection | PodError | None:
+def _selection(pod: Pod) -> tuple[object, Selection] | PodError | None:
     spec = pod.spec
     if opted_out(pod):
         return None
@@ -204,7 +209,8 @@ def _selection(pod: Pod) -> Selection | PodError | None:
     if invalid:
         return PodError(kind="invalid", message=invalid)
     terms = alternatives(spec.node_selector, required_terms(spec.affinity))
-    return Selection(terms=terms, preferred=tuple(_preferred_terms(spec.affinity)))
+    preferred = tuple(_preferred_terms(spec.affinity))
+    return (terms, preferred), Selection(terms=terms, preferred=preferred)
 
 
 def _preferred_terms(affinity: Affinity | None) -> Iterable[Requirements]:

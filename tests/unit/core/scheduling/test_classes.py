@@ -54,6 +54,21 @@ def test_pods_that_only_differ_in_what_scheduling_cannot_see_are_one_class():
     assert not errors
 
 
+def test_pods_that_say_the_same_in_other_words_are_one_class():
+    """A node selector or a term for it, tolerations in any order and however long they last, labels or expressions."""
+    first, second = {"key": "a", "operator": "Exists", "tolerationSeconds": 9}, {"key": "b", "operator": "Exists"}
+    arch = {"key": labels.ARCH, "operator": "In", "values": ["arm64"]}
+    term = {REQUIRED: {"nodeSelectorTerms": [{"matchExpressions": [arch]}]}}
+    pods = [
+        a_pod("a", spec={"nodeSelector": {labels.ARCH: "arm64"}, "tolerations": [first, second]}),
+        a_pod(
+            "b", spec={"affinity": {"nodeAffinity": term}, "tolerations": [second, first | {"tolerationSeconds": 1}]}
+        ),
+    ]
+
+    assert by_name(collapse(pods, {})[0]) == [("a", "b")]
+
+
 def test_labels_tell_pods_apart_once_a_selector_looks_at_them():
     """A selector of another pod's, or of a pod that runs."""
     watching = [a_pod("a"), a_pod("b", metadata=labelled(app="db")), a_pod("c", spec=apart_from("db"))]
