@@ -1,0 +1,84 @@
+"""A plan in bulk: whole classes at once, first their domains, then what each node holds.
+
+The few classes that must share a node with others are placed first, one by one; then every other class gets domains,
+existing nodes are filled, and the rest is packed onto new nodes by price. Where limits cut short what others were placed
+counting on, the whole is tried again with what was learned. What is left at last goes one by one, by the exact rules.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import Final
+
+from journeyman.core.api import labels
+from journeyman.core.scheduling.domains import assign_domains
+from journeyman.core.scheduling.draft import Draft, Question
+from journeyman.core.scheduling.filling import Filling
+from journeyman.core.scheduling.one_by_one import place_one_by_one
+from journeyman.core.scheduling.opening import open_nodes
+from journeyman.core.scheduling.question import Asked
+from journeyman.core.scheduling.topology import Group, LabelIndex, Pins
+
+_ATTEMPTS: Final = 5  # at quotas that limits cut short; in the last one those concerned are left alone
+_MOST_GLUED: Final = 2000  # pods; more that must share nodes are placed after the others, where these leave room
+
+_Sent = tuple[int, Pins]
+Ceilings = dict[_Sent, int]
+
+
+def plan_in_bulk(asked: Asked) -> Draft:
+    """The plan, as complete as can be."""
+    question = asked.question
+    glued = glued_classes(question)
+    first = glued if sum(question.counts[c] for c in glued) <= _MOST_GLUED else ()
+    ceilings: Ceilings = {}
+    for attempts_left in range(_ATTEMPTS, 0, -1):
+        draft = asked.draft()
+        draft.ceilings = ceilings
+        if first:
+            place_one_by_one(question, draft, first)
+        cut_short = _place_classes(question, draft, frozenset(glued))
+        if not cut_short or attempts_left == 1:
+            place_one_by_one(question, draft)
+            return draft
+        ceilings = _learned(cut_short, ceilings, give_up=attempts_left == 2)
+    raise AssertionError("the last attempt returns")
+
+
+def glued_classes(question: Question) -> tuple[int, ...]:
+    """Classes with an affinity per host name, and those they are to be with: neither domains nor axes can say that."""
+    groups: dict[bytes, Group] = {}
+    glued: set[int] = set()
+    for row, cls in enumerate(question.rows):
+        for group in cls.affinities:
+            if group.key == labels.HOSTNAME:
+                groups[group.id] = group
+                glued.add(question.family[row])
+    if groups:
+        index = LabelIndex(question.rows)
+        glued.update(question.family[row] for group in groups.values() for row in index.counted_by(group))
+    return tuple(sorted(glued))
+
+
+def _place_classes(question: Question, draft: Draft, but: frozenset[int]) -> Ceilings:
+    """Place whole classes; of the quotas that could not be met, how much of each could."""
+    filling = Filling(question.existing, question.rows, question.requests, question.caps, draft.on_existing)
+    units, _ = assign_domains(question, draft, filling, but)
+    rest = [replace(unit, count=filling.fill(unit.row, unit.count, unit.pins)) for unit in units]
+    opened = open_nodes(rest, question, draft.headroom, draft.reservations)
+    draft.opened += opened.nodes
+    asked, left = Counter[_Sent](), Counter[_Sent]()
+    for unit in units:
+        asked[unit.row, unit.pins] += unit.count
+        draft.left[question.family[unit.row]] -= unit.count
+    for unit in opened.left:
+        left[unit.row, unit.pins] += unit.count
+        draft.left[question.family[unit.row]] += unit.count
+    quotas = dict.fromkeys((unit.row, unit.pins) for unit in units if unit.is_quota)
+    return {sent: asked[sent] - left[sent] for sent in quotas if left[sent]}
+
+
+def _learned(cut_short: Ceilings, known: Ceilings, *, give_up: bool) -> Ceilings:
+    """Ceilings for the next attempt: what could be met; with `give_up` nothing, so that it is the last."""
+    return {**known, **(dict.fromkeys(cut_short, 0) if give_up else cut_short)}

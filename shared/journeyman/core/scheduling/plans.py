@@ -1,0 +1,136 @@
+"""Plans that compete: in bulk by price, and for few pods Karpenter's own way as well. The best is kept.
+
+Where both place as many pods the cheaper wins, and of equal ones that with fewer nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from journeyman.core.scheduling.bulk import plan_in_bulk
+from journeyman.core.scheduling.choosing import planned_claims
+from journeyman.core.scheduling.draft import Draft, Question
+from journeyman.core.scheduling.one_by_one import place_one_by_one
+from journeyman.core.scheduling.options import PreferencePolicy
+from journeyman.core.scheduling.question import Asked
+from journeyman.core.scheduling.results import PlannedClaim
+
+_MOST_TRIES: Final = 24  # classes whose preferences are tried one by one
+_DECIMALS: Final = 9  # of a price; what differs beyond is rounding
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Plan:
+    """A finished draft: its claims, and the pod keys it puts on existing nodes, by node name.
+
+    `unplaced` are the keys that have no place, by class. `fees` are what the NodePools charge for the nodes as such.
+    """
+
+    draft: Draft
+    claims: tuple[PlannedClaim, ...]
+    existing: Mapping[str, tuple[str, ...]]
+    unplaced: Mapping[int, tuple[str, ...]]
+    fees: float
+
+    @property
+    def price(self) -> float:
+        """Of the claims, per hour."""
+        return float(sum(claim.price for claim in self.claims))
+
+    @property
+    def rank(self) -> tuple[int, float, int]:
+        """The smaller the better: pods without a place, then price, then nodes."""
+        left = sum(len(keys) for keys in self.unplaced.values())
+        return left, round(self.price + self.fees, _DECIMALS), len(self.claims)
+
+
+def best_plan(asked: Asked) -> Plan:
+    """The best plan for a question, preferences heeded as its options say."""
+    if asked.question.options.preferences is PreferencePolicy.WHEN_FREE:
+        return _keeping_what_is_free(asked)
+    return _best(asked)
+
+
+def _best(asked: Asked) -> Plan:
+    return min((_finished(asked.question, draft) for draft in _drafts(asked)), key=lambda plan: plan.rank)
+
+
+def _drafts(asked: Asked) -> Iterator[Draft]:
+    yield plan_in_bulk(asked)
+    question = asked.question
+    by_price = not any(stall.template.order[1] for stall in question.stalls)
+    if by_price and 0 < sum(question.counts) <= question.options.compare_up_to:
+        rival = asked.draft()
+        place_one_by_one(question, rival)
+        yield rival
+
+
+def _finished(question: Question, draft: Draft) -> Plan:
+    draw = _Drawing(question)
+    existing: dict[str, tuple[str, ...]] = {}
+    for node, taken in sorted(draft.on_existing.items()):
+        keys = [key for row, count in taken for key in draw(row, count)]
+        existing[question.existing.nodes[node].name] = tuple(sorted(keys))
+    claims = tuple(planned_claims(draft.opened, question, draw))
+    return Plan(
+        draft=draft,
+        claims=claims,
+        existing=existing,
+        unplaced={c: draw.rest(c) for c, left in enumerate(draft.left) if left},
+        fees=sum(question.stalls[node.stall].template.node_price for node in draft.opened),
+    )
+
+
+class _Drawing:
+    """Hands out the pods of each class in queue order, whatever the row that asks."""
+
+    def __init__(self, question: Question) -> None:
+        self._question = question
+        self._drawn = [0] * len(question.counts)
+
+    def __call__(self, row: int, count: int) -> list[str]:
+        family = self._question.family[row]
+        start = self._drawn[family]
+        self._drawn[family] = start + count
+        return [pod.key for pod in self._question.rows[row].pods[start : start + count]]
+
+    def rest(self, family: int) -> tuple[str, ...]:
+        """The keys that nobody drew."""
+        row = self._question.ladders[family][0]
+        return tuple(self(row, self._question.counts[family] - self._drawn[family]))
+
+
+def _keeping_what_is_free(asked: Asked) -> Plan:
+    """Preferences only where they cost nothing: those of all classes up to some rung, then class by class."""
+    ladders = asked.question.ladders
+    last = [ladder[-1:] for ladder in ladders]
+    best = _best(asked.climbing(last))
+    for rung in range(max((len(ladder) for ladder in ladders), default=1) - 1):
+        tried = [ladder[min(rung, len(ladder) - 1) :] for ladder in ladders]
+        plan = _best(asked.climbing(tried))
+        if plan.rank <= best.rank:
+            return plan
+    return _one_class_after_another(asked, last, best, lambda tried: _best(asked.climbing(tried)))
+
+
+def _one_class_after_another(
+    asked: Asked, starts: list[tuple[int, ...]], best: Plan, plan_with: Callable[[list[tuple[int, ...]]], Plan]
+) -> Plan:
+    """Each of the larger classes as high on its ladder as costs nothing."""
+    ladders, counts = asked.question.ladders, asked.question.counts
+    choosy = sorted((c for c, ladder in enumerate(ladders) if len(ladder) > 1), key=lambda c: (-counts[c], c))
+    tries = 0
+    for c in choosy:
+        for rung in range(len(ladders[c]) - 1):
+            if tries == _MOST_TRIES:
+                return best
+            tries += 1
+            tried = [*starts]
+            tried[c] = ladders[c][rung:]
+            plan = plan_with(tried)
+            if plan.rank <= best.rank:
+                starts, best = tried, plan
+                break
+    return best
