@@ -1,0 +1,252 @@
+"""What the rules cost: the same cluster planned again without one kind of rule at a time.
+
+Whoever wonders why a fleet costs more than the bound learns here which rules make the difference. Prices of rules do not
+add up: two that forbid the same thing cost nothing each, and together a lot. Only asked for when somebody wants to know,
+since every kind of rule that occurs takes one more plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from journeyman.core.api.nodepool import NodePool
+from journeyman.core.api.objects import Affinity, Container, NodeAffinity, Pod, PodAffinity, PodSpec
+from journeyman.core.catalogue import Catalogue
+from journeyman.core.scheduling.results import Results
+from journeyman.core.scheduling.taints import is_preference
+from journeyman.core.state.snapshot import Snapshot
+
+Solve = Callable[[Snapshot, Catalogue], Results]
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RulePrice:
+    """What one kind of rule costs: how much less per hour, and how many nodes fewer, the same pods would need without it.
+
+    `per_hour` may come out a little below zero, since no plan is sure to be the best there is.
+    """
+
+    rule: str
+    per_hour: float
+    nodes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gap:
+    """A plan's price per hour, what it is measured by, and what the rules cost, dearest first."""
+
+    price: float
+    lower_bound: float
+    rules: tuple[RulePrice, ...]
+
+    @property
+    def share(self) -> float:
+        """By how much the plan is dearer than the bound, as a share of the bound; 0 without a bound."""
+        return self.price / self.lower_bound - 1 if self.lower_bound > 0 else 0.0
+
+
+def price_of_rules(snapshot: Snapshot, catalogue: Catalogue, solve: Solve, rules: Iterable[str] = ()) -> Gap:
+    """What each kind of rule costs per hour.
+
+    Args:
+        snapshot: The cluster. Pods that find no place are left out of the comparison.
+        catalogue: What can be launched.
+        solve: Makes a plan.
+        rules: The kinds to look at (`RULES`), all if none are named; those that nobody has are passed over.
+
+    Returns:
+        The gap of the plan for the whole cluster; kinds of equal price by name.
+
+    Raises:
+        KeyError: There is no such kind of rule.
+    """
+    whole = solve(snapshot, catalogue)
+    base = _without_pods(snapshot, whole.pod_errors)
+    plan = solve(base, catalogue) if base is not snapshot else whole
+    placed = {key for claim in plan.new_claims for key in claim.pods}.union(*plan.existing.values())
+    prices = [
+        RulePrice(
+            rule=rule,
+            per_hour=plan.price - relaxed.price,
+            nodes=len(plan.new_claims) - len(relaxed.new_claims),
+        )
+        for rule, changed in _without_each(base, placed, tuple(rules) or RULES)
+        for relaxed in [solve(changed, catalogue)]
+    ]
+    prices.sort(key=lambda found: (-found.per_hour, found.rule))
+    return Gap(price=whole.price, lower_bound=whole.lower_bound, rules=tuple(prices))
+
+
+def _without_pods(snapshot: Snapshot, keys: Mapping[str, object]) -> Snapshot:
+    if not keys:
+        return snapshot
+    return replace(snapshot, pods=tuple(pod for pod in snapshot.pods if pod.key not in keys))
+
+
+def _without_each(snapshot: Snapshot, placed: set[str], rules: Sequence[str]) -> Iterator[tuple[str, Snapshot]]:
+    """The cluster without each kind of rule that somebody has."""
+    for rule in rules:
+        changed = _KINDS[rule](snapshot, placed)
+        if changed is not snapshot:
+            yield rule, changed
+
+
+# --- rules of pods
+
+
+def _in_pods(
+    change: Callable[[PodSpec], PodSpec], *, running: bool = False
+) -> Callable[[Snapshot, set[str]], Snapshot]:
+    """A change to the specs of pods that were placed, or with `running` of those that run as well."""
+
+    def relaxed(snapshot: Snapshot, placed: set[str]) -> Snapshot:
+        pods = tuple(
+            _with_spec(pod, change(pod.spec)) if pod.key in placed or (running and pod.spec.node_name) else pod
+            for pod in snapshot.pods
+        )
+        return snapshot if _same(snapshot.pods, pods) else replace(snapshot, pods=pods)
+
+    return relaxed
+
+
+def _with_spec(pod: Pod, spec: PodSpec) -> Pod:
+    return pod if spec is pod.spec else msgspec.structs.replace(pod, spec=spec)
+
+
+def _same(before: Sequence[object], after: Sequence[object]) -> bool:
+    return all(a is b for a, b in zip(before, after, strict=True))
+
+
+def _changed(struct: T, **values: Any) -> T:
+    """The struct with these values; the very same one if it has them already."""
+    if all(getattr(struct, name) == value for name, value in values.items()):
+        return struct
+    return msgspec.structs.replace(struct, **values)
+
+
+def _with_affinity(spec: PodSpec, **parts: Any) -> PodSpec:
+    return spec if spec.affinity is None else _changed(spec, affinity=_changed(spec.affinity, **parts))
+
+
+def _without_selectors(spec: PodSpec) -> PodSpec:
+    own = spec.affinity.node_affinity if spec.affinity is not None else None
+    kept = _changed(own, required=None) if own is not None else None
+    return _with_affinity(_changed(spec, node_selector={}), node_affinity=kept)
+
+
+def _without_affinity(spec: PodSpec) -> PodSpec:
+    own = spec.affinity.pod_affinity if spec.affinity is not None else None
+    return _with_affinity(spec, pod_affinity=_changed(own, required=()) if own is not None else None)
+
+
+def _without_anti_affinity(spec: PodSpec) -> PodSpec:
+    own = spec.affinity.pod_anti_affinity if spec.affinity is not None else None
+    return _with_affinity(spec, pod_anti_affinity=_changed(own, required=()) if own is not None else None)
+
+
+def _without_spread(spec: PodSpec) -> PodSpec:
+    soft = tuple(c for c in spec.topology_spread_constraints if c.when_unsatisfiable != "DoNotSchedule")
+    return _changed(spec, topology_spread_constraints=soft)
+
+
+def _without_host_ports(spec: PodSpec) -> PodSpec:
+    containers = tuple(_without_ports(container) for container in spec.containers)
+    return _changed(spec, containers=containers)
+
+
+def _without_ports(container: Container) -> Container:
+    return _changed(container, ports=tuple(port for port in container.ports if not port.host_port))
+
+
+def _without_volumes(spec: PodSpec) -> PodSpec:
+    return _changed(spec, volumes=())
+
+
+def _without_preferred(spec: PodSpec) -> PodSpec:
+    hard = tuple(c for c in spec.topology_spread_constraints if c.when_unsatisfiable == "DoNotSchedule")
+    kept = _changed(spec, topology_spread_constraints=hard)
+    return _changed(kept, affinity=_required_alone(spec.affinity)) if spec.affinity is not None else kept
+
+
+def _required_alone(affinity: Affinity) -> Affinity:
+    return _changed(
+        affinity,
+        node_affinity=_no_preferences(affinity.node_affinity),
+        pod_affinity=_no_preferences(affinity.pod_affinity),
+        pod_anti_affinity=_no_preferences(affinity.pod_anti_affinity),
+    )
+
+
+def _no_preferences(part: NodeAffinity | PodAffinity | None) -> NodeAffinity | PodAffinity | None:
+    return _changed(part, preferred=()) if part is not None else None
+
+
+# --- rules of NodePools and DaemonSets
+
+
+def _in_pools(change: Callable[[NodePool], NodePool]) -> Callable[[Snapshot, set[str]], Snapshot]:
+    def relaxed(snapshot: Snapshot, _: set[str]) -> Snapshot:
+        pools = tuple(map(change, snapshot.node_pools))
+        return snapshot if _same(snapshot.node_pools, pools) else replace(snapshot, node_pools=pools)
+
+    return relaxed
+
+
+def _with_pool_spec(pool: NodePool, **values: Any) -> NodePool:
+    return pool.model_copy(update={"spec": pool.spec.model_copy(update=values)})
+
+
+def _without_limits(pool: NodePool) -> NodePool:
+    return _with_pool_spec(pool, limits={}) if pool.spec.limits and not pool.spec.static else pool
+
+
+def _without_weight(pool: NodePool) -> NodePool:
+    return _with_pool_spec(pool, weight=0) if pool.spec.weight else pool
+
+
+def _with_template_spec(pool: NodePool, **values: Any) -> NodePool:
+    template = pool.spec.template
+    return _with_pool_spec(pool, template=template.model_copy(update={"spec": template.spec.model_copy(update=values)}))
+
+
+def _without_min_values(pool: NodePool) -> NodePool:
+    entries = pool.spec.template.spec.requirements
+    plain = tuple(_changed(entry, min_values=None) for entry in entries)
+    return pool if _same(entries, plain) else _with_template_spec(pool, requirements=plain)
+
+
+def _without_preference_taints(pool: NodePool) -> NodePool:
+    taints = pool.spec.template.spec.taints
+    hard = tuple(taint for taint in taints if not is_preference(taint))
+    return pool if len(hard) == len(taints) else _with_template_spec(pool, taints=hard)
+
+
+def _without_daemons(snapshot: Snapshot, _: set[str]) -> Snapshot:
+    return replace(snapshot, daemon_sets=()) if snapshot.daemon_sets else snapshot
+
+
+def _without_preferences(snapshot: Snapshot, placed: set[str]) -> Snapshot:
+    return _in_pools(_without_preference_taints)(_in_pods(_without_preferred)(snapshot, placed), placed)
+
+
+_KINDS: Final[Mapping[str, Callable[[Snapshot, set[str]], Snapshot]]] = {
+    "selectors": _in_pods(_without_selectors),
+    "spread": _in_pods(_without_spread),
+    "affinity": _in_pods(_without_affinity),
+    "anti-affinity": _in_pods(_without_anti_affinity, running=True),
+    "host-ports": _in_pods(_without_host_ports),
+    "volumes": _in_pods(_without_volumes),
+    "preferences": _without_preferences,
+    "daemons": _without_daemons,
+    "limits": _in_pools(_without_limits),
+    "min-values": _in_pools(_without_min_values),
+    "weights": _in_pools(_without_weight),
+}
+
+RULES: Final = tuple(_KINDS)
+"""The kinds of rules that have a price."""
