@@ -72,13 +72,12 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """A shape, the zones it must be in (None: any), and labels that its node must carry.
+    """A shape, and labels that its node must carry.
 
-    `terms` are the shape's alternatives with all of that, those that contradict it left out.
+    `terms` are the shape's alternatives with these, those that contradict them left out.
     """
 
     shape: Shape
-    zones: tuple[str, ...] | None = None
     pins: Pins = ()
     terms: tuple[Requirements, ...] = field(init=False, repr=False, compare=False)
 
@@ -86,18 +85,12 @@ class Wish:
         """Put the terms together once."""
         object.__setattr__(self, "terms", self._pinned_terms())
 
-    def with_zones(self, term: Requirements) -> Requirements:
-        """One of the shape's terms together with zones and pins."""
-        fixed = {key: requirement(key, "In", (value,)) for key, value in self.pins}
-        if self.zones is not None:
-            fixed[labels.ZONE] = requirement(labels.ZONE, "In", self.zones)
-        return term & fixed if fixed else term
-
     def _pinned_terms(self) -> tuple[Requirements, ...]:
-        if self.zones is None and not self.pins:
+        if not self.pins:
             return self.shape.terms
-        pinned = (self.with_zones(term) for term in self.shape.terms)
-        return tuple(term for term in pinned if not any(wish.impossible for wish in term.values()))
+        fixed = {key: requirement(key, "In", (value,)) for key, value in self.pins}
+        pinned = (term & fixed for term in self.shape.terms)
+        return tuple(term for term in pinned if not any(term[key].impossible for key in fixed))
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,15 +202,6 @@ class Stall:
         """The term's keys, as the pool and the term together have them."""
         offered = self.template.requirements
         return Requirements({k: offered[k].intersection(wish) if k in offered else wish for k, wish in term.items()})
-
-    @property
-    def zones(self) -> set[str]:
-        """All zones that its offerings are in."""
-        return {zone for zone in self.template.table.row_values(labels.ZONE)[1] if zone is not None}
-
-    def zones_for(self, wish: Wish, request: Ints | None = None) -> set[str]:
-        """The zones in which some offering suits the wish, and holds one such pod if its request is given."""
-        return {zone for (zone,) in self.domains_for(wish, (labels.ZONE,), request)}
 
     def domains_for(self, wish: Wish, keys: tuple[str, ...], request: Ints | None = None) -> frozenset[tuple[str, ...]]:
         """The values of labels that a node for the wish can have together, one for each of `keys` in their order.

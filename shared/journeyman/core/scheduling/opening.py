@@ -18,7 +18,6 @@ from journeyman.core.scheduling.choosing import Shelf
 from journeyman.core.scheduling.draft import OpenNode, Question, Unit
 from journeyman.core.scheduling.items import Items, together
 from journeyman.core.scheduling.limits import Headroom, type_costs
-from journeyman.core.scheduling.lowered_opening import Opening
 from journeyman.core.scheduling.market import open_market, worth_considering
 from journeyman.core.scheduling.min_values import distinct_enough, needed_for_variety
 from journeyman.core.scheduling.offers import Bools, Floats, Ints, distinct
@@ -27,8 +26,6 @@ from journeyman.core.scheduling.packing import Packing, Problem, pack
 from journeyman.core.scheduling.requirements import Requirements
 from journeyman.core.scheduling.reserved import Reservations
 from journeyman.core.scheduling.settling import held, settled
-
-__all__ = ["Opened", "Opening", "open_nodes"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
