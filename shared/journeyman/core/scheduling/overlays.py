@@ -11,7 +11,7 @@ compared with all before it, not with the last one only.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from journeyman.core.api import labels
@@ -61,6 +61,8 @@ class _Changes:
 
     def applied_to(self, instance_type: InstanceType) -> InstanceType:
         """The type as the overlays have it."""
+        if not self.price and not self.capacity:
+            return instance_type
         offerings = tuple(
             _repriced(offering, self.price[index]) if index in self.price else offering
             for index, offering in enumerate(instance_type.offerings)
@@ -83,38 +85,91 @@ def apply_overlays(pools: Iterable[NodePool], catalogue: Catalogue, overlays: It
         catalogue: The provider's word, by NodePool.
         overlays: Those that validate.
     """
-    described = [
-        (pool.metadata.name, instance_type, _description(pool, instance_type))
-        for pool in sorted(pools, key=lambda p: p.metadata.name)
-        for instance_type in catalogue.instance_types(pool.metadata.name)
-    ]
-    changes: dict[tuple[str, str], _Changes] = {}
-    conflicts: dict[str, str] = {}
     heaviest_first = sorted(overlays, key=lambda o: (o.spec.weight, o.metadata.name), reverse=True)
-    for overlay in heaviest_first:
-        wanted = from_selectors(overlay.spec.requirements)
-        matching = [
-            (changes.setdefault((pool, instance_type.name), _Changes()), offerings)
-            for pool, instance_type, description in described
-            if (offerings := _matching_offerings(instance_type, description, wanted))
-        ]
+    wishes = [from_selectors(overlay.spec.requirements) for overlay in heaviest_first]
+    stocks = _stocks(pools, catalogue, frozenset(key for wanted in wishes for key in wanted))
+    conflicts: dict[str, str] = {}
+    for overlay, wanted in zip(heaviest_first, wishes, strict=True):
+        matching = _matching(stocks, wanted)
         if other := next((name for change, at in matching if (name := change.conflict(overlay, at))), ""):
             conflicts[overlay.metadata.name] = other
             continue
         for change, offerings in matching:
             change.add(overlay, offerings)
-    changed = {key: change for key, change in changes.items() if change.price or change.capacity}
-    return Overlaid(catalogue=_changed(catalogue, changed), conflicts=dict(sorted(conflicts.items())))
+    return Overlaid(catalogue=_changed(catalogue, stocks), conflicts=dict(sorted(conflicts.items())))
 
 
-def _description(pool: NodePool, instance_type: InstanceType) -> Requirements:
-    """What the nodes of a type are known to be in this pool."""
-    own = {labels.NODEPOOL: pool.metadata.name, **pool.spec.template.metadata.labels}
-    return from_labels(own) & from_selectors(instance_type.requirements)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Stock:
+    """NodePools with the same types, which no overlay tells apart.
+
+    `own` are their labels, as far as overlays ask for them. `described` has for each type what its nodes are known to be,
+    as far as overlays ask, `changes` what overlays say of it.
+    """
+
+    pools: list[str]
+    own: Requirements
+    types: tuple[InstanceType, ...]
+    described: tuple[Requirements, ...]
+    changes: tuple[_Changes, ...]
+
+    @property
+    def changed_types(self) -> tuple[InstanceType, ...]:
+        """The types as overlays have them; the very same ones if nothing changes."""
+        if not any(change.price or change.capacity for change in self.changes):
+            return self.types
+        return tuple(change.applied_to(t) for t, change in zip(self.types, self.changes, strict=True))
+
+
+def _stocks(pools: Iterable[NodePool], catalogue: Catalogue, keys: frozenset[str]) -> list[_Stock]:
+    """The pools by their types, and by what they are under the labels that overlays ask for."""
+    found: dict[object, _Stock] = {}
+    described: dict[int, tuple[Requirements, ...]] = {}
+    for pool in sorted(pools, key=lambda p: p.metadata.name):
+        name = pool.metadata.name
+        types = catalogue.instance_types(name)
+        if id(types) not in described:
+            described[id(types)] = tuple(_only(from_selectors(t.requirements), keys) for t in types)
+        own = _only(from_labels({labels.NODEPOOL: name, **pool.spec.template.metadata.labels}), keys)
+        stock = found.get((id(types), own))
+        if stock is None:
+            changes = tuple(_Changes() for _ in types)
+            stock = _Stock(pools=[], own=own, types=types, described=described[id(types)], changes=changes)
+            found[id(types), own] = stock
+        stock.pools.append(name)
+    return list(found.values())
+
+
+def _only(requirements: Requirements, keys: Collection[str]) -> Requirements:
+    return Requirements({key: wish for key, wish in requirements.items() if key in keys})
+
+
+def _matching(stocks: Iterable[_Stock], wanted: Requirements) -> list[tuple[_Changes, list[int]]]:
+    """The types that an overlay is about, each with the positions of the offerings that it is about."""
+    known: dict[object, list[tuple[int, list[int]]]] = {}
+    matching: list[tuple[_Changes, list[int]]] = []
+    for stock in stocks:
+        own = _only(stock.own, wanted)
+        if own.conflict(wanted) is not None:
+            continue
+        if (id(stock.types), own) not in known:
+            known[id(stock.types), own] = [
+                (at, offerings)
+                for at, (instance_type, description) in enumerate(zip(stock.types, stock.described, strict=True))
+                if (offerings := _matching_offerings(instance_type, own & description, wanted))
+            ]
+        matching += [(stock.changes[at], offerings) for at, offerings in known[id(stock.types), own]]
+    return matching
 
 
 def _matching_offerings(instance_type: InstanceType, description: Requirements, wanted: Requirements) -> list[int]:
-    """The positions of the offerings that an overlay is about; none if it is not about the type."""
+    """The positions of the offerings that an overlay is about; none if it is not about the type.
+
+    Args:
+        instance_type: The type.
+        description: What its nodes are known to be in the pool, as far as overlays ask.
+        wanted: What the overlay asks for.
+    """
     if description.compatible(wanted) is not None:
         return []
     return [
@@ -124,15 +179,11 @@ def _matching_offerings(instance_type: InstanceType, description: Requirements, 
     ]
 
 
-def _changed(catalogue: Catalogue, changes: Mapping[tuple[str, str], _Changes]) -> Catalogue:
-    if not changes:
+def _changed(catalogue: Catalogue, stocks: Iterable[_Stock]) -> Catalogue:
+    changed = {name: types for stock in stocks for types in (stock.changed_types,) for name in stock.pools}
+    if all(catalogue.instance_types(name) is types for name, types in changed.items()):
         return catalogue
-    return Catalogue(
-        {
-            pool: tuple(changes[pool, t.name].applied_to(t) if (pool, t.name) in changes else t for t in types)
-            for pool, types in catalogue.by_node_pool.items()
-        }
-    )
+    return Catalogue({**catalogue.by_node_pool, **changed})
 
 
 def overlay_annotations(types: Iterable[InstanceType]) -> dict[str, str]:

@@ -124,6 +124,15 @@ def test_a_catalogue_that_no_overlay_matches_stays_the_same_object_and_order_mak
     assert first.conflicts == again.conflicts
 
 
+def test_pools_that_no_overlay_tells_apart_keep_sharing_their_types():
+    """What solvers derive from a list of types they derive once for all pools that have it."""
+    by_type = overlaid(an_overlay("o", requirements=selecting(type="small"), price="1"), pools=("one", "two"))
+    assert by_type.catalogue.instance_types("one") is by_type.catalogue.instance_types("two")
+    by_pool = overlaid(an_overlay("o", requirements=selecting(pool="one"), price="1"), pools=("one", "two"))
+    assert price(by_pool, "small", "a", "on-demand", pool="one") == 1.0
+    assert by_pool.catalogue.instance_types("two")[1] is SMALL
+
+
 def test_claims_say_that_overlays_had_a_part_in_them():
     """Karpenter's annotations, by what their types carry."""
     priced = overlaid(an_overlay("o", price="1")).catalogue.instance_types("default")
