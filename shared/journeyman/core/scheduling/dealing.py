@@ -6,7 +6,7 @@ above the emptiest one. What repeats itself is dealt many times at once, so that
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,7 +18,7 @@ _LOOSE_DEPTH: Final = 8  # differences beyond this look alike to pods that no ru
 _NEAR: Final = 1.01  # of the best price; what costs no more is free
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class Cell:
     """One combination of domains that pods of a row may go to.
 
@@ -28,7 +28,7 @@ class Cell:
     """
 
     pins: Pins
-    values: dict[str, str]
+    values: Mapping[str, str]
     room: int = 0
     more: int = 0
     order: tuple[int, bool] = (0, False)
@@ -41,14 +41,14 @@ class Level:
     """One rule over the domains of `key`.
 
     `counts` are the pods counted by domain, over all domains that the emptiest is looked for in. `rivals` are those
-    among them that came by a rule of their own: only these can be held against a pod if all others come after it. A
-    domain may be `skew` above the emptiest (None: it is merely kept level). `step` is 1 if the pods being dealt count.
-    `from_zero`: the emptiest counts as empty. `is_ban`: a domain is open or closed, and none is better than another.
+    that are held against a pod whatever the order in which all come. A domain may be `skew` above the emptiest (None: it
+    is merely kept level). `step` is 1 if the pods being dealt count. `from_zero`: the emptiest counts as empty. `is_ban`:
+    a domain is open or closed, and none is better than another.
     """
 
     key: str
-    counts: dict[str, int]
-    rivals: dict[str, int]
+    counts: Mapping[str, int]
+    rivals: Mapping[str, int]
     skew: int | None
     step: int
     from_zero: bool = False
@@ -59,15 +59,8 @@ class Level:
         return 0 if self.from_zero or not self.counts else min(self.counts.values())
 
     def admits(self, value: str) -> bool:
-        """Whether one more pod may go to a domain, if all that are merely counted come after it."""
+        """Whether one more pod may go to a domain, if all that may come later do."""
         return self.skew is None or self.rivals.get(value, 0) + self.step - self.floor() <= self.skew
-
-    def add(self, cell: Cell, pods: int) -> None:
-        """Count pods that were dealt."""
-        value = cell.values.get(self.key)
-        if value is not None and self.step:
-            self.counts[value] = self.counts.get(value, 0) + pods
-            self.rivals[value] = self.rivals.get(value, 0) + pods
 
 
 def deal(pods: int, cells: Sequence[Cell], levels: Sequence[Level], *, is_loose: bool) -> list[int]:
@@ -76,27 +69,82 @@ def deal(pods: int, cells: Sequence[Cell], levels: Sequence[Level], *, is_loose:
     Args:
         pods: How many there are.
         cells: Where they may go.
-        levels: Their rules, and the counts to be kept level. Changed as pods are dealt.
+        levels: Their rules, and the counts to be kept level.
         is_loose: No spread binds the pods: they are kept level only where that is free.
     """
     return _Dealing(cells, levels, is_loose=is_loose).deal(pods)
 
 
+class _Scale:
+    """A level in numbers: `counts` and `rivals` by domain, `at` the domain of each cell (None: it has none)."""
+
+    __slots__ = ("at", "counts", "from_zero", "is_ban", "rivals", "skew", "step")
+
+    def __init__(self, level: Level, cells: Sequence[Cell]) -> None:
+        self.skew, self.step = level.skew, level.step
+        self.from_zero, self.is_ban = level.from_zero, level.is_ban
+        number = {value: n for n, value in enumerate(level.counts)}
+        self.counts = list(level.counts.values())
+        self.at: list[int | None] = []
+        for cell in cells:
+            value = cell.values.get(level.key)
+            if value is not None and value not in number:
+                number[value] = len(number)
+                self.counts.append(level.rivals.get(value, 0))
+            self.at.append(number[value] if value is not None else None)
+        self.rivals = self.counts if level.rivals is level.counts else [level.rivals.get(value, 0) for value in number]
+
+    def floor(self) -> int:
+        """What domains are compared with."""
+        return 0 if self.from_zero else min(self.counts, default=0)
+
+    def add(self, cell: int, pods: int) -> None:
+        """Count pods that were dealt."""
+        place = self.at[cell]
+        if place is not None and self.step:
+            self.counts[place] += pods
+            if self.rivals is not self.counts:
+                self.rivals[place] += pods
+
+    @property
+    def deepest(self) -> int:
+        """Differences beyond this need not be told apart."""
+        return _LOOSE_DEPTH if self.skew is None else self.skew + 1
+
+    def state(self) -> tuple[int, ...]:
+        """How the domains differ, as far as it matters."""
+        floor, deepest = self.floor(), self.deepest
+        differences = [min(n - floor, deepest) for n in self.counts]
+        if self.rivals is not self.counts:
+            differences += [min(n - floor, deepest) for n in self.rivals]
+        return tuple(differences)
+
+    def steady(self, then: Sequence[int]) -> int:
+        """How often what was dealt since may be repeated before a domain far above the others is so no more."""
+        floor = self.floor()
+        rise = floor - (0 if self.from_zero else min(then, default=0))
+        times = UNLIMITED
+        for count, before in zip(self.counts, then, strict=True):
+            nearer = rise - (count - before)
+            if count - floor > self.deepest and nearer > 0:
+                times = min(times, (count - floor - self.deepest) // nearer)
+        return times
+
+
 class _Dealing:
     def __init__(self, cells: Sequence[Cell], levels: Sequence[Level], *, is_loose: bool) -> None:
         self._cells = cells
-        self._levels = levels
-        self._rules = [level for level in levels if level.skew is not None]
+        self._scales = [_Scale(level, cells) for level in levels]
+        self._rules = [scale for scale in self._scales if scale.skew is not None]
         self._is_loose = is_loose
         self._room = [cell.room for cell in cells]
         self._more = [cell.more for cell in cells]
         self._given = [0] * len(cells)
-        cheapest = min(((c.order, c.price) for c in cells), default=((0, False), 0.0))
-        self._dear = [(c.order, c.price) > (cheapest[0], cheapest[1] * _NEAR) for c in cells]
+        self._dear = _dear(cells) if is_loose else []
         self._ranked = sorted(range(len(cells)), key=lambda i: (cells[i].price, cells[i].pins))
 
     def deal(self, pods: int) -> list[int]:
-        seen: dict[object, tuple[list[int], list[dict[str, int]]]] = {}
+        seen: dict[object, tuple[list[int], list[list[int]]]] = {}
         while pods > 0:
             chosen = self._choose(strict=True)
             if chosen is None:
@@ -111,7 +159,7 @@ class _Dealing:
                     pods -= self._leap(pods, *seen[state])
                     seen.clear()
                 else:
-                    seen[state] = (list(self._given), [dict(level.counts) for level in self._levels])
+                    seen[state] = (list(self._given), [list(scale.counts) for scale in self._scales])
         return self._given
 
     def _give(self, i: int, pods: int) -> None:
@@ -120,46 +168,44 @@ class _Dealing:
         here = min(pods, self._room[i])
         self._room[i] -= here
         self._more[i] -= pods - here
-        for level in self._levels:
-            level.add(self._cells[i], pods)
+        for scale in self._scales:
+            scale.add(i, pods)
 
     def _choose(self, *, strict: bool) -> int | None:
-        """The best cell for the next pod; if not `strict`, pods that are merely counted are not held against it."""
-        floors = [level.floor() for level in self._levels]
-        best: tuple[tuple[object, ...], int] | None = None
+        """The best cell for the next pod; if not `strict`, pods that may come later are not held against it."""
+        floors = [scale.floor() for scale in self._scales]
+        best: int | None = None
+        best_rank: tuple[object, ...] = ()
         for i in self._ranked:
-            if (self._room[i] > 0 or self._more[i] > 0) and self._admits(i, floors, strict=strict):
+            if (self._room[i] > 0 or self._more[i] > 0) and self._admits(i, strict=strict):
                 rank = self._rank(i, floors)
-                if best is None or rank < best[0]:
-                    best = (rank, i)
-        return best[1] if best is not None else None
+                if best is None or rank < best_rank:
+                    best, best_rank = i, rank
+        return best
 
-    def _admits(self, i: int, floors: Sequence[int], *, strict: bool) -> bool:
-        values = self._cells[i].values
-        for level, floor in zip(self._levels, floors, strict=True):
-            if level.skew is None:
+    def _admits(self, i: int, *, strict: bool) -> bool:
+        for scale in self._rules:
+            place = scale.at[i]
+            if place is None or scale.skew is None:
                 continue
-            value = values.get(level.key)
-            if value is None:
-                continue
-            held = level.rivals.get(value, 0)
-            if strict:
-                held = max(held, level.counts.get(value, 0))
-            if held + level.step - floor > level.skew:
+            held = scale.rivals[place]
+            if strict and scale.counts[place] > held:
+                held = scale.counts[place]
+            if held + scale.step - scale.floor() > scale.skew:
                 return False
         return True
 
     def _rank(self, i: int, floors: Sequence[int]) -> tuple[object, ...]:
         cell = self._cells[i]
         bound = other = 0
-        for level, floor in zip(self._levels, floors, strict=True):
-            value = cell.values.get(level.key)
-            if value is not None and not level.is_ban:
-                above = level.counts.get(value, 0) - floor
-                if level.skew is not None:
-                    bound = max(bound, above)
-                else:
+        for scale, floor in zip(self._scales, floors, strict=True):
+            place = scale.at[i]
+            if place is not None and not scale.is_ban:
+                above = scale.counts[place] - floor
+                if scale.skew is None:
                     other = max(other, above)
+                else:
+                    bound = max(bound, above)
         if self._is_loose:
             return cell.apart, self._room[i] <= 0, self._dear[i], other
         return self._room[i] <= 0, cell.order, bound, cell.apart, other
@@ -168,40 +214,27 @@ class _Dealing:
 
     def _state(self) -> object:
         """All that the next choices depend on: how the domains differ, and which cells are open."""
-        differences = []
-        for level in self._levels:
-            floor = level.floor()
-            deepest = self._deepest(level)
-            differences.append(tuple(min(n - floor, deepest) for n in level.counts.values()))
-            if level.skew is not None:
-                differences.append(tuple(min(n - floor, deepest) for n in level.rivals.values()))
-        return tuple(differences), tuple(n > 0 for n in self._room), tuple(n > 0 for n in self._more)
+        opened = tuple(n > 0 for n in self._room), tuple(n > 0 for n in self._more)
+        return tuple(scale.state() for scale in self._scales), opened
 
-    def _deepest(self, level: Level) -> int:
-        return _LOOSE_DEPTH if level.skew is None else level.skew + 1
-
-    def _leap(self, pods: int, given: Sequence[int], counts: Sequence[dict[str, int]]) -> int:
+    def _leap(self, pods: int, given: Sequence[int], counts: Sequence[Sequence[int]]) -> int:
         """Deal again what was dealt since, as often as nothing changes; how many pods that were."""
         cycle = [now - then for now, then in zip(self._given, given, strict=True)]
         times = pods // sum(cycle)
         for i, n in enumerate(cycle):
-            left = self._room[i] if self._room[i] > 0 else self._more[i]
             if n:
+                left = self._room[i] if self._room[i] > 0 else self._more[i]
                 times = min(times, (left - 1) // n)
-        for level, then in zip(self._levels, counts, strict=True):
-            times = min(times, self._steady(level, then))
+        for scale, then in zip(self._scales, counts, strict=True):
+            times = min(times, scale.steady(then))
+        times = max(times, 0)
         for i, n in enumerate(cycle):
-            if n and times > 0:
+            if n and times:
                 self._give(i, n * times)
-        return sum(cycle) * max(times, 0)
+        return sum(cycle) * times
 
-    def _steady(self, level: Level, then: dict[str, int]) -> int:
-        """How often the cycle may be repeated before a domain that was far above the others is so no more."""
-        floor, deepest = level.floor(), self._deepest(level)
-        rise = floor - (0 if level.from_zero else min(then.values(), default=0))
-        times = UNLIMITED
-        for value, count in level.counts.items():
-            nearer = rise - (count - then.get(value, 0))
-            if count - floor > deepest and nearer > 0:
-                times = min(times, (count - floor - deepest) // nearer)
-        return times
+
+def _dear(cells: Sequence[Cell]) -> list[bool]:
+    """Which cells are not as good as free to prefer: dearer than the best of them, or of a lesser NodePool."""
+    order, price = min(((cell.order, cell.price) for cell in cells), default=((0, False), 0.0))
+    return [(cell.order, cell.price) > (order, price * _NEAR) for cell in cells]

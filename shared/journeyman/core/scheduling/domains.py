@@ -17,7 +17,7 @@ one pass; a domain that cannot be had is none.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final
@@ -33,7 +33,9 @@ from journeyman.core.scheduling.topology import Group, Pins
 _SETTLING_ROUNDS: Final = 4
 
 
-def assign_domains(question: Question, draft: Draft, filling: Filling) -> tuple[tuple[Unit, ...], dict[int, int]]:
+def assign_domains(
+    question: Question, draft: Draft, filling: Filling, but: Collection[int] = ()
+) -> tuple[tuple[Unit, ...], dict[int, int]]:
     """Choose domains for all pods that have no place yet.
 
     Pods of rows whose domains matter are put on existing nodes here (`filling`, and `draft.left` is less by them); the
@@ -44,11 +46,12 @@ def assign_domains(question: Question, draft: Draft, filling: Filling) -> tuple[
         draft: What earlier engines placed; its `ceilings` hold for units. Classes of which pods stay behind get a word
             in `stuck`, unless there is nothing that could take them in the first place.
         filling: The existing nodes, with `draft.on_existing` in it.
+        but: Classes to be left alone.
 
     Returns:
         Units by class, rung and pins; and by class how many pods no domain may take.
     """
-    return _Assignment(question, draft, filling).assign()
+    return _Assignment(question, draft, filling, but).assign()
 
 
 @dataclass(slots=True)
@@ -75,7 +78,7 @@ class _Standing:
 
 
 class _Assignment:
-    def __init__(self, question: Question, draft: Draft, filling: Filling) -> None:
+    def __init__(self, question: Question, draft: Draft, filling: Filling, but: Collection[int]) -> None:
         self._question = question
         self._draft = draft
         self._filling = filling
@@ -83,7 +86,7 @@ class _Assignment:
         self._ladders = question.ladders
         self._supply = Supply(question, draft, filling)
         self._ledger = Ledger(question)
-        self._classes = [_Standing(left) for left in draft.left]
+        self._classes = [_Standing(0 if c in but else left) for c, left in enumerate(draft.left)]
         self._keys: dict[int, tuple[str, ...]] = {}
         self._reaches_of: dict[tuple[int, str], set[str]] = {}
         self._enter_earlier()
@@ -119,7 +122,7 @@ class _Assignment:
         """The labels whose domains matter for a row, sorted."""
         found = self._keys.get(r)
         if found is None:
-            counting = (self._ledger.groups[g].key for g in self._ledger.counting(r) if g in self._hard)
+            counting = (group.key for group in self._ledger.counting(r) if group.id in self._hard)
             found = self._keys[r] = tuple(sorted(self._needed(r).union(counting)))
         return found
 
@@ -137,14 +140,14 @@ class _Assignment:
         r = self._ladders[c][0]
         row = self._rows[r]
         wide = [s for s in row.spreads if s.key != labels.HOSTNAME]
-        counting = set(self._ledger.counting(r))
+        counting = {group.id for group in self._ledger.counting(r)}
         leads = all(group.id in counting for group in self._affinities(r))
         return (
             bool(self._affinities(r)),
             any(group.key != labels.HOSTNAME for group in row.anti_affinities),
             not leads,
             bool(wide),
-            len(self._cells(r)) if wide else 0,
+            self._supply.reach(r, self._keys_of(r), self._needed(r)) if wide else 0,
             -min((s.max_skew for s in wide), default=0),
             c,
         )
@@ -197,7 +200,7 @@ class _Assignment:
         if not cells:
             return
         self._heed_followers(row, cells)
-        levels = self._ledger.levels(row, cells)
+        levels = self._ledger.levels(row)
         is_loose = not any(s.key != labels.HOSTNAME for s in self._rows[row].spreads)
         given = deal(standing.left, cells, levels, is_loose=is_loose)
         for cell, count in zip(cells, given, strict=True):
@@ -219,9 +222,9 @@ class _Assignment:
     def _admitted(self, row: int, cells: list[Cell]) -> list[Cell]:
         """The cells in which every affinity of the row finds a pod it asks for, or may be the first."""
         for group in self._affinities(row):
-            tally = self._ledger.tally(group.id)
+            tally = self._ledger.tally(group)
             inhabited = {v for v, n in tally.items() if n > 0 and self._reaches(row, group.key, v)}
-            if not inhabited and group.id in self._ledger.counting(row):
+            if not inhabited and any(known.id == group.id for known in self._ledger.counting(row)):
                 inhabited = self._first_domain(row, group, cells)
             cells = [cell for cell in cells if cell.values.get(group.key) in inhabited]
         return cells
@@ -247,12 +250,11 @@ class _Assignment:
     def _heed_followers(self, row: int, cells: Sequence[Cell]) -> None:
         """Tell by cell how many pods that must follow the row's could not, and let its pods pay their price too."""
         own = {group.id for group in self._affinities(row)}
-        for group_id in self._ledger.counting(row):
-            if group_id in own or group_id not in self._followers:
+        for group in self._ledger.counting(row):
+            if group.id in own or group.id not in self._followers:
                 continue
-            group = self._ledger.groups[group_id]
-            inhabited = {value for value, n in self._ledger.tally(group_id).items() if n > 0}
-            for c in self._followers[group_id]:
+            inhabited = {value for value, n in self._ledger.tally(group).items() if n > 0}
+            for c in self._followers[group.id]:
                 if self._classes[c].left and inhabited.isdisjoint(self._reach(c, group.key)):
                     self._heed(row, cells, c, group.key)
 
@@ -304,7 +306,7 @@ class _Assignment:
     def _is_broken(self, placed: _Placed) -> bool:
         """Whether a rule of these pods does not hold any more, now that all others are placed."""
         values = placed.cell.values
-        if any(self._ledger.tally(g.id).get(values[g.key], 0) < 1 for g in self._affinities(placed.row)):
+        if any(self._ledger.tally(g).get(values[g.key], 0) < 1 for g in self._affinities(placed.row)):
             return True
         return self._ledger.is_over(placed.row, values)
 
@@ -345,7 +347,7 @@ class _Assignment:
         if not cells:
             return ""
         for group in self._affinities(row):
-            tally = self._ledger.tally(group.id)
+            tally = self._ledger.tally(group)
             if not any(tally.get(cell.values[group.key], 0) > 0 for cell in cells):
                 return f"unsatisfiable pod affinity: no domain of {group.key} that it can reach holds a pod it asks for"
         return self._ledger.why_closed(row, cells)
@@ -360,7 +362,7 @@ class _Assignment:
         for opened in self._draft.opened:
             singles = {key: r.single for key, r in opened.requirements.items()}
             values = {key: value for key, value in singles.items() if value is not None}
-            open_keys = {g.key for g in self._ledger.groups.values()} - values.keys()
+            open_keys = self._ledger.keys - values.keys()
             for row, count in opened.pods:
                 self._ledger.enter(row, values, count, tuple(sorted(values.items())))
                 for key in sorted(open_keys):

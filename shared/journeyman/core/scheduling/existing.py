@@ -1,10 +1,11 @@
-"""Filling the nodes that are already there, or on their way: kube-scheduler will use them first anyway.
+"""The nodes that are already there, or on their way: what is free on them, once all their daemons run.
 
-Order: initialized nodes first, then by name; classes in queue order, each on the first nodes that take it.
+Order: initialized nodes first, then by name.
 
-Restates: karpenter pkg/controllers/provisioning/scheduling/existingnode.go, scheduler.go `addToExistingNode`.
-Differs: whole classes at once; pods that a claim without a node was opened for are kept with it (its annotation and
-their nomination say so), so that one burst of pods is never provisioned for twice.
+Restates: karpenter pkg/controllers/provisioning/scheduling/existingnode.go `NewExistingNode`, scheduler.go
+`calculateExistingNodeClaims`.
+Differs: pods that a claim without a node was opened for are kept with it (its annotation and their nomination say so), so
+that one burst of pods is never provisioned for twice.
 """
 
 from __future__ import annotations
@@ -15,20 +16,19 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from journeyman.core.api import labels
-from journeyman.core.api.objects import Pod, Taint
+from journeyman.core.api.objects import Pod
 from journeyman.core.api.resources import add, fits, pod_requests, subtract, to_resources, total_requests
-from journeyman.core.scheduling import caps as host_caps
+from journeyman.core.scheduling.caps import HostCaps
 from journeyman.core.scheduling.claims import planned_pods
 from journeyman.core.scheduling.classes import PodClass
 from journeyman.core.scheduling.daemons import Daemon, missing_daemon_overhead
-from journeyman.core.scheduling.host_ports import host_ports
-from journeyman.core.scheduling.lowering import HostCaps, Unit
+from journeyman.core.scheduling.host_ports import HostPort, host_ports
 from journeyman.core.scheduling.node_columns import NodeColumns
-from journeyman.core.scheduling.offers import Bools, Ints
+from journeyman.core.scheduling.offers import Ints
 from journeyman.core.scheduling.pods import is_active
 from journeyman.core.scheduling.requirements import from_labels
 from journeyman.core.scheduling.taints import untolerated
-from journeyman.core.scheduling.topology import Census, Group, count_by_node, domain_of
+from journeyman.core.scheduling.topology import Census, Group, domain_of
 from journeyman.core.scheduling.volumes import Storage, VolumeRoom, volume_rooms
 from journeyman.core.state.snapshot import Snapshot, StateNode
 
@@ -114,7 +114,6 @@ class Existing:
 
     nodes: tuple[StateNode, ...]
     free: Ints
-    zones: tuple[str, ...] = ()
     standing: tuple[StateNode, ...] = ()
     census: Census = field(default_factory=lambda: Census((), (), ()))
     columns: NodeColumns = field(default_factory=lambda: NodeColumns(()))
@@ -129,7 +128,7 @@ def survey(
     rows: Sequence[PodClass],
     *,
     axes: Sequence[str],
-    caps: host_caps.HostCaps,
+    caps: HostCaps,
     daemons: Sequence[Daemon],
     leaving: Collection[str],
     storage: Storage | None = None,
@@ -155,15 +154,13 @@ def survey(
         available = subtract(allocatable_of(node), add(total_requests(staying), missing_daemon_overhead(node, daemons)))
         if all(amount >= 0 for amount in available.values()):
             free[row, : len(axes)] = [available.get(axis, 0) for axis in axes]
-        used = {port for pod in staying for port in host_ports(pod)} if ported else ()
-        free[row, len(axes) :] = caps.beside(used)
+        free[row, len(axes) :] = caps.beside(_used_ports(node, staying, daemons) if ported else ())
     for a, axis in enumerate(caps.axes):
         free[:, len(axes) + a] -= _counts(census, axis.group, nodes)
     hostnames = [domain_of(node, labels.HOSTNAME) for node in nodes]
     return Existing(
         nodes=tuple(nodes),
         free=free,
-        zones=tuple(n.labels.get(labels.ZONE, "") for n in nodes),
         standing=standing,
         census=census,
         columns=NodeColumns(nodes),
@@ -174,6 +171,19 @@ def survey(
         company=_table([_counts(census, group, nodes) for group in caps.followed], len(nodes)),
         rooms=volume_rooms(nodes, storage, leaving) if storage is not None else (),
     )
+
+
+def _used_ports(node: StateNode, pods: Iterable[Pod], daemons: Iterable[Daemon]) -> set[HostPort]:
+    """The host ports of these pods, and of the daemons that belong on the node whether they run yet or not."""
+    offered = from_labels(node.labels)
+    expected = (
+        daemon.ports
+        for daemon in daemons
+        if daemon.ports
+        and untolerated(node.taints, daemon.tolerations) is None
+        and any(offered.compatible(term) is None for term in daemon.terms)
+    )
+    return {port for ports in (*map(host_ports, pods), *expected) for port in ports}
 
 
 def _watched(rows: Iterable[PodClass]) -> set[str]:
@@ -195,113 +205,7 @@ def _table(columns: Sequence[Ints], height: int) -> Ints:
     return found
 
 
-def make_existing(
-    standing: Iterable[StateNode],
-    axes: Sequence[str],
-    caps: HostCaps,
-    daemons: Sequence[Daemon],
-    leaving: Collection[str],
-) -> Existing:
-    """The nodes not marked for deletion, and what is free on them once their daemons are all there."""
-    nodes = sorted((n for n in standing if not is_leaving(n)), key=lambda n: (not n.initialized, n.name))
-    free = np.zeros((len(nodes), len(axes) + len(caps.spreads)), dtype=np.int64)
-    for row, node in enumerate(nodes):
-        taken = add(
-            total_requests(p for p in node.pods if p.key not in leaving), missing_daemon_overhead(node, daemons)
-        )
-        available = subtract(allocatable_of(node), taken)
-        if all(amount >= 0 for amount in available.values()):
-            free[row, : len(axes)] = [available.get(axis, 0) for axis in axes]
-    for h, spread in enumerate(caps.spreads):
-        counts = count_by_node(spread, nodes, leaving)
-        free[:, len(axes) + h] = [spread.max_skew - counts.get(node.name, 0) for node in nodes]
-    return Existing(nodes=tuple(nodes), free=free, zones=tuple(n.labels.get(labels.ZONE, "") for n in nodes))
-
-
 def is_leaving(node: StateNode) -> bool:
     """Whether the node is marked for deletion, so that its pods need another place and it takes none."""
     tainted = node.node is not None and any(t.key == labels.DISRUPTED_TAINT for t in node.node.spec.taints)
     return node.deleting or tainted
-
-
-def meets_labels(node: StateNode, cls: PodClass) -> bool:
-    """Whether a node's labels suit the class, strictly: an undefined label suits no demand."""
-    offered = from_labels(node.labels)
-    return any(offered.compatible(term) is None for term in cls.terms)
-
-
-def cordon(node: StateNode) -> tuple[Taint, ...]:
-    """What a cordon means to kube-scheduler, whether the node has its taint yet or not."""
-    if node.node is None or not node.node.spec.unschedulable:
-        return ()
-    return (Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule"),)
-
-
-def suitable_nodes(nodes: Sequence[StateNode], cls: PodClass) -> Bools:
-    """Which nodes the class tolerates and whose labels suit it, strictly: an undefined label suits no demand."""
-    keys = sorted({key for term in cls.terms for key in term})
-    verdicts: dict[object, bool] = {}
-
-    def suits(node: StateNode) -> bool:
-        taints = (*node.taints, *cordon(node))
-        case = (taints, *(node.labels.get(key) for key in keys))
-        if case not in verdicts:
-            offered = from_labels({key: node.labels[key] for key in keys if key in node.labels})
-            verdicts[case] = untolerated(taints, cls.tolerations) is None and any(
-                offered.compatible(term) is None for term in cls.terms
-            )
-        return verdicts[case]
-
-    return np.array([suits(node) for node in nodes], dtype=bool)
-
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class Filling:
-    """Existing nodes being filled. `taken[n]` lists (class, pods) put on node n, in order."""
-
-    existing: Existing
-    demands: Ints
-    caps: HostCaps
-    free: Ints
-    capped_here: Bools
-    taken: dict[int, list[tuple[int, int]]]
-
-    @classmethod
-    def start(cls, existing: Existing, demands: Ints, caps: HostCaps) -> Filling:
-        """Nothing placed yet. `demands` has a row per class and a column per axis."""
-        shape = (len(existing.nodes), len(caps.spreads))
-        return cls(
-            existing=existing,
-            demands=demands,
-            caps=caps,
-            free=existing.free.copy(),
-            capped_here=np.zeros(shape, dtype=bool),
-            taken={},
-        )
-
-    def room(self, index: int, suitable: Bools) -> Ints:
-        """How many pods of the class each node could take now."""
-        demand = self.demands[index]
-        asked = np.flatnonzero(demand)
-        most: Ints = np.maximum(self.free[:, asked] // demand[asked], 0).min(axis=1)
-        resources = self.demands.shape[1] - len(self.caps.spreads)
-        bound, loose = self.caps.bound[index], self.caps.counted[index] & ~self.caps.bound[index]
-        within_caps = (self.free[:, resources:][:, bound] >= 0).all(axis=1)
-        apart = ~self.capped_here[:, loose].any(axis=1)
-        return most * (suitable & within_caps & apart)
-
-    def fill(self, unit: Unit, suitable: Bools) -> int:
-        """Place as many of the unit's pods as the nodes take, first nodes first; how many are left."""
-        room = self.room(unit.class_index, suitable)
-        if unit.zones is not None:
-            room = room * np.array([zone in unit.zones for zone in self.existing.zones], dtype=bool)
-        before = np.cumsum(room) - room
-        given = np.clip(unit.count - before, 0, room)
-        demand = self.demands[unit.class_index].copy()
-        resources = len(demand) - len(self.caps.spreads)
-        demand[resources:] = self.caps.counted[unit.class_index]
-        self.free -= given[:, None] * demand
-        self.capped_here |= (given > 0)[:, None] & self.caps.bound[unit.class_index]
-        for row in np.flatnonzero(given):
-            self.taken.setdefault(int(row), []).append((unit.class_index, int(given[row])))
-        return unit.count - int(given.sum())

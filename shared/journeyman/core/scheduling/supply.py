@@ -9,18 +9,23 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import product
+from typing import Final
 
 import numpy as np
 
 from journeyman.core.scheduling.dealing import UNLIMITED, Cell
 from journeyman.core.scheduling.draft import Draft, Question
 from journeyman.core.scheduling.filling import Filling
+from journeyman.core.scheduling.host_ports import HostPort
 from journeyman.core.scheduling.market import Shape, Stall, Wish
 from journeyman.core.scheduling.offers import Bools, Ints, distinct, every
 from journeyman.core.scheduling.requirements import Requirement
 from journeyman.core.scheduling.topology import Pins
 
-_DECIMALS = 12  # of a price; what differs beyond is rounding
+_Asked = list[tuple[int, int]]
+"""What a pod asks for, as (axis, amount)."""
+
+_DECIMALS: Final = 12  # of a price; what differs beyond is rounding
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -28,21 +33,51 @@ class _Spot:
     """What one NodePool offers in one combination of domains: its types' sizes and, by axis, its best price of a unit."""
 
     pins: Pins
+    values: dict[str, str]
     order: tuple[int, bool]
     sizes: Ints
     largest: tuple[tuple[int, ...], ...]
     rates: tuple[float, ...]
 
-    def holds(self, request: Sequence[int], amounts: Ints) -> bool:
+    def holds(self, asked: _Asked, amounts: Ints) -> bool:
         """Whether one of its types is large enough."""
-        for size in self.largest:
-            if all(has >= asked for has, asked in zip(size, request, strict=True)):
-                return True
+        if any(_covers(size, asked) for size in self.largest):
+            return True
         return len(self.largest) > 1 and bool(every(self.sizes >= amounts).any())
 
-    def price(self, asked: Sequence[tuple[int, int]]) -> float:
+    def price(self, asked: _Asked) -> float:
         """What a pod costs at the least, as a share of the best offering for what it asks most of."""
-        return round(max((amount * self.rates[axis] for axis, amount in asked), default=0.0), _DECIMALS)
+        return round(max([amount * self.rates[axis] for axis, amount in asked], default=0.0), _DECIMALS)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Spots:
+    """All of a shape's spots; `sure` is held by every one of them."""
+
+    all: tuple[_Spot, ...]
+    sure: tuple[int, ...]
+
+    @classmethod
+    def of(cls, spots: Iterable[_Spot]) -> _Spots:
+        """Put spots together."""
+        found = tuple(spots)
+        return cls(found, tuple(min(sizes) for sizes in zip(*(spot.largest[0] for spot in found), strict=True)))
+
+    def holding(self, asked: _Asked, amounts: Ints) -> Sequence[_Spot]:
+        """Those in which a pod fits."""
+        if not self.all or _covers(self.sure, asked):
+            return self.all
+        return [spot for spot in self.all if spot.holds(asked, amounts)]
+
+
+_NOWHERE: Final = _Spots((), ())
+
+
+def _covers(size: Sequence[int], asked: _Asked) -> bool:
+    for axis, amount in asked:  # noqa: SIM110 - in a hot path, where a generator costs more than the comparisons
+        if size[axis] < amount:
+            return False
+    return True
 
 
 class Supply:
@@ -54,16 +89,25 @@ class Supply:
         self._filling = filling
         self._ceilings = draft.ceilings
         self._allowed = [headroom.allows() for headroom in draft.headroom]
-        self._spots: dict[object, tuple[_Spot, ...]] = {}
-        self._shapes: dict[int, Shape] = {}
+        self._spots: dict[object, _Spots] = {}
+        self._spots_of_row: dict[tuple[int, tuple[str, ...]], _Spots] = {}
+        self._shapes: dict[object, Shape] = {}
         self._requests: list[list[int]] = question.requests.tolist()
+        self._needs_company = frozenset(np.flatnonzero(question.caps.follows.any(axis=1)).tolist())
 
     def takes(self, row: int) -> bool:
         """Whether some node, existing or new, can take a pod of the row, whatever its domains."""
-        request = self._requests[row]
-        if any(spot.holds(request, self._question.requests[row]) for spot in self._spots_of(row, (), ())):
+        if self._spots_for(row, (), frozenset()).holding(self._asked(row), self._question.requests[row]):
             return True
         return bool(self._filling.existing.nodes) and bool(self._filling.open_to(row).any())
+
+    def reach(self, row: int, keys: tuple[str, ...], needed: frozenset[str]) -> int:
+        """Of how many cells a row could think, were there room in all of them."""
+        found = {spot.pins for spot in self._spots_for(row, keys, needed).all}
+        if self._filling.existing.nodes:
+            codes, places = self._filling.existing.columns.cells(keys)
+            found.update(places[code] for code in set(codes[self._filling.suits(row)].tolist()))
+        return len(found)
 
     def cells(self, row: int, keys: tuple[str, ...], needed: frozenset[str]) -> list[Cell]:
         """The cells that can take a pod of the row now, by their pins.
@@ -74,19 +118,17 @@ class Supply:
             needed: Those of them that a node must have.
         """
         cells: dict[Pins, Cell] = {}
-        request, amounts = self._requests[row], self._question.requests[row]
-        asked = [(axis, n) for axis, n in enumerate(request) if n]
-        for spot in self._spots_of(row, keys, needed):
-            known = cells.get(spot.pins)
-            if (known is None or spot.order <= known.order) and spot.holds(request, amounts):
-                price = spot.price(asked)
-                if known is None or (spot.order, price) < (known.order, known.price):
-                    more = self._ceilings.get((row, spot.pins), UNLIMITED)
-                    cells[spot.pins] = Cell(
-                        pins=spot.pins, values=dict(spot.pins), more=more, order=spot.order, price=price
-                    )
+        asked = self._asked(row)
+        for spot in self._spots_for(row, keys, needed).holding(asked, self._question.requests[row]):
+            known, price = cells.get(spot.pins), spot.price(asked)
+            if known is None or (spot.order, price) < (known.order, known.price):
+                more = self._ceilings.get((row, spot.pins), UNLIMITED) if self._ceilings else UNLIMITED
+                cells[spot.pins] = Cell(spot.pins, spot.values, 0, more, spot.order, price)
         self._add_existing(row, keys, needed, cells)
         return [cells[pins] for pins in sorted(cells)]
+
+    def _asked(self, row: int) -> _Asked:
+        return [(axis, n) for axis, n in enumerate(self._requests[row]) if n]
 
     def _add_existing(self, row: int, keys: tuple[str, ...], needed: Iterable[str], cells: dict[Pins, Cell]) -> None:
         """Room on existing nodes, by cell."""
@@ -105,25 +147,35 @@ class Supply:
 
     # --- offerings
 
-    def _spots_of(self, row: int, keys: tuple[str, ...], needed: Iterable[str]) -> tuple[_Spot, ...]:
-        shape = self._shape(row)
-        wanted = tuple(sorted(needed))
-        known = self._spots.get((shape, keys, wanted))
+    def _spots_for(self, row: int, keys: tuple[str, ...], needed: frozenset[str]) -> _Spots:
+        known = self._spots_of_row.get((row, keys))
         if known is None:
-            if self._filling.needs_company(row):
-                return ()  # a new node is empty
-            known = tuple(
+            known = self._spots_of_row[row, keys] = self._find_spots(row, keys, needed)
+        return known
+
+    def _find_spots(self, row: int, keys: tuple[str, ...], needed: frozenset[str]) -> _Spots:
+        """Spots for the row, the same for all of its shape; none if it needs company, which a new node has not."""
+        if row in self._needs_company:
+            return _NOWHERE
+        shape = self._shape(row)
+        ports = self._question.rows[row].ports
+        case = (id(shape), keys, needed, ports)
+        if case not in self._spots:
+            self._spots[case] = _Spots.of(
                 spot
                 for stall, allowed in zip(self._question.stalls, self._allowed, strict=True)
-                for spot in _spots_in(stall, allowed, shape, keys, wanted)
+                for spot in _spots_in(stall, allowed & _free_of(stall, ports), shape, keys, tuple(sorted(needed)))
             )
-            self._spots[shape, keys, wanted] = known
-        return known if not self._filling.needs_company(row) else ()
+        return self._spots[case]
 
     def _shape(self, row: int) -> Shape:
-        found = self._shapes.get(row)
+        """The row's shape, one object for all that are equal; rows that share their parts are not compared."""
+        pods = self._question.rows[row]
+        parts = (id(pods.terms), id(pods.volume_terms), id(pods.tolerations), pods.heeds_preferences)
+        found = self._shapes.get(parts)
         if found is None:
-            found = self._shapes[row] = Shape.of(self._question.rows[row])
+            shape = Shape.of(pods)
+            found = self._shapes[parts] = self._shapes.setdefault(shape, shape)
         return found
 
 
@@ -142,6 +194,13 @@ def _spots_in(
     if not found and needed != keys:
         for pins, where in _by_domains(stall, shape, needed, np.flatnonzero(rows)):
             yield _spot(stall, pins, where)
+
+
+def _free_of(stall: Stall, ports: Sequence[HostPort]) -> Bools:
+    """By type, whether its daemons leave these host ports alone."""
+    free = [not any(port.conflicts(used) for port in ports for used in taken) for taken in stall.daemon_ports]
+    found: Bools = np.array(free, dtype=bool)[stall.daemon_group]
+    return found
 
 
 def _by_domains(stall: Stall, shape: Shape, keys: tuple[str, ...], rows: Ints) -> Iterable[tuple[Pins, Ints]]:
@@ -177,6 +236,7 @@ def _spot(stall: Stall, pins: Pins, rows: Ints) -> _Spot:
     per_unit = prices[:, None] / np.maximum(stall.sizes[of_row], 1)
     return _Spot(
         pins=pins,
+        values=dict(pins),
         order=stall.template.order,
         sizes=sizes,
         largest=tuple(dict.fromkeys(map(tuple, sizes[np.argmax(sizes, axis=0)].tolist()))),
