@@ -1,10 +1,14 @@
-"""The second opinion: every placement of a plan, checked again by plain per-pod code.
+"""The second opinion: every placement of a plan, checked again by plain code.
 
-It shares nothing with the solver (a contract in pyproject.toml holds that), knows no classes, quotas or prices, and is
-written to be read. What it rejects is never applied. It checks facts, not quality: a dear plan passes, a wrong one does not.
+It shares nothing with the solver (a contract in pyproject.toml holds that), knows no quotas, prices or preferences, and
+is written to be read. What it rejects is never applied. It checks facts, not quality: a dear plan passes, a wrong one
+does not. The order of thought: `index` prepares snapshot and plan once (`kinds` of pods, `launches` that a claim may
+become, `possible` labels); each other module has the rules of one subject: `claims`, `existing`, `volumes`, `ports`,
+`limits`; and between pods (`counting` says whom they are about) `spread`, `affinity`, `anti_affinity`.
 
-Rules: facts of Karpenter's scheduling, restated from `pkg/controllers/provisioning/scheduling/{nodeclaim,existingnode,topology}.go`.
-Differs: a zone in which nothing can be launched and where no node stands is no domain for topology spread.
+Rules: facts of Karpenter's scheduling, restated from `pkg/controllers/provisioning/scheduling`.
+Differs: a domain in which nothing can be launched and where no node stands is no domain for topology spread; all terms
+of a required node affinity are alternatives at once.
 """
 
 from __future__ import annotations
@@ -15,11 +19,15 @@ from collections.abc import Iterator, Sequence
 from journeyman.core.api.objects import Pod
 from journeyman.core.catalogue import Catalogue
 from journeyman.core.scheduling.results import Results
-from journeyman.core.scheduling.verify.claims import check_claim
+from journeyman.core.scheduling.verify.affinity import check_affinity
+from journeyman.core.scheduling.verify.anti_affinity import check_anti_affinity
+from journeyman.core.scheduling.verify.claims import check_claims
+from journeyman.core.scheduling.verify.counting import Census
 from journeyman.core.scheduling.verify.existing import check_existing
-from journeyman.core.scheduling.verify.limits import check_limits
+from journeyman.core.scheduling.verify.index import Index
+from journeyman.core.scheduling.verify.limits import check_limits, check_reservations
 from journeyman.core.scheduling.verify.spread import check_spread
-from journeyman.core.scheduling.verify.understood import not_understood, repelling_pods
+from journeyman.core.scheduling.verify.volumes import Storage
 from journeyman.core.state import Snapshot
 
 __all__ = ["verify"]
@@ -45,46 +53,48 @@ def verify(
     Returns:
         What is wrong, one sentence each, naming pod and node; empty if nothing is.
     """
-    known = {pod.key: pod for pod in (*snapshot.pods, *(pods or ()))}
-    found: list[str] = list(_check_bookkeeping(results, known.keys(), pods))
+    index = Index(snapshot, catalogue, results, pods, without_nodes)
+    found = list(_check_bookkeeping(index))
     if found:
         return tuple(found)  # placements of unknown pods cannot be judged any further
-    found += _check_understood(snapshot, results, known)
-    for claim in results.new_claims:
-        found += check_claim(snapshot, catalogue, claim, [known[key] for key in claim.pods])
-    found += check_existing(snapshot, results.existing, known, without_nodes)
-    found += check_limits(snapshot, catalogue, results.new_claims)
-    found += check_spread(snapshot, catalogue, results, known, without_nodes)
+    storage, census = Storage(snapshot), Census(index)
+    found += _check_pods(index, storage)
+    found += check_claims(index, storage)
+    found += check_existing(index, storage)
+    found += check_limits(index)
+    found += check_reservations(index)
+    found += check_spread(index, census)
+    found += check_affinity(index, census)
+    found += check_anti_affinity(index, census)
     return tuple(found)
 
 
-def _check_bookkeeping(results: Results, known: object, pods: Sequence[Pod] | None) -> Iterator[str]:
+def _check_bookkeeping(index: Index) -> Iterator[str]:
     """Each pod is placed at most once, is known, and is either placed or has an error."""
-    placed: Counter[str] = Counter()
+    results = index.results
     for claim in results.new_claims:
-        placed.update(claim.pods)
         if not claim.pods:
             yield f"a NodeClaim of NodePool {claim.node_pool} was opened for no pod"
-    for keys in results.existing.values():
-        placed.update(keys)
+    placed = Counter(index.placed)
     for key, times in sorted(placed.items()):
         if times > 1:
             yield f"pod {key} is placed {times} times"
         if key in results.pod_errors:
             yield f"pod {key} is placed and yet has an error"
-        if key not in known:  # type: ignore[operator]  # a keys view
+        if key not in index.known:
             yield f"pod {key} is placed but does not exist"
-    for pod in pods or ():
-        if pod.key not in placed and pod.key not in results.pod_errors:
+    for pod in index.asked or ():
+        if pod.key not in placed and pod.key not in results.pod_errors and not index.kind(pod.key).opted_out:
             yield f"pod {pod.key} was forgotten: neither placed nor explained"
 
 
-def _check_understood(snapshot: Snapshot, results: Results, known: dict[str, Pod]) -> Iterator[str]:
-    """A pod with a rule that the planner does not understand yet must be left alone."""
-    placed = [key for claim in results.new_claims for key in claim.pods]
-    placed += [key for keys in results.existing.values() for key in keys]
-    repelling = repelling_pods(snapshot.pods)
-    for key in sorted(placed):
-        why = not_understood(known[key], repelling)
-        if why:
-            yield f"pod {key} is placed although {why}"
+def _check_pods(index: Index, storage: Storage) -> Iterator[str]:
+    """Pods that no node can serve must be left alone."""
+    verdicts: dict[object, str] = {}
+    for key in index.placed:
+        kind = index.kind(key)
+        if kind not in verdicts:
+            devices = "it has resource claims, for which nobody plans" if kind.asks_for_devices else ""
+            verdicts[kind] = kind.unreadable or devices or storage.defect(kind)
+        if verdicts[kind]:
+            yield f"pod {key} is placed although {verdicts[kind]}"

@@ -1,86 +1,154 @@
-"""One planned NodeClaim: is every way it may turn out good for every one of its pods?"""
+"""Planned NodeClaims: is every way that one may turn out good for every one of its pods?"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
-from journeyman.core.api.nodepool import NodePool
-from journeyman.core.api.objects import Pod
-from journeyman.core.api.resources import pod_requests
-from journeyman.core.catalogue import Catalogue
+from journeyman.core.api.objects import NodeSelectorRequirement
 from journeyman.core.scheduling.results import PlannedClaim
-from journeyman.core.scheduling.verify.matching import accepts_labels, holds, untolerated
-from journeyman.core.scheduling.verify.outcomes import daemon_overhead, possible_outcomes
-from journeyman.core.state import Snapshot
+from journeyman.core.scheduling.verify.index import Index, Place
+from journeyman.core.scheduling.verify.kinds import Kind
+from journeyman.core.scheduling.verify.launches import Launches
+from journeyman.core.scheduling.verify.matching import is_met, normalized, untolerated
+from journeyman.core.scheduling.verify.ports import clash
+from journeyman.core.scheduling.verify.possible import Possibilities, Rows
+from journeyman.core.scheduling.verify.volumes import Storage
 
 _PRICE_TOLERANCE = 1e-9
 
 
-def check_claim(snapshot: Snapshot, catalogue: Catalogue, claim: PlannedClaim, pods: Sequence[Pod]) -> Iterator[str]:
-    """What is wrong with this claim, one sentence each."""
-    name = f"the NodeClaim of NodePool {claim.node_pool} for {', '.join(claim.pods[:3])}{'…' if len(claim.pods) > 3 else ''}"
-    pool = snapshot.node_pools_by_name.get(claim.node_pool)
-    if pool is None or pool.metadata.deletion_timestamp is not None:
-        yield f"{name}: the NodePool does not exist or is going"
+def check_claims(index: Index, storage: Storage) -> Iterator[str]:
+    """What is wrong with each planned claim by itself, one sentence each."""
+    for claim in index.results.new_claims:
+        pool = index.snapshot.node_pools_by_name.get(claim.node_pool)
+        why = "does not exist" if pool is None else index.why_unusable(pool)
+        if why:
+            yield f"the NodeClaim for {', '.join(claim.pods[:3])}: NodePool {claim.node_pool} {why}"
+    for place in index.new_places:
+        if place.claim is not None:
+            launches = index.launches(index.usable_pools[place.claim.node_pool])
+            kinds = {kind: key for key, kind in sorted(place.planned.items(), reverse=True)}
+            yield from _check_choice(launches, place, place.claim)
+            yield from _check_min_values(launches, place, place.claim)
+            yield from _check_labels(launches, place, kinds, storage)
+            yield from _check_taints(place, kinds)
+            yield from _check_room(launches, place, place.claim)
+
+
+def _check_choice(launches: Launches, place: Place, claim: PlannedClaim) -> Iterator[str]:
+    """The types listed are those that can be launched; the price is that of the cheapest way."""
+    market = launches.market
+    for name in claim.instance_types:
+        if not market.by_type.get(name, 0) & place.rows:
+            yield f"{place.name}: {name} cannot be launched under its requirements"
+    more = place.rows & ~launches.rows_of(claim.instance_types)
+    if more:
+        yield f"{place.name}: {_first(launches, more)} could be launched under its requirements, but is not planned for"
+    if not market.by_offering.get(claim.offering, 0) & place.rows:
+        yield f"{place.name}: it can never be {' '.join(claim.offering)}, by which it is priced"
+    if not place.rows:
+        yield f"{place.name}: nothing can be launched under its requirements"
         return
-    yield from _check_taints(name, pool, pods)
-    yield from _check_outcomes(name, snapshot, catalogue, pool, claim=claim, pods=pods)
+    cheapest = market.rows[_lowest(place.rows)][1].price
+    if not abs(cheapest - claim.price) <= _PRICE_TOLERANCE:
+        yield f"{place.name}: says {claim.price} per hour, its cheapest offering costs {cheapest}"
 
 
-def _check_taints(name: str, pool: NodePool, pods: Sequence[Pod]) -> Iterator[str]:
-    for pod in pods:
-        taint = untolerated(pod, pool.spec.template.spec.taints)
+def _check_min_values(launches: Launches, place: Place, claim: PlannedClaim) -> Iterator[str]:
+    """Where the NodePool wants a choice of N values of a label, the types listed must give it."""
+    if claim.min_values_relaxed:
+        return
+    for requirement in launches.pool.spec.template.spec.requirements:
+        if requirement.min_values is not None:
+            offered = _declared(launches, claim.instance_types, normalized(requirement.key))
+            number = sum(1 for value in offered if is_met(requirement, value))
+            if number < requirement.min_values:
+                yield (
+                    f"{place.name}: its types offer {number} value(s) of {requirement.key}, NodePool "
+                    f"{claim.node_pool} wants {requirement.min_values}"
+                )
+
+
+def _declared(launches: Launches, types: Iterable[str], key: str) -> set[str]:
+    """The values of a label among these instance types, whatever their offerings."""
+    return {
+        value
+        for name in types
+        if name in launches.market.types
+        for requirement in launches.market.types[name].requirements
+        if normalized(requirement.key) == key and requirement.operator == "In"
+        for value in requirement.values
+    }
+
+
+def _check_labels(launches: Launches, place: Place, kinds: dict[Kind, str], storage: Storage) -> Iterator[str]:
+    """Whatever comes of it keeps the NodePool's requirements, and suits every pod and its volumes."""
+    for rule in launches.rules:
+        unmet = place.rows & ~_keeping(place.possible, rule)
+        if unmet:
+            where = _first(launches, unmet)
+            yield f"{place.name}: as {where} it breaks the NodePool's requirement {rule.key} {rule.operator}"
+    for kind, pod in kinds.items():
+        unsuitable = place.rows & ~place.possible.suiting(kind.wishes)
+        if unsuitable:
+            yield f"{place.name}: pod {pod} does not accept its labels as {_first(launches, unsuitable)}"
+        out_of_reach = place.rows & ~place.possible.suiting(storage.wishes(kind))
+        if out_of_reach:
+            yield f"{place.name}: the volumes of pod {pod} cannot be reached from {_first(launches, out_of_reach)}"
+
+
+def _keeping(possible: Possibilities, rule: NodeSelectorRequirement) -> Rows:
+    return possible.suiting((((rule,),),))
+
+
+def _check_taints(place: Place, kinds: dict[Kind, str]) -> Iterator[str]:
+    for kind, pod in kinds.items():
+        taint = untolerated(kind.pod, place.taints)
         if taint is not None:
-            yield f"{name}: pod {pod.key} does not tolerate taint {taint.key}={taint.value}:{taint.effect}"
+            yield f"{place.name}: pod {pod} does not tolerate taint {taint.key}={taint.value}:{taint.effect}"
 
 
-def _check_outcomes(
-    name: str, snapshot: Snapshot, catalogue: Catalogue, pool: NodePool, *, claim: PlannedClaim, pods: Sequence[Pod]
-) -> Iterator[str]:
-    """Every type can be launched and holds all pods; the price is that of the cheapest way."""
-    wanted = _sum_requests(pods)
-    particular = _one_of_each_rule(pods)
-    launchable: set[str] = set()
-    offered: set[tuple[str, str, str]] = set()
-    cheapest = float("inf")
-    for instance_type, offering, outcome in possible_outcomes(pool, catalogue, claim):
-        launchable.add(instance_type.name)
-        offered.add((instance_type.name, offering.zone, offering.capacity_type))
-        cheapest = min(cheapest, offering.price)
-        where = f"{name} as {instance_type.name} in {offering.zone}"
-        for requirement in pool.spec.template.spec.requirements:
-            if requirement.key in outcome and not holds(requirement, outcome):
-                yield f"{where}: breaks the NodePool's requirement {requirement.key} {requirement.operator}"
-        overhead = daemon_overhead(snapshot.daemon_sets, pool, outcome)
-        for resource, amount in sorted(wanted.items()):
-            room = instance_type.allocatable.get(resource, 0) - overhead.get(resource, 0)
-            if amount > room:
-                yield f"{where}: {resource} {amount} wanted, {room} there"
-        for pod in particular:
-            if not accepts_labels(pod, outcome):
-                yield f"{where}: pod {pod.key} does not accept its labels"
-    for missing in sorted(set(claim.instance_types) - launchable):
-        yield f"{name}: {missing} cannot be launched under its requirements"
-    for more in sorted(launchable - set(claim.instance_types)):
-        yield f"{name}: {more} could be launched under its requirements, but is not planned for"
-    if claim.offering not in offered:
-        yield f"{name}: it can never be {' '.join(claim.offering)}, by which it is priced"
-    if abs(cheapest - claim.price) > _PRICE_TOLERANCE:
-        yield f"{name}: says {claim.price} per hour, its cheapest offering costs {cheapest}"
+def _check_room(launches: Launches, place: Place, claim: PlannedClaim) -> Iterator[str]:
+    """Every way it may turn out holds all pods and its daemons, host ports included; and it asks for enough."""
+    wanted = total_requests(place.planned.values())
+    for resource, amount in sorted(wanted.items()):
+        if amount > claim.requests.get(resource, 0):
+            yield f"{place.name}: asks for {resource} {claim.requests.get(resource, 0)}, its pods want {amount}"
+    for part in launches.overheads(place.possible):
+        rows = part.rows & place.rows
+        if not rows:
+            continue
+        for resource in sorted({*wanted, *part.requests}):
+            amount, taken = wanted.get(resource, 0), part.requests.get(resource, 0)
+            short = rows & launches.market.smaller_than(resource, amount + taken)
+            if short:
+                yield f"{place.name}: {resource} {amount} wanted beside {taken} of daemons, {_first(launches, short)} has less"
+        yield from check_ports(place, part.ports, "its daemons")
 
 
-def _sum_requests(pods: Sequence[Pod]) -> dict[str, int]:
+def check_ports(place: Place, taken: Iterable[tuple[int, str, str]], by: str) -> Iterator[str]:
+    """The planned pods take no host port twice, and none of these."""
+    before = list(taken)
+    for pod, kind in sorted(place.planned.items()):
+        port = clash(kind.ports, before) if kind.ports else None
+        if port is not None:
+            yield f"{place.name}: host port {port[0]}/{port[1]} of pod {pod} is taken by {by} or another pod"
+        before += kind.ports
+
+
+def total_requests(kinds: Iterable[Kind]) -> dict[str, int]:
+    """What they take together."""
     total: dict[str, int] = {}
-    for pod in pods:
-        for resource, amount in pod_requests(pod).items():
+    for kind in kinds:
+        for resource, amount in kind.requests.items():
             total[resource] = total.get(resource, 0) + amount
     return total
 
 
-def _one_of_each_rule(pods: Sequence[Pod]) -> tuple[Pod, ...]:
-    """One pod for each distinct node selector and affinity: replicas need not be asked one by one."""
-    found: dict[tuple[object, ...], Pod] = {}
-    for pod in pods:
-        if pod.spec.node_selector or pod.spec.affinity:
-            found.setdefault((tuple(sorted(pod.spec.node_selector.items())), repr(pod.spec.affinity)), pod)
-    return tuple(found.values())
+def _first(launches: Launches, rows: Rows) -> str:
+    instance_type, offering = launches.market.rows[_lowest(rows)]
+    return f"{instance_type.name} in {offering.zone}"
+
+
+def _lowest(rows: Rows) -> int:
+    return (rows & -rows).bit_length() - 1

@@ -2,77 +2,80 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
-from journeyman.core.api.objects import DaemonSet, Pod, Taint
-from journeyman.core.api.resources import pod_requests, to_resources
-from journeyman.core.scheduling.verify.matching import Outcome, accepts_labels, untolerated
-from journeyman.core.state import Snapshot, StateNode
+from journeyman.core.api.objects import QuantityText
+from journeyman.core.api.resources import to_resources
+from journeyman.core.scheduling.verify.claims import check_ports, total_requests
+from journeyman.core.scheduling.verify.index import Index, Place
+from journeyman.core.scheduling.verify.kinds import Kind, is_daemon
+from journeyman.core.scheduling.verify.matching import untolerated
+from journeyman.core.scheduling.verify.volumes import Storage
+from journeyman.core.state import StateNode
+from journeyman.errors import InvalidQuantityError
 
-_CORDON = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
-"""What the node lifecycle controller puts on a cordoned node, sooner or later; kube-scheduler reads the field as this."""
 
-
-def check_existing(
-    snapshot: Snapshot,
-    existing: Mapping[str, Sequence[str]],
-    known: Mapping[str, Pod],
-    without_nodes: frozenset[str],
-) -> Iterator[str]:
+def check_existing(index: Index, storage: Storage) -> Iterator[str]:
     """What is wrong with these placements, one sentence each."""
-    nodes = {node.name: node for node in snapshot.state_nodes}
-    for name, keys in sorted(existing.items()):
-        node = nodes.get(name)
-        if node is None or node.deleting or name in without_nodes:
-            yield f"node {name} gets pods although it does not exist, is going, or was to be left out"
-            continue
-        yield from _check_node(snapshot, node, [known[key] for key in keys])
+    usable = {place.node.name: place for place in index.standing_places if place.node is not None and place.open}
+    for name, pods in sorted(index.results.existing.items()):
+        if name not in usable:
+            yield f"node {name} gets pods ({', '.join(pods[:3])}) although it does not exist, is going, or was to be left out"
+        elif pods:
+            yield from _check_node(index, usable[name], storage)
 
 
-def _check_node(snapshot: Snapshot, node: StateNode, pods: Sequence[Pod]) -> Iterator[str]:
-    outcome = {key: frozenset({value}) for key, value in node.labels.items()}
-    for pod in pods:
-        taint = untolerated(pod, node.taints)
+def _check_node(index: Index, place: Place, storage: Storage) -> Iterator[str]:
+    for pod, kind in place.planned.items():
+        taint = untolerated(kind.pod, place.taints)
         if taint is not None:
-            yield f"node {node.name}: pod {pod.key} does not tolerate taint {taint.key}:{taint.effect}"
-        if not accepts_labels(pod, outcome):
-            yield f"node {node.name}: pod {pod.key} does not accept its labels"
-        if node.node is not None and node.node.spec.unschedulable and untolerated(pod, [_CORDON]) is not None:
-            yield f"node {node.name} is cordoned, pod {pod.key} cannot go there"
-    free = _free(snapshot, node, outcome)
-    for pod in pods:
-        for resource, amount in pod_requests(pod).items():
-            free[resource] = free.get(resource, 0) - amount
-    for resource, left in sorted(free.items()):
-        if left < 0 and any(pod_requests(pod).get(resource) for pod in pods):
-            yield f"node {node.name}: {resource} is overbooked by {-left}"
+            yield f"{place.name}: pod {pod} does not tolerate taint {taint.key}:{taint.effect}"
+        if not place.possible.suiting(kind.wishes) & place.rows:
+            yield f"{place.name}: pod {pod} does not accept its labels"
+        if not place.possible.suiting(storage.wishes(kind)) & place.rows:
+            yield f"{place.name}: the volumes of pod {pod} cannot be reached from there"
+    daemons = [daemon for daemon in index.daemons if _belongs(daemon, place)]
+    yield from _check_room(place, daemons)
+    running = [port for kind in place.staying for port in kind.ports]
+    yield from check_ports(place, running, "a pod that runs there")
+    yield from storage.check_attachments(place)
 
 
-def _free(snapshot: Snapshot, node: StateNode, outcome: Outcome) -> dict[str, int]:
-    """Allocatable (the claim's word where the node does not know yet), less bound pods and daemons still to come.
+def _belongs(daemon: Kind, place: Place) -> bool:
+    """Whether a daemon runs on the node, or will."""
+    return untolerated(daemon.pod, place.taints) is None and bool(place.possible.suiting(daemon.wishes) & place.rows)
 
-    A claim that has no instance yet promises no more than what it asks for.
+
+def _check_room(place: Place, daemons: list[Kind]) -> Iterator[str]:
+    """What is allocatable, less the pods there, the daemons still to come, and the pods planned. Nothing may lack."""
+    try:
+        left = allocatable(place.node) if place.node is not None else {}
+    except InvalidQuantityError as error:
+        yield f"{place.name}: its size cannot be read: {error.message}"
+        return
+    running = total_requests(kind for kind in place.staying if is_daemon(kind.pod))
+    missing = {name: max(n - running.get(name, 0), 0) for name, n in total_requests(daemons).items()}
+    for taken in (total_requests(place.staying), missing, total_requests(place.planned.values())):
+        for resource, amount in taken.items():
+            left[resource] = left.get(resource, 0) - amount
+    for resource, amount in sorted(left.items()):
+        if amount < 0:
+            yield f"{place.name}: {resource} is overbooked by {-amount} with pods {', '.join(sorted(place.planned))}"
+
+
+def allocatable(node: StateNode) -> dict[str, int]:
+    """What pods may use: the node's word, until it is initialized or as long as it says nothing its claim's too.
+
+    A claim that has no instance yet promises no more than what it asks for. Raises InvalidQuantityError.
     """
-    claimed = to_resources(node.claim.status.allocatable, round_up=False) if node.claim else {}
-    if node.claim and node.node is None and not claimed:
-        claimed = to_resources(node.claim.spec.resources.requests, round_up=False)
-    reported = to_resources(node.node.status.allocatable, round_up=False) if node.node else {}
-    free = dict(reported)
-    if not node.initialized:
-        free |= {name: amount for name, amount in claimed.items() if not reported.get(name)}
-    for pod in node.pods:
-        for resource, amount in pod_requests(pod).items():
-            free[resource] = free.get(resource, 0) - amount
-    for daemon_set in snapshot.daemon_sets:
-        if not _runs_here(daemon_set, node):
-            template = daemon_set.spec.template
-            daemon = Pod(metadata=template.metadata, spec=template.spec)
-            if accepts_labels(daemon, outcome) and untolerated(daemon, node.taints) is None:
-                for resource, amount in pod_requests(daemon).items():
-                    free[resource] = free.get(resource, 0) - amount
-    return free
+    reported = _amounts(node.node.status.allocatable if node.node else {})
+    if node.claim is None or (node.initialized and reported):
+        return reported
+    claimed = _amounts(node.claim.status.allocatable)
+    if not claimed and not reported:
+        return to_resources(node.claim.spec.resources.requests, round_up=True)
+    return claimed | {name: amount for name, amount in reported.items() if amount}
 
 
-def _runs_here(daemon_set: DaemonSet, node: StateNode) -> bool:
-    uid = daemon_set.metadata.uid
-    return any(owner.uid == uid for pod in node.pods for owner in pod.metadata.owner_references)
+def _amounts(texts: Mapping[str, QuantityText]) -> dict[str, int]:
+    return to_resources(texts, round_up=False)

@@ -1,40 +1,76 @@
-"""NodePool limits: whatever is launched, no pool may come to own more than it is allowed."""
+"""Limits: whatever is launched, no NodePool may come to own more than it is allowed, and no reservation to give more.
+
+Restates: karpenter pkg/controllers/provisioning/scheduling/scheduler.go `filterByRemainingResources`,
+reservationmanager.go.
+Differs: `nodes` is counted within a pass as well.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator
 
-from journeyman.core.api.resources import to_resources
-from journeyman.core.catalogue import Catalogue
-from journeyman.core.scheduling.results import PlannedClaim
-from journeyman.core.state import Snapshot
+from journeyman.core.api import labels
+from journeyman.core.api.nodepool import NodePool
+from journeyman.core.api.resources import NODES, to_resources
+from journeyman.core.scheduling.verify.index import Index, Place, is_leaving
+from journeyman.core.scheduling.verify.launches import Launches
+from journeyman.core.state import StateNode
+from journeyman.errors import InvalidQuantityError
 
 
-def check_limits(snapshot: Snapshot, catalogue: Catalogue, claims: Sequence[PlannedClaim]) -> Iterator[str]:
+def check_limits(index: Index) -> Iterator[str]:
     """Usage plus the largest type of each planned claim must stay within the limits; `nodes` counts one each."""
-    for pool in snapshot.node_pools:
-        planned = [claim for claim in claims if claim.node_pool == pool.metadata.name]
+    for pool in index.usable_pools.values():
+        name = pool.metadata.name
+        planned = [place for place in index.new_places if place.claim and place.claim.node_pool == name]
         if not planned or not pool.spec.limits:
             continue
-        by_name = {t.name: t for t in catalogue.instance_types(pool.metadata.name)}
         for resource, limit in sorted(pool.spec.limit_amounts.items()):
-            total = _usage(snapshot, pool.metadata.name, resource)
-            for claim in planned:
-                sizes = [by_name[name].capacity.get(resource, 0) for name in claim.instance_types if name in by_name]
-                total += 1 if resource == "nodes" else max(sizes, default=0)
+            total = _usage(index, pool, resource)
+            total += sum(_largest(index.launches(pool), place, resource) for place in planned)
             if total > limit:
-                yield f"NodePool {pool.metadata.name}: {resource} could reach {total}, its limit is {limit}"
+                first = next(iter(planned[0].planned), "")
+                yield f"NodePool {name}: {resource} could reach {total} with the NodeClaim for {first}, its limit is {limit}"
 
 
-def _usage(snapshot: Snapshot, pool: str, resource: str) -> int:
-    total = 0
-    for node in snapshot.state_nodes:
-        if node.node_pool != pool or node.deleting:
+def _largest(launches: Launches, place: Place, resource: str) -> int:
+    return 1 if resource == NODES else launches.market.largest(resource, place.rows)
+
+
+def _usage(index: Index, pool: NodePool, resource: str) -> int:
+    own = [n for n in index.standing if n.node_pool == pool.metadata.name and not is_leaving(n)]
+    if resource == NODES:
+        return len(own)
+    return sum(_size(node, index.launches(pool), resource) for node in own)
+
+
+def _size(node: StateNode, launches: Launches, resource: str) -> int:
+    """The node's capacity; before launch that of the largest type its claim may become."""
+    try:
+        reported = to_resources(node.node.status.capacity, round_up=False) if node.node else {}
+        claimed = to_resources(node.claim.status.capacity, round_up=False) if node.claim else {}
+    except InvalidQuantityError:
+        return 0
+    if reported or claimed or node.claim is None:
+        return reported.get(resource) or claimed.get(resource, 0)
+    types = launches.market.types
+    listed = [n for r in node.claim.spec.requirements if r.key == labels.INSTANCE_TYPE for n in r.values]
+    return max((types[name].capacity.get(resource, 0) for name in listed if name in types), default=0)
+
+
+def check_reservations(index: Index) -> Iterator[str]:
+    """Claims that hold a reservation, or that nothing else can serve, must not be more than it has room for."""
+    bound: Counter[str] = Counter()
+    room: dict[str, int] = {}
+    for place in index.new_places:
+        if place.claim is None:
             continue
-        if resource == "nodes":
-            total += 1
-            continue
-        reported = to_resources(node.node.status.capacity, round_up=True) if node.node else {}
-        claimed = to_resources(node.claim.status.capacity, round_up=True) if node.claim else {}
-        total += reported.get(resource) or claimed.get(resource, 0)
-    return total
+        market = index.launches(index.usable_pools[place.claim.node_pool]).market
+        only = {reservation for reservation, rows in market.reserved.items() if place.rows and not place.rows & ~rows}
+        bound.update({*place.claim.reservations, *only})
+        for reservation, left in market.reservation_room.items():
+            room[reservation] = min(room.get(reservation, left), left)
+    for reservation, number in sorted(bound.items()):
+        if number > room.get(reservation, 0):
+            yield f"reservation {reservation}: {number} NodeClaims count on it, it has room for {room.get(reservation, 0)}"

@@ -1,60 +1,73 @@
-"""Does one pod accept one set of labels and taints? Kubernetes' own rules, spelled out."""
+"""Kubernetes' own words, spelled out: does a label meet a requirement, a toleration a taint, a selector a pod?"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Collection, Iterable, Mapping
+from typing import Final
 
 from journeyman.core.api import labels
-from journeyman.core.api.objects import LabelSelector, NodeSelectorRequirement, Pod, Taint, Toleration
+from journeyman.core.api.objects import (
+    LabelSelector,
+    LabelSelectorRequirement,
+    NodeSelectorRequirement,
+    Pod,
+    Taint,
+    Toleration,
+)
 
-Outcome = Mapping[str, frozenset[str]]
-"""Labels a node may come up with: the values each key may have; a key that is missing will be absent."""
+_INTEGER: Final = re.compile(r"-?[0-9]{1,18}", re.ASCII)
 
-
-def accepts_labels(pod: Pod, outcome: Outcome) -> bool:
-    """Whether node selector and required node affinity hold, whichever of the possible values the node gets."""
-    selector = (
-        NodeSelectorRequirement(key=key, operator="In", values=(value,))
-        for key, value in sorted(pod.spec.node_selector.items())
-    )
-    if not all(holds(requirement, outcome) for requirement in selector):
-        return False
-    affinity = pod.spec.affinity.node_affinity if pod.spec.affinity else None
-    if affinity is None or affinity.required is None:
-        return True
-    return any(
-        not term.match_fields and all(holds(requirement, outcome) for requirement in term.match_expressions)
-        for term in affinity.required.node_selector_terms
-    )
+CORDON: Final = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
+"""What the node lifecycle controller puts on a cordoned node, sooner or later; kube-scheduler reads the field as this."""
 
 
-def holds(requirement: NodeSelectorRequirement, outcome: Outcome) -> bool:
-    """Whether the requirement holds for every value the label may have."""
-    values = outcome.get(labels.ALIASES.get(requirement.key, requirement.key), frozenset())
-    if requirement.operator == "DoesNotExist":
-        return not values
+def normalized(key: str) -> str:
+    """The label's name today; old manifests carry others."""
+    return labels.ALIASES.get(key, key)
+
+
+def integer(text: str) -> int | None:
+    """The whole number that the text is; None if it is none, or one beyond anything a label counts."""
+    return int(text) if _INTEGER.fullmatch(text) else None
+
+
+def is_met(requirement: NodeSelectorRequirement, value: str | None) -> bool:
+    """Whether a node with this value of the label meets the requirement; None is a node without the label."""
     if requirement.operator == "NotIn":
-        return values.isdisjoint(requirement.values)
-    if not values:
+        return value not in requirement.values
+    if requirement.operator == "DoesNotExist":
+        return value is None
+    if value is None:
         return False
     if requirement.operator == "Exists":
         return True
     if requirement.operator == "In":
-        return values <= set(requirement.values)
-    return all(_compares(requirement, value) for value in values)
+        return value in requirement.values
+    return _compares(requirement, value)
 
 
 def _compares(requirement: NodeSelectorRequirement, value: str) -> bool:
-    if not value.lstrip("-").isdigit() or len(requirement.values) != 1 or not requirement.values[0].isdigit():
+    number, limit = integer(value), integer(requirement.values[0]) if len(requirement.values) == 1 else None
+    if number is None or limit is None:
         return False
-    number, bound = int(value), int(requirement.values[0])
     if requirement.operator == "Gt":
-        return number > bound
+        return number > limit
     if requirement.operator == "Gte":
-        return number >= bound
+        return number >= limit
     if requirement.operator == "Lt":
-        return number < bound
-    return requirement.operator == "Lte" and number <= bound
+        return number < limit
+    return requirement.operator == "Lte" and number <= limit
+
+
+def always_met(requirement: NodeSelectorRequirement, values: Collection[str]) -> bool:
+    """Whether it is met whichever of these values the label gets; none of them is a node without the label."""
+    return all(is_met(requirement, value) for value in values) if values else is_met(requirement, None)
+
+
+def ever_met(requirement: NodeSelectorRequirement, values: Collection[str]) -> bool:
+    """Whether one of these values meets it; none of them is a node without the label."""
+    return any(is_met(requirement, value) for value in values) if values else is_met(requirement, None)
 
 
 def untolerated(pod: Pod, taints: Iterable[Taint]) -> Taint | None:
@@ -72,32 +85,31 @@ def _tolerates(toleration: Toleration, taint: Taint) -> bool:
         return True
     if toleration.operator in {"Gt", "Lt"}:
         return _tolerates_number(toleration, taint)
-    return bool(toleration.key) and toleration.value == taint.value
+    return bool(toleration.key) and toleration.operator in {"", "Equal"} and toleration.value == taint.value
 
 
 def _tolerates_number(toleration: Toleration, taint: Taint) -> bool:
     """Numeric tolerations: the taint's value must be above (Gt) or below (Lt) the toleration's."""
-    if not (taint.value.isdigit() and toleration.value.isdigit()):
+    number, limit = integer(taint.value), integer(toleration.value)
+    if not toleration.key or number is None or limit is None:
         return False
-    if toleration.operator == "Gt":
-        return int(taint.value) > int(toleration.value)
-    return int(taint.value) < int(toleration.value)
+    return number > limit if toleration.operator == "Gt" else number < limit
 
 
-def selects(selector: LabelSelector | None, pod_labels: Mapping[str, str]) -> bool:
-    """Whether a label selector selects these labels; a missing selector selects nothing."""
+def selects(selector: LabelSelector | None, values: Mapping[str, str]) -> bool:
+    """Whether a label selector selects these labels; a missing selector selects nothing, nor does one that is malformed."""
     if selector is None:
         return False
-    if any(pod_labels.get(key) != value for key, value in selector.match_labels.items()):
-        return False
-    for expression in selector.match_expressions:
-        value = pod_labels.get(expression.key)
-        if expression.operator == "In" and value not in expression.values:
-            return False
-        if expression.operator == "NotIn" and value is not None and value in expression.values:
-            return False
-        if expression.operator == "Exists" and value is None:
-            return False
-        if expression.operator == "DoesNotExist" and value is not None:
-            return False
-    return True
+    return all(values.get(key) == value for key, value in selector.match_labels.items()) and all(
+        _expression_holds(expression, values.get(expression.key)) for expression in selector.match_expressions
+    )
+
+
+def _expression_holds(expression: LabelSelectorRequirement, value: str | None) -> bool:
+    if expression.operator == "In":
+        return value in expression.values
+    if expression.operator == "NotIn":
+        return value not in expression.values
+    if expression.operator == "Exists":
+        return value is not None
+    return expression.operator == "DoesNotExist" and value is None

@@ -1,173 +1,175 @@
-"""Topology spread: with everything in place, is every constraint of every newly placed pod kept?
+"""Topology spread: with everything in place, can the pods have come in an order that kept every constraint?
 
-Per host name the minimum counts as 0, since a new node can always be opened (Karpenter's rule): a node that gets pods may
-hold at most maxSkew of them. Per zone the minimum is over the zones the pod could live in: those where a node it accepts
-stands, or where something it accepts can be launched.
+A pod may enter a domain while fewer than maxSkew + minimum of the counted pods are there: that is its *allowance*. Pods
+that are counted but do not have the constraint may all come later, so they are held against nobody. Of the pods that
+have it, those of the smallest allowance come first: the n-th of them must be allowed n, what runs there included.
+
+The minimum is over the domains the pod could live in, with all counted pods, existing and planned. Per host name it is
+0, since a new node can always be opened. A planned node whose domain is open counts wherever it may come to be, and for
+the minimum nowhere.
+
+Restates: karpenter pkg/controllers/provisioning/scheduling/topologygroup.go `nextDomainTopologySpread`.
+Differs: a domain where nothing that the pod accepts can be launched, and where no node stands, is no domain.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+import msgspec
 
 from journeyman.core.api import labels
-from journeyman.core.api.objects import Pod, TopologySpreadConstraint
-from journeyman.core.catalogue import Catalogue
-from journeyman.core.scheduling.results import Results
-from journeyman.core.scheduling.verify.matching import accepts_labels, selects, untolerated
-from journeyman.core.scheduling.verify.outcomes import outcome_of, pool_admits, possible_outcomes
-from journeyman.core.state import Snapshot, StateNode
+from journeyman.core.api.objects import NodeSelectorRequirement, TopologySpreadConstraint
+from journeyman.core.scheduling.verify.counting import Census, Group, group_of_spread, owners_by_kind
+from journeyman.core.scheduling.verify.index import Index, Place
+from journeyman.core.scheduling.verify.kinds import Kind
+from journeyman.core.scheduling.verify.matching import untolerated
+
+_ENCODER = msgspec.msgpack.Encoder()
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """A node, standing or planned: where it is and who will be on it."""
+@dataclass(frozen=True, slots=True, eq=False)
+class _Owner:
+    """Pods of one kind that have the constraint, in one place."""
 
-    name: str
-    zones: frozenset[str]
-    pods: tuple[Pod, ...]
-    new_pods: tuple[Pod, ...]
-    standing: StateNode | None
+    kind: Kind
+    constraint: TopologySpreadConstraint
+    place: Place
+    pod: str
+    number: int
 
 
-def check_spread(
-    snapshot: Snapshot,
-    catalogue: Catalogue,
-    results: Results,
-    known: Mapping[str, Pod],
-    without_nodes: frozenset[str],
-) -> Iterator[str]:
+@dataclass(frozen=True, slots=True, eq=False)
+class _Rule:
+    """Constraints that count the same pods on the same nodes, and all who have one of them."""
+
+    group: Group
+    heeds_affinity: bool
+    heeds_taints: bool
+    owners: list[_Owner] = field(default_factory=list)
+
+    def counts_on(self, place: Place, sample: Kind) -> bool:
+        """Whether pods there count (nodeAffinityPolicy, nodeTaintsPolicy)."""
+        if self.heeds_taints and untolerated(sample.pod, place.taints) is not None:
+            return False
+        return not self.heeds_affinity or bool(place.possible.possibly_suiting(sample.wishes) & place.rows)
+
+
+def check_spread(index: Index, census: Census) -> Iterator[str]:
     """What is wrong, one sentence for each constraint and domain."""
-    places = _places(snapshot, catalogue, results, known, without_nodes)
-    seen: set[tuple[object, ...]] = set()
-    for place in places:
-        for pod in place.new_pods:
-            for constraint in pod.spec.topology_spread_constraints:
-                if constraint.when_unsatisfiable != "DoNotSchedule":
-                    continue
-                key = labels.ALIASES.get(constraint.topology_key, constraint.topology_key)
-                identity = (_identity(pod), repr(constraint), place.name if key == labels.HOSTNAME else place.zones)
-                if identity in seen:
-                    continue
-                seen.add(identity)
-                if key == labels.HOSTNAME:
-                    yield from _check_host(pod, constraint, place)
-                elif key == labels.ZONE:
-                    yield from _check_zone(snapshot, catalogue, pod, constraint, place=place, places=places)
+    for rule in _rules(index).values():
+        yield from _check_rule(index, census, rule)
 
 
-def _identity(pod: Pod) -> tuple[object, ...]:
-    """What makes two pods the same for spreading: one check serves all replicas."""
-    spec = pod.spec
-    return (
-        pod.metadata.namespace,
-        tuple(sorted(pod.metadata.labels.items())),
-        tuple(sorted(spec.node_selector.items())),
-        repr(spec.affinity),
-        repr(spec.tolerations),
+def _rules(index: Index) -> dict[bytes, _Rule]:
+    rules: dict[bytes, _Rule] = {}
+    for kind, where in owners_by_kind(index.places).items():
+        for constraint in kind.pod.spec.topology_spread_constraints:
+            if constraint.when_unsatisfiable != "DoNotSchedule":
+                continue
+            rule = _rule(kind, constraint)
+            known = rules.setdefault(_identity(rule, kind), rule)
+            known.owners.extend(_Owner(kind, constraint, place, pod, number) for place, pod, number in where)
+    return rules
+
+
+def _rule(kind: Kind, constraint: TopologySpreadConstraint) -> _Rule:
+    return _Rule(
+        group=group_of_spread(kind.pod, constraint),
+        heeds_affinity=constraint.node_affinity_policy != "Ignore",
+        heeds_taints=constraint.node_taints_policy == "Honor",
     )
 
 
-def _places(
-    snapshot: Snapshot,
-    catalogue: Catalogue,
-    results: Results,
-    known: Mapping[str, Pod],
-    without_nodes: frozenset[str],
-) -> list[_Place]:
-    places = []
-    for node in snapshot.state_nodes:
-        zone = node.labels.get(labels.ZONE)
-        new = tuple(known[key] for key in results.existing.get(node.name, ()))
-        new_keys = {pod.key for pod in new}
-        gone = node.name in without_nodes or node.deleting
-        old = () if gone else tuple(p for p in node.pods if p.key not in new_keys and _counts(p))
-        places.append(_Place(node.name, frozenset({zone} if zone else ()), old + new, new, None if gone else node))
-    for index, claim in enumerate(results.new_claims):
-        pool = snapshot.node_pools_by_name.get(claim.node_pool)
-        outcomes = possible_outcomes(pool, catalogue, claim) if pool is not None else ()
-        zones = frozenset(offering.zone for _, offering, _ in outcomes)
-        new = tuple(known[key] for key in claim.pods)
-        places.append(_Place(f"new node {index} of {claim.node_pool}", zones, new, new, None))
-    return places
+def _identity(rule: _Rule, kind: Kind) -> bytes:
+    """Equal if the same pods count on the same nodes."""
+    wishes = kind.wishes if rule.heeds_affinity else None
+    tolerations = kind.pod.spec.tolerations if rule.heeds_taints else None
+    return _ENCODER.encode((rule.group.id, wishes, tolerations))
 
 
-def _counts(pod: Pod) -> bool:
-    return pod.metadata.deletion_timestamp is None and pod.status.phase not in {"Succeeded", "Failed"}
+def _check_rule(index: Index, census: Census, rule: _Rule) -> Iterator[str]:
+    staying, surely = _counted(census, rule)
+    entering: dict[str, list[tuple[int, _Owner]]] = {}
+    allowances: dict[tuple[int, int, int], int] = {}
+    for owner in rule.owners:
+        domains = owner.place.domains(rule.group.key)
+        if not domains:
+            yield f"{owner.place.name}: pod {owner.pod} spreads over {rule.group.key}, which is not decided there"
+        case = (id(owner.kind), owner.constraint.max_skew, owner.constraint.min_domains or 1)
+        if case not in allowances:
+            allowances[case] = owner.constraint.max_skew + _minimum(index, rule, owner, surely)
+        for domain in domains:
+            entering.setdefault(domain, []).append((allowances[case], owner))
+    for domain, owners in sorted(entering.items(), key=lambda entry: entry[0]):
+        yield from _check_domain(census, rule, domain, owners, there=staying[domain])
 
 
-def _selected(pod: Pod, constraint: TopologySpreadConstraint, other: Pod) -> bool:
-    """Whether the constraint counts the other pod: same namespace, selector, and equal matchLabelKeys."""
-    if other.metadata.namespace != pod.metadata.namespace or not selects(
-        constraint.label_selector, other.metadata.labels
-    ):
-        return False
-    mine = pod.metadata.labels
-    return all(other.metadata.labels.get(key) == mine[key] for key in constraint.match_label_keys if key in mine)
+def _counted(census: Census, rule: _Rule) -> tuple[Counter[str], Counter[str]]:
+    """By domain the pods that stay there, and all that will be there for sure."""
+    sample = rule.owners[0].kind
+    staying: Counter[str] = Counter()
+    surely: Counter[str] = Counter()
+    for presence in census.presences(rule.group):
+        domains = presence.place.domains(rule.group.key)
+        if len(domains) == 1 and rule.counts_on(presence.place, sample):
+            (domain,) = domains
+            staying[domain] += presence.staying
+            surely[domain] += presence.staying + presence.planned
+    return staying, surely
 
 
-def _check_host(pod: Pod, constraint: TopologySpreadConstraint, place: _Place) -> Iterator[str]:
-    count = sum(_selected(pod, constraint, other) for other in place.pods)
-    if count > constraint.max_skew and _selected(pod, constraint, pod):
-        yield f"{place.name}: {count} pods like {pod.key}, spread allows {constraint.max_skew} a node"
-
-
-def _check_zone(
-    snapshot: Snapshot,
-    catalogue: Catalogue,
-    pod: Pod,
-    constraint: TopologySpreadConstraint,
-    *,
-    place: _Place,
-    places: list[_Place],
+def _check_domain(
+    census: Census, rule: _Rule, domain: str, owners: list[tuple[int, _Owner]], *, there: int
 ) -> Iterator[str]:
-    if len(place.zones) != 1:
-        yield f"{place.name}: pod {pod.key} spreads over zones, but the zone is open: {sorted(place.zones)}"
-        return
-    counts = dict.fromkeys(_domains(snapshot, catalogue, pod, constraint, places), 0)
-    (here,) = place.zones
-    counts.setdefault(here, 0)
-    for other_place in places:
-        if (
-            len(other_place.zones) == 1
-            and (zone := next(iter(other_place.zones))) in counts
-            and _eligible(pod, constraint, other_place)
-        ):
-            counts[zone] += sum(_selected(pod, constraint, other) for other in other_place.pods)
-    least = 0 if len(counts) < (constraint.min_domains or 1) else min(counts.values())
-    if counts[here] - least > constraint.max_skew and _selected(pod, constraint, pod):
-        yield f"zone {here}: {counts[here]} pods like {pod.key}, the emptiest zone has {least}, spread allows {constraint.max_skew} more"
+    """Let them in, the smallest allowance first."""
+    for allowance, owner in sorted(owners, key=lambda entry: (entry[0], entry[1].pod)):
+        if census.counts(rule.group, owner.kind):
+            there += owner.number
+        if there > allowance:
+            least = allowance - owner.constraint.max_skew
+            yield (
+                f"{owner.place.name}: pod {owner.pod} is one of {there} in {rule.group.key} {domain}, the emptiest domain "
+                f"has {least}, its spread allows {owner.constraint.max_skew} more"
+            )
+            return
 
 
-def _eligible(pod: Pod, constraint: TopologySpreadConstraint, place: _Place) -> bool:
-    """Whether a standing node counts as part of a domain (nodeAffinityPolicy, nodeTaintsPolicy); planned ones do."""
-    if place.standing is None:
-        return bool(place.new_pods)
-    labels_here = {key: frozenset({value}) for key, value in place.standing.labels.items()}
-    if constraint.node_affinity_policy != "Ignore" and not accepts_labels(pod, labels_here):
-        return False
-    return constraint.node_taints_policy != "Honor" or untolerated(pod, place.standing.taints) is None
+def _minimum(index: Index, rule: _Rule, owner: _Owner, surely: Mapping[str, int]) -> int:
+    """How many counted pods the emptiest of its domains has."""
+    if rule.group.key == labels.HOSTNAME:
+        return 0
+    domains = _domains(index, rule, owner.kind)
+    if len(domains) < (owner.constraint.min_domains or 1):
+        return 0
+    return min(surely.get(domain, 0) for domain in domains)
 
 
-def _domains(
-    snapshot: Snapshot,
-    catalogue: Catalogue,
-    pod: Pod,
-    constraint: TopologySpreadConstraint,
-    places: list[_Place],
-) -> set[str]:
-    """Zones this pod could live in."""
-    standing = {zone for p in places if p.standing is not None and _eligible(pod, constraint, p) for zone in p.zones}
-    launchable: set[str] = set()
-    for pool in snapshot.node_pools:
-        if pool.metadata.deletion_timestamp is not None:
-            continue
-        if constraint.node_taints_policy == "Honor" and untolerated(pod, pool.spec.template.spec.taints) is not None:
-            continue
-        for instance_type in catalogue.instance_types(pool.metadata.name):
-            for offering in instance_type.offerings:
-                if offering.available and offering.zone not in launchable | standing:
-                    outcome = outcome_of(pool, instance_type, offering)
-                    if accepts_labels(pod, outcome) and pool_admits(pool, outcome):
-                        launchable.add(offering.zone)
-    return standing | launchable
+def _domains(index: Index, rule: _Rule, kind: Kind) -> frozenset[str]:
+    """Where the pod could live: where a node stands that counts, or something that it accepts can be launched."""
+    key = rule.group.key
+    standing = (p.domains(key) for p in index.standing_places if p.open and rule.counts_on(p, kind))
+    found = {domain for domains in standing for domain in domains if kind.admits(key, domain)}
+    return frozenset(found | _launchable(index, kind, key))
+
+
+def _launchable(index: Index, kind: Kind, key: str) -> set[str]:
+    found: set[str] = set()
+    for pool in index.usable_pools.values():
+        if untolerated(kind.pod, pool.spec.template.spec.taints) is None:
+            launches = index.launches(pool)
+            for wanted in _combinations(kind):
+                if all(launches.defines(r.key) or r.operator in {"NotIn", "DoesNotExist"} for r in wanted):
+                    left = launches.narrowed((*launches.rules, *wanted))
+                    found |= left.values(key, left.rows)
+    return found
+
+
+def _combinations(kind: Kind) -> Iterable[tuple[NodeSelectorRequirement, ...]]:
+    """One alternative of each of its wishes, in every way."""
+    combined: list[tuple[NodeSelectorRequirement, ...]] = [()]
+    for alternatives in kind.wishes:
+        combined = [(*chosen, *more) for chosen in combined for more in alternatives]
+    return combined

@@ -1,0 +1,70 @@
+"""Required anti-affinity: no two pods in one domain of which one has the term and the other is selected by it.
+
+It works both ways, and for pods that run already: a running pod's term keeps new ones away. A node whose domain is open
+is in all domains that it may come to be in.
+
+Restates: karpenter pkg/controllers/provisioning/scheduling/topology.go, anti-affinity and inverse anti-affinity.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from journeyman.core.scheduling.verify.counting import Census, Group, group_of_term, owners_by_kind
+from journeyman.core.scheduling.verify.index import Index, Place
+from journeyman.core.scheduling.verify.kinds import Kind, is_going
+
+
+@dataclass(slots=True, eq=False)
+class _Rule:
+    """Terms about the same pods; the planned pods that have one, and the domains with running pods that have one."""
+
+    group: Group
+    owners: list[tuple[Kind, Place, str]] = field(default_factory=list)
+    guarded: dict[str, Kind] = field(default_factory=dict)
+
+
+def check_anti_affinity(index: Index, census: Census) -> Iterator[str]:
+    """What is wrong, one sentence for each term and place."""
+    for rule in _rules(index).values():
+        yield from _check_rule(census, rule)
+
+
+def _rules(index: Index) -> dict[bytes, _Rule]:
+    rules: dict[bytes, _Rule] = {}
+
+    def rules_of(kind: Kind) -> Iterator[_Rule]:
+        for term in kind.anti_affinity:
+            group = group_of_term(kind.pod, term)
+            yield rules.setdefault(group.id, _Rule(group))
+
+    for kind, where in owners_by_kind(index.places).items():
+        for rule in rules_of(kind):
+            rule.owners.extend((kind, place, pod) for place, pod, _ in where)
+    for place in index.standing_places:
+        for kind in place.staying:
+            if kind.anti_affinity and not is_going(kind.pod):
+                for rule in rules_of(kind):
+                    rule.guarded.update(dict.fromkeys(place.domains(rule.group.key), kind))
+    return rules
+
+
+def _check_rule(census: Census, rule: _Rule) -> Iterator[str]:
+    counted: Counter[str] = Counter()
+    for presence in census.presences(rule.group):
+        for domain in presence.place.domains(rule.group.key):
+            counted[domain] += presence.planned + presence.staying
+            if presence.planned and domain in rule.guarded:
+                pod = rule.guarded[domain].pod.key
+                yield f"{presence.place.name}: in {rule.group.key} {domain} runs pod {pod}, whose anti-affinity selects a pod planned there"
+    for kind, place, pod in rule.owners:
+        itself = 1 if census.counts(rule.group, kind) else 0
+        for domain in sorted(place.domains(rule.group.key)):
+            if counted[domain] > itself:
+                yield (
+                    f"{place.name}: the anti-affinity of pod {pod} selects {counted[domain] - itself} other pod(s) in "
+                    f"{rule.group.key} {domain}"
+                )
+                break
