@@ -185,7 +185,9 @@ class Ledger:
 
     def _find_entries(self, row: int) -> _Entries:
         found, pods = _Entries(), self._rows[row]
-        own = {id(spreading): spread.max_skew for spread, spreading in self._own[row]}
+        own: dict[int, int] = {}
+        for spread, spreading in self._own[row]:
+            own[id(spreading)] = min(spread.max_skew, own.get(id(spreading), spread.max_skew))
         for group in self._counting[row]:
             if group.id in self._tallies:
                 found.counts.append((group.key, self._tallies[group.id]))
