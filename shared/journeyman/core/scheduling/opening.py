@@ -140,6 +140,7 @@ class _Tier:
             signatures=market.signatures,
             loose=items.loose,
             bound=items.bound,
+            stock=market.stock,
         )
 
     def _caps_by_offer(self, caps: HostCaps) -> Ints:
@@ -184,7 +185,7 @@ class _Tier:
             offers = np.flatnonzero(self._within(outcome)) if exhaustible else np.arange(len(prices))
             offers = offers[np.argsort(prices[offers], kind="stable")]
             offers = offers[self._worth(offers)]
-            packing = pack(self._part(offers, prices, outcome.left), fewest_nodes=self._stalls[0].template.order[1])
+            packing = pack(self._part(offers, prices, outcome), fewest_nodes=self._stalls[0].template.order[1])
             if not outcome.bins:
                 outcome.hopeless = sum(packing.left)
             opened = self._take(outcome, offers, packing)
@@ -208,22 +209,18 @@ class _Tier:
     def _worth(self, offers: Ints) -> Bools:
         return worth_considering(self._market.only(offers), self._asked)
 
-    def _part(self, offers: Ints, prices: Floats, counts: Ints) -> Problem:
-        return replace(
-            self._problem,
-            counts=counts,
-            sizes=self._problem.sizes[offers],
-            prices=prices[offers],
-            signatures=self._problem.signatures[offers],
-        )
+    def _part(self, offers: Ints, prices: Floats, outcome: _Outcome) -> Problem:
+        """What is left to pack onto these offers."""
+        stocks = [outcome.reservations.left.get(name, 0) for name in self._market.reservations]
+        whole = replace(self._problem, prices=prices, counts=outcome.left, stocks=np.array(stocks, dtype=np.int64))
+        return whole.only(offers)
 
     def _take(self, outcome: _Outcome, offers: Ints, packing: Packing) -> int:
         """Enter as many copies of each bin as limits, reservations and minValues allow; how many nodes that were."""
         opened = 0
         for packed in packing.bins:
-            offer = int(offers[packed.offer])
-            kinds = np.flatnonzero(packed.filling)
-            b = self._with_share(_Bin(offer, kinds, np.array(packed.filling, dtype=np.int64)[kinds], None))
+            kinds, counts = np.array(packed.content, dtype=np.int64).T
+            b = self._with_share(_Bin(int(offers[packed.offer]), kinds, counts, None))
             copies = self._enter(outcome, b, packed.copies) if b is not None else 0
             opened += copies
         return opened
