@@ -1,13 +1,13 @@
-"""Shadow prices: what a millicore, a byte or a pod slot is worth at this moment's offers.
+"""Linear programs over what can be bought: the revised simplex method, small and without dependencies.
 
-The cheapest way to cover a demand, if nodes could be bought in fractions, is a small linear program; its dual gives each
-resource a price such that no offer sells for less than it is worth. Any such prices bound what the real plan can cost
+The cheapest way to cover a demand, if nodes could be bought in fractions, is a linear program; its dual gives each unit
+demanded a price such that no offer sells for less than it is worth. Any such prices bound what the real plan can cost
 from below (weak duality), whether or not they are the best ones.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
@@ -15,70 +15,94 @@ import numpy as np
 from journeyman.core.scheduling.offers import Floats
 
 _TOLERANCE: Final = 1e-9
-_MAX_PIVOTS_PER_ROW: Final = 60
+_JITTER: Final = 1e-7  # of a demand: breaks ties between rows, so that pivots never go in circles
+_PIVOTS_PER_ROW: Final = 40
+_FRESH_INVERSE: Final = 50  # pivots between inversions, for precision
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, kw_only=True, eq=False)
 class CoveringProgram:
-    """min prices·x subject to cover·x ≥ 1 in every row, x ≥ 0, by the revised simplex method.
+    """min prices·x subject to cover·x ≥ need in every row, x ≥ 0.
 
-    `basis` names one column per row: an offer j ≥ 0, the artificial column of row r as -1-r (it serves that demand at
-    twice the price of the best single offer for it, `artificial[r]`, and so is never part of a best answer), or the
-    surplus of row r as -1-rows-r. Offers may be added between solves; the basis is kept, so that solving again is cheap.
+    `basis` names one column per row: a column j ≥ 0, the artificial column of row r as -1-r (it serves that demand alone
+    at price `penalties[r]`, which must be above what serving it by columns costs), or the surplus of row r as
+    -1-rows-r. Columns may be added and prices changed between solves; the basis is kept, so that solving again is cheap.
     """
 
     prices: Floats
     cover: Floats
-    artificial: Floats
-    basis: list[int]
+    need: Floats
+    penalties: Floats
+    basis: list[int] = field(default_factory=list)
+    _inverse: Floats = field(default_factory=lambda: np.zeros((0, 0)))
+
+    def __post_init__(self) -> None:
+        """Begin with what serves each demand alone; a row that demands nothing has its surplus."""
+        rows = len(self.need)
+        self.basis = [-1 - r if self.need[r] > 0 else -1 - rows - r for r in range(rows)]
+        self._inverse = np.diag(np.where(self.need > 0, 1.0, -1.0))
 
     @classmethod
     def of(cls, prices: Floats, cover: Floats) -> CoveringProgram:
-        """A program with a row per demand in `cover` and a column per offer."""
+        """A program in which every row demands 1; a demand that no column serves costs nothing."""
         alone = np.where(cover > 0, prices / np.where(cover > 0, cover, 1.0), np.inf).min(axis=1, initial=np.inf)
-        artificial = np.where(np.isfinite(alone), 2.0 * alone, 0.0)  # a demand nobody serves costs nothing
-        return cls(prices=prices, cover=cover, artificial=artificial, basis=[-1 - row for row in range(len(cover))])
+        penalties = np.where(np.isfinite(alone), 2.0 * alone, 0.0)
+        return cls(prices=prices, cover=cover, need=np.ones(len(cover)), penalties=penalties)
 
     def add(self, price: float, column: Floats) -> None:
-        """One more offer."""
+        """One more column."""
         self.prices = np.append(self.prices, price)
         self.cover = np.column_stack((self.cover, column))
 
     def solve(self) -> Floats:
-        """Dual prices by row, never negative and never above what an offer costs."""
-        rows = len(self.cover)
+        """Dual prices by row, never negative; no column is worth more than its price but for rounding."""
+        rows = len(self.need)
         if not len(self.prices):
             return np.zeros(rows)
-        duals = np.zeros(rows)
-        for _ in range(_MAX_PIVOTS_PER_ROW * (rows + 1)):
-            matrix = np.column_stack([self._column(j) for j in self.basis])
-            duals = np.linalg.solve(matrix.T, np.array([self._price(j) for j in self.basis]))
-            entering = self._entering(duals)
-            if entering is None or not self._pivot(matrix, entering):
+        # rows that demand something ask for a trifle more, those that demand nothing for a trifle less than nothing
+        trifle = np.where(self.need > 0, _JITTER, -_JITTER) * (1 + np.arange(rows) / rows)
+        level = self._inverse @ (self.need + trifle)
+        scale = np.abs(self.cover).max(axis=0) + _TOLERANCE
+        duals = self._basis_prices() @ self._inverse
+        for pivot in range(1, _PIVOTS_PER_ROW * (rows + 1)):
+            entering = self._entering(duals, scale)
+            if entering is None or not self._pivot(level, entering):
                 break
-        return self._feasible(duals)
+            if pivot % _FRESH_INVERSE == 0:
+                self._inverse = np.linalg.inv(np.column_stack([self._column(j) for j in self.basis]))
+                level = self._inverse @ (self.need + trifle)
+            duals = self._basis_prices() @ self._inverse
+        return np.maximum(duals, 0.0)
 
     def levels(self) -> list[tuple[int, float]]:
-        """How much of each offer in the basis the optimum buys, as (offer, amount), most first."""
-        matrix = np.column_stack([self._column(j) for j in self.basis])
-        amounts = np.linalg.solve(matrix, np.ones(len(matrix)))
+        """How much of each column in the basis the optimum buys, as (column, amount), most first."""
+        amounts = self._inverse @ self.need
         bought = [(j, float(x)) for j, x in zip(self.basis, amounts, strict=True) if j >= 0 and x > 0]
         return sorted(bought, key=lambda entry: (-entry[1], entry[0]))
 
-    def _pivot(self, matrix: Floats, entering: int) -> bool:
-        """Bring a column into the basis; False if that bounds nothing."""
-        direction = np.linalg.solve(matrix, self._column(entering))
-        level = np.linalg.solve(matrix, np.ones(len(matrix)))
-        rising = direction > _TOLERANCE
-        if not rising.any():
+    def _basis_prices(self) -> Floats:
+        rows = len(self.need)
+        return np.array(
+            [self.prices[j] if j >= 0 else self.penalties[-1 - j] if j >= -rows else 0.0 for j in self.basis]
+        )
+
+    def _pivot(self, level: Floats, entering: int) -> bool:
+        """Bring a column into the basis and `level` up to date; False if nothing bounds it."""
+        direction = self._inverse @ self._column(entering)
+        rising = np.flatnonzero(direction > _TOLERANCE)
+        if not len(rising):
             return False
-        ratios = np.full(len(matrix), np.inf)
-        ratios[rising] = np.maximum(level[rising], 0.0) / direction[rising]
-        self.basis[int(np.argmin(ratios))] = entering
+        ratios = np.maximum(level[rising], 0.0) / direction[rising]
+        row = int(rising[np.argmin(ratios)])
+        self.basis[row] = entering
+        pivot_row = self._inverse[row] / direction[row]
+        direction[row] -= 1.0
+        self._inverse -= np.outer(direction, pivot_row)
+        level -= direction * float(ratios.min())
         return True
 
     def _column(self, j: int) -> Floats:
-        rows = len(self.cover)
+        rows = len(self.need)
         if j >= 0:
             column: Floats = self.cover[:, j]
             return column
@@ -86,28 +110,15 @@ class CoveringProgram:
         unit[(-1 - j) % rows] = 1.0 if j >= -rows else -1.0
         return unit
 
-    def _price(self, j: int) -> float:
-        if j >= 0:
-            return float(self.prices[j])
-        return float(self.artificial[-1 - j]) if j >= -len(self.cover) else 0.0
-
-    def _entering(self, duals: Floats) -> int | None:
-        """The offer that undercuts its worth most, or the surplus of a row priced below zero; None at the optimum."""
-        margins = 1.0 - (duals @ self.cover) / np.maximum(self.prices, _TOLERANCE)
+    def _entering(self, duals: Floats, scale: Floats) -> int | None:
+        """The column that is worth most above its price, or the surplus of a row priced below zero; None at the optimum."""
+        margins = (self.prices - duals @ self.cover) / scale
         margins[[j for j in self.basis if j >= 0]] = 0.0  # by definition; rounding must not bring them in again
-        best = int(np.argmin(margins))
-        if margins[best] < -_TOLERANCE:
-            return best
-        row = int(np.argmin(duals))
-        return -1 - len(duals) - row if duals[row] < -_TOLERANCE * float(np.abs(duals).max()) else None
-
-    def _feasible(self, duals: Floats) -> Floats:
-        """The duals, shrunk where a pivot limit or rounding left them worth more than an offer costs."""
-        positive: Floats = np.maximum(duals, 0.0)
-        worth = positive @ self.cover
-        asked = worth > _TOLERANCE
-        scale = float((self.prices[asked] / worth[asked]).min(initial=1.0))
-        return positive * scale
+        best, row = int(np.argmin(margins)), int(np.argmin(duals))
+        least = -_TOLERANCE * float(np.abs(duals).max())
+        if min(margins[best], duals[row]) >= least:
+            return None
+        return best if margins[best] <= duals[row] else -1 - len(duals) - row
 
 
 def shadow_prices(need: Floats, prices: Floats, sizes: Floats) -> Floats:
@@ -126,4 +137,12 @@ def shadow_prices(need: Floats, prices: Floats, sizes: Floats) -> Floats:
     if len(asked) and len(prices):
         program = CoveringProgram.of(prices, (sizes[:, asked] / need[asked]).T)
         worth[asked] = program.solve() / need[asked]
-    return worth
+    return affordable(worth, prices, sizes)
+
+
+def affordable(worth: Floats, prices: Floats, sizes: Floats) -> Floats:
+    """The prices by resource, shrunk where rounding left an offer worth more than it costs."""
+    value = sizes @ worth
+    asked = value > 0
+    shrunk: Floats = worth * float((prices[asked] / value[asked]).min(initial=1.0))
+    return shrunk

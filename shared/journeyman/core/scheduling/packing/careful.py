@@ -1,24 +1,22 @@
-"""Price-driven packing: which nodes to open, and what goes into each, for the least money.
+"""Packing few kinds of items: node after node, the offer and filling with the least price per worth of all there are.
 
-Every item (pods alike in all that matters here) gets a shadow value, first from the linear program over resources, then
-refined over whole fillings (column generation). Node after node, the offer and filling with the least price per shadow
-value is taken, all offers at once; one that suits many times is taken many times. Several orders of filling compete,
-a plan may end early with one node that holds all that is left, a single kind of item is solved exactly, and at last the
-worst nodes of the plan are taken apart and packed again as long as that saves money.
-
-Nothing here knows of pods, zones or pools: offers carry a signature, and `allowed` says which items each may hold.
+Every item gets a shadow value, first from the linear program over resources, then refined over whole fillings (column
+generation). The best buy at those values is taken as often as it suits, until nothing is left. Several orders of filling
+compete, a plan may end early with one node that holds all that is left, a single kind of item is solved exactly, and at
+last the worst nodes of the plan are taken apart and packed again as long as that saves money.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
 from journeyman.core.scheduling.offers import Bools, Floats, Ints
-from journeyman.core.scheduling.pricing import CoveringProgram, shadow_prices
+from journeyman.core.scheduling.packing.appraisal import appraise
+from journeyman.core.scheduling.packing.problem import Bin, Problem, content_of, held_by, merged, price_of
+from journeyman.core.scheduling.pricing import CoveringProgram
 
 _REFINED_ITEMS: Final = 64  # column generation needs a row per item
 _REFINING_ROUNDS: Final = 60
@@ -32,147 +30,27 @@ _EPSILON: Final = 1e-9
 _DECIMALS: Final = 9  # of a price; what differs beyond is rounding
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Problem:
-    """What to place, and what can be bought.
-
-    Attributes:
-        counts: How many of each item.
-        requests: Amounts by item and axis (resources and caps per node).
-        allowed: By signature and item, whether such an offer may hold it.
-        sizes: Room by offer and axis, never negative.
-        prices: Price by offer, per hour; ties go to the earlier offer.
-        signatures: Signature by offer.
-        loose: By item and conflict; an item that is loose in a conflict never shares a node with one bound in it.
-        bound: The other side, same shape.
-    """
-
-    counts: Ints
-    requests: Ints
-    allowed: Bools
-    sizes: Ints
-    prices: Floats
-    signatures: Ints
-    loose: Bools
-    bound: Bools
-
-
-@dataclass(frozen=True, slots=True)
-class Bin:
-    """`copies` nodes of one offer, each holding `filling[i]` of item i."""
-
-    offer: int
-    filling: tuple[int, ...]
-    copies: int
-
-
-@dataclass(frozen=True, slots=True)
-class Packing:
-    """Nodes to open, and how many of each item no offer could take."""
-
-    bins: tuple[Bin, ...]
-    price: float
-    left: tuple[int, ...]
-
-
-def pack(problem: Problem, *, fewest_nodes: bool = False) -> Packing:
-    """The cheapest packing found; with `fewest_nodes`, as Karpenter would: as few nodes as will do.
-
-    Items whose offers have nothing in common with other items' are packed apart.
-    """
-    reachable = np.where(_largest_fill(problem) > 0, problem.counts, 0)
-    bins: list[Bin] = []
-    for items in _independent(problem.allowed[:, reachable > 0]):
-        chosen = np.flatnonzero(reachable > 0)[items]
-        part, offers = _part(problem, chosen)
-        solver = _Solver(part)
-        packed = solver.fewest(part.counts.copy()) if fewest_nodes else solver.improve(solver.cheapest(part.counts))
-        bins += [Bin(int(offers[b.offer]), _spread_out(b.filling, chosen, len(reachable)), b.copies) for b in packed]
-    price = float(sum(problem.prices[b.offer] * b.copies for b in bins))
-    return Packing(tuple(bins), price, tuple(int(n) for n in problem.counts - reachable))
-
-
-def _part(problem: Problem, items: Ints) -> tuple[Problem, Ints]:
-    """The problem of some items only, and which offers it kept."""
-    offers = np.flatnonzero(np.logical_or.reduce(problem.allowed[:, items], axis=1)[problem.signatures])
-    live = problem.loose[items].any(axis=0) & problem.bound[items].any(axis=0)
-    part = Problem(
-        counts=problem.counts[items],
-        requests=problem.requests[items],
-        allowed=problem.allowed[:, items],
-        sizes=problem.sizes[offers],
-        prices=problem.prices[offers],
-        signatures=problem.signatures[offers],
-        loose=problem.loose[items][:, live],
-        bound=problem.bound[items][:, live],
-    )
-    return part, offers
-
-
-def _spread_out(filling: Sequence[int], items: Ints, width: int) -> tuple[int, ...]:
-    whole = np.zeros(width, dtype=np.int64)
-    whole[items] = filling
-    return tuple(int(n) for n in whole)
-
-
-def lower_bound(problem: Problem) -> float:
-    """A price that no packing of the problem's items can undercut.
-
-    Items whose offers have nothing in common with other items' are bounded apart, and the bounds add up.
-    """
-    total = 0.0
-    asked = np.flatnonzero(problem.counts)
-    for group in _independent(problem.allowed[:, asked]):
-        items = asked[group]
-        need = (problem.counts[items, None] * problem.requests[items]).sum(axis=0).astype(float)
-        offers = np.logical_or.reduce(problem.allowed[:, items], axis=1)[problem.signatures]
-        worth = shadow_prices(need, problem.prices[offers], problem.sizes[offers].astype(float))
-        total += float(need @ worth)
-    return total
-
-
-def _independent(allowed: Bools) -> list[Ints]:
-    """Items grouped so that no offer may hold items of two groups."""
-    groups: list[tuple[Bools, list[int]]] = []
-    for item in range(allowed.shape[1]):
-        mask, members = allowed[:, item].copy(), [item]
-        apart: list[tuple[Bools, list[int]]] = []
-        for other, others in groups:
-            if (other & mask).any():
-                mask, members = mask | other, others + members
-            else:
-                apart.append((other, others))
-        groups = [*apart, (mask, members)]
-    return sorted((np.array(sorted(members), dtype=np.int64) for _, members in groups), key=lambda g: int(g[0]))
-
-
-def _largest_fill(problem: Problem) -> Ints:
-    """Per item, the most that any one offer could hold of it."""
-    most = np.zeros(len(problem.counts), dtype=np.int64)
-    for i, request in enumerate(problem.requests):
-        asked = np.flatnonzero(request)
-        fits = (problem.sizes[:, asked] // request[asked]).min(axis=1) * problem.allowed[problem.signatures, i]
-        most[i] = fits.max(initial=0)
-    return most
-
-
-class _Solver:
+class CarefulSolver:
     """One problem's shadow values and the methods that use them."""
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: Problem, *, effort: int = _REPACK_EFFORT) -> None:
         self._problem = problem
+        self._width = len(problem.counts)
         self._axes = [np.flatnonzero(request) for request in problem.requests]
         self._amounts = [request[axes] for request, axes in zip(problem.requests, self._axes, strict=True)]
         self._suits = problem.allowed[problem.signatures]  # by offer and item
         self._in_conflict = np.logical_or.reduce(problem.loose | problem.bound, axis=1)
-        self._worth = self._resource_worth()
+        appraisal = appraise(problem, with_mix=False)
+        # an item that only uses what is free for now must still be worth placing
+        self._worth: Floats = np.maximum(appraisal.items, _LEAST_WORTH * self._prices_alone())
+        self._offer_worth = (problem.sizes * appraisal.unit[problem.signatures]).sum(axis=1)
         self._refined: Floats | None = None
-        self._effort = _REPACK_EFFORT
+        self._effort = effort
         self._by_size = self._order(self._relative_size())
 
     def price(self, bins: Iterable[Bin]) -> float:
         """What the bins cost together."""
-        return float(sum(self._problem.prices[b.offer] * b.copies for b in bins))
+        return price_of(bins, self._problem.prices)
 
     # --- whole plans
 
@@ -188,17 +66,16 @@ class _Solver:
         if self._refined is not None:
             density = self._order(self._refined / np.maximum(self._worth, _EPSILON))
             plans.append(self._greedy(counts, self._refined, [self._by_size, density]))
-        return min(plans, key=self._preference)
+        return min(plans, key=self.preference)
 
-    def _preference(self, bins: Iterable[Bin]) -> tuple[float, int]:
+    def preference(self, bins: Iterable[Bin]) -> tuple[float, int]:
         """The cheaper plan first; of equal ones, that of fewer nodes."""
         bins = list(bins)
         return round(self.price(bins), _DECIMALS), sum(b.copies for b in bins)
 
     def _rest_of(self, counts: Ints, bins: list[Bin]) -> list[Bin]:
         """Bins for what these bins leave."""
-        held = sum((np.array(b.filling, dtype=np.int64) * b.copies for b in bins), np.zeros_like(counts))
-        left = np.maximum(counts - held, 0)
+        left = np.maximum(counts - held_by(bins, self._width), 0)
         return self.cheapest(left) if left.any() else []
 
     def fewest(self, counts: Ints) -> list[Bin]:
@@ -214,8 +91,9 @@ class _Solver:
 
     def improve(self, bins: list[Bin]) -> list[Bin]:
         """Take the worst nodes apart and pack their content again, as long as that saves money."""
-        nodes = [Bin(b.offer, b.filling, 1) for b in bins for _ in range(min(b.copies, max(_REPACK_SIZES)))]
-        kept = [Bin(b.offer, b.filling, b.copies - max(_REPACK_SIZES)) for b in bins if b.copies > max(_REPACK_SIZES)]
+        most = max(_REPACK_SIZES)
+        nodes = [Bin(b.offer, b.content, 1, b.width) for b in bins for _ in range(min(b.copies, most))]
+        kept = [Bin(b.offer, b.content, b.copies - most, b.width) for b in bins if b.copies > most]
         for _ in range(_REPACK_ROUNDS):
             if self._effort <= 0:
                 break
@@ -223,25 +101,27 @@ class _Solver:
             if better is None:
                 break
             nodes = better
-        return _merged([*kept, *nodes])
+        return merged([*kept, *nodes])
 
     def _repack(self, nodes: list[Bin]) -> list[Bin] | None:
         """The nodes with some of the worst replaced by something cheaper; None if nothing cheaper is found."""
-        waste = [self._problem.prices[b.offer] / max(float(np.dot(b.filling, self._worth)), _EPSILON) for b in nodes]
+        waste = [self._problem.prices[b.offer] / max(self._worth_of(b), _EPSILON) for b in nodes]
         ranked = sorted(range(len(nodes)), key=lambda n: (-waste[n], n))
         for size in _REPACK_SIZES:
             worst, rest = ranked[:size], ranked[size:]
             if size > len(nodes) and size != _REPACK_SIZES[0]:
                 break
             old = [nodes[n] for n in worst]
-            counts = np.array([b.filling for b in old], dtype=np.int64).sum(axis=0)
+            counts = held_by(old, self._width)
             self._effort -= int(np.count_nonzero(counts)) * size
             new = self.cheapest(counts)
             if self.price(new) < self.price(old) - _EPSILON:
-                return [nodes[n] for n in sorted(rest)] + [
-                    Bin(b.offer, b.filling, 1) for b in new for _ in range(b.copies)
-                ]
+                single = [Bin(b.offer, b.content, 1, b.width) for b in new for _ in range(b.copies)]
+                return [nodes[n] for n in sorted(rest)] + single
         return None
+
+    def _worth_of(self, b: Bin) -> float:
+        return sum(float(self._worth[item]) * count for item, count in b.content)
 
     # --- one strategy each
 
@@ -297,7 +177,7 @@ class _Solver:
         if not holds.any():
             return None
         offer = int(np.argmin(np.where(holds, self._problem.prices, np.inf)))
-        return Bin(offer, tuple(int(n) for n in left), 1)
+        return Bin(offer, content_of(left), 1, self._width)
 
     def _exact(self, item: int, count: int) -> list[Bin]:
         """One kind of item: the cheapest cover by dynamic programming over how many are left; fewer nodes if equal."""
@@ -320,38 +200,21 @@ class _Solver:
             picked = int(choice[rest])
             bins.append(self._single(item, int(offers[picked]), min(int(holds[picked]), rest), 1))
             rest -= int(holds[picked])
-        return _merged(bins)
+        return merged(bins)
 
     def _single(self, item: int, offer: int, count: int, copies: int) -> Bin:
-        filling = [0] * len(self._problem.counts)
-        filling[item] = count
-        return Bin(offer, tuple(filling), copies)
+        return Bin(offer, ((item, count),), copies, self._width)
 
     # --- shadow values
 
-    def _resource_worth(self) -> Floats:
-        """Each item's worth from resource prices at the offers that may hold it."""
-        problem = self._problem
-        worth = np.zeros(len(problem.counts))
-        self._offer_worth = np.zeros(len(problem.prices))
-        columns, group_of = np.unique(problem.allowed, axis=1, return_inverse=True)
-        for group in range(columns.shape[1]):
-            members = np.flatnonzero(group_of.ravel() == group)
-            offers = columns[:, group][problem.signatures]
-            need = (problem.counts[members, None] * problem.requests[members]).sum(axis=0).astype(float)
-            prices = shadow_prices(need, problem.prices[offers], problem.sizes[offers].astype(float))
-            worth[members] = problem.requests[members] @ prices
-            self._offer_worth[offers] = np.maximum(self._offer_worth[offers], problem.sizes[offers] @ prices)
-        # an item that only uses what is free for now must still be worth placing
-        least = [_LEAST_WORTH * self._price_alone(item) for item in range(len(worth))]
-        return np.maximum(worth, np.array(least, dtype=np.float64))
-
-    def _price_alone(self, item: int) -> float:
-        """What one of the item costs on the offer that is cheapest for nothing but it."""
-        axes, amounts = self._axes[item], self._amounts[item]
-        holds = (self._problem.sizes[:, axes] // amounts).min(axis=1) * self._suits[:, item]
-        prices = self._problem.prices[holds > 0] / holds[holds > 0]
-        return float(prices.min(initial=np.inf)) if len(prices) else 0.0
+    def _prices_alone(self) -> Floats:
+        """By item, what one costs on the offer that is cheapest for nothing but it."""
+        found = np.zeros(self._width)
+        for item, (axes, amounts) in enumerate(zip(self._axes, self._amounts, strict=True)):
+            holds = (self._problem.sizes[:, axes] // amounts).min(axis=1) * self._suits[:, item]
+            able = holds > 0
+            found[item] = (self._problem.prices[able] / holds[able]).min() if able.any() else 0.0
+        return found
 
     def _refine(self, counts: Ints, plan: list[Bin]) -> tuple[Floats, list[Bin]]:
         """Each item's worth from whole fillings, and the whole nodes of the fractional optimum.
@@ -362,7 +225,7 @@ class _Solver:
         kinds = np.flatnonzero(counts)
         need = counts[kinds].astype(float)
         columns = list(plan)
-        cover = np.array([[b.filling[i] for i in kinds] for b in plan], dtype=float).T / need[:, None]
+        cover = np.array([b.filling[kinds] for b in plan], dtype=float).T / need[:, None]
         program = CoveringProgram.of(self._problem.prices[[b.offer for b in plan]], cover)
         worth = np.zeros(len(counts))
         for _ in range(_REFINING_ROUNDS):
@@ -372,9 +235,9 @@ class _Solver:
             if self._problem.prices[offer] >= filling @ worth * (1 - 1e-7):
                 break
             program.add(float(self._problem.prices[offer]), filling[kinds] / need)
-            columns.append(Bin(offer, tuple(int(n) for n in filling), 1))
+            columns.append(Bin(offer, content_of(filling), 1, self._width))
         whole = [
-            Bin(columns[j].offer, columns[j].filling, int(level + _EPSILON))
+            Bin(columns[j].offer, columns[j].content, int(level + _EPSILON), self._width)
             for j, level in program.levels()
             if level + _EPSILON >= 1
         ]
@@ -386,12 +249,10 @@ class _Solver:
         left = counts.copy()
         kept: list[Bin] = []
         for b in bins:
-            filling = np.array(b.filling, dtype=np.int64)
-            used = filling > 0
-            copies = min(b.copies, int((left[used] // filling[used]).min()))
+            copies = min(b.copies, *(int(left[item]) // count for item, count in b.content))
             if copies:
-                left -= filling * copies
-                kept.append(Bin(b.offer, b.filling, copies))
+                left -= b.filling * copies
+                kept.append(Bin(b.offer, b.content, copies, b.width))
         return kept
 
     # --- filling
@@ -433,7 +294,7 @@ class _Solver:
         used = filling > 0
         copies = int((left[used] // filling[used]).min())
         left -= filling * copies
-        return Bin(offer, tuple(int(n) for n in filling), copies)
+        return Bin(offer, content_of(filling), copies, self._width)
 
     def _relative_size(self) -> Floats:
         """Each item's largest share of an axis of the largest offer."""
@@ -445,11 +306,3 @@ class _Solver:
     def _order(weight: Floats) -> Ints:
         """Items by weight descending, equal ones by index."""
         return np.argsort(-weight, kind="stable")
-
-
-def _merged(bins: Iterable[Bin]) -> list[Bin]:
-    """Bins of equal offer and filling as one, in order of first appearance."""
-    copies: dict[tuple[int, tuple[int, ...]], int] = {}
-    for b in bins:
-        copies[b.offer, b.filling] = copies.get((b.offer, b.filling), 0) + b.copies
-    return [Bin(offer, filling, n) for (offer, filling), n in copies.items()]

@@ -1,0 +1,175 @@
+"""Packing many kinds of items: the ideal mix of nodes is opened at once, and the items dealt out to all of them.
+
+The mix that the linear program would buy, rounded down, is opened first. Then item after item, the most valuable first,
+goes where its proportions suit best what is still free (the angle between the two, every axis weighted by its worth):
+so all nodes stay balanced, and fill up on all axes together. What finds no room in the mix is left to another solver or
+opens more nodes; at the end each node becomes the cheapest that holds its content.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from journeyman.core.scheduling.offers import Bools, Floats, Ints
+from journeyman.core.scheduling.packing.appraisal import Appraisal
+from journeyman.core.scheduling.packing.problem import Bin, Problem, merged
+from journeyman.core.scheduling.packing.sizing import cheapest_offers
+
+_EPSILON: Final = 1e-9
+_MOST_ROOM: Final = 2**52  # amounts up to this are exact as floats
+
+
+class OpenNodes:
+    """Nodes being filled, as columns: room by axis, signatures still possible, conflicts entered."""
+
+    def __init__(self, problem: Problem, appraisal: Appraisal, blend: float) -> None:
+        self.problem = problem
+        self._appraisal = appraisal
+        self._sizes = np.minimum(problem.sizes, _MOST_ROOM).astype(float)
+        self._requests = problem.requests.astype(float)
+        self._axes = [np.flatnonzero(request) for request in problem.requests]
+        self._weights = np.maximum(self._mean_unit(), blend * self._use())
+        self._worth = self._requests @ self._weights if blend else appraisal.items
+        self._families = _families(problem)
+        self._in_conflict = np.logical_or.reduce(problem.loose | problem.bound, axis=1)
+        self._fits = problem.fits()
+        self._efficiency = problem.prices / np.maximum(
+            (self._sizes * appraisal.unit[problem.signatures]).sum(axis=1), _EPSILON
+        )
+        self.count = 0
+        self._free = np.zeros((problem.requests.shape[1], 64))
+        self._possible = np.zeros((len(problem.allowed), 64), dtype=bool)
+        self._loose = np.zeros((problem.loose.shape[1], 64), dtype=bool)
+        self._bound = np.zeros((problem.loose.shape[1], 64), dtype=bool)
+        self._placed: list[tuple[int, Ints, Ints]] = []  # item, nodes, how many on each
+
+    def _mean_unit(self) -> Floats:
+        """Worth by axis over all signatures, by what the mix spends on each."""
+        spent = np.zeros(len(self.problem.allowed))
+        np.add.at(spent, self.problem.signatures, self.problem.prices * (self._appraisal.mix + _EPSILON))
+        mean: Floats = spent @ self._appraisal.unit / max(float(spent.sum()), 1e-300)
+        return mean
+
+    def _use(self) -> Floats:
+        """What a unit of each axis would be worth if it alone bore the price, less the more of it is never used.
+
+        What the program leaves without a price because there is a little too much of it still runs out on single nodes.
+        """
+        bought = self._appraisal.mix @ self._sizes
+        used = np.minimum(self.problem.counts @ self._requests / np.maximum(bought, 1.0), 1.0)
+        spent = float(self._appraisal.mix @ self.problem.prices)
+        found: Floats = np.where(bought > 0, spent / np.maximum(bought, 1.0) * used**4, 0.0)
+        return found
+
+    def open(self, offer: int, copies: int) -> None:
+        """More nodes of an offer, of whichever signature it is had in at that size and price."""
+        end = self.count + copies
+        while end > self._free.shape[1]:
+            self._free, self._possible, self._loose, self._bound = (
+                np.concatenate((table, np.zeros_like(table)), axis=1)
+                for table in (self._free, self._possible, self._loose, self._bound)
+            )
+        self._free[:, self.count : end] = self._sizes[offer][:, None]
+        self._possible[:, self.count : end] = self._families[offer][:, None]
+        self.count = end
+
+    def place_all(self, counts: Ints, *, open_more: bool) -> Ints:
+        """Place these items, the most valuable first; those that found no room."""
+        left = counts.copy()
+        for item in self._order(counts):
+            left[item] = self._place(int(item), int(counts[item]))
+            while open_more and left[item]:
+                self._open_for(int(item), int(left[item]))
+                left[item] = self._place(int(item), int(left[item]))
+        return left
+
+    def _order(self, counts: Ints) -> Ints:
+        """Items of which a node holds but one because of an axis come first, then by worth."""
+        kinds: Ints = np.flatnonzero(counts)
+        most = np.maximum(self._sizes.max(axis=0), 1.0)
+        alone = (self._requests[kinds] / most).max(axis=1) > 0.5
+        order: Ints = kinds[np.lexsort((kinds, -self._worth[kinds], ~alone))]
+        return order
+
+    def _place(self, item: int, count: int) -> int:
+        """Deal the copies of an item out to the open nodes; how many are left."""
+        while count:
+            nodes, fitting = self._room_for(item)
+            if not len(nodes):
+                break
+            best = self._suiting(item, nodes)
+            share = max(-(-count * 2 // len(nodes)), 1)
+            taken = np.minimum(fitting[best], share).astype(np.int64)
+            before = np.cumsum(taken) - taken
+            taken = np.minimum(taken, np.maximum(count - before, 0))
+            used = taken > 0
+            self._enter(item, nodes[best[used]], taken[used])
+            count -= int(taken.sum())
+        return count
+
+    def _room_for(self, item: int) -> tuple[Ints, Floats]:
+        """The nodes that can take the item, and how many each."""
+        axes = self._axes[item]
+        amounts = self._requests[item, axes]
+        fitting = np.floor((self._free[axes, : self.count] / amounts[:, None]).min(axis=0))
+        open_to: Bools = fitting > 0
+        if len(self._possible) > 1:
+            open_to &= self._possible[self.problem.allowed[:, item], : self.count].any(axis=0)
+        if self._in_conflict[item]:
+            open_to &= ~self._loose[self.problem.bound[item], : self.count].any(axis=0)
+            open_to &= ~self._bound[self.problem.loose[item], : self.count].any(axis=0)
+        nodes = np.flatnonzero(open_to)
+        return nodes, fitting[nodes]
+
+    def _suiting(self, item: int, nodes: Ints) -> Ints:
+        """Positions of the nodes, those first whose free room is most like the item."""
+        room = self._free[:, nodes] * self._weights[:, None]
+        likeness = (self._requests[item] * self._weights) @ room / np.sqrt((room * room).sum(axis=0) + 1e-300)
+        order: Ints = np.argsort(-likeness, kind="stable")
+        return order
+
+    def _enter(self, item: int, nodes: Ints, taken: Ints) -> None:
+        axes = self._axes[item]
+        self._free[axes[:, None], nodes] -= taken * self._requests[item, axes, None]
+        if len(self._possible) > 1:
+            self._possible[:, nodes] &= self.problem.allowed[:, item, None]
+        if self._in_conflict[item]:
+            self._loose[:, nodes] |= self.problem.loose[item][:, None]
+            self._bound[:, nodes] |= self.problem.bound[item][:, None]
+        self._placed.append((item, nodes, taken))
+
+    def _open_for(self, item: int, count: int) -> None:
+        """Open the offer that gives most worth for its price, of those that hold the item."""
+        holding = np.flatnonzero(self._fits[item] & ~self.problem.limited)
+        offer = int(holding[np.lexsort((holding, np.round(self._efficiency[holding], 6)))[0]])
+        axes = self._axes[item]
+        each = int((self._sizes[offer, axes] // self._requests[item, axes]).min())
+        self.open(offer, -(-count // each))
+
+    def settle(self) -> list[Bin]:
+        """Each node that holds something as the cheapest offer for it."""
+        contents: list[dict[int, int]] = [{} for _ in range(self.count)]
+        totals = np.zeros((self.count, self.problem.requests.shape[1]), dtype=np.int64)
+        for item, nodes, taken in self._placed:
+            totals[nodes] += taken[:, None] * self.problem.requests[item]
+            for node, n in zip(nodes.tolist(), taken.tolist(), strict=True):
+                contents[node][item] = contents[node].get(item, 0) + n
+        filled = np.array([node for node in range(self.count) if contents[node]], dtype=np.int64)
+        offers = cheapest_offers(self.problem, totals[filled], self._possible[:, filled].T)
+        width = len(self.problem.counts)
+        return merged(
+            Bin(offer, tuple(sorted(contents[node].items())), 1, width)
+            for offer, node in zip(offers.tolist(), filled.tolist(), strict=True)
+        )
+
+
+def _families(problem: Problem) -> Bools:
+    """By offer and signature, whether the same size is had for the same price there."""
+    rows = np.column_stack((problem.prices, problem.sizes.astype(float)))
+    _, family = np.unique(rows, axis=0, return_inverse=True)
+    table = np.zeros((int(family.max(initial=0)) + 1, len(problem.allowed)), dtype=bool)
+    table[family.ravel(), problem.signatures] = True
+    found: Bools = table[family.ravel()]
+    return found
