@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Final
 
 import numpy as np
@@ -23,8 +23,9 @@ from journeyman.core.scheduling.draft import OpenNode, Question
 from journeyman.core.scheduling.limits import type_costs
 from journeyman.core.scheduling.market import Stall, by_resource
 from journeyman.core.scheduling.min_values import achievable, distinct_enough, needed_for_variety
-from journeyman.core.scheduling.offers import Bools, Floats, Ints, distinct
+from journeyman.core.scheduling.offers import Bools, Floats, Ints, OfferTable, distinct
 from journeyman.core.scheduling.options import MinValuesPolicy, Options
+from journeyman.core.scheduling.overlays import overlay_annotations
 from journeyman.core.scheduling.requirements import Requirement, Requirements, requirement
 from journeyman.core.scheduling.results import PlannedClaim
 from journeyman.core.scheduling.settling import reservation_of
@@ -92,6 +93,7 @@ def _claim(
         price=choice.price,
         min_values_relaxed=choice.relaxed,
         reservations=choice.reservations,
+        overlays=choice.overlays,
     )
 
 
@@ -106,6 +108,7 @@ class Choice:
     price: float
     relaxed: bool
     reservations: tuple[str, ...]
+    overlays: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -244,7 +247,14 @@ class Shelf:
             price=float(table.prices[best]),
             relaxed=relaxed,
             reservations=(self.reservation,) if self.reservation else (),
+            overlays=tuple(sorted({key for t in types.tolist() for key in _overlays(table)[t]})),
         )
+
+
+@lru_cache(maxsize=16)
+def _overlays(table: OfferTable) -> tuple[tuple[str, ...], ...]:
+    """By type, what a claim for it says of NodeOverlays."""
+    return tuple(overlay_annotations(t) for t in table.types)
 
 
 def _as_selectors(

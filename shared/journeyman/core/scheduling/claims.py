@@ -86,6 +86,7 @@ def to_node_claim(planned: PlannedClaim, pool: NodePool, *, name: str, hash: str
                 labels.NODEPOOL_HASH_VERSION: hash_version,
                 labels.MIN_VALUES_RELAXED: "true" if planned.min_values_relaxed else "false",
                 labels.PLANNED_PODS: _bounded(planned.pods),
+                **dict.fromkeys(planned.overlays, "true"),
             },
             "ownerReferences": [
                 {

@@ -186,14 +186,13 @@ def _changed(catalogue: Catalogue, stocks: Iterable[_Stock]) -> Catalogue:
     return Catalogue({**catalogue.by_node_pool, **changed})
 
 
-def overlay_annotations(types: Iterable[InstanceType]) -> dict[str, str]:
-    """What a claim says of overlays if it may become one of these types.
+def overlay_annotations(instance_type: InstanceType) -> tuple[str, ...]:
+    """The annotations, each "true", of a claim that may become this type, sorted.
 
     Restates: karpenter pkg/controllers/provisioning/scheduling/nodeclaimtemplate.go `ToNodeClaim`.
     """
-    listed = tuple(types)
     found = {
-        labels.PRICE_OVERLAY_APPLIED: any(o.price_overlaid for t in listed for o in t.offerings),
-        labels.CAPACITY_OVERLAY_APPLIED: any(t.capacity_overlaid for t in listed),
+        labels.PRICE_OVERLAY_APPLIED: any(o.price_overlaid for o in instance_type.offerings),
+        labels.CAPACITY_OVERLAY_APPLIED: instance_type.capacity_overlaid,
     }
-    return {key: "true" for key, applied in found.items() if applied}
+    return tuple(sorted(key for key, applied in found.items() if applied))

@@ -19,7 +19,8 @@ class PlannedClaim:
     (pool, zone if pinned, capacity types, instance types…), sorted by key. `requests` are the pods' sum plus the
     smallest daemon overhead among the types. `offering` is the cheapest (instance type, zone, capacity type) and
     `price` its hourly price. `min_values_relaxed`: the pool's minValues could not be met and were lowered.
-    `reservations` are the ids of the reserved capacity that it holds.
+    `reservations` are the ids of the reserved capacity that it holds, `overlays` the annotations that tell of NodeOverlays
+    on its instance types.
     """
 
     node_pool: str
@@ -31,6 +32,7 @@ class PlannedClaim:
     price: float
     min_values_relaxed: bool = False
     reservations: tuple[str, ...] = ()
+    overlays: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,12 +10,25 @@ from journeyman.core.api import labels
 from journeyman.core.api.objects import NodeSelectorRequirement
 from journeyman.core.catalogue import Catalogue, Offering
 from journeyman.core.scheduling.choosing import planned_claims
+from journeyman.core.scheduling.claims import to_node_claim
 from journeyman.core.scheduling.draft import Unit
 from journeyman.core.scheduling.opening import open_nodes
 from journeyman.core.scheduling.options import MinValuesPolicy, Options
+from journeyman.core.scheduling.overlays import apply_overlays
 from journeyman.core.scheduling.question import Ground, ask
 from journeyman.core.scheduling.reserved import Reservations
-from tests.helpers.builders import LARGE, MEDIUM, SMALL, TYPES, a_claim, a_pod, a_pool, a_snapshot, an_instance_type
+from tests.helpers.builders import (
+    LARGE,
+    MEDIUM,
+    SMALL,
+    TYPES,
+    a_claim,
+    a_pod,
+    a_pool,
+    a_snapshot,
+    an_instance_type,
+    an_overlay,
+)
 
 FAMILY = "karpenter.k8s.aws/instance-family"
 ZONAL = an_instance_type("z.medium", cpu=4, memory_gib=16, price=0.2, zones=("a", "b"))
@@ -246,3 +259,23 @@ def test_a_pin_on_a_label_that_the_pool_leaves_open_narrows_the_claim():
     (claim,) = Outcome(*pods(2), pools=(pool,), pins=(("rack", "two"),)).claims
 
     assert values_of(claim, "rack") == ("two",)
+
+
+# --- NodeOverlays
+
+
+def test_a_claim_tells_of_the_overlays_on_the_types_it_lists_and_of_no_others():
+    """An overlaid price decides like any other; the annotations are Karpenter's."""
+    on_medium = [{"key": labels.INSTANCE_TYPE, "operator": "In", "values": [MEDIUM.name]}]
+    catalogue = Catalogue({"default": TYPES})
+    overlay = an_overlay("o", requirements=on_medium, price="0.01", capacity={"smarter-devices/fuse": 1})
+    types = apply_overlays([a_pool()], catalogue, [overlay]).catalogue.instance_types("default")
+
+    (cheap,) = Outcome(a_pod("small", cpu="1"), types=types).claims
+    assert cheap.offering[0] == MEDIUM.name
+    body = to_node_claim(cheap, a_pool(), name="n", hash="1", hash_version="v3")
+    assert body["metadata"]["annotations"][labels.PRICE_OVERLAY_APPLIED] == "true"
+    assert body["metadata"]["annotations"][labels.CAPACITY_OVERLAY_APPLIED] == "true"
+
+    (large,) = Outcome(a_pod("large", cpu="7"), types=types).claims
+    assert (large.instance_types, large.overlays) == ((LARGE.name,), ())

@@ -135,11 +135,10 @@ def test_pools_that_no_overlay_tells_apart_keep_sharing_their_types():
 
 def test_claims_say_that_overlays_had_a_part_in_them():
     """Karpenter's annotations, by what their types carry."""
-    priced = overlaid(an_overlay("o", price="1")).catalogue.instance_types("default")
-    grown = overlaid(an_overlay("o", capacity={FUSE: 1})).catalogue.instance_types("default")
-    assert overlay_annotations((SMALL, LARGE)) == {}
-    assert overlay_annotations(priced) == {labels.PRICE_OVERLAY_APPLIED: "true"}
-    assert overlay_annotations(grown) == {labels.CAPACITY_OVERLAY_APPLIED: "true"}
+    result = overlaid(an_overlay("o", requirements=selecting(type="small", zone="a"), price="1", capacity={FUSE: 1}))
+    large, small = result.catalogue.instance_types("default")
+    assert overlay_annotations(large) == ()
+    assert overlay_annotations(small) == (labels.CAPACITY_OVERLAY_APPLIED, labels.PRICE_OVERLAY_APPLIED)
 
 
 @pytest.mark.parametrize(
