@@ -145,10 +145,11 @@ class _Dealing:
 
     def deal(self, pods: int) -> list[int]:
         seen: dict[object, tuple[list[int], list[list[int]]]] = {}
+        choose = self._choose_plainly if self._is_plain(pods) else self._choose
         while pods > 0:
-            chosen = self._choose(strict=True)
+            chosen = choose(strict=True)
             if chosen is None:
-                chosen = self._choose(strict=False)
+                chosen = choose(strict=False)
             if chosen is None:
                 break
             self._give(chosen, 1)
@@ -170,6 +171,31 @@ class _Dealing:
         self._more[i] -= pods - here
         for scale in self._scales:
             scale.add(i, pods)
+
+    def _is_plain(self, pods: int) -> bool:
+        """Whether one level alone tells cells apart: all on new nodes, as good as each other, and without end."""
+        if len(self._scales) != 1 or self._scales[0].is_ban or None in self._scales[0].at or any(self._room):
+            return False
+        first = self._cells[0]
+        alike = all(cell.order == first.order and cell.apart == first.apart for cell in self._cells)
+        return alike and min(self._more) >= pods and not any(self._dear)
+
+    def _choose_plainly(self, *, strict: bool) -> int | None:
+        """The same as `_choose` where that is all there is to it; most pods are dealt so."""
+        scale = self._scales[0]
+        counts, rivals = scale.counts, scale.rivals
+        most = UNLIMITED if scale.skew is None else scale.skew - scale.step + scale.floor()
+        best: int | None = None
+        least = UNLIMITED
+        for i in self._ranked:
+            place = scale.at[i]
+            if (
+                place is not None
+                and counts[place] < least
+                and (counts if strict else rivals)[place] <= most >= rivals[place]
+            ):
+                best, least = i, counts[place]
+        return best
 
     def _choose(self, *, strict: bool) -> int | None:
         """The best cell for the next pod; if not `strict`, pods that may come later are not held against it."""

@@ -22,11 +22,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final
 
-from journeyman.core.api import labels
 from journeyman.core.scheduling.dealing import Cell, deal
 from journeyman.core.scheduling.draft import Draft, Question, Unit
 from journeyman.core.scheduling.filling import Filling
-from journeyman.core.scheduling.ledger import Ledger
+from journeyman.core.scheduling.ledger import Ledger, is_wide
 from journeyman.core.scheduling.supply import Supply
 from journeyman.core.scheduling.topology import Group, Pins
 
@@ -65,6 +64,7 @@ class _Placed:
 
     @property
     def count(self) -> int:
+        """All of them."""
         return self.new + sum(n for _, n in self.on_nodes)
 
 
@@ -88,6 +88,7 @@ class _Assignment:
         self._ledger = Ledger(question)
         self._classes = [_Standing(0 if c in but else left) for c, left in enumerate(draft.left)]
         self._keys: dict[int, tuple[str, ...]] = {}
+        self._needs: dict[int, frozenset[str]] = {}
         self._reaches_of: dict[tuple[int, str], set[str]] = {}
         self._enter_earlier()
 
@@ -128,23 +129,27 @@ class _Assignment:
 
     def _needed(self, r: int) -> frozenset[str]:
         """The labels that the row's own rules are about."""
-        row = self._rows[r]
-        groups = (*(s.group for s in row.spreads), *row.affinities, *row.anti_affinities)
-        return frozenset(group.key for group in groups if group.key != labels.HOSTNAME)
+        found = self._needs.get(r)
+        if found is None:
+            row = self._rows[r]
+            groups = (*(s.group for s in row.spreads), *row.affinities, *row.anti_affinities)
+            found = self._needs[r] = frozenset(group.key for group in groups if is_wide(group))
+        return found
 
     def _affinities(self, r: int) -> list[Group]:
-        return [group for group in self._rows[r].affinities if group.key != labels.HOSTNAME]
+        found = self._rows[r].affinities
+        return [group for group in found if is_wide(group)] if found else []
 
     def _turn(self, c: int) -> tuple[object, ...]:
         """When it is a class's turn."""
         r = self._ladders[c][0]
         row = self._rows[r]
-        wide = [s for s in row.spreads if s.key != labels.HOSTNAME]
+        wide = [s for s in row.spreads if is_wide(s.group)]
         counting = {group.id for group in self._ledger.counting(r)}
         leads = all(group.id in counting for group in self._affinities(r))
         return (
             bool(self._affinities(r)),
-            any(group.key != labels.HOSTNAME for group in row.anti_affinities),
+            any(map(is_wide, row.anti_affinities)),
             not leads,
             bool(wide),
             self._supply.reach(r, self._keys_of(r), self._needed(r)) if wide else 0,
@@ -201,7 +206,7 @@ class _Assignment:
             return
         self._heed_followers(row, cells)
         levels = self._ledger.levels(row)
-        is_loose = not any(s.key != labels.HOSTNAME for s in self._rows[row].spreads)
+        is_loose = not any(is_wide(s.group) for s in self._rows[row].spreads)
         given = deal(standing.left, cells, levels, is_loose=is_loose)
         for cell, count in zip(cells, given, strict=True):
             if count:

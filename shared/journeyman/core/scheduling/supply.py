@@ -119,8 +119,12 @@ class Supply:
         """
         cells: dict[Pins, Cell] = {}
         asked = self._asked(row)
+        rates: tuple[float, ...] = ()
+        price = 0.0
         for spot in self._spots_for(row, keys, needed).holding(asked, self._question.requests[row]):
-            known, price = cells.get(spot.pins), spot.price(asked)
+            if spot.rates != rates:
+                rates, price = spot.rates, spot.price(asked)
+            known = cells.get(spot.pins)
             if known is None or (spot.order, price) < (known.order, known.price):
                 more = self._ceilings.get((row, spot.pins), UNLIMITED) if self._ceilings else UNLIMITED
                 cells[spot.pins] = Cell(spot.pins, spot.values, 0, more, spot.order, price)
