@@ -125,22 +125,11 @@ def collapse(
     meanings = _read_all(ordered, reader)
     watched = tuple(sorted(reader.label_keys.union(*(r.group.label_keys for r in repelled))))
     volumes = _Volumes(volumes_of)
-    members: dict[tuple[int, int, _Seen], list[Pod]] = {}
-    errors: dict[str, PodError] = {}
-    for pod, meaning in zip(ordered, meanings, strict=True):
-        attached = volumes.read(pod) if isinstance(meaning, int) else 0
-        if isinstance(meaning, int) and isinstance(attached, int):
-            own = pod.metadata
-            seen = (own.namespace, *map(own.labels.get, watched))
-            members.setdefault((meaning, attached, seen), []).append(pod)
-        elif isinstance(attached, PodError):
-            errors[pod.key] = attached
-        elif isinstance(meaning, PodError):
-            errors[pod.key] = meaning
+    members, errors = _alike(zip(ordered, meanings, strict=True), volumes, watched)
     classes = _Classes(reader, watched)
     made = [
-        classes.make(meaning, volumes.known[attached], seen, alike)
-        for (meaning, attached, seen), alike in members.items()
+        classes.make(meaning, volumes.known[attached], seen, group)
+        for (meaning, attached, seen), group in members.items()
     ]
     made.sort(key=lambda c: (-c.requests.get(CPU, 0), -c.requests.get(MEMORY, 0)))  # stable: oldest first stays
     return tuple(made), errors
@@ -156,6 +145,30 @@ def _read_all(pods: Iterable[Pod], reader: SpecReader) -> list[int | PodError | 
             known[constraints] = reader.read(pod)
         found.append(known[constraints])
     return found
+
+
+def _alike(
+    pods: Iterable[tuple[Pod, int | PodError | None]], volumes: _Volumes, watched: tuple[str, ...]
+) -> tuple[dict[tuple[int, int, _Seen], list[Pod]], dict[str, PodError]]:
+    """Pods with what their specs mean: grouped by that, by their volumes and by what selectors see; and the errors."""
+    members: dict[tuple[int, int, _Seen], list[Pod]] = {}
+    errors: dict[str, PodError] = {}
+    for pod, meaning in pods:
+        if not isinstance(meaning, int):
+            if meaning is not None:
+                errors[pod.key] = meaning
+            continue
+        attached = volumes.read(pod) if pod.spec.volumes else 0
+        if isinstance(attached, PodError):
+            errors[pod.key] = attached
+            continue
+        own = pod.metadata
+        alike = (meaning, attached, (own.namespace, *map(own.labels.get, watched)))
+        if alike in members:
+            members[alike].append(pod)
+        else:
+            members[alike] = [pod]
+    return members, errors
 
 
 def _age(pod: Pod) -> tuple[datetime, str, str, str]:
@@ -191,7 +204,7 @@ class _Volumes:
 
     def read(self, pod: Pod) -> int | PodError:
         """The position in `known` of what this pod's demand, or why it cannot be scheduled."""
-        if not pod.spec.volumes or self._volumes_of is None:
+        if self._volumes_of is None:
             return 0
         found = self._volumes_of(pod)
         if isinstance(found, str):
