@@ -2,7 +2,8 @@
 
 Restates: karpenter pkg/controllers/provisioning/scheduling/scheduler.go `add`, `addToExistingNode`, `addToInflightNode`,
 `addToNewNodeClaim`; existingnode.go and nodeclaim.go `CanAdd`, `Add`.
-Differs: pools of equal weight compete on price; where rules
+Differs: a label that a pool knows nothing of cannot be asked for, be it that another pod of the node refused some values
+of it, where Karpenter takes that for a definition; pools of equal weight compete on price; where rules
 leave several domains that are equally good, the one with the cheapest offering is chosen.
 """
 
@@ -148,6 +149,8 @@ class Placing:
             offerings &= shelf.holding(axis, node.total[axis] + amount)
         hopeless = True
         for wish in ask.wishes if offerings else ():
+            if self._book.narrowed(shelf.offer, wish) == NONE:
+                continue  # it asks for a label that only another pod's wish brought up
             wanted = self._book.narrowed(node.wanted, wish)
             if wanted == NONE or not (left := offerings & shelf.suiting(wanted)):
                 continue
@@ -188,7 +191,8 @@ class Placing:
             return None if choice.rules.needs_label else self._settled(shelf, wanted, offerings, choices[1:])
         admitted = [domain for domain in domains if choice.admits(domain)]
         if choice.binding:
-            admitted.sort(key=lambda domain: (choice.rank(domain), lowest(domains[domain]), domain))
+            cheap = shelf.cheapest_for({domain: domains[domain] for domain in admitted})
+            admitted.sort(key=lambda domain: (choice.rank(domain), -cheap[domain], lowest(domains[domain]), domain))
         for pinned in [(domain,) for domain in admitted] if choice.binding else [admitted] if admitted else []:
             narrowed = self._book.narrowed(wanted, self._book.pin(key, pinned))
             left = offerings & shelf.suiting(narrowed) if narrowed != NONE else 0

@@ -7,6 +7,7 @@ conditions meet by one `&`, however many offerings there are.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -41,6 +42,7 @@ class Shelf:
         self._levels: list[list[int]] = [np.unique(column).tolist() for column in self._sizes]
         self._at_least: list[dict[int, int]] = [{} for _ in self._levels]
         self._suiting: dict[int, int] = {}
+        self._cheapest_for: dict[tuple[tuple[str, int], ...], dict[str, int]] = {}
         self._by_value: dict[str, tuple[dict[str, int], int]] = {}
 
     def mask(self, table_rows: Bools) -> int:
@@ -115,6 +117,29 @@ class Shelf:
                     masks[value] = masks.get(value, 0) | bits
             found = self._by_value[key] = (masks, undecided)
         return found
+
+    def cheapest_for(self, domains: Mapping[str, int]) -> Mapping[str, int]:
+        """For how many instance types each domain has the cheapest offering, domains being given with their offerings."""
+        case = tuple(domains.items())
+        found = self._cheapest_for.get(case)
+        if found is None:
+            found = self._cheapest_for[case] = dict.fromkeys(domains, 0)
+            every = 0
+            for offerings in domains.values():
+                every |= offerings
+            firsts = self._firsts(every)
+            for domain, offerings in domains.items():
+                found[domain] = (offerings & firsts).bit_count()
+        return found
+
+    def _firsts(self, mask: int) -> int:
+        """The cheapest offering of each type among these."""
+        packed = np.frombuffer(mask.to_bytes((len(self.rows) + 7) // 8, "little"), dtype=np.uint8)
+        rows = np.flatnonzero(np.unpackbits(packed, bitorder="little", count=len(self.rows)))
+        _, first = np.unique(self._types[rows], return_index=True)
+        chosen = np.zeros(len(self.rows), dtype=bool)
+        chosen[rows[first]] = True
+        return int.from_bytes(np.packbits(chosen, bitorder="little").tobytes(), "little")
 
     def domains(self, key: str, mask: int, wanted: int) -> dict[str, int]:
         """The values of a label that a node may come to have, each with the offerings among `mask` that allow it.
