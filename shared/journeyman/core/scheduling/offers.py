@@ -191,33 +191,38 @@ def offer_tables(catalogue: Catalogue) -> Mapping[str, OfferTable]:
 
 
 def _table(types: tuple[InstanceType, ...]) -> OfferTable:
-    offered = [(index, offering) for index, t in enumerate(types) for offering in t.offerings]
-    row_type = np.array([index for index, _ in offered], dtype=np.int64)
-    prices = np.array([o.price for _, o in offered], dtype=np.float64)
-    reserved = _reserved(offering for _, offering in offered)
-    number = {"": -1} | {name: index for index, name in enumerate(reserved)}
+    offerings = [offering for t in types for offering in t.offerings]
+    row_type = np.repeat(np.arange(len(types)), [len(t.offerings) for t in types])
+    prices = np.array([o.price for o in offerings], dtype=np.float64)
+    row_reservation, reserved = _reserved(offerings)
     return OfferTable(
         types=types,
         row_type=row_type,
         prices=prices,
         by_price=np.lexsort((_ranks([t.name for t in types])[row_type], prices)),
-        available=np.array([o.available for _, o in offered], dtype=bool),
-        row_reservation=np.array([number[o.reservation_id] for _, o in offered], dtype=np.int64),
+        available=np.array([o.available for o in offerings], dtype=bool),
+        row_reservation=row_reservation,
         reservations=tuple(reserved),
         reserved=tuple(reserved.values()),
         type_columns=_columns([t.requirements for t in types]),
-        row_columns=_columns([o.requirements or _zone_and_capacity_type(o) for _, o in offered]),
+        row_columns=_shared_columns([o.requirements or _zone_and_capacity_type(o) for o in offerings]),
     )
 
 
-def _reserved(offerings: Iterable[Offering]) -> dict[str, int]:
-    """How many nodes each reservation still has, by id; the least that any of its offerings says."""
-    found: dict[str, int] = {}
-    for offering in offerings:
-        if offering.reservation_id:
-            said = offering.reservation_capacity
-            found[offering.reservation_id] = min(said, found.get(offering.reservation_id, said))
-    return dict(sorted(found.items()))
+def _reserved(offerings: Sequence[Offering]) -> tuple[Ints, dict[str, int]]:
+    """By offering the number of its reservation or -1; and by id how many nodes each has, the least that any says."""
+    rows: Ints = np.full(len(offerings), -1, dtype=np.int64)
+    names = [offering.reservation_id for offering in offerings]
+    if not any(names):
+        return rows, {}
+    left: dict[str, int] = {}
+    for name, offering in zip(names, offerings, strict=True):
+        if name:
+            left[name] = min(offering.reservation_capacity, left.get(name, offering.reservation_capacity))
+    left = dict(sorted(left.items()))
+    number = {"": -1} | {name: index for index, name in enumerate(left)}
+    rows[:] = [number[name] for name in names]
+    return rows, left
 
 
 def _ranks(names: Sequence[str]) -> Ints:
@@ -229,6 +234,13 @@ def _ranks(names: Sequence[str]) -> Ints:
 
 def _zone_and_capacity_type(offering: Offering) -> tuple[NodeSelectorRequirement, ...]:
     return label_requirements(zone=offering.zone, capacity_type=offering.capacity_type)
+
+
+def _shared_columns(entries: Sequence[tuple[NodeSelectorRequirement, ...]]) -> dict[str, LabelColumn]:
+    """The same as `_columns`, for thousands of entries of which few differ."""
+    kinds: dict[tuple[NodeSelectorRequirement, ...], int] = {}
+    which = np.array([kinds.setdefault(entry, len(kinds)) for entry in entries], dtype=np.int64)
+    return {key: LabelColumn(column.codes[which], column.distinct) for key, column in _columns(list(kinds)).items()}
 
 
 def _columns(entries: Sequence[Iterable[NodeSelectorRequirement]]) -> dict[str, LabelColumn]:
