@@ -1,28 +1,62 @@
-"""How dear and how fast: the scheduler against Karpenter and the linear-programming bound, on the same scenarios.
+"""How dear and how fast: the scheduler beside Karpenter's, in one run on one machine.
 
-    python tests/bench/bench_scheduling.py --oracle ORACLE --scenarios DIR [--scenarios DIR …] [--repeat 3]
+    make bench                                        everything: about ten minutes, nearly all of them Karpenter's
+    python -m tests.bench.bench_scheduling NAME…      some scenarios, or scenario files
 
-ORACLE is a command that takes a scenario file and prints Karpenter's answer as one JSON line; DIR holds scenario files.
-Both run on this machine, one after the other. Ratios, not seconds, are what can be compared between machines. Exit
-status 1 if a plan costs more than Karpenter's although it places as many pods.
+Scenarios are Karpenter's own benchmark, published workloads, and a production-like trace. Ratios, not seconds, are what
+can be compared between machines, and nothing here is a test of time: the exit status is 1 only if a plan costs more
+than Karpenter's although it places as many pods, or does not pass verification.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
+import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from journeyman.cli.solve import answer
-from journeyman.core.scheduling.scheduler import pods_to_place
-from journeyman.simulate.scenario import read_scenario
+from journeyman.cli.solve import options_of
+from journeyman.core.scheduling.results import Results
+from journeyman.core.scheduling.scheduler import pods_to_place, solve
+from journeyman.core.scheduling.verify import verify
+from journeyman.simulate.scenario import parse_scenario
+from tests.bench.footprint import growth, imports, memory
+from tests.differential.karpenter import Karpenter, OracleMissingError
+from tests.helpers import karpenter_benchmark, production_trace, workloads
 
-COLUMNS = ("scenario", "pods", "nodes", "price", "price/bound", "price/oracle", "seconds", "oracle/seconds", "errors")
-TOLERANCE = 1e-6
+JSONDict = dict[str, Any]
+TOLERANCE = 1e-9
+REPEAT = 3  # runs of ours per scenario, each on a catalogue read afresh; the fastest counts
+TOO_LONG_FOR_KARPENTER = {"diverse-20000"}  # five minutes and more
+COLUMNS = (
+    "scenario",
+    "pods",
+    "nodes",
+    "unplaced",
+    "price",
+    "/bound",
+    "/karpenter",
+    "seconds",
+    "karpenter/ours",
+    "verify s",
+)
+
+
+def scenarios() -> dict[str, Callable[[], JSONDict]]:
+    """All scenarios by name, made when called for."""
+    found: dict[str, Callable[[], JSONDict]] = {}
+    for name in karpenter_benchmark.NAMES:
+        found[name] = lambda name=name: karpenter_benchmark.scenario(name)
+    for name in workloads.WORKLOADS:
+        found[name] = lambda name=name: workloads.scenario(name)
+    for count in (400, 4000):
+        found[f"production-{count}"] = lambda count=count: production_trace.scenario(count)
+    found["production-4000-spread"] = lambda: production_trace.scenario(4000, rules=True)
+    return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,71 +65,116 @@ class Row:
 
     name: str
     pods: int
-    ours: dict[str, Any]
-    oracle: dict[str, Any] | None
+    ours: Results
+    seconds: float
+    verify_seconds: float
+    objections: tuple[str, ...]
+    karpenter: JSONDict | None
 
     @property
     def is_dearer(self) -> bool:
         """Whether Karpenter placed as many pods for less."""
-        if self.oracle is None or len(self.oracle["errors"]) > len(self.ours["errors"]):
+        if self.karpenter is None or self.karpenter.get("error"):
             return False
-        same = len(self.oracle["errors"]) == len(self.ours["errors"])
-        return same and self.ours["price"] > self.oracle["price"] * (1 + TOLERANCE)
+        as_many = len(self.karpenter["errors"]) == len(self.ours.pod_errors)
+        return as_many and self.ours.price > self.karpenter["price"] * (1 + TOLERANCE)
 
     def cells(self) -> tuple[str, ...]:
         """As text, in the order of COLUMNS."""
-        ours, oracle = self.ours, self.oracle
+        ours, theirs = self.ours, self.karpenter
         return (
             self.name,
             str(self.pods),
-            str(len(ours["nodeClaims"])),
-            f"{ours['price']:.4f}",
-            ratio(ours["price"], ours["lowerBound"]),
-            ratio(ours["price"], oracle["price"]) if oracle else "-",
-            f"{ours['seconds']:.3f}",
-            ratio(oracle["seconds"], ours["seconds"]) if oracle else "-",
-            f"{len(ours['errors'])}" + (f" ({len(oracle['errors'])})" if oracle else ""),
+            str(len(ours.new_claims)) + (f" ({len(theirs['nodeClaims'])})" if theirs else ""),
+            str(len(ours.pod_errors)) + (f" ({len(theirs['errors'])})" if theirs else ""),
+            f"{ours.price:.4f}",
+            ratio(ours.price, ours.lower_bound),
+            ratio(ours.price, theirs["price"]) if theirs else "-",
+            f"{self.seconds:.3f}",
+            ratio(theirs["seconds"], self.seconds, digits=1) if theirs else "-",
+            f"{self.verify_seconds:.2f}" + (f", {len(self.objections)} objections" if self.objections else ""),
         )
 
 
-def ratio(a: float, b: float) -> str:
+def ratio(a: float, b: float, *, digits: int = 4) -> str:
     """a over b, if that makes sense."""
-    return f"{a / b:.3f}" if b else "-"
+    return f"{a / b:.{digits}f}" if b else "-"
 
 
-def measure(path: Path, oracle: str | None, repeat: int) -> Row:
-    """Answer one file with both; of ours the fastest of some runs counts, on a catalogue read afresh each time."""
-    answers = [answer(read_scenario(path)) for _ in range(repeat)]
-    scenario = read_scenario(path)
+def measure(raw: JSONDict, karpenter: Karpenter | None) -> Row:
+    """Answer one scenario with both, one after the other."""
+    text = json.dumps(raw).encode()
+    best: tuple[float, Results] | None = None
+    for _ in range(REPEAT):
+        case = parse_scenario(text)
+        start = time.perf_counter()
+        results = solve(case.snapshot, case.catalogue, options=options_of(case))
+        seconds = time.perf_counter() - start
+        if best is None or seconds < best[0]:
+            best = (seconds, results)
+    assert best is not None
+    asked = pods_to_place(case.snapshot)
+    start = time.perf_counter()
+    objections = verify(case.snapshot, case.catalogue, best[1], pods=asked)
     return Row(
-        name=scenario.name,
-        pods=len(pods_to_place(scenario.snapshot)),
-        ours=min(answers, key=lambda a: float(a["seconds"])),
-        oracle=ask(oracle, path) if oracle else None,
+        name=raw["name"],
+        pods=len(asked),
+        ours=best[1],
+        seconds=best[0],
+        verify_seconds=time.perf_counter() - start,
+        objections=objections,
+        karpenter=karpenter.ask(raw) if karpenter and raw["name"] not in TOO_LONG_FOR_KARPENTER else None,
     )
 
 
-def ask(oracle: str, path: Path) -> dict[str, Any]:
-    """The oracle's answer."""
-    done = subprocess.run([oracle, str(path)], capture_output=True, text=True, check=True)
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+def table(chosen: Iterable[Callable[[], JSONDict]], karpenter: Karpenter | None) -> list[Row]:
+    """Measure, and print each row when it is there."""
+    rows = []
+    say(" | ".join(COLUMNS))
+    for make in chosen:
+        rows.append(measure(make(), karpenter))
+        say(" | ".join(rows[-1].cells()))
+        for objection in rows[-1].objections[:3]:
+            say(f"  {objection}")
+    return rows
+
+
+def say(line: str) -> None:
+    """Print now, not when the buffer is full."""
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+def from_file(path: Path) -> JSONDict:
+    """A scenario that somebody wrote."""
+    raw: JSONDict = json.loads(path.read_text())
+    return {"name": path.stem, **raw}
 
 
 def main() -> int:
-    """Print the table."""
+    """Print the table, and what a fresh process costs."""
+    known = scenarios()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--oracle", help="command that answers a scenario file as Karpenter does")
-    parser.add_argument("--scenarios", action="append", type=Path, required=True, help="folder of scenario files")
-    parser.add_argument("--repeat", type=int, default=1, help="runs of ours per file; the fastest counts")
+    parser.add_argument("names", nargs="*", help=f"files, or of: {', '.join(known)}")
+    parser.add_argument("--alone", action="store_true", help="without Karpenter")
     options = parser.parse_args()
-    rows = []
-    sys.stdout.write(" | ".join(COLUMNS) + "\n")
-    for path in sorted(file for folder in options.scenarios for file in folder.glob("*.json")):
-        rows.append(measure(path, options.oracle, options.repeat))
-        sys.stdout.write(" | ".join(rows[-1].cells()) + "\n")
-        sys.stdout.flush()
-    return 1 if any(row.is_dearer for row in rows) else 0
+    chosen = [known.get(name, lambda name=name: from_file(Path(name))) for name in options.names or known]
+    rows = _with_karpenter(chosen) if not options.alone else table(chosen, None)
+    if not options.names:
+        say(growth({row.name: row.seconds for row in rows}))
+        say(memory(known["diverse-20000"]()))
+        say(imports())
+    return 1 if any(row.is_dearer or row.objections for row in rows) else 0
+
+
+def _with_karpenter(chosen: list[Callable[[], JSONDict]]) -> list[Row]:
+    try:
+        karpenter = Karpenter()
+    except OracleMissingError as missing:
+        say(f"Without Karpenter: {missing}")
+        return table(chosen, None)
+    with karpenter:
+        return table(chosen, karpenter)
 
 
 if __name__ == "__main__":

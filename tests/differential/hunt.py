@@ -4,6 +4,7 @@
 
 prints a table of findings by kind and cause, and saves the smallest example of each as a scenario that
 `journeyman solve` and the oracle read. An example worth keeping goes to tests/differential/cases/regressions.
+With files as arguments it looks at these scenarios instead of drawing any.
 """
 
 from __future__ import annotations
@@ -97,6 +98,7 @@ def report(hunt: Hunt, folder: Path, tries: int) -> None:
 def main() -> int:
     """Hunt; status 1 if anything was found."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", nargs="*", type=Path, help="scenarios to look at")
     parser.add_argument("--cases", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--pods", type=int, default=100, help="at most so many per case")
@@ -106,7 +108,10 @@ def main() -> int:
     started = time.monotonic()
     with Karpenter() as karpenter:
         hunt = Hunt(karpenter)
-        draw_and_look(hunt, options.cases, options.seed, options.pods)
+        for path in options.files:
+            hunt.look(json.loads(path.read_text()))
+        if not options.files:
+            draw_and_look(hunt, options.cases, options.seed, options.pods)
         sys.stdout.write(f"{hunt.cases} cases, {hunt.seen.total()} findings, {time.monotonic() - started:.0f} s\n")
         report(hunt, options.save, options.tries)
     return 1 if hunt.seen else 0

@@ -35,7 +35,11 @@ class Karpenter:
     """A running oracle. Usable as a context; one question at a time."""
 
     def __init__(self) -> None:
-        self._process = subprocess.Popen([str(program())], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self._program = str(program())
+        self._process = self._start()
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        return subprocess.Popen([self._program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
     def __enter__(self) -> Karpenter:
         return self
@@ -44,18 +48,16 @@ class Karpenter:
         self._process.communicate()  # closes its input, which ends it, and waits
 
     def ask(self, scenario: JSONDict) -> JSONDict:
-        """The answer to a scenario; with an `error` in it if Karpenter could not read or solve it.
-
-        Raises:
-            RuntimeError: The oracle ended.
-        """
+        """The answer to a scenario; with an `error` in it if Karpenter could not read or solve it."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps(scenario).encode() + b"\n")
         self._process.stdin.flush()
         line = self._process.stdout.readline()
-        if not line:
-            raise RuntimeError(f"the oracle ended with status {self._process.wait()}")
+        if not line:  # a panic in one of Karpenter's goroutines ends the process
+            _, why = self._process.communicate()
+            self._process = self._start()
+            line = json.dumps({"name": scenario.get("name", ""), "error": why.decode()[:500]}).encode()
         found: JSONDict = json.loads(line)
         return found
 

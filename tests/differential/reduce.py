@@ -11,7 +11,8 @@ from typing import Any
 
 JSONDict = dict[str, Any]
 Path = tuple[str | int, ...]
-KEPT = {"name", "kind", "apiVersion", "metadata", "namespace", "containers", "nodeClassRef", "template"}
+KEPT = {"apiVersion", "kind", "metadata", "name", "namespace", "containers", "nodeClassRef", "template"}
+KEPT |= {"key", "operator", "topologyKey", "maxSkew", "whenUnsatisfiable", "status", "providerID"}
 
 
 def reduce(scenario: JSONDict, still_shows: Callable[[JSONDict], bool], tries: int = 400) -> JSONDict:
@@ -66,9 +67,11 @@ def _barer(scenario: JSONDict, shows: Callable[[JSONDict], bool]) -> JSONDict:
 
 
 def _paths(scenario: JSONDict) -> Iterator[Path]:
-    """Places in the scenario's objects, types and options that may go, outermost first."""
-    for top in ("objects", "instanceTypes", "options"):
+    """Places in the objects and options that may go, outermost first; of instance types only whole offerings may."""
+    for top in ("objects", "options"):
         yield from sorted(_below(scenario.get(top, []), (top,)), key=len)
+    for index, instance_type in enumerate(scenario["instanceTypes"]):
+        yield from (("instanceTypes", index, "offerings", offer) for offer in range(len(instance_type["offerings"])))
 
 
 def _below(value: Any, path: Path) -> Iterator[Path]:

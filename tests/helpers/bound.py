@@ -25,7 +25,7 @@ def lower_bound(scenario: dict[str, Any]) -> float:
         need += [requests[name] for name in RESOURCES]
     prices, sizes = [], []
     for instance_type in scenario["instanceTypes"]:
-        price = _cheapest(instance_type, requirements)
+        price = cheapest_offering(instance_type, requirements)
         if price is not None:
             capacity = to_resources(instance_type["capacity"], round_up=False)
             overhead = to_resources(instance_type["overhead"], round_up=True)
@@ -35,7 +35,8 @@ def lower_bound(scenario: dict[str, Any]) -> float:
     return float(answer.fun)
 
 
-def _cheapest(instance_type: dict[str, Any], requirements: list[dict[str, Any]]) -> float | None:
+def cheapest_offering(instance_type: dict[str, Any], requirements: list[dict[str, Any]]) -> float | None:
+    """The least price at which a NodePool with these requirements can have the type; None if it cannot."""
     values = {r["key"]: set(r["values"]) for r in instance_type["requirements"]}
     if not all(_admits(r, values[r["key"]]) for r in requirements):
         return None

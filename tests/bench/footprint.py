@@ -1,0 +1,58 @@
+"""What the scheduler costs a process that has just started: memory and imports; and how its time grows."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+PACKAGE = "journeyman.core.scheduling.scheduler"
+INTERPRETERS = 5
+SOLVE = "import sys, pathlib; from journeyman.cli.solve import solve; solve([pathlib.Path(sys.argv[1])])"
+IMPORT = f"import time; t = time.perf_counter(); import {PACKAGE}; print(time.perf_counter() - t)"
+
+
+def growth(seconds: Mapping[str, float]) -> str:
+    """20,000 pods against 10,000: 2 is linear."""
+    factor = seconds["diverse-20000"] / seconds["diverse-10000"]
+    return f"diverse-20000 takes {factor:.2f} times as long as diverse-10000 (linear: 2)"
+
+
+def memory(scenario: dict[str, Any]) -> str:
+    """The most that a fresh process holds while it reads and solves the scenario."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "scenario.json"
+        path.write_text(json.dumps(scenario))
+        process = subprocess.Popen([sys.executable, "-c", SOLVE, str(path)], stdout=subprocess.DEVNULL)
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    unit = 1 if sys.platform == "darwin" else 1024  # what ru_maxrss counts in
+    return f"{scenario['name']} in a fresh process: at most {usage.ru_maxrss * unit / 1e6:.0f} MB"
+
+
+def imports() -> str:
+    """The best of some fresh interpreters, and what takes most of it."""
+    best = min(float(_python("-c", IMPORT).stdout) for _ in range(INTERPRETERS))
+    heaviest = ", ".join(f"{name} {ms:.0f} ms" for name, ms in _heaviest(8))
+    return f"import {PACKAGE}: {best * 1000:.0f} ms; with everything it imports, heaviest: {heaviest}"
+
+
+def _heaviest(count: int) -> list[tuple[str, float]]:
+    """Top-level packages by the time spent in their own modules, in ms (measuring slows it down by about half)."""
+    spent: dict[str, float] = {}
+    for own, name in re.findall(
+        r"import time:\s+(\d+) \|\s+\d+ \|\s+(\S+)", _python("-X", "importtime", "-c", IMPORT).stderr
+    ):
+        package = name if name.startswith("journeyman") else name.split(".")[0]
+        spent[package] = spent.get(package, 0) + int(own) / 1000
+    return sorted(spent.items(), key=lambda item: (-item[1], item[0]))[:count]
+
+
+def _python(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, check=True)
