@@ -7,7 +7,7 @@ SAM    := .tools/sam
 JOBS   ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format lint types imports unit sam crds lock bench clean
+.PHONY: help setup demo test check format lint types imports unit sam oracle crds lock bench nightly clean
 
 help: ## What you can ask for
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## (.*)/  make \1\t\2/' | expand -t 18
@@ -26,12 +26,13 @@ $(STAMP): tests/requirements.txt pyproject.toml
 demo: setup ## The main job, end to end, on a simulated cluster and cloud
 	@$(BIN)/journeyman demo
 
-test: setup sam ## Everything that needs no cloud account
+test: setup sam oracle ## Everything that needs no cloud account
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup
+	@$(BIN)/python -m tests.differential.karpenter >/dev/null
 
 check: setup format lint types imports unit ## What to run before each commit (under a minute)
 
@@ -59,6 +60,9 @@ $(SAM)/.installed: tests/infra/requirements.txt
 	@$(SAM)/bin/uv pip install --quiet --python $(SAM)/bin/python --require-hashes -r tests/infra/requirements.txt
 	@touch $@
 
+oracle: setup ## Karpenter's scheduler as a program to compare with (needs Go; built once, kept outside the repository)
+	@$(BIN)/python -m tests.differential.karpenter
+
 crds: setup ## Generate infra/crds from the models
 	$(BIN)/python infra/crds/generate.py
 
@@ -66,9 +70,11 @@ lock: setup ## Renew the locked requirements
 	$(BIN)/uv pip compile -q --universal --python-version 3.10 --generate-hashes --no-emit-index-url --no-header --no-annotate tests/requirements.in -o tests/requirements.txt
 	$(BIN)/uv pip compile -q --universal --python-version 3.10 --generate-hashes --no-emit-index-url --no-header --no-annotate tests/infra/requirements.in -o tests/infra/requirements.txt
 
-bench: setup ## Price and speed of the scheduler (ORACLE=command adds Karpenter's own answers)
-	@$(BIN)/python -m tests.helpers.workloads .cache/scenarios
-	@$(BIN)/python tests/bench/bench_scheduling.py --scenarios .cache/scenarios --repeat 3 $(if $(ORACLE),--oracle $(ORACLE))
+bench: setup oracle ## Price and speed of the scheduler beside Karpenter's, in one run (about ten minutes)
+	@$(BIN)/python -m tests.bench.bench_scheduling
+
+nightly: setup oracle ## 2,000 new clusters compared with Karpenter, and new examples for every property
+	HYPOTHESIS_PROFILE=search JOURNEYMAN_CASES=2000 $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup tests/differential tests/property
 
 clean: ## Remove everything that was made here
 	rm -rf $(VENV) .tools .cache .aws-sam .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

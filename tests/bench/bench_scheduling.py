@@ -171,7 +171,7 @@ def _with_karpenter(chosen: list[Callable[[], JSONDict]]) -> list[Row]:
     try:
         karpenter = Karpenter()
     except OracleMissingError as missing:
-        say(f"Without Karpenter: {missing}")
+        say(str(missing))
         return table(chosen, None)
     with karpenter:
         return table(chosen, karpenter)

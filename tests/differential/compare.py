@@ -40,6 +40,7 @@ class Finding:
 
 
 KINDS = {
+    "oracle": "Karpenter cannot answer",
     "crash": "our solver raised",
     "verify": "our plan does not pass verification",
     "repetition": "asked again, we answer something else",
@@ -103,10 +104,13 @@ def findings(scenario: JSONDict, karpenter: Karpenter) -> list[Finding]:
     Karpenter breaks some ties by chance (it iterates over maps), so what may be its luck counts only if most of
     `ANSWERS` answers show it.
     """
+    answer = karpenter.ask(scenario)
+    if answer.get("error"):
+        return [Finding(kind="oracle", text=answer["error"], cause=_without_names(answer["error"]))]
     try:
         ours = Ours(scenario)
         found = [*_on_its_own(scenario, ours)]
-        first = _against(ours, karpenter.ask(scenario))
+        first = _against(ours, answer)
     except Exception as error:  # noqa: BLE001 - whatever it raises is what we look for
         last = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{type(error).__name__} in {last.name}"
@@ -147,8 +151,6 @@ def shuffled(scenario: JSONDict) -> JSONDict:
 
 def _against(ours: Ours, answer: JSONDict) -> list[Finding]:
     """What is wrong in comparison with one answer of Karpenter's."""
-    if answer.get("error"):
-        raise RuntimeError(answer["error"])
     theirs = results_of(answer)
     found = [*_considered(ours, answer), *_as_findings("rejected", _objections_to(ours, theirs))]
     missing = tuple(sorted(placed_in(theirs) - ours.placed))

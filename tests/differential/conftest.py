@@ -11,6 +11,6 @@ def karpenter():
     try:
         running = Karpenter()
     except OracleMissingError as missing:
-        pytest.skip(f"not compared with Karpenter: {missing}")
+        pytest.skip(str(missing))
     with running:
         yield running

@@ -18,6 +18,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -36,16 +37,19 @@ class Karpenter:
 
     def __init__(self) -> None:
         self._program = str(program())
+        self._complaints = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as this does
         self._process = self._start()
 
     def _start(self) -> subprocess.Popen[bytes]:
-        return subprocess.Popen([self._program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": self._complaints}
+        return subprocess.Popen([self._program], **streams)
 
     def __enter__(self) -> Karpenter:
         return self
 
     def __exit__(self, *_: object) -> None:
         self._process.communicate()  # closes its input, which ends it, and waits
+        self._complaints.close()
 
     def ask(self, scenario: JSONDict) -> JSONDict:
         """The answer to a scenario; with an `error` in it if Karpenter could not read or solve it."""
@@ -55,9 +59,12 @@ class Karpenter:
         self._process.stdin.flush()
         line = self._process.stdout.readline()
         if not line:  # a panic in one of Karpenter's goroutines ends the process
-            _, why = self._process.communicate()
+            self._process.communicate()
+            self._complaints.seek(0)
+            why = self._complaints.read().decode()[:500]
+            self._complaints.truncate(0)
             self._process = self._start()
-            line = json.dumps({"name": scenario.get("name", ""), "error": why.decode()[:500]}).encode()
+            line = json.dumps({"name": scenario.get("name", ""), "error": f"Karpenter panicked: {why}"}).encode()
         found: JSONDict = json.loads(line)
         return found
 
@@ -89,7 +96,9 @@ def _sources() -> Iterable[Path]:
 def _build(path: Path) -> None:
     go = shutil.which("go")
     if go is None:
-        raise OracleMissingError("Karpenter's scheduler cannot be built: there is no `go` on the PATH (1.21 or newer)")
+        raise OracleMissingError(
+            "not compared with Karpenter: its scheduler cannot be built without Go 1.21 or newer on the PATH"
+        )
     with _alone(path.parent):
         if path.exists():  # somebody else has built it while we waited
             return
