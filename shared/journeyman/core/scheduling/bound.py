@@ -14,6 +14,7 @@ from journeyman.core.scheduling.draft import OpenNode, Question, Unit
 from journeyman.core.scheduling.items import Items
 from journeyman.core.scheduling.market import open_market, worth_considering
 from journeyman.core.scheduling.packing import Problem, lower_bound
+from journeyman.core.scheduling.reserved import Reservations
 
 
 def lower_bound_of(question: Question, nodes: Sequence[OpenNode]) -> float:
@@ -27,6 +28,7 @@ def lower_bound_of(question: Question, nodes: Sequence[OpenNode]) -> float:
     caps = question.caps.for_new_nodes(counts)
     items = Items.of(question, caps, [Unit(row=int(r), count=int(counts[r])) for r in np.flatnonzero(counts)])
     market = open_market(question.stalls, items.wishes)
+    reserved = Reservations.of((stall.template for stall in question.stalls), ())
     width = len(question.axes)
     offers = np.flatnonzero(worth_considering(market, np.flatnonzero(items.requests[:, :width].any(axis=0))))
     return lower_bound(
@@ -39,5 +41,7 @@ def lower_bound_of(question: Question, nodes: Sequence[OpenNode]) -> float:
             signatures=market.signatures[offers],
             loose=items.loose,
             bound=items.bound,
+            stock=market.stock[offers],
+            stocks=np.array([reserved.left[name] for name in market.reservations], dtype=np.int64),
         )
     )

@@ -57,6 +57,7 @@ class Placing:
         self._tiers = [list(tier) for _, tier in groupby(self._shelves, key=lambda s: s.stall.template.order[0])]
         self._places = Places(question.existing, len(question.axes))
         self._rules = RuleBook(question, self._shelves, self._book, self._places, active, binding=way.binding)
+        self._reservations = draft.reservations.copy()
         self._headroom = [room.copy() for room in draft.headroom]
         self._shares = Shares(self._headroom, generously=way.generously)
         self._asks: dict[int, tuple[Ask, ...]] = {}
@@ -86,7 +87,7 @@ class Placing:
         """Take over a node that was opened before."""
         shelf = self._shelves[node.stall]
         wanted = self._book.number(node.requirements)
-        offerings = shelf.suiting(wanted) & shelf.everything
+        offerings = shelf.suiting(wanted)
         for axis, amount in enumerate(node.total.tolist()):
             offerings &= shelf.holding(axis, amount)
         made = Node(shelf=shelf, wanted=wanted, offerings=offerings, total=node.total.tolist(), share=node.share)
@@ -94,6 +95,7 @@ class Placing:
         for row, count in node.pods:
             ask = self._asks_of(row)[0]
             made.ports += ask.ports * count
+            made.offerings &= shelf.free_of(ask.ports)
             made.pods[row] = made.pods.get(row, 0) + count
             for _ in range(count):
                 self._rules.ledger.place_open(place, ask.rules)
@@ -145,6 +147,7 @@ class Placing:
         node = self._places.node(place)
         shelf = node.shelf
         offerings = 0 if not ask.tolerates(shelf) or _conflict(ask.ports, node.ports) else node.offerings
+        offerings &= shelf.free_of(ask.ports)
         for axis, amount in ask.amounts:
             offerings &= shelf.holding(axis, node.total[axis] + amount)
         hopeless = True
@@ -167,14 +170,17 @@ class Placing:
         """Open a node for a pod: of the first pools by weight that can, the cheapest."""
         for tier in self._tiers:
             ways = [
-                (shelf.price(settled[1]), shelf.index, settled)
+                (shelf.price(settled[1]), shelf.index, settled, opening.reservation)
                 for shelf in tier
-                for wanted, offerings in ask.on_new(shelf)
-                if (settled := self._settled(shelf, wanted, offerings, choices)) is not None
+                for opening in ask.on_new(shelf)
+                if (not opening.reservation or self._reservations.left.get(opening.reservation, 0) > 0)
+                and (settled := self._settled(shelf, opening.wanted, opening.offerings, choices)) is not None
                 and self._shares.usable(shelf, settled[1], None)
             ]
             if ways:
-                _, index, settled = min(ways)
+                _, index, settled, reservation = min(ways)
+                if reservation:
+                    self._reservations.take(reservation, 1)
                 shelf = self._shelves[index]
                 node = Node(shelf=shelf, wanted=shelf.offer, offerings=0, total=[0] * len(self._question.axes))
                 self._put(self._places.open(node), node, ask, settled)
@@ -232,6 +238,7 @@ class Placing:
 
     def write(self, draft: Draft) -> None:
         """Put everything decided into a draft; nodes to open are in the order they were opened."""
+        draft.reservations.left.update(self._reservations.left)
         for room, used in zip(draft.headroom, self._headroom, strict=True):
             room.left = used.left
         draft.on_existing = {place: list(pods.items()) for place, pods in sorted(self._added.items())}

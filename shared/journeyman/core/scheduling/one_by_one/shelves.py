@@ -11,10 +11,12 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from journeyman.core.scheduling.host_ports import HostPort
 from journeyman.core.scheduling.market import Stall
 from journeyman.core.scheduling.offers import Bools, Ints
 from journeyman.core.scheduling.one_by_one.book import Book
 from journeyman.core.scheduling.requirements import Requirement
+from journeyman.core.scheduling.settling import reservation_of
 
 
 def lowest(mask: int) -> int:
@@ -23,7 +25,10 @@ def lowest(mask: int) -> int:
 
 
 class Shelf:
-    """One stall. `rows[b]` is the offering (a row of its table) that bit b stands for, `everything` all that is usable."""
+    """One stall. `rows[b]` is the offering (a row of its table) that bit b stands for, `everything` all that is usable.
+
+    Reserved capacity is there only for nodes that hold some already.
+    """
 
     def __init__(self, index: int, stall: Stall, book: Book) -> None:
         """`index` is the stall's position among the stalls of the pass."""
@@ -36,43 +41,56 @@ class Shelf:
         self.rows: Ints = table.by_price[usable[table.by_price]]
         self._types: Ints = table.row_type[self.rows]
         self._prices: list[float] = table.prices[self.rows].tolist()
-        self.everything = (1 << len(self.rows)) - 1
+        self._reserved = self.mask(table.row_reservation >= 0)
+        self.everything = ((1 << len(self.rows)) - 1) & ~self._reserved
         sizes = stall.sizes[self._types]
         self._sizes: list[Ints] = [np.ascontiguousarray(sizes[:, axis]) for axis in range(sizes.shape[1])]
         self._levels: list[list[int]] = [np.unique(column).tolist() for column in self._sizes]
         self._at_least: list[dict[int, int]] = [{} for _ in self._levels]
         self._suiting: dict[int, int] = {}
+        self._free_of: dict[tuple[HostPort, ...], int] = {}
         self._cheapest_for: dict[tuple[tuple[str, int], ...], dict[str, int]] = {}
         self._by_value: dict[str, tuple[dict[str, int], int]] = {}
 
-    def mask(self, table_rows: Bools) -> int:
-        """Truth by row of the table as a mask."""
-        return int.from_bytes(np.packbits(table_rows[self.rows], bitorder="little").tobytes(), "little")
-
     def of_types(self, types: Bools) -> int:
         """The offerings of these instance types."""
-        return int.from_bytes(np.packbits(types[self._types], bitorder="little").tobytes(), "little")
+        return as_mask(types[self._types])
 
     def types_of(self, offerings: int) -> list[int]:
         """The instance types of these offerings, the cheapest first."""
-        packed = np.frombuffer(offerings.to_bytes((len(self.rows) + 7) // 8, "little"), dtype=np.uint8)
-        bits = np.flatnonzero(np.unpackbits(packed, bitorder="little", count=len(self.rows)))
-        return list(dict.fromkeys(self._types[bits].tolist()))
+        return list(dict.fromkeys(self._types[self._positions(offerings)].tolist()))
+
+    def _positions(self, mask: int) -> Ints:
+        packed = np.frombuffer(mask.to_bytes((len(self.rows) + 7) // 8, "little"), dtype=np.uint8)
+        return np.flatnonzero(np.unpackbits(packed, bitorder="little", count=len(self.rows)))
 
     def type_of(self, offerings: int) -> int:
         """The instance type of the cheapest of these offerings."""
         return int(self._types[lowest(offerings)])
 
     def price(self, offerings: int) -> float:
-        """The price of the cheapest of these offerings."""
-        return self._prices[lowest(offerings)]
+        """The price of the cheapest of these offerings, and what the pool charges for a node as such."""
+        return self._prices[lowest(offerings)] + self.stall.template.node_price
 
     def suiting(self, wanted: int) -> int:
         """The offerings that suit requirements, by their number."""
         found = self._suiting.get(wanted)
         if found is None:
-            rows = self.stall.template.table.rows_meeting(self._book[wanted])
-            found = self._suiting[wanted] = self.mask(rows)
+            requirements = self._book[wanted]
+            among = self._reserved if reservation_of(requirements) else self.everything
+            rows = self.stall.template.table.rows_meeting(requirements)
+            found = self._suiting[wanted] = self.mask(rows) & among
+        return found
+
+    def free_of(self, ports: tuple[HostPort, ...]) -> int:
+        """The offerings whose daemons leave these host ports free."""
+        if not ports:
+            return -1
+        found = self._free_of.get(ports)
+        if found is None:
+            taken = [any(p.conflicts(q) for p in ports for q in used) for used in self.stall.daemon_ports]
+            groups = self.stall.daemon_group[self._types]
+            found = self._free_of[ports] = as_mask(~np.array(taken, dtype=bool)[groups])
         return found
 
     def holding(self, axis: int, amount: int) -> int:
@@ -85,7 +103,7 @@ class Shelf:
         found = known.get(level)
         if found is None:
             large = self._sizes[axis] >= self._levels[axis][level]
-            found = known[level] = int.from_bytes(np.packbits(large, bitorder="little").tobytes(), "little")
+            found = known[level] = as_mask(large)
         return found
 
     def largest(self, axis: int, mask: int) -> int:
@@ -109,7 +127,7 @@ class Shelf:
             masks: dict[str, int] = {}
             undecided = 0
             for code in np.unique(here).tolist():
-                bits = int.from_bytes(np.packbits(here == code, bitorder="little").tobytes(), "little")
+                bits = as_mask(here == code)
                 value = values[code]
                 if value is None:
                     undecided |= bits
@@ -134,12 +152,11 @@ class Shelf:
 
     def _firsts(self, mask: int) -> int:
         """The cheapest offering of each type among these."""
-        packed = np.frombuffer(mask.to_bytes((len(self.rows) + 7) // 8, "little"), dtype=np.uint8)
-        rows = np.flatnonzero(np.unpackbits(packed, bitorder="little", count=len(self.rows)))
+        rows = self._positions(mask)
         _, first = np.unique(self._types[rows], return_index=True)
         chosen = np.zeros(len(self.rows), dtype=bool)
         chosen[rows[first]] = True
-        return int.from_bytes(np.packbits(chosen, bitorder="little").tobytes(), "little")
+        return as_mask(chosen)
 
     def domains(self, key: str, mask: int, wanted: int) -> dict[str, int]:
         """The values of a label that a node may come to have, each with the offerings among `mask` that allow it.
