@@ -8,7 +8,7 @@ Restates: karpenter pkg/controllers/provisioning/scheduling/nodeclaim.go `Instan
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import cached_property
 from typing import Final
@@ -21,8 +21,8 @@ from journeyman.core.scheduling.market import Stall
 from journeyman.core.scheduling.offers import Bools, Ints
 from journeyman.core.scheduling.pool_view import Ask, Found, PoolView, ask_of
 from journeyman.core.scheduling.results import PodError, PoolReason
-from journeyman.core.scheduling.smallest_change import Case, WouldFit, in_words, smallest_change
-from journeyman.core.scheduling.topology import Pins
+from journeyman.core.scheduling.smallest_change import Case, in_words, smallest_change
+from journeyman.core.scheduling.topology import Group, Pins
 
 # Most helpful first: the nearer a pool came to taking the pod, the more its reason says.
 _RANKS: Final = ("rules", "min-values", "limits", "offerings", "resources", "requirements", "taints", "not-usable")
@@ -44,7 +44,7 @@ class Explainer:
         stalls: Sequence[Stall],
         headroom: Sequence[Headroom],
         set_aside: Mapping[str, str],
-        would_fit: WouldFit | None = None,
+        others: Iterable[Group] = (),
         strict_min_values: bool = True,
         searches: int = MOST_SEARCHES,
     ) -> None:
@@ -55,8 +55,7 @@ class Explainer:
             stalls: All NodePools in use, in order.
             headroom: Their limits as they stand now.
             set_aside: NodePools not in use, with why.
-            would_fit: Tries a class with one rule about other pods fewer; without it only a class with a single such
-                rule is told to give that up.
+            others: Whom other pods keep away from, whether they run or are to be placed as well.
             strict_min_values: Whether a pool whose minValues cannot be met opens no node.
             searches: For how many kinds of pods the smallest change is looked for at most (0: where nobody reads it).
         """
@@ -64,7 +63,7 @@ class Explainer:
         self._stalls, self._headroom = stalls, headroom
         self._strict_min_values = strict_min_values
         self._set_aside = set_aside
-        self._would_fit = would_fit
+        self._others = tuple({group.id: group for group in others}.values())
         self._searches = searches
         self._known: dict[object, PodError] = {}
 
@@ -112,7 +111,7 @@ class Explainer:
         if self._searches <= 0:
             return ""
         self._searches -= 1
-        case = Case(cls=cls, ask=ask, pins=pins, axes=self._axes, pools=self._pools, would_fit=self._would_fit)
+        case = Case(cls=cls, ask=ask, pins=pins, axes=self._axes, pools=self._pools, others=self._others)
         return smallest_change(case)
 
 
@@ -157,7 +156,9 @@ def _first_failure(
     alike = pool.too_alike(found.allowed)
     if alike:
         return "min-values", f"{fits}, too few to choose from for its minValues ({alike})", None
-    return "rules", f"{fits}, but {stuck or 'rules about other pods leave no place'}", None
+    if pool.only_reserved(found):
+        return "offerings", f"{fits}, but only as reserved capacity, of which none is left", None
+    return "rules", f"{fits}, but {stuck or 'other pods leave it no place'}", None
 
 
 def _needs(pool: PoolView, ask: Ask, found: Found, axes: Sequence[str]) -> str:

@@ -132,8 +132,14 @@ class PoolView:
         """Whether a node of the pool could be opened for the pod now, other pods aside."""
         if self.untolerated(ask) is not None:
             return False
-        allowed = self.find(ask).allowed
-        return bool(allowed.any()) and not self.too_alike(allowed)
+        found = self.find(ask)
+        return bool(found.allowed.any()) and not self.only_reserved(found) and not self.too_alike(found.allowed)
+
+    def only_reserved(self, found: Found) -> bool:
+        """Whether all that it has for the pod now draws on reservations, which may run out within a pass."""
+        table = self.stall.template.table
+        rows = found.rows & table.available & found.allowed[table.row_type]
+        return bool((table.row_reservation[rows] >= 0).all())
 
     def too_alike(self, types: Bools) -> str:
         """Which of the pool's minValues these types do not meet, in words; empty if they meet all that count."""

@@ -97,6 +97,10 @@ class Scheduler:
             stalls=question.stalls,
             headroom=plan.draft.headroom,
             set_aside=self._ground.set_aside,
+            others=(
+                *(entry.group for entry in question.repelled),
+                *(group for row in question.rows for group in row.anti_affinities if group.id not in row.soft),
+            ),
             strict_min_values=question.options.min_values is MinValuesPolicy.STRICT,
         )
         errors: dict[str, PodError] = {}

@@ -6,7 +6,7 @@ smaller request, a higher limit, patience, a rule fewer, a NodePool more); the f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -18,30 +18,30 @@ from journeyman.core.scheduling.classes import PodClass
 from journeyman.core.scheduling.offers import Ints, distinct
 from journeyman.core.scheduling.pool_view import Ask, PoolView, ask_of
 from journeyman.core.scheduling.requirements import Requirements, likely_meant, of
-from journeyman.core.scheduling.topology import Pins
-
-WouldFit = Callable[[PodClass], bool]
-"""Whether a pod of a class, changed, would find a place in the cluster as planned."""
+from journeyman.core.scheduling.topology import Group, Pins
 
 _SHORT_NAMES = {labels.ZONE: "zone", labels.CAPACITY_TYPE: "capacity type", labels.INSTANCE_TYPE: "instance type"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Case:
-    """A pod without a place: its class, what it asks in the domains chosen for it (`pins`), and the pools there are."""
+    """A pod without a place: its class, what it asks in the domains chosen for it (`pins`), and the pools there are.
+
+    `others` is whom other pods keep away from, whether they run or are to be placed as well.
+    """
 
     cls: PodClass
     ask: Ask
     pins: Pins
     axes: Sequence[str]
     pools: Sequence[PoolView]
-    would_fit: WouldFit | None
+    others: Sequence[Group]
 
 
 def smallest_change(case: Case) -> str:
     """The change, in words."""
     if any(pool.takes(case.ask) for pool in case.pools):
-        return _relaxed_rule(case) or "relax its rules about other pods"
+        return _relaxed_rule(case) or "relax its rules about other pods, or theirs about it"
     for attempt in (_tolerated, _allowed_value, _smaller_request, _raised_limit, _later, _relaxed_rule):
         found = attempt(case)
         if found:
@@ -165,29 +165,33 @@ def _later(case: Case) -> str:
 
 
 def _relaxed_rule(case: Case) -> str:
-    """One rule about other pods that is enough to give up."""
+    """The one rule about other pods that can be in the way, where there is but one."""
     anywhere = ask_of(case.cls, case.ask.request, ())
     if not any(pool.takes(anywhere) for pool in case.pools):
         return ""
-    rules = list(_one_rule_fewer(case.cls))
-    if case.would_fit is None:
-        return rules[0][0] if len(rules) == 1 else ""
-    return next((words for words, changed in rules if case.would_fit(changed)), "")
+    cls = case.cls
+    own = {group.id for group in cls.anti_affinities}
+    if any(g.id not in own and g.key != labels.HOSTNAME and g.counts(cls.namespace, cls.labels) for g in case.others):
+        return ""
+    rules = list(_rules_in_the_way(cls))
+    return rules[0] if len(rules) == 1 else ""
 
 
-def _one_rule_fewer(cls: PodClass) -> Iterator[tuple[str, PodClass]]:
-    """Each of the class's rules in words, and the class without it."""
-    for i, spread in enumerate(cls.spreads):
-        words = f"relax its topology spread over {spread.key} (maxSkew {spread.max_skew})"
-        yield words, replace(cls, spreads=(*cls.spreads[:i], *cls.spreads[i + 1 :]))
-    for i, group in enumerate(cls.anti_affinities):
-        left = (*cls.anti_affinities[:i], *cls.anti_affinities[i + 1 :])
-        yield f"give up its pod anti-affinity over {group.key}", replace(cls, anti_affinities=left)
-    for i, group in enumerate(cls.affinities):
-        left = (*cls.affinities[:i], *cls.affinities[i + 1 :])
-        yield f"give up its pod affinity over {group.key}", replace(cls, affinities=left)
-    for i, port in enumerate(cls.ports):
-        yield f"give up host port {port.port}", replace(cls, ports=(*cls.ports[:i], *cls.ports[i + 1 :]))
+def _rules_in_the_way(cls: PodClass) -> Iterator[str]:
+    """What to do about each rule that could keep the class's pods off a new node.
+
+    A new node has a host name of its own, so that no spread or anti-affinity over host names closes it.
+    """
+    for spread in cls.spreads:
+        if spread.key != labels.HOSTNAME:
+            yield f"relax its topology spread over {spread.key} (maxSkew {spread.max_skew})"
+    for group in cls.anti_affinities:
+        if group.key != labels.HOSTNAME:
+            yield f"give up its pod anti-affinity over {group.key}"
+    for group in cls.affinities:
+        yield f"give up its pod affinity over {group.key}"
+    for port in cls.ports:
+        yield f"give up host port {port.port}"
 
 
 def in_words(name: str, amount: int) -> str:

@@ -165,12 +165,15 @@ def test_a_rule_about_other_pods_is_blamed_when_everything_else_would_do():
     assert error.smallest_change == f"give up its pod anti-affinity over {labels.ZONE}"
 
 
-def test_of_several_rules_the_one_is_told_that_suffices():
-    """Each is given up in turn, and the scheduler asked."""
-    explainer = an_explainer(would_fit=lambda cls: not cls.anti_affinities)
+def test_of_several_rules_none_is_singled_out_unless_the_others_cannot_be_in_the_way():
+    """A new node has a host name of its own; rules of other pods count as well."""
+    over_hosts = {"topologySpreadConstraints": [{"topologyKey": labels.HOSTNAME, "labelSelector": {}}]}
+    any_of_them = "relax its rules about other pods, or theirs about it"
+    (cls,), _ = collapse([a_pod("other", spec=APART)], {})
 
-    assert "anti-affinity" in explained(explainer, spec=APART | SPREAD).smallest_change
-    assert explained(an_explainer(), spec=APART | SPREAD).smallest_change == "relax its rules about other pods"
+    assert explained(an_explainer(), spec=APART | SPREAD).smallest_change == any_of_them
+    assert "anti-affinity" in explained(an_explainer(), spec=APART | over_hosts).smallest_change
+    assert explained(an_explainer(others=cls.anti_affinities), spec=SPREAD).smallest_change == any_of_them
 
 
 def test_a_zone_chosen_for_a_pod_counts_but_is_not_its_own_wish():
