@@ -1,0 +1,138 @@
+"""Provision with what scheduling reads besides pods and pools: volumes, overlays, buffers, default constraints."""
+
+from dataclasses import replace
+
+import pytest
+
+from journeyman.core.api import labels
+from journeyman.core.api.objects import CAPACITY_BUFFER, NODE_OVERLAY, NODECLAIM, TopologySpreadConstraint
+from journeyman.core.plan import Step
+from journeyman.ports import Trigger
+from journeyman.steps.invocation import FeatureGates
+from journeyman.steps.provision import provision
+from tests.helpers.builders import (
+    LARGE,
+    MEDIUM,
+    NOW,
+    SMALL,
+    an_instance_type,
+    buffer_body,
+    claims_as_volumes,
+    node_class_body,
+    overlay_body,
+    pod_body,
+    pool_body,
+)
+from tests.helpers.fakes import Cluster
+
+TRIGGER = Trigger(id="1", cluster="demo", step=Step.PROVISION, source="forwarder", reason="pods", time=NOW)
+
+
+@pytest.fixture
+def cluster():
+    cluster = Cluster()
+    cluster.settings = replace(cluster.settings, feature_gates=FeatureGates(node_overlay=True, capacity_buffer=True))
+    cluster.add(pool_body(), node_class_body())
+    return cluster
+
+
+def claims(cluster):
+    return cluster.server.list(NODECLAIM).items
+
+
+def told(cluster, resource, name, **where):
+    conditions = cluster.server.get(resource, name, **where)["status"]["conditions"]
+    return {c["type"]: (c["status"], c["reason"]) for c in conditions}
+
+
+def test_a_buffer_s_room_is_opened_once_and_nobody_hears_of_its_pods(cluster):
+    """The claim on its way is room enough for the next run, which says so."""
+    shape = {"metadata": {"labels": {"app": "spare"}}, "spec": pod_body("x", cpu="1")["spec"]}
+    cluster.add(
+        {
+            "apiVersion": "v1",
+            "kind": "PodTemplate",
+            "metadata": {"name": "s", "namespace": "default"},
+            "template": shape,
+        },
+        buffer_body("spare", podTemplateRef={"name": "s"}, replicas=3),
+    )
+    provision(cluster.run(), TRIGGER)
+    opened = [c.metadata.name for c in claims(cluster)]
+    assert opened
+    assert {c.metadata.annotations[labels.PLANNED_PODS] for c in claims(cluster)} == {""}
+    assert cluster.record.reasons.count("Nominated") == 0
+    assert told(cluster, CAPACITY_BUFFER, "spare", namespace="default") == {
+        "ReadyForProvisioning": ("True", "Resolved"),
+        "Provisioning": ("False", "RequiresNewCapacity"),
+    }
+
+    cluster.clock.advance(5)
+    provision(cluster.run(), TRIGGER)
+    assert [c.metadata.name for c in claims(cluster)] == opened
+    assert told(cluster, CAPACITY_BUFFER, "spare", namespace="default")["Provisioning"] == (
+        "True",
+        "FitsExistingCapacity",
+    )
+
+
+def test_a_buffer_that_cannot_be_had_fails_no_pod(cluster):
+    """It is told; real pods are counted and placed as ever."""
+    shape = {"metadata": {}, "spec": pod_body("x", cpu="500")["spec"]}
+    cluster.add(
+        {
+            "apiVersion": "v1",
+            "kind": "PodTemplate",
+            "metadata": {"name": "s", "namespace": "default"},
+            "template": shape,
+        },
+        buffer_body("huge", podTemplateRef={"name": "s"}, replicas=1),
+        buffer_body("lost", scalableRef={"kind": "Deployment", "name": "gone"}, replicas=1),
+        pod_body("p"),
+    )
+    outcome = provision(cluster.run(), TRIGGER)
+    assert outcome.counts.get("pods without a place", 0) == 0
+    assert "FailedScheduling" not in cluster.record.reasons
+    assert [c.metadata.annotations[labels.PLANNED_PODS] for c in claims(cluster)] == ["default/p"]
+    assert told(cluster, CAPACITY_BUFFER, "huge", namespace="default")["Provisioning"][1] == "RequiresNewCapacity"
+    assert (
+        told(cluster, CAPACITY_BUFFER, "lost", namespace="default")["ReadyForProvisioning"][1] == "ScalableRefNotFound"
+    )
+
+
+def test_an_overlay_s_price_decides_which_type_is_bought_and_the_overlay_is_told(cluster):
+    """The claim says so in Karpenter's annotation; one that does not validate is refused by name."""
+    only = [{"key": labels.INSTANCE_TYPE, "operator": "In", "values": [LARGE.name]}]
+    cluster.add(overlay_body("savings-plan", requirements=only, price="0.01"), pod_body("p"))
+    provision(cluster.run(), TRIGGER)
+    (claim,) = claims(cluster)
+    types = next(r.values for r in claim.spec.requirements if r.key == labels.INSTANCE_TYPE)
+    assert types[0] == LARGE.name
+    assert claim.metadata.annotations[labels.PRICE_OVERLAY_APPLIED] == "true"
+    assert told(cluster, NODE_OVERLAY, "savings-plan")["Ready"] == ("True", "Ready")
+
+
+def test_default_constraints_spread_the_pods_of_a_service(cluster):
+    """As the cluster's own scheduler will ask."""
+    small, medium = (
+        an_instance_type(t.name, cpu=n, memory_gib=4 * n, price=t.offerings[0].price, zones=("a", "b"))
+        for t, n in ((SMALL, 2), (MEDIUM, 4))
+    )
+    cluster.cloud.types = (medium, small)
+    spread = TopologySpreadConstraint(topology_key=labels.ZONE)
+    cluster.settings = replace(cluster.settings, default_spread=(spread,))
+    service = {"metadata": {"name": "web", "namespace": "default"}, "spec": {"selector": {"app": "web"}}}
+    cluster.add({"apiVersion": "v1", "kind": "Service", **service}, pod_body("p0"), pod_body("p1"))
+    provision(cluster.run(), TRIGGER)
+    zones = {next(r.values for r in c.spec.requirements if r.key == labels.ZONE) for c in claims(cluster)}
+    assert zones == {("a",), ("b",)}
+
+
+def test_a_pod_whose_claim_is_missing_is_set_aside_and_the_others_go_on(cluster):
+    """It is told which claim."""
+    cluster.add(pod_body("stuck", **claims_as_volumes("data")), pod_body("p"))
+    provision(cluster.run(), TRIGGER)
+    (failed,) = (e for e in cluster.record.events if e.reason == "FailedScheduling")
+    assert failed.ref.name == "stuck"
+    assert "PersistentVolumeClaim default/data does not exist" in failed.message
+    assert [c.metadata.annotations[labels.PLANNED_PODS] for c in claims(cluster)] == ["default/p"]
