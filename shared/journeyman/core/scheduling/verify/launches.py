@@ -184,6 +184,16 @@ class Launches:
             or any(normalized(r.key) == key and not is_met(r, None) for r in self.pool.spec.template.spec.requirements)
         )
 
+    def values(self, key: str, wanted: tuple[NodeSelectorRequirement, ...]) -> frozenset[str]:
+        """The values of a label that nodes may get which suit these requirements; those that somebody names."""
+        rules = (*self.rules, *wanted)
+        if key not in self.market.columns and not any(normalized(r.key) == key and r.operator == "In" for r in rules):
+            return frozenset()
+        if not all(is_met(r, None) or self.defines(r.key) for r in wanted):
+            return frozenset()
+        left = self.narrowed(rules)
+        return left.values(key, left.rows)
+
     def narrowed(self, requirements: tuple[NodeSelectorRequirement, ...]) -> Possibilities:
         """What requirements leave to be launched."""
         if requirements not in self._narrowed:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from journeyman.core.api import labels
 from journeyman.core.api.objects import NodeSelectorRequirement
 from journeyman.core.scheduling.verify.matching import always_met, ever_met, integer, is_met, normalized
 
@@ -88,14 +87,12 @@ class Possibilities:
             by_key.setdefault(normalized(requirement.key), []).append(requirement)
         rows, columns = self.rows, dict(self._columns)
         for key, wanted in by_key.items():
-            columns[key] = _narrowed(self.column(key), key, wanted)
+            columns[key] = _narrowed(self.column(key), wanted)
             rows &= sum(columns[key].values())
         return Possibilities(rows, columns)
 
 
-def _narrowed(
-    column: Iterable[tuple[Values, Rows]], key: str, wanted: Sequence[NodeSelectorRequirement]
-) -> dict[Values, Rows]:
+def _narrowed(column: Iterable[tuple[Values, Rows]], wanted: Sequence[NodeSelectorRequirement]) -> dict[Values, Rows]:
     may_lack = all(is_met(requirement, None) for requirement in wanted)
     left: dict[Values, Rows] = {}
     for values, rows in column:
@@ -105,7 +102,7 @@ def _narrowed(
             left[values] = left.get(values, 0) | rows
             continue
         else:
-            kept = _decided(key, wanted) if values is None else _NOTHING
+            kept = _decided(wanted) if values is None else _NOTHING
         if kept:
             left[kept] = left.get(kept, 0) | rows
     return left
@@ -115,16 +112,11 @@ def _kept(values: Iterable[str], wanted: Iterable[NodeSelectorRequirement]) -> f
     return frozenset(v for v in values if all(is_met(requirement, v) for requirement in wanted))
 
 
-def _decided(key: str, wanted: Sequence[NodeSelectorRequirement]) -> frozenset[str]:
-    """What a label that neither NodePool nor instance type defines will be if a claim asks for it.
-
-    Well-known labels may be asked for in any way, since the cloud knows them; one value stands for all that would do.
-    """
+def _decided(wanted: Sequence[NodeSelectorRequirement]) -> frozenset[str]:
+    """What a label that nothing defines will be if this is asked of it; one value stands for all that would do."""
     named = [r.values for r in wanted if r.operator == "In"]
     if named:
         return _kept(named[0], wanted)
-    if key not in labels.WELL_KNOWN:
-        return _NOTHING
     bounds = [number for r in wanted for text in r.values if (number := integer(text)) is not None]
     candidates = [str(b + step) for b in (0, *bounds) for step in (-1, 0, 1)]
     return frozenset(next(([c] for c in candidates if _kept([c], wanted)), []))

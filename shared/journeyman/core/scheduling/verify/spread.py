@@ -42,6 +42,15 @@ class _Owner:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class _Entry:
+    """Pods that enter a domain while fewer than `allowance` are there: maxSkew more than the emptiest has."""
+
+    allowance: int
+    minimum: int
+    owner: _Owner
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class _Rule:
     """Constraints that count the same pods on the same nodes, and all who have one of them."""
 
@@ -92,19 +101,22 @@ def _identity(rule: _Rule, kind: Kind) -> bytes:
 
 def _check_rule(index: Index, census: Census, rule: _Rule) -> Iterator[str]:
     staying, surely = _counted(census, rule)
-    entering: dict[str, list[tuple[int, _Owner]]] = {}
-    allowances: dict[tuple[int, int, int], int] = {}
+    minimums: dict[tuple[Kind, int], int] = {}
+    entering: dict[str, dict[tuple[Kind, str], _Entry]] = {}
     for owner in rule.owners:
         domains = owner.place.domains(rule.group.key)
         if not domains:
             yield f"{owner.place.name}: pod {owner.pod} spreads over {rule.group.key}, which is not decided there"
-        case = (id(owner.kind), owner.constraint.max_skew, owner.constraint.min_domains or 1)
-        if case not in allowances:
-            allowances[case] = owner.constraint.max_skew + _minimum(index, rule, owner, surely)
+        case = (owner.kind, owner.constraint.min_domains or 1)
+        if case not in minimums:
+            minimums[case] = _minimum(index, rule, owner, surely)
+        entry = _Entry(minimums[case] + owner.constraint.max_skew, minimums[case], owner)
         for domain in domains:
-            entering.setdefault(domain, []).append((allowances[case], owner))
-    for domain, owners in sorted(entering.items(), key=lambda entry: entry[0]):
-        yield from _check_domain(census, rule, domain, owners, there=staying[domain])
+            strictest = entering.setdefault(domain, {}).setdefault((owner.kind, owner.place.host), entry)
+            if entry.allowance < strictest.allowance:
+                entering[domain][owner.kind, owner.place.host] = entry
+    for domain, entries in sorted(entering.items()):
+        yield from _check_domain(census, rule, domain, entries.values(), there=staying[domain])
 
 
 def _counted(census: Census, rule: _Rule) -> tuple[Counter[str], Counter[str]]:
@@ -121,18 +133,16 @@ def _counted(census: Census, rule: _Rule) -> tuple[Counter[str], Counter[str]]:
     return staying, surely
 
 
-def _check_domain(
-    census: Census, rule: _Rule, domain: str, owners: list[tuple[int, _Owner]], *, there: int
-) -> Iterator[str]:
+def _check_domain(census: Census, rule: _Rule, domain: str, entries: Iterable[_Entry], *, there: int) -> Iterator[str]:
     """Let them in, the smallest allowance first."""
-    for allowance, owner in sorted(owners, key=lambda entry: (entry[0], entry[1].pod)):
+    for entry in sorted(entries, key=lambda entry: (entry.allowance, entry.owner.pod)):
+        owner = entry.owner
         if census.counts(rule.group, owner.kind):
             there += owner.number
-        if there > allowance:
-            least = allowance - owner.constraint.max_skew
+        if there > entry.allowance:
             yield (
                 f"{owner.place.name}: pod {owner.pod} is one of {there} in {rule.group.key} {domain}, the emptiest domain "
-                f"has {least}, its spread allows {owner.constraint.max_skew} more"
+                f"has {entry.minimum}, its spread allows {owner.constraint.max_skew} more"
             )
             return
 
@@ -161,9 +171,7 @@ def _launchable(index: Index, kind: Kind, key: str) -> set[str]:
         if untolerated(kind.pod, pool.spec.template.spec.taints) is None:
             launches = index.launches(pool)
             for wanted in _combinations(kind):
-                if all(launches.defines(r.key) or r.operator in {"NotIn", "DoesNotExist"} for r in wanted):
-                    left = launches.narrowed((*launches.rules, *wanted))
-                    found |= left.values(key, left.rows)
+                found |= launches.values(key, wanted)
     return found
 
 
