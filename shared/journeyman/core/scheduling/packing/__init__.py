@@ -7,11 +7,15 @@ Nothing here knows of pods, zones or pools.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
+from journeyman.core.scheduling.offers import Ints
 from journeyman.core.scheduling.packing.alike import Kinds
 from journeyman.core.scheduling.packing.appraisal import independent, lower_bound
-from journeyman.core.scheduling.packing.problem import Bin, Packing, Problem, price_of
+from journeyman.core.scheduling.packing.problem import Bin, Packing, Problem, held_by, price_of, translated
+from journeyman.core.scheduling.packing.stocks import fill_stocks
 from journeyman.core.scheduling.packing.strategies import solve
 
 __all__ = ["Bin", "Packing", "Problem", "lower_bound", "pack"]
@@ -20,19 +24,33 @@ __all__ = ["Bin", "Packing", "Problem", "lower_bound", "pack"]
 def pack(problem: Problem, *, fewest_nodes: bool = False) -> Packing:
     """The cheapest packing found; with `fewest_nodes`, as Karpenter would: as few nodes as will do.
 
-    Items whose offers have nothing in common with other items' are packed apart.
+    What there is a stock of is used first.
     """
-    asked = np.flatnonzero((problem.counts > 0) & np.logical_or.reduce(problem.fits(), axis=1))
-    kinds = Kinds.of(problem, asked)
-    bins: list[Bin] = []
-    for members in independent(kinds.problem.allowed):
-        part = kinds.problem.of_items(members)
-        offers = part.useful()
-        width = len(kinds.problem.counts)
-        for b in solve(part.only(offers), fewest_nodes=fewest_nodes):
-            content = tuple((int(members[item]), count) for item, count in b.content)
-            bins.append(Bin(int(offers[b.offer]), content, b.copies, width))
-    left = problem.counts.copy()
-    left[asked] = 0
+    kinds = Kinds.of(problem, _placeable(problem))
+    whole = kinds.problem
+    bins = fill_stocks(whole)
+    rest = replace(whole, counts=whole.counts - held_by(bins, len(whole.counts)))
+    offers = np.flatnonzero(~whole.limited)
+    bought = replace(rest.only(offers), stock=rest.stock[:0], stocks=rest.stocks[:0])
+    items = _placeable(bought)
+    found = _buy(bought.of_items(items), fewest_nodes=fewest_nodes)
+    bins += translated(found, items, offers, len(whole.counts))
     packed = tuple(kinds.apart(bins))
+    left = problem.counts - held_by(packed, len(problem.counts))
     return Packing(packed, price_of(packed, problem.prices), tuple(left.tolist()))
+
+
+def _placeable(problem: Problem) -> Ints:
+    """The items of which there are some, and that fit some offer."""
+    return np.flatnonzero((problem.counts > 0) & np.logical_or.reduce(problem.fits(), axis=1))
+
+
+def _buy(problem: Problem, *, fewest_nodes: bool) -> list[Bin]:
+    """Bins for all items; those whose offers have nothing in common with other items' are packed apart."""
+    bins: list[Bin] = []
+    for items in independent(problem.allowed):
+        part = problem.of_items(items)
+        offers = part.useful()
+        found = solve(part.only(offers), fewest_nodes=fewest_nodes)
+        bins += translated(found, items, offers, len(problem.counts))
+    return bins

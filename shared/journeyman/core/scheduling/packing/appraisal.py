@@ -196,15 +196,23 @@ class _Market:
         for index, nodes in enumerate(problem.stocks):
             stocks[index, np.flatnonzero(problem.stock == index)] = -1.0 / max(int(nodes), 1)
         prices = np.concatenate((problem.prices, np.zeros(len(self.flows))))
-        alone = np.where(room > 0, problem.prices / np.where(room > 0, room, 1.0), np.inf).min(axis=1)
-        alone = np.where(np.isfinite(alone), 2.0 * alone, 0.0)
-        apart = np.full(self.free, float(alone.sum()))
+        penalties = self._penalties(room)
         return CoveringProgram(
             prices=prices,
             cover=np.vstack((np.hstack((room, flows)), groups, stocks)),
             need=np.concatenate((self.fixed / self.scale, np.ones(self.free), np.where(problem.stocks > 0, -1.0, 0.0))),
-            penalties=np.concatenate((alone, apart, np.zeros(len(problem.stocks)))),
+            penalties=penalties,
         )
+
+    def _penalties(self, room: Floats) -> Floats:
+        """By row, more than any optimum pays for the whole of its demand; nothing where no offer serves it."""
+        problem = self.problem
+        each = np.where(room > 0, problem.prices / np.where(room > 0, room, 1.0), np.inf)
+        bought = np.where(problem.limited, np.inf, each).min(axis=1, initial=np.inf)
+        most = 2.0 * float(bought[np.isfinite(bought)].sum() + problem.prices.max(initial=0.0))
+        served = np.isfinite(each.min(axis=1, initial=np.inf))
+        alone = np.where(np.isfinite(bought), 2.0 * bought, np.where(served, most, 0.0))
+        return np.concatenate((alone, np.full(self.free, most), np.zeros(len(problem.stocks))))
 
     def _prefer_alike(self, program: CoveringProgram) -> None:
         """Of all optimal mixes move on to one of nodes of much the same price, not giants among dwarfs."""

@@ -149,3 +149,11 @@ def merged(bins: Iterable[Bin]) -> list[Bin]:
         width = b.width
         copies[b.offer, b.content] = copies.get((b.offer, b.content), 0) + b.copies
     return [Bin(offer, content, n, width) for (offer, content), n in copies.items()]
+
+
+def translated(bins: Iterable[Bin], items: Ints, offers: Ints, width: int) -> list[Bin]:
+    """Bins of a part of a problem, of these items and offers, as bins of the whole."""
+    return [
+        Bin(int(offers[b.offer]), tuple((int(items[item]), count) for item, count in b.content), b.copies, width)
+        for b in bins
+    ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
@@ -11,7 +10,7 @@ import numpy as np
 from journeyman.core.scheduling.offers import Ints
 from journeyman.core.scheduling.packing.appraisal import Appraisal, appraise
 from journeyman.core.scheduling.packing.careful import CarefulSolver
-from journeyman.core.scheduling.packing.problem import Bin, Problem, price_of
+from journeyman.core.scheduling.packing.problem import Bin, Problem, price_of, translated
 from journeyman.core.scheduling.packing.wide import OpenNodes
 
 _CAREFUL_KINDS: Final = 64  # up to this many kinds of items the careful way is affordable
@@ -53,12 +52,4 @@ def _carefully(problem: Problem, counts: Ints) -> list[Bin]:
     part = replace(problem, counts=counts).of_items(items)
     offers = part.useful()
     solver = CarefulSolver(part.only(offers), effort=0)
-    return _translated(solver.cheapest(part.counts), items, offers, len(problem.counts))
-
-
-def _translated(bins: Iterable[Bin], items: Ints, offers: Ints, width: int) -> list[Bin]:
-    """Bins of a part of a problem as bins of the whole."""
-    return [
-        Bin(int(offers[b.offer]), tuple((int(items[item]), count) for item, count in b.content), b.copies, width)
-        for b in bins
-    ]
+    return translated(solver.cheapest(part.counts), items, offers, len(problem.counts))

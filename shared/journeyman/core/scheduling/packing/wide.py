@@ -12,9 +12,9 @@ from typing import Final
 
 import numpy as np
 
-from journeyman.core.scheduling.offers import Bools, Floats, Ints
+from journeyman.core.scheduling.offers import Bools, Floats, Ints, every
 from journeyman.core.scheduling.packing.appraisal import Appraisal
-from journeyman.core.scheduling.packing.problem import Bin, Problem, merged
+from journeyman.core.scheduling.packing.problem import Bin, Content, Problem, merged
 from journeyman.core.scheduling.packing.sizing import cheapest_offers
 
 _EPSILON: Final = 1e-9
@@ -34,7 +34,6 @@ class OpenNodes:
         self._worth = self._requests @ self._weights if blend else appraisal.items
         self._families = _families(problem)
         self._in_conflict = np.logical_or.reduce(problem.loose | problem.bound, axis=1)
-        self._fits = problem.fits()
         self._efficiency = problem.prices / np.maximum(
             (self._sizes * appraisal.unit[problem.signatures]).sum(axis=1), _EPSILON
         )
@@ -43,6 +42,7 @@ class OpenNodes:
         self._possible = np.zeros((len(problem.allowed), 64), dtype=bool)
         self._loose = np.zeros((problem.loose.shape[1], 64), dtype=bool)
         self._bound = np.zeros((problem.loose.shape[1], 64), dtype=bool)
+        self._offers = np.zeros(64, dtype=np.int64)
         self._placed: list[tuple[int, Ints, Ints]] = []  # item, nodes, how many on each
 
     def _mean_unit(self) -> Floats:
@@ -71,18 +71,20 @@ class OpenNodes:
                 np.concatenate((table, np.zeros_like(table)), axis=1)
                 for table in (self._free, self._possible, self._loose, self._bound)
             )
+            self._offers = np.concatenate((self._offers, np.zeros_like(self._offers)))
         self._free[:, self.count : end] = self._sizes[offer][:, None]
         self._possible[:, self.count : end] = self._families[offer][:, None]
+        self._offers[self.count : end] = offer
         self.count = end
 
     def place_all(self, counts: Ints, *, open_more: bool) -> Ints:
         """Place these items, the most valuable first; those that found no room."""
-        left = counts.copy()
-        for item in self._order(counts):
-            left[item] = self._place(int(item), int(counts[item]))
+        left: Ints = counts.copy()
+        for item in self._order(counts).tolist():
+            left[item] = self._place(item, int(counts[item]))
             while open_more and left[item]:
-                self._open_for(int(item), int(left[item]))
-                left[item] = self._place(int(item), int(left[item]))
+                self._open_for(item, int(left[item]))
+                left[item] = self._place(item, int(left[item]))
         return left
 
     def _order(self, counts: Ints) -> Ints:
@@ -142,34 +144,54 @@ class OpenNodes:
 
     def _open_for(self, item: int, count: int) -> None:
         """Open the offer that gives most worth for its price, of those that hold the item."""
-        holding = np.flatnonzero(self._fits[item] & ~self.problem.limited)
+        problem = self.problem
+        holds = every(problem.sizes >= problem.requests[item]) & problem.allowed[problem.signatures, item]
+        holding = np.flatnonzero(holds & ~problem.limited)
         offer = int(holding[np.lexsort((holding, np.round(self._efficiency[holding], 6)))[0]])
         axes = self._axes[item]
         each = int((self._sizes[offer, axes] // self._requests[item, axes]).min())
         self.open(offer, -(-count // each))
 
-    def settle(self) -> list[Bin]:
-        """Each node that holds something as the cheapest offer for it."""
-        contents: list[dict[int, int]] = [{} for _ in range(self.count)]
-        totals = np.zeros((self.count, self.problem.requests.shape[1]), dtype=np.int64)
-        for item, nodes, taken in self._placed:
-            totals[nodes] += taken[:, None] * self.problem.requests[item]
-            for node, n in zip(nodes.tolist(), taken.tolist(), strict=True):
-                contents[node][item] = contents[node].get(item, 0) + n
-        filled = np.array([node for node in range(self.count) if contents[node]], dtype=np.int64)
-        offers = cheapest_offers(self.problem, totals[filled], self._possible[:, filled].T)
+    def settle(self, *, resize: bool = True) -> list[Bin]:
+        """Each node that holds something, as the cheapest offer for it unless it is to stay as it was opened."""
+        if not self._placed:
+            return []
+        nodes = np.concatenate([nodes for _, nodes, _ in self._placed])
+        items = np.concatenate([np.full(len(nodes), item) for item, nodes, _ in self._placed])
+        taken = np.concatenate([taken for _, _, taken in self._placed])
+        order = np.lexsort((items, nodes))
+        nodes, items, taken = nodes[order], items[order], taken[order]
+        filled, starts = np.unique(nodes, return_index=True)
+        totals = np.add.reduceat(self.problem.requests[items] * taken[:, None], starts, axis=0)
+        offers = self._offers[filled]
+        if resize:
+            offers = cheapest_offers(self.problem, totals, self._possible[:, filled].T)
+        entries = list(zip(items.tolist(), taken.tolist(), strict=True))
+        ends = [*starts[1:].tolist(), len(entries)]
         width = len(self.problem.counts)
         return merged(
-            Bin(offer, tuple(sorted(contents[node].items())), 1, width)
-            for offer, node in zip(offers.tolist(), filled.tolist(), strict=True)
+            Bin(offer, _summed(entries[start:end]), 1, width)
+            for offer, start, end in zip(offers.tolist(), starts.tolist(), ends, strict=True)
         )
 
 
+def _summed(entries: list[tuple[int, int]]) -> Content:
+    """Entries of one node by item, with those of the same item added up."""
+    content: dict[int, int] = {}
+    for item, count in entries:
+        content[item] = content.get(item, 0) + count
+    return tuple(content.items())
+
+
 def _families(problem: Problem) -> Bools:
-    """By offer and signature, whether the same size is had for the same price there."""
-    rows = np.column_stack((problem.prices, problem.sizes.astype(float)))
-    _, family = np.unique(rows, axis=0, return_inverse=True)
-    table = np.zeros((int(family.max(initial=0)) + 1, len(problem.allowed)), dtype=bool)
-    table[family.ravel(), problem.signatures] = True
-    found: Bools = table[family.ravel()]
+    """By offer and signature, whether the same size is had for the same price there; of stocks there is but the one."""
+    found = np.zeros((len(problem.prices), len(problem.allowed)), dtype=bool)
+    found[np.arange(len(problem.prices)), problem.signatures] = True
+    if len(problem.allowed) == 1:
+        return found
+    families: dict[tuple[float, bytes], list[int]] = {}
+    for offer in np.flatnonzero(~problem.limited).tolist():
+        families.setdefault((float(problem.prices[offer]), problem.sizes[offer].tobytes()), []).append(offer)
+    for members in families.values():
+        found[np.array(members)[:, None], problem.signatures[members]] = True
     return found
