@@ -318,26 +318,3 @@ class Census:
             if domain is not None and counts_node(node):
                 total[domain] = total.get(domain, 0) + by_node.get(node.name, 0)
         return total
-
-
-def count_by_node(spread: Spread, nodes: Iterable[StateNode], leaving: Collection[str]) -> dict[str, int]:
-    """How many pods the spread counts on each node, by the node's name; nodes without any are left out.
-
-    Args:
-        spread: Whose selector counts.
-        nodes: Nodes with the pods bound to them.
-        leaving: Keys of pods that are being placed anew in this pass, and so do not count where they are.
-    """
-    return dict(Census(nodes, leaving, spread.group.label_keys).by_node(spread.group))
-
-
-def count_by_zone(
-    by_node: Mapping[str, int], nodes: Iterable[StateNode], counts_node: Callable[[StateNode], bool]
-) -> dict[str, int]:
-    """The same by zone, over the nodes that have one and that count; every such zone is a key, if only with 0."""
-    counts: dict[str, int] = {}
-    for node in nodes:
-        zone = node.labels.get(labels.ZONE)
-        if zone is not None and counts_node(node):
-            counts[zone] = counts.get(zone, 0) + by_node.get(node.name, 0)
-    return counts

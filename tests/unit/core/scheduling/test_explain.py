@@ -15,6 +15,7 @@ from journeyman.core.scheduling.daemons import daemon_overhead
 from journeyman.core.scheduling.explain import Explainer
 from journeyman.core.scheduling.limits import Headroom
 from journeyman.core.scheduling.market import Stall
+from journeyman.core.scheduling.scheduler import solve
 from journeyman.core.scheduling.templates import make_templates
 from tests.helpers.builders import NOW, POOL, a_pod, a_pool, a_snapshot, an_instance_type
 
@@ -133,6 +134,27 @@ def test_a_change_that_would_not_suffice_is_not_told():
     error = explained(an_explainer(tainted("other", limits={"cpu": "1"}), a_pool()), cpu="20")
 
     assert error.smallest_change == "request at most 15.92 vCPU (it asks for 20 vCPU)"
+
+
+def placed(*pools, types=(LARGE, SMALL), unavailable=(), **pod):
+    """Whether the scheduler finds a place for such a pod."""
+    pools = pools or (a_pool(),)
+    offered = without_unavailable(types, unavailable, NOW)
+    snapshot = a_snapshot(node_pools=pools, pods=(a_pod("p", **pod),))
+    return not solve(snapshot, Catalogue({pool.metadata.name: offered for pool in pools})).pod_errors
+
+
+def test_what_is_told_is_exactly_enough():
+    """The scheduler itself places the pod with the change, and without it, or with a little less, does not."""
+    tolerating = {"tolerations": [{"key": "gpu", "value": "yes", "effect": "NoSchedule"}]}
+    limited = [a_pool(spec={"limits": {"cpu": limit}}) for limit in ("1999m", "2")]
+    lost = gone("m.large", zones=("b",))
+    in_zone = [selecting(**{labels.ZONE: zone}) for zone in "ba"]
+
+    assert [placed(cpu=cpu) for cpu in ("15921m", "15920m")] == [False, True]
+    assert [placed(tainted(), spec=spec) for spec in ({}, tolerating)] == [False, True]
+    assert [placed(pool) for pool in limited] == [False, True]
+    assert [placed(unavailable=lost, cpu="12", spec=spec) for spec in in_zone] == [False, True]
 
 
 def test_a_mistyped_label_gets_a_hint():
