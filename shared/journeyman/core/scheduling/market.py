@@ -446,7 +446,8 @@ def worth_considering(market: Market, axes: Ints) -> Bools:
     sizes = market.sizes[:, axes]
     groups = market.signatures * (len(market.reservations) + 1) + market.stock + 1
     for group in distinct(groups):
-        members = np.flatnonzero(groups == group)  # by price already
+        members = np.flatnonzero(groups == group)
+        members = members[np.lexsort((-sizes[members].sum(axis=1), market.prices[members]))]  # larger before smaller
         worth[members[undominated(sizes[members])]] = True
     return worth
 

@@ -184,7 +184,7 @@ class _Tier:
         while outcome.left.any():
             offers = np.flatnonzero(self._within(outcome)) if exhaustible else np.arange(len(prices))
             offers = offers[np.argsort(prices[offers], kind="stable")]
-            offers = offers[self._worth(offers)]
+            offers = offers[worth_considering(replace(self._market, prices=prices).only(offers), self._asked)]
             packing = pack(self._part(offers, prices, outcome), fewest_nodes=self._stalls[0].template.order[1])
             if not outcome.bins:
                 outcome.hopeless = sum(packing.left)
@@ -205,9 +205,6 @@ class _Tier:
             if outcome.reservations.left.get(name, 0) <= 0:
                 found &= market.stock != index
         return found
-
-    def _worth(self, offers: Ints) -> Bools:
-        return worth_considering(self._market.only(offers), self._asked)
 
     def _part(self, offers: Ints, prices: Floats, outcome: _Outcome) -> Problem:
         """What is left to pack onto these offers."""
