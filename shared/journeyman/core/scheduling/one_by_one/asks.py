@@ -6,7 +6,8 @@ Restates: karpenter pkg/controllers/provisioning/scheduling/scheduler.go `PodDat
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -17,6 +18,16 @@ from journeyman.core.scheduling.one_by_one.book import NONE, Book
 from journeyman.core.scheduling.one_by_one.rules import Rules
 from journeyman.core.scheduling.one_by_one.shelves import Shelf
 from journeyman.core.scheduling.requirements import Requirements
+from journeyman.core.scheduling.settling import held
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """A way to open a node: what its claim asks for (a number), the offerings it leaves, the reservation it draws on."""
+
+    wanted: int
+    offerings: int
+    reservation: str = ""
 
 
 class Ask:
@@ -44,7 +55,7 @@ class Ask:
         self._open: Bools = columns.meeting(wishes) & columns.accepted(
             cls.tolerations, heeds_preferences=cls.heeds_preferences
         )  # by place; grows with the places
-        self._shelves: dict[int, tuple[tuple[int, int], ...]] = {}
+        self._openings: dict[int, tuple[Opening, ...]] = {}
 
     def may_go(self, places: int) -> Bools:
         """By place, whether it may still take one of these; places that once refused for good are left out."""
@@ -58,23 +69,27 @@ class Ask:
         """The place will never take one of these again."""
         self._open[place] = False
 
-    def on_new(self, shelf: Shelf) -> Sequence[tuple[int, int]]:
-        """The ways to open a node for one of these: what its claim asks for (a number), and the offerings it leaves."""
-        found = self._shelves.get(shelf.index)
+    def on_new(self, shelf: Shelf) -> Sequence[Opening]:
+        """The ways to open a node for one of these."""
+        found = self._openings.get(shelf.index)
         if found is None:
-            found = self._shelves[shelf.index] = tuple(self._ways(shelf)) if self.tolerates(shelf) else ()
+            found = self._openings[shelf.index] = tuple(self._found(shelf)) if self.tolerates(shelf) else ()
         return found
 
-    def _ways(self, shelf: Shelf) -> Sequence[tuple[int, int]]:
-        holding = shelf.everything
+    def _found(self, shelf: Shelf) -> Iterator[Opening]:
+        holding = shelf.free_of(self.ports)
         for axis, amount in self.amounts:
             holding &= shelf.holding(axis, amount)
-        ways = []
         for wish in self.wishes:
             wanted = self._book.narrowed(shelf.offer, wish)
-            if wanted != NONE and (left := shelf.suiting(wanted) & holding):
-                ways.append((wanted, left))
-        return ways
+            if wanted == NONE:
+                continue
+            if left := shelf.suiting(wanted) & shelf.ordinary & holding:
+                yield Opening(wanted, left)
+            for name, offerings in shelf.reserved:
+                reserved = self._book.number(held(self._book[wanted], name))
+                if left := shelf.suiting(reserved) & offerings & holding:
+                    yield Opening(reserved, left, name)
 
     def tolerates(self, shelf: Shelf) -> bool:
         """Whether the pool's taints let these in."""

@@ -4,7 +4,8 @@ Restates: karpenter pkg/controllers/provisioning/scheduling/scheduler.go `add`, 
 `addToNewNodeClaim`; existingnode.go and nodeclaim.go `CanAdd`, `Add`.
 Differs: a label that a pool knows nothing of cannot be asked for, be it that another pod of the node refused some values
 of it, where Karpenter takes that for a definition; pools of equal weight compete on price; where rules
-leave several domains that are equally good, the one with the cheapest offering is chosen.
+leave several domains that are equally good, the one that is cheapest for most types is chosen; a node that draws on
+reserved capacity is bound to one reservation.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from journeyman.core.scheduling.one_by_one.rulebook import RuleBook
 from journeyman.core.scheduling.one_by_one.rules import Choice
 from journeyman.core.scheduling.one_by_one.shares import Shares
 from journeyman.core.scheduling.one_by_one.shelves import Shelf, lowest
+from journeyman.core.scheduling.settling import reservation_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +89,7 @@ class Placing:
         """Take over a node that was opened before."""
         shelf = self._shelves[node.stall]
         wanted = self._book.number(node.requirements)
-        offerings = shelf.suiting(wanted)
+        offerings = shelf.suiting(wanted) & (-1 if reservation_of(node.requirements) else shelf.ordinary)
         for axis, amount in enumerate(node.total.tolist()):
             offerings &= shelf.holding(axis, amount)
         made = Node(shelf=shelf, wanted=wanted, offerings=offerings, total=node.total.tolist(), share=node.share)
@@ -220,8 +222,12 @@ class Placing:
     def _changed(self, place: int) -> None:
         """Bring the columns up to date with an open node."""
         node, places = self._places.node(place), self._places
-        room = [node.shelf.largest(axis, node.offerings) - used for axis, used in enumerate(node.total)]
-        places.resize(place, room if node.offerings else [-1] * len(room))
+        if node.offerings:
+            places.resize(
+                place, [node.shelf.largest(axis, node.offerings) - used for axis, used in enumerate(node.total)]
+            )
+        else:
+            places.resize(place, [-1] * len(node.total))
         places.moved(place, sum(node.pods.values()))
         wanted = self._book[node.wanted]
         for key in places.watched:

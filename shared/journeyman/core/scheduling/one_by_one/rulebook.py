@@ -195,4 +195,4 @@ class RuleBook:
             for term in terms:
                 wanted = self._book.narrowed(shelf.offer, term)
                 if wanted != NONE:
-                    yield from shelf.domains(key, shelf.suiting(wanted) & shelf.everything, wanted)
+                    yield from shelf.domains(key, shelf.suiting(wanted), wanted)

@@ -16,7 +16,6 @@ from journeyman.core.scheduling.market import Stall
 from journeyman.core.scheduling.offers import Bools, Ints
 from journeyman.core.scheduling.one_by_one.book import Book
 from journeyman.core.scheduling.requirements import Requirement
-from journeyman.core.scheduling.settling import reservation_of
 
 
 def lowest(mask: int) -> int:
@@ -24,10 +23,15 @@ def lowest(mask: int) -> int:
     return (mask & -mask).bit_length() - 1
 
 
-class Shelf:
-    """One stall. `rows[b]` is the offering (a row of its table) that bit b stands for, `everything` all that is usable.
+def as_mask(bits: Bools) -> int:
+    """Truth by offering as a mask."""
+    return int.from_bytes(np.packbits(bits, bitorder="little").tobytes(), "little")
 
-    Reserved capacity is there only for nodes that hold some already.
+
+class Shelf:
+    """One stall. `rows[b]` is the offering (a row of its table) that bit b stands for.
+
+    `ordinary` are those that draw on no reservation, `reserved` the others by reservation, each as (name, offerings).
     """
 
     def __init__(self, index: int, stall: Stall, book: Book) -> None:
@@ -41,8 +45,9 @@ class Shelf:
         self.rows: Ints = table.by_price[usable[table.by_price]]
         self._types: Ints = table.row_type[self.rows]
         self._prices: list[float] = table.prices[self.rows].tolist()
-        self._reserved = self.mask(table.row_reservation >= 0)
-        self.everything = ((1 << len(self.rows)) - 1) & ~self._reserved
+        drawn = table.row_reservation[self.rows]
+        self.ordinary = as_mask(drawn < 0)
+        self.reserved = [(table.reservations[n], as_mask(drawn == n)) for n in np.unique(drawn[drawn >= 0]).tolist()]
         sizes = stall.sizes[self._types]
         self._sizes: list[Ints] = [np.ascontiguousarray(sizes[:, axis]) for axis in range(sizes.shape[1])]
         self._levels: list[list[int]] = [np.unique(column).tolist() for column in self._sizes]
@@ -62,7 +67,8 @@ class Shelf:
 
     def _positions(self, mask: int) -> Ints:
         packed = np.frombuffer(mask.to_bytes((len(self.rows) + 7) // 8, "little"), dtype=np.uint8)
-        return np.flatnonzero(np.unpackbits(packed, bitorder="little", count=len(self.rows)))
+        found: Ints = np.flatnonzero(np.unpackbits(packed, bitorder="little", count=len(self.rows)))
+        return found
 
     def type_of(self, offerings: int) -> int:
         """The instance type of the cheapest of these offerings."""
@@ -76,10 +82,8 @@ class Shelf:
         """The offerings that suit requirements, by their number."""
         found = self._suiting.get(wanted)
         if found is None:
-            requirements = self._book[wanted]
-            among = self._reserved if reservation_of(requirements) else self.everything
-            rows = self.stall.template.table.rows_meeting(requirements)
-            found = self._suiting[wanted] = self.mask(rows) & among
+            rows = self.stall.template.table.rows_meeting(self._book[wanted])
+            found = self._suiting[wanted] = as_mask(rows[self.rows])
         return found
 
     def free_of(self, ports: tuple[HostPort, ...]) -> int:
