@@ -40,6 +40,7 @@ _CSI_DRIVERS: Final = {
 }
 
 Alternatives = tuple[Requirements, ...]
+_ANYWHERE: Final[Alternatives] = (EMPTY,)
 _Terms = tuple[tuple[NodeSelectorRequirement, ...], ...]
 
 
@@ -108,7 +109,7 @@ def resolve(pod: Pod, storage: Storage) -> PodVolumes | str:
     keys = claim_keys(pod)
     if not keys:
         return NO_VOLUMES
-    terms: Alternatives = (EMPTY,)
+    terms = _ANYWHERE
     counts: Counter[str] = Counter()
     shared: list[tuple[str, str]] = []
     for key in keys:
@@ -155,7 +156,7 @@ def _reach_bound(claim: PersistentVolumeClaim, key: str, storage: Storage) -> Al
         return f"PersistentVolumeClaim {key} is not bound to PersistentVolume {name} yet"
     affinity = volume.spec.node_affinity
     if affinity is None or affinity.required is None:
-        return (EMPTY,)
+        return _ANYWHERE
     moves = volume.spec.local is not None or volume.spec.host_path is not None
     return _alternatives(tuple(t.match_expressions for t in affinity.required.node_selector_terms), moves)
 
@@ -184,18 +185,22 @@ def _alternatives(terms: _Terms, moves: bool) -> Alternatives:
     InvalidRequirementError.
     """
     kept = tuple(tuple(e for e in term if not (moves and e.key == labels.HOSTNAME)) for term in terms if term)
-    if not all(kept):
-        return (EMPTY,)
-    return _combined((EMPTY,), tuple(from_selectors(term) for term in kept)) if kept else (EMPTY,)
+    if not kept or not all(kept):
+        return _ANYWHERE
+    return _possible([from_selectors(term) for term in kept])
 
 
 def _combined(left: Alternatives, right: Alternatives) -> Alternatives:
-    """Every alternative of the one with every one of the other; a contradiction only if there is nothing else."""
-    both = [a & b for a in left for b in right]
-    possible = {_order(wanted): wanted for wanted in both if not any(r.impossible for r in wanted.values())}
-    if EMPTY in possible.values():
-        return (EMPTY,)
-    return tuple(possible[order] for order in sorted(possible)) or (min(both, key=_order),)
+    """Every alternative of the one with every one of the other."""
+    if _ANYWHERE in (left, right):
+        return right if left == _ANYWHERE else left
+    return _possible([a & b for a in left for b in right])
+
+
+def _possible(alternatives: Sequence[Requirements]) -> Alternatives:
+    """The alternatives without contradictions, each once, in order; the first contradiction if there is nothing else."""
+    possible = {_order(wanted): wanted for wanted in alternatives if not any(r.impossible for r in wanted.values())}
+    return tuple(possible[order] for order in sorted(possible)) or (min(alternatives, key=_order),)
 
 
 def _order(wanted: Requirements) -> tuple[tuple[object, ...], ...]:
