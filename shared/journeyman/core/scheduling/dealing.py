@@ -14,7 +14,6 @@ from journeyman.core.scheduling.topology import Pins
 
 UNLIMITED: Final = 1 << 40
 _WORTH_A_LEAP: Final = 24  # pods; for fewer, watching for repetition costs more than it saves
-_LOOSE_DEPTH: Final = 8  # differences beyond this look alike to pods that no rule binds
 _NEAR: Final = 1.01  # of the best price; what costs no more is free
 
 
@@ -72,7 +71,7 @@ def deal(pods: int, cells: Sequence[Cell], levels: Sequence[Level], *, is_loose:
         levels: Their rules, and the counts to be kept level.
         is_loose: No spread binds the pods: they are kept level only where that is free.
     """
-    return _Dealing(cells, levels, is_loose=is_loose).deal(pods)
+    return _Dealing(cells, levels, is_loose=is_loose).deal(pods) if cells else []
 
 
 class _Scale:
@@ -106,28 +105,28 @@ class _Scale:
             if self.rivals is not self.counts:
                 self.rivals[place] += pods
 
-    @property
-    def deepest(self) -> int:
-        """Differences beyond this need not be told apart."""
-        return _LOOSE_DEPTH if self.skew is None else self.skew + 1
-
-    def state(self) -> tuple[int, ...]:
-        """How the domains differ, as far as it matters."""
-        floor, deepest = self.floor(), self.deepest
-        differences = [min(n - floor, deepest) for n in self.counts]
+    def state(self, opened: Sequence[int]) -> tuple[int, ...]:
+        """How the domains differ, as far as it matters: to pods that a rule binds, whether each is admitted and its rank."""
+        if self.skew is None:
+            places = [place for i in opened if (place := self.at[i]) is not None]
+            least = min([self.counts[place] for place in places], default=0)
+            return tuple(self.counts[place] - least for place in places)
+        floor, beyond = self.floor(), self.skew + 1
+        differences = [min(n - floor, beyond) for n in self.counts]
         if self.rivals is not self.counts:
-            differences += [min(n - floor, deepest) for n in self.rivals]
+            differences += [min(n - floor, beyond) for n in self.rivals]
         return tuple(differences)
 
     def steady(self, then: Sequence[int]) -> int:
-        """How often what was dealt since may be repeated before a domain far above the others is so no more."""
-        floor = self.floor()
+        """How often what was dealt since may be repeated before a domain that is closed opens."""
+        if self.skew is None:
+            return UNLIMITED
+        floor, beyond, times = self.floor(), self.skew + 1, UNLIMITED
         rise = floor - (0 if self.from_zero else min(then, default=0))
-        times = UNLIMITED
         for count, before in zip(self.counts, then, strict=True):
             nearer = rise - (count - before)
-            if count - floor > self.deepest and nearer > 0:
-                times = min(times, (count - floor - self.deepest) // nearer)
+            if count - floor >= beyond and nearer > 0:
+                times = min(times, (count - floor - beyond) // nearer)
         return times
 
 
@@ -240,8 +239,12 @@ class _Dealing:
 
     def _state(self) -> object:
         """All that the next choices depend on: how the domains differ, and which cells are open."""
-        opened = tuple(n > 0 for n in self._room), tuple(n > 0 for n in self._more)
-        return tuple(scale.state() for scale in self._scales), opened
+        open_now = self._open()
+        supply = tuple(n > 0 for n in self._room), tuple(n > 0 for n in self._more)
+        return tuple(scale.state(open_now) for scale in self._scales), supply
+
+    def _open(self) -> list[int]:
+        return [i for i in self._ranked if self._room[i] > 0 or self._more[i] > 0]
 
     def _leap(self, pods: int, given: Sequence[int], counts: Sequence[Sequence[int]]) -> int:
         """Deal again what was dealt since, as often as nothing changes; how many pods that were."""
