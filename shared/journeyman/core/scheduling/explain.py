@@ -22,7 +22,7 @@ from journeyman.core.scheduling.offers import Bools, Ints
 from journeyman.core.scheduling.pool_view import Ask, Found, PoolView, ask_of
 from journeyman.core.scheduling.results import PodError, PoolReason
 from journeyman.core.scheduling.smallest_change import Case, in_words, smallest_change
-from journeyman.core.scheduling.topology import Group, Pins
+from journeyman.core.scheduling.topology import Group
 
 # Most helpful first: the nearer a pool came to taking the pod, the more its reason says.
 _RANKS: Final = ("rules", "min-values", "limits", "offerings", "resources", "requirements", "taints", "not-usable")
@@ -73,22 +73,21 @@ class Explainer:
         both = zip(self._stalls, self._headroom, strict=True)
         return tuple(PoolView(stall, room, self._strict_min_values) for stall, room in both)
 
-    def explain(self, cls: PodClass, request: Ints, *, pins: Pins = (), stuck: str = "") -> PodError:
+    def explain(self, cls: PodClass, request: Ints, *, stuck: str = "") -> PodError:
         """The error of a class's pods that no existing node and no NodePool took.
 
         Args:
             cls: The class at its last rung, where nothing is merely preferred.
             request: What one pod takes, along the axes.
-            pins: The domains that were chosen for them.
             stuck: What the rules about other pods say, in words.
         """
         rules = tuple(group.id for group in (*(s.group for s in cls.spreads), *cls.anti_affinities, *cls.affinities))
-        key = (cls.terms, cls.volume_terms, cls.tolerations, request.tobytes(), pins, stuck, rules, cls.ports)
+        key = (cls.terms, cls.volume_terms, cls.tolerations, request.tobytes(), stuck, rules, cls.ports)
         if key not in self._known:
-            self._known[key] = self._explain(cls, ask_of(cls, request, pins), pins, stuck)
+            self._known[key] = self._explain(cls, ask_of(cls, request), stuck)
         return self._known[key]
 
-    def _explain(self, cls: PodClass, ask: Ask, pins: Pins, stuck: str) -> PodError:
+    def _explain(self, cls: PodClass, ask: Ask, stuck: str) -> PodError:
         unusable = [PoolReason(node_pool=n, kind="not-usable", detail=why) for n, why in self._set_aside.items()]
         found = [_reason(pool, ask, self._axes, stuck) for pool in self._pools]
         reasons = sorted((*found, *unusable), key=lambda r: (_RANKS.index(r.kind), r.node_pool))
@@ -98,7 +97,7 @@ class Explainer:
             message = f"no NodePool can be used{f' ({why})' if why else ''}"
             return PodError(kind="no-nodepool", message=message, by_node_pool=details, reasons=tuple(reasons))
         message = "; ".join(f"NodePool {name}: {detail}" for name, detail in details.items())
-        change = self._change(cls, ask, pins)
+        change = self._change(cls, ask)
         return PodError(
             kind="limits" if reasons[0].kind == "limits" else "unschedulable",
             message=f"{message}. Smallest change: {change}" if change else message,
@@ -107,11 +106,11 @@ class Explainer:
             smallest_change=change,
         )
 
-    def _change(self, cls: PodClass, ask: Ask, pins: Pins) -> str:
+    def _change(self, cls: PodClass, ask: Ask) -> str:
         if self._searches <= 0:
             return ""
         self._searches -= 1
-        case = Case(cls=cls, ask=ask, pins=pins, axes=self._axes, pools=self._pools, others=self._others)
+        case = Case(cls=cls, ask=ask, axes=self._axes, pools=self._pools, others=self._others)
         return smallest_change(case)
 
 

@@ -20,16 +20,15 @@ from journeyman.core.scheduling.limits import Headroom
 from journeyman.core.scheduling.market import Stall
 from journeyman.core.scheduling.min_values import achievable, distinct_enough
 from journeyman.core.scheduling.offers import Bools, Ints, distinct, every
-from journeyman.core.scheduling.requirements import Requirements, requirement
+from journeyman.core.scheduling.requirements import Requirements
 from journeyman.core.scheduling.taints import untolerated
-from journeyman.core.scheduling.topology import Pins
 
 Terms = tuple[Requirements, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Ask:
-    """What a pod asks of its node: one of `terms` (its pins among them), its tolerations, its request along the axes."""
+    """What a pod asks of its node: one of `terms`, its tolerations, its request along the axes."""
 
     terms: Terms
     tolerations: tuple[Toleration, ...]
@@ -41,11 +40,10 @@ class Ask:
         return replace(self, tolerations=(*self.tolerations, extra))
 
 
-def ask_of(cls: PodClass, request: Ints, pins: Pins, terms: Iterable[Requirements] | None = None) -> Ask:
-    """What a pod of the class asks, in the domains chosen for it; with other terms of its own if given."""
-    fixed = {key: requirement(key, "In", (value,)) for key, value in pins}
+def ask_of(cls: PodClass, request: Ints, terms: Iterable[Requirements] | None = None) -> Ask:
+    """What a pod of the class asks; with other terms of its own if given."""
     own = cls.terms if terms is None else terms
-    terms = dict.fromkeys(term & volumes & fixed for term in own for volumes in cls.volume_terms)
+    terms = dict.fromkeys(term & volumes for term in own for volumes in cls.volume_terms)
     return Ask(terms=tuple(terms), tolerations=cls.tolerations, request=request)
 
 

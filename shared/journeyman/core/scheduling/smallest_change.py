@@ -18,21 +18,20 @@ from journeyman.core.scheduling.classes import PodClass
 from journeyman.core.scheduling.offers import Ints, distinct
 from journeyman.core.scheduling.pool_view import Ask, PoolView, ask_of
 from journeyman.core.scheduling.requirements import Requirements, likely_meant, of
-from journeyman.core.scheduling.topology import Group, Pins
+from journeyman.core.scheduling.topology import Group
 
 _SHORT_NAMES = {labels.ZONE: "zone", labels.CAPACITY_TYPE: "capacity type", labels.INSTANCE_TYPE: "instance type"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Case:
-    """A pod without a place: its class, what it asks in the domains chosen for it (`pins`), and the pools there are.
+    """A pod without a place: its class, what it asks, and the pools there are.
 
     `others` is whom other pods keep away from, whether they run or are to be placed as well.
     """
 
     cls: PodClass
     ask: Ask
-    pins: Pins
     axes: Sequence[str]
     pools: Sequence[PoolView]
     others: Sequence[Group]
@@ -42,7 +41,7 @@ def smallest_change(case: Case) -> str:
     """The change, in words."""
     if any(pool.takes(case.ask) for pool in case.pools):
         return _relaxed_rule(case) or "relax its rules about other pods, or theirs about it"
-    for attempt in (_tolerated, _allowed_value, _smaller_request, _raised_limit, _later, _relaxed_rule):
+    for attempt in (_tolerated, _allowed_value, _smaller_request, _raised_limit, _later):
         found = attempt(case)
         if found:
             return found
@@ -75,13 +74,13 @@ def _respelled(case: Case, key: str) -> str:
         return ""
     meant = likely_meant(key, known)
     terms = [of(replace(r, key=meant) if k == key else r for k, r in t.items()) for t in case.cls.terms]
-    ask = ask_of(case.cls, case.ask.request, case.pins, terms)
+    ask = ask_of(case.cls, case.ask.request, terms)
     return f"write label {key} as {meant}" if meant and any(pool.takes(ask) for pool in case.pools) else ""
 
 
 def _without(case: Case, key: str) -> str:
     terms = [Requirements({k: r for k, r in term.items() if k != key}) for term in case.cls.terms]
-    ask = ask_of(case.cls, case.ask.request, case.pins, terms)
+    ask = ask_of(case.cls, case.ask.request, terms)
     taking = [pool for pool in case.pools if pool.takes(ask)]
     if not taking:
         return ""
@@ -148,6 +147,8 @@ def _least_raise(pool: PoolView, ask: Ask) -> tuple[int, float, str] | None:
     shares = (short / np.maximum(room.costs[types], 1)).sum(axis=1)
     counts = np.count_nonzero(short, axis=1)
     best = int(np.lexsort((shares, counts))[0])
+    if not counts[best]:
+        return None
     lacking = ((name, int(n)) for name, n in zip(room.resources, short[best], strict=True) if n)
     words = " and ".join(f"{name} by {format_amount(name, n)}" for name, n in lacking)
     return int(counts[best]), float(shares[best]), f"raise NodePool {pool.name}'s limit on {words}"
@@ -166,9 +167,6 @@ def _later(case: Case) -> str:
 
 def _relaxed_rule(case: Case) -> str:
     """The one rule about other pods that can be in the way, where there is but one."""
-    anywhere = ask_of(case.cls, case.ask.request, ())
-    if not any(pool.takes(anywhere) for pool in case.pools):
-        return ""
     cls = case.cls
     own = {group.id for group in cls.anti_affinities}
     if any(g.id not in own and g.key != labels.HOSTNAME and g.counts(cls.namespace, cls.labels) for g in case.others):

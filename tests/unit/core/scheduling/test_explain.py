@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import timedelta
 
 import numpy as np
@@ -37,12 +36,12 @@ def an_explainer(*pools, types=(LARGE, SMALL), unavailable=(), **options):
     return Explainer(axes=AXES, stalls=stalls, headroom=headroom, set_aside=set_aside, **options)
 
 
-def explained(explainer, pins=(), stuck="", **pod):
+def explained(explainer, stuck="", **pod):
     """Why such a pod has no place."""
     (cls,), errors = collapse([a_pod("p", **pod)], {})
     assert not errors
     request = np.array([cls.requests.get(axis, 0) for axis in AXES], dtype=np.int64)
-    return explainer.explain(cls, request, pins=pins, stuck=stuck)
+    return explainer.explain(cls, request, stuck=stuck)
 
 
 def gone(*types, zones=("a", "b"), capacity_types=(labels.ON_DEMAND, labels.SPOT)):
@@ -198,14 +197,16 @@ def test_of_several_rules_none_is_singled_out_unless_the_others_cannot_be_in_the
     assert explained(an_explainer(others=cls.anti_affinities), spec=SPREAD).smallest_change == any_of_them
 
 
-def test_a_zone_chosen_for_a_pod_counts_but_is_not_its_own_wish():
-    """Its spread sent it to zone b, where nothing is to be had: the spread may be relaxed, the zone not allowed."""
-    away = gone("m.small", "m.large", zones=("b",))
-    lasting = [replace(u, until=NOW + timedelta(days=1)) for u in away]
-    error = explained(an_explainer(unavailable=lasting), pins=((labels.ZONE, "b"),), spec=SPREAD)
+def test_a_pool_without_enough_choice_says_so():
+    """Strict minValues are no limit that could be raised, and no stock to wait for."""
+    families = {"key": labels.INSTANCE_TYPE, "operator": "Exists", "minValues": 3}
+    pool = a_pool(spec={"template": {"spec": {"requirements": [families]}}})
+    error = explained(an_explainer(pool))
 
-    assert "none offered in zone b" in error.message
-    assert error.smallest_change.startswith("wait until 2026-03-03 21:00")
+    assert error.reasons[0].kind == "min-values"
+    assert f"2 of 3 for {labels.INSTANCE_TYPE}" in error.message
+    assert error.smallest_change == "create a NodePool that suits it"
+    assert explained(an_explainer(pool, strict_min_values=False)).reasons[0].kind == "rules"
 
 
 def test_the_search_is_bounded():
