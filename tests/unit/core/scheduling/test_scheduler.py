@@ -8,6 +8,7 @@ import pytest
 
 from journeyman.core.api import labels
 from journeyman.core.catalogue import Catalogue
+from journeyman.core.scheduling.options import Options, PreferencePolicy
 from journeyman.core.scheduling.scheduler import pods_to_place, solve
 from journeyman.core.scheduling.verify import verify
 from tests.helpers.builders import (
@@ -35,11 +36,11 @@ ZONAL_B = an_instance_type("z.medium", cpu=4, memory_gib=16, price=0.2, zones=("
 HOST = labels.HOSTNAME
 
 
-def schedule(*pods, types=TYPES, catalogue=None, **cluster):
+def schedule(*pods, types=TYPES, catalogue=None, options=Options(), **cluster):  # noqa: B008 - a frozen value
     """The verified plan for these pods (and whatever else the cluster holds)."""
     snapshot = a_snapshot(pods=tuple(sorted(pods, key=lambda p: p.key)), **cluster)
     catalogue = catalogue or Catalogue({pool.metadata.name: types for pool in snapshot.node_pools})
-    results = solve(snapshot, catalogue)
+    results = solve(snapshot, catalogue, options=options)
     assert verify(snapshot, catalogue, results, pods=pods_to_place(snapshot)) == ()
     return results
 
@@ -399,19 +400,32 @@ def test_hostname_spread_caps_the_pods_on_a_node():
     assert sorted(len(c.pods) for c in results.new_claims) == [1, 2, 2]
 
 
-def test_pods_counted_by_a_hostname_spread_without_having_it_stay_off_its_nodes():
-    """They could push the count over the cap."""
+def test_pods_counted_by_a_hostname_spread_without_having_it_may_come_later_and_fill_its_nodes():
+    """Order decides, as in Karpenter: the spread is not held against pods that do not have it."""
     results = schedule(*pods(2, cpu="100m", spec=spread(HOST)), *pods(3, "loose", cpu="100m"))
 
-    for claim in results.new_claims:
-        assert len({key.startswith("default/loose") for key in claim.pods}) == 1
+    spread_out = [sum(key.startswith("default/p") for key in claim.pods) for claim in results.new_claims]
+    assert spread_out == [1, 1]
 
 
-def test_a_preferred_spread_does_not_shape_the_plan():
-    """ScheduleAnyway is left to kube-scheduler."""
-    results = schedule(*pods(4, cpu="100m", spec=spread(HOST, whenUnsatisfiable="ScheduleAnyway")))
+@pytest.mark.parametrize(("policy", "nodes"), [("Respect", 4), ("Ignore", 1), ("WhenFree", 1)])
+def test_a_preferred_spread_is_a_rule_until_it_stands_in_the_way_unless_the_policy_says_otherwise(policy, nodes):
+    """Respect opens a node for each pod; Ignore does not know it; WhenFree knows what it would cost."""
+    spec = spread(HOST, whenUnsatisfiable="ScheduleAnyway")
 
-    assert len(results.new_claims) == 1
+    results = schedule(*pods(4, cpu="100m", spec=spec), options=Options(preferences=PreferencePolicy(policy)))
+
+    assert len(results.new_claims) == nodes
+
+
+def test_a_preference_that_costs_nothing_is_kept():
+    """The zone costs the same, and an equally cheap plan keeps to it."""
+    wish = {"weight": 1, "preference": {"matchExpressions": [{"key": labels.ZONE, "operator": "In", "values": ["b"]}]}}
+    spec = {"affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [wish]}}}
+
+    results = schedule(*pods(2, spec=spec), types=(ZONAL,), options=Options(preferences=PreferencePolicy.WHEN_FREE))
+
+    assert {claim.offering[1] for claim in results.new_claims} == {"b"}
 
 
 # --- nodes that exist
@@ -487,18 +501,16 @@ def test_nodes_can_be_thought_away():
 
 def test_a_pod_with_a_rule_not_understood_is_left_alone_and_the_others_go_on():
     """Its error is of kind unsupported and names the rule."""
-    anti = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [{"topologyKey": HOST}]}}
-
-    results = schedule(a_pod("odd", spec={"affinity": anti}), *pods(1))
+    results = schedule(a_pod("odd", spec={"resourceClaims": [{"name": "gpu"}]}), *pods(1))
 
     assert results.pod_errors["default/odd"].kind == "unsupported"
-    assert "anti-affinity" in results.pod_errors["default/odd"].message
+    assert "resource claim" in results.pod_errors["default/odd"].message.lower()
     assert [c.pods for c in results.new_claims] == [("default/p0",)]
 
 
-def test_a_pod_that_a_running_pods_anti_affinity_selects_is_left_alone():
+def test_a_pod_that_a_running_pods_anti_affinity_selects_goes_elsewhere():
     """The rule is the other pod's, the effect is on this one."""
-    term = {"topologyKey": labels.ZONE, "labelSelector": {"matchLabels": {"app": "web"}}}
+    term = {"topologyKey": HOST, "labelSelector": {"matchLabels": {"app": "web"}}}
     anti = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
     loner = a_pod("loner", node="node-default-1", spec={"affinity": anti})
 
@@ -510,7 +522,7 @@ def test_a_pod_that_a_running_pods_anti_affinity_selects_is_left_alone():
         claims=(a_running_claim(),),
     )
 
-    assert results.pod_errors["default/p0"].kind == "unsupported"
+    assert [c.pods for c in results.new_claims] == [("default/p0",)]
     assert results.existing == {"node-default-1": ("default/other",)}
 
 
