@@ -11,12 +11,12 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from journeyman.core.api.objects import DaemonSet, Pod
+from journeyman.core.api.objects import Pod
 from journeyman.core.api.resources import PODS
 from journeyman.core.catalogue import Catalogue
 from journeyman.core.scheduling.caps import lower_hosts
 from journeyman.core.scheduling.classes import PodClass, collapse
-from journeyman.core.scheduling.daemons import Daemon, daemon_overhead, make_daemons
+from journeyman.core.scheduling.daemons import Daemon, make_daemons, stall_of
 from journeyman.core.scheduling.draft import Draft, Question
 from journeyman.core.scheduling.existing import adopt_planned, standing_nodes, survey
 from journeyman.core.scheduling.host_ports import HostPort, host_ports
@@ -44,6 +44,13 @@ class Ground:
     set_aside: Mapping[str, str]
     daemons: tuple[Daemon, ...]
     storage: Storage
+    _stalls: dict[tuple[str, ...], tuple[Stall, ...]] = field(default_factory=dict)
+
+    def stalls(self, axes: tuple[str, ...]) -> tuple[Stall, ...]:
+        """What the NodePools have along these axes; kept, with all that has been found out about them."""
+        if axes not in self._stalls:
+            self._stalls[axes] = tuple(stall_of(template, self.daemons, axes) for template in self.templates)
+        return self._stalls[axes]
 
     @property
     def remarks(self) -> Mapping[str, str]:
@@ -59,7 +66,7 @@ class Ground:
             options=options,
             templates=templates,
             set_aside=set_aside,
-            daemons=make_daemons(snapshot.daemon_sets),
+            daemons=make_daemons(snapshot.daemon_sets, snapshot.pods),
             storage=Storage.of(snapshot),
         )
 
@@ -111,8 +118,7 @@ def ask(ground: Ground, pods: Sequence[Pod], without_nodes: frozenset[str]) -> A
     )
     climb = _Ladders.of(classes, ground)
     axes = tuple(sorted({PODS}.union(*(c.requests for c in classes), *(d.requests for d in ground.daemons))))
-    stalls = tuple(Stall.of(t, axes, daemon_overhead(t, ground.daemons, axes)) for t in ground.templates)
-    used_ports = _used_ports(standing, snapshot.daemon_sets) if any(cls.ports for cls in classes) else frozenset()
+    used_ports = _used_ports(standing, ground.daemons) if any(cls.ports for cls in classes) else frozenset()
     caps = lower_hosts(climb.rows, repelled, used_ports)
     return Asked(
         question=Question(
@@ -122,7 +128,7 @@ def ask(ground: Ground, pods: Sequence[Pod], without_nodes: frozenset[str]) -> A
             counts=tuple(len(cls.pods) for cls in classes),
             axes=axes,
             requests=_requests(climb.rows, axes),
-            stalls=stalls,
+            stalls=ground.stalls(axes),
             existing=survey(
                 standing,
                 climb.rows,
@@ -174,8 +180,7 @@ def _requests(rows: Sequence[PodClass], axes: Sequence[str]) -> Ints:
     return np.array([known[id(row.requests)] for row in rows], dtype=np.int64).reshape(len(rows), len(axes))
 
 
-def _used_ports(nodes: Sequence[StateNode], daemon_sets: Sequence[DaemonSet]) -> frozenset[HostPort]:
+def _used_ports(nodes: Sequence[StateNode], daemons: Sequence[Daemon]) -> frozenset[HostPort]:
     """The host ports in use by running pods, and by daemons wherever they run."""
     running = {port for node in nodes for pod in node.pods for port in host_ports(pod)}
-    templates = (Pod(metadata=d.spec.template.metadata, spec=d.spec.template.spec) for d in daemon_sets)
-    return frozenset(running.union(*(host_ports(pod) for pod in templates)))
+    return frozenset(running.union(*(daemon.ports for daemon in daemons)))

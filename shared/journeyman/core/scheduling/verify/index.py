@@ -11,7 +11,7 @@ from journeyman.core.api.nodepool import NodePool
 from journeyman.core.api.objects import Pod, Taint
 from journeyman.core.catalogue import Catalogue
 from journeyman.core.scheduling.results import PlannedClaim, Results
-from journeyman.core.scheduling.verify.kinds import Kind, Kinds, daemon_of, is_going
+from journeyman.core.scheduling.verify.kinds import Kind, Kinds, daemon_of, is_daemon, is_going
 from journeyman.core.scheduling.verify.launches import Launches, Market
 from journeyman.core.scheduling.verify.matching import CORDON
 from journeyman.core.scheduling.verify.possible import Possibilities, Rows, Values
@@ -85,7 +85,8 @@ class Index:
     @cached_property
     def daemons(self) -> tuple[Kind, ...]:
         """What DaemonSets put on nodes; one whose requests cannot be read never runs."""
-        found = (daemon_of(daemon_set) for daemon_set in self.snapshot.daemon_sets)
+        owned = [pod for pod in self.snapshot.pods if is_daemon(pod)]
+        found = (daemon_of(daemon_set, owned) for daemon_set in self.snapshot.daemon_sets)
         return tuple(daemon for daemon in found if not daemon.unreadable)
 
     @cached_property
@@ -149,6 +150,19 @@ class Index:
                 )
             )
         return tuple(found)
+
+    @cached_property
+    def planned_by_kind(self) -> Mapping[Kind, Sequence[tuple[Place, str, int]]]:
+        """The planned pods by kind: each place that gets some, the key of the first and how many they are."""
+        found: dict[Kind, list[tuple[Place, str, int]]] = {}
+        for place in self.places:
+            here: dict[Kind, tuple[str, int]] = {}
+            for key, kind in place.planned.items():
+                first, number = here.get(kind, (key, 0))
+                here[kind] = first, number + 1
+            for kind, (first, number) in here.items():
+                found.setdefault(kind, []).append((place, first, number))
+        return found
 
     @cached_property
     def usable_pools(self) -> Mapping[str, NodePool]:

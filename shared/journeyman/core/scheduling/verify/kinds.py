@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -158,7 +158,20 @@ def is_daemon(pod: Pod) -> bool:
     return any(o.kind == "DaemonSet" and o.api_version.startswith("apps/") for o in pod.metadata.owner_references)
 
 
-def daemon_of(daemon_set: DaemonSet) -> Kind:
-    """The pod that a DaemonSet puts on each node that suits it."""
+def daemon_of(daemon_set: DaemonSet, pods: Iterable[Pod]) -> Kind:
+    """The pod that a DaemonSet puts on each node that suits it: like its newest, but on the nodes the template names."""
     template = daemon_set.spec.template
-    return Kind(Pod(metadata=template.metadata, spec=template.spec))
+    own = (pod for pod in pods if _is_controlled_by(pod, daemon_set))
+    newest = max(own, key=_made, default=Pod(metadata=template.metadata, spec=template.spec))
+    return Kind(
+        msgspec.structs.replace(newest, spec=msgspec.structs.replace(newest.spec, affinity=template.spec.affinity))
+    )
+
+
+def _is_controlled_by(pod: Pod, daemon_set: DaemonSet) -> bool:
+    return any(o.controller and o.uid == daemon_set.metadata.uid for o in pod.metadata.owner_references)
+
+
+def _made(pod: Pod) -> tuple[float, str]:
+    created = pod.metadata.creation_timestamp
+    return (created.timestamp() if created is not None else 0.0), pod.key
