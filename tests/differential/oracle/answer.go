@@ -33,8 +33,8 @@ type answer struct {
 }
 
 // nodeClaim is one node to open. InstanceTypes are by price. Price is that of the cheapest offering it may use,
-// "instance type/zone/capacity type". Requirements and Requests are those of the NodeClaim that would be created;
-// the requirement for instance types is left out.
+// "instance type/zone/capacity type". Requirements and Requests are those of the NodeClaim that would be created; the
+// requirement for instance types is left out.
 type nodeClaim struct {
 	NodePool      string              `json:"nodePool"`
 	Pods          []string            `json:"pods"`
@@ -100,30 +100,48 @@ func (a answer) without(pods []*corev1.Pod) []string {
 }
 
 func describeClaim(claim *scheduling.NodeClaim) nodeClaim {
-	byPrice := claim.InstanceTypeOptions.OrderByPrice(claim.Requirements)
+	byPrice := lo.Filter(claim.InstanceTypeOptions.OrderByPrice(claim.Requirements), func(t *cloudprovider.InstanceType, _ int) bool {
+		return len(usable(t, claim)) > 0
+	})
+	made := claim.ToNodeClaim()
 	found := nodeClaim{
 		NodePool:      claim.NodePoolName,
 		Pods:          keys(claim.Pods),
 		InstanceTypes: lo.Map(byPrice, func(t *cloudprovider.InstanceType, _ int) string { return t.Name }),
+		Requirements:  settled(made),
+		Requests:      made.Spec.Resources.Requests,
 	}
 	if len(byPrice) > 0 {
-		if usable := byPrice[0].Offerings.Available().Compatible(claim.Requirements); len(usable) > 0 {
-			cheapest := usable.Cheapest()
-			found.Price = cheapest.Price
-			found.Cheapest = fmt.Sprintf("%s/%s/%s", byPrice[0].Name, cheapest.Zone(), cheapest.CapacityType())
+		cheapest := usable(byPrice[0], claim).Cheapest()
+		found.Price = cheapest.Price
+		found.Cheapest = fmt.Sprintf("%s/%s/%s", byPrice[0].Name, cheapest.Zone(), cheapest.CapacityType())
+	}
+	return found
+}
+
+// usable are the offerings of a type that the claim could be launched as. A claim that holds reservations may list types
+// that have none.
+func usable(t *cloudprovider.InstanceType, claim *scheduling.NodeClaim) cloudprovider.Offerings {
+	return t.Offerings.Available().Compatible(claim.Requirements)
+}
+
+// settled are the requirements of a claim, sorted; for a label that the claim itself decides (one that a NodePool only
+// asks to exist), that decision.
+func settled(claim *v1.NodeClaim) requirements {
+	found := requirements{}
+	for _, r := range claim.Spec.Requirements {
+		if r.Key == corev1.LabelInstanceTypeStable {
+			continue
 		}
+		if value, ok := claim.Labels[r.Key]; ok && r.Operator != corev1.NodeSelectorOpIn {
+			r.Operator, r.Values = corev1.NodeSelectorOpIn, []string{value}
+		}
+		slices.Sort(r.Values)
+		found = append(found, r)
 	}
-	spec := claim.ToNodeClaim().Spec
-	found.Requests = spec.Resources.Requests
-	found.Requirements = lo.Reject(spec.Requirements, func(r v1.NodeSelectorRequirementWithMinValues, _ int) bool {
-		return r.Key == corev1.LabelInstanceTypeStable
+	slices.SortFunc(found, func(a, b v1.NodeSelectorRequirementWithMinValues) int {
+		return cmp.Or(cmp.Compare(a.Key, b.Key), cmp.Compare(a.Operator, b.Operator), slices.Compare(a.Values, b.Values))
 	})
-	slices.SortFunc(found.Requirements, func(a, b v1.NodeSelectorRequirementWithMinValues) int {
-		return cmp.Or(cmp.Compare(a.Key, b.Key), cmp.Compare(a.Operator, b.Operator))
-	})
-	for _, requirement := range found.Requirements {
-		slices.Sort(requirement.Values)
-	}
 	return found
 }
 
