@@ -8,7 +8,8 @@
     JOURNEYMAN_PROVISION_QUEUE_URL, …_TERMINATE_QUEUE_URL, …_CONSOLIDATE_QUEUE_URL, …_WAKE_QUEUE_URL
     AWS_REGION                     set by Lambda: where the queues are
     PREFERENCE_POLICY              Respect, Ignore, or our own WhenFree
-    MIN_VALUES_POLICY, FEATURE_GATES, BATCH_IDLE_DURATION, BATCH_MAX_DURATION,
+    SCHEDULER_CONFIG               kube-scheduler's podTopologySpread.defaultConstraints, as YAML or JSON
+    MIN_VALUES_POLICY, FEATURE_GATES, IGNORE_DRA_REQUESTS, BATCH_IDLE_DURATION, BATCH_MAX_DURATION,
     VM_MEMORY_OVERHEAD_PERCENT, RESERVED_ENIS, ISOLATED_VPC      Karpenter's settings, with its names and defaults
     SYSTEM_NAMESPACE               where the Leases live (kube-system)
 
@@ -122,6 +123,7 @@ def _settings(variables: Variables, name: str) -> Settings:
         preference_policy=_read(variables, "PREFERENCE_POLICY", "Respect", PreferencePolicy),
         min_values_policy=_read(variables, "MIN_VALUES_POLICY", "Strict", MinValuesPolicy),
         feature_gates=_read(variables, "FEATURE_GATES", "", _feature_gates),
+        ignore_dra_requests=_read(variables, "IGNORE_DRA_REQUESTS", "true", _boolean),
         default_spread=_read(variables, "SCHEDULER_CONFIG", "", _default_spread, _SPREAD_EXAMPLE),
     )
 

@@ -18,6 +18,7 @@ import msgspec
 
 from journeyman.core.api import labels
 from journeyman.core.api.capacity_buffer import CapacityBuffer
+from journeyman.core.api.dra import DeviceClass, ResourceClaim, ResourceSlice
 from journeyman.core.api.model import Model, parse
 from journeyman.core.api.nodeoverlay import NodeOverlay
 from journeyman.core.api.nodepool import NodePool
@@ -151,6 +152,9 @@ def _snapshot(file: _File) -> Snapshot:
         persistent_volumes=_decoded(by_kind.get("PersistentVolume", ()), PersistentVolume),
         storage_classes=_decoded(by_kind.get("StorageClass", ()), StorageClass),
         csi_nodes=_decoded(by_kind.get("CSINode", ()), CSINode),
+        resource_claims=_decoded(by_kind.get("ResourceClaim", ()), ResourceClaim),
+        resource_slices=_decoded(by_kind.get("ResourceSlice", ()), ResourceSlice),
+        device_classes=_decoded(by_kind.get("DeviceClass", ()), DeviceClass),
         workloads=workloads,
         capacity_buffers=buffers,
         node_overlays=overlays,

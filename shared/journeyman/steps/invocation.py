@@ -42,6 +42,7 @@ class Settings:
     preference_policy: PreferencePolicy = PreferencePolicy.RESPECT
     min_values_policy: MinValuesPolicy = MinValuesPolicy.STRICT
     feature_gates: FeatureGates = FeatureGates()
+    ignore_dra_requests: bool = True
     default_spread: tuple[TopologySpreadConstraint, ...] = ()
 
     # Karpenter's constants: nodeclaim/lifecycle, node/termination, garbagecollection, disruption; AWS: cache.go

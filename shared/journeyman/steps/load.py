@@ -16,6 +16,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from journeyman.core.api.capacity_buffer import CapacityBuffer
+from journeyman.core.api.dra import DEVICE_CLASS, RESOURCE_CLAIM, RESOURCE_SLICE
 from journeyman.core.api.model import Model, parse
 from journeyman.core.api.node_disruption import NodeDisruption
 from journeyman.core.api.nodeoverlay import NodeOverlay
@@ -120,6 +121,10 @@ def load(run: Invocation, scope: Scope) -> Snapshot:
     def listed(resource: Resource[O]) -> tuple[O, ...]:
         return _by_name(_items(run, resource)) if scope.scheduling else ()
 
+    def devices(resource: Resource[O]) -> tuple[O, ...]:
+        wanted = scope.scheduling and not run.settings.ignore_dra_requests
+        return _by_name(_served(run, resource)) if wanted else ()
+
     now = run.clock.now()
     nodes = _by_name(_items(run, NODE)) if scope.nodes else ()
     claims = tuple(c for c in _by_name(_items(run, NODECLAIM)) if _is_ours(run, c))
@@ -149,6 +154,9 @@ def load(run: Invocation, scope: Scope) -> Snapshot:
         csi_nodes=listed(CSI_NODE),
         persistent_volumes=listed(PERSISTENT_VOLUME),
         persistent_volume_claims=listed(PERSISTENT_VOLUME_CLAIM),
+        device_classes=devices(DEVICE_CLASS),
+        resource_slices=devices(RESOURCE_SLICE),
+        resource_claims=devices(RESOURCE_CLAIM),
         workloads=workloads,
         node_overlays=overlays,
         capacity_buffers=buffers,

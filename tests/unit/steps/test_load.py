@@ -178,6 +178,53 @@ def test_buffers_bring_their_virtual_pods_and_only_what_they_refer_to_is_read():
     )
 
 
+def test_devices_and_claims_for_them_are_read_only_if_they_are_asked_for():
+    """A pod says which claims it has, and which were made for it."""
+    cluster = Cluster()
+    entry = {"name": "gpu", "exactly": {"deviceClassName": "gpu.example.com", "count": 2}}
+    expression = "device.driver == 'gpu.example.com'"
+    cluster.add(
+        {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "DeviceClass",
+            "metadata": {"name": "gpu.example.com"},
+            "spec": {"selectors": [{"cel": {"expression": expression}}]},
+        },
+        {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "ResourceSlice",
+            "metadata": {"name": "n-gpu"},
+            "spec": {
+                "driver": "gpu.example.com",
+                "nodeName": "n",
+                "pool": {"name": "n", "generation": 1, "resourceSliceCount": 1},
+                "devices": [{"name": "gpu-0", "attributes": {"model": {"string": "h100"}, "index": {"int": 0}}}],
+            },
+        },
+        {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "ResourceClaim",
+            "metadata": {"name": "p-gpu", "namespace": "default"},
+            "spec": {"devices": {"requests": [entry]}},
+        },
+        pod_body(
+            "p",
+            spec={"resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "gpu"}]},
+            status={"resourceClaimStatuses": [{"name": "gpu", "resourceClaimName": "p-gpu"}]},
+        ),
+    )
+    assert load(cluster.run(), EVERYTHING).resource_claims == ()
+    settings = replace(cluster.run().settings, ignore_dra_requests=False)
+    snapshot = load(cluster.run(settings=settings), EVERYTHING)
+    assert [c.spec.devices.requests[0].exactly.count for c in snapshot.resource_claims] == [2]
+    assert [c.spec.selectors[0].cel.expression for c in snapshot.device_classes] == [expression]
+    (device,) = (d for s in snapshot.resource_slices for d in s.spec.devices)
+    assert (device.attributes["model"].string, device.attributes["index"].int_) == ("h100", 0)
+    (pod,) = snapshot.pods
+    assert pod.spec.resource_claims[0].resource_claim_template_name == "gpu"
+    assert pod.status.resource_claim_statuses[0].resource_claim_name == "p-gpu"
+
+
 def test_a_kind_whose_definition_is_not_installed_reads_as_none():
     """NodeOverlays are optional; NodePools are not."""
 

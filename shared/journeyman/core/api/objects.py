@@ -227,6 +227,14 @@ class Volume(Read, frozen=True):
     ephemeral: dict[str, Any] | None = None
 
 
+class PodResourceClaim(Read, frozen=True):
+    """`resourceClaims` entry of a pod: a claim by name, or a template to make one from."""
+
+    name: str = ""
+    resource_claim_name: str = ""
+    resource_claim_template_name: str = ""
+
+
 class PodSpec(Read, frozen=True):
     """`spec` of a pod."""
 
@@ -240,7 +248,7 @@ class PodSpec(Read, frozen=True):
     overhead: ResourceTexts = {}
     resources: ResourceRequirements | None = None
     volumes: tuple[Volume, ...] = ()
-    resource_claims: tuple[dict[str, Any], ...] = ()
+    resource_claims: tuple[PodResourceClaim, ...] = ()
     scheduling_gates: tuple[dict[str, str], ...] = ()
     priority: int | None = None
     priority_class_name: str = ""
@@ -249,12 +257,20 @@ class PodSpec(Read, frozen=True):
     host_network: bool = False
 
 
+class PodResourceClaimStatus(Read, frozen=True):
+    """Which claim was made for such an entry; no name if none is needed."""
+
+    name: str = ""
+    resource_claim_name: str = ""
+
+
 class PodStatus(Read, frozen=True):
     """`status` of a pod."""
 
     phase: str = ""
     conditions: tuple[Condition, ...] = ()
     nominated_node_name: str = ""
+    resource_claim_statuses: tuple[PodResourceClaimStatus, ...] = ()
     start_time: datetime | None = None
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from journeyman.core.api import labels
 from journeyman.core.api.capacity_buffer import CapacityBuffer
+from journeyman.core.api.dra import DeviceClass, ResourceClaim, ResourceSlice
 from journeyman.core.api.node_disruption import NodeDisruption
 from journeyman.core.api.nodeoverlay import NodeOverlay
 from journeyman.core.api.nodepool import NodePool
@@ -195,6 +196,9 @@ class Snapshot:
     persistent_volumes: tuple[PersistentVolume, ...] = ()
     storage_classes: tuple[StorageClass, ...] = ()
     csi_nodes: tuple[CSINode, ...] = ()
+    resource_claims: tuple[ResourceClaim, ...] = ()
+    resource_slices: tuple[ResourceSlice, ...] = ()
+    device_classes: tuple[DeviceClass, ...] = ()
     workloads: Workloads = Workloads()
     node_overlays: tuple[NodeOverlay, ...] = ()
     capacity_buffers: tuple[CapacityBuffer, ...] = ()

@@ -77,6 +77,8 @@ def _plain() -> Iterable[Kind]:
         ("v1", "Secret", "secrets", True),
         ("v1", "ServiceAccount", "serviceaccounts", True),
         ("storage.k8s.io/v1", "CSINode", "csinodes", False),
+        ("resource.k8s.io/v1", "DeviceClass", "deviceclasses", False),
+        ("resource.k8s.io/v1", "ResourceSlice", "resourceslices", False),
         ("scheduling.k8s.io/v1", "PriorityClass", "priorityclasses", False),
     ):
         resource = _raw(api_version, kind, plural, namespaced=namespaced)
@@ -88,6 +90,7 @@ def _plain() -> Iterable[Kind]:
         ("v1", "Service", "services", True),
         ("v1", "ReplicationController", "replicationcontrollers", True),
         ("v1", "PodTemplate", "podtemplates", True),
+        ("resource.k8s.io/v1", "ResourceClaim", "resourceclaims", True),
         ("v1", "PersistentVolumeClaim", "persistentvolumeclaims", True),
         ("v1", "PersistentVolume", "persistentvolumes", False),
         ("storage.k8s.io/v1", "VolumeAttachment", "volumeattachments", False),
