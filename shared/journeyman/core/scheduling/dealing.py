@@ -21,7 +21,7 @@ _NEAR: Final = 1.01  # of the best price; what costs no more is free
 class Cell:
     """One combination of domains that pods of a row may go to.
 
-    `room` of them fit on nodes that exist, `more` may go to new nodes, there the best NodePools of those that differ in
+    `room` of them fit on nodes that exist, `nodes` as (node, how many); `more` may go to new nodes, there the best NodePools of those that differ in
     weight are of this `order`, and a pod costs at least `price` there. `apart` is how many pods that must follow these
     could not come there.
     """
@@ -33,6 +33,7 @@ class Cell:
     order: tuple[int, bool] = (0, False)
     price: float = 0.0
     apart: int = 0
+    nodes: Sequence[tuple[int, int]] = ()
 
 
 @dataclass(slots=True, kw_only=True)

@@ -213,14 +213,15 @@ class _Assignment:
                 self._settle_in(standing, row, cell, count)
 
     def _settle_in(self, standing: _Standing, row: int, cell: Cell, count: int) -> None:
-        on_nodes = self._filling.place(row, min(count, cell.room), cell.pins) if cell.room else []
+        on_nodes = self._filling.put_first(row, min(count, cell.room), cell.nodes)
         placed = _Placed(row, cell, on_nodes, count - sum(n for _, n in on_nodes))
         standing.placed.append(placed)
         standing.left -= count
         self._ledger.enter(row, cell.values, count, cell.pins)
 
     def _cells(self, row: int) -> list[Cell]:
-        return self._supply.cells(row, self._keys_of(row), self._needed(row))
+        pods = self._classes[self._question.family[row]].left
+        return self._supply.cells(row, self._keys_of(row), self._needed(row), pods)
 
     # --- affinity
 

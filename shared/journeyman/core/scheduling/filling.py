@@ -68,12 +68,13 @@ class Filling:
         self._resources = requests.shape[1]
         self._drivers = {d: n for n, d in enumerate(sorted({d for room in existing.rooms for d in room.limits}))}
         self._claims = self._claims_of(rows)
-        self._free = np.concatenate((existing.free.T, self._attachable()))
+        self._free = np.ascontiguousarray(np.concatenate((existing.free.T, self._attachable())))
         self._attached = self._attached_now()
-        self._counted = existing.counted.T.copy()
-        self._bound = existing.bound.T.copy()
-        self._company = existing.company.T.copy()
+        self._counted = existing.counted.T.copy(order="C")
+        self._bound = existing.bound.T.copy(order="C")
+        self._company = existing.company.T.copy(order="C")
         self._asks: dict[int, _Ask] = {}
+        self._marked: dict[int, list[tuple[int, ...]]] = {}
         self._suitable: dict[object, Bools] = {}
         self._suitable_by_row: dict[int, Bools] = {}
         self._pinned: dict[Pins, Bools] = {}
@@ -119,17 +120,18 @@ class Filling:
             found &= self._free[column] >= self._demand(row, column) + self._newly(claims)
         return found
 
-    def room(self, row: int, nodes: Ints) -> Ints:
+    def room(self, row: int, nodes: Sequence[int]) -> list[int]:
         """How many pods of the row each of these nodes can take now; each of them is open to it."""
         ask = self._ask(row)
-        most: Ints = np.full(len(nodes), _ANY_NUMBER)
         shared = dict(ask.shared)
+        most = [_ANY_NUMBER] * len(nodes)
         for column, amount in ask.amounts:
             if amount:
-                free = self._free[column, nodes]
+                free = self._free[column]
                 if column in shared:
-                    free = free - self._newly(shared[column])[nodes]
-                np.minimum(most, free // amount, out=most)
+                    free = free - self._newly(shared[column])
+                fits = [n // amount for n in free[nodes].tolist()]
+                most = [n if n < known else known for known, n in zip(most, fits, strict=True)]
         return most
 
     def suits(self, row: int) -> Bools:
@@ -164,15 +166,18 @@ class Filling:
         found = self.open_to(row)
         if pins:
             found &= self._with_labels(pins)
-        nodes = np.flatnonzero(found)[:count]  # each takes one at least
-        if not len(nodes):
-            return []
-        room = self.room(row, nodes)
-        before = np.cumsum(room) - room
-        given = np.clip(count - before, 0, room)
-        placed = [(int(node), int(n)) for node, n in zip(nodes, given, strict=True) if n]
-        for node, n in placed:
-            self.put(row, node, n)
+        nodes = np.flatnonzero(found)[:count].tolist()  # each takes one at least
+        return self.put_first(row, count, list(zip(nodes, self.room(row, nodes), strict=True)))
+
+    def put_first(self, row: int, count: int, room: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Place pods of the row on nodes with so much room, first nodes first; where they went, as (node, pods)."""
+        placed: list[tuple[int, int]] = []
+        for node, most in room:
+            if count <= 0:
+                break
+            placed.append((node, min(count, most)))
+            self.put(row, *placed[-1])
+            count -= most
         return placed
 
     def put(self, row: int, node: int, count: int) -> None:
@@ -225,27 +230,33 @@ class Filling:
 
     def _make_ask(self, row: int) -> _Ask:
         caps, wanted = self._caps, self._rows[row]
-        amounts = {int(c): int(self._demands[row, c]) for c in np.flatnonzero(self._demands[row])}
-        for axis in np.flatnonzero(caps.within[row]):
-            amounts.setdefault(self._resources + int(axis), 0)
-        drivers = self._demands.shape[1]
+        demand = self._demands[row].tolist()
+        amounts = {column: amount for column, amount in enumerate(demand) if amount}
+        for axis in self._marks(caps.within)[row]:
+            amounts.setdefault(self._resources + axis, 0)
         for driver, count in wanted.volume_counts.items():
             if driver in self._drivers and count:
-                amounts[drivers + self._drivers[driver]] = count
+                amounts[len(demand) + self._drivers[driver]] = count
         shared: dict[int, list[int]] = {}
         for claim in wanted.shared_volumes:
             if claim in self._claims:
-                shared.setdefault(drivers + self._drivers[claim[0]], []).append(self._claims[claim])
+                shared.setdefault(len(demand) + self._drivers[claim[0]], []).append(self._claims[claim])
         return _Ask(
             amounts=tuple(amounts.items()),
-            counted=_marked(caps.counted[row]),
-            bound=_marked(caps.bound[row]),
-            lasting=_marked(caps.lasting[row]),
-            follows=_marked(caps.follows[row]),
-            leads=_marked(caps.leads[row]),
+            counted=self._marks(caps.counted)[row],
+            bound=self._marks(caps.bound)[row],
+            lasting=self._marks(caps.lasting)[row],
+            follows=self._marks(caps.follows)[row],
+            leads=self._marks(caps.leads)[row],
             shared=tuple((column, tuple(claims)) for column, claims in sorted(shared.items())),
         )
 
-
-def _marked(flags: Bools) -> tuple[int, ...]:
-    return tuple(np.flatnonzero(flags).tolist())
+    def _marks(self, flags: Bools) -> list[tuple[int, ...]]:
+        """By row the columns that are set; found once for a whole table."""
+        known = self._marked.get(id(flags))
+        if known is None:
+            found: list[list[int]] = [[] for _ in flags]
+            for row, column in zip(*(axis.tolist() for axis in np.nonzero(flags)), strict=True):
+                found[row].append(column)
+            known = self._marked[id(flags)] = [tuple(columns) for columns in found]
+        return known

@@ -26,7 +26,7 @@ class NodeColumns:
     def __init__(self, nodes: Sequence[StateNode]) -> None:
         self._nodes = nodes
         self._labels: dict[str, tuple[Ints, tuple[str | None, ...]]] = {}
-        self._cells: dict[tuple[str, ...], tuple[Ints, tuple[Pins, ...]]] = {}
+        self._cells: dict[tuple[str, ...], tuple[tuple[Pins, Bools], ...]] = {}
         self._taints = _numbered([(*node.taints, *_cordon(node)) for node in nodes])
 
     def label(self, key: str) -> tuple[Ints, tuple[str | None, ...]]:
@@ -35,12 +35,13 @@ class NodeColumns:
             self._labels[key] = _numbered([node.labels.get(key) for node in self._nodes])
         return self._labels[key]
 
-    def cells(self, keys: tuple[str, ...]) -> tuple[Ints, tuple[Pins, ...]]:
-        """The nodes by their values of these labels, as (codes, values per code); labels that one lacks are left out."""
+    def cells(self, keys: tuple[str, ...]) -> tuple[tuple[Pins, Bools], ...]:
+        """The combinations of values of these labels that nodes have, each with its nodes; those one lacks are left out."""
         if keys not in self._cells:
-            self._cells[keys] = _numbered(
+            codes, places = _numbered(
                 [tuple((key, node.labels[key]) for key in keys if key in node.labels) for node in self._nodes]
             )
+            self._cells[keys] = tuple((pins, codes == code) for code, pins in enumerate(places))
         return self._cells[keys]
 
     def accepted(self, tolerations: Sequence[Toleration], *, heeds_preferences: bool) -> Bools:

@@ -105,17 +105,18 @@ class Supply:
         """Of how many cells a row could think, were there room in all of them."""
         found = {spot.pins for spot in self._spots_for(row, keys, needed).all}
         if self._filling.existing.nodes:
-            codes, places = self._filling.existing.columns.cells(keys)
-            found.update(places[code] for code in set(codes[self._filling.suits(row)].tolist()))
+            suits = self._filling.suits(row)
+            found.update(pins for pins, nodes in self._filling.existing.columns.cells(keys) if (suits & nodes).any())
         return len(found)
 
-    def cells(self, row: int, keys: tuple[str, ...], needed: frozenset[str]) -> list[Cell]:
+    def cells(self, row: int, keys: tuple[str, ...], needed: frozenset[str], pods: int) -> list[Cell]:
         """The cells that can take a pod of the row now, by their pins.
 
         Args:
             row: Whose pods.
             keys: The labels whose domains matter, sorted.
             needed: Those of them that a node must have.
+            pods: How many there are; room for more is not looked for.
         """
         cells: dict[Pins, Cell] = {}
         asked = self._asked(row)
@@ -128,26 +129,27 @@ class Supply:
             if known is None or (spot.order, price) < (known.order, known.price):
                 more = self._ceilings.get((row, spot.pins), UNLIMITED) if self._ceilings else UNLIMITED
                 cells[spot.pins] = Cell(spot.pins, spot.values, 0, more, spot.order, price)
-        self._add_existing(row, keys, needed, cells)
+        if self._filling.existing.nodes:
+            self._add_existing(row, keys, needed, pods, cells)
         return [cells[pins] for pins in sorted(cells)]
 
     def _asked(self, row: int) -> _Asked:
         return [(axis, n) for axis, n in enumerate(self._requests[row]) if n]
 
-    def _add_existing(self, row: int, keys: tuple[str, ...], needed: Iterable[str], cells: dict[Pins, Cell]) -> None:
+    def _add_existing(
+        self, row: int, keys: tuple[str, ...], needed: Iterable[str], pods: int, cells: dict[Pins, Cell]
+    ) -> None:
         """Room on existing nodes, by cell."""
-        if not self._filling.existing.nodes:
+        found = self._filling.open_to(row)
+        if not found.any():
             return
-        nodes = np.flatnonzero(self._filling.open_to(row))
-        if not len(nodes):
-            return
-        codes, places = self._filling.existing.columns.cells(keys)
-        room = np.bincount(codes[nodes], weights=self._filling.room(row, nodes), minlength=len(places))
-        for code in np.flatnonzero(room).tolist():
-            pins, values = places[code], dict(places[code])
-            if all(key in values for key in needed):
-                cell = cells.setdefault(pins, Cell(pins=pins, values=values))
-                cell.room = int(room[code])
+        for pins, members in self._filling.existing.columns.cells(keys):
+            nodes = np.flatnonzero(found & members)[:pods].tolist()  # each takes one at least
+            values = dict(pins)
+            if nodes and all(key in values for key in needed):
+                cell = cells.setdefault(pins, Cell(pins, values))
+                cell.nodes = list(zip(nodes, self._filling.room(row, nodes), strict=True))
+                cell.room = sum(room for _, room in cell.nodes)
 
     # --- offerings
 
