@@ -33,12 +33,12 @@ class Attachments:
                 return False
         return True
 
-    def attach(self, place: int, cls: PodClass) -> None:
-        """Attach the volumes of one pod of the class."""
+    def attach(self, place: int, cls: PodClass, pods: int) -> None:
+        """Attach the volumes of so many pods of the class."""
         if not self._rooms:
             return
         for driver, count in cls.volume_counts.items():
-            self._own[place, driver] = self._own.get((place, driver), 0) + count
+            self._own[place, driver] = self._own.get((place, driver), 0) + count * pods
         for driver, key in cls.shared_volumes:
             if key in self._new(place, driver, cls):
                 self._shared.setdefault((place, driver), set()).add(key)

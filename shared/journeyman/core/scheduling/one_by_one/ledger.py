@@ -12,7 +12,6 @@ from journeyman.core.api import labels
 from journeyman.core.api.objects import Taint
 from journeyman.core.scheduling.one_by_one.book import Book
 from journeyman.core.scheduling.one_by_one.places import Places
-from journeyman.core.scheduling.one_by_one.rules import Rules
 from journeyman.core.scheduling.one_by_one.shelves import Shelf
 from journeyman.core.scheduling.one_by_one.tallies import DomainTally, HostTally, NodeFilter, Tally
 from journeyman.core.scheduling.requirements import from_labels
@@ -26,7 +25,7 @@ class Ledger:
 
     def __init__(self, census: Census, rows: LabelIndex, count: int, book: Book, places: Places) -> None:
         """`rows` finds among the `count` rows of the pass those that a group counts."""
-        self.counted: list[list[Tally]] = [[] for _ in range(count)]
+        self._counted: list[list[Tally]] = [[] for _ in range(count)]
         self._census = census
         self._rows = rows
         self._book = book
@@ -42,7 +41,7 @@ class Ledger:
         if found is None:
             found = self._tallies[case] = self._begun(kind, group, nodes)
             for row in self._rows.counted_by(group):
-                self.counted[row].append(found)
+                self._counted[row].append(found)
         return found
 
     def _begun(self, kind: str, group: Group, nodes: NodeFilter) -> Tally:
@@ -84,31 +83,35 @@ class Ledger:
             ) and (nodes.terms is None or any(offered.compatible(self._book[term]) is None for term in nodes.terms))
         return found
 
+    def keep(self, row: int, tally: Tally) -> None:
+        """Count a row's pods in a tally of its own making (of those that keep others away, say)."""
+        self._counted[row].append(tally)
+
     # -- recording ----------------------------------------------------------------------------------------------------
 
-    def place_standing(self, place: int, rules: Rules) -> None:
-        """One more pod of these rules is on an existing node."""
+    def place_standing(self, place: int, row: int, count: int) -> None:
+        """So many pods of a row are on an existing node."""
         node = self._places.standing[place]
-        for tally in (*rules.counted, *rules.owned):
+        for tally in self._counted[row]:
             if not self.counts_node(tally.nodes, node):
                 continue
             if isinstance(tally, HostTally):
-                tally.add(place)
+                tally.add(place, count)
             else:
                 domain = domain_of(node, tally.key)
-                tally.add(() if domain is None else (domain,))
+                tally.add(() if domain is None else (domain,), count)
 
-    def place_open(self, place: int, rules: Rules) -> None:
-        """One more pod of these rules is on a node to open, which is as narrow already as the pod makes it."""
+    def place_open(self, place: int, row: int, count: int = 1) -> None:
+        """So many pods of a row are on a node to open, which is as narrow already as they make it."""
         node = self._places.node(place)
         taints = node.shelf.stall.template.pool.spec.template.spec.taints
-        for tally in (*rules.counted, *rules.owned):
+        for tally in self._counted[row]:
             if not self.counts_offer(tally.nodes, node.wanted, taints):
                 continue
             if isinstance(tally, HostTally):
-                tally.add(place)
+                tally.add(place, count)
             else:
-                tally.add(self._domains(node.shelf, node.wanted, node.offerings, tally))
+                tally.add(self._domains(node.shelf, node.wanted, node.offerings, tally), count)
 
     def _domains(self, shelf: Shelf, wanted: int, offerings: int, tally: DomainTally) -> Sequence[str]:
         rule = self._book[wanted].get(tally.key)

@@ -88,10 +88,9 @@ class Places:
         """Say how much a place could still take along each axis, at most."""
         self._room[:, place] = room
 
-    def take(self, place: int, amounts: Sequence[tuple[int, int]]) -> None:
-        """Use up room of an existing node, as (axis, amount)."""
-        for axis, amount in amounts:
-            self._room[axis, place] -= amount
+    def take(self, place: int, amounts: Ints) -> None:
+        """Use up room of an existing node, along the axes."""
+        self._room[:, place] -= amounts
 
     def with_room(self, amounts: Sequence[tuple[int, int]]) -> Bools:
         """Which places may have room for so much."""

@@ -71,8 +71,7 @@ class Placing:
         ]
         for place, pods in draft.on_existing.items():
             for row, count in pods:
-                for _ in range(count):
-                    self._settle_standing(place, self._asks_of(row)[0])
+                self._settle_standing(place, row, count)
         for node in draft.opened:
             self._resume(node)
 
@@ -95,12 +94,11 @@ class Placing:
         made = Node(shelf=shelf, wanted=wanted, offerings=offerings, total=node.total.tolist(), share=node.share)
         place = self._places.open(made)
         for row, count in node.pods:
-            ask = self._asks_of(row)[0]
-            made.ports += ask.ports * count
-            made.offerings &= shelf.free_of(ask.ports)
+            ports = self._question.rows[row].ports
+            made.ports += ports
+            made.offerings &= shelf.free_of(ports)
             made.pods[row] = made.pods.get(row, 0) + count
-            for _ in range(count):
-                self._rules.ledger.place_open(place, ask.rules)
+            self._rules.ledger.place_open(place, row, count)
         self._changed(place)
 
     # -- trying -------------------------------------------------------------------------------------------------------
@@ -133,16 +131,17 @@ class Placing:
         if _conflict(ask.ports, self._standing_ports[place]) or not self._attachments.admit(place, ask.cls):
             ask.rule_out(place)
             return False
-        self._settle_standing(place, ask)
+        self._settle_standing(place, ask.row, 1)
         return True
 
-    def _settle_standing(self, place: int, ask: Ask) -> None:
-        self._places.take(place, ask.amounts)
-        self._standing_ports[place] += ask.ports
-        self._attachments.attach(place, ask.cls)
-        self._rules.ledger.place_standing(place, ask.rules)
+    def _settle_standing(self, place: int, row: int, count: int) -> None:
+        cls = self._question.rows[row]
+        self._places.take(place, self._question.requests[row] * count)
+        self._standing_ports[place] += cls.ports
+        self._attachments.attach(place, cls, count)
+        self._rules.ledger.place_standing(place, row, count)
         added = self._added.setdefault(place, {})
-        added[ask.row] = added.get(ask.row, 0) + 1
+        added[row] = added.get(row, 0) + count
 
     def _extend(self, place: int, ask: Ask, choices: Sequence[Choice]) -> bool:
         """Put a pod on a node to open, if some offering then still does; rule the place out if it never will."""
@@ -216,7 +215,7 @@ class Placing:
         node.ports += ask.ports
         node.pods[ask.row] = node.pods.get(ask.row, 0) + 1
         node.share = self._shares.take(node.shelf, node.offerings, node.share)
-        self._rules.ledger.place_open(place, ask.rules)
+        self._rules.ledger.place_open(place, ask.row)
         self._changed(place)
 
     def _changed(self, place: int) -> None:

@@ -47,7 +47,6 @@ class RuleBook:
         self._made: dict[int, Rules] = {}
         self._eligible: dict[object, frozenset[str]] = {}
         self._inverse: dict[int, list[tuple[Group, Tally]]] = {}
-        self._owned: dict[bytes, Tally] = {}
         self._repelled: dict[int, list[tuple[str, frozenset[str]]]] = {}
         self.ledger = Ledger(question.existing.census, self._rows, len(question.rows), book, places)
         self._prepare_repulsion()
@@ -56,22 +55,29 @@ class RuleBook:
 
     def _prepare_repulsion(self) -> None:
         """Who keeps whom away: by row, the groups with required anti-affinity that count it."""
-        for cls in self._question.rows:
+        owned: dict[bytes, Tally] = {}
+        for row, cls in enumerate(self._question.rows):
             for group in cls.anti_affinities:
-                if group.id in cls.soft or group.id in self._owned:
+                if group.id in cls.soft:
                     continue
-                host = group.key == labels.HOSTNAME
-                tally: Tally = HostTally() if host else DomainTally(group.key, anywhere=True)
-                self._owned[group.id] = tally
-                for row in self._rows.counted_by(group):
-                    self._inverse.setdefault(row, []).append((group, tally))
-                if not host:
-                    self._places.watch(group.key)
+                if group.id not in owned:
+                    owned[group.id] = self._owners(group)
+                self.ledger.keep(row, owned[group.id])
         for entry in self._question.repelled:
             for row in self._rows.counted_by(entry.group):
                 self._repelled.setdefault(row, []).append((entry.group.key, entry.domains))
             if entry.group.key != labels.HOSTNAME:
                 self._places.watch(entry.group.key)
+
+    def _owners(self, group: Group) -> Tally:
+        """A tally of those who keep away from the pods that a group counts."""
+        host = group.key == labels.HOSTNAME
+        tally: Tally = HostTally() if host else DomainTally(group.key, anywhere=True)
+        if not host:
+            self._places.watch(group.key)
+        for row in self._rows.counted_by(group):
+            self._inverse.setdefault(row, []).append((group, tally))
+        return tally
 
     def of(self, row: int) -> Rules:
         """The rules of one row."""
@@ -97,8 +103,7 @@ class RuleBook:
         for rules in keys.values():
             rules.needs_label = True
         self._add_repulsion(row, hosts, over)
-        owned = tuple(self._owned[g.id] for g in cls.anti_affinities if g.id not in cls.soft)
-        return Rules(hosts, tuple(keys[key] for key in sorted(keys)), self.ledger.counted[row], owned)
+        return Rules(hosts, tuple(keys[key] for key in sorted(keys)))
 
     def _add_spread(self, row: int, spread: Spread, hosts: HostRules, over: Callable[[str], KeyRules]) -> None:
         cls = self._question.rows[row]

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from journeyman.core.scheduling.offers import Bools
-from journeyman.core.scheduling.one_by_one.tallies import DomainTally, HostTally, Tally
+from journeyman.core.scheduling.one_by_one.tallies import DomainTally, HostTally
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,9 +152,7 @@ class HostRules:
 
 @dataclass(slots=True)
 class Rules:
-    """The rules of one row; the tallies it counts in, and those by which it keeps others away."""
+    """The rules of one row."""
 
     hosts: HostRules
     keys: tuple[KeyRules, ...]
-    counted: list[Tally]
-    owned: tuple[Tally, ...]

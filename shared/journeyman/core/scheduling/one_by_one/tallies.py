@@ -38,14 +38,10 @@ class DomainTally:
     nodes: NodeFilter = EVERY_NODE
     counts: dict[str, int] = field(default_factory=dict)
 
-    def add(self, domains: Sequence[str]) -> None:
-        """Count one pod in each of these domains."""
+    def add(self, domains: Sequence[str], pods: int) -> None:
+        """Count pods in each of these domains."""
         for domain in domains:
-            self.counts[domain] = self.counts.get(domain, 0) + 1
-
-    def any_in(self, domain: str) -> bool:
-        """Whether a pod is counted there."""
-        return self.counts.get(domain, 0) > 0
+            self.counts[domain] = self.counts.get(domain, 0) + pods
 
 
 @dataclass(slots=True, eq=False)
@@ -56,7 +52,7 @@ class HostTally:
     counts: Ints = field(default_factory=lambda: np.zeros(64, dtype=np.int64))
     total: int = 0
 
-    def add(self, place: int, pods: int = 1) -> None:
+    def add(self, place: int, pods: int) -> None:
         """Count pods at a place."""
         self.up_to(place + 1)
         self.counts[place] += pods
