@@ -294,12 +294,12 @@ def a_node(
     return msgspec.convert(merge(base, changes), Node)
 
 
-def a_daemon_set(name: str, *, cpu: str = "100m", memory: str = "128Mi") -> DaemonSet:
-    """A DaemonSet that runs everywhere."""
-    spec = pod_body(name, cpu=cpu, memory=memory)["spec"]
+def a_daemon_set(name: str, *, cpu: str = "100m", memory: str = "128Mi", **spec: Any) -> DaemonSet:
+    """A DaemonSet that runs everywhere, unless the changes to its pod's spec say otherwise."""
+    spec = {**pod_body(name, cpu=cpu, memory=memory)["spec"], "tolerations": [{"operator": "Exists"}], **spec}
     body = {
         "metadata": {"name": name, "namespace": "kube-system", "uid": f"uid-{name}"},
-        "spec": {"template": {"metadata": {}, "spec": {**spec, "tolerations": [{"operator": "Exists"}]}}},
+        "spec": {"template": {"metadata": {}, "spec": spec}},
     }
     return msgspec.convert(body, DaemonSet)
 

@@ -1,6 +1,7 @@
-"""The second opinion: it passes right plans, and names what is wrong with any other.
+"""The second opinion on pods and nodes one by one: it passes right plans, and names what is wrong with any other.
 
-Each case takes a right plan, breaks one rule, and looks for the sentence that says so.
+Each case makes a right plan by hand, breaks one rule, and looks for the sentence that says so. Rules between pods are in
+`test_verify_between_pods`, storage and host ports in `test_verify_ports_and_volumes`.
 """
 
 from __future__ import annotations
@@ -10,16 +11,18 @@ from dataclasses import replace
 import pytest
 
 from journeyman.core.api import labels
+from journeyman.core.api.objects import NodeSelectorRequirement
 from journeyman.core.catalogue import Catalogue
-from journeyman.core.scheduling.results import PodError, Results
-from journeyman.core.scheduling.scheduler import pods_to_place, solve
+from journeyman.core.scheduling.results import Results
 from journeyman.core.scheduling.verify import verify
 from tests.helpers.builders import (
     LARGE,
+    MEDIUM,
     SMALL,
     a_claim,
     a_daemon_set,
     a_node,
+    a_node_class,
     a_pod,
     a_pool,
     a_running_claim,
@@ -27,195 +30,404 @@ from tests.helpers.builders import (
     ago,
     an_instance_type,
 )
+from tests.helpers.plans import ERROR, a_plan, a_planned_claim
 
-ZONAL = an_instance_type("z.medium", cpu=4, memory_gib=16, price=0.2, zones=("a", "b"))
+NODE = "node-default-1"
 TAINT = {"key": "gpu", "effect": "NoSchedule"}
-ERROR = PodError(kind="unschedulable", message="no place")
+BOTH = (SMALL, LARGE)
 
 
-def spread(key, **more):
-    """A spec that spreads the pods of app `web` with a skew of one."""
-    selector = {"matchLabels": {"app": "web"}}
-    constraint = {"maxSkew": 1, "topologyKey": key, "whenUnsatisfiable": "DoNotSchedule", "labelSelector": selector}
-    return {"topologySpreadConstraints": [{**constraint, **more}]}
-
-
-def planned(*pods, types=(SMALL, LARGE), **cluster):
-    """A snapshot of these pods, its catalogue, and a plan that is right."""
-    snapshot = a_snapshot(pods=pods, **cluster)
+def objections(results, *pods, types=BOTH, without_nodes=frozenset(), **cluster):
+    """All that is wrong with a plan for these pods, in one text."""
+    snapshot = a_snapshot(**{"pods": pods, **cluster})
     catalogue = Catalogue({pool.metadata.name: types for pool in snapshot.node_pools})
-    results = solve(snapshot, catalogue)
-    assert objections(snapshot, catalogue, results) == ""
-    return snapshot, catalogue, results
+    return "\n".join(verify(snapshot, catalogue, results, pods=pods, without_nodes=without_nodes))
 
 
-def objections(snapshot, catalogue, results, **kwargs):
-    """All that is wrong, in one text."""
-    return "\n".join(verify(snapshot, catalogue, results, pods=pods_to_place(snapshot), **kwargs))
+def on_a_new_node(*pods, types=BOTH, **cluster):
+    """What is wrong if these pods share a new node of any of these types."""
+    return objections(a_plan(a_planned_claim(*pods, types=types)), *pods, types=types, **cluster)
 
 
-def with_claim(results, **changes):
-    """The plan with its first claim changed."""
-    first, *rest = results.new_claims
-    return replace(results, new_claims=(replace(first, **changes), *rest))
+def on_the_node(*pods, node=None, claim=None, **cluster):
+    """What is wrong if these pods go to the one node that is there."""
+    there = {"nodes": (a_node(**(node or {})),), "claims": (a_running_claim(**(claim or {})),)}
+    kept = cluster.pop("running", ())
+    return objections(a_plan(node_default_1=pods), *pods, **{**there, "pods": (*pods, *kept), **cluster})
 
 
-def onto(node, *keys):
-    """A plan that puts these pods on an existing node."""
-    return Results(existing={node: keys})
+def required(*terms):
+    """A spec whose required node affinity has these terms, each a list of expressions."""
+    return {
+        "affinity": {
+            "nodeAffinity": {
+                "requiredDuringSchedulingIgnoredDuringExecution": {
+                    "nodeSelectorTerms": [{"matchExpressions": term} for term in terms]
+                }
+            }
+        }
+    }
+
+
+def expression(key, operator, *values):
+    """A requirement as JSON."""
+    return {"key": key, "operator": operator, "values": list(values)}
+
+
+# -- bookkeeping -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda r: r, "m.small could be launched under its requirements, but is not planned for"),
-        (lambda r: with_claim(r, offering=("m.large", "b", labels.SPOT)), "can never be m.large b spot"),
-        (lambda r: replace(r, new_claims=r.new_claims * 2), "placed 2 times"),
-        (lambda r: replace(r, pod_errors={"default/p0": ERROR}), "placed and yet has an error"),
-        (lambda r: with_claim(r, pods=(*r.new_claims[0].pods, "default/ghost")), "does not exist"),
-        (lambda r: with_claim(r, pods=("default/p0",)), "default/p1 was forgotten"),
-        (lambda r: replace(r, new_claims=(*r.new_claims, replace(r.new_claims[0], pods=()))), "for no pod"),
-        (lambda r: with_claim(r, node_pool="gone"), "the NodePool does not exist"),
-        (lambda r: with_claim(r, price=0.01), "its cheapest offering costs"),
-        (lambda r: with_claim(r, instance_types=("m.huge",)), "m.huge cannot be launched"),
-        (lambda r: with_claim(r, instance_types=("m.small", "m.large"), price=0.1), "cpu 4000 wanted, 1920 there"),
+        (lambda r: replace(r, new_claims=r.new_claims * 2), "pod default/p0 is placed 2 times"),
+        (lambda r: replace(r, pod_errors={"default/p0": ERROR}), "pod default/p0 is placed and yet has an error"),
+        (lambda r: replace(r, existing={NODE: ("default/ghost",)}), "pod default/ghost is placed but does not exist"),
+        (lambda r: replace(r, new_claims=()), "pod default/p0 was forgotten"),
+        (lambda r: replace(r, new_claims=(replace(r.new_claims[0], pods=()),)), "was opened for no pod"),
     ],
-    ids=[
-        "more-types",
-        "offering",
-        "twice",
-        "placed-and-error",
-        "unknown",
-        "forgotten",
-        "empty",
-        "no-pool",
-        "price",
-        "type",
-        "too-small",
-    ],
+    ids=["twice", "placed-and-error", "unknown", "forgotten", "empty"],
 )
-def test_a_claim_that_was_tampered_with_is_found_out(change, words):
-    """Bookkeeping, what can be launched, what fits, and what it costs; here requirements also leave open m.small."""
-    snapshot, catalogue, results = planned(a_pod("p0", cpu="2"), a_pod("p1", cpu="2"))
-    assert len(results.new_claims) == 1
-    requirements = tuple(
-        replace_values(r, ("m.small", "m.large")) if r.key == labels.INSTANCE_TYPE else r
-        for r in results.new_claims[0].requirements
-    )
-    assert words in objections(snapshot, catalogue, change(with_claim(results, requirements=requirements)))
+def test_every_pod_has_one_place_or_an_error(change, words):
+    """The books must balance before anything else is looked at."""
+    pod = a_pod("p0")
+    right = a_plan(a_planned_claim(pod, types=BOTH))
+    assert objections(right, pod) == ""
+    assert words in objections(change(right), pod)
 
 
-def replace_values(requirement, values):
-    """A requirement with other values."""
-    return type(requirement)(key=requirement.key, operator=requirement.operator, values=values)
+def test_a_pod_that_opted_out_of_our_nodes_needs_no_explanation():
+    """Karpenter's own pods ask for nodes without a NodePool; nobody speaks of them."""
+    pod = a_pod("operator", spec=required([expression(labels.NODEPOOL, "DoesNotExist")]))
+    assert objections(Results(), pod) == ""
 
 
 @pytest.mark.parametrize(
-    ("pod_spec", "pool_spec", "words"),
+    ("spec", "words"),
     [
-        ({}, {"template": {"spec": {"taints": [TAINT]}}}, "does not tolerate taint gpu="),
-        ({"nodeSelector": {labels.ARCH: "arm64"}}, {}, "does not accept its labels"),
-        ({}, {"limits": {"cpu": "1"}}, "its limit is 1000"),
+        ({"containers": [{"name": "c", "resources": {"claims": [{"name": "gpu"}]}}]}, "it has resource claims"),
+        ({"containers": [{"name": "c", "resources": {"requests": {"cpu": "-1"}}}]}, "is negative"),
+    ],
+    ids=["devices", "negative"],
+)
+def test_a_pod_that_no_node_can_serve_must_not_be_placed(spec, words):
+    """Devices nobody plans for, and requests nobody can read."""
+    plain = a_pod("p")
+    plan = a_plan(a_planned_claim(plain, types=BOTH))
+    assert objections(plan, plain) == ""
+    assert words in objections(plan, a_pod("p", spec=spec))
+
+
+# -- planned claims --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"instance_types": ("m.small",)}, "m.large in a could be launched under its requirements, but is not"),
+        ({"instance_types": ("m.small", "m.large", "m.huge")}, "m.huge cannot be launched"),
+        ({"offering": ("m.large", "b", labels.SPOT)}, "can never be m.large b spot"),
+        ({"price": 0.01}, "says 0.01 per hour, its cheapest offering costs 0.1"),
+        ({"price": float("nan")}, "says nan per hour"),
+        ({"requests": {"cpu": 500}}, "asks for cpu 500, its pods want 1000"),
+        ({"node_pool": "gone"}, "NodePool gone does not exist"),
+        ({"requirements": (NodeSelectorRequirement(key=labels.ZONE, operator="In", values=("z",)),)}, "nothing can be"),
+    ],
+    ids=["too-few-types", "invented-type", "offering", "price", "nan", "requests", "pool", "nowhere"],
+)
+def test_a_claim_says_rightly_what_it_will_be(change, words):
+    """Its types are those that can be launched, its price that of the cheapest, its requests those of its pods."""
+    pod = a_pod("p")
+    claim = a_planned_claim(pod, types=BOTH)
+    assert objections(a_plan(claim), pod) == ""
+    assert words in objections(a_plan(replace(claim, **change)), pod)
+
+
+@pytest.mark.parametrize(
+    ("pool", "node_class", "words"),
+    [
+        ({"spec": {"replicas": 3}}, {}, "has a fixed number of nodes"),
+        ({"metadata": {"deletionTimestamp": "2026-03-02T20:00:00Z"}}, {}, "is being deleted"),
+        ({}, {"ready": False}, "has no NodeClass that is ready"),
+        ({}, {"deleting": True}, "has no NodeClass that is ready"),
+        ({}, {"name": "other"}, "has no NodeClass that is ready"),
+    ],
+    ids=["static", "deleting", "not-ready", "class-going", "no-class"],
+)
+def test_only_a_usable_node_pool_opens_nodes(pool, node_class, words):
+    """Static NodePools, those that go, and those whose NodeClass cannot be used open none."""
+    assert words in on_a_new_node(a_pod("p"), node_pools=(a_pool(**pool),), node_classes=(a_node_class(**node_class),))
+
+
+@pytest.mark.parametrize(
+    ("pod", "pool", "words"),
+    [
+        ({}, {"template": {"spec": {"taints": [TAINT]}}}, "pod default/p does not tolerate taint gpu="),
+        ({"nodeSelector": {labels.ARCH: "arm64"}}, {}, "pod default/p does not accept its labels"),
+        ({"nodeSelector": {"team": "red"}}, {}, "pod default/p does not accept its labels"),
+        (required([expression(labels.ARCH, "NotIn", "amd64")]), {}, "pod default/p does not accept its labels"),
+        (required([expression(labels.OS, "DoesNotExist")]), {}, "pod default/p does not accept its labels"),
+        (required([expression("team", "Exists")]), {}, "pod default/p does not accept its labels"),
+        (required(), {}, "pod default/p does not accept its labels"),
+        ({}, {"limits": {"cpu": "1"}}, "with the NodeClaim for default/p, its limit is 1000"),
         ({}, {"limits": {"nodes": "0"}}, "nodes could reach 1"),
         (
             {},
-            {"template": {"spec": {"requirements": [{"key": labels.ARCH, "operator": "In", "values": ["arm64"]}]}}},
-            "breaks the NodePool's requirement",
+            {"template": {"spec": {"requirements": [expression(labels.ARCH, "In", "arm64")]}}},
+            f"breaks the NodePool's requirement {labels.ARCH} In",
         ),
-        ({"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]}, {}, "volume"),
-        (spread("example.com/rack"), {}, "spreads over example.com/rack"),
+        ({}, {"template": {"metadata": {"labels": {labels.ARCH: "arm64"}}}}, "breaks the NodePool's requirement"),
+        (
+            {},
+            {"template": {"spec": {"requirements": [expression("team", "Exists")]}}},
+            "breaks the NodePool's requirement team Exists",
+        ),
     ],
-    ids=["taint", "labels", "limit", "nodes", "pool-requirement", "volume", "other-spread"],
+    ids=[
+        "taint",
+        "selector",
+        "custom-label",
+        "not-in",
+        "does-not-exist",
+        "exists",
+        "no-terms",
+        "limit",
+        "nodes",
+        "pool-requirement",
+        "pool-label",
+        "undecided-label",
+    ],
 )
-def test_a_rule_that_the_plan_did_not_know_is_found_broken(pod_spec, pool_spec, words):
-    """A plan made for a plain pod, put before a cluster where pod or NodePool has one rule more."""
-    _, catalogue, results = planned(a_pod("p"))
-    strict = a_snapshot(pods=(a_pod("p", spec=pod_spec),), node_pools=(a_pool(spec=pool_spec),))
-    assert words in objections(strict, catalogue, results)
+def test_a_new_node_suits_its_pods_and_its_node_pool(pod, pool, words):
+    """A plan right for a plain pod and NodePool, put before ones that have one rule more."""
+    assert on_a_new_node(a_pod("p")) == ""
+    assert words in on_a_new_node(a_pod("p", spec=pod), node_pools=(a_pool(spec=pool),))
 
 
-def test_what_daemons_take_is_counted_on_new_nodes():
-    """A plan made without a DaemonSet is too tight with it."""
-    snapshot, catalogue, results = planned(a_pod("p", cpu="1900m"), types=(SMALL,))
-    crowded = replace(snapshot, daemon_sets=(a_daemon_set("agent", cpu="100m"),))
-    assert "cpu 1900 wanted, 1820 there" in objections(crowded, catalogue, results)
+GENERATION = "karpenter.k8s.aws/instance-generation"
 
 
 @pytest.mark.parametrize(
-    ("pod_spec", "node", "claim", "words"),
+    ("operator", "bound", "right"),
     [
-        ({}, {"spec": {"taints": [TAINT]}}, {}, "does not tolerate taint gpu"),
-        ({"nodeSelector": {labels.ZONE: "b"}}, {}, {}, "does not accept its labels"),
-        ({}, {"spec": {"unschedulable": True}}, {}, "is cordoned"),
-        ({}, {"status": {"allocatable": {"cpu": "1500m"}}}, {}, "cpu is overbooked by 500"),
-        ({}, {}, {"deleting": ago(minutes=1)}, "is going"),
+        ("Gt", "4", True),
+        ("Gt", "5", False),
+        ("Gte", "5", True),
+        ("Gte", "6", False),
+        ("Lt", "6", True),
+        ("Lt", "5", False),
+        ("Lte", "5", True),
+        ("Lte", "4", False),
+        ("Gt", "many", False),
+        ("Near", "5", False),
     ],
-    ids=["taint", "labels", "cordoned", "overbooked", "going"],
 )
-def test_a_wrong_placement_on_an_existing_node_is_found(pod_spec, node, claim, words):
-    """Taints, labels, cordons, room and nodes that go away."""
-    pod = a_pod("p", spec=pod_spec)
-    running = a_pod("r", node="node-default-1")
-    snapshot = a_snapshot(pods=(pod, running), nodes=(a_node(**node),), claims=(a_running_claim(**claim),))
-    results = replace(onto("node-default-1", "default/p"), pod_errors={"default/r": ERROR} if claim else {})
-    assert words in objections(snapshot, Catalogue({}), results)
+def test_bounds_compare_whole_numbers(operator, bound, right):
+    """All of Karpenter's operators; what is malformed is met by nothing."""
+    label = NodeSelectorRequirement(key=GENERATION, operator="In", values=("5",))
+    fifth = replace(SMALL, requirements=(*SMALL.requirements, label))
+    pod = a_pod("p", spec=required([expression(GENERATION, operator, bound)]))
+    assert (on_a_new_node(pod, types=(fifth,)) == "") == right
+
+
+def test_terms_of_node_affinity_are_alternatives_but_one_must_hold_whatever_comes():
+    """A claim of either zone serves a pod that takes either, not one that takes one of them."""
+    zonal = an_instance_type("z", cpu=4, memory_gib=16, price=0.2, zones=("a", "b"))
+    either = a_pod("p", spec=required([expression(labels.ZONE, "In", "a")], [expression(labels.ZONE, "In", "b")]))
+    assert on_a_new_node(either, types=(zonal,)) == ""
+    one = a_pod("p", spec=required([expression(labels.ZONE, "In", "a")]))
+    assert "pod default/p does not accept its labels as z in b" in on_a_new_node(one, types=(zonal,))
+
+
+def test_terms_with_match_fields_match_nothing():
+    """As Karpenter has it: they are about nodes by name."""
+    spec = required([])
+    terms = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    terms[0]["matchFields"] = [expression("metadata.name", "In", "x")]
+    assert "does not accept its labels" in on_a_new_node(a_pod("p", spec=spec))
+
+
+def test_every_type_of_a_claim_holds_all_its_pods():
+    """Also the smallest."""
+    pods = (a_pod("p0", cpu="1"), a_pod("p1", cpu="900m"))
+    assert on_a_new_node(*pods) == ""
+    assert "cpu 2000 wanted beside 0 of daemons, m.small in a has less" in on_a_new_node(*pods[:1], a_pod("p1"))
+
+
+def test_a_node_takes_only_as_many_pods_as_it_has_slots():
+    """`pods` is a resource as any other."""
+    tiny = replace(SMALL, capacity={**SMALL.capacity, "pods": 2})
+    pods = tuple(a_pod(f"p{i}", cpu="10m", memory="1Mi") for i in range(3))
+    assert on_a_new_node(*pods[:2], types=(tiny,)) == ""
+    assert "pods 3 wanted" in on_a_new_node(*pods, types=(tiny,))
+
+
+@pytest.mark.parametrize(
+    ("daemon", "fits"),
+    [
+        ({}, False),
+        ({"nodeSelector": {labels.ARCH: "amd64"}}, False),
+        ({"nodeSelector": {labels.ARCH: "arm64"}}, True),
+        (required([expression(labels.ARCH, "In", "arm64")], [expression(labels.OS, "In", "linux")]), False),
+        ({"tolerations": []}, True),
+        ({"containers": [{"name": "c", "resources": {"requests": {"cpu": "much"}}}]}, True),
+    ],
+    ids=["everywhere", "suits", "elsewhere", "second-term", "untolerated", "unreadable"],
+)
+def test_what_daemons_take_is_counted_on_nodes_where_they_run(daemon, fits):
+    """By instance type, with all their terms; PreferNoSchedule keeps none away."""
+    pod = a_pod("p", cpu="1900m", spec={"tolerations": [{"operator": "Exists"}]})
+    spec = {"template": {"spec": {"taints": [TAINT, {"key": "calm", "effect": "PreferNoSchedule"}]}}}
+    found = a_daemon_set("agent", **daemon)
+    assert (on_a_new_node(pod, node_pools=(a_pool(spec=spec),), daemon_sets=(found,), types=(SMALL,)) == "") == fits
+
+
+def test_min_values_are_kept_unless_the_claim_says_they_were_relaxed():
+    """Two types give two values of the type label; three they do not."""
+    pod = a_pod("p")
+    claim = a_planned_claim(pod, types=BOTH)
+
+    def asked(number):
+        wanted = {"key": labels.INSTANCE_TYPE, "operator": "Exists", "minValues": number}
+        return (a_pool(spec={"template": {"spec": {"requirements": [wanted]}}}),)
+
+    assert objections(a_plan(claim), pod, node_pools=asked(2)) == ""
+    found = objections(a_plan(claim), pod, node_pools=asked(3))
+    assert f"for default/p: its types offer 2 value(s) of {labels.INSTANCE_TYPE}, NodePool default wants 3" in found
+    relaxed = replace(claim, min_values_relaxed=True)
+    assert objections(a_plan(relaxed), pod, node_pools=asked(3)) == ""
+
+
+def test_usage_and_the_largest_type_of_each_claim_stay_within_the_limits():
+    """What runs counts, what leaves and what is thought away does not, and an unlaunched claim is its largest type."""
+    pods = (a_pod("p0"), a_pod("p1"))
+    plan = a_plan(*(a_planned_claim(pod, types=(SMALL,)) for pod in pods))
+    pool = a_pool(spec={"limits": {"cpu": "4"}})
+    assert objections(plan, *pods, node_pools=(pool,)) == ""
+    running = {"nodes": (a_node(),), "claims": (a_running_claim(),)}
+    assert "cpu could reach 8000" in objections(plan, *pods, node_pools=(pool,), **running)
+    without = frozenset({NODE})
+    assert objections(plan, *pods, node_pools=(pool,), without_nodes=without, **running) == ""
+    leaving = {**running, "claims": (a_running_claim(deleting=ago(minutes=1)),)}
+    assert objections(plan, *pods, node_pools=(pool,), **leaving) == ""
+    unlaunched = {"claims": (a_claim(),), "types": (SMALL, MEDIUM)}
+    claims = (
+        replace(
+            c, requirements=(NodeSelectorRequirement(key=labels.INSTANCE_TYPE, operator="In", values=("m.small",)),)
+        )
+        for c in plan.new_claims
+    )
+    assert "cpu could reach 8000" in objections(a_plan(*claims), *pods, node_pools=(pool,), **unlaunched)
+
+
+def test_a_reservation_serves_no_more_claims_than_it_has_room_for():
+    """Claims that can fall back to something else do not count."""
+    reserved = replace(SMALL.offerings[0], capacity_type=labels.RESERVED, price=0.01, requirements=())
+    reserved = replace(reserved, reservation_id="cr-1", reservation_capacity=1)
+    both = (replace(SMALL, offerings=(*SMALL.offerings, reserved)),)
+    pods = (a_pod("p0"), a_pod("p1"))
+    bound = [a_planned_claim(pod, types=both, capacity_type=labels.RESERVED) for pod in pods]
+    free = a_planned_claim(pods[1], types=both)
+    assert objections(a_plan(bound[0], free), *pods, types=both) == ""
+    assert "reservation cr-1: 2 NodeClaims count on it" in objections(a_plan(*bound), *pods, types=both)
+    holding = replace(free, reservations=("cr-1",))
+    assert "reservation cr-1: 2 NodeClaims" in objections(a_plan(bound[0], holding), *pods, types=both)
+
+
+# -- existing nodes --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("pod", "node", "words"),
+    [
+        ({}, {"spec": {"taints": [TAINT]}}, "pod default/p does not tolerate taint gpu:NoSchedule"),
+        ({"nodeSelector": {labels.ZONE: "b"}}, {}, "pod default/p does not accept its labels"),
+        (required([expression("rack", "Exists")]), {}, "pod default/p does not accept its labels"),
+        ({"nodeSelector": {labels.ARCH: "amd64"}}, {}, "pod default/p does not accept its labels"),
+        ({}, {"spec": {"unschedulable": True}}, "does not tolerate taint node.kubernetes.io/unschedulable"),
+        ({}, {"status": {"allocatable": {"cpu": "500m"}}}, "cpu is overbooked by 500 with pods default/p"),
+        ({}, {"status": {"allocatable": {"cpu": "lots"}}}, "its size cannot be read"),
+        ({}, {"spec": {"taints": [{"key": labels.DISRUPTED_TAINT, "effect": "NoSchedule"}]}}, "it does not exist, is"),
+        ({}, {"deleting": ago(minutes=1)}, f"node {NODE} gets pods (default/p) although it does not exist, is going"),
+    ],
+    ids=["taint", "label", "exists", "well-known", "cordoned", "overbooked", "unreadable", "tainted", "going"],
+)
+def test_a_node_that_exists_suits_the_pods_it_gets(pod, node, words):
+    """Taints, labels (a missing one suits no demand), room, and whether it stays at all."""
+    assert on_the_node(a_pod("p")) == ""
+    assert words in on_the_node(a_pod("p", spec=pod), node=node)
 
 
 def test_cordons_and_preferences_do_not_bind_pods_that_may_ignore_them():
     """A toleration covers a cordon; PreferNoSchedule never keeps a pod away."""
     pod = a_pod("p", spec={"tolerations": [{"key": "node.kubernetes.io/unschedulable", "operator": "Exists"}]})
     quiet = {"unschedulable": True, "taints": [{"key": "quiet", "effect": "PreferNoSchedule"}]}
-    snapshot = a_snapshot(pods=(pod,), nodes=(a_node(spec=quiet),), claims=(a_running_claim(),))
-    assert objections(snapshot, Catalogue({}), onto("node-default-1", "default/p")) == ""
+    assert on_the_node(pod, node={"spec": quiet}) == ""
+
+
+@pytest.mark.parametrize(
+    ("toleration", "tolerated"),
+    [
+        ({"operator": "Gt", "value": "4"}, True),
+        ({"operator": "Gt", "value": "5"}, False),
+        ({"operator": "Lt", "value": "6"}, True),
+        ({"operator": "Lt", "value": "low"}, False),
+        ({"operator": "Equal", "value": "5"}, True),
+        ({"value": "5", "effect": "NoExecute"}, False),
+        ({"operator": "Like", "value": "5"}, False),
+        ({"key": "other", "operator": "Exists"}, False),
+    ],
+)
+def test_tolerations_are_read_as_kubernetes_reads_them(toleration, tolerated):
+    """Equal, Exists, and the numeric ones."""
+    pod = a_pod("p", spec={"tolerations": [{"key": "risk", **toleration}]})
+    taint = {"key": "risk", "value": "5", "effect": "NoSchedule"}
+    assert (on_the_node(pod, node={"spec": {"taints": [taint]}}) == "") == tolerated
 
 
 def test_nodes_that_were_to_be_left_out_get_no_pods():
     """Consolidation asks what would become of the cluster without them."""
-    snapshot = a_snapshot(pods=(a_pod("p"),), nodes=(a_node(),), claims=(a_running_claim(),))
-    results, without = onto("node-default-1", "default/p"), frozenset({"node-default-1"})
-    assert objections(snapshot, Catalogue({}), results) == ""
-    assert "was to be left out" in objections(snapshot, Catalogue({}), results, without_nodes=without)
+    assert "was to be left out" in on_the_node(a_pod("p"), without_nodes=frozenset({NODE}))
 
 
-def test_a_claim_in_flight_promises_no_more_than_it_asks_for():
-    """Before launch nobody knows how large its node will be."""
-    snapshot = a_snapshot(pods=(a_pod("p", cpu="4"),), claims=(a_claim(),))
-    assert "cpu is overbooked by 1000" in objections(snapshot, Catalogue({}), onto("default-1", "default/p"))
-
-
-def test_pods_that_spread_over_nodes_must_not_be_put_together():
-    """A node may hold maxSkew of them, those that run there included."""
-    snapshot, catalogue, results = planned(*(a_pod(f"p{i}", spec=spread(labels.HOSTNAME)) for i in range(2)))
-    first, second = results.new_claims
-    together = replace(results, new_claims=(replace(first, pods=(*first.pods, *second.pods)),))
-    assert "spread allows 1 a node" in objections(snapshot, catalogue, together)
-
-
-def test_pods_that_spread_over_zones_must_be_level_and_their_zones_pinned():
-    """Against the emptiest zone that could take them; an open zone could turn out to be any."""
-    snapshot, catalogue, results = planned(
-        *(a_pod(f"p{i}", spec=spread(labels.ZONE)) for i in range(2)), types=(ZONAL,)
+def test_pods_that_run_there_or_are_promised_a_place_take_their_room():
+    """Nominated pods hold theirs; pods on their way to another place do not."""
+    running = a_pod("r", cpu="3500m", node=NODE)
+    assert "cpu is overbooked by 500" in on_the_node(a_pod("p"), running=(running,))
+    nominated = a_pod("n", cpu="3500m", status={"nominatedNodeName": NODE})
+    assert "cpu is overbooked by 500" in on_the_node(a_pod("p"), running=(nominated,))
+    assert on_the_node(a_pod("p"), running=(a_pod("r", cpu="3", node=NODE),)) == ""
+    moved = objections(
+        a_plan(a_planned_claim(running, types=(LARGE,)), node_default_1=[a_pod("p")]),
+        a_pod("p"),
+        running,
+        types=(LARGE,),
+        nodes=(a_node(),),
+        claims=(a_running_claim(),),
     )
-    first, second = results.new_claims
-    moved = replace(first, pods=(*first.pods, *second.pods))
-    assert "the emptiest zone has 0" in objections(snapshot, catalogue, replace(results, new_claims=(moved,)))
-    opened = tuple(r for r in first.requirements if r.key != labels.ZONE)
-    assert "the zone is open: ['a', 'b']" in objections(snapshot, catalogue, with_claim(results, requirements=opened))
+    assert moved == ""
 
 
-def test_too_few_zones_count_as_empty_ones():
-    """With minDomains above what there is, the emptiest zone has none."""
-    snapshot, catalogue, results = planned(a_pod("p0", cpu="2"), a_pod("p1", cpu="2"))
-    assert len(results.new_claims) == 1
-    pods = tuple(a_pod(f"p{i}", cpu="2", spec=spread(labels.ZONE, minDomains=3)) for i in range(2))
-    assert "spread allows 1 more" in objections(replace(snapshot, pods=pods), catalogue, results)
+def test_daemons_still_to_come_take_their_room_and_those_there_do_not_take_it_twice():
+    """What all daemons expect, less what daemon pods have."""
+    agent = a_daemon_set("agent", cpu="500m")
+    pod = a_pod("p", cpu="3800m")
+    assert on_the_node(pod) == ""
+    assert "cpu is overbooked by 300" in on_the_node(pod, daemon_sets=(agent,))
+    owner = {"kind": "DaemonSet", "apiVersion": "apps/v1", "name": "agent", "uid": "uid-agent"}
+    there = a_pod("agent-1", cpu="500m", node=NODE, metadata={"ownerReferences": [owner]})
+    assert on_the_node(a_pod("p", cpu="3500m"), daemon_sets=(agent,), running=(there,)) == ""
 
 
-def test_a_pod_that_a_running_pod_repels_is_not_placed():
-    """Required anti-affinity works both ways, and is not understood yet."""
-    term = {"topologyKey": labels.HOSTNAME, "labelSelector": {"matchLabels": {"app": "web"}}}
-    affinity = {"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}}
-    guard = a_pod("guard", node="node-default-1", spec=affinity, metadata={"labels": {"app": "guard"}})
-    snapshot, catalogue, results = planned(a_pod("p"))
-    guarded = replace(snapshot, pods=(guard, *snapshot.pods), nodes=(a_node(),), claims=(a_running_claim(),))
-    assert "the anti-affinity of pod default/guard selects it" in objections(guarded, catalogue, results)
+def test_a_node_that_starts_is_as_large_as_its_claim_says_and_its_startup_taints_pass():
+    """Until it is initialized; a claim without an instance promises no more than it asks for."""
+    starting = {
+        "metadata": {"labels": {labels.INITIALIZED: "false"}},
+        "spec": {"taints": [{"key": "boot", "effect": "NoSchedule"}]},
+        "status": {"allocatable": {"cpu": "0"}},
+    }
+    claim = {"spec": {"startupTaints": [{"key": "boot", "effect": "NoSchedule"}]}}
+    assert on_the_node(a_pod("p", cpu="3"), node=starting, claim=claim) == ""
+    assert "does not tolerate taint boot" in on_the_node(a_pod("p", cpu="3"), node=starting)
+    unlaunched = a_plan(default_1=[a_pod("p", cpu="4")])
+    assert "cpu is overbooked by 1000" in objections(unlaunched, a_pod("p", cpu="4"), claims=(a_claim(),))

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from journeyman.core.scheduling.verify.counting import Census, Group, group_of_term, owners_by_kind
+from journeyman.core.scheduling.verify.counting import Census, Group, group_of_term
 from journeyman.core.scheduling.verify.index import Index, Place
 from journeyman.core.scheduling.verify.kinds import Identity, Kind
 
@@ -88,18 +88,17 @@ def check_affinity(index: Index, census: Census) -> Iterator[str]:
 def _arrivals(index: Index, census: Census) -> list[_Arrival]:
     asked: dict[Kind, tuple[Group, ...]] = {}
     groups: dict[bytes, Group] = {}
-    owners = owners_by_kind(index.places)
-    for kind in owners:
+    for kind in index.planned_by_kind:
         own = tuple(group_of_term(kind.pod, term) for term in kind.affinity)
         asked[kind] = tuple(groups.setdefault(group.id, group) for group in own)
-    joined: dict[Identity, list[Group]] = {kind.identity: [] for kind in owners}
+    joined: dict[Identity, list[Group]] = {kind.identity: [] for kind in index.planned_by_kind}
     for group in groups.values():
         for identity in census.identities(group):
             if identity in joined:
                 joined[identity].append(group)
     return [
         _Arrival(kind, place, pod, asked[kind], tuple(joined[kind.identity]))
-        for kind, where in owners.items()
+        for kind, where in index.planned_by_kind.items()
         for place, pod, _ in where
     ]
 

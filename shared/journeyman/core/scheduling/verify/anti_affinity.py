@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from journeyman.core.scheduling.verify.counting import Census, Group, group_of_term, owners_by_kind
+from journeyman.core.scheduling.verify.counting import Census, Group, group_of_term
 from journeyman.core.scheduling.verify.index import Index, Place
 from journeyman.core.scheduling.verify.kinds import Kind, is_going
 
@@ -40,7 +40,7 @@ def _rules(index: Index) -> dict[bytes, _Rule]:
             group = group_of_term(kind.pod, term)
             yield rules.setdefault(group.id, _Rule(group))
 
-    for kind, where in owners_by_kind(index.places).items():
+    for kind, where in index.planned_by_kind.items():
         for rule in rules_of(kind):
             rule.owners.extend((kind, place, pod) for place, pod, _ in where)
     for place in index.standing_places:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import msgspec
@@ -101,7 +101,7 @@ def _canonical(selector: LabelSelector | None) -> object:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Presence:
-    """How many pods of one namespace and one set of labels a place has."""
+    """Pods of one kind in one place: how many are planned there, how many stay."""
 
     place: Place
     planned: int
@@ -116,12 +116,12 @@ class Census:
         self._presences: dict[Identity, list[Presence]] = {}
         self._by_label: dict[tuple[str, str], list[Identity]] = {}
         self._counted: dict[bytes, frozenset[Identity]] = {}
-        for place in index.places:
-            planned = Counter(kind.identity for kind in place.planned.values())
-            staying = Counter(kind.identity for kind in place.staying if not is_going(kind.pod))
-            for identity in {**planned, **staying}:
-                presence = Presence(place, planned[identity], staying[identity])
-                self._presences.setdefault(identity, []).append(presence)
+        for kind, where in index.planned_by_kind.items():
+            found = self._presences.setdefault(kind.identity, [])
+            found += [Presence(place, number, 0) for place, _, number in where]
+        for place in index.standing_places:
+            for kind, number in Counter(kind for kind in place.staying if not is_going(kind.pod)).items():
+                self._presences.setdefault(kind.identity, []).append(Presence(place, 0, number))
         for identity in self._presences:
             for label in identity[1]:
                 self._by_label.setdefault(label, []).append(identity)
@@ -147,17 +147,3 @@ class Census:
         if group.selector is not None and group.selector.match_labels:
             return self._by_label.get(min(group.selector.match_labels.items()), ())
         return self._presences
-
-
-def owners_by_kind(places: Sequence[Place]) -> dict[Kind, list[tuple[Place, str, int]]]:
-    """The planned pods by kind: each place with the first of them and their number."""
-    found: dict[Kind, list[tuple[Place, str, int]]] = {}
-    for place in places:
-        first: dict[Kind, str] = {}
-        number: Counter[Kind] = Counter()
-        for key, kind in place.planned.items():
-            first.setdefault(kind, key)
-            number[kind] += 1
-        for kind, key in first.items():
-            found.setdefault(kind, []).append((place, key, number[kind]))
-    return found

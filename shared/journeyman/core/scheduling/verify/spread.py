@@ -22,7 +22,7 @@ import msgspec
 
 from journeyman.core.api import labels
 from journeyman.core.api.objects import NodeSelectorRequirement, TopologySpreadConstraint
-from journeyman.core.scheduling.verify.counting import Census, Group, group_of_spread, owners_by_kind
+from journeyman.core.scheduling.verify.counting import Census, Group, group_of_spread
 from journeyman.core.scheduling.verify.index import Index, Place
 from journeyman.core.scheduling.verify.kinds import Kind
 from journeyman.core.scheduling.verify.matching import untolerated
@@ -74,7 +74,7 @@ def check_spread(index: Index, census: Census) -> Iterator[str]:
 
 def _rules(index: Index) -> dict[bytes, _Rule]:
     rules: dict[bytes, _Rule] = {}
-    for kind, where in owners_by_kind(index.places).items():
+    for kind, where in index.planned_by_kind.items():
         for constraint in kind.pod.spec.topology_spread_constraints:
             if constraint.when_unsatisfiable != "DoNotSchedule":
                 continue

@@ -1,0 +1,217 @@
+"""The second opinion on what pods take of a node besides room: host ports and volumes."""
+
+from __future__ import annotations
+
+import pytest
+
+from journeyman.core.api import labels
+from journeyman.core.catalogue import Catalogue
+from journeyman.core.scheduling.verify import verify
+from tests.helpers.builders import (
+    a_csi_node,
+    a_daemon_set,
+    a_node,
+    a_pod,
+    a_running_claim,
+    a_snapshot,
+    a_storage_class,
+    a_volume,
+    a_volume_claim,
+    ago,
+    an_instance_type,
+    claims_as_volumes,
+    stamp,
+)
+from tests.helpers.plans import a_plan, a_planned_claim
+
+NODE = "node-default-1"
+TYPES = (an_instance_type("z", cpu=8, memory_gib=32, price=0.2, zones=("a", "b")),)
+
+
+def objections(results, *pods, running=(), **cluster):
+    """All that is wrong with a plan for these pods on one node that is there and new ones, in one text."""
+    there = {"nodes": (a_node(),), "claims": (a_running_claim(),)}
+    snapshot = a_snapshot(**{"pods": (*pods, *running), **there, **cluster})
+    catalogue = Catalogue({pool.metadata.name: TYPES for pool in snapshot.node_pools})
+    return "\n".join(verify(snapshot, catalogue, results, pods=pods))
+
+
+def on_a_new_node(*pods, zone="a", **cluster):
+    """What is wrong if they share a new node in this zone."""
+    return objections(a_plan(a_planned_claim(*pods, types=TYPES, zone=zone)), *pods, **cluster)
+
+
+def on_the_node(*pods, **cluster):
+    """What is wrong if they go to the node that is there, in zone a."""
+    return objections(a_plan(node_default_1=pods), *pods, **cluster)
+
+
+def listening(name, port=80, protocol="TCP", address="", **more):
+    """A pod that takes a port of its node."""
+    return a_pod(name, cpu="100m", spec={"containers": [_container(port, protocol, address)]}, **more)
+
+
+def _container(port, protocol="TCP", address=""):
+    ports = [{"containerPort": port, "hostPort": port, "protocol": protocol, "hostIP": address}]
+    return {"name": "c", "ports": ports, "resources": {"requests": {"cpu": "100m"}}}
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "clash"),
+    [
+        ((80,), (80,), True),
+        ((80,), (81,), False),
+        ((80, "TCP"), (80, "UDP"), False),
+        ((80, "TCP", "10.0.0.1"), (80, "TCP", "10.0.0.2"), False),
+        ((80, "TCP", "10.0.0.1"), (80, "TCP", "10.0.0.1"), True),
+        ((80, "TCP", "0.0.0.0"), (80, "TCP", "10.0.0.1"), True),
+        ((80, "TCP", "::"), (80, "TCP", "10.0.0.1"), True),
+        ((0,), (0,), False),
+    ],
+)
+def test_two_pods_of_one_node_do_not_take_the_same_port_of_it(first, second, clash):
+    """Same number and protocol, and addresses that overlap; on new nodes and on those that are there."""
+    pods = (listening("p0", *first), listening("p1", *second))
+    for found in (
+        on_a_new_node(*pods),
+        on_the_node(*pods),
+        on_the_node(pods[0], running=(listening("p1", *second, node=NODE),)),
+    ):
+        assert (found != "") == clash
+        assert not clash or "host port 80/TCP of pod default/p" in found
+    apart = a_plan(a_planned_claim(pods[0], types=TYPES, zone="a"), node_default_1=pods[1:])
+    assert objections(apart, *pods) == ""
+
+
+def test_daemons_keep_their_ports():
+    """On every new node they will run on."""
+    daemon = a_daemon_set("agent", containers=[_container(80)])
+    assert "host port 80/TCP of pod default/p is taken by its daemons" in on_a_new_node(
+        listening("p"), daemon_sets=(daemon,)
+    )
+    assert on_a_new_node(listening("p", 81), daemon_sets=(daemon,)) == ""
+
+
+def pod_with(*claims):
+    """A pod that uses these PersistentVolumeClaims."""
+    return a_pod("p", **claims_as_volumes(*claims))
+
+
+ZONES_A, ZONES_B = {labels.ZONE: ("a",)}, {labels.ZONE: ("b",)}
+
+
+@pytest.mark.parametrize(
+    ("terms", "zone", "right"),
+    [
+        ((ZONES_A,), "a", True),
+        ((ZONES_B,), "a", False),
+        ((ZONES_B, ZONES_A), "a", True),
+        ((), "a", True),
+        (({"topology.ebs.csi.aws.com/zone": ("b",)},), "b", True),
+        (({labels.ZONE: ("a",), "rack": ("7",)},), "a", False),
+    ],
+    ids=["here", "elsewhere", "either", "anywhere", "old-label", "unknown-label"],
+)
+def test_a_pod_goes_where_its_volume_can_be_reached_from(terms, zone, right):
+    """One of the terms of the PersistentVolume must hold."""
+    storage = {
+        "persistent_volume_claims": (a_volume_claim("data", volume="pv"),),
+        "persistent_volumes": (a_volume("pv", *terms),),
+    }
+    found = on_a_new_node(pod_with("data"), zone=zone, **storage)
+    assert (found == "") == right
+    assert right or "the volumes of pod default/p cannot be reached from z in a" in found
+    if zone == "a":
+        assert (on_the_node(pod_with("data"), **storage) == "") == right
+
+
+def test_several_volumes_must_be_reached_from_one_node():
+    """Each alone could be; together they contradict each other."""
+    storage = {
+        "persistent_volume_claims": (a_volume_claim("x", volume="x"), a_volume_claim("y", volume="y")),
+        "persistent_volumes": (a_volume("x", ZONES_A, ZONES_B), a_volume("y", ZONES_B)),
+    }
+    assert on_a_new_node(pod_with("x", "y"), zone="b", **storage) == ""
+    assert "cannot be reached" in on_a_new_node(pod_with("x", "y"), zone="a", **storage)
+
+
+def test_a_local_volume_does_not_hold_its_pod_to_the_old_host():
+    """Its other labels do."""
+    bound = (a_volume_claim("data", volume="pv"),)
+    here = a_volume("pv", {labels.HOSTNAME: ("old",)}, spec={"local": {"path": "/x"}})
+    assert on_a_new_node(pod_with("data"), persistent_volume_claims=bound, persistent_volumes=(here,)) == ""
+    there = a_volume("pv", {labels.HOSTNAME: ("old",), labels.ZONE: ("b",)}, spec={"local": {"path": "/x"}})
+    found = on_a_new_node(pod_with("data"), persistent_volume_claims=bound, persistent_volumes=(there,))
+    assert "cannot be reached" in found
+    remote = a_volume("pv", {labels.HOSTNAME: ("old",)})
+    found = on_a_new_node(pod_with("data"), persistent_volume_claims=bound, persistent_volumes=(remote,))
+    assert "cannot be reached" in found
+
+
+def test_a_volume_to_be_made_is_made_where_its_class_may():
+    """Also that of an ephemeral volume, whose claim is named after pod and volume."""
+    waiting = (a_volume_claim("data"), a_volume_claim("p-scratch"))
+    limited = {"persistent_volume_claims": waiting, "storage_classes": (a_storage_class(zones=("b",)),)}
+    assert on_a_new_node(pod_with("data"), zone="b", **limited) == ""
+    assert "cannot be reached" in on_a_new_node(pod_with("data"), zone="a", **limited)
+    ephemeral = a_pod("p", spec={"volumes": [{"name": "scratch", "ephemeral": {}}]})
+    assert on_a_new_node(ephemeral, zone="b", **limited) == ""
+    assert "cannot be reached" in on_a_new_node(ephemeral, zone="a", **limited)
+
+
+@pytest.mark.parametrize(
+    ("claim", "storage_class", "words"),
+    [
+        (None, {}, "default/data does not exist"),
+        ({"metadata": {"deletionTimestamp": stamp(ago(minutes=1))}}, {}, "is being deleted or has lost its volume"),
+        ({"status": {"phase": "Lost"}}, {}, "is being deleted or has lost its volume"),
+        ({"spec": {"volumeName": "gone"}}, {}, "default/data does not exist or is being deleted"),
+        ({"spec": {"volumeName": "pv"}}, {}, "is not bound completely"),
+        ({"spec": {"storageClassName": "gone"}}, {}, "its StorageClass does not exist"),
+        ({}, {"mode": "Immediate"}, "is to be bound before it has a pod"),
+    ],
+    ids=["missing", "deleting", "lost", "no-volume", "half-bound", "no-class", "immediate"],
+)
+def test_a_pod_whose_volumes_cannot_be_used_must_not_be_placed(claim, storage_class, words):
+    """kube-scheduler would never bind it."""
+    storage = {
+        "persistent_volume_claims": () if claim is None else (a_volume_claim("data", **claim),),
+        "persistent_volumes": (a_volume("pv"),),
+        "storage_classes": (a_storage_class(**storage_class),),
+    }
+    found = on_a_new_node(pod_with("data"), **storage)
+    assert "pod default/p is placed although" in found
+    assert words in found
+
+
+def test_a_node_attaches_only_so_many_volumes_of_a_driver():
+    """Each claim counts once, however many pods use it; other drivers and new nodes have no limit."""
+    names = ("x", "y", "z")
+    storage = {
+        "persistent_volume_claims": tuple(a_volume_claim(name) for name in names),
+        "storage_classes": (a_storage_class(),),
+    }
+
+    def placed(limit, *pods, running=()):
+        return on_the_node(*pods, running=running, csi_nodes=(a_csi_node(NODE, **limit),), **storage)
+
+    pods = tuple(a_pod(f"p{name}", cpu="100m", **claims_as_volumes(name)) for name in names)
+    assert placed({"ebs_csi_aws_com": 3}, *pods) == ""
+    assert "3 volumes of ebs.csi.aws.com with pods default/px" in placed({"ebs_csi_aws_com": 2}, *pods)
+    assert placed({"efs_csi_aws_com": 0}, *pods) == ""
+    running = (a_pod("r", node=NODE, **claims_as_volumes("x", "y")),)
+    assert placed({"ebs_csi_aws_com": 2}, pods[0], running=running) == ""
+    assert "it attaches 2" in placed({"ebs_csi_aws_com": 2}, pods[2], running=running)
+    assert on_a_new_node(*pods, csi_nodes=(a_csi_node(NODE, ebs_csi_aws_com=0),), **storage) == ""
+
+
+def test_drivers_that_were_part_of_kubernetes_count_for_those_that_took_over():
+    """An in-tree provisioner, and an in-tree volume."""
+    storage = {
+        "persistent_volume_claims": (a_volume_claim("x"), a_volume_claim("y", volume="y")),
+        "persistent_volumes": (a_volume("y", spec={"csi": None, "awsElasticBlockStore": {"volumeID": "vol-1"}}),),
+        "storage_classes": (a_storage_class(provisioner="kubernetes.io/aws-ebs"),),
+        "csi_nodes": (a_csi_node(NODE, ebs_csi_aws_com=1),),
+    }
+    assert on_the_node(pod_with("x"), **storage) == ""
+    assert "2 volumes of ebs.csi.aws.com" in on_the_node(pod_with("x", "y"), **storage)
