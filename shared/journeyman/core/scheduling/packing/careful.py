@@ -33,7 +33,7 @@ _DECIMALS: Final = 9  # of a price; what differs beyond is rounding
 class CarefulSolver:
     """One problem's shadow values and the methods that use them."""
 
-    def __init__(self, problem: Problem, *, effort: int = _REPACK_EFFORT) -> None:
+    def __init__(self, problem: Problem) -> None:
         self._problem = problem
         self._width = len(problem.counts)
         self._axes = [np.flatnonzero(request) for request in problem.requests]
@@ -45,7 +45,7 @@ class CarefulSolver:
         self._worth: Floats = np.maximum(appraisal.items, _LEAST_WORTH * self._prices_alone())
         self._offer_worth = (problem.sizes * appraisal.unit[problem.signatures]).sum(axis=1)
         self._refined: Floats | None = None
-        self._effort = effort
+        self._effort = _REPACK_EFFORT
         self._by_size = self._order(self._relative_size())
 
     def price(self, bins: Iterable[Bin]) -> float:
@@ -59,16 +59,20 @@ class CarefulSolver:
         kinds = np.flatnonzero(counts)
         if len(kinds) == 1:
             return self._exact(int(kinds[0]), int(counts[kinds[0]]))
-        plans = [self._greedy(counts, self._worth, [self._by_size])]
+        plans = [self.straight(counts)]
         if self._refined is None and len(kinds) <= _REFINED_ITEMS:
             self._refined, whole = self._refine(counts, plans[0])
             plans.append([*whole, *self._rest_of(counts, whole)])
         if self._refined is not None:
             density = self._order(self._refined / np.maximum(self._worth, _EPSILON))
             plans.append(self._greedy(counts, self._refined, [self._by_size, density]))
-        return min(plans, key=self.preference)
+        return min(plans, key=self._preference)
 
-    def preference(self, bins: Iterable[Bin]) -> tuple[float, int]:
+    def straight(self, counts: Ints) -> list[Bin]:
+        """The plan by the linear program's values alone."""
+        return self._greedy(counts, self._worth, [self._by_size])
+
+    def _preference(self, bins: Iterable[Bin]) -> tuple[float, int]:
         """The cheaper plan first; of equal ones, that of fewer nodes."""
         bins = list(bins)
         return round(self.price(bins), _DECIMALS), sum(b.copies for b in bins)
@@ -267,18 +271,19 @@ class CarefulSolver:
         room = problem.sizes[offers]
         suits = self._suits[offers]
         fillings = self._even_shares(left, suits, room) if mixed else np.zeros(suits.shape, dtype=np.int64)
-        room = room - fillings @ problem.requests
+        free = np.ascontiguousarray((room - fillings @ problem.requests).T)
+        remaining = np.where(suits, left - fillings, 0)
         has_loose, has_bound = (np.zeros((len(offers), problem.loose.shape[1]), dtype=bool) for _ in range(2))
-        for i in order[left[order] > 0]:
-            axes, amounts = self._axes[i], self._amounts[i]
-            taken = np.minimum((room[:, axes] // amounts).min(axis=1), left[i] - fillings[:, i]) * suits[:, i]
+        for i in order[left[order] > 0].tolist():
+            axes, amounts = self._axes[i], self._amounts[i][:, None]
+            taken = np.minimum(np.minimum.reduce(free[axes] // amounts), remaining[:, i])
             if self._in_conflict[i]:
                 taken *= ~(has_loose & problem.bound[i] | has_bound & problem.loose[i]).any(axis=1)
                 some = (taken > 0)[:, None]
                 has_loose |= some & problem.loose[i]
                 has_bound |= some & problem.bound[i]
             fillings[:, i] += taken
-            room[:, axes] -= taken[:, None] * amounts
+            free[axes] -= taken * amounts
         return fillings
 
     def _even_shares(self, left: Ints, suits: Bools, room: Ints) -> Ints:

@@ -51,4 +51,4 @@ def _fill_once(problem: Problem) -> list[Bin]:
         nodes.open(int(offer), copies)
         left[stock] -= copies
     nodes.place_all(problem.counts, open_more=False)
-    return nodes.settle(resize=False)
+    return nodes.settle(None)

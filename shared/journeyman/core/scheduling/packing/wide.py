@@ -152,8 +152,13 @@ class OpenNodes:
         each = int((self._sizes[offer, axes] // self._requests[item, axes]).min())
         self.open(offer, -(-count // each))
 
-    def settle(self, *, resize: bool = True) -> list[Bin]:
-        """Each node that holds something, as the cheapest offer for it unless it is to stay as it was opened."""
+    def open_mix(self, mix: Ints) -> None:
+        """So many nodes of each offer."""
+        for offer in np.flatnonzero(mix).tolist():
+            self.open(offer, int(mix[offer]))
+
+    def settle(self, shop: Problem | None) -> list[Bin]:
+        """Each node that holds something, as the cheapest offer for it in the shop; without one as it was opened."""
         if not self._placed:
             return []
         nodes = np.concatenate([nodes for _, nodes, _ in self._placed])
@@ -164,8 +169,8 @@ class OpenNodes:
         filled, starts = np.unique(nodes, return_index=True)
         totals = np.add.reduceat(self.problem.requests[items] * taken[:, None], starts, axis=0)
         offers = self._offers[filled]
-        if resize:
-            offers = cheapest_offers(self.problem, totals, self._possible[:, filled].T)
+        if shop is not None:
+            offers = cheapest_offers(shop, totals, self._possible[:, filled].T)
         entries = list(zip(items.tolist(), taken.tolist(), strict=True))
         ends = [*starts[1:].tolist(), len(entries)]
         width = len(self.problem.counts)
