@@ -52,6 +52,7 @@ class Shelf:
         self._sizes: list[Ints] = [np.ascontiguousarray(sizes[:, axis]) for axis in range(sizes.shape[1])]
         self._levels: list[list[int]] = [np.unique(column).tolist() for column in self._sizes]
         self._at_least: list[dict[int, int]] = [{} for _ in self._levels]
+        self._largest: list[dict[int, int]] = [{} for _ in self._levels]
         self._suiting: dict[int, int] = {}
         self._free_of: dict[tuple[HostPort, ...], int] = {}
         self._cheapest_for: dict[tuple[tuple[str, int], ...], dict[str, int]] = {}
@@ -112,6 +113,12 @@ class Shelf:
 
     def largest(self, axis: int, mask: int) -> int:
         """The most that any of these offerings has along an axis; the mask must not be 0."""
+        known = self._largest[axis]
+        if mask not in known:
+            known[mask] = self._highest_level(axis, mask)
+        return known[mask]
+
+    def _highest_level(self, axis: int, mask: int) -> int:
         levels = self._levels[axis]
         low, high = 0, len(levels) - 1
         while low < high:
