@@ -130,8 +130,7 @@ class Filling:
                 free = self._free[column]
                 if column in shared:
                     free = free - self._newly(shared[column])
-                fits = [n // amount for n in free[nodes].tolist()]
-                most = [n if n < known else known for known, n in zip(most, fits, strict=True)]
+                most = list(map(min, most, [n // amount for n in free[nodes].tolist()]))
         return most
 
     def suits(self, row: int) -> Bools:
