@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import msgspec
 
 from journeyman.core.api import labels
@@ -95,3 +97,15 @@ def test_a_claim_remembers_only_as_many_pods_as_fit():
 
     assert remembered == pods[: len(remembered)]
     assert MAX_PLANNED_BYTES - 64 < len(",".join(remembered)) <= MAX_PLANNED_BYTES
+
+
+def test_a_claim_says_whether_min_values_were_lowered_for_it():
+    """In Karpenter's annotation, true or false."""
+    manifests = [
+        to_node_claim(
+            replace(planned("default/p"), min_values_relaxed=lowered), POOL, name="n", hash="1", hash_version="v3"
+        )
+        for lowered in (True, False)
+    ]
+    said = [manifest["metadata"]["annotations"][labels.MIN_VALUES_RELAXED] for manifest in manifests]
+    assert said == ["true", "false"]

@@ -240,6 +240,14 @@ def test_a_price_for_each_node_makes_for_fewer_nodes(annotation, nodes):
     assert sum(claim.price for claim in results.claims) == pytest.approx(0.28 if nodes == 4 else 0.37)
 
 
+def test_a_price_that_cannot_be_read_is_told():
+    """The pool is used without it."""
+    pool = a_pool(metadata={"annotations": {labels.NODE_PRICE: "a lot"}})
+    ground = Ground.of(a_snapshot(node_pools=(pool,)), Catalogue({"default": TYPES}), Options())
+
+    assert "'a lot' is not a price per hour" in ground.remarks["default"]
+
+
 # --- pins
 
 
