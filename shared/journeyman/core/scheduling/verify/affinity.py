@@ -4,8 +4,8 @@ A pod may enter a domain that holds a pod its term selects. The first of a kind 
 selects it and none of the domains it could reach holds such a pod. In an open domain a pod must be at home whatever
 becomes of the node: with pods of the same node, or with pods in every domain that it may come to be in.
 
-Orders are tried as they are most likely to work: pods that start their own domain, because nobody else could be there
-first, come before the many that ask for nothing.
+Orders are tried as they are most likely to work: first those start a domain whom nobody at all will help, then those whom
+no pod will that asks for nothing itself; then all of the latter come.
 
 Restates: karpenter pkg/controllers/provisioning/scheduling/topologygroup.go `nextDomainAffinity`.
 """
@@ -70,17 +70,13 @@ def check_affinity(index: Index, census: Census) -> Iterator[str]:
         for presence in census.presences(group):
             if presence.staying:
                 present.enter(group, presence.place)
-    asking = [arrival for arrival in arrivals if arrival.groups]
+    waiting = [arrival for arrival in arrivals if arrival.groups]
     free = [arrival for arrival in arrivals if not arrival.groups]
-    helped = _Present()
-    for arrival in arrivals:
-        for group in arrival.joins:
-            if group not in arrival.groups:
-                helped.enter(group, arrival.place)
-    asking = _let_in(asking, present, census, helped)
+    for helpers in (arrivals, free):
+        waiting = _let_in(waiting, present, _help_from(helpers))
     for arrival in free:
         _enter(arrival, present)
-    for arrival in _let_in(asking, present, census, _Present()):
+    for arrival in _let_in(waiting, present, _Present()):
         lacking = next(g for g in arrival.groups if not present.accompanies(g, arrival.place))
         yield f"{arrival.place.name}: pod {arrival.pod} finds none of the pods in its {lacking.key} that its affinity asks for"
 
@@ -103,17 +99,27 @@ def _arrivals(index: Index, census: Census) -> list[_Arrival]:
     ]
 
 
-def _let_in(waiting: Sequence[_Arrival], present: _Present, census: Census, helped: _Present) -> list[_Arrival]:
+def _help_from(helpers: Sequence[_Arrival]) -> _Present:
+    """Where these pods would be found by others who do not ask for the same."""
+    helped = _Present()
+    for arrival in helpers:
+        for group in arrival.joins:
+            if group not in arrival.groups:
+                helped.enter(group, arrival.place)
+    return helped
+
+
+def _let_in(waiting: Sequence[_Arrival], present: _Present, helped: _Present) -> list[_Arrival]:
     """Whoever can, until nobody else can; who is left. Who has help to expect does not start a domain."""
     left = list(waiting)
     while True:
-        still = [arrival for arrival in left if not _comes(arrival, present, census, helped)]
+        still = [arrival for arrival in left if not _comes(arrival, present, helped)]
         if len(still) == len(left):
             return left
         left = still
 
 
-def _comes(arrival: _Arrival, present: _Present, census: Census, helped: _Present) -> bool:
+def _comes(arrival: _Arrival, present: _Present, helped: _Present) -> bool:
     for group in arrival.groups:
         if present.accompanies(group, arrival.place):
             continue
