@@ -75,8 +75,10 @@ def to_data(name: str, results: Results, seconds: float) -> dict[str, Any]:
         "nodeClaims": [_claim(claim) for claim in results.new_claims],
         "existing": {node: list(pods) for node, pods in results.existing.items()},
         "errors": {pod: error.message for pod, error in results.pod_errors.items()},
+        "smallestChanges": {pod: e.smallest_change for pod, e in results.pod_errors.items() if e.smallest_change},
         "price": results.price,
         "lowerBound": results.lower_bound,
+        "gap": results.gap,
         "seconds": seconds,
     }
 

@@ -86,11 +86,17 @@ def _results(results: Results) -> Body:
         "nodeClaims": [_claim(claim) for claim in results.new_claims],
         "existing": {node: list(pods) for node, pods in sorted(results.existing.items())},
         "errors": {
-            pod: {"kind": error.kind, "message": error.message, "nodePools": dict(error.by_node_pool)}
+            pod: {
+                "kind": error.kind,
+                "message": error.message,
+                "nodePools": dict(error.by_node_pool),
+                "smallestChange": error.smallest_change,
+            }
             for pod, error in sorted(results.pod_errors.items())
         },
         "pricePerHour": results.price,
         "lowerBoundPerHour": results.lower_bound,
+        "gap": results.gap,
     }
 
 
