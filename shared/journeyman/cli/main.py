@@ -46,11 +46,14 @@ def demo(
 @app.command()
 def solve(
     files: Annotated[list[Path], typer.Argument(exists=True, dir_okay=False, help="Scenario files (JSON).")],
+    rules: Annotated[
+        bool, typer.Option("--rules", help="Also plan without each kind of rule, to tell what it costs.")
+    ] = False,
 ) -> None:
     """Schedule the pods of each scenario file; one JSON line per file."""
     from journeyman.cli.solve import solve as solve_files
 
-    solve_files(files)
+    solve_files(files, rules=rules)
 
 
 @app.command()

@@ -8,19 +8,38 @@ from pathlib import Path
 from typing import Any
 
 from journeyman.core.api.objects import NodeSelectorRequirement
+from journeyman.core.catalogue import Catalogue
 from journeyman.core.disruption.consolidatable import assess
 from journeyman.core.disruption.controller import Pass
+from journeyman.core.scheduling.gap import price_of_rules
 from journeyman.core.scheduling.options import MinValuesPolicy, Options, PreferencePolicy
 from journeyman.core.scheduling.results import PlannedClaim, Results
 from journeyman.core.scheduling.scheduler import solve as schedule
+from journeyman.core.state import Snapshot
 from journeyman.errors import ConfigurationError
 from journeyman.simulate.scenario import Scenario, read_scenario
 
 
-def solve(paths: list[Path]) -> None:
-    """Print one line per scenario. Raises ConfigurationError for a file that is no scenario."""
+def solve(paths: list[Path], *, rules: bool = False) -> None:
+    """Print one line per scenario, with `rules` also what each kind of rule costs.
+
+    Raises:
+        ConfigurationError: A file is no scenario.
+    """
     for path in paths:
-        print(json.dumps(answer(read_scenario(path))), flush=True)
+        scenario = read_scenario(path)
+        found = answer(scenario)
+        print(json.dumps({**found, "rules": rule_prices(scenario)} if rules else found), flush=True)
+
+
+def rule_prices(scenario: Scenario) -> list[dict[str, Any]]:
+    """What each kind of rule costs per hour and in nodes, dearest first."""
+
+    def plan(snapshot: Snapshot, catalogue: Catalogue) -> Results:
+        return schedule(snapshot, catalogue, options=options_of(scenario))
+
+    gap = price_of_rules(scenario.snapshot, scenario.catalogue, plan)
+    return [{"rule": found.rule, "pricePerHour": found.per_hour, "nodes": found.nodes} for found in gap.rules]
 
 
 def answer(scenario: Scenario) -> dict[str, Any]:
