@@ -60,7 +60,7 @@ class CarefulSolver:
         if len(kinds) == 1:
             return self._exact(int(kinds[0]), int(counts[kinds[0]]))
         plans = [self.straight(counts)]
-        if self._refined is None and len(kinds) <= _REFINED_ITEMS:
+        if self._refined is None and self._width <= _REFINED_ITEMS:
             self._refined, whole = self._refine(counts, plans[0])
             plans.append([*whole, *self._rest_of(counts, whole)])
         if self._refined is not None:

@@ -16,14 +16,18 @@ import numpy as np
 from journeyman.core.scheduling.offers import Ints
 from journeyman.core.scheduling.packing.appraisal import Appraisal, appraise
 from journeyman.core.scheduling.packing.careful import CarefulSolver
+from journeyman.core.scheduling.packing.exact import is_small, solve_exactly
 from journeyman.core.scheduling.packing.mixes import whole_mixes
-from journeyman.core.scheduling.packing.problem import Bin, Problem, price_of, translated
+from journeyman.core.scheduling.packing.problem import Bin, Problem, held_by, merged, price_of, translated
 from journeyman.core.scheduling.packing.wide import OpenNodes
 
 _CAREFUL_KINDS: Final = 64  # up to this many kinds of items the careful way is affordable
 _CAREFUL_LEFTOVERS: Final = 150  # likewise for what finds no room in the mix
 _EFFORT: Final = 3000  # kinds of items dealt out, over all attempts
 _NODES_PER_KIND: Final = 500  # nodes that make one more kind's worth of effort
+_POLISHING: Final = 2000  # kinds of items dealt out again, over all attempts
+_POLISHED_NODES: Final = (2, 3, 4, 6)
+_POLISHED_PLAN: Final = 200  # nodes; among more, the worst few do not matter
 _GOOD_ENOUGH: Final = 1.001  # times the bound
 _DECIMALS: Final = 9
 
@@ -41,25 +45,73 @@ def _rank(problem: Problem, bins: list[Bin]) -> tuple[float, int]:
 
 def _by_price(problem: Problem) -> list[Bin]:
     """The best of all ways, the quick ones first; the careful way only where it may still be worth it."""
+    kinds = len(problem.counts)
+    if kinds == 1:
+        return CarefulSolver(problem).cheapest(problem.counts)
+    if is_small(problem):
+        return solve_exactly(problem)
     appraisal = appraise(problem)
-    best: list[Bin] = []
-    for mix, blend in _attempts(problem, appraisal):
-        if not best or mix @ problem.prices < price_of(best, problem.prices):
-            found = _deal_out(problem, appraisal, mix, blend)
-            best = min(best or found, found, key=lambda bins: _rank(problem, bins))
-    if len(problem.counts) > _CAREFUL_KINDS or price_of(best, problem.prices) <= appraisal.bound * _GOOD_ENOUGH:
+    best = _dealt_out(problem, appraisal, _EFFORT)
+    if price_of(best, problem.prices) <= appraisal.bound * _GOOD_ENOUGH:
         return best
+    if kinds > _CAREFUL_KINDS:
+        few = sum(b.copies for b in best) <= _POLISHED_PLAN
+        return _polished(problem, appraisal, best) if few else best
     solver = CarefulSolver(problem)
     found = solver.improve(solver.cheapest(problem.counts))
     return min(best, found, key=lambda bins: _rank(problem, bins))
 
 
-def _attempts(problem: Problem, appraisal: Appraisal) -> Iterator[tuple[Ints, float]]:
-    """Mixes and blends to try, as many as the size of the problem allows."""
+def _dealt_out(problem: Problem, appraisal: Appraisal, effort: float) -> list[Bin]:
+    """The cheapest of as many mixes and blends as the effort allows, one at least."""
     work = len(problem.counts) * (1 + appraisal.mix.sum() / _NODES_PER_KIND)
     blends = _blends(problem, appraisal)
-    pairs = ((mix, blend) for mix in whole_mixes(problem, appraisal) for blend in blends)
-    return islice(pairs, max(int(_EFFORT / work), 1))
+    attempts = ((mix, blend) for mix in whole_mixes(problem, appraisal) for blend in blends)
+    best: list[Bin] = []
+    for mix, blend in islice(attempts, max(int(effort / work), 1)):
+        if not best or mix @ problem.prices < price_of(best, problem.prices):
+            found = _deal_out(problem, appraisal, mix, blend)
+            best = min(best or found, found, key=lambda bins: _rank(problem, bins))
+    return best
+
+
+def _polished(problem: Problem, appraisal: Appraisal, bins: list[Bin]) -> list[Bin]:
+    """The worst nodes taken apart and dealt out again, as long as that saves money and the effort allows it."""
+    effort = _POLISHING
+    better: list[Bin] | None = bins
+    while better is not None:
+        bins, better = better, None
+        for size in _POLISHED_NODES:
+            worst, rest = _worst(problem, appraisal, bins, size)
+            counts = held_by(worst, len(problem.counts))
+            kinds = int(np.count_nonzero(counts))
+            effort -= kinds
+            if effort < 0:
+                break
+            part, items, offers = _part(problem, counts)
+            found = translated(_dealt_out(part, appraise(part), 0), items, offers, len(problem.counts))
+            if price_of(found, problem.prices) < price_of(worst, problem.prices) - 1e-9:
+                better = merged([*rest, *found])
+                break
+    return bins
+
+
+def _worst(problem: Problem, appraisal: Appraisal, bins: list[Bin], size: int) -> tuple[list[Bin], list[Bin]]:
+    """The nodes that cost most for the worth of what they hold, and the others."""
+    waste = [
+        problem.prices[b.offer] / max(sum(float(appraisal.items[item]) * n for item, n in b.content), 1e-300)
+        for b in bins
+    ]
+    worst: list[Bin] = []
+    rest = dict(enumerate(bins))
+    for index in sorted(rest, key=lambda index: (-waste[index], index)):
+        b, taken = bins[index], min(bins[index].copies, size)
+        size -= taken
+        worst.append(replace(b, copies=taken))
+        rest[index] = replace(b, copies=b.copies - taken)
+        if not size:
+            break
+    return worst, [b for b in rest.values() if b.copies]
 
 
 def _blends(problem: Problem, appraisal: Appraisal) -> tuple[float, ...]:
@@ -98,8 +150,13 @@ def _deal_out(problem: Problem, appraisal: Appraisal, mix: Ints, blend: float) -
 
 def _carefully(problem: Problem, counts: Ints) -> list[Bin]:
     """The careful way for some of the items, without refinement."""
+    part, items, offers = _part(problem, counts)
+    return translated(CarefulSolver(part).straight(part.counts), items, offers, len(problem.counts))
+
+
+def _part(problem: Problem, counts: Ints) -> tuple[Problem, Ints, Ints]:
+    """The problem of so many of each item, with the items and the offers that are left in it."""
     items = np.flatnonzero(counts)
     part = replace(problem, counts=counts).of_items(items)
     offers = part.useful()
-    bins = CarefulSolver(part.only(offers)).straight(part.counts)
-    return translated(bins, items, offers, len(problem.counts))
+    return part.only(offers), items, offers
