@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -80,7 +80,7 @@ class LabelColumn:
         return all(d is not None and d.single is not None for d in used)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class OfferTable:
     """All offerings of a list of instance types.
 
@@ -103,7 +103,7 @@ class OfferTable:
     _amounts: dict[tuple[str, bool], Ints] = field(default_factory=dict, repr=False)
     _values: dict[str, Bools] = field(default_factory=dict, repr=False)
 
-    @property
+    @cached_property
     def labels(self) -> frozenset[str]:
         """The labels that types or offerings define."""
         return frozenset(self.type_columns) | frozenset(self.row_columns)
@@ -191,7 +191,7 @@ def offer_tables(catalogue: Catalogue) -> Mapping[str, OfferTable]:
 
 
 def _table(types: tuple[InstanceType, ...]) -> OfferTable:
-    offerings = [offering for t in types for offering in t.offerings]
+    offerings = [offering for t in types for offering in sorted(t.offerings, key=_place)]
     row_type = np.repeat(np.arange(len(types)), [len(t.offerings) for t in types])
     prices = np.array([o.price for o in offerings], dtype=np.float64)
     row_reservation, reserved = _reserved(offerings)
@@ -207,6 +207,11 @@ def _table(types: tuple[InstanceType, ...]) -> OfferTable:
         type_columns=_columns([t.requirements for t in types]),
         row_columns=_shared_columns([o.requirements or _zone_and_capacity_type(o) for o in offerings]),
     )
+
+
+def _place(offering: Offering) -> tuple[str, str, str, float]:
+    """The order of a type's offerings, whatever order they came in."""
+    return offering.zone, offering.capacity_type, offering.reservation_id, offering.price
 
 
 def _reserved(offerings: Sequence[Offering]) -> tuple[Ints, dict[str, int]]:
