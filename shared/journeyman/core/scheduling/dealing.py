@@ -72,7 +72,11 @@ def deal(pods: int, cells: Sequence[Cell], levels: Sequence[Level], *, is_loose:
         levels: Their rules, and the counts to be kept level.
         is_loose: No spread binds the pods: they are kept level only where that is free.
     """
-    return _Dealing(cells, levels, is_loose=is_loose).deal(pods) if cells else []
+    if not cells:
+        return []
+    if len(cells) == 1 and all(level.skew is None for level in levels):
+        return [min(pods, cells[0].room + cells[0].more)]
+    return _Dealing(cells, levels, is_loose=is_loose).deal(pods)
 
 
 class _Scale:

@@ -52,16 +52,18 @@ class _Spot:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Spots:
-    """All of a shape's spots; `sure` is held by every one of them."""
+    """All of a shape's spots, by their pins; `sure` is held by every one of them. `distinct`: no two have equal pins."""
 
     all: tuple[_Spot, ...]
     sure: tuple[int, ...]
+    distinct: bool = True
 
     @classmethod
     def of(cls, spots: Iterable[_Spot]) -> _Spots:
         """Put spots together."""
-        found = tuple(spots)
-        return cls(found, tuple(min(sizes) for sizes in zip(*(spot.largest[0] for spot in found), strict=True)))
+        found = tuple(sorted(spots, key=lambda spot: spot.pins))
+        sure = tuple(min(sizes) for sizes in zip(*(spot.largest[0] for spot in found), strict=True))
+        return cls(found, sure, len({spot.pins for spot in found}) == len(found))
 
     def holding(self, asked: _Asked, amounts: Ints) -> Sequence[_Spot]:
         """Those in which a pod fits."""
@@ -118,20 +120,23 @@ class Supply:
             needed: Those of them that a node must have.
             pods: How many there are; room for more is not looked for.
         """
-        cells: dict[Pins, Cell] = {}
         asked = self._asked(row)
-        rates: tuple[float, ...] = ()
-        price = 0.0
-        for spot in self._spots_for(row, keys, needed).holding(asked, self._question.requests[row]):
-            if spot.rates != rates:
-                rates, price = spot.rates, spot.price(asked)
-            known = cells.get(spot.pins)
-            if known is None or (spot.order, price) < (known.order, known.price):
-                more = self._ceilings.get((row, spot.pins), UNLIMITED) if self._ceilings else UNLIMITED
-                cells[spot.pins] = Cell(spot.pins, spot.values, 0, more, spot.order, price)
+        spots = self._spots_for(row, keys, needed)
+        found = [self._cell(row, spot, asked) for spot in spots.holding(asked, self._question.requests[row])]
+        if spots.distinct and not self._filling.existing.nodes:
+            return found
+        cells: dict[Pins, Cell] = {}
+        for cell in found:
+            known = cells.get(cell.pins)
+            if known is None or (cell.order, cell.price) < (known.order, known.price):
+                cells[cell.pins] = cell
         if self._filling.existing.nodes:
             self._add_existing(row, keys, needed, pods, cells)
         return [cells[pins] for pins in sorted(cells)]
+
+    def _cell(self, row: int, spot: _Spot, asked: _Asked) -> Cell:
+        more = self._ceilings.get((row, spot.pins), UNLIMITED) if self._ceilings else UNLIMITED
+        return Cell(spot.pins, spot.values, 0, more, spot.order, spot.price(asked))
 
     def _asked(self, row: int) -> _Asked:
         return [(axis, n) for axis, n in enumerate(self._requests[row]) if n]
