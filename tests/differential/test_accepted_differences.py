@@ -1,0 +1,128 @@
+"""Each way in which we mean to differ from Karpenter, on the smallest cluster that shows it."""
+
+import pytest
+
+from tests.differential.accepted_differences import unaccepted
+from tests.differential.compare import Finding, Ours, findings
+from tests.differential.draw.words import (
+    ARCH,
+    CAPACITY_TYPE,
+    HOSTNAME,
+    INSTANCE_TYPE,
+    NODE_CLASS,
+    ZONE,
+    an_object,
+    require,
+)
+
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+WEB = {"matchLabels": {"app": "web"}}
+APART = {"podAntiAffinity": {REQUIRED: [{"topologyKey": HOSTNAME, "labelSelector": WEB}]}}
+
+
+def a_type(name, *, cpu, price, zones="ab", out_of_stock=""):
+    """An on-demand type with 4 GiB per core."""
+    labels = {INSTANCE_TYPE: [name], ARCH: ["amd64"], ZONE: list(zones), CAPACITY_TYPE: ["on-demand"]}
+    return {
+        "name": name,
+        "requirements": [require(key, "In", *values) for key, values in labels.items()],
+        "offerings": [
+            {
+                "requirements": [require(ZONE, "In", zone), require(CAPACITY_TYPE, "In", "on-demand")],
+                "price": price,
+                "available": zone not in out_of_stock,
+            }
+            for zone in zones
+        ],
+        "capacity": {"cpu": str(cpu), "memory": f"{4 * cpu}Gi", "pods": "110"},
+        "overhead": {},
+    }
+
+
+def a_pool(name="default", *, requirements=(), **spec):
+    template = {"spec": {"nodeClassRef": NODE_CLASS, "requirements": list(requirements)}}
+    return an_object("NodePool", name, "karpenter.sh/v1", spec={"template": template, **spec})
+
+
+def pods(count, *, cpu="1", **spec):
+    container = {"name": "c", "image": "i", "resources": {"requests": {"cpu": cpu, "memory": "1Gi"}}}
+    labels = {"labels": {"app": "web"}}
+    spec = {"containers": [container], **spec}
+    return [an_object("Pod", f"web-{i}", namespace="default", metadata=labels, spec=spec) for i in range(count)]
+
+
+def scenario(types, *objects):
+    return {"name": "difference", "instanceTypes": types, "objects": list(objects), "options": {}}
+
+
+def spread_over(key):
+    constraint = {"maxSkew": 1, "topologyKey": key, "whenUnsatisfiable": "DoNotSchedule"}
+    return [{**constraint, "labelSelector": WEB}]
+
+
+def test_a_zone_that_cannot_be_had_is_no_domain_of_a_spread(karpenter):
+    """Zone b is out of stock. Karpenter waits for it with all pods but one; we place all of them in zone a."""
+    asked = scenario(
+        [a_type("m", cpu=4, price=0.2, out_of_stock="b")],
+        a_pool(),
+        *pods(5, topologySpreadConstraints=spread_over(ZONE)),
+    )
+
+    assert len(karpenter.ask(asked)["errors"]) == 4
+    assert len(Ours(asked).placed) == 5
+    assert not findings(asked, karpenter)
+
+
+def test_alternatives_of_node_affinity_hold_all_at_once(karpenter):
+    """Either type will do. Karpenter buys the one that is named first; we the one that is cheaper."""
+    terms = [{"matchExpressions": [require(INSTANCE_TYPE, "In", name)]} for name in ("dear", "cheap")]
+    affinity = {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": terms}}}
+    types = [a_type("dear", cpu=4, price=0.9), a_type("cheap", cpu=4, price=0.2)]
+    asked = scenario(types, a_pool(), *pods(1, affinity=affinity))
+
+    assert karpenter.ask(asked)["price"] == pytest.approx(0.9)
+    assert Ours(asked).results.price == pytest.approx(0.2)
+    assert not findings(asked, karpenter)
+
+
+def test_node_pools_of_equal_weight_compete_on_price(karpenter):
+    """Two pools, two types. Karpenter takes the pool whose name comes last; we the one that is cheaper."""
+    pools = [
+        a_pool("a", requirements=[require(INSTANCE_TYPE, "In", "cheap")]),
+        a_pool("z", requirements=[require(INSTANCE_TYPE, "In", "dear")]),
+    ]
+    asked = scenario([a_type("dear", cpu=4, price=0.9), a_type("cheap", cpu=4, price=0.2)], *pools, *pods(1))
+
+    assert karpenter.ask(asked)["price"] == pytest.approx(0.9)
+    assert Ours(asked).results.price == pytest.approx(0.2)
+    assert not findings(asked, karpenter)
+
+
+def test_a_limit_is_charged_with_what_will_be_launched(karpenter):
+    """Room for 8 cores, pods that may not share a node. Karpenter charges the largest type each time, and stops early."""
+    types = [a_type("small", cpu=2, price=0.1), a_type("large", cpu=8, price=0.4)]
+    asked = scenario(types, a_pool(limits={"cpu": "8"}), *pods(4, affinity=APART))
+
+    assert len(karpenter.ask(asked)["errors"]) == 3
+    assert len(Ours(asked).placed) == 4
+    assert not findings(asked, karpenter)
+
+
+def test_a_limit_on_nodes_holds_within_a_pass(karpenter):
+    """One node allowed, pods that may not share one. Karpenter opens three; we one, and say why the others wait."""
+    asked = scenario([a_type("m", cpu=4, price=0.2)], a_pool(limits={"nodes": "1"}), *pods(3, affinity=APART))
+
+    found = findings(asked, karpenter)
+
+    assert len(karpenter.ask(asked)["nodeClaims"]) == 3
+    assert len(Ours(asked).results.new_claims) == 1
+    assert {f.kind for f in found} == {"missing", "rejected"}
+    assert unaccepted(asked, found) == []
+
+
+def test_a_difference_covers_nothing_where_it_cannot_be_the_reason():
+    """The same finding on a cluster whose pool limits cores, not nodes."""
+    asked = scenario([a_type("m", cpu=4, price=0.2)], a_pool(limits={"cpu": "4"}), *pods(2))
+    found = [Finding(kind="missing", text="limits: NodePool default: its limits leave no room (left: nodes 0)")]
+
+    assert unaccepted(asked, found) == found
