@@ -49,8 +49,14 @@ def planned_claims(
         InvariantError: No type that a node's requirements allow holds its pods, or too few for its pool's minValues.
     """
     choices: list[Choice | None] = [None] * len(nodes)
+    stocked: dict[tuple[int, Requirements], Shelf] = {}
     for (stall, _), members in _alike(nodes).items():
-        shelf = Shelf.of(question.stalls[stall], nodes[members[0]].requirements, question.options)
+        wanted = nodes[members[0]].requirements
+        key = stall, _of_offerings(question.stalls[stall], wanted)
+        if key in stocked:
+            shelf = replace(stocked[key], wanted=wanted)
+        else:
+            shelf = stocked[key] = Shelf.of(question.stalls[stall], wanted, question.options)
         for index, choice in zip(members, shelf.choices([nodes[m] for m in members]), strict=True):
             choices[index] = choice
     axes = question.axes
@@ -71,6 +77,12 @@ def _alike(nodes: Sequence[OpenNode]) -> dict[tuple[int, int], list[int]]:
             wanted = known[id(node.requirements)] = number.setdefault(node.requirements, len(number))
         groups.setdefault((node.stall, wanted), []).append(index)
     return groups
+
+
+def _of_offerings(stall: Stall, wanted: Requirements) -> Requirements:
+    """The requirements that decide which offerings suit: sets that differ in other labels find the same."""
+    defined = stall.template.table.labels
+    return Requirements({key: r for key, r in wanted.items() if key in defined or key == labels.RESERVATION_ID})
 
 
 def _claim(

@@ -102,14 +102,18 @@ class Variant:
 
     def admits(self, term: Requirements) -> bool:
         """Whether the variant is narrow enough that the term holds on all of it, as far as open labels go."""
-        if not self.open_keys:
-            return True
-        for key, wish in term.items():
-            if key in self.open_keys and (
-                key not in self.narrowed or self.narrowed[key].intersection(wish) != self.narrowed[key]
-            ):
+        for key in self.open_keys:
+            wish, own = term.get(key), self.narrowed.get(key)
+            if wish is not None and (own is None or not _within(own, wish)):
                 return False
         return True
+
+
+def _within(narrow: Requirement, wide: Requirement) -> bool:
+    """Whether whatever meets the one meets the other."""
+    if narrow.present and not narrow.complement:
+        return all(wide.has(value) for value in narrow.values)
+    return narrow.intersection(wide) == narrow
 
 
 WHOLE = Variant(EMPTY, frozenset())
@@ -267,21 +271,27 @@ def variants_of(template: Template, wishes: Iterable[Wish]) -> tuple[Variant, ..
     """The ways to narrow a pool's open labels so that every term of every wish is admitted by one of them."""
     terms = list(dict.fromkeys(term for wish in wishes for term in wish.terms))
     open_keys = frozenset(key for key in {key for term in terms for key in term} if _is_open(template, key))
-    found: dict[Requirements, None] = {}
-    for term in terms if open_keys else ():
-        narrowed = Requirements({key: term[key] for key in sorted(open_keys) if key in term})
+    asked = dict.fromkeys(Requirements({k: term[k] for k in sorted(open_keys) if k in term}) for term in terms)
+    found: list[Requirements] = []
+    for narrowed in asked:
         if not narrowed or template.requirements.compatible(narrowed, allow_undefined=labels.WELL_KNOWN) is not None:
             continue
-        if narrowed in found:
-            continue
-        for variant in found:
-            if (template.requirements & variant).conflict(narrowed) is None:
-                del found[variant]
-                found[variant & narrowed] = None
+        for index, variant in enumerate(found):
+            if _agree(template, variant, narrowed):
+                found[index] = variant & narrowed
                 break
         else:
-            found[narrowed] = None
+            found.append(narrowed)
     return tuple(Variant(narrowed, open_keys) for narrowed in found) or (Variant(EMPTY, open_keys),)
+
+
+def _agree(template: Template, variant: Requirements, narrowed: Requirements) -> bool:
+    """Whether a node of the pool can be of the variant and meet these requirements as well."""
+    for key, wish in narrowed.items():
+        own = variant.get(key)
+        if own is not None and not own.intersects(wish) and not (own.allows_absence and wish.allows_absence):
+            return False
+    return (template.requirements & variant).conflict(narrowed) is None
 
 
 def _is_open(template: Template, key: str) -> bool:
@@ -445,10 +455,14 @@ def worth_considering(market: Market, axes: Ints) -> Bools:
     worth: Bools = np.zeros(len(market.prices), dtype=bool)
     sizes = market.sizes[:, axes]
     groups = market.signatures * (len(market.reservations) + 1) + market.stock + 1
-    for group in distinct(groups):
-        members = np.flatnonzero(groups == group)
-        members = members[np.lexsort((-sizes[members].sum(axis=1), market.prices[members]))]  # larger before smaller
-        worth[members[undominated(sizes[members])]] = True
+    order = np.lexsort((-sizes.sum(axis=1), market.prices, groups))  # of equally dear ones the larger first
+    known: dict[bytes, Ints] = {}  # many groups offer the same at the same prices
+    for members in np.split(order, np.flatnonzero(np.diff(groups[order])) + 1):
+        offered = sizes[members]
+        key = offered.tobytes()
+        if key not in known:
+            known[key] = undominated(offered)
+        worth[members[known[key]]] = True
     return worth
 
 

@@ -42,7 +42,13 @@ def lower_bound(problem: Problem) -> float:
     Items whose offers have nothing in common with other items' are bounded apart, and the bounds add up.
     """
     asked = problem.of_items(np.flatnonzero(problem.counts))
-    return sum(appraise(asked.of_items(items), with_mix=False).bound for items in independent(asked.allowed))
+    return sum(appraise(_alone(asked, items), with_mix=False).bound for items in independent(asked.allowed))
+
+
+def _alone(problem: Problem, items: Ints) -> Problem:
+    """The problem of these items and of the offers that may hold some of them."""
+    part = problem.of_items(items)
+    return part.only(np.flatnonzero(np.logical_or.reduce(part.allowed, axis=1)[part.signatures]))
 
 
 def independent(allowed: Bools) -> list[Ints]:
