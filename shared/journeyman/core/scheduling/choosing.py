@@ -10,7 +10,7 @@ hold how much is asked for all of its nodes at once; nodes that end up with the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Final
@@ -21,7 +21,6 @@ from journeyman.core.api import labels
 from journeyman.core.api.objects import NodeSelectorRequirement
 from journeyman.core.scheduling.draft import OpenNode, Question
 from journeyman.core.scheduling.limits import type_costs
-from journeyman.core.scheduling.market import Stall, by_resource
 from journeyman.core.scheduling.min_values import achievable, distinct_enough, needed_for_variety
 from journeyman.core.scheduling.offers import Bools, Floats, Ints, OfferTable, distinct
 from journeyman.core.scheduling.options import MinValuesPolicy, Options
@@ -29,6 +28,7 @@ from journeyman.core.scheduling.overlays import overlay_annotations
 from journeyman.core.scheduling.requirements import Requirement, Requirements, requirement
 from journeyman.core.scheduling.results import PlannedClaim
 from journeyman.core.scheduling.settling import reservation_of
+from journeyman.core.scheduling.stalls import Stall
 from journeyman.errors import InvariantError
 
 _AT_ONCE: Final = 1 << 20  # nodes times types looked at together, to bound memory
@@ -100,7 +100,7 @@ def _claim(
         pods=tuple(pods),
         instance_types=choice.instance_types,
         requirements=choice.requirements,
-        requests=by_resource(node.total + choice.least_overhead, axes),
+        requests=_by_resource(node.total + choice.least_overhead, axes),
         offering=choice.offering,
         price=choice.price,
         min_values_relaxed=choice.relaxed,
@@ -294,3 +294,8 @@ def _with_values(wanted: Requirements, defined: Collection[str]) -> Requirements
     return wanted & {
         key: requirement(key, "In", (value,)) for key, value in values.items() if key not in labels.WELL_KNOWN
     }
+
+
+def _by_resource(amounts: Ints, axes: Sequence[str]) -> Mapping[str, int]:
+    """Amounts along axes as a mapping, zeros left out."""
+    return {axis: int(amount) for axis, amount in zip(axes, amounts, strict=True) if amount}

@@ -17,10 +17,10 @@ from journeyman.core.api.objects import DaemonSet, Pod, PodSpec, Toleration
 from journeyman.core.api.resources import add, pod_requests
 from journeyman.core.scheduling.classes import requirement_terms
 from journeyman.core.scheduling.host_ports import HostPort, host_ports
-from journeyman.core.scheduling.market import Stall
 from journeyman.core.scheduling.offers import Bools, Ints
 from journeyman.core.scheduling.pods import is_owned_by_daemon_set
 from journeyman.core.scheduling.requirements import InvalidRequirementError, Requirements, from_labels
+from journeyman.core.scheduling.stalls import Stall
 from journeyman.core.scheduling.taints import untolerated
 from journeyman.core.scheduling.templates import Template
 from journeyman.core.state.snapshot import StateNode

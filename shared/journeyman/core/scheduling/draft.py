@@ -13,11 +13,11 @@ from journeyman.core.scheduling.caps import HostCaps
 from journeyman.core.scheduling.classes import PodClass
 from journeyman.core.scheduling.existing import Existing
 from journeyman.core.scheduling.limits import Headroom
-from journeyman.core.scheduling.market import Stall
 from journeyman.core.scheduling.offers import Ints
 from journeyman.core.scheduling.options import Options
 from journeyman.core.scheduling.requirements import Requirements
 from journeyman.core.scheduling.reserved import Reservations
+from journeyman.core.scheduling.stalls import Stall
 from journeyman.core.scheduling.topology import Pins, Repelled
 
 

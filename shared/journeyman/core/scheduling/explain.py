@@ -17,11 +17,11 @@ from journeyman.core.api import labels
 from journeyman.core.api.resources import format_amount
 from journeyman.core.scheduling.classes import PodClass
 from journeyman.core.scheduling.limits import Headroom
-from journeyman.core.scheduling.market import Stall
 from journeyman.core.scheduling.offers import Bools, Ints
 from journeyman.core.scheduling.pool_view import Ask, Found, PoolView, ask_of
 from journeyman.core.scheduling.results import PodError, PoolReason
 from journeyman.core.scheduling.smallest_change import Case, in_words, smallest_change
+from journeyman.core.scheduling.stalls import Stall
 from journeyman.core.scheduling.topology import Group
 
 # Most helpful first: the nearer a pool came to taking the pod, the more its reason says.

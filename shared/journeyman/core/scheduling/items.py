@@ -10,9 +10,9 @@ import numpy as np
 from journeyman.core.scheduling.caps import HostCaps
 from journeyman.core.scheduling.classes import PodClass
 from journeyman.core.scheduling.draft import Question, Unit
-from journeyman.core.scheduling.market import Shape, Wish
 from journeyman.core.scheduling.offers import Bools, Ints
 from journeyman.core.scheduling.topology import Pins
+from journeyman.core.scheduling.wishes import Shape, Wish
 
 
 class _Queue:

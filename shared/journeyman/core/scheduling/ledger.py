@@ -14,9 +14,9 @@ from journeyman.core.api import labels
 from journeyman.core.scheduling.classes import PodClass
 from journeyman.core.scheduling.dealing import Cell, Level
 from journeyman.core.scheduling.draft import OpenNode, Question
-from journeyman.core.scheduling.market import Shape, Wish
 from journeyman.core.scheduling.spreading import ANY_TAINT, Counts, Spreading, Watcher
 from journeyman.core.scheduling.topology import Group, LabelIndex, Pins, Spread
+from journeyman.core.scheduling.wishes import Shape, Wish
 
 
 @dataclass(slots=True)

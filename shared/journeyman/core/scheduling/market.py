@@ -1,305 +1,28 @@
 """What can be bought for a set of pods: offerings of all NodePools of one order, reduced to those worth considering.
 
-A *shape* is what a class wants of its node (alternatives of requirements, tolerations); a *wish* is a shape with the
-labels that a unit is pinned to. For every wish and every offering there is one bit: may they meet? Offerings with the
-same bits, the same type and pool differ in price only, so the cheapest stands for them; and one that is neither cheaper
-nor larger anywhere than another of the same bits can be left out.
-
-Labels that an offering leaves open (a custom label that the pool allows several values of, say) need more: two pods may
-each suit, but not together. For those a pool is offered in *variants*, each with the open labels narrowed so far that all
-wishes it admits hold at once.
+For every wish and every offering there is one bit: may they meet? Offerings with the same bits, the same type and pool
+differ in price only, so the cheapest stands for them; and one that is neither cheaper nor larger anywhere than another of
+the same bits can be left out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import product
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from journeyman.core.api import labels
-from journeyman.core.api.objects import Taint, Toleration
-from journeyman.core.scheduling.classes import PodClass
-from journeyman.core.scheduling.host_ports import HostPort
 from journeyman.core.scheduling.min_values import varied_sizes, with_variety
 from journeyman.core.scheduling.offers import (
     Bools,
     Floats,
     Ints,
     OfferTable,
-    distinct,
-    every,
     numbered,
     undominated,
 )
-from journeyman.core.scheduling.requirements import EMPTY, Requirement, Requirements, requirement
-from journeyman.core.scheduling.taints import discouraged, untolerated
-from journeyman.core.scheduling.templates import Template
-from journeyman.core.scheduling.topology import Pins
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """What a class wants of its node: one of `terms`, and no taint that `tolerations` do not cover.
-
-    `heeds_preferences`: not even a PreferNoSchedule one, for as long as there may be another place.
-    """
-
-    terms: tuple[Requirements, ...]
-    tolerations: tuple[Toleration, ...]
-    heeds_preferences: bool = False
-    _hash: int = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        """Hash once: shapes are looked up far more often than made."""
-        object.__setattr__(self, "_hash", hash((self.terms, self.tolerations, self.heeds_preferences)))
-
-    def __hash__(self) -> int:
-        return self._hash
-
-    @classmethod
-    def of(cls, pods: PodClass) -> Shape:
-        """What the class wants, its volumes' nodes included."""
-        return cls(pods.node_terms, pods.tolerations, pods.heeds_preferences)
-
-    def accepts(self, taints: Sequence[Taint]) -> bool:
-        """Whether it would go to a node with these taints."""
-        if self.heeds_preferences and discouraged(taints, self.tolerations):
-            return False
-        return untolerated(taints, self.tolerations) is None
-
-
-@dataclass(frozen=True, slots=True)
-class Wish:
-    """A shape, and labels that its node must carry.
-
-    `terms` are the shape's alternatives with these, those that contradict them left out.
-    """
-
-    shape: Shape
-    pins: Pins = ()
-    terms: tuple[Requirements, ...] = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        """Put the terms together once."""
-        object.__setattr__(self, "terms", self._pinned_terms())
-
-    def _pinned_terms(self) -> tuple[Requirements, ...]:
-        if not self.pins:
-            return self.shape.terms
-        fixed = {key: requirement(key, "In", (value,)) for key, value in self.pins}
-        pinned = (term & fixed for term in self.shape.terms)
-        return tuple(term for term in pinned if not any(term[key].impossible for key in fixed))
-
-
-@dataclass(frozen=True, slots=True)
-class Variant:
-    """A pool with its open labels (`open_keys`, among those anyone asks for) narrowed to `narrowed`."""
-
-    narrowed: Requirements
-    open_keys: frozenset[str]
-
-    def admits(self, term: Requirements) -> bool:
-        """Whether the variant is narrow enough that the term holds on all of it, as far as open labels go."""
-        for key in self.open_keys:
-            wish, own = term.get(key), self.narrowed.get(key)
-            if wish is not None and (own is None or not _within(own, wish)):
-                return False
-        return True
-
-
-def _within(narrow: Requirement, wide: Requirement) -> bool:
-    """Whether whatever meets the one meets the other."""
-    if narrow.present and not narrow.complement:
-        return all(wide.has(value) for value in narrow.values)
-    return narrow.intersection(wide) == narrow
-
-
-WHOLE = Variant(EMPTY, frozenset())
-"""A pool as it is, for questions about one wish alone."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Spots:
-    """Where a wish can be had: by group of domains the sizes on offer there, dominated ones left out."""
-
-    domains: tuple[tuple[tuple[str, ...], ...], ...]
-    sizes: Ints
-    owners: Ints
-
-    def holding(self, request: Ints | None) -> frozenset[tuple[str, ...]]:
-        groups = (
-            range(len(self.domains)) if request is None else set(self.owners[every(self.sizes >= request)].tolist())
-        )
-        return frozenset(domain for group in groups for domain in self.domains[group])
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Stall:
-    """A template with what its nodes have for pods: `sizes` by type and axis, once daemons run.
-
-    `overhead` is what the daemons take; `usable` is False where they alone are too much. Types with equal
-    `daemon_group` have the same host ports in use by daemons, `daemon_ports` by group.
-    """
-
-    template: Template
-    sizes: Ints
-    overhead: Ints
-    usable: Bools
-    daemon_group: Ints
-    daemon_ports: tuple[frozenset[HostPort], ...]
-    _rows: dict[Wish, tuple[Bools, ...]] = field(default_factory=dict, repr=False)
-    _spots: dict[tuple[Wish, tuple[str, ...]], _Spots] = field(default_factory=dict, repr=False)
-    _largest: dict[bytes, Ints] = field(default_factory=dict, repr=False)
-
-    @classmethod
-    def of(
-        cls, template: Template, axes: Sequence[str], overhead: Ints, ports: Sequence[frozenset[HostPort]] = ()
-    ) -> Stall:
-        """The template's types measured along these axes.
-
-        Args:
-            template: Its table has the types.
-            axes: Resources.
-            overhead: What daemons take, by type and axis.
-            ports: The host ports that daemons take, by type; none if not given.
-        """
-        table = template.table
-        allocatable = [table.amounts(axis, allocatable=True) for axis in axes]
-        sizes: Ints = np.array(allocatable, dtype=np.int64).reshape(len(axes), len(table.types)).T - overhead
-        groups = {used: group for group, used in enumerate(dict.fromkeys(ports))} or {frozenset[HostPort](): 0}
-        return cls(
-            template=template,
-            sizes=sizes,
-            overhead=overhead,
-            usable=every(sizes >= 0),
-            daemon_group=np.array([groups[used] for used in ports] or [0] * len(table.types), dtype=np.int64),
-            daemon_ports=tuple(groups),
-        )
-
-    def rows(self, wish: Wish, variant: Variant = WHOLE) -> Bools:
-        """The offerings that suit a wish in a variant, whatever their size. Not to be changed by the caller."""
-        by_term = self.rows_by_term(wish)
-        if len(by_term) == 1 and variant.admits(wish.terms[0]):
-            return by_term[0]
-        found: Bools = np.zeros(len(self.template.table.row_type), dtype=bool)
-        for term, rows in zip(wish.terms, by_term, strict=True):
-            if variant.admits(term):
-                found |= rows
-        return found
-
-    def rows_by_term(self, wish: Wish) -> tuple[Bools, ...]:
-        """The offerings that suit each of a wish's terms, open labels aside."""
-        if wish not in self._rows:
-            accepted = wish.shape.accepts(self.template.pool.spec.template.spec.taints)
-            self._rows[wish] = tuple(self._rows_for(term if accepted else None) for term in wish.terms)
-        return self._rows[wish]
-
-    def _rows_for(self, term: Requirements | None) -> Bools:
-        template, table = self.template, self.template.table
-        if term is None or template.requirements.compatible(term, allow_undefined=labels.WELL_KNOWN) is not None:
-            return np.zeros(len(table.row_type), dtype=bool)
-        return table.rows_meeting(self._narrowed(term)) & template.rows & self.usable[table.row_type]
-
-    def _narrowed(self, term: Requirements) -> Requirements:
-        """The term's keys, as the pool and the term together have them."""
-        offered = self.template.requirements
-        return Requirements({k: offered[k].intersection(wish) if k in offered else wish for k, wish in term.items()})
-
-    def domains_for(self, wish: Wish, keys: tuple[str, ...], request: Ints | None = None) -> frozenset[tuple[str, ...]]:
-        """The values of labels that a node for the wish can have together, one for each of `keys` in their order.
-
-        Args:
-            wish: Its own pins count as well.
-            keys: Any node labels; one whose values nobody lists (a pool that merely wants it to exist) has none.
-            request: If given, only where one pod that asks for so much fits (amounts along the axes).
-        """
-        if (wish, keys) not in self._spots:
-            self._spots[wish, keys] = self._find_spots(wish, keys)
-        return self._spots[wish, keys].holding(request)
-
-    def _find_spots(self, wish: Wish, keys: tuple[str, ...]) -> _Spots:
-        found: dict[tuple[tuple[str, ...], ...], Bools] = {}
-        for term, rows in zip(wish.terms, self.rows_by_term(wish), strict=True):
-            for domains, where in self._combinations(term, keys, np.flatnonzero(rows)):
-                types = found.setdefault(domains, np.zeros(len(self.sizes), dtype=bool))
-                types[self.template.table.row_type[where]] = True
-        sizes = [self._largest_of(types) for types in found.values()]
-        return _Spots(
-            domains=tuple(found),
-            sizes=np.concatenate((*sizes, self.sizes[:0])),
-            owners=np.repeat(np.arange(len(sizes)), [len(s) for s in sizes]),
-        )
-
-    def _largest_of(self, types: Bools) -> Ints:
-        """The sizes of these types, without those that another exceeds everywhere."""
-        key = types.tobytes()
-        if key not in self._largest:
-            sizes = self.sizes[types]
-            sizes = sizes[np.argsort(-sizes.sum(axis=1), kind="stable")]
-            self._largest[key] = sizes[undominated(sizes)]
-        return self._largest[key]
-
-    def _combinations(
-        self, term: Requirements, keys: tuple[str, ...], rows: Ints
-    ) -> Iterable[tuple[tuple[tuple[str, ...], ...], Ints]]:
-        """The rows by the values of the keys that they allow together, as (combinations of values, rows)."""
-        columns = [self.template.table.row_requirements(key) for key in keys]
-        codes = np.zeros(len(rows), dtype=np.int64)
-        for column, entries in columns:
-            codes = codes * len(entries) + column[rows]
-        for code in distinct(codes):
-            where = rows[codes == code]
-            values = [self._values(key, e[int(c[where[0]])], term) for key, (c, e) in zip(keys, columns, strict=True)]
-            domains = tuple(product(*values))
-            if domains:
-                yield domains, where
-
-    def _values(self, key: str, own: Requirement | None, term: Requirements) -> tuple[str, ...]:
-        """The values that pool, instance type and term leave to a label, sorted; none if they do not list any."""
-        parts = [r for r in (own, self.template.requirements.get(key), term.get(key)) if r is not None]
-        if not parts:
-            return ()
-        merged = parts[0]
-        for part in parts[1:]:
-            merged = merged.intersection(part)
-        return () if merged.complement else tuple(sorted(merged.values))
-
-
-def variants_of(template: Template, wishes: Iterable[Wish]) -> tuple[Variant, ...]:
-    """The ways to narrow a pool's open labels so that every term of every wish is admitted by one of them."""
-    terms = list(dict.fromkeys(term for wish in wishes for term in wish.terms))
-    open_keys = frozenset(key for key in {key for term in terms for key in term} if _is_open(template, key))
-    asked = dict.fromkeys(Requirements({k: term[k] for k in sorted(open_keys) if k in term}) for term in terms)
-    found: list[Requirements] = []
-    for narrowed in asked:
-        if not narrowed or template.requirements.compatible(narrowed, allow_undefined=labels.WELL_KNOWN) is not None:
-            continue
-        for index, variant in enumerate(found):
-            if _agree(template, variant, narrowed):
-                found[index] = variant & narrowed
-                break
-        else:
-            found.append(narrowed)
-    return tuple(Variant(narrowed, open_keys) for narrowed in found) or (Variant(EMPTY, open_keys),)
-
-
-def _agree(template: Template, variant: Requirements, narrowed: Requirements) -> bool:
-    """Whether a node of the pool can be of the variant and meet these requirements as well."""
-    for key, wish in narrowed.items():
-        own = variant.get(key)
-        if own is not None and not own.intersects(wish) and not (own.allows_absence and wish.allows_absence):
-            return False
-    return (template.requirements & variant).conflict(narrowed) is None
-
-
-def _is_open(template: Template, key: str) -> bool:
-    """Whether a node of the pool could still have several values of a label once its offering is chosen."""
-    offered = template.requirements.get(key)
-    if (offered is not None and offered.single is not None) or template.table.is_single_valued(key):
-        return False
-    return offered is not None or key in template.table.labels or key in labels.WELL_KNOWN
+from journeyman.core.scheduling.stalls import Stall
+from journeyman.core.scheduling.wishes import Variant, Wish, variants_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -464,8 +187,3 @@ def worth_considering(market: Market, axes: Ints) -> Bools:
             known[key] = undominated(offered)
         worth[members[known[key]]] = True
     return worth
-
-
-def by_resource(amounts: Ints, axes: Sequence[str]) -> Mapping[str, int]:
-    """Amounts along axes as a mapping, zeros left out."""
-    return {axis: int(amount) for axis, amount in zip(axes, amounts, strict=True) if amount}

@@ -79,7 +79,7 @@ def with_variety(template: Template, types: Ints, codes: Ints, patterns: Bools) 
     Returns:
         The patterns; a kind that too few types share gives up the wishes that make it rare, and all if that is no help.
     """
-    found = patterns.copy()
+    found: Bools = patterns.copy()
     for kind in range(len(patterns)):
         shared = patterns & patterns[kind]
         for other in np.argsort(-shared.sum(axis=1), kind="stable"):
@@ -93,7 +93,7 @@ def with_variety(template: Template, types: Ints, codes: Ints, patterns: Bools) 
 
 def _suiting(pattern: Bools, patterns: Bools) -> Bools:
     """The patterns that suit at least all wishes of this one."""
-    suiting: Bools = ~np.logical_or.reduce(pattern & ~patterns, axis=1)
+    suiting: Bools = np.logical_and.reduce(patterns | ~pattern, axis=1)
     return suiting
 
 

@@ -17,10 +17,10 @@ from journeyman.core.api import labels
 from journeyman.core.api.objects import Taint, Toleration
 from journeyman.core.scheduling.classes import PodClass
 from journeyman.core.scheduling.limits import Headroom
-from journeyman.core.scheduling.market import Stall
 from journeyman.core.scheduling.min_values import achievable, distinct_enough
 from journeyman.core.scheduling.offers import Bools, Ints, distinct, every
 from journeyman.core.scheduling.requirements import Requirements
+from journeyman.core.scheduling.stalls import Stall
 from journeyman.core.scheduling.taints import untolerated
 
 Terms = tuple[Requirements, ...]

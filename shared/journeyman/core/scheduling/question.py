@@ -21,12 +21,12 @@ from journeyman.core.scheduling.draft import Draft, Question
 from journeyman.core.scheduling.existing import adopt_planned, standing_nodes, survey
 from journeyman.core.scheduling.host_ports import HostPort, host_ports
 from journeyman.core.scheduling.limits import Headroom
-from journeyman.core.scheduling.market import Stall
 from journeyman.core.scheduling.offers import Ints
 from journeyman.core.scheduling.options import Options
 from journeyman.core.scheduling.preferences import ladder
 from journeyman.core.scheduling.reserved import Reservations
 from journeyman.core.scheduling.results import PodError
+from journeyman.core.scheduling.stalls import Stall
 from journeyman.core.scheduling.taints import is_preference
 from journeyman.core.scheduling.templates import Template, make_templates
 from journeyman.core.scheduling.topology import repelled_by

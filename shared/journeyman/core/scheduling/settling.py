@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from journeyman.core.api import labels
-from journeyman.core.scheduling.market import Stall, Variant, Wish
 from journeyman.core.scheduling.offers import Bools
 from journeyman.core.scheduling.requirements import Requirements, requirement
+from journeyman.core.scheduling.stalls import Stall
+from journeyman.core.scheduling.wishes import Variant, Wish
 
 
 def settled(stall: Stall, type_index: int, variant: Variant, wishes: Sequence[Wish]) -> Requirements:

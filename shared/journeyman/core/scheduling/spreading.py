@@ -20,11 +20,11 @@ from journeyman.core.api.objects import Toleration
 from journeyman.core.scheduling.classes import PodClass
 from journeyman.core.scheduling.draft import Question
 from journeyman.core.scheduling.existing import is_leaving
-from journeyman.core.scheduling.market import Shape, Wish
 from journeyman.core.scheduling.node_columns import NodeColumns
 from journeyman.core.scheduling.offers import Bools
 from journeyman.core.scheduling.requirements import EMPTY, Requirement, Requirements, from_labels
 from journeyman.core.scheduling.topology import Group, Pins, Spread
+from journeyman.core.scheduling.wishes import Shape, Wish
 
 Counts = dict[str, int]
 

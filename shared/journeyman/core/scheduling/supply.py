@@ -17,10 +17,11 @@ from journeyman.core.scheduling.dealing import UNLIMITED, Cell
 from journeyman.core.scheduling.draft import Draft, Question
 from journeyman.core.scheduling.filling import Filling
 from journeyman.core.scheduling.host_ports import HostPort
-from journeyman.core.scheduling.market import Shape, Stall, Wish
 from journeyman.core.scheduling.offers import Bools, Ints, distinct, every
 from journeyman.core.scheduling.requirements import Requirement
+from journeyman.core.scheduling.stalls import Stall
 from journeyman.core.scheduling.topology import Pins
+from journeyman.core.scheduling.wishes import Shape, Wish
 
 _Asked = list[tuple[int, int]]
 """What a pod asks for, as (axis, amount)."""

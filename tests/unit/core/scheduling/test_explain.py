@@ -13,8 +13,8 @@ from journeyman.core.scheduling.classes import collapse
 from journeyman.core.scheduling.daemons import daemon_overhead
 from journeyman.core.scheduling.explain import Explainer
 from journeyman.core.scheduling.limits import Headroom
-from journeyman.core.scheduling.market import Stall
 from journeyman.core.scheduling.scheduler import solve
+from journeyman.core.scheduling.stalls import Stall
 from journeyman.core.scheduling.templates import make_templates
 from tests.helpers.builders import NOW, POOL, a_pod, a_pool, a_snapshot, an_instance_type
 

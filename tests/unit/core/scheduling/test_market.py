@@ -11,10 +11,12 @@ from journeyman.core.api import labels
 from journeyman.core.api.objects import NodeSelectorRequirement
 from journeyman.core.catalogue import Catalogue
 from journeyman.core.scheduling.daemons import stall_of
-from journeyman.core.scheduling.market import Shape, Stall, Wish, open_market, variants_of, worth_considering
+from journeyman.core.scheduling.market import open_market, worth_considering
 from journeyman.core.scheduling.offers import numbered, offer_tables, undominated
 from journeyman.core.scheduling.requirements import EMPTY, of, requirement
+from journeyman.core.scheduling.stalls import Stall
 from journeyman.core.scheduling.templates import make_templates
+from journeyman.core.scheduling.wishes import Shape, Wish, variants_of
 from tests.helpers.builders import LARGE, MEDIUM, SMALL, TYPES, a_pool, a_snapshot, an_instance_type
 
 AXES = ("cpu", "memory", "pods")

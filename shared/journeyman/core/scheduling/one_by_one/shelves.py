@@ -12,10 +12,10 @@ from collections.abc import Mapping
 import numpy as np
 
 from journeyman.core.scheduling.host_ports import HostPort
-from journeyman.core.scheduling.market import Stall
 from journeyman.core.scheduling.offers import Bools, Ints
 from journeyman.core.scheduling.one_by_one.book import Book
 from journeyman.core.scheduling.requirements import Requirement
+from journeyman.core.scheduling.stalls import Stall
 
 
 def lowest(mask: int) -> int:
