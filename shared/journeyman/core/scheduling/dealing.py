@@ -6,6 +6,7 @@ above the emptiest one. What repeats itself is dealt many times at once, so that
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -76,7 +77,16 @@ def deal(pods: int, cells: Sequence[Cell], levels: Sequence[Level], *, is_loose:
         return []
     if len(cells) == 1 and all(level.skew is None for level in levels):
         return [min(pods, cells[0].room + cells[0].more)]
-    return _Dealing(cells, levels, is_loose=is_loose).deal(pods)
+    given = _Dealing(cells, levels, is_loose=is_loose).deal(pods)
+    if sum(given) < pods and _are_crossed(levels):
+        turned = (_Dealing(cells, levels, is_loose=is_loose, turn=n).deal(pods) for n in range(1, len(cells)))
+        return max([given, *turned], key=sum)
+    return given
+
+
+def _are_crossed(levels: Sequence[Level]) -> bool:
+    """Whether rules over different labels must meet: then an unlucky choice among equals may end in a corner."""
+    return len({level.key for level in levels if level.skew is not None}) > 1
 
 
 class _Scale:
@@ -136,7 +146,9 @@ class _Scale:
 
 
 class _Dealing:
-    def __init__(self, cells: Sequence[Cell], levels: Sequence[Level], *, is_loose: bool) -> None:
+    """Pods being dealt; among cells that are as good as each other that of number `turn` comes first."""
+
+    def __init__(self, cells: Sequence[Cell], levels: Sequence[Level], *, is_loose: bool, turn: int = 0) -> None:
         self._cells = cells
         self._scales = [_Scale(level, cells) for level in levels]
         self._rules = [scale for scale in self._scales if scale.skew is not None]
@@ -145,7 +157,17 @@ class _Dealing:
         self._more = [cell.more for cell in cells]
         self._given = [0] * len(cells)
         self._dear = _dear(cells) if is_loose else []
-        self._ranked = sorted(range(len(cells)), key=lambda i: (cells[i].price, cells[i].pins))
+        self._choices = self._count_choices() if _are_crossed(levels) else [0] * len(cells)
+        ranked = sorted(range(len(cells)), key=lambda i: (cells[i].price, cells[i].pins))
+        self._ranked = [*ranked[turn:], *ranked[:turn]]
+
+    def _count_choices(self) -> list[int]:
+        """By cell, how many cells share the rarest of its domains: if several rules must meet, rare ones are used first."""
+        totals = [Counter(scale.at) for scale in self._rules]
+        return [
+            min(total[scale.at[i]] for scale, total in zip(self._rules, totals, strict=True))
+            for i in range(len(self._cells))
+        ]
 
     def deal(self, pods: int) -> list[int]:
         seen: dict[object, tuple[list[int], list[list[int]]]] = {}
@@ -238,7 +260,7 @@ class _Dealing:
                     bound = max(bound, above)
         if self._is_loose:
             return cell.apart, self._room[i] <= 0, self._dear[i], other
-        return self._room[i] <= 0, cell.order, bound, cell.apart, other
+        return self._room[i] <= 0, cell.order, bound, self._choices[i], cell.apart, other
 
     # --- repetition
 

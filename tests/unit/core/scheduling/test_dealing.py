@@ -66,3 +66,18 @@ def test_pods_that_may_come_later_are_held_against_nobody_at_last():
 
     assert deal(3, cells(a=UNLIMITED, b=UNLIMITED), [level], is_loose=False) == [0, 3]
     assert deal(3, cells(a=UNLIMITED), [level], is_loose=False) == [1]
+
+
+def test_two_labels_at_once_end_in_no_corner():
+    """Zone c has spot only: whoever spends spot elsewhere first finds zone c closed for good."""
+    some = [("od", "a"), ("od", "b"), ("spot", "a"), ("spot", "b"), ("spot", "c")]
+    pair = [Cell((("ct", ct), ("zone", z)), {"ct": ct, "zone": z}, more=UNLIMITED) for ct, z in some]
+    levels = [
+        a_level({"a": 0, "b": 0, "c": 0}),
+        Level(key="ct", counts={"od": 0, "spot": 0}, rivals={}, skew=1, step=1),
+    ]
+
+    given = deal(9_999, pair, levels, is_loose=False)
+
+    assert sum(given) == 9_999
+    assert given[4] == 3_333
