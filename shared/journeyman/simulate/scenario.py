@@ -1,7 +1,7 @@
 """Scenario files: a catalogue and a cluster's objects in one JSON file, as comparisons with Karpenter use them.
 
 ``{name, now, instanceTypes[], objects[], options{}}``: `instanceTypes[]` are ``{name, requirements[], offerings[{requirements[],
-price, available}], capacity{}, overhead{}}``; `objects[]` are Kubernetes objects. A pod without a node and without
+price, available, reservationCapacity}], capacity{}, overhead{}}``; `objects[]` are Kubernetes objects. A pod without a node and without
 conditions counts as unschedulable; NodePools and the NodeClasses they name count as ready; an object without a UID or
 a creation time gets one.
 """
@@ -48,10 +48,11 @@ T = TypeVar("T", bound=Object)
 M = TypeVar("M", bound=Model)
 
 
-class _Offering(msgspec.Struct, frozen=True):
+class _Offering(msgspec.Struct, frozen=True, rename="camel"):
     price: float
     requirements: tuple[NodeSelectorRequirement, ...] = ()
     available: bool | None = None
+    reservation_capacity: int = 0
 
 
 class _InstanceType(msgspec.Struct, frozen=True, rename="camel"):
@@ -123,6 +124,8 @@ def _offering(read: _Offering) -> Offering:
         price=read.price,
         available=read.available is not False,
         requirements=read.requirements,
+        reservation_id=single.get(labels.RESERVATION_ID, ""),
+        reservation_capacity=read.reservation_capacity,
     )
 
 
