@@ -154,7 +154,7 @@ def _minimum(index: Index, rule: _Rule, owner: _Owner, surely: Mapping[str, int]
     domains = _domains(index, rule, owner.kind)
     if len(domains) < (owner.constraint.min_domains or 1):
         return 0
-    return min(surely.get(domain, 0) for domain in domains)
+    return min((surely.get(domain, 0) for domain in domains), default=0)
 
 
 def _domains(index: Index, rule: _Rule, kind: Kind) -> frozenset[str]:
