@@ -41,6 +41,8 @@ class Hunt:
     def look(self, scenario: JSONDict) -> None:
         """Compare one more."""
         self.cases += 1
+        if self.cases % 100 == 0:
+            sys.stderr.write(f"{self.cases} cases, {self.seen.total()} findings\n")
         for finding in self._found(scenario):
             cause = (finding.kind, finding.cause)
             self.seen[cause] += 1
@@ -82,17 +84,29 @@ def draw_and_look(hunt: Hunt, cases: int, start: int, pods: int) -> None:
 
 
 def report(hunt: Hunt, folder: Path, tries: int) -> None:
-    """The table, and the examples as files."""
+    """The examples as files, first as they were drawn, then at their smallest; and the table."""
     folder.mkdir(parents=True, exist_ok=True)
+    names = {cause: f"{n:02}-{cause[0]}" for n, (cause, _) in enumerate(hunt.seen.most_common(), 1)}
+    for cause, name in names.items():
+        scenario, finding = hunt.examples[cause]
+        save(folder / f"{name}.json", scenario, finding)
+        say(f"{hunt.seen[cause]:4}  {name}: {KINDS[cause[0]]}\n      {finding.text[:600]}")
     lines = [f"{hunt.cases} cases"]
-    for number, (cause, times) in enumerate(hunt.seen.most_common(), 1):
-        small, finding = hunt.smallest(cause, tries)
-        path = folder / f"{number:02}-{cause[0]}.json"
-        path.write_text(json.dumps({**small, "name": path.stem, "story": finding.text}, indent=1))
-        lines.append(f"{times:4}  {path.name}  {KINDS[cause[0]]}\n      {finding.text[:600]}")
-        sys.stdout.write(lines[-1] + "\n")
-        sys.stdout.flush()
+    for cause, name in names.items():
+        save(folder / f"{name}.json", *hunt.smallest(cause, tries))
+        lines.append(f"{hunt.seen[cause]:4}  {name}: {KINDS[cause[0]]}\n      {hunt.examples[cause][1].text[:600]}")
     (folder / "SUMMARY.txt").write_text("\n".join(lines) + "\n")
+
+
+def save(path: Path, scenario: JSONDict, finding: Finding) -> None:
+    """As a scenario file that tells what was found."""
+    path.write_text(json.dumps({**scenario, "name": path.stem, "story": finding.text}, indent=1))
+
+
+def say(line: str) -> None:
+    """Print now."""
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
 
 
 def main() -> int:
@@ -112,7 +126,7 @@ def main() -> int:
             hunt.look(json.loads(path.read_text()))
         if not options.files:
             draw_and_look(hunt, options.cases, options.seed, options.pods)
-        sys.stdout.write(f"{hunt.cases} cases, {hunt.seen.total()} findings, {time.monotonic() - started:.0f} s\n")
+        say(f"{hunt.cases} cases, {hunt.seen.total()} findings, {time.monotonic() - started:.0f} s")
         report(hunt, options.save, options.tries)
     return 1 if hunt.seen else 0
 

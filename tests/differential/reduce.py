@@ -12,7 +12,7 @@ from typing import Any
 JSONDict = dict[str, Any]
 Path = tuple[str | int, ...]
 KEPT = {"apiVersion", "kind", "metadata", "name", "namespace", "containers", "nodeClassRef", "template"}
-KEPT |= {"key", "operator", "topologyKey", "maxSkew", "whenUnsatisfiable", "status", "providerID"}
+KEPT |= {"spec", "key", "operator", "topologyKey", "maxSkew", "whenUnsatisfiable", "status", "providerID"}
 
 
 def reduce(scenario: JSONDict, still_shows: Callable[[JSONDict], bool], tries: int = 400) -> JSONDict:

@@ -70,9 +70,14 @@ class Place:
 
 @st.composite
 def nodes(
-    draw: Draw, mix: Mix, pools: Sequence[JSONDict], types: Sequence[JSONDict], workloads: Sequence[Workload]
+    draw: Draw,
+    mix: Mix,
+    pools: Sequence[JSONDict],
+    types: Sequence[JSONDict],
+    workloads: Sequence[Workload],
+    daemons: Sequence[JSONDict],
 ) -> list[JSONDict]:
-    """A few nodes with their claims, pods, and limits for volumes."""
+    """A few nodes with their claims, pods (of daemons too, here and there), and limits for volumes."""
     found: list[JSONDict] = []
     for index in range(draw(st.integers(1, 6))):
         place = draw(_places(index, pools, types))
@@ -81,7 +86,8 @@ def nodes(
         if place.stage == "launched":
             continue
         found.append(_node(place, reports_gpus=not chance(draw, 30)))
-        found += draw(_pods_on(place, workloads))
+        found += draw(_pods_on(place, workloads, mix))
+        found += [_daemon_pod(place, daemon) for daemon in daemons if not chance(draw, 50)]
         if mix.volumes and chance(draw, 60):
             found.append(attach_limit(place.node, draw(st.integers(1, 4))))
     return found
@@ -171,7 +177,7 @@ def _node(place: Place, *, reports_gpus: bool) -> JSONDict:
 
 
 @st.composite
-def _pods_on(draw: Draw, place: Place, workloads: Sequence[Workload]) -> list[JSONDict]:
+def _pods_on(draw: Draw, place: Place, workloads: Sequence[Workload], mix: Mix) -> list[JSONDict]:
     """Running pods of the workloads, as many as have room; where they are may well break their own rules by now."""
     left, found = int(place.allocatable["cpu"].removesuffix("m")), []
     for index in range(draw(st.integers(0, 4))):
@@ -179,5 +185,35 @@ def _pods_on(draw: Draw, place: Place, workloads: Sequence[Workload]) -> list[JS
         if cpu > left:
             break
         left -= cpu
-        found.append(pick(draw, workloads).pod(f"r{place.index}-{index}", node=place.node, cpu=f"{cpu}m"))
+        pod = pick(draw, workloads).pod(f"r{place.index}-{index}", node=place.node, cpu=f"{cpu}m")
+        found.append(draw(_later(pod)) if mix.oddities else pod)
     return found
+
+
+@st.composite
+def _later(draw: Draw, pod: JSONDict) -> JSONDict:
+    """The same pod when it is done, or on its way out, or not to be disturbed."""
+    state = pick(draw, ("running", "running", "done", "leaving", "undisturbed"))
+    metadata = dict(pod["metadata"])
+    if state == "done":
+        return {**pod, "status": {**pod["status"], "phase": "Succeeded"}}
+    if state == "leaving":
+        metadata |= {"deletionTimestamp": "2026-01-05T11:59:30Z", "finalizers": ["example.com/slow"]}
+    if state == "undisturbed":
+        metadata["annotations"] = {"karpenter.sh/do-not-disrupt": "true"}
+    return {**pod, "metadata": metadata}
+
+
+def _daemon_pod(place: Place, daemon: JSONDict) -> JSONDict:
+    """The daemon set's pod on a node."""
+    name, template = daemon["metadata"]["name"], daemon["spec"]["template"]
+    owner = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": name, "controller": True}
+    uid = f"DaemonSet-{daemon['metadata']['namespace']}-{name}"
+    return an_object(
+        "Pod",
+        f"{name}-{place.index}",
+        namespace=daemon["metadata"]["namespace"],
+        metadata={**template["metadata"], "ownerReferences": [{**owner, "uid": uid}]},
+        spec={**template["spec"], "nodeName": place.node},
+        status={"phase": "Running", "conditions": [{"type": "PodScheduled", "status": "True"}]},
+    )

@@ -16,6 +16,7 @@ from tests.differential.draw.words import (
     GPU,
     HOSTNAME,
     INSTANCE_TYPE,
+    NODEPOOL,
     RACK,
     TEAM,
     TIER,
@@ -40,6 +41,16 @@ TOLERATIONS: tuple[JSONDict, ...] = (
     {"key": "dedicated", "operator": "Equal", "value": "y"},
     {"key": "gpu", "operator": "Exists", "effect": "NoExecute"},
     {"key": "dedicated", "operator": "Exists", "effect": "PreferNoSchedule"},
+)
+ODDITIES: tuple[JSONDict, ...] = (
+    {"overhead": {"cpu": "250m", "memory": "120Mi"}},
+    {"resources": {"requests": {"cpu": "1", "memory": "2Gi"}}},
+    {"nodeSelector": {NODEPOOL: "p0"}},
+    {"nodeSelector": {"failure-domain.beta.kubernetes.io/zone": "a", "beta.kubernetes.io/arch": "amd64"}},
+    {"nodeSelector": {HOSTNAME: "n0"}},
+    {"nodeSelector": {"karpenter.sh/forbidden": "x"}},
+    {"schedulingGates": [{"name": "later"}]},
+    {"tolerations": [{"key": "dedicated", "operator": "Gt", "value": "3"}]},
 )
 TERM, WEIGHTED = "requiredDuringSchedulingIgnoredDuringExecution", "preferredDuringSchedulingIgnoredDuringExecution"
 
@@ -103,6 +114,8 @@ def _workloads(draw: Draw, name: str, replicas: int, apps: list[str], mix: Mix, 
         spec["topologySpreadConstraints"] = draw(kinds)
     if mix.taints and chance(draw, 50):
         spec["tolerations"] = [pick(draw, TOLERATIONS)]
+    if mix.oddities and chance(draw, 50):
+        spec |= pick(draw, ODDITIES)
     return Workload(
         name=name,
         namespace=pick(draw, ("default", "batch")) if mix.namespaces else "default",

@@ -56,6 +56,10 @@ def _node_pools(draw: Draw, name: str, mix: Mix) -> JSONDict:
         spec["limits"] = draw(_limits())
     if mix.weights and chance(draw, 60):
         spec["weight"] = pick(draw, (1, 5, 10))
+    if mix.oddities and name != "p0" and chance(draw, 20):
+        spec["replicas"] = 2  # static: launches nothing for pods, but its nodes take them
+        spec.pop("weight", None)
+        spec.pop("limits", None)
     return an_object("NodePool", name, "karpenter.sh/v1", spec=spec)
 
 

@@ -66,9 +66,24 @@ class Mix:
     min_values: bool
     reservations: bool
     out_of_stock: bool
+    oddities: bool
+    overlays: bool
+    buffers: bool
+    budgets: bool
 
 
-RARE = {"ports": 12, "volumes": 12, "gpus": 10, "namespaces": 8, "min_values": 12, "reservations": 6}
+RARE = {
+    "ports": 15,
+    "volumes": 15,
+    "gpus": 12,
+    "namespaces": 10,
+    "min_values": 15,
+    "reservations": 10,
+    "oddities": 15,
+    "overlays": 8,
+    "buffers": 6,
+    "budgets": 10,
+}
 
 
 @st.composite
