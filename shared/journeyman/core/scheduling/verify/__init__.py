@@ -90,11 +90,8 @@ def _check_bookkeeping(index: Index) -> Iterator[str]:
 
 def _check_pods(index: Index, storage: Storage) -> Iterator[str]:
     """Pods that no node can serve must be left alone."""
-    verdicts: dict[object, str] = {}
-    for key in index.placed:
-        kind = index.kind(key)
-        if kind not in verdicts:
-            devices = "it has resource claims, for which nobody plans" if kind.asks_for_devices else ""
-            verdicts[kind] = kind.unreadable or devices or storage.defect(kind)
-        if verdicts[kind]:
-            yield f"pod {key} is placed although {verdicts[kind]}"
+    for kind, where in index.planned_by_kind.items():
+        devices = "it has resource claims, for which nobody plans" if kind.asks_for_devices else ""
+        why = kind.unreadable or devices or storage.defect(kind)
+        if why:
+            yield from (f"{place.name}: pod {pod} is placed although {why}" for place, pod, _ in where)

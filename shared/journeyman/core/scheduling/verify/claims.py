@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from journeyman.core.api.objects import NodeSelectorRequirement
 from journeyman.core.scheduling.results import PlannedClaim
 from journeyman.core.scheduling.verify.index import Index, Place
 from journeyman.core.scheduling.verify.kinds import Kind
 from journeyman.core.scheduling.verify.launches import Launches
 from journeyman.core.scheduling.verify.matching import is_met, normalized, untolerated
 from journeyman.core.scheduling.verify.ports import clash
-from journeyman.core.scheduling.verify.possible import Possibilities, Rows
+from journeyman.core.scheduling.verify.possible import Rows
 from journeyman.core.scheduling.verify.volumes import Storage
 
 _PRICE_TOLERANCE = 1e-9
@@ -83,8 +82,9 @@ def _declared(launches: Launches, types: Iterable[str], key: str) -> set[str]:
 
 def _check_labels(launches: Launches, place: Place, kinds: dict[Kind, str], storage: Storage) -> Iterator[str]:
     """Whatever comes of it keeps the NodePool's requirements, and suits every pod and its volumes."""
-    for rule in launches.rules:
-        unmet = place.rows & ~_keeping(place.possible, rule)
+    broken = launches.rules if place.rows & ~launches.in_order(place.possible) else ()
+    for rule in broken:
+        unmet = place.rows & ~place.possible.suiting((((rule,),),))
         if unmet:
             where = _first(launches, unmet)
             yield f"{place.name}: as {where} it breaks the NodePool's requirement {rule.key} {rule.operator}"
@@ -95,10 +95,6 @@ def _check_labels(launches: Launches, place: Place, kinds: dict[Kind, str], stor
         out_of_reach = place.rows & ~place.possible.suiting(storage.wishes(kind))
         if out_of_reach:
             yield f"{place.name}: the volumes of pod {pod} cannot be reached from {_first(launches, out_of_reach)}"
-
-
-def _keeping(possible: Possibilities, rule: NodeSelectorRequirement) -> Rows:
-    return possible.suiting((((rule,),),))
 
 
 def _check_taints(place: Place, kinds: dict[Kind, str]) -> Iterator[str]:

@@ -12,7 +12,7 @@ from journeyman.core.api.objects import Pod, Taint
 from journeyman.core.catalogue import Catalogue
 from journeyman.core.scheduling.results import PlannedClaim, Results
 from journeyman.core.scheduling.verify.kinds import Kind, Kinds, daemon_of, is_daemon, is_going
-from journeyman.core.scheduling.verify.launches import Launches, Market
+from journeyman.core.scheduling.verify.launches import Launches, markets_of
 from journeyman.core.scheduling.verify.matching import CORDON
 from journeyman.core.scheduling.verify.possible import Possibilities, Rows, Values
 from journeyman.core.state import Snapshot, StateNode
@@ -58,13 +58,12 @@ class Index:
         without_nodes: frozenset[str],
     ) -> None:
         self.snapshot = snapshot
-        self.catalogue = catalogue
         self.results = results
         self.asked = pods
         self.known = {pod.key: pod for pod in (*snapshot.pods, *(pods or ()))}
         self.standing = tuple(node for node in snapshot.state_nodes if node.name not in without_nodes)
         self._kinds = Kinds()
-        self._markets: dict[int, Market] = {}
+        self._markets = markets_of(catalogue)
         self._launches: dict[str, Launches] = {}
 
     def kind(self, key: str) -> Kind:
@@ -184,10 +183,7 @@ class Index:
         """What a usable pool may launch."""
         name = pool.metadata.name
         if name not in self._launches:
-            types = self.catalogue.instance_types(name)
-            if id(types) not in self._markets:
-                self._markets[id(types)] = Market(types)
-            self._launches[name] = Launches(pool, self._markets[id(types)], self.daemons)
+            self._launches[name] = Launches(pool, self._markets.of(name), self.daemons)
         return self._launches[name]
 
 

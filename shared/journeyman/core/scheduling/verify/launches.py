@@ -5,12 +5,13 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TypeVar
 
 from journeyman.core.api import labels
 from journeyman.core.api.nodepool import NodePool
 from journeyman.core.api.objects import NodeSelectorRequirement
-from journeyman.core.catalogue import InstanceType, Offering
+from journeyman.core.catalogue import Catalogue, InstanceType, Offering
 from journeyman.core.scheduling.verify.kinds import Kind
 from journeyman.core.scheduling.verify.matching import is_met, normalized, untolerated
 from journeyman.core.scheduling.verify.ports import Port
@@ -94,6 +95,27 @@ class Market:
         return rows_by_size
 
 
+class Markets:
+    """The markets of a catalogue by NodePool; pools with the same instance types share one."""
+
+    def __init__(self, catalogue: Catalogue) -> None:
+        self._catalogue = catalogue
+        self._by_types: dict[int, Market] = {}
+
+    def of(self, pool: str) -> Market:
+        """What the pool may choose from."""
+        types = self._catalogue.instance_types(pool)
+        if id(types) not in self._by_types:
+            self._by_types[id(types)] = Market(types)
+        return self._by_types[id(types)]
+
+
+@lru_cache(maxsize=2)
+def markets_of(catalogue: Catalogue) -> Markets:
+    """A catalogue's markets, made once: many plans are made from one catalogue."""
+    return Markets(catalogue)
+
+
 class _Sizes:
     """One resource: the sizes in ascending order, and for each the rows below it."""
 
@@ -173,6 +195,7 @@ class Launches:
         self._of_types: dict[tuple[str, ...], Rows] = {}
         self._narrowed: dict[tuple[NodeSelectorRequirement, ...], Possibilities] = {}
         self._overheads: dict[int, tuple[Overhead, ...]] = {}
+        self._in_order: dict[int, Rows] = {}
 
     def defines(self, key: str) -> bool:
         """Whether a pod may ask for this label: nodes have it, the NodePool allows it, or every cloud knows it."""
@@ -227,6 +250,13 @@ class Launches:
             for name in types:
                 known |= self.market.by_type.get(name, 0)
             self._of_types[types] = known
+        return known
+
+    def in_order(self, possible: Possibilities) -> Rows:
+        """The rows that keep the NodePool's requirements, whatever comes."""
+        known = self._in_order.get(id(possible))
+        if known is None:
+            known = self._in_order[id(possible)] = possible.suiting(((rule,),) for rule in self.rules)
         return known
 
     def overheads(self, possible: Possibilities) -> tuple[Overhead, ...]:
