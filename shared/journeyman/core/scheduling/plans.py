@@ -5,7 +5,7 @@ Where both place as many pods the cheaper wins, and of equal ones that with fewe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -19,6 +19,7 @@ from journeyman.core.scheduling.results import PlannedClaim
 
 _MOST_TRIES: Final = 24  # classes whose preferences are tried one by one
 _DECIMALS: Final = 9  # of a price; what differs beyond is rounding
+_FREE: Final = (0, 0.0, 0)  # every pod has a place, and no node is opened
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -54,17 +55,19 @@ def best_plan(asked: Asked) -> Plan:
 
 
 def _best(asked: Asked) -> Plan:
-    return min((_finished(asked.question, draft) for draft in _drafts(asked)), key=lambda plan: plan.rank)
-
-
-def _drafts(asked: Asked) -> Iterator[Draft]:
-    yield plan_in_bulk(asked)
     question = asked.question
+    plan = _finished(question, plan_in_bulk(asked))
+    if plan.rank == _FREE or not _worth_comparing(question):
+        return plan
+    rival = asked.draft()
+    place_one_by_one(question, rival)
+    return min(plan, _finished(question, rival), key=lambda p: p.rank)
+
+
+def _worth_comparing(question: Question) -> bool:
+    """Whether the pods are few, and price is what every NodePool is after."""
     by_price = not any(stall.template.order[1] for stall in question.stalls)
-    if by_price and 0 < sum(question.counts) <= question.options.compare_up_to:
-        rival = asked.draft()
-        place_one_by_one(question, rival)
-        yield rival
+    return by_price and 0 < sum(question.counts) <= question.options.compare_up_to
 
 
 def _finished(question: Question, draft: Draft) -> Plan:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from journeyman.core.scheduling.host_ports import HostPort
-from journeyman.core.scheduling.offers import Bools, Ints
+from journeyman.core.scheduling.offers import Bools, Ints, distinct
 from journeyman.core.scheduling.one_by_one.book import Book
 from journeyman.core.scheduling.requirements import Requirement
 from journeyman.core.scheduling.stalls import Stall
@@ -47,10 +47,10 @@ class Shelf:
         self._prices: list[float] = table.prices[self.rows].tolist()
         drawn = table.row_reservation[self.rows]
         self.ordinary = as_mask(drawn < 0)
-        self.reserved = [(table.reservations[n], as_mask(drawn == n)) for n in np.unique(drawn[drawn >= 0]).tolist()]
+        self.reserved = [(table.reservations[n], as_mask(drawn == n)) for n in distinct(drawn[drawn >= 0]).tolist()]
         sizes = stall.sizes[self._types]
         self._sizes: list[Ints] = [np.ascontiguousarray(sizes[:, axis]) for axis in range(sizes.shape[1])]
-        self._levels: list[list[int]] = [np.unique(column).tolist() for column in self._sizes]
+        self._levels: list[list[int]] = [sorted(set(column.tolist())) for column in self._sizes]
         self._at_least: list[dict[int, int]] = [{} for _ in self._levels]
         self._largest: list[dict[int, int]] = [{} for _ in self._levels]
         self._suiting: dict[int, int] = {}
@@ -137,7 +137,7 @@ class Shelf:
             here = codes[self.rows]
             masks: dict[str, int] = {}
             undecided = 0
-            for code in np.unique(here).tolist():
+            for code in distinct(here).tolist():
                 bits = as_mask(here == code)
                 value = values[code]
                 if value is None:
@@ -164,9 +164,9 @@ class Shelf:
     def _firsts(self, mask: int) -> int:
         """The cheapest offering of each type among these."""
         rows = self._positions(mask)
-        _, first = np.unique(self._types[rows], return_index=True)
+        first = dict(zip(self._types[rows][::-1].tolist(), rows[::-1].tolist(), strict=True))
         chosen = np.zeros(len(self.rows), dtype=bool)
-        chosen[rows[first]] = True
+        chosen[list(first.values())] = True
         return as_mask(chosen)
 
     def domains(self, key: str, mask: int, wanted: int) -> dict[str, int]:
