@@ -1,0 +1,122 @@
+"""Device selectors: what of CEL is understood, and what happens to the rest."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from journeyman.core.api.cel import DeviceFacts, InvalidExpressionError, read
+from journeyman.core.api.cel_values import EvaluationError, matches
+from journeyman.core.api.dra import Device, DeviceAttribute, DeviceCapacity
+
+A100 = DeviceFacts.of(
+    "gpu.example.com",
+    Device(
+        name="gpu-0",
+        attributes={
+            "model": DeviceAttribute(string="NVIDIA A100-SXM4-40GB"),
+            "cores": DeviceAttribute(int_=108),
+            "healthy": DeviceAttribute(bool_=True),
+            "driverVersion": DeviceAttribute(version="550.54.15-rc.2"),
+            "pci.example.com/root": DeviceAttribute(string="pci0000:00"),
+        },
+        capacity={"memory": DeviceCapacity(value="40Gi")},
+    ),
+)
+MINE = 'device.attributes["gpu.example.com"]'
+SIZE = 'device.capacity["gpu.example.com"].memory'
+
+
+@pytest.mark.parametrize(
+    ("expression", "selected"),
+    [
+        ('device.driver == "gpu.example.com"', True),
+        ('device.driver == "nic.example.com"', False),
+        (f'{MINE}.model.lowerAscii().matches("^.*a100.*$")', True),
+        (f"{MINE}.model.startsWith('NVIDIA') && {MINE}.model.contains('H100')", False),
+        (f"{MINE}.cores >= 100 && {MINE}['cores'] < 109", True),
+        (f"{MINE}.cores in [54, 108]", True),
+        (f"{MINE}.healthy", True),
+        (f"!{MINE}.healthy || {MINE}.cores == -1", False),
+        (f'{MINE}.driverVersion.isGreaterThan(semver("550.54.15-rc.1"))', True),
+        (f'{MINE}.driverVersion.isLessThan(semver("550.54.15"))', True),
+        (f"{MINE}.driverVersion.major() == 550", True),
+        (f'{SIZE}.compareTo(quantity("40Gi")) == 0', True),
+        (f'{SIZE}.isGreaterThan(quantity("40G"))', True),
+        (f'"cores" in {MINE} && !("tensors" in {MINE})', True),
+        (f"has({MINE}.cores) && !has({MINE}.tensors)", True),
+        ('"cores" in device.attributes["nic.example.com"]', False),
+        ('device.attributes["pci.example.com"].root == "pci0000:00"', True),
+        ("device.allowMultipleAllocations == false", True),
+        (f"({MINE}.cores > 200 ? {MINE}.tensors : {MINE}.healthy)", True),
+        (f'{MINE}.cores == "108"', False),
+    ],
+)
+def test_what_device_selectors_use_means_what_it_means_in_kubernetes(expression, selected):
+    """Attributes, capacity, versions, texts and the operators between them."""
+    assert read(expression).selects(A100) is selected
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [f"{MINE}.tensors == 4", f"{MINE}.model > 3", "device.driver", f"{SIZE} > 3", f"{MINE}.tensors == 4 && true"],
+)
+def test_what_has_no_value_for_a_device_does_not_select_it(expression):
+    """A missing attribute, or values that do not compare, is an error of evaluation."""
+    with pytest.raises(EvaluationError):
+        read(expression).selects(A100)
+
+
+def test_the_other_side_of_an_or_absorbs_a_missing_attribute():
+    """Logical operators decide wherever one side can."""
+    assert read(f"{MINE}.tensors == 4 || true").selects(A100)
+    assert not read(f"false && {MINE}.tensors == 4").selects(A100)
+
+
+@pytest.mark.parametrize(
+    ("expression", "told"),
+    [
+        ("this is not CEL", "at character 1: this is not among the names"),
+        ('device.driver == "a', "at character 18: '\"a' is not understood"),
+        ("device.driver ==", "it ends too soon"),
+        ("", "it ends too soon"),
+        ("device.uuid == 'a'", "device.uuid does not exist"),
+        ("[1, 2].exists(x, x == 1)", "x is not among the names"),
+        (f"{MINE}.cores + 1 == 109", "'+ 1 == 109' is not understood"),
+        (f"{MINE}.model.matches('(a+)+$')", "pattern '(a+)+$' is not understood"),
+        (f'{SIZE}.isLessThan(quantity("forty"))', "'forty' is not a quantity"),
+        (f"{MINE}.model.reverse() == 'x'", "reverse() with 0 arguments is not among the functions"),
+        ("(" * 100 + "true" + ")" * 100, "nested too deeply"),
+        ("device.driver" + ".lowerAscii()" * 100, "too much follows"),
+        (f'device.driver == "{"a" * 11_000}"', "too long"),
+    ],
+)
+def test_what_cannot_be_read_is_refused_with_its_place(expression, told):
+    """Nothing is guessed: whoever wrote it learns what is not understood."""
+    with pytest.raises(InvalidExpressionError, match=re.escape(told)):
+        read(expression)
+
+
+@given(
+    text=st.text("ab.", max_size=8),
+    pieces=st.lists(st.sampled_from(["a", "b", ".", ".*", r"\."]), max_size=6),
+    starts=st.booleans(),
+    ends=st.booleans(),
+)
+def test_simple_patterns_find_what_regular_expressions_find(text, pieces, starts, ends):
+    """Piece by piece comes to the same as with backtracking."""
+    pattern = "^" * starts + "".join(pieces) + "$" * ends
+
+    assert matches(text, pattern) == (re.search(pattern, text) is not None)
+
+
+@given(st.text(max_size=60))
+def test_any_text_is_read_or_refused(text):
+    """No input escapes with another error."""
+    try:
+        read(text)
+    except InvalidExpressionError as error:
+        assert "cannot be read" in error.message
