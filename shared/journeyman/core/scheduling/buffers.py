@@ -15,17 +15,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
 
 from journeyman.core.api import labels
-from journeyman.core.api.capacity_buffer import CapacityBuffer
 from journeyman.core.api.objects import Condition, Object, ObjectMeta, Pod, PodSpec, PodStatus, PodTemplateSpec
 from journeyman.core.api.resources import pod_requests
 from journeyman.core.scheduling.results import Results
 from journeyman.core.state.snapshot import Workloads
 from journeyman.errors import InvalidQuantityError
+
+if TYPE_CHECKING:  # the models build validators; nothing here needs them
+    from journeyman.core.api.capacity_buffer import CapacityBuffer
 
 O = TypeVar("O", bound=Object)  # noqa: E741 - any Kubernetes object
 

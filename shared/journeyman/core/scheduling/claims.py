@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from journeyman.core.api import labels
-from journeyman.core.api.nodepool import NodePool
 from journeyman.core.api.objects import NodeSelectorRequirement, Taint
 from journeyman.core.api.resources import format_resources
 from journeyman.core.scheduling.results import PlannedClaim
 from journeyman.core.scheduling.templates import node_class_label
+
+if TYPE_CHECKING:  # the models build validators; nothing here needs them
+    from journeyman.core.api.nodepool import NodePool
 
 NAME_CHARACTERS: Final = 8
 MAX_PLANNED_BYTES: Final = 32 * 1024  # an eighth of what the API server allows all annotations together

@@ -9,16 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
-from journeyman.core.api.nodepool import NodePool
 from journeyman.core.api.objects import Affinity, Container, NodeAffinity, Pod, PodAffinity, PodSpec
 from journeyman.core.catalogue import Catalogue
 from journeyman.core.scheduling.results import Results
 from journeyman.core.scheduling.taints import is_preference
 from journeyman.core.state.snapshot import Snapshot
+
+if TYPE_CHECKING:  # the models build validators; nothing here needs them
+    from journeyman.core.api.nodepool import NodePool
 
 Solve = Callable[[Snapshot, Catalogue], Results]
 T = TypeVar("T", bound=msgspec.Struct)

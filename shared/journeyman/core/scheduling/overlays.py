@@ -13,12 +13,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from journeyman.core.api import labels
-from journeyman.core.api.nodeoverlay import NodeOverlay
-from journeyman.core.api.nodepool import NodePool
 from journeyman.core.catalogue import Catalogue, InstanceType, Offering
 from journeyman.core.scheduling.requirements import Requirements, from_labels, from_selectors
+
+if TYPE_CHECKING:  # the models build validators; nothing here needs them
+    from journeyman.core.api.nodeoverlay import NodeOverlay
+    from journeyman.core.api.nodepool import NodePool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from journeyman.core.api import labels
-from journeyman.core.api.nodepool import NodePool
 from journeyman.core.catalogue import Catalogue
 from journeyman.core.scheduling.offers import Bools, OfferTable, offer_tables
 from journeyman.core.scheduling.requirements import InvalidRequirementError, Requirements, from_labels, from_selectors
 from journeyman.core.state.snapshot import Snapshot
 from journeyman.errors import ConfigurationError
+
+if TYPE_CHECKING:  # the models build validators; nothing here needs them
+    from journeyman.core.api.nodepool import NodePool
 
 FEWEST_NODES = "fewest-nodes"
 NO_TYPES = "no instance type satisfies its requirements"

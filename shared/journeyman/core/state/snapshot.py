@@ -10,14 +10,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from journeyman.core.api import labels
-from journeyman.core.api.capacity_buffer import CapacityBuffer
 from journeyman.core.api.dra import DeviceClass, ResourceClaim, ResourceSlice
-from journeyman.core.api.node_disruption import NodeDisruption
-from journeyman.core.api.nodeoverlay import NodeOverlay
-from journeyman.core.api.nodepool import NodePool
 from journeyman.core.api.objects import (
     Condition,
     DaemonSet,
@@ -32,6 +28,12 @@ from journeyman.core.api.objects import (
 from journeyman.core.api.storage import CSINode, PersistentVolume, PersistentVolumeClaim, StorageClass
 from journeyman.core.api.workloads import PodTemplate, ReplicationController, Service, Workload
 from journeyman.core.catalogue import Unavailable
+
+if TYPE_CHECKING:  # the models build validators; nothing here needs them
+    from journeyman.core.api.capacity_buffer import CapacityBuffer
+    from journeyman.core.api.node_disruption import NodeDisruption
+    from journeyman.core.api.nodeoverlay import NodeOverlay
+    from journeyman.core.api.nodepool import NodePool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from journeyman.core.api import labels
-from journeyman.core.api.nodepool import NodePool
 from journeyman.core.api.objects import Pod, Taint
 from journeyman.core.catalogue import Catalogue
 from journeyman.core.scheduling.results import PlannedClaim, Results
@@ -16,6 +16,9 @@ from journeyman.core.scheduling.verify.launches import Launches, markets_of
 from journeyman.core.scheduling.verify.matching import CORDON
 from journeyman.core.scheduling.verify.possible import Possibilities, Rows, Values
 from journeyman.core.state import Snapshot, StateNode
+
+if TYPE_CHECKING:  # the models build validators; nothing here needs them
+    from journeyman.core.api.nodepool import NodePool
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -6,16 +6,18 @@ from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from journeyman.core.api import labels
-from journeyman.core.api.nodepool import NodePool
 from journeyman.core.api.objects import NodeSelectorRequirement
 from journeyman.core.catalogue import Catalogue, InstanceType, Offering
 from journeyman.core.scheduling.verify.kinds import Kind
 from journeyman.core.scheduling.verify.matching import is_met, normalized, untolerated
 from journeyman.core.scheduling.verify.ports import Port
 from journeyman.core.scheduling.verify.possible import Column, Possibilities, Rows, Values
+
+if TYPE_CHECKING:  # the models build validators; nothing here needs them
+    from journeyman.core.api.nodepool import NodePool
 
 Columns = dict[str, dict[Values, Rows]]
 K = TypeVar("K")

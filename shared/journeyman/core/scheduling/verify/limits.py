@@ -9,14 +9,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from journeyman.core.api import labels
-from journeyman.core.api.nodepool import NodePool
 from journeyman.core.api.resources import NODES, to_resources
 from journeyman.core.scheduling.verify.index import Index, Place, is_leaving
 from journeyman.core.scheduling.verify.launches import Launches
 from journeyman.core.state import StateNode
 from journeyman.errors import InvalidQuantityError
+
+if TYPE_CHECKING:  # the models build validators; nothing here needs them
+    from journeyman.core.api.nodepool import NodePool
 
 
 def check_limits(index: Index) -> Iterator[str]:
