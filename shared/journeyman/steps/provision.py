@@ -112,12 +112,21 @@ def _question(snapshot: Snapshot) -> tuple[tuple[Pod, ...], frozenset[str]]:
 
 
 def _verified(world: World, results: Results, pods: tuple[Pod, ...], gone: frozenset[str]) -> _Decision:
-    """Everything, if it verifies as a whole. If not: the claims that verify alone, provided they do so together."""
+    """Everything, if it verifies as a whole; if not, as many of the claims as verify together."""
     defects = verify(world.snapshot, world.catalogue, results, pods=pods, without_nodes=gone)
-    if not defects:
-        return _Decision(accepted=results.new_claims, defects=())
-    sound = tuple(c for c in results.new_claims if not _check(world, (c,), gone))
-    return _Decision(accepted=() if _check(world, sound, gone) else sound, defects=defects)
+    accepted = _sound(world, results.new_claims, gone) if defects else results.new_claims
+    return _Decision(accepted=accepted, defects=defects)
+
+
+def _sound(world: World, claims: tuple[PlannedClaim, ...], gone: frozenset[str]) -> tuple[PlannedClaim, ...]:
+    """Claims that verify together, found by halving: few are wrong among many, and each look costs."""
+    if not claims or not _check(world, claims, gone):
+        return claims
+    if len(claims) == 1:
+        return ()
+    middle = len(claims) // 2
+    first, second = _sound(world, claims[:middle], gone), _sound(world, claims[middle:], gone)
+    return first if _check(world, first + second, gone) else first + second
 
 
 def _check(world: World, claims: tuple[PlannedClaim, ...], gone: frozenset[str]) -> tuple[str, ...]:
