@@ -12,7 +12,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from tests.differential.compare import Finding
+from journeyman.core.api.objects import Pod
+from journeyman.core.scheduling.requirements import EMPTY, from_labels, from_selectors
+from tests.differential.compare import Finding, read
 
 JSONDict = dict[str, Any]
 
@@ -33,11 +35,46 @@ def _is_about_limited_nodes(scenario: JSONDict, finding: Finding) -> bool:
     return limited and (stopped_us or stopped_them)
 
 
+def _is_about_scarce_room(_: JSONDict, finding: Finding) -> bool:
+    return finding.kind == "missing" and finding.in_scarce_room
+
+
+def _is_about_presence(scenario: JSONDict, finding: Finding) -> bool:
+    pods = {pod.key: pod for pod in read(scenario).snapshot.pods}
+    about = [pods[key] for key in finding.pods if key in pods]
+    return finding.kind in {"missing", "rejected"} and bool(about) and all(_wants_a_label_and_not(pod) for pod in about)
+
+
+def _wants_a_label_and_not(pod: Pod) -> bool:
+    """Whether of all that the pod asks of a label only a wish for its absence seems to be left."""
+    asked = from_labels(pod.spec.node_selector)
+    affinity = pod.spec.affinity.node_affinity if pod.spec.affinity is not None else None
+    required = affinity.required.node_selector_terms if affinity is not None and affinity.required is not None else ()
+    preferred = affinity.preferred if affinity is not None else ()
+    combined = (
+        asked & must & like
+        for must in (EMPTY, *(from_selectors(term.match_expressions) for term in required))
+        for like in (EMPTY, *(from_selectors(entry.preference.match_expressions) for entry in preferred))
+    )
+    return any(r.present and r.operator in {"NotIn", "DoesNotExist"} for all_ in combined for r in all_.values())
+
+
 ACCEPTED = (
     Difference(
         name="a limit on nodes holds within a pass",
         why="Karpenter does not count the nodes that a pass itself opens, so that one burst exceeds the limit at will",
         covers=_is_about_limited_nodes,
+    ),
+    Difference(
+        name="where room is short, which pods get it",
+        why="Karpenter takes pods one by one, the largest first, and of equal ones by UID; we take kinds of pods at once",
+        covers=_is_about_scarce_room,
+    ),
+    Difference(
+        name="a label that must be there must be there",
+        why="Karpenter intersects what a pod asks of a label and forgets that one of the wishes was for its presence:"
+        " Exists and NotIn [a], or In [a] and NotIn [a], and the pod goes where no scheduler will bind it",
+        covers=_is_about_presence,
     ),
 )
 

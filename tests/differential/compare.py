@@ -31,12 +31,17 @@ ANSWERS = 5  # how often Karpenter is asked before a finding that its luck may e
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """Something that should not be. `kind` is one of KINDS; `cause` groups findings that look alike."""
+    """Something that should not be. `kind` is one of KINDS; `cause` groups findings that look alike.
+
+    `pods` are those it is about. `in_scarce_room`: Karpenter has them where room is short (on nodes that exist, or in
+    NodePools with limits), and we place as many pods, but others.
+    """
 
     kind: str
     text: str
     cause: str = ""
     pods: tuple[str, ...] = ()
+    in_scarce_room: bool = False
 
 
 KINDS = {
@@ -184,6 +189,7 @@ def _planned(claim: JSONDict) -> PlannedClaim:
         requests=to_resources(claim["requests"], round_up=True),
         offering=(instance_type, zone, capacity_type),
         price=claim["price"],
+        min_values_relaxed=claim["minValuesRelaxed"],
     )
 
 
@@ -207,8 +213,16 @@ def _missing(ours: Ours, answer: JSONDict, missing: Sequence[str]) -> Finding:
     error = ours.results.pod_errors.get(missing[0])
     why = f"{error.kind}: {error.message}" if error else "not even an error"
     place = _place(answer, missing[0])
-    text = f"{len(missing)} pods, first {missing[0]}; Karpenter: {place}; we: {why}"
-    return Finding(kind="missing", text=text, cause=_without_names(why), pods=tuple(missing))
+    theirs = placed_in(results_of(answer))
+    text = f"{len(missing)} of {len(theirs)} pods (we place {len(ours.placed)}), first {missing[0]}; Karpenter: {place}; we: {why}"
+    scarce = len(ours.placed) >= len(theirs) and all(_is_scarce(ours, answer, pod) for pod in missing)
+    return Finding(kind="missing", text=text, cause=_without_names(why), pods=tuple(missing), in_scarce_room=scarce)
+
+
+def _is_scarce(ours: Ours, answer: JSONDict, pod: str) -> bool:
+    """Whether Karpenter has the pod on a node that exists, or in a NodePool with limits."""
+    claim = next((claim for claim in answer["nodeClaims"] if pod in claim["pods"]), None)
+    return claim is None or bool(ours.case.snapshot.node_pools_by_name[claim["nodePool"]].spec.limits)
 
 
 def _place(answer: JSONDict, pod: str) -> str:
@@ -237,7 +251,8 @@ def _as_findings(kind: str, objections: Iterable[str]) -> Iterable[Finding]:
     for objection in objections:
         by_cause.setdefault(_without_names(objection), []).append(objection)
     for cause, alike in by_cause.items():
-        yield Finding(kind=kind, text=f"{len(alike)}x {alike[0]}", cause=cause)
+        about = tuple(re.findall(r"\bpod ([\w.-]+/[\w.-]+)", " ".join(alike)))
+        yield Finding(kind=kind, text=f"{len(alike)}x {alike[0]}", cause=cause, pods=about)
 
 
 def _without_names(text: str) -> str:

@@ -43,6 +43,7 @@ type nodeClaim struct {
 	Price         float64             `json:"price"`
 	Requirements  requirements        `json:"requirements"`
 	Requests      corev1.ResourceList `json:"requests"`
+	Relaxed       bool                `json:"minValuesRelaxed"`
 }
 
 // command is what one disruption method found.
@@ -110,6 +111,7 @@ func describeClaim(claim *scheduling.NodeClaim) nodeClaim {
 		InstanceTypes: lo.Map(byPrice, func(t *cloudprovider.InstanceType, _ int) string { return t.Name }),
 		Requirements:  settled(made),
 		Requests:      made.Spec.Resources.Requests,
+		Relaxed:       made.Annotations[v1.NodeClaimMinValuesRelaxedAnnotationKey] == "true",
 	}
 	if len(byPrice) > 0 {
 		cheapest := usable(byPrice[0], claim).Cheapest()
