@@ -176,7 +176,7 @@ class Supply:
             self._spots[case] = _Spots.of(
                 spot
                 for stall, allowed in zip(self._question.stalls, self._allowed, strict=True)
-                for spot in _spots_in(stall, allowed & _free_of(stall, ports), shape, keys, tuple(sorted(needed)))
+                for spot in _spots_in(stall, allowed & _free_of(stall, ports), shape, keys, needed)
             )
         return self._spots[case]
 
@@ -192,20 +192,15 @@ class Supply:
 
 
 def _spots_in(
-    stall: Stall, allowed: Bools, shape: Shape, keys: tuple[str, ...], needed: tuple[str, ...]
+    stall: Stall, allowed: Bools, shape: Shape, keys: tuple[str, ...], needed: frozenset[str]
 ) -> Iterable[_Spot]:
-    """What a NodePool offers such pods, by domains; where it leaves one open that need not be known, without that."""
+    """What a NodePool offers such pods, by domains."""
     table = stall.template.table
     rows = stall.rows(Wish(shape)) & allowed[table.row_type]
     if not rows.any():
         return
-    found = False
-    for pins, where in _by_domains(stall, shape, keys, np.flatnonzero(rows)):
-        found = True
+    for pins, where in _by_domains(stall, shape, keys, needed, np.flatnonzero(rows)):
         yield _spot(stall, pins, where)
-    if not found and needed != keys:
-        for pins, where in _by_domains(stall, shape, needed, np.flatnonzero(rows)):
-            yield _spot(stall, pins, where)
 
 
 def _free_of(stall: Stall, ports: Sequence[HostPort]) -> Bools:
@@ -215,18 +210,24 @@ def _free_of(stall: Stall, ports: Sequence[HostPort]) -> Bools:
     return found
 
 
-def _by_domains(stall: Stall, shape: Shape, keys: tuple[str, ...], rows: Ints) -> Iterable[tuple[Pins, Ints]]:
-    """The rows by the values that they and the NodePool list for these labels; every such combination they can have."""
+def _by_domains(
+    stall: Stall, shape: Shape, keys: tuple[str, ...], needed: frozenset[str], rows: Ints
+) -> Iterable[tuple[Pins, Ints]]:
+    """The rows by the values that they and the NodePool list for these labels; every such combination they can have.
+
+    A label that they leave open is left out, unless it is needed.
+    """
     columns = [stall.template.table.row_requirements(key) for key in keys]
     codes = np.zeros(len(rows), dtype=np.int64)
     for column, entries in columns:
         codes = codes * len(entries) + column[rows]
     for code in distinct(codes):
         where = rows[codes == code]
-        values = [_values(stall, key, e[int(c[where[0]])]) for key, (c, e) in zip(keys, columns, strict=True)]
-        is_open = any(len(listed) > 1 for listed in values)
-        for chosen in product(*values):
-            pins = tuple(zip(keys, chosen, strict=True))
+        listed = {key: _values(stall, key, e[int(c[where[0]])]) for key, (c, e) in zip(keys, columns, strict=True)}
+        known = {key: values for key, values in listed.items() if values or key in needed}
+        is_open = any(len(values) > 1 for values in known.values())
+        for chosen in product(*known.values()):
+            pins = tuple(zip(known, chosen, strict=True))
             suiting = where[stall.rows(Wish(shape, pins=pins))[where]] if is_open else where
             if len(suiting):
                 yield pins, suiting

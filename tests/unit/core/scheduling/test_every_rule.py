@@ -182,6 +182,23 @@ def test_running_pods_anti_affinity_bars_their_zone():
     assert offering[1] != zone
 
 
+def test_a_repelled_zone_stays_barred_beside_a_spread_over_a_label_that_no_node_has():
+    """The pod counted by that spread has no domain under its label, and still must keep out of the zone."""
+    guard = a_pod("guard", node="node-default-1", metadata={"labels": {"app": "db"}}, spec=apart(labels.ZONE))
+    node = a_node()
+
+    results = plan(
+        *pods(1),
+        a_pod("odd", metadata={"labels": {"app": "db"}}, spec=spread("example.com/rack")),
+        guard,
+        nodes=(node,),
+        claims=(a_running_claim(),),
+    )
+
+    assert set(results.pod_errors) == {"default/odd"}
+    assert results.new_claims[0].offering[1] != node.metadata.labels[labels.ZONE]
+
+
 def test_the_same_cluster_in_any_order_makes_the_same_plan():
     """Order is an accident of the API server."""
     mixed = [*pods(5, cpu="1", spec=spread(labels.ZONE)), *pods(3, "q", app="db", spec=apart(labels.HOSTNAME, "db"))]
