@@ -26,6 +26,7 @@ from journeyman.core.scheduling.one_by_one.rulebook import RuleBook
 from journeyman.core.scheduling.one_by_one.rules import Choice
 from journeyman.core.scheduling.one_by_one.shares import Shares
 from journeyman.core.scheduling.one_by_one.shelves import Shelf, lowest
+from journeyman.core.scheduling.options import MinValuesPolicy
 from journeyman.core.scheduling.settling import reservation_of
 
 
@@ -92,6 +93,7 @@ class Placing:
         for axis, amount in enumerate(node.total.tolist()):
             offerings &= shelf.holding(axis, amount)
         made = Node(shelf=shelf, wanted=wanted, offerings=offerings, total=node.total.tolist(), share=node.share)
+        made.variety = self._shares.variety(shelf, made.offerings)
         place = self._places.open(made)
         for row, count in node.pods:
             ports = self._question.rows[row].ports
@@ -160,7 +162,7 @@ class Placing:
                 continue
             hopeless = False
             settled = self._settled(shelf, wanted, left, choices)
-            if settled is not None and self._shares.usable(shelf, settled[1], node.share):
+            if settled is not None and self._shares.usable(shelf, settled[1], node.share, node.variety):
                 self._put(place, node, ask, settled)
                 return True
         if hopeless:
@@ -176,7 +178,7 @@ class Placing:
                 for opening in ask.on_new(shelf)
                 if (not opening.reservation or self._reservations.left.get(opening.reservation, 0) > 0)
                 and (settled := self._settled(shelf, opening.wanted, opening.offerings, choices)) is not None
-                and self._shares.usable(shelf, settled[1], None)
+                and self._shares.usable(shelf, settled[1], None, self._least_variety(shelf))
             ]
             if ways:
                 _, index, settled, reservation = min(ways)
@@ -184,9 +186,15 @@ class Placing:
                     self._reservations.take(reservation, 1)
                 shelf = self._shelves[index]
                 node = Node(shelf=shelf, wanted=shelf.offer, offerings=0, total=[0] * len(self._question.axes))
+                node.variety = self._shares.variety(shelf, settled[1])
                 self._put(self._places.open(node), node, ask, settled)
                 return True
         return False
+
+    def _least_variety(self, shelf: Shelf) -> tuple[int, ...]:
+        """What a new node must offer for minValues: all of it, or with BestEffort whatever there is."""
+        asked = tuple(shelf.stall.template.min_values.values())
+        return asked if self._question.options.min_values is MinValuesPolicy.STRICT else (0,) * len(asked)
 
     def _settled(self, shelf: Shelf, wanted: int, offerings: int, choices: Sequence[Choice]) -> tuple[int, int] | None:
         """Requirements and offerings once a domain is settled for every rule; None if that cannot be."""

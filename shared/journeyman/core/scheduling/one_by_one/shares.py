@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from journeyman.core.scheduling.limits import Headroom
-from journeyman.core.scheduling.min_values import distinct_enough, needed_for_variety
+from journeyman.core.scheduling.min_values import achievable, needed_for_variety
 from journeyman.core.scheduling.offers import Bools, Ints, every
 from journeyman.core.scheduling.one_by_one.shelves import Shelf
 
@@ -24,17 +24,17 @@ class Shares:
         self._headroom = headroom
         self._generously = generously
         self._largest = [room.costs.max(axis=0, initial=0) for room in headroom]
-        self._diverse: dict[tuple[int, int], bool] = {}
+        self._variety: dict[tuple[int, int], tuple[int, ...]] = {}
 
-    def usable(self, shelf: Shelf, offerings: int, held: Ints | None) -> bool:
-        """Whether a node may keep just these offerings: within the limits, and with the choice that minValues asks for.
+    def usable(self, shelf: Shelf, offerings: int, held: Ints | None, least: Sequence[int]) -> bool:
+        """Whether a node may keep just these offerings: within the limits, and with enough choice left.
 
-        `held` is the share that the node has already.
+        `held` is the share that the node has already, `least` the variety it must keep (`variety`).
         """
         if not shelf.stall.template.min_values and not self._headroom[shelf.index].resources:
             return True
         left = self._within(shelf, offerings, held)
-        return bool(left) and self._diverse_enough(shelf, left)
+        return bool(left) and all(n >= wanted for n, wanted in zip(self.variety(shelf, left), least, strict=True))
 
     def take(self, shelf: Shelf, offerings: int, held: Ints | None) -> Ints | None:
         """Set aside what a node of these offerings takes, in place of the share held so far; None without limits."""
@@ -58,15 +58,16 @@ class Shares:
             return offerings
         return offerings & shelf.of_types(every(room.costs <= left))
 
-    def _diverse_enough(self, shelf: Shelf, offerings: int) -> bool:
+    def variety(self, shelf: Shelf, offerings: int) -> tuple[int, ...]:
+        """By label with minValues, how many different values these offerings' types have, at most as many as asked for."""
         if not shelf.stall.template.min_values:
-            return True
+            return ()
         case = (shelf.index, offerings)
-        if case not in self._diverse:
+        if case not in self._variety:
             types: Bools = np.zeros(len(shelf.stall.sizes), dtype=bool)
             types[shelf.types_of(offerings)] = True
-            self._diverse[case] = distinct_enough(shelf.stall, types)
-        return self._diverse[case]
+            self._variety[case] = tuple(achievable(shelf.stall, types).values())
+        return self._variety[case]
 
     def _needed(self, shelf: Shelf, offerings: int) -> list[int]:
         """The cheapest type, and those that make up the choice that minValues asks for; all of them if generous."""
