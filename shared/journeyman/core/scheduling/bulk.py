@@ -8,12 +8,13 @@ counting on, the whole is tried again with what was learned. What is left at las
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
 from journeyman.core.api import labels
 from journeyman.core.scheduling.domains import assign_domains
-from journeyman.core.scheduling.draft import Draft, Question
+from journeyman.core.scheduling.draft import Draft, Question, Unit
 from journeyman.core.scheduling.filling import Filling
 from journeyman.core.scheduling.one_by_one import place_one_by_one
 from journeyman.core.scheduling.opening import open_nodes
@@ -65,8 +66,7 @@ def _place_classes(question: Question, draft: Draft, but: frozenset[int]) -> Cei
     """Place whole classes; of the quotas that could not be met, how much of each could."""
     filling = Filling(question.existing, question.rows, question.requests, question.caps, draft.on_existing)
     units, _ = assign_domains(question, draft, filling, but)
-    rest = [replace(unit, count=filling.fill(unit.row, unit.count, unit.pins)) for unit in units]
-    opened = open_nodes(rest, question, draft.headroom, draft.reservations)
+    opened = open_nodes(_filled(units, filling), question, draft.headroom, draft.reservations)
     draft.opened += opened.nodes
     asked, left = Counter[_Sent](), Counter[_Sent]()
     for unit in units:
@@ -77,6 +77,13 @@ def _place_classes(question: Question, draft: Draft, but: frozenset[int]) -> Cei
         draft.left[question.family[unit.row]] += unit.count
     quotas = dict.fromkeys((unit.row, unit.pins) for unit in units if unit.is_quota)
     return {sent: asked[sent] - left[sent] for sent in quotas if left[sent]}
+
+
+def _filled(units: Sequence[Unit], filling: Filling) -> Sequence[Unit]:
+    """The units with what existing nodes do not take."""
+    if not filling.existing.nodes:
+        return units
+    return [replace(unit, count=filling.fill(unit.row, unit.count, unit.pins)) for unit in units]
 
 
 def _learned(cut_short: Ceilings, known: Ceilings, *, give_up: bool) -> Ceilings:
