@@ -16,8 +16,9 @@ from journeyman.core.scheduling.offers import Floats
 
 _TOLERANCE: Final = 1e-9
 _JITTER: Final = 1e-7  # of a demand: breaks ties between rows, so that pivots never go in circles
+_DECIMALS: Final = 12  # of margins and ratios
 _PIVOTS_PER_ROW: Final = 40
-_FRESH_INVERSE: Final = 50  # pivots between inversions, for precision
+_FRESH_INVERSE: Final = 150  # pivots between inversions, for precision
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -92,7 +93,7 @@ class CoveringProgram:
         rising = np.flatnonzero(direction > _TOLERANCE)
         if not len(rising):
             return False
-        ratios = np.maximum(level[rising], 0.0) / direction[rising]
+        ratios = np.round(np.maximum(level[rising], 0.0) / direction[rising], _DECIMALS)
         row = int(rising[np.argmin(ratios)])
         self.basis[row] = entering
         pivot_row = self._inverse[row] / direction[row]
@@ -112,7 +113,7 @@ class CoveringProgram:
 
     def _entering(self, duals: Floats, scale: Floats) -> int | None:
         """The column that is worth most above its price, or the surplus of a row priced below zero; None at the optimum."""
-        margins = (self.prices - duals @ self.cover) / scale
+        margins = np.round((self.prices - duals @ self.cover) / scale, _DECIMALS)  # so that noise chooses nothing
         margins[[j for j in self.basis if j >= 0]] = 0.0  # by definition; rounding must not bring them in again
         best, row = int(np.argmin(margins)), int(np.argmin(duals))
         least = -_TOLERANCE * float(np.abs(duals).max())

@@ -10,7 +10,9 @@ import pytest
 from journeyman.core.scheduling.packing import Problem, lower_bound, pack
 
 
-def a_problem(counts, requests, sizes, prices, *, allowed=None, signatures=None, loose=None, bound=None):
+def a_problem(
+    counts, requests, sizes, prices, *, allowed=None, signatures=None, loose=None, bound=None, stock=(), stocks=()
+):
     """A problem whose offers may hold everything unless told otherwise."""
     items = len(counts)
     none = np.zeros((items, 0), dtype=bool)
@@ -23,19 +25,55 @@ def a_problem(counts, requests, sizes, prices, *, allowed=None, signatures=None,
         signatures=np.zeros(len(prices), dtype=np.int64) if signatures is None else np.array(signatures),
         loose=none if loose is None else np.array(loose, dtype=bool),
         bound=none if bound is None else np.array(bound, dtype=bool),
+        stock=np.array(stock, dtype=np.int64),
+        stocks=np.array(stocks, dtype=np.int64),
     )
 
 
 def check(problem, packing):
-    """Every item placed once, no node overfull, the price right."""
+    """Every item placed once, no node overfull, no conflict on one, no stock overdrawn, the price right."""
     placed = np.zeros(len(problem.counts), dtype=np.int64)
+    drawn = np.zeros(len(problem.stocks), dtype=np.int64)
     for b in packing.bins:
-        filling = np.array(b.filling)
+        filling = b.filling
+        used = np.flatnonzero(filling)
         assert (filling @ problem.requests <= problem.sizes[b.offer]).all()
-        assert problem.allowed[problem.signatures[b.offer]][filling > 0].all()
+        assert problem.allowed[problem.signatures[b.offer]][used].all()
+        assert not any((problem.loose[i] & problem.bound[j]).any() for i in used for j in used if i != j)
+        if len(problem.stock) and problem.stock[b.offer] >= 0:
+            drawn[problem.stock[b.offer]] += b.copies
         placed += filling * b.copies
     assert (placed + packing.left == problem.counts).all()
+    assert (drawn <= problem.stocks).all()
     assert packing.price == pytest.approx(sum(problem.prices[b.offer] * b.copies for b in packing.bins))
+
+
+def nodes_of(packing):
+    """How many nodes it opens."""
+    return sum(b.copies for b in packing.bins)
+
+
+def a_trace(seed, pods, *, zones=1, apart=0):
+    """Differing pods with heavy tails on nodes of three shapes from 2 to 96 cores, discounts drawn.
+
+    With `zones` every second pod is bound to one, and each zone has its own discounts; the first `apart` pods share no
+    node with one another.
+    """
+    rng = np.random.default_rng(seed)
+    cpu = np.minimum(100 * np.exp(rng.exponential(1.1, pods)), 16_000).astype(np.int64)
+    memory = (cpu * 1.024 * np.exp(rng.uniform(np.log(0.5), np.log(8), pods))).astype(np.int64)
+    alone = (np.arange(pods) < apart).astype(np.int64)
+    sizes, prices, signatures = [], [], []
+    for zone in range(zones):
+        for cores in (2, 4, 8, 16, 32, 48, 64, 96):
+            for gib_per_core in (2, 4, 8):
+                sizes.append((cores * 1000 - 100, cores * gib_per_core * 1000 - 500, 8 * cores + 20, 1))
+                prices.append(cores * (0.02 + 0.003 * gib_per_core) * rng.uniform(0.3, 0.6))
+                signatures.append(zone)
+    bound_to = np.where(np.arange(pods) % 2, rng.integers(0, zones, pods), -1)
+    allowed = [(bound_to < 0) | (bound_to == zone) for zone in range(zones)]
+    requests = np.stack((cpu, memory, np.ones_like(cpu), alone), axis=1)
+    return a_problem(np.ones(pods, dtype=np.int64), requests, sizes, prices, allowed=allowed, signatures=signatures)
 
 
 def cheapest_by_trying(problem, most_nodes):
@@ -110,14 +148,66 @@ def test_items_on_two_sides_of_a_conflict_never_share_a_node():
     packing = pack(problem)
 
     check(problem, packing)
-    assert sum(b.copies for b in packing.bins) == 2
+    assert nodes_of(packing) == 2
+
+
+def test_items_on_both_sides_of_a_conflict_keep_off_one_another_but_not_off_themselves():
+    """Two of each of two items, and room for four: how many of one item share a node is for axes to say."""
+    both = [[True], [True]]
+    problem = a_problem([2, 2], [[1], [1]], [[4]], [1.0], loose=both, bound=both)
+
+    packing = pack(problem)
+
+    check(problem, packing)
+    assert sorted(tuple(b.filling) for b in packing.bins) == [(0, 2), (2, 0)]
+
+
+def test_conflicts_hold_among_hundreds_of_items():
+    """Every third item is loose, every third bound; the others may go anywhere."""
+    kind = np.arange(240) % 3
+    rng = np.random.default_rng(5)
+    problem = a_problem(
+        np.ones(240, dtype=np.int64),
+        rng.integers(1, 30, (240, 2)),
+        [[100, 100], [60, 40]],
+        [1.0, 0.5],
+        loose=(kind == 0)[:, None],
+        bound=(kind == 1)[:, None],
+    )
+
+    packing = pack(problem)
+
+    check(problem, packing)
+    assert packing.left == (0,) * 240
+    assert packing.price <= 1.2 * lower_bound(problem)
+
+
+def test_what_there_is_a_stock_of_is_used_first_and_never_overdrawn():
+    """Two reserved nodes take the two that are dearest to place; the third has to be bought."""
+    problem = a_problem([3, 3], [[8], [1]], [[10], [10]], [0.001, 5.0], stock=[0, -1], stocks=[2])
+
+    packing = pack(problem)
+
+    check(problem, packing)
+    assert sorted(b.offer for b in packing.bins for _ in range(b.copies)) == [0, 0, 1]
+    assert lower_bound(problem) == pytest.approx(0.002 + 0.7 * 5.0)
+
+
+def test_an_item_that_only_a_stock_can_hold_is_left_when_it_is_used_up():
+    """And the others do not suffer."""
+    problem = a_problem([2, 4], [[20], [5]], [[20], [10]], [0.001, 1.0], stock=[0, -1], stocks=[1])
+
+    packing = pack(problem)
+
+    check(problem, packing)
+    assert packing.left == (1, 0)
 
 
 def test_fewest_nodes_takes_one_large_node_where_two_small_are_cheaper():
     """Karpenter's way, on request."""
     problem = a_problem([4], [[5]], [[10], [20]], [1.0, 2.5])
 
-    assert sum(b.copies for b in pack(problem, fewest_nodes=True).bins) == 1
+    assert nodes_of(pack(problem, fewest_nodes=True)) == 1
     assert pack(problem).price == 2.0
 
 
@@ -143,3 +233,57 @@ def test_no_packing_undercuts_the_bound_and_none_is_far_above(seed):
 
     check(problem, packing)
     assert lower_bound(problem) <= packing.price <= 1.1 * lower_bound(problem)
+
+
+@pytest.mark.parametrize(("pods", "most"), [(150, 1.03), (600, 1.06), (1500, 1.09)])
+def test_differing_pods_cost_little_more_than_the_bound(pods, most):
+    """As a production trace has them; prices without any order, so that no size of node is best for all."""
+    problem = a_trace(pods, pods)
+
+    packing = pack(problem)
+
+    check(problem, packing)
+    assert packing.price <= most * lower_bound(problem)
+
+
+def test_pods_bound_to_zones_are_packed_along_with_those_that_are_not():
+    """Three zones with prices of their own."""
+    problem = a_trace(3, 600, zones=3)
+
+    packing = pack(problem)
+
+    check(problem, packing)
+    assert packing.price <= 1.12 * lower_bound(problem)
+
+
+def test_pods_that_keep_apart_share_their_nodes_with_the_others():
+    """Of 600 pods 60 go to 60 nodes; the bound knows that there are so many."""
+    problem = a_trace(4, 600, apart=60)
+
+    packing = pack(problem)
+
+    check(problem, packing)
+    assert nodes_of(packing) >= 60
+    assert packing.price <= 1.2 * lower_bound(problem)
+
+
+def test_fewest_nodes_are_few_for_many_differing_pods_too():
+    """No node less is possible by cores alone than two below."""
+    problem = a_trace(6, 1000)
+
+    packing = pack(problem, fewest_nodes=True)
+
+    check(problem, packing)
+    need = (problem.counts @ problem.requests)[:3] / problem.sizes[:, :3].max(axis=0)
+    assert nodes_of(packing) <= np.ceil(need.max()) + 2
+
+
+def test_items_alike_are_packed_as_one_and_told_apart_again():
+    """Sixty items of five sorts: the same as five items of twelve."""
+    five = a_problem([12] * 5, [[3, 1], [1, 4], [2, 2], [5, 1], [1, 1]], [[16, 16], [8, 16]], [1.0, 0.6])
+    sixty = a_problem([1] * 60, np.tile(five.requests, (12, 1)), five.sizes, five.prices)
+
+    packing = pack(sixty)
+
+    check(sixty, packing)
+    assert packing.price == pytest.approx(pack(five).price)

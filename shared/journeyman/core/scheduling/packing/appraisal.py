@@ -1,7 +1,8 @@
 """What everything is worth at this moment's offers: shadow prices, the ideal mix of nodes, and the bound.
 
-One linear program for all signatures together: nodes in fractions give room by signature and axis, items that may go to
-one signature only ask for room there, and those that may go to several are split among them. Stocks are rows too.
+Offers that are much alike make a *place*: one signature, about the same size, the same axis that runs out first. One
+linear program covers all places: nodes in fractions give room by place and axis, and groups of items are split among the
+places that may hold them. So what is cheap but too small for most is bought for those few that fit. Stocks are rows too.
 """
 
 from __future__ import annotations
@@ -11,11 +12,16 @@ from typing import Final
 
 import numpy as np
 
-from journeyman.core.scheduling.offers import Bools, Floats, Ints
+from journeyman.core.scheduling.offers import Bools, Floats, Ints, every
 from journeyman.core.scheduling.packing.problem import Problem
-from journeyman.core.scheduling.pricing import CoveringProgram
+from journeyman.core.scheduling.pricing import CoveringProgram, affordable
 
-_ROWS: Final = 160  # of the program; with more, all signatures are taken for one
+_ROWS: Final = 160  # of the program; with more, offers and items are told apart less finely
+_ROWS_FOR_WORTH: Final = 64  # likewise where the mix is not asked for
+_CELLS: Final = 40_000  # rows times offers, likewise
+_FITTING: Final = (0.5, 0.8, 0.95, 1.0)  # share of the items that fit an offer, by which offers are told apart
+_DETAILS: Final = ((True, True), (True, False), (False, False))  # telling offers apart by size, and items by share
+_SHARES: Final = 3  # by how much of its share in all demand falls on each axis, items are told apart
 _TIE_BREAK: Final = 1e-4  # of a typical node's price
 
 
@@ -24,7 +30,7 @@ class Appraisal:
     """Shadow prices.
 
     Attributes:
-        unit: Worth of one unit by signature and axis; no offer without a stock is worth more than it costs.
+        unit: Worth of one unit by offer and axis; no offer without a stock is worth more than it costs.
         items: Worth of one of each item, where it is worth least.
         mix: How many nodes of each offer would be bought, if fractions could be; of equal mixes one of alike nodes.
         bound: A price that no packing can undercut.
@@ -42,13 +48,8 @@ def lower_bound(problem: Problem) -> float:
     Items whose offers have nothing in common with other items' are bounded apart, and the bounds add up.
     """
     asked = problem.of_items(np.flatnonzero(problem.counts))
-    return sum(appraise(_alone(asked, items), with_mix=False).bound for items in independent(asked.allowed))
-
-
-def _alone(problem: Problem, items: Ints) -> Problem:
-    """The problem of these items and of the offers that may hold some of them."""
-    part = problem.of_items(items)
-    return part.only(np.flatnonzero(np.logical_or.reduce(part.allowed, axis=1)[part.signatures]))
+    parts = [part.only(part.useful()) for part in (asked.of_items(items) for items in independent(asked.allowed))]
+    return sum(max(appraise(part, with_mix=False, coarse=c).bound for c in (False, True)) for part in parts)
 
 
 def independent(allowed: Bools) -> list[Ints]:
@@ -70,155 +71,120 @@ def independent(allowed: Bools) -> list[Ints]:
     return sorted(found, key=lambda items: int(items[0]))
 
 
-def appraise(problem: Problem, *, with_mix: bool = True) -> Appraisal:
-    """Solve the program for these items; `mix` is all zero unless asked for."""
-    market = _Market.of(problem)
-    unit, mix = market.solve(with_mix=with_mix)
-    reachable = problem.allowed & np.isin(np.arange(len(problem.allowed)), problem.signatures)[:, None]
-    each = np.where(reachable, unit @ problem.requests.T.astype(float), np.inf).min(axis=0, initial=np.inf)
+def appraise(problem: Problem, *, with_mix: bool = True, coarse: bool = False) -> Appraisal:
+    """Solve the program for these items; `mix` is all zero unless asked for. `coarse`: places are signatures."""
+    market = Market.of(problem, most_rows=_ROWS if with_mix else _ROWS_FOR_WORTH, coarse=coarse)
+    worth, mix = market.solve(with_mix=with_mix)
+    each = np.where(market.allowed, worth @ problem.requests.T.astype(float), np.inf).min(axis=0, initial=np.inf)
     items = np.where(np.isfinite(each), each, 0.0)
+    unit: Floats = worth[market.place]
     bound = float(problem.counts @ items) - _worth_of_stocks(problem, unit, market.usable)
     return Appraisal(unit=unit, items=items, mix=mix, bound=max(bound, 0.0))
 
 
 def _worth_of_stocks(problem: Problem, unit: Floats, usable: Floats) -> float:
     """What the nodes in stock are worth above their price, at most."""
-    gain = np.maximum((usable * unit[problem.signatures]).sum(axis=1) - problem.prices, 0.0)
+    gain = np.maximum((usable * unit).sum(axis=1) - problem.prices, 0.0)
     total = 0.0
     for index, nodes in enumerate(problem.stocks):
         total += float(nodes) * float(gain[problem.stock == index].max(initial=0.0))
     return total
 
 
-def _usable_sizes(problem: Problem, demand: Floats) -> Floats:
-    """Room by offer and axis as far as any content can use it.
-
-    No node holds more than all there is; and where every item asks for memory along with cpu, a node with little memory
-    cannot use all its cpu.
-    """
-    sizes = problem.sizes.astype(float)
-    present = np.unique(problem.signatures)
-    requests = problem.requests.astype(float)
-    axes = np.flatnonzero(requests.any(axis=0))
-    for signature in present:
-        members = problem.allowed[signature]
-        offers = problem.signatures == signature
-        total = demand[members].sum(axis=0)
-        room = np.minimum(sizes[offers], total)
-        limit = room.copy()
-        for axis in axes:
-            divisor = requests[members, axis]
-            if not divisor.size or not divisor.all():
-                continue
-            ratios = (requests[members] / divisor[:, None]).max(axis=0)
-            limit = np.minimum(limit, room[:, axis, None] * ratios * (1 + 1e-12))
-        sizes[offers] = limit
-    return sizes
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Market:
-    """The program's rows: room by signature and axis, then items by where they may go, then stocks."""
+class Market:
+    """Offers by place, and items by where they may go.
+
+    Attributes:
+        problem: Whose offers and items they are.
+        place: By offer.
+        allowed: By place and item, whether some offer there may hold it.
+        group: By item; those of a group may go to the same places.
+        usable: Room by offer and axis as far as any content can use it.
+    """
 
     problem: Problem
+    place: Ints
+    allowed: Bools
+    group: Ints
     usable: Floats
-    rooms: tuple[tuple[int, int], ...]  # (signature, axis) by row
-    scale: Floats  # the most that could be asked for, by row of `rooms`
-    fixed: Floats  # what must be there, same
-    flows: tuple[tuple[int, Floats], ...]  # (row among the free groups, what goes there by room), a column each
-    free: int
-    place: Ints  # by offer, its signature among those of the rows
 
     @classmethod
-    def of(cls, problem: Problem) -> _Market:
-        """Group the items by where they may go; with too many rows, all signatures are taken for one."""
-        demand = problem.counts[:, None] * problem.requests.astype(float)
-        present = np.unique(problem.signatures)
-        columns, which = np.unique(problem.allowed[present], axis=1, return_inverse=True)
-        by_group = np.zeros((columns.shape[1], demand.shape[1]))
-        np.add.at(by_group, which.ravel(), demand)
-        place = np.searchsorted(present, problem.signatures)
-        several = columns.sum(axis=0) > 1
-        if len(present) * int(demand.any(axis=0).sum()) + int(several.sum()) + len(problem.stocks) > _ROWS:
-            columns, by_group = np.ones((1, 1), dtype=bool), by_group.sum(axis=0, keepdims=True)
-            place, several = np.zeros_like(place), np.zeros(1, dtype=bool)
-        potential = columns @ by_group
-        rooms = [(int(s), int(a)) for s, a in np.argwhere(potential > 0)]
-        scale = np.array([potential[s, a] for s, a in rooms])
-        alone = columns & ~several
-        fixed = np.array([float(alone[s] @ by_group[:, a]) for s, a in rooms])
-        flows = [
-            (row, np.array([by_group[g, a] if s == signature else 0.0 for s, a in rooms]))
-            for row, g in enumerate(np.flatnonzero(several))
-            for signature in np.flatnonzero(columns[:, g])
-        ]
-        return cls(
-            problem=problem,
-            usable=_usable_sizes(problem, demand),
-            rooms=tuple(rooms),
-            scale=scale,
-            fixed=fixed,
-            flows=tuple(flows),
-            free=int(several.sum()),
-            place=place,
-        )
+    def of(cls, problem: Problem, *, most_rows: int, coarse: bool) -> Market:
+        """As fine a distinction as keeps the program small, and none by size if it is to be coarse."""
+        axes = int(problem.requests.any(axis=0).sum())
+        for by_size, by_share in _DETAILS[-1:] if coarse else _DETAILS:
+            place, allowed = _places(problem, by_size=by_size)
+            group = _groups(problem, allowed, by_share=by_share)
+            rows = (int(place.max(initial=-1)) + 1) * axes + int(group.max(initial=-1)) + 1
+            if rows <= (most_rows if by_size else _ROWS) and (not by_size or rows * len(place) <= _CELLS):
+                break
+        else:
+            place, group = np.zeros_like(problem.signatures), np.zeros(len(problem.counts), dtype=np.int64)
+            reachable: Bools = np.logical_or.reduce(problem.allowed[np.unique(problem.signatures)], axis=0)
+            allowed = reachable[None, :]
+        usable = _usable_sizes(problem, place, allowed)
+        return cls(problem=problem, place=place, allowed=allowed, group=group, usable=usable)
 
     def solve(self, *, with_mix: bool) -> tuple[Floats, Floats]:
-        """Worth by signature and axis, made safe against rounding; and the mix of offers."""
+        """Worth by place and axis, made safe against rounding; and the mix of offers."""
         problem = self.problem
-        unit = np.zeros((len(problem.allowed), problem.requests.shape[1]))
+        worth = np.zeros((len(self.allowed), problem.requests.shape[1]))
         mix = np.zeros(len(problem.prices))
-        if not len(problem.prices) or not self.rooms:
-            return unit, mix
-        program = self._program()
-        duals = program.solve()[: len(self.rooms)] / self.scale
-        places = np.zeros((int(self.place.max()) + 1, unit.shape[1]))
-        for (signature, axis), worth in zip(self.rooms, duals, strict=True):
-            places[signature, axis] = worth
-        for signature in np.unique(problem.signatures):
-            offers = np.flatnonzero((problem.signatures == signature) & ~problem.limited)
-            here = places[self.place[np.flatnonzero(problem.signatures == signature)[0]]]
-            value = self.usable[offers] @ here
-            asked = value > 0
-            unit[signature] = here * float((problem.prices[offers][asked] / value[asked]).min(initial=1.0))
+        demand = self._demand()
+        rooms = np.argwhere(self._reachable() @ demand > 0)
+        if not len(problem.prices) or not len(rooms):
+            return worth, mix
+        program = self._program(demand, rooms)
+        worth[rooms[:, 0], rooms[:, 1]] = program.solve()[: len(rooms)] / demand.sum(axis=0)[rooms[:, 1]]
+        for place in range(len(worth)):
+            offers = np.flatnonzero((self.place == place) & ~problem.limited)
+            worth[place] = affordable(worth[place], problem.prices[offers], self.usable[offers])
         if with_mix:
             self._prefer_alike(program)
             for column, amount in program.levels():
                 if column < len(mix):
                     mix[column] = amount
-        return unit, mix
+        return worth, mix
 
-    def _program(self) -> CoveringProgram:
-        problem, rows = self.problem, len(self.rooms)
-        signature = np.array([s for s, _ in self.rooms])
-        axes = np.array([a for _, a in self.rooms])
-        room = np.where(self.place == signature[:, None], self.usable[:, axes].T / self.scale[:, None], 0.0)
-        groups = np.zeros((self.free, len(problem.prices) + len(self.flows)))
-        flows = np.zeros((rows, len(self.flows)))
-        for column, (group, amounts) in enumerate(self.flows):
-            groups[group, len(problem.prices) + column] = 1.0
-            flows[:, column] = -amounts / self.scale
-        stocks = np.zeros((len(problem.stocks), len(problem.prices) + len(self.flows)))
+    def _demand(self) -> Floats:
+        """By group and axis."""
+        demand = np.zeros((int(self.group.max(initial=-1)) + 1, self.problem.requests.shape[1]))
+        np.add.at(demand, self.group, self.problem.counts[:, None] * self.problem.requests.astype(float))
+        return demand
+
+    def _reachable(self) -> Floats:
+        """By place and group, 1 where the group may go there."""
+        _, first = np.unique(self.group, return_index=True)
+        found: Floats = self.allowed[:, first].astype(float)
+        return found
+
+    def _program(self, demand: Floats, rooms: Ints) -> CoveringProgram:
+        """Rows are the rooms (place and axis), the groups and the stocks; columns the offers and where groups go."""
+        problem, offers = self.problem, len(self.problem.prices)
+        scale = demand.sum(axis=0)[rooms[:, 1]]
+        flows = np.argwhere(self._reachable().T > 0)  # (group, place) by column
+        cover = np.zeros((len(rooms) + len(demand) + len(problem.stocks), offers + len(flows)))
+        here = self.place == rooms[:, 0, None]
+        cover[: len(rooms), :offers] = np.where(here, self.usable[:, rooms[:, 1]].T / scale[:, None], 0.0)
+        asked = np.where(flows[:, 1] == rooms[:, 0, None], demand[flows[:, 0]][:, rooms[:, 1]].T, 0.0)
+        cover[: len(rooms), offers:] = -asked / scale[:, None]
+        cover[len(rooms) + flows[:, 0], offers + np.arange(len(flows))] = 1.0
         for index, nodes in enumerate(problem.stocks):
-            stocks[index, np.flatnonzero(problem.stock == index)] = -1.0 / max(int(nodes), 1)
-        prices = np.concatenate((problem.prices, np.zeros(len(self.flows))))
-        penalties = self._penalties(room)
+            cover[len(rooms) + len(demand) + index, np.flatnonzero(problem.stock == index)] = -1.0 / max(int(nodes), 1)
         return CoveringProgram(
-            prices=prices,
-            cover=np.vstack((np.hstack((room, flows)), groups, stocks)),
-            need=np.concatenate((self.fixed / self.scale, np.ones(self.free), np.where(problem.stocks > 0, -1.0, 0.0))),
-            penalties=penalties,
+            prices=np.concatenate((problem.prices, np.zeros(len(flows)))),
+            cover=cover,
+            need=np.concatenate((np.zeros(len(rooms)), np.ones(len(demand)), np.where(problem.stocks > 0, -1.0, 0.0))),
+            penalties=self._penalties(cover[: len(rooms), :offers], len(demand)),
         )
 
-    def _penalties(self, room: Floats) -> Floats:
-        """By row, more than any optimum pays for the whole of its demand; nothing where no offer serves it."""
-        problem = self.problem
-        each = np.where(room > 0, problem.prices / np.where(room > 0, room, 1.0), np.inf)
-        bought = np.where(problem.limited, np.inf, each).min(axis=1, initial=np.inf)
-        most = 2.0 * float(bought[np.isfinite(bought)].sum() + problem.prices.max(initial=0.0))
-        served = np.isfinite(each.min(axis=1, initial=np.inf))
-        alone = np.where(np.isfinite(bought), 2.0 * bought, np.where(served, most, 0.0))
-        return np.concatenate((alone, np.full(self.free, most), np.zeros(len(problem.stocks))))
+    def _penalties(self, room: Floats, groups: int) -> Floats:
+        """By row, more than any optimum pays for the whole of its demand."""
+        each = np.where(room > 0, self.problem.prices / np.where(room > 0, room, 1.0), np.inf)
+        bought = np.where(self.problem.limited, np.inf, each).min(axis=1, initial=np.inf)
+        most = 2.0 * float(bought[np.isfinite(bought)].sum() + self.problem.prices.max(initial=0.0))
+        return np.concatenate((np.zeros(len(room)), np.full(groups, most), np.zeros(len(self.problem.stocks))))
 
     def _prefer_alike(self, program: CoveringProgram) -> None:
         """Of all optimal mixes move on to one of nodes of much the same price, not giants among dwarfs."""
@@ -230,3 +196,58 @@ class _Market:
         typical = sum(self.problem.prices[j] * amount for j, amount in bought) / nodes
         program.prices = program.prices * (1 + _TIE_BREAK * program.prices / max(typical, 1e-300))
         program.solve()
+
+
+def _places(problem: Problem, *, by_size: bool) -> tuple[Ints, Bools]:
+    """The place of each offer, and by place and item whether it may go there."""
+    keys = [problem.signatures]
+    if by_size and len(problem.counts):
+        ordered = np.sort(problem.requests, axis=0)
+        axes = range(ordered.shape[1])
+        fitting = np.array([np.searchsorted(ordered[:, a], problem.sizes[:, a], side="right") for a in axes])
+        keys.append(np.searchsorted(_FITTING, fitting.min(axis=0) / len(problem.counts), side="right"))
+        need = np.maximum(problem.counts @ problem.requests, 1)
+        keys.append(np.argmin(problem.sizes / need, axis=1))
+    _, place = np.unique(np.stack(keys, axis=1), axis=0, return_inverse=True)
+    place = place.ravel()
+    allowed = np.zeros((int(place.max(initial=-1)) + 1, len(problem.counts)), dtype=bool)
+    for index in range(len(allowed)):
+        offers = np.flatnonzero(place == index)
+        largest = problem.sizes[offers].max(axis=0)
+        allowed[index] = problem.allowed[problem.signatures[offers[0]]] & every(problem.requests <= largest)
+    return place, allowed
+
+
+def _groups(problem: Problem, allowed: Bools, *, by_share: bool) -> Ints:
+    """A number by item: equal for those that may go to the same places, and ask for much the same proportions."""
+    group = np.zeros(len(problem.counts), dtype=np.int64)
+    for row in allowed:
+        _, group = np.unique(group * 2 + row, return_inverse=True)
+    if by_share:
+        shares = problem.requests / np.maximum(problem.counts @ problem.requests, 1)
+        shares = shares / np.maximum(shares.sum(axis=1, keepdims=True), 1e-300)
+        for share in np.minimum((shares * _SHARES).astype(np.int64), _SHARES - 1).T:
+            _, group = np.unique(group * _SHARES + share, return_inverse=True)
+    return group
+
+
+def _usable_sizes(problem: Problem, place: Ints, allowed: Bools) -> Floats:
+    """Room by offer and axis as far as any content can use it.
+
+    No node holds more than all there is; and where every item asks for memory along with cpu, a node with little memory
+    cannot use all its cpu.
+    """
+    sizes = problem.sizes.astype(float)
+    requests = problem.requests.astype(float)
+    for index, members in enumerate(allowed):
+        offers = place == index
+        asked = requests[members]
+        room = np.minimum(sizes[offers], problem.counts[members] @ asked)
+        limit = room.copy()
+        for axis in range(requests.shape[1]):
+            divisor = asked[:, axis]
+            if len(divisor) and divisor.all():
+                ratios = (asked / divisor[:, None]).max(axis=0)
+                limit = np.minimum(limit, room[:, axis, None] * ratios * (1 + 1e-12))
+        sizes[offers] = limit
+    return sizes

@@ -19,7 +19,7 @@ from journeyman.core.scheduling.packing.problem import Bin, Problem, content_of,
 from journeyman.core.scheduling.pricing import CoveringProgram
 
 _REFINED_ITEMS: Final = 64  # column generation needs a row per item
-_REFINING_ROUNDS: Final = 60
+_REFINING_ROUNDS: Final = 24
 _PROMISING_OFFERS: Final = 64  # looked at closely for each node
 _EXACT_COUNT: Final = 1500  # the exact method's table, in items
 _REPACK_ROUNDS: Final = 24
@@ -43,7 +43,7 @@ class CarefulSolver:
         appraisal = appraise(problem, with_mix=False)
         # an item that only uses what is free for now must still be worth placing
         self._worth: Floats = np.maximum(appraisal.items, _LEAST_WORTH * self._prices_alone())
-        self._offer_worth = (problem.sizes * appraisal.unit[problem.signatures]).sum(axis=1)
+        self._offer_worth = (problem.sizes * appraisal.unit).sum(axis=1)
         self._refined: Floats | None = None
         self._effort = _REPACK_EFFORT
         self._by_size = self._order(self._relative_size())

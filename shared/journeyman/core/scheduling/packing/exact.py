@@ -16,7 +16,7 @@ _TRIFLE: Final = 1e-9  # that a node costs more, so that of equal plans that of 
 
 def is_small(problem: Problem) -> bool:
     """Whether there are so few items that trying everything is quick."""
-    return float(np.prod(problem.counts + 1.0)) <= _STATES
+    return bool(np.log(problem.counts + 1.0).sum() <= np.log(_STATES))
 
 
 def solve_exactly(problem: Problem) -> list[Bin]:

@@ -40,7 +40,7 @@ class _Combinations:
     def __init__(self, problem: Problem, appraisal: Appraisal) -> None:
         need = (problem.counts @ problem.requests).astype(float)
         usable = np.minimum(problem.sizes, need)
-        value = (usable * appraisal.unit[problem.signatures]).sum(axis=1)
+        value = (usable * appraisal.unit).sum(axis=1)
         ratio = problem.prices / np.maximum(value, 1e-300)
         self._width = len(problem.prices)
         offers: Ints = np.sort(np.argsort(ratio, kind="stable")[:_OFFERS])

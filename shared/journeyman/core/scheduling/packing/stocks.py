@@ -9,7 +9,7 @@ import numpy as np
 from journeyman.core.scheduling.offers import Ints
 from journeyman.core.scheduling.packing.appraisal import appraise
 from journeyman.core.scheduling.packing.problem import Bin, Problem, held_by, translated
-from journeyman.core.scheduling.packing.wide import OpenNodes
+from journeyman.core.scheduling.packing.wide import Manner, OpenNodes
 
 _EPSILON = 1e-6  # of a node
 
@@ -43,7 +43,7 @@ def taken_from_stocks(problem: Problem, bins: list[Bin]) -> Ints:
 
 def _fill_once(problem: Problem) -> list[Bin]:
     appraisal = appraise(problem)
-    nodes = OpenNodes(problem, appraisal, blend=0.5)
+    nodes = OpenNodes(problem, appraisal, Manner(blend=0.5))
     left = problem.stocks.copy()
     for offer in np.flatnonzero(problem.limited & (appraisal.mix > _EPSILON)):
         stock = problem.stock[offer]

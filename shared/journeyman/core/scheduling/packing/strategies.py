@@ -19,12 +19,12 @@ from journeyman.core.scheduling.packing.careful import CarefulSolver
 from journeyman.core.scheduling.packing.exact import is_small, solve_exactly
 from journeyman.core.scheduling.packing.mixes import whole_mixes
 from journeyman.core.scheduling.packing.problem import Bin, Problem, held_by, merged, price_of, translated
-from journeyman.core.scheduling.packing.wide import OpenNodes
+from journeyman.core.scheduling.packing.wide import Manner, OpenNodes
 
 _CAREFUL_KINDS: Final = 64  # up to this many kinds of items the careful way is affordable
 _CAREFUL_LEFTOVERS: Final = 150  # likewise for what finds no room in the mix
-_EFFORT: Final = 3000  # kinds of items dealt out, over all attempts
-_NODES_PER_KIND: Final = 500  # nodes that make one more kind's worth of effort
+_EFFORT: Final = 6000  # kinds of items dealt out, over all attempts
+_NODES_PER_KIND: Final = 250  # nodes that make one more kind's worth of effort
 _POLISHING: Final = 2000  # kinds of items dealt out again, over all attempts
 _POLISHED_NODES: Final = (2, 3, 4, 6)
 _POLISHED_PLAN: Final = 200  # nodes; among more, the worst few do not matter
@@ -63,14 +63,14 @@ def _by_price(problem: Problem) -> list[Bin]:
 
 
 def _dealt_out(problem: Problem, appraisal: Appraisal, effort: float) -> list[Bin]:
-    """The cheapest of as many mixes and blends as the effort allows, one at least."""
+    """The cheapest of as many mixes and manners as the effort allows, two manners at least if there are."""
     work = len(problem.counts) * (1 + appraisal.mix.sum() / _NODES_PER_KIND)
-    blends = _blends(problem, appraisal)
-    attempts = ((mix, blend) for mix in whole_mixes(problem, appraisal) for blend in blends)
+    manners = _manners(problem, appraisal)
+    attempts = ((mix, manner) for mix in whole_mixes(problem, appraisal) for manner in manners)
     best: list[Bin] = []
-    for mix, blend in islice(attempts, max(int(effort / work), 1)):
+    for mix, manner in islice(attempts, max(int(effort / work), min(len(manners), 2))):
         if not best or mix @ problem.prices < price_of(best, problem.prices):
-            found = _deal_out(problem, appraisal, mix, blend)
+            found = _deal_out(problem, appraisal, mix, manner)
             best = min(best or found, found, key=lambda bins: _rank(problem, bins))
     return best
 
@@ -114,38 +114,52 @@ def _worst(problem: Problem, appraisal: Appraisal, bins: list[Bin], size: int) -
     return worst, [b for b in rest.values() if b.copies]
 
 
-def _blends(problem: Problem, appraisal: Appraisal) -> tuple[float, ...]:
-    """How much weight to give to what has no price although there is hardly too much of it."""
+def _manners(problem: Problem, appraisal: Appraisal) -> tuple[Manner, ...]:
+    """Blends where something has no price although there is hardly too much of it; thrift where places differ in worth."""
     bought = appraisal.mix @ problem.sizes
     used = (problem.counts @ problem.requests) / np.maximum(bought, 1)
     unpriced = appraisal.unit.max(axis=0) * bought < 0.01 * float(appraisal.mix @ problem.prices)
-    return (1.0, 0.5, 0.0) if (unpriced & (used > 0.8)).any() else (0.0,)
+    if (unpriced & (used > 0.8)).any():
+        return Manner(blend=1.0), Manner(blend=0.5), Manner()
+    return (Manner(), Manner(thrift=0.3)) if np.ptp(appraisal.unit, axis=0).any() else (Manner(),)
 
 
 def _with_fewest(problem: Problem) -> Iterator[list[Bin]]:
-    """Plans made as if every node cost the same."""
+    """Plans made as if every node cost the same, but for a trifle less the dearer it is really, since it holds more."""
     if len(problem.counts) <= _CAREFUL_KINDS:
         yield CarefulSolver(problem).fewest(problem.counts)
-    flat = replace(problem, prices=np.ones(len(problem.prices)))
-    appraisal = appraise(flat)
-    for blend in (0.0, 1.0):
-        nodes = OpenNodes(flat, appraisal, blend)
+    flat = replace(problem, prices=1.0 - 1e-3 * problem.prices / max(float(problem.prices.max()), 1e-300))
+    appraisal = appraise(flat, coarse=True)
+    for manner in (Manner(), Manner(blend=1.0)):
+        nodes = OpenNodes(flat, appraisal, manner)
         nodes.open_mix(np.floor(appraisal.mix + 1e-9).astype(np.int64))
         nodes.place_all(problem.counts, open_more=True)
         yield nodes.settle(problem)
 
 
-def _deal_out(problem: Problem, appraisal: Appraisal, mix: Ints, blend: float) -> list[Bin]:
+def _deal_out(problem: Problem, appraisal: Appraisal, mix: Ints, manner: Manner) -> list[Bin]:
     """Open the mix and place everything; what finds no room is packed carefully if that is little."""
-    nodes = OpenNodes(problem, appraisal, blend)
+    nodes = OpenNodes(problem, appraisal, manner)
     nodes.open_mix(mix)
     left = nodes.place_all(problem.counts, open_more=False)
-    more: list[Bin] = []
-    if 0 < np.count_nonzero(left) <= _CAREFUL_LEFTOVERS:
-        more = _carefully(problem, left)
-    elif left.any():
-        nodes.place_all(left, open_more=True)
+    while np.count_nonzero(left) > _CAREFUL_LEFTOVERS:
+        nodes.open_mix(_mix_for(problem, left))
+        still = nodes.place_all(left, open_more=False)
+        left = still if still.sum() < left.sum() else nodes.place_all(still, open_more=True)
+    more = _carefully(problem, left) if left.any() else []
     return [*nodes.settle(problem), *more]
+
+
+def _mix_for(problem: Problem, counts: Ints) -> Ints:
+    """The whole nodes of the mix for so many of each item; if all are fractions, one of where most money goes."""
+    part, _, offers = _part(problem, counts)
+    fractions = appraise(part).mix
+    whole = np.floor(fractions + 1e-9).astype(np.int64)
+    if not whole.any():
+        whole[np.argmax(fractions * part.prices)] = 1
+    mix = np.zeros(len(problem.prices), dtype=np.int64)
+    mix[offers] = whole
+    return mix
 
 
 def _carefully(problem: Problem, counts: Ints) -> list[Bin]:

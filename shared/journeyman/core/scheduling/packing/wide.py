@@ -8,6 +8,7 @@ opens more nodes; at the end each node becomes the cheapest that holds its conte
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -21,22 +22,37 @@ _EPSILON: Final = 1e-9
 _MOST_ROOM: Final = 2**52  # amounts up to this are exact as floats
 
 
+@dataclass(frozen=True, slots=True)
+class Manner:
+    """How items are matched with nodes.
+
+    Attributes:
+        blend: Weight of what has no price although there is hardly too much of it, from 0 to 1.
+        thrift: How far an item keeps off nodes where it would take what is worth more than itself; 0 for not at all.
+    """
+
+    blend: float = 0.0
+    thrift: float = 0.0
+
+
 class OpenNodes:
     """Nodes being filled, as columns: room by axis, signatures still possible, conflicts entered."""
 
-    def __init__(self, problem: Problem, appraisal: Appraisal, blend: float) -> None:
+    def __init__(self, problem: Problem, appraisal: Appraisal, manner: Manner) -> None:
         self.problem = problem
         self._appraisal = appraisal
         self._sizes = np.minimum(problem.sizes, _MOST_ROOM).astype(float)
         self._requests = problem.requests.astype(float)
         self._axes = [np.flatnonzero(request) for request in problem.requests]
-        self._weights = np.maximum(self._mean_unit(), blend * self._use())
-        self._worth = self._requests @ self._weights if blend else appraisal.items
+        self._manner = manner
+        self._various = manner.thrift > 0 and bool(
+            (np.ptp(appraisal.unit, axis=0) > 1e-6 * appraisal.unit.max(axis=0)).any()
+        )
+        self._weights = np.maximum(self._mean_unit(), manner.blend * self._use())
+        self._worth = self._requests @ self._weights if manner.blend else appraisal.items
         self._families = _families(problem)
         self._in_conflict = np.logical_or.reduce(problem.loose | problem.bound, axis=1)
-        self._efficiency = problem.prices / np.maximum(
-            (self._sizes * appraisal.unit[problem.signatures]).sum(axis=1), _EPSILON
-        )
+        self._efficiency = problem.prices / np.maximum((self._sizes * appraisal.unit).sum(axis=1), _EPSILON)
         self.count = 0
         self._free = np.zeros((problem.requests.shape[1], 64))
         self._possible = np.zeros((len(problem.allowed), 64), dtype=bool)
@@ -46,9 +62,8 @@ class OpenNodes:
         self._placed: list[tuple[int, Ints, Ints]] = []  # item, nodes, how many on each
 
     def _mean_unit(self) -> Floats:
-        """Worth by axis over all signatures, by what the mix spends on each."""
-        spent = np.zeros(len(self.problem.allowed))
-        np.add.at(spent, self.problem.signatures, self.problem.prices * (self._appraisal.mix + _EPSILON))
+        """Worth by axis, on average over what the mix spends on each offer."""
+        spent = self.problem.prices * (self._appraisal.mix + _EPSILON)
         mean: Floats = spent @ self._appraisal.unit / max(float(spent.sum()), 1e-300)
         return mean
 
@@ -126,9 +141,17 @@ class OpenNodes:
         return nodes, fitting[nodes]
 
     def _suiting(self, item: int, nodes: Ints) -> Ints:
-        """Positions of the nodes, those first whose free room is most like the item."""
+        """Positions of the nodes, those first whose free room is most like the item, and that it suits by worth.
+
+        Where the item would take what is worth more than the item itself, something else is better placed.
+        """
         room = self._free[:, nodes] * self._weights[:, None]
-        likeness = (self._requests[item] * self._weights) @ room / np.sqrt((room * room).sum(axis=0) + 1e-300)
+        weighted = self._requests[item] * self._weights
+        likeness = weighted @ room / np.sqrt((room * room).sum(axis=0) * (weighted @ weighted) + 1e-300)
+        if self._various:
+            taken = self._requests[item] @ self._appraisal.unit.T
+            excess = taken / max(float(self._appraisal.items[item]), 1e-300) - 1.0
+            likeness -= self._manner.thrift * excess[self._offers[nodes]]
         order: Ints = np.argsort(-likeness, kind="stable")
         return order
 

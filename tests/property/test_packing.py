@@ -1,0 +1,105 @@
+"""What holds of every packing: it is one, none is below the bound, and of a handful of items none is cheaper."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import LinearConstraint, milp
+
+from journeyman.core.scheduling.packing import Packing, Problem, lower_bound, pack
+
+FEW = settings(max_examples=60, deadline=None)
+
+
+@st.composite
+def problems(draw, *, most_items=5, most_each=6, plain=False):
+    """A few items and offers, with signatures, an axis that takes one, a conflict and a stock unless they are plain."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    items, offers = draw(st.integers(1, most_items)), draw(st.integers(1, 6))
+    alone = np.zeros(items, dtype=np.int64) if plain else (rng.random(items) < 0.3).astype(np.int64)
+    requests = np.column_stack((rng.integers(1, 12, (items, 2)), alone))
+    sizes = np.column_stack((rng.integers(5, 40, (offers, 2)), np.ones(offers, dtype=np.int64)))
+    sides = np.zeros((items, 1), dtype=np.int64) if plain else rng.integers(0, 4, (items, 1))
+    limited = not plain and offers > 1 and rng.random() < 0.5
+    return Problem(
+        counts=rng.integers(0, most_each + 1, items),
+        requests=requests,
+        allowed=np.ones((2, items), dtype=bool) if plain else rng.random((2, items)) < 0.8,
+        sizes=sizes,
+        prices=np.sort(np.round(rng.uniform(0.5, 4.0, offers), 2)),
+        signatures=rng.integers(0, 2, offers),
+        loose=sides == 1,
+        bound=sides == 2,
+        stock=np.array([0] + [-1] * (offers - 1)) if limited else np.zeros(0, dtype=np.int64),
+        stocks=np.array([2]) if limited else np.zeros(0, dtype=np.int64),
+    )
+
+
+def is_valid(problem: Problem, packing: Packing) -> bool:
+    """Whether no node holds what it must not, and everything is placed once or left."""
+    placed = np.zeros(len(problem.counts), dtype=np.int64)
+    taken = 0
+    for b in packing.bins:
+        used = np.flatnonzero(b.filling)
+        fits = (b.filling @ problem.requests <= problem.sizes[b.offer]).all()
+        if not fits or not problem.allowed[problem.signatures[b.offer]][used].all():
+            return False
+        if any((problem.loose[i] & problem.bound[j]).any() for i, j in itertools.permutations(used, 2)):
+            return False
+        placed += b.filling * b.copies
+        taken += b.copies if len(problem.stock) and problem.stock[b.offer] == 0 else 0
+    return bool((placed + packing.left == problem.counts).all()) and taken <= problem.stocks.sum()
+
+
+def optimum(problem: Problem) -> float:
+    """The least price for plain items that all fit something, by integer programming over all fillings."""
+    shape = tuple(int(n) + 1 for n in problem.counts)
+    fillings = np.indices(shape).reshape(len(shape), -1).T[1:]
+    totals = fillings @ problem.requests
+    prices = np.full(len(fillings), np.inf)
+    for size, price in zip(problem.sizes, problem.prices, strict=True):
+        prices[(totals <= size).all(axis=1)] = np.minimum(prices[(totals <= size).all(axis=1)], price)
+    able = np.isfinite(prices)
+    covers = LinearConstraint(fillings[able].T, lb=problem.counts)
+    answer = milp(prices[able], constraints=covers, integrality=np.ones(able.sum()), options={"mip_rel_gap": 0})
+    return float(answer.fun)
+
+
+@FEW
+@given(problem=problems(most_items=8, most_each=12))
+def test_a_packing_breaks_no_rule_and_leaves_only_what_fits_nothing(problem):
+    """With rules of every kind; by price and by number of nodes."""
+    for fewest_nodes in (False, True):
+        packing = pack(problem, fewest_nodes=fewest_nodes)
+
+        assert is_valid(problem, packing)
+        unlimited = problem.only(~problem.limited)
+        assert not (np.array(packing.left)[unlimited.fits().any(axis=1)]).any()
+
+
+@FEW
+@given(problem=problems(most_items=8, most_each=12))
+def test_no_packing_is_below_the_bound(problem):
+    """The bound is for what was placed."""
+    packing = pack(problem)
+    placed = Problem(
+        **{name: getattr(problem, name) for name in Problem.__slots__ if name != "counts"},
+        counts=problem.counts - packing.left,
+    )
+
+    assert lower_bound(placed) <= packing.price * (1 + 1e-9) + 1e-9
+
+
+@FEW
+@given(problem=problems(most_items=4, most_each=3, plain=True))
+def test_of_a_handful_of_items_no_packing_is_cheaper(problem):
+    """Compared with integer programming."""
+    fitting = problem.of_items(np.flatnonzero(problem.fits().any(axis=1) & (problem.counts > 0)))
+    if not len(fitting.counts):
+        return
+
+    assert pack(fitting).price == pytest.approx(optimum(fitting))
