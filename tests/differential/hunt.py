@@ -56,10 +56,12 @@ class Hunt:
     def smallest(self, cause: Cause, tries: int) -> tuple[JSONDict, Finding]:
         """The example of a cause, made smaller."""
         scenario, finding = self.examples[cause]
-        kind = finding.kind
 
         def shows(candidate: JSONDict) -> bool:
-            return any((f.kind, f.cause) == cause for f in self._found(candidate) if f.kind == kind)
+            try:
+                return any((f.kind, f.cause) == cause for f in self._found(candidate))
+            except (KeyError, TypeError, AttributeError):  # too little is left of it to be looked at
+                return False
 
         small = reduce(scenario, shows, tries)
         return small, next((f for f in self._found(small) if (f.kind, f.cause) == cause), finding)

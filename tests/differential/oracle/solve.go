@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/samber/lo"
@@ -95,7 +97,7 @@ func (w *world) schedule(ctx context.Context, asked settings) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	pods := append(pending, leaving...)
+	pods := slices.Concat(pending, leaving) // the scheduler sorts it in place
 	leavingUIDs := sets.New(lo.Map(leaving, func(p *corev1.Pod, _ int) types.UID { return p.UID })...)
 	scheduler, err := w.provisioner.NewScheduler(ctx, pods, nodes.Active(), leavingUIDs, schedulerOptions(ctx)...)
 	if errors.Is(err, provisioning.ErrNodePoolsNotFound) {
@@ -159,7 +161,7 @@ func (w *world) withIgnored(ctx context.Context, found answer, considered []*cor
 		}
 		why := "not considered"
 		if err := w.provisioner.Validate(ctx, pod); err != nil {
-			why = fmt.Sprintf("ignoring pod, %s", err)
+			why, _, _ = strings.Cut(fmt.Sprintf("ignoring pod, %s", err), "; specify a well known label") // a long list
 		}
 		found.Ignored[key(pod)] = why
 	}
