@@ -52,7 +52,9 @@ def solve(
 ) -> None:
     """Schedule the pods of each scenario file; one JSON line per file."""
     from journeyman.cli.solve import solve as solve_files
+    from journeyman.runtime.collector import collect_rarely
 
+    collect_rarely()
     solve_files(files, rules=rules)
 
 

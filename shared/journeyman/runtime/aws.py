@@ -25,6 +25,7 @@ from journeyman.kube.lease import KubeLease
 from journeyman.kube.transport import Transport
 from journeyman.observe import RunTelemetry, logs
 from journeyman.ports import Clock, CloudProvider, KubeStore, Lease, Queue
+from journeyman.runtime.collector import collect_rarely
 from journeyman.runtime.composition import Runtime, current
 from journeyman.runtime.environment import Cluster, Environment, read_environment
 from journeyman.steps.invocation import Settings
@@ -176,6 +177,7 @@ def runtime() -> Runtime:
     Raises:
         ConfigurationError: The environment has a mistake.
     """
+    collect_rarely()
     return current(_from_environment)
 
 
