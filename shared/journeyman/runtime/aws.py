@@ -177,10 +177,10 @@ def runtime() -> Runtime:
     Raises:
         ConfigurationError: The environment has a mistake.
     """
-    collect_rarely()
     return current(_from_environment)
 
 
 def _from_environment() -> Runtime:
+    collect_rarely()
     environment = read_environment(os.environ)
     return Runtime(environment.settings, AwsAdapters(environment))
