@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from journeyman.core.api import labels
+from journeyman.core.api.dra import ResourceSliceSpec
 from journeyman.core.api.objects import NodeSelectorRequirement
 
 Resources = Mapping[str, int]
@@ -44,7 +45,8 @@ class InstanceType:
     """A size of machine. `requirements` are its labels as requirements (`In` values, `DoesNotExist` for lack).
 
     `overhead` is what the system keeps (kube-reserved + system-reserved + eviction threshold):
-    allocatable = capacity − overhead, never below 0.
+    allocatable = capacity − overhead, never below 0. `device_slices` are the devices that DRA drivers are going to publish
+    on such a node, as far as they can be known before.
     """
 
     name: str
@@ -53,6 +55,7 @@ class InstanceType:
     capacity: Resources
     overhead: Resources = field(default_factory=dict)
     capacity_overlaid: bool = False  # a NodeOverlay added to it
+    device_slices: tuple[ResourceSliceSpec, ...] = ()
 
     @property
     def allocatable(self) -> dict[str, int]:

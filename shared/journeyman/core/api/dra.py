@@ -114,8 +114,9 @@ class Allocation(Read, frozen=True):
 
 
 class ConsumerReference(Read, frozen=True):
-    """Who has reserved a claim; a pod if `resource` is `pods`."""
+    """Who has reserved a claim; a pod if `resource` is `pods` and there is no `api_group`."""
 
+    api_group: str = ""
     resource: str = ""
     name: str = ""
     uid: str = ""

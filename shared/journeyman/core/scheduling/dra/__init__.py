@@ -1,0 +1,17 @@
+"""Dynamic resource allocation: pods whose ResourceClaims need devices go where these can be had.
+
+`claims` finds a pod's claims and what they ask for (`asks`); `pools` are the devices there are, published by drivers or
+promised by instance types; `search` chooses devices for one pod on one node; `allocations` remembers who holds what while
+pods are placed; `devices` puts it all together for one question. The pods are placed one by one, as there are few and
+each takes something away from the others.
+
+Which device a pod really gets is kube-scheduler's decision. What is planned here only has to be possible, whatever
+instance type is launched.
+"""
+
+from journeyman.core.scheduling.dra.allocations import Allocations, Grant, Option, Proposal, Spot
+from journeyman.core.scheduling.dra.asks import ClaimAsk
+from journeyman.core.scheduling.dra.claims import Claims
+from journeyman.core.scheduling.dra.devices import Devices
+
+__all__ = ["Allocations", "ClaimAsk", "Claims", "Devices", "Grant", "Option", "Proposal", "Spot"]

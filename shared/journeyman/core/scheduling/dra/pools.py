@@ -1,0 +1,260 @@
+"""The devices there are: those that drivers publish, and those that a new node of an instance type will bring.
+
+Devices come in pools. Of a published pool only the newest generation counts, and only while all of its slices are there
+may devices be taken from it. Slices of a node that is going, or not initialized yet, are left out: until then a node has
+what its instance type promises.
+
+Restates: karpenter pkg/scheduling/dynamicresources/pool.go `GatherPools`; pkg/controllers/provisioning/dra.go
+`gatherResourceSlices`.
+Differs: a pool is judged as a whole, wherever it is looked at from; devices that name their nodes themselves
+(`perDeviceNodeSelection`) and the taints of devices are heeded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final, NamedTuple
+
+from journeyman.core.api import labels
+from journeyman.core.api.cel import DeviceFacts
+from journeyman.core.api.dra import Device, ResourceSlice, ResourceSliceSpec
+from journeyman.core.api.objects import NodeSelector, Taint
+from journeyman.core.scheduling.dra.capacity import Capacity, amount
+from journeyman.core.scheduling.requirements import EMPTY, InvalidRequirementError, Requirements, from_selectors
+from journeyman.errors import InvalidQuantityError
+
+_NODE_NAME: Final = "metadata.name"  # the one field that a node selector may look at
+_BLOCKING: Final = frozenset({"NoSchedule", "NoExecute"})
+
+
+class DeviceId(NamedTuple):
+    """Which device; one that is not `published` is to come with a node, and unique there."""
+
+    driver: str
+    pool: str
+    name: str
+    published: bool = True
+
+
+class Account(NamedTuple):
+    """An amount that several allocations draw on: a counter of a pool, or a capacity of a shared device (`of_device`)."""
+
+    driver: str
+    pool: str
+    published: bool
+    of_device: bool
+    holder: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """From where something can be reached: from these nodes (None: from any), if their labels suit."""
+
+    nodes: frozenset[str] | None = None
+    wanted: Requirements = EMPTY
+
+    def narrowed(self, node: str, offer: Requirements) -> Requirements | None:
+        """What is left of a node's offer if it is to reach this; None if it cannot.
+
+        `node` is the name of a node that stands, whose offer are its labels; one to come has none yet, and may still be
+        asked for any well-known label.
+        """
+        if self.nodes is not None and node not in self.nodes:
+            return None
+        if not self.wanted:
+            return offer
+        undefined: Collection[str] = () if node else labels.WELL_KNOWN
+        return None if offer.compatible(self.wanted, allow_undefined=undefined) is not None else offer & self.wanted
+
+
+EVERYWHERE: Final = Reach()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PoolDevice:
+    """A device. `limits` are its capacities by account, which only count if it is `shared`.
+
+    Once allocated it takes `draws` of its pool's counters. Devices of equal `likeness` differ in nothing but their names.
+    """
+
+    id: DeviceId
+    facts: DeviceFacts
+    capacity: Mapping[str, Capacity]
+    draws: tuple[tuple[Account, int], ...]
+    shared: bool
+    taints: tuple[Taint, ...]
+    reach: Reach
+    likeness: int
+
+    def account(self, name: str) -> Account:
+        """Where the use of one of its capacities is kept."""
+        return Account(self.id.driver, self.id.pool, self.id.published, True, self.id.name, name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Pool:
+    """Devices of one driver; `limits` are its counters. `defect` says why nothing can be taken from it, if so."""
+
+    driver: str
+    name: str
+    devices: tuple[PoolDevice, ...] = ()
+    limits: Mapping[Account, int] = field(default_factory=dict)
+    defect: str = ""
+
+
+class Published:
+    """Published pools, each seen from one node: with the devices that may be reached from there, by the node's name."""
+
+    def __init__(self, pools: Sequence[Pool]) -> None:
+        self.pools = tuple(pools)
+        self._roaming = tuple(
+            replace(pool, devices=tuple(d for d in pool.devices if d.reach.nodes is None)) for pool in pools
+        )
+        self._named: dict[str, dict[int, list[PoolDevice]]] = {}
+        for index, pool in enumerate(pools):
+            for device in pool.devices:
+                for node in device.reach.nodes or ():
+                    self._named.setdefault(node, {}).setdefault(index, []).append(device)
+
+    def seen_from(self, node: str) -> tuple[Pool, ...]:
+        """The pools as a node of this name sees them, in their order; no name: a node to come."""
+        named = self._named.get(node, {})
+        return tuple(
+            replace(pool, devices=(*named[index], *pool.devices)) if index in named else pool
+            for index, pool in enumerate(self._roaming)
+            if index in named or pool.devices or not self.pools[index].devices
+        )
+
+
+def published_pools(slices: Iterable[ResourceSlice], nodes: Collection[str]) -> tuple[Pool, ...]:
+    """The pools that drivers publish, by driver and name; of nodes only those in `nodes` (by name)."""
+    by_pool: dict[tuple[str, str], list[ResourceSliceSpec]] = {}
+    for one in slices:
+        owner = next((ref.name for ref in one.metadata.owner_references if ref.kind == "Node"), None)
+        if owner is None or owner in nodes:
+            by_pool.setdefault((one.spec.driver, one.spec.pool.name), []).append(one.spec)
+    return tuple(_pool(key, _newest(found), published=True) for key, found in sorted(by_pool.items()))
+
+
+def template_pools(slices: Iterable[ResourceSliceSpec]) -> tuple[Pool, ...]:
+    """The pools that a new node will have, by driver and name."""
+    by_pool: dict[tuple[str, str], list[ResourceSliceSpec]] = {}
+    for spec in slices:
+        by_pool.setdefault((spec.driver, spec.pool.name), []).append(spec)
+    return tuple(_pool(key, found, published=False) for key, found in sorted(by_pool.items()))
+
+
+def _newest(slices: Sequence[ResourceSliceSpec]) -> list[ResourceSliceSpec]:
+    newest = max(spec.pool.generation for spec in slices)
+    return [spec for spec in slices if spec.pool.generation == newest]
+
+
+def _pool(key: tuple[str, str], slices: Sequence[ResourceSliceSpec], *, published: bool) -> Pool:
+    driver, name = key
+    try:
+        limits = _counters(key, slices, published=published)
+        devices = _devices(key, slices, published=published)
+    except InvalidQuantityError as error:
+        return Pool(driver=driver, name=name, defect=error.message)
+    defect = _defect(slices, devices, limits, published=published)
+    return Pool(driver=driver, name=name, devices=tuple(devices), limits=limits, defect=defect)
+
+
+def _defect(
+    slices: Sequence[ResourceSliceSpec],
+    devices: Sequence[PoolDevice],
+    limits: Mapping[Account, int],
+    *,
+    published: bool,
+) -> str:
+    if published and len(slices) != slices[0].pool.resource_slice_count:
+        return f"{len(slices)} of its {slices[0].pool.resource_slice_count} slices are there"
+    if len({device.id for device in devices}) != len(devices):
+        return "two of its devices have the same name"
+    sets = [counters.name for spec in slices for counters in spec.shared_counters]
+    if len(set(sets)) != len(sets):
+        return "two of its counter sets have the same name"
+    if any(account not in limits for device in devices for account, _ in device.draws):
+        return "a device draws on counters that it does not have"
+    return ""
+
+
+def _counters(key: tuple[str, str], slices: Iterable[ResourceSliceSpec], *, published: bool) -> dict[Account, int]:
+    return {
+        Account(*key, published, False, counters.name, name): amount(counter.value)
+        for spec in slices
+        for counters in spec.shared_counters
+        for name, counter in counters.counters.items()
+    }
+
+
+def _devices(key: tuple[str, str], slices: Iterable[ResourceSliceSpec], *, published: bool) -> list[PoolDevice]:
+    """The devices by slice, in order; slices with counters have none."""
+    found: list[PoolDevice] = []
+    kinds: dict[object, int] = {}
+    for spec in slices:
+        for device in () if spec.shared_counters else spec.devices:
+            reach = _reach(spec, device) if published else EVERYWHERE
+            if reach is None:
+                continue
+            kind = (_content(device), reach)
+            found.append(_device(key, device, reach, kinds.setdefault(kind, len(kinds)), published=published))
+    return found
+
+
+def _content(device: Device) -> str:
+    """All that devices which differ in name alone have in common."""
+    parts = (
+        device.attributes,
+        device.capacity,
+        device.consumes_counters,
+        device.taints,
+        device.allow_multiple_allocations,
+    )
+    return repr(parts)
+
+
+def _device(key: tuple[str, str], device: Device, reach: Reach, likeness: int, *, published: bool) -> PoolDevice:
+    driver, pool = key
+    return PoolDevice(
+        id=DeviceId(driver, pool, device.name, published),
+        facts=DeviceFacts.of(driver, device),
+        capacity={name: Capacity.of(found) for name, found in device.capacity.items()},
+        draws=tuple(
+            (Account(driver, pool, published, False, drawn.counter_set, name), amount(counter.value))
+            for drawn in device.consumes_counters
+            for name, counter in drawn.counters.items()
+        ),
+        shared=device.allow_multiple_allocations,
+        taints=tuple(Taint(t.key, t.effect, t.value) for t in device.taints if t.effect in _BLOCKING),
+        reach=reach,
+        likeness=likeness,
+    )
+
+
+def _reach(spec: ResourceSliceSpec, device: Device) -> Reach | None:
+    where = device if spec.per_device_node_selection else spec
+    if where.all_nodes:
+        return EVERYWHERE
+    if where.node_name:
+        return Reach(nodes=frozenset({where.node_name}))
+    return reach_of(where.node_selector)
+
+
+def reach_of(selector: NodeSelector | None) -> Reach | None:
+    """The nodes that a node selector means, which has one term; None if it is none that can be read."""
+    if selector is None or len(selector.node_selector_terms) != 1:
+        return None
+    term = selector.node_selector_terms[0]
+    nodes: frozenset[str] | None = None
+    for entry in term.match_fields:
+        if entry.key != _NODE_NAME or entry.operator != "In":
+            return None
+        named = frozenset(entry.values)
+        nodes = named if nodes is None else nodes & named
+    try:
+        return Reach(nodes, from_selectors(term.match_expressions))
+    except InvalidRequirementError:
+        return None
