@@ -59,6 +59,7 @@ def options_of(scenario: Scenario) -> Options:
         return Options(
             preferences=PreferencePolicy(scenario.options.get("preferencePolicy") or "Respect"),
             min_values=MinValuesPolicy(scenario.options.get("minValuesPolicy") or "Strict"),
+            ignore_dra_requests=scenario.options.get("ignoreDRARequests") is not False,
         )
     except ValueError as error:
         raise ConfigurationError(f"{scenario.name}: {error}", scenario=scenario.name) from error

@@ -1,7 +1,8 @@
 """Scenario files: a catalogue and a cluster's objects in one JSON file, as comparisons with Karpenter use them.
 
 ``{name, now, instanceTypes[], objects[], options{}}``: `instanceTypes[]` are ``{name, requirements[], offerings[{requirements[],
-price, available, reservationCapacity}], capacity{}, overhead{}}``; `objects[]` are Kubernetes objects. A pod without a node and without
+price, available, reservationCapacity}], capacity{}, overhead{},
+resourceSlices[]}`` (the last as in the spec of a ResourceSlice: the devices that such a node brings); `objects[]` are Kubernetes objects. A pod without a node and without
 conditions counts as unschedulable; NodePools and the NodeClasses they name count as ready; an object without a UID or
 a creation time gets one.
 """
@@ -18,7 +19,7 @@ import msgspec
 
 from journeyman.core.api import labels
 from journeyman.core.api.capacity_buffer import CapacityBuffer
-from journeyman.core.api.dra import DeviceClass, ResourceClaim, ResourceSlice
+from journeyman.core.api.dra import DeviceClass, ResourceClaim, ResourceSlice, ResourceSliceSpec
 from journeyman.core.api.model import Model, parse
 from journeyman.core.api.nodeoverlay import NodeOverlay
 from journeyman.core.api.nodepool import NodePool
@@ -61,6 +62,7 @@ class _InstanceType(msgspec.Struct, frozen=True, rename="camel"):
     offerings: tuple[_Offering, ...] = ()
     capacity: ResourceTexts = {}
     overhead: ResourceTexts = {}
+    resource_slices: tuple[ResourceSliceSpec, ...] = ()
 
 
 class _File(msgspec.Struct, frozen=True, rename="camel"):
@@ -113,6 +115,7 @@ def _instance_type(read: _InstanceType) -> InstanceType:
         offerings=tuple(_offering(o) for o in read.offerings),
         capacity=to_resources(read.capacity, round_up=False),
         overhead=to_resources(read.overhead, round_up=True),
+        device_slices=read.resource_slices,
     )
 
 

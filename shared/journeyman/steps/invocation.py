@@ -65,7 +65,11 @@ class Settings:
     @property
     def scheduling(self) -> Options:
         """How the scheduler is to decide."""
-        return Options(preferences=self.preference_policy, min_values=self.min_values_policy)
+        return Options(
+            preferences=self.preference_policy,
+            min_values=self.min_values_policy,
+            ignore_dra_requests=self.ignore_dra_requests,
+        )
 
 
 @dataclass(slots=True)

@@ -36,6 +36,7 @@ NODEPOOL_HASH: Final = f"{GROUP}/nodepool-hash"
 NODEPOOL_HASH_VERSION: Final = f"{GROUP}/nodepool-hash-version"
 TERMINATION_TIMESTAMP: Final = f"{GROUP}/nodeclaim-termination-timestamp"
 MIN_VALUES_RELAXED: Final = f"{GROUP}/nodeclaim-min-values-relaxed"
+DRA_DRIVERS: Final = f"{GROUP}/requested-dra-drivers"
 PRICE_OVERLAY_APPLIED: Final = f"{GROUP}/price-overlay-applied"
 CAPACITY_OVERLAY_APPLIED: Final = f"{GROUP}/capacity-overlay-applied"
 BUFFER_POD: Final = f"{GROUP}/capacity-buffer-fake-pod"  # "true" on a virtual pod

@@ -48,10 +48,15 @@ def plan_in_bulk(asked: Asked) -> Draft:
 
 
 def glued_classes(question: Question) -> tuple[int, ...]:
-    """Classes with an affinity per host name, and those they are to be with: neither domains nor axes can say that."""
+    """Classes that neither domains nor axes can speak of.
+
+    Those with ResourceClaims take devices away from each other; those with an affinity per host name must be with others.
+    """
     groups: dict[bytes, Group] = {}
     glued: set[int] = set()
     for row, cls in enumerate(question.rows):
+        if cls.claims:
+            glued.add(question.family[row])
         for group in cls.affinities:
             if group.key == labels.HOSTNAME:
                 groups[group.id] = group

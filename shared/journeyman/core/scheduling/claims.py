@@ -89,6 +89,7 @@ def to_node_claim(planned: PlannedClaim, pool: NodePool, *, name: str, hash: str
                 labels.MIN_VALUES_RELAXED: "true" if planned.min_values_relaxed else "false",
                 labels.PLANNED_PODS: _bounded(planned.pods),
                 **dict.fromkeys(planned.overlays, "true"),
+                **({labels.DRA_DRIVERS: ",".join(planned.dra_drivers)} if planned.dra_drivers else {}),
             },
             "ownerReferences": [
                 {

@@ -17,6 +17,7 @@ import msgspec
 
 from journeyman.core.api.objects import Object, Pod, Toleration
 from journeyman.core.api.resources import CPU, MEMORY
+from journeyman.core.scheduling.dra.asks import ClaimAsk
 from journeyman.core.scheduling.host_ports import HostPort
 from journeyman.core.scheduling.requirements import EMPTY, Requirements
 from journeyman.core.scheduling.results import PodError
@@ -36,8 +37,14 @@ _LONG_AGO: Final = datetime(1, 1, 1, tzinfo=timezone.utc)
 VolumesOf = Callable[[Pod], PodVolumes | str]
 """What a pod's volumes demand of its node, or why it cannot be scheduled."""
 
+ClaimsOf = Callable[[Pod], tuple[ClaimAsk, ...] | PodError]
+"""What a pod's ResourceClaims ask for, equal asks being the same objects, or why it cannot be scheduled."""
+
 _Seen = tuple[str | None, ...]
 """A pod's namespace and the values of the labels watched, in their order."""
+
+_Alike = tuple[int, int, tuple[ClaimAsk, ...], _Seen]
+"""What pods of a class have in common: their specs' meaning, their volumes (both numbered), claims, and what is seen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -46,7 +53,8 @@ class PodClass:
 
     `labels` are only those that some selector of this pass looks at. One of `volume_terms` must hold as well: where the
     pods' volumes can be had (`node_terms` are both together). `volume_counts` are volumes of its own that each pod
-    attaches, by CSI driver; `shared_volumes` are (driver, claim key) of those it may share with others.
+    attaches, by CSI driver; `shared_volumes` are (driver, claim key) of those it may share with others. `claims` is what
+    the ResourceClaims of each ask for.
 
     Of the rules between pods `soft` names the groups (by id) that are only preferred: the class itself keeps to them as
     long as it is on this rung of its ladder, nobody else has to. `heeds_preferences`: it stays off nodes with an
@@ -68,6 +76,7 @@ class PodClass:
     volume_terms: tuple[Requirements, ...] = (EMPTY,)
     volume_counts: Mapping[str, int] = field(default_factory=dict)
     shared_volumes: tuple[tuple[str, str], ...] = ()
+    claims: tuple[ClaimAsk, ...] = ()
     heeds_preferences: bool = False
     strict: tuple[Requirements, ...] | None = None
     preferences: Preferences = NO_PREFERENCES
@@ -106,6 +115,7 @@ def collapse(
     *,
     repelled: Iterable[Repelled] = (),
     volumes_of: VolumesOf | None = None,
+    claims_of: ClaimsOf | None = None,
 ) -> tuple[tuple[PodClass, ...], dict[str, PodError]]:
     """Classes in queue order (CPU descending, memory descending, oldest first), and errors by pod key.
 
@@ -117,19 +127,20 @@ def collapse(
         namespaces: All namespaces by name, for namespace selectors.
         repelled: Rules of pods that run, whose selectors tell pods apart as well.
         volumes_of: What a pod's volumes demand; by default nothing.
+        claims_of: What a pod's ResourceClaims ask for; by default pods that have any are set aside.
 
     Restates: karpenter pkg/controllers/provisioning/scheduling/queue.go `byCPUAndMemoryDescending`, per class.
     """
-    reader = SpecReader(namespaces)
+    reader = SpecReader(namespaces, with_claims=claims_of is not None)
     ordered = sorted(pods, key=_age)
     meanings = _read_all(ordered, reader)
     watched = tuple(sorted(reader.label_keys.union(*(r.group.label_keys for r in repelled))))
     volumes = _Volumes(volumes_of)
-    members, errors = _alike(zip(ordered, meanings, strict=True), volumes, watched)
+    members, errors = _alike(zip(ordered, meanings, strict=True), volumes, claims_of, watched)
     classes = _Classes(reader, watched)
     made = [
-        classes.make(meaning, volumes.known[attached], seen, group)
-        for (meaning, attached, seen), group in members.items()
+        classes.make(meaning, volumes.known[attached], claims, seen, group)
+        for (meaning, attached, claims, seen), group in members.items()
     ]
     made.sort(key=lambda c: (-c.requests.get(CPU, 0), -c.requests.get(MEMORY, 0)))  # stable: oldest first stays
     return tuple(made), errors
@@ -148,10 +159,13 @@ def _read_all(pods: Iterable[Pod], reader: SpecReader) -> list[int | PodError | 
 
 
 def _alike(
-    pods: Iterable[tuple[Pod, int | PodError | None]], volumes: _Volumes, watched: tuple[str, ...]
-) -> tuple[dict[tuple[int, int, _Seen], list[Pod]], dict[str, PodError]]:
-    """Pods with what their specs mean: grouped by that, by their volumes and by what selectors see; and the errors."""
-    members: dict[tuple[int, int, _Seen], list[Pod]] = {}
+    pods: Iterable[tuple[Pod, int | PodError | None]],
+    volumes: _Volumes,
+    claims_of: ClaimsOf | None,
+    watched: tuple[str, ...],
+) -> tuple[dict[_Alike, list[Pod]], dict[str, PodError]]:
+    """Pods with what their specs mean: grouped by that, by volumes, claims and what selectors see; and the errors."""
+    members: dict[_Alike, list[Pod]] = {}
     errors: dict[str, PodError] = {}
     for pod, meaning in pods:
         if not isinstance(meaning, int):
@@ -162,8 +176,12 @@ def _alike(
         if isinstance(attached, PodError):
             errors[pod.key] = attached
             continue
+        claims = claims_of(pod) if claims_of is not None and pod.spec.resource_claims else ()
+        if isinstance(claims, PodError):
+            errors[pod.key] = claims
+            continue
         own = pod.metadata
-        alike = (meaning, attached, (own.namespace, *map(own.labels.get, watched)))
+        alike = (meaning, attached, claims, (own.namespace, *map(own.labels.get, watched)))
         if alike in members:
             members[alike].append(pod)
         else:
@@ -225,7 +243,9 @@ class _Classes:
         self._watched = watched
         self._labels: dict[_Seen, dict[str, str]] = {}
 
-    def make(self, meaning: int, volumes: PodVolumes, seen: _Seen, pods: Iterable[Pod]) -> PodClass:
+    def make(
+        self, meaning: int, volumes: PodVolumes, claims: tuple[ClaimAsk, ...], seen: _Seen, pods: Iterable[Pod]
+    ) -> PodClass:
         """The class of pods whose specs mean the same and of which selectors see the same."""
         parts = self._reader.parts[meaning]
         own = self._labels.get(seen)
@@ -250,5 +270,6 @@ class _Classes:
             volume_terms=volumes.terms,
             volume_counts=volumes.counts,
             shared_volumes=volumes.shared,
+            claims=claims,
             preferences=preferences,
         )

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from journeyman.core.scheduling.caps import HostCaps
 from journeyman.core.scheduling.classes import PodClass
+from journeyman.core.scheduling.dra import Allocations, Devices
 from journeyman.core.scheduling.existing import Existing
 from journeyman.core.scheduling.limits import Headroom
 from journeyman.core.scheduling.offers import Ints
@@ -54,7 +55,8 @@ class Question:
     `rows[r]` is a class at one rung, `family[r]` the class it belongs to, `ladders[c]` the rows of class c from the
     first rung to the last, `counts[c]` how many pods of it are to be placed. `requests` has a row per row and a column
     per axis. `leaving` are the keys of the pods to be placed, wherever they are now. `repelled` are the domains from
-    which running pods keep others away. `caps` are the rows' rules about one node alone.
+    which running pods keep others away. `caps` are the rows' rules about one node alone. `devices` are there if any row
+    has ResourceClaims.
     """
 
     rows: tuple[PodClass, ...]
@@ -69,6 +71,7 @@ class Question:
     repelled: tuple[Repelled, ...]
     options: Options
     caps: HostCaps
+    devices: Devices | None = None
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -76,7 +79,8 @@ class Draft:
     """A plan in the making. `left[c]` pods of class c have no place yet; `on_existing[n]` are (row, how many) on node n.
 
     `headroom[s]` is what is left of the limits of stall s, `reservations` of reserved capacity. `stuck` tells by class why
-    pods of it cannot be placed. `ceilings` limit by row and pins how many pods may be sent there.
+    pods of it cannot be placed. `ceilings` limit by row and pins how many pods may be sent there. `devices` tell who has
+    which, existing nodes being numbered first and then those opened.
     """
 
     left: list[int]
@@ -86,3 +90,4 @@ class Draft:
     opened: list[OpenNode] = field(default_factory=list)
     stuck: dict[int, str] = field(default_factory=dict)
     ceilings: Mapping[tuple[int, Pins], int] = field(default_factory=dict)
+    devices: Allocations | None = None

@@ -32,6 +32,7 @@ class Options:
     A claim lists every instance type up to `near_price` times the cheapest, at least `min_types` where there are as many
     (Karpenter's count for spot-to-spot consolidation), at most `max_types` (AWS cuts a launch to 60, so more would be
     lost there). `compare_up_to`: with at most so many pods Karpenter's own way is tried as well, and the better plan kept.
+    `ignore_dra_requests`: pods with ResourceClaims are set aside (Karpenter's IGNORE_DRA_REQUESTS).
     """
 
     near_price: float = 1.25
@@ -40,3 +41,4 @@ class Options:
     preferences: PreferencePolicy = PreferencePolicy.RESPECT
     min_values: MinValuesPolicy = MinValuesPolicy.STRICT
     compare_up_to: int = 600
+    ignore_dra_requests: bool = True

@@ -6,16 +6,17 @@ Where both place as many pods the cheaper wins, and of equal ones that with fewe
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from journeyman.core.scheduling.bulk import plan_in_bulk
 from journeyman.core.scheduling.choosing import planned_claims
+from journeyman.core.scheduling.dra import drivers_of, granted
 from journeyman.core.scheduling.draft import Draft, Question
 from journeyman.core.scheduling.one_by_one import place_one_by_one
 from journeyman.core.scheduling.options import PreferencePolicy
 from journeyman.core.scheduling.question import Asked
-from journeyman.core.scheduling.results import PlannedClaim
+from journeyman.core.scheduling.results import DeviceGrant, PlannedClaim
 
 _MOST_TRIES: Final = 24  # classes whose preferences are tried one by one
 _DECIMALS: Final = 9  # of a price; what differs beyond is rounding
@@ -27,6 +28,7 @@ class Plan:
     """A finished draft: its claims, and the pod keys it puts on existing nodes, by node name.
 
     `unplaced` are the keys that have no place, by class. `fees` are what the NodePools charge for the nodes as such.
+    `devices` are there for the ResourceClaims of the pods on existing nodes, by node name.
     """
 
     draft: Draft
@@ -34,6 +36,7 @@ class Plan:
     existing: Mapping[str, tuple[str, ...]]
     unplaced: Mapping[int, tuple[str, ...]]
     fees: float
+    devices: Mapping[str, tuple[DeviceGrant, ...]] = field(default_factory=dict)
 
     @property
     def price(self) -> float:
@@ -41,10 +44,19 @@ class Plan:
         return float(sum(claim.price for claim in self.claims))
 
     @property
+    def leftover(self) -> frozenset[str]:
+        """The pods without a place."""
+        return frozenset(key for keys in self.unplaced.values() for key in keys)
+
+    @property
+    def left(self) -> int:
+        """How many these are."""
+        return sum(len(keys) for keys in self.unplaced.values())
+
+    @property
     def rank(self) -> tuple[int, float, int]:
         """The smaller the better: pods without a place, then price, then nodes."""
-        left = sum(len(keys) for keys in self.unplaced.values())
-        return left, round(self.price + self.fees, _DECIMALS), len(self.claims)
+        return self.left, round(self.price + self.fees, _DECIMALS), len(self.claims)
 
 
 def best_plan(asked: Asked) -> Plan:
@@ -59,9 +71,12 @@ def _best(asked: Asked) -> Plan:
     plan = _finished(question, plan_in_bulk(asked))
     if plan.rank == _FREE or not _worth_comparing(question):
         return plan
-    rival = asked.draft()
-    place_one_by_one(question, rival)
-    return min(plan, _finished(question, rival), key=lambda p: p.rank)
+    draft = asked.draft()
+    place_one_by_one(question, draft)
+    rival = _finished(question, draft)
+    if plan.left == rival.left and plan.leftover != rival.leftover:
+        return rival  # where room is short the pods get it that Karpenter would give it
+    return min(plan, rival, key=lambda p: p.rank)
 
 
 def _worth_comparing(question: Question) -> bool:
@@ -77,13 +92,35 @@ def _finished(question: Question, draft: Draft) -> Plan:
         keys = [key for row, count in taken for key in draw(row, count)]
         existing[question.existing.nodes[node].name] = tuple(sorted(keys))
     claims = tuple(planned_claims(draft.opened, question, draw))
-    return Plan(
+    plan = Plan(
         draft=draft,
         claims=claims,
         existing=existing,
         unplaced={c: draw.rest(c) for c, left in enumerate(draft.left) if left},
         fees=sum(question.stalls[node.stall].template.node_price for node in draft.opened),
     )
+    return plan if draft.devices is None else _with_devices(question, draft, plan)
+
+
+def _with_devices(question: Question, draft: Draft, plan: Plan) -> Plan:
+    """The plan with what is there for its pods' ResourceClaims; pods are drawn again, as they were."""
+    assert question.devices is not None and draft.devices is not None  # noqa: S101, PT018 - there are claims
+    names, nodes = question.devices.claims.names, question.existing.nodes
+    draw = _Drawing(question)
+    devices: dict[str, tuple[DeviceGrant, ...]] = {}
+    for place, taken in sorted(draft.on_existing.items()):
+        drawn = {row: draw(row, count) for row, count in taken}
+        for found in granted(draft.devices.at(place), drawn, names).values():
+            if found:
+                devices[nodes[place].name] = found
+    claims: list[PlannedClaim] = []
+    for place, (node, claim) in enumerate(zip(draft.opened, plan.claims, strict=True), len(nodes)):
+        drawn = {row: draw(row, count) for row, count in node.pods}
+        options = draft.devices.at(place)
+        by_type = granted(options, drawn, names)
+        listed = {name: by_type[name] for name in claim.instance_types if name in by_type}
+        claims.append(replace(claim, devices=listed, dra_drivers=drivers_of(options)) if options else claim)
+    return replace(plan, claims=tuple(claims), devices=devices)
 
 
 class _Drawing:

@@ -17,12 +17,14 @@ from journeyman.core.catalogue import Catalogue
 from journeyman.core.scheduling.caps import lower_hosts
 from journeyman.core.scheduling.classes import PodClass, collapse
 from journeyman.core.scheduling.daemons import Daemon, make_daemons, stall_of
+from journeyman.core.scheduling.dra import Claims, Devices
 from journeyman.core.scheduling.draft import Draft, Question
-from journeyman.core.scheduling.existing import adopt_planned, standing_nodes, survey
+from journeyman.core.scheduling.existing import Existing, adopt_planned, is_leaving, standing_nodes, survey
 from journeyman.core.scheduling.host_ports import HostPort, host_ports
 from journeyman.core.scheduling.limits import Headroom
 from journeyman.core.scheduling.offers import Ints
 from journeyman.core.scheduling.options import Options
+from journeyman.core.scheduling.pods import is_terminating
 from journeyman.core.scheduling.preferences import ladder
 from journeyman.core.scheduling.reserved import Reservations
 from journeyman.core.scheduling.results import PodError
@@ -95,6 +97,7 @@ class Asked:
             left=list(self.question.counts),
             headroom=[room.copy() for room in self.headroom],
             reservations=self.reservations.copy(),
+            devices=self.question.devices.begin() if self.question.devices is not None else None,
         )
 
 
@@ -113,13 +116,21 @@ def ask(ground: Ground, pods: Sequence[Pod], without_nodes: frozenset[str]) -> A
     leaving = frozenset(pod.key for pod in asking)
     namespaces = {n.metadata.name: n for n in snapshot.namespaces}
     repelled = repelled_by(standing, namespaces, leaving)
+    claims = _claims(ground, asking, without_nodes)
     classes, errors = collapse(
-        asking, namespaces, repelled=repelled, volumes_of=lambda pod: resolve(pod, ground.storage)
+        asking,
+        namespaces,
+        repelled=repelled,
+        volumes_of=lambda pod: resolve(pod, ground.storage),
+        claims_of=claims.read if claims is not None else None,
     )
     climb = _Ladders.of(classes, ground)
     axes = tuple(sorted({PODS}.union(*(c.requests for c in classes), *(d.requests for d in ground.daemons))))
     used_ports = _used_ports(standing, ground.daemons) if any(cls.ports for cls in classes) else frozenset()
     caps = lower_hosts(climb.rows, repelled, used_ports)
+    existing = survey(
+        standing, climb.rows, axes=axes, caps=caps, daemons=ground.daemons, leaving=leaving, storage=ground.storage
+    )
     return Asked(
         question=Question(
             rows=tuple(climb.rows),
@@ -129,25 +140,43 @@ def ask(ground: Ground, pods: Sequence[Pod], without_nodes: frozenset[str]) -> A
             axes=axes,
             requests=_requests(climb.rows, axes),
             stalls=ground.stalls(axes),
-            existing=survey(
-                standing,
-                climb.rows,
-                axes=axes,
-                caps=caps,
-                daemons=ground.daemons,
-                leaving=leaving,
-                storage=ground.storage,
-            ),
+            existing=existing,
             leaving=leaving,
             repelled=repelled,
             options=ground.options,
             caps=caps,
+            devices=_devices(ground, claims, classes, existing, leaving),
         ),
         headroom=tuple(Headroom(t, standing) for t in ground.templates),
         reservations=Reservations.of(ground.templates, snapshot.claims),
         errors=errors,
         adopted=adopted,
     )
+
+
+def _claims(ground: Ground, asking: Sequence[Pod], without_nodes: frozenset[str]) -> Claims | None:
+    """The ResourceClaims of the cluster, as it will be once pods have left their nodes; None if they are ignored."""
+    if ground.options.ignore_dra_requests:
+        return None
+    snapshot = ground.snapshot
+    gone = (pod for n in snapshot.state_nodes if n.name in without_nodes or is_leaving(n) for pod in n.pods)
+    moved = (pod for pod in asking if pod.spec.node_name)
+    going = (pod for pod in snapshot.pods if pod.spec.resource_claims and is_terminating(pod))
+    return Claims(snapshot, frozenset(pod.metadata.uid for pods in (gone, moved, going) for pod in pods))
+
+
+def _devices(
+    ground: Ground,
+    claims: Claims | None,
+    classes: Sequence[PodClass],
+    existing: Existing,
+    leaving: frozenset[str],
+) -> Devices | None:
+    """What there is for the claims of these classes, None if they have none."""
+    if claims is None or not any(cls.claims for cls in classes):
+        return None
+    types = {(t.name, found.name): found for t in ground.templates for found in t.table.types}
+    return Devices.of(claims, ground.snapshot.resource_slices, existing.nodes, types, leaving)
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

@@ -11,6 +11,22 @@ from journeyman.core.catalogue import Resources
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceGrant:
+    """A device that is there for a ResourceClaim (`namespace/name`); kube-scheduler may well give it another of the kind.
+
+    `request` is the claim's request, or the alternative of it that was chosen (`request/alternative`). A device that is
+    not `published` is to come with the node.
+    """
+
+    claim: str
+    request: str
+    driver: str
+    pool: str
+    device: str
+    published: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedClaim:
     """One node to open.
 
@@ -20,7 +36,8 @@ class PlannedClaim:
     smallest daemon overhead among the types. `offering` is the cheapest (instance type, zone, capacity type) and
     `price` its hourly price. `min_values_relaxed`: the pool's minValues could not be met and were lowered.
     `reservations` are the ids of the reserved capacity that it holds, `overlays` the annotations that tell of NodeOverlays
-    on its instance types.
+    on its instance types. `devices` are there by instance type for its pods' ResourceClaims, and `dra_drivers` are to
+    publish their devices before the node is ready for them.
     """
 
     node_pool: str
@@ -33,6 +50,8 @@ class PlannedClaim:
     min_values_relaxed: bool = False
     reservations: tuple[str, ...] = ()
     overlays: tuple[str, ...] = ()
+    devices: Mapping[str, tuple[DeviceGrant, ...]] = field(default_factory=dict)
+    dra_drivers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +95,7 @@ class Results:
 
     `existing` maps a StateNode's `name` to the pod keys planned onto it; `pod_errors` has every pod considered and not
     placed. `price` is the sum over `new_claims`; `lower_bound` is the linear-programming bound on it (0 if nothing new).
+    `devices` are there by node name for the ResourceClaims of the pods in `existing`.
     `remarks` tell by NodePool what of its wishes could not be understood, though it is used.
     """
 
@@ -86,6 +106,7 @@ class Results:
     lower_bound: float = 0.0
     set_aside_pools: Mapping[str, str] = field(default_factory=dict)  # NodePools not used in this pass, with why
     remarks: Mapping[str, str] = field(default_factory=dict)
+    devices: Mapping[str, tuple[DeviceGrant, ...]] = field(default_factory=dict)
 
     @property
     def gap(self) -> float:

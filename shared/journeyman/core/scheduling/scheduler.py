@@ -87,6 +87,7 @@ class Scheduler:
             lower_bound=lower_bound_of(asked.question, plan.draft.opened),
             set_aside_pools=self._ground.set_aside,
             remarks=self._ground.remarks,
+            devices=plan.devices,
         )
 
     def _errors(self, asked: Asked, plan: Plan) -> dict[str, PodError]:

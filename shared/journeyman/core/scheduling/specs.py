@@ -107,12 +107,13 @@ class Parts:
 class SpecReader:
     """Reads specs. `label_keys` are the pod labels that the selectors read so far look at."""
 
-    def __init__(self, namespaces: Mapping[str, Object]) -> None:
-        """`namespaces` are all of them by name, for namespace selectors."""
+    def __init__(self, namespaces: Mapping[str, Object], *, with_claims: bool = False) -> None:
+        """`namespaces` are all of them by name, for namespace selectors; `with_claims`: ResourceClaims are planned for."""
         self.label_keys: set[str] = set()
         self.parts: list[Parts] = []
         self._numbers: dict[object, int] = {}
         self._namespaces = namespaces
+        self._with_claims = with_claims
         self._demands: dict[bytes, tuple[object, Demand] | PodError] = {}
         self._selections: dict[bytes, tuple[object, Selection] | PodError | None] = {}
         self._tolerations: dict[bytes, tuple[Toleration, ...]] = {_NOTHING: ()}
@@ -173,7 +174,7 @@ class SpecReader:
         key = encode((spec.containers, spec.init_containers, spec.overhead, spec.resources, bool(spec.resource_claims)))
         known = self._demands.get(key)
         if known is None:
-            known = self._demands[key] = _demand(pod)
+            known = self._demands[key] = _demand(pod, with_claims=self._with_claims)
         return known
 
     def _rules_key(self, spec: PodSpec) -> bytes | PodError:
@@ -227,8 +228,8 @@ def _read(expressions: Iterable[NodeSelectorRequirement]) -> Requirements | None
         return None
 
 
-def _demand(pod: Pod) -> tuple[object, Demand] | PodError:
-    refused = unsupported(pod)
+def _demand(pod: Pod, *, with_claims: bool) -> tuple[object, Demand] | PodError:
+    refused = "" if with_claims else unsupported(pod)
     if refused:
         return PodError(kind="unsupported", message=refused)
     try:

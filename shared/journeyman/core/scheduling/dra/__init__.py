@@ -2,7 +2,7 @@
 
 `claims` finds a pod's claims and what they ask for (`asks`); `pools` are the devices there are, published by drivers or
 promised by instance types; `search` chooses devices for one pod on one node; `allocations` remembers who holds what while
-pods are placed; `devices` puts it all together for one question. The pods are placed one by one, as there are few and
+pods are placed; `devices` puts it all together for one question, and `granting` says who got what in the end. The pods are placed one by one, as there are few and
 each takes something away from the others.
 
 Which device a pod really gets is kube-scheduler's decision. What is planned here only has to be possible, whatever
@@ -13,5 +13,17 @@ from journeyman.core.scheduling.dra.allocations import Allocations, Grant, Optio
 from journeyman.core.scheduling.dra.asks import ClaimAsk
 from journeyman.core.scheduling.dra.claims import Claims
 from journeyman.core.scheduling.dra.devices import Devices
+from journeyman.core.scheduling.dra.granting import drivers_of, granted
 
-__all__ = ["Allocations", "ClaimAsk", "Claims", "Devices", "Grant", "Option", "Proposal", "Spot"]
+__all__ = [
+    "Allocations",
+    "ClaimAsk",
+    "Claims",
+    "Devices",
+    "Grant",
+    "Option",
+    "Proposal",
+    "Spot",
+    "drivers_of",
+    "granted",
+]

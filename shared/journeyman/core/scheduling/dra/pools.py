@@ -109,9 +109,9 @@ class Published:
 
     def __init__(self, pools: Sequence[Pool]) -> None:
         self.pools = tuple(pools)
-        self._roaming = tuple(
-            replace(pool, devices=tuple(d for d in pool.devices if d.reach.nodes is None)) for pool in pools
-        )
+        roaming = [replace(pool, devices=tuple(d for d in pool.devices if d.reach.nodes is None)) for pool in pools]
+        self._roaming = {i: pool for i, pool in enumerate(roaming) if pool.devices or not pools[i].devices}
+        self._seen: dict[str, tuple[Pool, ...]] = {}
         self._named: dict[str, dict[int, list[PoolDevice]]] = {}
         for index, pool in enumerate(pools):
             for device in pool.devices:
@@ -120,12 +120,13 @@ class Published:
 
     def seen_from(self, node: str) -> tuple[Pool, ...]:
         """The pools as a node of this name sees them, in their order; no name: a node to come."""
-        named = self._named.get(node, {})
-        return tuple(
-            replace(pool, devices=(*named[index], *pool.devices)) if index in named else pool
-            for index, pool in enumerate(self._roaming)
-            if index in named or pool.devices or not self.pools[index].devices
-        )
+        if node not in self._seen:
+            seen = dict(self._roaming)
+            for index, devices in self._named.get(node, {}).items():
+                others = seen[index].devices if index in seen else ()
+                seen[index] = replace(self.pools[index], devices=(*devices, *others))
+            self._seen[node] = tuple(seen[index] for index in sorted(seen))
+        return self._seen[node]
 
 
 def published_pools(slices: Iterable[ResourceSlice], nodes: Collection[str]) -> tuple[Pool, ...]:

@@ -37,6 +37,9 @@ def place_one_by_one(question: Question, draft: Draft, classes: Collection[int] 
     attempt.placing.write(draft)
     for c in chosen:
         draft.left[c] = attempt.left.count(c)
+        asks = question.rows[question.ladders[c][0]].claims
+        if asks and draft.left[c] and question.devices is not None:
+            draft.stuck[c] = question.devices.why_none(asks)
 
 
 @dataclass(frozen=True, slots=True)

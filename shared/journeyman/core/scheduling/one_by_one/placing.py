@@ -18,9 +18,10 @@ import numpy as np
 
 from journeyman.core.scheduling.draft import Draft, OpenNode, Question
 from journeyman.core.scheduling.host_ports import HostPort, host_ports
-from journeyman.core.scheduling.one_by_one.asks import Ask
+from journeyman.core.scheduling.one_by_one.asks import Ask, Opening
 from journeyman.core.scheduling.one_by_one.attaching import Attachments
 from journeyman.core.scheduling.one_by_one.book import NONE, Book
+from journeyman.core.scheduling.one_by_one.equipping import Equipped, Equipping
 from journeyman.core.scheduling.one_by_one.places import Node, Places
 from journeyman.core.scheduling.one_by_one.rulebook import RuleBook
 from journeyman.core.scheduling.one_by_one.rules import Choice
@@ -28,6 +29,9 @@ from journeyman.core.scheduling.one_by_one.shares import Shares
 from journeyman.core.scheduling.one_by_one.shelves import Shelf, lowest
 from journeyman.core.scheduling.options import MinValuesPolicy
 from journeyman.core.scheduling.settling import reservation_of
+
+_Settled = tuple[int, int, Equipped | None]
+"""What a node is once a pod is on it: its requirements (a number), its offerings, and the devices it gets for the pod."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +70,9 @@ class Placing:
         self._asks: dict[int, tuple[Ask, ...]] = {}
         self._added: dict[int, dict[int, int]] = {}
         self._attachments = Attachments(question.existing.rooms)
+        self._equipping: Equipping | None = None  # where nobody has ResourceClaims
+        if question.devices is not None and draft.devices is not None:
+            self._equipping = Equipping(question.devices, draft.devices.copy(), self._book)
         self._standing_ports = [
             tuple(port for pod in node.pods if pod.key not in question.leaving for port in host_ports(pod))
             for node in question.existing.nodes
@@ -133,6 +140,10 @@ class Placing:
         if _conflict(ask.ports, self._standing_ports[place]) or not self._attachments.admit(place, ask.cls):
             ask.rule_out(place)
             return False
+        if ask.cls.claims and self._equipping is not None:
+            there = self._added.get(place, {}).get(ask.row, 0)
+            if not self._equipping.on_standing(place, ask, there):
+                return False
         self._settle_standing(place, ask.row, 1)
         return True
 
@@ -161,7 +172,7 @@ class Placing:
             if wanted == NONE or not (left := offerings & shelf.suiting(wanted)):
                 continue
             hopeless = False
-            settled = self._settled(shelf, wanted, left, choices)
+            settled = self._equipped(place, shelf, Opening(wanted, left), ask, choices)
             if settled is not None and self._shares.usable(shelf, settled[1], node.share, node.variety):
                 self._put(place, node, ask, settled)
                 return True
@@ -177,11 +188,11 @@ class Placing:
                 for shelf in tier
                 for opening in ask.on_new(shelf)
                 if (not opening.reservation or self._reservations.left.get(opening.reservation, 0) > 0)
-                and (settled := self._settled(shelf, opening.wanted, opening.offerings, choices)) is not None
+                and (settled := self._equipped(self._places.size, shelf, opening, ask, choices)) is not None
                 and self._shares.usable(shelf, settled[1], None, self._least_variety(shelf))
             ]
             if ways:
-                _, index, settled, reservation = min(ways)
+                _, index, settled, reservation = min(ways, key=lambda way: (*way[:2], way[2][:2], way[3]))
                 if reservation:
                     self._reservations.take(reservation, 1)
                 shelf = self._shelves[index]
@@ -195,6 +206,20 @@ class Placing:
         """What a new node must offer for minValues: all of it, or with BestEffort whatever there is."""
         asked = tuple(shelf.stall.template.min_values.values())
         return asked if self._question.options.min_values is MinValuesPolicy.STRICT else (0,) * len(asked)
+
+    def _equipped(
+        self, place: int, shelf: Shelf, opening: Opening, ask: Ask, choices: Sequence[Choice]
+    ) -> _Settled | None:
+        """The same as `_settled`, once the devices are found that the pod's claims ask for."""
+        wanted, offerings, equipped = opening.wanted, opening.offerings, None
+        if ask.cls.claims and self._equipping is not None:
+            there = self._places.node(place).pods.get(ask.row, 0) if place < self._places.size else 0
+            equipped = self._equipping.on_open(place, shelf, opening, ask, there)
+            if equipped is None:
+                return None
+            wanted, offerings = equipped.wanted, equipped.offerings
+        settled = self._settled(shelf, wanted, offerings, choices)
+        return None if settled is None else (*settled, equipped)
 
     def _settled(self, shelf: Shelf, wanted: int, offerings: int, choices: Sequence[Choice]) -> tuple[int, int] | None:
         """Requirements and offerings once a domain is settled for every rule; None if that cannot be."""
@@ -216,8 +241,10 @@ class Placing:
                 return settled
         return None
 
-    def _put(self, place: int, node: Node, ask: Ask, settled: tuple[int, int]) -> None:
-        node.wanted, node.offerings = settled
+    def _put(self, place: int, node: Node, ask: Ask, settled: _Settled) -> None:
+        node.wanted, node.offerings, equipped = settled
+        if self._equipping is not None:
+            self._equipping.decide(place, node.shelf, node.offerings, equipped)
         for axis, amount in ask.amounts:
             node.total[axis] += amount
         node.ports += ask.ports
@@ -254,6 +281,8 @@ class Placing:
         draft.reservations.left.update(self._reservations.left)
         for room, used in zip(draft.headroom, self._headroom, strict=True):
             room.left = used.left
+        if self._equipping is not None:
+            draft.devices = self._equipping.allocations
         draft.on_existing = {place: list(pods.items()) for place, pods in sorted(self._added.items())}
         draft.opened = [
             OpenNode(

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from journeyman.core.catalogue import InstanceType
 from journeyman.core.scheduling.host_ports import HostPort
 from journeyman.core.scheduling.offers import Bools, Ints, distinct
 from journeyman.core.scheduling.one_by_one.book import Book
@@ -70,6 +71,14 @@ class Shelf:
         packed = np.frombuffer(mask.to_bytes((len(self.rows) + 7) // 8, "little"), dtype=np.uint8)
         found: Ints = np.flatnonzero(np.unpackbits(packed, bitorder="little", count=len(self.rows)))
         return found
+
+    def instance_types(self, offerings: int) -> list[InstanceType]:
+        """The same as values."""
+        return [self.stall.template.table.types[index] for index in self.types_of(offerings)]
+
+    def type_names(self, offerings: int) -> list[str]:
+        """Their names."""
+        return [found.name for found in self.instance_types(offerings)]
 
     def type_of(self, offerings: int) -> int:
         """The instance type of the cheapest of these offerings."""
