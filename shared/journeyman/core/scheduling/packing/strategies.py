@@ -23,9 +23,11 @@ from journeyman.core.scheduling.packing.wide import Manner, OpenNodes
 
 _CAREFUL_KINDS: Final = 64  # up to this many kinds of items the careful way is affordable
 _CAREFUL_LEFTOVERS: Final = 150  # likewise for what finds no room in the mix
-_EFFORT: Final = 6000  # kinds of items dealt out, over all attempts
-_NODES_PER_KIND: Final = 250  # nodes that make one more kind's worth of effort
-_POLISHING: Final = 2000  # kinds of items dealt out again, over all attempts
+_DIVES: Final = 4  # mixes for what found no room in the mixes before
+_KINDS_PER_DIVE: Final = 500  # fewer items are tried with more mixes instead
+_EFFORT: Final = 4000  # kinds of items dealt out, over all attempts
+_NODES_PER_KIND: Final = 350  # nodes that make one more kind's worth of effort
+_POLISHING: Final = 1500  # kinds of items dealt out again, over all attempts
 _POLISHED_NODES: Final = (2, 3, 4, 6)
 _POLISHED_PLAN: Final = 200  # nodes; among more, the worst few do not matter
 _GOOD_ENOUGH: Final = 1.001  # times the bound
@@ -138,14 +140,16 @@ def _with_fewest(problem: Problem) -> Iterator[list[Bin]]:
 
 
 def _deal_out(problem: Problem, appraisal: Appraisal, mix: Ints, manner: Manner) -> list[Bin]:
-    """Open the mix and place everything; what finds no room is packed carefully if that is little."""
+    """Open the mix and place everything; what finds no room gets mixes of its own, and the last few are packed carefully."""
     nodes = OpenNodes(problem, appraisal, manner)
     nodes.open_mix(mix)
     left = nodes.place_all(problem.counts, open_more=False)
-    while np.count_nonzero(left) > _CAREFUL_LEFTOVERS:
+    dives = min(1 + len(problem.counts) // _KINDS_PER_DIVE, _DIVES)
+    for dive in range(dives):
+        if np.count_nonzero(left) <= _CAREFUL_LEFTOVERS:
+            break
         nodes.open_mix(_mix_for(problem, left))
-        still = nodes.place_all(left, open_more=False)
-        left = still if still.sum() < left.sum() else nodes.place_all(still, open_more=True)
+        left = nodes.place_all(left, open_more=dive == dives - 1)
     more = _carefully(problem, left) if left.any() else []
     return [*nodes.settle(problem), *more]
 

@@ -20,6 +20,7 @@ from journeyman.core.scheduling.packing.sizing import cheapest_offers
 
 _EPSILON: Final = 1e-9
 _MOST_ROOM: Final = 2**52  # amounts up to this are exact as floats
+_DECIMALS: Final = 9  # of a likeness, so that a processor's way of rounding chooses nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,8 @@ class OpenNodes:
             (np.ptp(appraisal.unit, axis=0) > 1e-6 * appraisal.unit.max(axis=0)).any()
         )
         self._weights = np.maximum(self._mean_unit(), manner.blend * self._use())
-        self._worth = self._requests @ self._weights if manner.blend else appraisal.items
+        worth = self._requests @ self._weights if manner.blend else appraisal.items
+        self._worth: Floats = np.round(worth / max(float(worth.max(initial=0.0)), 1e-300), _DECIMALS + 3)
         self._families = _families(problem)
         self._in_conflict = np.logical_or.reduce(problem.loose | problem.bound, axis=1)
         self._efficiency = problem.prices / np.maximum((self._sizes * appraisal.unit).sum(axis=1), _EPSILON)
@@ -150,9 +152,10 @@ class OpenNodes:
         likeness = weighted @ room / np.sqrt((room * room).sum(axis=0) * (weighted @ weighted) + 1e-300)
         if self._various:
             taken = self._requests[item] @ self._appraisal.unit.T
-            excess = taken / max(float(self._appraisal.items[item]), 1e-300) - 1.0
+            own = max(float(self._appraisal.items[item]), 1e-6 * float(taken.max()), 1e-300)
+            excess = taken / own - 1.0
             likeness -= self._manner.thrift * excess[self._offers[nodes]]
-        order: Ints = np.argsort(-likeness, kind="stable")
+        order: Ints = np.argsort(-np.round(likeness, _DECIMALS), kind="stable")
         return order
 
     def _enter(self, item: int, nodes: Ints, taken: Ints) -> None:
