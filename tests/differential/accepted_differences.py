@@ -8,12 +8,14 @@ something that would otherwise count as worse.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from journeyman.core.api.labels import HOSTNAME
 from journeyman.core.api.objects import Pod
 from journeyman.core.scheduling.requirements import EMPTY, from_labels, from_selectors
+from journeyman.core.scheduling.results import Results
 from tests.differential.compare import Finding, read
 
 JSONDict = dict[str, Any]
@@ -40,8 +42,7 @@ def _is_about_scarce_room(_: JSONDict, finding: Finding) -> bool:
 
 
 def _is_about_presence(scenario: JSONDict, finding: Finding) -> bool:
-    pods = {pod.key: pod for pod in read(scenario).snapshot.pods}
-    about = [pods[key] for key in finding.pods if key in pods]
+    about = _pods(scenario, finding)
     return finding.kind in {"missing", "rejected"} and bool(about) and all(_wants_a_label_and_not(pod) for pod in about)
 
 
@@ -57,6 +58,38 @@ def _wants_a_label_and_not(pod: Pod) -> bool:
         for like in (EMPTY, *(from_selectors(entry.preference.match_expressions) for entry in preferred))
     )
     return any(r.present and r.operator in {"NotIn", "DoesNotExist"} for all_ in combined for r in all_.values())
+
+
+def _is_about_relaxed_pods(scenario: JSONDict, finding: Finding) -> bool:
+    about = _pods(scenario, finding)
+    return finding.kind in {"missing", "rejected"} and bool(about) and all(_spreads_and_relaxes(pod) for pod in about)
+
+
+def _spreads_and_relaxes(pod: Pod) -> bool:
+    """Whether Karpenter may make another pod of it as it goes, whose spread has another node filter."""
+    affinity = pod.spec.affinity.node_affinity if pod.spec.affinity is not None else None
+    terms = affinity.required.node_selector_terms if affinity is not None and affinity.required is not None else ()
+    return bool(pod.spec.topology_spread_constraints) and len(terms) > 1
+
+
+def _is_about_open_domains(scenario: JSONDict, finding: Finding) -> bool:
+    about = _pods(scenario, finding)
+    return finding.kind == "rejected" and bool(about) and all(_left_open(pod, finding.theirs) for pod in about)
+
+
+def _left_open(pod: Pod, plan: Results) -> bool:
+    """Whether the plan says of no single zone (or the like) that the pod goes there, though it must follow others."""
+    affinity = pod.spec.affinity.pod_affinity if pod.spec.affinity is not None else None
+    keys = {term.topology_key for term in (affinity.required if affinity is not None else ())} - {HOSTNAME}
+    claim = next((claim for claim in plan.new_claims if pod.key in claim.pods), None)
+    settled = {r.key for r in claim.requirements if len(r.values) == 1} if claim is not None else keys
+    return bool(keys - settled)
+
+
+def _pods(scenario: JSONDict, finding: Finding) -> list[Pod]:
+    """Those that a finding is about."""
+    pods = {pod.key: pod for pod in read(scenario).snapshot.pods}
+    return [pods[key] for key in finding.pods if key in pods]
 
 
 ACCEPTED = (
@@ -76,9 +109,23 @@ ACCEPTED = (
         " Exists and NotIn [a], or In [a] and NotIn [a], and the pod goes where no scheduler will bind it",
         covers=_is_about_presence,
     ),
+    Difference(
+        name="a pod that was relaxed still counts the others",
+        why="when Karpenter drops an alternative of a pod's node affinity, its spread has another node filter, and a new"
+        " count starts that knows nothing of the pods placed in this pass",
+        covers=_is_about_relaxed_pods,
+    ),
+    Difference(
+        name="a zone left open is no zone to follow others to",
+        why="Karpenter opens nodes for pods that must follow others, in any of several zones; which it will be, and so"
+        " whether they meet, is decided at launch",
+        covers=_is_about_open_domains,
+    ),
 )
 
 
-def unaccepted(scenario: JSONDict, found: Iterable[Finding]) -> list[Finding]:
-    """The findings that no accepted difference explains."""
-    return [f for f in found if not any(difference.covers(scenario, f) for difference in ACCEPTED)]
+def unaccepted(scenario: JSONDict, found: Sequence[Finding]) -> list[Finding]:
+    """The findings that no accepted difference explains. A plan of Karpenter's that breaks a rule sets no price."""
+    covered = [f for f in found if any(difference.covers(scenario, f) for difference in ACCEPTED)]
+    no_measure = any(f.kind == "rejected" for f in covered)
+    return [f for f in found if f not in covered and not (no_measure and f.kind == "dearer")]

@@ -7,8 +7,8 @@ import random
 import re
 import traceback
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -33,8 +33,8 @@ ANSWERS = 5  # how often Karpenter is asked before a finding that its luck may e
 class Finding:
     """Something that should not be. `kind` is one of KINDS; `cause` groups findings that look alike.
 
-    `pods` are those it is about. `in_scarce_room`: Karpenter has them where room is short (on nodes that exist, or in
-    NodePools with limits), and we place as many pods, but others.
+    `pods` are those it is about, `theirs` is Karpenter's plan. `in_scarce_room`: Karpenter has the pods where room is
+    short (on nodes that exist, or in NodePools with limits), and we place as many pods, but others.
     """
 
     kind: str
@@ -42,6 +42,7 @@ class Finding:
     cause: str = ""
     pods: tuple[str, ...] = ()
     in_scarce_room: bool = False
+    theirs: Results = field(default_factory=Results, repr=False)
 
 
 KINDS = {
@@ -63,22 +64,15 @@ class Ours:
     """Our answer to a scenario."""
 
     def __init__(self, scenario: JSONDict) -> None:
+        self.scenario = scenario
         self.case = read(scenario)
-        self.results = self._solve(self.case)
+        self.results = answer_to(self.case)
 
-    @staticmethod
-    def _solve(case: Scenario, pods: Iterable[str] | None = None) -> Results:
-        wanted = None if pods is None else set(pods)
-        chosen = None if wanted is None else [p for p in pods_to_place(case.snapshot) if p.key in wanted]
-        return solve(case.snapshot, case.catalogue, pods=chosen, options=options_of(case))
-
-    def again(self, scenario: JSONDict) -> Results:
-        """The answer to a scenario that should have the same one."""
-        return self._solve(read(scenario))
-
-    def only(self, pods: Iterable[str]) -> Results:
-        """The answer if no other pods asked for a place."""
-        return self._solve(self.case, pods)
+    def only(self, pods: Collection[str]) -> Results:
+        """The answer if the other pods that ask for a place were not there."""
+        gone = {pod.key for pod in pods_to_place(self.case.snapshot)} - set(pods)
+        left = [o for o in self.scenario["objects"] if o["kind"] != "Pod" or key_of(o) not in gone]
+        return answer_to(read({**self.scenario, "objects": left}))
 
     def objections(self, results: Results, pods: Iterable[str] | None = None) -> tuple[str, ...]:
         """What verification says about a plan."""
@@ -95,6 +89,16 @@ class Ours:
 def read(scenario: JSONDict) -> Scenario:
     """As `journeyman solve` would."""
     return parse_scenario(json.dumps(scenario).encode())
+
+
+def answer_to(case: Scenario) -> Results:
+    """Our plan."""
+    return solve(case.snapshot, case.catalogue, options=options_of(case))
+
+
+def key_of(raw: JSONDict) -> str:
+    """`namespace/name` of an object."""
+    return f"{raw['metadata'].get('namespace', '')}/{raw['metadata'].get('name', '')}"
 
 
 def placed_in(results: Results) -> frozenset[str]:
@@ -115,7 +119,7 @@ def findings(scenario: JSONDict, karpenter: Karpenter) -> list[Finding]:
     try:
         ours = Ours(scenario)
         found = [*_on_its_own(scenario, ours)]
-        first = _against(ours, answer)
+        first = against(ours, answer)
     except Exception as error:  # noqa: BLE001 - whatever it raises is what we look for
         last = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{type(error).__name__} in {last.name}"
@@ -123,7 +127,7 @@ def findings(scenario: JSONDict, karpenter: Karpenter) -> list[Finding]:
     found += [f for f in first if f.kind not in BY_LUCK]
     by_luck = [f for f in first if f.kind in BY_LUCK]
     if by_luck:
-        others = [{f.kind for f in _against(ours, karpenter.ask(scenario))} for _ in range(ANSWERS - 1)]
+        others = [{f.kind for f in against(ours, karpenter.ask(scenario))} for _ in range(ANSWERS - 1)]
         seen = Counter(kind for kinds in others for kind in kinds)
         found += [f for f in by_luck if 1 + seen[f.kind] > ANSWERS // 2]
     return found
@@ -136,7 +140,7 @@ def _on_its_own(scenario: JSONDict, ours: Ours) -> Iterable[Finding]:
     if results.lower_bound > results.price * (1 + TOLERANCE) + TOLERANCE:
         yield Finding(kind="bound", text=f"price {results.price} < bound {results.lower_bound}")
     for kind, other in (("repetition", scenario), ("order", shuffled(scenario))):
-        again = ours.again(other)
+        again = answer_to(read(other))
         if repr(again) != repr(results):
             yield Finding(kind=kind, text=_difference(results, again))
 
@@ -154,10 +158,11 @@ def shuffled(scenario: JSONDict) -> JSONDict:
     return {**scenario, "instanceTypes": rng.sample(types, len(types)), "objects": rng.sample(objects, len(objects))}
 
 
-def _against(ours: Ours, answer: JSONDict) -> list[Finding]:
+def against(ours: Ours, answer: JSONDict) -> list[Finding]:
     """What is wrong in comparison with one answer of Karpenter's."""
     theirs = results_of(answer)
-    found = [*_considered(ours, answer), *_as_findings("rejected", _objections_to(ours, theirs))]
+    rejected = [replace(f, theirs=theirs) for f in _as_findings("rejected", _objections_to(ours, theirs))]
+    found = [*_considered(ours, answer), *rejected]
     missing = tuple(sorted(placed_in(theirs) - ours.placed))
     if missing:
         return [*found, _missing(ours, answer, missing)]
@@ -213,10 +218,16 @@ def _missing(ours: Ours, answer: JSONDict, missing: Sequence[str]) -> Finding:
     error = ours.results.pod_errors.get(missing[0])
     why = f"{error.kind}: {error.message}" if error else "not even an error"
     place = _place(answer, missing[0])
-    theirs = placed_in(results_of(answer))
-    text = f"{len(missing)} of {len(theirs)} pods (we place {len(ours.placed)}), first {missing[0]}; Karpenter: {place}; we: {why}"
-    scarce = len(ours.placed) >= len(theirs) and all(_is_scarce(ours, answer, pod) for pod in missing)
-    return Finding(kind="missing", text=text, cause=_without_names(why), pods=tuple(missing), in_scarce_room=scarce)
+    count = len(placed_in(results_of(answer)))
+    numbers = f"{len(missing)} of {count} pods (we place {len(ours.placed)})"
+    scarce = len(ours.placed) >= count and all(_is_scarce(ours, answer, pod) for pod in missing)
+    return Finding(
+        kind="missing",
+        text=f"{numbers}, first {missing[0]}; Karpenter: {place}; we: {why}",
+        cause=_without_names(why),
+        pods=tuple(missing),
+        in_scarce_room=scarce,
+    )
 
 
 def _is_scarce(ours: Ours, answer: JSONDict, pod: str) -> bool:

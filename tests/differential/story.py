@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.differential.compare import KINDS, Finding
+from tests.differential.compare import KINDS, Finding, key_of
 
 JSONDict = dict[str, Any]
 KEPT_IN = Path(".cache/differential")
@@ -25,10 +25,8 @@ def tell(scenario: JSONDict, found: Sequence[Finding], folder: Path = KEPT_IN) -
     lines = [", ".join(f"{n} {kind}" for kind, n in kinds.items()) + f", {len(scenario['instanceTypes'])} types"]
     for finding in found:
         lines.append(f"{KINDS[finding.kind]}: {finding.text[:1500]}")
-        lines += [f"  {json.dumps(o)}" for o in scenario["objects"] if _key(o) in finding.pods[:1]]
+        lines += [
+            f"  {json.dumps(o)}" for o in scenario["objects"] if o["kind"] == "Pod" and key_of(o) in finding.pods[:1]
+        ]
     lines.append(f"make it smaller: python -m tests.differential.hunt {path}")
     return "\n".join(lines)
-
-
-def _key(raw: JSONDict) -> str:
-    return f"{raw['metadata'].get('namespace', '')}/{raw['metadata'].get('name', '')}" if raw["kind"] == "Pod" else ""

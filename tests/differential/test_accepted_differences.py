@@ -3,7 +3,7 @@
 import pytest
 
 from tests.differential.accepted_differences import unaccepted
-from tests.differential.compare import Finding, Ours, findings
+from tests.differential.compare import Finding, Ours, against, findings
 from tests.differential.draw.words import (
     ARCH,
     CAPACITY_TYPE,
@@ -149,6 +149,34 @@ def test_a_label_that_must_be_there_must_be_there(karpenter):
     found = findings(asked, karpenter)
 
     assert {f.kind for f in found} == {"missing", "rejected"}
+    assert unaccepted(asked, found) == []
+
+
+def test_a_pod_that_was_relaxed_still_counts_the_others(karpenter):
+    """Two pods that may not share a node. Karpenter drops the second one's first alternative, and forgets the first."""
+    terms = [{"matchExpressions": [require(key, "In", value)]} for key, value in ((ARCH, "arm64"), (ZONE, "a"))]
+    first, second = pods(2, topologySpreadConstraints=[{**spread_over(HOSTNAME)[0], "nodeAffinityPolicy": "Ignore"}])
+    second["spec"] = {**second["spec"], "affinity": {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": terms}}}}
+    asked = scenario([a_type("m", cpu=4, price=0.2)], a_pool(), first, second)
+
+    found = findings(asked, karpenter)
+
+    assert len(karpenter.ask(asked)["nodeClaims"]) == 1
+    assert len(Ours(asked).results.new_claims) == 2
+    assert {f.kind for f in found} == {"rejected", "dearer"}
+    assert unaccepted(asked, found) == []
+
+
+def test_a_zone_left_open_is_no_zone_to_follow_others_to(karpenter):
+    """Two pods that must share a zone and need a node each. Now and then Karpenter leaves their zones to the launch."""
+    together = {"podAffinity": {REQUIRED: [{"topologyKey": ZONE, "labelSelector": WEB}]}}
+    asked = scenario([a_type("m", cpu=4, price=0.2, zones="abc")], a_pool(), *pods(2, cpu="3", affinity=together))
+    ours = Ours(asked)
+
+    found = [f for _ in range(60) for f in against(ours, karpenter.ask(asked))]
+
+    assert len(ours.placed) == 2
+    assert {f.kind for f in found} == {"rejected"}
     assert unaccepted(asked, found) == []
 
 
