@@ -78,12 +78,11 @@ def _is_about_open_domains(scenario: JSONDict, finding: Finding) -> bool:
 
 
 def _left_open(pod: Pod, plan: Results) -> bool:
-    """Whether the plan says of no single zone (or the like) that the pod goes there, though it must follow others."""
+    """Whether the pod must follow others, but of some node the plan does not say which zone (or the like) it is in."""
     affinity = pod.spec.affinity.pod_affinity if pod.spec.affinity is not None else None
     keys = {term.topology_key for term in (affinity.required if affinity is not None else ())} - {HOSTNAME}
-    claim = next((claim for claim in plan.new_claims if pod.key in claim.pods), None)
-    settled = {r.key for r in claim.requirements if len(r.values) == 1} if claim is not None else keys
-    return bool(keys - settled)
+    settled = [{r.key for r in claim.requirements if len(r.values) == 1} for claim in plan.new_claims]
+    return any(keys - known for known in settled)
 
 
 def _pods(scenario: JSONDict, finding: Finding) -> list[Pod]:
