@@ -122,25 +122,6 @@ class CoveringProgram:
         return best if margins[best] <= duals[row] else -1 - len(duals) - row
 
 
-def shadow_prices(need: Floats, prices: Floats, sizes: Floats) -> Floats:
-    """What one unit of each resource is worth.
-
-    Args:
-        need: Total demand by resource.
-        prices: Price by offer.
-        sizes: Amounts by offer (rows) and resource (columns).
-
-    Returns:
-        Prices by resource, 0 for those nobody asks for; `need @ result` is a lower bound on the cost of the need.
-    """
-    worth = np.zeros(len(need))
-    asked = np.flatnonzero(need > 0)
-    if len(asked) and len(prices):
-        program = CoveringProgram.of(prices, (sizes[:, asked] / need[asked]).T)
-        worth[asked] = program.solve() / need[asked]
-    return affordable(worth, prices, sizes)
-
-
 def affordable(worth: Floats, prices: Floats, sizes: Floats) -> Floats:
     """The prices by resource, shrunk where rounding left an offer worth more than it costs."""
     value = sizes @ worth

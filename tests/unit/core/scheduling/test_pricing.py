@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.optimize import linprog
 
-from journeyman.core.scheduling.pricing import CoveringProgram, shadow_prices
+from journeyman.core.scheduling.pricing import CoveringProgram, affordable
 
 
 def a_program(seed, rows, columns):
@@ -54,11 +54,8 @@ def test_a_row_may_limit_instead_of_demand():
     assert program.levels() == [(1, pytest.approx(6.0)), (0, pytest.approx(4.0))]
 
 
-def test_shadow_prices_bound_what_the_need_costs():
-    """Twenty cpus and ten of memory at offers of (10, 2) and (2, 10)."""
-    need = np.array([20.0, 10.0, 0.0])
-    sizes = np.array([[10.0, 2.0, 1.0], [2.0, 10.0, 1.0]])
+def test_worth_is_shrunk_to_what_offers_cost():
+    """Ten and two units at 0.2 each are worth 2.4, and sold for 1.2."""
+    worth = affordable(np.array([0.2, 0.2]), np.array([1.2, 5.0]), np.array([[10.0, 2.0], [2.0, 10.0]]))
 
-    worth = shadow_prices(need, np.array([1.0, 1.0]), sizes)
-
-    assert worth == pytest.approx([1 / 12, 1 / 12, 0.0])
+    assert worth == pytest.approx([0.1, 0.1])
