@@ -74,6 +74,8 @@ def _planned_on(node: StateNode, by_key: Mapping[str, Pod]) -> tuple[Pod, ...]:
     kept: list[Pod] = []
     for key in planned_pods(node.claim.metadata.annotations):
         pod = by_key.get(key)
+        if pod is not None and pod.spec.resource_claims:
+            continue  # its devices have to be found anew, so it is asked about like any other
         if pod is None or untolerated(node.taints, pod.spec.tolerations) is not None:
             continue
         requests = pod_requests(pod)

@@ -60,6 +60,10 @@ class Claims:
         self.names[pod.key] = tuple(_key(claim) for claim, _ in found)
         return tuple(asks)
 
+    def leaves(self, pod: Pod) -> bool:
+        """Whether a pod is on its way to another node."""
+        return pod.metadata.uid in self._leaving
+
     def gives_back(self, claim: ResourceClaim) -> bool:
         """Whether all who use its devices are on their way to other nodes, so that it will get new ones there.
 

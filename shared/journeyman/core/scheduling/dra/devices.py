@@ -71,7 +71,7 @@ class Devices:
         made = Allocations(self.published, self.taken, self.used)
         for place, node in enumerate(self.nodes):
             for pod in node.pods:
-                if pod.spec.resource_claims and pod.key not in self.leaving:
+                if pod.spec.resource_claims and pod.key not in self.leaving and not self.claims.leaves(pod):
                     asks = self.claims.read(pod, anew=not node.initialized)
                     if not isinstance(asks, PodError):
                         found = made.propose(place, self.spot(place), asks, -1, 0)

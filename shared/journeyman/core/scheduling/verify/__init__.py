@@ -4,7 +4,7 @@ It shares nothing with the solver (a contract in pyproject.toml holds that), kno
 is written to be read. What it rejects is never applied. It checks facts, not quality: a dear plan passes, a wrong one
 does not. The order of thought: `index` prepares snapshot and plan once (`kinds` of pods, `launches` that a claim may
 become, `possible` labels); each other module has the rules of one subject: `claims`, `existing`, `volumes`, `ports`,
-`limits`; and between pods (`counting` says whom they are about) `spread`, `affinity`, `anti_affinity`.
+`limits`, `devices`; and between pods (`counting` says whom they are about) `spread`, `affinity`, `anti_affinity`.
 
 Rules: facts of Karpenter's scheduling, restated from `pkg/controllers/provisioning/scheduling`.
 Differs: a domain in which nothing can be launched and where no node stands is no domain for topology spread; all terms
@@ -23,6 +23,7 @@ from journeyman.core.scheduling.verify.affinity import check_affinity
 from journeyman.core.scheduling.verify.anti_affinity import check_anti_affinity
 from journeyman.core.scheduling.verify.claims import check_claims
 from journeyman.core.scheduling.verify.counting import Census
+from journeyman.core.scheduling.verify.devices import check_devices
 from journeyman.core.scheduling.verify.existing import check_existing
 from journeyman.core.scheduling.verify.index import Index
 from journeyman.core.scheduling.verify.limits import check_limits, check_reservations
@@ -66,6 +67,7 @@ def verify(
     found += check_spread(index, census)
     found += check_affinity(index, census)
     found += check_anti_affinity(index, census)
+    found += check_devices(index, catalogue)
     return tuple(found)
 
 
@@ -91,7 +93,6 @@ def _check_bookkeeping(index: Index) -> Iterator[str]:
 def _check_pods(index: Index, storage: Storage) -> Iterator[str]:
     """Pods that no node can serve must be left alone."""
     for kind, where in index.planned_by_kind.items():
-        devices = "it has resource claims, for which nobody plans" if kind.asks_for_devices else ""
-        why = kind.unreadable or devices or storage.defect(kind)
+        why = kind.unreadable or storage.defect(kind)
         if why:
             yield from (f"{place.name}: pod {pod} is placed although {why}" for place, pod, _ in where)

@@ -92,7 +92,7 @@ class Kind:
 
     @property
     def asks_for_devices(self) -> bool:
-        """Whether it needs resource claims (dynamic resource allocation), which nobody plans for."""
+        """Whether it needs resource claims (dynamic resource allocation)."""
         spec = self.pod.spec
         containers = (*spec.containers, *spec.init_containers)
         return bool(spec.resource_claims) or any(c.resources.claims for c in containers)

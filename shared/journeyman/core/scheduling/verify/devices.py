@@ -1,0 +1,250 @@
+"""Devices: the claims of every planned pod are satisfied by what the plan says is there for them, and nothing is taken twice.
+
+A plan names the devices of each claim, for a new node by instance type. Each of them must exist, be reachable from its
+node, be one that the request selects, and be free; of counters and shared capacity no more may be taken than there is,
+whatever types are launched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from journeyman.core.api import labels
+from journeyman.core.api.cel_values import same
+from journeyman.core.api.dra import DeviceConstraint, DeviceRequest, ResourceClaim, ResourceSliceSpec
+from journeyman.core.api.objects import Object, Pod
+from journeyman.core.catalogue import Catalogue
+from journeyman.core.scheduling.results import DeviceGrant
+from journeyman.core.scheduling.verify.device_stock import Book, Known, Stock, is_selected, nano, selected
+from journeyman.core.scheduling.verify.index import Index, Place, is_leaving
+from journeyman.errors import InvalidQuantityError
+
+
+def check_devices(index: Index, catalogue: Catalogue) -> Iterator[str]:
+    """What is wrong with the devices of the plan, one sentence each."""
+    users = {key: index.known[key] for key in index.placed if index.kind(key).asks_for_devices}
+    if users or index.results.devices or any(claim.devices for claim in index.results.new_claims):
+        try:
+            yield from _Check(index, catalogue).run(users)
+        except InvalidQuantityError as error:
+            yield f"devices are planned for although an amount cannot be read: {error.message}"
+
+
+class _Check:
+    def __init__(self, index: Index, catalogue: Catalogue) -> None:
+        snapshot = index.snapshot
+        self._catalogue = catalogue
+        self._index = index
+        self._claims = {f"{c.metadata.namespace}/{c.metadata.name}": c for c in snapshot.resource_claims}
+        self._classes = {found.metadata.name: found.spec.selectors for found in snapshot.device_classes}
+        self._leaving = _leaving(index)
+        ready = {n.name for n in index.standing if n.initialized and n.node is not None and not is_leaving(n)}
+        specs = (found.spec for found in snapshot.resource_slices if _owner(found) in {None, *ready})
+        self._published = Stock.of(specs, published=True)
+        self._homes: dict[str, dict[str, list[DeviceGrant]]] = {}  # by claim and place, its devices there
+
+    def run(self, users: Mapping[str, Pod]) -> Iterator[str]:
+        """Every place, then all of them together, then who uses what."""
+        together = self._in_use()
+        for place in self._index.places:
+            yield from self._check_place(place, together)
+        yield from together.excess(self._published.totals)
+        for key, pod in users.items():
+            place = next(place for place in self._index.places if key in place.planned)
+            for name in _used_by(pod):
+                yield from self._check_user(f"pod {key} is placed", place, name)
+
+    def _in_use(self) -> Book:
+        """What claims have that nobody gives back."""
+        book = Book()
+        for claim in self._claims.values():
+            allocation = claim.status.allocation
+            for result in allocation.devices.results if allocation is not None and not self._gives_back(claim) else ():
+                known = self._published.devices.get((result.driver, result.pool, result.device))
+                if known is None or result.admin_access:
+                    continue
+                counted = (
+                    {} if known.device.allow_multiple_allocations and known.id in book.devices else known.counted()
+                )
+                consumed = {known.part(name): nano(text) for name, text in result.consumed_capacity.items()}
+                book.take(known, counted | consumed)
+        return book
+
+    def _gives_back(self, claim: ResourceClaim) -> bool:
+        """Whether all its users are pods that leave their nodes."""
+        users = claim.status.reserved_for
+        return bool(users) and all(u.resource == "pods" and not u.api_group and u.uid in self._leaving for u in users)
+
+    # -- one place ----------------------------------------------------------------------------------------------------
+
+    def _grants(self, place: Place) -> Mapping[str, Sequence[DeviceGrant]]:
+        """By instance type, a node that stands having none."""
+        if place.claim is not None:
+            return place.claim.devices
+        found = self._index.results.devices.get(place.node.name) if place.node is not None else None
+        return {"": found} if found else {}
+
+    def _check_place(self, place: Place, together: Book) -> Iterator[str]:
+        by_type = self._grants(place)
+        if place.claim is not None and by_type and set(by_type) != set(place.claim.instance_types):
+            yield f"{place.name}: the plan does not say for each of its instance types which devices are there"
+        most = Book()
+        for name, grants in sorted(by_type.items()):
+            brought = Stock.of(self._brought(place, name), published=False)
+            published, own = Book(), Book()
+            for claim in dict.fromkeys(grant.claim for grant in grants):
+                mine = [grant for grant in grants if grant.claim == claim]
+                self._homes.setdefault(claim, {}).setdefault(place.name, []).extend(mine)
+                yield from self._check_claim(place, claim, mine, brought, (published, own))
+            for excess in own.excess(brought.totals):
+                yield f"{place.name}: its {excess}"
+            most.widen(published)
+        together.devices += most.devices
+        together.add(most.parts)
+
+    def _brought(self, place: Place, instance_type: str) -> tuple[ResourceSliceSpec, ...]:
+        """What the node brings: by its type if it is new or on its way."""
+        pool = place.claim.node_pool if place.claim is not None else ""
+        if place.node is not None:
+            if place.node.initialized:
+                return ()
+            pool, instance_type = place.node.node_pool, place.node.labels.get(labels.INSTANCE_TYPE, "")
+        types = self._catalogue.instance_types(pool)
+        return next((found.device_slices for found in types if found.name == instance_type), ())
+
+    def _check_claim(
+        self, place: Place, key: str, grants: Sequence[DeviceGrant], brought: Stock, books: tuple[Book, Book]
+    ) -> Iterator[str]:
+        """One claim's devices at one place, for one instance type; `books` are for published ones and the node's own."""
+        claim, where = self._claims.get(key), f"{place.name}: ResourceClaim {key}"
+        if claim is None:
+            yield f"{where} does not exist"
+            return
+        by_request: dict[str, list[Known]] = {}
+        for grant in grants:
+            stock, book = (self._published, books[0]) if grant.published else (brought, books[1])
+            known = stock.devices.get((grant.driver, grant.pool, grant.device))
+            if known is None or (grant.driver, grant.pool) in stock.broken:
+                yield f"{where}: there is no device {grant.driver}/{grant.pool}/{grant.device} to be had"
+                continue
+            if grant.published and not known.reached_from(place):
+                yield f"{where}: device {'/'.join(known.id)} cannot be reached from there"
+            by_request.setdefault(grant.request, []).append(known)
+            yield from _book(where, book, known, _request(claim, grant.request))
+        for entry in claim.spec.devices.requests:
+            if not any(name.partition("/")[0] == entry.name for name in by_request):
+                yield f"{where}: nothing is there for request {entry.name}"
+        for name, found in by_request.items():
+            yield from self._check_request(f"{where}: request {name}", place, _request(claim, name), found, brought)
+        for constraint in claim.spec.devices.constraints:
+            yield from _check_constraint(where, constraint, by_request)
+
+    def _check_request(
+        self, where: str, place: Place, request: DeviceRequest | None, found: Sequence[Known], brought: Stock
+    ) -> Iterator[str]:
+        if request is None:
+            yield f"{where} does not exist"
+            return
+        for known in found:
+            if not self._selects(request, known):
+                yield f"{where} does not select device {'/'.join(known.id)}"
+        wanted = request.count
+        if request.allocation_mode == "All":
+            reachable = [known for known in self._published.devices.values() if known.reached_from(place)]
+            wanted = sum(self._selects(request, known) for known in (*reachable, *brought.devices.values()))
+        if len(found) != wanted:
+            yield f"{where} gets {len(found)} devices instead of {wanted}"
+
+    def _selects(self, request: DeviceRequest, known: Known) -> bool:
+        own = self._classes.get(request.device_class_name)
+        return own is not None and is_selected(known, (*own, *request.selectors)) and known.large_enough(request)
+
+    # -- who uses what ------------------------------------------------------------------------------------------------
+
+    def _check_user(self, pod: str, place: Place, name: str) -> Iterator[str]:
+        """A pod is where its claims have, or get, their devices."""
+        claim = self._claims.get(name)
+        if claim is None:
+            yield f"{pod} although it has resource claims that do not exist ({name})"
+            return
+        allocation = claim.status.allocation
+        if allocation is not None and not self._gives_back(claim):
+            if allocation.node_selector is not None and not selected(place, allocation.node_selector):
+                yield f"{pod} on {place.name}, from where the devices of ResourceClaim {name} cannot be reached"
+            return
+        homes = self._homes.get(name, {})
+        if len(homes) != 1:
+            yield f"{pod} although ResourceClaim {name} gets its devices at {len(homes)} places"
+        if place.name not in homes and not all(map(self._reaches(place), (g for home in homes.values() for g in home))):
+            yield f"{pod} on {place.name}, but the devices of ResourceClaim {name} are elsewhere"
+
+    def _reaches(self, place: Place) -> Callable[[DeviceGrant], bool]:
+        def reaches(grant: DeviceGrant) -> bool:
+            known = self._published.devices.get((grant.driver, grant.pool, grant.device)) if grant.published else None
+            return known is not None and known.reached_from(place)
+
+        return reaches
+
+
+def _leaving(index: Index) -> frozenset[str]:
+    """The UIDs of pods that leave the node they are on."""
+    staying = {node.name for node in index.standing if not is_leaving(node)}
+    gone = (pod for node in index.snapshot.state_nodes if node.name not in staying for pod in node.pods)
+    moved = (index.known[key] for key in index.moving if index.known[key].spec.node_name)
+    going = (pod for pod in index.snapshot.pods if pod.metadata.deletion_timestamp is not None)
+    return frozenset(pod.metadata.uid for pods in (gone, moved, going) for pod in pods)
+
+
+def _owner(found: Object) -> str | None:
+    """The node that publishes a slice."""
+    return next((owner.name for owner in found.metadata.owner_references if owner.kind == "Node"), None)
+
+
+def _used_by(pod: Pod) -> Iterator[str]:
+    """Its claims; one that has not been made yet goes by its name in the pod."""
+    made = {status.name: status.resource_claim_name for status in pod.status.resource_claim_statuses}
+    for entry in pod.spec.resource_claims:
+        name = entry.resource_claim_name or made.get(entry.name, f"the one for {entry.name}")
+        if name:
+            yield f"{pod.metadata.namespace}/{name}"
+    listed = {entry.name for entry in pod.spec.resource_claims}
+    for container in (*pod.spec.containers, *pod.spec.init_containers):
+        for claim in container.resources.claims:
+            if claim.get("name") not in listed:
+                yield f"{pod.metadata.namespace}/{claim.get('name')}"
+
+
+def _request(claim: ResourceClaim, name: str) -> DeviceRequest | None:
+    """A claim's request, or one of the alternatives of one."""
+    own, _, option = name.partition("/")
+    for entry in claim.spec.devices.requests:
+        if entry.name == own:
+            return next((o for o in entry.first_available if o.name == option), None) if option else entry.exactly
+    return None
+
+
+def _book(where: str, book: Book, known: Known, request: DeviceRequest | None) -> Iterator[str]:
+    """Take a device for a request; administrators take nothing away."""
+    if request is None or request.admin_access:
+        return
+    consumed = known.consumed(request) if known.device.allow_multiple_allocations else {}
+    if consumed is None:
+        yield f"{where}: device {'/'.join(known.id)} does not give what is asked of its capacity"
+    book.take(known, known.counted() | (consumed or {}))
+
+
+def _check_constraint(
+    where: str, constraint: DeviceConstraint, by_request: Mapping[str, Sequence[Known]]
+) -> Iterator[str]:
+    if constraint.match_attribute is None:
+        yield f"{where}: it has a constraint that nobody checks"
+        return
+    wanted = set(constraint.requests)
+    values = [
+        known.facts.attribute(constraint.match_attribute)
+        for name, found in by_request.items()
+        if not wanted or {name, name.partition("/")[0]} & wanted
+        for known in found
+    ]
+    if any(value is None or not same(value, values[0]) for value in values):
+        yield f"{where}: its devices differ in {constraint.match_attribute}"

@@ -1,0 +1,336 @@
+"""Pods with ResourceClaims: where they go, what nodes are opened for them, and the second opinion on every plan."""
+
+from __future__ import annotations
+
+from journeyman.core.api import labels
+from journeyman.core.catalogue import Catalogue
+from journeyman.core.scheduling.claims import to_node_claim
+from journeyman.core.scheduling.options import Options
+from journeyman.core.scheduling.scheduler import pods_to_place, solve
+from journeyman.core.scheduling.verify import verify
+from tests.helpers.builders import (
+    LARGE,
+    MEDIUM,
+    NOW,
+    SMALL,
+    a_launched_claim,
+    a_node,
+    a_pod,
+    a_pool,
+    a_running_claim,
+    a_snapshot,
+    an_instance_type,
+    stamp,
+)
+from tests.helpers.devices import (
+    DRIVER,
+    a_claiming_pod,
+    a_device_class,
+    a_resource_claim,
+    a_slice,
+    an_allocated_claim,
+    exactly,
+    first_of,
+    gpu,
+    gpus,
+    selecting,
+    slice_spec,
+    with_devices,
+)
+
+PLANNING = Options(ignore_dra_requests=False)
+ONE_GPU = with_devices(an_instance_type("g.one", cpu=4, memory_gib=16, price=1.0), slice_spec(gpus(1)))
+FOUR_GPUS = with_devices(an_instance_type("g.four", cpu=16, memory_gib=64, price=3.5), slice_spec(gpus(4)))
+H100 = with_devices(an_instance_type("h.one", cpu=4, memory_gib=16, price=2.0), slice_spec(gpus(1, "H100")))
+TYPES = (SMALL, MEDIUM, LARGE, ONE_GPU, FOUR_GPUS, H100)
+
+
+def schedule(*pods, resource_claims=(), slices=(), types=TYPES, options=PLANNING, classes=None, **cluster):
+    """The verified plan for these pods."""
+    snapshot = a_snapshot(
+        pods=tuple(sorted(pods, key=lambda p: p.key)),
+        resource_claims=tuple(resource_claims),
+        resource_slices=tuple(slices),
+        device_classes=(a_device_class(),) if classes is None else classes,
+        **cluster,
+    )
+    catalogue = Catalogue({pool.metadata.name: types for pool in snapshot.node_pools})
+    results = solve(snapshot, catalogue, options=options)
+    assert verify(snapshot, catalogue, results, pods=pods_to_place(snapshot)) == ()
+    return results
+
+
+def opened(results):
+    """Instance types and pods of every new node."""
+    return sorted((claim.instance_types, claim.pods) for claim in results.new_claims)
+
+
+def error(results, pod="p"):
+    """Kind and message of a pod's error."""
+    found = results.pod_errors[f"default/{pod}"]
+    return f"{found.kind}: {found.message}"
+
+
+def a_cluster(*nodes, initialized=True):
+    """Nodes by name with their claims; names end up as `node-<name>`."""
+    make = a_running_claim if initialized else a_launched_claim
+    kinds = {labels.NODEPOOL: "default", labels.INSTANCE_TYPE: "g.one"}
+    metadata = {"labels": kinds}
+    return {
+        "claims": tuple(make(name, metadata=metadata) for name in nodes),
+        "nodes": tuple(a_node(name, metadata=metadata) for name in nodes) if initialized else (),
+    }
+
+
+# -- new nodes --------------------------------------------------------------------------------------------------------
+
+
+def test_a_node_is_opened_with_the_devices_that_a_claim_asks_for():
+    """Only types whose devices satisfy the claim are listed, and the claim names the driver to wait for."""
+    results = schedule(
+        a_claiming_pod("p", "gpu"), resource_claims=[a_resource_claim("gpu", exactly(select=selecting("A100")))]
+    )
+
+    (claim,) = results.new_claims
+    assert claim.instance_types == ("g.one", "g.four")
+    assert claim.price == 1.0
+    assert claim.dra_drivers == (DRIVER,)
+    assert [g.device for g in claim.devices["g.four"]] == ["gpu-0"]
+
+
+def test_the_manifest_names_the_drivers_to_wait_for():
+    """The annotation is Karpenter's; claims without devices do not have it."""
+    with_gpu = schedule(a_claiming_pod("p", "gpu"), resource_claims=[a_resource_claim("gpu")]).new_claims[0]
+    plain = schedule(a_pod("p")).new_claims[0]
+
+    annotations = [
+        to_node_claim(c, a_pool(), name="n", hash="1", hash_version="v3")["metadata"]["annotations"]
+        for c in (with_gpu, plain)
+    ]
+
+    assert annotations[0]["karpenter.sh/requested-dra-drivers"] == DRIVER
+    assert "karpenter.sh/requested-dra-drivers" not in annotations[1]
+
+
+def test_claims_are_ignored_by_default():
+    """As in Karpenter the pod is set aside, and others go on."""
+    results = schedule(
+        a_claiming_pod("p", "gpu"), a_pod("q"), resource_claims=[a_resource_claim("gpu")], options=Options()
+    )
+
+    assert error(results).startswith("unsupported: pod has Dynamic Resource Allocation requirements")
+    assert [claim.pods for claim in results.new_claims] == [("default/q",)]
+
+
+def test_replicas_with_claims_of_their_own_share_nodes_as_far_as_devices_go():
+    """Five GPUs are one node of four and one of one; a node is never promised twice."""
+    pods = [a_claiming_pod(f"p{i}", made=[f"gpu-{i}"]) for i in range(5)]
+    claims = [a_resource_claim(f"gpu-{i}", exactly(select=selecting("A100"))) for i in range(5)]
+
+    results = schedule(*pods, resource_claims=claims)
+
+    assert not results.pod_errors
+    assert sum(len(claim.devices[claim.instance_types[0]]) for claim in results.new_claims) == 5
+    granted = {g.claim for claim in results.new_claims for g in claim.devices[claim.instance_types[0]]}
+    assert granted == {f"default/gpu-{i}" for i in range(5)}
+
+
+def test_pods_that_share_a_claim_share_the_node_that_brings_its_device():
+    """A device that comes with a node is used there and nowhere else."""
+    pods = [a_claiming_pod(f"p{i}", "shared", cpu="1500m") for i in range(3)]
+
+    results = schedule(*pods, resource_claims=[a_resource_claim("shared")])
+
+    (claim,) = results.new_claims
+    assert claim.pods == ("default/p0", "default/p1", "default/p2")
+    assert claim.instance_types == ("g.four",)
+
+
+def test_a_pod_that_finds_no_room_beside_its_shared_claim_stays_pending():
+    """The devices are bound to the first pod's node, which cannot be larger than the largest type."""
+    pods = [a_claiming_pod(f"p{i}", "shared", cpu="9") for i in range(2)]
+
+    results = schedule(*pods, resource_claims=[a_resource_claim("shared")])
+
+    assert [claim.pods for claim in results.new_claims] == [("default/p0",)]
+    assert "cannot be had together on one node" in error(results, "p1")
+
+
+def test_several_requests_and_counts_are_for_one_node():
+    """Three of one request and one of another need the node of four."""
+    claim = a_resource_claim("gpu", exactly("many", count=3), exactly("one"))
+
+    assert opened(schedule(a_claiming_pod("p", "gpu"), resource_claims=[claim])) == [(("g.four",), ("default/p",))]
+
+
+def test_all_takes_every_device_of_the_kind():
+    """A second pod finds none left on that node."""
+    claims = [a_resource_claim(f"gpu-{i}", exactly(allocationMode="All")) for i in range(2)]
+    pods = [a_claiming_pod(f"p{i}", f"gpu-{i}") for i in range(2)]
+
+    results = schedule(*pods, resource_claims=claims, types=(SMALL, FOUR_GPUS))
+
+    assert opened(results) == [(("g.four",), ("default/p0",)), (("g.four",), ("default/p1",))]
+    assert {len(claim.devices["g.four"]) for claim in results.new_claims} == {4}
+
+
+def test_the_first_alternative_that_can_be_had_is_chosen():
+    """No type has a B200; the H100 is next, before the cheaper A100."""
+    options = [{"selectors": [{"cel": {"expression": selecting(m)}}]} for m in ("B200", "H100", "A100")]
+    claim = a_resource_claim("gpu", first_of(*options))
+
+    (opened_for,) = schedule(a_claiming_pod("p", "gpu"), resource_claims=[claim]).new_claims
+
+    by_type = {name: grants[0].request for name, grants in opened_for.devices.items()}
+    assert by_type == {"g.one": "gpu/option-2", "g.four": "gpu/option-2", "h.one": "gpu/option-1"}
+
+
+def test_devices_must_agree_in_an_attribute():
+    """Two GPUs of one root: the type that has each on its own is pruned."""
+    apart = [gpu(f"gpu-{n}", attributes={"root": {"string": f"r{n}"}}) for n in range(2)]
+    together = [gpu(f"gpu-{n}", attributes={"root": {"string": f"r{n // 2}"}}) for n in range(3)]
+    types = (
+        with_devices(an_instance_type("apart", cpu=4, memory_gib=16, price=1), slice_spec(apart)),
+        with_devices(an_instance_type("together", cpu=4, memory_gib=16, price=2), slice_spec(together)),
+    )
+    claim = a_resource_claim("gpu", exactly(count=2), match=f"{DRIVER}/root")
+
+    assert opened(schedule(a_claiming_pod("p", "gpu"), resource_claims=[claim], types=types)) == [
+        (("together",), ("default/p",))
+    ]
+
+
+def test_partitions_of_a_device_draw_on_what_it_has():
+    """Of two halves and a whole, a node gives the two halves or the whole."""
+
+    def partition(name, amount):
+        drawn = {"counterSet": "gpu-0", "counters": {"memory": {"value": amount}}}
+        return gpu(name, name[:4], consumesCounters=[drawn])
+
+    parts = [partition("whole", "40Gi"), partition("half-0", "20Gi"), partition("half-1", "20Gi")]
+    counters = slice_spec([], sharedCounters=[{"name": "gpu-0", "counters": {"memory": {"value": "40Gi"}}}])
+    split = with_devices(an_instance_type("split", cpu=16, memory_gib=64, price=1), slice_spec(parts), counters)
+    wholes = [a_resource_claim(f"whole-{n}", exactly(select=selecting("whol"))) for n in range(1)]
+    halves = [a_resource_claim(f"half-{n}", exactly(select=selecting("half"))) for n in range(3)]
+    pods = [a_claiming_pod(f"p{n}", c.metadata.name) for n, c in enumerate((*wholes, *halves))]
+
+    results = schedule(*pods, resource_claims=(*wholes, *halves), types=(split,))
+
+    assert sorted(len(claim.pods) for claim in results.new_claims) == [1, 1, 2]
+
+
+def test_shared_devices_are_consumed_in_the_amounts_there_are():
+    """Requests for 9Gi are rounded up to 10Gi, so four fit into 40Gi."""
+    policy = {"default": "40Gi", "validRange": {"min": "5Gi", "step": "5Gi", "max": "20Gi"}}
+    shared = gpu(
+        "gpu-0", allowMultipleAllocations=True, capacity={"memory": {"value": "40Gi", "requestPolicy": policy}}
+    )
+    sliced = with_devices(an_instance_type("sliced", cpu=16, memory_gib=64, price=1), slice_spec([shared]))
+    claims = [a_resource_claim(f"c{n}", exactly(capacity={"requests": {"memory": "9Gi"}})) for n in range(5)]
+    pods = [a_claiming_pod(f"p{n}", f"c{n}") for n in range(5)]
+
+    results = schedule(*pods, resource_claims=claims, types=(sliced,))
+
+    assert sorted(len(claim.pods) for claim in results.new_claims) == [1, 4]
+
+
+def test_more_than_a_shared_device_gives_to_one_is_nowhere_to_be_had():
+    """30Gi is beyond the policy's 20Gi although 40Gi are free."""
+    policy = {"validRange": {"min": "5Gi", "max": "20Gi"}}
+    shared = gpu(
+        "gpu-0", allowMultipleAllocations=True, capacity={"memory": {"value": "40Gi", "requestPolicy": policy}}
+    )
+    sliced = with_devices(an_instance_type("sliced", cpu=16, memory_gib=64, price=1), slice_spec([shared]))
+    claim = a_resource_claim("c", exactly(capacity={"requests": {"memory": "30Gi"}}))
+
+    results = schedule(a_claiming_pod("p", "c"), resource_claims=[claim], types=(sliced,))
+
+    assert "the devices for request 'gpu' (DeviceClass gpu) cannot be had" in error(results)
+
+
+# -- published devices ------------------------------------------------------------------------------------------------
+
+
+def test_devices_that_are_there_are_used_before_a_node_is_opened():
+    """The node's GPU takes the first pod, a new node the second."""
+    pods = [a_claiming_pod(f"p{n}", made=[f"c{n}"]) for n in range(2)]
+    claims = [a_resource_claim(f"c{n}") for n in range(2)]
+
+    results = schedule(*pods, resource_claims=claims, slices=[a_slice("s", gpus(1), node="node-a")], **a_cluster("a"))
+
+    assert results.existing == {"node-a": ("default/p0",)}
+    assert [g.device for g in results.devices["node-a"]] == ["gpu-0"]
+    assert [claim.pods for claim in results.new_claims] == [("default/p1",)]
+
+
+def test_a_device_that_another_claim_has_is_taken():
+    """Even if no pod uses that claim any more: it has not been given back."""
+    taken = an_allocated_claim("other", ("node-a", "gpu-0"))
+
+    results = schedule(
+        a_claiming_pod("p", "c"),
+        resource_claims=[a_resource_claim("c"), taken],
+        slices=[a_slice("s", gpus(1), node="node-a")],
+        **a_cluster("a"),
+    )
+
+    assert not results.existing
+    assert len(results.new_claims) == 1
+
+
+def test_devices_of_deleting_pods_are_given_back():
+    """The claim's only user is going, so its GPU can be planned for."""
+    going = a_claiming_pod("going", "other", node="node-a", metadata={"deletionTimestamp": stamp(NOW)})
+    held = an_allocated_claim("other", ("node-a", "gpu-0"), users=["uid-going"], node="node-a")
+
+    results = schedule(
+        a_claiming_pod("p", "c"),
+        going,
+        resource_claims=[a_resource_claim("c"), held],
+        slices=[a_slice("s", gpus(1), node="node-a")],
+        **a_cluster("a"),
+    )
+
+    assert results.existing == {"node-a": ("default/p",)}
+
+
+def test_a_claim_that_has_its_devices_binds_its_pods_to_their_node():
+    """A second pod that shares the claim can only go there."""
+    user = a_claiming_pod("user", "shared", node="node-b")
+    held = an_allocated_claim("shared", ("node-b", "gpu-0"), users=["uid-user"], node="node-b")
+    slices = [a_slice(f"s-{n}", gpus(1), node=f"node-{n}") for n in "ab"]
+
+    results = schedule(
+        a_claiming_pod("p", "shared"), user, resource_claims=[held], slices=slices, **a_cluster("a", "b")
+    )
+
+    assert results.existing == {"node-b": ("default/p",)}
+
+
+def test_devices_of_the_network_narrow_the_node_to_where_they_are():
+    """They are taken before a dearer GPU node is opened, and the new node's claim asks for their zone."""
+    zonal = an_instance_type("z", cpu=4, memory_gib=16, price=0.2, zones=("a", "b"))
+    term = {"matchExpressions": [{"key": labels.ZONE, "operator": "In", "values": ["b"]}]}
+    slices = [a_slice("fabric", gpus(2), nodeSelector={"nodeSelectorTerms": [term]})]
+    pods = [a_claiming_pod(f"p{n}", made=[f"c{n}"], cpu="2") for n in range(3)]
+    claims = [a_resource_claim(f"c{n}") for n in range(3)]
+
+    results = schedule(*pods, resource_claims=claims, slices=slices, types=(zonal, ONE_GPU))
+
+    by_zone = {claim.offering[:2]: claim.dra_drivers for claim in results.new_claims}
+    assert by_zone == {("z", "b"): (), ("g.one", "a"): (DRIVER,)}
+    assert not results.pod_errors
+
+
+def test_a_node_on_its_way_has_what_its_type_promises_and_what_it_has_not_given_away():
+    """The pod that it was opened for is bound to get the GPU; the next one needs a node of its own."""
+    mine = {labels.INSTANCE_TYPE: "g.one", labels.NODEPOOL: "default"}
+    planned = {labels.PLANNED_PODS: "default/first"}
+    claim = a_launched_claim("a", metadata={"labels": mine, "annotations": planned})
+    pods = [a_claiming_pod(name, made=[f"c-{name}"]) for name in ("first", "second")]
+    claims = [a_resource_claim(f"c-{name}") for name in ("first", "second")]
+
+    results = schedule(*pods, resource_claims=claims, claims=(claim,))
+
+    assert results.existing == {"a": ("default/first",)}
+    assert [c.pods for c in results.new_claims] == [("default/second",)]
