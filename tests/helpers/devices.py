@@ -31,9 +31,11 @@ def gpus(count: int, model: str = "A100", **more: Any) -> list[dict[str, Any]]:
     return [gpu(f"gpu-{index}", model, **more) for index in range(count)]
 
 
-def slice_spec(devices: Sequence[Mapping[str, Any]], *, pool: str = "pool", **spec: Any) -> dict[str, Any]:
-    """The spec of a slice: one pool, whole."""
-    whole = {"name": pool, "generation": 1, "resourceSliceCount": 1}
+def slice_spec(
+    devices: Sequence[Mapping[str, Any]], *, pool: str = "pool", generation: int = 1, of: int = 1, **spec: Any
+) -> dict[str, Any]:
+    """The spec of a slice, one `of` so many that make up its pool."""
+    whole = {"name": pool, "generation": generation, "resourceSliceCount": of}
     return {"driver": DRIVER, "pool": whole, "devices": list(devices), **spec}
 
 

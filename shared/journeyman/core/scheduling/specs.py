@@ -41,6 +41,7 @@ from journeyman.core.scheduling.validation import (
     invalid_selection,
     opted_out,
     required_terms,
+    unlisted_claim,
     unsupported,
 )
 from journeyman.errors import InvalidQuantityError
@@ -232,6 +233,9 @@ def _demand(pod: Pod, *, with_claims: bool) -> tuple[object, Demand] | PodError:
     refused = "" if with_claims else unsupported(pod)
     if refused:
         return PodError(kind="unsupported", message=refused)
+    unlisted = unlisted_claim(pod)
+    if unlisted:
+        return PodError(kind="invalid", message=unlisted)
     try:
         requests = pod_requests(pod)
     except InvalidQuantityError as error:

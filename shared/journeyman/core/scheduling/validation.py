@@ -132,3 +132,11 @@ def unsupported(pod: Pod) -> str:
     if spec.resource_claims or any(c.resources.claims for c in (*spec.containers, *spec.init_containers)):
         return "pod has Dynamic Resource Allocation requirements (resource claims), which are not supported"
     return ""
+
+
+def unlisted_claim(pod: Pod) -> str:
+    """Which resource claim a container uses though the pod lists none, in words; empty if that is not so."""
+    spec = pod.spec
+    used = () if spec.resource_claims else (*spec.containers, *spec.init_containers)
+    name = next((claim.get("name", "") for c in used for claim in c.resources.claims), None)
+    return "" if name is None else f"a container uses {name!r}, which is not among the pod's resourceClaims"

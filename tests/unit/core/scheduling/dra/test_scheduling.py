@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from journeyman.core.api import labels
 from journeyman.core.catalogue import Catalogue
 from journeyman.core.scheduling.claims import to_node_claim
@@ -334,3 +336,206 @@ def test_a_node_on_its_way_has_what_its_type_promises_and_what_it_has_not_given_
 
     assert results.existing == {"a": ("default/first",)}
     assert [c.pods for c in results.new_claims] == [("default/second",)]
+
+
+# -- bad input --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("request_", "told"),
+    [
+        (
+            exactly(deviceClassName="tpu"),
+            "invalid: ResourceClaim default/c request gpu: DeviceClass 'tpu' does not exist",
+        ),
+        (exactly(select="device.driver =="), "unsupported: ResourceClaim default/c request gpu: selector"),
+        (exactly(select="device.attributes.all(d, d == 'x')"), "d is not among the names understood"),
+        (exactly(selectors=[{}]), "unsupported: ResourceClaim default/c request gpu: a selector that is not CEL"),
+        (exactly(count=0), "asks for 0 devices"),
+        (exactly(count=33), "asks for 33 devices, 32 are the most"),
+        (exactly(allocationMode="Most"), "allocationMode 'Most' is not ExactCount or All"),
+        (exactly(capacity={"requests": {"memory": "lots"}}), "'lots' is not a quantity"),
+        (exactly(capacity={"requests": {"memory": "-1Gi"}}), "'-1Gi' is negative"),
+        ({"name": "gpu"}, "request gpu asks for nothing"),
+    ],
+    ids=["class", "malformed", "macro", "not-cel", "zero", "many", "mode", "quantity", "negative", "empty"],
+)
+def test_a_claim_that_cannot_be_read_sets_its_pods_aside(request_, told):
+    """Others go on."""
+    claims = [a_resource_claim("c", request_), a_resource_claim("good")]
+
+    results = schedule(a_claiming_pod("p", "c"), a_claiming_pod("q", "good"), a_pod("r"), resource_claims=claims)
+
+    assert told in error(results)
+    assert set(results.pod_errors) == {"default/p"}
+
+
+@pytest.mark.parametrize(
+    ("pod", "told"),
+    [
+        (a_claiming_pod("p", "c"), "invalid: ResourceClaim default/c does not exist"),
+        (
+            a_claiming_pod("p", made=["x"], status={"resourceClaimStatuses": []}),
+            "invalid: ResourceClaim default/x does not exist",
+        ),
+        (
+            a_pod("p", spec={"containers": [{"name": "c", "resources": {"claims": [{"name": "gpu"}]}}]}),
+            "invalid: a container uses 'gpu', which is not among the pod's resourceClaims",
+        ),
+        (
+            a_pod("p", spec={"resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "t"}]}),
+            "invalid: the ResourceClaim for 'gpu' has not been made from its template yet",
+        ),
+    ],
+    ids=["named", "made", "container", "not-made"],
+)
+def test_a_pod_without_its_claim_is_set_aside(pod, told):
+    """A missing claim is one pod's matter."""
+    results = schedule(pod, a_pod("r"))
+
+    assert told in error(results)
+    assert set(results.pod_errors) == {"default/p"}
+
+
+def test_a_template_claim_that_is_not_needed_asks_for_nothing():
+    """The status says so by an entry without a name."""
+    entry = {"spec": {"resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "t"}]}}
+    pod = a_pod("p", **entry, status={"resourceClaimStatuses": [{"name": "gpu"}]})
+
+    assert not schedule(pod).pod_errors
+
+
+def test_a_claim_that_is_going_sets_its_pods_aside():
+    """No new claim of that name can be made before it is gone."""
+    going = a_resource_claim("c", metadata={"name": "c", "namespace": "default", "deletionTimestamp": stamp(NOW)})
+
+    assert "ResourceClaim default/c is being deleted" in error(
+        schedule(a_claiming_pod("p", "c"), resource_claims=[going])
+    )
+
+
+def test_constraints_other_than_match_attribute_are_refused():
+    """As Karpenter 1.14 does; nothing is placed that might break one."""
+    spec = {"devices": {"requests": [exactly()], "constraints": [{"distinctAttribute": "a/b"}]}}
+
+    results = schedule(a_claiming_pod("p", "c"), resource_claims=[a_resource_claim("c", spec=spec)])
+
+    assert "has a constraint other than matchAttribute" in error(results)
+
+
+def test_what_nobody_has_is_said():
+    """The reason names the request and its class."""
+    claim = a_resource_claim("c", exactly(select=selecting("B200")))
+
+    results = schedule(a_claiming_pod("p", "c"), resource_claims=[claim])
+
+    assert "no published device and no instance type has what request 'gpu' (DeviceClass gpu) selects" in error(results)
+
+
+@pytest.mark.parametrize(
+    "slices",
+    [
+        [a_slice("s", gpus(1), node="node-a", of=2)],
+        [
+            a_slice("s", gpus(1), node="node-a", pool="p"),
+            a_slice("t", [], node="node-a", pool="p", generation=2),
+        ],
+        [a_slice("s", [gpu("twin"), gpu("twin")], node="node-a")],
+        [a_slice("s", [gpu("odd", capacity={"memory": {"value": "much"}})], node="node-a")],
+        [a_slice("s", gpus(1), node="node-gone")],
+        [a_slice("s", gpus(1, taints=[{"key": "broken", "effect": "NoSchedule"}]), node="node-a")],
+        [a_slice("s", gpus(1))],
+        [
+            a_slice(
+                "s", gpus(1, consumesCounters=[{"counterSet": "x", "counters": {"m": {"value": "1"}}}]), node="node-a"
+            )
+        ],
+    ],
+    ids=["incomplete", "outdated", "twins", "odd", "no-node", "tainted", "nowhere", "no-counters"],
+)
+def test_published_devices_that_cannot_be_had_are_left_alone(slices):
+    """The pod gets a node of its own."""
+    results = schedule(
+        a_claiming_pod("p", "c"), resource_claims=[a_resource_claim("c")], slices=slices, **a_cluster("a")
+    )
+
+    assert not results.existing
+    assert len(results.new_claims) == 1
+
+
+def test_a_tolerated_taint_of_a_device_keeps_nobody_away():
+    """Tolerations belong to the request."""
+    tainted = a_slice("s", gpus(1, taints=[{"key": "old", "effect": "NoSchedule"}]), node="node-a")
+    claim = a_resource_claim("c", exactly(tolerations=[{"key": "old", "operator": "Exists"}]))
+
+    results = schedule(a_claiming_pod("p", "c"), resource_claims=[claim], slices=[tainted], **a_cluster("a"))
+
+    assert results.existing == {"node-a": ("default/p",)}
+
+
+def test_an_administrator_may_have_a_device_that_is_in_use():
+    """And takes it away from nobody."""
+    held = an_allocated_claim("other", ("node-a", "gpu-0"), users=["uid-user"])
+    claim = a_resource_claim("c", exactly(adminAccess=True))
+
+    results = schedule(
+        a_claiming_pod("p", "c"),
+        resource_claims=[claim, held],
+        slices=[a_slice("s", gpus(1), node="node-a")],
+        **a_cluster("a"),
+    )
+
+    assert results.existing == {"node-a": ("default/p",)}
+
+
+def test_devices_may_name_their_nodes_themselves():
+    """`perDeviceNodeSelection`: of one pool each device has its own reach."""
+    devices = [gpu("gpu-a", nodeName="node-a"), gpu("gpu-b", nodeName="node-b")]
+    pods = [a_claiming_pod(f"p{n}", made=[f"c{n}"]) for n in range(2)]
+    claims = [a_resource_claim(f"c{n}") for n in range(2)]
+
+    results = schedule(
+        *pods,
+        resource_claims=claims,
+        slices=[a_slice("s", devices, perDeviceNodeSelection=True)],
+        **a_cluster("a", "b"),
+    )
+
+    assert results.existing == {"node-a": ("default/p0",), "node-b": ("default/p1",)}
+
+
+# -- effort and order -------------------------------------------------------------------------------------------------
+
+
+def test_a_hopeless_search_ends():
+    """Sixty devices, each of its own kind, of which none agree: the search gives up after so many tries."""
+    odd = [gpu(f"gpu-{n}", attributes={"root": {"string": f"r{n // 3}"}, "n": {"int": n}}) for n in range(60)]
+    types = (with_devices(an_instance_type("odd", cpu=64, memory_gib=64, price=1), slice_spec(odd)),)
+    claims = [
+        a_resource_claim(f"c{i}", exactly("a", count=2), exactly("b", count=2), match=f"{DRIVER}/root")
+        for i in range(3)
+    ]
+
+    results = schedule(a_claiming_pod("p", "c0", "c1", "c2"), resource_claims=claims, types=types)
+
+    assert "cannot be had together on one node" in error(results)
+
+
+def test_the_plan_does_not_depend_on_the_order_of_anything():
+    """Pods, claims, slices and types shuffled give the same plan."""
+    pods = [a_claiming_pod(f"p{n}", made=[f"c{n}"]) for n in range(6)]
+    claims = [a_resource_claim(f"c{n}", exactly(count=1 + n % 2)) for n in range(6)]
+    slices = [a_slice(f"s-{n}", gpus(2), node=f"node-{n}") for n in "ab"]
+    cluster = a_cluster("a", "b")
+
+    forward = schedule(*pods, resource_claims=claims, slices=slices, **cluster)
+    backward = schedule(*pods[::-1], resource_claims=claims[::-1], slices=slices[::-1], **cluster)
+
+    assert forward == backward
+
+
+def test_pods_without_claims_are_planned_as_ever():
+    """Turning the setting on changes nothing for them."""
+    pods = [a_pod(f"p{n}", cpu="700m") for n in range(20)]
+
+    assert schedule(*pods) == schedule(*pods, options=Options())

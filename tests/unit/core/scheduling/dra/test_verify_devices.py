@@ -1,0 +1,134 @@
+"""The second opinion on devices: whatever is changed about a right plan is objected to."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from journeyman.core.catalogue import Catalogue
+from journeyman.core.scheduling.options import Options
+from journeyman.core.scheduling.scheduler import pods_to_place, solve
+from journeyman.core.scheduling.verify import verify
+from tests.helpers.builders import a_node, a_running_claim, a_snapshot, an_instance_type
+from tests.helpers.devices import (
+    a_claiming_pod,
+    a_device_class,
+    a_resource_claim,
+    a_slice,
+    an_allocated_claim,
+    exactly,
+    gpu,
+    gpus,
+    selecting,
+    slice_spec,
+    with_devices,
+)
+
+NODE = "node-a"
+PAIR = with_devices(
+    an_instance_type("g.pair", cpu=8, memory_gib=32, price=1.0), slice_spec([*gpus(2), gpu("old", "T4")])
+)
+CATALOGUE = Catalogue({"default": (PAIR,)})
+
+
+def a_case():
+    """A node whose GPU the first pod gets, a new node for the other two, and the plan for that."""
+    snapshot = a_snapshot(
+        pods=tuple(a_claiming_pod(f"p{n}", made=[f"c{n}"]) for n in range(3)),
+        resource_claims=tuple(a_resource_claim(f"c{n}", exactly(select=selecting("A100"))) for n in range(3)),
+        resource_slices=(a_slice("s", gpus(1), node=NODE),),
+        device_classes=(a_device_class(),),
+        claims=(a_running_claim("a"),),
+        nodes=(a_node("a"),),
+    )
+    results = solve(snapshot, CATALOGUE, options=Options(ignore_dra_requests=False))
+    assert verify(snapshot, CATALOGUE, results, pods=pods_to_place(snapshot)) == ()
+    return snapshot, results
+
+
+def objections(snapshot, results):
+    """All that is wrong, in one text."""
+    return "; ".join(verify(snapshot, CATALOGUE, results, pods=pods_to_place(snapshot)))
+
+
+def with_grants(results, change):
+    """The plan with the new node's grants changed."""
+    (claim,) = results.new_claims
+    grants = change(claim.devices["g.pair"])
+    return replace(results, new_claims=(replace(claim, devices={"g.pair": tuple(grants)}),))
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda g: g[:1], "p2 is placed although ResourceClaim default/c2 gets its devices at 0 places"),
+        (lambda g: [g[0], replace(g[1], device="gpu-0")], "device gpu.example.com/pool/gpu-0 is taken 2 times"),
+        (lambda g: [g[0], replace(g[1], device="old")], "does not select device gpu.example.com/pool/old"),
+        (lambda g: [g[0], replace(g[1], device="gpu-7")], "there is no device gpu.example.com/pool/gpu-7"),
+        (lambda g: [g[0], replace(g[1], request="tpu")], "request tpu does not exist"),
+        (lambda g: [g[0], replace(g[1], claim="default/c9")], "ResourceClaim default/c9 does not exist"),
+        (lambda g: [g[0], replace(g[1], claim="default/c1")], "request gpu gets 2 devices instead of 1"),
+        (
+            lambda g: [g[0], replace(g[1], published=True, pool=NODE, device="gpu-0")],
+            "device gpu.example.com/node-a/gpu-0 cannot be reached from there",
+        ),
+    ],
+    ids=["missing", "twice", "unselected", "unknown", "request", "claim", "count", "unreachable"],
+)
+def test_devices_of_a_new_node_are_checked_one_by_one(change, told):
+    """Each claim has the right number of the right devices, each of them once."""
+    snapshot, results = a_case()
+
+    assert told in objections(snapshot, with_grants(results, change))
+
+
+def test_every_listed_type_must_have_the_devices():
+    """A type that the plan says nothing of might be launched without."""
+    snapshot, results = a_case()
+    (claim,) = results.new_claims
+
+    silent = replace(results, new_claims=(replace(claim, devices={}),))
+
+    assert "gets its devices at 0 places" in objections(snapshot, silent)
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"resource_claims": ()}, "has resource claims that do not exist (default/c0)"),
+        ({"resource_slices": ()}, "there is no device gpu.example.com/node-a/gpu-0 to be had"),
+        ({"device_classes": ()}, "request gpu does not select device"),
+        (
+            {"resource_slices": (a_slice("s", gpus(1), node=NODE, of=2),)},
+            "there is no device gpu.example.com/node-a/gpu-0 to be had",
+        ),
+    ],
+    ids=["claims", "slices", "classes", "incomplete"],
+)
+def test_a_plan_for_another_cluster_is_objected_to(changes, told):
+    """What was published or asked for has changed."""
+    snapshot, results = a_case()
+
+    assert told in objections(replace(snapshot, **changes), results)
+
+
+def test_a_device_that_somebody_has_is_not_given_twice():
+    """An allocation by a claim that nobody gives back."""
+    snapshot, results = a_case()
+    held = an_allocated_claim("held", (NODE, "gpu-0"))
+
+    changed = replace(snapshot, resource_claims=(*snapshot.resource_claims, held))
+
+    assert "device gpu.example.com/node-a/gpu-0 is taken 2 times" in objections(changed, results)
+
+
+def test_an_allocated_claim_must_be_reached_from_its_pods_node():
+    """The claim is bound to a node, the plan has its pod elsewhere."""
+    snapshot, results = a_case()
+    bound = an_allocated_claim("c1", ("node-b", "gpu-0"), node="node-b")
+    claims = tuple(bound if c.metadata.name == "c1" else c for c in snapshot.resource_claims)
+
+    found = objections(replace(snapshot, resource_claims=claims), results)
+
+    assert "from where the devices of ResourceClaim default/c1 cannot be reached" in found
