@@ -238,7 +238,8 @@ def test_pods_wait_with_a_reason_while_everything_is_out_of_stock_and_run_when_i
     usual.run(minutes=1)
     waited = usual.until_running("web", 1, minutes=6)
 
-    assert "unavailable" in told[0]
+    assert "out of stock until" in told[0]
+    assert "Smallest change: wait until" in told[0]
     assert waited <= 300
 
 
