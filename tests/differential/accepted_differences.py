@@ -14,6 +14,7 @@ from typing import Any
 
 from journeyman.core.api.labels import HOSTNAME
 from journeyman.core.api.objects import Pod
+from journeyman.core.scheduling.pods import selects
 from journeyman.core.scheduling.requirements import EMPTY, from_labels, from_selectors
 from journeyman.core.scheduling.results import Results
 from tests.differential.compare import Finding, read
@@ -38,7 +39,24 @@ def _is_about_limited_nodes(scenario: JSONDict, finding: Finding) -> bool:
 
 
 def _is_about_scarce_room(_: JSONDict, finding: Finding) -> bool:
-    return finding.kind == "missing" and finding.in_scarce_room
+    return finding.kind == "missing" and finding.as_many and finding.in_scarce_room
+
+
+def _is_about_exclusion(scenario: JSONDict, finding: Finding) -> bool:
+    about, others = _pods(scenario, finding), read(scenario).snapshot.pods
+    excluded = bool(about) and all(any(_exclude_each_other(pod, other) for other in others) for pod in about)
+    return finding.kind == "missing" and finding.as_many and excluded
+
+
+def _exclude_each_other(pod: Pod, other: Pod) -> bool:
+    """Whether one of them may not be where the other is, over a label that has few values."""
+    return pod.key != other.key and (_excludes(pod, other) or _excludes(other, pod))
+
+
+def _excludes(pod: Pod, other: Pod) -> bool:
+    affinity = pod.spec.affinity.pod_anti_affinity if pod.spec.affinity is not None else None
+    terms = affinity.required if affinity is not None else ()
+    return any(t.topology_key != HOSTNAME and selects(t.label_selector, other.metadata.labels) for t in terms)
 
 
 def _is_about_presence(scenario: JSONDict, finding: Finding) -> bool:
@@ -101,6 +119,11 @@ ACCEPTED = (
         name="where room is short, which pods get it",
         why="Karpenter takes pods one by one, the largest first, and of equal ones by UID; we take kinds of pods at once",
         covers=_is_about_scarce_room,
+    ),
+    Difference(
+        name="of pods that exclude each other from a zone, which get it",
+        why="whichever comes first keeps the others out; we place as many pods as Karpenter, or more",
+        covers=_is_about_exclusion,
     ),
     Difference(
         name="a label that must be there must be there",

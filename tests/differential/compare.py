@@ -33,14 +33,15 @@ ANSWERS = 5  # how often Karpenter is asked before a finding that its luck may e
 class Finding:
     """Something that should not be. `kind` is one of KINDS; `cause` groups findings that look alike.
 
-    `pods` are those it is about, `theirs` is Karpenter's plan. `in_scarce_room`: Karpenter has the pods where room is
-    short (on nodes that exist, or in NodePools with limits), and we place as many pods, but others.
+    `pods` are those it is about, `theirs` is Karpenter's plan. `as_many`: we place as many pods, but others.
+    `in_scarce_room`: Karpenter has them where room is short (on nodes that exist, or in NodePools with limits).
     """
 
     kind: str
     text: str
     cause: str = ""
     pods: tuple[str, ...] = ()
+    as_many: bool = False
     in_scarce_room: bool = False
     theirs: Results = field(default_factory=Results, repr=False)
 
@@ -71,7 +72,7 @@ class Ours:
     def only(self, pods: Collection[str]) -> Results:
         """The answer if the other pods that ask for a place were not there."""
         gone = {pod.key for pod in pods_to_place(self.case.snapshot)} - set(pods)
-        left = [o for o in self.scenario["objects"] if o["kind"] != "Pod" or key_of(o) not in gone]
+        left = [_shrunk(o, gone) for o in self.scenario["objects"] if o["kind"] != "Pod" or key_of(o) not in gone]
         return answer_to(read({**self.scenario, "objects": left}))
 
     def objections(self, results: Results, pods: Iterable[str] | None = None) -> tuple[str, ...]:
@@ -84,6 +85,14 @@ class Ours:
     def placed(self) -> frozenset[str]:
         """Keys of the pods that have a place."""
         return placed_in(self.results)
+
+
+def _shrunk(raw: JSONDict, gone: Collection[str]) -> JSONDict:
+    """The object itself; of a CapacityBuffer one without the virtual pods that are gone."""
+    if raw["kind"] != "CapacityBuffer":
+        return raw
+    fewer = sum(1 for key in gone if re.fullmatch(key_of(raw).replace("/", "/capacity-buffer-") + r"-\d+", key))
+    return {**raw, "spec": {**raw["spec"], "replicas": raw["spec"]["replicas"] - fewer}}
 
 
 def read(scenario: JSONDict) -> Scenario:
@@ -220,13 +229,13 @@ def _missing(ours: Ours, answer: JSONDict, missing: Sequence[str]) -> Finding:
     place = _place(answer, missing[0])
     count = len(placed_in(results_of(answer)))
     numbers = f"{len(missing)} of {count} pods (we place {len(ours.placed)})"
-    scarce = len(ours.placed) >= count and all(_is_scarce(ours, answer, pod) for pod in missing)
     return Finding(
         kind="missing",
         text=f"{numbers}, first {missing[0]}; Karpenter: {place}; we: {why}",
         cause=_without_names(why),
         pods=tuple(missing),
-        in_scarce_room=scarce,
+        as_many=len(ours.placed) >= count,
+        in_scarce_room=all(_is_scarce(ours, answer, pod) for pod in missing),
     )
 
 

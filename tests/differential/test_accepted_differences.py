@@ -138,6 +138,22 @@ def test_where_room_is_short_other_pods_may_get_it(karpenter):
     assert unaccepted(asked, found) == []
 
 
+def test_of_pods_that_exclude_each_other_from_a_zone_others_may_get_it(karpenter):
+    """One zone, a large pod that wants it for itself, two small ones. Karpenter takes the large one; we the two."""
+    alone = {"podAntiAffinity": {REQUIRED: [{"topologyKey": ZONE, "labelSelector": WEB}]}}
+    first, second = pods(2)
+    large = pods(1, cpu="3", affinity=alone)[0]
+    large["metadata"] = {**large["metadata"], "name": "large"}
+    asked = scenario([a_type("m", cpu=4, price=0.2, zones="a")], a_pool(), first, second, large)
+
+    found = findings(asked, karpenter)
+
+    assert sorted(karpenter.ask(asked)["errors"]) == ["default/web-0", "default/web-1"]
+    assert Ours(asked).placed == {"default/web-0", "default/web-1"}
+    assert {f.kind for f in found} == {"missing"}
+    assert unaccepted(asked, found) == []
+
+
 def test_a_label_that_must_be_there_must_be_there(karpenter):
     """The pod wants tier=gold, and would rather it were not gold. Karpenter opens a node without any tier for it."""
     rather = {"weight": 1, "preference": {"matchExpressions": [require("tier", "NotIn", "gold")]}}
