@@ -22,10 +22,13 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final
 
+import numpy as np
+
 from journeyman.core.scheduling.dealing import Cell, deal
 from journeyman.core.scheduling.draft import Draft, Question, Unit
 from journeyman.core.scheduling.filling import Filling
 from journeyman.core.scheduling.ledger import Ledger, is_wide
+from journeyman.core.scheduling.offers import Ints
 from journeyman.core.scheduling.supply import Supply
 from journeyman.core.scheduling.topology import Group, Pins
 
@@ -250,8 +253,19 @@ class _Assignment:
             for value, (lost, price) in costs.items():
                 more_lost, more_price = _cost(self._classes[c].left, [x for x in here if x.values[group.key] == value])
                 costs[value] = (lost + more_lost, price + more_price)
+        for value in values if members else ():
+            if not any(x.room for x in cells if x.values[group.key] == value):
+                lost, price = costs[value]
+                costs[value] = lost, max(price, self._fleet_price(row, (group.key, value), members))
         orders = {value: min(x.order for x in cells if x.values[group.key] == value) for value in values}
         return {min(values, key=lambda value: (costs[value][0], orders[value], costs[value][1], value))}
+
+    def _fleet_price(self, row: int, domain: tuple[str, str], classes: Sequence[int]) -> float:
+        """What whole new nodes in a domain cost that hold all of these classes together."""
+        first = [self._ladders[c][0] for c in classes]
+        pods = np.array([self._classes[c].left for c in classes], dtype=np.int64)
+        total: Ints = pods @ self._question.requests[first]
+        return self._supply.fleet_price(row, self._keys_of(row), self._needed(row), domain, total)
 
     def _heed_followers(self, row: int, cells: Sequence[Cell]) -> None:
         """Tell by cell how many pods that must follow the row's could not, and let its pods pay their price too."""

@@ -17,7 +17,7 @@ from journeyman.core.scheduling.dealing import UNLIMITED, Cell
 from journeyman.core.scheduling.draft import Draft, Question
 from journeyman.core.scheduling.filling import Filling
 from journeyman.core.scheduling.host_ports import HostPort
-from journeyman.core.scheduling.offers import Bools, Ints, distinct, every
+from journeyman.core.scheduling.offers import Bools, Floats, Ints, distinct, every
 from journeyman.core.scheduling.requirements import Requirement
 from journeyman.core.scheduling.stalls import Stall
 from journeyman.core.scheduling.topology import Pins
@@ -31,12 +31,13 @@ _DECIMALS: Final = 12  # of a price; what differs beyond is rounding
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Spot:
-    """What one NodePool offers in one combination of domains: its types' sizes and, by axis, its best price of a unit."""
+    """What one NodePool offers in one combination of domains: its types' sizes and prices, and its best price of a unit by axis."""
 
     pins: Pins
     values: dict[str, str]
     order: tuple[int, bool]
     sizes: Ints
+    prices: Floats
     largest: tuple[tuple[int, ...], ...]
     rates: tuple[float, ...]
 
@@ -49,6 +50,13 @@ class _Spot:
     def price(self, asked: _Asked) -> float:
         """What a pod costs at the least, as a share of the best offering for what it asks most of."""
         return round(max([amount * self.rates[axis] for axis, amount in asked], default=0.0), _DECIMALS)
+
+    def fleet_price(self, total: Ints) -> float:
+        """What nodes of one type that hold so much together cost, of the type for which that is least."""
+        axes = np.flatnonzero(total)
+        large = self.sizes[:, axes].all(axis=1)
+        nodes = -(-total[axes] // self.sizes[large][:, axes])
+        return float((self.prices[large] * nodes.max(axis=1, initial=1)).min(initial=np.inf))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -134,6 +142,14 @@ class Supply:
         if self._filling.existing.nodes:
             self._add_existing(row, keys, needed, pods, cells)
         return [cells[pins] for pins in sorted(cells)]
+
+    def fleet_price(
+        self, row: int, keys: tuple[str, ...], needed: frozenset[str], domain: tuple[str, str], total: Ints
+    ) -> float:
+        """What new nodes that hold so much together cost in one domain, as far as whole nodes of one type can tell."""
+        key, value = domain
+        spots = (spot for spot in self._spots_for(row, keys, needed).all if spot.values.get(key) == value)
+        return min((spot.fleet_price(total) for spot in spots), default=np.inf)
 
     def _cell(self, row: int, spot: _Spot, asked: _Asked) -> Cell:
         more = self._ceilings.get((row, spot.pins), UNLIMITED) if self._ceilings else UNLIMITED
@@ -246,12 +262,15 @@ def _spot(stall: Stall, pins: Pins, rows: Ints) -> _Spot:
     types = distinct(of_row)
     sizes = stall.sizes[types]
     prices = table.prices[rows] + stall.template.node_price
+    cheapest: Floats = np.full(len(table.types), np.inf)
+    np.minimum.at(cheapest, of_row, prices)
     per_unit = prices[:, None] / np.maximum(stall.sizes[of_row], 1)
     return _Spot(
         pins=pins,
         values=dict(pins),
         order=stall.template.order,
         sizes=sizes,
+        prices=cheapest[types],
         largest=tuple(dict.fromkeys(map(tuple, sizes[np.argmax(sizes, axis=0)].tolist()))),
         rates=tuple(per_unit.min(axis=0).tolist()),
     )

@@ -107,6 +107,18 @@ def test_pods_follow_others_to_their_zone():
     assert set(values_of(results, labels.ZONE)) == {("b",)}
 
 
+def test_pods_that_stay_together_choose_the_zone_by_the_price_of_whole_nodes():
+    """A core is cheaper on the huge type of zone a, but the small one of zone b is enough for one pod."""
+    types = (
+        an_instance_type("huge", cpu=64, memory_gib=256, price=1.6, zones=("a",)),
+        an_instance_type("small", cpu=2, memory_gib=8, price=0.1, zones=("b",)),
+    )
+
+    results = plan(*pods(1, cpu="1", spec=near(labels.ZONE)), types=types)
+
+    assert [claim.offering[:2] for claim in results.new_claims] == [("small", "b")]
+
+
 def test_pods_that_follow_nobody_have_no_place():
     """There is no pod of that app, and they are none themselves."""
     results = plan(*pods(1, spec=near(labels.ZONE, "ghost")), a_pod("fine"))
