@@ -216,4 +216,5 @@ def _lifecycle(settings: Settings) -> Lifecycle:
     return Lifecycle(
         timeouts=Timeouts(launch=settings.launch_timeout, registration=settings.registration_timeout),
         pace=Pace(shortest=settings.registration_poll),
+        wait_for_devices=not settings.ignore_dra_requests,
     )

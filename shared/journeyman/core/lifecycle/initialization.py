@@ -1,28 +1,33 @@
 """Initialization: the node is ready for the pods it was opened for. Never reverts.
 
 Restates: karpenter pkg/controllers/nodeclaim/lifecycle/initialization.go `Reconcile`.
-Differs: the gate for DRA drivers is left out, since pods with ResourceClaims are not scheduled.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from journeyman.core.api import labels
+from journeyman.core.api.dra import ResourceSlice
 from journeyman.core.api.objects import Node, NodeClaim, is_true
 from journeyman.core.api.resources import to_resources
+from journeyman.core.lifecycle.device_drivers import unpublished_driver
 from journeyman.core.lifecycle.progress import Progress, with_node
 
 
-def initialize(progress: Progress) -> Progress:
-    """Initialized True once every gate is passed, otherwise Unknown with the first gate that is not."""
+def initialize(progress: Progress, slices: Sequence[ResourceSlice] | None = None) -> Progress:
+    """Initialized True once every gate is passed, otherwise Unknown with the first gate that is not.
+
+    `slices` is what DRA drivers have published; None if ResourceClaims are ignored, so that no driver is waited for.
+    """
     claim = progress.claim
     if not is_true(claim.status.conditions, "Registered") or is_true(claim.status.conditions, "Initialized"):
         return progress
     node = progress.node
     if node is None:
         return progress.with_condition("Initialized", "Unknown", "NodeNotFound", "Node not registered with cluster")
-    if blocked := _gate(node, claim):
+    if blocked := _gate(node, claim) or _device_gate(node, claim, slices):
         return progress.with_condition("Initialized", "Unknown", *blocked)
     labelled = with_node(node, metadata={"labels": {**node.metadata.labels, labels.INITIALIZED: "true"}})
     note = f"initialized NodeClaim {claim.metadata.name} on node {node.metadata.name}"
@@ -44,6 +49,15 @@ def _gate(node: Node, claim: NodeClaim) -> tuple[str, str] | None:
     if missing := _unregistered_resource(node, claim):
         return "ResourceNotRegistered", f"Resource {missing} was requested but not registered"
     return None
+
+
+def _device_gate(node: Node, claim: NodeClaim, slices: Sequence[ResourceSlice] | None) -> tuple[str, str] | None:
+    driver = unpublished_driver(claim.metadata.annotations, node.metadata.name, slices) if slices is not None else ""
+    return (
+        ("DRADriverPoolsNotPublished", f'DRA driver "{driver}" has not published a complete resource pool')
+        if driver
+        else None
+    )
 
 
 def _unregistered_resource(node: Node, claim: NodeClaim) -> str:

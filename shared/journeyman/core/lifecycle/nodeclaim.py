@@ -31,10 +31,11 @@ class Pace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lifecycle:
-    """What the lifecycle needs to know besides the snapshot."""
+    """What the lifecycle needs to know besides the snapshot. `wait_for_devices`: ResourceClaims are planned for."""
 
     timeouts: Timeouts = field(default_factory=Timeouts)
     pace: Pace = field(default_factory=Pace)
+    wait_for_devices: bool = False
 
 
 def advance(snapshot: Snapshot, lifecycle: Lifecycle) -> Plan:
@@ -63,7 +64,8 @@ def _advance(
     if is_pending(claim):
         return launch_pending((claim,), snapshot.now)
     progress = Progress.of(claim, snapshot.now)
-    progress = initialize(register(progress, by_provider.get(claim.status.provider_id, ())))
+    progress = register(progress, by_provider.get(claim.status.provider_id, ()))
+    progress = initialize(progress, snapshot.resource_slices if lifecycle.wait_for_devices else None)
     return _record(progress, lifecycle.pace)
 
 

@@ -17,6 +17,7 @@ from tests.helpers.builders import (
     merge,
     provider_id_of,
 )
+from tests.helpers.devices import a_slice, gpus
 
 UNREGISTERED = {"key": labels.UNREGISTERED_TAINT, "effect": "NoExecute"}
 
@@ -140,6 +141,34 @@ def test_each_gate_holds_initialization_back(node, spec, reason):
     plan = run([claim], [a_node(**node)])
     assert conditions(plan)["Initialized"] == ("Unknown", reason)
     assert patch_of(plan, "Node", "metadata") is None
+
+
+@pytest.mark.parametrize(
+    ("slices", "waits"),
+    [
+        ((), True),
+        ((a_slice("s", gpus(1), node="node-other"),), True),
+        ((a_slice("s", gpus(1), node="node-default-1", of=2),), True),
+        ((a_slice("s", gpus(1), node="node-default-1", generation=2), a_slice("t", [], node="node-default-1")), False),
+        ((a_slice("s", gpus(1), node="node-default-1"),), False),
+    ],
+    ids=["none", "another-node", "incomplete", "old-generation-too", "complete"],
+)
+@pytest.mark.karpenter(
+    "nodeclaim/lifecycle/initialization", it="should wait for requested DRA drivers to publish pools"
+)
+def test_initialization_waits_for_the_drivers_that_pods_wait_for(slices, waits):
+    """Each driver that the claim names must have a complete pool on the node; nobody waits where claims are ignored."""
+    claim = a_launched_claim(
+        true=("Launched", "Registered"), metadata={"annotations": {labels.DRA_DRIVERS: "gpu.example.com"}}
+    )
+    snapshot = a_snapshot(claims=(claim,), nodes=(a_node(),), resource_slices=slices)
+
+    heeding = conditions(advance(snapshot, Lifecycle(wait_for_devices=True)))["Initialized"]
+    ignoring = conditions(advance(snapshot, Lifecycle()))["Initialized"]
+
+    assert heeding[:2] == (("Unknown", "DRADriverPoolsNotPublished") if waits else ("True", "Initialized"))
+    assert ignoring[0] == "True"
 
 
 def test_a_resource_requested_at_zero_is_not_waited_for():

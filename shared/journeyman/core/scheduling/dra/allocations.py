@@ -117,6 +117,8 @@ class Allocations:
         self._most: dict[int, Mapping[Account, int]] = {}
         self._shared: dict[str, Shared] = {}
         self._effort = _EFFORT
+        self.releases = 0
+        """How often something published that was held became free again, so that a search that failed may succeed."""
 
     def copy(self) -> Allocations:
         """The same, to be changed apart."""
@@ -237,16 +239,19 @@ class Allocations:
             self._hold(place, _of_types(self._options[place], types))
 
     def _hold(self, place: int, options: tuple[Option, ...]) -> None:
-        for device in {device for option in self.at(place) for device in option.devices if device.published}:
+        before, devices = _published(self.at(place)), _published(options)
+        most_before, most = self._most.get(place, {}), _most(options)
+        for device in before - devices:
             del self._owner[device]
-        for account, amount in self._most.get(place, {}).items():
-            self._used[account] -= amount
-        self._options[place] = options
-        self._most[place] = _most(options)
-        for device in {device for option in options for device in option.devices if device.published}:
+        for device in devices - before:
             self._owner[device] = place
-        for account, amount in self._most[place].items():
-            self._used[account] = self._used.get(account, 0) + amount
+        for account in {**most_before, **most}:
+            more = most.get(account, 0) - most_before.get(account, 0)
+            self._used[account] = self._used.get(account, 0) + more
+            self.releases += more < 0
+        self.releases += bool(before - devices)
+        self._options[place] = options
+        self._most[place] = most
 
 
 def _decided(pending: Iterable[tuple[int, ClaimAsk]], uses: Sequence[Use]) -> Iterable[tuple[str, bool, Requirements]]:
@@ -259,6 +264,11 @@ def _decided(pending: Iterable[tuple[int, ClaimAsk]], uses: Sequence[Use]) -> It
                 wanted = wanted & device.reach.wanted
             local = any(not device.id.published or device.reach.nodes is not None for device in devices)
             yield ask.key, local, wanted
+
+
+def _published(options: Iterable[Option]) -> frozenset[DeviceId]:
+    """The published devices that any of these holds."""
+    return frozenset(device for option in options for device in option.devices if device.published)
 
 
 def _of_types(options: Iterable[Option], types: Collection[str]) -> tuple[Option, ...]:

@@ -40,6 +40,7 @@ class Devices:
     types: Mapping[tuple[str, str], InstanceType]
     leaving: Collection[str]
     _templates: dict[bytes, tuple[Pool, ...]] = field(default_factory=dict)
+    _spots: dict[int, Spot] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -81,7 +82,11 @@ class Devices:
 
     def spot(self, place: int) -> Spot:
         """A node that stands; until it is initialized it has what its instance type promises."""
-        node = self.nodes[place]
+        if place not in self._spots:
+            self._spots[place] = self._standing(self.nodes[place])
+        return self._spots[place]
+
+    def _standing(self, node: StateNode) -> Spot:
         brought: tuple[Pool, ...] = ()
         if not node.initialized:
             named = self.types.get((node.node_pool, node.labels.get(labels.INSTANCE_TYPE, "")))
@@ -107,12 +112,14 @@ class Devices:
             self._templates[key] = template_pools(slices)
         return self._templates[key]
 
-    def why_none(self, asks: Iterable[ClaimAsk]) -> str:
+    def why_none(self, asks: Iterable[ClaimAsk], allocations: Allocations | None = None) -> str:
         """What to say of a pod whose devices were nowhere to be had."""
         requests = [request for ask in asks for request in ask.requests]
         for request in requests:
             if not self._anywhere(request):
                 return f"no published device and no instance type has what {_shown(request)} selects"
+        if allocations is not None and allocations.exhausted:
+            return "the search for devices took so long that it was given up"
         shown = ", ".join(map(_shown, requests))
         return (
             f"the devices for {shown} cannot be had together on one node" if shown else "its claims are bound elsewhere"

@@ -39,7 +39,7 @@ def place_one_by_one(question: Question, draft: Draft, classes: Collection[int] 
         draft.left[c] = attempt.left.count(c)
         asks = question.rows[question.ladders[c][0]].claims
         if asks and draft.left[c] and question.devices is not None:
-            draft.stuck[c] = question.devices.why_none(asks)
+            draft.stuck[c] = question.devices.why_none(asks, draft.devices)
 
 
 @dataclass(frozen=True, slots=True)

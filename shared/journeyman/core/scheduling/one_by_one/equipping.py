@@ -26,7 +26,11 @@ class Equipped:
 
 
 class Equipping:
-    """Who has which devices, as places see it; a place that could not serve a row is not asked again before anything changes."""
+    """Who has which devices, as places see it.
+
+    A place that could not serve a row is not asked again before that may have changed: devices became free, or, where
+    pods share a claim, anything was decided.
+    """
 
     def __init__(self, devices: Devices, allocations: Allocations, book: Book) -> None:
         """Go on from `allocations`, which is changed."""
@@ -38,12 +42,12 @@ class Equipping:
 
     def on_standing(self, place: int, ask: Ask, pods: int) -> bool:
         """Give the next pod of a row, of which there are so many already, its devices on an existing node, if it can."""
-        case = (place, ask.row)
-        if self._failed.get(case) == self._changes:
+        case, now = (place, ask.row), self._now(ask)
+        if self._failed.get(case) == now:
             return False
         proposal = self.allocations.propose(place, self._devices.spot(place), ask.cls.claims, ask.row, pods)
         if proposal is None:
-            self._failed[case] = self._changes
+            self._failed[case] = now
             return False
         self.allocations.commit(place, proposal)
         self._changes += 1
@@ -53,7 +57,8 @@ class Equipping:
         """How a node opened this way could have the devices that the next pod of a row needs; None if it cannot."""
         wanted, offerings = opening.wanted, opening.offerings
         case = (place, ask.row, shelf.index, wanted, offerings)
-        if self._failed.get(case) == self._changes:
+        now = self._now(ask)
+        if self._failed.get(case) == now:
             return None
         names = shelf.type_names(offerings)
         spot = self._devices.new_spot(shelf.instance_types(offerings), self._book[wanted])
@@ -67,8 +72,13 @@ class Equipping:
             left = offerings & shelf.suiting(number)
             if left:
                 return Equipped(number, left, proposal)
-        self._failed[case] = self._changes
+        self._failed[case] = now
         return None
+
+    def _now(self, ask: Ask) -> int:
+        """A number that changes when a search that failed for such pods may succeed."""
+        alone = all(not claim.key for claim in ask.cls.claims)
+        return self.allocations.releases if alone else self.allocations.releases + self._changes
 
     def decide(self, place: int, shelf: Shelf, offerings: int, equipped: Equipped | None) -> None:
         """A node to open has these offerings left now; with the devices that its new pod gets, if it needs any."""
