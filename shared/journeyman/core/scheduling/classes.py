@@ -11,13 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from journeyman.core.api.objects import Object, Pod, Toleration
 from journeyman.core.api.resources import CPU, MEMORY
-from journeyman.core.scheduling.dra.asks import ClaimAsk
 from journeyman.core.scheduling.host_ports import HostPort
 from journeyman.core.scheduling.requirements import EMPTY, Requirements
 from journeyman.core.scheduling.results import PodError
@@ -31,19 +30,22 @@ from journeyman.core.scheduling.topology import Group, Repelled, Spread
 from journeyman.core.scheduling.validation import required_terms
 from journeyman.core.scheduling.volumes import NO_VOLUMES, PodVolumes
 
+if TYPE_CHECKING:  # who has no ResourceClaims does not pay for them
+    from journeyman.core.scheduling.dra.asks import ClaimAsk
+
 _encode: Final = msgspec.msgpack.Encoder().encode
 _LONG_AGO: Final = datetime(1, 1, 1, tzinfo=timezone.utc)
 
 VolumesOf = Callable[[Pod], PodVolumes | str]
 """What a pod's volumes demand of its node, or why it cannot be scheduled."""
 
-ClaimsOf = Callable[[Pod], tuple[ClaimAsk, ...] | PodError]
+ClaimsOf = Callable[[Pod], "tuple[ClaimAsk, ...] | PodError"]
 """What a pod's ResourceClaims ask for, equal asks being the same objects, or why it cannot be scheduled."""
 
 _Seen = tuple[str | None, ...]
 """A pod's namespace and the values of the labels watched, in their order."""
 
-_Alike = tuple[int, int, tuple[ClaimAsk, ...], _Seen]
+_Alike = tuple[int, int, "tuple[ClaimAsk, ...]", _Seen]
 """What pods of a class have in common: their specs' meaning, their volumes (both numbered), claims, and what is seen."""
 
 

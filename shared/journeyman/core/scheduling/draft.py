@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from journeyman.core.scheduling.caps import HostCaps
 from journeyman.core.scheduling.classes import PodClass
-from journeyman.core.scheduling.dra import Allocations, Devices
 from journeyman.core.scheduling.existing import Existing
 from journeyman.core.scheduling.limits import Headroom
 from journeyman.core.scheduling.offers import Ints
@@ -20,6 +20,9 @@ from journeyman.core.scheduling.requirements import Requirements
 from journeyman.core.scheduling.reserved import Reservations
 from journeyman.core.scheduling.stalls import Stall
 from journeyman.core.scheduling.topology import Pins, Repelled
+
+if TYPE_CHECKING:  # who has no ResourceClaims does not pay for them
+    from journeyman.core.scheduling.dra import Allocations, Devices
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

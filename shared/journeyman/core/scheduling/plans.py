@@ -11,7 +11,6 @@ from typing import Final
 
 from journeyman.core.scheduling.bulk import plan_in_bulk
 from journeyman.core.scheduling.choosing import planned_claims
-from journeyman.core.scheduling.dra import drivers_of, granted
 from journeyman.core.scheduling.draft import Draft, Question
 from journeyman.core.scheduling.one_by_one import place_one_by_one
 from journeyman.core.scheduling.options import PreferencePolicy
@@ -104,6 +103,8 @@ def _finished(question: Question, draft: Draft) -> Plan:
 
 def _with_devices(question: Question, draft: Draft, plan: Plan) -> Plan:
     """The plan with what is there for its pods' ResourceClaims; pods are drawn again, as they were."""
+    from journeyman.core.scheduling.dra import drivers_of, granted  # noqa: PLC0415 - only who has claims pays for it
+
     assert question.devices is not None and draft.devices is not None  # noqa: S101, PT018 - there are claims
     names, nodes = question.devices.claims.names, question.existing.nodes
     draw = _Drawing(question)

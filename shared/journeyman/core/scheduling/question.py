@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,7 +18,6 @@ from journeyman.core.catalogue import Catalogue
 from journeyman.core.scheduling.caps import lower_hosts
 from journeyman.core.scheduling.classes import PodClass, collapse
 from journeyman.core.scheduling.daemons import Daemon, make_daemons, stall_of
-from journeyman.core.scheduling.dra import Claims, Devices
 from journeyman.core.scheduling.draft import Draft, Question
 from journeyman.core.scheduling.existing import Existing, adopt_planned, is_leaving, standing_nodes, survey
 from journeyman.core.scheduling.host_ports import HostPort, host_ports
@@ -34,6 +34,9 @@ from journeyman.core.scheduling.templates import Template, make_templates
 from journeyman.core.scheduling.topology import repelled_by
 from journeyman.core.scheduling.volumes import Storage, resolve
 from journeyman.core.state.snapshot import Snapshot, StateNode
+
+if TYPE_CHECKING:
+    from journeyman.core.scheduling.dra import Claims, Devices
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -158,6 +161,8 @@ def _claims(ground: Ground, asking: Sequence[Pod], without_nodes: frozenset[str]
     """The ResourceClaims of the cluster, as it will be once pods have left their nodes; None if they are ignored."""
     if ground.options.ignore_dra_requests:
         return None
+    from journeyman.core.scheduling.dra import Claims  # noqa: PLC0415 - only who asks for it pays for it
+
     snapshot = ground.snapshot
     gone = (pod for n in snapshot.state_nodes if n.name in without_nodes or is_leaving(n) for pod in n.pods)
     moved = (pod for pod in asking if pod.spec.node_name)
@@ -175,6 +180,8 @@ def _devices(
     """What there is for the claims of these classes, None if they have none."""
     if claims is None or not any(cls.claims for cls in classes):
         return None
+    from journeyman.core.scheduling.dra import Devices  # noqa: PLC0415 - only who has claims pays for it
+
     types = {(t.name, found.name): found for t in ground.templates for found in t.table.types}
     return Devices.of(claims, ground.snapshot.resource_slices, existing.nodes, types, leaving)
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -21,7 +22,6 @@ from journeyman.core.scheduling.host_ports import HostPort, host_ports
 from journeyman.core.scheduling.one_by_one.asks import Ask, Opening
 from journeyman.core.scheduling.one_by_one.attaching import Attachments
 from journeyman.core.scheduling.one_by_one.book import NONE, Book
-from journeyman.core.scheduling.one_by_one.equipping import Equipped, Equipping
 from journeyman.core.scheduling.one_by_one.places import Node, Places
 from journeyman.core.scheduling.one_by_one.rulebook import RuleBook
 from journeyman.core.scheduling.one_by_one.rules import Choice
@@ -30,7 +30,10 @@ from journeyman.core.scheduling.one_by_one.shelves import Shelf, lowest
 from journeyman.core.scheduling.options import MinValuesPolicy
 from journeyman.core.scheduling.settling import reservation_of
 
-_Settled = tuple[int, int, Equipped | None]
+if TYPE_CHECKING:  # who has no ResourceClaims does not pay for them
+    from journeyman.core.scheduling.one_by_one.equipping import Equipped, Equipping
+
+_Settled = tuple[int, int, "Equipped | None"]
 """What a node is once a pod is on it: its requirements (a number), its offerings, and the devices it gets for the pod."""
 
 
@@ -72,6 +75,8 @@ class Placing:
         self._attachments = Attachments(question.existing.rooms)
         self._equipping: Equipping | None = None  # where nobody has ResourceClaims
         if question.devices is not None and draft.devices is not None:
+            from journeyman.core.scheduling.one_by_one.equipping import Equipping  # noqa: PLC0415 - see above
+
             self._equipping = Equipping(question.devices, draft.devices.copy(), self._book)
         self._standing_ports = [
             tuple(port for pod in node.pods if pod.key not in question.leaving for port in host_ports(pod))
