@@ -10,7 +10,9 @@ from journeyman.cli.solve import answer, solve
 from journeyman.errors import ConfigurationError
 from journeyman.simulate.scenario import parse_scenario, read_scenario
 from tests.helpers.builders import pod_body, pool_body
+from tests.helpers.devices import exactly, gpus, slice_spec
 
+TYPE = "node.kubernetes.io/instance-type"
 ZONE, CAPACITY_TYPE = "topology.kubernetes.io/zone", "karpenter.sh/capacity-type"
 
 
@@ -57,6 +59,34 @@ def test_the_answer_has_the_keys_that_comparisons_read():
     assert {"name", "existing", "errors", "price", "seconds"} <= found.keys()
     assert (found["price"], found["errors"]) == (0.1, {})
     assert found["seconds"] > 0
+
+
+def test_instance_types_may_bring_devices():
+    """`resourceSlices` of a type serve ResourceClaims once `ignoreDRARequests` is false."""
+    claim = {
+        "kind": "ResourceClaim",
+        "metadata": {"name": "gpu", "namespace": "default"},
+        "spec": {"devices": {"requests": [exactly()]}},
+    }
+    device_class = {"kind": "DeviceClass", "metadata": {"name": "gpu"}, "spec": {}}
+    pod = a_waiting_pod(spec={"resourceClaims": [{"name": "gpu", "resourceClaimName": "gpu"}]})
+    scenario = a_scenario(pool_body(), claim, device_class, pod)
+    (plain,) = scenario["instanceTypes"]
+    scenario["instanceTypes"] = [
+        {
+            **plain,
+            "name": name,
+            "resourceSlices": slices,
+            "requirements": [{"key": TYPE, "operator": "In", "values": [name]}],
+        }
+        for name, slices in (("m.small", []), ("g.small", [slice_spec(gpus(1))]))
+    ]
+
+    def answered(**options):
+        return answer(parse_scenario(json.dumps({**scenario, "options": options}).encode()))
+
+    assert [c["instanceTypes"] for c in answered(ignoreDRARequests=False)["nodeClaims"]] == [["g.small"]]
+    assert "are not supported" in answered()["errors"]["default/p"]
 
 
 def test_a_bad_pool_is_set_aside_and_the_others_answer():

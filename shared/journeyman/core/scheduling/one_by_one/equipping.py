@@ -70,7 +70,7 @@ class Equipping:
                 kept = [name for name in names if name in proposal.types]
                 number = self._book.narrowed(number, self._book.pin(labels.INSTANCE_TYPE, kept))
             left = offerings & shelf.suiting(number)
-            if left:
+            if left and proposal.types.issuperset(shelf.type_names(left)):  # types that do not name themselves do not
                 return Equipped(number, left, proposal)
         self._failed[case] = now
         return None
