@@ -10,11 +10,16 @@ from hypothesis import strategies as st
 
 from journeyman.core.api.objects import NodeSelectorRequirement
 from journeyman.core.catalogue import Catalogue
-from journeyman.core.scheduling.daemons import stall_of
-from journeyman.core.scheduling.min_values import distinct_enough, needed_for_variety, varied_sizes, with_variety
+from journeyman.core.scheduling.offering.daemons import stall_of
+from journeyman.core.scheduling.offering.min_values import (
+    distinct_enough,
+    needed_for_variety,
+    varied_sizes,
+    with_variety,
+)
+from journeyman.core.scheduling.offering.templates import make_templates
 from journeyman.core.scheduling.options import Options
 from journeyman.core.scheduling.scheduler import Scheduler, pods_to_place
-from journeyman.core.scheduling.templates import make_templates
 from journeyman.core.scheduling.verify import verify
 from tests.helpers.builders import a_pod, a_pool, a_snapshot, an_instance_type
 

@@ -31,7 +31,7 @@ import msgspec
 from journeyman.core.api.duration import parse_duration
 from journeyman.core.api.objects import TopologySpreadConstraint
 from journeyman.core.plan import Step
-from journeyman.core.scheduling.default_spread import read_default_spread
+from journeyman.core.scheduling.demand.default_spread import read_default_spread
 from journeyman.core.scheduling.options import MinValuesPolicy, PreferencePolicy
 from journeyman.errors import ConfigurationError
 from journeyman.steps.invocation import FeatureGates, Settings

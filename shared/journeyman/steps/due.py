@@ -33,8 +33,8 @@ from journeyman.core.disruption.budgets import windows
 from journeyman.core.disruption.consolidatable import consolidate_after
 from journeyman.core.lifecycle.expiration import is_expired
 from journeyman.core.plan import Step, Wake
+from journeyman.core.scheduling.demand.validation import opted_out
 from journeyman.core.scheduling.pods import is_provisionable
-from journeyman.core.scheduling.validation import opted_out
 from journeyman.core.state import Snapshot
 
 SWEEP_OVERLAP: Final = timedelta(seconds=75)  # a minute, and what schedules are late by

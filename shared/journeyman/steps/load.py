@@ -53,9 +53,9 @@ from journeyman.core.api.workloads import (
     STATEFUL_SET,
 )
 from journeyman.core.catalogue import Catalogue, InstanceType, Unavailable, without_unavailable
-from journeyman.core.scheduling.buffers import resolve_buffers, virtual_pods
-from journeyman.core.scheduling.default_spread import with_default_spread
-from journeyman.core.scheduling.overlays import apply_overlays
+from journeyman.core.scheduling.demand.buffers import resolve_buffers, virtual_pods
+from journeyman.core.scheduling.demand.default_spread import with_default_spread
+from journeyman.core.scheduling.offering.overlays import apply_overlays
 from journeyman.core.state import NodeClassState, SetAside, Snapshot, Workloads
 from journeyman.errors import CloudProviderError, InvalidObjectError, NotFoundError
 from journeyman.steps.invocation import Invocation

@@ -30,7 +30,7 @@ from journeyman.core.lifecycle.opening import open_claims, retry_at, tell_pods
 from journeyman.core.lifecycle.overlay_status import tell_overlays
 from journeyman.core.lifecycle.progress import poll_at
 from journeyman.core.plan import Observation, Step
-from journeyman.core.scheduling.buffers import without_virtual
+from journeyman.core.scheduling.demand.buffers import without_virtual
 from journeyman.core.scheduling.pods import is_currently_reschedulable
 from journeyman.core.scheduling.results import PlannedClaim, Results
 from journeyman.core.scheduling.scheduler import pods_to_place, solve

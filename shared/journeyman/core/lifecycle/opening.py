@@ -18,10 +18,10 @@ from journeyman.core.api.nodepool import NodePool
 from journeyman.core.api.objects import NODECLAIM, NODEPOOL, POD, Pod
 from journeyman.core.lifecycle.explain import created
 from journeyman.core.plan import Chain, CreateObject, Event, LaunchInstance, ObjectRef, Plan, Step, Wake, one
-from journeyman.core.scheduling.buffers import is_virtual
 from journeyman.core.scheduling.claims import claim_name, to_node_claim
+from journeyman.core.scheduling.demand.buffers import is_virtual
+from journeyman.core.scheduling.offering.templates import NO_TYPES
 from journeyman.core.scheduling.results import PlannedClaim, Results
-from journeyman.core.scheduling.templates import NO_TYPES
 from journeyman.core.state import Snapshot
 
 

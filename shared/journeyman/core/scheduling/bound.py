@@ -11,10 +11,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from journeyman.core.scheduling.draft import OpenNode, Question, Unit
-from journeyman.core.scheduling.items import Items
-from journeyman.core.scheduling.market import open_market, worth_considering
+from journeyman.core.scheduling.offering.market import open_market, worth_considering
+from journeyman.core.scheduling.offering.reserved import Reservations
+from journeyman.core.scheduling.opening.items import Items
 from journeyman.core.scheduling.packing import Problem, lower_bound
-from journeyman.core.scheduling.reserved import Reservations
 
 
 def lower_bound_of(question: Question, nodes: Sequence[OpenNode]) -> float:

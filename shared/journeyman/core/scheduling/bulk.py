@@ -13,13 +13,13 @@ from dataclasses import replace
 from typing import Final
 
 from journeyman.core.api import labels
-from journeyman.core.scheduling.domains import assign_domains
+from journeyman.core.scheduling.demand.topology import Group, LabelIndex, Pins
+from journeyman.core.scheduling.domains.assignment import assign_domains
 from journeyman.core.scheduling.draft import Draft, Question, Unit
-from journeyman.core.scheduling.filling import Filling
 from journeyman.core.scheduling.one_by_one import place_one_by_one
-from journeyman.core.scheduling.opening import open_nodes
+from journeyman.core.scheduling.opening.opening import open_nodes
 from journeyman.core.scheduling.question import Asked
-from journeyman.core.scheduling.topology import Group, LabelIndex, Pins
+from journeyman.core.scheduling.standing.filling import Filling
 
 _ATTEMPTS: Final = 5  # at quotas that limits cut short; in the last one those concerned are left alone
 _MOST_GLUED: Final = 2000  # pods; more that must share nodes are placed after the others, where these leave room

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 from journeyman.core.api import labels
 from journeyman.core.api.objects import NodeSelectorRequirement, Taint
 from journeyman.core.api.resources import format_resources
+from journeyman.core.scheduling.offering.templates import node_class_label
 from journeyman.core.scheduling.results import PlannedClaim
-from journeyman.core.scheduling.templates import node_class_label
 
 if TYPE_CHECKING:  # the models build validators; nothing here needs them
     from journeyman.core.api.nodepool import NodePool

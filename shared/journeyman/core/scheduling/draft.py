@@ -10,16 +10,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from journeyman.core.scheduling.caps import HostCaps
-from journeyman.core.scheduling.classes import PodClass
-from journeyman.core.scheduling.existing import Existing
-from journeyman.core.scheduling.limits import Headroom
-from journeyman.core.scheduling.offers import Ints
+from journeyman.core.scheduling.demand.classes import PodClass
+from journeyman.core.scheduling.demand.topology import Pins, Repelled
+from journeyman.core.scheduling.offering.limits import Headroom
+from journeyman.core.scheduling.offering.offers import Ints
+from journeyman.core.scheduling.offering.reserved import Reservations
+from journeyman.core.scheduling.offering.stalls import Stall
 from journeyman.core.scheduling.options import Options
 from journeyman.core.scheduling.requirements import Requirements
-from journeyman.core.scheduling.reserved import Reservations
-from journeyman.core.scheduling.stalls import Stall
-from journeyman.core.scheduling.topology import Pins, Repelled
+from journeyman.core.scheduling.standing.caps import HostCaps
+from journeyman.core.scheduling.standing.existing import Existing
 
 if TYPE_CHECKING:  # who has no ResourceClaims does not pay for them
     from journeyman.core.scheduling.dra import Allocations, Devices

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from journeyman.core.scheduling.bulk import plan_in_bulk
-from journeyman.core.scheduling.choosing import planned_claims
 from journeyman.core.scheduling.draft import Draft, Question
 from journeyman.core.scheduling.one_by_one import place_one_by_one
+from journeyman.core.scheduling.opening.choosing import planned_claims
 from journeyman.core.scheduling.options import PreferencePolicy
 from journeyman.core.scheduling.question import Asked
 from journeyman.core.scheduling.results import DeviceGrant, PlannedClaim

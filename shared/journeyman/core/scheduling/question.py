@@ -15,24 +15,24 @@ import numpy as np
 from journeyman.core.api.objects import Pod
 from journeyman.core.api.resources import PODS
 from journeyman.core.catalogue import Catalogue
-from journeyman.core.scheduling.caps import lower_hosts
-from journeyman.core.scheduling.classes import PodClass, collapse
-from journeyman.core.scheduling.daemons import Daemon, make_daemons, stall_of
+from journeyman.core.scheduling.demand.classes import PodClass, collapse
+from journeyman.core.scheduling.demand.host_ports import HostPort, host_ports
+from journeyman.core.scheduling.demand.preferences import ladder
+from journeyman.core.scheduling.demand.topology import repelled_by
+from journeyman.core.scheduling.demand.volumes import Storage, resolve
 from journeyman.core.scheduling.draft import Draft, Question
-from journeyman.core.scheduling.existing import Existing, adopt_planned, is_leaving, standing_nodes, survey
-from journeyman.core.scheduling.host_ports import HostPort, host_ports
-from journeyman.core.scheduling.limits import Headroom
-from journeyman.core.scheduling.offers import Ints
+from journeyman.core.scheduling.offering.daemons import Daemon, make_daemons, stall_of
+from journeyman.core.scheduling.offering.limits import Headroom
+from journeyman.core.scheduling.offering.offers import Ints
+from journeyman.core.scheduling.offering.reserved import Reservations
+from journeyman.core.scheduling.offering.stalls import Stall
+from journeyman.core.scheduling.offering.templates import Template, make_templates
 from journeyman.core.scheduling.options import Options
 from journeyman.core.scheduling.pods import is_terminating
-from journeyman.core.scheduling.preferences import ladder
-from journeyman.core.scheduling.reserved import Reservations
 from journeyman.core.scheduling.results import PodError
-from journeyman.core.scheduling.stalls import Stall
+from journeyman.core.scheduling.standing.caps import lower_hosts
+from journeyman.core.scheduling.standing.existing import Existing, adopt_planned, is_leaving, standing_nodes, survey
 from journeyman.core.scheduling.taints import is_preference
-from journeyman.core.scheduling.templates import Template, make_templates
-from journeyman.core.scheduling.topology import repelled_by
-from journeyman.core.scheduling.volumes import Storage, resolve
 from journeyman.core.state.snapshot import Snapshot, StateNode
 
 if TYPE_CHECKING:

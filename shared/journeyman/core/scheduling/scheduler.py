@@ -15,13 +15,13 @@ from collections.abc import Mapping, Sequence
 from journeyman.core.api.objects import Pod
 from journeyman.core.catalogue import Catalogue
 from journeyman.core.scheduling.bound import lower_bound_of
-from journeyman.core.scheduling.existing import is_leaving
-from journeyman.core.scheduling.explain import Explainer
+from journeyman.core.scheduling.explaining.explain import Explainer
 from journeyman.core.scheduling.options import MinValuesPolicy, Options
 from journeyman.core.scheduling.plans import Plan, best_plan
 from journeyman.core.scheduling.pods import is_currently_reschedulable, is_provisionable
 from journeyman.core.scheduling.question import Asked, Ground, ask
 from journeyman.core.scheduling.results import PodError, Results
+from journeyman.core.scheduling.standing.existing import is_leaving
 from journeyman.core.state.snapshot import Snapshot
 
 __all__ = ["Options", "Scheduler", "pods_to_place", "solve"]

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from journeyman.core.scheduling.draft import Question
-from journeyman.core.scheduling.offers import Bools
+from journeyman.core.scheduling.offering.offers import Bools
+from journeyman.core.scheduling.offering.wishes import Shape
 from journeyman.core.scheduling.one_by_one.book import NONE, Book
 from journeyman.core.scheduling.one_by_one.rules import Rules
 from journeyman.core.scheduling.one_by_one.shelves import Shelf
+from journeyman.core.scheduling.opening.settling import held
 from journeyman.core.scheduling.requirements import Requirements
-from journeyman.core.scheduling.settling import held
-from journeyman.core.scheduling.wishes import Shape
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from journeyman.core.scheduling.classes import PodClass
-from journeyman.core.scheduling.volumes import VolumeRoom
+from journeyman.core.scheduling.demand.classes import PodClass
+from journeyman.core.scheduling.demand.volumes import VolumeRoom
 
 
 class Attachments:

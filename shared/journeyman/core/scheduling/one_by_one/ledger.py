@@ -10,13 +10,13 @@ from collections.abc import Sequence
 
 from journeyman.core.api import labels
 from journeyman.core.api.objects import Taint
+from journeyman.core.scheduling.demand.topology import Census, Group, LabelIndex, domain_of
 from journeyman.core.scheduling.one_by_one.book import Book
 from journeyman.core.scheduling.one_by_one.places import Places
 from journeyman.core.scheduling.one_by_one.shelves import Shelf
 from journeyman.core.scheduling.one_by_one.tallies import DomainTally, HostTally, NodeFilter, Tally
 from journeyman.core.scheduling.requirements import from_labels
 from journeyman.core.scheduling.taints import untolerated
-from journeyman.core.scheduling.topology import Census, Group, LabelIndex, domain_of
 from journeyman.core.state.snapshot import StateNode
 
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from journeyman.core.scheduling.existing import Existing
-from journeyman.core.scheduling.host_ports import HostPort
-from journeyman.core.scheduling.offers import Bools, Ints
+from journeyman.core.scheduling.demand.host_ports import HostPort
+from journeyman.core.scheduling.demand.topology import domain_of
+from journeyman.core.scheduling.offering.offers import Bools, Ints
 from journeyman.core.scheduling.one_by_one.shelves import Shelf
-from journeyman.core.scheduling.topology import domain_of
+from journeyman.core.scheduling.standing.existing import Existing
 
 _UNDECIDED = -1  # may still become one of several domains
 _LACKING = -2  # has no such label

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from journeyman.core.scheduling.demand.host_ports import HostPort, host_ports
 from journeyman.core.scheduling.draft import Draft, OpenNode, Question
-from journeyman.core.scheduling.host_ports import HostPort, host_ports
 from journeyman.core.scheduling.one_by_one.asks import Ask, Opening
 from journeyman.core.scheduling.one_by_one.attaching import Attachments
 from journeyman.core.scheduling.one_by_one.book import NONE, Book
@@ -27,8 +27,8 @@ from journeyman.core.scheduling.one_by_one.rulebook import RuleBook
 from journeyman.core.scheduling.one_by_one.rules import Choice
 from journeyman.core.scheduling.one_by_one.shares import Shares
 from journeyman.core.scheduling.one_by_one.shelves import Shelf, lowest
+from journeyman.core.scheduling.opening.settling import reservation_of
 from journeyman.core.scheduling.options import MinValuesPolicy
-from journeyman.core.scheduling.settling import reservation_of
 
 if TYPE_CHECKING:  # who has no ResourceClaims does not pay for them
     from journeyman.core.scheduling.one_by_one.equipping import Equipped, Equipping

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from journeyman.core.api import labels
+from journeyman.core.scheduling.demand.topology import Group, LabelIndex, Spread, domain_of
 from journeyman.core.scheduling.draft import Question
 from journeyman.core.scheduling.one_by_one.book import NONE, Book
 from journeyman.core.scheduling.one_by_one.ledger import Ledger
@@ -21,7 +22,6 @@ from journeyman.core.scheduling.one_by_one.shelves import Shelf
 from journeyman.core.scheduling.one_by_one.tallies import EVERY_NODE, DomainTally, HostTally, NodeFilter, Tally
 from journeyman.core.scheduling.requirements import EMPTY, Requirements
 from journeyman.core.scheduling.taints import untolerated
-from journeyman.core.scheduling.topology import Group, LabelIndex, Spread, domain_of
 
 
 class RuleBook:

@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from journeyman.core.scheduling.offers import Bools, Floats, Ints, every
+from journeyman.core.scheduling.offering.offers import Bools, Floats, Ints, every
 from journeyman.core.scheduling.packing.problem import Problem
 from journeyman.core.scheduling.pricing import CoveringProgram, affordable
 

@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from journeyman.core.scheduling.offers import Bools, Floats, Ints
+from journeyman.core.scheduling.offering.offers import Bools, Floats, Ints
 from journeyman.core.scheduling.packing.appraisal import appraise
 from journeyman.core.scheduling.packing.problem import Bin, Problem, content_of, held_by, merged, price_of
 from journeyman.core.scheduling.pricing import CoveringProgram

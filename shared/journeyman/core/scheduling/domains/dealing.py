@@ -1,0 +1,296 @@
+"""Pods dealt to cells, one at a time, as rules over domains allow.
+
+Always the emptiest domain that every rule admits. A rule is a *level*: counts by domain, and how far a domain may be
+above the emptiest one. What repeats itself is dealt many times at once, so that ten thousand pods cost a few rounds.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from journeyman.core.scheduling.demand.topology import Pins
+
+UNLIMITED: Final = 1 << 40
+_WORTH_A_LEAP: Final = 24  # pods; for fewer, watching for repetition costs more than it saves
+_NEAR: Final = 1.01  # of the best price; what costs no more is free
+
+
+@dataclass(slots=True)
+class Cell:
+    """One combination of domains that pods of a row may go to.
+
+    `room` of them fit on nodes that exist, `nodes` as (node, how many); `more` may go to new nodes, there the best NodePools of those that differ in
+    weight are of this `order`, and a pod costs at least `price` there. `apart` is how many pods that must follow these
+    could not come there.
+    """
+
+    pins: Pins
+    values: Mapping[str, str]
+    room: int = 0
+    more: int = 0
+    order: tuple[int, bool] = (0, False)
+    price: float = 0.0
+    apart: int = 0
+    nodes: Sequence[tuple[int, int]] = ()
+
+
+@dataclass(slots=True, kw_only=True)
+class Level:
+    """One rule over the domains of `key`.
+
+    `counts` are the pods counted by domain, over all domains that the emptiest is looked for in. `rivals` are those
+    that are held against a pod whatever the order in which all come. A domain may be `skew` above the emptiest (None: it
+    is merely kept level). `step` is 1 if the pods being dealt count. `from_zero`: the emptiest counts as empty. `is_ban`:
+    a domain is open or closed, and none is better than another.
+    """
+
+    key: str
+    counts: Mapping[str, int]
+    rivals: Mapping[str, int]
+    skew: int | None
+    step: int
+    from_zero: bool = False
+    is_ban: bool = False
+
+    def floor(self) -> int:
+        """What domains are compared with."""
+        return 0 if self.from_zero or not self.counts else min(self.counts.values())
+
+    def admits(self, value: str) -> bool:
+        """Whether one more pod may go to a domain, if all that may come later do."""
+        return self.skew is None or self.rivals.get(value, 0) + self.step - self.floor() <= self.skew
+
+
+def deal(pods: int, cells: Sequence[Cell], levels: Sequence[Level], *, is_loose: bool) -> list[int]:
+    """How many of the pods each cell gets; those that no cell takes are left.
+
+    Args:
+        pods: How many there are.
+        cells: Where they may go.
+        levels: Their rules, and the counts to be kept level.
+        is_loose: No spread binds the pods: they are kept level only where that is free.
+    """
+    if not cells:
+        return []
+    if len(cells) == 1 and all(level.skew is None for level in levels):
+        return [min(pods, cells[0].room + cells[0].more)]
+    given = _Dealing(cells, levels, is_loose=is_loose).deal(pods)
+    if sum(given) < pods and _are_crossed(levels):
+        turned = (_Dealing(cells, levels, is_loose=is_loose, turn=n).deal(pods) for n in range(1, len(cells)))
+        return max([given, *turned], key=sum)
+    return given
+
+
+def _are_crossed(levels: Sequence[Level]) -> bool:
+    """Whether rules over different labels must meet: then an unlucky choice among equals may end in a corner."""
+    return len({level.key for level in levels if level.skew is not None}) > 1
+
+
+class _Scale:
+    """A level in numbers: `counts` and `rivals` by domain, `at` the domain of each cell (None: it has none)."""
+
+    __slots__ = ("at", "counts", "from_zero", "is_ban", "rivals", "skew", "step")
+
+    def __init__(self, level: Level, cells: Sequence[Cell]) -> None:
+        self.skew, self.step = level.skew, level.step
+        self.from_zero, self.is_ban = level.from_zero, level.is_ban
+        number = {value: n for n, value in enumerate(level.counts)}
+        self.counts = list(level.counts.values())
+        self.at: list[int | None] = []
+        for cell in cells:
+            value = cell.values.get(level.key)
+            if value is not None and value not in number:
+                number[value] = len(number)
+                self.counts.append(level.rivals.get(value, 0))
+            self.at.append(number[value] if value is not None else None)
+        self.rivals = self.counts if level.rivals is level.counts else [level.rivals.get(value, 0) for value in number]
+
+    def floor(self) -> int:
+        """What domains are compared with."""
+        return 0 if self.from_zero else min(self.counts, default=0)
+
+    def add(self, cell: int, pods: int) -> None:
+        """Count pods that were dealt."""
+        place = self.at[cell]
+        if place is not None and self.step:
+            self.counts[place] += pods
+            if self.rivals is not self.counts:
+                self.rivals[place] += pods
+
+    def state(self, opened: Sequence[int]) -> tuple[int, ...]:
+        """How the domains differ, as far as it matters: to pods that a rule binds, whether each is admitted and its rank."""
+        if self.skew is None:
+            places = [place for i in opened if (place := self.at[i]) is not None]
+            least = min([self.counts[place] for place in places], default=0)
+            return tuple(self.counts[place] - least for place in places)
+        floor, beyond = self.floor(), self.skew + 1
+        differences = [min(n - floor, beyond) for n in self.counts]
+        if self.rivals is not self.counts:
+            differences += [min(n - floor, beyond) for n in self.rivals]
+        return tuple(differences)
+
+    def steady(self, then: Sequence[int]) -> int:
+        """How often what was dealt since may be repeated before a domain that is closed opens."""
+        if self.skew is None:
+            return UNLIMITED
+        floor, beyond, times = self.floor(), self.skew + 1, UNLIMITED
+        rise = floor - (0 if self.from_zero else min(then, default=0))
+        for count, before in zip(self.counts, then, strict=True):
+            nearer = rise - (count - before)
+            if count - floor >= beyond and nearer > 0:
+                times = min(times, (count - floor - beyond) // nearer)
+        return times
+
+
+class _Dealing:
+    """Pods being dealt; among cells that are as good as each other that of number `turn` comes first."""
+
+    def __init__(self, cells: Sequence[Cell], levels: Sequence[Level], *, is_loose: bool, turn: int = 0) -> None:
+        self._cells = cells
+        self._scales = [_Scale(level, cells) for level in levels]
+        self._rules = [scale for scale in self._scales if scale.skew is not None]
+        self._is_loose = is_loose
+        self._room = [cell.room for cell in cells]
+        self._more = [cell.more for cell in cells]
+        self._given = [0] * len(cells)
+        self._dear = _dear(cells) if is_loose else []
+        self._choices = self._count_choices() if _are_crossed(levels) else [0] * len(cells)
+        ranked = sorted(range(len(cells)), key=lambda i: (cells[i].price, cells[i].pins))
+        self._ranked = [*ranked[turn:], *ranked[:turn]]
+
+    def _count_choices(self) -> list[int]:
+        """By cell, how many cells share the rarest of its domains: if several rules must meet, rare ones are used first."""
+        totals = [Counter(scale.at) for scale in self._rules]
+        return [
+            min(total[scale.at[i]] for scale, total in zip(self._rules, totals, strict=True))
+            for i in range(len(self._cells))
+        ]
+
+    def deal(self, pods: int) -> list[int]:
+        seen: dict[object, tuple[list[int], list[list[int]]]] = {}
+        choose = self._choose_plainly if self._is_plain(pods) else self._choose
+        while pods > 0:
+            chosen = choose(strict=True)
+            if chosen is None:
+                chosen = choose(strict=False)
+            if chosen is None:
+                break
+            self._give(chosen, 1)
+            pods -= 1
+            if pods >= _WORTH_A_LEAP:
+                state = self._state()
+                if state in seen:
+                    pods -= self._leap(pods, *seen[state])
+                    seen.clear()
+                else:
+                    seen[state] = (list(self._given), [list(scale.counts) for scale in self._scales])
+        return self._given
+
+    def _give(self, i: int, pods: int) -> None:
+        """Pods for a cell; nodes that exist come first."""
+        self._given[i] += pods
+        here = min(pods, self._room[i])
+        self._room[i] -= here
+        self._more[i] -= pods - here
+        for scale in self._scales:
+            scale.add(i, pods)
+
+    def _is_plain(self, pods: int) -> bool:
+        """Whether one level alone tells cells apart: all on new nodes, as good as each other, and without end."""
+        if len(self._scales) != 1 or self._scales[0].is_ban or None in self._scales[0].at or any(self._room):
+            return False
+        first = self._cells[0]
+        alike = all(cell.order == first.order and cell.apart == first.apart for cell in self._cells)
+        return alike and min(self._more) >= pods and not any(self._dear)
+
+    def _choose_plainly(self, *, strict: bool) -> int | None:
+        """The same as `_choose` where that is all there is to it; most pods are dealt so."""
+        scale = self._scales[0]
+        counts, rivals = scale.counts, scale.rivals
+        most = UNLIMITED if scale.skew is None else scale.skew - scale.step + scale.floor()
+        best: int | None = None
+        least = UNLIMITED
+        for i in self._ranked:
+            place = scale.at[i]
+            if (
+                place is not None
+                and counts[place] < least
+                and (counts if strict else rivals)[place] <= most >= rivals[place]
+            ):
+                best, least = i, counts[place]
+        return best
+
+    def _choose(self, *, strict: bool) -> int | None:
+        """The best cell for the next pod; if not `strict`, pods that may come later are not held against it."""
+        floors = [scale.floor() for scale in self._scales]
+        best: int | None = None
+        best_rank: tuple[object, ...] = ()
+        for i in self._ranked:
+            if (self._room[i] > 0 or self._more[i] > 0) and self._admits(i, strict=strict):
+                rank = self._rank(i, floors)
+                if best is None or rank < best_rank:
+                    best, best_rank = i, rank
+        return best
+
+    def _admits(self, i: int, *, strict: bool) -> bool:
+        for scale in self._rules:
+            place = scale.at[i]
+            if place is None or scale.skew is None:
+                continue
+            held = scale.rivals[place]
+            if strict and scale.counts[place] > held:
+                held = scale.counts[place]
+            if held + scale.step - scale.floor() > scale.skew:
+                return False
+        return True
+
+    def _rank(self, i: int, floors: Sequence[int]) -> tuple[object, ...]:
+        cell = self._cells[i]
+        bound = other = 0
+        for scale, floor in zip(self._scales, floors, strict=True):
+            place = scale.at[i]
+            if place is not None and not scale.is_ban:
+                above = scale.counts[place] - floor
+                if scale.skew is None:
+                    other = max(other, above)
+                else:
+                    bound = max(bound, above)
+        if self._is_loose:
+            return cell.apart, self._room[i] <= 0, self._dear[i], other
+        return self._room[i] <= 0, cell.order, bound, self._choices[i], cell.apart, other
+
+    # --- repetition
+
+    def _state(self) -> object:
+        """All that the next choices depend on: how the domains differ, and which cells are open."""
+        open_now = self._open()
+        supply = tuple(n > 0 for n in self._room), tuple(n > 0 for n in self._more)
+        return tuple(scale.state(open_now) for scale in self._scales), supply
+
+    def _open(self) -> list[int]:
+        return [i for i in self._ranked if self._room[i] > 0 or self._more[i] > 0]
+
+    def _leap(self, pods: int, given: Sequence[int], counts: Sequence[Sequence[int]]) -> int:
+        """Deal again what was dealt since, as often as nothing changes; how many pods that were."""
+        cycle = [now - then for now, then in zip(self._given, given, strict=True)]
+        times = pods // sum(cycle)
+        for i, n in enumerate(cycle):
+            if n:
+                left = self._room[i] if self._room[i] > 0 else self._more[i]
+                times = min(times, (left - 1) // n)
+        for scale, then in zip(self._scales, counts, strict=True):
+            times = min(times, scale.steady(then))
+        times = max(times, 0)
+        for i, n in enumerate(cycle):
+            if n and times:
+                self._give(i, n * times)
+        return sum(cycle) * times
+
+
+def _dear(cells: Sequence[Cell]) -> list[bool]:
+    """Which cells are not as good as free to prefer: dearer than the best of them, or of a lesser NodePool."""
+    order, price = min(((cell.order, cell.price) for cell in cells), default=((0, False), 0.0))
+    return [(cell.order, cell.price) > (order, price * _NEAR) for cell in cells]

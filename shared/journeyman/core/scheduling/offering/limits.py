@@ -1,0 +1,85 @@
+"""NodePool limits: what may still be opened.
+
+Restates: karpenter pkg/controllers/provisioning/scheduling/scheduler.go `filterByRemainingResources`, `subtractMax`.
+Differs: Karpenter reserves the largest instance type a claim lists, and so wastes headroom until the next pass; here a
+claim of a limited pool lists no type larger than the one it is priced by, so exactly that one is reserved. `nodes` is
+counted within a pass as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from copy import copy
+
+import numpy as np
+
+from journeyman.core.api import labels
+from journeyman.core.api.resources import NODES, maximum
+from journeyman.core.scheduling.offering.offers import Bools, Ints, every
+from journeyman.core.scheduling.offering.templates import Template
+from journeyman.core.scheduling.standing.existing import capacity_of, is_leaving
+from journeyman.core.state.snapshot import StateNode
+
+
+class Headroom:
+    """What is left of one pool's limits, used up as nodes are opened."""
+
+    def __init__(self, template: Template, nodes: Iterable[StateNode]) -> None:
+        limits = template.pool.spec.limit_amounts
+        self.resources = tuple(sorted(limits))
+        own = [n for n in nodes if n.node_pool == template.name and not is_leaving(n)]
+        used = [_size(node, template) | {NODES: 1} for node in own]
+        self.left: Ints = np.array([limits[r] - sum(u.get(r, 0) for u in used) for r in self.resources], dtype=np.int64)
+        self.costs = type_costs(template)
+
+    def copy(self) -> Headroom:
+        """The same, to be used up apart."""
+        twin = copy(self)
+        twin.left = self.left.copy()
+        return twin
+
+    def allows(self) -> Bools:
+        """By instance type, whether one more node of it stays within the limits."""
+        return every(self.costs <= self.left)
+
+    def no_larger_than(self, type_index: int) -> Bools:
+        """By instance type, whether it takes no more of any limited resource than this one."""
+        return every(self.costs <= self.costs[type_index])
+
+    def allowing(self, cost: Ints, copies: int) -> int:
+        """For how many of `copies` nodes that take so much there is room."""
+        asked = np.flatnonzero(cost)
+        return int((np.maximum(self.left[asked], 0) // cost[asked]).min(initial=copies))
+
+    def spend(self, cost: Ints, copies: int) -> None:
+        """Use up the room for so many nodes."""
+        self.left = self.left - cost * copies
+
+    def take(self, type_index: int, copies: int) -> int:
+        """Use up the room for as many of `copies` nodes of a type as there is; how many that were."""
+        taken = self.allowing(self.costs[type_index], copies)
+        self.spend(self.costs[type_index], taken)
+        return taken
+
+
+def type_costs(template: Template) -> Ints:
+    """What one node of each instance type takes of its pool's limits: by type and limited resource, in name's order."""
+    limited = sorted(template.pool.spec.limit_amounts)
+    columns = [_per_type(template, resource) for resource in limited]
+    costs: Ints = np.array(columns, dtype=np.int64).reshape(len(columns), len(template.table.types)).T
+    return costs
+
+
+def _size(node: StateNode, template: Template) -> dict[str, int]:
+    """The node's capacity; before launch that of the largest type its claim may become."""
+    claim = node.claim
+    if node.node is not None or claim is None or claim.status.capacity:
+        return capacity_of(node)
+    listed = {name for r in claim.spec.requirements if r.key == labels.INSTANCE_TYPE for name in r.values}
+    return maximum(capacity_of(node), *(t.capacity for t in template.table.types if t.name in listed))
+
+
+def _per_type(template: Template, resource: str) -> Ints:
+    if resource == NODES:
+        return np.ones(len(template.table.types), dtype=np.int64)
+    return template.table.amounts(resource, allocatable=False)

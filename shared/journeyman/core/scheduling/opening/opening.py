@@ -1,0 +1,294 @@
+"""Opening new nodes: units of pods are packed onto offers by price, and each bin becomes a node to open.
+
+NodePools of one order compete; what they cannot take goes on to the next. Limits and reservations may run out: then what
+is left is packed again onto what they still allow. A plan by price may waste a limited resource; if it leaves pods, plans
+that weigh that resource compete with it, and the one that places most wins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+
+import numpy as np
+
+from journeyman.core.scheduling.draft import OpenNode, Question, Unit
+from journeyman.core.scheduling.offering.limits import Headroom, type_costs
+from journeyman.core.scheduling.offering.market import open_market, worth_considering
+from journeyman.core.scheduling.offering.min_values import distinct_enough, needed_for_variety
+from journeyman.core.scheduling.offering.offers import Bools, Floats, Ints, distinct
+from journeyman.core.scheduling.offering.reserved import Reservations
+from journeyman.core.scheduling.opening.choosing import Shelf
+from journeyman.core.scheduling.opening.items import Items, together
+from journeyman.core.scheduling.opening.settling import held, settled
+from journeyman.core.scheduling.options import MinValuesPolicy
+from journeyman.core.scheduling.packing import Packing, Problem, pack
+from journeyman.core.scheduling.requirements import Requirements
+from journeyman.core.scheduling.standing.caps import HostCaps
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opened:
+    """Nodes to open, and the units with what no node could be opened for."""
+
+    nodes: tuple[OpenNode, ...]
+    left: tuple[Unit, ...]
+
+
+def open_nodes(
+    units: Sequence[Unit], question: Question, headroom: Sequence[Headroom], reservations: Reservations
+) -> Opened:
+    """Plan new nodes for the units, NodePools of greater weight first.
+
+    Args:
+        units: Each bound to its pins and to nothing else beyond one node.
+        question: What the rows of the units are, and the stalls.
+        headroom: What is left of the limits of each stall; what the nodes take is used up.
+        reservations: Likewise.
+    """
+    nodes: list[OpenNode] = []
+    left = tuple(unit for unit in units if unit.count)
+    caps = _caps_of(left, question)
+    for members, varied in _tiers(question):
+        if not left:
+            break
+        tier = _Tier(question, members, caps, left, varied=varied)
+        outcome = tier.open([headroom[s] for s in tier.members], reservations)
+        for s, room in zip(tier.members, outcome.headroom, strict=True):
+            headroom[s].left = room.left
+        reservations.left.update(outcome.reservations.left)
+        nodes += tier.nodes(outcome)
+        left = tier.rest()
+    return Opened(nodes=tuple(nodes), left=left)
+
+
+def _tiers(question: Question) -> Iterator[tuple[tuple[int, ...], bool]]:
+    """Stalls that compete, in order, and whether minValues hold; where these may be lowered, once more without."""
+    lenient = question.options.min_values is MinValuesPolicy.BEST_EFFORT
+    for _, group in groupby(range(len(question.stalls)), key=lambda s: question.stalls[s].template.order):
+        members = tuple(group)
+        yield members, True
+        demanding = tuple(s for s in members if question.stalls[s].template.min_values)
+        if demanding and lenient:
+            yield demanding, False
+
+
+def _caps_of(units: Sequence[Unit], question: Question) -> HostCaps:
+    """The rules about one node that can matter to these units."""
+    counts = np.zeros(len(question.rows), dtype=np.int64)
+    for unit in units:
+        counts[unit.row] += unit.count
+    return question.caps.for_new_nodes(counts)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Bin:
+    """A node of one offer with its content: `counts` of the items `kinds`. `share` is what it takes of its pool's limits."""
+
+    offer: int
+    kinds: Ints
+    counts: Ints
+    share: Ints | None
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Outcome:
+    """Bins opened so far, and what they left of items, limits and reservations; `hopeless` items fit no offer at all."""
+
+    left: Ints
+    headroom: list[Headroom]
+    reservations: Reservations
+    hopeless: int = 0
+    bins: list[tuple[_Bin, int]] = field(default_factory=list)
+    price: float = 0.0
+
+    @property
+    def rank(self) -> tuple[int, float]:
+        """The smaller the better: pods left, then price."""
+        return int(self.left.sum()), self.price
+
+
+class _Tier:
+    """NodePools of one order taking units.
+
+    Units that nothing here can tell apart (equal wishes, requests, and rules about one node) are one item.
+    """
+
+    def __init__(
+        self, question: Question, members: tuple[int, ...], caps: HostCaps, units: Sequence[Unit], *, varied: bool
+    ) -> None:
+        self.members = members
+        self._question = question
+        self._stalls = [question.stalls[s] for s in members]
+        self._varied = varied
+        self._items = Items.of(question, caps, units)
+        self._asked = np.flatnonzero(self._items.requests[:, : len(question.axes)].any(axis=0))
+        self._market = open_market(self._stalls, self._items.wishes, self._asked if varied else None)
+        self._problem = self._make_problem(caps)
+        self._costs = [type_costs(stall.template) for stall in self._stalls]
+        self._settled: dict[tuple[int, int, int, int, bytes], Requirements] = {}
+
+    def _make_problem(self, caps: HostCaps) -> Problem:
+        items, market = self._items, self._market
+        return Problem(
+            counts=items.counts,
+            requests=items.requests,
+            allowed=market.allowed[:, items.wish_of],
+            sizes=np.concatenate((market.sizes, self._caps_by_offer(caps)), axis=1),
+            prices=market.prices,
+            signatures=market.signatures,
+            loose=items.loose,
+            bound=items.bound,
+            stock=market.stock,
+        )
+
+    def _caps_by_offer(self, caps: HostCaps) -> Ints:
+        """What a node of each offer has of the axes of rules: less where its daemons use host ports."""
+        market = self._market
+        found = np.tile(caps.caps, (len(market.prices), 1))
+        for s, stall in enumerate(self._stalls):
+            for group, ports in enumerate(stall.daemon_ports):
+                if ports:
+                    found[(market.stalls == s) & (stall.daemon_group[market.types] == group)] = caps.beside(ports)
+        return found
+
+    def open(self, headroom: Sequence[Headroom], reservations: Reservations) -> _Outcome:
+        """The best plan for the units within limits and reservations."""
+        best = self._attempt(self._market.prices, headroom, reservations)
+        if best.left.sum() > best.hopeless and any(room.resources for room in headroom):
+            shares = self._shares_of_limits(headroom)
+            scale = float(self._market.prices.max(initial=0.0))
+            for weight in (scale, 1e6 * scale):
+                rival = self._attempt(self._market.prices + weight * shares, headroom, reservations)
+                best = min(best, rival, key=lambda outcome: outcome.rank)
+        return best
+
+    def _shares_of_limits(self, headroom: Sequence[Headroom]) -> Floats:
+        """By offer, how much of what its pool's limits leave one node takes at most."""
+        shares = np.zeros(len(self._market.prices))
+        for s, room in enumerate(headroom):
+            offers = np.flatnonzero(self._market.stalls == s)
+            costs = room.costs[self._market.types[offers]] / np.maximum(room.left, 1)
+            shares[offers] = costs.max(axis=1, initial=0.0)
+        return shares
+
+    def _attempt(self, prices: Floats, headroom: Sequence[Headroom], reservations: Reservations) -> _Outcome:
+        """Pack at these prices, open what limits allow, and pack the rest again with what they still allow."""
+        outcome = _Outcome(
+            left=self._problem.counts.copy(),
+            headroom=[room.copy() for room in headroom],
+            reservations=reservations.copy(),
+        )
+        exhaustible = any(room.resources for room in headroom) or bool(self._market.reservations)
+        while outcome.left.any():
+            offers = np.flatnonzero(self._within(outcome)) if exhaustible else np.arange(len(prices))
+            offers = offers[np.argsort(prices[offers], kind="stable")]
+            offers = offers[worth_considering(replace(self._market, prices=prices).only(offers), self._asked)]
+            packing = pack(self._part(offers, prices, outcome), fewest_nodes=self._stalls[0].template.order[1])
+            if not outcome.bins:
+                outcome.hopeless = sum(packing.left)
+            opened = self._take(outcome, offers, packing)
+            if not opened or not exhaustible:
+                break
+        return outcome
+
+    def _within(self, outcome: _Outcome) -> Bools:
+        """The offers of which one more node could be opened."""
+        market = self._market
+        found: Bools = np.ones(len(market.prices), dtype=bool)
+        for s, room in enumerate(outcome.headroom):
+            if room.resources:
+                offers = np.flatnonzero(market.stalls == s)
+                found[offers] = room.allows()[market.types[offers]]
+        for index, name in enumerate(market.reservations):
+            if outcome.reservations.left.get(name, 0) <= 0:
+                found &= market.stock != index
+        return found
+
+    def _part(self, offers: Ints, prices: Floats, outcome: _Outcome) -> Problem:
+        """What is left to pack onto these offers."""
+        stocks = [outcome.reservations.left.get(name, 0) for name in self._market.reservations]
+        whole = replace(self._problem, prices=prices, counts=outcome.left, stocks=np.array(stocks, dtype=np.int64))
+        return whole.only(offers)
+
+    def _take(self, outcome: _Outcome, offers: Ints, packing: Packing) -> int:
+        """Enter as many copies of each bin as limits, reservations and minValues allow; how many nodes that were."""
+        opened = 0
+        for packed in packing.bins:
+            kinds, counts = np.array(packed.content, dtype=np.int64).T
+            b = self._with_share(_Bin(int(offers[packed.offer]), kinds, counts, None))
+            copies = self._enter(outcome, b, packed.copies) if b is not None else 0
+            opened += copies
+        return opened
+
+    def _enter(self, outcome: _Outcome, b: _Bin, copies: int) -> int:
+        market = self._market
+        room, stock = outcome.headroom[int(market.stalls[b.offer])], int(market.stock[b.offer])
+        copies = room.allowing(b.share, copies) if b.share is not None else copies
+        copies = outcome.reservations.take(market.reservations[stock], copies) if stock >= 0 else copies
+        if copies:
+            if b.share is not None:
+                room.spend(b.share, copies)
+            outcome.bins.append((b, copies))
+            outcome.left[b.kinds] -= b.counts * copies
+            outcome.price += float(market.prices[b.offer]) * copies
+        return copies
+
+    def _with_share(self, b: _Bin) -> _Bin | None:
+        """The bin with what its claim may take of limits; None if too few types hold it for the pool's minValues."""
+        s, own = int(self._market.stalls[b.offer]), int(self._market.types[b.offer])
+        stall, types = self._stalls[s], [own]
+        if stall.template.min_values:
+            shelf = Shelf.of(stall, self._requirements(b), self._question.options)
+            holding = shelf.types[shelf.holding([self._node(b)])[0]]
+            if self._varied and not distinct_enough(stall, holding):
+                return None
+            types += needed_for_variety(stall, holding)
+        limited = bool(stall.template.pool.spec.limits)
+        return replace(b, share=self._costs[s][types].max(axis=0)) if limited else b
+
+    # --- from the outcome to nodes
+
+    def nodes(self, outcome: _Outcome) -> Iterator[OpenNode]:
+        """A node for each copy of each bin, its pods drawn from the units in order."""
+        for b, copies in outcome.bins:
+            node = self._node(b)
+            kinds = list(zip(b.kinds.tolist(), b.counts.tolist(), strict=True))
+            for _ in range(copies):
+                drawn = [pods for item, count in kinds for pods in self._items.draw(item, count)]
+                yield OpenNode(
+                    stall=node.stall,
+                    requirements=node.requirements,
+                    pods=together(drawn),
+                    total=node.total,
+                    share=node.share,
+                )
+
+    def _node(self, b: _Bin) -> OpenNode:
+        """The node without its pods."""
+        s, width = int(self._market.stalls[b.offer]), len(self._question.axes)
+        return OpenNode(
+            stall=self.members[s],
+            requirements=self._requirements(b),
+            pods=(),
+            total=b.counts @ self._items.requests[b.kinds, :width],
+            share=b.share,
+        )
+
+    def _requirements(self, b: _Bin) -> Requirements:
+        """What its claim asks for; alike for offers of one pool and variant, unless pods have alternatives."""
+        market, offer = self._market, b.offer
+        wishes = distinct(self._items.wish_of[b.kinds])
+        s, v, t, stock = (int(column[offer]) for column in (market.stalls, market.variants, market.types, market.stock))
+        plain = not self._items.has_alternatives[wishes].any()
+        key = (s, v, stock, -1 if plain else t, wishes.tobytes())
+        if key not in self._settled:
+            chosen = [self._items.wishes[w] for w in wishes]
+            wanted = settled(self._stalls[s], t, market.variants_by_stall[s][v], chosen)
+            self._settled[key] = held(wanted, market.reservations[stock]) if stock >= 0 else wanted
+        return self._settled[key]
+
+    def rest(self) -> tuple[Unit, ...]:
+        """The units with what was not drawn."""
+        return self._items.rest()
