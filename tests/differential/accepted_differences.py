@@ -80,14 +80,26 @@ def _wants_a_label_and_not(pod: Pod) -> bool:
 
 def _is_about_relaxed_pods(scenario: JSONDict, finding: Finding) -> bool:
     about = _pods(scenario, finding)
-    return finding.kind in {"missing", "rejected"} and bool(about) and all(_spreads_and_relaxes(pod) for pod in about)
+    templates = [pool.spec.template.spec for pool in read(scenario).snapshot.node_pools]
+    dissuaded = any(taint.effect == "PreferNoSchedule" for template in templates for taint in template.taints)
+    relaxes = all(pod.spec.topology_spread_constraints and (dissuaded or _has_alternatives(pod)) for pod in about)
+    return finding.kind in {"missing", "rejected"} and bool(about) and relaxes
 
 
-def _spreads_and_relaxes(pod: Pod) -> bool:
-    """Whether Karpenter may make another pod of it as it goes, whose spread has another node filter."""
+def _has_alternatives(pod: Pod) -> bool:
     affinity = pod.spec.affinity.node_affinity if pod.spec.affinity is not None else None
-    terms = affinity.required.node_selector_terms if affinity is not None and affinity.required is not None else ()
-    return bool(pod.spec.topology_spread_constraints) and len(terms) > 1
+    return affinity is not None and affinity.required is not None and len(affinity.required.node_selector_terms) > 1
+
+
+def _is_about_min_domains(scenario: JSONDict, finding: Finding) -> bool:
+    asked = {
+        (spread.topology_key, spread.min_domains)
+        for pod in read(scenario).snapshot.pods
+        for spread in pod.spec.topology_spread_constraints
+    }
+    of_several = {key for key, least in asked if any(k == key and other != least for k, other in asked)}
+    own = [{s.topology_key for s in pod.spec.topology_spread_constraints} for pod in _pods(scenario, finding)]
+    return finding.kind in {"missing", "rejected"} and bool(own) and all(keys & of_several for keys in own)
 
 
 def _is_about_open_domains(scenario: JSONDict, finding: Finding) -> bool:
@@ -133,9 +145,14 @@ ACCEPTED = (
     ),
     Difference(
         name="a pod that was relaxed still counts the others",
-        why="when Karpenter drops an alternative of a pod's node affinity, its spread has another node filter, and a new"
-        " count starts that knows nothing of the pods placed in this pass",
+        why="when Karpenter drops an alternative of a pod's node affinity, or has it tolerate PreferNoSchedule, its spread"
+        " has another node filter, and a new count starts that knows nothing of the pods placed in this pass",
         covers=_is_about_relaxed_pods,
+    ),
+    Difference(
+        name="every pod's minDomains is its own",
+        why="Karpenter takes spreads that differ in minDomains only for one, and the minDomains of the first for all",
+        covers=_is_about_min_domains,
     ),
     Difference(
         name="a zone left open is no zone to follow others to",

@@ -183,6 +183,20 @@ def test_a_pod_that_was_relaxed_still_counts_the_others(karpenter):
     assert unaccepted(asked, found) == []
 
 
+def test_every_pods_min_domains_is_its_own(karpenter):
+    """One zone; the second pod wants to be spread over two. Karpenter goes by the first, which does not mind."""
+    first, second = pods(2, topologySpreadConstraints=spread_over(ZONE))
+    second["spec"] = {**second["spec"], "topologySpreadConstraints": [{**spread_over(ZONE)[0], "minDomains": 2}]}
+    asked = scenario([a_type("m", cpu=4, price=0.2, zones="a")], a_pool(), first, second)
+
+    found = findings(asked, karpenter)
+
+    assert not karpenter.ask(asked)["errors"]
+    assert Ours(asked).placed == {"default/web-0"}
+    assert {f.kind for f in found} == {"missing", "rejected"}
+    assert unaccepted(asked, found) == []
+
+
 def test_a_zone_left_open_is_no_zone_to_follow_others_to(karpenter):
     """Two pods that must share a zone and need a node each. Now and then Karpenter leaves their zones to the launch."""
     together = {"podAffinity": {REQUIRED: [{"topologyKey": ZONE, "labelSelector": WEB}]}}

@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from journeyman.core.scheduling.arrays import Ints
 from journeyman.core.scheduling.demand.classes import PodClass
 from journeyman.core.scheduling.demand.topology import Pins, Repelled
-from journeyman.core.scheduling.offering.limits import Headroom
-from journeyman.core.scheduling.offering.offers import Ints
+from journeyman.core.scheduling.limits import Headroom
 from journeyman.core.scheduling.offering.reserved import Reservations
 from journeyman.core.scheduling.offering.stalls import Stall
 from journeyman.core.scheduling.options import Options

@@ -15,15 +15,15 @@ import numpy as np
 from journeyman.core.api.objects import Pod
 from journeyman.core.api.resources import PODS
 from journeyman.core.catalogue import Catalogue
+from journeyman.core.scheduling.arrays import Ints
 from journeyman.core.scheduling.demand.classes import PodClass, collapse
 from journeyman.core.scheduling.demand.host_ports import HostPort, host_ports
 from journeyman.core.scheduling.demand.preferences import ladder
 from journeyman.core.scheduling.demand.topology import repelled_by
 from journeyman.core.scheduling.demand.volumes import Storage, resolve
 from journeyman.core.scheduling.draft import Draft, Question
+from journeyman.core.scheduling.limits import Headroom
 from journeyman.core.scheduling.offering.daemons import Daemon, make_daemons, stall_of
-from journeyman.core.scheduling.offering.limits import Headroom
-from journeyman.core.scheduling.offering.offers import Ints
 from journeyman.core.scheduling.offering.reserved import Reservations
 from journeyman.core.scheduling.offering.stalls import Stall
 from journeyman.core.scheduling.offering.templates import Template, make_templates

@@ -24,12 +24,12 @@ from typing import Final
 
 import numpy as np
 
+from journeyman.core.scheduling.arrays import Ints
 from journeyman.core.scheduling.demand.topology import Group, Pins
 from journeyman.core.scheduling.domains.dealing import Cell, deal
 from journeyman.core.scheduling.domains.ledger import Ledger, is_wide
 from journeyman.core.scheduling.domains.supply import Supply
 from journeyman.core.scheduling.draft import Draft, Question, Unit
-from journeyman.core.scheduling.offering.offers import Ints
 from journeyman.core.scheduling.standing.filling import Filling
 
 _SETTLING_ROUNDS: Final = 4

@@ -17,10 +17,10 @@ from typing import Final
 import numpy as np
 
 from journeyman.core.api.objects import Toleration
+from journeyman.core.scheduling.arrays import Bools
 from journeyman.core.scheduling.demand.classes import PodClass
 from journeyman.core.scheduling.demand.topology import Group, Pins, Spread
 from journeyman.core.scheduling.draft import Question
-from journeyman.core.scheduling.offering.offers import Bools
 from journeyman.core.scheduling.offering.wishes import Shape, Wish
 from journeyman.core.scheduling.requirements import EMPTY, Requirement, Requirements, from_labels
 from journeyman.core.scheduling.standing.existing import is_leaving

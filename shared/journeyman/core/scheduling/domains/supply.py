@@ -13,11 +13,11 @@ from typing import Final
 
 import numpy as np
 
+from journeyman.core.scheduling.arrays import Bools, Floats, Ints, distinct, every
 from journeyman.core.scheduling.demand.host_ports import HostPort
 from journeyman.core.scheduling.demand.topology import Pins
 from journeyman.core.scheduling.domains.dealing import UNLIMITED, Cell
 from journeyman.core.scheduling.draft import Draft, Question
-from journeyman.core.scheduling.offering.offers import Bools, Floats, Ints, distinct, every
 from journeyman.core.scheduling.offering.stalls import Stall
 from journeyman.core.scheduling.offering.wishes import Shape, Wish
 from journeyman.core.scheduling.requirements import Requirement

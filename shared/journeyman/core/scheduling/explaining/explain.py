@@ -15,12 +15,12 @@ from typing import Final
 
 from journeyman.core.api import labels
 from journeyman.core.api.resources import format_amount
+from journeyman.core.scheduling.arrays import Bools, Ints
 from journeyman.core.scheduling.demand.classes import PodClass
 from journeyman.core.scheduling.demand.topology import Group
 from journeyman.core.scheduling.explaining.pool_view import Ask, Found, PoolView, ask_of
 from journeyman.core.scheduling.explaining.smallest_change import Case, in_words, smallest_change
-from journeyman.core.scheduling.offering.limits import Headroom
-from journeyman.core.scheduling.offering.offers import Bools, Ints
+from journeyman.core.scheduling.limits import Headroom
 from journeyman.core.scheduling.offering.stalls import Stall
 from journeyman.core.scheduling.results import PodError, PoolReason
 

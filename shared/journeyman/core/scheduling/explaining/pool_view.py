@@ -15,10 +15,10 @@ import numpy as np
 
 from journeyman.core.api import labels
 from journeyman.core.api.objects import Taint, Toleration
+from journeyman.core.scheduling.arrays import Bools, Ints, distinct, every
 from journeyman.core.scheduling.demand.classes import PodClass
-from journeyman.core.scheduling.offering.limits import Headroom
+from journeyman.core.scheduling.limits import Headroom
 from journeyman.core.scheduling.offering.min_values import achievable, distinct_enough
-from journeyman.core.scheduling.offering.offers import Bools, Ints, distinct, every
 from journeyman.core.scheduling.offering.stalls import Stall
 from journeyman.core.scheduling.requirements import Requirements
 from journeyman.core.scheduling.taints import untolerated

@@ -14,10 +14,10 @@ import numpy as np
 
 from journeyman.core.api import labels
 from journeyman.core.api.resources import CPU, MEMORY, PODS, format_amount
+from journeyman.core.scheduling.arrays import Ints, distinct
 from journeyman.core.scheduling.demand.classes import PodClass
 from journeyman.core.scheduling.demand.topology import Group
 from journeyman.core.scheduling.explaining.pool_view import Ask, PoolView, ask_of
-from journeyman.core.scheduling.offering.offers import Ints, distinct
 from journeyman.core.scheduling.requirements import Requirements, likely_meant, of
 
 _SHORT_NAMES = {labels.ZONE: "zone", labels.CAPACITY_TYPE: "capacity type", labels.INSTANCE_TYPE: "instance type"}

@@ -15,9 +15,9 @@ import numpy as np
 from journeyman.core.api import labels
 from journeyman.core.api.objects import DaemonSet, Pod, PodSpec, Toleration
 from journeyman.core.api.resources import add, pod_requests
+from journeyman.core.scheduling.arrays import Bools, Ints
 from journeyman.core.scheduling.demand.classes import requirement_terms
 from journeyman.core.scheduling.demand.host_ports import HostPort, host_ports
-from journeyman.core.scheduling.offering.offers import Bools, Ints
 from journeyman.core.scheduling.offering.stalls import Stall
 from journeyman.core.scheduling.offering.templates import Template
 from journeyman.core.scheduling.pods import is_owned_by_daemon_set

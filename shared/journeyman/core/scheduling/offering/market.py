@@ -12,15 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from journeyman.core.scheduling.arrays import Bools, Floats, Ints, numbered, undominated
 from journeyman.core.scheduling.offering.min_values import varied_sizes, with_variety
-from journeyman.core.scheduling.offering.offers import (
-    Bools,
-    Floats,
-    Ints,
-    OfferTable,
-    numbered,
-    undominated,
-)
+from journeyman.core.scheduling.offering.offers import OfferTable
 from journeyman.core.scheduling.offering.stalls import Stall
 from journeyman.core.scheduling.offering.wishes import Variant, Wish, variants_of
 

@@ -13,7 +13,7 @@ from typing import Protocol
 
 import numpy as np
 
-from journeyman.core.scheduling.offering.offers import Bools, Floats, Ints
+from journeyman.core.scheduling.arrays import Bools, Floats, Ints
 from journeyman.core.scheduling.offering.templates import Template
 
 _ROUNDING = 1e-12

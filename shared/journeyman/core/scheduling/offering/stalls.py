@@ -12,14 +12,8 @@ from itertools import product
 import numpy as np
 
 from journeyman.core.api import labels
+from journeyman.core.scheduling.arrays import Bools, Ints, distinct, every, undominated
 from journeyman.core.scheduling.demand.host_ports import HostPort
-from journeyman.core.scheduling.offering.offers import (
-    Bools,
-    Ints,
-    distinct,
-    every,
-    undominated,
-)
 from journeyman.core.scheduling.offering.templates import Template
 from journeyman.core.scheduling.offering.wishes import WHOLE, Variant, Wish
 from journeyman.core.scheduling.requirements import Requirement, Requirements

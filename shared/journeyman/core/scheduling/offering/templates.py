@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from journeyman.core.api import labels
 from journeyman.core.catalogue import Catalogue
-from journeyman.core.scheduling.offering.offers import Bools, OfferTable, offer_tables
+from journeyman.core.scheduling.arrays import Bools
+from journeyman.core.scheduling.offering.offers import OfferTable, offer_tables
 from journeyman.core.scheduling.requirements import InvalidRequirementError, Requirements, from_labels, from_selectors
 from journeyman.core.state.snapshot import Snapshot
 from journeyman.errors import ConfigurationError

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from journeyman.core.scheduling.arrays import Bools
 from journeyman.core.scheduling.draft import Question
-from journeyman.core.scheduling.offering.offers import Bools
 from journeyman.core.scheduling.offering.wishes import Shape
 from journeyman.core.scheduling.one_by_one.book import NONE, Book
 from journeyman.core.scheduling.one_by_one.rules import Rules

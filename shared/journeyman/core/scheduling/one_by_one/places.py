@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from journeyman.core.scheduling.arrays import Bools, Ints
 from journeyman.core.scheduling.demand.host_ports import HostPort
 from journeyman.core.scheduling.demand.topology import domain_of
-from journeyman.core.scheduling.offering.offers import Bools, Ints
 from journeyman.core.scheduling.one_by_one.shelves import Shelf
 from journeyman.core.scheduling.standing.existing import Existing
 

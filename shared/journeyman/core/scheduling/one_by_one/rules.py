@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from journeyman.core.scheduling.offering.offers import Bools
+from journeyman.core.scheduling.arrays import Bools
 from journeyman.core.scheduling.one_by_one.tallies import DomainTally, HostTally
 
 

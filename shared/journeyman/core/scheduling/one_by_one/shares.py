@@ -11,9 +11,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from journeyman.core.scheduling.offering.limits import Headroom
+from journeyman.core.scheduling.arrays import Bools, Ints, every
+from journeyman.core.scheduling.limits import Headroom
 from journeyman.core.scheduling.offering.min_values import achievable, needed_for_variety
-from journeyman.core.scheduling.offering.offers import Bools, Ints, every
 from journeyman.core.scheduling.one_by_one.shelves import Shelf
 
 

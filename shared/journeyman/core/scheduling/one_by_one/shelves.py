@@ -12,8 +12,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from journeyman.core.catalogue import InstanceType
+from journeyman.core.scheduling.arrays import Bools, Ints, distinct
 from journeyman.core.scheduling.demand.host_ports import HostPort
-from journeyman.core.scheduling.offering.offers import Bools, Ints, distinct
 from journeyman.core.scheduling.offering.stalls import Stall
 from journeyman.core.scheduling.one_by_one.book import Book
 from journeyman.core.scheduling.requirements import Requirement

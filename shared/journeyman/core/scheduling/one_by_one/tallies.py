@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from journeyman.core.api.objects import Toleration
-from journeyman.core.scheduling.offering.offers import Ints
+from journeyman.core.scheduling.arrays import Ints
 
 
 @dataclass(frozen=True, slots=True)

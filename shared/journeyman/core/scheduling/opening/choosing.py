@@ -19,10 +19,11 @@ import numpy as np
 
 from journeyman.core.api import labels
 from journeyman.core.api.objects import NodeSelectorRequirement
+from journeyman.core.scheduling.arrays import Bools, Floats, Ints, distinct
 from journeyman.core.scheduling.draft import OpenNode, Question
-from journeyman.core.scheduling.offering.limits import type_costs
+from journeyman.core.scheduling.limits import type_costs
 from journeyman.core.scheduling.offering.min_values import achievable, distinct_enough, needed_for_variety
-from journeyman.core.scheduling.offering.offers import Bools, Floats, Ints, OfferTable, distinct
+from journeyman.core.scheduling.offering.offers import OfferTable
 from journeyman.core.scheduling.offering.overlays import overlay_annotations
 from journeyman.core.scheduling.offering.stalls import Stall
 from journeyman.core.scheduling.opening.settling import reservation_of

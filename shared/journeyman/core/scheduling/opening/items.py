@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from journeyman.core.scheduling.arrays import Bools, Ints
 from journeyman.core.scheduling.demand.classes import PodClass
 from journeyman.core.scheduling.demand.topology import Pins
 from journeyman.core.scheduling.draft import Question, Unit
-from journeyman.core.scheduling.offering.offers import Bools, Ints
 from journeyman.core.scheduling.offering.wishes import Shape, Wish
 from journeyman.core.scheduling.standing.caps import HostCaps
 

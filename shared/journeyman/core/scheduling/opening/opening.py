@@ -13,11 +13,11 @@ from itertools import groupby
 
 import numpy as np
 
+from journeyman.core.scheduling.arrays import Bools, Floats, Ints, distinct
 from journeyman.core.scheduling.draft import OpenNode, Question, Unit
-from journeyman.core.scheduling.offering.limits import Headroom, type_costs
+from journeyman.core.scheduling.limits import Headroom, type_costs
 from journeyman.core.scheduling.offering.market import open_market, worth_considering
 from journeyman.core.scheduling.offering.min_values import distinct_enough, needed_for_variety
-from journeyman.core.scheduling.offering.offers import Bools, Floats, Ints, distinct
 from journeyman.core.scheduling.offering.reserved import Reservations
 from journeyman.core.scheduling.opening.choosing import Shelf
 from journeyman.core.scheduling.opening.items import Items, together

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from journeyman.core.api import labels
-from journeyman.core.scheduling.offering.offers import Bools
+from journeyman.core.scheduling.arrays import Bools
 from journeyman.core.scheduling.offering.stalls import Stall
 from journeyman.core.scheduling.offering.wishes import Variant, Wish
 from journeyman.core.scheduling.requirements import Requirements, requirement

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from journeyman.core.scheduling.offering.offers import Ints
+from journeyman.core.scheduling.arrays import Ints
 from journeyman.core.scheduling.packing.alike import Kinds
 from journeyman.core.scheduling.packing.appraisal import independent, lower_bound
 from journeyman.core.scheduling.packing.problem import Bin, Packing, Problem, held_by, price_of, translated

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from journeyman.core.scheduling.offering.offers import Bools, Ints
+from journeyman.core.scheduling.arrays import Bools, Ints
 from journeyman.core.scheduling.packing.problem import Bin, Problem
 
 

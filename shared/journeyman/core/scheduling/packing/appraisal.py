@@ -12,9 +12,9 @@ from typing import Final
 
 import numpy as np
 
-from journeyman.core.scheduling.offering.offers import Bools, Floats, Ints, every
+from journeyman.core.scheduling.arrays import Bools, Floats, Ints, every
+from journeyman.core.scheduling.packing.pricing import CoveringProgram, affordable
 from journeyman.core.scheduling.packing.problem import Problem
-from journeyman.core.scheduling.pricing import CoveringProgram, affordable
 
 _ROWS: Final = 160  # of the program; with more, offers and items are told apart less finely
 _ROWS_FOR_WORTH: Final = 64  # likewise where the mix is not asked for

@@ -13,10 +13,10 @@ from typing import Final
 
 import numpy as np
 
-from journeyman.core.scheduling.offering.offers import Bools, Floats, Ints
+from journeyman.core.scheduling.arrays import Bools, Floats, Ints
 from journeyman.core.scheduling.packing.appraisal import appraise
+from journeyman.core.scheduling.packing.pricing import CoveringProgram
 from journeyman.core.scheduling.packing.problem import Bin, Problem, content_of, held_by, merged, price_of
-from journeyman.core.scheduling.pricing import CoveringProgram
 
 _REFINED_ITEMS: Final = 64  # column generation needs a row per item
 _REFINING_ROUNDS: Final = 24

@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from journeyman.core.scheduling.offering.offers import Bools, Floats, Ints, every
+from journeyman.core.scheduling.arrays import Bools, Floats, Ints, every
 from journeyman.core.scheduling.packing.problem import Bin, Problem, content_of, merged
 from journeyman.core.scheduling.packing.sizing import cheapest_offers
 

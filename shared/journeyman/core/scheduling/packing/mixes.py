@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from journeyman.core.scheduling.offering.offers import Floats, Ints, every
+from journeyman.core.scheduling.arrays import Floats, Ints, every
 from journeyman.core.scheduling.packing.appraisal import Appraisal
 from journeyman.core.scheduling.packing.problem import Problem
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from journeyman.core.scheduling.offering.offers import Bools, Floats, Ints
+from journeyman.core.scheduling.arrays import Bools, Floats, Ints
 
 Content = tuple[tuple[int, int], ...]
 """What a node holds: (item, how many) by item, none of them zero."""

@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from journeyman.core.scheduling.offering.offers import Bools, Ints
+from journeyman.core.scheduling.arrays import Bools, Ints
 from journeyman.core.scheduling.packing.problem import Problem
 
 _CHUNK: Final = 1 << 20  # contents times offers looked at together

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from journeyman.core.scheduling.offering.offers import Ints
+from journeyman.core.scheduling.arrays import Ints
 from journeyman.core.scheduling.packing.appraisal import appraise
 from journeyman.core.scheduling.packing.problem import Bin, Problem, held_by, translated
 from journeyman.core.scheduling.packing.wide import Manner, OpenNodes

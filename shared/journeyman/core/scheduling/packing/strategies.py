@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from journeyman.core.scheduling.offering.offers import Ints
+from journeyman.core.scheduling.arrays import Ints
 from journeyman.core.scheduling.packing.appraisal import Appraisal, appraise
 from journeyman.core.scheduling.packing.careful import CarefulSolver
 from journeyman.core.scheduling.packing.exact import is_small, solve_exactly

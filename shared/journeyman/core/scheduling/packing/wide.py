@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from journeyman.core.scheduling.offering.offers import Bools, Floats, Ints, every
+from journeyman.core.scheduling.arrays import Bools, Floats, Ints, every
 from journeyman.core.scheduling.packing.appraisal import Appraisal
 from journeyman.core.scheduling.packing.problem import Bin, Content, Problem, merged
 from journeyman.core.scheduling.packing.sizing import cheapest_offers

@@ -20,10 +20,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from journeyman.core.api import labels
+from journeyman.core.scheduling.arrays import Bools, Ints
 from journeyman.core.scheduling.demand.classes import PodClass
 from journeyman.core.scheduling.demand.host_ports import HostPort
 from journeyman.core.scheduling.demand.topology import Group, LabelIndex, Repelled
-from journeyman.core.scheduling.offering.offers import Bools, Ints
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,13 +18,13 @@ import numpy as np
 from journeyman.core.api import labels
 from journeyman.core.api.objects import Pod
 from journeyman.core.api.resources import add, fits, pod_requests, subtract, to_resources, total_requests
+from journeyman.core.scheduling.arrays import Ints
 from journeyman.core.scheduling.claims import planned_pods
 from journeyman.core.scheduling.demand.classes import PodClass
 from journeyman.core.scheduling.demand.host_ports import HostPort, host_ports
 from journeyman.core.scheduling.demand.topology import Census, Group, domain_of
 from journeyman.core.scheduling.demand.volumes import Storage, VolumeRoom, volume_rooms
 from journeyman.core.scheduling.offering.daemons import Daemon, missing_daemon_overhead
-from journeyman.core.scheduling.offering.offers import Ints
 from journeyman.core.scheduling.pods import is_active
 from journeyman.core.scheduling.requirements import from_labels
 from journeyman.core.scheduling.standing.caps import HostCaps

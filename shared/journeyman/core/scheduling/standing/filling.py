@@ -14,9 +14,9 @@ from typing import Final
 
 import numpy as np
 
+from journeyman.core.scheduling.arrays import Bools, Ints
 from journeyman.core.scheduling.demand.classes import PodClass
 from journeyman.core.scheduling.demand.topology import Pins
-from journeyman.core.scheduling.offering.offers import Bools, Ints
 from journeyman.core.scheduling.standing.caps import HostCaps
 from journeyman.core.scheduling.standing.existing import Existing
 

@@ -11,8 +11,8 @@ from typing import TypeVar
 import numpy as np
 
 from journeyman.core.api.objects import Taint, Toleration
+from journeyman.core.scheduling.arrays import Bools, Ints
 from journeyman.core.scheduling.demand.topology import Pins
-from journeyman.core.scheduling.offering.offers import Bools, Ints
 from journeyman.core.scheduling.requirements import Requirement, Requirements
 from journeyman.core.scheduling.taints import discouraged, untolerated
 from journeyman.core.state.snapshot import StateNode

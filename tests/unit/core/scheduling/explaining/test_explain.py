@@ -11,8 +11,8 @@ from journeyman.core.api import labels
 from journeyman.core.catalogue import Catalogue, Unavailable, without_unavailable
 from journeyman.core.scheduling.demand.classes import collapse
 from journeyman.core.scheduling.explaining.explain import Explainer
+from journeyman.core.scheduling.limits import Headroom
 from journeyman.core.scheduling.offering.daemons import daemon_overhead
-from journeyman.core.scheduling.offering.limits import Headroom
 from journeyman.core.scheduling.offering.stalls import Stall
 from journeyman.core.scheduling.offering.templates import make_templates
 from journeyman.core.scheduling.scheduler import solve

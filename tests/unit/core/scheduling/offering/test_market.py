@@ -10,9 +10,10 @@ import pytest
 from journeyman.core.api import labels
 from journeyman.core.api.objects import NodeSelectorRequirement
 from journeyman.core.catalogue import Catalogue
+from journeyman.core.scheduling.arrays import numbered, undominated
 from journeyman.core.scheduling.offering.daemons import stall_of
 from journeyman.core.scheduling.offering.market import open_market, worth_considering
-from journeyman.core.scheduling.offering.offers import numbered, offer_tables, undominated
+from journeyman.core.scheduling.offering.offers import offer_tables
 from journeyman.core.scheduling.offering.stalls import Stall
 from journeyman.core.scheduling.offering.templates import make_templates
 from journeyman.core.scheduling.offering.wishes import Shape, Wish, variants_of

@@ -15,7 +15,7 @@ import numpy as np
 
 from journeyman.core.api import labels
 from journeyman.core.api.resources import NODES, maximum
-from journeyman.core.scheduling.offering.offers import Bools, Ints, every
+from journeyman.core.scheduling.arrays import Bools, Ints, every
 from journeyman.core.scheduling.offering.templates import Template
 from journeyman.core.scheduling.standing.existing import capacity_of, is_leaving
 from journeyman.core.state.snapshot import StateNode

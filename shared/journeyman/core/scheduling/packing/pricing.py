@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from journeyman.core.scheduling.offering.offers import Floats
+from journeyman.core.scheduling.arrays import Floats
 
 _TOLERANCE: Final = 1e-9
 _JITTER: Final = 1e-7  # of a demand: breaks ties between rows, so that pivots never go in circles
