@@ -107,7 +107,7 @@ class Explainer:
         )
 
     def _change(self, cls: PodClass, ask: Ask) -> str:
-        if self._searches <= 0:
+        if self._searches <= 0 or cls.claims:  # what would be enough of devices is not looked for
             return ""
         self._searches -= 1
         case = Case(cls=cls, ask=ask, axes=self._axes, pools=self._pools, others=self._others)
