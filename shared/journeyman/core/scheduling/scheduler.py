@@ -15,7 +15,6 @@ from collections.abc import Mapping, Sequence
 from journeyman.core.api.objects import Pod
 from journeyman.core.catalogue import Catalogue
 from journeyman.core.scheduling.bound import lower_bound_of
-from journeyman.core.scheduling.explaining.explain import Explainer
 from journeyman.core.scheduling.options import MinValuesPolicy, Options
 from journeyman.core.scheduling.plans import Plan, best_plan
 from journeyman.core.scheduling.pods import is_currently_reschedulable, is_provisionable
@@ -92,6 +91,10 @@ class Scheduler:
 
     def _errors(self, asked: Asked, plan: Plan) -> dict[str, PodError]:
         """An error for each pod without a place; pods of a class share it."""
+        if not plan.unplaced:
+            return {}
+        from journeyman.core.scheduling.explaining.explain import Explainer  # a start that leaves nobody out needs none
+
         question = asked.question
         explainer = Explainer(
             axes=question.axes,
