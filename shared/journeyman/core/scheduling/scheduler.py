@@ -93,7 +93,8 @@ class Scheduler:
         """An error for each pod without a place; pods of a class share it."""
         if not plan.unplaced:
             return {}
-        from journeyman.core.scheduling.explaining.explain import Explainer  # a start that leaves nobody out needs none
+        # A cold start that leaves nobody out does without.
+        from journeyman.core.scheduling.explaining.explain import Explainer  # noqa: PLC0415
 
         question = asked.question
         explainer = Explainer(
