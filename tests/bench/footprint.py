@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -14,7 +13,14 @@ from typing import Any
 
 PACKAGE = "journeyman.core.scheduling.scheduler"
 INTERPRETERS = 5
-SOLVE = "import sys, pathlib; from journeyman.cli.solve import solve; solve([pathlib.Path(sys.argv[1])])"
+SOLVE = """
+import pathlib, re, resource, sys
+from journeyman.cli.solve import solve
+solve([pathlib.Path(sys.argv[1])])
+status = pathlib.Path("/proc/self/status")  # what rusage says of a child on Linux includes its parent's memory
+peak = int(re.search(r"VmHWM:\\s+(\\d+)", status.read_text())[1]) * 1024 if status.exists() else None
+sys.stderr.write(str(peak or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss))
+"""
 IMPORT = f"import time; t = time.perf_counter(); import {PACKAGE}; print(time.perf_counter() - t)"
 
 
@@ -29,11 +35,8 @@ def memory(scenario: dict[str, Any]) -> str:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "scenario.json"
         path.write_text(json.dumps(scenario))
-        process = subprocess.Popen([sys.executable, "-c", SOLVE, str(path)], stdout=subprocess.DEVNULL)
-        _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-    unit = 1 if sys.platform == "darwin" else 1024  # what ru_maxrss counts in
-    return f"{scenario['name']} in a fresh process: at most {usage.ru_maxrss * unit / 1e6:.0f} MB"
+        peak = int(_python("-c", SOLVE, str(path)).stderr)
+    return f"{scenario['name']} in a fresh process: at most {peak / 1e6:.0f} MB"
 
 
 def imports() -> str:
