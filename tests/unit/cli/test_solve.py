@@ -86,7 +86,7 @@ def test_instance_types_may_bring_devices():
         return answer(parse_scenario(json.dumps({**scenario, "options": options}).encode()))
 
     assert [c["instanceTypes"] for c in answered(ignoreDRARequests=False)["nodeClaims"]] == [["g.small"]]
-    assert "are not supported" in answered()["errors"]["default/p"]
+    assert "IGNORE_DRA_REQUESTS" in answered()["errors"]["default/p"]
 
 
 def test_a_bad_pool_is_set_aside_and_the_others_answer():

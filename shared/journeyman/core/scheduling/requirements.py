@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 from journeyman.core.api import labels
@@ -208,7 +209,7 @@ class Requirements(Mapping[str, Requirement]):
         """
         for key, wish in wishes.items():
             if wish.impossible:
-                return f"contradictory requirements, key {key}"
+                return f"contradictory requirements, key {key}: no value meets all that is asked of it"
             if key not in self.by_key and key not in allow_undefined and not wish.allows_absence:
                 return f'label "{key}" does not have known values{_hint(key, self.by_key)}'
         return self.conflict(wishes)
@@ -249,14 +250,33 @@ def from_labels(values: Mapping[str, str]) -> Requirements:
 
 
 def likely_meant(key: str, known: Iterable[str]) -> str:
-    """The key, of those known and the well-known ones, that an unknown one was probably meant to be; empty if none is like it.
+    """Which known or well-known key an unknown one was probably meant to be; empty if none is like it.
 
     Restates: karpenter pkg/scheduling/requirements.go `labelHint`.
-    Differs: of several the likest, where Karpenter takes any: the same last part, then the shortest.
+    Differs: a slip of one letter counts as alike; of several keys the likest, where Karpenter takes any: the slip, then
+    the same last part, then the shortest.
     """
+    return _likeliest(key, frozenset(known))
+
+
+@lru_cache(maxsize=1024)  # asked again for every class of pods and every NodePool
+def _likeliest(key: str, known: frozenset[str]) -> str:
     last = _last_part(key)
-    alike = [c for c in {*known, *labels.WELL_KNOWN} if c != key and (key in c or c.endswith(last))]
-    return min(alike, key=lambda c: (_last_part(c) != last, len(c), c), default="")
+    candidates = (known | labels.WELL_KNOWN) - {key}
+    alike = [c for c in candidates if key in c or c.endswith(last) or _is_slip(key, c)]
+    return min(alike, key=lambda c: (not _is_slip(key, c), _last_part(c) != last, len(c), c), default="")
+
+
+def _is_slip(written: str, meant: str) -> bool:
+    """Whether one letter too many, too few or wrong, or two that changed places, are all the difference."""
+    if abs(len(written) - len(meant)) > 1:
+        return False
+    start = next((n for n, (a, b) in enumerate(zip(written, meant, strict=False)) if a != b), None)
+    if start is None:
+        return True
+    here, there = written[start:], meant[start:]
+    swapped = here[:2] == there[1::-1] and here[2:] == there[2:]
+    return swapped or here[1:] == there[1:] or here[1:] == there or here == there[1:]
 
 
 def _last_part(key: str) -> str:

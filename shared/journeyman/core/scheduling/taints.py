@@ -54,5 +54,10 @@ def is_preference(taint: Taint) -> bool:
     return taint.effect == "PreferNoSchedule"
 
 
+def in_words(taint: Taint) -> str:
+    """The taint as kubectl writes it."""
+    return f"{taint.key}={taint.value}:{taint.effect}" if taint.value else f"{taint.key}:{taint.effect}"
+
+
 def _covered(taint: Taint, tolerations: Sequence[Toleration]) -> bool:
     return any(tolerates(toleration, taint) for toleration in tolerations)

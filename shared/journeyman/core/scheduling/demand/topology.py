@@ -57,6 +57,12 @@ class Group:
         return selector_keys(self.selector)
 
     @property
+    def in_words(self) -> str:
+        """Whom it counts, for a person."""
+        where = "" if self.namespaces is None else f" in namespace {' or '.join(sorted(self.namespaces)) or 'none'}"
+        return f"pods {_in_words(self.selector)}{where}"
+
+    @property
     def preferred(self) -> Group:
         """The same as a preference."""
         return replace(self, id=b"preferred" + self.id)
@@ -104,6 +110,14 @@ class Labelled(Protocol):
     @property
     def labels(self) -> Mapping[str, str]:
         """Its labels, at least those that any selector looks at."""
+
+
+def _in_words(selector: LabelSelector | None) -> str:
+    if selector is None:
+        return "that no selector selects"
+    exact = [f"{key}={value}" for key, value in sorted(selector.match_labels.items())]
+    others = [f"{e.key} {e.operator} {list(e.values) or ''}".rstrip() for e in selector.match_expressions]
+    return f"with {', '.join((*exact, *others))}" if exact or others else "of any labels"
 
 
 def spread_of(constraint: TopologySpreadConstraint, namespace: str, own: Mapping[str, str]) -> Spread:

@@ -127,10 +127,13 @@ def absurd_amount(requests: Mapping[str, int]) -> str:
 
 
 def unsupported(pod: Pod) -> str:
-    """What it requires that this scheduler does not do; empty if it does it all."""
+    """What it requires that is not done as the scheduler is set up; empty if all is."""
     spec = pod.spec
     if spec.resource_claims or any(c.resources.claims for c in (*spec.containers, *spec.init_containers)):
-        return "pod has Dynamic Resource Allocation requirements (resource claims), which are not supported"
+        return (
+            "pod has Dynamic Resource Allocation requirements (resource claims), which are ignored unless "
+            "IGNORE_DRA_REQUESTS is false"
+        )
     return ""
 
 

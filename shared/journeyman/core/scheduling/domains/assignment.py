@@ -369,7 +369,10 @@ class _Assignment:
         for group in self._affinities(row):
             tally = self._ledger.tally(group)
             if not any(tally.get(cell.values[group.key], 0) > 0 for cell in cells):
-                return f"unsatisfiable pod affinity: no domain of {group.key} that it can reach holds a pod it asks for"
+                return (
+                    f"unsatisfiable pod affinity: no domain of {group.key} that it can reach holds any of the "
+                    f"{group.in_words} that it asks for"
+                )
         return self._ledger.why_closed(row, cells)
 
     def _enter_earlier(self) -> None:

@@ -139,7 +139,11 @@ class Ledger:
                 shown = ", ".join(values)
                 if level.is_ban:
                     return f"unsatisfiable pod anti-affinity: every domain of {level.key} that it can reach is taken ({shown})"
-                return f"unsatisfiable topology spread over {level.key}: one more pod in any of {shown} exceeds its maxSkew"
+                few = ", as there are fewer domains than its minDomains" if level.from_zero else ""
+                return (
+                    f"unsatisfiable topology spread over {level.key}: one more pod in any of {shown} exceeds its "
+                    f"maxSkew of {level.skew}{few}"
+                )
         return "unsatisfiable rules between pods: no domain that it can reach keeps all of them"
 
     def domains_of(self, opened: OpenNode, key: str) -> list[str]:
@@ -185,13 +189,13 @@ class Ledger:
 
     def _find_entries(self, row: int) -> _Entries:
         found, pods = _Entries(), self._rows[row]
-        own: dict[int, int] = {}
-        for spread, spreading in self._own[row]:
-            own[id(spreading)] = min(spread.max_skew, own.get(id(spreading), spread.max_skew))
+        own: dict[bytes, int] = {}
+        for spread, _ in self._own[row]:
+            own[spread.group.id] = min(spread.max_skew, own.get(spread.group.id, spread.max_skew))
         for group in self._counting[row]:
             if group.id in self._tallies:
                 found.counts.append((group.key, self._tallies[group.id]))
-            found.spreads += [(s, own.get(id(s))) for s in self._spreads_of_group.get(group.id, ())]
+            found.spreads += [(s, own.get(group.id)) for s in self._spreads_of_group.get(group.id, ())]
         for group in pods.anti_affinities:
             if is_wide(group) and group.id not in pods.soft:
                 found.counts.append((group.key, self._held.setdefault(group.id, {})))

@@ -14,15 +14,16 @@ from functools import cached_property
 from typing import Final
 
 from journeyman.core.api import labels
-from journeyman.core.api.resources import format_amount
 from journeyman.core.scheduling.arrays import Bools, Ints
 from journeyman.core.scheduling.demand.classes import PodClass
 from journeyman.core.scheduling.demand.topology import Group
 from journeyman.core.scheduling.explaining.pool_view import Ask, Found, PoolView, ask_of
-from journeyman.core.scheduling.explaining.smallest_change import Case, in_words, smallest_change
+from journeyman.core.scheduling.explaining.smallest_change import Case, in_words, rules_at_work, smallest_change
 from journeyman.core.scheduling.limits import Headroom
 from journeyman.core.scheduling.offering.stalls import Stall
+from journeyman.core.scheduling.requirements import EMPTY
 from journeyman.core.scheduling.results import PodError, PoolReason
+from journeyman.core.scheduling.taints import in_words as taint_in_words
 
 # Most helpful first: the nearer a pool came to taking the pod, the more its reason says.
 _RANKS: Final = ("rules", "min-values", "limits", "offerings", "resources", "requirements", "taints", "not-usable")
@@ -89,15 +90,16 @@ class Explainer:
 
     def _explain(self, cls: PodClass, ask: Ask, stuck: str) -> PodError:
         unusable = [PoolReason(node_pool=n, kind="not-usable", detail=why) for n, why in self._set_aside.items()]
-        found = [_reason(pool, ask, self._axes, stuck) for pool in self._pools]
+        case = Case(cls=cls, ask=ask, axes=self._axes, pools=self._pools, others=self._others)
+        found = [_reason(pool, case, stuck or _rules_in_words(case)) for pool in self._pools]
         reasons = sorted((*found, *unusable), key=lambda r: (_RANKS.index(r.kind), r.node_pool))
         details = {r.node_pool: r.detail for r in reasons}
         if not found:
             why = "; ".join(f"{name}: {detail}" for name, detail in details.items())
-            message = f"no NodePool can be used{f' ({why})' if why else ''}"
+            message = f"no NodePool can be used ({why})" if why else "there is no NodePool: create one"
             return PodError(kind="no-nodepool", message=message, by_node_pool=details, reasons=tuple(reasons))
         message = "; ".join(f"NodePool {name}: {detail}" for name, detail in details.items())
-        change = self._change(cls, ask)
+        change = self._change(case)
         return PodError(
             kind="limits" if reasons[0].kind == "limits" else "unschedulable",
             message=f"{message}. Smallest change: {change}" if change else message,
@@ -106,18 +108,17 @@ class Explainer:
             smallest_change=change,
         )
 
-    def _change(self, cls: PodClass, ask: Ask) -> str:
-        if self._searches <= 0 or cls.claims:  # what would be enough of devices is not looked for
+    def _change(self, case: Case) -> str:
+        if self._searches <= 0 or case.cls.claims:  # what would be enough of devices is not looked for
             return ""
         self._searches -= 1
-        case = Case(cls=cls, ask=ask, axes=self._axes, pools=self._pools, others=self._others)
         return smallest_change(case)
 
 
-def _reason(pool: PoolView, ask: Ask, axes: Sequence[str], stuck: str) -> PoolReason:
+def _reason(pool: PoolView, case: Case, stuck: str) -> PoolReason:
     """The first step at which a pool has nothing left for the pod."""
-    found = pool.find(ask)
-    kind, detail, until = _first_failure(pool, ask, found, axes, stuck)
+    found = pool.find(case.ask)
+    kind, detail, until = _first_failure(pool, case, found, stuck)
     return PoolReason(
         node_pool=pool.name,
         kind=kind,
@@ -130,26 +131,24 @@ def _reason(pool: PoolView, ask: Ask, axes: Sequence[str], stuck: str) -> PoolRe
     )
 
 
-def _first_failure(
-    pool: PoolView, ask: Ask, found: Found, axes: Sequence[str], stuck: str
-) -> tuple[str, str, datetime | None]:
+def _first_failure(pool: PoolView, case: Case, found: Found, stuck: str) -> tuple[str, str, datetime | None]:
+    ask, axes = case.ask, case.axes
     taint = pool.untolerated(ask)
     if taint is not None:
-        return "taints", f"did not tolerate taint {taint.key}={taint.value}:{taint.effect}", None
+        return "taints", f"the pod did not tolerate taint {taint_in_words(taint)}", None
     if not found.suiting.any():
         unmet = pool.unmet(ask) or "all that the pod requires of its node"
         none = f"none of its {pool.types_total} instance types has {unmet}"
-        return "requirements", pool.refusal(ask) or none, None
+        return "requirements", f"{pool.refusal(ask) or none}{_volumes_in_words(case.cls)}", None
     if not found.fitting.any():
         return "resources", _too_small(pool, ask, found, axes), None
     fits = f"{_needs(pool, ask, found, axes)}{int(found.fitting.sum())} of {pool.types_total} types fit"
     if not found.had.any():
         words, until = _out_of_stock(pool, ask, found.rows)
-        return "offerings", f"{fits}, none offered{words}", until
+        return "offerings", f"{fits}, none offered{words}{_volumes_in_words(case.cls)}", until
     if not found.allowed.any():
         left = ", ".join(
-            f"{name} {format_amount(name, max(int(n), 0))}"
-            for name, n in zip(pool.headroom.resources, pool.headroom.left, strict=True)
+            in_words(name, max(int(n), 0)) for name, n in zip(pool.headroom.resources, pool.headroom.left, strict=True)
         )
         return "limits", f"{fits}, its limits leave no room for any of them (left: {left})", None
     alike = pool.too_alike(found.allowed)
@@ -157,7 +156,23 @@ def _first_failure(
         return "min-values", f"{fits}, too few to choose from for its minValues ({alike})", None
     if pool.only_reserved(found):
         return "offerings", f"{fits}, but only as reserved capacity, of which none is left", None
-    return "rules", f"{fits}, but {stuck or 'other pods leave it no place'}", None
+    return "rules", f"{fits}, but {stuck}", None
+
+
+def _rules_in_words(case: Case) -> str:
+    """What to say if nobody knows more than that other pods are in the way: whose rules these may be."""
+    own = "; ".join(rule for _, rule in rules_at_work(case.cls))
+    if not own:
+        return "the rules of other pods keep the pod off all of them"
+    return f"the pod's rules keep it off all of them: {own}"
+
+
+def _volumes_in_words(cls: PodClass) -> str:
+    """Where the pod's volumes can be had, if that is not everywhere."""
+    if cls.volume_terms == (EMPTY,):
+        return ""
+    places = (" and ".join(map(str, term.values())) for term in cls.volume_terms)
+    return f" (its volumes: {' or '.join(places)})"
 
 
 def _needs(pool: PoolView, ask: Ask, found: Found, axes: Sequence[str]) -> str:
@@ -169,12 +184,15 @@ def _needs(pool: PoolView, ask: Ask, found: Found, axes: Sequence[str]) -> str:
 
 
 def _too_small(pool: PoolView, ask: Ask, found: Found, axes: Sequence[str]) -> str:
-    """Which resources are short, and how much of each there is at most."""
+    """Which resources are short or not there at all, and how much of each there is at most."""
     sizes = pool.stall.sizes[found.suiting]
+    absent = [name for a, name in enumerate(axes) if ask.request[a] > 0 >= sizes[:, a].max()]
+    if absent:
+        return f"none of the {len(sizes)} types that suit has any {' or '.join(absent)}"
     alone = [a for a in range(len(axes)) if (sizes[:, a] < ask.request[a]).all()]
-    most = ", ".join(in_words(axes[a], max(int(sizes[:, a].max()), 0)) for a in alone)
+    most = ", ".join(in_words(axes[a], int(sizes[:, a].max())) for a in alone)
     together = f" (at most {most} for pods)" if most else " (each is enough on some type, but on none together)"
-    return f"{_needs(pool, ask, found, axes)}none of the {int(found.suiting.sum())} types that suit is large enough{together}"
+    return f"{_needs(pool, ask, found, axes)}none of the {len(sizes)} types that suit is large enough{together}"
 
 
 def _out_of_stock(pool: PoolView, ask: Ask, rows: Bools) -> tuple[str, datetime | None]:

@@ -18,7 +18,8 @@ from journeyman.core.scheduling.arrays import Ints, distinct
 from journeyman.core.scheduling.demand.classes import PodClass
 from journeyman.core.scheduling.demand.topology import Group
 from journeyman.core.scheduling.explaining.pool_view import Ask, PoolView, ask_of
-from journeyman.core.scheduling.requirements import Requirements, likely_meant, of
+from journeyman.core.scheduling.requirements import Requirements, likely_meant, of, requirement
+from journeyman.core.scheduling.taints import in_words as taint_in_words
 
 _SHORT_NAMES = {labels.ZONE: "zone", labels.CAPACITY_TYPE: "capacity type", labels.INSTANCE_TYPE: "instance type"}
 
@@ -40,7 +41,7 @@ class Case:
 def smallest_change(case: Case) -> str:
     """The change, in words."""
     if any(pool.takes(case.ask) for pool in case.pools):
-        return _relaxed_rule(case) or "relax its rules about other pods, or theirs about it"
+        return _relaxed_rule(case)
     for attempt in (_tolerated, _allowed_value, _smaller_request, _raised_limit, _later):
         found = attempt(case)
         if found:
@@ -49,12 +50,11 @@ def smallest_change(case: Case) -> str:
 
 
 def _tolerated(case: Case) -> str:
-    taints = {(t.key, t.value, t.effect): t for pool in case.pools if (t := pool.untolerated(case.ask)) is not None}
+    taints = {taint_in_words(t): t for pool in case.pools if (t := pool.untolerated(case.ask)) is not None}
     for name in sorted(taints):
         ask = case.ask.tolerating(taints[name])
         if any(pool.takes(ask) for pool in case.pools):
-            key, value, effect = name
-            return f"tolerate taint {key}={value}:{effect}"
+            return f"tolerate taint {name}"
     return ""
 
 
@@ -85,7 +85,21 @@ def _without(case: Case, key: str) -> str:
     if not taking:
         return ""
     value = min(filter(None, (_cheapest_value(pool, ask, key) for pool in taking)), default=(0.0, ""))[1]
-    return f"allow {_SHORT_NAMES.get(key, f'label {key}')} {value}" if value else f"drop its requirement on label {key}"
+    if value and any(pool.takes(_also(case, key, value)) for pool in taking):
+        return f"allow {_SHORT_NAMES[key]} {value}" if key in _SHORT_NAMES else f"allow label {key}={value}"
+    return f"drop its requirement on {_SHORT_NAMES.get(key, f'label {key}')}"
+
+
+def _also(case: Case, key: str, value: str) -> Ask:
+    """The same with one more value allowed for a label."""
+    terms = [
+        Requirements(
+            {**term, key: requirement(key, "In", (*term[key].values, value) if not term[key].complement else (value,))}
+        )
+        for term in case.cls.terms
+        if key in term
+    ]
+    return ask_of(case.cls, case.ask.request, terms)
 
 
 def _cheapest_value(pool: PoolView, ask: Ask, key: str) -> tuple[float, str] | None:
@@ -116,7 +130,7 @@ def _smaller_request(case: Case) -> str:
     _, name, most = min(found)
     asked = int(request[list(case.axes).index(name)])
     if not most:
-        return f"request no {name}"
+        return f"request no {name}, or create a NodePool whose instance types have it"
     return f"request at most {in_words(name, most)} (it asks for {in_words(name, asked)})"
 
 
@@ -167,29 +181,38 @@ def _later(case: Case) -> str:
 
 def _relaxed_rule(case: Case) -> str:
     """The one rule about other pods that can be in the way, where there is but one."""
-    cls = case.cls
-    own = {group.id for group in cls.anti_affinities}
-    if any(g.id not in own and g.key != labels.HOSTNAME and g.counts(cls.namespace, cls.labels) for g in case.others):
-        return ""
-    rules = list(_rules_in_the_way(cls))
-    return rules[0] if len(rules) == 1 else ""
+    rules, keys = list(rules_at_work(case.cls)), _kept_away_over(case)
+    if len(rules) == 1 and not keys:
+        verb, rule = rules[0]
+        return f"{verb} its {rule}"
+    if keys and not rules:
+        return f"relax the pod anti-affinity of other pods over {' and '.join(keys)}, which keeps it away"
+    return "relax its rules about other pods, or theirs about it"
 
 
-def _rules_in_the_way(cls: PodClass) -> Iterator[str]:
-    """What to do about each rule that could keep the class's pods off a new node.
+def _kept_away_over(case: Case) -> list[str]:
+    """The labels over which other pods keep away from the class's, by rules that it does not have itself."""
+    cls, own = case.cls, {group.id for group in case.cls.anti_affinities}
+    wide = (g for g in case.others if g.id not in own and g.key != labels.HOSTNAME)
+    return sorted({group.key for group in wide if group.counts(cls.namespace, cls.labels)})
+
+
+def rules_at_work(cls: PodClass) -> Iterator[tuple[str, str]]:
+    """Each rule that could keep the class's pods off a new node, in words, and what could be done with it.
 
     A new node has a host name of its own, so that no spread or anti-affinity over host names closes it.
     """
     for spread in cls.spreads:
         if spread.key != labels.HOSTNAME:
-            yield f"relax its topology spread over {spread.key} (maxSkew {spread.max_skew})"
+            least = f", minDomains {spread.min_domains}" if spread.min_domains > 1 else ""
+            yield "relax", f"topology spread over {spread.key} (maxSkew {spread.max_skew}{least})"
     for group in cls.anti_affinities:
         if group.key != labels.HOSTNAME:
-            yield f"give up its pod anti-affinity over {group.key}"
+            yield "give up", f"pod anti-affinity over {group.key} to {group.in_words}"
     for group in cls.affinities:
-        yield f"give up its pod affinity over {group.key}"
+        yield "give up", f"pod affinity over {group.key} to {group.in_words}"
     for port in cls.ports:
-        yield f"give up host port {port.port}"
+        yield "give up", f"host port {port.port}"
 
 
 def in_words(name: str, amount: int) -> str:

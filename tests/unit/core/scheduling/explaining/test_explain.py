@@ -10,11 +10,13 @@ import pytest
 from journeyman.core.api import labels
 from journeyman.core.catalogue import Catalogue, Unavailable, without_unavailable
 from journeyman.core.scheduling.demand.classes import collapse
+from journeyman.core.scheduling.demand.volumes import PodVolumes
 from journeyman.core.scheduling.explaining.explain import Explainer
 from journeyman.core.scheduling.limits import Headroom
 from journeyman.core.scheduling.offering.daemons import daemon_overhead
 from journeyman.core.scheduling.offering.stalls import Stall
 from journeyman.core.scheduling.offering.templates import make_templates
+from journeyman.core.scheduling.requirements import from_labels
 from journeyman.core.scheduling.scheduler import solve
 from tests.helpers.builders import NOW, POOL, a_pod, a_pool, a_snapshot, an_instance_type
 
@@ -96,13 +98,25 @@ def test_an_answer_counts_types_and_says_until_when_stock_is_missing():
             "allow instance type m.small",
         ),
         (an_explainer(), {"spec": selecting(zone="b")}, "requirements", f"write label zone as {labels.ZONE}"),
+        (
+            an_explainer(),
+            {"spec": selecting(**{"topolgy.kubernetes.io/zone": "b"})},
+            "requirements",
+            f"write label topolgy.kubernetes.io/zone as {labels.ZONE}",
+        ),
+        (
+            an_explainer(),
+            {"spec": selecting(**{"karpenter.sh/nodepool": "ours"})},
+            "requirements",
+            f"allow label karpenter.sh/nodepool={POOL}",
+        ),
         (an_explainer(), {"spec": selecting(team="red")}, "requirements", "drop its requirement on label team"),
         (an_explainer(), {"cpu": "99"}, "resources", "request at most 15.92 vCPU (it asks for 99 vCPU)"),
         (
             an_explainer(),
             {"spec": {"containers": [{"name": "c", "resources": {"requests": {"nvidia.com/gpu": "1"}}}]}},
             "resources",
-            "request no nvidia.com/gpu",
+            "request no nvidia.com/gpu, or create a NodePool whose instance types have it",
         ),
         (
             an_explainer(a_pool(spec={"limits": {"cpu": "1"}})),
@@ -183,7 +197,8 @@ def test_a_rule_about_other_pods_is_blamed_when_everything_else_would_do():
 
     assert (error.reasons[0].kind, error.kind) == ("rules", "unschedulable")
     assert "2 of 2 types fit, but no zone is free of such pods" in error.message
-    assert error.smallest_change == f"give up its pod anti-affinity over {labels.ZONE}"
+    whom = "pods of any labels in namespace default"
+    assert error.smallest_change == f"give up its pod anti-affinity over {labels.ZONE} to {whom}"
 
 
 def test_of_several_rules_none_is_singled_out_unless_the_others_cannot_be_in_the_way():
@@ -195,6 +210,49 @@ def test_of_several_rules_none_is_singled_out_unless_the_others_cannot_be_in_the
     assert explained(an_explainer(), spec=APART | SPREAD).smallest_change == any_of_them
     assert "anti-affinity" in explained(an_explainer(), spec=APART | over_hosts).smallest_change
     assert explained(an_explainer(others=cls.anti_affinities), spec=SPREAD).smallest_change == any_of_them
+    assert explained(an_explainer(others=cls.anti_affinities)).smallest_change == (
+        f"relax the pod anti-affinity of other pods over {labels.ZONE}, which keeps it away"
+    )
+
+
+def test_whoever_meets_nobody_in_bulk_still_hears_which_rule_is_in_the_way():
+    """Host ports and affinity per host are placed one by one, where nobody writes down why a node refused."""
+    beside = {"topologyKey": labels.HOSTNAME, "labelSelector": {"matchLabels": {"app": "db"}}}
+    follows = {"affinity": {"podAffinity": {REQUIRED: [beside]}}}
+    listens = {"containers": [{"name": "c", "ports": [{"containerPort": 80, "hostPort": 8080}]}]}
+
+    assert f"affinity over {labels.HOSTNAME} to pods with app=db in namespace default" in (
+        explained(an_explainer(), spec=follows).message
+    )
+    assert "the pod's rules keep it off all of them: host port 8080" in explained(an_explainer(), spec=listens).message
+
+
+def test_a_resource_that_no_type_has_is_said_to_be_missing():
+    """Not to be too small."""
+    asked = {"containers": [{"name": "c", "resources": {"requests": {"nvidia.com/gpu": "1"}}}]}
+    (reason,) = explained(an_explainer(), spec=asked).reasons
+
+    assert reason.detail == "none of the 2 types that suit has any nvidia.com/gpu"
+
+
+def test_a_value_that_alone_would_not_do_is_not_suggested():
+    """Three types are to choose from: one more than the pod names is not enough."""
+    families = {"key": labels.INSTANCE_TYPE, "operator": "Exists", "minValues": 3}
+    pool = a_pool(spec={"template": {"spec": {"requirements": [families]}}})
+    types = (SMALL, LARGE, an_instance_type("m.huge", cpu=32, memory_gib=64, price=2.0))
+    error = explained(an_explainer(pool, types=types), spec=selecting(**{labels.INSTANCE_TYPE: "m.small"}))
+
+    assert error.smallest_change == "drop its requirement on instance type"
+
+
+def test_where_volumes_are_is_said_when_that_is_the_reason():
+    """The pod's manifest does not name the zone; its volume does."""
+    elsewhere = PodVolumes(terms=(from_labels({labels.ZONE: "mars"}),))
+    spec = {"volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]}
+    (cls,), _ = collapse([a_pod("p", spec=spec)], {}, volumes_of=lambda _: elsewhere)
+    request = np.array([cls.requests.get(axis, 0) for axis in AXES], dtype=np.int64)
+
+    assert f"(its volumes: {labels.ZONE} In [mars])" in an_explainer().explain(cls, request).message
 
 
 def test_a_pool_without_enough_choice_says_so():
