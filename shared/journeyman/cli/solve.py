@@ -96,6 +96,8 @@ def to_data(name: str, results: Results, seconds: float) -> dict[str, Any]:
         "existing": {node: list(pods) for node, pods in results.existing.items()},
         "errors": {pod: error.message for pod, error in results.pod_errors.items()},
         "smallestChanges": {pod: e.smallest_change for pod, e in results.pod_errors.items() if e.smallest_change},
+        "nodePoolsSetAside": dict(results.set_aside_pools),
+        "remarks": dict(results.remarks),
         "price": results.price,
         "lowerBound": results.lower_bound,
         "gap": results.gap,

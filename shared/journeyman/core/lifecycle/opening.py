@@ -53,7 +53,7 @@ def tell_pods(snapshot: Snapshot, results: Results) -> Plan:
         for key, error in sorted(results.pod_errors.items())
         if key in pods
     ]
-    return Plan(events=(*events, *_unmatched(snapshot, results)))
+    return Plan(events=(*events, *_unmatched(snapshot, results), *_not_understood(snapshot, results)))
 
 
 def _unmatched(snapshot: Snapshot, results: Results) -> Iterator[Event]:
@@ -63,6 +63,12 @@ def _unmatched(snapshot: Snapshot, results: Results) -> Iterator[Event]:
             ref = ObjectRef(resource=NODEPOOL, name=name, uid=snapshot.node_pools_by_name[name].metadata.uid)
             message = f"NodePool {name} can open no node: {why}"
             yield Event(ref=ref, reason="NoCompatibleInstanceTypes", message=message, type="Warning")
+
+
+def _not_understood(snapshot: Snapshot, results: Results) -> Iterator[Event]:
+    for name, remark in results.remarks.items():
+        ref = ObjectRef(resource=NODEPOOL, name=name, uid=snapshot.node_pools_by_name[name].metadata.uid)
+        yield Event(ref=ref, reason="NotUnderstood", message=f"NodePool {name}: {remark}", type="Warning")
 
 
 def retry_at(snapshot: Snapshot, results: Results) -> datetime | None:

@@ -89,6 +89,12 @@ class Scheduler:
             devices=plan.devices,
         )
 
+    @property
+    def _unusable(self) -> Mapping[str, str]:
+        """NodePools that sit this pass out, with why; also those that could not be read in the first place."""
+        unread = {item.name: item.why for item in self.snapshot.set_aside if item.kind == "NodePool"}
+        return {**unread, **self._ground.set_aside}
+
     def _errors(self, asked: Asked, plan: Plan) -> dict[str, PodError]:
         """An error for each pod without a place; pods of a class share it."""
         if not plan.unplaced:
@@ -101,7 +107,7 @@ class Scheduler:
             axes=question.axes,
             stalls=question.stalls,
             headroom=plan.draft.headroom,
-            set_aside=self._ground.set_aside,
+            set_aside=self._unusable,
             others=(
                 *(entry.group for entry in question.repelled),
                 *(group for row in question.rows for group in row.anti_affinities if group.id not in row.soft),

@@ -75,6 +75,14 @@ def test_a_pool_that_no_instance_type_suits_hears_of_it():
     assert "there is none with x In [y]" in event.message
 
 
+def test_a_pool_whose_wish_was_not_understood_hears_of_it():
+    """It is used, and its owner sees that it is not used as they meant."""
+    remark = "annotation journeyman.dev/node-price: 'a lot' is not a price"
+    (event,) = tell_pods(a_snapshot(node_pools=(a_pool("mine"),)), Results(remarks={"mine": remark})).events
+    assert (event.reason, event.ref.name, event.type) == ("NotUnderstood", "mine", "Warning")
+    assert remark in event.message
+
+
 def test_a_retry_is_due_when_the_first_avoided_offering_is_free_again():
     """Only if some pod found no place; offerings that are free already are no reason."""
     later = replace(OUT, zone="b", until=NOW + timedelta(minutes=9))

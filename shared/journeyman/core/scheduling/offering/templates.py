@@ -21,6 +21,7 @@ from journeyman.errors import ConfigurationError
 if TYPE_CHECKING:  # the models build validators; nothing here needs them
     from journeyman.core.api.nodepool import NodePool
 
+BY_PRICE = "price"
 FEWEST_NODES = "fewest-nodes"
 NO_TYPES = "no instance type satisfies its requirements"
 """How the reason begins for which a pool sits out although its NodeClass can be used."""
@@ -92,14 +93,14 @@ def _template(pool: NodePool, snapshot: Snapshot, tables: Mapping[str, OfferTabl
     if not suitable.any():
         unmet = table.unmet(requirements)
         return f"{NO_TYPES}{f': there is none with {unmet}' if unmet else ''}"
-    node_price, remark = _node_price(pool)
+    node_price, unread = _node_price(pool)
     return Template(
         pool=pool,
         requirements=requirements,
         table=table,
         rows=suitable & table.available,
         node_price=node_price,
-        remark=remark,
+        remark="; ".join(filter(None, (unread, _unknown_packing(pool)))),
         min_values={key: r.min_values for key, r in sorted(requirements.items()) if r.min_values},
     )
 
@@ -110,6 +111,15 @@ def _node_price(pool: NodePool) -> tuple[float, str]:
         return pool.node_price, ""
     except ConfigurationError as error:
         return 0.0, f"{error.message}; its nodes are planned without it"
+
+
+def _unknown_packing(pool: NodePool) -> str:
+    """What is wrong with the way of packing that the pool asks for; empty if nothing."""
+    if pool.packing in {BY_PRICE, FEWEST_NODES}:
+        return ""
+    return (
+        f"annotation {labels.PACKING}: {pool.packing!r} is neither {BY_PRICE} nor {FEWEST_NODES}; packed by {BY_PRICE}"
+    )
 
 
 def _not_usable(pool: NodePool, snapshot: Snapshot) -> str:

@@ -248,6 +248,17 @@ def test_a_price_that_cannot_be_read_is_told():
     assert "'a lot' is not a price per hour" in ground.remarks["default"]
 
 
+def test_a_way_of_packing_that_is_none_is_told():
+    """The pool is packed by price; one that asks for a way there is gets no remark."""
+    pools = [a_pool(name, metadata={"annotations": {labels.PACKING: name}}) for name in ("fewest-nodes", "fewest")]
+    ground = Ground.of(
+        a_snapshot(node_pools=pools), Catalogue(dict.fromkeys(("fewest-nodes", "fewest"), TYPES)), Options()
+    )
+
+    assert list(ground.remarks) == ["fewest"]
+    assert "'fewest' is neither price nor fewest-nodes" in ground.remarks["fewest"]
+
+
 # --- pins
 
 
