@@ -323,7 +323,7 @@ def test_affinity_to_nobody_is_stuck():
     assigned = assign(*pods(2, spec=near("db")))
 
     assert assigned.stuck() == 2
-    assert "no domain of topology.kubernetes.io/zone that it can reach holds a pod" in assigned.why()
+    assert "no domain of topology.kubernetes.io/zone that it can reach holds any of the pods" in assigned.why()
 
 
 def test_affinity_out_of_reach_may_be_founded_anew():
