@@ -108,7 +108,9 @@ class RuleBook:
     def _add_spread(self, row: int, spread: Spread, hosts: HostRules, over: Callable[[str], KeyRules]) -> None:
         cls = self._question.rows[row]
         own = int(spread.counts(cls.namespace, cls.labels))
-        tally = self.ledger.tally("spread", spread.group, self._filter(row, spread))
+        # On the node that a pod goes to its own node affinity holds, so that node counts, whatever was open before.
+        nodes = EVERY_NODE if spread.key == labels.HOSTNAME else self._filter(row, spread)
+        tally = self.ledger.tally("spread", spread.group, nodes)
         if isinstance(tally, HostTally):
             hosts.most.append((tally, spread.max_skew - own))
             return

@@ -15,7 +15,7 @@ Differs: a domain where nothing that the pod accepts can be launched, and where 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import msgspec
@@ -65,11 +65,29 @@ class _Rule:
             return False
         return not self.heeds_affinity or bool(place.possible.possibly_suiting(sample.wishes) & place.rows)
 
+    def surely_counts(self, place: Place) -> bool:
+        """Whether pods there count whatever becomes of the node; on its own node a pod always does."""
+        if self.group.key == labels.HOSTNAME:
+            return True
+        sample = self.owners[0].kind
+        if self.heeds_taints and untolerated(sample.pod, place.taints) is not None:
+            return False
+        return not self.heeds_affinity or place.rows & ~place.possible.possibly_suiting(sample.wishes) == 0
+
 
 def check_spread(index: Index, census: Census) -> Iterator[str]:
     """What is wrong, one sentence for each constraint and domain."""
-    for rule in _rules(index).values():
-        yield from _check_rule(index, census, rule)
+    rules = tuple(_rules(index).values())
+    staying: dict[int, Counter[str]] = {}
+    entering: _Entering = {}
+    for rule in rules:
+        staying[id(rule)], surely = _counted(census, rule)
+        yield from _enter(index, rule, surely, entering)
+    for (_, domain), entries in sorted(entering.items(), key=lambda found: found[0]):
+        for rule in dict.fromkeys(rule for rule, _ in entries):
+            here = [entry for other, entry in entries if other is rule or rule.surely_counts(entry.owner.place)]
+            own = frozenset(id(entry) for other, entry in entries if other is rule)
+            yield from _check_domain(census, rule, domain, here, own, there=staying[id(rule)][domain])
 
 
 def _rules(index: Index) -> dict[bytes, _Rule]:
@@ -99,10 +117,14 @@ def _identity(rule: _Rule, kind: Kind) -> bytes:
     return _ENCODER.encode((rule.group.id, wishes, tolerations))
 
 
-def _check_rule(index: Index, census: Census, rule: _Rule) -> Iterator[str]:
-    staying, surely = _counted(census, rule)
+_Entering = dict[tuple[bytes, str], list[tuple[_Rule, _Entry]]]
+"""Who enters which domain, by group and domain."""
+
+
+def _enter(index: Index, rule: _Rule, surely: Mapping[str, int], entering: _Entering) -> Iterator[str]:
+    """Note a rule's pods in the domains they enter; what is wrong with those whose domain is not decided."""
     minimums: dict[tuple[Kind, int], int] = {}
-    entering: dict[str, dict[tuple[Kind, str], _Entry]] = {}
+    strictest: dict[tuple[Kind, str, str], _Entry] = {}
     for owner in rule.owners:
         domains = owner.place.domains(rule.group.key)
         if not domains:
@@ -112,11 +134,11 @@ def _check_rule(index: Index, census: Census, rule: _Rule) -> Iterator[str]:
             minimums[case] = _minimum(index, rule, owner, surely)
         entry = _Entry(minimums[case] + owner.constraint.max_skew, minimums[case], owner)
         for domain in domains:
-            strictest = entering.setdefault(domain, {}).setdefault((owner.kind, owner.place.host), entry)
-            if entry.allowance < strictest.allowance:
-                entering[domain][owner.kind, owner.place.host] = entry
-    for domain, entries in sorted(entering.items()):
-        yield from _check_domain(census, rule, domain, entries.values(), there=staying[domain])
+            known = strictest.setdefault((owner.kind, owner.place.host, domain), entry)
+            if entry.allowance < known.allowance:
+                strictest[owner.kind, owner.place.host, domain] = entry
+    for (_, _, domain), entry in strictest.items():
+        entering.setdefault((rule.group.id, domain), []).append((rule, entry))
 
 
 def _counted(census: Census, rule: _Rule) -> tuple[Counter[str], Counter[str]]:
@@ -133,13 +155,15 @@ def _counted(census: Census, rule: _Rule) -> tuple[Counter[str], Counter[str]]:
     return staying, surely
 
 
-def _check_domain(census: Census, rule: _Rule, domain: str, entries: Iterable[_Entry], *, there: int) -> Iterator[str]:
-    """Let them in, the smallest allowance first."""
+def _check_domain(
+    census: Census, rule: _Rule, domain: str, entries: Iterable[_Entry], own: Container[int], *, there: int
+) -> Iterator[str]:
+    """Let them in, the smallest allowance first; the rule's `own` entries must find it so."""
     for entry in sorted(entries, key=lambda entry: (entry.allowance, entry.owner.pod)):
         owner = entry.owner
         if census.counts(rule.group, owner.kind):
             there += owner.number
-        if there > entry.allowance:
+        if there > entry.allowance and id(entry) in own:
             yield (
                 f"{owner.place.name}: pod {owner.pod} is one of {there} in {rule.group.key} {domain}, the emptiest domain "
                 f"has {entry.minimum}, its spread allows {owner.constraint.max_skew} more"

@@ -121,6 +121,14 @@ def test_pods_that_spread_over_nodes_are_not_put_together():
     assert together(*looser) == ""
 
 
+def test_pods_of_one_spread_with_different_node_affinities_are_held_against_each_other_on_their_node():
+    """On the node that both are planned for, the affinity of each holds, so both count."""
+    plain = a_member("p0", spread(labels.HOSTNAME))
+    choosy = a_member("p1", spread(labels.HOSTNAME), {"nodeSelector": {labels.ZONE: "a"}})
+    assert by_zone(("a", plain), ("a", choosy)) == ""
+    assert "is one of 2 in kubernetes.io/hostname" in together(plain, choosy)
+
+
 def test_pods_that_spread_over_zones_are_level():
     """Against the emptiest zone that could take them."""
     pods = members(4, spread())
