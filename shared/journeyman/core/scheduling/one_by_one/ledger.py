@@ -2,6 +2,9 @@
 
 Restates: karpenter pkg/controllers/provisioning/scheduling/topology.go `countDomains`, `Record`,
 topologynodefilter.go `Matches`.
+Differs: those whom a pod must keep away from are where their node's offerings are, where Karpenter only knows what its
+claim says; it takes a node of which the claim says nothing for one that is nowhere. Those whom it merely wishes to avoid
+are counted as Karpenter counts them, or the wish would cost more than there.
 """
 
 from __future__ import annotations
@@ -54,7 +57,9 @@ class Ledger:
             return tally
         self._places.watch(group.key)
         counts = self._census.by_domain(group, lambda node: self.counts_node(nodes, node))
-        return DomainTally(group.key, anywhere=kind == "apart", nodes=nodes, counts=counts)
+        return DomainTally(
+            group.key, anywhere=kind in {"apart", "avoided"}, as_claimed=kind == "avoided", nodes=nodes, counts=counts
+        )
 
     def _count_on(self, tally: HostTally, name: str, pods: int) -> None:
         place = self._place_of.get(name)
@@ -117,4 +122,6 @@ class Ledger:
         rule = self._book[wanted].get(tally.key)
         if rule is not None and rule.single is not None:
             return (rule.single,)
-        return tuple(shelf.domains(tally.key, offerings, wanted)) if tally.anywhere else ()
+        if not tally.anywhere or (tally.as_claimed and (rule is None or rule.complement)):
+            return ()
+        return tuple(shelf.domains(tally.key, offerings, wanted))

@@ -129,13 +129,14 @@ class RuleBook:
             over(group.key).joins.append(JoinRule(tally, starts, self._reach(row, group.key)))
 
     def _add_anti_affinity(self, row: int, group: Group, hosts: HostRules, over: Callable[[str], KeyRules]) -> None:
-        tally = self.ledger.tally("apart", group, EVERY_NODE)
+        soft = group.id in self._question.rows[row].soft
+        tally = self.ledger.tally("avoided" if soft else "apart", group, EVERY_NODE)
         if isinstance(tally, HostTally):
             hosts.most.append((tally, 0))
             return
         rules = over(group.key)
         rules.apart.append(tally)
-        rules.binding |= self._binding and group.id not in self._question.rows[row].soft
+        rules.binding |= self._binding and not soft
 
     def _add_repulsion(self, row: int, hosts: HostRules, over: Callable[[str], KeyRules]) -> None:
         for group, tally in self._inverse.get(row, ()):

@@ -30,11 +30,12 @@ class DomainTally:
     """Pods by domain of a node label other than the host name.
 
     `anywhere`: a pod counts in every domain its node may still come to be in (anti-affinity must be sure); otherwise
-    only once there is just one.
+    only once there is just one. `as_claimed`: where its claim names none of these domains it is in none.
     """
 
     key: str
     anywhere: bool = False
+    as_claimed: bool = False
     nodes: NodeFilter = EVERY_NODE
     counts: dict[str, int] = field(default_factory=dict)
 

@@ -237,6 +237,16 @@ def test_preferred_anti_affinity_opens_nodes_but_leaves_nobody_pending():
     assert (outcome.sizes, outcome.left) == ([2, 1], 0)
 
 
+def test_a_wish_to_keep_away_counts_those_whose_zone_is_settled():
+    """Beside a pod whose node may still be in any zone the wish holds nobody off; where it is bound to one, it does."""
+    anywhere = a_pod("q", cpu="2", metadata={"labels": {"app": "db"}})
+    bound = a_pod("q", cpu="2", metadata={"labels": {"app": "db"}}, spec={"nodeSelector": {labels.ZONE: "a"}})
+    shy = a_pod("p", cpu="1", **rule("podAntiAffinity", selector={"matchLabels": {"app": "db"}}, preferred=True))
+
+    assert Outcome(anywhere, shy, types=(ZONAL,)).sizes == [2]
+    assert Outcome(bound, shy, types=(ZONAL,)).sizes == [1, 1]
+
+
 def test_host_ports_keep_pods_apart():
     """The same port twice is two nodes."""
     port = {"containers": [{"name": "c", "image": "x", "ports": [{"containerPort": 80, "hostPort": 8080}]}]}
