@@ -48,6 +48,7 @@ def find_candidates(
     *,
     consolidatable: frozenset[str],
     under_way: frozenset[str],
+    keeping_room: frozenset[str] = frozenset(),
 ) -> Found:
     """Every node that may be disrupted gracefully now.
 
@@ -56,6 +57,7 @@ def find_candidates(
         catalogue: Instance types and prices per NodePool.
         consolidatable: Names of claims whose consolidateAfter has passed.
         under_way: Names of claims in a command that has not ended; they are passed over in silence.
+        keeping_room: Names of nodes on which room is kept for CapacityBuffers.
     """
     nominated = frozenset(p.status.nominated_node_name for p in snapshot.pods if not p.spec.node_name)
     found: list[Candidate] = []
@@ -67,7 +69,8 @@ def find_candidates(
         if why_not:
             events += [Event(ref=ref, reason="DisruptionBlocked", message=why_not) for ref in explain.refs(node)]
             continue
-        found.append(_candidate(node, catalogue, node.claim.metadata.name in consolidatable))
+        quiet, keeps_room = node.claim.metadata.name in consolidatable, node.name in keeping_room
+        found.append(_candidate(node, catalogue, consolidatable=quiet, keeps_room=keeps_room))
     return Found(candidates=tuple(sorted(found, key=lambda c: c.nodeclaim)), events=tuple(events))
 
 
@@ -87,7 +90,7 @@ def rescheduling_cost(pods: Iterable[Pod]) -> float:
     return BASE_DISRUPTION_COST + sum(max(eviction_cost(pod), 0.0) for pod in pods)
 
 
-def _candidate(node: StateNode, catalogue: Catalogue, consolidatable: bool) -> Candidate:
+def _candidate(node: StateNode, catalogue: Catalogue, *, consolidatable: bool, keeps_room: bool) -> Candidate:
     assert node.claim is not None  # noqa: S101 - unmanaged nodes are no candidates
     assert node.node is not None  # noqa: S101 - nor are claims without a node
     instance_type, zone, capacity_type = (
@@ -108,6 +111,7 @@ def _candidate(node: StateNode, catalogue: Catalogue, consolidatable: bool) -> C
         reschedulable_pods=tuple(sorted(pod.key for pod in pods)),
         disruption_cost=rescheduling_cost(pods),
         consolidatable=consolidatable,
+        keeps_room=keeps_room,
     )
 
 

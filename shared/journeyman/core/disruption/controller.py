@@ -104,7 +104,13 @@ class Pass:
         return self._find(under_way(self.snapshot))
 
     def _find(self, busy: frozenset[str]) -> Found:
-        return find_candidates(self.snapshot, self.catalogue, consolidatable=self.judged.claims, under_way=busy)
+        return find_candidates(
+            self.snapshot,
+            self.catalogue,
+            consolidatable=self.judged.claims,
+            under_way=busy,
+            keeping_room=self.simulation.keeping_room,
+        )
 
     def _allowances(self, reason: DisruptionReason) -> Mapping[NodePoolName, Allowance]:
         return allowances(self.snapshot, reason, self.simulation.marked)

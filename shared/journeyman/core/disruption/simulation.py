@@ -16,6 +16,7 @@ from journeyman.core.api.nodepool import NodePool
 from journeyman.core.api.objects import Pod
 from journeyman.core.catalogue import Catalogue
 from journeyman.core.disruption.types import Candidate, Command, Simulated
+from journeyman.core.scheduling.demand.buffers import buffer_hosts, is_virtual
 from journeyman.core.scheduling.offering.templates import FEWEST_NODES
 from journeyman.core.scheduling.options import Options
 from journeyman.core.scheduling.pods import is_currently_reschedulable, is_provisionable
@@ -56,6 +57,16 @@ class Simulation:
         pods = tuple(sorted(moving + others, key=lambda p: p.key))
         results = (self._frugal_scheduler if fewest_nodes else self._scheduler).solve(pods, gone)
         return Simulated(pods=pods, gone=gone, results=results, errors=self._errors(results, moving))
+
+    @cached_property
+    def keeping_room(self) -> frozenset[str]:
+        """Names of the nodes on which room is kept for CapacityBuffers, if all stays as it is.
+
+        Restates: karpenter pkg/controllers/disruption/emptiness.go `ShouldDisrupt`, as far as it is about buffer pods.
+        """
+        if not any(map(is_virtual, self._pending)):
+            return frozenset()
+        return buffer_hosts(self._pending, self.without(()).results)
 
     def defects(self, command: Command) -> tuple[str, ...]:
         """What the independent check finds wrong with a command's placements; empty if nothing is."""

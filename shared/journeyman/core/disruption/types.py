@@ -42,7 +42,7 @@ class Candidate:
 
     `price` is the hourly price of its offering, 0.0 if unknown. `reschedulable_pods` are keys (`namespace/name`),
     sorted: the pods that must find another place. `disruption_cost` is 1.0 plus what moving those pods costs (never
-    below 1.0). `consolidatable` says that its consolidateAfter has passed.
+    below 1.0). `consolidatable` says that its consolidateAfter has passed, `keeps_room` that CapacityBuffers are kept here.
     """
 
     nodeclaim: NodeClaimName
@@ -57,11 +57,12 @@ class Candidate:
     reschedulable_pods: tuple[str, ...] = ()
     disruption_cost: float = BASE_DISRUPTION_COST
     consolidatable: bool = True
+    keeps_room: bool = False
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing of worth runs here; pods of non-positive eviction cost do not count."""
-        return self.disruption_cost <= BASE_DISRUPTION_COST
+        """Whether nothing of worth runs or is kept here; pods of non-positive eviction cost do not count."""
+        return self.disruption_cost <= BASE_DISRUPTION_COST and not self.keeps_room
 
     @property
     def savings_ratio(self) -> float:
