@@ -42,10 +42,6 @@ class Headroom:
         """By instance type, whether one more node of it stays within the limits."""
         return every(self.costs <= self.left)
 
-    def no_larger_than(self, type_index: int) -> Bools:
-        """By instance type, whether it takes no more of any limited resource than this one."""
-        return every(self.costs <= self.costs[type_index])
-
     def allowing(self, cost: Ints, copies: int) -> int:
         """For how many of `copies` nodes that take so much there is room."""
         asked = np.flatnonzero(cost)

@@ -156,7 +156,7 @@ class PoolView:
             known = np.zeros(len(template.table.row_type), dtype=bool)
             for term in terms:
                 if template.requirements.compatible(term, allow_undefined=labels.WELL_KNOWN) is None:
-                    known |= template.table.rows_meeting(_narrowed(term, template.requirements))
+                    known |= template.table.rows_meeting(template.narrowed(term))
             known &= self.own_rows
             self._rows[terms] = known
         return known
@@ -164,7 +164,7 @@ class PoolView:
     def unmet(self, ask: Ask) -> str:
         """What no type of the pool has, in words, for the first term of which that can be said."""
         template = self.stall.template
-        found = (template.table.unmet(_narrowed(term, template.requirements)) for term in ask.terms)
+        found = (template.table.unmet(template.narrowed(term)) for term in ask.terms)
         return next(filter(None, found), "")
 
     def _types(self, rows: Bools) -> Bools:
@@ -172,8 +172,3 @@ class PoolView:
         found: Bools = np.zeros(len(table.types), dtype=bool)
         found[table.row_type[rows]] = True
         return found
-
-
-def _narrowed(term: Requirements, offered: Requirements) -> Requirements:
-    """The term's keys, as the pool and the term together have them."""
-    return Requirements({k: offered[k].intersection(wish) if k in offered else wish for k, wish in term.items()})

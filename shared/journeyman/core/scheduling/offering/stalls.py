@@ -99,12 +99,7 @@ class Stall:
         template, table = self.template, self.template.table
         if term is None or template.requirements.compatible(term, allow_undefined=labels.WELL_KNOWN) is not None:
             return np.zeros(len(table.row_type), dtype=bool)
-        return table.rows_meeting(self._narrowed(term)) & template.rows & self.usable[table.row_type]
-
-    def _narrowed(self, term: Requirements) -> Requirements:
-        """The term's keys, as the pool and the term together have them."""
-        offered = self.template.requirements
-        return Requirements({k: offered[k].intersection(wish) if k in offered else wish for k, wish in term.items()})
+        return table.rows_meeting(template.narrowed(term)) & template.rows & self.usable[table.row_type]
 
     def domains_for(self, wish: Wish, keys: tuple[str, ...], request: Ints | None = None) -> frozenset[tuple[str, ...]]:
         """The values of labels that a node for the wish can have together, one for each of `keys` in their order.

@@ -50,6 +50,11 @@ class Template:
         """The NodePool's name."""
         return self.pool.metadata.name
 
+    def narrowed(self, term: Requirements) -> Requirements:
+        """The term's keys, as the pool and the term together have them."""
+        own = self.requirements
+        return Requirements({k: own[k].intersection(wish) if k in own else wish for k, wish in term.items()})
+
     @property
     def order(self) -> tuple[int, bool]:
         """Templates of equal order compete; smaller goes first."""

@@ -137,10 +137,6 @@ class Places:
         """The domains that any place is bound to."""
         return list(self._codes[key])
 
-    def standing_domains(self, key: str) -> list[str | None]:
-        """By existing node its domain, None where it has no such label."""
-        return [domain_of(node, key) for node in self.standing]
-
     def in_domains(self, key: str, admitted: Sequence[bool], *, lacking: bool) -> Bools:
         """Which places are, or may come to be, in an admitted domain (in the order of `known_domains`)."""
         verdicts = np.array([*admitted, lacking, True], dtype=bool)  # -2 and -1 count from the end

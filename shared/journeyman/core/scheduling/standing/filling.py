@@ -148,10 +148,6 @@ class Filling:
             self._suitable[shape] = accepted & columns.meeting(wanted.node_terms)
         return self._suitable[shape]
 
-    def needs_company(self, row: int) -> bool:
-        """Whether the row's pods go only where others are already, so that no new node will do."""
-        return bool(self._ask(row).follows)
-
     # --- placing
 
     def fill(self, row: int, count: int, pins: Pins = ()) -> int:
