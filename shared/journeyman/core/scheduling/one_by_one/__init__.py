@@ -10,12 +10,13 @@ Differs: see the modules; what is the same for many pods, nodes or offerings is 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from journeyman.core.api.objects import Pod
 from journeyman.core.api.resources import CPU, MEMORY
 from journeyman.core.scheduling.draft import Draft, Question
+from journeyman.core.scheduling.one_by_one.leading import behind_leaders
 from journeyman.core.scheduling.one_by_one.placing import Placing, Way
 
 __all__ = ["place_one_by_one"]
@@ -60,16 +61,35 @@ class _Attempt:
 def _best(question: Question, draft: Draft, queue: Sequence[int]) -> _Attempt:
     """Karpenter's way; where that leaves pods that another way may place, the way that leaves fewest."""
     best, way = _Attempt.at(question, draft, queue, Way()), Way()
-    rows = [row for c in sorted(set(best.left)) for row in question.ladders[c]]
-    if any(best.placing.involves_keeping_apart(row) for row in rows):
-        bound = _Attempt.at(question, draft, queue, Way(binding=True))
-        if len(bound.left) < len(best.left):
-            best, way = bound, Way(binding=True)
-    if best.left and any(room.resources for room in draft.headroom):
-        generous = _Attempt.at(question, draft, queue, replace(way, generously=True))
-        if len(generous.left) < len(best.left):
-            best = generous
-    return best
+    for change, may_help in _OTHER_WAYS.items():
+        if best.left and may_help(question, draft, best):
+            other = replace(way, **{change: True})
+            attempt = _Attempt.at(question, draft, queue, other)
+            if len(attempt.left) < len(best.left):
+                best, way = attempt, other
+    led = behind_leaders(question, queue, best.left)
+    attempt = _Attempt.at(question, draft, led, way) if led else best
+    return attempt if len(attempt.left) < len(best.left) else best
+
+
+def _keeps_apart(question: Question, _: Draft, attempt: _Attempt) -> bool:
+    rows = [row for c in sorted(set(attempt.left)) for row in question.ladders[c]]
+    return any(attempt.placing.involves_keeping_apart(row) for row in rows)
+
+
+def _is_limited(_: Question, draft: Draft, __: _Attempt) -> bool:
+    return any(room.resources for room in draft.headroom)
+
+
+def _drew_on_reservations(_: Question, __: Draft, attempt: _Attempt) -> bool:
+    return attempt.placing.reserved > 0
+
+
+_OTHER_WAYS: Mapping[str, Callable[[Question, Draft, _Attempt], bool]] = {
+    "binding": _keeps_apart,
+    "generously": _is_limited,
+    "roomy": _drew_on_reservations,
+}
 
 
 def _in_queue_order(question: Question, draft: Draft, classes: Iterable[int]) -> list[int]:

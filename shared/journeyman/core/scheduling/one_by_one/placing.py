@@ -42,11 +42,13 @@ class Way:
     """How to place.
 
     `generously`: a node has set aside at once what the largest type takes that it may become, else just what it needs
-    now. `binding`: pods that required anti-affinity is about are bound to one domain each, else to none.
+    now. `binding`: pods that required anti-affinity is about are bound to one domain each, else to none. `roomy`: of
+    reserved capacity the largest type is taken, else the smallest that holds the pod.
     """
 
     generously: bool = False
     binding: bool = False
+    roomy: bool = False
 
 
 class Placing:
@@ -66,6 +68,8 @@ class Placing:
         self._shelves = [Shelf(index, stall, self._book) for index, stall in enumerate(question.stalls)]
         self._tiers = [list(tier) for _, tier in groupby(self._shelves, key=lambda s: s.stall.template.order[0])]
         self._places = Places(question.existing, len(question.axes))
+        self._roomy = way.roomy
+        self.reserved = 0  # nodes opened on reserved capacity
         self._rules = RuleBook(question, self._shelves, self._book, self._places, active, binding=way.binding)
         self._reservations = draft.reservations.copy()
         self._headroom = [room.copy() for room in draft.headroom]
@@ -189,7 +193,7 @@ class Placing:
         """Open a node for a pod: of the first pools by weight that can, the cheapest."""
         for tier in self._tiers:
             ways = [
-                (shelf.price(settled[1]), shelf.index, settled, opening.reservation)
+                (self._rate(shelf, settled[1], opening), shelf.index, settled, opening.reservation)
                 for shelf in tier
                 for opening in ask.on_new(shelf)
                 if (not opening.reservation or self._reservations.left.get(opening.reservation, 0) > 0)
@@ -200,12 +204,18 @@ class Placing:
                 _, index, settled, reservation = min(ways, key=lambda way: (*way[:2], way[2][:2], way[3]))
                 if reservation:
                     self._reservations.take(reservation, 1)
+                    self.reserved += 1
                 shelf = self._shelves[index]
                 node = Node(shelf=shelf, wanted=shelf.offer, offerings=0, total=[0] * len(self._question.axes))
                 node.variety = self._shares.variety(shelf, settled[1])
                 self._put(self._places.open(node), node, ask, settled)
                 return True
         return False
+
+    def _rate(self, shelf: Shelf, offerings: int, opening: Opening) -> float:
+        """The less the better; what is reserved has a price that tells its size, and is paid for already."""
+        price = shelf.price(offerings)
+        return -price if opening.reservation and self._roomy else price
 
     def _least_variety(self, shelf: Shelf) -> tuple[int, ...]:
         """What a new node must offer for minValues: all of it, or with BestEffort whatever there is."""

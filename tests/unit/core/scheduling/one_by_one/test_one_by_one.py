@@ -77,6 +77,22 @@ def pods(count, prefix="p", **kwargs):
     return [a_pod(f"{prefix}{i:02d}", **kwargs) for i in range(count)]
 
 
+def booked(instance_type, name, *, price):
+    """The type with one instance reserved as well."""
+    values = {labels.ZONE: "a", labels.CAPACITY_TYPE: labels.RESERVED, labels.RESERVATION_ID: name}
+    reserved = Offering(
+        zone="a",
+        capacity_type=labels.RESERVED,
+        price=price,
+        requirements=tuple(NodeSelectorRequirement(key=k, operator="In", values=(v,)) for k, v in values.items()),
+        reservation_id=name,
+        reservation_capacity=1,
+    )
+    wide = NodeSelectorRequirement(key=labels.CAPACITY_TYPE, operator="In", values=(labels.ON_DEMAND, labels.RESERVED))
+    own = tuple(r for r in instance_type.requirements if r.key != labels.CAPACITY_TYPE)
+    return replace(instance_type, offerings=(*instance_type.offerings, reserved), requirements=(*own, wide))
+
+
 def rule(kind, *, key=labels.ZONE, selector=None, preferred=False, **kwargs):
     """A pod with one (anti-)affinity term."""
     term = {"topologyKey": key, "labelSelector": selector or OWN}
@@ -295,23 +311,32 @@ def test_a_draft_is_carried_on():
 
 def test_reserved_capacity_is_used_as_far_as_it_goes():
     """The node that draws on the reservation is bound to it; when it is used up, others are bought."""
-    values = {labels.ZONE: "a", labels.CAPACITY_TYPE: labels.RESERVED, labels.RESERVATION_ID: "cr-1"}
-    reserved = Offering(
-        zone="a",
-        capacity_type=labels.RESERVED,
-        price=1e-8,
-        requirements=tuple(NodeSelectorRequirement(key=k, operator="In", values=(v,)) for k, v in values.items()),
-        reservation_id="cr-1",
-        reservation_capacity=1,
-    )
-    wide = NodeSelectorRequirement(key=labels.CAPACITY_TYPE, operator="In", values=(labels.ON_DEMAND, labels.RESERVED))
-    own = tuple(r for r in MEDIUM.requirements if r.key != labels.CAPACITY_TYPE)
-    booked = replace(MEDIUM, offerings=(*MEDIUM.offerings, reserved), requirements=(*own, wide))
-
-    outcome = Outcome(*pods(2, cpu="3"), types=(booked,))
+    outcome = Outcome(*pods(2, cpu="3"), types=(booked(MEDIUM, "cr-1", price=1e-8),))
 
     assert set(outcome.domains(labels.RESERVATION_ID)) == {"cr-1", None}
     assert outcome.draft.reservations.left == {"cr-1": 0}
+
+
+def test_the_larger_reservation_is_taken_where_the_smaller_leaves_pods_behind():
+    """The limit allows one node of either; Karpenter's claim would grow from one to the other, ours is bound to one."""
+    types = (booked(SMALL, "cr-small", price=1e-7), booked(LARGE, "cr-large", price=4e-7))
+    limited = a_pool(spec={"limits": {"memory": "32Gi"}})
+
+    outcome = Outcome(*pods(6), types=types, pools=(limited,))
+
+    assert (outcome.domains(labels.RESERVATION_ID), outcome.left) == (["cr-large"], 0)
+
+
+def test_who_must_share_a_node_comes_before_others_have_filled_it_up():
+    """The small pod to be joined is the last to come; by then its node would be full of those in between."""
+    leader = a_pod("leader", cpu="100m", metadata={"labels": {"app": "db"}})
+    follower = a_pod(
+        "follower", cpu="4", **rule("podAffinity", key=labels.HOSTNAME, selector={"matchLabels": {"app": "db"}})
+    )
+
+    outcome = Outcome(follower, *pods(7), leader, types=(LARGE,))
+
+    assert (outcome.sizes, outcome.left) == ([5, 4], 0)
 
 
 def test_arrival_order_never_matters():
