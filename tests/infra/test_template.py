@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from journeyman.core.plan import Step
+from journeyman.core.scheduling.options import MinValuesPolicy, PreferencePolicy
 from journeyman.events import parse_trigger
-from journeyman.runtime.environment import LANES
+from journeyman.runtime.environment import LANES, read_environment
 from journeyman.simulate.aws.stack import read_template
 
 ROOT = Path(__file__).parents[2]
@@ -50,6 +51,22 @@ def test_there_is_a_function_for_every_step_and_the_api_with_a_handler_that_exis
     for function in FUNCTIONS.values():
         module, _, name = function["Handler"].partition(".")
         assert f"def {name}(" in (ROOT / "functions" / "aws" / f"{module}.py").read_text()
+
+
+def test_the_schedulers_settings_are_parameters_with_the_defaults_of_the_code():
+    """Who deploys without a word gets what Karpenter would do, and no policy can be chosen that there is not."""
+    parameters = TEMPLATE["Parameters"]
+    given = TEMPLATE["Globals"]["Function"]["Environment"]["Variables"]
+    settings = ("PREFERENCE_POLICY", "MIN_VALUES_POLICY", "FEATURE_GATES", "IGNORE_DRA_REQUESTS", "SCHEDULER_CONFIG")
+    defaults = {name: parameters[given[name]["Ref"]]["Default"] for name in settings}
+    needed = {f"JOURNEYMAN_{lane.name}_QUEUE_URL": "https://sqs/lane" for lane in LANES} | {
+        "JOURNEYMAN_CLUSTERS": '[{"name": "dev", "region": "eu-west-1"}]',
+        "JOURNEYMAN_WAKE_QUEUE_URL": "https://sqs/wake",
+    }
+
+    assert read_environment(needed | defaults) == read_environment(needed)
+    assert parameters["PreferencePolicy"]["AllowedValues"] == [policy.value for policy in PreferencePolicy]
+    assert parameters["MinValuesPolicy"]["AllowedValues"] == [policy.value for policy in MinValuesPolicy]
 
 
 def test_every_function_writes_to_a_log_group_that_ends():
