@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from journeyman.core.api.labels import HOSTNAME
-from journeyman.core.api.objects import Pod
+from journeyman.core.api.labels import HOSTNAME, RESERVED
+from journeyman.core.api.objects import Pod, PodAffinityTerm
 from journeyman.core.scheduling.pods import selects
 from journeyman.core.scheduling.requirements import EMPTY, from_labels, from_selectors
 from journeyman.core.scheduling.results import Results
@@ -103,16 +103,38 @@ def _is_about_min_domains(scenario: JSONDict, finding: Finding) -> bool:
 
 
 def _is_about_open_domains(scenario: JSONDict, finding: Finding) -> bool:
-    about = _pods(scenario, finding)
-    return finding.kind == "rejected" and bool(about) and all(_left_open(pod, finding.theirs) for pod in about)
+    """The zone may be one that the pod must follow others to, or that those it would share a node with must."""
+    about, plan = _pods(scenario, finding), finding.theirs
+    others = read(scenario).snapshot.pods if about and finding.kind == "rejected" else ()
+    return bool(others) and all(
+        any(_left_open(pod, plan) for pod in (own, *(o for o in others if _follows(own, o)))) for own in about
+    )
+
+
+def _follows(pod: Pod, other: Pod) -> bool:
+    return any(selects(term.label_selector, other.metadata.labels) for term in _terms(pod))
 
 
 def _left_open(pod: Pod, plan: Results) -> bool:
     """Whether the pod must follow others, but of some node the plan does not say which zone (or the like) it is in."""
-    affinity = pod.spec.affinity.pod_affinity if pod.spec.affinity is not None else None
-    keys = {term.topology_key for term in (affinity.required if affinity is not None else ())} - {HOSTNAME}
+    keys = {term.topology_key for term in _terms(pod)} - {HOSTNAME}
     settled = [{r.key for r in claim.requirements if len(r.values) == 1} for claim in plan.new_claims]
     return any(keys - known for known in settled)
+
+
+def _terms(pod: Pod) -> tuple[PodAffinityTerm, ...]:
+    affinity = pod.spec.affinity.pod_affinity if pod.spec.affinity is not None else None
+    return affinity.required if affinity is not None else ()
+
+
+def _is_about_variety_of_reserved_nodes(_: JSONDict, finding: Finding) -> bool:
+    short = [c for c in finding.theirs.new_claims if any(pod in finding.text for pod in c.pods)]
+    return (
+        finding.kind == "rejected"
+        and "its types offer" in finding.text
+        and bool(short)
+        and all(claim.offering[-1] == RESERVED for claim in short)
+    )
 
 
 def _pods(scenario: JSONDict, finding: Finding) -> list[Pod]:
@@ -159,6 +181,12 @@ ACCEPTED = (
         why="Karpenter opens nodes for pods that must follow others, in any of several zones; which it will be, and so"
         " whether they meet, is decided at launch",
         covers=_is_about_open_domains,
+    ),
+    Difference(
+        name="minValues are counted over what can be launched",
+        why="Karpenter binds a claim to its reservations when the variety of its types has been counted; what is left then"
+        " may be fewer types than the NodePool wants, and nothing on the claim says so",
+        covers=_is_about_variety_of_reserved_nodes,
     ),
 )
 

@@ -10,6 +10,7 @@ from tests.differential.draw.words import (
     HOSTNAME,
     INSTANCE_TYPE,
     NODE_CLASS,
+    RESERVATION,
     ZONE,
     an_object,
     require,
@@ -207,6 +208,44 @@ def test_a_zone_left_open_is_no_zone_to_follow_others_to(karpenter):
 
     assert len(ours.placed) == 2
     assert {f.kind for f in found} == {"rejected"}
+    assert unaccepted(asked, found) == []
+
+
+def test_whom_a_pod_shares_a_node_with_may_be_who_has_no_zone_to_follow_others_to(karpenter):
+    """The large pod starts a node, its capacity type open, that small ones must follow. Theirs says on-demand at once."""
+    capacity_types = {"matchExpressions": [require("app", "NotIn", "other")]}
+    follow = {"podAffinity": {REQUIRED: [{"topologyKey": CAPACITY_TYPE, "labelSelector": capacity_types}]}}
+    beside = {"podAffinity": {REQUIRED: [{"topologyKey": HOSTNAME, "labelSelector": WEB}]}}
+    both = a_type("m", cpu=4, price=0.2, zones="a")
+    both["requirements"][-1]["values"] = ["on-demand", "spot"]
+    spot = {"requirements": [require(ZONE, "In", "a"), require(CAPACITY_TYPE, "In", "spot")], "price": 0.1}
+    both["offerings"].append({**spot, "available": True})
+    large, small = pods(1, cpu="3", affinity=beside)[0], pods(1, cpu="2", affinity=follow)[0]
+    large["metadata"] = {**large["metadata"], "name": "large"}
+    asked = scenario([both], a_pool(), large, small)
+    ours = Ours(asked)
+
+    found = [f for _ in range(20) for f in against(ours, karpenter.ask(asked))]
+
+    assert len(ours.placed) == 2
+    assert {f.kind for f in found} == {"rejected"}
+    assert unaccepted(asked, found) == []
+
+
+def test_min_values_are_counted_over_what_can_be_launched(karpenter):
+    """Two types wanted, one of them reserved. Karpenter's claim can become nothing but that one; ours either."""
+    first, second = a_type("m", cpu=4, price=0.2, zones="a"), a_type("n", cpu=4, price=0.3, zones="a")
+    first["requirements"][-1]["values"] = ["on-demand", "reserved"]
+    booked = [require(ZONE, "In", "a"), require(CAPACITY_TYPE, "In", "reserved"), require(RESERVATION, "In", "cr-1")]
+    first["offerings"].append({"requirements": booked, "price": 2e-7, "available": True, "reservationCapacity": 1})
+    variety = {**require(INSTANCE_TYPE, "Exists"), "minValues": 2}
+    asked = scenario([first, second], a_pool(requirements=[variety]), *pods(1))
+
+    found = findings(asked, karpenter)
+
+    assert karpenter.ask(asked)["nodeClaims"][0]["instanceTypes"] == ["m"]
+    assert Ours(asked).results.new_claims[0].instance_types == ("m", "n")
+    assert {f.kind for f in found} == {"rejected", "dearer"}
     assert unaccepted(asked, found) == []
 
 
