@@ -45,12 +45,25 @@ def demo(
 
 @app.command()
 def solve(
-    files: Annotated[list[Path], typer.Argument(exists=True, dir_okay=False, help="Scenario files (JSON).")],
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FILE", exists=True, dir_okay=False, help="Scenario files; see docs/examples/scenario.json."
+        ),
+    ],
     rules: Annotated[
-        bool, typer.Option("--rules", help="Also plan without each kind of rule, to tell what it costs.")
+        bool,
+        typer.Option("--rules", help="Also plan without each kind of rule in turn, to tell what it costs per hour."),
     ] = False,
 ) -> None:
-    """Schedule the pods of each scenario file; one JSON line per file."""
+    """Ask the scheduler alone where the pods of scenario files go, and at what price.
+
+    A scenario holds what can be bought (instanceTypes), a cluster (objects, as
+    Kubernetes has them) and options. The answer is a line of JSON for each file:
+    nodes to open (nodeClaims) and pods for those that exist (existing); for each
+    pod left over why (errors), and what would help (smallestChanges); the price
+    per hour, the bound that no plan can undercut, and the gap between the two.
+    """
     from journeyman.cli.solve import solve as solve_files
     from journeyman.runtime.collector import collect_rarely
 

@@ -1,10 +1,17 @@
 """Scenario files: a catalogue and a cluster's objects in one JSON file, as comparisons with Karpenter use them.
 
-``{name, now, instanceTypes[], objects[], options{}}``: `instanceTypes[]` are ``{name, requirements[], offerings[{requirements[],
-price, available, reservationCapacity}], capacity{}, overhead{},
-resourceSlices[]}`` (the last as in the spec of a ResourceSlice: the devices that such a node brings); `objects[]` are Kubernetes objects. A pod without a node and without
-conditions counts as unschedulable; NodePools and the NodeClasses they name count as ready; an object without a UID or
-a creation time gets one.
+::
+
+    {name, now, instanceTypes[], objects[], options{}}
+    instanceTypes[]  {name, requirements[], offerings[], capacity{}, overhead{}, resourceSlices[]}
+                     offerings[] are {requirements[], price, available, reservationCapacity}; resourceSlices[], as in the
+                     spec of a ResourceSlice, are the devices that such a node brings
+    objects[]        Kubernetes objects
+    options{}        preferencePolicy (Respect, Ignore, WhenFree), minValuesPolicy (Strict, BestEffort), ignoreDRARequests
+                     (true), disrupt (false), spotToSpotConsolidation (false)
+
+A pod without a node and without conditions counts as unschedulable; NodePools and the NodeClasses they name count as
+ready; an object without a UID or a creation time gets one. NodeOverlays and CapacityBuffers count whatever the gates.
 """
 
 from __future__ import annotations

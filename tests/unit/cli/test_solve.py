@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +13,7 @@ from journeyman.simulate.scenario import parse_scenario, read_scenario
 from tests.helpers.builders import pod_body, pool_body
 from tests.helpers.devices import exactly, gpus, slice_spec
 
+EXAMPLE = Path(__file__).parents[3] / "docs" / "examples" / "scenario.json"
 TYPE = "node.kubernetes.io/instance-type"
 ZONE, CAPACITY_TYPE = "topology.kubernetes.io/zone", "karpenter.sh/capacity-type"
 
@@ -40,6 +42,14 @@ def a_waiting_pod(name="p", **kwargs):
     body = pod_body(name, **kwargs)
     del body["status"]
     return body
+
+
+def test_the_example_places_what_fits_and_explains_the_rest():
+    """What the help points to works as it stands."""
+    found = answer(read_scenario(EXAMPLE))
+
+    assert len(found["nodeClaims"]) == 3
+    assert list(found["smallestChanges"]) == list(found["errors"]) == ["default/training"]
 
 
 def test_the_answer_has_the_keys_that_comparisons_read():
