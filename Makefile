@@ -5,6 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 SAM    := .tools/sam
 JOBS   ?= 2
+CASES  ?= 2000
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test check format lint types imports unit sam oracle crds lock bench nightly clean
@@ -73,8 +74,8 @@ lock: setup ## Renew the locked requirements
 bench: setup oracle ## Price and speed of the scheduler beside Karpenter's, in one run (about ten minutes)
 	@$(BIN)/python -m tests.bench.bench_scheduling
 
-nightly: setup oracle ## 2,000 new clusters compared with Karpenter, and new examples for every property
-	HYPOTHESIS_PROFILE=search JOURNEYMAN_CASES=2000 $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup tests/differential tests/property
+nightly: setup oracle ## 2,000 new clusters (CASES=…) compared with Karpenter, and new examples for every property
+	HYPOTHESIS_PROFILE=search JOURNEYMAN_CASES=$(CASES) $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup tests/differential tests/property
 
 clean: ## Remove everything that was made here
 	rm -rf $(VENV) .tools .cache .aws-sam .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
