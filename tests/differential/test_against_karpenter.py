@@ -22,6 +22,7 @@ MANY = int(os.environ.get("JOURNEYMAN_CASES", "150"))
 DRAWN = settings(max_examples=MANY, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
 
 
+@pytest.mark.filterwarnings("ignore:Generating overly large repr")  # the story tells it shorter
 @DRAWN
 @given(scenario=clusters())
 def test_what_karpenter_places_we_place_by_the_rules_and_for_no_more(karpenter, scenario):
