@@ -351,6 +351,7 @@ def test_history_is_bounded(clock):
         list(server.watch(NODE, resource_version=versions[0]))
 
 
+@pytest.mark.slow
 def test_ten_thousand_pods_are_decoded_once(server):
     """Decoded once per version: the second list only selects."""
     for number in range(10_000):

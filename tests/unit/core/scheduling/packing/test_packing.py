@@ -235,7 +235,10 @@ def test_no_packing_undercuts_the_bound_and_none_is_far_above(seed):
     assert lower_bound(problem) <= packing.price <= 1.1 * lower_bound(problem)
 
 
-@pytest.mark.parametrize(("pods", "most"), [(150, 1.03), (600, 1.06), (1500, 1.09)])
+@pytest.mark.parametrize(
+    ("pods", "most"),
+    [(150, 1.03), pytest.param(600, 1.06, marks=pytest.mark.slow), pytest.param(1500, 1.09, marks=pytest.mark.slow)],
+)
 def test_differing_pods_cost_little_more_than_the_bound(pods, most):
     """As a production trace has them; prices without any order, so that no size of node is best for all."""
     problem = a_trace(pods, pods)
@@ -246,6 +249,7 @@ def test_differing_pods_cost_little_more_than_the_bound(pods, most):
     assert packing.price <= most * lower_bound(problem)
 
 
+@pytest.mark.slow
 def test_pods_bound_to_zones_are_packed_along_with_those_that_are_not():
     """Three zones with prices of their own."""
     problem = a_trace(3, 600, zones=3)
@@ -267,6 +271,7 @@ def test_pods_that_keep_apart_share_their_nodes_with_the_others():
     assert packing.price <= 1.2 * lower_bound(problem)
 
 
+@pytest.mark.slow
 def test_fewest_nodes_are_few_for_many_differing_pods_too():
     """No node less is possible by cores alone than two below."""
     problem = a_trace(6, 1000)
