@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from journeyman.core.api.labels import HOSTNAME, RESERVED
-from journeyman.core.api.objects import Pod, PodAffinityTerm
+from journeyman.core.api.objects import LabelSelector, Pod, PodAffinityTerm
 from journeyman.core.scheduling.pods import selects
 from journeyman.core.scheduling.requirements import EMPTY, from_labels, from_selectors
 from journeyman.core.scheduling.results import Results
@@ -137,6 +137,65 @@ def _is_about_variety_of_reserved_nodes(_: JSONDict, finding: Finding) -> bool:
     )
 
 
+def _is_about_own_nodes(scenario: JSONDict, finding: Finding) -> bool:
+    about, others = _pods(scenario, finding), read(scenario).snapshot.pods
+    own = all(any(_spreads_like(pod, other) for other in others) for pod in about)
+    return finding.kind == "rejected" and "its spread allows" in finding.text and bool(about) and own
+
+
+def _spreads_like(pod: Pod, other: Pod) -> bool:
+    """Whether they are spread over the same label, count each other, and accept other nodes."""
+    keys = {s.topology_key for s in pod.spec.topology_spread_constraints if s.node_affinity_policy != "Ignore"}
+    counting = any(
+        spread.topology_key in keys
+        and selects(spread.label_selector, pod.metadata.labels)
+        and selects(spread.label_selector, other.metadata.labels)
+        for spread in other.spec.topology_spread_constraints
+    )
+    return counting and _node_wishes(pod) != _node_wishes(other)
+
+
+def _node_wishes(pod: Pod) -> tuple[object, object]:
+    affinity = pod.spec.affinity.node_affinity if pod.spec.affinity is not None else None
+    return pod.spec.node_selector, affinity.required if affinity is not None else None
+
+
+def _is_about_like_sums(scenario: JSONDict, finding: Finding) -> bool:
+    of_others = [s for pod in read(scenario).snapshot.pods for s in _selectors(pod)]
+    about = [s for pod in _pods(scenario, finding) for s in _selectors(pod)]
+    return finding.kind == "rejected" and any(_sum_alike(one, other) for one in about for other in of_others)
+
+
+def _selectors(pod: Pod) -> list[LabelSelector]:
+    affinity = pod.spec.affinity
+    kinds = (affinity.pod_affinity, affinity.pod_anti_affinity) if affinity is not None else ()
+    terms = [term for kind in kinds if kind is not None for term in kind.required]
+    preferred = [entry.pod_affinity_term for kind in kinds if kind is not None for entry in kind.preferred]
+    found = [rule.label_selector for rule in (*terms, *preferred, *pod.spec.topology_spread_constraints)]
+    return [selector for selector in found if selector is not None]
+
+
+def _sum_alike(one: LabelSelector, other: LabelSelector) -> bool:
+    return any(
+        (a.key, a.operator) == (b.key, b.operator)
+        and set(a.values) != set(b.values)
+        and _sum(a.values) == _sum(b.values)
+        for a in one.match_expressions
+        for b in other.match_expressions
+    )
+
+
+def _sum(values: Sequence[str]) -> int:
+    """As Karpenter's hash of a set has it: FNV-1 of each, by exclusive or."""
+    total = 0
+    for value in values:
+        hashed = 0xCBF29CE484222325
+        for byte in value.encode():
+            hashed = hashed * 0x100000001B3 % 2**64 ^ byte
+        total ^= hashed
+    return total
+
+
 def _pods(scenario: JSONDict, finding: Finding) -> list[Pod]:
     """Those that a finding is about."""
     pods = {pod.key: pod for pod in read(scenario).snapshot.pods}
@@ -187,6 +246,18 @@ ACCEPTED = (
         why="Karpenter binds a claim to its reservations when the variety of its types has been counted; what is left then"
         " may be fewer types than the NodePool wants, and nothing on the claim says so",
         covers=_is_about_variety_of_reserved_nodes,
+    ),
+    Difference(
+        name="a spread counts the nodes that will suit it, said or not",
+        why="Karpenter counts pods of another node affinity only where the claim itself says that its node suits; of a"
+        " claim that says nothing of the architecture it counts nobody, though all its types have the right one",
+        covers=_is_about_own_nodes,
+    ),
+    Difference(
+        name="selectors that differ are two",
+        why="Karpenter tells rules between pods apart by a hash in which app In [app0, app1, app2] is app In [app3]:"
+        " FNV-1 of each value, joined by exclusive or; the second such rule of a pass is not heeded",
+        covers=_is_about_like_sums,
     ),
 )
 

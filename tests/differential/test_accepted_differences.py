@@ -249,6 +249,40 @@ def test_min_values_are_counted_over_what_can_be_launched(karpenter):
     assert unaccepted(asked, found) == []
 
 
+def test_a_spread_counts_the_nodes_that_will_suit_it(karpenter):
+    """One of two pods asks for the architecture that all types have. Karpenter takes them for strangers."""
+    first, second = pods(2, topologySpreadConstraints=[{**spread_over(ZONE)[0], "minDomains": 2}])
+    second["spec"] = {**second["spec"], "nodeSelector": {ARCH: "amd64"}}
+    asked = scenario([a_type("m", cpu=4, price=0.2)], a_pool(), first, second)
+
+    found = findings(asked, karpenter)
+
+    assert len(karpenter.ask(asked)["nodeClaims"]) == 1
+    assert len(Ours(asked).results.new_claims) == 2
+    assert {f.kind for f in found} == {"rejected", "dearer"}
+    assert unaccepted(asked, found) == []
+
+
+def test_selectors_that_differ_are_two(karpenter):
+    """The second pod may not be with apps 0 to 2, the first is one. By Karpenter's hash it may not be with app 3."""
+
+    def away_from(*apps):
+        selector = {"matchExpressions": [require("app", "In", *apps)]}
+        return {"podAntiAffinity": {REQUIRED: [{"topologyKey": HOSTNAME, "labelSelector": selector}]}}
+
+    first = pods(1, cpu="2", affinity=away_from("app3"))[0]
+    first["metadata"] = {**first["metadata"], "name": "first", "labels": {"app": "app1"}}
+    second = pods(1, affinity=away_from("app0", "app1", "app2"))[0]
+    asked = scenario([a_type("m", cpu=4, price=0.2)], a_pool(), first, second)
+
+    found = findings(asked, karpenter)
+
+    assert len(karpenter.ask(asked)["nodeClaims"]) == 1
+    assert len(Ours(asked).results.new_claims) == 2
+    assert {f.kind for f in found} == {"rejected", "dearer"}
+    assert unaccepted(asked, found) == []
+
+
 def test_a_difference_covers_nothing_where_it_cannot_be_the_reason():
     """The same finding on a cluster whose pool limits cores, not nodes."""
     asked = scenario([a_type("m", cpu=4, price=0.2)], a_pool(limits={"cpu": "4"}), *pods(2))

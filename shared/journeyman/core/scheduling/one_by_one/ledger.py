@@ -4,7 +4,8 @@ Restates: karpenter pkg/controllers/provisioning/scheduling/topology.go `countDo
 topologynodefilter.go `Matches`.
 Differs: those whom a pod must keep away from are where their node's offerings are, where Karpenter only knows what its
 claim says; it takes a node of which the claim says nothing for one that is nowhere. Those whom it merely wishes to avoid
-are counted as Karpenter counts them, or the wish would cost more than there.
+are counted as Karpenter counts them, or the wish would cost more than there. A spread holds pods against its own that
+may come to be on nodes that suit it, where Karpenter knows of none whose claim does not say so.
 """
 
 from __future__ import annotations
@@ -12,10 +13,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from journeyman.core.api import labels
-from journeyman.core.api.objects import Taint
 from journeyman.core.scheduling.demand.topology import Census, Group, LabelIndex, domain_of
-from journeyman.core.scheduling.one_by_one.book import Book
-from journeyman.core.scheduling.one_by_one.places import Places
+from journeyman.core.scheduling.one_by_one.book import NONE, Book
+from journeyman.core.scheduling.one_by_one.places import Node, Places
 from journeyman.core.scheduling.one_by_one.shelves import Shelf
 from journeyman.core.scheduling.one_by_one.tallies import DomainTally, HostTally, NodeFilter, Tally
 from journeyman.core.scheduling.requirements import from_labels
@@ -35,7 +35,7 @@ class Ledger:
         self._places = places
         self._place_of = {node.name: place for place, node in enumerate(places.standing)}
         self._tallies: dict[tuple[str, bytes, NodeFilter], Tally] = {}
-        self._matching: dict[tuple[NodeFilter, int, tuple[Taint, ...]], bool] = {}
+        self._matching: dict[tuple[NodeFilter, int, int, int], tuple[bool, bool]] = {}
 
     def tally(self, kind: str, group: Group, nodes: NodeFilter) -> Tally:
         """The tally of the pods that a group counts on some nodes; rules of different kinds count differently."""
@@ -75,18 +75,27 @@ class Ledger:
         offered = from_labels(node.labels)
         return nodes.terms is None or any(offered.compatible(self._book[term]) is None for term in nodes.terms)
 
-    def counts_offer(self, nodes: NodeFilter, wanted: int, taints: tuple[Taint, ...]) -> bool:
-        """Whether a node to open counts, given what its claim asks for; what it leaves open does not suit a demand."""
+    def _counts_open(self, nodes: NodeFilter, node: Node) -> tuple[bool, bool]:
+        """Whether a node to open counts by what its claim asks for, and whether it may come to by what it is left with.
+
+        What a claim leaves open does not suit a demand; an offering that suits it may still be what is launched.
+        """
         if nodes.terms is None and nodes.tolerations is None:
-            return True
-        case = (nodes, wanted, taints)
+            return True, True
+        taints = node.shelf.stall.template.pool.spec.template.spec.taints
+        case = (nodes, node.wanted, node.offerings, node.shelf.index)
         found = self._matching.get(case)
         if found is None:
-            offered = self._book[wanted]
-            found = self._matching[case] = (
-                nodes.tolerations is None or untolerated(taints, nodes.tolerations) is None
-            ) and (nodes.terms is None or any(offered.compatible(self._book[term]) is None for term in nodes.terms))
+            tolerated = nodes.tolerations is None or untolerated(taints, nodes.tolerations) is None
+            surely, possibly = (True, True) if nodes.terms is None else self._suits(nodes.terms, node)
+            found = self._matching[case] = (tolerated and surely, tolerated and possibly)
         return found
+
+    def _suits(self, terms: Sequence[int], node: Node) -> tuple[bool, bool]:
+        offered = self._book[node.wanted]
+        surely = any(offered.compatible(self._book[term]) is None for term in terms)
+        both = (self._book.narrowed(node.wanted, term) for term in terms)
+        return surely, surely or any(n != NONE and node.offerings & node.shelf.suiting(n) for n in both)
 
     def keep(self, row: int, tally: Tally) -> None:
         """Count a row's pods in a tally of its own making (of those that keep others away, say)."""
@@ -109,14 +118,12 @@ class Ledger:
     def place_open(self, place: int, row: int, count: int = 1) -> None:
         """So many pods of a row are on a node to open, which is as narrow already as they make it."""
         node = self._places.node(place)
-        taints = node.shelf.stall.template.pool.spec.template.spec.taints
         for tally in self._counted[row]:
-            if not self.counts_offer(tally.nodes, node.wanted, taints):
-                continue
+            surely, possibly = self._counts_open(tally.nodes, node)
             if isinstance(tally, HostTally):
-                tally.add(place, count)
-            else:
-                tally.add(self._domains(node.shelf, node.wanted, node.offerings, tally), count)
+                tally.add(place, count if surely else 0)
+            elif possibly:
+                tally.add(self._domains(node.shelf, node.wanted, node.offerings, tally), count, surely=surely)
 
     def _domains(self, shelf: Shelf, wanted: int, offerings: int, tally: DomainTally) -> Sequence[str]:
         rule = self._book[wanted].get(tally.key)

@@ -111,7 +111,8 @@ class Choice:
         if domain in rules.repelled or any(tally.counts.get(domain) for tally in rules.apart):
             return False
         return all(
-            spread.tally.counts.get(domain, 0) <= most for spread, most in zip(rules.spreads, self.highest, strict=True)
+            spread.tally.possible.get(domain, 0) <= most
+            for spread, most in zip(rules.spreads, self.highest, strict=True)
         )
 
     def rank(self, domain: str) -> tuple[int, ...]:

@@ -30,7 +30,8 @@ class DomainTally:
     """Pods by domain of a node label other than the host name.
 
     `anywhere`: a pod counts in every domain its node may still come to be in (anti-affinity must be sure); otherwise
-    only once there is just one. `as_claimed`: where its claim names none of these domains it is in none.
+    only once there is just one. `as_claimed`: where its claim names none of these domains it is in none. `possible` are
+    the pods on nodes that may come to be such `nodes` as well; `counts` those of which the claim says so.
     """
 
     key: str
@@ -38,11 +39,18 @@ class DomainTally:
     as_claimed: bool = False
     nodes: NodeFilter = EVERY_NODE
     counts: dict[str, int] = field(default_factory=dict)
+    possible: dict[str, int] = field(init=False)
 
-    def add(self, domains: Sequence[str], pods: int) -> None:
-        """Count pods in each of these domains."""
+    def __post_init__(self) -> None:
+        self.possible = self.counts if self.nodes.terms is None else dict(self.counts)
+
+    def add(self, domains: Sequence[str], pods: int, *, surely: bool = True) -> None:
+        """Count pods in each of these domains; `surely`: or only as possible."""
         for domain in domains:
-            self.counts[domain] = self.counts.get(domain, 0) + pods
+            if self.possible is not self.counts:
+                self.possible[domain] = self.possible.get(domain, 0) + pods
+            if surely:
+                self.counts[domain] = self.counts.get(domain, 0) + pods
 
 
 @dataclass(slots=True, eq=False)

@@ -158,6 +158,16 @@ def test_zone_spread_deals_pods_out_evenly(count):
     assert max(outcome.sizes) - min(outcome.sizes) <= 1
 
 
+def test_pods_on_nodes_that_will_suit_count_though_no_claim_says_so():
+    """All types are amd64; that only one of the pods asks for it makes them no strangers."""
+    selective = spread()
+    selective["spec"] = {**selective["spec"], "nodeSelector": {labels.ARCH: "amd64"}}
+
+    outcome = Outcome(a_pod("p", **spread()), a_pod("q", cpu="500m", **selective), types=(ZONAL,))
+
+    assert (outcome.sizes, outcome.left) == ([1, 1], 0)
+
+
 def test_a_zone_that_cannot_be_had_is_no_domain():
     """With everything in zone c out of stock the spread is over the other two."""
     offerings = tuple(replace(o, available=o.zone != "c") for o in ZONAL.offerings)
