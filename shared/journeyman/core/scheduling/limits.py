@@ -27,10 +27,20 @@ class Headroom:
     def __init__(self, template: Template, nodes: Iterable[StateNode]) -> None:
         limits = template.pool.spec.limit_amounts
         self.resources = tuple(sorted(limits))
-        own = [n for n in nodes if n.node_pool == template.name and not is_leaving(n)]
-        used = [_size(node, template) | {NODES: 1} for node in own]
-        self.left: Ints = np.array([limits[r] - sum(u.get(r, 0) for u in used) for r in self.resources], dtype=np.int64)
+        own = [n for n in nodes if n.node_pool == template.name and not is_leaving(n)] if limits else []
+        sizes = ((node.name, _size(node, template) | {NODES: 1}) for node in own)
+        self._used = {name: np.array([size.get(r, 0) for r in self.resources], dtype=np.int64) for name, size in sizes}
+        whole: Ints = np.array([limits[r] for r in self.resources], dtype=np.int64)
+        self.left: Ints = whole - sum(self._used.values())
         self.costs = type_costs(template)
+
+    def without(self, nodes: Iterable[str]) -> Headroom:
+        """The same once some nodes, given by name, are gone."""
+        twin = self.copy()
+        for name in nodes if self._used else ():
+            if name in self._used:
+                twin.left += self._used[name]
+        return twin
 
     def copy(self) -> Headroom:
         """The same, to be used up apart."""

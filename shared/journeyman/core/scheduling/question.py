@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,9 +18,7 @@ from journeyman.core.api.resources import PODS
 from journeyman.core.catalogue import Catalogue
 from journeyman.core.scheduling.arrays import Ints
 from journeyman.core.scheduling.demand.classes import PodClass, collapse
-from journeyman.core.scheduling.demand.host_ports import HostPort, host_ports
 from journeyman.core.scheduling.demand.preferences import ladder
-from journeyman.core.scheduling.demand.topology import repelled_by
 from journeyman.core.scheduling.demand.volumes import Storage, resolve
 from journeyman.core.scheduling.draft import Draft, Question
 from journeyman.core.scheduling.limits import Headroom
@@ -31,9 +30,10 @@ from journeyman.core.scheduling.options import Options
 from journeyman.core.scheduling.pods import is_terminating
 from journeyman.core.scheduling.results import PodError
 from journeyman.core.scheduling.standing.caps import lower_hosts
-from journeyman.core.scheduling.standing.existing import Existing, adopt_planned, is_leaving, standing_nodes, survey
+from journeyman.core.scheduling.standing.existing import Existing, is_leaving
+from journeyman.core.scheduling.standing.inventory import Inventory, Standing
 from journeyman.core.scheduling.taints import is_preference
-from journeyman.core.state.snapshot import Snapshot, StateNode
+from journeyman.core.state.snapshot import Snapshot
 
 if TYPE_CHECKING:
     from journeyman.core.scheduling.dra import Claims, Devices
@@ -49,6 +49,7 @@ class Ground:
     set_aside: Mapping[str, str]
     daemons: tuple[Daemon, ...]
     storage: Storage
+    inventory: Inventory
     _stalls: dict[tuple[str, ...], tuple[Stall, ...]] = field(default_factory=dict)
 
     def stalls(self, axes: tuple[str, ...]) -> tuple[Stall, ...]:
@@ -56,6 +57,14 @@ class Ground:
         if axes not in self._stalls:
             self._stalls[axes] = tuple(stall_of(template, self.daemons, axes) for template in self.templates)
         return self._stalls[axes]
+
+    @cached_property
+    def _headroom(self) -> tuple[Headroom, ...]:
+        return tuple(Headroom(template, self.inventory.nodes) for template in self.templates)
+
+    def headroom(self, standing: Standing) -> tuple[Headroom, ...]:
+        """What is left of each NodePool's limits while only these nodes stand."""
+        return tuple(room.without(standing.gone) for room in self._headroom)
 
     @property
     def remarks(self) -> Mapping[str, str]:
@@ -66,13 +75,15 @@ class Ground:
     def of(cls, snapshot: Snapshot, catalogue: Catalogue, options: Options) -> Ground:
         """Prepare a cluster."""
         templates, set_aside = make_templates(snapshot, catalogue)
+        daemons, storage = make_daemons(snapshot.daemon_sets, snapshot.pods), Storage.of(snapshot)
         return cls(
             snapshot=snapshot,
             options=options,
             templates=templates,
             set_aside=set_aside,
-            daemons=make_daemons(snapshot.daemon_sets, snapshot.pods),
-            storage=Storage.of(snapshot),
+            daemons=daemons,
+            storage=storage,
+            inventory=Inventory(snapshot, daemons, storage),
         )
 
 
@@ -112,13 +123,11 @@ def ask(ground: Ground, pods: Sequence[Pod], without_nodes: frozenset[str]) -> A
         pods: Pods to place, wherever they are now.
         without_nodes: Names of StateNodes to be thought away, with the pods on them.
     """
-    snapshot = ground.snapshot
-    standing, adopted = adopt_planned(standing_nodes(snapshot, without_nodes), pods)
-    kept = {key for keys in adopted.values() for key in keys}
-    asking = [pod for pod in pods if pod.key not in kept] if kept else pods
-    leaving = frozenset(pod.key for pod in asking)
+    snapshot, inventory = ground.snapshot, ground.inventory
+    standing = inventory.standing(pods, without_nodes)
+    asking, leaving = standing.asking, standing.leaving
     namespaces = {n.metadata.name: n for n in snapshot.namespaces}
-    repelled = repelled_by(standing, namespaces, leaving)
+    repelled = inventory.repelled(standing)
     claims = _claims(ground, asking, without_nodes)
     classes, errors = collapse(
         asking,
@@ -129,11 +138,9 @@ def ask(ground: Ground, pods: Sequence[Pod], without_nodes: frozenset[str]) -> A
     )
     climb = _Ladders.of(classes, ground)
     axes = tuple(sorted({PODS}.union(*(c.requests for c in classes), *(d.requests for d in ground.daemons))))
-    used_ports = _used_ports(standing, ground.daemons) if any(cls.ports for cls in classes) else frozenset()
+    used_ports = inventory.used_ports(standing) if any(cls.ports for cls in classes) else frozenset()
     caps = lower_hosts(climb.rows, repelled, used_ports)
-    existing = survey(
-        standing, climb.rows, axes=axes, caps=caps, daemons=ground.daemons, leaving=leaving, storage=ground.storage
-    )
+    existing = inventory.survey(standing, climb.rows, axes=axes, caps=caps)
     return Asked(
         question=Question(
             rows=tuple(climb.rows),
@@ -150,10 +157,10 @@ def ask(ground: Ground, pods: Sequence[Pod], without_nodes: frozenset[str]) -> A
             caps=caps,
             devices=_devices(ground, claims, classes, existing, leaving),
         ),
-        headroom=tuple(Headroom(t, standing) for t in ground.templates),
+        headroom=ground.headroom(standing),
         reservations=Reservations.of(ground.templates, snapshot.claims),
         errors=errors,
-        adopted=adopted,
+        adopted=standing.adopted,
     )
 
 
@@ -214,9 +221,3 @@ def _requests(rows: Sequence[PodClass], axes: Sequence[str]) -> Ints:
         if id(row.requests) not in known:
             known[id(row.requests)] = [row.requests.get(axis, 0) for axis in axes]
     return np.array([known[id(row.requests)] for row in rows], dtype=np.int64).reshape(len(rows), len(axes))
-
-
-def _used_ports(nodes: Sequence[StateNode], daemons: Sequence[Daemon]) -> frozenset[HostPort]:
-    """The host ports in use by running pods, and by daemons wherever they run."""
-    running = {port for node in nodes for pod in node.pods for port in host_ports(pod)}
-    return frozenset(running.union(*(daemon.ports for daemon in daemons)))

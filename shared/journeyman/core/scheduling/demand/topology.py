@@ -210,27 +210,44 @@ def domain_of(node: StateNode, key: str) -> str | None:
     return node.name if found is None and key == labels.HOSTNAME else found
 
 
-def repelled_by(
-    nodes: Iterable[StateNode], namespaces: Mapping[str, Object], leaving: Collection[str]
-) -> tuple[Repelled, ...]:
-    """From where the required anti-affinity of pods on nodes keeps others away, by group.
+@dataclass(frozen=True, slots=True, eq=False)
+class Repulsion:
+    """One pod on a node, by its key, and a group that its required anti-affinity keeps out of its domain."""
+
+    pod: str
+    group: Group
+    domain: str
+
+
+def repulsions(node: StateNode, namespaces: Mapping[str, Object]) -> tuple[Repulsion, ...]:
+    """Whom the required anti-affinity of a node's pods keeps away.
 
     Args:
-        nodes: Nodes with the pods bound to them.
+        node: A node with the pods bound to it.
         namespaces: All namespaces by name.
+    """
+    return tuple(
+        Repulsion(pod.key, group, domain)
+        for pod in node.pods
+        if pod.spec.affinity is not None and not is_terminal(pod)
+        for group in _anti_affinities(pod, namespaces)
+        if (domain := domain_of(node, group.key)) is not None
+    )
+
+
+def repelled_by(running: Iterable[Repulsion], leaving: Collection[str]) -> tuple[Repelled, ...]:
+    """From where running pods keep others away, by group.
+
+    Args:
+        running: What each of them says.
         leaving: Keys of pods that are being placed anew in this pass; they keep nobody away from where they are.
     """
     groups: dict[bytes, Group] = {}
     domains: dict[bytes, set[str]] = {}
-    for node in nodes:
-        for pod in node.pods:
-            if pod.spec.affinity is None or pod.key in leaving or is_terminal(pod):
-                continue
-            for group in _anti_affinities(pod, namespaces):
-                domain = domain_of(node, group.key)
-                if domain is not None:
-                    groups[group.id] = group
-                    domains.setdefault(group.id, set()).add(domain)
+    for entry in running:
+        if entry.pod not in leaving:
+            groups[entry.group.id] = entry.group
+            domains.setdefault(entry.group.id, set()).add(entry.domain)
     return tuple(Repelled(group=groups[id_], domains=frozenset(domains[id_])) for id_ in sorted(groups))
 
 
@@ -312,16 +329,23 @@ class Census:
         )
         self._counted: dict[bytes, Mapping[str, int]] = {}
 
+    def without(self, nodes: Collection[str]) -> Census:
+        """The same but for the pods on some nodes, given by name."""
+        return _Rest(self, nodes)
+
     def by_node(self, group: Group) -> Mapping[str, int]:
         """How many pods the group counts on each node, by the node's name; nodes without any are left out."""
         found = self._counted.get(group.id)
         if found is None:
-            total: dict[str, int] = {}
-            for position in self._index.counted_by(group):
-                for name, n in self._by_node[position].items():
-                    total[name] = total.get(name, 0) + n
-            found = self._counted[group.id] = total
+            found = self._counted[group.id] = self._count(group)
         return found
+
+    def _count(self, group: Group) -> Mapping[str, int]:
+        total: dict[str, int] = {}
+        for position in self._index.counted_by(group):
+            for name, n in self._by_node[position].items():
+                total[name] = total.get(name, 0) + n
+        return total
 
     def by_domain(self, group: Group, counts_node: Callable[[StateNode], bool] = lambda _node: True) -> dict[str, int]:
         """The same by domain, over the nodes that have one and that count; each such domain is a key, if only with 0."""
@@ -332,3 +356,15 @@ class Census:
             if domain is not None and counts_node(node):
                 total[domain] = total.get(domain, 0) + by_node.get(node.name, 0)
         return total
+
+
+class _Rest(Census):
+    """What a census finds once some nodes are gone."""
+
+    def __init__(self, whole: Census, gone: Collection[str]) -> None:
+        self.nodes = tuple(node for node in whole.nodes if node.name not in gone)
+        self._whole, self._gone = whole, gone
+        self._counted = {}
+
+    def _count(self, group: Group) -> Mapping[str, int]:
+        return {name: n for name, n in self._whole.by_node(group).items() if name not in self._gone}

@@ -250,20 +250,16 @@ class VolumeRoom:
 _ANY_NUMBER: Final = VolumeRoom(limits={}, attached={})
 
 
-def volume_rooms(nodes: Sequence[StateNode], storage: Storage, leaving: Collection[str]) -> tuple[VolumeRoom, ...]:
-    """What each node can attach, in the order of `nodes`.
+def volume_room(node: StateNode, storage: Storage, leaving: Collection[str]) -> VolumeRoom:
+    """What a node can attach.
 
     Args:
-        nodes: Nodes with the pods bound to them.
+        node: A node with the pods bound to it.
         storage: The storage objects.
         leaving: Keys of pods that are being placed anew in this pass; their volumes go with them.
 
     Restates: karpenter volumeusage.go `VolumeUsage`: a claim counts once per node, one that does not exist not at all.
     """
-    return tuple(_room(node, storage, leaving) for node in nodes)
-
-
-def _room(node: StateNode, storage: Storage, leaving: Collection[str]) -> VolumeRoom:
     found = storage.nodes.get(node.node.metadata.name) if node.node is not None else None
     if found is None:
         return _ANY_NUMBER

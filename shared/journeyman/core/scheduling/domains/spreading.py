@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -23,8 +24,6 @@ from journeyman.core.scheduling.demand.topology import Group, Pins, Spread
 from journeyman.core.scheduling.draft import Question
 from journeyman.core.scheduling.offering.wishes import Shape, Wish
 from journeyman.core.scheduling.requirements import EMPTY, Requirement, Requirements, from_labels
-from journeyman.core.scheduling.standing.existing import is_leaving
-from journeyman.core.scheduling.standing.node_columns import NodeColumns
 
 Counts = dict[str, int]
 
@@ -91,14 +90,21 @@ class Watcher:
         self._rows = question.rows
         self._stalls = question.stalls
         self._census = question.existing.census
-        self._nodes = NodeColumns(nodes)
-        self._places = {node.name: n for n, node in enumerate(nodes)}
-        self._staying: Bools = np.array([not is_leaving(node) for node in nodes], dtype=bool)
-        self._has_taints = any(s.template.pool.spec.template.spec.taints for s in question.stalls) or any(
-            node.taints for node in nodes
-        )
+        self._standing = nodes
+        self._nodes = question.existing.standing_columns
+        self._staying = question.existing.staying
         self._found: dict[object, Spreading] = {}
         self._judged: dict[object, tuple[bool, bool]] = {}
+
+    @cached_property
+    def _places(self) -> Mapping[str, int]:
+        return {node.name: n for n, node in enumerate(self._standing)}
+
+    @cached_property
+    def _has_taints(self) -> bool:
+        return any(s.template.pool.spec.template.spec.taints for s in self._stalls) or any(
+            node.taints for node in self._standing
+        )
 
     def spreading(self, spread: Spread, row: PodClass) -> Spreading:
         """What a row's constraint counts; rows that share their parts are not compared."""
@@ -114,7 +120,7 @@ class Watcher:
         return found
 
     def _look(self, group: Group, watch: _Watch) -> Spreading:
-        counting: Bools = np.ones(len(self._places), dtype=bool)
+        counting: Bools = np.ones(len(self._standing), dtype=bool)
         if watch.own_nodes_only:
             counting &= self._nodes.meeting(watch.terms)
         if watch.untainted_only:

@@ -4,8 +4,8 @@ An *axis* is one more resource beside cpu and memory: a node has so much of it, 
 gives a node `maxSkew`, hostname anti-affinity one, a host port one. A *conflict* keeps two kinds of rows off one node:
 those that are counted by a rule and do not have it, and those that have it.
 
-A new node is always a fresh domain, so these rules never need more than that. What already runs on a node that exists is
-in `Axis.group`, `Axis.ports` and `Conflict`: by those it is measured (`existing.survey`).
+A new node is always a fresh domain, so these rules never need more than that. What already runs on a node that exists
+is in `Axis.group`, `Axis.ports` and `Conflict`: by those it is measured (`existing.survey`).
 
 Restates: karpenter pkg/controllers/provisioning/scheduling/topologygroup.go (the cases of `kubernetes.io/hostname`),
 pkg/scheduling/hostportusage.go.
@@ -57,8 +57,8 @@ class HostCaps:
 
     `caps[a]` is what a node has of axis a, `takes` what a pod of the row takes of it. `within`: the row wants the axis
     not overdrawn, be it that its own pods take nothing. Of conflict c the rows `counted` never share a node with those
-    `bound`; no row is both. `lasting`: the row is bound, and not merely by preference. `follows`: the row's pods go only
-    where a pod is that the group counts (`leads`: theirs are).
+    `bound`; no row is both. `lasting`: the row is bound, and not merely by preference. `follows`: the row's pods go
+    only where a pod is that the group counts (`leads`: theirs are).
     """
 
     axes: tuple[Axis, ...]

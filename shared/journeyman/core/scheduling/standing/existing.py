@@ -10,40 +10,21 @@ that one burst of pods is never provisioned for twice.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from journeyman.core.api import labels
 from journeyman.core.api.objects import Pod
-from journeyman.core.api.resources import add, fits, pod_requests, subtract, to_resources, total_requests
-from journeyman.core.scheduling.arrays import Ints
+from journeyman.core.api.resources import fits, pod_requests, subtract, to_resources, total_requests
+from journeyman.core.scheduling.arrays import Bools, Ints
 from journeyman.core.scheduling.claims import planned_pods
-from journeyman.core.scheduling.demand.classes import PodClass
-from journeyman.core.scheduling.demand.host_ports import HostPort, host_ports
-from journeyman.core.scheduling.demand.topology import Census, Group, domain_of
-from journeyman.core.scheduling.demand.volumes import Storage, VolumeRoom, volume_rooms
-from journeyman.core.scheduling.offering.daemons import Daemon, missing_daemon_overhead
-from journeyman.core.scheduling.pods import is_active
-from journeyman.core.scheduling.requirements import from_labels
-from journeyman.core.scheduling.standing.caps import HostCaps
+from journeyman.core.scheduling.demand.topology import Census
+from journeyman.core.scheduling.demand.volumes import VolumeRoom
 from journeyman.core.scheduling.standing.node_columns import NodeColumns
 from journeyman.core.scheduling.taints import untolerated
-from journeyman.core.state.snapshot import Snapshot, StateNode
-
-
-def standing_nodes(snapshot: Snapshot, without: Collection[str]) -> tuple[StateNode, ...]:
-    """The nodes whose pods count: all but those in `without`, each with the unbound pods nominated to it."""
-    nominated: dict[str, list[Pod]] = {}
-    for pod in snapshot.pods:
-        if pod.status.nominated_node_name and not pod.spec.node_name and is_active(pod):
-            nominated.setdefault(pod.status.nominated_node_name, []).append(pod)
-    return tuple(
-        replace(node, pods=(*node.pods, *nominated[node.name])) if node.name in nominated else node
-        for node in snapshot.state_nodes
-        if node.name not in without
-    )
+from journeyman.core.state.snapshot import StateNode
 
 
 def adopt_planned(
@@ -111,100 +92,22 @@ class Existing:
 
     `free` has a row per node and a column per axis (resources, then the caps' axes). `counted` and `bound` tell by node
     and conflict of the caps how many running pods are of either kind, `company` by node and group followed how many are
-    there. `rooms` are what the nodes can attach, `columns` their labels and taints, `census` counts the running pods.
+    there. `rooms` are what the nodes can attach (none if nothing limits that), `columns` their labels and taints
+    (`standing_columns`: of all standing nodes, of which those marked for deletion are not `staying`), `census` counts
+    the running pods.
     """
 
     nodes: tuple[StateNode, ...]
     free: Ints
     standing: tuple[StateNode, ...] = ()
+    staying: Bools = field(default_factory=lambda: np.zeros(0, dtype=bool))
     census: Census = field(default_factory=lambda: Census((), (), ()))
     columns: NodeColumns = field(default_factory=lambda: NodeColumns(()))
+    standing_columns: NodeColumns = field(default_factory=lambda: NodeColumns(()))
     counted: Ints = field(default_factory=lambda: np.zeros((0, 0), dtype=np.int64))
     bound: Ints = field(default_factory=lambda: np.zeros((0, 0), dtype=np.int64))
     company: Ints = field(default_factory=lambda: np.zeros((0, 0), dtype=np.int64))
     rooms: tuple[VolumeRoom, ...] = ()
-
-
-def survey(
-    standing: Iterable[StateNode],
-    rows: Sequence[PodClass],
-    *,
-    axes: Sequence[str],
-    caps: HostCaps,
-    daemons: Sequence[Daemon],
-    leaving: Collection[str],
-    storage: Storage | None = None,
-) -> Existing:
-    """The nodes not marked for deletion, and what is free on them once their daemons are all there.
-
-    Args:
-        standing: All nodes whose pods count.
-        rows: The rows of the question, for what they count.
-        axes: Resources.
-        caps: The rows' rules about one node.
-        daemons: What else will run there.
-        leaving: Keys of the pods that are being placed anew, and so do not count where they are.
-        storage: What volumes there are; None if no pod has any.
-    """
-    standing = tuple(standing)
-    nodes = sorted((n for n in standing if not is_leaving(n)), key=lambda n: (not n.initialized, n.name))
-    census = Census(standing, leaving, _watched(rows))
-    free = np.zeros((len(nodes), len(axes) + len(caps.axes)), dtype=np.int64)
-    ported = any(axis.ports for axis in caps.axes)
-    for row, node in enumerate(nodes):
-        staying = [p for p in node.pods if p.key not in leaving]
-        available = subtract(allocatable_of(node), add(total_requests(staying), missing_daemon_overhead(node, daemons)))
-        if all(amount >= 0 for amount in available.values()):
-            free[row, : len(axes)] = [available.get(axis, 0) for axis in axes]
-        free[row, len(axes) :] = caps.beside(_used_ports(node, staying, daemons) if ported else ())
-    for a, axis in enumerate(caps.axes):
-        free[:, len(axes) + a] -= _counts(census, axis.group, nodes)
-    hostnames = [domain_of(node, labels.HOSTNAME) for node in nodes]
-    return Existing(
-        nodes=tuple(nodes),
-        free=free,
-        standing=standing,
-        census=census,
-        columns=NodeColumns(nodes),
-        counted=_table([_counts(census, c.group, nodes) for c in caps.conflicts], len(nodes)),
-        bound=_table(
-            [np.array([h in c.domains for h in hostnames], dtype=np.int64) for c in caps.conflicts], len(nodes)
-        ),
-        company=_table([_counts(census, group, nodes) for group in caps.followed], len(nodes)),
-        rooms=volume_rooms(nodes, storage, leaving) if storage is not None else (),
-    )
-
-
-def _used_ports(node: StateNode, pods: Iterable[Pod], daemons: Iterable[Daemon]) -> set[HostPort]:
-    """The host ports of these pods, and of the daemons that belong on the node whether they run yet or not."""
-    offered = from_labels(node.labels)
-    expected = (
-        daemon.ports
-        for daemon in daemons
-        if daemon.ports
-        and untolerated(node.taints, daemon.tolerations) is None
-        and any(offered.compatible(term) is None for term in daemon.terms)
-    )
-    return {port for ports in (*map(host_ports, pods), *expected) for port in ports}
-
-
-def _watched(rows: Iterable[PodClass]) -> set[str]:
-    """The pod labels that any rule of theirs looks at."""
-    groups = {g.id: g for row in rows for g in (*(s.group for s in row.spreads), *row.affinities, *row.anti_affinities)}
-    return {key for group in groups.values() for key in group.label_keys}
-
-
-def _counts(census: Census, group: Group | None, nodes: Sequence[StateNode]) -> Ints:
-    """The running pods that the group counts, by node."""
-    by_node = census.by_node(group) if group is not None else {}
-    if not by_node:
-        return np.zeros(len(nodes), dtype=np.int64)
-    return np.array([by_node.get(node.name, 0) for node in nodes], dtype=np.int64)
-
-
-def _table(columns: Sequence[Ints], height: int) -> Ints:
-    found: Ints = np.array(columns, dtype=np.int64).reshape(len(columns), height).T
-    return found
 
 
 def is_leaving(node: StateNode) -> bool:

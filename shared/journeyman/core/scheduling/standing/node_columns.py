@@ -6,6 +6,7 @@ Many nodes share few values: a wish is held against each value once, and the ver
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from functools import cached_property
 from typing import TypeVar
 
 import numpy as np
@@ -27,26 +28,52 @@ class NodeColumns:
         self._nodes = nodes
         self._labels: dict[str, tuple[Ints, tuple[str | None, ...]]] = {}
         self._cells: dict[tuple[str, ...], tuple[tuple[Pins, Bools], ...]] = {}
-        self._taints = _numbered([(*node.taints, *_cordon(node)) for node in nodes])
+        self._of: tuple[NodeColumns, Ints] | None = None
+
+    def only(self, places: Ints) -> NodeColumns:
+        """Some of the nodes, in the order given; what is found out about a label is found out for all."""
+        chosen = NodeColumns([self._nodes[place] for place in places.tolist()])
+        chosen._of = self, places
+        return chosen
 
     def label(self, key: str) -> tuple[Ints, tuple[str | None, ...]]:
-        """A label as (codes, value per code); None where a node does not have it."""
+        """A label as (codes, value per code); None where a node does not have it. Not every code need occur."""
         if key not in self._labels:
-            self._labels[key] = _numbered([node.labels.get(key) for node in self._nodes])
+            if self._of is not None:
+                whole, places = self._of
+                codes, values = whole.label(key)
+                self._labels[key] = codes[places], values
+            else:
+                self._labels[key] = _numbered([node.labels.get(key) for node in self._nodes])
         return self._labels[key]
+
+    @cached_property
+    def taints(self) -> tuple[Ints, tuple[tuple[Taint, ...], ...]]:
+        """The taints, a cordon among them, as (codes, taints per code)."""
+        if self._of is not None:
+            whole, places = self._of
+            codes, taints = whole.taints
+            return codes[places], taints
+        return _numbered([(*node.taints, *_cordon(node)) for node in self._nodes])
 
     def cells(self, keys: tuple[str, ...]) -> tuple[tuple[Pins, Bools], ...]:
         """The combinations of values of these labels that nodes have, each with its nodes; those one lacks are left out."""
         if keys not in self._cells:
-            codes, places = _numbered(
-                [tuple((key, node.labels[key]) for key in keys if key in node.labels) for node in self._nodes]
-            )
-            self._cells[keys] = tuple((pins, codes == code) for code, pins in enumerate(places))
+            self._cells[keys] = self._find_cells(keys)
         return self._cells[keys]
+
+    def _find_cells(self, keys: tuple[str, ...]) -> tuple[tuple[Pins, Bools], ...]:
+        if self._of is not None:
+            whole, places = self._of
+            found = ((pins, nodes[places]) for pins, nodes in whole.cells(keys))
+            return tuple((pins, nodes) for pins, nodes in found if nodes.any())
+        values = [tuple((key, node.labels[key]) for key in keys if key in node.labels) for node in self._nodes]
+        codes, pins_of = _numbered(values)
+        return tuple((pins, codes == code) for code, pins in enumerate(pins_of))
 
     def accepted(self, tolerations: Sequence[Toleration], *, heeds_preferences: bool) -> Bools:
         """On which nodes no taint (a cordon is one) keeps these tolerations away."""
-        codes, taints = self._taints
+        codes, taints = self.taints
         verdicts = [
             untolerated(t, tolerations) is None and not (heeds_preferences and discouraged(t, tolerations))
             for t in taints

@@ -9,7 +9,15 @@ from hypothesis import strategies as st
 
 from journeyman.core.api import labels
 from journeyman.core.api.objects import Object, PodAffinityTerm, TopologySpreadConstraint
-from journeyman.core.scheduling.demand.topology import Census, LabelIndex, domain_of, group_of, repelled_by, spread_of
+from journeyman.core.scheduling.demand.topology import (
+    Census,
+    LabelIndex,
+    domain_of,
+    group_of,
+    repelled_by,
+    repulsions,
+    spread_of,
+)
 from journeyman.core.state.snapshot import StateNode
 from tests.helpers.builders import NOW, a_node, a_pod, stamp
 
@@ -115,7 +123,8 @@ def test_running_pods_keep_others_away_from_their_own_domains_only():
         on_node("n4", a_pod("p4", node="n4"), **{labels.ZONE: "d"}),
     ]
 
-    found = {r.group.key: r.domains for r in repelled_by(nodes, NAMESPACES, {"default/p2"})}
+    running = [entry for node in nodes for entry in repulsions(node, NAMESPACES)]
+    found = {r.group.key: r.domains for r in repelled_by(running, {"default/p2"})}
 
     assert found == {labels.ZONE: {"a"}, labels.HOSTNAME: {"n1"}}
 
@@ -136,6 +145,10 @@ def test_a_census_counts_by_node_and_by_domain():
     assert census.by_domain(group) == {"r1": 2, "r2": 0}
     assert census.by_domain(group, lambda node: node.name != "n1") == {"r1": 0, "r2": 0}
     assert [domain_of(node, "rack") for node in nodes] == ["r1", "r1", "r2", None]
+    rest = census.without({"n1", "n3"})
+    assert rest.by_node(group) == {"n4": 1}
+    assert rest.by_domain(group) == {"r1": 0}
+    assert census.by_node(group) == {"n1": 2, "n4": 1}
 
 
 class Entry(msgspec.Struct):

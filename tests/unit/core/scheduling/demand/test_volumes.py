@@ -10,7 +10,7 @@ from journeyman.core.scheduling.demand.volumes import (
     Storage,
     claim_keys,
     resolve,
-    volume_rooms,
+    volume_room,
 )
 from journeyman.core.scheduling.requirements import EMPTY
 from tests.helpers.builders import (
@@ -213,8 +213,8 @@ def test_a_node_attaches_what_its_csi_node_allows_less_the_claims_of_the_pods_th
         csi_nodes=(a_csi_node("node-one", ebs_csi_aws_com=3, efs_csi_aws_com=None),),
     )
     nodes = {node.name: node for node in snapshot.state_nodes}
-    rooms = volume_rooms(tuple(nodes.values()), Storage.of(snapshot), {"default/c"})
-    by_name = dict(zip(nodes, rooms, strict=True))
+    storage = Storage.of(snapshot)
+    by_name = {name: volume_room(node, storage, {"default/c"}) for name, node in nodes.items()}
     assert by_name["node-one"].attached == {EBS: frozenset({"default/all", "default/own"})}
     assert by_name["node-one"].free(EBS) == 1
     assert by_name["node-one"].free("efs.csi.aws.com") is None
