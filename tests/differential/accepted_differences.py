@@ -17,7 +17,7 @@ from journeyman.core.api.objects import LabelSelector, Pod, PodAffinityTerm
 from journeyman.core.scheduling.pods import selects
 from journeyman.core.scheduling.requirements import EMPTY, from_labels, from_selectors
 from journeyman.core.scheduling.results import Results
-from tests.differential.compare import Finding, read
+from tests.differential.compare import NO_MONEY, Finding, Ours, placed_in, read
 
 JSONDict = dict[str, Any]
 
@@ -160,6 +160,31 @@ def _node_wishes(pod: Pod) -> tuple[object, object]:
     return pod.spec.node_selector, affinity.required if affinity is not None else None
 
 
+def _is_about_wishes_given_up(scenario: JSONDict, finding: Finding) -> bool:
+    """Whether without the wishes of pods whom a spread sends to some zone we would pay no more either."""
+    if finding.kind != "dearer":
+        return False
+    unwishing = {**scenario, "objects": [_without_wishes(raw) for raw in scenario["objects"]]}
+    placed = placed_in(finding.theirs)
+    plan = Ours(unwishing).only(placed)
+    return unwishing != scenario and placed_in(plan) >= placed and plan.price <= finding.theirs.price + NO_MONEY
+
+
+def _without_wishes(raw: JSONDict) -> JSONDict:
+    """A pod that is spread over more than nodes, without what it would rather have of its node."""
+    spec = raw.get("spec") or {}
+    affinity = spec.get("affinity") or {}
+    wide = any(spread["topologyKey"] != HOSTNAME for spread in spec.get("topologySpreadConstraints") or ())
+    if (
+        raw["kind"] != "Pod"
+        or not wide
+        or "preferredDuringSchedulingIgnoredDuringExecution" not in (affinity.get("nodeAffinity") or {})
+    ):
+        return raw
+    required = {k: v for k, v in affinity["nodeAffinity"].items() if k.startswith("required")}
+    return {**raw, "spec": {**spec, "affinity": {**affinity, "nodeAffinity": required}}}
+
+
 def _is_about_like_sums(scenario: JSONDict, finding: Finding) -> bool:
     of_others = [s for pod in read(scenario).snapshot.pods for s in _selectors(pod)]
     about = [s for pod in _pods(scenario, finding) for s in _selectors(pod)]
@@ -258,6 +283,12 @@ ACCEPTED = (
         why="Karpenter tells rules between pods apart by a hash in which app In [app0, app1, app2] is app In [app3]:"
         " FNV-1 of each value, joined by exclusive or; the second such rule of a pass is not heeded",
         covers=_is_about_like_sums,
+    ),
+    Difference(
+        name="a wish is given up when no zone can meet it",
+        why="Karpenter takes one of the zones that a spread leaves, by chance; if nothing there is as the pod would like"
+        " it, it gives up the wish instead of trying another zone",
+        covers=_is_about_wishes_given_up,
     ),
 )
 

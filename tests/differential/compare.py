@@ -258,7 +258,7 @@ def _dearer(mine: Results, theirs: Results) -> Finding:
         f"{mine.price:.6f} > {theirs.price:.6f} ({mine.price / theirs.price if theirs.price else float('inf'):.4f}); "
         f"we {_nodes(mine)}, Karpenter {_nodes(theirs)}"
     )
-    return Finding(kind="dearer", text=text)
+    return Finding(kind="dearer", text=text, theirs=theirs)
 
 
 def _nodes(results: Results) -> str:

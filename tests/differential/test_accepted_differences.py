@@ -283,6 +283,22 @@ def test_selectors_that_differ_are_two(karpenter):
     assert unaccepted(asked, found) == []
 
 
+def test_a_wish_is_given_up_when_no_zone_can_meet_it(karpenter):
+    """A type in each zone; the pod would rather not have the cheaper one. Karpenter now and then tries its zone alone."""
+    rather = {"weight": 1, "preference": {"matchExpressions": [require(INSTANCE_TYPE, "NotIn", "cheap")]}}
+    affinity = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [rather]}}
+    types = [a_type("cheap", cpu=4, price=0.2, zones="a"), a_type("dear", cpu=4, price=0.9, zones="b")]
+    asked = scenario(types, a_pool(), *pods(1, affinity=affinity, topologySpreadConstraints=spread_over(ZONE)))
+    ours = Ours(asked)
+
+    found = [f for _ in range(30) for f in against(ours, karpenter.ask(asked))]
+
+    assert ours.results.price == pytest.approx(0.9)
+    assert {f.kind for f in found} == {"dearer"}
+    assert len(found) < 30
+    assert unaccepted(asked, found) == []
+
+
 def test_a_difference_covers_nothing_where_it_cannot_be_the_reason():
     """The same finding on a cluster whose pool limits cores, not nodes."""
     asked = scenario([a_type("m", cpu=4, price=0.2)], a_pool(limits={"cpu": "4"}), *pods(2))
