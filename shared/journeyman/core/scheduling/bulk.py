@@ -1,8 +1,9 @@
 """A plan in bulk: whole classes at once, first their domains, then what each node holds.
 
 The few classes that must share a node with others are placed first, one by one; then every other class gets domains,
-existing nodes are filled, and the rest is packed onto new nodes by price. Where limits cut short what others were placed
-counting on, the whole is tried again with what was learned. What is left at last goes one by one, by the exact rules.
+existing nodes are filled, and the rest is packed onto new nodes by price. Where limits cut short what others were
+placed counting on, the whole is tried again with what was learned. What is left at last goes one by one, by the exact
+rules.
 """
 
 from __future__ import annotations
@@ -50,7 +51,8 @@ def plan_in_bulk(asked: Asked) -> Draft:
 def glued_classes(question: Question) -> tuple[int, ...]:
     """Classes that neither domains nor axes can speak of.
 
-    Those with ResourceClaims take devices away from each other; those with an affinity per host name must be with others.
+    Those with ResourceClaims take devices away from each other; those with an affinity per host name must be with
+    others.
     """
     groups: dict[bytes, Group] = {}
     glued: set[int] = set()

@@ -81,9 +81,9 @@ class Question:
 class Draft:
     """A plan in the making. `left[c]` pods of class c have no place yet; `on_existing[n]` are (row, how many) on node n.
 
-    `headroom[s]` is what is left of the limits of stall s, `reservations` of reserved capacity. `stuck` tells by class why
-    pods of it cannot be placed. `ceilings` limit by row and pins how many pods may be sent there. `devices` tell who has
-    which, existing nodes being numbered first and then those opened.
+    `headroom[s]` is what is left of the limits of stall s, `reservations` of reserved capacity. `stuck` tells by class
+    why pods of it cannot be placed. `ceilings` limit by row and pins how many pods may be sent there. `devices` tell
+    who has which, existing nodes being numbered first and then those opened.
     """
 
     left: list[int]

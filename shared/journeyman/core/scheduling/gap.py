@@ -1,8 +1,8 @@
 """What the rules cost: the same cluster planned again without one kind of rule at a time.
 
-Whoever wonders why a fleet costs more than the bound learns here which rules make the difference. Prices of rules do not
-add up: two that forbid the same thing cost nothing each, and together a lot. Only asked for when somebody wants to know,
-since every kind of rule that occurs takes one more plan.
+Whoever wonders why a fleet costs more than the bound learns here which rules make the difference. Prices of rules do
+not add up: two that forbid the same thing cost nothing each, and together a lot. Only asked for when somebody wants to
+know, since every kind of rule that occurs takes one more plan.
 """
 
 from __future__ import annotations

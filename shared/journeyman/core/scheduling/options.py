@@ -29,10 +29,10 @@ class MinValuesPolicy(str, Enum):
 class Options:
     """How much choice a claim keeps, and the policies.
 
-    A claim lists every instance type up to `near_price` times the cheapest, at least `min_types` where there are as many
-    (Karpenter's count for spot-to-spot consolidation), at most `max_types` (AWS cuts a launch to 60, so more would be
-    lost there). `compare_up_to`: with at most so many pods Karpenter's own way is tried as well, and the better plan kept.
-    `ignore_dra_requests`: pods with ResourceClaims are set aside (Karpenter's IGNORE_DRA_REQUESTS).
+    A claim lists every instance type up to `near_price` times the cheapest, at least `min_types` where there are as
+    many (Karpenter's count for spot-to-spot consolidation), at most `max_types` (AWS cuts a launch to 60, so more would
+    be lost there). `compare_up_to`: with at most so many pods Karpenter's own way is tried as well, and the better plan
+    kept. `ignore_dra_requests`: pods with ResourceClaims are set aside (Karpenter's IGNORE_DRA_REQUESTS).
     """
 
     near_price: float = 1.25

@@ -35,9 +35,9 @@ class PlannedClaim:
     (pool, zone if pinned, capacity types, instance types…), sorted by key. `requests` are the pods' sum plus the
     smallest daemon overhead among the types. `offering` is the cheapest (instance type, zone, capacity type) and
     `price` its hourly price. `min_values_relaxed`: the pool's minValues could not be met and were lowered.
-    `reservations` are the ids of the reserved capacity that it holds, `overlays` the annotations that tell of NodeOverlays
-    on its instance types. `devices` are there by instance type for its pods' ResourceClaims, and `dra_drivers` are to
-    publish their devices before the node is ready for them.
+    `reservations` are the ids of the reserved capacity that it holds, `overlays` the annotations that tell of
+    NodeOverlays on its instance types. `devices` are there by instance type for its pods' ResourceClaims, and
+    `dra_drivers` are to publish their devices before the node is ready for them.
     """
 
     node_pool: str
@@ -58,10 +58,10 @@ class PlannedClaim:
 class PoolReason:
     """Why one NodePool has no node for a pod.
 
-    `kind` is for machines: taints, requirements, resources, offerings, limits, min-values, rules (about other pods), not-usable. Of
-    the pool's `types_total` instance types `types_suiting` have the labels asked for, `types_fitting` are large enough as
-    well, `types_available` can be had now too. `detail` says it in words. `unavailable_until` is the earliest time at
-    which an offering that would do is tried again.
+    `kind` is for machines: taints, requirements, resources, offerings, limits, min-values, rules (about other pods),
+    not-usable. Of the pool's `types_total` instance types `types_suiting` have the labels asked for, `types_fitting`
+    are large enough as well, `types_available` can be had now too. `detail` says it in words. `unavailable_until` is
+    the earliest time at which an offering that would do is tried again.
     """
 
     node_pool: str
@@ -94,9 +94,9 @@ class Results:
     """One pass of the scheduler.
 
     `existing` maps a StateNode's `name` to the pod keys planned onto it; `pod_errors` has every pod considered and not
-    placed. `price` is the sum over `new_claims`; `lower_bound` is the linear-programming bound on it (0 if nothing new).
-    `devices` are there by node name for the ResourceClaims of the pods in `existing`.
-    `remarks` tell by NodePool what of its wishes could not be understood, though it is used.
+    placed. `price` is the sum over `new_claims`; `lower_bound` is the linear-programming bound on it (0 if nothing
+    new). `devices` are there by node name for the ResourceClaims of the pods in `existing`. `remarks` tell by NodePool
+    what of its wishes could not be understood, though it is used.
     """
 
     new_claims: tuple[PlannedClaim, ...] = ()

@@ -1,9 +1,10 @@
 """The scheduler: pods in, planned nodes out.
 
-In this order: pods become classes, and classes ladders of rows (`question`); constraints between pods become domains and
-rules about one node; nodes that exist are filled; what is left is packed onto new nodes, NodePools of greater weight
-first, by price within (`bulk`); Karpenter's own way competes where there are few pods (`plans`); every new node keeps the
-instance types that would serve nearly as cheaply (`choosing`); and what could not be placed says why (`explain`).
+In this order: pods become classes, and classes ladders of rows (`question`); constraints between pods become domains
+and rules about one node; nodes that exist are filled; what is left is packed onto new nodes, NodePools of greater
+weight first, by price within (`bulk`); Karpenter's own way competes where there are few pods (`plans`); every new node
+keeps the instance types that would serve nearly as cheaply (`choosing`); and what could not be placed says why
+(`explain`).
 
 Pure: same snapshot, same catalogue, same answer, byte for byte.
 """

@@ -55,8 +55,8 @@ class PodClass:
 
     `labels` are only those that some selector of this pass looks at. One of `volume_terms` must hold as well: where the
     pods' volumes can be had (`node_terms` are both together). `volume_counts` are volumes of its own that each pod
-    attaches, by CSI driver; `shared_volumes` are (driver, claim key) of those it may share with others. `claims` is what
-    the ResourceClaims of each ask for.
+    attaches, by CSI driver; `shared_volumes` are (driver, claim key) of those it may share with others. `claims` is
+    what the ResourceClaims of each ask for.
 
     Of the rules between pods `soft` names the groups (by id) that are only preferred: the class itself keeps to them as
     long as it is on this rung of its ladder, nobody else has to. `heeds_preferences`: it stays off nodes with an

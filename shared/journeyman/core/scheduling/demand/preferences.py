@@ -1,13 +1,13 @@
 """What a class may give up, one thing at a time, before it has to stay pending: its ladder.
 
 On the first rung every preference is a rule. Each next rung has one fewer, in Karpenter's order: the heaviest preferred
-pod affinity, then the heaviest preferred pod anti-affinity, then the heaviest preferred node affinity (the next heaviest
-takes its place), then one ScheduleAnyway spread, and last the respect for PreferNoSchedule taints.
+pod affinity, then the heaviest preferred pod anti-affinity, then the heaviest preferred node affinity (the next
+heaviest takes its place), then one ScheduleAnyway spread, and last the respect for PreferNoSchedule taints.
 
 Restates: karpenter pkg/controllers/provisioning/scheduling/preferences.go `Relax`, pkg/scheduling/requirements.go
 `newPodRequirements`.
-Differs: terms of a required node affinity are alternatives on every rung, where Karpenter drops the first of them before
-any preference; rungs that contradict themselves are left out.
+Differs: terms of a required node affinity are alternatives on every rung, where Karpenter drops the first of them
+before any preference; rungs that contradict themselves are left out.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What pod specs mean for placement: each distinct part is read once, however many pods share it.
 
 A spec is taken apart (what it takes of a node, which node it wants, what it tolerates, what it wants of other pods).
-Parts are known by their bytes, and specs whose parts mean the same get the same number. Volumes are read pod by pod, for
-each pod may have its own.
+Parts are known by their bytes, and specs whose parts mean the same get the same number. Volumes are read pod by pod,
+for each pod may have its own.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Domains for pods: after this every rule between pods that is left is about one node alone.
 
-Each class goes down its ladder of rows. A row without rules over a label other than the host name, and that none counts,
-may go wherever something takes it. Every other row is dealt to *cells*, the combinations of domains that it can reach: on
-existing nodes at once, the rest as units that say which labels their node must have.
+Each class goes down its ladder of rows. A row without rules over a label other than the host name, and that none
+counts, may go wherever something takes it. Every other row is dealt to *cells*, the combinations of domains that it can
+reach: on existing nodes at once, the rest as units that say which labels their node must have.
 
 The order is such that few have to move again: first those whom others must follow or keep away from, among them those
 with the least choice; then anti-affinity; then affinity, again and again until nobody new finds a place. Classes whose
@@ -11,8 +11,8 @@ does not help stay behind.
 
 Restates: karpenter pkg/controllers/provisioning/scheduling/topologygroup.go `nextDomainTopologySpread`,
 `nextDomainAffinity`, `nextDomainAntiAffinity`, scheduler.go `Solve` (the retries of its queue).
-Differs: whole classes at once; an affinity's first domain is chosen by price; all domains of an anti-affinity are used in
-one pass; a domain that cannot be had is none.
+Differs: whole classes at once; an affinity's first domain is chosen by price; all domains of an anti-affinity are used
+in one pass; a domain that cannot be had is none.
 """
 
 from __future__ import annotations

@@ -22,9 +22,9 @@ _NEAR: Final = 1.01  # of the best price; what costs no more is free
 class Cell:
     """One combination of domains that pods of a row may go to.
 
-    `room` of them fit on nodes that exist, `nodes` as (node, how many); `more` may go to new nodes, there the best NodePools of those that differ in
-    weight are of this `order`, and a pod costs at least `price` there. `apart` is how many pods that must follow these
-    could not come there.
+    `room` of them fit on nodes that exist, `nodes` as (node, how many); `more` may go to new nodes, there the best
+    NodePools of those that differ in weight are of this `order`, and a pod costs at least `price` there. `apart` is how
+    many pods that must follow these could not come there.
     """
 
     pins: Pins
@@ -42,9 +42,9 @@ class Level:
     """One rule over the domains of `key`.
 
     `counts` are the pods counted by domain, over all domains that the emptiest is looked for in. `rivals` are those
-    that are held against a pod whatever the order in which all come. A domain may be `skew` above the emptiest (None: it
-    is merely kept level). `step` is 1 if the pods being dealt count. `from_zero`: the emptiest counts as empty. `is_ban`:
-    a domain is open or closed, and none is better than another.
+    that are held against a pod whatever the order in which all come. A domain may be `skew` above the emptiest (None:
+    it is merely kept level). `step` is 1 if the pods being dealt count. `from_zero`: the emptiest counts as empty.
+    `is_ban`: a domain is open or closed, and none is better than another.
     """
 
     key: str

@@ -1,15 +1,16 @@
 """Who holds which devices while pods are placed.
 
 A new node is many instance types at once, and what its pods' claims get may differ from one to the next. So a place has
-*options*: a set of instance types with the devices that they would hold. For everybody else it holds whatever any of its
-options does, of counters and shared capacity the most that any of them takes. Options without the devices are dropped,
-which prunes the node's types.
+*options*: a set of instance types with the devices that they would hold. For everybody else it holds whatever any of
+its options does, of counters and shared capacity the most that any of them takes. Options without the devices are
+dropped, which prunes the node's types.
 
 A claim that several pods share is decided once. If it has a device of the node itself, its pods must stay together.
 
 Restates: karpenter pkg/scheduling/dynamicresources/allocator.go `Allocate`, allocationtracker.go `AllocationTracker`.
-Differs: types with the same devices are searched once; a node keeps only types that need the same drivers as its cheapest,
-since its claim names the drivers to wait for, and drivers of devices that are published elsewhere are not waited for; where a node's own pods take more, its earlier pessimism does not count twice.
+Differs: types with the same devices are searched once; a node keeps only types that need the same drivers as its
+cheapest, since its claim names the drivers to wait for, and drivers of devices that are published elsewhere are not
+waited for; where a node's own pods take more, its earlier pessimism does not count twice.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ class Grant:
 class Option:
     """What a place holds if it is one of these instance types (one without a name if it stands).
 
-    `pools` are the devices that such a node brings, `devices` and `amounts` what is taken of these and of published ones.
+    `pools` are the devices that such a node brings, `devices` and `amounts` what is taken of these and of published
+    ones.
     """
 
     types: frozenset[str]

@@ -42,8 +42,8 @@ class UnreadableClaimError(ConfigurationError):
 class Way:
     """One way to satisfy a request: `count` devices that all of `selectors` select, or `everything` there is of them.
 
-    `capacity` is what each must have, of shared devices what is consumed, in nano units by name. `admin`: devices in use
-    will do as well, and stay free for others.
+    `capacity` is what each must have, of shared devices what is consumed, in nano units by name. `admin`: devices in
+    use will do as well, and stay free for others.
     """
 
     name: str

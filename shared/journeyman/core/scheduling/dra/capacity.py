@@ -1,6 +1,7 @@
 """How much of a shared device's capacity a request consumes.
 
-Restates: karpenter pkg/scheduling/dynamicresources/consumable_capacity.go `calculateConsumedCapacity`, `violatesPolicy`.
+Restates: karpenter pkg/scheduling/dynamicresources/consumable_capacity.go `calculateConsumedCapacity`,
+`violatesPolicy`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Which ResourceClaims a pod uses, and what they ask for.
 
-A pod names a claim, or its status tells which one was made for it from a template. Pods whose claims ask for the same are
-alike if each has its own; a claim that is named is one certain claim, however many pods name it.
+A pod names a claim, or its status tells which one was made for it from a template. Pods whose claims ask for the same
+are alike if each has its own; a claim that is named is one certain claim, however many pods name it.
 
 Restates: karpenter pkg/controllers/provisioning/scheduling/dra.go `resolvePodClaims`, `resourceClaimName`;
 pkg/scheduling/dynamicresources/allocator.go `ClassifyClaims`.

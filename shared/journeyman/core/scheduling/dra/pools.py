@@ -1,8 +1,8 @@
 """The devices there are: those that drivers publish, and those that a new node of an instance type will bring.
 
 Devices come in pools. Of a published pool only the newest generation counts, and only while all of its slices are there
-may devices be taken from it. Slices of a node that is going, or not initialized yet, are left out: until then a node has
-what its instance type promises.
+may devices be taken from it. Slices of a node that is going, or not initialized yet, are left out: until then a node
+has what its instance type promises.
 
 Restates: karpenter pkg/scheduling/dynamicresources/pool.go `GatherPools`; pkg/controllers/provisioning/dra.go
 `gatherResourceSlices`.
@@ -76,7 +76,8 @@ EVERYWHERE: Final = Reach()
 class PoolDevice:
     """A device. `limits` are its capacities by account, which only count if it is `shared`.
 
-    Once allocated it takes `draws` of its pool's counters. Devices of equal `likeness` differ in nothing but their names.
+    Once allocated it takes `draws` of its pool's counters. Devices of equal `likeness` differ in nothing but their
+    names.
     """
 
     id: DeviceId

@@ -1,7 +1,7 @@
 """Why a pod has no place, per NodePool and in words that say what to change.
 
-Each pool is asked step by step (taints, labels, size, stock, limits), and the first step at which nothing is left is its
-reason, with counts. The nearer a pool came to taking the pod, the more its reason says, so those come first.
+Each pool is asked step by step (taints, labels, size, stock, limits), and the first step at which nothing is left is
+its reason, with counts. The nearer a pool came to taking the pod, the more its reason says, so those come first.
 
 Restates: karpenter pkg/controllers/provisioning/scheduling/nodeclaim.go `InstanceTypeFilterError`.
 """

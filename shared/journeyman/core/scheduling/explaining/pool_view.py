@@ -1,7 +1,7 @@
 """What one NodePool has for one pod, step by step: which types suit, which of those are large enough, can be had, are allowed.
 
-Made for explanations, so availability is looked at last and everything can be asked with a change. Rows of offerings are
-worked out once per set of terms, however many pods ask.
+Made for explanations, so availability is looked at last and everything can be asked with a change. Rows of offerings
+are worked out once per set of terms, however many pods ask.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What can be bought for a set of pods: offerings of all NodePools of one order, reduced to those worth considering.
 
 For every wish and every offering there is one bit: may they meet? Offerings with the same bits, the same type and pool
-differ in price only, so the cheapest stands for them; and one that is neither cheaper nor larger anywhere than another of
-the same bits can be left out.
+differ in price only, so the cheapest stands for them; and one that is neither cheaper nor larger anywhere than another
+of the same bits can be left out.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from journeyman.core.scheduling.offering.wishes import Variant, Wish, variants_o
 class Market:
     """Offers for a list of wishes, by price, then pool order, then type name.
 
-    Arrays run over offers. `stalls` are indices into the stalls given, `variants` into `variants_by_stall`, `types` into
-    the template's types. `signatures` index `allowed`, which tells by signature and wish whether they may meet. `prices`
-    include what the pool charges for a node as such, `fees`. `stock` is the reservation that an offer draws on, an index
-    into `reservations`, or -1.
+    Arrays run over offers. `stalls` are indices into the stalls given, `variants` into `variants_by_stall`, `types`
+    into the template's types. `signatures` index `allowed`, which tells by signature and wish whether they may meet.
+    `prices` include what the pool charges for a node as such, `fees`. `stock` is the reservation that an offer draws
+    on, an index into `reservations`, or -1.
     """
 
     stalls: Ints

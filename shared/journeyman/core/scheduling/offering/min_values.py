@@ -1,7 +1,7 @@
 """minValues: a claim must leave the cloud a choice of so many different values of a label (instance families, say).
 
-A node of such a pool may hold no more than so many differing types do. Packing sees that as smaller offers: of every type
-as much as enough others hold beside it.
+A node of such a pool may hold no more than so many differing types do. Packing sees that as smaller offers: of every
+type as much as enough others hold beside it.
 
 Restates: karpenter pkg/cloudprovider/types.go `SatisfiesMinValues`, scheduling/nodeclaim.go.
 """

@@ -44,9 +44,9 @@ class LabelColumn:
 class OfferTable:
     """All offerings of a list of instance types.
 
-    `row_type[r]` is the index into `types` of row r; rows follow the types' order. `by_price` are the rows by price, then
-    type name. `row_reservation[r]` is the reservation that row r draws on, an index into `reservations` (by id), or -1;
-    `reserved[n]` is how many nodes reservation n still has, as its offerings say (the least of them).
+    `row_type[r]` is the index into `types` of row r; rows follow the types' order. `by_price` are the rows by price,
+    then type name. `row_reservation[r]` is the reservation that row r draws on, an index into `reservations` (by id),
+    or -1; `reserved[n]` is how many nodes reservation n still has, as its offerings say (the least of them).
     `type_columns` have an entry per type, `row_columns` (labels that offerings define) an entry per row.
     """
 

@@ -106,8 +106,8 @@ def apply_overlays(pools: Iterable[NodePool], catalogue: Catalogue, overlays: It
 class _Stock:
     """NodePools with the same types, which no overlay tells apart.
 
-    `own` are their labels, as far as overlays ask for them. `described` has for each type what its nodes are known to be,
-    as far as overlays ask, `changes` what overlays say of it.
+    `own` are their labels, as far as overlays ask for them. `described` has for each type what its nodes are known to
+    be, as far as overlays ask, `changes` what overlays say of it.
     """
 
     pools: list[str]

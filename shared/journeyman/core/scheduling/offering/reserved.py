@@ -1,8 +1,8 @@
 """Reserved capacity: instances already paid for, each reservation so many.
 
 Restates: karpenter pkg/controllers/provisioning/scheduling/reservationmanager.go.
-Differs: a claim holds one reservation, not one slot in each that would suit it; and pods that find every reservation full
-go on to spot or on-demand at once, where Karpenter's wait for the next pass.
+Differs: a claim holds one reservation, not one slot in each that would suit it; and pods that find every reservation
+full go on to spot or on-demand at once, where Karpenter's wait for the next pass.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
 A *shape* is what a class wants of its node (alternatives of requirements, tolerations); a *wish* is a shape with the
 labels that a unit is pinned to.
 
-Labels that an offering leaves open (a custom label that the pool allows several values of, say) need more than a verdict
-for each wish: two pods may each suit, but not together. For those a pool is offered in *variants*, each with the open
-labels narrowed so far that all wishes it admits hold at once.
+Labels that an offering leaves open (a custom label that the pool allows several values of, say) need more than a
+verdict for each wish: two pods may each suit, but not together. For those a pool is offered in *variants*, each with
+the open labels narrowed so far that all wishes it admits hold at once.
 """
 
 from __future__ import annotations

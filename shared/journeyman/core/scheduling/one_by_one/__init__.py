@@ -1,7 +1,7 @@
 """Karpenter's own algorithm: pod by pod, each on the first place that takes it, until nobody finds one any more.
 
-It knows every rule exactly and no better than one pod ahead. It places what cannot be placed in bulk, and offers a rival
-plan for small problems.
+It knows every rule exactly and no better than one pod ahead. It places what cannot be placed in bulk, and offers a
+rival plan for small problems.
 
 Restates: karpenter pkg/controllers/provisioning/scheduling/scheduler.go `Solve`, `trySchedule`; queue.go.
 Differs: see the modules; what is the same for many pods, nodes or offerings is worked out once.

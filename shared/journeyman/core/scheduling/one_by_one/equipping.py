@@ -1,7 +1,7 @@
 """Devices for pods with ResourceClaims: which places have them, and what instance types a node then keeps.
 
-Restates: karpenter pkg/controllers/provisioning/scheduling/nodeclaim.go `tryVolumeAlternative`, existingnode.go `CanAdd`,
-as far as they allocate dynamic resources.
+Restates: karpenter pkg/controllers/provisioning/scheduling/nodeclaim.go `tryVolumeAlternative`, existingnode.go
+`CanAdd`, as far as they allocate dynamic resources.
 Differs: what the pod itself wants of its node is known to the search.
 """
 

@@ -3,9 +3,9 @@
 Restates: karpenter pkg/controllers/provisioning/scheduling/topology.go `countDomains`, `Record`,
 topologynodefilter.go `Matches`.
 Differs: those whom a pod must keep away from are where their node's offerings are, where Karpenter only knows what its
-claim says; it takes a node of which the claim says nothing for one that is nowhere. Those whom it merely wishes to avoid
-are counted as Karpenter counts them, or the wish would cost more than there. A spread holds pods against its own that
-may come to be on nodes that suit it, where Karpenter knows of none whose claim does not say so.
+claim says; it takes a node of which the claim says nothing for one that is nowhere. Those whom it merely wishes to
+avoid are counted as Karpenter counts them, or the wish would cost more than there. A spread holds pods against its own
+that may come to be on nodes that suit it, where Karpenter knows of none whose claim does not say so.
 """
 
 from __future__ import annotations

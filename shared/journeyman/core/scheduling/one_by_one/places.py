@@ -22,8 +22,8 @@ _STEP = 1 << 40  # more than there are ever nodes or placements
 class Node:
     """A node to open: its offerings left, what its claim asks for (a number), and what it holds.
 
-    `ports` are in use; `share` is what the pool's limits have set aside for it, None without limits. `variety` is how many
-    different values it must go on offering by label with minValues.
+    `ports` are in use; `share` is what the pool's limits have set aside for it, None without limits. `variety` is how
+    many different values it must go on offering by label with minValues.
     """
 
     shelf: Shelf

@@ -1,11 +1,11 @@
 """One pod at a time: the first place that takes it, tried in Karpenter's order.
 
-Restates: karpenter pkg/controllers/provisioning/scheduling/scheduler.go `add`, `addToExistingNode`, `addToInflightNode`,
-`addToNewNodeClaim`; existingnode.go and nodeclaim.go `CanAdd`, `Add`.
-Differs: a label that a pool knows nothing of cannot be asked for, be it that another pod of the node refused some values
-of it, where Karpenter takes that for a definition; pools of equal weight compete on price; where rules
-leave several domains that are equally good, the one that is cheapest for most types is chosen; a node that draws on
-reserved capacity is bound to one reservation.
+Restates: karpenter pkg/controllers/provisioning/scheduling/scheduler.go `add`, `addToExistingNode`,
+`addToInflightNode`, `addToNewNodeClaim`; existingnode.go and nodeclaim.go `CanAdd`, `Add`.
+Differs: a label that a pool knows nothing of cannot be asked for, be it that another pod of the node refused some
+values of it, where Karpenter takes that for a definition; pools of equal weight compete on price; where rules leave
+several domains that are equally good, the one that is cheapest for most types is chosen; a node that draws on reserved
+capacity is bound to one reservation.
 """
 
 from __future__ import annotations

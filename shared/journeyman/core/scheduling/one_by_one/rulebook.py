@@ -2,8 +2,8 @@
 
 Restates: karpenter pkg/controllers/provisioning/scheduling/topology.go `NewTopology`, `AddRequirements`.
 Differs: domains that cannot be had (nothing the pod accepts is on offer there, no node it accepts stands there) are not
-counted as empty ones. Where `binding` is asked for, pods that required anti-affinity over a domain is about are bound to
-one domain each; in Karpenter one such pod occupies all domains its node might be launched in, and the next waits for
+counted as empty ones. Where `binding` is asked for, pods that required anti-affinity over a domain is about are bound
+to one domain each; in Karpenter one such pod occupies all domains its node might be launched in, and the next waits for
 another pass.
 """
 

@@ -1,11 +1,12 @@
 """Choosing for every new node the instance types that may serve it, and so its price: from open nodes to planned claims.
 
 A claim keeps every type that holds its pods at a price near the best, so that the cloud has a choice: all up to
-`near_price` times the cheapest, at least `min_types` where there are as many, at most `max_types`, and so many different
-ones as the NodePool's minValues ask for.
+`near_price` times the cheapest, at least `min_types` where there are as many, at most `max_types`, and so many
+different ones as the NodePool's minValues ask for.
 
 Thousands of nodes share a few sets of requirements. For each set the types are sorted by price once, and which of them
-hold how much is asked for all of its nodes at once; nodes that end up with the same list share everything but their pods.
+hold how much is asked for all of its nodes at once; nodes that end up with the same list share everything but their
+pods.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Opening new nodes: units of pods are packed onto offers by price, and each bin becomes a node to open.
 
-NodePools of one order compete; what they cannot take goes on to the next. Limits and reservations may run out: then what
-is left is packed again onto what they still allow. A plan by price may waste a limited resource; if it leaves pods, plans
-that weigh that resource compete with it, and the one that places most wins.
+NodePools of one order compete; what they cannot take goes on to the next. Limits and reservations may run out: then
+what is left is packed again onto what they still allow. A plan by price may waste a limited resource; if it leaves
+pods, plans that weigh that resource compete with it, and the one that places most wins.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Price-driven packing: which nodes to open, and what goes into each, for the least money.
 
 `problem` is the question, `appraisal` says what everything is worth. Few kinds of items are packed node after node with
-great care (`careful`), many by dealing them out to an ideal mix of nodes (`wide`); where both are affordable they compete.
-Nothing here knows of pods, zones or pools.
+great care (`careful`), many by dealing them out to an ideal mix of nodes (`wide`); where both are affordable they
+compete. Nothing here knows of pods, zones or pools.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """What everything is worth at this moment's offers: shadow prices, the ideal mix of nodes, and the bound.
 
 Offers that are much alike make a *place*: one signature, about the same size, the same axis that runs out first. One
-linear program covers all places: nodes in fractions give room by place and axis, and groups of items are split among the
-places that may hold them. So what is cheap but too small for most is bought for those few that fit. Stocks are rows too.
+linear program covers all places: nodes in fractions give room by place and axis, and groups of items are split among
+the places that may hold them. So what is cheap but too small for most is bought for those few that fit. Stocks are rows
+too.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Packing few kinds of items: node after node, the offer and filling with the least price per worth of all there are.
 
 Every item gets a shadow value, first from the linear program over resources, then refined over whole fillings (column
-generation). The best buy at those values is taken as often as it suits, until nothing is left. Several orders of filling
-compete, a plan may end early with one node that holds all that is left, a single kind of item is solved exactly, and at
-last the worst nodes of the plan are taken apart and packed again as long as that saves money.
+generation). The best buy at those values is taken as often as it suits, until nothing is left. Several orders of
+filling compete, a plan may end early with one node that holds all that is left, a single kind of item is solved
+exactly, and at last the worst nodes of the plan are taken apart and packed again as long as that saves money.
 """
 
 from __future__ import annotations

@@ -25,9 +25,10 @@ _FRESH_INVERSE: Final = 150  # pivots between inversions, for precision
 class CoveringProgram:
     """min prices·x subject to cover·x ≥ need in every row, x ≥ 0.
 
-    `basis` names one column per row: a column j ≥ 0, the artificial column of row r as -1-r (it serves that demand alone
-    at price `penalties[r]`, which must be above what serving it by columns costs), or the surplus of row r as
-    -1-rows-r. Columns may be added and prices changed between solves; the basis is kept, so that solving again is cheap.
+    `basis` names one column per row: a column j ≥ 0, the artificial column of row r as -1-r (it serves that demand
+    alone at price `penalties[r]`, which must be above what serving it by columns costs), or the surplus of row r as
+    -1-rows-r. Columns may be added and prices changed between solves; the basis is kept, so that solving again is
+    cheap.
     """
 
     prices: Floats

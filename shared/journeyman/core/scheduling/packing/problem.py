@@ -29,7 +29,8 @@ class Problem:
         requests: Amounts by item and axis (resources and caps per node).
         allowed: By signature and item, whether such an offer may hold it.
         sizes: Room by offer and axis, never negative.
-        prices: Price of a node by offer, per hour, with whatever is to be reckoned per node; ties go to the earlier offer.
+        prices: Price of a node by offer, per hour, with whatever is to be reckoned per node; ties go to the earlier
+            offer.
         signatures: Signature by offer.
         loose: By item and conflict. An item that is loose in a conflict never shares a node with another that is bound
             in it; how many of one and the same item share a node is a matter for axes.

@@ -1,7 +1,7 @@
 """Which ways of packing are tried for one problem, and which plan is kept.
 
-What is tried depends on the numbers of items and nodes alone, so that the effort stays in proportion and the same problem
-always gets the same answer.
+What is tried depends on the numbers of items and nodes alone, so that the effort stays in proportion and the same
+problem always gets the same answer.
 """
 
 from __future__ import annotations

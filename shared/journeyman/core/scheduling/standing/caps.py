@@ -5,7 +5,7 @@ gives a node `maxSkew`, hostname anti-affinity one, a host port one. A *conflict
 those that are counted by a rule and do not have it, and those that have it.
 
 A new node is always a fresh domain, so these rules never need more than that. What already runs on a node that exists
-is in `Axis.group`, `Axis.ports` and `Conflict`: by those it is measured (`existing.survey`).
+is in `Axis.group`, `Axis.ports` and `Conflict`: by those it is measured (`Inventory.survey`).
 
 Restates: karpenter pkg/controllers/provisioning/scheduling/topologygroup.go (the cases of `kubernetes.io/hostname`),
 pkg/scheduling/hostportusage.go.

@@ -4,8 +4,8 @@ A pod may enter a domain that holds a pod its term selects. The first of a kind 
 selects it and none of the domains it could reach holds such a pod. In an open domain a pod must be at home whatever
 becomes of the node: with pods of the same node, or with pods in every domain that it may come to be in.
 
-Orders are tried as they are most likely to work: first those start a domain whom nobody at all will help, then those whom
-no pod will that asks for nothing itself; then all of the latter come.
+Orders are tried as they are most likely to work: first those start a domain whom nobody at all will help, then those
+whom no pod will that asks for nothing itself; then all of the latter come.
 
 Restates: karpenter pkg/controllers/provisioning/scheduling/topologygroup.go `nextDomainAffinity`.
 """
