@@ -109,7 +109,7 @@ class SpecReader:
     """Reads specs. `label_keys` are the pod labels that the selectors read so far look at."""
 
     def __init__(self, namespaces: Mapping[str, Object], *, with_claims: bool = False) -> None:
-        """`namespaces` are all of them by name, for namespace selectors; `with_claims`: ResourceClaims are planned for."""
+        """`namespaces` are all of them by name, for namespace selectors; `with_claims`: plan for ResourceClaims."""
         self.label_keys: set[str] = set()
         self.parts: list[Parts] = []
         self._numbers: dict[object, int] = {}

@@ -121,7 +121,7 @@ class _Scale:
                 self.rivals[place] += pods
 
     def state(self, opened: Sequence[int]) -> tuple[int, ...]:
-        """How the domains differ, as far as it matters: to pods that a rule binds, whether each is admitted and its rank."""
+        """How the domains differ as far as it matters: to pods that a rule binds, whether each is admitted, and its rank."""
         if self.skew is None:
             places = [place for i in opened if (place := self.at[i]) is not None]
             least = min([self.counts[place] for place in places], default=0)
@@ -162,7 +162,7 @@ class _Dealing:
         self._ranked = [*ranked[turn:], *ranked[:turn]]
 
     def _count_choices(self) -> list[int]:
-        """By cell, how many cells share the rarest of its domains: if several rules must meet, rare ones are used first."""
+        """By cell, how many share the rarest of its domains: if several rules must meet, rare ones are used first."""
         totals = [Counter(scale.at) for scale in self._rules]
         return [
             min(total[scale.at[i]] for scale, total in zip(self._rules, totals, strict=True))

@@ -31,7 +31,7 @@ _DECIMALS: Final = 12  # of a price; what differs beyond is rounding
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Spot:
-    """What one NodePool offers in one combination of domains: its types' sizes and prices, and its best price of a unit by axis."""
+    """One NodePool in one combination of domains: its types' sizes and prices, and its best price of a unit by axis."""
 
     pins: Pins
     values: dict[str, str]

@@ -31,7 +31,7 @@ MOST_DEVICES: Final = 32  # k8s.io/api resource/v1 `AllocationResultsMaxSize`
 
 
 class UnreadableClaimError(ConfigurationError):
-    """A claim that asks for something not understood. `supported` False: it may well be right, but is beyond this scheduler."""
+    """A claim that asks for something not understood. `supported` False: it may be right, but is beyond this scheduler."""
 
     def __init__(self, message: str, *, supported: bool = True) -> None:
         super().__init__(message)

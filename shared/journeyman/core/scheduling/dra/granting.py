@@ -29,7 +29,7 @@ def granted(
 
 
 def drivers_of(options: Sequence[Option]) -> tuple[str, ...]:
-    """The drivers, by name, that a node to come must publish devices of before its pods can run; equal for all options."""
+    """The drivers, by name, whose devices a node must publish before its pods can run; equal for all options."""
     return options[0].drivers if options else ()
 
 

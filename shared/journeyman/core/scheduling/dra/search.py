@@ -68,7 +68,7 @@ class Node:
 
 @dataclass(slots=True, kw_only=True)
 class Search:
-    """One search, for some claims on one node. `offer` is what is left of the node's once it reaches all devices chosen."""
+    """One search, for some claims on one node. `offer` is what it may still be once it reaches all devices chosen."""
 
     node: Node
     asks: Sequence[tuple[int, ClaimAsk]]

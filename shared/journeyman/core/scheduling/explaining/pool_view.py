@@ -1,4 +1,4 @@
-"""What one NodePool has for one pod, step by step: which types suit, which of those are large enough, can be had, are allowed.
+"""What one NodePool has for one pod, step by step: which types suit, are large enough, can be had, are allowed.
 
 Made for explanations, so availability is looked at last and everything can be asked with a change. Rows of offerings
 are worked out once per set of terms, however many pods ask.

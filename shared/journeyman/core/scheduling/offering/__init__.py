@@ -1,1 +1,1 @@
-"""What can be had: NodePools with their types and offerings as columns, what daemons take, limits, minValues, reservations."""
+"""What can be had: NodePools with their types and offerings as columns, what daemons take, minValues, reservations."""

@@ -87,7 +87,7 @@ class OfferTable:
         return verdict
 
     def unmet(self, wishes: Mapping[str, Requirement]) -> str:
-        """The wishes that no row suits even taken by themselves, in words, by key; empty if only together they are too much."""
+        """The wishes that no row suits even taken alone, in words, by key; empty if only together they are too much."""
         alone = (wish for _, wish in sorted(wishes.items()) if not self.rows_meeting({wish.key: wish}).any())
         return " and ".join(map(str, alone))
 

@@ -59,7 +59,7 @@ class Shares:
         return offerings & shelf.of_types(every(room.costs <= left))
 
     def variety(self, shelf: Shelf, offerings: int) -> tuple[int, ...]:
-        """By label with minValues, how many different values these offerings' types have, at most as many as asked for."""
+        """By label with minValues, how many values these offerings' types have, at most as many as asked for."""
         if not shelf.stall.template.min_values:
             return ()
         case = (shelf.index, offerings)

@@ -157,7 +157,7 @@ class Shelf:
         return found
 
     def cheapest_for(self, domains: Mapping[str, int]) -> Mapping[str, int]:
-        """For how many instance types each domain has the cheapest offering, domains being given with their offerings."""
+        """By domain, given with its offerings, for how many instance types it has the cheapest."""
         case = tuple(domains.items())
         found = self._cheapest_for.get(case)
         if found is None:

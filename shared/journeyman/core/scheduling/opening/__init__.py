@@ -1,1 +1,1 @@
-"""Nodes to open: units packed by price, and from each bin the claim with every type that would serve nearly as cheaply."""
+"""Nodes to open: units packed by price, and from each bin a claim with the types that would serve nearly as cheaply."""

@@ -84,7 +84,7 @@ def _caps_of(units: Sequence[Unit], question: Question) -> HostCaps:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Bin:
-    """A node of one offer with its content: `counts` of the items `kinds`. `share` is what it takes of its pool's limits."""
+    """A node of one offer: `counts` of the items `kinds` on it, and `share`, what it takes of its pool's limits."""
 
     offer: int
     kinds: Ints

@@ -161,7 +161,7 @@ class CarefulSolver:
         return best[1], best[2]
 
     def _promising(self, left: Ints, worth: Floats) -> Ints:
-        """The offers that could be the best buy now: half by what they and what is left are worth at most, half at large."""
+        """The offers that may be the best buy now: half by what they and what is left are worth at most, half at large."""
         useful = np.flatnonzero(self._suits @ (left * worth) > 0)
         if len(useful) <= _PROMISING_OFFERS:
             return useful

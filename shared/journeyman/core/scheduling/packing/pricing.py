@@ -113,7 +113,7 @@ class CoveringProgram:
         return unit
 
     def _entering(self, duals: Floats, scale: Floats) -> int | None:
-        """The column that is worth most above its price, or the surplus of a row priced below zero; None at the optimum."""
+        """The column worth most above its price, or the surplus of a row priced below zero; None at the optimum."""
         margins = np.round((self.prices - duals @ self.cover) / scale, _DECIMALS)  # so that noise chooses nothing
         margins[[j for j in self.basis if j >= 0]] = 0.0  # by definition; rounding must not bring them in again
         best, row = int(np.argmin(margins)), int(np.argmin(duals))

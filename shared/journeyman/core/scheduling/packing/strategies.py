@@ -117,7 +117,7 @@ def _worst(problem: Problem, appraisal: Appraisal, bins: list[Bin], size: int) -
 
 
 def _manners(problem: Problem, appraisal: Appraisal) -> tuple[Manner, ...]:
-    """Blends where something has no price although there is hardly too much of it; thrift where places differ in worth."""
+    """Blends where something without a price is hardly in excess; thrift where places differ in worth."""
     bought = appraisal.mix @ problem.sizes
     used = (problem.counts @ problem.requests) / np.maximum(bought, 1)
     unpriced = appraisal.unit.max(axis=0) * bought < 0.01 * float(appraisal.mix @ problem.prices)
@@ -140,7 +140,7 @@ def _with_fewest(problem: Problem) -> Iterator[list[Bin]]:
 
 
 def _deal_out(problem: Problem, appraisal: Appraisal, mix: Ints, manner: Manner) -> list[Bin]:
-    """Open the mix and place everything; what finds no room gets mixes of its own, and the last few are packed carefully."""
+    """Open the mix and place all; what finds no room gets mixes of its own, and the last few are packed carefully."""
     nodes = OpenNodes(problem, appraisal, manner)
     nodes.open_mix(mix)
     left = nodes.place_all(problem.counts, open_more=False)

@@ -1,4 +1,4 @@
-"""Devices: the claims of every planned pod are satisfied by what the plan says is there for them, and nothing is taken twice.
+"""Devices: what the plan says is there for each planned pod's claims satisfies them, and nothing is taken twice.
 
 A plan names the devices of each claim, for a new node by instance type. Each of them must exist, be reachable from its
 node, be one that the request selects, and be free; of counters and shared capacity no more may be taken than there is,

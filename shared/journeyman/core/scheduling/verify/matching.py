@@ -97,7 +97,7 @@ def _tolerates_number(toleration: Toleration, taint: Taint) -> bool:
 
 
 def selects(selector: LabelSelector | None, values: Mapping[str, str]) -> bool:
-    """Whether a label selector selects these labels; a missing selector selects nothing, nor does one that is malformed."""
+    """Whether a label selector selects these labels; a missing or malformed one selects nothing."""
     if selector is None:
         return False
     return all(values.get(key) == value for key, value in selector.match_labels.items()) and all(
