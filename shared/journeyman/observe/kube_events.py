@@ -32,6 +32,7 @@ DEDUPE_BY_REASON: Final[Mapping[str, timedelta]] = {
     "NoCompatibleInstanceTypes": timedelta(minutes=1),
     "Unconsolidatable": timedelta(minutes=15),
     "NodeRepairBlocked": timedelta(minutes=15),
+    "NotUnderstood": timedelta(minutes=15),
 }
 WRITES_PER_REASON: Final = 10  # Karpenter's burst for Nominated, here for every reason of one run
 NAME_LIMIT: Final = 253

@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from journeyman.core.api import labels
 from journeyman.core.api.hashes import NODEPOOL_HASH_VERSION, node_pool_hash
@@ -23,6 +23,8 @@ from journeyman.core.scheduling.demand.buffers import is_virtual
 from journeyman.core.scheduling.offering.templates import NO_TYPES
 from journeyman.core.scheduling.results import PlannedClaim, Results
 from journeyman.core.state import Snapshot
+
+_MESSAGE_LENGTH: Final = 1000  # of the 1,024 characters that an Event may have
 
 
 def open_claims(snapshot: Snapshot, planned: Iterable[PlannedClaim], look_again: datetime) -> Plan:
@@ -49,7 +51,12 @@ def tell_pods(snapshot: Snapshot, results: Results) -> Plan:
         if key in pods and not pods[key].spec.node_name
     ]
     events += [
-        _event(pods[key], "FailedScheduling", f"Failed to schedule pod, {error.message}", type_="Warning")
+        _event(
+            pods[key],
+            "FailedScheduling",
+            f"Failed to schedule pod, {error.message_within(_MESSAGE_LENGTH)}",
+            type_="Warning",
+        )
         for key, error in sorted(results.pod_errors.items())
         if key in pods
     ]

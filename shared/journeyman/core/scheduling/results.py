@@ -88,6 +88,13 @@ class PodError:
     reasons: tuple[PoolReason, ...] = ()
     smallest_change: str = ""
 
+    def message_within(self, length: int) -> str:
+        """The message in so many characters: where many NodePools have reasons, what would help is told all the same."""
+        if len(self.message) <= length or not self.smallest_change:
+            return self.message
+        end = f"… Smallest change: {self.smallest_change}"
+        return f"{self.message[: max(length - len(end), 0)]}{end}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Results:

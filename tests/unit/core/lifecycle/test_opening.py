@@ -66,6 +66,16 @@ def test_pods_hear_where_they_go_or_why_nowhere():
     ]
 
 
+def test_what_would_help_is_told_however_many_pools_there_are():
+    """The API server refuses events of more than 1,024 characters."""
+    reasons = "; ".join(f"NodePool pool-{n}: did not tolerate taint team=red:NoSchedule" for n in range(50))
+    error = PodError(kind="unschedulable", message=f"{reasons}. Smallest change: tolerate", smallest_change="tolerate")
+    (event,) = tell_pods(a_snapshot(pods=PODS), Results(pod_errors={"default/a": error})).events
+    assert len(event.message) <= 1024
+    assert "NodePool pool-0: did not" in event.message
+    assert event.message.endswith("… Smallest change: tolerate")
+
+
 def test_a_pool_that_no_instance_type_suits_hears_of_it():
     """Its owner reads the NodePool's events, not those of pods that went elsewhere; other reasons have conditions."""
     pools = (a_pool("dreams"), a_pool("unready"))
