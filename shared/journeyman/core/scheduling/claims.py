@@ -49,7 +49,14 @@ def planned_pods(annotations: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(key for key in annotations.get(labels.PLANNED_PODS, "").split(",") if key)
 
 
-def to_node_claim(planned: PlannedClaim, pool: NodePool, *, name: str, hash: str, hash_version: str) -> dict[str, Any]:  # noqa: A002 - Karpenter's word
+def to_node_claim(
+    planned: PlannedClaim,
+    pool: NodePool,
+    *,
+    name: str,
+    hash: str,  # noqa: A002 - Karpenter's word
+    hash_version: str,
+) -> dict[str, Any]:
     """The NodeClaim manifest.
 
     Args:
@@ -59,23 +66,6 @@ def to_node_claim(planned: PlannedClaim, pool: NodePool, *, name: str, hash: str
         hash: The NodePool's static hash, for drift.
         hash_version: The version of the hashing.
     """
-    template = pool.spec.template
-    spec: dict[str, Any] = {
-        "requirements": [_requirement(r) for r in planned.requirements],
-        "resources": {"requests": format_resources(planned.requests)},
-        "nodeClassRef": {
-            "group": template.spec.node_class_ref.group,
-            "kind": template.spec.node_class_ref.kind,
-            "name": template.spec.node_class_ref.name,
-        },
-        "expireAfter": template.spec.expire_after,
-    }
-    if template.spec.taints:
-        spec["taints"] = [_taint(t) for t in template.spec.taints]
-    if template.spec.startup_taints:
-        spec["startupTaints"] = [_taint(t) for t in template.spec.startup_taints]
-    if template.spec.termination_grace_period is not None:
-        spec["terminationGracePeriod"] = template.spec.termination_grace_period
     return {
         "apiVersion": "karpenter.sh/v1",
         "kind": "NodeClaim",
@@ -83,7 +73,7 @@ def to_node_claim(planned: PlannedClaim, pool: NodePool, *, name: str, hash: str
             "name": name,
             "labels": _labels(planned, pool),
             "annotations": {
-                **template.metadata.annotations,
+                **pool.spec.template.metadata.annotations,
                 labels.NODEPOOL_HASH: hash,
                 labels.NODEPOOL_HASH_VERSION: hash_version,
                 labels.MIN_VALUES_RELAXED: "true" if planned.min_values_relaxed else "false",
@@ -101,8 +91,30 @@ def to_node_claim(planned: PlannedClaim, pool: NodePool, *, name: str, hash: str
                 }
             ],
         },
-        "spec": spec,
+        "spec": _spec(planned, pool),
     }
+
+
+def _spec(planned: PlannedClaim, pool: NodePool) -> dict[str, Any]:
+    """What the node is to be: the plan's requirements, and the template's word on the rest."""
+    template = pool.spec.template
+    spec: dict[str, Any] = {
+        "requirements": [_requirement(r) for r in planned.requirements],
+        "resources": {"requests": format_resources(planned.requests)},
+        "nodeClassRef": {
+            "group": template.spec.node_class_ref.group,
+            "kind": template.spec.node_class_ref.kind,
+            "name": template.spec.node_class_ref.name,
+        },
+        "expireAfter": template.spec.expire_after,
+    }
+    if template.spec.taints:
+        spec["taints"] = [_taint(t) for t in template.spec.taints]
+    if template.spec.startup_taints:
+        spec["startupTaints"] = [_taint(t) for t in template.spec.startup_taints]
+    if template.spec.termination_grace_period is not None:
+        spec["terminationGracePeriod"] = template.spec.termination_grace_period
+    return spec
 
 
 def _labels(planned: PlannedClaim, pool: NodePool) -> dict[str, str]:
