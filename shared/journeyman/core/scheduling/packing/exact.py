@@ -22,20 +22,27 @@ def is_small(problem: Problem) -> bool:
 def solve_exactly(problem: Problem) -> list[Bin]:
     """The cheapest bins for all items, each of which fits some offer.
 
-    A state is how many of each item are left. The next node always holds the first item that is left, with any others.
+    A state is how many of each item are left. The next node always holds the first item that is left, with any others. As
+    numbers, states are ordered like the cells of a grid with an axis per item: what a node may hold of a state is a box at
+    the origin of that grid, and what it leaves is the same box turned round.
     """
     shape = tuple(int(n) + 1 for n in problem.counts)
     states: Ints = np.indices(shape).reshape(len(shape), -1).T  # also all contents that a node may have
     offers = cheapest_offers(problem, states @ problem.requests, _possible(problem, states))
-    prices: Floats = np.where(offers >= 0, problem.prices[offers] + _TRIFLE, np.inf)
+    prices: Floats = np.where(offers >= 0, problem.prices[offers] + _TRIFLE, np.inf).reshape(shape)
     cost, choice = np.zeros(len(states)), np.zeros(len(states), dtype=np.int64)
-    for state in range(1, len(states)):
-        first = int(np.argmax(states[state] > 0))
-        contents = states[: state + 1]
-        inside = np.flatnonzero(every(contents <= states[state]) & (contents[:, first] > 0))
-        totals = prices[inside] + cost[state - inside]  # numbers of states subtract like the states themselves
-        best = int(np.argmin(totals))
-        cost[state], choice[state] = totals[best], inside[best]
+    costs, place = cost.reshape(shape), np.arange(len(states)).reshape(shape)
+    upto = [[slice(n + 1) for n in range(size)] for size in shape]
+    down = [[slice(n, None, -1) for n in range(size)] for size in shape]
+    for number, state in enumerate(states[1:].tolist(), 1):
+        first = next(item for item, n in enumerate(state) if n)
+        held = [cuts[n] for cuts, n in zip(upto, state, strict=True)]
+        rest = [cuts[n] for cuts, n in zip(down, state, strict=True)]
+        held[first], rest[first] = slice(1, state[first] + 1), down[first][state[first] - 1]
+        box = tuple(held)
+        totals = prices[box] + costs[tuple(rest)]
+        best = int(totals.argmin())
+        cost[number], choice[number] = totals.item(best), place[box].item(best)
     bins: list[Bin] = []
     state = len(states) - 1
     while state:
