@@ -192,6 +192,7 @@ class Supply:
             self._spots[case] = _Spots.of(
                 spot
                 for stall, allowed in zip(self._question.stalls, self._allowed, strict=True)
+                if stall.serves(Wish(shape))
                 for spot in _spots_in(stall, allowed & _free_of(stall, ports), shape, keys, needed)
             )
         return self._spots[case]
@@ -233,13 +234,8 @@ def _by_domains(
 
     A label that they leave open is left out, unless it is needed.
     """
-    columns = [stall.template.table.row_requirements(key) for key in keys]
-    codes = np.zeros(len(rows), dtype=np.int64)
-    for column, entries in columns:
-        codes = codes * len(entries) + column[rows]
-    for code in distinct(codes):
-        where = rows[codes == code]
-        listed = {key: _values(stall, key, e[int(c[where[0]])]) for key, (c, e) in zip(keys, columns, strict=True)}
+    for own, where in stall.template.table.by_labels(keys, rows):
+        listed = {key: _values(stall, key, r) for key, r in zip(keys, own, strict=True)}
         known = {key: values for key, values in listed.items() if values or key in needed}
         is_open = any(len(values) > 1 for values in known.values())
         for chosen in product(*known.values()):

@@ -6,7 +6,7 @@ into the few distinct requirements that occur. Judging a wish means judging thos
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 
@@ -105,6 +105,16 @@ class OfferTable:
         if column is None:
             return np.zeros(len(self.row_type), dtype=np.int64), (None,)
         return column.codes[self.row_type], column.distinct
+
+    def by_labels(self, keys: Sequence[str], rows: Ints) -> Iterator[tuple[tuple[Requirement | None, ...], Ints]]:
+        """These rows, those together of which type and offering say the same of the labels: what they say, and the rows."""
+        columns = [self.row_requirements(key) for key in keys]
+        codes = np.zeros(len(rows), dtype=np.int64)
+        for column, entries in columns:
+            codes = codes * len(entries) + column[rows]
+        for code in distinct(codes):
+            where = rows[codes == code]
+            yield tuple(entries[int(column[where[0]])] for column, entries in columns), where
 
     def row_values(self, key: str) -> tuple[Ints, tuple[str | None, ...]]:
         """A label per row as (codes, value per code); None where a row leaves it open."""

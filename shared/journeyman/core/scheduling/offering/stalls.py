@@ -12,7 +12,7 @@ from itertools import product
 import numpy as np
 
 from journeyman.core.api import labels
-from journeyman.core.scheduling.arrays import Bools, Ints, distinct, every, undominated
+from journeyman.core.scheduling.arrays import Bools, Ints, every, undominated
 from journeyman.core.scheduling.demand.host_ports import HostPort
 from journeyman.core.scheduling.offering.templates import Template
 from journeyman.core.scheduling.offering.wishes import WHOLE, Variant, Wish
@@ -49,6 +49,7 @@ class Stall:
     daemon_group: Ints
     daemon_ports: tuple[frozenset[HostPort], ...]
     _rows: dict[Wish, tuple[Bools, ...]] = field(default_factory=dict, repr=False)
+    _serves: dict[Wish, bool] = field(default_factory=dict, repr=False)
     _spots: dict[tuple[Wish, tuple[str, ...]], _Spots] = field(default_factory=dict, repr=False)
     _largest: dict[bytes, Ints] = field(default_factory=dict, repr=False)
 
@@ -86,6 +87,14 @@ class Stall:
         for term, rows in zip(wish.terms, by_term, strict=True):
             if variant.admits(term):
                 found |= rows
+        return found
+
+    def serves(self, wish: Wish) -> bool:
+        """Whether any offering suits a wish, whatever its size."""
+        found = self._serves.get(wish)
+        if found is None:
+            accepted = wish.shape.accepts(self.template.pool.spec.template.spec.taints)
+            found = self._serves[wish] = accepted and any(rows.any() for rows in self.rows_by_term(wish))
         return found
 
     def rows_by_term(self, wish: Wish) -> tuple[Bools, ...]:
@@ -139,14 +148,8 @@ class Stall:
         self, term: Requirements, keys: tuple[str, ...], rows: Ints
     ) -> Iterable[tuple[tuple[tuple[str, ...], ...], Ints]]:
         """The rows by the values of the keys that they allow together, as (combinations of values, rows)."""
-        columns = [self.template.table.row_requirements(key) for key in keys]
-        codes = np.zeros(len(rows), dtype=np.int64)
-        for column, entries in columns:
-            codes = codes * len(entries) + column[rows]
-        for code in distinct(codes):
-            where = rows[codes == code]
-            values = [self._values(key, e[int(c[where[0]])], term) for key, (c, e) in zip(keys, columns, strict=True)]
-            domains = tuple(product(*values))
+        for own, where in self.template.table.by_labels(keys, rows):
+            domains = tuple(product(*(self._values(key, r, term) for key, r in zip(keys, own, strict=True))))
             if domains:
                 yield domains, where
 
