@@ -192,10 +192,10 @@ class Market:
         offers = len(self.problem.prices)
         bought = [(j, amount) for j, amount in program.levels() if j < offers]
         nodes = sum(amount for _, amount in bought)
-        if not nodes:
+        typical = sum(self.problem.prices[j] * amount for j, amount in bought) / nodes if nodes else 0.0
+        if not typical:  # nothing is bought, or nothing of it costs anything
             return
-        typical = sum(self.problem.prices[j] * amount for j, amount in bought) / nodes
-        program.prices = program.prices * (1 + _TIE_BREAK * program.prices / max(typical, 1e-300))
+        program.prices = program.prices * (1 + _TIE_BREAK * program.prices / typical)
         program.solve()
 
 

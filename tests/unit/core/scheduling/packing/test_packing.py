@@ -193,6 +193,23 @@ def test_what_there_is_a_stock_of_is_used_first_and_never_overdrawn():
     assert lower_bound(problem) == pytest.approx(0.002 + 0.7 * 5.0)
 
 
+def test_what_costs_nothing_at_all_is_packed_like_anything_else():
+    """Two stocks that are free beside offers that are not."""
+    problem = a_problem(
+        [3, 2, 4],
+        [[2, 1], [1, 3], [1, 1]],
+        [[4, 4], [8, 8], [8, 8]],
+        [0.0, 0.0, 1e9],
+        stock=[0, 1, -1],
+        stocks=[2, 2],
+    )
+
+    packing = pack(problem)
+
+    check(problem, packing)
+    assert (sum(packing.left), packing.price) == (0, 0.0)
+
+
 def test_an_item_that_only_a_stock_can_hold_is_left_when_it_is_used_up():
     """And the others do not suffer."""
     problem = a_problem([2, 4], [[20], [5]], [[20], [10]], [0.001, 1.0], stock=[0, -1], stocks=[1])
