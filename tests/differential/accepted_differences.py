@@ -196,7 +196,8 @@ def _selectors(pod: Pod) -> list[LabelSelector]:
     kinds = (affinity.pod_affinity, affinity.pod_anti_affinity) if affinity is not None else ()
     terms = [term for kind in kinds if kind is not None for term in kind.required]
     preferred = [entry.pod_affinity_term for kind in kinds if kind is not None for entry in kind.preferred]
-    found = [rule.label_selector for rule in (*terms, *preferred, *pod.spec.topology_spread_constraints)]
+    spreads = [spread.label_selector for spread in pod.spec.topology_spread_constraints]
+    found = [*(term.label_selector for term in (*terms, *preferred)), *spreads]
     return [selector for selector in found if selector is not None]
 
 

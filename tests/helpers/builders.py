@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -162,6 +163,22 @@ def an_instance_type(
         capacity={"cpu": cpu * 1000, "memory": memory_gib * GIB, "pods": 110, "ephemeral-storage": 20 * GIB},
         overhead={"cpu": 80, "memory": GIB // 2},
     )
+
+
+def with_reservation(instance_type: InstanceType, name: str, *, price: float) -> InstanceType:
+    """The type with one instance reserved in zone a as well."""
+    values = {labels.ZONE: "a", labels.CAPACITY_TYPE: labels.RESERVED, labels.RESERVATION_ID: name}
+    reserved = Offering(
+        zone="a",
+        capacity_type=labels.RESERVED,
+        price=price,
+        requirements=tuple(NodeSelectorRequirement(key=k, operator="In", values=(v,)) for k, v in values.items()),
+        reservation_id=name,
+        reservation_capacity=1,
+    )
+    wide = NodeSelectorRequirement(key=labels.CAPACITY_TYPE, operator="In", values=(labels.ON_DEMAND, labels.RESERVED))
+    own = tuple(r for r in instance_type.requirements if r.key != labels.CAPACITY_TYPE)
+    return replace(instance_type, offerings=(*instance_type.offerings, reserved), requirements=(*own, wide))
 
 
 SMALL = an_instance_type("m.small", cpu=2, memory_gib=8, price=0.10)

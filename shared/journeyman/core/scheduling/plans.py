@@ -5,19 +5,21 @@ Where both place as many pods the cheaper wins, and of equal ones that with fewe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from journeyman.core.api import labels
 from journeyman.core.scheduling.bulk import plan_in_bulk
 from journeyman.core.scheduling.draft import Draft, Question
-from journeyman.core.scheduling.one_by_one import place_one_by_one
+from journeyman.core.scheduling.one_by_one import Way, place_one_by_one
 from journeyman.core.scheduling.opening.choosing import planned_claims
 from journeyman.core.scheduling.options import PreferencePolicy
 from journeyman.core.scheduling.question import Asked
 from journeyman.core.scheduling.results import DeviceGrant, PlannedClaim
 
 _MOST_TRIES: Final = 24  # classes whose preferences are tried one by one
+_FEW: Final = 150  # pods; with more the one node that a domain has too many of matters little
 _DECIMALS: Final = 9  # of a price; what differs beyond is rounding
 _FREE: Final = (0, 0.0, 0)  # every pod has a place, and no node is opened
 
@@ -70,12 +72,31 @@ def _best(asked: Asked) -> Plan:
     plan = _finished(question, plan_in_bulk(asked))
     if plan.rank == _FREE or not _worth_comparing(question):
         return plan
+    best = plan
+    for way in _ways(asked):
+        rival = _rival(asked, way)
+        if way == Way() and best.left == rival.left and best.leftover != rival.leftover:
+            best = rival  # where room is short the pods get it that Karpenter would give it
+        elif rival.left < best.left or rival.leftover == best.leftover:
+            best = min(best, rival, key=lambda p: p.rank)
+    return best
+
+
+def _ways(asked: Asked) -> Iterator[Way]:
+    """The ways worth comparing: Karpenter's, and others where it would have left a choice to chance, or the next pass."""
+    yield Way()
+    rows = asked.question.rows
+    keys = {rule.key for row in rows for rules in (row.spreads, row.affinities) for rule in rules}
+    if keys - {labels.HOSTNAME} and sum(asked.question.counts) <= _FEW:
+        yield Way(thrifty=True)
+    if any(asked.reservations.left.values()) and any(room.resources for room in asked.headroom):
+        yield Way(roomy=True)
+
+
+def _rival(asked: Asked, way: Way) -> Plan:
     draft = asked.draft()
-    place_one_by_one(question, draft)
-    rival = _finished(question, draft)
-    if plan.left == rival.left and plan.leftover != rival.leftover:
-        return rival  # where room is short the pods get it that Karpenter would give it
-    return min(plan, rival, key=lambda p: p.rank)
+    place_one_by_one(asked.question, draft, way=way)
+    return _finished(asked.question, draft)
 
 
 def _worth_comparing(question: Question) -> bool:

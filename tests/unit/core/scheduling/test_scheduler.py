@@ -30,6 +30,7 @@ from tests.helpers.builders import (
     an_instance_type,
     provider_id_of,
     stamp,
+    with_reservation,
 )
 
 ZONAL = an_instance_type("z.medium", cpu=4, memory_gib=16, price=0.2, zones=("a", "b", "c"), spot=0.07)
@@ -319,6 +320,19 @@ def test_pods_beyond_all_limits_say_so():
     assert len(results.pod_errors) == 3
 
 
+def test_reserved_capacity_within_a_limit_is_taken_in_large_pieces_where_that_is_cheaper():
+    """The limit allows the large reservation for all pods, or the small one for one pod; the others would be bought."""
+    limited = a_pool("limited", spec={"limits": {"memory": "32Gi"}})
+    booked = (with_reservation(SMALL, "cr-small", price=1e-7), with_reservation(LARGE, "cr-large", price=4e-7))
+
+    results = schedule(
+        *pods(6), catalogue=Catalogue({"limited": booked, "other": TYPES}), node_pools=(limited, a_pool("other"))
+    )
+
+    assert [claim.offering[0] for claim in results.new_claims] == [LARGE.name]
+    assert results.price < 1e-5
+
+
 def test_nodes_that_exist_count_against_the_limits():
     """The pool's four cores are taken."""
     results = schedule(
@@ -384,6 +398,19 @@ def test_zone_spread_counts_pods_that_run():
     )
 
     assert zones_of(results) == {"b": 2, "c": 2}
+
+
+def test_few_pods_go_to_the_zone_in_which_their_node_is_cheapest():
+    """One zone has more and larger types, cheaper by the core; the pod needs one node, the cheapest is in the other."""
+    types = (
+        an_instance_type("s.a", cpu=8, memory_gib=32, price=0.18, zones=("a",)),
+        an_instance_type("l.b", cpu=16, memory_gib=64, price=0.22, zones=("b",)),
+        an_instance_type("xl.b", cpu=64, memory_gib=256, price=3.0, zones=("b",)),
+    )
+
+    results = schedule(a_pod("p", cpu="3", spec=spread(labels.ZONE)), types=types)
+
+    assert results.price == pytest.approx(0.18)
 
 
 def test_a_zone_out_of_stock_does_not_stall_the_spread():

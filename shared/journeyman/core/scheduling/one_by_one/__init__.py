@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from journeyman.core.api.objects import Pod
 from journeyman.core.api.resources import CPU, MEMORY
@@ -19,22 +20,27 @@ from journeyman.core.scheduling.draft import Draft, Question
 from journeyman.core.scheduling.one_by_one.leading import behind_leaders
 from journeyman.core.scheduling.one_by_one.placing import Placing, Way
 
-__all__ = ["place_one_by_one"]
+__all__ = ["Way", "place_one_by_one"]
+
+_KARPENTERS: Final = Way()
 
 
-def place_one_by_one(question: Question, draft: Draft, classes: Collection[int] | None = None) -> None:
+def place_one_by_one(
+    question: Question, draft: Draft, classes: Collection[int] | None = None, way: Way = _KARPENTERS
+) -> None:
     """Place the pods that a draft has left, on existing nodes, on nodes it opened (their pods stay), and on new ones.
 
     Args:
         question: What the pass is about.
         draft: The plan so far; it is changed in place.
         classes: The classes whose pods are to be placed, by default all.
+        way: How to decide what Karpenter leaves to chance; where it leaves pods behind, others are tried.
     """
     chosen = [c for c in (range(len(draft.left)) if classes is None else sorted(classes)) if draft.left[c]]
     if not chosen:
         return
     queue = _in_queue_order(question, draft, chosen)
-    attempt = _best(question, draft, queue)
+    attempt = _best(question, draft, queue, way)
     attempt.placing.write(draft)
     for c in chosen:
         draft.left[c] = attempt.left.count(c)
@@ -58,11 +64,11 @@ class _Attempt:
         return cls(placing, _place_queue(question, placing, queue))
 
 
-def _best(question: Question, draft: Draft, queue: Sequence[int]) -> _Attempt:
-    """Karpenter's way; where that leaves pods that another way may place, the way that leaves fewest."""
-    best, way = _Attempt.at(question, draft, queue, Way()), Way()
+def _best(question: Question, draft: Draft, queue: Sequence[int], way: Way) -> _Attempt:
+    """One way; where that leaves pods that another way may place, the way that leaves fewest."""
+    best = _Attempt.at(question, draft, queue, way)
     for change, may_help in _OTHER_WAYS.items():
-        if best.left and may_help(question, draft, best):
+        if best.left and not getattr(way, change) and may_help(question, draft, best):
             other = replace(way, **{change: True})
             attempt = _Attempt.at(question, draft, queue, other)
             if len(attempt.left) < len(best.left):

@@ -43,12 +43,14 @@ class Way:
 
     `generously`: a node has set aside at once what the largest type takes that it may become, else just what it needs
     now. `binding`: pods that required anti-affinity is about are bound to one domain each, else to none. `roomy`: of
-    reserved capacity the largest type is taken, else the smallest that holds the pod.
+    reserved capacity the largest type is taken, else the smallest that holds the pod. `thrifty`: of domains that are
+    equally good that with the cheapest offering is chosen, else that which is cheapest for most types.
     """
 
     generously: bool = False
     binding: bool = False
     roomy: bool = False
+    thrifty: bool = False
 
 
 class Placing:
@@ -68,7 +70,7 @@ class Placing:
         self._shelves = [Shelf(index, stall, self._book) for index, stall in enumerate(question.stalls)]
         self._tiers = [list(tier) for _, tier in groupby(self._shelves, key=lambda s: s.stall.template.order[0])]
         self._places = Places(question.existing, len(question.axes))
-        self._roomy = way.roomy
+        self._way = way
         self.reserved = 0  # nodes opened on reserved capacity
         self._rules = RuleBook(question, self._shelves, self._book, self._places, active, binding=way.binding)
         self._reservations = draft.reservations.copy()
@@ -215,7 +217,7 @@ class Placing:
     def _rate(self, shelf: Shelf, offerings: int, opening: Opening) -> float:
         """The less the better; what is reserved has a price that tells its size, and is paid for already."""
         price = shelf.price(offerings)
-        return -price if opening.reservation and self._roomy else price
+        return -price if opening.reservation and self._way.roomy else price
 
     def _least_variety(self, shelf: Shelf) -> tuple[int, ...]:
         """What a new node must offer for minValues: all of it, or with BestEffort whatever there is."""
@@ -247,7 +249,8 @@ class Placing:
         admitted = [domain for domain in domains if choice.admits(domain)]
         if choice.binding:
             cheap = shelf.cheapest_for({domain: domains[domain] for domain in admitted})
-            admitted.sort(key=lambda domain: (choice.rank(domain), -cheap[domain], lowest(domains[domain]), domain))
+            breadth = {domain: 0 if self._way.thrifty else -types for domain, types in cheap.items()}
+            admitted.sort(key=lambda domain: (choice.rank(domain), breadth[domain], lowest(domains[domain]), domain))
         for pinned in [(domain,) for domain in admitted] if choice.binding else [admitted] if admitted else []:
             narrowed = self._book.narrowed(wanted, self._book.pin(key, pinned))
             left = offerings & shelf.suiting(narrowed) if narrowed != NONE else 0

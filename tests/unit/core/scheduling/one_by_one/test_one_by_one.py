@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from journeyman.core.api import labels
-from journeyman.core.api.objects import NodeSelectorRequirement
-from journeyman.core.catalogue import Catalogue, Offering
+from journeyman.core.catalogue import Catalogue
 from journeyman.core.scheduling.draft import OpenNode
 from journeyman.core.scheduling.one_by_one import place_one_by_one
 from journeyman.core.scheduling.options import Options
@@ -25,6 +24,7 @@ from tests.helpers.builders import (
     a_running_claim,
     a_snapshot,
     an_instance_type,
+    with_reservation,
 )
 
 ZONES = ("a", "b", "c")
@@ -75,22 +75,6 @@ class Outcome:
 def pods(count, prefix="p", **kwargs):
     """That many equal pods."""
     return [a_pod(f"{prefix}{i:02d}", **kwargs) for i in range(count)]
-
-
-def booked(instance_type, name, *, price):
-    """The type with one instance reserved as well."""
-    values = {labels.ZONE: "a", labels.CAPACITY_TYPE: labels.RESERVED, labels.RESERVATION_ID: name}
-    reserved = Offering(
-        zone="a",
-        capacity_type=labels.RESERVED,
-        price=price,
-        requirements=tuple(NodeSelectorRequirement(key=k, operator="In", values=(v,)) for k, v in values.items()),
-        reservation_id=name,
-        reservation_capacity=1,
-    )
-    wide = NodeSelectorRequirement(key=labels.CAPACITY_TYPE, operator="In", values=(labels.ON_DEMAND, labels.RESERVED))
-    own = tuple(r for r in instance_type.requirements if r.key != labels.CAPACITY_TYPE)
-    return replace(instance_type, offerings=(*instance_type.offerings, reserved), requirements=(*own, wide))
 
 
 def rule(kind, *, key=labels.ZONE, selector=None, preferred=False, **kwargs):
@@ -321,7 +305,7 @@ def test_a_draft_is_carried_on():
 
 def test_reserved_capacity_is_used_as_far_as_it_goes():
     """The node that draws on the reservation is bound to it; when it is used up, others are bought."""
-    outcome = Outcome(*pods(2, cpu="3"), types=(booked(MEDIUM, "cr-1", price=1e-8),))
+    outcome = Outcome(*pods(2, cpu="3"), types=(with_reservation(MEDIUM, "cr-1", price=1e-8),))
 
     assert set(outcome.domains(labels.RESERVATION_ID)) == {"cr-1", None}
     assert outcome.draft.reservations.left == {"cr-1": 0}
@@ -329,7 +313,7 @@ def test_reserved_capacity_is_used_as_far_as_it_goes():
 
 def test_the_larger_reservation_is_taken_where_the_smaller_leaves_pods_behind():
     """The limit allows one node of either; Karpenter's claim would grow from one to the other, ours is bound to one."""
-    types = (booked(SMALL, "cr-small", price=1e-7), booked(LARGE, "cr-large", price=4e-7))
+    types = (with_reservation(SMALL, "cr-small", price=1e-7), with_reservation(LARGE, "cr-large", price=4e-7))
     limited = a_pool(spec={"limits": {"memory": "32Gi"}})
 
     outcome = Outcome(*pods(6), types=types, pools=(limited,))
