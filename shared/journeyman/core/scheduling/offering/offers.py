@@ -107,7 +107,7 @@ class OfferTable:
         return column.codes[self.row_type], column.distinct
 
     def by_labels(self, keys: Sequence[str], rows: Ints) -> Iterator[tuple[tuple[Requirement | None, ...], Ints]]:
-        """These rows, those together of which type and offering say the same of the labels: what they say, and the rows."""
+        """These rows by what type and offering say of the labels: as (what they say, the rows that say so)."""
         columns = [self.row_requirements(key) for key in keys]
         codes = np.zeros(len(rows), dtype=np.int64)
         for column, entries in columns:
