@@ -18,7 +18,13 @@ from journeyman.core.scheduling.arrays import Bools, Ints
 from journeyman.core.scheduling.demand.classes import PodClass
 from journeyman.core.scheduling.demand.topology import Group
 from journeyman.core.scheduling.explaining.pool_view import Ask, Found, PoolView, ask_of
-from journeyman.core.scheduling.explaining.smallest_change import Case, in_words, rules_at_work, smallest_change
+from journeyman.core.scheduling.explaining.smallest_change import (
+    Case,
+    in_words,
+    rules_at_work,
+    smallest_change,
+    where_volumes_are,
+)
 from journeyman.core.scheduling.limits import Headroom
 from journeyman.core.scheduling.offering.stalls import Stall
 from journeyman.core.scheduling.requirements import EMPTY
@@ -169,10 +175,7 @@ def _rules_in_words(case: Case) -> str:
 
 def _volumes_in_words(cls: PodClass) -> str:
     """Where the pod's volumes can be had, if that is not everywhere."""
-    if cls.volume_terms == (EMPTY,):
-        return ""
-    places = (" and ".join(map(str, term.values())) for term in cls.volume_terms)
-    return f" (its volumes: {' or '.join(places)})"
+    return "" if cls.volume_terms == (EMPTY,) else f" (its volumes: {where_volumes_are(cls)})"
 
 
 def _needs(pool: PoolView, ask: Ask, found: Found, axes: Sequence[str]) -> str:

@@ -1,7 +1,8 @@
 """The smallest change that would give a pod a place: tried, not guessed.
 
 Changes are tried in the order in which people are likely to want them (a toleration, another zone or capacity type, a
-smaller request, a higher limit, patience, a rule fewer, a NodePool more); the first kind is told that suffices alone.
+smaller request, a higher limit, patience, volumes elsewhere, a NodePool more); the first kind is told that suffices
+alone. Where nothing but rules between pods is in the way, it is one of these.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from journeyman.core.scheduling.arrays import Ints, distinct
 from journeyman.core.scheduling.demand.classes import PodClass
 from journeyman.core.scheduling.demand.topology import Group
 from journeyman.core.scheduling.explaining.pool_view import Ask, PoolView, ask_of
-from journeyman.core.scheduling.requirements import Requirements, likely_meant, of, requirement
+from journeyman.core.scheduling.requirements import EMPTY, Requirements, likely_meant, of, requirement
 from journeyman.core.scheduling.taints import in_words as taint_in_words
 
 _SHORT_NAMES = {labels.ZONE: "zone", labels.CAPACITY_TYPE: "capacity type", labels.INSTANCE_TYPE: "instance type"}
@@ -42,7 +43,7 @@ def smallest_change(case: Case) -> str:
     """The change, in words."""
     if any(pool.takes(case.ask) for pool in case.pools):
         return _relaxed_rule(case)
-    for attempt in (_tolerated, _allowed_value, _smaller_request, _raised_limit, _later):
+    for attempt in (_tolerated, _allowed_value, _smaller_request, _raised_limit, _later, _moved_volumes):
         found = attempt(case)
         if found:
             return found
@@ -177,6 +178,17 @@ def _later(case: Case) -> str:
             lost = found.rows & ~table.available & pool.room[table.row_type]
             times += [until for _, until in pool.lack(lost) if until is not None]
     return f"wait until {min(times):%Y-%m-%d %H:%M} UTC, when stock is looked for again" if times else ""
+
+
+def _moved_volumes(case: Case) -> str:
+    ask = replace(case.ask, terms=case.cls.terms)
+    helps = case.cls.volume_terms != (EMPTY,) and any(pool.takes(ask) for pool in case.pools)
+    return f"have its volumes elsewhere than {where_volumes_are(case.cls)}" if helps else ""
+
+
+def where_volumes_are(cls: PodClass) -> str:
+    """Where the pods' volumes can be had, in words."""
+    return " or ".join(" and ".join(map(str, term.values())) for term in cls.volume_terms)
 
 
 def _relaxed_rule(case: Case) -> str:

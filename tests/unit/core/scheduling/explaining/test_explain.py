@@ -252,7 +252,10 @@ def test_where_volumes_are_is_said_when_that_is_the_reason():
     (cls,), _ = collapse([a_pod("p", spec=spec)], {}, volumes_of=lambda _: elsewhere)
     request = np.array([cls.requests.get(axis, 0) for axis in AXES], dtype=np.int64)
 
-    assert f"(its volumes: {labels.ZONE} In [mars])" in an_explainer().explain(cls, request).message
+    error = an_explainer().explain(cls, request)
+
+    assert f"(its volumes: {labels.ZONE} In [mars])" in error.message
+    assert error.smallest_change == f"have its volumes elsewhere than {labels.ZONE} In [mars]"
 
 
 def test_a_pool_without_enough_choice_says_so():
