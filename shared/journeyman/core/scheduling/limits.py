@@ -48,6 +48,12 @@ class Headroom:
         twin.left = self.left.copy()
         return twin
 
+    def left_of(self, resource: str) -> int | None:
+        """What is left of one resource, None if it has no limit."""
+        if resource not in self.resources:
+            return None
+        return max(int(self.left[self.resources.index(resource)]), 0)
+
     def allows(self) -> Bools:
         """By instance type, whether one more node of it stays within the limits."""
         return every(self.costs <= self.left)

@@ -123,10 +123,11 @@ def _parts(place: _Place, wishes: Sequence[Wish], signatures: dict[bytes, int]) 
     """The offers of one stall by variant; `signatures` numbers the packed bits, and learns new ones."""
     stall = place.stall
     table = stall.template.table
-    terms = [(w, term) for w, wish in enumerate(wishes) for term in wish.terms]
-    by_term = np.array([rows for wish in wishes for rows in stall.rows_by_term(wish)], dtype=bool)
-    if not by_term.any():
+    served = [(w, wish) for w, wish in enumerate(wishes) if stall.serves(wish)]
+    if not served:
         return
+    terms = [(w, term) for w, wish in served for term in wish.terms]
+    by_term = np.array([rows for _, wish in served for rows in stall.rows_by_term(wish)], dtype=bool)
     rows = np.flatnonzero(np.logical_or.reduce(by_term, axis=0))
     codes, patterns = numbered(by_term[:, rows])
     rows, codes = _cheapest(table, rows, codes)

@@ -7,18 +7,20 @@ pods, plans that weigh that resource compete with it, and the one that places mo
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import groupby
 
 import numpy as np
 
-from journeyman.core.scheduling.arrays import Bools, Floats, Ints, distinct
+from journeyman.core.scheduling.arrays import Bools, Floats, Ints, distinct, numbered
 from journeyman.core.scheduling.draft import OpenNode, Question, Unit
 from journeyman.core.scheduling.limits import Headroom, type_costs
 from journeyman.core.scheduling.offering.market import open_market, worth_considering
 from journeyman.core.scheduling.offering.min_values import distinct_enough, needed_for_variety
 from journeyman.core.scheduling.offering.reserved import Reservations
+from journeyman.core.scheduling.offering.wishes import Shape, Wish
 from journeyman.core.scheduling.opening.choosing import Shelf
 from journeyman.core.scheduling.opening.items import Items, together
 from journeyman.core.scheduling.opening.settling import held, settled
@@ -50,17 +52,59 @@ def open_nodes(
     nodes: list[OpenNode] = []
     left = tuple(unit for unit in units if unit.count)
     caps = _caps_of(left, question)
+    served = _Served(question)
     for members, varied in _tiers(question):
-        if not left:
-            break
-        tier = _Tier(question, members, caps, left, varied=varied)
+        mine = tuple(unit for unit in left if served.by_any(members, unit.row))
+        if not mine:
+            continue
+        tier = _Tier(question, members, caps, mine, varied=varied)
         outcome = tier.open([headroom[s] for s in tier.members], reservations)
         for s, room in zip(tier.members, outcome.headroom, strict=True):
             headroom[s].left = room.left
         reservations.left.update(outcome.reservations.left)
         nodes += tier.nodes(outcome)
-        left = tier.rest()
+        left = _replaced(left, mine, tier.rest())
     return Opened(nodes=tuple(nodes), left=left)
+
+
+class _Served:
+    """Which NodePools have anything that rows would go to; rows of one shape are judged once."""
+
+    def __init__(self, question: Question) -> None:
+        self._question = question
+        self._by_parts: dict[object, frozenset[int]] = {}
+
+    def by_any(self, stalls: Collection[int], row: int) -> bool:
+        """Whether one of these stalls does."""
+        pods = self._question.rows[row]
+        parts = (id(pods.terms), id(pods.volume_terms), id(pods.tolerations), pods.heeds_preferences)
+        found = self._by_parts.get(parts)
+        if found is None:
+            wish = Wish(Shape.of(pods))
+            serving = (s for s, stall in enumerate(self._question.stalls) if stall.serves(wish))
+            found = self._by_parts[parts] = frozenset(serving)
+        return not found.isdisjoint(stalls)
+
+
+def _replaced(units: Sequence[Unit], some: Sequence[Unit], by: Sequence[Unit]) -> tuple[Unit, ...]:
+    """The units with what is left of some of them, `by`, in their place."""
+    left = {(unit.row, unit.pins, unit.is_quota): unit for unit in by}
+    gone = {id(unit) for unit in some}
+    kept = (left.get((u.row, u.pins, u.is_quota)) if id(u) in gone else u for u in units)
+    return tuple(unit for unit in kept if unit is not None)
+
+
+def _smallest(counts: Ints, each: Ints, room: int) -> Ints:
+    """As many of the items as there is room for, those first that ask for least."""
+    if counts @ each <= room:
+        return counts
+    order = np.argsort(each, kind="stable")
+    taken = counts[order] * each[order]
+    before = np.cumsum(taken) - taken
+    fitting = np.maximum(room - before, 0) // np.maximum(each[order], 1)
+    kept: Ints = counts.copy()
+    kept[order] = np.where(each[order] > 0, np.minimum(counts[order], fitting), counts[order])
+    return kept
 
 
 def _tiers(question: Question) -> Iterator[tuple[tuple[int, ...], bool]]:
@@ -99,7 +143,7 @@ class _Outcome:
     left: Ints
     headroom: list[Headroom]
     reservations: Reservations
-    hopeless: int = 0
+    hopeless: int
     bins: list[tuple[_Bin, int]] = field(default_factory=list)
     price: float = 0.0
 
@@ -128,6 +172,7 @@ class _Tier:
         self._problem = self._make_problem(caps)
         self._costs = [type_costs(stall.template) for stall in self._stalls]
         self._settled: dict[tuple[int, int, int, int, bytes], Requirements] = {}
+        self._twins: dict[tuple[float, bytes], list[int]] = {}
 
     def _make_problem(self, caps: HostCaps) -> Problem:
         items, market = self._items, self._market
@@ -179,16 +224,17 @@ class _Tier:
             left=self._problem.counts.copy(),
             headroom=[room.copy() for room in headroom],
             reservations=reservations.copy(),
+            hopeless=0,
         )
+        outcome.hopeless = self._hopeless(outcome)
         exhaustible = any(room.resources for room in headroom) or bool(self._market.reservations)
         while outcome.left.any():
             offers = np.flatnonzero(self._within(outcome)) if exhaustible else np.arange(len(prices))
             offers = offers[np.argsort(prices[offers], kind="stable")]
             offers = offers[worth_considering(replace(self._market, prices=prices).only(offers), self._asked)]
-            packing = pack(self._part(offers, prices, outcome), fewest_nodes=self._stalls[0].template.order[1])
-            if not outcome.bins:
-                outcome.hopeless = sum(packing.left)
-            opened = self._take(outcome, offers, packing)
+            counts = self._within_reach(outcome) if exhaustible else outcome.left
+            part = self._part(offers, prices, counts, outcome.reservations)
+            opened = self._take(outcome, offers, pack(part, fewest_nodes=self._stalls[0].template.order[1]))
             if not opened or not exhaustible:
                 break
         return outcome
@@ -206,21 +252,71 @@ class _Tier:
                 found &= market.stock != index
         return found
 
-    def _part(self, offers: Ints, prices: Floats, outcome: _Outcome) -> Problem:
-        """What is left to pack onto these offers."""
-        stocks = [outcome.reservations.left.get(name, 0) for name in self._market.reservations]
-        whole = replace(self._problem, prices=prices, counts=outcome.left, stocks=np.array(stocks, dtype=np.int64))
+    def _hopeless(self, outcome: _Outcome) -> int:
+        """How many pods fit nothing of which a node could be opened."""
+        fits = self._problem.only(np.flatnonzero(self._within(outcome))).fits()
+        return int(outcome.left[~np.logical_or.reduce(fits, axis=1)].sum())
+
+    def _within_reach(self, outcome: _Outcome) -> Ints:
+        """How many of each item are left, less those for which limits leave no room whatever is opened.
+
+        The smallest are kept: of these most can be placed.
+        """
+        counts: Ints = outcome.left.copy()
+        for stalls, items in self._rivals:
+            for axis, name in enumerate(self._question.axes):
+                rooms = [outcome.headroom[s].left_of(name) for s in stalls]
+                if None not in rooms:
+                    room = sum(filter(None, rooms))
+                    counts[items] = _smallest(counts[items], self._items.requests[items, axis], room)
+        return counts
+
+    @cached_property
+    def _rivals(self) -> list[tuple[list[int], Ints]]:
+        """Items that may go to the same stalls, as (stalls, items)."""
+        market, wish_of = self._market, self._items.wish_of
+        offered = [distinct(market.signatures[market.stalls == s]) for s in range(len(self._stalls))]
+        admitted = np.array([np.logical_or.reduce(market.allowed[signatures], axis=0) for signatures in offered])
+        numbers, patterns = numbered(admitted[:, wish_of])
+        return [(np.flatnonzero(pattern).tolist(), np.flatnonzero(numbers == n)) for n, pattern in enumerate(patterns)]
+
+    def _part(self, offers: Ints, prices: Floats, counts: Ints, reservations: Reservations) -> Problem:
+        """So many items to pack onto these offers."""
+        stocks = [reservations.left.get(name, 0) for name in self._market.reservations]
+        whole = replace(self._problem, prices=prices, counts=counts, stocks=np.array(stocks, dtype=np.int64))
         return whole.only(offers)
 
     def _take(self, outcome: _Outcome, offers: Ints, packing: Packing) -> int:
-        """Enter as many copies of each bin as limits, reservations and minValues allow; how many nodes that were."""
+        """Enter as many copies of each bin as limits, reservations and minValues allow; how many nodes that were.
+
+        Where a NodePool has no room for them another may, for the same price.
+        """
         opened = 0
         for packed in packing.bins:
             kinds, counts = np.array(packed.content, dtype=np.int64).T
-            b = self._with_share(_Bin(int(offers[packed.offer]), kinds, counts, None))
-            copies = self._enter(outcome, b, packed.copies) if b is not None else 0
-            opened += copies
+            wanted = packed.copies
+            for offer in self._alternatives(int(offers[packed.offer]), kinds):
+                b = self._with_share(_Bin(offer, kinds, counts, None))
+                copies = self._enter(outcome, b, wanted) if b is not None else 0
+                opened += copies
+                wanted -= copies
+                if not wanted:
+                    break
         return opened
+
+    def _alternatives(self, offer: int, kinds: Ints) -> Iterator[int]:
+        """An offer, then others that hold the same for the same price, NodePools in their order."""
+        yield offer
+        market, problem = self._market, self._problem
+        if market.stock[offer] >= 0:
+            return
+        if not self._twins:
+            for other in np.flatnonzero(market.stock < 0).tolist():
+                alike = (float(market.prices[other]), problem.sizes[other].tobytes())
+                self._twins.setdefault(alike, []).append(other)
+        for twin in self._twins[float(market.prices[offer]), problem.sizes[offer].tobytes()]:
+            if twin != offer and problem.allowed[market.signatures[twin], kinds].all():
+                yield twin
 
     def _enter(self, outcome: _Outcome, b: _Bin, copies: int) -> int:
         market = self._market
