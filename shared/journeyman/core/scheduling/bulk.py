@@ -22,7 +22,8 @@ from journeyman.core.scheduling.opening.opening import open_nodes
 from journeyman.core.scheduling.question import Asked
 from journeyman.core.scheduling.standing.filling import Filling
 
-_ATTEMPTS: Final = 5  # at quotas that limits cut short; in the last one those concerned are left alone
+_ATTEMPTS: Final = 5  # at quotas that were cut short; after them the classes concerned are left to one by one
+_MOST_ATTEMPTS: Final = 8  # after them all classes are
 _MOST_GLUED: Final = 2000  # pods; more that must share nodes are placed after the others, where these leave room
 
 _Sent = tuple[int, Pins]
@@ -34,18 +35,25 @@ def plan_in_bulk(asked: Asked) -> Draft:
     question = asked.question
     glued = glued_classes(question)
     first = glued if sum(question.counts[c] for c in glued) <= _MOST_GLUED else ()
+    alone = frozenset(glued)
     ceilings: Ceilings = {}
-    for attempts_left in range(_ATTEMPTS, 0, -1):
+    attempt = 1
+    while True:
         draft = asked.draft()
         draft.ceilings = ceilings
         if first:
             place_one_by_one(question, draft, first)
-        cut_short = _place_classes(question, draft, frozenset(glued))
-        if not cut_short or attempts_left == 1:
+        cut_short = _place_classes(question, draft, alone)
+        if not cut_short:
             place_one_by_one(question, draft)
             return draft
-        ceilings = _learned(cut_short, ceilings, give_up=attempts_left == 2)
-    raise AssertionError("the last attempt returns")
+        if attempt < _ATTEMPTS:
+            ceilings = _learned(cut_short, ceilings, give_up=attempt == _ATTEMPTS - 1)
+        elif attempt < _MOST_ATTEMPTS:
+            alone |= {question.family[row] for row, _ in cut_short}
+        else:
+            alone = frozenset(range(len(question.counts)))
+        attempt += 1
 
 
 def glued_classes(question: Question) -> tuple[int, ...]:

@@ -400,6 +400,22 @@ def test_zone_spread_counts_pods_that_run():
     assert zones_of(results) == {"b": 2, "c": 2}
 
 
+def test_a_pod_that_no_zone_can_take_after_all_is_not_counted_on():
+    """Only one type holds the large pod, and the pool wants two to choose from; zone after zone is tried in vain."""
+    zones = tuple("abcdefgh")
+    types = tuple(
+        an_instance_type(f"t.{cpu}", cpu=cpu, memory_gib=4 * cpu, price=0.05 * cpu, zones=zones) for cpu in (2, 4, 32)
+    )
+    variety = {"key": labels.INSTANCE_TYPE, "operator": "Exists", "minValues": 2}
+    pool = a_pool(spec={"template": {"spec": {"requirements": [variety]}}})
+    even = spread(labels.ZONE)
+
+    results = schedule(a_pod("large", cpu="20", spec=even), *pods(8, spec=even), types=types, node_pools=(pool,))
+
+    assert list(results.pod_errors) == ["default/large"]
+    assert sorted(claim.offering[1] for claim in results.new_claims) == list(zones)
+
+
 def test_few_pods_go_to_the_zone_in_which_their_node_is_cheapest():
     """One zone has more and larger types, cheaper by the core; the pod needs one node, the cheapest is in the other."""
     types = (
