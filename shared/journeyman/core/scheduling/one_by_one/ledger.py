@@ -76,10 +76,7 @@ class Ledger:
         return nodes.terms is None or any(offered.compatible(self._book[term]) is None for term in nodes.terms)
 
     def _counts_open(self, nodes: NodeFilter, node: Node) -> tuple[bool, bool]:
-        """Whether a node to open counts by what its claim asks for, and whether it may come to by what it is left with.
-
-        What a claim leaves open does not suit a demand; an offering that suits it may still be what is launched.
-        """
+        """Whether a node to open counts for sure, as its claim or all that it is left with says, and whether it may."""
         if nodes.terms is None and nodes.tolerations is None:
             return True, True
         taints = node.shelf.stall.template.pool.spec.template.spec.taints
@@ -93,9 +90,12 @@ class Ledger:
 
     def _suits(self, terms: Sequence[int], node: Node) -> tuple[bool, bool]:
         offered = self._book[node.wanted]
-        surely = any(offered.compatible(self._book[term]) is None for term in terms)
-        both = (self._book.narrowed(node.wanted, term) for term in terms)
-        return surely, surely or any(n != NONE and node.offerings & node.shelf.suiting(n) for n in both)
+        suiting = 0
+        for wanted in (self._book.narrowed(node.wanted, term) for term in terms):
+            suiting |= node.shelf.suiting(wanted) if wanted != NONE else 0
+        said = any(offered.compatible(self._book[term]) is None for term in terms)
+        surely = said or not node.offerings & ~suiting
+        return surely, surely or bool(node.offerings & suiting)
 
     def keep(self, row: int, tally: Tally) -> None:
         """Count a row's pods in a tally of its own making (of those that keep others away, say)."""

@@ -152,6 +152,20 @@ def test_pods_on_nodes_that_will_suit_count_though_no_claim_says_so():
     assert (outcome.sizes, outcome.left) == ([1, 1], 0)
 
 
+def test_a_zone_filled_by_pods_on_nodes_that_will_suit_is_not_the_emptiest():
+    """One pod runs in zone a, one without a selector is sent to b: then the third may go to its node."""
+    selective = spread()
+    selective["spec"] = {**selective["spec"], "nodeSelector": {labels.ARCH: "amd64"}}
+    sent = a_pod("q", cpu="2", spec={"nodeSelector": {labels.ZONE: "b"}})
+    two_zones = an_instance_type("z.medium", cpu=4, memory_gib=16, price=0.2, zones=("a", "b"))
+    running = a_pod("r", cpu="4", node="node-default-1")
+    full = standing(metadata={"labels": {labels.ARCH: "amd64"}})
+
+    outcome = Outcome(sent, a_pod("p", **selective), types=(two_zones,), running=[running], **full)
+
+    assert (outcome.sizes, outcome.left) == ([2], 0)
+
+
 def test_a_zone_that_cannot_be_had_is_no_domain():
     """With everything in zone c out of stock the spread is over the other two."""
     offerings = tuple(replace(o, available=o.zone != "c") for o in ZONAL.offerings)
