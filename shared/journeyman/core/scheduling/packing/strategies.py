@@ -120,7 +120,7 @@ def _manners(problem: Problem, appraisal: Appraisal) -> tuple[Manner, ...]:
     """Blends where something without a price is hardly in excess; thrift where places differ in worth."""
     bought = appraisal.mix @ problem.sizes
     used = (problem.counts @ problem.requests) / np.maximum(bought, 1)
-    unpriced = appraisal.unit.max(axis=0) * bought < 0.01 * float(appraisal.mix @ problem.prices)
+    unpriced = appraisal.mix @ (problem.sizes * appraisal.unit) < 0.01 * float(appraisal.mix @ problem.prices)
     if (unpriced & (used > 0.8)).any():
         return Manner(blend=1.0), Manner(blend=0.5), Manner()
     return (Manner(), Manner(thrift=0.3)) if np.ptp(appraisal.unit, axis=0).any() else (Manner(),)

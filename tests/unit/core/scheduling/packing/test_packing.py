@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 
 import numpy as np
 import pytest
@@ -309,3 +310,22 @@ def test_items_alike_are_packed_as_one_and_told_apart_again():
 
     check(sixty, packing)
     assert packing.price == pytest.approx(pack(five).price)
+
+
+def test_what_nearly_runs_out_counts_though_it_is_dear_only_where_nothing_is_bought():
+    """Cpu alone has a price on what is bought, and memory is used to 97 % there: nodes are kept balanced all the same."""
+    rng = random.Random(3)
+    requests = [(rng.randint(50, 4000), rng.randint(64, 8000), 1) for _ in range(5000)]
+    prices = {1: (8.7, 11.4, 15.6), 2: (16.8, 22.2, 33.1), 4: (35.6, 43.2, 64.3), 8: (69.2, 91.6, 124.8)}
+    prices |= {16: (134.4, 178.0, 264.6), 32: (284.9, 345.6, 514.2), 48: (415.3, 549.5, 748.8)}
+    prices |= {64: (537.6, 711.9, 1058.3), 96: (854.8, 1036.8, 1542.5), 128: (1107.5, 1465.3, 1996.8)}
+    offers = [
+        (price, (cores * 1000 - 100, cores * gib * 1024 - 300, min(20 + 8 * cores, 250)))
+        for cores, row in prices.items()
+        for gib, price in zip((2, 4, 8), row, strict=True)
+    ]
+    offers.sort()
+    problem = a_problem([1] * len(requests), requests, [size for _, size in offers], [price for price, _ in offers])
+    packing = pack(problem)
+    check(problem, packing)
+    assert packing.price <= 1.01 * lower_bound(problem)
