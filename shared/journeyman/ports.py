@@ -6,9 +6,10 @@ Every adapter translates its SDK's errors into `journeyman.errors`; none of the 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Generic, Protocol, TypeVar
+
+from msgspec import Struct, field
 
 from journeyman.core.api.objects import NodeClaim, Resource
 from journeyman.core.catalogue import InstanceType
@@ -19,16 +20,14 @@ T = TypeVar("T")
 JSON = Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Listing(Generic[T]):
+class Listing(Struct, Generic[T], frozen=True, kw_only=True):
     """Items of one list call, all at the same `resource_version`."""
 
     items: tuple[T, ...]
     resource_version: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WatchEvent(Generic[T]):
+class WatchEvent(Struct, Generic[T], frozen=True, kw_only=True):
     """ADDED, MODIFIED, DELETED or BOOKMARK (then `object` is None)."""
 
     type: str
@@ -99,8 +98,7 @@ class KubeStore(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Instance:
+class Instance(Struct, frozen=True, kw_only=True):
     """A machine the cloud runs for us."""
 
     provider_id: str
@@ -118,8 +116,7 @@ class Instance:
         return self.tags.get("karpenter.sh/nodeclaim", "")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LaunchRequest:
+class LaunchRequest(Struct, frozen=True, kw_only=True):
     """Launch one instance for this claim. Repeating it with the same claim UID never makes a second one."""
 
     claim: NodeClaim
@@ -127,8 +124,7 @@ class LaunchRequest:
     instance_types: tuple[InstanceType, ...]  # of the claim's pool, availability already marked
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Launched:
+class Launched(Struct, frozen=True, kw_only=True):
     """It runs (or starts): what goes into the claim's labels, annotations and status."""
 
     claim: str
@@ -141,8 +137,7 @@ class Launched:
     unavailable: tuple[tuple[str, str, str], ...] = ()  # offerings that were refused on the way
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LaunchFailed:
+class LaunchFailed(Struct, frozen=True, kw_only=True):
     """It did not: `error` is a CloudProviderError (InsufficientCapacity, NodeClassNotReady, Create, RateLimited…)."""
 
     claim: str
@@ -194,8 +189,7 @@ class CloudProvider(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trigger:
+class Trigger(Struct, frozen=True, kw_only=True):
     """What woke us: one envelope for every source. `details` is the source's own payload, already checked."""
 
     id: str
@@ -207,8 +201,7 @@ class Trigger:
     details: JSON = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Message:
+class Message(Struct, frozen=True, kw_only=True):
     """Run `step` for `cluster`; `at` None means now. Delivered at least once, in order within (cluster, step)."""
 
     cluster: str

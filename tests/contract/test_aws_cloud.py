@@ -6,13 +6,13 @@ its own in it, so that none sees another's instances.
 
 import itertools
 import threading
-from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 
 import boto3
 import msgspec
 import pytest
 from botocore.config import Config
+from msgspec.structs import replace
 
 from journeyman.cloud.aws.instance_types import InstanceTypes
 from journeyman.cloud.aws.instances import Instances

@@ -8,11 +8,12 @@ import re
 import traceback
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
 from journeyman.cli.solve import options_of
 from journeyman.core.api.labels import INSTANCE_TYPE
@@ -30,8 +31,7 @@ NO_MONEY = 1e-5  # per hour: reserved capacity is paid for already, its price on
 ANSWERS = 5  # how often Karpenter is asked before a finding that its luck may explain stands
 
 
-@dataclass(frozen=True, kw_only=True)
-class Finding:
+class Finding(Struct, frozen=True, kw_only=True):
     """Something that should not be. `kind` is one of KINDS; `cause` groups findings that look alike.
 
     `pods` are those it is about, `theirs` is Karpenter's plan. `as_many`: we place as many pods, but others.
@@ -44,7 +44,7 @@ class Finding:
     pods: tuple[str, ...] = ()
     as_many: bool = False
     in_scarce_room: bool = False
-    theirs: Results = field(default_factory=Results, repr=False)
+    theirs: Results = Results()
 
 
 KINDS = {

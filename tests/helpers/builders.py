@@ -5,11 +5,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from journeyman.core.api import labels
 from journeyman.core.api.model import parse

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from journeyman.core.api.dra import DeviceClass, ResourceClaim, ResourceSlice, ResourceSliceSpec
 from journeyman.core.api.objects import Pod

@@ -7,12 +7,12 @@ in one way; each is tried on every cluster.
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 
 import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from journeyman.core.api import labels
 from journeyman.core.api.objects import NodeSelectorRequirement, Pod

@@ -11,11 +11,11 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from typing import Final
 
 import yaml
+from msgspec import Struct, field
 from rich.console import Console
 from rich.table import Table
 
@@ -38,8 +38,7 @@ LAMBDA_REQUEST: Final = 0.0000002  # USD, from the same page
 LARGEST_FUNCTION_GB: Final = 1769 / 1024  # template.yaml; some functions have less
 
 
-@dataclass(slots=True, kw_only=True)
-class Chapter:
+class Chapter(Struct, kw_only=True):
     """What one part of the story cost and achieved."""
 
     title: str

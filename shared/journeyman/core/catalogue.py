@@ -7,8 +7,10 @@ types its NodeClass admits, each with its offerings (zone × capacity type) and 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from datetime import datetime
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from journeyman.core.api import labels
 from journeyman.core.api.dra import ResourceSliceSpec
@@ -19,8 +21,7 @@ Resources = Mapping[str, int]
 allocatable down, when they are made from quantities (`core.api.resources`)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Offering:
+class Offering(Struct, frozen=True, kw_only=True):
     """One way to buy an instance type. `price` is provider currency per hour.
 
     `requirements` are what the node will carry as labels if launched this way (zone and capacity type among
@@ -40,8 +41,7 @@ class Offering:
     reservation_capacity: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InstanceType:
+class InstanceType(Struct, frozen=True, kw_only=True):
     """A size of machine. `requirements` are its labels as requirements (`In` values, `DoesNotExist` for lack).
 
     `overhead` is what the system keeps (kube-reserved + system-reserved + eviction threshold):
@@ -63,8 +63,7 @@ class InstanceType:
         return {name: max(amount - self.overhead.get(name, 0), 0) for name, amount in self.capacity.items()}
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Catalogue:
+class Catalogue(Struct, frozen=True, eq=False):
     """Instance types per NodePool. Identity is what solvers cache by, so keep one while nothing changed."""
 
     by_node_pool: Mapping[str, tuple[InstanceType, ...]]
@@ -74,8 +73,7 @@ class Catalogue:
         return self.by_node_pool.get(node_pool, ())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unavailable:
+class Unavailable(Struct, frozen=True, kw_only=True):
     """An offering that could not be had, and until when it is avoided."""
 
     instance_type: str

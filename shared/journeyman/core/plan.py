@@ -8,10 +8,11 @@ and matches the union exhaustively. Every action may be carried out twice with t
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import Enum
 from typing import Any, Final
+
+from msgspec import Struct, field
 
 from journeyman.core.api.objects import Resource
 
@@ -26,8 +27,7 @@ class Step(str, Enum):
     SWEEP = "sweep"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ObjectRef:
+class ObjectRef(Struct, frozen=True, kw_only=True):
     """Names one object; `uid` makes it that incarnation only."""
 
     resource: Resource[Any]
@@ -39,8 +39,7 @@ class ObjectRef:
         return f"{self.resource.kind} {self.namespace + '/' if self.namespace else ''}{self.name}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CreateObject:
+class CreateObject(Struct, frozen=True, kw_only=True):
     """Create an object (NodeClaim, NodeDisruption, OfferingState); one of that name already there counts as done."""
 
     resource: Resource[Any]
@@ -53,8 +52,7 @@ class CreateObject:
         return str(self.body["metadata"]["name"])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PatchObject:
+class PatchObject(Struct, frozen=True, kw_only=True):
     """JSON merge patch under a precondition.
 
     With `resource_version` the write only goes through on that version (lists are replaced whole by a merge patch, so
@@ -68,16 +66,14 @@ class PatchObject:
     subresource: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeleteObject:
+class DeleteObject(Struct, frozen=True, kw_only=True):
     """Delete an object (its finalizers do the rest); already gone counts as done. `ref.uid` is the precondition."""
 
     ref: ObjectRef
     why: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LaunchInstance:
+class LaunchInstance(Struct, frozen=True, kw_only=True):
     """Launch the instance behind a NodeClaim that exists (or is created earlier in the same chain).
 
     Idempotent by the claim's UID. `apply` writes the outcome into the claim's status.
@@ -87,8 +83,7 @@ class LaunchInstance:
     why: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TerminateInstance:
+class TerminateInstance(Struct, frozen=True, kw_only=True):
     """Start terminating an instance; already gone counts as done."""
 
     provider_id: str
@@ -96,8 +91,7 @@ class TerminateInstance:
     why: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EvictPod:
+class EvictPod(Struct, frozen=True, kw_only=True):
     """Evict through the Eviction API, so that PodDisruptionBudgets are honoured; refused (429) is no failure."""
 
     ref: ObjectRef
@@ -105,8 +99,7 @@ class EvictPod:
     why: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeletePod:
+class DeletePod(Struct, frozen=True, kw_only=True):
     """Delete a pod past the Eviction API: the forced end of a terminationGracePeriod only."""
 
     ref: ObjectRef
@@ -115,8 +108,7 @@ class DeletePod:
     why: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RememberUnavailable:
+class RememberUnavailable(Struct, frozen=True, kw_only=True):
     """Write offerings into the NodeClass's OfferingState, to be avoided until `until`.
 
     `offerings`: (instance type, zone, capacity type); "*" as the type means all.
@@ -128,8 +120,7 @@ class RememberUnavailable:
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wake:
+class Wake(Struct, frozen=True, kw_only=True):
     """Run `step` again at `at` (now or past: at once). Lost or doubled wake-ups are harmless."""
 
     step: Step
@@ -150,8 +141,7 @@ Action = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
+class Event(Struct, frozen=True, kw_only=True):
     """A Kubernetes Event to record on an object, with Karpenter's reason."""
 
     ref: ObjectRef
@@ -160,8 +150,7 @@ class Event:
     type: str = "Normal"  # or "Warning"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Observation:
+class Observation(Struct, frozen=True, kw_only=True):
     """A metric sample. `name` is Karpenter's, without a unit suffix of ours; `kind` is counter, gauge or histogram."""
 
     name: str
@@ -170,8 +159,7 @@ class Observation:
     kind: str = "counter"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Chain:
+class Chain(Struct, frozen=True, kw_only=True):
     """Actions that depend on each other, in order. `subject` names what they are about, for logs.
 
     `events` and `observations` are true only once the whole chain has been carried out, and are emitted then; those of
@@ -184,8 +172,7 @@ class Chain:
     observations: tuple[Observation, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class Plan(Struct, frozen=True, kw_only=True):
     """Everything one decision asks for. An empty plan is a decision too."""
 
     chains: tuple[Chain, ...] = ()

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 
 def _anonymous() -> str:
     return ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Connection:
+class Connection(Struct, frozen=True, kw_only=True):
     """Address, trust and identity.
 
     `server` is a URL; `ssl_context` None means the system's own trust. `authorization` is asked before every request

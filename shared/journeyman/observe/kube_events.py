@@ -14,11 +14,11 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
 import msgspec
+from msgspec import Struct
 
 from journeyman.core.api.objects import EVENT, Object, Resource
 from journeyman.core.plan import Event, ObjectRef
@@ -49,8 +49,7 @@ class _Stored(Object, frozen=True):
 _EVENT: Final[Resource[Any]] = msgspec.structs.replace(EVENT, type=_Stored)
 
 
-@dataclass(frozen=True, slots=True)
-class _Pending:
+class _Pending(Struct, frozen=True):
     event: Event
     count: int
 

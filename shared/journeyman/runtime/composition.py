@@ -9,9 +9,11 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Generic, Protocol, TypeVar
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from journeyman.core.plan import Step
 from journeyman.errors import InvariantError, JourneymanError, LeaseLostError, UnknownClusterError
@@ -75,8 +77,7 @@ class Adapters(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class _Kept(Generic[V]):
+class _Kept(Struct, Generic[V], frozen=True):
     """Values made once per key."""
 
     make: Callable[[Settings], V]

@@ -21,12 +21,13 @@ A mistake raises ConfigurationError naming the variable, at the first invocation
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
 from enum import Enum
 from fractions import Fraction
 from typing import Annotated, Final, Literal, TypeVar
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import fields
 
 from journeyman.core.api.duration import parse_duration
 from journeyman.core.api.objects import TopologySpreadConstraint
@@ -65,8 +66,7 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     service_cidr: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Environment:
+class Environment(Struct, frozen=True, kw_only=True):
     """Everything a process is told from outside."""
 
     region: str  # this deployment's own, where its queues are

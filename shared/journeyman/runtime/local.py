@@ -13,10 +13,11 @@ import json
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from journeyman.cloud.aws.prices import shipped_on_demand
 from journeyman.cloud.aws.settings import AwsSettings

@@ -9,11 +9,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any, Final
 
 from botocore.exceptions import BotoCoreError
+from msgspec import Struct, field
 
 from journeyman.cloud.aws.prices import shipped_on_demand
 from journeyman.core.api.objects import EC2NODECLASS, NODECLAIM
@@ -44,8 +44,7 @@ DEFAULT_TIME: Final = datetime(2026, 1, 5, 12, tzinfo=timezone.utc)  # for event
 _READS: Final = ("Describe", "Get", "List", "Receive")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CloudCall:
+class CloudCall(Struct, frozen=True, kw_only=True):
     """A request that changes something in the cloud."""
 
     service: str
@@ -53,8 +52,7 @@ class CloudCall:
     parameters: JSON
 
 
-@dataclass(slots=True, kw_only=True)
-class Replayed:
+class Replayed(Struct, kw_only=True):
     """What one event led to, in order."""
 
     function: str

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from datetime import datetime
+
+from msgspec import Struct, field
 
 from journeyman.core.api import labels
 from journeyman.core.api.objects import (
@@ -34,8 +35,7 @@ from journeyman.simulate.apiserver import ApiServer
 _TERMINAL = frozenset({"Succeeded", "Failed"})
 
 
-@dataclass(slots=True)
-class NodeInfo:
+class NodeInfo(Struct):
     """A node and what is on it."""
 
     node: Node

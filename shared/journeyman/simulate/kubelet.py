@@ -8,9 +8,10 @@ data were wrong, the node would come up wrong. Timings are typical of an EKS nod
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Protocol
+
+from msgspec import Struct, field
 
 from journeyman.core.api.objects import NODE, POD, Node, Pod, is_true
 from journeyman.errors import AlreadyExistsError, NotFoundError
@@ -24,8 +25,7 @@ STOP_POD = timedelta(seconds=1)  # the container heeds SIGTERM
 _NOT_READY = {"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Machine:
+class Machine(Struct, frozen=True, kw_only=True):
     """One machine as its own hypervisor and boot settings show it."""
 
     provider_id: str

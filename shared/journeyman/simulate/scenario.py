@@ -17,12 +17,12 @@ ready; an object without a UID or a creation time gets one. NodeOverlays and Cap
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
+from msgspec import Struct
 
 from journeyman.core.api import labels
 from journeyman.core.api.capacity_buffer import CapacityBuffer
@@ -80,8 +80,7 @@ class _File(msgspec.Struct, frozen=True, rename="camel"):
     options: dict[str, Any] = {}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Scenario:
+class Scenario(Struct, frozen=True, kw_only=True):
     """A question to the scheduler: the cluster, what could be launched, and the file's options."""
 
     name: str

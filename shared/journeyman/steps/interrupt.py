@@ -9,8 +9,9 @@ safe beside any other step's.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import datetime
+
+from msgspec.structs import replace
 
 from journeyman.core.catalogue import Catalogue
 from journeyman.core.lifecycle.interruption import InterruptionKind, interrupt_claims

@@ -7,9 +7,10 @@ to go on is in the cluster's objects, or in a wake-up message it leaves behind.
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final
+
+from msgspec import Struct, field
 
 from journeyman.core.api.objects import TopologySpreadConstraint
 from journeyman.core.catalogue import Catalogue
@@ -18,8 +19,7 @@ from journeyman.core.scheduling.options import MinValuesPolicy, Options, Prefere
 from journeyman.ports import Clock, CloudProvider, KubeStore, Lease, Queue, Telemetry
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FeatureGates:
+class FeatureGates(Struct, frozen=True, kw_only=True):
     """Karpenter's FEATURE_GATES with its defaults."""
 
     reserved_capacity: bool = True
@@ -30,8 +30,7 @@ class FeatureGates:
     capacity_buffer: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class Settings(Struct, frozen=True, kw_only=True):
     """One cluster's settings: Karpenter's names and defaults where Karpenter has them, ours below."""
 
     cluster_name: str
@@ -72,8 +71,7 @@ class Settings:
         )
 
 
-@dataclass(slots=True)
-class Memory:
+class Memory(Struct):
     """What a warm sandbox keeps for a cluster between runs. Losing it costs time, never correctness."""
 
     catalogue: Catalogue | None = None
@@ -86,8 +84,7 @@ BUSY: Final = "busy"
 PARTIAL: Final = "partial"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Invocation:
+class Invocation(Struct, frozen=True, kw_only=True):
     """One run's connections to the outside. `deadline` is when the platform ends the run, margin not yet taken off."""
 
     cluster: str
@@ -108,8 +105,7 @@ class Invocation:
         return self.clock.now() >= self.deadline - self.settings.deadline_margin
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class Outcome(Struct, frozen=True, kw_only=True):
     """What a run did.
 
     `status` is "done"; "busy" if another run holds the step (it will do the work); or "partial" if something is left

@@ -7,8 +7,9 @@ tag and their UID as client token, so the next run finds them instead of launchi
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from journeyman.core.api import labels
 from journeyman.core.api.objects import NodeClaim
@@ -23,8 +24,7 @@ if TYPE_CHECKING:
     from journeyman.steps.apply import Applier
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PendingLaunch:
+class PendingLaunch(Struct, frozen=True, kw_only=True):
     """A claim to launch, and what its chain does once it runs."""
 
     claim: str

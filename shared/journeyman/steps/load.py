@@ -8,12 +8,13 @@ One list per kind. An object that does not validate is set aside, by name and wi
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import Enum
 from typing import Any, Final, TypeVar
 
 import msgspec
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from journeyman.core.api.capacity_buffer import CapacityBuffer
 from journeyman.core.api.dra import DEVICE_CLASS, RESOURCE_CLAIM, RESOURCE_SLICE
@@ -73,8 +74,7 @@ class Pods(str, Enum):
     ALL = "all"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scope:
+class Scope(Struct, frozen=True, kw_only=True):
     """What a step reads besides NodeClaims; the rest of its Snapshot stays empty."""
 
     nodes: bool = False
@@ -95,8 +95,7 @@ GLANCE: Final = Scope(pools=True, pods=Pods.UNASSIGNED)
 """What the sweep may afford every minute."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class World:
+class World(Struct, frozen=True, kw_only=True):
     """A snapshot with the catalogue of its pools, and all types by NodeClass (for claims that have no pool).
 
     `failures` are the NodeClasses whose types the cloud did not tell, with why; `overlay_conflicts` the NodeOverlays that

@@ -8,11 +8,11 @@ is written.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Annotated, Any
 
 import msgspec
+from msgspec.structs import replace
 
 from journeyman.core.api import labels
 from journeyman.core.api.conditions import format_time

@@ -14,8 +14,10 @@ Restates: karpenter pkg/controllers/provisioning/provisioner.go `Reconcile`, `Sc
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from journeyman.core.api.model import parse
 from journeyman.core.api.nodepool import NodePool
@@ -71,8 +73,7 @@ def _provision(hand: Applier) -> None:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Decision:
+class _Decision(Struct, frozen=True, kw_only=True):
     """Claims that verify, and what is wrong with the others."""
 
     accepted: tuple[PlannedClaim, ...]

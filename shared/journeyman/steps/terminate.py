@@ -7,8 +7,9 @@ run; the step wakes itself while anything is unfinished.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from journeyman.core.api import labels
 from journeyman.core.lifecycle.expiration import expire

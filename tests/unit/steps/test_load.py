@@ -1,7 +1,8 @@
 """Load: one consistent, tolerant picture of a cluster."""
 
-from dataclasses import replace
 from datetime import timedelta
+
+from msgspec.structs import replace
 
 from journeyman.core.api import labels
 from journeyman.core.api.objects import NODE_OVERLAY, TopologySpreadConstraint

@@ -1,9 +1,9 @@
 """Provision: from pending pods to joined nodes, run by run, on the in-memory API server."""
 
-from dataclasses import replace
 from datetime import timedelta
 
 import pytest
+from msgspec.structs import replace
 
 from journeyman.core.api import labels
 from journeyman.core.api.objects import NODE, NODECLAIM, NODEPOOL, OFFERING_STATE, condition_of

@@ -1,8 +1,7 @@
 """Provision with what scheduling reads besides pods and pools: volumes, overlays, buffers, default constraints."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from journeyman.core.api import labels
 from journeyman.core.api.objects import CAPACITY_BUFFER, NODE_OVERLAY, NODECLAIM, TopologySpreadConstraint

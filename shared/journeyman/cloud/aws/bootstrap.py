@@ -6,8 +6,9 @@ Restates: karpenter-provider-aws pkg/providers/amifamily/bootstrap/bootstrap.go,
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
+
+from msgspec import Struct
 
 from journeyman.cloud.aws.families import CUSTOM, Family
 from journeyman.core.api import labels
@@ -16,8 +17,7 @@ from journeyman.core.api.objects import NodeClaim, Taint
 _UNREGISTERED: Final = Taint(key=labels.UNREGISTERED_TAINT, effect="NoExecute")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bootstrap:
+class Bootstrap(Struct, frozen=True, kw_only=True):
     """All that user data is made of. `kubelet` is `spec.kubelet` with maxPods (and clusterDNS, if known) filled in."""
 
     family: Family

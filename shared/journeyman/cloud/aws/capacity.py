@@ -9,9 +9,10 @@ whole number up.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Final
+
+from msgspec import Struct
 
 from journeyman.cloud.aws.families import CUSTOM, DEFAULT_VOLUME_BYTES, GIB
 from journeyman.cloud.aws.instance_type_info import InstanceTypeInfo
@@ -37,8 +38,7 @@ _PODS_WITHOUT_ENI_LIMIT: Final = 110
 _CPU_RESERVED: Final = ((0, 1000, 600), (1000, 2000, 100), (2000, 4000, 50), (4000, 1 << 31, 25))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Kubelet:
+class Kubelet(Struct, frozen=True, kw_only=True):
     """The kubelet settings that change a node's size. Amounts are exact; what a user got wrong counts as not set."""
 
     max_pods: int | None
@@ -79,8 +79,7 @@ def _amount_or_none(name: str, text: Any) -> int | None:
         return None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Size:
+class Size(Struct, frozen=True, kw_only=True):
     """Capacity, and what of it is not for pods."""
 
     capacity: dict[str, int]

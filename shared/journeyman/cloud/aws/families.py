@@ -6,23 +6,22 @@ Restates: karpenter-provider-aws pkg/providers/amifamily (`FeatureFlags`, `Defau
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 GIB: Final = 1 << 30
 DEFAULT_VOLUME_BYTES: Final = 20 * GIB  # resolver.go `DefaultEBS`
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BlockDevice:
+class BlockDevice(Struct, frozen=True, kw_only=True):
     """A default EBS volume (gp3, encrypted)."""
 
     name: str
     size_bytes: int = DEFAULT_VOLUME_BYTES
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Family:
+class Family(Struct, frozen=True, kw_only=True):
     """One AMI family. `ephemeral_device` is the volume that pods' ephemeral storage is on, empty if unknowable."""
 
     name: str

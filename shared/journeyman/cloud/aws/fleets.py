@@ -7,8 +7,9 @@ Restates: karpenter-provider-aws pkg/providers/instance/types.go `CreateFleetInp
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
+
+from msgspec import Struct
 
 from journeyman.cloud.aws import tags
 from journeyman.cloud.aws.errors import NO_ADDRESSES, NO_SPOT_ROLE, UNFULFILLABLE
@@ -22,8 +23,7 @@ OfferingKey = tuple[str, str, str]
 _TAGGED: Final = ("fleet", "instance", "volume")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FleetError:
+class FleetError(Struct, frozen=True, kw_only=True):
     """Why one offering was not taken."""
 
     code: str
@@ -41,8 +41,7 @@ class FleetError:
         return f"{self.code}: {self.message} ({self.instance_type} in {self.zone})"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FleetAnswer:
+class FleetAnswer(Struct, frozen=True, kw_only=True):
     """What an instant fleet gave: at most one instance, and the offerings refused on the way."""
 
     instance_id: str

@@ -6,9 +6,10 @@ Restates: karpenter-provider-aws pkg/providers/amifamily (ami.go, types.go, al2.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from typing import Any, Final
+
+from msgspec import Struct, field
 
 from journeyman.cloud.aws.errors import translated
 from journeyman.cloud.aws.families import AL2, AL2023, BOTTLEROCKET, Family
@@ -41,8 +42,7 @@ class UnsupportedAliasError(Exception):
     """An alias that this Kubernetes version has no images for. Becomes a condition; never leaves this package."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Image:
+class Image(Struct, frozen=True, kw_only=True):
     """An image and the types it suits. One image can be several of these."""
 
     id: str
@@ -65,8 +65,7 @@ class Image:
         }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Query:
+class _Query(Struct, frozen=True, kw_only=True):
     """One DescribeImages call; `known` are requirements that only the way to an image's id tells."""
 
     filters: tuple[tuple[str, tuple[str, ...]], ...]

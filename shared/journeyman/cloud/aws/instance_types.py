@@ -9,12 +9,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from datetime import timedelta
 from threading import Lock
 from typing import Any, Final
 
 import msgspec
+from msgspec import Struct
 
 from journeyman.cloud.aws.capacity import Sizing
 from journeyman.cloud.aws.errors import translated
@@ -37,8 +37,7 @@ RAW_TTL: Final = timedelta(hours=12)  # controllers/providers/instancetype/contr
 _REMEMBERED: Final = 32  # NodeClasses whose types are kept lowered
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Universe:
+class Universe(Struct, frozen=True, eq=False):
     """What EC2 offers in the region. Compared by identity: a new reading is a new universe."""
 
     infos: tuple[InstanceTypeInfo, ...]  # by name

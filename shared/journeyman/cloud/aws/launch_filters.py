@@ -7,9 +7,10 @@ Restates: karpenter-provider-aws pkg/providers/instance/filter/filter.go and ins
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from functools import lru_cache
 from typing import Final
+
+from msgspec.structs import replace
 
 from journeyman.cloud.aws.capacity import GPU_VENDORS, NEURON, NEURON_CORE
 from journeyman.cloud.aws.lowering import SIZE

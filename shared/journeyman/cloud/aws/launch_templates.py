@@ -10,9 +10,10 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
+
+from msgspec import Struct
 
 from journeyman.cloud.aws import tags
 from journeyman.cloud.aws.capacity import EFA
@@ -32,8 +33,7 @@ _NAMES_PER_CALL: Final = 200  # EC2's limit of values in one filter
 _ALREADY_THERE: Final = "InvalidLaunchTemplateName.AlreadyExistsException"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LaunchTemplate:
+class LaunchTemplate(Struct, frozen=True, kw_only=True):
     """A template and the types that launch from it, in the order given."""
 
     name: str

@@ -14,8 +14,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from journeyman.cloud.aws import tags
 from journeyman.cloud.aws.errors import (
@@ -63,8 +64,7 @@ _log = logging.getLogger(__name__)
 _FLEXIBLE: Final = 5  # instance.go `instanceTypeFlexibilityThreshold`
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Attempt:
+class _Attempt(Struct, frozen=True, kw_only=True):
     """One claim's launch, everything decided but the launch templates."""
 
     request: LaunchRequest

@@ -8,11 +8,11 @@ launch is learnt by launching, not by a dry run.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
 import msgspec
+from msgspec import Struct
 
 from journeyman.cloud.aws.families import AL2023
 from journeyman.cloud.aws.images import Images, UnsupportedAliasError
@@ -36,8 +36,7 @@ _INSTANCE_PROFILE: Final = "InstanceProfileReady"
 _DEPENDENCIES: Final = (_AMIS, _INSTANCE_PROFILE, _SECURITY_GROUPS, _SUBNETS)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Finding:
+class _Finding(Struct, frozen=True, kw_only=True):
     """One part of the status, and whether it is good: no reason means it is."""
 
     condition: str

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import timedelta
 from fractions import Fraction
 from functools import cached_property
 from typing import Any, Final
 
+from msgspec import Struct
+
 # pricing.go: the Pricing API is served from few regions
 _PRICING_ENDPOINTS: Final = (("ap-", "ap-south-1"), ("eu-", "eu-central-1"), ("cn-", "cn-northwest-1"))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AwsSettings:
+class AwsSettings(Struct, frozen=True, kw_only=True):
     """One EKS cluster. Names and defaults are Karpenter's where it has the setting."""
 
     cluster_name: str

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
 from datetime import timedelta
 from threading import Lock
 from typing import Any, Final
+
+from msgspec import Struct
 
 from journeyman.cloud.aws.errors import translated
 from journeyman.cloud.aws.settings import Clients
@@ -25,8 +26,7 @@ from journeyman.ports import Clock
 _TTL: Final = timedelta(minutes=1)  # cache.go `DefaultTTL`, for descriptions
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChosenSubnet:
+class ChosenSubnet(Struct, frozen=True, kw_only=True):
     """A zone's subnet for one launch. `charged` addresses are held until the fleet has answered."""
 
     id: str

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
+
+from msgspec import Struct
 
 from journeyman.cloud.aws import tags
 from journeyman.cloud.aws.bootstrap import Bootstrap, boot_taints, node_labels
@@ -46,8 +47,7 @@ _TIMEOUTS: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Variant:
+class Variant(Struct, frozen=True, kw_only=True):
     """What makes two instance types need different templates."""
 
     image_id: str
@@ -56,8 +56,7 @@ class Variant:
     efa_interfaces: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TemplateContent:
+class TemplateContent(Struct, frozen=True, kw_only=True):
     """All that the templates of one launch have in common; `data` fills in the variant."""
 
     settings: AwsSettings

@@ -6,17 +6,17 @@ The object may be one that a user got wrong, since `resolve` must turn mistakes 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
+
+from msgspec import Struct
 
 from journeyman.cloud.aws.families import BY_ALIAS, CUSTOM, FAMILIES, Family
 
 JSON = Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Alias:
+class Alias(Struct, frozen=True, kw_only=True):
     """`family@version` of an AMI alias; `family` is None if there is no such family."""
 
     text: str

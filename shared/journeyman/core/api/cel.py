@@ -24,9 +24,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final
+
+from msgspec import Struct, field
 
 from journeyman.core.api import quantity
 from journeyman.core.api.cel_values import (
@@ -59,8 +60,7 @@ class InvalidExpressionError(ConfigurationError):
     """An expression that cannot be read: malformed, or outside the part of CEL that is understood."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class DeviceFacts:
+class DeviceFacts(Struct, frozen=True, kw_only=True, eq=False):
     """What selectors see of a device: its attributes and capacity by domain and name."""
 
     driver: str
@@ -107,8 +107,7 @@ def _by_domain(driver: str, values: Mapping[str, Value]) -> dict[str, dict[str, 
 _Function = Callable[[DeviceFacts], Value]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Expression:
+class Expression(Struct, frozen=True, eq=False):
     """A selector that has been read."""
 
     text: str
@@ -127,8 +126,7 @@ def read(text: str) -> Expression:
     return Expression(text, _Reader(text).whole())
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Constant:
+class _Constant(Struct, frozen=True, eq=False):
     """A function that has the same value for every device."""
 
     value: Value

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
+
+from msgspec import Struct
 
 from journeyman.core.api import quantity
 from journeyman.errors import InvalidQuantityError
@@ -25,15 +26,13 @@ class EvaluationError(Exception):
     """The expression has no value for this device: it lacks an attribute, or its values do not compare."""
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Amount:
+class Amount(Struct, frozen=True, order=True):
     """A quantity, in nano units."""
 
     nano: int
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Version:
+class Version(Struct, frozen=True, order=True):
     """A semantic version: its numbers, whether it is a release, and what comes before one. Build metadata says nothing."""
 
     numbers: tuple[int, ...]

@@ -9,11 +9,12 @@ Differs: equal transition times fall back to the type, so the order is total.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 from pydantic import Field
 
 from journeyman.core.api.model import Converted, crd
@@ -110,8 +111,7 @@ Conditions = Annotated[
 """A `status.conditions` field."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConditionSet:
+class ConditionSet(Struct, frozen=True, kw_only=True):
     """The conditions of one object, with what their rules need to know of it.
 
     Every change gives a new set; `changed_from` tells whether a write is needed.

@@ -8,8 +8,9 @@ Pure: the files are written by `infra/crds/generate.py`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
+
+from msgspec import Struct
 
 from journeyman.core.api import objects
 from journeyman.core.api.ec2nodeclass import EC2NodeClass
@@ -27,8 +28,7 @@ _NULL: Final = {"type": "null"}
 _EMPTY: Final[tuple[Any, ...]] = (None, "", [], {})
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
+class Column(Struct, frozen=True):
     """A column of `kubectl get`; a wide one shows with `-o wide` only."""
 
     name: str
@@ -37,8 +37,7 @@ class Column:
     wide: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Definition:
+class Definition(Struct, frozen=True, kw_only=True):
     """What a CRD says beside its schema."""
 
     resource: Resource[Any]

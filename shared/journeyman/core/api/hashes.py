@@ -14,11 +14,11 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
 import msgspec
+from msgspec import Struct
 
 from journeyman.core.api import labels
 from journeyman.core.api.duration import parse_nillable_duration
@@ -44,8 +44,7 @@ _EC2_IGNORED: Final = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class HashKeys:
+class HashKeys(Struct, frozen=True):
     """The two annotations that hold a hash and its version."""
 
     hash: str

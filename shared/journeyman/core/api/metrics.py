@@ -8,14 +8,14 @@ Restates: karpenter pkg/metrics, pkg/controllers/*/metrics.go; karpenter-provide
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final, Literal
+
+from msgspec import Struct
 
 Kind = Literal["counter", "gauge", "histogram"]
 
 
-@dataclass(frozen=True, slots=True)
-class Metric:
+class Metric(Struct, frozen=True):
     """One metric. Units are in the name: `_seconds`, `_total` for counters."""
 
     name: str

@@ -12,10 +12,11 @@ upstream drops the suffix it has no letter for.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
 from typing import Final
+
+from msgspec import Struct
 
 from journeyman.errors import InvalidQuantityError
 
@@ -49,8 +50,7 @@ class Format(str, Enum):
     DECIMAL_EXPONENT = "DecimalExponent"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Quantity:
+class Quantity(Struct, frozen=True, kw_only=True):
     """An exact amount. `nano` counts 10⁻⁹ units; `str()` gives Kubernetes' canonical text."""
 
     nano: int

@@ -12,11 +12,11 @@ its cron expression (UTC) for its duration. Of all budgets that count, the small
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import Final
 
 from cronsim import CronSim, CronSimError
+from msgspec import Struct
 
 from journeyman.core.api.duration import parse_duration
 from journeyman.core.api.nodepool import Budget, NodePool
@@ -41,16 +41,14 @@ WINDOW_HORIZON: Final = timedelta(days=1)
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, order=True)
-class Window:
+class Window(Struct, frozen=True, kw_only=True, order=True):
     """A time during which a budget counts: from `opens` until just before `closes`, both UTC."""
 
     opens: datetime
     closes: datetime
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Allowance:
+class Allowance(Struct, frozen=True, kw_only=True):
     """One NodePool's budget for one reason at one moment.
 
     `total` nodes are ready to be disrupted or being disrupted, `disrupting` of them are on their way out or not

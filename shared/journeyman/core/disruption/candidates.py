@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from journeyman.core.api import labels
 from journeyman.core.api.objects import Pod, PodDisruptionBudget, is_true
@@ -34,8 +35,7 @@ PRIORITY_SCALE: Final = 2.0**25
 COST_BOUND: Final = 10.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class Found(Struct, frozen=True, kw_only=True):
     """The candidates, by claim name, and `DisruptionBlocked` events for the nodes that are none."""
 
     candidates: tuple[Candidate, ...]

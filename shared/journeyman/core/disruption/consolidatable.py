@@ -13,10 +13,11 @@ Restates: karpenter pkg/controllers/nodeclaim/podevents `Reconcile`, pkg/control
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from hashlib import blake2b
 from typing import Any, Final
+
+from msgspec import Struct
 
 from journeyman.core.api import labels
 from journeyman.core.api.conditions import CONSOLIDATABLE, INITIALIZED, ConditionSet, format_time
@@ -30,8 +31,7 @@ from journeyman.core.state import Snapshot
 POD_EVENT_DEDUPE: Final = timedelta(seconds=10)  # karpenter pkg/controllers/nodeclaim/podevents `dedupeTimeout`
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Consolidatability:
+class Consolidatability(Struct, frozen=True, kw_only=True):
     """Which claims are consolidatable now (`claims`, names), when the next one becomes so, and what to write."""
 
     claims: frozenset[str]
@@ -40,8 +40,7 @@ class Consolidatability:
     plan: Plan
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Verdict:
+class _Verdict(Struct, frozen=True, kw_only=True):
     """One claim's clock: the last pod event, the digest that goes with it, and since or from when it is idle enough."""
 
     claim: NodeClaim

@@ -11,10 +11,10 @@ Differs: where packing by price would take several new nodes, packing into few i
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 from journeyman.core.api import labels
 from journeyman.core.api.nodepool import NodePool

@@ -7,8 +7,9 @@ Differs: a pass makes one proposal at most; it is validated by a later pass (`re
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from functools import cached_property
+
+from msgspec import Struct, field
 
 from journeyman.core.api.node_disruption import Method, NodeDisruption
 from journeyman.core.api.objects import NODEPOOL
@@ -28,8 +29,7 @@ from journeyman.core.scheduling.options import Options
 from journeyman.core.state import Snapshot
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Considered:
+class Considered(Struct, frozen=True, kw_only=True):
     """One look at one method or node: the command it came to (perhaps without candidates), and what to tell."""
 
     method: Method
@@ -37,8 +37,7 @@ class Considered:
     told: Plan = field(default_factory=Plan)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Pass:
+class Pass(Struct, frozen=True, kw_only=True, dict=True):
     """The cluster at one moment, as all methods of a pass see it.
 
     `spot_to_spot` is the feature gate, `options` are the scheduler's, whose plans they all rest on.

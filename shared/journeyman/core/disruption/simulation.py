@@ -6,10 +6,11 @@ Restates: karpenter pkg/controllers/disruption/helpers.go `SimulateScheduling`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import msgspec
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from journeyman.core.api import labels
 from journeyman.core.api.nodepool import NodePool
@@ -26,8 +27,7 @@ from journeyman.core.scheduling.verify import verify
 from journeyman.core.state import Snapshot, StateNode
 
 
-@dataclass(frozen=True, kw_only=True)
-class Simulation:
+class Simulation(Struct, frozen=True, kw_only=True, dict=True):
     """One cluster to ask "what if" of, several times.
 
     `marked` are the claims that commands under way give back; `waiting` those whose consolidateAfter has not passed.

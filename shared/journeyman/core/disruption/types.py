@@ -6,9 +6,10 @@ Restates: karpenter pkg/controllers/disruption/types.go `Candidate`, `Command`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final, NewType
+
+from msgspec import Struct
 
 from journeyman.core.api.objects import Pod
 from journeyman.core.scheduling.results import PlannedClaim, Results
@@ -36,8 +37,7 @@ class Decision(str, Enum):
     REPLACE = "replace"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
+class Candidate(Struct, frozen=True, kw_only=True):
     """One node that may be given back now.
 
     `price` is the hourly price of its offering, 0.0 if unknown. `reschedulable_pods` are keys (`namespace/name`),
@@ -70,8 +70,7 @@ class Candidate:
         return self.price / self.disruption_cost
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Simulated:
+class Simulated(Struct, frozen=True, kw_only=True):
     """One simulation: `pods` were to be placed without the nodes `gone`; `errors` (by pod key) forbid the disruption.
 
     A pod that was pending before anyway has no say.
@@ -83,8 +82,7 @@ class Simulated:
     errors: Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Command:
+class Command(Struct, frozen=True, kw_only=True):
     """Give these nodes back, opening the replacements first. No candidates means: nothing to do.
 
     `simulated` is what it rests on, None where nothing has to move. `why_not` explains a command without candidates,

@@ -14,9 +14,11 @@ Restates: karpenter pkg/controllers/node/termination/terminator/terminator.go `D
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from journeyman.core.api.objects import POD, Pod
 from journeyman.core.plan import Chain, DeletePod, Event, EvictPod, ObjectRef, Observation, one
@@ -35,8 +37,7 @@ DEFAULT_GRACE: Final = timedelta(seconds=30)  # what the API server gives a pod 
 CRITICAL: Final = frozenset({"system-cluster-critical", "system-node-critical"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Drain:
+class Drain(Struct, frozen=True, kw_only=True):
     """What a drain does now.
 
     `remaining` are all pods that must be gone before the instance may go; `next_force` is when the first of them will

@@ -5,8 +5,9 @@ Restates: karpenter pkg/controllers/nodeclaim/expiration/controller.go `Reconcil
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import datetime
+
+from msgspec.structs import replace
 
 from journeyman.core.api.duration import NEVER, parse_duration
 from journeyman.core.api.objects import NodeClaim

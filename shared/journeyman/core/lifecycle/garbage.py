@@ -7,9 +7,10 @@ pkg/controllers/nodeclaim/garbagecollection/controller.go.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Protocol
+
+from msgspec.structs import replace
 
 from journeyman.core.api.objects import NodeClaim, is_true
 from journeyman.core.lifecycle.explain import disrupted

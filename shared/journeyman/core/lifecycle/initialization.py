@@ -6,7 +6,8 @@ Restates: karpenter pkg/controllers/nodeclaim/lifecycle/initialization.go `Recon
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from journeyman.core.api import labels
 from journeyman.core.api.dra import ResourceSlice

@@ -9,11 +9,12 @@ Restates: karpenter pkg/controllers/nodeclaim/lifecycle/launch.go, controller.go
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
 from journeyman.core.api import labels
 from journeyman.core.api.objects import NodeClaim, condition_of
@@ -46,8 +47,7 @@ LAST_RETRY: Final = timedelta(minutes=1)
 Offerings = tuple[tuple[str, str, str], ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LaunchedInstance:
+class LaunchedInstance(Struct, frozen=True, kw_only=True):
     """What the cloud says of an instance that it launched for a claim."""
 
     provider_id: str
@@ -59,8 +59,7 @@ class LaunchedInstance:
     unavailable: Offerings = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FailedLaunch:
+class FailedLaunch(Struct, frozen=True, kw_only=True):
     """Why the cloud launched nothing, and the offerings it refused."""
 
     error: Exception

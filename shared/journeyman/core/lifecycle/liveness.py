@@ -5,14 +5,14 @@ Restates: karpenter pkg/controllers/nodeclaim/lifecycle/liveness.go `Reconcile`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime, timedelta
+
+from msgspec import Struct
 
 from journeyman.core.api.objects import NodeClaim, condition_of, is_true
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Timeouts:
+class Timeouts(Struct, frozen=True, kw_only=True):
     """How long a claim may take to be launched and to be registered, each from its creation."""
 
     launch: timedelta = timedelta(minutes=5)

@@ -7,8 +7,10 @@ Differs: launching is asked for and not awaited; what the cloud answers comes ba
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from datetime import timedelta
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from journeyman.core.api.objects import Node, NodeClaim, is_true
 from journeyman.core.lifecycle.explain import disrupted
@@ -21,16 +23,14 @@ from journeyman.core.plan import Chain, DeleteObject, Plan, Step, Wake, merged, 
 from journeyman.core.state import Snapshot
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
+class Pace(Struct, frozen=True, kw_only=True):
     """How often a claim that is on its way is looked at: at first every `shortest`, later more rarely."""
 
     shortest: timedelta = timedelta(seconds=5)
     longest: timedelta = timedelta(seconds=30)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lifecycle:
+class Lifecycle(Struct, frozen=True, kw_only=True):
     """What the lifecycle needs to know besides the snapshot. `wait_for_devices`: ResourceClaims are planned for."""
 
     timeouts: Timeouts = field(default_factory=Timeouts)

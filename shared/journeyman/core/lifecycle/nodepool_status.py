@@ -7,9 +7,10 @@ Differs: NodeRegistrationHealthy, which is informational, is not kept.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
+
+from msgspec import Struct
 
 from journeyman.core.api.conditions import NODE_CLASS_READY, NODEPOOL_DEPENDENTS, VALIDATION_SUCCEEDED, ConditionSet
 from journeyman.core.api.hashes import node_pool_hash_annotations
@@ -35,8 +36,7 @@ UNDECIDED: Final = frozenset({"", "AwaitingReconciliation", "ReconcilingDependen
 ALWAYS_COUNTED: Final = (CPU, MEMORY, PODS, EPHEMERAL_STORAGE, NODES)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Usage:
+class Usage(Struct, frozen=True, kw_only=True):
     """What the nodes of a pool have together: exact amounts, `nodes` among them."""
 
     resources: Resources

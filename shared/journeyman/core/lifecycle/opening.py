@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from journeyman.core.api import labels
 from journeyman.core.api.hashes import NODEPOOL_HASH_VERSION, node_pool_hash

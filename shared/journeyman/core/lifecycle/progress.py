@@ -8,19 +8,19 @@ part (metadata, status), and nothing at all if nothing changed.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
 from journeyman.core.api.conditions import ConditionSet, Status, format_time, to_wire
 from journeyman.core.api.objects import NODE, NODECLAIM, Condition, Node, NodeClaim, ObjectMeta, condition_of
 from journeyman.core.plan import Action, Chain, Event, ObjectRef, Observation, PatchObject, look_at
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
+class Progress(Struct, frozen=True, kw_only=True):
     """A claim and (once it is found) its node, before and after this run's sub-steps."""
 
     original: NodeClaim

@@ -6,9 +6,9 @@ Restates: karpenter pkg/controllers/nodeclaim/lifecycle/registration.go `Reconci
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 
 import msgspec
+from msgspec.structs import replace
 
 from journeyman.core.api import labels
 from journeyman.core.api.objects import NODECLAIM, Node, NodeClaim, OwnerReference, Taint, is_true

@@ -21,11 +21,12 @@ deleted before its instance id was written finds the instance by its tag; the po
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Annotated, Final
 
 import msgspec
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from journeyman.core.api import labels
 from journeyman.core.api.conditions import format_time
@@ -64,8 +65,7 @@ SLOWEST_POLL: Final = timedelta(seconds=30)
 AwareTime = Annotated[datetime, msgspec.Meta(tz=True)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cloud:
+class Cloud(Struct, frozen=True, kw_only=True):
     """What is known of instances.
 
     `gone` are provider ids that the cloud confirmed not to exist any more; `by_claim` are the ids of live instances by
@@ -76,8 +76,7 @@ class Cloud:
     by_claim: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Termination:
+class Termination(Struct, frozen=True, kw_only=True):
     """The pace: the least a drain takes, and how often drain and instance are looked at."""
 
     min_drain: timedelta = timedelta(seconds=5)

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from journeyman.core.api import labels
 from journeyman.core.scheduling.demand.topology import Group, LabelIndex, Pins

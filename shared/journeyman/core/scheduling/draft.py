@@ -7,8 +7,9 @@ preference fewer. Engines work on rows; the pods of a class are drawn in queue o
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
 
 from journeyman.core.scheduling.arrays import Ints
 from journeyman.core.scheduling.demand.classes import PodClass
@@ -25,8 +26,7 @@ if TYPE_CHECKING:  # who has no ResourceClaims does not pay for them
     from journeyman.core.scheduling.dra import Allocations, Devices
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unit:
+class Unit(Struct, frozen=True, kw_only=True):
     """`count` pods of one row that go to nodes with these labels. `is_quota`: others were placed counting on it."""
 
     row: int
@@ -35,8 +35,7 @@ class Unit:
     is_quota: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class OpenNode:
+class OpenNode(Struct, frozen=True, kw_only=True, eq=False):
     """A node to open. `pods` are (row, how many); `total` is what they ask for along the axes.
 
     `requirements` are all that its claim will ask for: the pool's, the pins', and for each row one of its alternatives.
@@ -51,8 +50,7 @@ class OpenNode:
     share: Ints | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Question:
+class Question(Struct, frozen=True, kw_only=True, eq=False):
     """What a pass is about. Nothing in it changes while it is answered.
 
     `rows[r]` is a class at one rung, `family[r]` the class it belongs to, `ladders[c]` the rows of class c from the
@@ -77,8 +75,7 @@ class Question:
     devices: Devices | None = None
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
-class Draft:
+class Draft(Struct, kw_only=True, eq=False):
     """A plan in the making. `left[c]` pods of class c have no place yet; `on_existing[n]` are (row, how many) on node n.
 
     `headroom[s]` is what is left of the limits of stall s, `reservations` of reserved capacity. `stuck` tells by class

@@ -8,10 +8,11 @@ know, since every kind of rule that occurs takes one more plan.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
 from journeyman.core.api.objects import Affinity, Container, NodeAffinity, Pod, PodAffinity, PodSpec
 from journeyman.core.catalogue import Catalogue
@@ -26,8 +27,7 @@ Solve = Callable[[Snapshot, Catalogue], Results]
 T = TypeVar("T", bound=msgspec.Struct)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RulePrice:
+class RulePrice(Struct, frozen=True, kw_only=True):
     """What one kind of rule costs: how much less per hour, and how many nodes fewer, the same pods would need without it.
 
     `per_hour` may come out a little below zero, since no plan is sure to be the best there is.
@@ -38,8 +38,7 @@ class RulePrice:
     nodes: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gap:
+class Gap(Struct, frozen=True, kw_only=True):
     """A plan's price per hour, what it is measured by, and what the rules cost, dearest first."""
 
     price: float

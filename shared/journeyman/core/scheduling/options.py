@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
+
+from msgspec import Struct
 
 
 class PreferencePolicy(str, Enum):
@@ -25,8 +26,7 @@ class MinValuesPolicy(str, Enum):
     BEST_EFFORT = "BestEffort"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class Options(Struct, frozen=True, kw_only=True):
     """How much choice a claim keeps, and the policies.
 
     A claim lists every instance type up to `near_price` times the cheapest, at least `min_types` where there are as

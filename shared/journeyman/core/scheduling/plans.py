@@ -6,8 +6,10 @@ Where both place as many pods the cheaper wins, and of equal ones that with fewe
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
 from typing import Final
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from journeyman.core.api import labels
 from journeyman.core.scheduling.bulk import plan_in_bulk
@@ -24,8 +26,7 @@ _DECIMALS: Final = 9  # of a price; what differs beyond is rounding
 _FREE: Final = (0, 0.0, 0)  # every pod has a place, and no node is opened
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Plan:
+class Plan(Struct, frozen=True, kw_only=True, eq=False):
     """A finished draft: its claims, and the pod keys it puts on existing nodes, by node name.
 
     `unplaced` are the keys that have no place, by class. `fees` are what the NodePools charge for the nodes as such.

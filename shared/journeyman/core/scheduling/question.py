@@ -7,11 +7,12 @@ cluster.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from journeyman.core.api.objects import Pod
 from journeyman.core.api.resources import PODS
@@ -39,8 +40,7 @@ if TYPE_CHECKING:
     from journeyman.core.scheduling.dra import Claims, Devices
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Ground:
+class Ground(Struct, frozen=True, kw_only=True, eq=False, dict=True):
     """What all questions about one cluster have in common."""
 
     snapshot: Snapshot
@@ -87,8 +87,7 @@ class Ground:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Asked:
+class Asked(Struct, frozen=True, kw_only=True, eq=False):
     """A question, with the pods that need no answer.
 
     `errors` are the pods that nothing could place, by key; `adopted` the pods that stay with the claim that was opened
@@ -193,8 +192,7 @@ def _devices(
     return Devices.of(claims, ground.snapshot.resource_slices, existing.nodes, types, leaving)
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
-class _Ladders:
+class _Ladders(Struct, kw_only=True, eq=False):
     rows: list[PodClass] = field(default_factory=list)
     family: list[int] = field(default_factory=list)
     ladders: list[tuple[int, ...]] = field(default_factory=list)

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
+
+from msgspec import Struct
 
 from journeyman.core.api import labels
 from journeyman.core.api.objects import NodeSelectorRequirement
@@ -29,8 +30,7 @@ class InvalidRequirementError(ConfigurationError):
     """A requirement that cannot be read: an unknown operator, or values that the operator does not take."""
 
 
-@dataclass(frozen=True, slots=True)
-class Requirement:
+class Requirement(Struct, frozen=True):
     """The values that label `key` may have.
 
     `complement` False: exactly one of `values`, or no label at all if there are none. True: anything but `values`,
@@ -175,11 +175,16 @@ def _bounded(key: str, operator: str, values: tuple[str, ...], min_values: int |
     return Requirement(key, True, frozenset(), lower, upper, min_values, present=True)
 
 
-@dataclass(frozen=True, slots=True)
 class Requirements(Mapping[str, Requirement]):
     """Requirements by key, immutable; adding one to a key that is there intersects."""
 
-    by_key: Mapping[str, Requirement]
+    __slots__ = ("by_key",)
+
+    def __init__(self, by_key: Mapping[str, Requirement]) -> None:
+        self.by_key = by_key
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Requirements) and self.by_key == other.by_key
 
     def __getitem__(self, key: str) -> Requirement:
         return self.by_key[key]

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import datetime
+
+from msgspec import Struct, field
 
 from journeyman.core.api.objects import NodeSelectorRequirement
 from journeyman.core.catalogue import Resources
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceGrant:
+class DeviceGrant(Struct, frozen=True, kw_only=True):
     """A device that is there for a ResourceClaim (`namespace/name`); kube-scheduler may well give it another of the kind.
 
     `request` is the claim's request, or the alternative of it that was chosen (`request/alternative`). A device that is
@@ -26,8 +26,7 @@ class DeviceGrant:
     published: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedClaim:
+class PlannedClaim(Struct, frozen=True, kw_only=True):
     """One node to open.
 
     `pods` are keys (`namespace/name`), sorted. `instance_types` are by price of their cheapest usable offering, then
@@ -54,8 +53,7 @@ class PlannedClaim:
     dra_drivers: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PoolReason:
+class PoolReason(Struct, frozen=True, kw_only=True):
     """Why one NodePool has no node for a pod.
 
     `kind` is for machines: taints, requirements, resources, offerings, limits, min-values, rules (about other pods),
@@ -74,8 +72,7 @@ class PoolReason:
     unavailable_until: datetime | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PodError:
+class PodError(Struct, frozen=True, kw_only=True):
     """Why one pod is not placed. `kind` is for machines: unsupported, invalid, unschedulable, limits, no-nodepool.
 
     `by_node_pool` gives each pool's own reason, ranked most helpful first; `reasons` are the same as data.
@@ -96,8 +93,7 @@ class PodError:
         return f"{self.message[: max(length - len(end), 0)]}{end}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Results:
+class Results(Struct, frozen=True, kw_only=True):
     """One pass of the scheduler.
 
     `existing` maps a StateNode's `name` to the pod keys planned onto it; `pod_errors` has every pod considered and not

@@ -7,10 +7,12 @@ every decision is a function of it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from journeyman.core.api import labels
 from journeyman.core.api.dra import DeviceClass, ResourceClaim, ResourceSlice
@@ -36,8 +38,7 @@ if TYPE_CHECKING:  # the models build validators; nothing here needs them
     from journeyman.core.api.nodepool import NodePool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeClassState:
+class NodeClassState(Struct, frozen=True, kw_only=True):
     """What a decision may know of a NodeClass, whatever its kind. `raw` is the whole object for the cloud adapter."""
 
     name: str
@@ -54,8 +55,7 @@ class NodeClassState:
     raw: Mapping[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SetAside:
+class SetAside(Struct, frozen=True, kw_only=True):
     """An object that does not validate: named, with why, and otherwise ignored."""
 
     kind: str
@@ -69,8 +69,7 @@ class SetAside:
     conditions: tuple[Condition, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Workloads:
+class Workloads(Struct, frozen=True, kw_only=True):
     """What makes and selects pods; read only where settings or CapacityBuffers ask for it."""
 
     services: tuple[Service, ...] = ()
@@ -81,8 +80,7 @@ class Workloads:
     pod_templates: tuple[PodTemplate, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
-class StateNode:
+class StateNode(Struct, frozen=True, kw_only=True, dict=True):
     """A node and its claim as one thing, joined by provider id; at least one of the two exists.
 
     Restates: karpenter `pkg/controllers/state/statenode.go`.
@@ -180,8 +178,7 @@ class StateNode:
         return self.node is not None and is_true(self.node.status.conditions, "Ready")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Snapshot:
+class Snapshot(Struct, frozen=True, kw_only=True, dict=True):
     """One cluster at one moment. Tuples are sorted by name (pods by namespace/name)."""
 
     cluster: str

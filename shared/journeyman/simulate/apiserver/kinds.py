@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from journeyman.core.api import crds, objects, storage
 from journeyman.core.api.objects import Resource
@@ -21,8 +22,7 @@ _METADATA_FIELDS = frozenset({"metadata.name", "metadata.namespace"})
 _INVOLVED = ("kind", "namespace", "name", "uid", "apiVersion", "resourceVersion", "fieldPath")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
+class Kind(Struct, frozen=True, kw_only=True):
     """How one kind behaves.
 
     `status_on_create`: the status sent with a creation is kept (kubelets register nodes so); otherwise it is dropped

@@ -5,8 +5,9 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from journeyman.errors import GoneError
 from journeyman.simulate.apiserver import refusals
@@ -14,8 +15,7 @@ from journeyman.simulate.apiserver.selectors import Predicate
 from journeyman.simulate.apiserver.storage import Entry, Key, Storage
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Page:
+class Page(Struct, frozen=True, kw_only=True):
     """Entries by (namespace, name), all at `version`; `next` is empty on the last page."""
 
     entries: tuple[Entry, ...]

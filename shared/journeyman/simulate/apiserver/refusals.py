@@ -7,8 +7,9 @@ like one from a cluster.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from journeyman.core.api.objects import Resource
 from journeyman.errors import (
@@ -22,8 +23,7 @@ from journeyman.errors import (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Cause:
+class Cause(Struct, frozen=True):
     """One field that is wrong, and how."""
 
     field: str

@@ -6,8 +6,9 @@ Restates: k8s.io/apiserver `pkg/endpoints/request/requestinfo.go` `NewRequestInf
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from journeyman.core.api.objects import Resource
 from journeyman.simulate.apiserver import refusals
@@ -16,8 +17,7 @@ from journeyman.simulate.apiserver.kinds import Kind
 _VERBS = ["create", "delete", "get", "list", "patch", "update", "watch"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Route:
+class Route(Struct, frozen=True, kw_only=True):
     """What a path names: a collection (no `name`), an object, or a subresource of it."""
 
     resource: Resource[Any]

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, TypeVar
+
+from msgspec import Struct
 
 from journeyman.core.api.objects import NAMESPACE, PDB, POD, Resource
 from journeyman.ports import JSON, Clock, Listing, WatchEvent
@@ -27,8 +28,7 @@ NAMESPACES = ("default", "kube-node-lease", "kube-public", "kube-system")
 """The namespaces every cluster begins with."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Write:
+class Write(Struct, frozen=True, kw_only=True):
     """One request that the server accepted.
 
     `verb` is create, update, patch, delete, evict or bind; `body` what was sent (for delete and evict: the

@@ -9,10 +9,10 @@ from __future__ import annotations
 import threading
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
+from msgspec import Struct, field
 
 from journeyman.errors import InvalidObjectError
 from journeyman.simulate.apiserver import refusals
@@ -55,8 +55,7 @@ class Entry:
             raise InvalidObjectError(f"{kind} {name} cannot be read: {error}", kind=kind, name=name) from error
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(Struct, frozen=True):
     """One committed write: `before` is None for a creation; `after` is None for a removal.
 
     `last` is the object as the removal found it, carrying the removal's version, as watches report it.
@@ -69,8 +68,7 @@ class Change:
     last: Entry
 
 
-@dataclass(slots=True)
-class Table:
+class Table(Struct):
     """All objects of one kind, and its recent changes, oldest first."""
 
     entries: dict[Key, Entry] = field(default_factory=dict)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
+
+from msgspec import Struct
 
 from journeyman.simulate.aws.prices import PriceTable
 
@@ -32,8 +33,7 @@ class Refusal(NamedTuple):
     message: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pool:
+class Pool(Struct, frozen=True, kw_only=True):
     """One thing a fleet may launch: an override of a launch template, in a zone, with a capacity type."""
 
     instance_type: str

@@ -9,10 +9,12 @@ import math
 import time
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import Enum
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from journeyman.ports import Clock
 
@@ -29,8 +31,7 @@ class Outcome(str, Enum):
     CRASHED = "crashed"  # the sandbox died under it
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Invocation:
+class Invocation(Struct, frozen=True, kw_only=True):
     """One run of a function: what is billed, and how it went."""
 
     function: str
@@ -70,8 +71,7 @@ class LambdaContext:
         return max(0, int((self._deadline - time.monotonic()) * 1000))
 
 
-@dataclass(kw_only=True)
-class Function:
+class Function(Struct, kw_only=True):
     """A Lambda function whose code is a Python callable in this process.
 
     A handler that overstays its timeout cannot be stopped here: it is reported as timed out once it returns.

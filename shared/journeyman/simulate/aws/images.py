@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from moto.ec2.models import ec2_backends
 from moto.eks.models import eks_backends
 from moto.ssm.models import Parameter, ssm_backends
+from msgspec import Struct
 
 from journeyman.simulate.aws.server import SimulatedAws
 
@@ -21,8 +21,7 @@ _TRUST = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Seeded:
+class Seeded(Struct, frozen=True, kw_only=True):
     """What was made."""
 
     cluster: str

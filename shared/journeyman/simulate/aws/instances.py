@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import count
 from typing import Any
@@ -13,6 +12,7 @@ from moto.core.responses import ActionResult
 from moto.ec2.exceptions import InvalidInstanceIdError
 from moto.ec2.models.instances import Instance, InstanceBackend, InstanceState, Reservation, StateReason
 from moto.ec2.responses.instances import InstanceResponse
+from msgspec import Struct
 
 from journeyman.errors import ConfigurationError
 from journeyman.simulate.aws.event_bus import EventBus
@@ -24,8 +24,7 @@ _USER = StateReason("Client.UserInitiatedShutdown: User initiated shutdown", "Cl
 _SPOT = StateReason("Server.SpotInstanceTermination: Spot instance termination", "Server.SpotInstanceTermination")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InstanceTiming:
+class InstanceTiming(Struct, frozen=True, kw_only=True):
     """How long an instance stays in each state, and how late DescribeInstances learns of a new one; seconds."""
 
     pending_seconds: float = 8

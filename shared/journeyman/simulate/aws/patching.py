@@ -5,14 +5,14 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from journeyman.errors import ConfigurationError
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Patch:
+class Patch(Struct, frozen=True, kw_only=True):
     """One attribute of moto that is replaced.
 
     `replace` gets the original and returns what stands in its place. `adds` says that moto has no such attribute

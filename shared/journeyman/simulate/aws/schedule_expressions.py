@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import Protocol
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from cronsim import CronSim, CronSimError
+from msgspec import Struct
 
 from journeyman.errors import ConfigurationError
 
@@ -29,8 +29,7 @@ class Recurrence(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rate:
+class Rate(Struct, frozen=True, kw_only=True):
     """Every so often from a first time on."""
 
     every: timedelta
@@ -43,8 +42,7 @@ class Rate:
         return self.first + ((moment - self.first) // self.every + 1) * self.every
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Once:
+class Once(Struct, frozen=True, kw_only=True):
     """One time only."""
 
     at: datetime
@@ -54,8 +52,7 @@ class Once:
         return self.at if self.at > moment else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cron:
+class Cron(Struct, frozen=True, kw_only=True):
     """A cron expression of AWS's six fields, in a time zone.
 
     A time that daylight saving skips is skipped, one that comes twice fires once.

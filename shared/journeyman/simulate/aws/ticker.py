@@ -8,9 +8,10 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
+
+from msgspec import Struct
 
 from journeyman.ports import Clock
 from journeyman.simulate.aws.schedule_expressions import Once, Recurrence, parse
@@ -19,8 +20,7 @@ _RESOLUTION = timedelta(seconds=1)  # of schedules
 Deliver = Callable[[Mapping[str, Any], Mapping[str, Any]], object]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Definition:
+class Definition(Struct, frozen=True, kw_only=True):
     """A schedule as it is defined; equal definitions go on ticking where they were."""
 
     arn: str
@@ -33,15 +33,13 @@ class Definition:
     deleted_when_done: bool = False
 
 
-@dataclass(slots=True, kw_only=True)
-class _Ticking:
+class _Ticking(Struct, kw_only=True):
     definition: Definition
     recurrence: Recurrence
     due: datetime | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Firing:
+class Firing(Struct, frozen=True, kw_only=True):
     """One occurrence of a schedule."""
 
     arn: str

@@ -80,7 +80,7 @@ def test_pod_density_comes_from_interfaces_unless_said_otherwise(size, spec, pod
 
 def test_reserved_interfaces_take_pods_but_not_reservations(size, settings):
     """RESERVED_ENIS counts for the pods that fit, not for what the image reserves."""
-    from dataclasses import replace
+    from msgspec.structs import replace
 
     sized = size(use=replace(settings, reserved_enis=1))
     none_left = size(use=replace(settings, reserved_enis=3))

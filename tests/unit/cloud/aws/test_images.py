@@ -1,9 +1,9 @@
 """Images: where aliases lead, and which of several is the one."""
 
-from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 
 import pytest
+from msgspec.structs import replace
 
 from journeyman.cloud.aws.families import BY_ALIAS
 from journeyman.cloud.aws.images import Images, UnsupportedAliasError, alias_parameters, check_supported

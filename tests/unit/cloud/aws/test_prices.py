@@ -2,11 +2,11 @@
 
 import json
 import logging
-from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 from botocore.exceptions import ClientError
+from msgspec.structs import replace
 
 from journeyman.cloud.aws.prices import PriceBook, shipped_prices
 from journeyman.cloud.aws.settings import Clients

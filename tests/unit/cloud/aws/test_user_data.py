@@ -3,9 +3,9 @@
 import base64
 import json
 import sys
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from journeyman.cloud.aws import toml
 from journeyman.cloud.aws.bootstrap import Bootstrap, boot_taints, node_labels

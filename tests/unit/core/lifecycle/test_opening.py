@@ -1,7 +1,8 @@
 """From the scheduler's answer to claims, and what pods are told."""
 
-from dataclasses import replace
 from datetime import timedelta
+
+from msgspec.structs import replace
 
 from journeyman.core.api import labels
 from journeyman.core.api.objects import NodeSelectorRequirement

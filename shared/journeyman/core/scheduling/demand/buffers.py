@@ -13,11 +13,12 @@ there is an end to how many one buffer may ask for.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
 from journeyman.core.api import labels
 from journeyman.core.api.objects import Condition, Object, ObjectMeta, Pod, PodSpec, PodStatus, PodTemplateSpec
@@ -45,8 +46,7 @@ _UNSCHEDULABLE: Final = PodStatus(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResolvedBuffer:
+class ResolvedBuffer(Struct, frozen=True, kw_only=True):
     """A buffer, the shape of its pods and how many; without a shape, `reason` and `message` say why.
 
     `generation` is the PodTemplate's, None if the shape comes from a workload.

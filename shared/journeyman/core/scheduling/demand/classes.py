@@ -9,11 +9,12 @@ malformed or asks for something not understood, is an error here and takes no fu
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Final
 
 import msgspec
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from journeyman.core.api.objects import Object, Pod, Toleration
 from journeyman.core.api.resources import CPU, MEMORY
@@ -49,8 +50,7 @@ _Alike = tuple[int, int, "tuple[ClaimAsk, ...]", _Seen]
 """What pods of a class have in common: their specs' meaning, their volumes (both numbered), claims, and what is seen."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class PodClass:
+class PodClass(Struct, frozen=True, kw_only=True, eq=False):
     """Pods that are alike. `pods` are in queue order; one of `terms` must hold for their node.
 
     `labels` are only those that some selector of this pass looks at. One of `volume_terms` must hold as well: where the

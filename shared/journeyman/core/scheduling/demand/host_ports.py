@@ -5,16 +5,16 @@ Restates: karpenter pkg/scheduling/hostportusage.go.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from journeyman.core.api.objects import Pod
 
 _ANY_ADDRESS: Final = frozenset({"", "0.0.0.0", "::"})  # noqa: S104 - compared with, never bound to
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, order=True)
-class HostPort:
+class HostPort(Struct, frozen=True, kw_only=True, order=True):
     """One port of the node that a container asks for."""
 
     port: int

@@ -13,8 +13,9 @@ before any preference; rungs that contradict themselves are left out.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from journeyman.core.api.objects import Taint, Toleration
 from journeyman.core.scheduling.demand.classes import PodClass

@@ -8,10 +8,11 @@ for each pod may have its own.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Final
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
 from journeyman.core.api.objects import (
     Affinity,
@@ -50,8 +51,7 @@ encode: Final = msgspec.msgpack.Encoder(order="deterministic").encode
 _NOTHING: Final = b""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Preferences:
+class Preferences(Struct, frozen=True, kw_only=True):
     """What pods would rather have, each kind in the order in which it is given up.
 
     `node_terms` hold one at a time, heaviest first; of the others all hold together.
@@ -66,24 +66,21 @@ class Preferences:
 NO_PREFERENCES: Final = Preferences()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Demand:
+class Demand(Struct, frozen=True, kw_only=True, eq=False):
     """What a pod takes of its node."""
 
     requests: Mapping[str, int]
     ports: tuple[HostPort, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Selection:
+class Selection(Struct, frozen=True, kw_only=True, eq=False):
     """Which node a pod wants: one of `terms`; and rather one of `preferred`, heaviest first."""
 
     terms: tuple[Requirements, ...]
     preferred: tuple[Requirements, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Rules:
+class Rules(Struct, frozen=True, kw_only=True, eq=False):
     """What a pod wants of other pods. `preferences` has no node terms."""
 
     spreads: tuple[Spread, ...] = ()
@@ -95,8 +92,7 @@ class Rules:
 _NO_RULES: Final = Rules()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Parts:
+class Parts(Struct, frozen=True, kw_only=True, eq=False):
     """A spec taken apart. What it wants of other pods depends on its labels too: ask `SpecReader.rules`."""
 
     demand: Demand

@@ -12,10 +12,11 @@ Differs: key aliases are normalised here too; a term without a label selector co
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
 from typing import Protocol
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
 from journeyman.core.api import labels
 from journeyman.core.api.objects import (
@@ -33,8 +34,7 @@ Pins = tuple[tuple[str, str], ...]
 """Domains chosen for pods, as (label key, value) sorted by key: their node must carry these labels."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class Group(Struct, frozen=True, kw_only=True):
     """Pods that a rule counts, by the values of node label `key` (their domains).
 
     They are those that `selector` selects in `namespaces` (None: in all of them).
@@ -68,8 +68,7 @@ class Group:
         return replace(self, id=b"preferred" + self.id)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Spread:
+class Spread(Struct, frozen=True, kw_only=True):
     """One topology spread constraint. The pods counted in a domain, less those in the emptiest, are at most `max_skew`.
 
     `own_nodes_only`: only nodes that suit the pod's own node affinity count; `untainted_only`: only nodes whose taints
@@ -92,8 +91,7 @@ class Spread:
         return self.group.counts(namespace, values)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Repelled:
+class Repelled(Struct, frozen=True, kw_only=True):
     """Required anti-affinity of pods that run: pods that `group` counts keep away from these of its domains."""
 
     group: Group
@@ -210,8 +208,7 @@ def domain_of(node: StateNode, key: str) -> str | None:
     return node.name if found is None and key == labels.HOSTNAME else found
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Repulsion:
+class Repulsion(Struct, frozen=True, eq=False):
     """One pod on a node, by its key, and a group that its required anti-affinity keeps out of its domain."""
 
     pod: str
@@ -296,8 +293,7 @@ class LabelIndex:
         return min((self._by_value.get(item, set()) for item in asked), key=len)
 
 
-@dataclass(frozen=True, slots=True)
-class _Seen:
+class _Seen(Struct, frozen=True):
     """What selectors see of pods that run."""
 
     namespace: str

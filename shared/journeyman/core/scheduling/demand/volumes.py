@@ -12,9 +12,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final
+
+from msgspec import Struct, field
 
 from journeyman.core.api import labels
 from journeyman.core.api.objects import NodeSelectorRequirement, Pod, Volume
@@ -44,8 +45,7 @@ _ANYWHERE: Final[Alternatives] = (EMPTY,)
 _Terms = tuple[tuple[NodeSelectorRequirement, ...], ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PodVolumes:
+class PodVolumes(Struct, frozen=True, kw_only=True):
     """What a pod's volumes demand.
 
     `terms`: one of them must hold for the node (`(EMPTY,)` if anything will do; a single contradiction if no node can
@@ -64,8 +64,7 @@ class PodVolumes:
 NO_VOLUMES: Final = PodVolumes()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Storage:
+class Storage(Struct, frozen=True, kw_only=True, eq=False):
     """The storage objects of a snapshot, indexed. `shared` are the keys of claims that more than one pod uses."""
 
     claims: Mapping[str, PersistentVolumeClaim]  # by namespace/name
@@ -231,8 +230,7 @@ def driver_of(claim: PersistentVolumeClaim, storage: Storage) -> str:
     return _CSI_DRIVERS.get(found.provisioner, found.provisioner) if found is not None else ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VolumeRoom:
+class VolumeRoom(Struct, frozen=True, kw_only=True):
     """How many volumes a node can attach, by CSI driver, and the keys of the claims attached now.
 
     A driver without a limit takes any number. `attached` may name drivers that have none.

@@ -18,11 +18,11 @@ in one pass; a domain that cannot be had is none.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final
 
 import numpy as np
+from msgspec import Struct, field
 
 from journeyman.core.scheduling.arrays import Ints
 from journeyman.core.scheduling.demand.topology import Group, Pins
@@ -56,8 +56,7 @@ def assign_domains(
     return _Assignment(question, draft, filling, but).assign()
 
 
-@dataclass(slots=True)
-class _Placed:
+class _Placed(Struct):
     """Pods of one row in one cell: on existing nodes as (node, pods), and how many on nodes to be opened."""
 
     row: int
@@ -71,8 +70,7 @@ class _Placed:
         return self.new + sum(n for _, n in self.on_nodes)
 
 
-@dataclass(slots=True)
-class _Standing:
+class _Standing(Struct):
     """How far a class has come."""
 
     left: int

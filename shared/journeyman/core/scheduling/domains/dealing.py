@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from journeyman.core.scheduling.demand.topology import Pins
 
@@ -18,8 +19,7 @@ _WORTH_A_LEAP: Final = 24  # pods; for fewer, watching for repetition costs more
 _NEAR: Final = 1.01  # of the best price; what costs no more is free
 
 
-@dataclass(slots=True)
-class Cell:
+class Cell(Struct):
     """One combination of domains that pods of a row may go to.
 
     `room` of them fit on nodes that exist, `nodes` as (node, how many); `more` may go to new nodes, there the best
@@ -37,8 +37,7 @@ class Cell:
     nodes: Sequence[tuple[int, int]] = ()
 
 
-@dataclass(slots=True, kw_only=True)
-class Level:
+class Level(Struct, kw_only=True):
     """One rule over the domains of `key`.
 
     `counts` are the pods counted by domain, over all domains that the emptiest is looked for in. `rivals` are those

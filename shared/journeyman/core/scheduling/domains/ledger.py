@@ -8,7 +8,8 @@ Restates: karpenter pkg/controllers/provisioning/scheduling/topologygroup.go, to
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from journeyman.core.api import labels
 from journeyman.core.scheduling.demand.classes import PodClass
@@ -19,8 +20,7 @@ from journeyman.core.scheduling.draft import OpenNode, Question
 from journeyman.core.scheduling.offering.wishes import Shape, Wish
 
 
-@dataclass(slots=True)
-class _Entries:
+class _Entries(Struct):
     """Where a row's pods are entered: (key, counts), and the spreads that count them, each with the row's own skew."""
 
     counts: list[tuple[str, Counts]] = field(default_factory=list)

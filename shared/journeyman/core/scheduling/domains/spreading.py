@@ -11,11 +11,11 @@ being removed count where they are, and not for the minimum.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final
 
 import numpy as np
+from msgspec import Struct, field
 
 from journeyman.core.api.objects import Toleration
 from journeyman.core.scheduling.arrays import Bools
@@ -30,8 +30,7 @@ Counts = dict[str, int]
 ANY_TAINT: Final = (Toleration(operator="Exists"),)
 
 
-@dataclass(frozen=True, slots=True)
-class _Watch:
+class _Watch(Struct, frozen=True):
     """Whom a constraint counts, and for whom: pods of these requirements and tolerations."""
 
     group: bytes
@@ -41,8 +40,7 @@ class _Watch:
     untainted_only: bool
 
 
-@dataclass(slots=True, eq=False)
-class Spreading:
+class Spreading(Struct, eq=False):
     """The pods that some constraints count, by domain.
 
     `counts` are all of them, over the domains that the emptiest is looked for in. `running` are those that run, leaving

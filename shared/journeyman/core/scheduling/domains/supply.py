@@ -7,11 +7,11 @@ fits, and what it would cost there at the least.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import product
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 
 from journeyman.core.scheduling.arrays import Bools, Floats, Ints, distinct, every
 from journeyman.core.scheduling.demand.host_ports import HostPort
@@ -29,8 +29,7 @@ _Asked = list[tuple[int, int]]
 _DECIMALS: Final = 12  # of a price; what differs beyond is rounding
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Spot:
+class _Spot(Struct, frozen=True, eq=False):
     """One NodePool in one combination of domains: its types' sizes and prices, and its best price of a unit by axis."""
 
     pins: Pins
@@ -59,8 +58,7 @@ class _Spot:
         return float((self.prices[large] * nodes.max(axis=1, initial=1)).min(initial=np.inf))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Spots:
+class _Spots(Struct, frozen=True, eq=False):
     """All of a shape's spots, by their pins; `sure` is held by every one of them. `distinct`: no two have equal pins."""
 
     all: tuple[_Spot, ...]

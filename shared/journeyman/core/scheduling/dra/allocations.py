@@ -16,8 +16,10 @@ waited for; where a node's own pods take more, its earlier pessimism does not co
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Final
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from journeyman.core.scheduling.dra.asks import ClaimAsk
 from journeyman.core.scheduling.dra.pools import Account, DeviceId, Pool, Published, Reach
@@ -28,8 +30,7 @@ _EFFORT: Final = 500_000
 """Devices tried in all searches of a pass together; pods that come later are left without."""
 
 
-@dataclass(frozen=True, slots=True)
-class Grant:
+class Grant(Struct, frozen=True):
     """A device for a claim: for the `pod`-th pod of a row here, or for one certain claim if `key` is set."""
 
     row: int
@@ -40,8 +41,7 @@ class Grant:
     device: DeviceId
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Option:
+class Option(Struct, frozen=True, kw_only=True, eq=False):
     """What a place holds if it is one of these instance types (one without a name if it stands).
 
     `pools` are the devices that such a node brings, `devices` and `amounts` what is taken of these and of published
@@ -71,8 +71,7 @@ class Option:
         return replace(self, devices=frozenset(taken), amounts=amounts, grants=(*self.grants, *grants))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Spot:
+class Spot(Struct, frozen=True, kw_only=True):
     """A place to look at: `name` and labels as `offer` if it stands, else what its claim may ask for.
 
     `options` are what it can be as long as it holds nothing.
@@ -83,8 +82,7 @@ class Spot:
     options: Sequence[Option]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shared:
+class Shared(Struct, frozen=True, kw_only=True):
     """A claim that was decided in this pass: where, from where it can be reached, and whether only there."""
 
     place: int
@@ -92,8 +90,7 @@ class Shared:
     local: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Proposal:
+class Proposal(Struct, frozen=True, kw_only=True, eq=False):
     """A way to give a pod its devices: the options left, what the node may still offer, the claims decided by it."""
 
     options: tuple[Option, ...]

@@ -8,8 +8,9 @@ and `adminAccess` are heeded.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Final
+
+from msgspec import Struct, field
 
 from journeyman.core.api.cel import Expression, InvalidExpressionError, read
 from journeyman.core.api.cel_values import EvaluationError
@@ -38,8 +39,7 @@ class UnreadableClaimError(ConfigurationError):
         self.supported = supported
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Way:
+class Way(Struct, frozen=True, kw_only=True, eq=False):
     """One way to satisfy a request: `count` devices that all of `selectors` select, or `everything` there is of them.
 
     `capacity` is what each must have, of shared devices what is consumed, in nano units by name. `admin`: devices in
@@ -74,16 +74,14 @@ class Way:
             return False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Request:
+class Request(Struct, frozen=True, kw_only=True, eq=False):
     """A request: the first of `ways` that can be had."""
 
     name: str
     ways: tuple[Way, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Match:
+class Match(Struct, frozen=True):
     """The devices of these requests (None: of all) must have one value of an attribute in common."""
 
     attribute: str
@@ -94,8 +92,7 @@ class Match:
         return self.requests is None or way.name in self.requests or way.name.partition("/")[0] in self.requests
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class ClaimAsk:
+class ClaimAsk(Struct, frozen=True, kw_only=True, eq=False):
     """What a claim asks for. `key` (`namespace/name`) if it is one certain claim, empty if each pod has its own.
 
     `held` is set if it has its devices already: from where they can be reached.

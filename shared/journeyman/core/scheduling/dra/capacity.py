@@ -6,7 +6,7 @@ Restates: karpenter pkg/scheduling/dynamicresources/consumable_capacity.go `calc
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from journeyman.core.api import quantity
 from journeyman.core.api.dra import DeviceCapacity
@@ -14,8 +14,7 @@ from journeyman.core.api.objects import QuantityText
 from journeyman.errors import InvalidQuantityError
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Capacity:
+class Capacity(Struct, frozen=True, kw_only=True):
     """One capacity of a device, in nano units: `total`, and what may be asked for.
 
     `default` is what a request gets that asks for nothing; `values` (ascending) or `lowest` to `highest` in steps of

@@ -7,9 +7,9 @@ Differs: pods that wait for a node that is not initialized hold some of its devi
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 
 import msgspec
+from msgspec import Struct, field
 
 from journeyman.core.api import labels
 from journeyman.core.api.dra import ResourceSlice, ResourceSliceSpec
@@ -28,8 +28,7 @@ _STANDS = ""
 """Instead of an instance type, for a node that stands."""
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Devices:
+class Devices(Struct, frozen=True, kw_only=True, eq=False):
     """The devices of a question. `nodes` are those that pods may be put on, in their order; `claims` knows all claims."""
 
     published: Published

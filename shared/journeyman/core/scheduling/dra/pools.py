@@ -13,8 +13,10 @@ Differs: a pool is judged as a whole, wherever it is looked at from; devices tha
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from journeyman.core.api import labels
 from journeyman.core.api.cel import DeviceFacts
@@ -48,8 +50,7 @@ class Account(NamedTuple):
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class Reach:
+class Reach(Struct, frozen=True):
     """From where something can be reached: from these nodes (None: from any), if their labels suit."""
 
     nodes: frozenset[str] | None = None
@@ -72,8 +73,7 @@ class Reach:
 EVERYWHERE: Final = Reach()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class PoolDevice:
+class PoolDevice(Struct, frozen=True, kw_only=True, eq=False):
     """A device. `limits` are its capacities by account, which only count if it is `shared`.
 
     Once allocated it takes `draws` of its pool's counters. Devices of equal `likeness` differ in nothing but their
@@ -94,8 +94,7 @@ class PoolDevice:
         return Account(self.id.driver, self.id.pool, self.id.published, True, self.id.name, name)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Pool:
+class Pool(Struct, frozen=True, kw_only=True, eq=False):
     """Devices of one driver; `limits` are its counters. `defect` says why nothing can be taken from it, if so."""
 
     driver: str

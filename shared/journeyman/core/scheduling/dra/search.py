@@ -12,8 +12,9 @@ Differs: effort is counted in devices tried, where Karpenter looks at a clock; `
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Final
+
+from msgspec import Struct
 
 from journeyman.core.api.cel_values import EvaluationError, Value, same
 from journeyman.core.scheduling.dra.asks import MOST_DEVICES, ClaimAsk, Match, Way
@@ -24,8 +25,7 @@ MOST_TRIES: Final = 10_000
 """Devices tried in one search, where Karpenter gives one pod 5 seconds (`allocateTimeout`)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Use:
+class Use(Struct, frozen=True):
     """A device chosen: for which claim (its position) and request, and what it takes of which accounts.
 
     `before` is what the node offered until then.
@@ -43,8 +43,7 @@ class Use:
         return not self.device.shared and not self.way.admin
 
 
-@dataclass(slots=True)
-class Effort:
+class Effort(Struct):
     """How many devices may still be tried."""
 
     left: int
@@ -55,8 +54,7 @@ class Effort:
         return self.left >= 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
+class Node(Struct, frozen=True, kw_only=True):
     """A node as devices see it: one that stands has a name, and its labels as its offer."""
 
     name: str
@@ -66,28 +64,26 @@ class Node:
     used: Callable[[Account], int]
 
 
-@dataclass(slots=True, kw_only=True)
 class Search:
     """One search, for some claims on one node. `offer` is what it may still be once it reaches all devices chosen."""
 
-    node: Node
-    asks: Sequence[tuple[int, ClaimAsk]]
-    effort: Effort
-    offer: Requirements = field(init=False)
-    uses: list[Use] = field(default_factory=list)
-    _taken: set[DeviceId] = field(default_factory=set)
-    _drawn: dict[Account, int] = field(default_factory=dict)
-    _values: dict[tuple[int, Match], list[Value]] = field(default_factory=dict)
-    _steps: list[tuple[int, ClaimAsk, Sequence[Way]]] = field(default_factory=list)
-    _limits: dict[Account, int] = field(default_factory=dict)
-    _found: dict[Way, Sequence[PoolDevice] | None] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
+    def __init__(self, *, node: Node, asks: Sequence[tuple[int, ClaimAsk]], effort: Effort) -> None:
         """Lay out the requests in order."""
-        self.offer = self.node.offer
-        self._steps = [(claim, ask, request.ways) for claim, ask in self.asks for request in ask.requests]
-        for pool in self.node.pools:
-            self._limits.update(pool.limits)
+        self.node = node
+        self.asks = asks
+        self.effort = effort
+        self.offer: Requirements = node.offer
+        self.uses: list[Use] = []
+        self._taken: set[DeviceId] = set()
+        self._drawn: dict[Account, int] = {}
+        self._values: dict[tuple[int, Match], list[Value]] = {}
+        self._steps: list[tuple[int, ClaimAsk, Sequence[Way]]] = [
+            (claim, ask, request.ways) for claim, ask in asks for request in ask.requests
+        ]
+        self._limits: dict[Account, int] = {
+            account: most for pool in node.pools for account, most in pool.limits.items()
+        }
+        self._found: dict[Way, Sequence[PoolDevice] | None] = {}
 
     def run(self) -> bool:
         """Whether all requests can be satisfied at once; `uses` are then the devices chosen, in order."""

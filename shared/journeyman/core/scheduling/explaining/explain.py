@@ -78,7 +78,7 @@ class Explainer:
     def _pools(self) -> tuple[PoolView, ...]:
         """Made when first asked, so that a pass that leaves nothing pays nothing."""
         both = zip(self._stalls, self._headroom, strict=True)
-        return tuple(PoolView(stall, room, self._strict_min_values) for stall, room in both)
+        return tuple(PoolView(stall, room, strict_min_values=self._strict_min_values) for stall, room in both)
 
     def explain(self, cls: PodClass, request: Ints, *, stuck: str = "") -> PodError:
         """The error of a class's pods that no existing node and no NodePool took.

@@ -7,11 +7,12 @@ are worked out once per set of terms, however many pods ask.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from journeyman.core.api import labels
 from journeyman.core.api.objects import Taint, Toleration
@@ -26,8 +27,7 @@ from journeyman.core.scheduling.taints import untolerated
 Terms = tuple[Requirements, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Ask:
+class Ask(Struct, frozen=True, kw_only=True, eq=False):
     """What a pod asks of its node: one of `terms`, its tolerations, its request along the axes."""
 
     terms: Terms
@@ -47,8 +47,7 @@ def ask_of(cls: PodClass, request: Ints, terms: Iterable[Requirements] | None = 
     return Ask(terms=tuple(terms), tolerations=cls.tolerations, request=request)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Found:
+class Found(Struct, frozen=True, kw_only=True, eq=False):
     """Types of a pool, each step of those before. `suiting`: whether or not it can be had, some offering suits.
 
     `had` are large enough and have such an offering now; `allowed` are within the limits as well. `rows` are the
@@ -62,25 +61,20 @@ class Found:
     rows: Bools
 
 
-@dataclass(eq=False)
 class PoolView:
     """One NodePool to ask. Its limits are looked at as they stand when it is made."""
 
-    stall: Stall
-    headroom: Headroom
-    strict_min_values: bool = True
-    own_rows: Bools = field(init=False)
-    room: Bools = field(init=False)
-    types_total: int = field(init=False)
-    _rows: dict[Terms, Bools] = field(init=False, default_factory=dict)
-
-    def __post_init__(self) -> None:
+    def __init__(self, stall: Stall, headroom: Headroom, *, strict_min_values: bool = True) -> None:
         """See what the pool has for anybody."""
-        table = self.stall.template.table
-        usable: Bools = self.stall.usable[table.row_type]
-        self.own_rows = table.rows_meeting(self.stall.template.requirements) & usable
-        self.room = self.headroom.allows()
+        self.stall = stall
+        self.headroom = headroom
+        self.strict_min_values = strict_min_values
+        table = stall.template.table
+        usable: Bools = stall.usable[table.row_type]
+        self.own_rows: Bools = table.rows_meeting(stall.template.requirements) & usable
+        self.room: Bools = headroom.allows()
         self.types_total = int(self._types(self.own_rows).sum())
+        self._rows: dict[Terms, Bools] = {}
 
     @property
     def name(self) -> str:

@@ -8,10 +8,11 @@ alone. Where nothing but rules between pods is in the way, it is one of these.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from journeyman.core.api import labels
 from journeyman.core.api.resources import CPU, MEMORY, PODS, format_amount
@@ -25,8 +26,7 @@ from journeyman.core.scheduling.taints import in_words as taint_in_words
 _SHORT_NAMES = {labels.ZONE: "zone", labels.CAPACITY_TYPE: "capacity type", labels.INSTANCE_TYPE: "instance type"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Case:
+class Case(Struct, frozen=True, kw_only=True, eq=False):
     """A pod without a place: its class, what it asks, and the pools there are.
 
     `others` is whom other pods keep away from, whether they run or are to be placed as well.

@@ -7,10 +7,10 @@ provisioner.go `getDaemonSetPods`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 import msgspec
 import numpy as np
+from msgspec import Struct
 
 from journeyman.core.api import labels
 from journeyman.core.api.objects import DaemonSet, Pod, PodSpec, Toleration
@@ -27,8 +27,7 @@ from journeyman.core.state.snapshot import StateNode
 from journeyman.errors import InvalidQuantityError
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Daemon:
+class Daemon(Struct, frozen=True, kw_only=True, eq=False):
     """One DaemonSet's pod: what it asks for and where it runs (one of `terms` must hold)."""
 
     name: str

@@ -8,9 +8,9 @@ of the same bits can be left out.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from journeyman.core.scheduling.arrays import Bools, Floats, Ints, numbered, undominated
 from journeyman.core.scheduling.offering.min_values import varied_sizes, with_variety
@@ -19,8 +19,7 @@ from journeyman.core.scheduling.offering.stalls import Stall
 from journeyman.core.scheduling.offering.wishes import Variant, Wish, variants_of
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Market:
+class Market(Struct, frozen=True, kw_only=True, eq=False):
     """Offers for a list of wishes, by price, then pool order, then type name.
 
     Arrays run over offers. `stalls` are indices into the stalls given, `variants` into `variants_by_stall`, `types`
@@ -101,8 +100,7 @@ _Part = tuple[Ints, Floats, Ints]
 """Some offers: (stall, variant, type, signature, stock) by column, prices, sizes."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
+class _Place(Struct, frozen=True):
     """One stall among those of a market."""
 
     index: int

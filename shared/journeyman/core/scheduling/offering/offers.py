@@ -7,10 +7,10 @@ into the few distinct requirements that occur. Judging a wish means judging thos
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 
 import numpy as np
+from msgspec import Struct, field
 
 from journeyman.core.api.objects import NodeSelectorRequirement
 from journeyman.core.catalogue import Catalogue, InstanceType, Offering, label_requirements
@@ -18,8 +18,7 @@ from journeyman.core.scheduling.arrays import Bools, Floats, Ints, distinct
 from journeyman.core.scheduling.requirements import Requirement, requirement
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class LabelColumn:
+class LabelColumn(Struct, frozen=True, eq=False):
     """One label's requirement per entry: `distinct[codes[i]]`, None where the label is not defined."""
 
     codes: Ints
@@ -40,8 +39,7 @@ class LabelColumn:
         return all(d is not None and d.single is not None for d in used)
 
 
-@dataclass(frozen=True, eq=False)
-class OfferTable:
+class OfferTable(Struct, frozen=True, eq=False, dict=True):
     """All offerings of a list of instance types.
 
     `row_type[r]` is the index into `types` of row r; rows follow the types' order. `by_price` are the rows by price,
@@ -60,8 +58,8 @@ class OfferTable:
     reserved: tuple[int, ...]
     type_columns: Mapping[str, LabelColumn]
     row_columns: Mapping[str, LabelColumn]
-    _amounts: dict[tuple[str, bool], Ints] = field(default_factory=dict, repr=False)
-    _values: dict[str, Bools] = field(default_factory=dict, repr=False)
+    _amounts: dict[tuple[str, bool], Ints] = field(default_factory=dict)
+    _values: dict[str, Bools] = field(default_factory=dict)
 
     @cached_property
     def labels(self) -> frozenset[str]:

@@ -12,8 +12,10 @@ compared with all before it, not with the last one only.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from journeyman.core.api import labels
 from journeyman.core.catalogue import Catalogue, InstanceType, Offering
@@ -24,16 +26,14 @@ if TYPE_CHECKING:  # the models build validators; nothing here needs them
     from journeyman.core.api.nodepool import NodePool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Overlaid:
+class Overlaid(Struct, frozen=True, kw_only=True, eq=False):
     """A catalogue with overlays applied. `conflicts` are those left out, by name: the overlay each one collides with."""
 
     catalogue: Catalogue
     conflicts: Mapping[str, str]
 
 
-@dataclass(slots=True)
-class _Changes:
+class _Changes(Struct):
     """What overlays say of one instance type in one NodePool, the first of each kind being the heaviest.
 
     `price` has for each offering (by position) the overlay that prices it; `seen` for each offering, and each resource
@@ -102,8 +102,7 @@ def apply_overlays(pools: Iterable[NodePool], catalogue: Catalogue, overlays: It
     return Overlaid(catalogue=_changed(catalogue, stocks), conflicts=dict(sorted(conflicts.items())))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Stock:
+class _Stock(Struct, frozen=True, kw_only=True):
     """NodePools with the same types, which no overlay tells apart.
 
     `own` are their labels, as far as overlays ask for them. `described` has for each type what its nodes are known to

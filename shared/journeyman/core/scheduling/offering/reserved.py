@@ -8,15 +8,15 @@ full go on to spot or on-demand at once, where Karpenter's wait for the next pas
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from journeyman.core.api import labels
 from journeyman.core.api.objects import NodeClaim
 from journeyman.core.scheduling.offering.templates import Template
 
 
-@dataclass(slots=True, eq=False)
-class Reservations:
+class Reservations(Struct, eq=False):
     """How many more nodes each reservation has, by id; used up as nodes are opened."""
 
     left: dict[str, int]

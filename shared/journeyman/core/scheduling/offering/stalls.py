@@ -6,10 +6,10 @@ What is found out about a wish is kept: thousands of classes share a few.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from itertools import product
 
 import numpy as np
+from msgspec import Struct, field
 
 from journeyman.core.api import labels
 from journeyman.core.scheduling.arrays import Bools, Ints, every, undominated
@@ -19,8 +19,7 @@ from journeyman.core.scheduling.offering.wishes import WHOLE, Variant, Wish
 from journeyman.core.scheduling.requirements import Requirement, Requirements
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Spots:
+class _Spots(Struct, frozen=True, eq=False):
     """Where a wish can be had: by group of domains the sizes on offer there, dominated ones left out."""
 
     domains: tuple[tuple[tuple[str, ...], ...], ...]
@@ -34,8 +33,7 @@ class _Spots:
         return frozenset(domain for group in groups for domain in self.domains[group])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Stall:
+class Stall(Struct, frozen=True, kw_only=True, eq=False):
     """A template with what its nodes have for pods: `sizes` by type and axis, once daemons run.
 
     `overhead` is what the daemons take; `usable` is False where they alone are too much. Types with equal
@@ -48,10 +46,10 @@ class Stall:
     usable: Bools
     daemon_group: Ints
     daemon_ports: tuple[frozenset[HostPort], ...]
-    _rows: dict[Wish, tuple[Bools, ...]] = field(default_factory=dict, repr=False)
-    _serves: dict[Wish, bool] = field(default_factory=dict, repr=False)
-    _spots: dict[tuple[Wish, tuple[str, ...]], _Spots] = field(default_factory=dict, repr=False)
-    _largest: dict[bytes, Ints] = field(default_factory=dict, repr=False)
+    _rows: dict[Wish, tuple[Bools, ...]] = field(default_factory=dict)
+    _serves: dict[Wish, bool] = field(default_factory=dict)
+    _spots: dict[tuple[Wish, tuple[str, ...]], _Spots] = field(default_factory=dict)
+    _largest: dict[bytes, Ints] = field(default_factory=dict)
 
     @classmethod
     def of(

@@ -7,8 +7,9 @@ Differs: pools of equal weight compete on price, where Karpenter takes the last 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
 
 from journeyman.core.api import labels
 from journeyman.core.catalogue import Catalogue
@@ -27,8 +28,7 @@ NO_TYPES = "no instance type satisfies its requirements"
 """How the reason begins for which a pool sits out although its NodeClass can be used."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Template:
+class Template(Struct, frozen=True, kw_only=True, eq=False):
     """One NodePool ready for scheduling.
 
     `requirements` are what its nodes offer, for simulation including that they will be registered and initialized.

@@ -11,7 +11,9 @@ the open labels narrowed so far that all wishes it admits hold at once.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from functools import cached_property
+
+from msgspec import Struct
 
 from journeyman.core.api import labels
 from journeyman.core.api.objects import Taint, Toleration
@@ -22,8 +24,7 @@ from journeyman.core.scheduling.requirements import EMPTY, Requirement, Requirem
 from journeyman.core.scheduling.taints import discouraged, untolerated
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
+class Shape(Struct, frozen=True, cache_hash=True):
     """What a class wants of its node: one of `terms`, and no taint that `tolerations` do not cover.
 
     `heeds_preferences`: not even a PreferNoSchedule one, for as long as there may be another place.
@@ -32,14 +33,6 @@ class Shape:
     terms: tuple[Requirements, ...]
     tolerations: tuple[Toleration, ...]
     heeds_preferences: bool = False
-    _hash: int = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        """Hash once: shapes are looked up far more often than made."""
-        object.__setattr__(self, "_hash", hash((self.terms, self.tolerations, self.heeds_preferences)))
-
-    def __hash__(self) -> int:
-        return self._hash
 
     @classmethod
     def of(cls, pods: PodClass) -> Shape:
@@ -53,22 +46,15 @@ class Shape:
         return untolerated(taints, self.tolerations) is None
 
 
-@dataclass(frozen=True, slots=True)
-class Wish:
-    """A shape, and labels that its node must carry.
-
-    `terms` are the shape's alternatives with these, those that contradict them left out.
-    """
+class Wish(Struct, frozen=True, dict=True):
+    """A shape, and labels that its node must carry."""
 
     shape: Shape
     pins: Pins = ()
-    terms: tuple[Requirements, ...] = field(init=False, repr=False, compare=False)
 
-    def __post_init__(self) -> None:
-        """Put the terms together once."""
-        object.__setattr__(self, "terms", self._pinned_terms())
-
-    def _pinned_terms(self) -> tuple[Requirements, ...]:
+    @cached_property
+    def terms(self) -> tuple[Requirements, ...]:
+        """The shape's alternatives with these labels, those that contradict them left out."""
         if not self.pins:
             return self.shape.terms
         fixed = {key: requirement(key, "In", (value,)) for key, value in self.pins}
@@ -76,8 +62,7 @@ class Wish:
         return tuple(term for term in pinned if not any(term[key].impossible for key in fixed))
 
 
-@dataclass(frozen=True, slots=True)
-class Variant:
+class Variant(Struct, frozen=True):
     """A pool with its open labels (`open_keys`, among those anyone asks for) narrowed to `narrowed`."""
 
     narrowed: Requirements

@@ -11,8 +11,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from journeyman.core.api.objects import Pod
 from journeyman.core.api.resources import CPU, MEMORY
@@ -49,8 +51,7 @@ def place_one_by_one(
             draft.stuck[c] = question.devices.why_none(asks, draft.devices)
 
 
-@dataclass(frozen=True, slots=True)
-class _Attempt:
+class _Attempt(Struct, frozen=True):
     """Pods placed, and the classes of those left, one entry per pod."""
 
     placing: Placing

@@ -7,9 +7,9 @@ Restates: karpenter pkg/controllers/provisioning/scheduling/scheduler.go `PodDat
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from journeyman.core.scheduling.arrays import Bools
 from journeyman.core.scheduling.draft import Question
@@ -21,8 +21,7 @@ from journeyman.core.scheduling.opening.settling import held
 from journeyman.core.scheduling.requirements import Requirements
 
 
-@dataclass(frozen=True, slots=True)
-class Opening:
+class Opening(Struct, frozen=True):
     """A way to open a node: what its claim asks for (a number), the offerings it leaves, the reservation it draws on."""
 
     wanted: int

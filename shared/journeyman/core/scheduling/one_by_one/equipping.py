@@ -7,7 +7,7 @@ Differs: what the pod itself wants of its node is known to the search.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from journeyman.core.api import labels
 from journeyman.core.scheduling.dra import Allocations, Devices, Proposal
@@ -16,8 +16,7 @@ from journeyman.core.scheduling.one_by_one.book import Book
 from journeyman.core.scheduling.one_by_one.shelves import Shelf
 
 
-@dataclass(frozen=True, slots=True)
-class Equipped:
+class Equipped(Struct, frozen=True):
     """A node to open with the devices that a pod needs: its requirements (a number) and offerings once it has them."""
 
     wanted: int

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
+from msgspec import Struct, field
 
 from journeyman.core.scheduling.arrays import Bools, Ints
 from journeyman.core.scheduling.demand.host_ports import HostPort
@@ -18,8 +18,7 @@ _LACKING = -2  # has no such label
 _STEP = 1 << 40  # more than there are ever nodes or placements
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
-class Node:
+class Node(Struct, kw_only=True, eq=False):
     """A node to open: its offerings left, what its claim asks for (a number), and what it holds.
 
     `ports` are in use; `share` is what the pool's limits have set aside for it, None without limits. `variety` is how

@@ -11,11 +11,11 @@ capacity is bound to one reservation.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import Struct
 
 from journeyman.core.scheduling.demand.host_ports import HostPort, host_ports
 from journeyman.core.scheduling.draft import Draft, OpenNode, Question
@@ -37,8 +37,7 @@ _Settled = tuple[int, int, "Equipped | None"]
 """What a node is once a pod is on it: its requirements (a number), its offerings, and the devices it gets for the pod."""
 
 
-@dataclass(frozen=True, slots=True)
-class Way:
+class Way(Struct, frozen=True):
     """How to place.
 
     `generously`: a node has set aside at once what the largest type takes that it may become, else just what it needs

@@ -9,16 +9,15 @@ alone and fails if they differ.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 import numpy as np
+from msgspec import Struct, field
 
 from journeyman.core.scheduling.arrays import Bools
 from journeyman.core.scheduling.one_by_one.tallies import DomainTally, HostTally
 
 
-@dataclass(frozen=True, slots=True)
-class SpreadRule:
+class SpreadRule(Struct, frozen=True):
     """A spread over a label's domains; `own` is 1 if it counts its own pods.
 
     `eligible` are the domains whose emptiest the others are compared with.
@@ -39,8 +38,7 @@ class SpreadRule:
         return floor + self.max_skew - self.own
 
 
-@dataclass(frozen=True, slots=True)
-class JoinRule:
+class JoinRule(Struct, frozen=True):
     """Affinity over a label's domains; `starts`: where nobody is whom it could join, a pod may be the first.
 
     `reaches` tells whether the pod's node selector and affinity allow a domain.
@@ -56,8 +54,7 @@ class JoinRule:
         return frozenset(d for d, n in self.tally.counts.items() if n > 0 and self.reaches(d))
 
 
-@dataclass(slots=True)
-class KeyRules:
+class KeyRules(Struct):
     """All rules over one label other than the host name.
 
     `apart`: there may be nobody of these in the domain; `repelled`: domains that running pods keep free of it;
@@ -90,8 +87,7 @@ class KeyRules:
         return Choice(self, highest, joined, self.binding or starting)
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(Struct, frozen=True):
     """What is left of a label's domains for a pod right now.
 
     `highest`, by spread: the most pods a domain may hold. `joined`: the domains it may join (None: any). `binding`: its
@@ -121,8 +117,7 @@ class Choice:
         return (*counts, sum(not tally.counts.get(domain) for tally in self.rules.beside))
 
 
-@dataclass(slots=True)
-class HostRules:
+class HostRules(Struct):
     """All rules over the host name.
 
     `most`: counts that a place may not exceed; `joins`: somebody of these must be there (True: or nobody anywhere);
@@ -151,8 +146,7 @@ class HostRules:
         return all(most >= 0 for _, most in self.most) and all(starts and not t.total for t, starts in self.joins)
 
 
-@dataclass(slots=True)
-class Rules:
+class Rules(Struct):
     """The rules of one row."""
 
     hosts: HostRules

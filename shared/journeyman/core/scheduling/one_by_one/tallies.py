@@ -6,16 +6,15 @@ Restates: karpenter pkg/controllers/provisioning/scheduling/topologygroup.go `To
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
+from msgspec import Struct, field
 
 from journeyman.core.api.objects import Toleration
 from journeyman.core.scheduling.arrays import Ints
 
 
-@dataclass(frozen=True, slots=True)
-class NodeFilter:
+class NodeFilter(Struct, frozen=True):
     """Which nodes a spread counts: those that suit one of `terms` (numbers; None: all), free of untolerated taints."""
 
     terms: tuple[int, ...] | None = None
@@ -25,8 +24,7 @@ class NodeFilter:
 EVERY_NODE = NodeFilter()
 
 
-@dataclass(slots=True, eq=False)
-class DomainTally:
+class DomainTally(Struct, eq=False):
     """Pods by domain of a node label other than the host name.
 
     `anywhere`: a pod counts in every domain its node may still come to be in (anti-affinity must be sure); otherwise
@@ -39,7 +37,7 @@ class DomainTally:
     as_claimed: bool = False
     nodes: NodeFilter = EVERY_NODE
     counts: dict[str, int] = field(default_factory=dict)
-    possible: dict[str, int] = field(init=False)
+    possible: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.possible = self.counts if self.nodes.terms is None else dict(self.counts)
@@ -53,8 +51,7 @@ class DomainTally:
                 self.counts[domain] = self.counts.get(domain, 0) + pods
 
 
-@dataclass(slots=True, eq=False)
-class HostTally:
+class HostTally(Struct, eq=False):
     """Pods by node. `counts` has an entry per place, and room for more; `total` are all pods, wherever they are."""
 
     nodes: NodeFilter = EVERY_NODE

@@ -12,11 +12,12 @@ pods.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from journeyman.core.api import labels
 from journeyman.core.api.objects import NodeSelectorRequirement
@@ -111,8 +112,7 @@ def _claim(
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Choice:
+class Choice(Struct, frozen=True, kw_only=True, eq=False):
     """What claims of one pool with the same instance types have in common."""
 
     instance_types: tuple[str, ...]
@@ -125,8 +125,7 @@ class Choice:
     overlays: tuple[str, ...]
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Shelf:
+class Shelf(Struct, frozen=True, kw_only=True, eq=False, dict=True):
     """The types of one stall that meet certain requirements, by price then name.
 
     `rows` are all their offerings by price; `types` are those types in the order of their cheapest, `firsts` that

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from journeyman.core.scheduling.arrays import Bools, Ints
 from journeyman.core.scheduling.demand.classes import PodClass
@@ -46,8 +47,7 @@ class _Queue:
         yield from zip(self._units, self._left, strict=True)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Items:
+class Items(Struct, frozen=True, kw_only=True, eq=False):
     """Units merged into items. Arrays have a row per item; `requests` are amounts by axis, then what rules take."""
 
     wishes: tuple[Wish, ...]

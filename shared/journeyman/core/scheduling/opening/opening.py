@@ -8,11 +8,12 @@ pods, plans that weigh that resource compete with it, and the one that places mo
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import groupby
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from journeyman.core.scheduling.arrays import Bools, Floats, Ints, distinct, numbered
 from journeyman.core.scheduling.draft import OpenNode, Question, Unit
@@ -30,8 +31,7 @@ from journeyman.core.scheduling.requirements import Requirements
 from journeyman.core.scheduling.standing.caps import HostCaps
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Opened:
+class Opened(Struct, frozen=True, kw_only=True):
     """Nodes to open, and the units with what no node could be opened for."""
 
     nodes: tuple[OpenNode, ...]
@@ -126,8 +126,7 @@ def _caps_of(units: Sequence[Unit], question: Question) -> HostCaps:
     return question.caps.for_new_nodes(counts)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Bin:
+class _Bin(Struct, frozen=True, eq=False):
     """A node of one offer: `counts` of the items `kinds` on it, and `share`, what it takes of its pool's limits."""
 
     offer: int
@@ -136,8 +135,7 @@ class _Bin:
     share: Ints | None
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
-class _Outcome:
+class _Outcome(Struct, kw_only=True, eq=False):
     """Bins opened so far, and what they left of items, limits and reservations; `hopeless` items fit no offer at all."""
 
     left: Ints

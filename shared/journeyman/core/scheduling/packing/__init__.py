@@ -7,9 +7,8 @@ compete. Nothing here knows of pods, zones or pools.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
+from msgspec.structs import replace
 
 from journeyman.core.scheduling.arrays import Ints
 from journeyman.core.scheduling.packing.alike import Kinds

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from journeyman.core.scheduling.arrays import Bools, Ints
 from journeyman.core.scheduling.packing.problem import Bin, Problem
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Kinds:
+class Kinds(Struct, frozen=True, kw_only=True, eq=False):
     """A problem over kinds of items; `members[k]` are the items of kind k, of a problem with `width` items."""
 
     problem: Problem

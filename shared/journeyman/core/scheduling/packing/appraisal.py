@@ -8,10 +8,10 @@ too.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 
 from journeyman.core.scheduling.arrays import Bools, Floats, Ints, every
 from journeyman.core.scheduling.packing.pricing import CoveringProgram, affordable
@@ -26,8 +26,7 @@ _SHARES: Final = 3  # by how much of its share in all demand falls on each axis,
 _TIE_BREAK: Final = 1e-4  # of a typical node's price
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Appraisal:
+class Appraisal(Struct, frozen=True, kw_only=True, eq=False):
     """Shadow prices.
 
     Attributes:
@@ -92,8 +91,7 @@ def _worth_of_stocks(problem: Problem, unit: Floats, usable: Floats) -> float:
     return total
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Market:
+class Market(Struct, frozen=True, kw_only=True, eq=False):
     """Offers by place, and items by where they may go.
 
     Attributes:

@@ -7,10 +7,10 @@ from below (weak duality), whether or not they are the best ones.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
+from msgspec import Struct, field
 
 from journeyman.core.scheduling.arrays import Floats
 
@@ -21,8 +21,7 @@ _PIVOTS_PER_ROW: Final = 40
 _FRESH_INVERSE: Final = 150  # pivots between inversions, for precision
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
-class CoveringProgram:
+class CoveringProgram(Struct, kw_only=True, eq=False):
     """min prices·x subject to cover·x ≥ need in every row, x ≥ 0.
 
     `basis` names one column per row: a column j ≥ 0, the artificial column of row r as -1-r (it serves that demand

@@ -6,9 +6,10 @@ Offers carry a signature, and `allowed` says which items an offer of that signat
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from journeyman.core.scheduling.arrays import Bools, Floats, Ints
 
@@ -20,8 +21,7 @@ def _none() -> Ints:
     return np.zeros(0, dtype=np.int64)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Problem:
+class Problem(Struct, frozen=True, kw_only=True, eq=False):
     """What to place, and what can be bought.
 
     Attributes:
@@ -95,8 +95,7 @@ class Problem:
         return verdict
 
 
-@dataclass(frozen=True, slots=True)
-class Bin:
+class Bin(Struct, frozen=True):
     """`copies` nodes of one offer with the same content, of a problem with `width` items."""
 
     offer: int
@@ -113,8 +112,7 @@ class Bin:
         return found
 
 
-@dataclass(frozen=True, slots=True)
-class Packing:
+class Packing(Struct, frozen=True):
     """Nodes to open, and how many of each item no offer could take."""
 
     bins: tuple[Bin, ...]

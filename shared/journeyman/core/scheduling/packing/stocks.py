@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
+from msgspec.structs import replace
 
 from journeyman.core.scheduling.arrays import Ints
 from journeyman.core.scheduling.packing.appraisal import appraise

@@ -7,11 +7,11 @@ problem always gets the same answer.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import islice
 from typing import Final
 
 import numpy as np
+from msgspec.structs import replace
 
 from journeyman.core.scheduling.arrays import Ints
 from journeyman.core.scheduling.packing.appraisal import Appraisal, appraise

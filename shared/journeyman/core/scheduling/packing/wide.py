@@ -8,10 +8,10 @@ opens more nodes; at the end each node becomes the cheapest that holds its conte
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 
 from journeyman.core.scheduling.arrays import Bools, Floats, Ints, every
 from journeyman.core.scheduling.packing.appraisal import Appraisal
@@ -23,8 +23,7 @@ _MOST_ROOM: Final = 2**52  # amounts up to this are exact as floats
 _DECIMALS: Final = 9  # of a likeness, so that a processor's way of rounding chooses nothing
 
 
-@dataclass(frozen=True, slots=True)
-class Manner:
+class Manner(Struct, frozen=True):
     """How items are matched with nodes.
 
     Attributes:

@@ -15,9 +15,10 @@ Differs: rules are symmetric here even where they are only preferred; nodes that
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from journeyman.core.api import labels
 from journeyman.core.scheduling.arrays import Bools, Ints
@@ -26,8 +27,7 @@ from journeyman.core.scheduling.demand.host_ports import HostPort
 from journeyman.core.scheduling.demand.topology import Group, LabelIndex, Repelled
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Axis:
+class Axis(Struct, frozen=True, kw_only=True):
     """Something of which a node has `cap`.
 
     Running pods that `group` counts have taken one each; a node on which one of `ports` is in use has nothing left.
@@ -39,8 +39,7 @@ class Axis:
     ports: frozenset[HostPort] = frozenset()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Conflict:
+class Conflict(Struct, frozen=True, kw_only=True):
     """Two kinds of rows that never share a node.
 
     On nodes that exist the running pods that `group` counts are of the first kind; on those named in `domains` runs one
@@ -51,8 +50,7 @@ class Conflict:
     domains: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class HostCaps:
+class HostCaps(Struct, frozen=True, kw_only=True, eq=False):
     """All rules about one node. Arrays have a row per row of the question, and a column per axis or conflict.
 
     `caps[a]` is what a node has of axis a, `takes` what a pod of the row takes of it. `within`: the row wants the axis

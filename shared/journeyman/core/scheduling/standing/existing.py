@@ -11,9 +11,10 @@ that one burst of pods is never provisioned for twice.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from journeyman.core.api import labels
 from journeyman.core.api.objects import Pod
@@ -86,8 +87,7 @@ def _amounts(node: StateNode, field: str) -> dict[str, int]:
     return {**promised, **{name: amount for name, amount in said.items() if amount}}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Existing:
+class Existing(Struct, frozen=True, kw_only=True, eq=False):
     """Nodes that can take pods, in filling order, and all nodes whose pods count, `standing`.
 
     `free` has a row per node and a column per axis (resources, then the caps' axes). `counted` and `bound` tell by node

@@ -9,10 +9,10 @@ Restates: karpenter pkg/controllers/provisioning/scheduling/existingnode.go `Can
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 
 from journeyman.core.scheduling.arrays import Bools, Ints
 from journeyman.core.scheduling.demand.classes import PodClass
@@ -26,8 +26,7 @@ Taken = dict[int, list[tuple[int, int]]]
 """By existing node the (row, pods) put there, in order."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Ask:
+class _Ask(Struct, frozen=True, kw_only=True):
     """What a row looks for: (column, amount) of `free` per pod, and its part in the rules about one node.
 
     `shared` are the columns of its drivers with the claims, by number, that all of its pods share.

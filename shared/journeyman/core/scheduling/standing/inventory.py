@@ -6,10 +6,11 @@ A question thinks nodes away, and places some of the pods that run anew. Whateve
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from journeyman.core.api import labels
 from journeyman.core.api.objects import Object, Pod
@@ -37,8 +38,7 @@ from journeyman.core.scheduling.taints import untolerated
 from journeyman.core.state.snapshot import Snapshot, StateNode
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Standing:
+class Standing(Struct, frozen=True, kw_only=True, eq=False):
     """The nodes that count in one question, by name, with the pods that will stay or come for sure.
 
     `places` are their positions in the inventory; `gone` are the names of those thought away. `asking` are the pods to

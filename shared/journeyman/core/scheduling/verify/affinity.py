@@ -13,15 +13,15 @@ Restates: karpenter pkg/controllers/provisioning/scheduling/topologygroup.go `ne
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from journeyman.core.scheduling.verify.counting import Census, Group, group_of_term
 from journeyman.core.scheduling.verify.index import Index, Place
 from journeyman.core.scheduling.verify.kinds import Identity, Kind
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Arrival:
+class _Arrival(Struct, frozen=True, eq=False):
     """Pods of one kind that come to one place. `groups` are those they ask for, `joins` those that count them."""
 
     kind: Kind

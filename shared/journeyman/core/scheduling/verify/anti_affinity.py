@@ -10,15 +10,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from journeyman.core.scheduling.verify.counting import Census, Group, group_of_term
 from journeyman.core.scheduling.verify.index import Index, Place
 from journeyman.core.scheduling.verify.kinds import Kind, is_going
 
 
-@dataclass(slots=True, eq=False)
-class _Rule:
+class _Rule(Struct, eq=False):
     """Terms about the same pods; the planned pods that have one, and the domains with running pods that have one."""
 
     group: Group

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 import msgspec
+from msgspec import Struct
 
 from journeyman.core.api.objects import LabelSelector, Object, Pod, PodAffinityTerm, TopologySpreadConstraint
 from journeyman.core.scheduling.verify.index import Index, Place
@@ -16,8 +16,7 @@ from journeyman.core.scheduling.verify.matching import normalized, selects
 _ENCODER = msgspec.msgpack.Encoder()
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Group:
+class Group(Struct, frozen=True, eq=False):
     """The pods that a rule counts, by the values of node label `key`.
 
     `id` is equal for groups that count the same pods over the same label. Namespaces are those named and those whose
@@ -99,8 +98,7 @@ def _canonical(selector: LabelSelector | None) -> object:
     return sorted(selector.match_labels.items()), expressions
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Presence:
+class Presence(Struct, frozen=True, eq=False):
     """Pods of one kind in one place: how many are planned there, how many stay."""
 
     place: Place

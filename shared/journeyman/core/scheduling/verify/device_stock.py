@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import NamedTuple
+
+from msgspec import Struct, field
 
 from journeyman.core.api import quantity
 from journeyman.core.api.cel import DeviceFacts, InvalidExpressionError, read
@@ -121,8 +122,7 @@ def _rounded(asked: int | None, capacity: DeviceCapacity) -> int | None:
     return asked
 
 
-@dataclass(slots=True)
-class Stock:
+class Stock(Struct):
     """Devices by id, how much there is of what is taken by parts, and the pools (driver, name) that are not whole."""
 
     devices: dict[Id, Known] = field(default_factory=dict)
@@ -161,8 +161,7 @@ class Stock:
         return True
 
 
-@dataclass(slots=True)
-class Book:
+class Book(Struct):
     """What is taken: whole devices, by how many, and parts."""
 
     devices: Counter[Id] = field(default_factory=Counter)

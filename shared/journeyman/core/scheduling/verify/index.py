@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
 
 from journeyman.core.api import labels
 from journeyman.core.api.objects import Pod, Taint
@@ -21,8 +22,7 @@ if TYPE_CHECKING:  # the models build validators; nothing here needs them
     from journeyman.core.api.nodepool import NodePool
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Place:
+class Place(Struct, frozen=True, eq=False):
     """A node, standing or planned. `planned` are the pods that the plan puts there, `staying` those that are there.
 
     `rows` of `possible` are what it may turn out to be. `open`: whether pods can still be planned onto it.

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 
 import msgspec
+from msgspec import Struct
 
 from journeyman.core.api import labels
 from journeyman.core.api.objects import DaemonSet, NodeSelectorRequirement, Pod, PodAffinityTerm, PodSpec
@@ -22,8 +22,7 @@ Identity = tuple[str, tuple[tuple[str, str], ...]]
 _ENCODER = msgspec.msgpack.Encoder()
 
 
-@dataclass(frozen=True, eq=False)
-class Kind:
+class Kind(Struct, frozen=True, eq=False, dict=True):
     """One of the pods that are alike stands for all of them."""
 
     pod: Pod

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, TypeVar
+
+from msgspec import Struct
 
 from journeyman.core.api import labels
 from journeyman.core.api.objects import NodeSelectorRequirement
@@ -23,8 +24,7 @@ Columns = dict[str, dict[Values, Rows]]
 K = TypeVar("K")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Overhead:
+class Overhead(Struct, frozen=True, eq=False):
     """What the DaemonSets of these rows' nodes take."""
 
     rows: Rows

@@ -16,9 +16,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 
 import msgspec
+from msgspec import Struct, field
 
 from journeyman.core.api import labels
 from journeyman.core.api.objects import NodeSelectorRequirement, TopologySpreadConstraint
@@ -30,8 +30,7 @@ from journeyman.core.scheduling.verify.matching import untolerated
 _ENCODER = msgspec.msgpack.Encoder()
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Owner:
+class _Owner(Struct, frozen=True, eq=False):
     """Pods of one kind that have the constraint, in one place."""
 
     kind: Kind
@@ -41,8 +40,7 @@ class _Owner:
     number: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Entry:
+class _Entry(Struct, frozen=True, eq=False):
     """Pods that enter a domain while fewer than `allowance` are there: maxSkew more than the emptiest has."""
 
     allowance: int
@@ -50,8 +48,7 @@ class _Entry:
     owner: _Owner
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Rule:
+class _Rule(Struct, frozen=True, eq=False):
     """Constraints that count the same pods on the same nodes, and all who have one of them."""
 
     group: Group

@@ -6,9 +6,8 @@ Each case makes a right plan by hand, breaks one rule, and looks for the sentenc
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from journeyman.core.api import labels
 from journeyman.core.api.objects import NodeSelectorRequirement
