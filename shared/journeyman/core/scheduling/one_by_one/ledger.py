@@ -5,7 +5,8 @@ topologynodefilter.go `Matches`.
 Differs: those whom a pod must keep away from are where their node's offerings are, where Karpenter only knows what its
 claim says; it takes a node of which the claim says nothing for one that is nowhere. Those whom it merely wishes to
 avoid are counted as Karpenter counts them, or the wish would cost more than there. A spread holds pods against its own
-that may come to be on nodes that suit it, where Karpenter knows of none whose claim does not say so.
+that may come to be on nodes that suit it, where Karpenter knows of none whose claim does not say so. Pods to join on a
+node whose domain is open count once that is decided; for Karpenter they are nowhere until the node is there.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ class Ledger:
         self._places = places
         self._place_of = {node.name: place for place, node in enumerate(places.standing)}
         self._tallies: dict[tuple[str, bytes, NodeFilter], Tally] = {}
+        self._awaited: dict[str, list[DomainTally]] = {}
         self._matching: dict[tuple[NodeFilter, int, int, int], tuple[bool, bool]] = {}
 
     def tally(self, kind: str, group: Group, nodes: NodeFilter) -> Tally:
@@ -57,9 +59,17 @@ class Ledger:
             return tally
         self._places.watch(group.key)
         counts = self._census.by_domain(group, lambda node: self.counts_node(nodes, node))
-        return DomainTally(
-            group.key, anywhere=kind in {"apart", "avoided"}, as_claimed=kind == "avoided", nodes=nodes, counts=counts
+        by_domain = DomainTally(
+            group.key,
+            anywhere=kind in {"apart", "avoided"},
+            as_claimed=kind == "avoided",
+            awaited=kind == "affinity",
+            nodes=nodes,
+            counts=counts,
         )
+        if by_domain.awaited:
+            self._awaited.setdefault(group.key, []).append(by_domain)
+        return by_domain
 
     def _count_on(self, tally: HostTally, name: str, pods: int) -> None:
         place = self._place_of.get(name)
@@ -123,7 +133,15 @@ class Ledger:
             if isinstance(tally, HostTally):
                 tally.add(place, count if surely else 0)
             elif possibly:
-                tally.add(self._domains(node.shelf, node.wanted, node.offerings, tally), count, surely=surely)
+                domains = self._domains(node.shelf, node.wanted, node.offerings, tally)
+                tally.add(domains, count, surely=surely)
+                if tally.awaited and not domains:
+                    tally.wait(place, count)
+
+    def decided(self, place: int, key: str, domain: str) -> None:
+        """An open node is now bound to one domain of a label."""
+        for tally in self._awaited.get(key, ()):
+            tally.decided(place, domain)
 
     def _domains(self, shelf: Shelf, wanted: int, offerings: int, tally: DomainTally) -> Sequence[str]:
         rule = self._book[wanted].get(tally.key)

@@ -24,7 +24,7 @@ from journeyman.core.scheduling.one_by_one.attaching import Attachments
 from journeyman.core.scheduling.one_by_one.book import NONE, Book
 from journeyman.core.scheduling.one_by_one.places import Node, Places
 from journeyman.core.scheduling.one_by_one.rulebook import RuleBook
-from journeyman.core.scheduling.one_by_one.rules import Choice
+from journeyman.core.scheduling.one_by_one.rules import Choice, JoinRule
 from journeyman.core.scheduling.one_by_one.shares import Shares
 from journeyman.core.scheduling.one_by_one.shelves import Shelf, lowest
 from journeyman.core.scheduling.opening.settling import reservation_of
@@ -127,10 +127,33 @@ class Placing:
         choices: list[Choice] = []
         for rules in self._rules.of(row).keys:
             choice = rules.now()
+            if choice is None and (awaiting := rules.awaiting) is not None and self._bind(awaiting):
+                choice = rules.now()
             if choice is None:
                 return False
             choices.append(choice)
         return any(self._place(ask, choices) for ask in self._asks_of(row))
+
+    def _bind(self, rule: JoinRule) -> bool:
+        """Bind a node that has pods to join, but may yet be in several domains, to one that the joiner can be in."""
+        key, within = rule.tally.key, rule.within()
+        for place in sorted(rule.tally.undecided):
+            node = self._places.node(place)
+            domains = node.shelf.domains(key, node.offerings, node.wanted)
+            for domain in sorted(within & domains.keys(), key=lambda d: (lowest(domains[d]), d)):
+                wanted = self._book.narrowed(node.wanted, self._book.pin(key, (domain,)))
+                left = node.offerings & node.shelf.suiting(wanted) if wanted != NONE else 0
+                if left and self._shares.usable(node.shelf, left, node.share, node.variety):
+                    self._narrow(place, node, wanted, left)
+                    return True
+        return False
+
+    def _narrow(self, place: int, node: Node, wanted: int, offerings: int) -> None:
+        node.wanted, node.offerings = wanted, offerings
+        if self._equipping is not None:
+            self._equipping.decide(place, node.shelf, offerings, None)
+        node.share = self._shares.take(node.shelf, offerings, node.share)
+        self._measure(place)
 
     def _place(self, ask: Ask, choices: Sequence[Choice]) -> bool:
         places = self._places
@@ -271,6 +294,11 @@ class Placing:
         self._changed(place)
 
     def _changed(self, place: int) -> None:
+        """An open node has one pod more: sort it in again, and bring the columns up to date."""
+        self._places.moved(place, sum(self._places.node(place).pods.values()))
+        self._measure(place)
+
+    def _measure(self, place: int) -> None:
         """Bring the columns up to date with an open node."""
         node, places = self._places.node(place), self._places
         if node.offerings:
@@ -279,12 +307,12 @@ class Placing:
             )
         else:
             places.resize(place, [-1] * len(node.total))
-        places.moved(place, sum(node.pods.values()))
         wanted = self._book[node.wanted]
         for key in places.watched:
             rule = wanted.get(key)
             if rule is not None and rule.single is not None:
                 places.settle(place, key, rule.single)
+                self._rules.ledger.decided(place, key, rule.single)
 
     def involves_keeping_apart(self, row: int) -> bool:
         """Whether required anti-affinity over a label other than the host name has a say about the row."""

@@ -126,7 +126,8 @@ class RuleBook:
         if isinstance(tally, HostTally):
             hosts.joins.append((tally, starts))
         else:
-            over(group.key).joins.append(JoinRule(tally, starts, self._reach(row, group.key)))
+            within = lambda: self._had_by(row, group.key)  # noqa: E731 - seldom asked for, and then costly
+            over(group.key).joins.append(JoinRule(tally, starts, self._reach(row, group.key), within))
 
     def _add_anti_affinity(self, row: int, group: Group, hosts: HostRules, over: Callable[[str], KeyRules]) -> None:
         soft = group.id in self._question.rows[row].soft
@@ -186,6 +187,17 @@ class RuleBook:
                 terms = tuple(self._book.number(term) for term in own)
             standing = self._standing_domains(spread.key, nodes, self._reach(row, spread.key))
             launchable = self._launchable_domains(spread.key, nodes, terms)
+            found = self._eligible[case] = frozenset((*standing, *launchable))
+        return found
+
+    def _had_by(self, row: int, key: str) -> frozenset[str]:
+        """The domains that the row's pods can have a node in, standing or new, as far as its class says."""
+        terms = tuple(self._book.number(term) for term in self._strict(row))
+        case = (key, terms)
+        found = self._eligible.get(case)
+        if found is None:
+            standing = self._standing_domains(key, EVERY_NODE, self._reach(row, key))
+            launchable = self._launchable_domains(key, EVERY_NODE, terms)
             found = self._eligible[case] = frozenset((*standing, *launchable))
         return found
 

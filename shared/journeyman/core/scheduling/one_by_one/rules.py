@@ -41,12 +41,13 @@ class SpreadRule(Struct, frozen=True):
 class JoinRule(Struct, frozen=True):
     """Affinity over a label's domains; `starts`: where nobody is whom it could join, a pod may be the first.
 
-    `reaches` tells whether the pod's node selector and affinity allow a domain.
+    `reaches` tells whether the pod's node selector and affinity allow a domain; `within` which ones it can have a node in.
     """
 
     tally: DomainTally
     starts: bool
     reaches: Callable[[str], bool]
+    within: Callable[[], frozenset[str]]
 
     @property
     def options(self) -> frozenset[str]:
@@ -71,14 +72,19 @@ class KeyRules(Struct):
     binding: bool = False
     needs_label: bool = False
 
+    @property
+    def awaiting(self) -> JoinRule | None:
+        """An affinity to pods that are all on nodes whose domain is open: one of these must be bound first."""
+        return next((rule for rule in self.joins if rule.tally.undecided and not rule.options), None)
+
     def now(self) -> Choice | None:
-        """What they leave at this moment; None if certainly nothing."""
+        """What they leave at this moment; None if certainly nothing, or if a node must be bound first (`awaiting`)."""
         joined: frozenset[str] | None = None
         starting = False
         for rule in self.joins:
             options = rule.options
             if not options:
-                if not rule.starts:
+                if not rule.starts or rule.tally.undecided:
                     return None
                 starting = True
                 continue

@@ -29,15 +29,19 @@ class DomainTally(Struct, eq=False):
 
     `anywhere`: a pod counts in every domain its node may still come to be in (anti-affinity must be sure); otherwise
     only once there is just one. `as_claimed`: where its claim names none of these domains it is in none. `possible` are
-    the pods on nodes that may come to be such `nodes` as well; `counts` those of which the claim says so.
+    the pods on nodes that may come to be such `nodes` as well; `counts` those of which the claim says so. `undecided`:
+    where `awaited`, the pods on nodes to open that may yet be in several domains, by place; they count once that is
+    decided.
     """
 
     key: str
     anywhere: bool = False
     as_claimed: bool = False
+    awaited: bool = False
     nodes: NodeFilter = EVERY_NODE
     counts: dict[str, int] = field(default_factory=dict)
     possible: dict[str, int] = field(default_factory=dict)
+    undecided: dict[int, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.possible = self.counts if self.nodes.terms is None else dict(self.counts)
@@ -49,6 +53,16 @@ class DomainTally(Struct, eq=False):
                 self.possible[domain] = self.possible.get(domain, 0) + pods
             if surely:
                 self.counts[domain] = self.counts.get(domain, 0) + pods
+
+    def wait(self, place: int, pods: int) -> None:
+        """Count pods once it is decided in which domain this place is."""
+        self.undecided[place] = self.undecided.get(place, 0) + pods
+
+    def decided(self, place: int, domain: str) -> None:
+        """The place is in this domain."""
+        pods = self.undecided.pop(place, 0)
+        if pods:
+            self.add((domain,), pods)
 
 
 class HostTally(Struct, eq=False):

@@ -231,6 +231,22 @@ def test_a_pod_waits_for_those_it_wants_to_join():
     assert (outcome.sizes, outcome.left) == ([2], 0)
 
 
+def test_pods_to_join_whose_zone_is_open_are_bound_rather_than_a_second_start_made():
+    """The leader could be in any zone, the follower (of two starts) only where its small type is: there both go."""
+    only_in_c = an_instance_type("c.small", cpu=1, memory_gib=4, price=0.1, zones=("c",))
+    small = {"nodeSelector": {labels.INSTANCE_TYPE: "c.small"}}
+    follower = rule("podAffinity")
+    follower["spec"].update(small)
+
+    outcome = Outcome(
+        a_pod("leader", cpu="2", metadata={"labels": {"app": "web"}}),
+        a_pod("follower", cpu="500m", metadata={"labels": {"app": "web"}}, **follower),
+        types=(ZONAL, only_in_c),
+    )
+
+    assert (outcome.left, outcome.domains()) == (0, ["c", "c"])
+
+
 def test_anti_affinity_over_zones_places_one_pod_a_zone_within_one_pass():
     """Each is bound to a zone of its own; the fourth finds none."""
     outcome = Outcome(*pods(4, **rule("podAntiAffinity")), types=(ZONAL,))
