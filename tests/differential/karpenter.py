@@ -11,20 +11,23 @@ be compared, and `OracleMissingError` says so.
 
 from __future__ import annotations
 
-import fcntl
-import hashlib
 import json
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-SOURCES = Path(__file__).parent / "oracle"
+from tests.helpers.go_programs import GoProgram, GoProgramMissingError
+
+ORACLE = GoProgram(
+    name="oracle",
+    title="Karpenter's scheduler as an oracle",
+    sources=Path(__file__).parent / "oracle",
+    minutes="3",
+)
 JSONDict = dict[str, Any]
 
 
@@ -74,49 +77,10 @@ def program() -> Path:
     named = os.environ.get("JOURNEYMAN_ORACLE")
     if named:
         return Path(named)
-    path = _cached()
-    if not path.exists():
-        _build(path)
-    return path
-
-
-def _cached() -> Path:
-    """Where the build of exactly these sources belongs."""
-    digest = hashlib.sha256()
-    for source in _sources():
-        digest.update(source.name.encode() + b"\0" + source.read_bytes())
-    root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return root / "journeyman" / f"oracle-{digest.hexdigest()[:16]}" / "oracle"
-
-
-def _sources() -> Iterable[Path]:
-    return sorted([*SOURCES.glob("*.go"), SOURCES / "go.mod", SOURCES / "go.sum"])
-
-
-def _build(path: Path) -> None:
-    go = shutil.which("go")
-    if go is None:
-        raise OracleMissingError(
-            "not compared with Karpenter: its scheduler cannot be built without Go 1.21 or newer on the PATH"
-        )
-    with _alone(path.parent):
-        if path.exists():  # somebody else has built it while we waited
-            return
-        sys.stderr.write("Building Karpenter's scheduler as an oracle, about 3 minutes the first time …\n")
-        unfinished = path.with_suffix(".new")
-        done = subprocess.run([go, "build", "-trimpath", "-o", str(unfinished), "."], cwd=SOURCES, check=False)
-        if done.returncode:
-            raise OracleMissingError("Karpenter's scheduler did not build; Go's own messages are above")
-        unfinished.rename(path)
-
-
-@contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """One process at a time."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+    try:
+        return ORACLE.path()
+    except GoProgramMissingError as missing:
+        raise OracleMissingError(f"not compared with Karpenter: {missing}") from missing
 
 
 def main() -> int:
