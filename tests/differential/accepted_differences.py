@@ -78,6 +78,38 @@ def _wants_a_label_and_not(pod: Pod) -> bool:
     return any(r.present and r.operator in {"NotIn", "DoesNotExist"} for all_ in combined for r in all_.values())
 
 
+def _is_about_lent_labels(scenario: JSONDict, finding: Finding) -> bool:
+    """Whether each of the pods needs a label that nothing defines, of which another one refuses some values."""
+    known = read(scenario)
+    pools = {r.key for pool in known.snapshot.node_pools for r in pool.spec.template.spec.requirements}
+    given = {key for pool in known.snapshot.node_pools for key in pool.spec.template.metadata.labels}
+    about = _pods(scenario, finding)
+    refused = {key for pod in known.snapshot.pods for key, is_wanted in _asked_labels(pod) if not is_wanted}
+    lent = refused - pools - given
+    wanting = all(any(wanted and key in lent for key, wanted in _asked_labels(pod)) for pod in about)
+    return finding.kind in {"missing", "rejected"} and bool(about) and wanting
+
+
+def _asked_labels(pod: Pod) -> set[tuple[str, bool]]:
+    """The labels that the pod asks something of, and whether they must be there."""
+    affinity = pod.spec.affinity.node_affinity if pod.spec.affinity is not None else None
+    required = affinity.required.node_selector_terms if affinity is not None and affinity.required is not None else ()
+    preferred = [entry.preference for entry in affinity.preferred] if affinity is not None else []
+    asked = {(key, True) for key in pod.spec.node_selector}
+    for term in (*required, *preferred):
+        asked.update((r.key, r.operator not in {"NotIn", "DoesNotExist"}) for r in term.match_expressions)
+    return asked
+
+
+def _is_about_starting_nodes(scenario: JSONDict, finding: Finding) -> bool:
+    """Whether a node that has a taint for as long as it starts is filled beyond what a spread that heeds taints allows."""
+    nodes = read(scenario).snapshot.nodes
+    named = any(f"node {n.metadata.name}:" in finding.text and n.spec.taints for n in nodes)
+    spreads = [s for pod in _pods(scenario, finding) for s in pod.spec.topology_spread_constraints]
+    heeding = any(spread.node_taints_policy == "Honor" for spread in spreads)
+    return finding.kind == "rejected" and "its spread allows" in finding.text and named and heeding
+
+
 def _is_about_relaxed_pods(scenario: JSONDict, finding: Finding) -> bool:
     about = _pods(scenario, finding)
     templates = [pool.spec.template.spec for pool in read(scenario).snapshot.node_pools]
@@ -249,6 +281,17 @@ ACCEPTED = (
         why="Karpenter intersects what a pod asks of a label and forgets that one of the wishes was for its presence:"
         " Exists and NotIn [a], or In [a] and NotIn [a], and the pod goes where no scheduler will bind it",
         covers=_is_about_presence,
+    ),
+    Difference(
+        name="a label is not there because another pod refuses some values of it",
+        why="Karpenter takes what is left of them for a definition, and opens a node without the label for who needs it",
+        covers=_is_about_lent_labels,
+    ),
+    Difference(
+        name="pods on a node that is starting count",
+        why="Karpenter lets pods go to a node whose startup taint will be gone by then, but a spread that heeds taints"
+        " does not see those that are there already",
+        covers=_is_about_starting_nodes,
     ),
     Difference(
         name="a pod that was relaxed still counts the others",

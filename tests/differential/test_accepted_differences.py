@@ -10,6 +10,7 @@ from tests.differential.draw.words import (
     HOSTNAME,
     INSTANCE_TYPE,
     NODE_CLASS,
+    NODEPOOL,
     RESERVATION,
     ZONE,
     an_object,
@@ -169,6 +170,56 @@ def test_a_label_that_must_be_there_must_be_there(karpenter):
     assert unaccepted(asked, found) == []
 
 
+def test_a_label_is_not_there_because_another_pod_refuses_some_values_of_it(karpenter):
+    """No pool knows of teams. One pod would not be with the blue one, the other must be with any; Karpenter joins them."""
+
+    def team(kind, *values):
+        terms = [{"matchExpressions": [require("team", kind, *values)]}]
+        return {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": terms}}}
+
+    first, second = pods(1, cpu="2", affinity=team("NotIn", "blue"))[0], pods(1, affinity=team("Exists"))[0]
+    first["metadata"] = {**first["metadata"], "name": "first"}
+    asked = scenario([a_type("m", cpu=4, price=0.2)], a_pool(), first, second)
+
+    found = findings(asked, karpenter)
+
+    assert not karpenter.ask(asked)["errors"]
+    assert Ours(asked).placed == {"default/first"}
+    assert {f.kind for f in found} == {"missing", "rejected"}
+    assert unaccepted(asked, found) == []
+
+
+def test_pods_on_a_node_that_is_starting_count(karpenter):
+    """A node that is not ready yet with one such pod. Two more than on the emptiest is too many for the third."""
+    labels = {HOSTNAME: "n0", ZONE: "a", INSTANCE_TYPE: "m", CAPACITY_TYPE: "on-demand", NODEPOOL: "default"}
+    labels |= {"karpenter.sh/registered": "true"}
+    room = {"cpu": "8", "memory": "32Gi", "pods": "10"}
+    taint = {"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}
+    node = an_object("Node", "n0", metadata={"labels": labels}, status={"capacity": room, "allocatable": room})
+    node["spec"] = {"providerID": "aws:///a/i-0", "taints": [taint]}
+    claim = an_object(
+        "NodeClaim",
+        "c0",
+        "karpenter.sh/v1",
+        metadata={"labels": {k: v for k, v in labels.items() if k != HOSTNAME}},
+        spec={"nodeClassRef": NODE_CLASS, "requirements": []},
+        status={"providerID": "aws:///a/i-0", "nodeName": "n0", "capacity": room, "allocatable": room},
+    )
+    claim["status"]["conditions"] = [{"type": kind, "status": "True"} for kind in ("Launched", "Registered")]
+    spread = [{**spread_over(HOSTNAME)[0], "maxSkew": 2, "nodeTaintsPolicy": "Honor"}]
+    there, *others = pods(3, topologySpreadConstraints=spread)
+    there["spec"] = {**there["spec"], "nodeName": "n0"}
+    there["status"] = {"phase": "Running"}
+    asked = scenario([a_type("m", cpu=4, price=0.2)], a_pool(), node, claim, there, *others)
+
+    found = findings(asked, karpenter)
+
+    assert len(karpenter.ask(asked)["nodeClaims"]) == 0
+    assert len(Ours(asked).results.new_claims) == 1
+    assert {f.kind for f in found} == {"rejected", "dearer"}
+    assert unaccepted(asked, found) == []
+
+
 def test_a_pod_that_was_relaxed_still_counts_the_others(karpenter):
     """Two pods that may not share a node. Karpenter drops the second one's first alternative, and forgets the first."""
     terms = [{"matchExpressions": [require(key, "In", value)]} for key, value in ((ARCH, "arm64"), (ZONE, "a"))]
@@ -185,15 +236,16 @@ def test_a_pod_that_was_relaxed_still_counts_the_others(karpenter):
 
 
 def test_every_pods_min_domains_is_its_own(karpenter):
-    """One zone; the second pod wants to be spread over two. Karpenter goes by the first, which does not mind."""
-    first, second = pods(2, topologySpreadConstraints=spread_over(ZONE))
-    second["spec"] = {**second["spec"], "topologySpreadConstraints": [{**spread_over(ZONE)[0], "minDomains": 2}]}
-    asked = scenario([a_type("m", cpu=4, price=0.2, zones="a")], a_pool(), first, second)
+    """One zone; two of three pods want to be spread over two. Karpenter goes by the first, which does not mind."""
+    first, *others = pods(3, topologySpreadConstraints=spread_over(ZONE))
+    for other in others:
+        other["spec"] = {**other["spec"], "topologySpreadConstraints": [{**spread_over(ZONE)[0], "minDomains": 2}]}
+    asked = scenario([a_type("m", cpu=4, price=0.2, zones="a")], a_pool(), first, *others)
 
     found = findings(asked, karpenter)
 
     assert not karpenter.ask(asked)["errors"]
-    assert Ours(asked).placed == {"default/web-0"}
+    assert len(Ours(asked).placed) == 2
     assert {f.kind for f in found} <= {"missing", "rejected"}
     assert unaccepted(asked, found) == []
 

@@ -133,7 +133,7 @@ class _Assignment:
         found = self._needs.get(r)
         if found is None:
             row = self._rows[r]
-            groups = (*(s.group for s in row.spreads), *row.affinities, *row.anti_affinities)
+            groups = (*(s.group for s in self._ledger.spreads(r)), *row.affinities, *row.anti_affinities)
             found = self._needs[r] = frozenset(group.key for group in groups if is_wide(group))
         return found
 
@@ -145,7 +145,7 @@ class _Assignment:
         """When it is a class's turn."""
         r = self._ladders[c][0]
         row = self._rows[r]
-        wide = [s for s in row.spreads if is_wide(s.group)]
+        wide = self._ledger.spreads(r)
         counting = {group.id for group in self._ledger.counting(r)}
         leads = all(group.id in counting for group in self._affinities(r))
         return (
@@ -207,8 +207,7 @@ class _Assignment:
             return
         self._heed_followers(row, cells)
         levels = self._ledger.levels(row)
-        is_loose = not any(is_wide(s.group) for s in self._rows[row].spreads)
-        given = deal(standing.left, cells, levels, is_loose=is_loose)
+        given = deal(standing.left, cells, levels, is_loose=not self._ledger.spreads(row))
         for cell, count in zip(cells, given, strict=True):
             if count:
                 self._settle_in(standing, row, cell, count)

@@ -43,6 +43,8 @@ class Ledger:
         self._spreads_of_group: dict[bytes, list[Spreading]] = {}
         self._counting: list[list[Group]] = [[] for _ in question.rows]
         self._entries: dict[int, _Entries] = {}
+        self._index = LabelIndex(self._rows)
+        self._is_everywhere: dict[str, bool] = {}
         for r, row in enumerate(question.rows):
             self._register(r, row)
         for repelled in question.repelled:
@@ -57,6 +59,8 @@ class Ledger:
         for spread in row.spreads:
             if is_wide(spread.group):
                 found = self._watcher.spreading(spread, row)
+                if self._is_idle(spread, found):
+                    continue
                 self._own[r].append((spread, found))
                 known = self._spreads_of_group.setdefault(spread.group.id, [])
                 if found not in known:
@@ -66,15 +70,26 @@ class Ledger:
             if is_wide(group):
                 self._register_group(group)
 
+    def _is_idle(self, spread: Spread, found: Spreading) -> bool:
+        """Whether a constraint that counts nobody can be forgotten: whatever node its pods go to has the label."""
+        if self._index.counted_by(spread.group) or any(found.running.values()):
+            return False
+        known = self._is_everywhere.get(spread.key)
+        if known is None:
+            tables = (stall.template.table for stall in self._question.stalls)
+            offered = all(None not in table.row_values(spread.key)[1] for table in tables)
+            known = offered and all(spread.key in node.labels for node in self._question.existing.nodes)
+            self._is_everywhere[spread.key] = known
+        return known
+
     def _register_group(self, group: Group) -> None:
         self._groups.setdefault(group.id, group)
         if group.id not in self._tallies:
             self._tallies[group.id] = self._watcher.running(group)
 
     def _index_rows(self) -> None:
-        index = LabelIndex(self._rows)
         for group in self._groups.values():
-            for r in index.counted_by(group):
+            for r in self._index.counted_by(group):
                 self._counting[r].append(group)
 
     # --- questions
@@ -87,6 +102,10 @@ class Ledger:
     def counting(self, row: int) -> Sequence[Group]:
         """The groups that count the row's pods."""
         return self._counting[row]
+
+    def spreads(self, row: int) -> list[Spread]:
+        """The row's own constraints over these labels, as far as they count anybody."""
+        return [spread for spread, _ in self._own[row]]
 
     def tally(self, group: Group) -> Mapping[str, int]:
         """The pods that a group of an affinity counts, by domain."""

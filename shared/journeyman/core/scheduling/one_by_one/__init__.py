@@ -21,6 +21,7 @@ from journeyman.core.api.resources import CPU, MEMORY
 from journeyman.core.scheduling.draft import Draft, Question
 from journeyman.core.scheduling.one_by_one.leading import behind_leaders
 from journeyman.core.scheduling.one_by_one.placing import Placing, Way
+from journeyman.core.scheduling.options import MinValuesPolicy
 
 __all__ = ["Way", "place_one_by_one"]
 
@@ -74,9 +75,19 @@ def _best(question: Question, draft: Draft, queue: Sequence[int], way: Way) -> _
             attempt = _Attempt.at(question, draft, queue, other)
             if len(attempt.left) < len(best.left):
                 best, way = attempt, other
-    led = behind_leaders(question, queue, best.left)
-    attempt = _Attempt.at(question, draft, led, way) if led else best
-    return attempt if len(attempt.left) < len(best.left) else best
+    for reordered in (behind_leaders, _left_first):
+        order = reordered(question, queue, best.left)
+        attempt = _Attempt.at(question, draft, order, way) if order else best
+        if len(attempt.left) < len(best.left):
+            best = attempt
+    return best
+
+
+def _left_first(_: Question, queue: Sequence[int], left: Sequence[int]) -> list[int]:
+    """The queue with those classes at its head that others have kept from a place; empty if that changes nothing."""
+    behind = set(left)
+    order = [*(c for c in queue if c in behind), *(c for c in queue if c not in behind)]
+    return order if order != list(queue) else []
 
 
 def _keeps_apart(question: Question, _: Draft, attempt: _Attempt) -> bool:
@@ -92,27 +103,39 @@ def _drew_on_reservations(_: Question, __: Draft, attempt: _Attempt) -> bool:
     return attempt.placing.reserved > 0
 
 
+def _may_choose_less(question: Question, _: Draft, __: _Attempt) -> bool:
+    wanted = any(stall.template.min_values for stall in question.stalls)
+    return wanted and question.options.min_values is MinValuesPolicy.BEST_EFFORT
+
+
 _OTHER_WAYS: Mapping[str, Callable[[Question, Draft, _Attempt], bool]] = {
     "binding": _keeps_apart,
     "generously": _is_limited,
     "roomy": _drew_on_reservations,
+    "narrowly": _may_choose_less,
 }
 
 
 def _in_queue_order(question: Question, draft: Draft, classes: Iterable[int]) -> list[int]:
-    """The class of every pod to place, largest pods first, then oldest."""
+    """The class of every pod to place, largest pods first, then oldest, then those with most wishes about others.
+
+    (Whoever has wishes looks for a place of their own; whoever has none may join them there.)
+    """
     queue = []
     for c in classes:
         cls = question.rows[question.ladders[c][0]]
         size = (-cls.requests.get(CPU, 0), -cls.requests.get(MEMORY, 0))
-        queue += [(*size, *_age(pod), c) for pod in cls.pods[len(cls.pods) - draft.left[c] :]]
+        queue += [
+            (*size, _age(pod), -len(cls.soft), pod.metadata.uid, pod.key, c)
+            for pod in cls.pods[len(cls.pods) - draft.left[c] :]
+        ]
     queue.sort()
     return [entry[-1] for entry in queue]
 
 
-def _age(pod: Pod) -> tuple[float, str, str]:
+def _age(pod: Pod) -> float:
     created = pod.metadata.creation_timestamp
-    return (created.timestamp() if created is not None else 0.0, pod.metadata.uid, pod.key)
+    return created.timestamp() if created is not None else 0.0
 
 
 def _place_queue(question: Question, placing: Placing, queue: Iterable[int]) -> Sequence[int]:

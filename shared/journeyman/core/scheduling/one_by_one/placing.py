@@ -43,13 +43,15 @@ class Way(Struct, frozen=True):
     `generously`: a node has set aside at once what the largest type takes that it may become, else just what it needs
     now. `binding`: pods that required anti-affinity is about are bound to one domain each, else to none. `roomy`: of
     reserved capacity the largest type is taken, else the smallest that holds the pod. `thrifty`: of domains that are
-    equally good that with the cheapest offering is chosen, else that which is cheapest for most types.
+    equally good that with the cheapest offering is chosen, else that which is cheapest for most types. `narrowly`:
+    where minValues are a best effort, a node keeps no more choice of types than its pods leave it.
     """
 
     generously: bool = False
     binding: bool = False
     roomy: bool = False
     thrifty: bool = False
+    narrowly: bool = False
 
 
 class Placing:
@@ -74,7 +76,7 @@ class Placing:
         self._rules = RuleBook(question, self._shelves, self._book, self._places, active, binding=way.binding)
         self._reservations = draft.reservations.copy()
         self._headroom = [room.copy() for room in draft.headroom]
-        self._shares = Shares(self._headroom, generously=way.generously)
+        self._shares = Shares(self._headroom, generously=way.generously, narrowly=way.narrowly)
         self._asks: dict[int, tuple[Ask, ...]] = {}
         self._added: dict[int, dict[int, int]] = {}
         self._attachments = Attachments(question.existing.rooms)

@@ -20,8 +20,9 @@ from journeyman.core.scheduling.one_by_one.shelves import Shelf
 class Shares:
     """What is left of all limits; `headroom` has an entry per stall, and is used up."""
 
-    def __init__(self, headroom: Sequence[Headroom], *, generously: bool) -> None:
+    def __init__(self, headroom: Sequence[Headroom], *, generously: bool, narrowly: bool = False) -> None:
         self._headroom = headroom
+        self._narrowly = narrowly
         self._generously = generously
         self._largest = [room.costs.max(axis=0, initial=0) for room in headroom]
         self._variety: dict[tuple[int, int], tuple[int, ...]] = {}
@@ -34,6 +35,8 @@ class Shares:
         if not shelf.stall.template.min_values and not self._headroom[shelf.index].resources:
             return True
         left = self._within(shelf, offerings, held)
+        if self._narrowly:
+            return bool(left)
         return bool(left) and all(n >= wanted for n, wanted in zip(self.variety(shelf, left), least, strict=True))
 
     def take(self, shelf: Shelf, offerings: int, held: Ints | None) -> Ints | None:
@@ -60,7 +63,7 @@ class Shares:
 
     def variety(self, shelf: Shelf, offerings: int) -> tuple[int, ...]:
         """By label with minValues, how many values these offerings' types have, at most as many as asked for."""
-        if not shelf.stall.template.min_values:
+        if self._narrowly or not shelf.stall.template.min_values:
             return ()
         case = (shelf.index, offerings)
         if case not in self._variety:
@@ -73,7 +76,7 @@ class Shares:
         """The cheapest type, and those that make up the choice that minValues asks for; all of them if generous."""
         if self._generously:
             return shelf.types_of(offerings)
-        if not shelf.stall.template.min_values:
+        if self._narrowly or not shelf.stall.template.min_values:
             return [shelf.type_of(offerings)]
         types = shelf.types_of(offerings)
         return sorted({types[0], *needed_for_variety(shelf.stall, np.array(types, dtype=np.int64))})

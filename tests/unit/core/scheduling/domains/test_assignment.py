@@ -126,6 +126,15 @@ def a_full_cluster(*zones, free=0):
 # -- pods that no rule touches ----------------------------------------------------------------------------------------
 
 
+def test_a_spread_that_counts_nobody_sends_nobody_anywhere():
+    """Whatever node such pods go to has a zone. A label that nodes may lack is asked for all the same."""
+    idle = assign(*pods(5, spec=spread(app="nobody")))
+    rack = assign(*pods(5, spec=spread("example.com/rack", app="nobody")))
+
+    assert idle.sent() == {"": 5}
+    assert (rack.sent(), rack.stuck()) == ({}, 5)
+
+
 def test_pods_without_rules_may_go_anywhere():
     """They get one unit, and packing decides."""
     assigned = assign(*pods(5))
