@@ -76,8 +76,7 @@ class Ledger:
             return False
         known = self._is_everywhere.get(spread.key)
         if known is None:
-            tables = (stall.template.table for stall in self._question.stalls)
-            offered = all(None not in table.row_values(spread.key)[1] for table in tables)
+            offered = all(stall.template.table.settles(spread.key) for stall in self._question.stalls)
             known = offered and all(spread.key in node.labels for node in self._question.existing.nodes)
             self._is_everywhere[spread.key] = known
         return known

@@ -119,6 +119,11 @@ class OfferTable(Struct, frozen=True, eq=False, dict=True):
         codes, distinct_requirements = self.row_requirements(key)
         return codes, tuple(r.single if r is not None else None for r in distinct_requirements)
 
+    def settles(self, key: str) -> bool:
+        """Whether every row has one value of a label."""
+        codes, values = self.row_values(key)
+        return all(values[code] is not None for code in distinct(codes).tolist())
+
     def type_values(self, key: str) -> Bools:
         """Which values of a label the types list: by type and value, values in any order. Not to be changed."""
         if key not in self._values:
