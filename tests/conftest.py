@@ -11,3 +11,5 @@ from hypothesis import HealthCheck, settings
 settings.register_profile("gate", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("search", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "gate"))
+
+pytest_plugins = ["tests.controlplane.fixtures"]  # a real API server, for whoever asks for one

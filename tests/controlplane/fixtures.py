@@ -1,0 +1,87 @@
+"""Fixtures for tests that need a real API server.
+
+`control_plane`        one per worker: etcd and kube-apiserver; cheap to share, so leave no cluster-wide objects behind
+`namespace`            a namespace in it for this test alone
+`fresh_control_plane`  one for this test alone, with scheduler and controllers
+
+All tests that share the first go to one xdist worker, so that only one pays for it. Without Go and without another
+control plane (`program.py` and `existing.py` say which may be named) they are skipped, and say why. This module is loaded
+in every test run, so what is heavy is imported in the fixtures.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from tests.helpers.go_programs import GoProgramMissingError
+
+if TYPE_CHECKING:
+    from tests.controlplane.plane import ControlPlane
+
+_GROUP = "control-plane"
+_LONGEST = 50  # a namespace's name has at most 63 letters
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that share a control plane run in one worker; xdist reads the mark afterwards."""
+    for item in items:
+        if "control_plane" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group(_GROUP))
+
+
+@pytest.fixture(scope="session")
+def control_plane() -> Iterator[ControlPlane]:
+    """A shared API server, or the cluster that JOURNEYMAN_TEST_KUBECONFIG names."""
+    from tests.controlplane import existing
+
+    path = existing.named()
+    if path is not None:
+        yield cast("ControlPlane", existing.ExistingCluster(path))
+    else:
+        with _made() as plane:
+            yield plane
+
+
+@pytest.fixture
+def fresh_control_plane() -> Iterator[ControlPlane]:
+    """A control plane with scheduler and controllers, for this test alone."""
+    with _made(scheduler=True, controllers=True) as plane:
+        yield plane
+
+
+@pytest.fixture
+def namespace(control_plane: ControlPlane, request: pytest.FixtureRequest) -> Iterator[str]:
+    """The name of a new namespace in `control_plane`, which starts with the test's name.
+
+    It is deleted afterwards; where nobody runs the namespace controller it stays as `Terminating`, and goes with the
+    control plane.
+    """
+    from kubernetes import client, config
+
+    from tests.controlplane import existing
+
+    test = re.sub(r"[^a-z0-9]+", "-", request.node.name.lower()).removeprefix("test-")[:_LONGEST].strip("-")
+    name = f"{test}-{secrets.token_hex(3)}"
+    new_client: Any = config.new_client_from_config
+    with new_client(str(control_plane.kubeconfig)) as api:
+        core = client.CoreV1Api(api)
+        core.create_namespace(client.V1Namespace(metadata=client.V1ObjectMeta(name=name)))
+        if existing.named():
+            existing.wait_for_service_account(core, name)
+        yield name
+        core.delete_namespace(name)
+
+
+def _made(*, scheduler: bool = False, controllers: bool = False) -> ControlPlane:
+    from tests.controlplane.plane import ControlPlane
+
+    try:
+        return ControlPlane(scheduler=scheduler, controllers=controllers)
+    except GoProgramMissingError as missing:
+        pytest.skip(str(missing))

@@ -1,0 +1,138 @@
+"""The flags of each program: a cluster of one on the loopback interface, quick to start, thrown away afterwards.
+
+Everything that decides behaviour stays as released: admission (but for service accounts), RBAC, watch cache, priority and
+fairness, feature gates, scheduler profile.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from msgspec import Struct
+
+_CONTROLLERS = (
+    "clusterrole-aggregation-controller",
+    "cronjob-controller",
+    "daemonset-controller",
+    "deployment-controller",
+    "disruption-controller",
+    "ephemeral-volume-controller",
+    "garbage-collector-controller",
+    "job-controller",
+    "namespace-controller",
+    "persistentvolume-binder-controller",
+    "persistentvolumeclaim-protection-controller",
+    "pod-garbage-collector-controller",
+    "replicaset-controller",
+    "resourceclaim-controller",
+    "root-ca-certificate-publisher-controller",
+    "serviceaccount-controller",
+    "statefulset-controller",
+    "ttl-after-finished-controller",
+)
+_NODE_CONTROLLERS = ("node-lifecycle-controller", "taint-eviction-controller")
+_QUERIES_PER_SECOND = 500  # by default 20 or 50: tests would wait for the client's own limit
+
+
+class Files(Struct, frozen=True, kw_only=True):
+    """What the programs read at their start."""
+
+    authority: Path
+    certificate: Path
+    key: Path
+    service_account_key: Path
+
+
+def etcd(data: Path, port: int) -> list[str]:
+    """A store that never waits for a disk."""
+    client = f"http://127.0.0.1:{port}"
+    return [
+        f"--data-dir={data}",
+        f"--listen-client-urls={client}",
+        f"--advertise-client-urls={client}",
+        "--listen-peer-urls=http://127.0.0.1:0",
+        "--unsafe-no-fsync",
+        "--log-level=warn",
+    ]
+
+
+def kube_apiserver(
+    files: Files, etcd_port: int, port: int, token_file: Path, webhook_file: Path, *, service_accounts: bool
+) -> list[str]:
+    """An API server with RBAC; `service_accounts` is whether pods must have one, as in a real cluster."""
+    return [
+        f"--etcd-servers=http://127.0.0.1:{etcd_port}",
+        *_serving(files, port),
+        "--advertise-address=127.0.0.1",
+        "--endpoint-reconciler-type=none",  # nobody reaches us through the service `kubernetes`
+        "--service-cluster-ip-range=10.0.0.0/16",
+        "--authorization-mode=RBAC",
+        f"--client-ca-file={files.authority}",
+        f"--token-auth-file={token_file}",
+        f"--authentication-token-webhook-config-file={webhook_file}",
+        "--authentication-token-webhook-version=v1",
+        "--service-account-issuer=https://kubernetes.default.svc",
+        f"--service-account-key-file={files.service_account_key}",
+        f"--service-account-signing-key-file={files.service_account_key}",
+        "--allow-privileged=true",
+        *([] if service_accounts else ["--disable-admission-plugins=ServiceAccount"]),
+    ]
+
+
+def kube_scheduler(files: Files, port: int, kubeconfig: Path, folder: Path) -> list[str]:
+    """The scheduler with its default profile, alone, and not held back by its own client."""
+    settings = {
+        "apiVersion": "kubescheduler.config.k8s.io/v1",
+        "kind": "KubeSchedulerConfiguration",
+        "clientConnection": {
+            "kubeconfig": str(kubeconfig),
+            "qps": _QUERIES_PER_SECOND,
+            "burst": 2 * _QUERIES_PER_SECOND,
+        },
+        "leaderElection": {"leaderElect": False},
+    }
+    config = folder / "kube-scheduler.json"
+    config.write_text(json.dumps(settings))
+    return [f"--config={config}", *_serving(files, port), *_delegating(kubeconfig)]
+
+
+def kube_controller_manager(
+    files: Files, port: int, kubeconfig: Path, *, node_grace_seconds: float | None = None
+) -> list[str]:
+    """The controllers that workloads need, each under its own service account, as kubeadm sets them up.
+
+    Args:
+        files: Keys and certificates.
+        port: To serve health and metrics on.
+        kubeconfig: Its identity.
+        node_grace_seconds: How long a node may be silent until it counts as not ready; None: nodes are not watched.
+    """
+    watched = node_grace_seconds is not None
+    pace = [f"--node-monitor-grace-period={node_grace_seconds}s", "--node-monitor-period=1s"] if watched else []
+    return [
+        f"--kubeconfig={kubeconfig}",
+        *_serving(files, port),
+        *_delegating(kubeconfig),
+        f"--controllers={','.join((*_CONTROLLERS, *(_NODE_CONTROLLERS if watched else ())))}",
+        *pace,
+        "--use-service-account-credentials=true",
+        f"--root-ca-file={files.authority}",
+        f"--service-account-private-key-file={files.service_account_key}",
+        "--leader-elect=false",
+        f"--kube-api-qps={_QUERIES_PER_SECOND}",
+        f"--kube-api-burst={2 * _QUERIES_PER_SECOND}",
+    ]
+
+
+def _serving(files: Files, port: int) -> list[str]:
+    return [
+        "--bind-address=127.0.0.1",
+        f"--secure-port={port}",
+        f"--tls-cert-file={files.certificate}",
+        f"--tls-private-key-file={files.key}",
+    ]
+
+
+def _delegating(kubeconfig: Path) -> list[str]:
+    return [f"--authentication-kubeconfig={kubeconfig}", f"--authorization-kubeconfig={kubeconfig}"]

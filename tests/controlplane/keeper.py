@@ -1,0 +1,24 @@
+"""Runs a program that knows nothing of us, and ends it when standard input ends: `keeper.py PROGRAM FLAG…`.
+
+Our own build of the control plane does so by itself; released programs would outlive a test run that was killed.
+"""
+
+import subprocess
+import sys
+import threading
+
+
+def main() -> int:
+    """The program's exit status."""
+    with subprocess.Popen(sys.argv[1:], stdin=subprocess.DEVNULL) as program:
+        threading.Thread(target=_end_with_input, args=(program,), daemon=True).start()
+        return program.wait()
+
+
+def _end_with_input(program: "subprocess.Popen[bytes]") -> None:
+    sys.stdin.buffer.read()
+    program.kill()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,222 @@
+"""The control plane that other tests rely on: it is real, tells callers apart, and leaves nothing behind."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+import urllib3
+
+from tests.controlplane.plane import ControlPlane
+from tests.controlplane.processes import Server, ServerFailedError
+from tests.controlplane.program import command
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("control-plane")]
+
+ROOM = {"cpu": "2", "memory": "4Gi", "pods": "10"}
+
+
+class Caller:
+    """Somebody who calls the API server."""
+
+    def __init__(self, plane, token="", certificate=None):
+        cert_file, key_file = certificate or (None, None)
+        self._pool = urllib3.PoolManager(
+            ca_certs=str(plane.ca_file), cert_file=cert_file, key_file=key_file, retries=False, timeout=10
+        )
+        self._server = plane.server
+        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
+
+    def call(self, method, path, body=None, kind="application/json"):
+        """The status, and the object that came back."""
+        headers = {**self._headers, "Content-Type": kind}
+        answer = self._pool.request(
+            method, self._server + path, headers=headers, body=None if body is None else json.dumps(body)
+        )
+        return answer.status, answer.json()
+
+    def who(self):
+        """The name and groups that the API server sees."""
+        review = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
+        status, answer = self.call("POST", "/apis/authentication.k8s.io/v1/selfsubjectreviews", review)
+        assert status == 201, answer
+        return answer["status"]["userInfo"]["username"], set(answer["status"]["userInfo"]["groups"])
+
+
+def eventually(true, seconds=30):
+    """Return as soon as it holds."""
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline, "did not happen in time"
+        time.sleep(0.05)
+
+
+def test_two_tokens_and_a_certificate_are_three_identities(control_plane):
+    """Each caller is who its credential says, in the groups it says; RBAC decides what each may do."""
+    admin = Caller(control_plane, control_plane.token)
+    reader = Caller(control_plane, control_plane.token_for("alice", ["readers"]))
+    other = Caller(control_plane, certificate=control_plane.certificate_for("bob", ["writers"]))
+
+    assert admin.who() == ("admin", {"system:masters", "system:authenticated"})
+    assert reader.who() == ("alice", {"readers", "system:authenticated"})
+    assert other.who() == ("bob", {"writers", "system:authenticated"})
+    assert admin.call("GET", "/api/v1/nodes")[0] == 200
+    assert reader.call("GET", "/api/v1/nodes")[0] == 403
+
+
+def test_a_token_nobody_accepted_and_an_expired_certificate_are_refused(control_plane):
+    """A wrong credential is no identity at all, not even an anonymous one."""
+    stranger = Caller(control_plane, "made-up")
+    late = Caller(
+        control_plane, certificate=control_plane.certificate_for("eve", ["system:masters"], -timedelta(days=1))
+    )
+
+    assert stranger.call("GET", "/api/v1/nodes")[0] == 401
+    assert late.call("GET", "/api/v1/nodes")[0] == 401
+
+
+def test_a_kubeconfig_carries_its_identity(control_plane):
+    """What `kubeconfig_for` writes is what the product's own reader of kubeconfigs understands."""
+    from journeyman.kube.access import from_kubeconfig
+
+    connection = from_kubeconfig(str(control_plane.kubeconfig_for("carol", ["readers"])))
+
+    assert connection.server == control_plane.server
+    assert Caller(control_plane, connection.authorization().removeprefix("Bearer ")).who()[0] == "carol"
+
+
+def test_service_account_tokens_are_issued_and_reviewed(control_plane, namespace):
+    """A projected token's audience and account come back from a TokenReview; another audience gets nothing."""
+    admin = Caller(control_plane, control_plane.token)
+    accounts = f"/api/v1/namespaces/{namespace}/serviceaccounts"
+    admin.call("POST", accounts, {"metadata": {"name": "forwarder"}})
+    status, request = admin.call("POST", f"{accounts}/forwarder/token", {"spec": {"audiences": ["receiver"]}})
+    assert status == 201, request
+
+    def review(audience):
+        spec = {"token": request["status"]["token"], "audiences": [audience]}
+        return admin.call("POST", "/apis/authentication.k8s.io/v1/tokenreviews", {"spec": spec})[1]["status"]
+
+    assert review("receiver")["user"]["username"] == f"system:serviceaccount:{namespace}:forwarder"
+    assert not review("somebody else").get("authenticated")
+
+
+def test_it_is_the_kubernetes_that_the_module_names(control_plane):
+    """`/version` says what go.mod says, since callers may decide by it."""
+    status, version = Caller(control_plane, control_plane.token).call("GET", "/version")
+
+    assert status == 200
+    assert f"k8s.io/kubernetes {version['gitVersion']}\n" in (Path(__file__).parent / "go.mod").read_text()
+
+
+def test_old_continuations_are_gone_after_compaction(control_plane, namespace):
+    """What `compact` forgot cannot be listed any more: 410, as on a cluster that has run for long."""
+    admin = Caller(control_plane, control_plane.token)
+    path = f"/api/v1/namespaces/{namespace}/configmaps"
+    for name in ("a", "b"):
+        assert admin.call("POST", path, {"metadata": {"name": name}})[0] == 201
+    continuation = admin.call("GET", f"{path}?limit=1")[1]["metadata"]["continue"]
+    assert admin.call("POST", path, {"metadata": {"name": "c"}})[0] == 201
+
+    control_plane.compact()
+
+    assert admin.call("GET", f"{path}?limit=1&continue={continuation}")[0] == 410
+
+
+def test_a_deployment_is_bound_survives_an_outage_and_leaves_no_process():
+    """Real controllers make its pod, the real scheduler binds it to a node that only exists as an object."""
+    with ControlPlane(scheduler=True, controllers=True) as plane:
+        admin = Caller(plane, plane.token)
+        pids = plane.pids()
+        assert set(pids) == {"etcd", "kube-apiserver", "kube-scheduler", "kube-controller-manager"}
+        join(admin, "node-1")
+        deploy(admin, "web")
+
+        def pods():
+            return admin.call("GET", "/api/v1/namespaces/default/pods")[1]["items"]
+
+        eventually(lambda: [pod["spec"].get("nodeName") for pod in pods()] == ["node-1"])
+        plane.restart_apiserver()
+        assert [pod["spec"].get("nodeName") for pod in pods()] == ["node-1"]
+        logs = plane.logs
+
+    assert not any(is_alive(pid) for pid in pids.values())
+    assert not logs.exists()
+
+
+def join(admin, name):
+    """A node with room, ready and without the taint that admission gives every new node."""
+    assert admin.call("POST", "/api/v1/nodes", {"metadata": {"name": name}})[0] == 201
+    status = {"capacity": ROOM, "allocatable": ROOM, "conditions": [{"type": "Ready", "status": "True"}]}
+    merge = "application/merge-patch+json"
+    assert admin.call("PATCH", f"/api/v1/nodes/{name}/status", {"status": status}, merge)[0] == 200
+    assert admin.call("PATCH", f"/api/v1/nodes/{name}", {"spec": {"taints": None}}, merge)[0] == 200
+
+
+def deploy(admin, name):
+    """A deployment of one pod that asks for one CPU."""
+    container = {"name": "main", "image": "pause", "resources": {"requests": {"cpu": "1"}}}
+    template = {"metadata": {"labels": {"app": name}}, "spec": {"containers": [container]}}
+    spec = {"selector": {"matchLabels": {"app": name}}, "template": template}
+    body = {"metadata": {"name": name}, "spec": spec}
+    assert admin.call("POST", "/apis/apps/v1/namespaces/default/deployments", body)[0] == 201
+
+
+def test_servers_die_with_a_test_run_that_is_killed():
+    """Nobody can clean up after SIGKILL: each server notices by itself that its starter is gone."""
+    starts = "\n".join(
+        (
+            "import json, time",
+            "from tests.controlplane.plane import ControlPlane",
+            "plane = ControlPlane().__enter__()",
+            "print(json.dumps([str(plane.logs), *plane.pids().values()]), flush=True)",
+            "time.sleep(600)",
+        )
+    )
+    with subprocess.Popen([sys.executable, "-c", starts], stdout=subprocess.PIPE) as run:
+        logs, *pids = json.loads(run.stdout.readline())
+        assert len(pids) == 2
+        assert all(is_alive(pid) for pid in pids)
+        run.send_signal(signal.SIGKILL)
+
+    eventually(lambda: not any(is_alive(pid) for pid in pids), seconds=10)
+    subprocess.run(["rm", "-r", logs], check=True)
+
+
+def is_alive(pid):
+    """Whether a process runs; a zombie, whose parent has not asked yet, does not."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    state = Path(f"/proc/{pid}/stat")
+    return not state.exists() or state.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+def test_a_server_that_does_not_start_shows_its_log():
+    """A wrong flag is in the error itself: nobody has to look for the log."""
+    with pytest.raises(
+        ServerFailedError, match=r"kube-apiserver ended with status 1(?s:.*)unknown flag: --no-such-flag"
+    ):
+        with ControlPlane(apiserver_flags=["--no-such-flag"]) as plane:
+            plane.stop()
+
+
+def test_a_released_program_is_kept_as_ours_is(tmp_path):
+    """KUBEBUILDER_ASSETS' programs know nothing of us; they end with their input all the same."""
+    released = tmp_path / "etcd"
+    released.write_text("#!/bin/sh\necho started\nexec sleep 600\n")
+    released.chmod(0o755)
+
+    server = Server("etcd", command("etcd", {"KUBEBUILDER_ASSETS": str(tmp_path)}), tmp_path)
+    server.wait_until(lambda: "started" in server.log.read_text(), 10)
+    children = Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split()
+    server.stop()
+
+    assert len(children) == 1
+    assert not is_alive(int(children[0]))
