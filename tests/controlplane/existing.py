@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
-from kubernetes import client, config
+
+from tests.controlplane.caller import Caller
 
 VARIABLE = "JOURNEYMAN_TEST_KUBECONFIG"
 
@@ -25,17 +26,22 @@ class ExistingCluster:
         ca_file: What its certificate is checked against.
         token: The bearer token; empty where the kubeconfig carries a certificate.
         kubeconfig: The kubeconfig's file.
+        admin: Calls the API server as the kubeconfig's user.
     """
 
     def __init__(self, kubeconfig: Path) -> None:
+        from kubernetes import client, config  # over a second
+
         self.kubeconfig = kubeconfig
         found = client.Configuration()
         load: Any = config.load_kube_config
         load(str(kubeconfig), client_configuration=found)
         self.server = str(found.host)
         self.ca_file = Path(found.ssl_ca_cert or os.devnull)
-        setting: dict[str, Any] = found.auth_settings().get("BearerToken") or {}
-        self.token = str(setting.get("value") or "").removeprefix("Bearer ")
+        setting: Any = found.auth_settings().get("BearerToken")
+        self.token = str(setting["value"] if setting else "").removeprefix("Bearer ")
+        certificate = (Path(found.cert_file), Path(found.key_file)) if found.cert_file and found.key_file else None
+        self.admin = Caller(self.server, self.ca_file, token=self.token, certificate=certificate)
 
     def __getattr__(self, name: str) -> NoReturn:
         """Everything else of a ControlPlane needs one of our own."""
@@ -44,11 +50,10 @@ class ExistingCluster:
         pytest.skip(f"`{name}` needs a control plane of our own, but {VARIABLE} names an existing cluster")
 
 
-def wait_for_service_account(core: client.CoreV1Api, namespace: str, seconds: float = 30) -> None:
+def wait_for_service_account(admin: Caller, namespace: str, seconds: float = 30) -> None:
     """Return when a new namespace has its `default` service account: before that no pod is admitted to it."""
     deadline = time.monotonic() + seconds
-    chosen = "metadata.name=default"
-    while not core.list_namespaced_service_account(namespace, field_selector=chosen).items:
+    while admin.call("GET", f"/api/v1/namespaces/{namespace}/serviceaccounts/default")[0] == 404:
         assert time.monotonic() < deadline, f"namespace {namespace} has no service account `default`: who makes them?"
         time.sleep(0.1)
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
@@ -62,20 +62,16 @@ def namespace(control_plane: ControlPlane, request: pytest.FixtureRequest) -> It
     It is deleted afterwards; where nobody runs the namespace controller it stays as `Terminating`, and goes with the
     control plane.
     """
-    from kubernetes import client, config
-
     from tests.controlplane import existing
 
     test = re.sub(r"[^a-z0-9]+", "-", request.node.name.lower()).removeprefix("test-")[:_LONGEST].strip("-")
     name = f"{test}-{secrets.token_hex(3)}"
-    new_client: Any = config.new_client_from_config
-    with new_client(str(control_plane.kubeconfig)) as api:
-        core = client.CoreV1Api(api)
-        core.create_namespace(client.V1Namespace(metadata=client.V1ObjectMeta(name=name)))
-        if existing.named():
-            existing.wait_for_service_account(core, name)
-        yield name
-        core.delete_namespace(name)
+    admin = control_plane.admin
+    admin.do("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
+    if existing.named():
+        existing.wait_for_service_account(admin, name)
+    yield name
+    admin.do("DELETE", f"/api/v1/namespaces/{name}")
 
 
 def _made(*, scheduler: bool = False, controllers: bool = False) -> ControlPlane:

@@ -19,8 +19,9 @@ from typing import Any
 import urllib3
 
 from tests.controlplane import flags
+from tests.controlplane.caller import Caller
 from tests.controlplane.certificates import Authority, new_key
-from tests.controlplane.identities import CONTROLLER_MANAGER, SCHEDULER, Identities
+from tests.controlplane.identities import ADMIN, CONTROLLER_MANAGER, SCHEDULER, Identities
 from tests.controlplane.processes import Server, ServerFailedError, free_port
 from tests.controlplane.program import command
 
@@ -45,6 +46,7 @@ class ControlPlane:
         ca_file: What its certificate is checked against.
         token: The admin's bearer token (group system:masters).
         kubeconfig: The admin's kubeconfig.
+        admin: Calls the API server as the admin.
         logs: The folder with a log per server.
     """
 
@@ -78,7 +80,8 @@ class ControlPlane:
         )
         self._identities = Identities(self.logs, self.server, self.ca_file)
         self.token = self._identities.admin_token
-        self.kubeconfig = self._identities.kubeconfig_of("admin")
+        self.kubeconfig = self._identities.kubeconfig_of(ADMIN)
+        self.admin = Caller(self.server, self.ca_file, token=self.token)
         token_file, webhook_file = self._identities.token_file, self._identities.webhook_file
         self._apiserver_flags = [
             *flags.kube_apiserver(
@@ -146,12 +149,17 @@ class ControlPlane:
         self.stop_apiserver()
         self.start_apiserver()
 
-    def compact(self) -> None:
-        """Forget all past versions of all objects, so that lists continued from before get 410 Gone."""
-        store = f"http://127.0.0.1:{self._etcd_port}/v3"
-        # any key's answer carries the store's revision
-        revision = self._post(f"{store}/kv/range", {"key": "AA=="})["header"]["revision"]
-        self._post(f"{store}/kv/compaction", {"revision": revision, "physical": True})
+    def forget_history(self) -> None:
+        """Keep only the latest version of each object: lists continued from before, and old watches, get 410 Gone.
+
+        The API server starts again on the way: its cache would go on listing old versions for a while (it asks every
+        15 s what was compacted: k8s.io/apiserver v0.36.3, pkg/storage/cacher/compactor.go `compactorPollPeriod`).
+        """
+        self.stop_apiserver()
+        store = f"http://127.0.0.1:{self._etcd_port}/v3/kv"
+        revision = self._post(f"{store}/range", {"key": "AA=="})["header"]["revision"]  # any key's answer has it
+        self._post(f"{store}/compaction", {"revision": revision, "physical": True})
+        self.start_apiserver()
 
     def pids(self) -> dict[str, int]:
         """The processes that run, by name."""

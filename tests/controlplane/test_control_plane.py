@@ -10,8 +10,8 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-import urllib3
 
+from tests.controlplane.caller import Caller
 from tests.controlplane.plane import ControlPlane
 from tests.controlplane.processes import Server, ServerFailedError
 from tests.controlplane.program import command
@@ -21,31 +21,16 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("control-plane")]
 ROOM = {"cpu": "2", "memory": "4Gi", "pods": "10"}
 
 
-class Caller:
-    """Somebody who calls the API server."""
+def calling(plane, **credential):
+    """Somebody who calls this API server with a token or a certificate."""
+    return Caller(plane.server, plane.ca_file, **credential)
 
-    def __init__(self, plane, token="", certificate=None):
-        cert_file, key_file = certificate or (None, None)
-        self._pool = urllib3.PoolManager(
-            ca_certs=str(plane.ca_file), cert_file=cert_file, key_file=key_file, retries=False, timeout=10
-        )
-        self._server = plane.server
-        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
 
-    def call(self, method, path, body=None, kind="application/json"):
-        """The status, and the object that came back."""
-        headers = {**self._headers, "Content-Type": kind}
-        answer = self._pool.request(
-            method, self._server + path, headers=headers, body=None if body is None else json.dumps(body)
-        )
-        return answer.status, answer.json()
-
-    def who(self):
-        """The name and groups that the API server sees."""
-        review = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
-        status, answer = self.call("POST", "/apis/authentication.k8s.io/v1/selfsubjectreviews", review)
-        assert status == 201, answer
-        return answer["status"]["userInfo"]["username"], set(answer["status"]["userInfo"]["groups"])
+def who_is(caller):
+    """The name and groups that the API server sees."""
+    review = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
+    seen = caller.do("POST", "/apis/authentication.k8s.io/v1/selfsubjectreviews", review)["status"]["userInfo"]
+    return seen["username"], set(seen["groups"])
 
 
 def eventually(true, seconds=30):
@@ -58,23 +43,22 @@ def eventually(true, seconds=30):
 
 def test_two_tokens_and_a_certificate_are_three_identities(control_plane):
     """Each caller is who its credential says, in the groups it says; RBAC decides what each may do."""
-    admin = Caller(control_plane, control_plane.token)
-    reader = Caller(control_plane, control_plane.token_for("alice", ["readers"]))
-    other = Caller(control_plane, certificate=control_plane.certificate_for("bob", ["writers"]))
+    admin = control_plane.admin
+    reader = calling(control_plane, token=control_plane.token_for("alice", ["readers"]))
+    other = calling(control_plane, certificate=control_plane.certificate_for("bob", ["writers"]))
 
-    assert admin.who() == ("admin", {"system:masters", "system:authenticated"})
-    assert reader.who() == ("alice", {"readers", "system:authenticated"})
-    assert other.who() == ("bob", {"writers", "system:authenticated"})
-    assert admin.call("GET", "/api/v1/nodes")[0] == 200
+    assert who_is(admin) == ("admin", {"system:masters", "system:authenticated"})
+    assert who_is(reader) == ("alice", {"readers", "system:authenticated"})
+    assert who_is(other) == ("bob", {"writers", "system:authenticated"})
+    admin.do("GET", "/api/v1/nodes")
     assert reader.call("GET", "/api/v1/nodes")[0] == 403
 
 
 def test_a_token_nobody_accepted_and_an_expired_certificate_are_refused(control_plane):
     """A wrong credential is no identity at all, not even an anonymous one."""
-    stranger = Caller(control_plane, "made-up")
-    late = Caller(
-        control_plane, certificate=control_plane.certificate_for("eve", ["system:masters"], -timedelta(days=1))
-    )
+    stranger = calling(control_plane, token="made-up")
+    expired = control_plane.certificate_for("eve", ["system:masters"], -timedelta(days=1))
+    late = calling(control_plane, certificate=expired)
 
     assert stranger.call("GET", "/api/v1/nodes")[0] == 401
     assert late.call("GET", "/api/v1/nodes")[0] == 401
@@ -87,20 +71,20 @@ def test_a_kubeconfig_carries_its_identity(control_plane):
     connection = from_kubeconfig(str(control_plane.kubeconfig_for("carol", ["readers"])))
 
     assert connection.server == control_plane.server
-    assert Caller(control_plane, connection.authorization().removeprefix("Bearer ")).who()[0] == "carol"
+    shown = connection.authorization().removeprefix("Bearer ")
+    assert who_is(calling(control_plane, token=shown))[0] == "carol"
 
 
 def test_service_account_tokens_are_issued_and_reviewed(control_plane, namespace):
     """A projected token's audience and account come back from a TokenReview; another audience gets nothing."""
-    admin = Caller(control_plane, control_plane.token)
+    admin = control_plane.admin
     accounts = f"/api/v1/namespaces/{namespace}/serviceaccounts"
-    admin.call("POST", accounts, {"metadata": {"name": "forwarder"}})
-    status, request = admin.call("POST", f"{accounts}/forwarder/token", {"spec": {"audiences": ["receiver"]}})
-    assert status == 201, request
+    admin.do("POST", accounts, {"metadata": {"name": "forwarder"}})
+    request = admin.do("POST", f"{accounts}/forwarder/token", {"spec": {"audiences": ["receiver"]}})
 
     def review(audience):
         spec = {"token": request["status"]["token"], "audiences": [audience]}
-        return admin.call("POST", "/apis/authentication.k8s.io/v1/tokenreviews", {"spec": spec})[1]["status"]
+        return admin.do("POST", "/apis/authentication.k8s.io/v1/tokenreviews", {"spec": spec})["status"]
 
     assert review("receiver")["user"]["username"] == f"system:serviceaccount:{namespace}:forwarder"
     assert not review("somebody else").get("authenticated")
@@ -108,22 +92,21 @@ def test_service_account_tokens_are_issued_and_reviewed(control_plane, namespace
 
 def test_it_is_the_kubernetes_that_the_module_names(control_plane):
     """`/version` says what go.mod says, since callers may decide by it."""
-    status, version = Caller(control_plane, control_plane.token).call("GET", "/version")
+    version = control_plane.admin.do("GET", "/version")
 
-    assert status == 200
     assert f"k8s.io/kubernetes {version['gitVersion']}\n" in (Path(__file__).parent / "go.mod").read_text()
 
 
-def test_old_continuations_are_gone_after_compaction(control_plane, namespace):
-    """What `compact` forgot cannot be listed any more: 410, as on a cluster that has run for long."""
-    admin = Caller(control_plane, control_plane.token)
+def test_old_continuations_are_gone_with_the_history(control_plane, namespace):
+    """What `forget_history` forgot cannot be listed any more: 410, as on a cluster that has run for long."""
+    admin = control_plane.admin
     path = f"/api/v1/namespaces/{namespace}/configmaps"
     for name in ("a", "b"):
-        assert admin.call("POST", path, {"metadata": {"name": name}})[0] == 201
-    continuation = admin.call("GET", f"{path}?limit=1")[1]["metadata"]["continue"]
-    assert admin.call("POST", path, {"metadata": {"name": "c"}})[0] == 201
+        admin.do("POST", path, {"metadata": {"name": name}})
+    continuation = admin.do("GET", f"{path}?limit=1")["metadata"]["continue"]
+    admin.do("POST", path, {"metadata": {"name": "c"}})
 
-    control_plane.compact()
+    control_plane.forget_history()
 
     assert admin.call("GET", f"{path}?limit=1&continue={continuation}")[0] == 410
 
@@ -131,14 +114,14 @@ def test_old_continuations_are_gone_after_compaction(control_plane, namespace):
 def test_a_deployment_is_bound_survives_an_outage_and_leaves_no_process():
     """Real controllers make its pod, the real scheduler binds it to a node that only exists as an object."""
     with ControlPlane(scheduler=True, controllers=True) as plane:
-        admin = Caller(plane, plane.token)
+        admin = plane.admin
         pids = plane.pids()
         assert set(pids) == {"etcd", "kube-apiserver", "kube-scheduler", "kube-controller-manager"}
         join(admin, "node-1")
         deploy(admin, "web")
 
         def pods():
-            return admin.call("GET", "/api/v1/namespaces/default/pods")[1]["items"]
+            return admin.do("GET", "/api/v1/namespaces/default/pods")["items"]
 
         eventually(lambda: [pod["spec"].get("nodeName") for pod in pods()] == ["node-1"])
         plane.restart_apiserver()
@@ -151,11 +134,11 @@ def test_a_deployment_is_bound_survives_an_outage_and_leaves_no_process():
 
 def join(admin, name):
     """A node with room, ready and without the taint that admission gives every new node."""
-    assert admin.call("POST", "/api/v1/nodes", {"metadata": {"name": name}})[0] == 201
+    admin.do("POST", "/api/v1/nodes", {"metadata": {"name": name}})
     status = {"capacity": ROOM, "allocatable": ROOM, "conditions": [{"type": "Ready", "status": "True"}]}
     merge = "application/merge-patch+json"
-    assert admin.call("PATCH", f"/api/v1/nodes/{name}/status", {"status": status}, merge)[0] == 200
-    assert admin.call("PATCH", f"/api/v1/nodes/{name}", {"spec": {"taints": None}}, merge)[0] == 200
+    admin.do("PATCH", f"/api/v1/nodes/{name}/status", {"status": status}, kind=merge)
+    admin.do("PATCH", f"/api/v1/nodes/{name}", {"spec": {"taints": None}}, kind=merge)
 
 
 def deploy(admin, name):
@@ -164,7 +147,7 @@ def deploy(admin, name):
     template = {"metadata": {"labels": {"app": name}}, "spec": {"containers": [container]}}
     spec = {"selector": {"matchLabels": {"app": name}}, "template": template}
     body = {"metadata": {"name": name}, "spec": spec}
-    assert admin.call("POST", "/apis/apps/v1/namespaces/default/deployments", body)[0] == 201
+    admin.do("POST", "/apis/apps/v1/namespaces/default/deployments", body)
 
 
 def test_servers_die_with_a_test_run_that_is_killed():
@@ -198,13 +181,16 @@ def is_alive(pid):
     return not state.exists() or state.read_text().rpartition(")")[2].split()[0] != "Z"
 
 
-def test_a_server_that_does_not_start_shows_its_log():
-    """A wrong flag is in the error itself: nobody has to look for the log."""
-    with pytest.raises(
-        ServerFailedError, match=r"kube-apiserver ended with status 1(?s:.*)unknown flag: --no-such-flag"
-    ):
-        with ControlPlane(apiserver_flags=["--no-such-flag"]) as plane:
-            plane.stop()
+def test_a_server_that_does_not_start_shows_its_log(tmp_path):
+    """A wrong flag is in the error itself, and the log stays where the error says it is."""
+    shown = r"kube-apiserver ended with status 1(?s:.*)unknown flag: --no-such-flag"
+    plane = ControlPlane(apiserver_flags=["--no-such-flag"], folder=tmp_path)
+
+    with pytest.raises(ServerFailedError, match=shown):
+        plane.__enter__()
+
+    assert (tmp_path / "kube-apiserver.log").exists()
+    assert not plane.pids()
 
 
 def test_a_released_program_is_kept_as_ours_is(tmp_path):
