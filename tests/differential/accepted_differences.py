@@ -44,8 +44,9 @@ def _is_about_scarce_room(_: JSONDict, finding: Finding) -> bool:
 
 def _is_about_exclusion(scenario: JSONDict, finding: Finding) -> bool:
     about, others = _pods(scenario, finding), read(scenario).snapshot.pods
-    excluded = bool(about) and all(any(_exclude_each_other(pod, other) for other in others) for pod in about)
-    return finding.kind == "missing" and finding.as_many and excluded
+    excluded = {pod.key for pod in about if any(_exclude_each_other(pod, other) for other in others)}
+    behind = all(p.key in excluded or any(o.key in excluded and _follows(p, o) for o in about) for p in about)
+    return finding.kind == "missing" and finding.as_many and bool(about) and behind
 
 
 def _exclude_each_other(pod: Pod, other: Pod) -> bool:

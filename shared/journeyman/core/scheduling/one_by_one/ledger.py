@@ -12,6 +12,7 @@ node whose domain is open count once that is decided; for Karpenter they are now
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from journeyman.core.api import labels
 from journeyman.core.scheduling.demand.topology import Census, Group, LabelIndex, domain_of
@@ -19,9 +20,13 @@ from journeyman.core.scheduling.one_by_one.book import NONE, Book
 from journeyman.core.scheduling.one_by_one.places import Node, Places
 from journeyman.core.scheduling.one_by_one.shelves import Shelf
 from journeyman.core.scheduling.one_by_one.tallies import DomainTally, HostTally, NodeFilter, Tally
+from journeyman.core.scheduling.opening.settling import reservation_of
 from journeyman.core.scheduling.requirements import from_labels
 from journeyman.core.scheduling.taints import untolerated
 from journeyman.core.state.snapshot import StateNode
+
+_RESERVED_LATE: Final = frozenset((labels.CAPACITY_TYPE, labels.RESERVATION_ID))
+"""What Karpenter's claim says of a reservation only when the pass is over."""
 
 
 class Ledger:
@@ -145,6 +150,8 @@ class Ledger:
 
     def _domains(self, shelf: Shelf, wanted: int, offerings: int, tally: DomainTally) -> Sequence[str]:
         rule = self._book[wanted].get(tally.key)
+        if tally.as_claimed and tally.key in _RESERVED_LATE and reservation_of(self._book[wanted]):
+            return ()
         if rule is not None and rule.single is not None:
             return (rule.single,)
         if not tally.anywhere or (tally.as_claimed and (rule is None or rule.complement)):

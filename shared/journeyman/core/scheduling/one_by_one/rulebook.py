@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from journeyman.core.api import labels
+from journeyman.core.api.objects import Toleration
 from journeyman.core.scheduling.demand.topology import Group, LabelIndex, Spread, domain_of
 from journeyman.core.scheduling.draft import Question
 from journeyman.core.scheduling.one_by_one.book import NONE, Book
@@ -179,25 +180,27 @@ class RuleBook:
         nodes = self._filter(row, spread)
         strict = self._strict(row)
         terms = tuple(self._book.number(term) for term in strict)
-        case = (spread.key, nodes, terms)
+        tolerations = self._question.rows[row].tolerations
+        case = (spread.key, nodes, terms, tolerations)
         found = self._eligible.get(case)
         if found is None:
             if nodes.terms is None:  # the label alone is looked at
                 own = (Requirements({k: r for k, r in term.items() if k == spread.key}) for term in strict)
                 terms = tuple(self._book.number(term) for term in own)
             standing = self._standing_domains(spread.key, nodes, self._reach(row, spread.key))
-            launchable = self._launchable_domains(spread.key, nodes, terms)
+            launchable = self._launchable_domains(spread.key, tolerations, terms)
             found = self._eligible[case] = frozenset((*standing, *launchable))
         return found
 
     def _had_by(self, row: int, key: str) -> frozenset[str]:
         """The domains that the row's pods can have a node in, standing or new, as far as its class says."""
         terms = tuple(self._book.number(term) for term in self._strict(row))
-        case = (key, terms)
+        tolerations = self._question.rows[row].tolerations
+        case = (key, terms, tolerations)
         found = self._eligible.get(case)
         if found is None:
             standing = self._standing_domains(key, EVERY_NODE, self._reach(row, key))
-            launchable = self._launchable_domains(key, EVERY_NODE, terms)
+            launchable = self._launchable_domains(key, tolerations, terms)
             found = self._eligible[case] = frozenset((*standing, *launchable))
         return found
 
@@ -207,10 +210,10 @@ class RuleBook:
             if domain is not None and reaches(domain) and self.ledger.counts_node(nodes, node):
                 yield domain
 
-    def _launchable_domains(self, key: str, nodes: NodeFilter, terms: Sequence[int]) -> Iterator[str]:
+    def _launchable_domains(self, key: str, tolerations: Sequence[Toleration], terms: Sequence[int]) -> Iterator[str]:
         for shelf in self._shelves:
             taints = shelf.stall.template.pool.spec.template.spec.taints
-            if nodes.tolerations is not None and untolerated(taints, nodes.tolerations) is not None:
+            if untolerated(taints, tolerations) is not None:
                 continue
             for term in terms:
                 wanted = self._book.narrowed(shelf.offer, term)
