@@ -4,9 +4,9 @@
 `namespace`            a namespace in it for this test alone
 `fresh_control_plane`  one for this test alone, with scheduler and controllers
 
-All tests that share the first go to one xdist worker, so that only one pays for it. Without Go and without another
-control plane (`program.py` and `existing.py` say which may be named) they are skipped, and say why. This module is loaded
-in every test run, so what is heavy is imported in the fixtures.
+All tests that share the first go to one xdist worker, so that only one pays for it. Logs stay in pytest's temporary
+folder of the run. Without Go and without another control plane (`program.py` and `existing.py` say which may be named)
+the tests are skipped, and say why. This module is loaded in every test run, so what is heavy is imported in the fixtures.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 import pytest
@@ -36,7 +37,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def control_plane() -> Iterator[ControlPlane]:
+def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     """A shared API server, or the cluster that JOURNEYMAN_TEST_KUBECONFIG names."""
     from tests.controlplane import existing
 
@@ -44,14 +45,14 @@ def control_plane() -> Iterator[ControlPlane]:
     if path is not None:
         yield cast("ControlPlane", existing.ExistingCluster(path))
     else:
-        with _made() as plane:
+        with _made(tmp_path_factory.mktemp("control-plane")) as plane:
             yield plane
 
 
 @pytest.fixture
-def fresh_control_plane() -> Iterator[ControlPlane]:
+def fresh_control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     """A control plane with scheduler and controllers, for this test alone."""
-    with _made(scheduler=True, controllers=True) as plane:
+    with _made(tmp_path_factory.mktemp("control-plane"), scheduler=True, controllers=True) as plane:
         yield plane
 
 
@@ -74,10 +75,10 @@ def namespace(control_plane: ControlPlane, request: pytest.FixtureRequest) -> It
     admin.do("DELETE", f"/api/v1/namespaces/{name}")
 
 
-def _made(*, scheduler: bool = False, controllers: bool = False) -> ControlPlane:
+def _made(logs: Path, *, scheduler: bool = False, controllers: bool = False) -> ControlPlane:
     from tests.controlplane.plane import ControlPlane
 
     try:
-        return ControlPlane(scheduler=scheduler, controllers=controllers)
+        return ControlPlane(scheduler=scheduler, controllers=controllers, folder=logs)
     except GoProgramMissingError as missing:
         pytest.skip(str(missing))

@@ -72,6 +72,7 @@ def kube_apiserver(
         f"--token-auth-file={token_file}",
         f"--authentication-token-webhook-config-file={webhook_file}",
         "--authentication-token-webhook-version=v1",
+        "--authentication-token-webhook-cache-ttl=1s",  # it remembers refusals, too; tests add and revoke tokens
         "--service-account-issuer=https://kubernetes.default.svc",
         f"--service-account-key-file={files.service_account_key}",
         f"--service-account-signing-key-file={files.service_account_key}",

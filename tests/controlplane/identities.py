@@ -50,6 +50,10 @@ class Identities:
         """From now on whoever shows this token is this user in these groups."""
         self._users[token] = {"username": user, "groups": list(groups)}
 
+    def revoke(self, token: str) -> None:
+        """From now on this token is nobody's."""
+        self._users.pop(token, None)
+
     def token_for(self, user: str, groups: Sequence[str]) -> str:
         """A new token for a user in these groups."""
         token = _token()

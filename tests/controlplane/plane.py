@@ -124,8 +124,19 @@ class ControlPlane:
         return self._identities.token_for(user, groups)
 
     def accept(self, token: str, user: str, groups: Sequence[str] = ()) -> None:
-        """From now on whoever shows this token is this user: for tokens that are made elsewhere, as EKS's are."""
+        """From now on whoever shows this token is this user: for tokens that are made elsewhere, as EKS's are.
+
+        If the token was refused before, this takes up to a second.
+        """
         self._identities.accept(token, user, groups)
+
+    def revoke(self, token: str) -> None:
+        """From now on this token is refused, as one that has expired; one in use, when the API server forgets it: 11 s.
+
+        It remembers whom it let in for 10 s (k8s.io/kubernetes v1.36.3, pkg/kubeapiserver/options/authentication.go
+        `TokenSuccessCacheTTL`), and the webhook's answers for one; `restart_apiserver` makes it forget at once.
+        """
+        self._identities.revoke(token)
 
     def certificate_for(
         self, user: str, groups: Sequence[str] = (), lifetime: timedelta = timedelta(hours=1)

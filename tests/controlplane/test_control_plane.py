@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.controlplane.caller import Caller
+from tests.controlplane.existing import ExistingCluster
 from tests.controlplane.plane import ControlPlane
 from tests.controlplane.processes import Server, ServerFailedError
 from tests.controlplane.program import command
@@ -62,6 +63,19 @@ def test_a_token_nobody_accepted_and_an_expired_certificate_are_refused(control_
 
     assert stranger.call("GET", "/api/v1/nodes")[0] == 401
     assert late.call("GET", "/api/v1/nodes")[0] == 401
+
+
+def test_a_token_counts_from_when_it_is_accepted_until_it_is_revoked(control_plane):
+    """Identities come and go while the API server runs, whatever it refused before."""
+    caller = calling(control_plane, token="made-elsewhere")
+    assert caller.call("GET", "/api")[0] == 401
+    control_plane.accept("made-elsewhere", "dave")
+    eventually(lambda: caller.call("GET", "/api")[0] == 200, seconds=10)
+
+    unused = control_plane.token_for("erin")
+    control_plane.revoke(unused)
+
+    assert calling(control_plane, token=unused).call("GET", "/api")[0] == 401
 
 
 def test_a_kubeconfig_carries_its_identity(control_plane):
@@ -193,16 +207,26 @@ def test_a_server_that_does_not_start_shows_its_log(tmp_path):
     assert not plane.pids()
 
 
+def test_an_existing_cluster_is_used_as_it_is_found(control_plane):
+    """Its kubeconfig says how to call it; what only the owner of a control plane can do skips the test."""
+    cluster = ExistingCluster(control_plane.kubeconfig)
+
+    assert cluster.server == control_plane.server
+    assert who_is(cluster.admin)[0] == "admin"
+    with pytest.raises(pytest.skip.Exception, match="`restart_apiserver` needs a control plane of our own"):
+        cluster.restart_apiserver()
+
+
 def test_a_released_program_is_kept_as_ours_is(tmp_path):
     """KUBEBUILDER_ASSETS' programs know nothing of us; they end with their input all the same."""
     released = tmp_path / "etcd"
-    released.write_text("#!/bin/sh\necho started\nexec sleep 600\n")
+    released.write_text("#!/bin/sh\necho $$\nexec sleep 600\n")
     released.chmod(0o755)
 
     server = Server("etcd", command("etcd", {"KUBEBUILDER_ASSETS": str(tmp_path)}), tmp_path)
-    server.wait_until(lambda: "started" in server.log.read_text(), 10)
-    children = Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split()
+    server.wait_until(lambda: server.log.read_text().endswith("\n"), 10)
+    program = int(server.log.read_text())
+    assert is_alive(program)
     server.stop()
 
-    assert len(children) == 1
-    assert not is_alive(int(children[0]))
+    assert not is_alive(program)
