@@ -11,15 +11,17 @@ from __future__ import annotations
 import sys
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Final
 from urllib.parse import urlencode
 
 import urllib3
 from urllib3.exceptions import HTTPError
 from urllib3.response import BaseHTTPResponse
 
+from journeyman.errors import ForbiddenError
 from journeyman.kube import errors
 from journeyman.kube.connection import Connection
+from journeyman.kube.pool import Pool
 
 CONNECT_SECONDS: Final = 3.0
 READ_SECONDS: Final = 30.0
@@ -73,11 +75,9 @@ class Transport:
         self.server = connection.server.rstrip("/")
         self._authorization = connection.authorization
         self._user_agent = user_agent
-        tls: dict[str, Any] = {"ssl_context": connection.ssl_context} if connection.ssl_context is not None else {}
-        if connection.assert_hostname:
-            tls |= {"assert_hostname": connection.assert_hostname, "server_hostname": connection.assert_hostname}
-        self._pool = urllib3.PoolManager(
-            maxsize=pool_size, timeout=urllib3.Timeout(connect=CONNECT_SECONDS, read=READ_SECONDS), **tls
+        self._refused = connection.refused
+        self._pool = Pool(
+            connection, size=pool_size, timeout=urllib3.Timeout(connect=CONNECT_SECONDS, read=READ_SECONDS)
         )
 
     def request(
@@ -140,7 +140,10 @@ class Transport:
     def _check(self, response: BaseHTTPResponse, method: str, path: str) -> None:
         if not 200 <= response.status < 300:
             retry_after = response.headers.get("Retry-After", "")
-            raise errors.refusal(response.status, response.data, f"{method} {path}", retry_after)
+            refusal = errors.refusal(response.status, response.data, f"{method} {path}", retry_after)
+            if isinstance(refusal, ForbiddenError) and self._refused is not None:
+                refusal.context["advice"] = self._refused(refusal.status, refusal.message)
+            raise refusal
 
     @contextmanager
     def _translated(self, method: str, path: str) -> Iterator[None]:

@@ -1,0 +1,35 @@
+"""The pool of connections to one API server, under the trust and identity that its `Connection` has now."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import urllib3
+from urllib3.connectionpool import HTTPConnectionPool
+
+from journeyman.kube.connection import Connection
+
+
+class Pool(urllib3.PoolManager):
+    """A pool manager for one server. A renewed TLS context gets new connections; those of the old one are let go.
+
+    Args:
+        connection: Address, trust and identity.
+        size: Connections kept open, for as many threads.
+        timeout: For requests that bring none of their own.
+    """
+
+    def __init__(self, connection: Connection, *, size: int, timeout: urllib3.Timeout) -> None:
+        tls: dict[str, Any] = {"ssl_context": connection.ssl_context} if connection.ssl_context is not None else {}
+        if connection.assert_hostname:
+            tls |= {"assert_hostname": connection.assert_hostname, "server_hostname": connection.assert_hostname}
+        self._renewed_context = connection.renewed_context
+        super().__init__(num_pools=1, maxsize=size, timeout=timeout, **tls)
+
+    def connection_from_host(
+        self, host: str | None, port: int | None = None, scheme: str | None = "http", pool_kwargs: Any = None
+    ) -> HTTPConnectionPool:
+        """The connections to use now; the TLS context is part of what tells one set from another."""
+        if self._renewed_context is not None:
+            pool_kwargs = {**(pool_kwargs or {}), "ssl_context": self._renewed_context()}
+        return super().connection_from_host(host, port, scheme, pool_kwargs)
