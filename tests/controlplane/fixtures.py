@@ -3,6 +3,7 @@
 `control_plane`        one per worker: etcd and kube-apiserver; cheap to share, so leave no cluster-wide objects behind
 `namespace`            a namespace in it for this test alone
 `fresh_control_plane`  one for this test alone, with scheduler and controllers
+`make_control_plane`   makes one as wanted, at any scope; takes what ControlPlane takes
 
 All tests that share the first go to one xdist worker, so that only one pays for it. Logs stay in pytest's temporary
 folder of the run. Without Go and without another control plane (`program.py` and `existing.py` say which may be named)
@@ -13,9 +14,8 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Iterator
-from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -37,7 +37,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+def make_control_plane(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., ControlPlane]:
+    """Makes control planes that are not started yet; skips the test where there are no programs for it."""
+    from tests.controlplane.plane import ControlPlane
+
+    def make(**wanted: Any) -> ControlPlane:
+        try:
+            return ControlPlane(**{"folder": tmp_path_factory.mktemp("control-plane"), **wanted})
+        except GoProgramMissingError as missing:
+            pytest.skip(str(missing))
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def control_plane(make_control_plane: Callable[..., ControlPlane]) -> Iterator[ControlPlane]:
     """A shared API server, or the cluster that JOURNEYMAN_TEST_KUBECONFIG names."""
     from tests.controlplane import existing
 
@@ -45,14 +59,14 @@ def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlP
     if path is not None:
         yield cast("ControlPlane", existing.ExistingCluster(path))
     else:
-        with _made(tmp_path_factory.mktemp("control-plane")) as plane:
+        with make_control_plane() as plane:
             yield plane
 
 
 @pytest.fixture
-def fresh_control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+def fresh_control_plane(make_control_plane: Callable[..., ControlPlane]) -> Iterator[ControlPlane]:
     """A control plane with scheduler and controllers, for this test alone."""
-    with _made(tmp_path_factory.mktemp("control-plane"), scheduler=True, controllers=True) as plane:
+    with make_control_plane(scheduler=True, controllers=True) as plane:
         yield plane
 
 
@@ -73,12 +87,3 @@ def namespace(control_plane: ControlPlane, request: pytest.FixtureRequest) -> It
         existing.wait_for_service_account(admin, name)
     yield name
     admin.do("DELETE", f"/api/v1/namespaces/{name}")
-
-
-def _made(logs: Path, *, scheduler: bool = False, controllers: bool = False) -> ControlPlane:
-    from tests.controlplane.plane import ControlPlane
-
-    try:
-        return ControlPlane(scheduler=scheduler, controllers=controllers, folder=logs)
-    except GoProgramMissingError as missing:
-        pytest.skip(str(missing))
