@@ -1,0 +1,275 @@
+"""ACK and CCE: a signed request, a certificate, real TLS; renewed in time, and every refusal told with its remedy."""
+
+import ssl
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from datetime import datetime, timedelta, timezone
+
+import pytest
+
+from journeyman.core.api.objects import NAMESPACE
+from journeyman.errors import (
+    CloudUnavailableError,
+    ConfigurationError,
+    ForbiddenError,
+    JourneymanError,
+    UnknownClusterError,
+)
+from journeyman.kube.ack import Ack
+from journeyman.kube.cce import Cce
+from journeyman.kube.connection import Connection
+from journeyman.kube.http_store import HttpKubeStore
+from journeyman.kube.transport import Transport
+from journeyman.signing.credentials import Credentials
+from journeyman.simulate.apiserver import ApiServer
+from journeyman.simulate.apiserver.http import HttpFront
+from journeyman.simulate.clock import VirtualClock
+from tests.controlplane.certificates import Authority
+from tests.helpers import ack as fake_ack
+from tests.helpers import cce as fake_cce
+from tests.helpers.ack import FakeAck
+from tests.helpers.cce import FakeCce
+from tests.helpers.signed_api import served
+
+NOW = datetime(2026, 3, 1, 12, 0, tzinfo=timezone.utc)
+ALIBABA = Credentials(access_key_id=fake_ack.KEY, access_key_secret=fake_ack.SECRET, security_token=fake_ack.TOKEN)
+HUAWEI = Credentials(access_key_id=fake_cce.KEY, access_key_secret=fake_cce.SECRET, security_token=fake_cce.TOKEN)
+
+
+class TheCluster:
+    """An API server that lets in nobody without a certificate of its own authority."""
+
+    def __init__(self, folder, opened):
+        self.authority = Authority(folder)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(*self.authority.issue("kube-apiserver"))
+        context.load_verify_locations(self.authority.certificate)
+        context.verify_mode = ssl.CERT_REQUIRED
+        self.lets_in = True
+        server = ApiServer(VirtualClock(NOW))
+        self.url = opened.enter_context(
+            HttpFront(server, ssl_context=context, authenticate=lambda _token: self.lets_in)
+        ).url
+
+
+@pytest.fixture
+def opened() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+@pytest.fixture
+def cluster(tmp_path, opened):
+    return TheCluster(tmp_path, opened)
+
+
+@pytest.fixture
+def clock():
+    return VirtualClock(NOW)
+
+
+def namespaces(transport):
+    return [item.metadata.name for item in HttpKubeStore(transport).list(NAMESPACE).items]
+
+
+def opened_transport(connection, opened):
+    transport = Transport(connection)
+    opened.callback(transport.close)
+    return transport
+
+
+class AnAck:
+    """ACK as the tests below see both clouds."""
+
+    credentials = ALIBABA
+    lasts = timedelta(minutes=180)
+    missing = (404, {"code": "ErrorClusterNotFound", "message": "cluster not found", "requestId": "R-9"})
+    denied = (403, {"code": "StatusForbidden", "message": "not authorized", "requestId": "R-9"})
+    garbage = (200, {"config": "]["})
+    right = "cs:DescribeClusterUserKubeconfig"
+
+    def __init__(self, cluster, clock, opened, **fake):
+        self.fake = FakeAck(cluster.authority, fake.pop("public_server", cluster.url), clock, **fake)
+        self.clock, self.api = clock, opened.enter_context(served(self.fake))
+
+    def reached(self, cluster_id=fake_ack.CLUSTER, credentials=None, **more):
+        asked = credentials or self.credentials
+        return Ack(cluster_id, "cn-hangzhou", lambda: asked, self.clock, api=self.api, **more)
+
+
+class ACce(AnAck):
+    """CCE likewise."""
+
+    credentials = HUAWEI
+    lasts = timedelta(days=1)
+    missing = (404, {"errorCode": "CCE.01404001", "errorMessage": "Resource not found"})
+    denied = (403, {"error_code": "APIGW.0302", "error_msg": "not authorized"})
+    garbage = (200, {"kind": "Config"})
+    right = "cce:cluster:generateClientCredential"
+
+    def __init__(self, cluster, clock, opened, **fake):
+        self.fake = FakeCce(cluster.authority, cluster.url, clock, **{"public_server": cluster.url, **fake})
+        self.clock, self.api = clock, opened.enter_context(served(self.fake))
+
+    def reached(self, cluster_id=fake_cce.CLUSTER, credentials=None, **more):
+        asked = credentials or self.credentials
+        return Cce(cluster_id, fake_cce.PROJECT, "cn-north-4", lambda: asked, self.clock, api=self.api, **more)
+
+
+@pytest.fixture(params=[AnAck, ACce], ids=["ack", "cce"])
+def cloud(request, cluster, clock, opened):
+    return request.param(cluster, clock, opened)
+
+
+def test_a_signed_request_leads_to_the_cluster_over_mutual_tls(cloud, opened):
+    """The cloud accepts the signature, the cluster the certificate that came back."""
+    transport = opened_transport(cloud.reached().connect(), opened)
+
+    assert "kube-system" in namespaces(transport)
+    assert len(cloud.fake.requests) == 1
+
+
+def test_without_a_certificate_the_cluster_lets_nobody_in(cluster, opened):
+    """What the other tests rest on."""
+    trust = ssl.create_default_context(cafile=cluster.authority.certificate)
+    with pytest.raises(JourneymanError):
+        namespaces(opened_transport(Connection(server=cluster.url, ssl_context=trust), opened))
+
+
+def test_the_certificate_is_kept_and_renewed_while_a_third_of_its_life_is_left(cloud, opened):
+    """One transport lives as long as its sandbox; what it shows the cluster must not run out before."""
+    transport = opened_transport(cloud.reached().connect(), opened)
+    namespaces(transport)
+    cloud.clock.advance(cloud.lasts.total_seconds() * 0.66)
+    namespaces(transport)
+    assert len(cloud.fake.requests) == 1
+
+    cloud.clock.advance(cloud.lasts.total_seconds() * 0.01)
+    assert "kube-system" in namespaces(transport)
+    assert len(cloud.fake.requests) == 2
+
+
+def test_a_cloud_that_is_away_is_no_harm_while_the_certificate_is_good(cloud, opened):
+    """It is asked once a minute; when the certificate has run out that is an error that may pass."""
+    transport = opened_transport(cloud.reached().connect(), opened)
+    cloud.fake.failing = (503, {"code": "ServiceUnavailable"})
+    cloud.clock.advance(cloud.lasts.total_seconds() * 0.7)
+    for _ in range(3):
+        assert "kube-system" in namespaces(transport)
+    assert len(cloud.fake.requests) == 2
+    cloud.clock.advance(61)
+    namespaces(transport)
+    assert len(cloud.fake.requests) == 3
+
+    cloud.clock.advance(cloud.lasts.total_seconds() * 0.3)
+    with pytest.raises(CloudUnavailableError) as caught:
+        namespaces(transport)
+    assert caught.value.retryable
+
+
+def test_a_wrong_secret_is_a_setting_to_correct(cloud):
+    """Not retried: no run after it would fare better."""
+    wrong = Credentials(access_key_id=cloud.credentials.access_key_id, access_key_secret="x", security_token="y")
+    with pytest.raises(ConfigurationError) as caught:
+        cloud.reached(credentials=wrong).connect()
+
+    assert cloud.right in caught.value.context["advice"]
+    assert cloud.fake.requests == []
+
+
+def test_refusals_of_the_cloud_say_what_is_missing(cloud):
+    """No such cluster; no right; an answer that is none; nobody there."""
+    reached = cloud.reached()
+    cloud.fake.failing = cloud.missing
+    with pytest.raises(UnknownClusterError, match="there is no"):
+        reached.connect()
+    cloud.fake.failing = cloud.denied
+    with pytest.raises(ConfigurationError, match="not authorized") as caught:
+        reached.connect()
+    assert cloud.right in caught.value.context["advice"]
+    cloud.fake.failing = cloud.garbage
+    with pytest.raises(ConfigurationError, match="cannot be used"):
+        reached.connect()
+    cloud.api = "http://127.0.0.1:9"
+    with pytest.raises(CloudUnavailableError, match="does not answer"):
+        cloud.reached().connect()
+
+
+def test_a_cluster_that_refuses_the_certificate_gets_a_new_one_next_time(cloud, cluster, opened):
+    """Revoked, or another authority since the cluster was restored."""
+    transport = opened_transport(cloud.reached().connect(), opened)
+    cluster.lets_in = False
+    with pytest.raises(ForbiddenError) as caught:
+        namespaces(transport)
+    assert "a new one is fetched" in caught.value.context["advice"]
+
+    cluster.lets_in = True
+    assert "kube-system" in namespaces(transport)
+    assert len(cloud.fake.requests) == 2
+
+
+def test_who_lacks_a_right_in_the_cluster_is_told_the_command(cluster, clock, opened):
+    """Each cloud has its own way to bind a user."""
+    message = 'pods is forbidden: User "1efbc2fd" cannot list resource "pods"'
+
+    told = ACce(cluster, clock, opened).reached().refused(403, message)
+    assert "kubectl create clusterrolebinding journeyman-function --clusterrole=journeyman --user=1efbc2fd" in told
+    told = AnAck(cluster, clock, opened).reached().refused(403, message)
+    assert (
+        f'/permissions/users/<id of the RAM role> --region cn-hangzhou --body \'[{{"cluster": "{fake_ack.CLUSTER}"'
+        in told
+    )
+
+
+def test_ack_gives_the_private_address_when_asked(cluster, clock, opened):
+    """Each from its own side; a cluster without a public one says what to do."""
+    cloud = AnAck(cluster, clock, opened, public_server="", private_server=cluster.url)
+
+    assert "kube-system" in namespaces(opened_transport(cloud.reached(private=True).connect(), opened))
+    assert cloud.fake.requests[-1].parameters == {"PrivateIpAddress": "true", "TemporaryDurationMinutes": "180"}
+    with pytest.raises(ConfigurationError, match="has no public address") as caught:
+        cloud.reached().connect()
+    assert '"endpoint": "private"' in caught.value.context["advice"]
+
+
+@pytest.mark.parametrize("verified", [False, True])
+def test_cces_public_address_is_checked_as_well(verified, cluster, clock, opened):
+    """Even where CCE tells clients not to: by the authority and the name of the address inside."""
+    public = cluster.url.replace("127.0.0.1", "localhost" if verified else "127.0.0.2")
+    inside = cluster.url
+    cloud = ACce(cluster, clock, opened, public_server=public, verified=verified)
+    connection = cloud.reached().connect()
+
+    assert (connection.server, connection.assert_hostname) == (public, "" if verified else "127.0.0.1")
+    assert connection.ssl_context.verify_mode is ssl.CERT_REQUIRED
+    assert cloud.reached(private=True).connect().server == inside
+
+
+def test_cces_public_address_is_held_to_the_name_inside(cluster, clock, opened):
+    """Who answers there without that name in its certificate is somebody else."""
+    cloud = ACce(cluster, clock, opened)
+    assert "kube-system" in namespaces(opened_transport(cloud.reached().connect(), opened))
+
+    cloud.fake.server = cluster.url.replace("127.0.0.1", "10.0.0.1")
+    with pytest.raises(JourneymanError, match=r"hostname '10.0.0.1' doesn't match"):
+        namespaces(opened_transport(cloud.reached().connect(), opened))
+
+
+def test_a_cce_cluster_without_a_public_address_says_what_to_do(cluster, clock, opened):
+    """The functions must be in its VPC then, or the cluster needs an address."""
+    with pytest.raises(ConfigurationError, match="has no public address") as caught:
+        ACce(cluster, clock, opened, public_server="").reached().connect()
+
+    assert "elastic IP" in caught.value.context["advice"]
+
+
+def test_neither_way_imports_an_sdk():
+    """Nor the kubernetes package: they are for a function's cold start."""
+    code = (
+        "import sys, journeyman.kube.ack, journeyman.kube.cce\n"
+        "print([m for m in sys.modules if m.split('.')[0] in {'kubernetes', 'boto3', 'yaml', 'requests', 'cryptography'}])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
