@@ -1,88 +1,74 @@
-"""`python -m infra.forwarder`: the process in the pod. Settings come from the environment; `/healthz` answers probes.
-
-CLUSTER_NAME and QUEUE_URL must be set. BATCH_IDLE_SECONDS (1), BATCH_MAX_SECONDS (10), HEALTH_PORT (8081),
-AWS_REGION. The API server and its token are those of the pod's service account, or KUBERNETES_URL without a token.
-"""
+"""`python -m infra.forwarder`: the process in the pod. Settings come from the environment (README.md)."""
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import signal
 import sys
 import threading
 from collections.abc import Mapping
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 
-from infra.forwarder.batching import Batch
-from infra.forwarder.forwarder import Forwarder
-from infra.forwarder.sqs import SqsSink
-from infra.forwarder.watch import PodSource
+from infra.forwarder import logs
+from infra.forwarder.apiserver import ApiServer
+from infra.forwarder.forwarder import Forwarder, Sink
+from infra.forwarder.metrics import BYTES, Metrics
+from infra.forwarder.news import Ledger
+from infra.forwarder.serving import serve
+from infra.forwarder.settings import SettingError, Settings, read_settings
 
-SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-
-
-class JsonLines(logging.Formatter):
-    """The keys of the functions' log lines."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        """One line."""
-        time = self.formatTime(record, "%Y-%m-%dT%H:%M:%S%z")
-        line = {"level": record.levelname, "time": time, "logger": record.name, "message": record.getMessage()}
-        return json.dumps(line)
+log = logging.getLogger("forwarder")
 
 
-def main(variables: Mapping[str, str]) -> None:
-    """Run until SIGTERM."""
-    lines = logging.StreamHandler(sys.stdout)
-    lines.setFormatter(JsonLines())
-    logging.basicConfig(level=logging.INFO, handlers=[lines])
-    cluster = _required(variables, "CLUSTER_NAME")
-    sink = SqsSink(_required(variables, "QUEUE_URL"), cluster, region=variables.get("AWS_REGION", ""))
-    batch = Batch(float(variables.get("BATCH_IDLE_SECONDS", "1")), float(variables.get("BATCH_MAX_SECONDS", "10")))
-    forwarder = Forwarder(cluster, _pods(variables), sink.send, batch=batch)
-    forwarder.start()
-    health = serve_health(forwarder, int(variables.get("HEALTH_PORT", "8081")))
+def main(variables: Mapping[str, str]) -> int:
+    """Run until SIGTERM; the exit status."""
+    try:
+        settings = read_settings(variables)
+    except SettingError as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
+    logs.set_up(settings.cluster, settings.log_level)
+    metrics = Metrics()
+    ledger = Ledger(settings.idle_seconds, settings.max_seconds)
+    forwarder = Forwarder(
+        settings.cluster, api_server(settings, metrics), sink_of(settings), ledger=ledger, metrics=metrics
+    )
     ended = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ended.set())
+    server = serve(forwarder, metrics, settings.port)
+    forwarder.start()
+    log.info("follows %s and sends to %s", settings.server, settings.sink)
     ended.wait()
-    forwarder.stop()
-    health.shutdown()
+    flushed = forwarder.stop()
+    server.shutdown()
+    log.info("ended, nothing is owed" if flushed else "ended; what is owed is told again after the next start")
+    return 0
 
 
-def serve_health(forwarder: Forwarder, port: int, host: str = "") -> ThreadingHTTPServer:
-    """Answer `GET /healthz` in the background: 200 while the forwarder works, 503 when a restart would help."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            known = self.path == "/healthz"
-            self.send_response((200 if forwarder.healthy else 503) if known else 404)
-            self.end_headers()
-
-        def log_message(self, *_: object) -> None:
-            """Probes are not worth a line."""
-
-    server = ThreadingHTTPServer((host, port), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    return server
+def api_server(settings: Settings, metrics: Metrics) -> ApiServer:
+    """The cluster's API server, with the token as it is on disk at each request."""
+    path = settings.token_file
+    return ApiServer(
+        settings.server,
+        token=(lambda: path.read_text().strip()) if path is not None else str,
+        ca_file=settings.ca_file,
+        count_bytes=lambda name, number: metrics.count(BYTES, number, resource=name),
+    )
 
 
-def _pods(variables: Mapping[str, str]) -> PodSource:
-    if url := variables.get("KUBERNETES_URL"):
-        return PodSource(url)
-    server = f"https://{variables['KUBERNETES_SERVICE_HOST']}:{variables.get('KUBERNETES_SERVICE_PORT', '443')}"
-    token = SERVICE_ACCOUNT / "token"
-    return PodSource(server, token=lambda: token.read_text().strip(), ca_file=str(SERVICE_ACCOUNT / "ca.crt"))
+def sink_of(settings: Settings) -> Sink:
+    """The sink that was asked for; botocore is imported only for those that need it."""
+    if settings.sink == "https":
+        from infra.forwarder.https import HttpsSink  # noqa: PLC0415 - see above
 
+        return HttpsSink(settings.receiver_url, settings.receiver_token_file, ca_file=settings.receiver_ca_file)
+    from infra.forwarder import aws  # noqa: PLC0415 - see above
 
-def _required(variables: Mapping[str, str], name: str) -> str:
-    if not variables.get(name):
-        sys.exit(f"{name} is not set: deployment.yaml shows where")
-    return variables[name]
+    if settings.sink == "eventbridge":
+        return aws.EventBridgeSink(settings.event_bus, settings.cluster, aws.client("events", settings.region))
+    return aws.SqsSink(settings.queues, settings.cluster, aws.client("sqs", settings.region))
 
 
 if __name__ == "__main__":
-    main(os.environ)
+    sys.exit(main(os.environ))

@@ -44,14 +44,25 @@ class Batch:
         self._opened = None
         return True
 
+    def hurry(self) -> bool:
+        """Close the batch at once, whatever its windows; True if one was open."""
+        was_open, self._opened = self._opened is not None, None
+        return was_open
+
     def sent(self) -> None:
         """It was handed over."""
         self._failures = 0
         self._not_before = 0.0
 
-    def failed(self, now: float) -> None:
-        """It was not: open it again, to be tried after a pause."""
-        pause = min(FIRST_PAUSE_SECONDS * 2**self._failures, LONGEST_PAUSE_SECONDS)
-        self._failures += 1
-        self._not_before = now + pause
+    def failed(self, now: float, *, least_seconds: float = 0.0, jitter: float = 1.0) -> None:
+        """It was not: open it again, to be tried after a pause.
+
+        Args:
+            now: The time.
+            least_seconds: The shortest pause, if whoever refused asked for one; the longest still holds.
+            jitter: A share of the pause, above 0 up to 1, drawn so that many senders do not come back together.
+        """
+        grown = jitter * min(FIRST_PAUSE_SECONDS * 2**self._failures, LONGEST_PAUSE_SECONDS)
+        self._failures = min(self._failures + 1, 16)  # the pause stopped growing long before
+        self._not_before = now + min(max(grown, least_seconds), LONGEST_PAUSE_SECONDS)
         self.add(now)

@@ -1,35 +1,57 @@
-"""Two threads: one follows the pods, the other sends a batch when it is complete. Neither ever gives up.
+"""Three threads follow pods, nodes and claims; one sends what is owed when a batch is complete. None ever gives up.
 
-A wake-up is lost only with the process, and a new one lists first and so tells everything again. The message carries
-counts and an age, never pods: the function reads the truth itself.
+A wake-up is lost only with the process, and a new one tells everything again once it has listed: pods that are unschedulable,
+and that somebody has started to look if there are claims. All that is held for sending is a count for each cause
+(`news.Ledger`), so that neither an outage of the sink nor a storm of changes costs memory.
+
+Several replicas are harmless, and that is all the coordination there is: each sees the same news and gives its
+message the same id, a FIFO queue drops the second of two alike, and a step that is woken twice finds nothing to do the
+second time. A leader elected by a Lease would need the right to write, and its failure would cost the very seconds
+that a second replica is there to save.
 """
 
 from __future__ import annotations
 
-import json
 import logging
+import random
 import threading
 import time
-import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timezone
+from typing import Any, Final, Protocol
 
-from infra.forwarder.batching import Batch
-from infra.forwarder.pods import Pod, Summary, Waiting
-from infra.forwarder.watch import ApiServerError, Bookmark, ExpiredError, PodSource
+from infra.forwarder import fleet, pods, resources
+from infra.forwarder.apiserver import ApiServer
+from infra.forwarder.following import FIRST_PAUSE_SECONDS, Follower
+from infra.forwarder.message import is_needless, message, reason
+from infra.forwarder.metrics import EVENTS, Metrics
+from infra.forwarder.news import Ledger, News, Parcel, Step
 
-FIRST_PAUSE_SECONDS = 0.5
-LONGEST_PAUSE_SECONDS = 30.0
-STALLED_SECONDS = 900.0
-
-Send = Callable[[str, str], None]
-"""Hands over a body under a deduplication id; raises `SendError` if it could not."""
+FLUSH_SECONDS: Final = 10.0
 
 log = logging.getLogger("forwarder")
+_chance = random.SystemRandom()
 
 
 class SendError(Exception):
-    """The queue did not take the message; it is tried again."""
+    """The sink did not take the message; it is tried again, after `retry_after` seconds at least."""
+
+    def __init__(self, message: str, *, retry_after: float = 0.0) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class Sink(Protocol):
+    """Where messages go."""
+
+    @property
+    def name(self) -> str:
+        """For the metrics."""
+        ...
+
+    def send(self, step: Step, body: str, message_id: str) -> None:
+        """Hand over one message for a step. Raises SendError if it could not be handed over."""
+        ...
 
 
 class Forwarder:
@@ -37,144 +59,135 @@ class Forwarder:
 
     Args:
         cluster: Its name in the messages.
-        source: Its pods.
-        send: The queue.
-        batch: The windows.
+        api: Its API server.
+        sink: Takes the messages.
+        ledger: The windows.
+        metrics: Where it counts.
         first_pause_seconds: After the first failure of the API server; doubles up to half a minute.
     """
 
     def __init__(
         self,
         cluster: str,
-        source: PodSource,
-        send: Send,
+        api: ApiServer,
+        sink: Sink,
         *,
-        batch: Batch | None = None,
+        ledger: Ledger | None = None,
+        metrics: Metrics | None = None,
         first_pause_seconds: float = FIRST_PAUSE_SECONDS,
     ) -> None:
         self._cluster = cluster
-        self._source = source
-        self._send = send
-        self._batch = batch or Batch()
-        self._first_pause = first_pause_seconds
-        self._waiting = Waiting()
+        self._sink = sink
+        self._ledger = ledger or Ledger()
+        self._metrics = metrics or Metrics()
         self._changed = threading.Condition()
         self._stopping = threading.Event()
-        self._threads = [
-            threading.Thread(target=self._follow, daemon=True),
-            threading.Thread(target=self._tell, daemon=True),
-        ]
-        self._beat = time.monotonic()
+        self._owed_since: dict[Step, float] = {}
+        shared: dict[str, Any] = {
+            "lock": self._changed,
+            "metrics": self._metrics,
+            "first_pause_seconds": first_pause_seconds,
+        }
+        self._pods = Follower(api, resources.Pods(), pods.Waiting(), self._note, **shared)
+        self._followers: tuple[Follower[Any], ...] = (
+            self._pods,
+            Follower(api, resources.Nodes(), fleet.Nodes(), self._note, **shared),
+            Follower(api, resources.NodeClaims(), fleet.Claims(), self._note, **shared),
+        )
+        self._teller = threading.Thread(target=self._tell, name="tell", daemon=True)
 
     def start(self) -> None:
         """Begin; returns at once."""
-        for thread in self._threads:
-            thread.start()
+        for follower in self._followers:
+            follower.start()
+        self._teller.start()
 
-    def stop(self) -> None:
-        """Ask both threads to end; a watch under way ends with its next line or timeout."""
+    def stop(self, flush_seconds: float = FLUSH_SECONDS) -> bool:
+        """Take no more news, and send what is owed at once, without its windows; each message is tried once.
+
+        Returns:
+            Whether everything that was owed is delivered. What is not will be told by the next process's first list.
+        """
+        for follower in self._followers:
+            follower.stop()
         self._stopping.set()
         with self._changed:
             self._changed.notify_all()
+        self._teller.join(flush_seconds)
+        return not self._teller.is_alive() and self._ledger.due() is None
 
     @property
-    def healthy(self) -> bool:
-        """Whether both threads live and the follower has come round lately; an outage of the API server is no illness."""
-        return all(t.is_alive() for t in self._threads) and time.monotonic() - self._beat < STALLED_SECONDS
+    def is_live(self) -> bool:
+        """Whether all threads work; a restart would help if not. Outages outside are no illness."""
+        return self._teller.is_alive() and all(follower.is_alive for follower in self._followers)
 
-    def _follow(self) -> None:
-        pause = self._first_pause
-        version = ""
-        while not self._stopping.is_set():
-            self._beat = time.monotonic()
-            try:
-                version = version or self._list()
-                began = time.monotonic()
-                version = self._watch(version)
-                pause = self._first_pause
-                if time.monotonic() - began < pause:  # something ends watches at once; do not hammer it
-                    self._stopping.wait(pause)
-            except ExpiredError:
-                version = ""
-            except ApiServerError as error:
-                log.warning("%s; trying again in %.1f s", error, pause)
-                self._stopping.wait(pause)
-                pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
+    @property
+    def is_ready(self) -> bool:
+        """Whether pods, nodes and claims have been listed, so that nothing that happens from now on is missed."""
+        return all(follower.has_listed for follower in self._followers)
 
-    def _list(self) -> str:
-        version = ""
-
-        def pods() -> Iterator[tuple[Pod, ...]]:
-            nonlocal version
-            for page in self._source.pages():
-                version = page.resource_version
-                yield page.pods
-
-        listed = Waiting.of(pods())
+    def gauges(self) -> Mapping[str, float]:
+        """What is waiting now, for the metrics."""
         with self._changed:
-            news = self._waiting.replace(listed)
-        self._took(news=news)
-        return version
+            summary = self._pods.tracker.summary()
+            owed = min(self._owed_since.values(), default=None)
+        age = (_now() - summary.oldest).total_seconds() if summary.oldest else 0.0
+        return {
+            "pending_pods": summary.pending,
+            "unschedulable_pods": summary.unschedulable,
+            "oldest_pending_seconds": max(age, 0.0),
+            "owed_seconds": time.monotonic() - owed if owed is not None else 0.0,
+        }
 
-    def _watch(self, version: str) -> str:
-        for change in self._source.watch(version):
-            self._beat = time.monotonic()
-            if self._stopping.is_set():
-                break
-            if isinstance(change, Bookmark):
-                version = change.resource_version
-                continue
-            type_, pod = change
-            with self._changed:
-                news = self._waiting.apply(type_, pod)
-            version = pod.metadata.resource_version
-            self._took(news=news)
-        return version
-
-    def _took(self, *, news: bool) -> None:
-        if news:
-            with self._changed:
-                self._batch.add(time.monotonic())
-                self._changed.notify_all()
+    def _note(self, news: Iterable[News]) -> None:
+        if self._ledger.note(news, time.monotonic()):
+            self._changed.notify_all()
 
     def _tell(self) -> None:
         while not self._stopping.is_set():
             with self._changed:
-                due = self._batch.due()
-                now = time.monotonic()
+                due, now = self._ledger.due(), time.monotonic()
                 if due is None or due > now:
                     self._changed.wait(None if due is None else due - now)
                     continue
-                self._batch.take(now)
-                summary = self._waiting.summary()
-            if summary.unschedulable:  # none left means that they found a place meanwhile
-                self._hand_over(summary)
-
-    def _hand_over(self, summary: Summary) -> None:
-        message_id = uuid.uuid4().hex
-        try:
-            self._send(message(self._cluster, summary, message_id, datetime.now(timezone.utc)), message_id)  # noqa: TID251
-        except SendError as error:
-            log.warning("%s; trying again", error)
-            with self._changed:
-                self._batch.failed(time.monotonic())
-            return
+                parcels = self._ledger.take(now)
+            self._hand_over(parcels)
         with self._changed:
-            self._batch.sent()
-        log.info("told that %d of %d waiting pods are unschedulable", summary.unschedulable, summary.pending)
+            parcels = self._ledger.take(time.monotonic(), hurry=True)
+        self._hand_over(parcels)
+
+    def _hand_over(self, parcels: Iterable[Parcel]) -> None:
+        for parcel in parcels:
+            with self._changed:
+                summary = self._pods.tracker.summary()
+            if is_needless(parcel, summary):
+                self._delivered(parcel, "needless")
+                continue
+            try:
+                self._sink.send(parcel.step, message(self._cluster, parcel, summary, _now()), parcel.id)
+            except SendError as error:
+                self._failed(parcel, error)
+            else:
+                self._delivered(parcel, "sent")
+                log.info("woke %s: %s", parcel.step.value, reason(parcel, summary), extra={"id": parcel.id})
+
+    def _delivered(self, parcel: Parcel, outcome: str) -> None:
+        with self._changed:
+            self._ledger.delivered(parcel)
+            self._owed_since.pop(parcel.step, None)
+        self._count(parcel, outcome)
+
+    def _failed(self, parcel: Parcel, error: SendError) -> None:
+        now = time.monotonic()
+        with self._changed:
+            self._ledger.failed(parcel, now, least_seconds=error.retry_after, jitter=_chance.uniform(0.5, 1.0))
+            self._owed_since.setdefault(parcel.step, now)
+        self._count(parcel, "failed")
+        log.warning("%s; the wake-up of %s is kept and tried again", error, parcel.step.value)
+
+    def _count(self, parcel: Parcel, outcome: str) -> None:
+        self._metrics.count(EVENTS, step=parcel.step.value, sink=self._sink.name, outcome=outcome)
 
 
-def message(cluster: str, summary: Summary, message_id: str, now: datetime) -> str:
-    """The message's body, in Journeyman's wire format."""
-    body: dict[str, object] = {
-        "version": "1",
-        "source": "forwarder",
-        "id": message_id,
-        "time": now.isoformat(),
-        "cluster": cluster,
-        "reason": f"{summary.unschedulable} pods are unschedulable",
-        "counts": {"pending": summary.pending, "unschedulable": summary.unschedulable},
-    }
-    if summary.oldest is not None:
-        body["oldestPendingTime"] = summary.oldest.isoformat()
-    return json.dumps(body, separators=(",", ":"))
+def _now() -> datetime:
+    return datetime.now(timezone.utc)  # noqa: TID251 - the process's own clock; what decides takes the time as a parameter

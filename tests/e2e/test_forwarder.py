@@ -7,12 +7,13 @@ from contextlib import ExitStack
 
 import pytest
 
-from infra.forwarder.__main__ import serve_health
-from infra.forwarder.batching import Batch
+from infra.forwarder.apiserver import ApiServer as Reader
+from infra.forwarder.aws import SqsSink, client
 from infra.forwarder.forwarder import Forwarder
-from infra.forwarder.sqs import SqsSink
-from infra.forwarder.watch import PodSource
-from journeyman.core.api.objects import POD
+from infra.forwarder.metrics import BYTES, EVENTS, WATCHES, Metrics
+from infra.forwarder.news import Ledger, Step
+from infra.forwarder.serving import serve
+from journeyman.core.api.objects import NODE, NODECLAIM, POD
 from journeyman.events import parse_trigger
 from journeyman.runtime.aws import SystemClock
 from journeyman.simulate.apiserver import ApiServer
@@ -21,10 +22,11 @@ from journeyman.simulate.aws.server import SimulatedAws
 
 CREDENTIALS = {"aws_access_key_id": "test", "aws_secret_access_key": "test"}
 REFUSED = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+NOWHERE = "http://127.0.0.1:9"
 
 
 class Bench:
-    """An API server, a lane, and forwarders between them with short windows."""
+    """An API server, two lanes, and forwarders between them with short windows."""
 
     def __init__(self, stack):
         self.stack = stack
@@ -32,7 +34,11 @@ class Bench:
         self.server = ApiServer(self.clock, history=20)
         self.aws = stack.enter_context(SimulatedAws(self.clock, {}))
         self.sqs = self.aws.client("sqs")
-        self.lane = self.sqs.create_queue(QueueName="provision.fifo", Attributes={"FifoQueue": "true"})["QueueUrl"]
+        self.lanes = {
+            step: self.sqs.create_queue(QueueName=f"{step.value}.fifo", Attributes={"FifoQueue": "true"})["QueueUrl"]
+            for step in Step
+        }
+        self.metrics = Metrics()
         self.front = None
 
     def serve(self, port=0):
@@ -45,15 +51,25 @@ class Bench:
             self.front.close()
             self.front = None
 
-    def forward(self, url, *, send=None, watch_seconds=30):
-        sink = SqsSink(self.lane, "dev", region="us-east-1", endpoint_url=self.aws.endpoint_url, **CREDENTIALS)
-        source = PodSource(url, watch_seconds=watch_seconds)
+    def sink(self, endpoint=""):
+        sqs = client("sqs", "us-east-1", endpoint_url=endpoint or self.aws.endpoint_url, **CREDENTIALS)
+        return SqsSink(self.lanes, "dev", sqs)
+
+    def forward(self, *, sink=None, watch_seconds=30, idle_seconds=0.15, max_seconds=0.6):
+        url = (self.front or self.serve()).url
+        count = lambda name, number: self.metrics.count(BYTES, number, resource=name)  # noqa: E731
         forwarder = Forwarder(
-            "dev", source, send or sink.send, batch=Batch(idle_seconds=0.15, max_seconds=0.6), first_pause_seconds=0.05
+            "dev",
+            Reader(url, watch_seconds=watch_seconds, count_bytes=count),
+            sink or self.sink(),
+            ledger=Ledger(idle_seconds, max_seconds),
+            metrics=self.metrics,
+            first_pause_seconds=0.05,
         )
-        self.stack.callback(forwarder.stop)
+        self.stack.callback(forwarder.stop, 1.0)
         forwarder.start()
-        return forwarder, sink
+        self.until(lambda: forwarder.is_ready)
+        return forwarder
 
     def refuse_pods(self, *names):
         for name in names:
@@ -64,20 +80,35 @@ class Bench:
                 POD, name, {"status": {"conditions": [REFUSED]}}, namespace="default", subresource="status"
             )
 
-    def told(self, seconds=6.0):
-        """The next message, as provision reads it."""
+    def node(self, name):
+        self.server.create(NODE, {"metadata": {"name": name}})
+
+    def node_is(self, name, ready):
+        conditions = [{"type": "Ready", "status": str(ready)}]
+        self.server.patch(NODE, name, {"status": {"conditions": conditions}}, subresource="status")
+
+    def told(self, step=Step.PROVISION, seconds=6.0):
+        """The next message in a lane, as the function reads it."""
+        url = self.lanes[step]
         end = time.monotonic() + seconds
         while time.monotonic() < end:
-            found = self.sqs.receive_message(QueueUrl=self.lane, MessageSystemAttributeNames=["All"]).get(
-                "Messages", []
-            )
+            found = self.sqs.receive_message(QueueUrl=url, MessageSystemAttributeNames=["All"]).get("Messages", [])
             if found:
                 (message,) = found
-                self.sqs.delete_message(QueueUrl=self.lane, ReceiptHandle=message["ReceiptHandle"])
+                self.sqs.delete_message(QueueUrl=url, ReceiptHandle=message["ReceiptHandle"])
                 assert message["Attributes"]["MessageGroupId"] == "dev"
-                return parse_trigger(json.loads(message["Body"]))
+                trigger = parse_trigger(json.loads(message["Body"]))
+                assert (trigger.cluster, trigger.step.value) == ("dev", step.value)
+                return trigger
             time.sleep(0.02)
         return None
+
+    @staticmethod
+    def until(holds, seconds=10.0):
+        end = time.monotonic() + seconds
+        while not holds():
+            assert time.monotonic() < end, "it never came to be"
+            time.sleep(0.01)
 
 
 @pytest.fixture
@@ -89,72 +120,159 @@ def bench():
 def test_a_burst_of_unschedulable_pods_is_one_message(bench):
     """Listed ones and watched ones alike; provision learns how many, and how long the oldest waits."""
     bench.refuse_pods("before-1", "before-2")
-    bench.forward(bench.serve().url)
+    bench.forward()
     first = bench.told()
     bench.refuse_pods(*(f"after-{i}" for i in range(8)))
     second = bench.told()
 
-    assert (first.cluster, first.step.value, first.details["counts"]) == (
-        "dev",
-        "provision",
-        {"pending": 2, "unschedulable": 2},
-    )
-    assert second.details["counts"] == {"pending": 10, "unschedulable": 10}
+    assert first.details["counts"] == {"pending": 2, "unschedulable": 2, "podsNewlyUnschedulable": 2}
+    assert second.details["counts"] == {"pending": 10, "unschedulable": 10, "podsNewlyUnschedulable": 8}
     assert second.details["oldest_pending_time"] == first.details["oldest_pending_time"]
-    assert bench.told(0.5) is None
+    assert second.reason == "10 pods are unschedulable"
+    assert bench.told(seconds=0.5) is None
+    assert bench.told(Step.TERMINATE, 0.1) is None
 
 
 def test_a_pod_that_finds_a_place_in_time_is_not_told(bench):
     """The batch window is also a chance for kube-scheduler."""
-    bench.forward(bench.serve().url)
+    bench.forward()
     bench.refuse_pods("quick")
     bench.server.bind("default", "quick", "node-1")
 
-    assert bench.told(0.8) is None
+    assert bench.told(seconds=0.8) is None
+    assert bench.metrics.value(EVENTS, step="provision", sink="sqs", outcome="needless") == 1
+
+
+def test_nodes_and_claims_wake_the_step_that_they_concern(bench):
+    """Joined and ready: provision; not ready: terminate; a claim that is leaving: terminate; gone: provision."""
+    bench.forward()
+    bench.node("n1")
+    assert bench.told().details["counts"]["nodesJoined"] == 1
+    bench.node_is("n1", True)
+    assert bench.told().details["counts"]["nodesReady"] == 1
+    bench.server.patch(NODE, "n1", {"metadata": {"labels": {"seen": "yes"}}})
+    assert bench.told(seconds=0.4) is None
+    bench.node_is("n1", False)
+    assert bench.told(Step.TERMINATE).details["counts"]["nodesNotReady"] == 1
+    bench.server.delete(NODE, "n1")
+    assert bench.told().details["counts"]["nodesGone"] == bench.told(Step.TERMINATE).details["counts"]["nodesGone"] == 1
+
+    spec = {
+        "nodeClassRef": {"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "default"},
+        "requirements": [],
+    }
+    labels = {"karpenter.sh/nodepool": "default"}
+    metadata = {"name": "c1", "labels": labels, "finalizers": ["karpenter.sh/termination"]}
+    bench.server.create(NODECLAIM, {"metadata": metadata, "spec": spec})
+    bench.server.delete(NODECLAIM, "c1")
+    assert bench.told(Step.TERMINATE).details["counts"]["claimsDeleting"] == 1
+    bench.server.patch(NODECLAIM, "c1", {"metadata": {"finalizers": []}})
+    assert bench.told().details["counts"]["claimsGone"] == 1
 
 
 def test_an_outage_of_the_api_server_loses_no_pod(bench):
     """What came up meanwhile is in the list afterwards, also when its changes have been forgotten (410)."""
-    front = bench.serve()
-    port = int(front.url.rpartition(":")[2])
-    forwarder, _ = bench.forward(front.url)
+    forwarder = bench.forward()
+    port = int(bench.front.url.rpartition(":")[2])
     bench.refuse_pods("before")
     assert bench.told() is not None
 
     bench.close()
     bench.refuse_pods(*(f"during-{i}" for i in range(30)))  # more changes than the server remembers
-    time.sleep(0.3)
-    assert forwarder.healthy
+    bench.until(lambda: bench.metrics.value(WATCHES, resource="pods", outcome="failed") >= 2)
+    assert forwarder.is_live
     bench.serve(port)
 
-    assert bench.told().details["counts"] == {"pending": 31, "unschedulable": 31}
+    counts = bench.told().details["counts"]
+    assert counts == {"pending": 31, "unschedulable": 31, "podsNewlyUnschedulable": 30}
+    assert bench.metrics.value(WATCHES, resource="pods", outcome="expired") == 1
 
 
-def test_a_message_that_sqs_refuses_is_tried_again(bench):
-    """Once the queue is back, the wake-up arrives, with the counts of that moment."""
-    real: list = []
+class Breakable:
+    """A sink whose queue can be out of reach."""
 
-    def flaky(body, deduplication_id):
-        if len(real) < 1:
-            real.append(deduplication_id)
-            broken.send(body, deduplication_id)
-        sink.send(body, deduplication_id)
+    name = "sqs"
 
-    broken = SqsSink(bench.lane, "dev", region="us-east-1", endpoint_url="http://127.0.0.1:9", **CREDENTIALS)
-    sink = SqsSink(bench.lane, "dev", region="us-east-1", endpoint_url=bench.aws.endpoint_url, **CREDENTIALS)
-    bench.forward(bench.serve().url, send=flaky)
+    def __init__(self, bench):
+        self._works, self._broken = bench.sink(), bench.sink(NOWHERE)
+        self.down = True
+
+    def send(self, step, body, message_id):
+        (self._broken if self.down else self._works).send(step, body, message_id)
+
+
+def test_while_the_queue_is_away_the_wake_up_is_kept_and_arrives_once(bench):
+    """With the counts of the moment it is sent; what came up meanwhile is in the same message."""
+    sink = Breakable(bench)
+    forwarder = bench.forward(sink=sink)
     bench.refuse_pods("patient")
+    bench.until(lambda: bench.metrics.value(EVENTS, step="provision", sink="sqs", outcome="failed") >= 1)
+    bench.refuse_pods("impatient-1", "impatient-2")
+    bench.until(lambda: forwarder.gauges()["owed_seconds"] > 0)
+    sink.down = False
 
-    assert bench.told(20).details["counts"]["unschedulable"] == 1
-    assert len(real) == 1
+    counts = bench.told(seconds=20).details["counts"]
+    assert counts == {"pending": 3, "unschedulable": 3, "podsNewlyUnschedulable": 3}
+    assert bench.told(seconds=0.5) is None
+    assert forwarder.gauges()["owed_seconds"] == 0
 
 
-def test_health_is_answered_until_the_threads_end(bench):
-    """A probe restarts it only when that would help."""
-    forwarder, _ = bench.forward(bench.serve().url, watch_seconds=1)
-    health = serve_health(forwarder, 0, "127.0.0.1")
-    bench.stack.callback(health.server_close)
-    bench.stack.callback(health.shutdown)
+def test_a_process_that_starts_tells_what_it_finds(bench):
+    """So that a wake-up that died with the last one is sent after all."""
+    bench.forward(sink=Breakable(bench))  # never delivers
+    bench.refuse_pods("patient")
+    bench.until(lambda: bench.metrics.value(EVENTS, step="provision", sink="sqs", outcome="failed") >= 1)
+    bench.forward()
 
-    with urllib.request.urlopen(f"http://127.0.0.1:{health.server_port}/healthz") as answer:
-        assert answer.status == 200
+    assert bench.told().details["counts"]["unschedulable"] == 1
+
+
+def test_two_replicas_send_one_message(bench):
+    """The queue recognises the second by its id, which says what news it tells."""
+    first, second = bench.forward(), bench.forward()
+    bench.refuse_pods(*(f"pod-{i}" for i in range(5)))
+    sent = lambda: bench.metrics.value(EVENTS, step="provision", sink="sqs", outcome="sent")  # noqa: E731
+    bench.until(lambda: sent() == 2)
+
+    assert bench.told().details["counts"]["podsNewlyUnschedulable"] == 5
+    assert bench.told(seconds=0.5) is None
+    assert first.is_live
+    assert second.is_live
+
+
+def test_what_is_owed_is_sent_before_the_process_ends(bench):
+    """SIGTERM in the middle of a window of a minute."""
+    forwarder = bench.forward(idle_seconds=60, max_seconds=60)
+    bench.refuse_pods("late")
+    bench.until(lambda: forwarder.gauges()["unschedulable_pods"] == 1)
+
+    assert forwarder.stop()
+    assert bench.told().details["counts"]["unschedulable"] == 1
+
+
+def test_probes_and_metrics_are_answered(bench):
+    """Live, ready, and numbers that Prometheus reads."""
+    forwarder = bench.forward(watch_seconds=1)
+    web = serve(forwarder, bench.metrics, 0, "127.0.0.1")
+    bench.stack.callback(web.server_close)
+    bench.stack.callback(web.shutdown)
+    bench.refuse_pods("a", "b")
+    assert bench.told() is not None
+
+    def get(path):
+        with urllib.request.urlopen(f"http://127.0.0.1:{web.server_port}{path}") as answer:
+            return answer.status, answer.read().decode()
+
+    assert get("/healthz") == (200, "ok\n")
+    assert get("/readyz") == (200, "ok\n")
+    text = get("/metrics")[1]
+    samples = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
+    prefix = "journeyman_forwarder_"
+    assert samples[f"{prefix}pending_pods"] == samples[f"{prefix}unschedulable_pods"] == "2"
+    assert float(samples[f"{prefix}oldest_pending_seconds"]) >= 0
+    assert samples[f'{prefix}events_total{{outcome="sent",sink="sqs",step="provision"}}'] == "1"
+    assert int(samples[f'{prefix}received_bytes_total{{resource="pods"}}']) > 0
+    bench.until(lambda: "watches_total" in get("/metrics")[1])
+    forwarder.stop()
+    with pytest.raises(urllib.error.HTTPError, match="503"):
+        get("/healthz")

@@ -3,7 +3,7 @@
 ::
 
     {"version": "1", "source": "forwarder", "id": "…", "time": "2026-11-21T09:00:00Z", "cluster": "dev", "reason": "…",
-     "counts": {"unschedulable": 10}, "oldestPendingTime": "…"}       step is provision
+     "step": "provision", "counts": {"unschedulable": 10}, "oldestPendingTime": "…"}     a step is provision if not given
     {…, "source": "wake", "step": "terminate", "at": "…"}             a step's wake-up; `at`, if given, is when it is due
     {…, "source": "schedule", "step": "consolidate"}                  a window opens
     {…, "source": "sweep", "cluster": "*"}                            the minute sweep of every cluster
@@ -46,10 +46,11 @@ class _Message(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     reason: str = ""
 
 
-class _PodsPending(_Message, frozen=True):
-    """The forwarder: pods wait for a node."""
+class _Forwarded(_Message, frozen=True):
+    """The forwarder: pods wait for a node, or nodes or claims came, changed or went."""
 
     cluster: Name
+    step: Step = Step.PROVISION
     counts: dict[str, Count] = {}
     oldest_pending_time: Time | None = None
 
@@ -69,10 +70,10 @@ class _Scheduled(_Message, frozen=True):
     step: Step = Step.SWEEP
 
 
-def _pods_pending(payload: Mapping[str, Any]) -> Trigger:
-    message = decode(_PodsPending, payload, what="forwarder message")
+def _forwarded(payload: Mapping[str, Any]) -> Trigger:
+    message = decode(_Forwarded, payload, what="forwarder message")
     details = {"counts": message.counts, "oldest_pending_time": message.oldest_pending_time}
-    return _trigger(message, "forwarder", Target(message.cluster, Step.PROVISION), details)
+    return _trigger(message, "forwarder", Target(message.cluster, message.step), details)
 
 
 def _wake_up(payload: Mapping[str, Any]) -> Trigger:
@@ -101,7 +102,7 @@ def _trigger(message: _Message, source: str, target: Target, details: Mapping[st
 
 
 PARSERS: Mapping[str, Callable[[Mapping[str, Any]], Trigger]] = {
-    "forwarder": _pods_pending,
+    "forwarder": _forwarded,
     "wake": _wake_up,
     "schedule": _scheduled("schedule"),
     "sweep": _scheduled("sweep"),

@@ -22,6 +22,7 @@ from msgspec.structs import replace
 from journeyman.cloud.aws.prices import shipped_on_demand
 from journeyman.cloud.aws.settings import AwsSettings
 from journeyman.core.api.objects import NODECLAIM
+from journeyman.core.plan import Step
 from journeyman.observe import RunTelemetry
 from journeyman.observe.logs import SERVICE
 from journeyman.ports import Clock, KubeStore
@@ -156,10 +157,13 @@ class LocalDeployment:
 
     def _actors(self) -> list[Any]:
         sqs = self.aws.client("sqs")
-        lane = self.stack.queue_urls["ProvisionQueue"]
+        lanes = self.stack.queue_urls
 
-        def send(body: str) -> None:
-            sqs.send_message(QueueUrl=lane, MessageBody=body, MessageGroupId=self.cluster)
+        def send(step: Step, body: str, message_id: str) -> None:
+            lane = lanes[f"{step.value.title()}Queue"]
+            sqs.send_message(
+                QueueUrl=lane, MessageBody=body, MessageGroupId=self.cluster, MessageDeduplicationId=message_id
+            )
 
         ticker = Ticker(self.aws.client("events"), self.aws.client("scheduler"), self.clock, self.aws.bus.deliver)
         return [

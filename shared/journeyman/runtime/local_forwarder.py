@@ -1,70 +1,92 @@
 """The in-cluster forwarder under virtual time: its own rules for what is news, when to send and what to say.
 
-Only its threads and its wire are replaced: it sees the pods of an in-memory API server and acts when the world does.
+Only its threads and its wire are replaced: it sees the objects of an in-memory API server and acts when the world does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
 from typing import Any
 
 import msgspec
 
-from journeyman.core.api.objects import POD
+from journeyman.core.api.objects import NODE, NODECLAIM, POD, Resource
+from journeyman.core.plan import Step
 from journeyman.ports import Clock
 from journeyman.runtime.checkout import imported
 from journeyman.simulate.apiserver import ApiServer
+
+Send = Callable[[Step, str, str], object]
+"""Takes the step that is woken, the body of a message, and its deduplication id."""
 
 
 class LocalForwarder:
     """An `Actor` around `infra/forwarder`.
 
     Args:
-        server: Whose unassigned pods are watched.
+        server: What is watched.
         clock: Virtual time.
         cluster: Its name in the messages.
-        send: Takes the body of a message.
+        send: Takes the messages.
     """
 
-    def __init__(self, server: ApiServer, clock: Clock, cluster: str, send: Callable[[str], object]) -> None:
+    def __init__(self, server: ApiServer, clock: Clock, cluster: str, send: Send) -> None:
         self._server = server
         self._clock = clock
         self._cluster = cluster
         self._send = send
-        self._pods: Any = imported("infra.forwarder.pods")
-        self._message: Any = imported("infra.forwarder.forwarder").message
-        self._batch: Any = imported("infra.forwarder.batching").Batch()
-        self._waiting: Any = self._pods.Waiting()
-        self._raw_pods = msgspec.structs.replace(POD, type=dict)
+        self._message: Any = imported("infra.forwarder.message")
+        self._ledger: Any = imported("infra.forwarder.news").Ledger()
+        resources, fleet = imported("infra.forwarder.resources"), imported("infra.forwarder.fleet")
+        self._pods = _Watched(server, POD, resources.Pods(), imported("infra.forwarder.pods").Waiting())
+        self._watched = (
+            self._pods,
+            _Watched(server, NODE, resources.Nodes(), fleet.Nodes()),
+            _Watched(server, NODECLAIM, resources.NodeClaims(), fleet.Claims()),
+        )
         self._seen = ""
-        self._serial = 0
 
     def due(self) -> datetime | None:
         """When the open batch is complete."""
-        due = self._batch.due()
+        due = self._ledger.due()
         return None if due is None else datetime.fromtimestamp(due, timezone.utc)
 
     def act(self) -> bool:
-        """Take in what changed, send a complete batch; True if one was sent."""
+        """Take in what changed, send complete batches; True if one was sent."""
         now = self._clock.now()
         self._look(now.timestamp())
-        if not self._batch.take(now.timestamp()):
-            return False
-        summary = self._waiting.summary()
-        if not summary.unschedulable:
-            return False
-        self._serial += 1
-        self._send(self._message(self._cluster, summary, f"{self._cluster}-{self._serial}", now))
-        self._batch.sent()
-        return True
+        sent = False
+        for parcel in self._ledger.take(now.timestamp()):
+            summary = self._pods.tracker.summary()
+            if not self._message.is_needless(parcel, summary):
+                body = self._message.message(self._cluster, parcel, summary, now)
+                self._send(Step(parcel.step.value), body, parcel.id)
+                sent = True
+            self._ledger.delivered(parcel)
+        return sent
 
     def _look(self, now: float) -> None:
         version = self._server.resource_version
         if version == self._seen:
             return
         self._seen = version
-        raw = self._server.list(self._raw_pods, field_selector="spec.nodeName=").items
-        pods = (msgspec.convert(pod, self._pods.Pod) for pod in raw)
-        if self._waiting.replace(self._pods.Waiting.of([pods])):
-            self._batch.add(now)
+        for watched in self._watched:
+            self._ledger.note(watched.news(version), now)
+
+
+class _Watched:
+    """One kind of object: listed anew at each look, as the forwarder does after an outage."""
+
+    def __init__(self, server: ApiServer, kind: Resource[Any], resource: Any, tracker: Any) -> None:
+        self.tracker = tracker
+        self._server = server
+        self._raw = msgspec.structs.replace(kind, type=dict)
+        self._resource = resource
+
+    def news(self, version: str) -> list[Any]:
+        """What has happened since the last look."""
+        raw: tuple[Mapping[str, Any], ...] = self._server.list(self._raw, field_selector=self._resource.selector).items
+        page = self._resource.page(msgspec.json.encode({"items": raw}))
+        before, self.tracker = self.tracker, self.tracker.fresh()
+        return [*self.tracker.take_page(page.objects, before), *self.tracker.ended(before, version)]

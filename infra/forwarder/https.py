@@ -1,0 +1,62 @@
+"""The HTTPS sink: posts to Journeyman's API with a projected service-account token, read from its file before each message.
+
+Kubelet renews such a token when four fifths of its life are over, and its audience is the receiver alone: the API server
+would not take it. The receiver has it reviewed by the cluster that the message names.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+import urllib3
+from urllib3.exceptions import HTTPError
+
+from infra.forwarder.apiserver import retry_after
+from infra.forwarder.forwarder import SendError
+from infra.forwarder.news import Step
+
+_ADVICE: Final = {
+    401: "check the token's audience, the service account's name, and that the cluster is registered there",
+    404: "check RECEIVER_URL",
+}
+
+
+class HttpsSink:
+    """Posts messages.
+
+    Args:
+        url: The receiver's route for this cluster.
+        token_file: The projected token.
+        ca_file: Trust; the system's own if empty.
+    """
+
+    name: Final = "https"
+
+    def __init__(self, url: str, token_file: Path, *, ca_file: str = "") -> None:
+        self._url = url
+        self._token_file = token_file
+        trust: dict[str, Any] = {"ca_certs": ca_file} if ca_file else {}
+        timeout = urllib3.Timeout(connect=3, read=20)
+        self._pool = urllib3.PoolManager(maxsize=1, retries=False, timeout=timeout, **trust)
+
+    def send(self, step: Step, body: str, message_id: str) -> None:
+        """Hand over one message; the step is in the body. Raises SendError."""
+        try:
+            token = self._token_file.read_text().strip()
+        except OSError as error:
+            raise SendError(f"the token for {self._url} cannot be read: {error}") from error
+        headers = {
+            "Authorization": f"Bearer {token}",
+            "Content-Type": "application/json",
+            "User-Agent": "journeyman-forwarder",
+        }
+        try:
+            answer = self._pool.request("POST", self._url, body=body.encode(), headers=headers, redirect=False)
+        except HTTPError as error:
+            raise SendError(f"{self._url} cannot be reached: {error}") from error
+        if not 200 <= answer.status < 300:
+            said = answer.data[:300].decode(errors="replace")
+            advice = _ADVICE.get(answer.status, "")
+            text = f"{self._url} answers {answer.status}: {said}"
+            raise SendError(f"{text}; {advice}" if advice else text, retry_after=retry_after(answer))
