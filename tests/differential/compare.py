@@ -156,7 +156,7 @@ def _on_its_own(scenario: JSONDict, ours: Ours) -> Iterable[Finding]:
 
 
 def _difference(first: Results, second: Results) -> str:
-    parts = [name for name in Results.__dataclass_fields__ if repr(getattr(first, name)) != repr(getattr(second, name))]
+    parts = [name for name in Results.__struct_fields__ if repr(getattr(first, name)) != repr(getattr(second, name))]
     return f"{', '.join(parts)} differ; price {first.price} and {second.price}"
 
 

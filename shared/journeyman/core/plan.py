@@ -108,6 +108,17 @@ class DeletePod(Struct, frozen=True, kw_only=True):
     why: str
 
 
+class NominatePod(Struct, frozen=True, kw_only=True):
+    """Tell kube-scheduler which node a pod was planned for (`status.nominatedNodeName`); an empty `node` takes it back.
+
+    A hint and no more: if it cannot be given, that is told and its chain goes on.
+    """
+
+    ref: ObjectRef
+    node: str
+    why: str
+
+
 class RememberUnavailable(Struct, frozen=True, kw_only=True):
     """Write offerings into the NodeClass's OfferingState, to be avoided until `until`.
 
@@ -136,6 +147,7 @@ Action = (
     | TerminateInstance
     | EvictPod
     | DeletePod
+    | NominatePod
     | RememberUnavailable
     | Wake
 )

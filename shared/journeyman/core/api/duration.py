@@ -15,6 +15,7 @@ from typing import Final
 from journeyman.errors import ConfigurationError
 
 NEVER: Final = "Never"
+MAX_LENGTH: Final = 64
 
 PATTERN: Final = r"^([0-9]+(s|m|h))+$"
 NILLABLE_PATTERN: Final = r"^(([0-9]+(s|m|h))+|Never)$"
@@ -24,7 +25,7 @@ BUDGET_PATTERN: Final = r"^((([0-9]+(h|m))|([0-9]+h[0-9]+m))(0s)?)$"
 _WHOLE: Final = re.compile(r"([0-9]+[smh])+", re.ASCII)
 _PARTS: Final = re.compile(r"([0-9]+)([smh])", re.ASCII)
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3600}
-_LONGEST: Final = timedelta(days=106_751)  # Go's time.Duration ends at 2**63 ns, about 292 years
+_LONGEST: Final = timedelta(seconds=(2**63 - 1) // 10**9)  # where Go's time.Duration ends, after about 292 years
 
 
 @lru_cache(maxsize=1024)
@@ -34,13 +35,14 @@ def parse_duration(text: str) -> timedelta:
     Raises:
         ConfigurationError: It is no duration, or longer than Go's 292 years. Names the text and what is allowed.
     """
-    if not (len(text) <= 64 and _WHOLE.fullmatch(text)):
+    if not (len(text) <= MAX_LENGTH and _WHOLE.fullmatch(text)):
         raise ConfigurationError(
-            f"{text[:64]!r} is not a duration: write hours, minutes and seconds as in 1h30m", duration=text[:64]
+            f"{text[:MAX_LENGTH]!r} is not a duration: write hours, minutes and seconds as in 1h30m",
+            duration=text[:MAX_LENGTH],
         )
     seconds = sum(int(amount) * _SECONDS[unit] for amount, unit in _PARTS.findall(text))
     if seconds > _LONGEST.total_seconds():
-        raise ConfigurationError(f"{text!r} is too long a duration: the most is 2562047h", duration=text)
+        raise ConfigurationError(f"{text!r} is too long a duration: the most is 2562047h47m16s", duration=text)
     return timedelta(seconds=seconds)
 
 

@@ -23,7 +23,7 @@ from journeyman.core.api.ec2nodeclass_selectors import (
     SubnetSelectorTerms,
 )
 from journeyman.core.api.ec2nodeclass_status import EC2NodeClassStatus
-from journeyman.core.api.model import Bool, Int, Metadata, Model, crd, problem, rules
+from journeyman.core.api.model import MAX_INT32, Bool, Int, Metadata, Model, crd, problem, rules
 from journeyman.core.api.objects import ObjectMeta
 
 VolumeType = Literal["standard", "io1", "io2", "gp2", "sc1", "st1", "gp3"]
@@ -127,8 +127,12 @@ class MetadataOptions(Model):
 class NetworkInterface(Model):
     """A network interface at launch."""
 
-    network_card_index: Int = Field(ge=0, description="Which network card.", json_schema_extra=crd(format="int32"))
-    device_index: Int = Field(ge=0, description="Which device on it.", json_schema_extra=crd(format="int32"))
+    network_card_index: Int = Field(
+        ge=0, le=MAX_INT32, description="Which network card.", json_schema_extra=crd(format="int32")
+    )
+    device_index: Int = Field(
+        ge=0, le=MAX_INT32, description="Which device on it.", json_schema_extra=crd(format="int32")
+    )
     interface_type: Literal["interface", "efa-only"] = Field(description="Kind of interface.")
 
 
@@ -221,6 +225,7 @@ class EC2NodeClassSpec(Model):
     ip_prefix_count: Int | None = Field(
         default=None,
         ge=0,
+        le=MAX_INT32,
         alias="ipPrefixCount",
         description="How many address prefixes the first interface gets.",
         json_schema_extra=crd(format="int32"),
@@ -234,7 +239,7 @@ class EC2NodeClassSpec(Model):
     instance_profile: _Text | None = Field(
         default=None, description="An instance profile that exists, instead of a role."
     )
-    tags: Annotated[dict[str, str], AfterValidator(_check_tags)] = Field(
+    tags: Annotated[dict[str, str], Field(max_length=100), AfterValidator(_check_tags)] = Field(
         default={},
         description="Tags on everything that is launched.",
         json_schema_extra=rules(
@@ -247,7 +252,6 @@ class EC2NodeClassSpec(Model):
                 f"tag contains a restricted tag matching {FORBIDDEN_TAG_PREFIX}/",
                 f"self.all(k, !k.startsWith('{FORBIDDEN_TAG_PREFIX}'))",
             ),
-            maxProperties=100,
         ),
     )
     kubelet: dict[str, Any] = Field(

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import AwareDatetime, Field
+from pydantic import Field
 
 from journeyman.core.api.conditions import Conditions
-from journeyman.core.api.model import Bool, Checked, Model, crd
+from journeyman.core.api.model import Bool, Checked, Model, Time, crd
 from journeyman.core.api.objects import NodeSelectorRequirement
 
 
@@ -54,7 +54,7 @@ class CapacityReservation(Model):
     """A capacity reservation that was found."""
 
     availability_zone: str = Field(description="Its zone.")
-    end_time: AwareDatetime | None = Field(default=None, description="When it ends, if it does.")
+    end_time: Time | None = Field(default=None, description="When it ends, if it does.")
     id: str = Field(pattern=r"^cr-[0-9a-z]+$", description="Its id.")
     instance_match_criteria: Literal["open", "targeted"] = Field(description="Who may use it.")
     instance_type: str = Field(description="Its instance type.")

@@ -45,8 +45,9 @@ BUFFER_NAMESPACE: Final = f"{GROUP}/capacity-buffer-namespace"
 
 # Journeyman annotations
 PLANNED_PODS: Final = (
-    f"{OWN_GROUP}/planned-pods"  # the pods a claim was opened for, bounded; registration hints from it
+    f"{OWN_GROUP}/planned-pods"  # on a claim: the pods it was opened for, as `core.scheduling.claims` says
 )
+PLACEMENT_HINTS: Final = f"{OWN_GROUP}/placement-hints"  # on a NodePool: "disabled" leaves kube-scheduler to itself
 DISRUPTION: Final = f"{OWN_GROUP}/node-disruption"  # the NodeDisruption that a replacement belongs to
 PODS_SEEN: Final = f"{OWN_GROUP}/pods-seen"  # on a claim: digest of the pods its consolidateAfter clock has counted
 LAUNCH_RETRY: Final = f"{OWN_GROUP}/launch-retry"  # "<failures> <RFC 3339 next attempt> <answered failures>"

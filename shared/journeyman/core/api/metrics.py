@@ -145,6 +145,15 @@ _OWN: Final = (
         "Offerings that the cloud could not give.",
         ("instance_type", "zone", "capacity_type"),
     ),
+    Metric("journeyman_kube_requests_total", "counter", "Requests that a run sent to the API server.", ("controller",)),
+    Metric("journeyman_kube_retries_total", "counter", "Those of them that repeated another.", ("controller",)),
+    Metric("journeyman_kube_sent_bytes_total", "counter", "Bytes of the requests' bodies.", ("controller",)),
+    Metric(
+        "journeyman_kube_received_bytes_total",
+        "counter",
+        "Bytes of the answers' bodies, compressed as they came.",
+        ("controller",),
+    ),
 )
 
 METRICS: Final[Mapping[str, Metric]] = {

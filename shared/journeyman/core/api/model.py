@@ -8,15 +8,20 @@ describes the schema, `Checked` turns what it accepted into the Struct.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, TypeVar
+from datetime import datetime
+from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 from pydantic import (
     AfterValidator,
+    AwareDatetime,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
+    PlainValidator,
     Strict,
     ValidationError,
     WithJsonSchema,
@@ -25,13 +30,18 @@ from pydantic import (
 from pydantic.alias_generators import to_camel
 from pydantic_core import CoreSchema, ErrorDetails, PydanticCustomError, core_schema
 
-from journeyman.core.api import duration, quantity, resources
+from journeyman.core.api import duration, quantity
 from journeyman.core.api.objects import ObjectMeta, QuantityText
-from journeyman.errors import ConfigurationError, InvalidObjectError
+from journeyman.errors import ConfigurationError, InvalidObjectError, InvalidQuantityError
 
 M = TypeVar("M", bound="Model")
 
 _SHOWN_ERRORS = 3
+_EXACT: Final = 2**53  # from here on a float is no integer
+_INTEGERS: Final = 2**63  # from here on an integer is read as a float
+_HUGE: Final = 10**300
+_TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d([.,]\d+)?(Z|[+-]\d\d:\d\d)", re.ASCII | re.IGNORECASE)
+_SECOND: Final = 17  # where it begins in a time's text
 
 
 class Model(BaseModel):
@@ -53,7 +63,7 @@ class Model(BaseModel):
     @classmethod
     def _null_is_missing(cls, value: Any) -> Any:
         if isinstance(value, Mapping):
-            return {key: item for key, item in value.items() if item is not None}
+            return {key: _as_json(item) for key, item in value.items() if item is not None}
         return value
 
     def to_wire(self) -> dict[str, Any]:
@@ -99,7 +109,7 @@ class Converted:
             if isinstance(value, source):
                 return value
             try:
-                return msgspec.convert(_without_nulls(value), source)
+                return msgspec.convert(_as_json(value), source)
             except msgspec.ValidationError as error:
                 raise PydanticCustomError("invalid_value", "{problem}", {"problem": str(error)}) from error
 
@@ -111,10 +121,15 @@ class Converted:
         return dict(self.schema)
 
 
-def _without_nulls(value: Any) -> Any:
-    if not isinstance(value, Mapping):
-        return value
-    return {key: item for key, item in value.items() if item is not None}
+def _as_json(value: Any) -> Any:
+    """A field's value as the API server reads it: no nulls in maps, 2.0 is the integer 2, and 2**63 is none."""
+    if isinstance(value, Mapping):
+        return {key: _as_json(item) for key, item in value.items() if item is not None}
+    if isinstance(value, float) and value.is_integer() and abs(value) < _EXACT:
+        return int(value)
+    if isinstance(value, int) and not -_INTEGERS <= value < _INTEGERS:
+        return float(min(value, _HUGE) if value > 0 else max(value, -_HUGE))
+    return value
 
 
 def crd(**facts: Any) -> dict[str, Any]:
@@ -147,38 +162,68 @@ def _check_nillable_duration(text: str) -> str:
     return text if text == duration.NEVER else _check_duration(text)
 
 
-def _check_resources(texts: dict[str, QuantityText]) -> dict[str, QuantityText]:
+def _check_time(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return value
+    if not isinstance(value, str) or not _TIME.fullmatch(value) or value[_SECOND : _SECOND + 2] == "60":
+        raise problem(f"{value!r} is not a time: write date, time and zone as in 2026-01-31T12:30:00Z")
+    return value.upper()
+
+
+def _check_amount(value: Any) -> QuantityText:
+    """A quantity that is not negative, as text or as whole number."""
+    if isinstance(value, float):
+        raise problem(f"{value} is not a whole number of 64 bits; write it as text, in quotes")
     try:
-        resources.to_resources(texts, round_up=True)
-    except ConfigurationError as error:
+        amount = quantity.parse(value)
+    except InvalidQuantityError as error:
         raise problem(error.message) from error
-    return texts
+    if amount.nano < 0 or str(value).startswith("-"):
+        raise problem(f"{value!r} is negative; give zero or more")
+    return value if isinstance(value, int) else str(value)
 
 
 Int = Annotated[int, Strict()]
 Bool = Annotated[bool, Strict()]
 
+MAX_INT32: Final = 2**31 - 1
+
+Time = Annotated[AwareDatetime, BeforeValidator(_check_time)]
+"""RFC 3339 with a zone, as the API server takes it."""
+
+_READABLE: Final = "duration(self) >= duration('0s')"
+_TOO_LONG: Final = "the most is 2562047h47m16s"
+
 Duration = Annotated[
-    str, AfterValidator(_check_duration), Field(json_schema_extra=crd(pattern=duration.PATTERN, maxLength=64))
+    str,
+    AfterValidator(_check_duration),
+    Field(json_schema_extra=rules((_TOO_LONG, _READABLE), pattern=duration.PATTERN, maxLength=duration.MAX_LENGTH)),
 ]
 """Text such as `1h30m`; `duration.parse_duration` gives the time."""
 
 NillableDuration = Annotated[
     str,
     AfterValidator(_check_nillable_duration),
-    Field(json_schema_extra=crd(pattern=duration.NILLABLE_PATTERN, maxLength=64)),
+    Field(
+        json_schema_extra=rules(
+            (_TOO_LONG, f"self == '{duration.NEVER}' || {_READABLE}"),
+            pattern=duration.NILLABLE_PATTERN,
+            maxLength=duration.MAX_LENGTH,
+        )
+    ),
 ]
 """The same or `Never`; `duration.parse_nillable_duration` gives the time or None."""
 
 ResourceTexts = Annotated[
-    dict[str, Annotated[str, Strict()] | Annotated[int, Strict()] | Annotated[float, Strict()]],
-    AfterValidator(_check_resources),
+    dict[str, Annotated[QuantityText, PlainValidator(_check_amount)]],
     WithJsonSchema(
         {
             "type": "object",
             "additionalProperties": {
                 "anyOf": [{"type": "integer"}, {"type": "string"}],
-                "pattern": quantity.PATTERN,
+                "pattern": quantity.PATTERN,  # these two are about texts,
+                "maxLength": quantity.MAX_LENGTH,
+                "minimum": 0,  # and this about numbers
                 "x-kubernetes-int-or-string": True,
             },
         }

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from datetime import datetime
 from decimal import Decimal
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal
 
-from pydantic import AwareDatetime, BeforeValidator, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
 from journeyman.core.api.conditions import Conditions
-from journeyman.core.api.model import Metadata, Model, crd, rules
+from journeyman.core.api.model import Metadata, Model, Time, crd, rules
 from journeyman.core.api.objects import ObjectMeta
 
 Reason = Literal["Underutilized", "Empty", "Drifted"]
@@ -27,16 +27,14 @@ FINISHED: Final[frozenset[str]] = frozenset({"Succeeded", "RolledBack", "Rejecte
 _PRICE_PATTERN: Final = r"^-?[0-9]{1,12}(\.[0-9]{1,9})?$"
 
 
-def price_text(price: Any) -> Any:
-    """A number as decimal text with at most nine decimals, no exponent; anything else as it is."""
-    if isinstance(price, bool) or not isinstance(price, (int, float, Decimal)):
-        return price
+def price_text(price: float | Decimal) -> str:
+    """A number as decimal text with at most nine decimals, no exponent."""
     text = f"{price:.9f}".rstrip("0").rstrip(".")
     return "0" if text == "-0" else text
 
 
-Price = Annotated[str, BeforeValidator(price_text), Field(pattern=_PRICE_PATTERN, max_length=24)]
-"""Decimal text; numbers are accepted and written as such."""
+Price = Annotated[str, Field(pattern=_PRICE_PATTERN, max_length=24)]
+"""Decimal text; `price_text` makes it."""
 
 _Name = Annotated[str, Field(max_length=253)]
 
@@ -87,7 +85,7 @@ class NodeDisruptionSpec(Model):
     saving_per_hour: Price = Field(
         default="0", description="Price per hour saved once it is done, as decimal text; negative if it costs more."
     )
-    created_at: AwareDatetime | None = Field(default=None, description="When it was decided.")
+    created_at: Time | None = Field(default=None, description="When it was decided.")
     explanation: str = Field(default="", max_length=4096, description="The decision in words.")
 
     @property
@@ -107,8 +105,8 @@ class NodeDisruptionStatus(Model):
         default=(), max_length=100, description="What happened, oldest first."
     )
     conditions: Conditions = Field(default=(), description="Details of its progress.")
-    started_at: AwareDatetime | None = Field(default=None, description="When the first node was tainted.")
-    finished_at: AwareDatetime | None = Field(default=None, description="When it ended.")
+    started_at: Time | None = Field(default=None, description="When the first node was tainted.")
+    finished_at: Time | None = Field(default=None, description="When it ended.")
 
 
 class NodeDisruption(Model):

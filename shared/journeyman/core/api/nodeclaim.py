@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import AwareDatetime, ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 from typing_extensions import Self
 
 from journeyman.core.api import objects
 from journeyman.core.api.conditions import Conditions
-from journeyman.core.api.model import Checked, Duration, Metadata, Model, NillableDuration, ResourceTexts, rules
-from journeyman.core.api.requirement_rules import NodeClassRef, Requirements, Taints, check_taints
+from journeyman.core.api.model import Checked, Duration, Metadata, Model, NillableDuration, ResourceTexts, Time, rules
+from journeyman.core.api.requirement_rules import TAINTS_RULE, NodeClassRef, Requirements, Taints, check_taints
 
 
 class ResourcesModel(Model):
@@ -27,7 +27,7 @@ class ResourcesModel(Model):
 class NodeClaimSpec(Model):
     """`spec` of a NodeClaim. Immutable."""
 
-    model_config = ConfigDict(json_schema_extra=rules(("spec is immutable", "self == oldSelf")))
+    model_config = ConfigDict(json_schema_extra=rules(("spec is immutable", "self == oldSelf"), TAINTS_RULE))
 
     taints: Taints = Field(default=(), description="Taints of the node.")
     startup_taints: Taints = Field(
@@ -60,7 +60,7 @@ class NodeClaimStatus(Model):
     capacity: ResourceTexts = Field(default={}, description="What the node has.")
     allocatable: ResourceTexts = Field(default={}, description="What pods may use of it.")
     conditions: Conditions = Field(default=(), description="Launched, Registered, Initialized, Ready and others.")
-    last_pod_event_time: AwareDatetime | None = Field(
+    last_pod_event_time: Time | None = Field(
         default=None, description="When a pod last came or went; consolidation waits from then."
     )
 

@@ -7,7 +7,6 @@ Restates: karpenter pkg/apis/v1alpha1/nodeoverlay.go, nodeoverlay_validation.go.
 
 from __future__ import annotations
 
-import math
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, ConfigDict, Field, model_validator
@@ -17,10 +16,12 @@ from journeyman.core.api import resources
 from journeyman.core.api.conditions import Conditions
 from journeyman.core.api.model import Checked, Int, Metadata, Model, ResourceTexts, problem, rules
 from journeyman.core.api.objects import NodeSelectorRequirement, ObjectMeta
-from journeyman.core.api.requirement_rules import MAX_REQUIREMENTS, SelectorModel
+from journeyman.core.api.requirement_rules import MAX_REQUIREMENTS, SelectorModel, capacity_type_rule
 
-_PRICE: Final = r"^\d+(\.\d+)?$"
-_ADJUSTMENT: Final = r"^(([+-]{1}(\d*\.?\d+))|(\+{1}\d*\.?\d+%)|(^(-\d{1,2}(\.\d+)?%)$)|(-100%))$"
+_PRICE: Final = r"^[0-9]+(\.[0-9]+)?$"
+_ADJUSTMENT: Final = r"^([+-][0-9]*\.?[0-9]+|\+[0-9]*\.?[0-9]+%|-[0-9]{1,2}(\.[0-9]+)?%|-100%)$"
+_MAX_CAPACITY: Final = 100
+_MAX_PRICE: Final = 64  # letters; far below where floating point ends
 _BASIC: Final = (resources.CPU, resources.MEMORY, resources.EPHEMERAL_STORAGE, resources.PODS)
 
 KNOWN_RESOURCES: Final = frozenset(
@@ -50,6 +51,8 @@ class OverlayRequirementModel(SelectorModel):
 
 
 def _check_extended(texts: dict[str, Any]) -> dict[str, Any]:
+    if len(texts) > _MAX_CAPACITY:
+        raise problem(f"{len(texts)} resources are too many; the most is {_MAX_CAPACITY}")
     known = sorted(KNOWN_RESOURCES & texts.keys())
     if known:
         raise problem(f"{', '.join(known)}: the provider knows how much there is; only extended resources can be added")
@@ -80,21 +83,25 @@ class NodeOverlaySpec(Model):
                     "has(x.values) && x.values.size() == 1 && x.values[0].matches('^[0-9]{1,18}$') : true)"
                 ),
             ),
+            capacity_type_rule("1"),
             x_kubernetes_list_type="atomic",
         ),
     )
-    price: str | None = Field(default=None, pattern=_PRICE, description="What a matching offering costs per hour.")
+    price: str | None = Field(
+        default=None, pattern=_PRICE, max_length=_MAX_PRICE, description="What a matching offering costs per hour."
+    )
     price_adjustment: str | None = Field(
         default=None,
         pattern=_ADJUSTMENT,
+        max_length=_MAX_PRICE,
         description="By how much a matching offering is dearer or cheaper: +0.5, -0.5, +10%, -15%.",
     )
     capacity: Annotated[ResourceTexts, AfterValidator(_check_extended)] = Field(
         default={},
         description="Extended resources that nodes of a matching type will have besides the provider's.",
         json_schema_extra=rules(
-            ("invalid resource restricted", f"self.all(x, !(x in [{', '.join(repr(name) for name in _BASIC)}]))"),
-            maxProperties=100,
+            ("invalid resource restricted", f"self.all(x, !(x in {sorted(KNOWN_RESOURCES)}))"),
+            maxProperties=_MAX_CAPACITY,
         ),
     )
     weight: Int = Field(
@@ -102,11 +109,9 @@ class NodeOverlaySpec(Model):
     )
 
     @model_validator(mode="after")
-    def _one_finite_price(self) -> Self:
+    def _one_price(self) -> Self:
         if self.price is not None and self.price_adjustment is not None:
             raise problem("'price' and 'priceAdjustment' exclude each other; keep one")
-        if not math.isfinite(self.adjusted(1.0)):
-            raise problem("'price' and 'priceAdjustment' are prices per hour; this is beyond any number")
         return self
 
     @property

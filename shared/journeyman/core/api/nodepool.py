@@ -12,7 +12,6 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import (
     AfterValidator,
-    BeforeValidator,
     ConfigDict,
     Field,
     SerializerFunctionWrapHandler,
@@ -24,6 +23,7 @@ from typing_extensions import Self
 from journeyman.core.api import duration, labels, resources
 from journeyman.core.api.conditions import Conditions
 from journeyman.core.api.model import (
+    MAX_INT32,
     Duration,
     Int,
     Metadata,
@@ -36,6 +36,7 @@ from journeyman.core.api.model import (
 )
 from journeyman.core.api.objects import ObjectMeta
 from journeyman.core.api.requirement_rules import (
+    TAINTS_RULE,
     Taints,
     TemplateLabels,
     TemplateNodeClassRef,
@@ -49,11 +50,6 @@ ConsolidationPolicy = Literal["WhenEmpty", "WhenEmptyOrUnderutilized", "Balanced
 
 _NODES: Final = r"^((100|[0-9]{1,2})%|[0-9]+)$"
 _SCHEDULE: Final = r"^(@(annually|yearly|monthly|weekly|daily|midnight|hourly))|((.+)\s(.+)\s(.+)\s(.+)\s(.+))$"
-
-
-def _as_text(value: Any) -> Any:
-    """A budget's nodes may be a bare number in hand-written YAML."""
-    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
 def _check_nodes(text: str) -> str:
@@ -71,7 +67,7 @@ def _check_budget_duration(text: str) -> str:
 class Budget(Model):
     """How many nodes may be disrupted at once, and when this budget counts."""
 
-    nodes: Annotated[str, BeforeValidator(_as_text), AfterValidator(_check_nodes)] = Field(
+    nodes: Annotated[str, AfterValidator(_check_nodes)] = Field(
         default="10%",
         description="The most nodes of this pool that may be on their way out: a number, or a percentage of them.",
         json_schema_extra=crd(pattern=_NODES, maxLength=10),
@@ -87,12 +83,18 @@ class Budget(Model):
         description="How long it counts from each start, in hours and minutes.",
         json_schema_extra=crd(pattern=duration.BUDGET_PATTERN),
     )
-    reasons: tuple[Reason, ...] = Field(
+    reasons: Annotated[tuple[Reason, ...], AfterValidator(_check_reasons)] = Field(
         default=(),
         max_length=50,
         description="Which kinds of disruption it limits; all of them if empty.",
         json_schema_extra=crd(x_kubernetes_list_type="set"),
     )
+
+
+def _check_reasons(reasons: tuple[Reason, ...]) -> tuple[Reason, ...]:
+    if len(set(reasons)) < len(reasons):
+        raise problem("a reason is given twice; keep one")
+    return reasons
 
 
 def _check_budgets(budgets: tuple[Budget, ...]) -> tuple[Budget, ...]:
@@ -138,6 +140,8 @@ class TemplateMetadata(Model):
 
 class NodeClaimTemplateSpec(Model):
     """What the pool's NodeClaims are made from."""
+
+    model_config = ConfigDict(json_schema_extra=rules(TAINTS_RULE))
 
     taints: Taints = Field(default=(), description="Taints of the nodes.")
     startup_taints: Taints = Field(
@@ -197,7 +201,7 @@ class NodePoolSpec(Model):
     )
     weight: Int = Field(default=0, ge=1, le=100, description="Pools of greater weight are tried first; 0 if not given.")
     replicas: Int | None = Field(
-        default=None, ge=0, description="A fixed number of nodes; the pool then does not follow the pods."
+        default=None, ge=0, le=MAX_INT32, description="A fixed number of nodes; the pool then does not follow the pods."
     )
 
     @property
@@ -256,6 +260,11 @@ class NodePool(Model):
     def packing(self) -> str:
         """How its nodes are chosen: `price` unless the annotation asks for `fewest-nodes`."""
         return self.metadata.annotations.get(labels.PACKING, "price")
+
+    @property
+    def placement_hints_disabled(self) -> bool:
+        """Whether kube-scheduler is not to be told which node each pod was planned for."""
+        return self.metadata.annotations.get(labels.PLACEMENT_HINTS) == "disabled"
 
     @property
     def node_price(self) -> float:

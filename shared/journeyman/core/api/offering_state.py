@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Annotated, Final, Literal
 
-from pydantic import AwareDatetime, Field
+from pydantic import Field
 
-from journeyman.core.api.model import Int, Metadata, Model, crd
+from journeyman.core.api.model import Int, Metadata, Model, Time, crd
 from journeyman.core.api.objects import ObjectMeta
 from journeyman.core.api.requirement_rules import NodeClassRef
 
@@ -27,7 +27,7 @@ class UnavailableOffering(Model):
     instance_type: _Name = Field(min_length=1, description="The instance type; * means all of them.")
     zone: _Name = Field(min_length=1, description="The zone.")
     capacity_type: _Name = Field(min_length=1, description="on-demand, spot or reserved.")
-    until: AwareDatetime = Field(description="It is avoided until then.")
+    until: Time = Field(description="It is avoided until then.")
     reason: str = Field(default="", max_length=1024, description="The cloud's word for why.")
     failures: Int = Field(default=1, ge=1, description="How often it failed in a row.")
 
@@ -40,8 +40,8 @@ class UnavailableOffering(Model):
 class PriceRefresh(Model):
     """Where prices come from and how old they are."""
 
-    on_demand_refreshed_at: AwareDatetime | None = Field(default=None, description="Last refresh of on-demand prices.")
-    spot_refreshed_at: AwareDatetime | None = Field(default=None, description="Last refresh of Spot prices.")
+    on_demand_refreshed_at: Time | None = Field(default=None, description="Last refresh of on-demand prices.")
+    spot_refreshed_at: Time | None = Field(default=None, description="Last refresh of Spot prices.")
     source: str = Field(default="", max_length=253, description="Where they come from, such as api or fallback-table.")
     message: str = Field(default="", max_length=1024, description="What went wrong on the last try, if anything.")
 

@@ -23,10 +23,8 @@ from journeyman.errors import InvalidQuantityError
 NANO: Final = 10**9
 """Nano units in one whole unit."""
 
-PATTERN: Final = (
-    r"^(\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))(([KMGTPE]i)|[numkMGTPE]|([eE](\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))))?$"
-)
-"""The pattern that Kubernetes publishes for quantities, as CRDs carry it. Slightly wider than what parses."""
+PATTERN: Final = r"^\+?([0-9]+(\.[0-9]*)?|\.[0-9]+)([KMGTPE]i|[numkMGTPE]|[eE][+-]?0*[0-9]{1,2})?$"
+"""What parses and is not negative, for CRDs. Kubernetes publishes a wider one, which lets in `1e1.5` and suchlike."""
 
 _GRAMMAR: Final = re.compile(
     r"(?P<sign>[+-]?)(?P<whole>[0-9]*)(?:\.(?P<fraction>[0-9]*))?(?P<suffix>[KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]+)?",
@@ -36,10 +34,10 @@ _DECIMAL_EXPONENTS: Final = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "
 _BINARY_EXPONENTS: Final = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
 _DECIMAL_SUFFIXES: Final = {exponent: suffix for suffix, exponent in _DECIMAL_EXPONENTS.items()}
 _BINARY_SUFFIXES: Final = {exponent: suffix for suffix, exponent in _BINARY_EXPONENTS.items()}
-_MAX_LENGTH: Final = 64
+MAX_LENGTH: Final = 64
 _MAX_EXPONENT: Final = 99
 _MAX_BINARY: Final = (2**63 - 1) * NANO  # quantity.go `maxAllowed`: caps binary notation only
-_ALLOWED: Final = "write a number such as 2, 0.5 or 1e3, or one with a suffix: n u m k M G T P E (decimal), Ki Mi Gi Ti Pi Ei (binary)"
+ALLOWED: Final = "write a number such as 2, 0.5 or 1e3, or one with a suffix: n u m k M G T P E (decimal), Ki Mi Gi Ti Pi Ei (binary)"
 
 
 class Format(str, Enum):
@@ -84,7 +82,7 @@ def parse(value: str | int | float) -> Quantity:
     if isinstance(value, str):
         return _parse_text(value)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise InvalidQuantityError(f"{value!r} is not a quantity: {_ALLOWED}", quantity=repr(value))
+        raise InvalidQuantityError(f"{value!r} is not a quantity: {ALLOWED}", quantity=repr(value))
     return _parse_text(repr(value))
 
 
@@ -100,10 +98,10 @@ def from_units(amount: int, format: Format = Format.DECIMAL_SI) -> Quantity:  # 
 
 @lru_cache(maxsize=16384)
 def _parse_text(text: str) -> Quantity:
-    match = _GRAMMAR.fullmatch(text) if len(text) <= _MAX_LENGTH else None
+    match = _GRAMMAR.fullmatch(text) if len(text) <= MAX_LENGTH else None
     if match is None or not (match["whole"] or match["fraction"]):
-        shown = text if len(text) <= _MAX_LENGTH else f"{text[:_MAX_LENGTH]}…"
-        raise InvalidQuantityError(f"{shown!r} is not a quantity: {_ALLOWED}", quantity=shown)
+        shown = text if len(text) <= MAX_LENGTH else f"{text[:MAX_LENGTH]}…"
+        raise InvalidQuantityError(f"{shown!r} is not a quantity: {ALLOWED}", quantity=shown)
     fraction = match["fraction"] or ""
     digits = int(match["whole"] + fraction)
     nano, notation = _scale(digits, len(fraction), match["suffix"] or "", text)

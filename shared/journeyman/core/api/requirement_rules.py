@@ -11,20 +11,18 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import AfterValidator, AwareDatetime, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, model_validator
 from typing_extensions import Self
 
 from journeyman.core.api import labels
-from journeyman.core.api.model import Checked, Int, Model, crd, problem, rules
+from journeyman.core.api.model import Checked, Int, Model, Time, crd, problem, rules
 from journeyman.core.api.objects import NodeClassReference, NodeSelectorRequirement, Taint
 
 Operator = Literal["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt", "Gte", "Lte"]
 TaintEffect = Literal["NoSchedule", "PreferNoSchedule", "NoExecute"]
 
 NUMERIC_OPERATORS: Final = frozenset({"Gt", "Lt", "Gte", "Lte"})
-QUALIFIED_NAME: Final = (
-    r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*(\/))?([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]$"
-)
+QUALIFIED_NAME: Final = r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$"
 LABEL_VALUE: Final = r"^(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?$"
 MAX_KEY: Final = 316
 MAX_VALUE: Final = 63
@@ -42,8 +40,7 @@ _VALUE: Final = re.compile(LABEL_VALUE, re.ASCII)
 
 def check_key(key: str) -> str:
     """A label key as Kubernetes allows it. Raises for pydantic."""
-    prefix, _, name = key.rpartition("/")
-    if not _QUALIFIED.fullmatch(key) or len(name) > MAX_VALUE or len(prefix) > MAX_PREFIX:
+    if not _QUALIFIED.fullmatch(key) or key.find("/") > MAX_PREFIX:
         raise problem(
             f"{key!r} is not a label key: an optional DNS domain and a slash, then up to 63 letters, digits, '-', '_' or '.'"
         )
@@ -69,6 +66,13 @@ def _check_not_node_pool(key: str) -> str:
     return key
 
 
+def _short_prefix(subject: str) -> str:
+    return f"{subject}.indexOf('/') <= {MAX_PREFIX}"
+
+
+_PREFIX_RULE: Final = (f"the part before the slash has at most {MAX_PREFIX} characters", _short_prefix("self"))
+
+
 def domain_rules(subject: str, *, node_pool_allowed: bool) -> list[tuple[str, str]]:
     """CEL rules that keep users off our label domains; `subject` is the CEL name of the key."""
     known_aws = sorted(key for key in labels.WELL_KNOWN if key.startswith(f"{labels.AWS_GROUP}/"))
@@ -84,9 +88,10 @@ def domain_rules(subject: str, *, node_pool_allowed: bool) -> list[tuple[str, st
 
 def _domain_rule(subject: str, domain: str, allowed: Iterable[str]) -> tuple[str, str]:
     listed = ", ".join(f'"{key}"' for key in allowed)
+    escaped = domain.replace(".", "[.]")
     return (
         f'label domain "{domain}" is restricted',
-        f'{subject} in [{listed}] || !{subject}.find("^([^/]+)").endsWith("{domain}")',
+        f"{subject} in [{listed}] || !{subject}.matches('^([^/]+[.])?{escaped}/')",
     )
 
 
@@ -105,6 +110,7 @@ TemplateLabels = Annotated[
         max_length=100,
         json_schema_extra=rules(
             *((message, f"self.all(x, {rule})") for message, rule in domain_rules("x", node_pool_allowed=False)),
+            ("labels must have qualified names", f"self.all(x, x.matches('{QUALIFIED_NAME}') && {_short_prefix('x')})"),
             x_kubernetes_map_type="atomic",
         ),
     ),
@@ -114,7 +120,8 @@ TemplateLabels = Annotated[
 
 
 def _key_facts(*, node_pool_allowed: bool) -> dict[str, Any]:
-    return rules(*domain_rules("self", node_pool_allowed=node_pool_allowed), maxLength=MAX_KEY, pattern=QUALIFIED_NAME)
+    restricted = domain_rules("self", node_pool_allowed=node_pool_allowed)
+    return rules(*restricted, _PREFIX_RULE, maxLength=MAX_KEY, pattern=QUALIFIED_NAME)
 
 
 RequirementKey = Annotated[
@@ -196,13 +203,16 @@ class TaintModel(Model):
     """A taint that nodes carry."""
 
     key: Annotated[str, AfterValidator(check_key)] = Field(
-        description="The taint's key.", json_schema_extra=crd(minLength=1, maxLength=MAX_KEY, pattern=QUALIFIED_NAME)
+        description="The taint's key.",
+        json_schema_extra=rules(_PREFIX_RULE, minLength=1, maxLength=MAX_KEY, pattern=QUALIFIED_NAME),
     )
     value: Annotated[str, AfterValidator(_check_taint_value)] = Field(
-        default="", description="Its value.", json_schema_extra=crd(maxLength=MAX_KEY, pattern=f"^$|{QUALIFIED_NAME}")
+        default="",
+        description="Its value.",
+        json_schema_extra=rules(_PREFIX_RULE, maxLength=MAX_KEY, pattern=f"^$|{QUALIFIED_NAME}"),
     )
     effect: TaintEffect = Field(description="What happens to pods that do not tolerate it.")
-    time_added: AwareDatetime | None = Field(default=None, description="When it was added, for NoExecute.")
+    time_added: Time | None = Field(default=None, description="When it was added, for NoExecute.")
 
 
 class NodeClassRefModel(Model):
@@ -235,6 +245,15 @@ def check_taints(taints: Iterable[Taint], startup_taints: Iterable[Taint]) -> No
             raise problem(f"taint {key}:{effect} appears {count} times in taints and startupTaints; keep one")
 
 
+def capacity_type_rule(at_least: str) -> tuple[str, str]:
+    """A CEL rule for a list of requirements: of the capacity types that one asks for, at least so many there are."""
+    rule = (
+        f"self.all(x, x.key == '{labels.CAPACITY_TYPE}' && x.operator == 'In' ? "
+        f"x.values.filter(v, v in {sorted(CAPACITY_TYPES)}).size() >= {at_least} : true)"
+    )
+    return f"'{labels.CAPACITY_TYPE}' with operator 'In' must have a value there is, and 'minValues' of them", rule
+
+
 REQUIREMENT_RULES: Final[Mapping[str, str]] = {
     "requirements with operator 'In' must have a value defined": (
         "self.all(x, x.operator == 'In' ? has(x.values) && x.values.size() != 0 : true)"
@@ -248,11 +267,24 @@ REQUIREMENT_RULES: Final[Mapping[str, str]] = {
     ),
 }
 
+_ALIKE: Final = "y.key == x.key && y.effect == x.effect"
+TAINTS_RULE: Final = (
+    "taints and startupTaints must not have the same key and effect twice",
+    (
+        f"(!has(self.taints) || self.taints.all(x, self.taints.exists_one(y, {_ALIKE}))) && "
+        f"(!has(self.startupTaints) || self.startupTaints.all(x, self.startupTaints.exists_one(y, {_ALIKE}) && "
+        f"(!has(self.taints) || !self.taints.exists(y, {_ALIKE}))))"
+    ),
+)
+"""A CEL rule for whatever has both lists of taints."""
+
 _LIST_FACTS = {"x_kubernetes_list_type": "atomic"}
 _REQUIREMENTS = Field(
     max_length=MAX_REQUIREMENTS,
     description="What nodes must be like; labels and values as Kubernetes and the cloud define them.",
-    json_schema_extra=rules(*REQUIREMENT_RULES.items(), **_LIST_FACTS),
+    json_schema_extra=rules(
+        *REQUIREMENT_RULES.items(), capacity_type_rule("(has(x.minValues) ? x.minValues : 1)"), **_LIST_FACTS
+    ),
 )
 
 Requirements = Annotated[

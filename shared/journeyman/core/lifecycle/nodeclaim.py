@@ -6,20 +6,21 @@ Differs: launching is asked for and not awaited; what the cloud answers comes ba
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from datetime import timedelta
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from journeyman.core.api.objects import Node, NodeClaim, is_true
+from journeyman.core.api.objects import Node, NodeClaim, Pod, is_true
 from journeyman.core.lifecycle.explain import disrupted
+from journeyman.core.lifecycle.hints import HINTS_PER_RUN, Hints, is_held, nominations, take_back
 from journeyman.core.lifecycle.initialization import initialize
 from journeyman.core.lifecycle.launch import is_pending, launch_pending
 from journeyman.core.lifecycle.liveness import Timeouts, timed_out
 from journeyman.core.lifecycle.progress import Progress, claim_ref, poll_at
 from journeyman.core.lifecycle.registration import register
-from journeyman.core.plan import Chain, DeleteObject, Plan, Step, Wake, merged, one
+from journeyman.core.plan import Chain, DeleteObject, NominatePod, Plan, Step, Wake, look_at, merged, one
 from journeyman.core.state import Snapshot
 
 
@@ -28,6 +29,7 @@ class Pace(Struct, frozen=True, kw_only=True):
 
     shortest: timedelta = timedelta(seconds=5)
     longest: timedelta = timedelta(seconds=30)
+    held: timedelta = timedelta(seconds=2)  # a node that is kept closed until it is ready
 
 
 class Lifecycle(Struct, frozen=True, kw_only=True):
@@ -36,13 +38,31 @@ class Lifecycle(Struct, frozen=True, kw_only=True):
     timeouts: Timeouts = field(default_factory=Timeouts)
     pace: Pace = field(default_factory=Pace)
     wait_for_devices: bool = False
+    placement_hints: bool = False
 
 
 def advance(snapshot: Snapshot, lifecycle: Lifecycle) -> Plan:
     """Move every claim on as far as it gets now; wake up for those that are not initialized yet."""
     by_provider = nodes_by_provider_id(snapshot)
-    claims = [c for c in snapshot.claims if c.metadata.deletion_timestamp is None]
-    return merged(_advance(claim, by_provider, snapshot, lifecycle) for claim in claims)
+    hints = Hints.of(snapshot, enabled=lifecycle.placement_hints)
+    plans, left = [take_back(snapshot)], HINTS_PER_RUN
+    for claim in snapshot.claims:
+        if claim.metadata.deletion_timestamp is None:
+            plan = _advance(claim, by_provider, snapshot, lifecycle, _Room(hints=hints, left=left))
+            left -= sum(isinstance(action, NominatePod) for action in plan.actions)
+            plans.append(plan)
+    return merged(plans)
+
+
+class _Room(Struct, frozen=True, kw_only=True):
+    """How many more pods this run may nominate."""
+
+    hints: Hints
+    left: int
+
+    def admits(self, pods: Sequence[Pod]) -> bool:
+        """Whether all of these may be; one claim's may whatever their number, so that none is closed for ever."""
+        return len(pods) <= self.left or self.left == HINTS_PER_RUN
 
 
 def nodes_by_provider_id(snapshot: Snapshot) -> Mapping[str, tuple[Node, ...]]:
@@ -55,7 +75,11 @@ def nodes_by_provider_id(snapshot: Snapshot) -> Mapping[str, tuple[Node, ...]]:
 
 
 def _advance(
-    claim: NodeClaim, by_provider: Mapping[str, tuple[Node, ...]], snapshot: Snapshot, lifecycle: Lifecycle
+    claim: NodeClaim,
+    by_provider: Mapping[str, tuple[Node, ...]],
+    snapshot: Snapshot,
+    lifecycle: Lifecycle,
+    room: _Room,
 ) -> Plan:
     if is_true(claim.status.conditions, "Initialized"):
         return Plan()
@@ -63,21 +87,35 @@ def _advance(
         return _give_up(claim, reason, snapshot)
     if is_pending(claim):
         return launch_pending((claim,), snapshot.now)
-    progress = Progress.of(claim, snapshot.now)
-    progress = register(progress, by_provider.get(claim.status.provider_id, ()))
+    nodes, pods = by_provider.get(claim.status.provider_id, ()), room.hints.waiting(claim)
+    held = _held(nodes, pods, room, snapshot.now)
+    progress = register(Progress.of(claim, snapshot.now), nodes, held=held)
     progress = initialize(progress, snapshot.resource_slices if lifecycle.wait_for_devices else None)
-    return _record(progress, lifecycle.pace)
+    hints = () if held or progress.node is None else nominations(pods, progress.node)
+    return _record(progress, hints, lifecycle.pace, held=held)
 
 
-def _record(progress: Progress, pace: Pace) -> Plan:
+def _held(nodes: Sequence[Node], pods: Sequence[Pod], room: _Room, now: datetime) -> str:
+    """Why the node that has joined is not opened to pods yet, empty if it is."""
+    if not pods or len(nodes) != 1:
+        return ""
+    if is_held(nodes[0], now):
+        return "AwaitingReadiness"
+    return "" if room.admits(pods) else "AwaitingPlacementHints"
+
+
+def _record(progress: Progress, hints: tuple[NominatePod, ...], pace: Pace, *, held: str) -> Plan:
+    """Hints come first: once the taint is gone kube-scheduler is faster than we are."""
     chain = progress.chain(why="the claim moved on")
+    chain = replace(chain, actions=(*hints, *chain.actions))
     chains: tuple[Chain, ...] = (chain,) if chain.actions else ()
     claim = progress.claim
     if not is_true(claim.status.conditions, "Initialized"):
         since = claim.metadata.creation_timestamp or progress.now
+        at = poll_at(progress.now, since, pace.shortest, pace.longest)
         wake = Wake(
             step=Step.PROVISION,
-            at=poll_at(progress.now, since, pace.shortest, pace.longest),
+            at=min(at, look_at(progress.now, pace.held)) if held else at,
             reason=f"NodeClaim {claim.metadata.name} is not initialized yet",
         )
         chains += (one(f"NodeClaim {claim.metadata.name}", wake),)

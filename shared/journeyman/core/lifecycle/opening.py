@@ -98,11 +98,13 @@ def decision_seed(snapshot: Snapshot) -> str:
 def _open(planned: PlannedClaim, snapshot: Snapshot, seed: str, pods: Mapping[str, Pod], look_again: datetime) -> Chain:
     pool = snapshot.node_pools_by_name[planned.node_pool]
     name = claim_name(planned.node_pool, seed, [pods[key].metadata.uid for key in planned.pods])
-    told = replace(planned, pods=tuple(key for key in planned.pods if not is_virtual(pods[key])))
+    real = tuple(key for key in planned.pods if not is_virtual(pods[key]))
+    told = replace(planned, pods=real)
+    uids = {key: pods[key].metadata.uid for key in real}
     why = f"{len(planned.pods)} pod(s) need a node"
     chain = one(
         f"NodeClaim {name}",
-        CreateObject(resource=NODECLAIM, body=claim_body(told, pool, name), why=why),
+        CreateObject(resource=NODECLAIM, body=claim_body(told, pool, name, uids), why=why),
         LaunchInstance(claim=name, why=why),
         Wake(step=Step.PROVISION, at=look_again, reason=f"NodeClaim {name} starts"),
     )
@@ -113,9 +115,11 @@ def _open(planned: PlannedClaim, snapshot: Snapshot, seed: str, pods: Mapping[st
     )
 
 
-def claim_body(planned: PlannedClaim, pool: NodePool, name: str) -> dict[str, Any]:
+def claim_body(planned: PlannedClaim, pool: NodePool, name: str, uids: Mapping[str, str]) -> dict[str, Any]:
     """The NodeClaim manifest, protected by the termination finalizer from its first moment."""
-    body = to_node_claim(planned, pool, name=name, hash=node_pool_hash(pool), hash_version=NODEPOOL_HASH_VERSION)
+    body = to_node_claim(
+        planned, pool, name=name, hash=node_pool_hash(pool), hash_version=NODEPOOL_HASH_VERSION, uids=uids
+    )
     return {**body, "metadata": {**body["metadata"], "finalizers": [labels.TERMINATION_FINALIZER]}}
 
 

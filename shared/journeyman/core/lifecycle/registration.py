@@ -17,15 +17,16 @@ from journeyman.core.lifecycle.progress import Progress, claim_ref, with_node
 from journeyman.core.plan import Event
 
 
-def register(progress: Progress, nodes: Sequence[Node]) -> Progress:
+def register(progress: Progress, nodes: Sequence[Node], *, held: str = "") -> Progress:
     """Take over the claim's node.
 
     Args:
         progress: The claim so far.
         nodes: All nodes that carry the claim's provider id.
+        held: Why a node that has joined is to stay closed for now, as a condition's reason.
 
     Returns:
-        Registered True with the node synced; Unknown ``NodeNotFound`` while it has not joined; False
+        Registered True with the node synced; Unknown ``NodeNotFound`` while it has not joined, or ``held``; False
         ``MultipleNodesFound``. A registered claim only gets its node attached.
     """
     claim = progress.claim
@@ -38,6 +39,9 @@ def register(progress: Progress, nodes: Sequence[Node]) -> Progress:
     if len(nodes) > 1:
         text = f"Invariant violated, matched {len(nodes)} nodes: {', '.join(n.metadata.name for n in nodes)}"
         return progress.with_condition("Registered", "False", "MultipleNodesFound", text)
+    if held:
+        text = f"Node {nodes[0].metadata.name} has joined, and is opened once its planned pods can be placed on it"
+        return progress.with_condition("Registered", "Unknown", held, text)
     return _registered(progress.found(nodes[0]), nodes[0])
 
 

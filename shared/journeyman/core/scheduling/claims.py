@@ -10,12 +10,16 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
+from msgspec import Struct
+
 from journeyman.core.api import labels
-from journeyman.core.api.objects import NodeSelectorRequirement, Taint
+from journeyman.core.api.objects import NodeSelectorRequirement, Pod, Taint
 from journeyman.core.api.resources import format_resources
 from journeyman.core.scheduling.offering.templates import node_class_label
+from journeyman.core.scheduling.pods import is_owned_by
 from journeyman.core.scheduling.results import PlannedClaim
 
 if TYPE_CHECKING:  # the models build validators; nothing here needs them
@@ -23,6 +27,7 @@ if TYPE_CHECKING:  # the models build validators; nothing here needs them
 
 NAME_CHARACTERS: Final = 8
 MAX_PLANNED_BYTES: Final = 32 * 1024  # an eighth of what the API server allows all annotations together
+_UID_CHARACTERS: Final = 8
 _BASE36: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
 _MAX_NAME: Final = 63  # a claim's name becomes a label value
 
@@ -44,9 +49,40 @@ def claim_name(pool: str, seed: str, pods: Sequence[str]) -> str:
     return f"{pool[: _MAX_NAME - NAME_CHARACTERS - 1].rstrip('-.')}-{suffix}"
 
 
+class PlannedPod(Struct, frozen=True, kw_only=True):
+    """A pod as a claim remembers it: `namespace/name`, and how its UID begins (empty if that was not said)."""
+
+    key: str
+    uid: str = ""
+
+    def means(self, pod: Pod) -> bool:
+        """Whether that pod is meant: this incarnation, or a StatefulSet's next one, which comes back under its name."""
+        same = not self.uid or pod.metadata.uid.startswith(self.uid)
+        return pod.key == self.key and (same or is_owned_by(pod, "StatefulSet", "apps"))
+
+
 def planned_pods(annotations: Mapping[str, str]) -> tuple[str, ...]:
     """The pods (`namespace/name`) that a claim says it was opened for."""
-    return tuple(key for key in annotations.get(labels.PLANNED_PODS, "").split(",") if key)
+    return tuple(pod.key for pod in remembered_pods(annotations))
+
+
+def remembered_pods(annotations: Mapping[str, str]) -> tuple[PlannedPod, ...]:
+    """The same with what else is remembered of them: entries are `namespace/name:<8 characters of the UID>`."""
+    entries = (entry.partition(":") for entry in annotations.get(labels.PLANNED_PODS, "").split(",") if entry)
+    return tuple(PlannedPod(key=key, uid=uid) for key, _, uid in entries)
+
+
+def remembering(keys: Sequence[str], uids: Mapping[str, str]) -> str:
+    """The annotation for these pods, as many as may be held; what is left out merely gets no hint.
+
+    Args:
+        keys: `namespace/name` of each.
+        uids: Their UIDs by key, as far as they are known.
+    """
+    text = ",".join(f"{key}:{uids[key][:_UID_CHARACTERS]}" if uids.get(key) else key for key in keys)
+    if len(text) <= MAX_PLANNED_BYTES:
+        return text
+    return text[: MAX_PLANNED_BYTES + 1].rpartition(",")[0]
 
 
 def to_node_claim(
@@ -56,6 +92,7 @@ def to_node_claim(
     name: str,
     hash: str,  # noqa: A002 - Karpenter's word
     hash_version: str,
+    uids: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """The NodeClaim manifest.
 
@@ -65,6 +102,7 @@ def to_node_claim(
         name: From `claim_name`.
         hash: The NodePool's static hash, for drift.
         hash_version: The version of the hashing.
+        uids: Of the planned pods that exist already, by key.
     """
     return {
         "apiVersion": "karpenter.sh/v1",
@@ -77,7 +115,7 @@ def to_node_claim(
                 labels.NODEPOOL_HASH: hash,
                 labels.NODEPOOL_HASH_VERSION: hash_version,
                 labels.MIN_VALUES_RELAXED: "true" if planned.min_values_relaxed else "false",
-                labels.PLANNED_PODS: _bounded(planned.pods),
+                labels.PLANNED_PODS: remembering(planned.pods, uids),
                 **dict.fromkeys(planned.overlays, "true"),
                 **({labels.DRA_DRIVERS: ",".join(planned.dra_drivers)} if planned.dra_drivers else {}),
             },
@@ -145,11 +183,3 @@ def _requirement(entry: NodeSelectorRequirement) -> dict[str, Any]:
 def _taint(taint: Taint) -> dict[str, str]:
     made = {"key": taint.key, "effect": taint.effect}
     return {**made, "value": taint.value} if taint.value else made
-
-
-def _bounded(keys: Sequence[str]) -> str:
-    """As many keys as fit, comma-separated; what is left out merely gets no hint."""
-    text = ",".join(keys)
-    if len(text) <= MAX_PLANNED_BYTES:
-        return text
-    return text[: MAX_PLANNED_BYTES + 1].rpartition(",")[0]

@@ -90,6 +90,8 @@ def _ways(asked: Asked) -> Iterator[Way]:
     keys = {rule.key for row in rows for rules in (row.spreads, row.affinities) for rule in rules}
     if keys - {labels.HOSTNAME} and sum(asked.question.counts) <= _FEW:
         yield Way(thrifty=True)
+        yield Way(favourite=1)
+        yield Way(favourite=2)
     if any(asked.reservations.left.values()) and any(room.resources for room in asked.headroom):
         yield Way(roomy=True)
 

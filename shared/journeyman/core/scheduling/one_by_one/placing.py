@@ -10,7 +10,7 @@ capacity is bound to one reservation.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
 
@@ -44,7 +44,8 @@ class Way(Struct, frozen=True):
     now. `binding`: pods that required anti-affinity is about are bound to one domain each, else to none. `roomy`: of
     reserved capacity the largest type is taken, else the smallest that holds the pod. `thrifty`: of domains that are
     equally good that with the cheapest offering is chosen, else that which is cheapest for most types. `narrowly`:
-    where minValues are a best effort, a node keeps no more choice of types than its pods leave it.
+    where minValues are a best effort, a node keeps no more choice of types than its pods leave it. `favourite`: which
+    of the domains that are equally good is taken, by that order.
     """
 
     generously: bool = False
@@ -52,6 +53,7 @@ class Way(Struct, frozen=True):
     roomy: bool = False
     thrifty: bool = False
     narrowly: bool = False
+    favourite: int = 0
 
 
 class Placing:
@@ -271,10 +273,10 @@ class Placing:
         if not domains:
             return None if choice.rules.needs_label else self._settled(shelf, wanted, offerings, choices[1:])
         admitted = [domain for domain in domains if choice.admits(domain)]
+        if choice.rules.merely_wishes and len(admitted) == len(domains):
+            return self._settled(shelf, wanted, offerings, choices[1:])
         if choice.binding:
-            cheap = shelf.cheapest_for({domain: domains[domain] for domain in admitted})
-            breadth = {domain: 0 if self._way.thrifty else -types for domain, types in cheap.items()}
-            admitted.sort(key=lambda domain: (choice.rank(domain), breadth[domain], lowest(domains[domain]), domain))
+            admitted = self._by_preference(shelf, choice, {domain: domains[domain] for domain in admitted})
         for pinned in [(domain,) for domain in admitted] if choice.binding else [admitted] if admitted else []:
             narrowed = self._book.narrowed(wanted, self._book.pin(key, pinned))
             left = offerings & shelf.suiting(narrowed) if narrowed != NONE else 0
@@ -282,6 +284,15 @@ class Placing:
             if settled is not None:
                 return settled
         return None
+
+    def _by_preference(self, shelf: Shelf, choice: Choice, domains: Mapping[str, int]) -> list[str]:
+        """The domains, given with their offerings, best first; among equally good ones the way has its favourite."""
+        cheap = shelf.cheapest_for(domains)
+        breadth = {domain: 0 if self._way.thrifty else -types for domain, types in cheap.items()}
+        found = sorted(domains, key=lambda d: (choice.rank(d), breadth[d], lowest(domains[d]), d))
+        best = sum(choice.rank(domain) == choice.rank(found[0]) for domain in found)
+        first = self._way.favourite % best if found else 0
+        return [*found[first:best], *found[:first], *found[best:]]
 
     def _put(self, place: int, node: Node, ask: Ask, settled: _Settled) -> None:
         node.wanted, node.offerings, equipped = settled

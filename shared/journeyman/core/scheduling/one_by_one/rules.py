@@ -73,6 +73,12 @@ class KeyRules(Struct):
     needs_label: bool = False
 
     @property
+    def merely_wishes(self) -> bool:
+        """Whether they are nothing but wishes to keep away."""
+        strict = self.spreads or self.joins or self.repelled
+        return not strict and all(tally.as_claimed for tally in self.apart)
+
+    @property
     def awaiting(self) -> JoinRule | None:
         """An affinity to pods that are all on nodes whose domain is open: one of these must be bound first."""
         return next((rule for rule in self.joins if rule.tally.undecided and not rule.options), None)

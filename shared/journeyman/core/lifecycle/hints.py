@@ -1,0 +1,145 @@
+"""Placement hints: kube-scheduler, which binds and likes to spread, is told which node each pod was planned for.
+
+A claim remembers the pods it was opened for. Just before its node is opened to pods (the unregistered taint goes), they
+are nominated to it (`status.nominatedNodeName`). What kube-scheduler makes of a nomination, since 1.24 and up to 1.36
+(pkg/scheduler `evaluateNominatedNode`, `RunFilterPluginsWithNominatedPods`, `Preempt`):
+
+* it tries the nominated node before all others, and binds there if the pod fits, without scoring;
+* on every node it counts the pods nominated there, of the same or a higher priority, as if they ran;
+* an attempt that fails everywhere takes the nomination back. So a hint is worth nothing before the node can take pods,
+  and a node that has just joined is held back until it is ready: for `HOLD` at most, as its daemons may not wait for us;
+* the API server takes it back when the pod is bound, from 1.35 on (`ClearingNominatedNodeNameAfterBinding`). Before
+  that it would stay for the pod's life, which other readers take for a preemption; so no hints are given there.
+
+A nomination is ours if a claim remembers the pod and it names that claim's node. It is taken back when it has become
+pointless; all others (preemption, other schedulers) are left alone, and never overwritten. A crash between hints and
+taint leaves hints for a node that is closed: the next run opens it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime, timedelta
+from typing import Final
+
+from msgspec import Struct
+
+from journeyman.core.api import labels
+from journeyman.core.api.conditions import INITIALIZED
+from journeyman.core.api.objects import POD, Node, NodeClaim, Pod, condition_of, is_true
+from journeyman.core.plan import Chain, NominatePod, ObjectRef, Plan, Step, Wake, one
+from journeyman.core.scheduling.claims import remembered_pods
+from journeyman.core.scheduling.demand.buffers import is_virtual
+from journeyman.core.scheduling.pods import is_active
+from journeyman.core.state import Snapshot
+
+SCHEDULER: Final = "default-scheduler"
+SINCE_VERSION: Final = (1, 35)
+HOLD: Final = timedelta(seconds=20)
+"""How long after it joined a node may be kept closed until it is ready for the pods planned for it."""
+PATIENCE: Final = timedelta(seconds=30)
+"""How long after its node is initialized a pod may stay nominated: three times kube-scheduler's longest back-off."""
+HINTS_PER_RUN: Final = 500
+"""How many pods one run nominates: some seconds of requests. The nodes of the others stay closed until the next."""
+
+
+class Hints(Struct, frozen=True, kw_only=True):
+    """Whom a run may nominate: pods by key, and the NodePools that want no hints. Without `enabled`, nobody."""
+
+    enabled: bool
+    pods: Mapping[str, Pod]
+    without: frozenset[str]
+
+    @classmethod
+    def of(cls, snapshot: Snapshot, *, enabled: bool) -> Hints:
+        """Of one moment."""
+        without = (p.metadata.name for p in snapshot.node_pools if p.placement_hints_disabled)
+        pods = {pod.key: pod for pod in snapshot.pods} if enabled else {}
+        return cls(enabled=enabled, pods=pods, without=frozenset(without))
+
+    def waiting(self, claim: NodeClaim) -> tuple[Pod, ...]:
+        """The claim's planned pods that still wait for a node and that nobody has nominated, in the order remembered."""
+        if not self.enabled or claim.metadata.labels.get(labels.NODEPOOL, "") in self.without:
+            return ()
+        found = ((entry, self.pods.get(entry.key)) for entry in remembered_pods(claim.metadata.annotations))
+        return tuple(pod for entry, pod in found if pod is not None and entry.means(pod) and _may_be_hinted(pod))
+
+
+def nominations(pods: Iterable[Pod], node: Node) -> tuple[NominatePod, ...]:
+    """Tell kube-scheduler that these pods were planned for this node."""
+    name = node.metadata.name
+    return tuple(NominatePod(ref=_ref(pod), node=name, why="planned for this node") for pod in pods)
+
+
+def is_held(node: Node, now: datetime) -> bool:
+    """Whether the node is best kept closed a little longer: it takes no pods yet, so hints would be lost on it."""
+    joined = node.metadata.creation_timestamp
+    if joined is None or now >= joined + HOLD:
+        return False
+    starting = any(
+        labels.is_ephemeral_taint(taint.key, taint.effect) and taint.key != labels.UNREGISTERED_TAINT
+        for taint in node.spec.taints
+    )
+    return starting or not is_true(node.status.conditions, "Ready")
+
+
+def take_back(snapshot: Snapshot) -> Plan:
+    """Clear the nominations of ours that have become pointless, so that these pods are planned for again."""
+    nodes = {node.metadata.name for node in snapshot.nodes}
+    chains = []
+    for claim, pod in _nominated_by_us(snapshot):
+        if why := _pointless(claim, pod, nodes, snapshot.now):
+            chains.append(_cleared(pod, why, snapshot.now))
+    return Plan(chains=tuple(chains))
+
+
+def has_open_hints(snapshot: Snapshot) -> str:
+    """The first pod whose hint may have become pointless, empty if there is none; needs claims and unassigned pods."""
+    open_hints = (
+        pod.key
+        for claim, pod in _nominated_by_us(snapshot)
+        if claim.metadata.deletion_timestamp is not None or is_true(claim.status.conditions, INITIALIZED)
+    )
+    return next(open_hints, "")
+
+
+def _may_be_hinted(pod: Pod) -> bool:
+    spec = pod.spec
+    taken = spec.node_name or pod.status.nominated_node_name
+    ours = spec.scheduler_name == SCHEDULER and not spec.scheduling_gates
+    return not taken and ours and is_active(pod) and not is_virtual(pod)
+
+
+def _nominated_by_us(snapshot: Snapshot) -> Iterator[tuple[NodeClaim, Pod]]:
+    """Pods nominated to the node of a claim that remembers them, each with that claim, by pod."""
+    nominated = [pod for pod in snapshot.pods if pod.status.nominated_node_name]
+    if not nominated:
+        return
+    claims = {claim.status.node_name: claim for claim in snapshot.claims if claim.status.node_name}
+    for pod in nominated:
+        claim = claims.get(pod.status.nominated_node_name)
+        if claim is not None and any(e.means(pod) for e in remembered_pods(claim.metadata.annotations)):
+            yield claim, pod
+
+
+def _pointless(claim: NodeClaim, pod: Pod, nodes: set[str], now: datetime) -> str:
+    """Why the nomination is of no more use, empty if it may still be."""
+    node = pod.status.nominated_node_name
+    if pod.spec.node_name:
+        return f"the pod is on {pod.spec.node_name}" if pod.spec.node_name != node else ""
+    if claim.metadata.deletion_timestamp is not None or node not in nodes:
+        return f"node {node} goes away"
+    initialized = condition_of(claim.status.conditions, INITIALIZED)
+    if initialized is None or initialized.status != "True" or initialized.last_transition_time is None:
+        return ""
+    late = now >= initialized.last_transition_time + PATIENCE
+    return f"node {node} is ready, and the pod is still not on it" if late else ""
+
+
+def _cleared(pod: Pod, why: str, now: datetime) -> Chain:
+    wake = Wake(step=Step.PROVISION, at=now, reason=f"pod {pod.key} is not expected on a node any more")
+    return one(f"Pod {pod.key}", NominatePod(ref=_ref(pod), node="", why=why), wake)
+
+
+def _ref(pod: Pod) -> ObjectRef:
+    return ObjectRef(resource=POD, name=pod.metadata.name, namespace=pod.metadata.namespace, uid=pod.metadata.uid)
