@@ -3,7 +3,7 @@
 import pytest
 
 from journeyman.core.api.model import parse
-from journeyman.core.api.node_disruption import NodeDisruption
+from journeyman.core.api.node_disruption import NodeDisruption, price_text
 from journeyman.errors import InvalidObjectError
 
 RAW = {
@@ -18,12 +18,12 @@ RAW = {
                 "nodeClaimUID": "u1",
                 "node": "ip-1",
                 "nodePool": "default",
-                "price": 0.192,
+                "price": price_text(0.192),
                 "pods": ["d/p"],
             }
         ],
         "replacements": [{"name": "b", "instanceType": "m5.large", "price": "0.096"}],
-        "savingPerHour": 0.1 + 0.2 - 0.204,
+        "savingPerHour": price_text(0.1 + 0.2 - 0.204),
     },
 }
 
@@ -65,11 +65,12 @@ def test_it_counts_from_the_decision():
         ({"candidates": []}, r"spec\.candidates: .*at least 1 item"),
         ({"reason": "Bored"}, r"spec\.reason: Input should be"),
         ({"savingPerHour": "cheap"}, r"spec\.savingPerHour: String should match"),
-        ({"savingPerHour": float("nan")}, r"spec\.savingPerHour: String should match"),
-        ({"createdAt": "2026-03-01T11:59:58"}, r"spec\.createdAt: Input should have timezone info"),
+        ({"savingPerHour": price_text(float("nan"))}, r"spec\.savingPerHour: String should match"),
+        ({"savingPerHour": 0.5}, r"spec\.savingPerHour: Input should be a valid string"),
+        ({"createdAt": "2026-03-01T11:59:58"}, r"spec\.createdAt: .* is not a time"),
     ],
 )
 def test_nonsense_is_refused(spec, words):
-    """Nothing to give back, an unknown reason, a price that is none, a time without a zone."""
+    """Nothing to give back, an unknown reason, prices that are none, a time without a zone."""
     with pytest.raises(InvalidObjectError, match=words):
         parse(NodeDisruption, {**RAW, "spec": {**RAW["spec"], **spec}})

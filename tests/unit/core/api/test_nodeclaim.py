@@ -53,7 +53,7 @@ def test_the_model_and_the_struct_that_reads_in_bulk_agree():
     ("spec", "words"),
     [
         ({"requirements": None}, r"spec\.requirements: required, but missing"),
-        ({"resources": {"requests": {"cpu": "-1"}}}, r"spec\.resources\.requests: cpu: '-1' is negative"),
+        ({"resources": {"requests": {"cpu": "-1"}}}, r"spec\.resources\.requests\.cpu: '-1' is negative"),
         (
             {"requirements": [{"key": "kubernetes.io/hostname", "operator": "Exists"}]},
             r"requirements\[0\]\.key: .*reserved",

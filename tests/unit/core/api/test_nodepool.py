@@ -96,7 +96,7 @@ def test_unknown_fields_and_nulls_do_not_matter():
 
 def test_both_spellings_build_a_model():
     """Python code says snake_case, the wire says camelCase."""
-    assert Budget(nodes=5, schedule="@daily", duration="1h") == Budget.model_validate(
+    assert Budget(nodes="5", schedule="@daily", duration="1h") == Budget.model_validate(
         {"nodes": "5", "schedule": "@daily", "duration": "1h"}
     )
 
@@ -154,7 +154,7 @@ def test_what_karpenter_accepts_is_accepted(path, value):
         ("spec.disruption.budgets", [{"schedule": "* * * *", "duration": "1h"}], r"budgets\[0\]\.schedule: .*pattern"),
         ("spec.disruption.budgets", [{"reasons": ["Expired"]}], r"budgets\[0\]\.reasons\[0\]: Input should be"),
         ("spec.disruption.budgets", [{}] * 51, r"spec\.disruption\.budgets: .*at most 50"),
-        ("spec.limits", {"cpu": "ten"}, r"spec\.limits: cpu: 'ten' is not a quantity"),
+        ("spec.limits", {"cpu": "ten"}, r"spec\.limits\.cpu: 'ten' is not a quantity"),
         ("spec.weight", 0, r"spec\.weight: .*greater than or equal to 1 \(given: 0\)"),
         ("spec.weight", 101, r"spec\.weight: .*less than or equal to 100"),
         ("spec.weight", "10", r"spec\.weight: Input should be a valid integer"),
