@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import ssl
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -35,17 +36,34 @@ _BY_STATUS: Final[Mapping[int, type[KubeAPIError]]] = {
     503: KubeUnavailableError,
     504: KubeUnavailableError,
 }
+_RIGHTS: Final = (
+    "the ClusterRoles of the Helm chart hold every right that is needed: helm upgrade --install journeyman infra/chart; "
+    "then check that this identity is in the group that they are bound to"
+)
+_CRDS: Final = (
+    "install the CRDs: kubectl apply --server-side -f infra/crds, or the Helm chart infra/chart, which has them"
+)
+_OWN_GROUPS: Final = frozenset({"karpenter.sh", "karpenter.k8s.aws", "journeyman.dev"})
 _ADVICE: Final[Mapping[int, str]] = {
-    401: "the API server does not know this identity; check the cluster's access entries, and that the clock is right",
-    403: "grant this right to the identity (the Helm chart's ClusterRole holds what is needed)",
+    401: "the API server does not know this identity: check the cluster's access entries, that the token or client "
+    "certificate has not expired, and that the clock is right",
+    403: _RIGHTS,
     415: "the API server is too old or no Kubernetes API server",
 }
+NOT_SERVED: Final = "NotServed"
+"""The reason of a NotFoundError that is about a whole kind: nobody serves it."""
+_NO_SUCH_KIND: Final = "the server could not find the requested resource"
+_FORBIDDEN: Final = re.compile(
+    r'cannot (?P<verb>\w+) resource "(?P<resource>[^"]+)" in API group "(?P<api_group>[^"]*)"'
+)
+_KIND_PATH: Final = re.compile(r"/apis/(?P<group>[^/]+)/(?P<version>[^/]+)/(?:namespaces/[^/]+/)?(?P<plural>[^/?]+)")
 _LONGEST_UNKNOWN_BODY: Final = 300
 _DEFAULT_RETRY_AFTER_SECONDS: Final = 1.0
 
 
 class _Cause(msgspec.Struct, frozen=True):
     message: str = ""
+    field: str = ""
 
 
 class _Details(msgspec.Struct, frozen=True, rename="camel"):
@@ -62,30 +80,37 @@ class Status(msgspec.Struct, frozen=True):
     details: _Details | None = None
 
 
-def refusal(code: int, body: bytes, request: str, retry_after: str = "") -> KubeAPIError:
+def refusal(code: int, body: bytes, request: str, *, retry_after: str = "", cluster: str = "") -> KubeAPIError:
     """The error for an HTTP answer that is no success.
 
     Args:
         code: The HTTP status.
         body: A Status object, or whatever a proxy in between said.
-        request: What was asked (`PATCH nodes/a`), for the reader of the error.
+        request: What was asked (`PATCH /api/v1/nodes/a`), for the reader of the error.
         retry_after: The Retry-After header, in seconds.
+        cluster: Whose API server it was.
     """
     try:
         status = msgspec.json.decode(body, type=Status)
     except msgspec.DecodeError:
         shown = body[:_LONGEST_UNKNOWN_BODY].decode("utf-8", "replace").strip()
         status = Status(message=f"HTTP {code} without a Kubernetes Status: {shown or 'empty body'}")
-    return from_status(status, request, code=code, retry_after=retry_after)
+    return from_status(status, request, code=code, retry_after=retry_after, cluster=cluster)
 
 
-def from_status(status: Status, request: str, *, code: int = 0, retry_after: str = "") -> KubeAPIError:
+def from_status(
+    status: Status, request: str, *, code: int = 0, retry_after: str = "", cluster: str = ""
+) -> KubeAPIError:
     """The error for a Status object, as it also comes inside a watch."""
     number = code or status.code
-    context: dict[str, Any] = {"status": number, "reason": status.reason, "request": request}
+    context: dict[str, Any] = {**_named(cluster), "status": number, "reason": status.reason, "request": request}
     if number in _ADVICE:
         context["advice"] = _ADVICE[number]
     details = status.details or _Details()
+    if number == 403 and (right := _FORBIDDEN.search(status.message)):
+        context |= right.groupdict()
+    if number == 404 and (status.message == _NO_SUCH_KIND or not status.reason):
+        return _not_served(status.message, context)
     if number == 429:
         if details.causes:
             context["cause"] = "; ".join(cause.message for cause in details.causes)
@@ -94,16 +119,37 @@ def from_status(status: Status, request: str, *, code: int = 0, retry_after: str
         )
     if number == 409 and status.reason == "AlreadyExists":
         return AlreadyExistsError(status.message, **context)
+    if number == 422 and any(cause.field == "metadata.uid" for cause in details.causes):
+        return ConflictError(status.message, **context)  # how a patch is told that it means another incarnation
     return _BY_STATUS.get(number, KubeAPIError)(status.message, **context)
 
 
-def unreachable(error: exceptions.HTTPError, server: str, request: str) -> JourneymanError:
+def _not_served(said: str, context: dict[str, Any]) -> NotFoundError:
+    """404 for a path that is no kind's: an API server says so in plain text, or as client-go words it."""
+    kind = _KIND_PATH.search(context["request"])
+    if kind is None:
+        return NotFoundError(said, **context)
+    group, version, plural = kind["group"], kind["version"], kind["plural"]
+    other = f"the API server is too old for {group}/{version}, or its CRDs are missing"
+    advice = _CRDS if group in _OWN_GROUPS else other
+    message = f"the API server does not serve {plural} of {group}/{version}"
+    return NotFoundError(message, **{**context, "reason": NOT_SERVED, "advice": advice})
+
+
+def served_otherwise(error: NotFoundError, version: str, served: Sequence[str]) -> NotFoundError:
+    """The same error, once the versions of the group that are served are known."""
+    if not served or version in served:
+        return error
+    context = {**error.context, "served": ", ".join(served), "status": error.status, "reason": error.reason}
+    return NotFoundError(f"{error.message}, but {', '.join(served)}: its CRDs are of another version", **context)
+
+
+def unreachable(error: exceptions.HTTPError, server: str, request: str, *, cluster: str = "") -> JourneymanError:
     """The error for a request that got no whole answer."""
     reason = error.reason if isinstance(error, exceptions.MaxRetryError) and error.reason is not None else error
-    facts: dict[str, Any] = {"server": server, "request": request}
-    if isinstance(reason, exceptions.SSLError) or isinstance(reason.__cause__, ssl.SSLCertVerificationError):
-        message = f"the API server's certificate is not trusted: {_brief(reason)}"
-        return ConfigurationError(message, advice="check the cluster's CA certificate and the server's name", **facts)
+    facts: dict[str, Any] = {**_named(cluster), "server": server, "request": request}
+    if isinstance(reason, exceptions.SSLError) or isinstance(reason.__cause__, ssl.SSLError):
+        return _untrusted(_brief(reason), facts)
     advice = "check the endpoint, its allowed networks, and that this function can reach it"
     for kind, message in (  # the special before the general: urllib3's classes inherit from each other
         (exceptions.NameResolutionError, "the API server's name does not resolve"),
@@ -115,6 +161,27 @@ def unreachable(error: exceptions.HTTPError, server: str, request: str) -> Journ
         if isinstance(reason, kind):
             return KubeUnavailableError(f"{message}: {_brief(reason)}", reason="Unreachable", advice=advice, **facts)
     return KubeUnavailableError(f"the API server broke off its answer: {_brief(reason)}", reason="Unreachable", **facts)
+
+
+def _untrusted(told: str, facts: Mapping[str, Any]) -> JourneymanError:
+    """What OpenSSL says, by whose certificate it is about."""
+    if "alert" in told:  # what the other side says of ours
+        advice = "renew the client certificate of the kubeconfig"
+        return ConfigurationError(f"the API server does not accept our certificate: {told}", advice=advice, **facts)
+    if "expired" in told or "not yet valid" in told:
+        advice = "renew the API server's certificate; if it is valid, the clock here is wrong"
+        return ConfigurationError(
+            f"the API server's certificate has expired or is not valid yet: {told}", advice=advice, **facts
+        )
+    if "certificate" in told.lower():
+        advice = "check the cluster's CA certificate and the server's name"
+        return ConfigurationError(f"the API server's certificate is not trusted: {told}", advice=advice, **facts)
+    advice = "check that the endpoint is an API server's, and what stands in front of it"
+    return KubeUnavailableError(f"TLS with the API server failed: {told}", reason="Unreachable", advice=advice, **facts)
+
+
+def _named(cluster: str) -> dict[str, str]:
+    return {"cluster": cluster} if cluster else {}
 
 
 def _seconds(header: str, in_body: int) -> float:

@@ -7,27 +7,36 @@ official client's model classes.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import lru_cache
 from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
 from journeyman.core.api.objects import POD, Resource
-from journeyman.errors import GoneError, InvalidObjectError, KubeAPIError
+from journeyman.errors import GoneError, InvalidObjectError, KubeAPIError, NotFoundError
 from journeyman.kube import errors
-from journeyman.kube.transport import EVICTIONS, Transport
+from journeyman.kube.allowance import Allowance
+from journeyman.kube.retries import EVICTIONS
+from journeyman.kube.transport import Transport
 from journeyman.ports import JSON, Listing, WatchEvent
 
 T = TypeVar("T")
 
 MERGE_PATCH: Final = "application/merge-patch+json"
+_HEAD_BYTES: Final = 4096
 _SILENCE_SECONDS: Final = 10.0  # beyond a watch's own timeout: then the connection is dead
 
 
 class _ListMeta(msgspec.Struct, frozen=True, rename="camel"):
     resource_version: str = ""
     continue_: str = msgspec.field(default="", name="continue")
+
+
+class _ServerVersion(msgspec.Struct, frozen=True):
+    major: str = ""
+    minor: str = ""
 
 
 class _ListBody(msgspec.Struct, Generic[T], frozen=True):
@@ -39,6 +48,14 @@ class _Versioned(msgspec.Struct, frozen=True):
     metadata: _ListMeta
 
 
+class _GroupVersion(msgspec.Struct, frozen=True):
+    version: str = ""
+
+
+class _Group(msgspec.Struct, frozen=True):
+    versions: tuple[_GroupVersion, ...] = ()
+
+
 class _WatchLine(msgspec.Struct, frozen=True):
     type: str
     object: msgspec.Raw
@@ -47,7 +64,7 @@ class _WatchLine(msgspec.Struct, frozen=True):
 class HttpKubeStore:
     """One cluster over HTTP. Safe to use from several threads."""
 
-    def __init__(self, transport: Transport, *, page_size: int = 1000) -> None:
+    def __init__(self, transport: Transport, *, page_size: int = 500) -> None:
         """Read and write through `transport`.
 
         Args:
@@ -56,6 +73,24 @@ class HttpKubeStore:
         """
         self._transport = transport
         self._page_size = page_size
+
+    def version(self) -> tuple[int, int]:
+        """What `/version` says; clouds add a sign to the minor one ("33+").
+
+        Raises:
+            KubeAPIError: The answer is no version: something other than an API server answered.
+        """
+        body = self._transport.request("GET", "/version")
+        try:
+            found = msgspec.json.decode(body, type=_ServerVersion)
+            return int(found.major.rstrip("+")), int(found.minor.rstrip("+"))
+        except (msgspec.DecodeError, ValueError) as error:
+            message = f"the answer to /version is no version, so it is not an API server's: {error}"
+            raise KubeAPIError(message, reason="NotKubernetes") from error
+
+    def for_run(self, allowance: Allowance) -> HttpKubeStore:
+        """The same store for one run, within its allowance."""
+        return HttpKubeStore(self._transport.for_run(allowance), page_size=self._page_size)
 
     def list(
         self,
@@ -76,9 +111,21 @@ class HttpKubeStore:
         except GoneError:
             return self._pages(resource, path, asked)
 
+    def latest(
+        self, resource: Resource[Any], *, namespace: str = "", label_selector: str = "", field_selector: str = ""
+    ) -> str:
+        """The version that the store is at now; a watch asked for next, on the same connection, knows all before it.
+
+        A consistent list of one object: kube-apiserver asks etcd for its version, and answers once its own cache is there.
+        """
+        query = {"limit": "1", "labelSelector": label_selector, "fieldSelector": field_selector}
+        asked = {key: value for key, value in query.items() if value}
+        found: _Versioned = _decode(self._read(resource, resource.path(namespace), asked), resource, _Versioned, "")
+        return found.metadata.resource_version
+
     def get(self, resource: Resource[T], name: str, *, namespace: str = "") -> T:
         """One object."""
-        body = self._transport.request("GET", resource.path(namespace, name))
+        body = self._read(resource, resource.path(namespace, name))
         decoded: T = _decode(body, resource, resource.type, name)
         return decoded
 
@@ -135,8 +182,12 @@ class HttpKubeStore:
         label_selector: str = "",
         field_selector: str = "",
         timeout_seconds: float = 30,
+        quiet_seconds: float | None = None,
     ) -> Iterator[WatchEvent[T]]:
-        """Changes as they come; the server ends it after the timeout, rounded up to whole seconds."""
+        """Changes as they come; the server ends it after the timeout, rounded up to whole seconds.
+
+        With `quiet_seconds` it also ends when nothing has come for that long.
+        """
         seconds = max(math.ceil(timeout_seconds), 1)
         query = {
             "watch": "1",
@@ -148,19 +199,53 @@ class HttpKubeStore:
         }
         path = resource.path(namespace)
         asked = {key: value for key, value in query.items() if value}
-        for line in self._transport.stream(path, asked, seconds + _SILENCE_SECONDS):
-            yield _event(line, resource, f"GET {path}")
+        for line in self._transport.stream(path, asked, seconds + _SILENCE_SECONDS, quiet_seconds=quiet_seconds):
+            yield self._event(line, resource, f"GET {path}")
 
     def _pages(self, resource: Resource[T], path: str, query: dict[str, str]) -> Listing[T]:
+        """All pages. The next one is on its way while one is decoded: the server needs longer for it than we do."""
         items: list[T] = []
-        while True:
-            body = self._transport.request("GET", path, query=query)
-            page: _ListBody[T] = _decode(body, resource, _list_type(resource.type), "")
-            items += page.items
-            if not page.metadata.continue_:
-                return Listing(items=tuple(items), resource_version=page.metadata.resource_version)
-            query = {key: value for key, value in query.items() if key != "resourceVersion"}
-            query["continue"] = page.metadata.continue_
+        with ThreadPoolExecutor(max_workers=1) as ahead:
+            body = self._read(resource, path, query)
+            while True:
+                token = _head(body, resource).metadata.continue_
+                following: Future[bytes] | None = None
+                if token:
+                    query = {key: value for key, value in query.items() if key != "resourceVersion"}
+                    query["continue"] = token
+                    following = ahead.submit(self._read, resource, path, query)
+                page: _ListBody[T] = _decode_list(body, resource)
+                items += page.items
+                if following is None:
+                    return Listing(items=tuple(items), resource_version=page.metadata.resource_version)
+                body = following.result()
+
+    def _read(self, resource: Resource[Any], path: str, query: Mapping[str, str] | None = None) -> bytes:
+        try:
+            return self._transport.request("GET", path, query=query)
+        except NotFoundError as error:
+            if error.reason != errors.NOT_SERVED:
+                raise
+            raise errors.served_otherwise(error, resource.version, self._served_versions(resource.group)) from error
+
+    def _served_versions(self, group: str) -> tuple[str, ...]:
+        """The versions in which the API server serves a group; none if it does not, or does not say."""
+        try:
+            found: _Group = msgspec.json.decode(self._transport.request("GET", f"/apis/{group}"), type=_Group)
+        except (KubeAPIError, msgspec.DecodeError):
+            return ()
+        return tuple(one.version for one in found.versions)
+
+    def _event(self, line: bytes, resource: Resource[T], request: str) -> WatchEvent[T]:
+        change: _WatchLine = _decode(line, resource, _WatchLine, "")
+        if change.type == "ERROR":
+            status = _decode(bytes(change.object), resource, errors.Status, "")
+            raise errors.from_status(status, request, cluster=self._transport.cluster)
+        version = _decode(bytes(change.object), resource, _Versioned, "").metadata.resource_version
+        if change.type == "BOOKMARK":
+            return WatchEvent(type="BOOKMARK", object=None, resource_version=version)
+        decoded: T = _decode(bytes(change.object), resource, resource.type, "")
+        return WatchEvent(type=change.type, object=decoded, resource_version=version)
 
     def _write(
         self, method: str, resource: Resource[Any], path: str, body: JSON, content_type: str = "application/json"
@@ -170,15 +255,29 @@ class HttpKubeStore:
         return written
 
 
-def _event(line: bytes, resource: Resource[T], request: str) -> WatchEvent[T]:
-    change: _WatchLine = _decode(line, resource, _WatchLine, "")
-    if change.type == "ERROR":
-        raise errors.from_status(_decode(bytes(change.object), resource, errors.Status, ""), request)
-    version = _decode(bytes(change.object), resource, _Versioned, "").metadata.resource_version
-    if change.type == "BOOKMARK":
-        return WatchEvent(type="BOOKMARK", object=None, resource_version=version)
-    decoded: T = _decode(bytes(change.object), resource, resource.type, "")
-    return WatchEvent(type=change.type, object=decoded, resource_version=version)
+def _head(body: bytes, resource: Resource[Any]) -> _Versioned:
+    """A list's metadata. API servers send it before the items; then these need not be looked through."""
+    head, items, _ = body[:_HEAD_BYTES].partition(b'"items":')
+    whole = head.rstrip().rstrip(b",") + b"}" if items else body
+    found: _Versioned = _decode(whole, resource, _Versioned, "")
+    return found
+
+
+def _decode_list(body: bytes, resource: Resource[T]) -> _ListBody[T]:
+    """A list's body. Raises as `_decode`; an object of another shape is named."""
+    try:
+        page: _ListBody[T] = _decode(body, resource, _list_type(resource.type), "")
+    except InvalidObjectError:
+        whole: _ListBody[dict[str, Any]] = _decode(body, resource, _list_type(dict), "")
+        for raw in whole.items:
+            _decode(msgspec.json.encode(raw), resource, resource.type, _name_of(raw))
+        raise  # none of the objects but what is around them
+    return page
+
+
+def _name_of(raw: Mapping[str, Any]) -> str:
+    metadata = raw.get("metadata") or {}
+    return "/".join(str(metadata[part]) for part in ("namespace", "name") if metadata.get(part))
 
 
 def _decode(body: bytes, resource: Resource[Any], type_: Any, name: str) -> Any:

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
+import time
+from typing import Any, Final
 
 import urllib3
 from urllib3.connectionpool import HTTPConnectionPool
 
 from journeyman.kube.connection import Connection
 
+IDLE_SECONDS: Final = 60.0
+"""After that long a connection may be dead without our knowing: kube-apiserver closes idle ones after 90 s, address
+translation forgets them after some minutes, and a sandbox that was frozen meanwhile has heard of neither."""
+
 
 class Pool(urllib3.PoolManager):
-    """A pool manager for one server. A renewed TLS context gets new connections; those of the old one are let go.
+    """A pool manager for one server.
+
+    A renewed TLS context gets new connections; those of the old one are let go, and so are those that nobody has used for
+    a while: a write that is lost with a dead one could not be repeated safely.
 
     Args:
         connection: Address, trust and identity.
@@ -24,12 +32,17 @@ class Pool(urllib3.PoolManager):
         if connection.assert_hostname:
             tls |= {"assert_hostname": connection.assert_hostname, "server_hostname": connection.assert_hostname}
         self._renewed_context = connection.renewed_context
+        self._used_at = 0.0
         super().__init__(num_pools=1, maxsize=size, timeout=timeout, **tls)
 
     def connection_from_host(
         self, host: str | None, port: int | None = None, scheme: str | None = "http", pool_kwargs: Any = None
     ) -> HTTPConnectionPool:
         """The connections to use now; the TLS context is part of what tells one set from another."""
+        now = time.time()  # the wall's: other clocks stand still while a sandbox is frozen
+        if now - self._used_at > IDLE_SECONDS:
+            self.clear()
+        self._used_at = now
         if self._renewed_context is not None:
             pool_kwargs = {**(pool_kwargs or {}), "ssl_context": self._renewed_context()}
         return super().connection_from_host(host, port, scheme, pool_kwargs)

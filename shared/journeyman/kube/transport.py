@@ -1,84 +1,65 @@
-"""Requests to one API server: a connection pool, the bearer token, and retries only where a repeat is safe.
+"""Requests to one API server: a connection pool, the bearer token, compression, and what a run may spend.
 
-Reads are repeated after a broken connection, 429 and 5xx. Writes are repeated only when the server cannot have seen them
-(no connection was made) or says that it has not carried them out (429 of its priority and fairness); a write that may
-have happened is an error for the step, whose preconditions make the next run safe. An eviction's 429 is an answer, not
-a hiccup, and is never repeated here.
+`retries` says when a request is repeated, `errors` what is said of one that failed.
+
+Answers are asked for compressed: kube-apiserver compresses those of more than 128 KiB. It pays even without a network in
+between, since TLS has a tenth of the bytes to decipher (docs/architecture.md has the figures).
 """
 
 from __future__ import annotations
 
+import copy
+import math
 import sys
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final
 from urllib.parse import urlencode
 
 import urllib3
-from urllib3.exceptions import HTTPError
+from urllib3.exceptions import HTTPError, ReadTimeoutError
 from urllib3.response import BaseHTTPResponse
 
+from journeyman import __version__
 from journeyman.errors import ForbiddenError
 from journeyman.kube import errors
+from journeyman.kube.allowance import Allowance
 from journeyman.kube.connection import Connection
 from journeyman.kube.pool import Pool
+from journeyman.kube.retries import READS, WRITES, Patient
 
 CONNECT_SECONDS: Final = 3.0
 READ_SECONDS: Final = 30.0
-_LONGEST_WAIT_SECONDS: Final = 8.0
-_USER_AGENT: Final = f"journeyman (python {sys.version_info.major}.{sys.version_info.minor})"
-
-
-class _Patient(urllib3.Retry):
-    """Waits as the server asks, but never so long that a function's time is wasted."""
-
-    RETRY_AFTER_STATUS_CODES = frozenset({429})  # a 503 on a write may have happened
-
-    def get_retry_after(self, response: BaseHTTPResponse) -> float | None:
-        asked = super().get_retry_after(response)
-        return None if asked is None else min(asked, _LONGEST_WAIT_SECONDS)
-
-
-def _retry(methods: Collection[str], *, read: int, statuses: Collection[int]) -> _Patient:
-    return _Patient(
-        total=5,
-        connect=3,
-        read=read,
-        status=3,
-        redirect=0,
-        other=0,
-        allowed_methods=methods,
-        status_forcelist=statuses,
-        backoff_factor=0.1,
-        backoff_jitter=0.2,
-        backoff_max=_LONGEST_WAIT_SECONDS,
-        raise_on_status=False,
-    )
-
-
-READS: Final = _retry({"GET"}, read=2, statuses={429, 500, 502, 503, 504})
-WRITES: Final = _retry({"POST", "PUT", "PATCH", "DELETE"}, read=0, statuses={429})
-EVICTIONS: Final = WRITES.new(status_forcelist=(), respect_retry_after_header=False)
+_USER_AGENT: Final = f"journeyman/{__version__} (python {sys.version_info.major}.{sys.version_info.minor})"
 
 
 class Transport:
-    """Sends requests and hands back bodies; every failure is a `JourneymanError`."""
+    """Sends requests and hands back bodies; every failure is a `JourneymanError`. Safe to use from several threads."""
 
-    def __init__(self, connection: Connection, *, user_agent: str = _USER_AGENT, pool_size: int = 16) -> None:
+    def __init__(
+        self, connection: Connection, *, cluster: str = "", user_agent: str = _USER_AGENT, pool_size: int = 16
+    ) -> None:
         """Prepare a pool; nothing is sent yet.
 
         Args:
             connection: Address, trust and identity.
+            cluster: The cluster's name, for those who read the errors.
             user_agent: Shown in the API server's audit log.
             pool_size: Connections kept open, for as many threads.
         """
         self.server = connection.server.rstrip("/")
+        self.cluster = cluster
         self._authorization = connection.authorization
         self._user_agent = user_agent
         self._refused = connection.refused
-        self._pool = Pool(
-            connection, size=pool_size, timeout=urllib3.Timeout(connect=CONNECT_SECONDS, read=READ_SECONDS)
-        )
+        self._allowance = Allowance(retries=math.inf)
+        self._pool = Pool(connection, size=pool_size, timeout=urllib3.Timeout(connect=CONNECT_SECONDS))
+
+    def for_run(self, allowance: Allowance) -> Transport:
+        """The same connections for one run, within its allowance."""
+        bound = copy.copy(self)
+        bound._allowance = allowance  # noqa: SLF001 - a copy of ours
+        return bound
 
     def request(
         self,
@@ -88,39 +69,44 @@ class Transport:
         query: Mapping[str, str] | None = None,
         body: bytes | None = None,
         content_type: str = "application/json",
-        retries: urllib3.Retry | None = None,
+        retries: Patient | None = None,
     ) -> bytes:
-        """The body of a successful answer, decompressed. Raises KubeAPIError and its kinds, ConfigurationError."""
-        with self._translated(method, path):
-            response = self._pool.request(
-                method,
-                self._url(path, query),
-                body=body,
-                headers=self._headers({"Content-Type": content_type} if body is not None else {}),
-                retries=retries or (READS if method == "GET" else WRITES),
-            )
-        self._check(response, method, path)
-        return response.data
+        """The body of a successful answer, decompressed.
 
-    def stream(self, path: str, query: Mapping[str, str], read_seconds: float) -> Iterator[bytes]:
+        Raises:
+            KubeAPIError: And its kinds; ConfigurationError if the certificates do not fit; both name the cluster.
+            DeadlineError: The run's time is up; nothing was sent.
+        """
+        policy = retries or (READS if method == "GET" else WRITES)
+        with self._translated(method, path):
+            response = self._send(method, path, query, policy, body=body, content_type=content_type)
+            content = response.data
+        self._allowance.received(response.tell())
+        self._check(response, content, method, path)
+        return content
+
+    def stream(
+        self, path: str, query: Mapping[str, str], read_seconds: float, *, quiet_seconds: float | None = None
+    ) -> Iterator[bytes]:
         """The lines of a streaming answer as they come, until the server ends it.
+
+        Args:
+            path: What is watched.
+            query: Of the request.
+            read_seconds: How long the server may say nothing.
+            quiet_seconds: If given: once it has begun to answer, a silence of that long is the end.
 
         Raises:
             KubeUnavailableError: It broke off, or said nothing for `read_seconds`.
+            DeadlineError: The run's time is up; nothing was sent.
         """
         with self._translated("GET", path):
-            response = self._pool.request(
-                "GET",
-                self._url(path, query),
-                headers=self._headers({}),
-                retries=READS,
-                timeout=urllib3.Timeout(connect=CONNECT_SECONDS, read=read_seconds),
-                preload_content=False,
-            )
+            response = self._send("GET", path, query, READS, read_seconds=read_seconds, preload_content=False)
         try:
             with self._translated("GET", path):
-                self._check(response, "GET", path)
-                yield from _lines(response)
+                if not _is_success(response):
+                    self._check(response, response.data, "GET", path)
+                yield from self._lines(response, quiet_seconds)
             response.release_conn()
         finally:
             response.close()
@@ -129,32 +115,70 @@ class Transport:
         """Close the connections that are idle."""
         self._pool.clear()
 
-    def _url(self, path: str, query: Mapping[str, str] | None) -> str:
-        return f"{self.server}{path}?{urlencode(query)}" if query else f"{self.server}{path}"
+    def _lines(self, response: BaseHTTPResponse, quiet_seconds: float | None) -> Iterator[bytes]:
+        """Whole lines; what a silence cuts in two is left out."""
+        socket = getattr(response.connection, "sock", None)
+        if quiet_seconds is not None and socket is not None:
+            socket.settimeout(quiet_seconds)
+        pending = b""
+        try:
+            for chunk in response.stream():
+                self._allowance.received(len(chunk))
+                *whole, pending = (pending + chunk).split(b"\n")
+                yield from (line for line in whole if line)
+        except ReadTimeoutError:
+            if quiet_seconds is None:
+                raise
+
+    def _send(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str] | None,
+        policy: Patient,
+        *,
+        body: bytes | None = None,
+        content_type: str = "",
+        read_seconds: float = READ_SECONDS,
+        preload_content: bool = True,
+    ) -> BaseHTTPResponse:
+        timeout = urllib3.Timeout(
+            connect=self._allowance.at_most(CONNECT_SECONDS), read=self._allowance.at_most(read_seconds)
+        )
+        self._allowance.sent(len(body or b""))
+        return self._pool.request(
+            method,
+            f"{self.server}{path}?{urlencode(query)}" if query else f"{self.server}{path}",
+            body=body,
+            headers=self._headers({"Content-Type": content_type} if body is not None else {}),
+            retries=policy.within(self._allowance),
+            timeout=timeout,
+            preload_content=preload_content,
+        )
 
     def _headers(self, more: Mapping[str, str]) -> dict[str, str]:
         headers = {"Accept": "application/json", "Accept-Encoding": "gzip", "User-Agent": self._user_agent, **more}
         authorization = self._authorization()
         return {**headers, "Authorization": authorization} if authorization else headers
 
-    def _check(self, response: BaseHTTPResponse, method: str, path: str) -> None:
-        if not 200 <= response.status < 300:
-            retry_after = response.headers.get("Retry-After", "")
-            refusal = errors.refusal(response.status, response.data, f"{method} {path}", retry_after)
-            if isinstance(refusal, ForbiddenError) and self._refused is not None:
-                refusal.context["advice"] = self._refused(refusal.status, refusal.message)
-            raise refusal
+    def _check(self, response: BaseHTTPResponse, body: bytes, method: str, path: str) -> None:
+        if _is_success(response):
+            return
+        retry_after = response.headers.get("Retry-After", "")
+        refusal = errors.refusal(
+            response.status, body, f"{method} {path}", retry_after=retry_after, cluster=self.cluster
+        )
+        if isinstance(refusal, ForbiddenError) and self._refused is not None:
+            refusal.context["advice"] = self._refused(refusal.status, refusal.message)
+        raise refusal
 
     @contextmanager
     def _translated(self, method: str, path: str) -> Iterator[None]:
         try:
             yield
         except HTTPError as error:
-            raise errors.unreachable(error, self.server, f"{method} {path}") from error
+            raise errors.unreachable(error, self.server, f"{method} {path}", cluster=self.cluster) from error
 
 
-def _lines(response: BaseHTTPResponse) -> Iterator[bytes]:
-    pending = b""
-    for chunk in response.stream():
-        *whole, pending = (pending + chunk).split(b"\n")
-        yield from (line for line in whole if line)
+def _is_success(response: BaseHTTPResponse) -> bool:
+    return 200 <= response.status < 300

@@ -10,13 +10,14 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime, timedelta
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
 from journeyman.core.plan import Step
 from journeyman.errors import InvariantError, JourneymanError, LeaseLostError, UnknownClusterError
+from journeyman.kube.allowance import Allowance
 from journeyman.ports import Clock, CloudProvider, KubeStore, Lease, Queue, Telemetry, Trigger
 from journeyman.steps.invocation import Invocation, Memory, Settings
 
@@ -44,6 +45,15 @@ class RunTelemetry(Telemetry, Protocol):
 
     def flush(self, *, until: datetime) -> None:
         """Write what was kept; stop at `until`."""
+        ...
+
+
+@runtime_checkable
+class PerRunStore(Protocol):
+    """A KubeStore that keeps what a run may spend on it."""
+
+    def for_run(self, allowance: Allowance, purpose: str) -> KubeStore:
+        """The same store for one run; `purpose` is its step, as runs of a step ask for the same things."""
         ...
 
 
@@ -151,7 +161,9 @@ class Runtime:
             UnknownClusterError: The cluster is not served here.
         """
         settings = self.settings_of(trigger.cluster)
-        store = self._stores.of(settings)
+        deadline = self.clock.now() + timedelta(milliseconds=context.get_remaining_time_in_millis())
+        allowance = Allowance(clock=self.clock, until=deadline)
+        store = self._store_for_run(settings, allowance, trigger.step)
         telemetry = self._adapters.telemetry(
             store,
             {
@@ -161,7 +173,6 @@ class Runtime:
                 "correlation_id": trigger.id,
             },
         )
-        deadline = self.clock.now() + timedelta(milliseconds=context.get_remaining_time_in_millis())
         try:
             yield Invocation(
                 cluster=settings.cluster_name,
@@ -178,6 +189,15 @@ class Runtime:
             )
         finally:
             telemetry.flush(until=deadline - FLUSH_MARGIN)
+            cost = allowance.usage.observations(trigger.step.value)  # what was flushed had its price, too
+            for observation in cost:
+                telemetry.observe(observation)
+            if cost:
+                telemetry.flush(until=deadline - FLUSH_MARGIN)
+
+    def _store_for_run(self, settings: Settings, allowance: Allowance, step: Step) -> KubeStore:
+        kept = self._stores.of(settings)
+        return kept.for_run(allowance, step.value) if isinstance(kept, PerRunStore) else kept
 
     def settings_of(self, cluster: str) -> Settings:
         """The settings of a cluster served here. Raises UnknownClusterError."""
