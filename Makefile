@@ -8,7 +8,7 @@ JOBS   ?= 2
 CASES  ?= 2000
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format lint types imports unit sam oracle controlplane crds lock bench nightly clean
+.PHONY: help setup demo test check format lint types imports unit sam oracle controlplane helm crds lock bench nightly clean
 
 help: ## What you can ask for
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## (.*)/  make \1\t\2/' | expand -t 18
@@ -27,7 +27,7 @@ $(STAMP): tests/requirements.txt pyproject.toml
 demo: setup ## The main job, end to end, on a simulated cluster and cloud
 	@$(BIN)/journeyman demo
 
-test: setup sam oracle controlplane ## Everything that needs no cloud account
+test: setup sam oracle controlplane helm ## Everything that needs no cloud account
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
@@ -67,7 +67,10 @@ oracle: setup ## Karpenter's scheduler as a program to compare with (needs Go; b
 controlplane: setup ## Kubernetes' own control plane as a program for tests (needs Go; built once, kept outside the repository)
 	@$(BIN)/python -m tests.controlplane
 
-crds: setup ## Generate infra/crds from the models
+helm: setup ## Helm as a program for tests of the chart (needs Go; built once, kept outside the repository)
+	@$(BIN)/python -m tests.infra.helm_program
+
+crds: setup ## Generate infra/crds, and the chart's copy, from the models
 	$(BIN)/python infra/crds/generate.py
 
 lock: setup ## Renew the locked requirements

@@ -1,4 +1,4 @@
-"""Write the CustomResourceDefinitions, generated from the models, into a folder (by default this one).
+"""Write the CustomResourceDefinitions, generated from the models, into a folder (by default this one and the chart's).
 
 Usage: python infra/crds/generate.py [DEST]
 """
@@ -14,6 +14,8 @@ import yaml
 
 from journeyman.core.api import crds
 
+HERE = Path(__file__).parent
+DESTINATIONS = (HERE, HERE.parent / "chart" / "files" / "crds")  # a chart holds only what lies inside it
 HEADER = "# Generated from shared/journeyman/core/api by `make crds`. Do not edit.\n"
 
 
@@ -37,10 +39,10 @@ def rendered() -> Iterator[tuple[str, str]]:
 
 def main() -> None:
     """Write the files."""
-    destination = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent
-    destination.mkdir(parents=True, exist_ok=True)
-    for name, text in rendered():
-        (destination / name).write_text(text, encoding="utf-8")
+    for destination in (Path(sys.argv[1]),) if len(sys.argv) > 1 else DESTINATIONS:
+        destination.mkdir(parents=True, exist_ok=True)
+        for name, text in rendered():
+            (destination / name).write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -22,7 +22,6 @@ ROOT = Path(__file__).parents[2]
 SAMPLES = ROOT / "events"
 HANDLERS = sorted((ROOT / "functions" / "aws").glob("*.py"))
 NINE = datetime(2026, 11, 21, 9, 0, tzinfo=timezone.utc)
-RBAC = list(yaml.safe_load_all((ROOT / "infra" / "aws" / "rbac.yaml").read_text()))
 
 
 @pytest.fixture
@@ -187,34 +186,6 @@ def test_an_unknown_cluster_is_a_404_that_names_the_known_ones(deployed):
 
     body = json.loads(answer["body"])
     assert (answer["statusCode"], body["cluster"], body["registered"]) == (404, "nowhere", "demo")
-
-
-def test_everything_the_functions_write_is_allowed_by_the_rbac_that_ships(deployed, writes):
-    """From pending pods to running ones, and an interruption on top: no verb more than infra/aws/rbac.yaml grants."""
-    cluster(deployed, "zero-nodes")
-    deployed.world.run_for(timedelta(minutes=4))
-    spot = next(
-        c for c in deployed.server.list(NODECLAIM).items if c.metadata.labels["karpenter.sh/capacity-type"] == "spot"
-    )
-    deployed.aws.interrupt(spot.status.provider_id.rpartition("/")[2])
-    deployed.world.run_for(timedelta(minutes=6))
-
-    asked = {as_request(write) for write in writes}
-    assert asked >= {("create", "", "pods/eviction"), ("create", "karpenter.sh", "nodeclaims")}
-    assert {request for request in asked if not is_allowed(*request)} == set()
-
-
-def as_request(write) -> tuple[str, str, str]:
-    """A write as RBAC sees it: verb, API group, resource."""
-    if write.verb == "evict":
-        return "create", "", "pods/eviction"
-    subresource = f"/{write.subresource}" if write.subresource else ""
-    return write.verb, write.resource.group, f"{write.resource.plural}{subresource}"
-
-
-def is_allowed(verb: str, group: str, resource: str) -> bool:
-    rules = [rule for document in RBAC for rule in document.get("rules", ())]
-    return any(group in rule["apiGroups"] and resource in rule["resources"] and verb in rule["verbs"] for rule in rules)
 
 
 @pytest.mark.parametrize("path", HANDLERS, ids=lambda p: p.name)

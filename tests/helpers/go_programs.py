@@ -39,6 +39,7 @@ class GoProgram(Struct, frozen=True, kw_only=True):
         sources: The folder of its Go module; only files directly in it belong to the program.
         flags: For `go build`, beyond `-trimpath`.
         minutes: What a cold build on two cores takes, to set expectations.
+        package: What to build; by default the module itself, or else a program of one that its go.mod pins.
     """
 
     name: str
@@ -46,6 +47,7 @@ class GoProgram(Struct, frozen=True, kw_only=True):
     sources: Path
     minutes: str
     flags: tuple[str, ...] = ()
+    package: str = "."
 
     def path(self) -> Path:
         """Where the program is, built if need be.
@@ -76,17 +78,17 @@ class GoProgram(Struct, frozen=True, kw_only=True):
                 return
             _say(f"Building {self.title}, about {self.minutes} minutes the first time …")
             unfinished = path.with_suffix(".new")
-            packages = _count(go, self.sources)
-            command = [go, "build", "-v", "-trimpath", *self.flags, "-o", str(unfinished), "."]
+            packages = _count(go, self.sources, self.package)
+            command = [go, "build", "-v", "-trimpath", *self.flags, "-o", str(unfinished), self.package]
             if not _follow(command, self.sources, f"of {packages:,} packages compiled"):
                 raise GoProgramMissingError(f"{self.title} did not build; Go's own messages are above")
             unfinished.rename(path)
 
 
-def _count(go: str, sources: Path) -> int:
+def _count(go: str, sources: Path, package: str) -> int:
     """How many packages a program is made of; downloads its modules on the way."""
     with tempfile.TemporaryFile() as listed:
-        _follow([go, "list", "-deps", "."], sources, "modules downloaded", listed)
+        _follow([go, "list", "-deps", package], sources, "modules downloaded", listed)
         listed.seek(0)
         return len(listed.readlines())
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 from journeyman.core.plan import Step
 from journeyman.core.scheduling.options import MinValuesPolicy, PreferencePolicy
@@ -237,12 +238,13 @@ def test_each_function_has_the_rights_of_its_step_and_no_more():
     }
 
 
-def test_every_function_can_enter_the_cluster_and_the_api_as_a_reader_only():
-    """The groups are those of infra/aws/rbac.yaml."""
+def test_every_function_enters_the_cluster_in_the_group_of_its_step():
+    """The groups are those that the chart's values name."""
+    access = yaml.safe_load((ROOT / "infra" / "chart" / "values.yaml").read_text())["access"]
     entries = of_type("AWS::EKS::AccessEntry")
     groups = {get_att(e["PrincipalArn"]).removesuffix("Role"): e["KubernetesGroups"] for e in entries.values()}
 
-    assert groups == {f: ["journeyman-readers" if f == "ApiFunction" else "journeyman"] for f in FUNCTIONS}
+    assert groups == {f: [s["name"] for s in access[f.removesuffix("Function").lower()]] for f in FUNCTIONS}
 
 
 def test_the_api_asks_for_aws_credentials_on_every_route():

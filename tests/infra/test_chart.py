@@ -1,0 +1,308 @@
+"""The Helm chart, by Helm itself: what it makes is what a real API server takes, and says what we think it says."""
+
+import pytest
+import yaml
+
+from infra.forwarder.news import Step
+from infra.forwarder.settings import read_settings
+from tests.infra.helm_program import CHART, EXAMPLES, NAMESPACE, HelmError, helm, rendered
+
+pytestmark = pytest.mark.slow
+
+CRDS = CHART.parent / "crds"
+SQS, HTTPS, EVENTBRIDGE, RIGHTS_ONLY = (
+    CHART / "ci" / f"{name}-values.yaml" for name in ("sqs", "https", "eventbridge", "rights-only")
+)
+STEPS = ("provision", "terminate", "consolidate", "interrupt", "sweep", "api")
+PATHS = {
+    "CustomResourceDefinition": "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
+    "ClusterRole": "/apis/rbac.authorization.k8s.io/v1/clusterroles",
+    "ClusterRoleBinding": "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
+    "Role": "/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}/roles",
+    "RoleBinding": "/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}/rolebindings",
+    "ServiceAccount": "/api/v1/namespaces/{namespace}/serviceaccounts",
+    "Service": "/api/v1/namespaces/{namespace}/services",
+    "Deployment": "/apis/apps/v1/namespaces/{namespace}/deployments",
+    "PodDisruptionBudget": "/apis/policy/v1/namespaces/{namespace}/poddisruptionbudgets",
+    "NetworkPolicy": "/apis/networking.k8s.io/v1/namespaces/{namespace}/networkpolicies",
+}
+
+
+def of_kind(documents, kind):
+    return {d["metadata"]["name"]: d for d in documents if d["kind"] == kind}
+
+
+def the_pod(documents):
+    """The forwarder's pod template, and its only container."""
+    (deployment,) = of_kind(documents, "Deployment").values()
+    template = deployment["spec"]["template"]
+    (container,) = template["spec"]["containers"]
+    return template, container
+
+
+def rights(documents, step):
+    """(group, resource, verb) for each right of a step's ClusterRole."""
+    rules = of_kind(documents, "ClusterRole")[f"journeyman-{step}"]["rules"]
+    return {(g, r, v) for rule in rules for g in rule["apiGroups"] for r in rule["resources"] for v in rule["verbs"]}
+
+
+# --- what Helm and the API server say
+
+
+@pytest.mark.parametrize("values", EXAMPLES, ids=lambda path: path.stem)
+def test_helm_has_nothing_against_it(values):
+    """Warnings are failures here."""
+    assert helm("lint", "--strict", "--quiet", str(CHART), "--values", str(values)).strip() == ""
+
+
+@pytest.mark.parametrize("values", EXAMPLES, ids=lambda path: path.stem)
+def test_a_real_api_server_takes_every_object_and_knows_every_field(values, control_plane, namespace):
+    """Strict validation refuses unknown and doubled fields; defaulting, validation and admission are the real ones."""
+    documents = rendered(values, f"--namespace={namespace}", f"--set=access.leaseNamespace={namespace}")
+
+    def answer(document):
+        meta = document["metadata"]
+        path = f"{PATHS[document['kind']]}/{meta['name']}".format(namespace=meta.get("namespace"))
+        query = "dryRun=All&fieldValidation=Strict&fieldManager=chart&force=true"
+        return control_plane.admin.call("PATCH", f"{path}?{query}", document, kind="application/apply-patch+yaml")
+
+    answers = {(d["kind"], d["metadata"]["name"]): answer(d) for d in documents}
+
+    assert len(answers) == len(documents) > 20
+    assert {d["metadata"].get("namespace", namespace) for d in documents} == {namespace}
+    assert {key: said["message"] for key, (status, said) in answers.items() if status >= 300} == {}
+
+
+@pytest.mark.parametrize("values", [SQS, HTTPS], ids=lambda path: path.stem)
+def test_the_restricted_pod_security_standard_admits_the_forwarder(values, control_plane, namespace):
+    """The strictest of the three; where it is enforced, a pod with any right more is refused."""
+    admin = control_plane.admin
+    label = {"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "restricted"}}}
+    admin.do("PATCH", f"/api/v1/namespaces/{namespace}", label, kind="application/merge-patch+json")
+    template, container = the_pod(rendered(values))
+    template["metadata"]["name"] = "forwarder"
+    pods = f"/api/v1/namespaces/{namespace}/pods?dryRun=All&fieldValidation=Strict"
+
+    admitted = admin.do("POST", pods, template)
+    container["securityContext"]["capabilities"] = {"drop": ["NET_RAW"]}
+    status, refusal = admin.call("POST", pods, template)
+
+    assert admitted["spec"]["priority"] == 2_000_000_000  # system-cluster-critical
+    assert (status, refusal["reason"]) == (403, "Forbidden")
+    assert "unrestricted capabilities" in refusal["message"]
+
+
+# --- the kinds
+
+
+def test_the_chart_carries_the_generated_kinds_and_keeps_them():
+    """The same text, and Helm's mark that uninstalling leaves them: with NodeClaims would go nodes. `make crds` copies."""
+    generated = {path.name: path.read_text() for path in CRDS.glob("*.yaml")}
+    carried = {path.name: path.read_text() for path in (CHART / "files" / "crds").iterdir()}
+    made = of_kind(rendered(RIGHTS_ONLY), "CustomResourceDefinition")
+
+    assert carried == generated
+    assert {crd["metadata"].pop("annotations")["helm.sh/resource-policy"] for crd in made.values()} == {"keep"}
+    assert sorted(made.values(), key=str) == sorted(map(yaml.safe_load, generated.values()), key=str)
+
+
+def test_kinds_of_somebody_else_are_left_out():
+    """Karpenter's, where its own chart sees to them; or all."""
+    ours = of_kind(rendered(RIGHTS_ONLY, "--set=crds.karpenter=skip"), "CustomResourceDefinition")
+    none = of_kind(rendered(RIGHTS_ONLY, "--set=crds.karpenter=skip,crds.own=skip"), "CustomResourceDefinition")
+
+    assert set(ours) == {"nodedisruptions.journeyman.dev", "offeringstates.journeyman.dev"}
+    assert none == {}
+
+
+# --- rights
+
+
+def test_each_function_has_a_role_of_its_own_bound_to_its_own_group():
+    """What the stack's access entries say is what the bindings expect."""
+    documents = rendered(RIGHTS_ONLY)
+
+    bound = {name: b["subjects"] for name, b in of_kind(documents, "ClusterRoleBinding").items()}
+    assert {name: [s["name"] for s in subjects] for name, subjects in bound.items()} == {
+        f"journeyman-{step}": [f"journeyman-{step}"] for step in STEPS
+    }
+    leases = of_kind(documents, "Role")
+    assert {name: role["rules"][1]["resourceNames"] for name, role in leases.items()} == {
+        f"journeyman-{step}": [f"journeyman-{step}"] for step in ("provision", "terminate", "consolidate")
+    }
+    assert {role["metadata"]["namespace"] for role in leases.values()} == {"kube-system"}
+
+
+def test_one_identity_may_be_every_function():
+    """As on clouds whose functions share one; service accounts keep their namespace, users their API group."""
+    documents = rendered(HTTPS)
+
+    user = {"kind": "User", "name": "200000000000000001", "apiGroup": "rbac.authorization.k8s.io"}
+    viewer = {"kind": "ServiceAccount", "name": "viewer", "namespace": "tools"}
+    bindings = of_kind(documents, "ClusterRoleBinding")
+    assert {step: bindings[f"journeyman-{step}"]["subjects"] for step in STEPS} == {
+        **{step: [user] for step in STEPS},
+        "api": [viewer, user],
+    }
+    assert {b["subjects"][0]["name"] for b in of_kind(documents, "RoleBinding").values()} == {user["name"]}
+
+
+def test_optional_features_bring_their_rights_and_only_theirs():
+    """Off by default, as in the functions."""
+    least, most = rendered(RIGHTS_ONLY), rendered(HTTPS)
+
+    more = rights(most, "provision") - rights(least, "provision")
+    assert rights(least, "provision") < rights(most, "provision")
+    assert {group for group, _, _ in more} == {"karpenter.sh", "autoscaling.x-k8s.io", "resource.k8s.io", "apps", ""}
+    assert {(r, v) for _, r, v in more if v != "list"} == {
+        ("nodeoverlays/status", "patch"),
+        ("capacitybuffers/status", "patch"),
+    }
+    for step in ("terminate", "interrupt"):
+        assert rights(least, step) == rights(most, step)
+
+
+def test_no_step_has_a_right_that_would_make_it_an_administrator():
+    """No wildcard, no secrets, no impersonation, no rights over rights; and pods are deleted by terminate alone."""
+    documents = rendered(HTTPS)
+    all_rights = {step: rights(documents, step) for step in (*STEPS, "forwarder")}
+
+    everything = set().union(*all_rights.values())
+    assert not any("*" in right for right in everything)
+    assert not {r for _, r, _ in everything} & {"secrets", "configmaps", "serviceaccounts", "users", "groups"}
+    assert {g for g, _, _ in everything}.isdisjoint({"rbac.authorization.k8s.io", "certificates.k8s.io"})
+    assert [s for s in all_rights if {("", "pods", "delete"), ("", "pods/eviction", "create")} & all_rights[s]] == [
+        "terminate"
+    ]
+    assert {v for step in ("sweep", "forwarder") for _, _, v in all_rights[step]} == {"list", "watch"}
+
+
+# --- the forwarder
+
+
+def test_the_forwarder_understands_what_the_chart_tells_it():
+    """Its own reader of settings, on the environment of each sink's Deployment."""
+    told = {}
+    for values in (SQS, HTTPS, EVENTBRIDGE):
+        _, container = the_pod(rendered(values))
+        variables = {entry["name"]: entry["value"] for entry in container["env"]}
+        told[values] = read_settings({**variables, "KUBERNETES_SERVICE_HOST": "10.0.0.1"})
+
+    assert {settings.sink for settings in told.values()} == {"sqs", "https", "eventbridge"}
+    assert {settings.cluster for settings in told.values()} == {"dev"}
+    assert told[SQS].queues[Step.TERMINATE].endswith("/journeyman-terminate.fifo")
+    assert (told[SQS].region, told[SQS].idle_seconds, told[SQS].max_seconds) == ("eu-west-1", 1, 10)
+    assert told[EVENTBRIDGE].event_bus == "journeyman"
+    assert told[HTTPS].receiver_url.startswith("https://api.example/journeyman/")
+
+
+def test_the_receivers_token_is_where_the_forwarder_looks_for_it():
+    """A projected one, for the receiver's audience alone and renewed within the hour; and the trust beside it."""
+    template, container = the_pod(rendered(HTTPS))
+    settings = read_settings(
+        {**{e["name"]: e["value"] for e in container["env"]}, "KUBERNETES_SERVICE_HOST": "10.0.0.1"}
+    )
+
+    mounts = {m["name"]: m["mountPath"] for m in container["volumeMounts"]}
+    (source,) = template["spec"]["volumes"][0]["projected"]["sources"]
+    assert source == {"serviceAccountToken": {"path": "token", "audience": "journeyman", "expirationSeconds": 3600}}
+    assert str(settings.receiver_token_file) == f"{mounts['receiver-token']}/token"
+    assert settings.receiver_ca_file == f"{mounts['receiver-ca']}/ca.crt"
+
+
+def test_the_forwarder_is_two_small_replicas_that_survive_a_node():
+    """Spread over zones and nodes where there are some, one at most away at a time, and never pushed out."""
+    documents = rendered(SQS)
+    template, container = the_pod(documents)
+    (deployment,) = of_kind(documents, "Deployment").values()
+    (budget,) = of_kind(documents, "PodDisruptionBudget").values()
+    selector = {"matchLabels": {"app.kubernetes.io/name": "forwarder", "app.kubernetes.io/instance": "journeyman"}}
+
+    assert deployment["spec"]["replicas"] == 2
+    assert deployment["spec"]["selector"] == budget["spec"]["selector"] == selector
+    assert template["metadata"]["labels"].items() >= selector["matchLabels"].items()
+    assert budget["spec"]["maxUnavailable"] == 1
+    spread = template["spec"]["topologySpreadConstraints"]
+    assert [c["topologyKey"] for c in spread] == ["topology.kubernetes.io/zone", "kubernetes.io/hostname"]
+    assert {c["whenUnsatisfiable"] for c in spread} == {"ScheduleAnyway"}
+    assert all(c["labelSelector"] == selector for c in spread)
+    assert container["resources"]["limits"] == {"memory": "64Mi"}
+    assert container["livenessProbe"]["httpGet"] == {"path": "/healthz", "port": "http"}
+    assert container["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": "http"}
+    assert [p["containerPort"] for p in container["ports"]] == [8081]
+
+
+def test_the_forwarder_may_talk_to_few():
+    """In: who scrapes metrics. Out: names, TLS and the API server, credentials from the node's agent."""
+    (open_,) = of_kind(rendered(SQS), "NetworkPolicy").values()
+    (narrow,) = of_kind(rendered(HTTPS), "NetworkPolicy").values()
+
+    assert open_["spec"]["policyTypes"] == ["Ingress", "Egress"]
+    assert open_["spec"]["ingress"] == [{"ports": [{"port": "http", "protocol": "TCP"}]}]
+    assert {p["port"] for rule in open_["spec"]["egress"] for p in rule["ports"]} == {53, 80, 443, 5443, 6443}
+    assert narrow["spec"]["ingress"][0]["from"][0]["namespaceSelector"]
+    assert narrow["spec"]["egress"][-1] == {"ports": [{"port": 8443, "protocol": "TCP"}]}
+
+
+# --- values
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ("forwarder.clusterName=", "/forwarder/clusterName"),
+        ("forwarder.image.repository=Not A Name", "/forwarder/image/repository"),
+        ("forwarder.image.digest=sha256:12", "/forwarder/image/digest"),
+        ("forwarder.sink.kind=kafka", "/forwarder/sink/kind"),
+        ("forwarder.sink.queues.terminate=", "/forwarder/sink/queues/terminate"),
+        ("forwarder.sink.queues.terminate=https://sqs.example/1/standard", "/forwarder/sink/queues/terminate"),
+        ("forwarder.sink.kind=eventbridge", "/forwarder/sink/eventBus"),
+        ("forwarder.sink.kind=https,forwarder.sink.receiver.url=http://plain", "/forwarder/sink/receiver/url"),
+        ("forwarder.batch.idle=1", "/forwarder/batch/idle"),
+        ("forwarder.replicas=0", "/forwarder/replicas"),
+        ("forwarder.replcias=2", "replcias"),
+        ("forwarder.podDisruptionBudget.maxUnavailable=some", "/forwarder/podDisruptionBudget/maxUnavailable"),
+        ("forwarder.networkPolicy.apiServerPorts={70000}", "/forwarder/networkPolicy/apiServerPorts/0"),
+        ("crds.karpenter=maybe", "/crds/karpenter"),
+        ("features.nodeOverlay=yes", "/features/nodeOverlay"),
+        ("access.sweep[0].kind=Robot,access.sweep[0].name=r2", "/access/sweep/0/kind"),
+        ("access.sweep[0].kind=ServiceAccount,access.sweep[0].name=r2", "/access/sweep/0"),
+        ("access.leaseNamespace=Kube System", "/access/leaseNamespace"),
+        ("rbac.create=true", "rbac"),
+    ],
+)
+def test_nonsense_is_refused_by_name(given, named):
+    """The schema says which value it is before anything is made."""
+    with pytest.raises(HelmError, match="values don't meet the specifications") as refusal:
+        rendered(SQS, "--set", given)
+
+    assert named in str(refusal.value)
+
+
+def test_the_readme_tells_every_value():
+    """Whoever adds a value tells what it is for; a path is told by its first two names and its last."""
+    told = (CHART / "README.md").read_text()
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+
+    missing = [path for path in paths(values) if f".{path[-1]}`" not in told and f"`{'.'.join(path)}`" not in told]
+    assert missing == []
+
+
+def paths(values, above=()):
+    """Names of values: down to two levels below a section, for what is deeper is Kubernetes' own."""
+    opaque = {"resources", "affinity", "nodeSelector", "podDisruptionBudget", "annotations"}
+    for name, value in values.items():
+        path = (*above, name)
+        if isinstance(value, dict) and value and name not in opaque:
+            yield from paths(value, path)
+        else:
+            yield path
+
+
+def test_another_release_name_prefixes_every_name():
+    """Two releases meet nowhere but at the kinds, which belong to the first."""
+    text = helm("template", "second", str(CHART), "--kube-version=1.36", f"--namespace={NAMESPACE}", f"--values={SQS}")
+    names = {d["metadata"]["name"] for d in yaml.safe_load_all(text) if d and d["kind"] != "CustomResourceDefinition"}
+
+    assert names
+    assert all(name.startswith("second-") for name in names)
