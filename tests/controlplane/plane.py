@@ -43,6 +43,7 @@ class ControlPlane:
 
     Attributes:
         server: The API server's address, `https://127.0.0.1:<port>`.
+        etcd: The address of what it stores in.
         ca_file: What its certificate is checked against.
         token: The admin's bearer token (group system:masters).
         kubeconfig: The admin's kubeconfig.
@@ -69,6 +70,7 @@ class ControlPlane:
         self._node_grace_seconds = node_grace_seconds
         self._etcd_port, self._port = free_port(), free_port()
         self.server = f"https://127.0.0.1:{self._port}"
+        self.etcd = f"http://127.0.0.1:{self._etcd_port}"
         self._authority = Authority(self.logs)
         self.ca_file = self._authority.certificate
         certificate, key = self._authority.issue("kube-apiserver")
