@@ -41,6 +41,10 @@ class KubeStore(Protocol):
     Reads decode into `resource.type` (a msgspec Struct, or dict). Writes take and return raw JSON.
     """
 
+    def version(self) -> tuple[int, int]:
+        """Major and minor version of the API server."""
+        ...
+
     def list(
         self,
         resource: Resource[T],

@@ -11,6 +11,7 @@
     SCHEDULER_CONFIG               kube-scheduler's podTopologySpread.defaultConstraints, as YAML or JSON
     MIN_VALUES_POLICY, FEATURE_GATES, IGNORE_DRA_REQUESTS, BATCH_IDLE_DURATION, BATCH_MAX_DURATION,
     VM_MEMORY_OVERHEAD_PERCENT, RESERVED_ENIS, ISOLATED_VPC      Karpenter's settings, with its names and defaults
+    PLACEMENT_HINTS                true, or false: kube-scheduler is not told which node each pod was planned for
     SYSTEM_NAMESPACE               where the Leases live (kube-system)
 
 LOG_LEVEL is the logger's own (`runtime.aws.logger`): it is needed before anything else is read.
@@ -125,6 +126,7 @@ def _settings(variables: Variables, name: str) -> Settings:
         feature_gates=_read(variables, "FEATURE_GATES", "", _feature_gates),
         ignore_dra_requests=_read(variables, "IGNORE_DRA_REQUESTS", "true", _boolean),
         default_spread=_read(variables, "SCHEDULER_CONFIG", "", _default_spread, _SPREAD_EXAMPLE),
+        placement_hints=_read(variables, "PLACEMENT_HINTS", "true", _boolean),
     )
 
 

@@ -1,16 +1,18 @@
 """kube-scheduler, as far as node autoscaling can tell: filter, score, bind, or say why not.
 
 Filters: unschedulable nodes, taints, node selector and required affinity, resources, DoNotSchedule topology spread,
-required pod (anti-)affinity. Score: least allocated, which spreads pods as the real default does. A nominated node
-is tried first. Preemption, volumes and host ports are not played: such pods are left to wait, with that said.
-It shares no code with the planner on purpose: it is the judge of what the planner promised.
-Restates: kubernetes `pkg/scheduler/framework/plugins/{nodeaffinity,tainttoleration,noderesources,podtopologyspread,interpodaffinity}`.
+required pod (anti-)affinity. Score: least allocated, which spreads pods as the real default does. A pod's nominated node
+is tried before all others; pods nominated to a node, and not less important, count there as if they ran; a pod that fits
+nowhere loses its nomination. Preemption, volumes and host ports are not played: such pods are left to wait, with that
+said. It shares no code with the planner on purpose: it is the judge of what the planner promised.
+Restates: kubernetes `pkg/scheduler/framework/plugins/{nodeaffinity,tainttoleration,noderesources,podtopologyspread,interpodaffinity}`,
+`pkg/scheduler/schedule_one.go` `evaluateNominatedNode`, `framework/runtime` `RunFilterPluginsWithNominatedPods`.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 
 from msgspec import Struct, field
@@ -49,6 +51,10 @@ class NodeInfo(Struct):
         for name, amount in requests.items():
             self.free[name] = self.free.get(name, 0) - amount
 
+    def copy(self) -> NodeInfo:
+        """The same, to be changed."""
+        return NodeInfo(node=self.node, free=dict(self.free), total=self.total, pods=list(self.pods))
+
     def score(self, requests: Mapping[str, int]) -> float:
         """NodeResourcesFit LeastAllocated: the mean free share of cpu and memory after placing."""
         shares = [
@@ -82,25 +88,28 @@ class KubeScheduler:
         if not waiting:
             return False
         infos = _node_infos(self._server.list(NODE).items, pods)
+        nominated = {pod.key: pod for pod in pods if pod.status.nominated_node_name and not pod.spec.node_name}
         for pod in sorted(waiting, key=_queue_order):
-            self._schedule(pod, infos)
+            nominated.pop(pod.key, None)  # whatever becomes of it, it is on a node then or its nomination is lost
+            self._schedule(pod, infos, tuple(nominated.values()))
         return self._server.resource_version != before
 
-    def _schedule(self, pod: Pod, infos: Mapping[str, NodeInfo]) -> None:
+    def _schedule(self, pod: Pod, infos: Mapping[str, NodeInfo], nominated: Sequence[Pod]) -> None:
         requests = pod_requests(pod)
         refusals: Counter[str] = Counter()
         fitting: list[NodeInfo] = []
-        for info in infos.values():
-            refusal = why_not(pod, requests, info, infos)
+        for info in _tried_in_order(pod, infos):
+            refusal = _refusal(pod, requests, info, infos, nominated)
             if refusal:
                 refusals[refusal] += 1
-            else:
-                fitting.append(info)
+                continue
+            fitting.append(info)
+            if info.node.metadata.name == pod.status.nominated_node_name:
+                break  # taken without a look at the others
         if not fitting:
             self._report_unschedulable(pod, len(infos), refusals)
             return
-        nominated = pod.status.nominated_node_name
-        best = min(fitting, key=lambda i: (i.node.metadata.name != nominated, -i.score(requests), i.node.metadata.name))
+        best = min(fitting, key=lambda i: (-i.score(requests), i.node.metadata.name))
         self._server.bind(pod.metadata.namespace, pod.metadata.name, best.node.metadata.name)
         best.place(pod, requests)
 
@@ -108,7 +117,8 @@ class KubeScheduler:
         details = ", ".join(f"{count} {why}" for why, count in sorted(refusals.items()))
         message = f"0/{total} nodes are available: {details}." if details else "no nodes available to schedule pods"
         known = condition_of(pod.status.conditions, "PodScheduled")
-        if known is not None and known.status == "False" and known.message == message:
+        told = known is not None and known.status == "False" and known.message == message
+        if told and not pod.status.nominated_node_name:
             return
         now = self._clock.now().strftime("%Y-%m-%dT%H:%M:%SZ")
         condition = {
@@ -121,10 +131,33 @@ class KubeScheduler:
         self._server.patch(
             POD,
             pod.metadata.name,
-            {"status": {"conditions": [condition]}},
+            {"status": {"conditions": [condition], "nominatedNodeName": None}},
             namespace=pod.metadata.namespace,
             subresource="status",
         )
+
+
+def _tried_in_order(pod: Pod, infos: Mapping[str, NodeInfo]) -> Iterator[NodeInfo]:
+    """All nodes, the nominated one first."""
+    nominated = infos.get(pod.status.nominated_node_name)
+    if nominated is not None:
+        yield nominated
+    yield from (info for info in infos.values() if info is not nominated)
+
+
+def _refusal(
+    pod: Pod, requests: Mapping[str, int], info: NodeInfo, infos: Mapping[str, NodeInfo], nominated: Sequence[Pod]
+) -> str:
+    """The first filter that refuses the pod, with the node as it is or with those that are nominated there."""
+    name, priority = info.node.metadata.name, pod.spec.priority or 0
+    coming = [p for p in nominated if p.status.nominated_node_name == name and (p.spec.priority or 0) >= priority]
+    refusal = why_not(pod, requests, info, infos)
+    if refusal or not coming:
+        return refusal
+    expected = info.copy()
+    for other in coming:
+        expected.place(other, pod_requests(other))
+    return why_not(pod, requests, expected, {**infos, name: expected})
 
 
 def why_not(pod: Pod, requests: Mapping[str, int], info: NodeInfo, infos: Mapping[str, NodeInfo]) -> str:

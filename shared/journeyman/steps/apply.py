@@ -8,6 +8,7 @@ conflict, object gone         the chain stops; the step wakes up at once, reload
 eviction refused (429)        counted, told on the node; the drain's own wake-up comes back to it
 other retryable error         the chain stops; the step wakes up when it may help
 other error                   the chain stops, the error is reported; the sweep finds what is left to do
+placement hint refused        told; its chain goes on, and a refusal that is not about the pod alone ends the run's hints
 deadline near                 nothing more is begun; the step wakes up at once for the rest ("partial")
 fence lost                    nothing more is done: another run has the step ("busy")
 ============================  ==========================================================================
@@ -31,6 +32,7 @@ from journeyman.core.plan import (
     Event,
     EvictPod,
     LaunchInstance,
+    NominatePod,
     ObjectRef,
     Observation,
     PatchObject,
@@ -42,8 +44,10 @@ from journeyman.core.plan import (
 from journeyman.errors import (
     ConflictError,
     DeadlineError,
+    ForbiddenError,
     InvariantError,
     JourneymanError,
+    KubeAPIError,
     LeaseLostError,
     NotFoundError,
     RateLimitedError,
@@ -72,6 +76,7 @@ class Applier:
         self._notes: list[str] = []
         self._wakes: dict[Step, Wake] = {}
         self._status = DONE
+        self._hints_given_up = False
 
     def apply(self, plan: Plan, world: World | None = None) -> None:
         """Carry a plan out, launches included.
@@ -154,7 +159,9 @@ class Applier:
                 )
                 return
             self._check(in_margin=in_margin)
-            if not self._done(action, chain):
+            if isinstance(action, NominatePod):
+                self._hint(action)
+            elif not self._done(action, chain):
                 return
         self._explain(chain)
 
@@ -186,6 +193,31 @@ class Applier:
             return False
         self._counted(action)
         return True
+
+    def _hint(self, action: NominatePod) -> None:
+        """Nominate a pod; what cannot be hinted at is told, and keeps nothing waiting."""
+        if self._hints_given_up:
+            self.count("hints not given")
+            return
+        try:
+            self.effects.carry_out(action)
+        except KubeAPIError as error:
+            self._unhinted(action, error)
+        else:
+            self._counted(action)
+
+    def _unhinted(self, action: NominatePod, error: KubeAPIError) -> None:
+        """A pod that is gone needs none; a refusal that would meet the other pods too ends this run's hints."""
+        self.count("hints not given")
+        gone = isinstance(error, NotFoundError | ConflictError)
+        self._hints_given_up = (error.retryable and not gone) or isinstance(error, ForbiddenError)
+        self.run.telemetry.log(
+            "debug" if gone else "warning",
+            f"{action.ref} is not nominated to node {action.node}: {error.message}"
+            + ("; this run nominates no more pods" if self._hints_given_up else ""),
+            error=type(error).__name__,
+            **_fields(error),
+        )
 
     def _counted(self, action: Action) -> None:
         self.count(type(action).__name__)

@@ -17,6 +17,7 @@ from journeyman.core.plan import (
     DeletePod,
     EvictPod,
     LaunchInstance,
+    NominatePod,
     ObjectRef,
     PatchObject,
     RememberUnavailable,
@@ -67,6 +68,8 @@ class Effects:
                 self._delete(action.ref, grace_period_seconds=action.grace_period_seconds)
             case EvictPod():
                 self._evict(action.ref)
+            case NominatePod():
+                self._nominate(action)
             case TerminateInstance():
                 self._terminate(action.provider_id)
             case RememberUnavailable():
@@ -132,6 +135,12 @@ class Effects:
     def _evict(self, ref: ObjectRef) -> None:
         with suppress(NotFoundError, ConflictError):
             self._run.store.evict(ref.namespace, ref.name, uid=ref.uid)
+
+    def _nominate(self, action: NominatePod) -> None:
+        """Only the pod that was meant: a namesake's UID is a conflict."""
+        ref = action.ref
+        patch = {"metadata": {"uid": ref.uid}, "status": {"nominatedNodeName": action.node or None}}
+        self._run.store.patch(ref.resource, ref.name, patch, namespace=ref.namespace, subresource="status")
 
     def _terminate(self, provider_id: str) -> None:
         with suppress(NodeClaimNotFoundError):

@@ -56,6 +56,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     validation_delay: timedelta = timedelta(seconds=15)
 
     # Ours
+    placement_hints: bool = True
     registration_poll: timedelta = timedelta(seconds=5)
     node_class_refresh: timedelta = timedelta(minutes=5)
     deadline_margin: timedelta = timedelta(seconds=5)
@@ -74,6 +75,7 @@ class Settings(Struct, frozen=True, kw_only=True):
 class Memory(Struct):
     """What a warm sandbox keeps for a cluster between runs. Losing it costs time, never correctness."""
 
+    kubernetes_version: tuple[int, int] | None = None
     catalogue: Catalogue | None = None
     catalogue_key: Hashable = None
     overlay_conflicts: Mapping[str, str] = field(default_factory=dict)

@@ -25,6 +25,7 @@ from journeyman.core.api.objects import NODEPOOL, Pod
 from journeyman.core.catalogue import Unavailable
 from journeyman.core.disruption.in_flight import marked_for_deletion
 from journeyman.core.lifecycle.buffer_status import tell_buffers
+from journeyman.core.lifecycle.hints import SINCE_VERSION
 from journeyman.core.lifecycle.liveness import Timeouts
 from journeyman.core.lifecycle.nodeclaim import Lifecycle, Pace, advance
 from journeyman.core.lifecycle.nodepool_status import NOTHING, reconcile, usage_by_pool
@@ -38,10 +39,10 @@ from journeyman.core.scheduling.results import PlannedClaim, Results
 from journeyman.core.scheduling.scheduler import pods_to_place, solve
 from journeyman.core.scheduling.verify import verify
 from journeyman.core.state import Snapshot
-from journeyman.errors import InvalidObjectError, InvariantError, NotFoundError
+from journeyman.errors import InvalidObjectError, InvariantError, KubeAPIError, NotFoundError
 from journeyman.ports import Trigger
 from journeyman.steps.apply import Applier, run_step
-from journeyman.steps.invocation import Invocation, Outcome, Settings
+from journeyman.steps.invocation import Invocation, Outcome
 from journeyman.steps.load import EVERYTHING, World, load, with_catalogue
 from journeyman.steps.node_classes import catalogued, refresh_node_classes
 
@@ -62,7 +63,7 @@ def _provision(hand: Applier) -> None:
     snapshot = refresh_node_classes(hand, load(run, EVERYTHING))
     world = catalogued(hand, snapshot)
     hand.apply(tell_overlays(world.snapshot, world.overlay_conflicts))
-    hand.apply(advance(world.snapshot, _lifecycle(run.settings)), world)
+    hand.apply(advance(world.snapshot, _lifecycle(run)), world)
     world = _as_written(hand, world)
     decision = _decide(hand, world)
     _open(hand, world, decision.accepted)
@@ -213,9 +214,23 @@ def _explain(hand: Applier, snapshot: Snapshot, results: Results, took: float) -
     )
 
 
-def _lifecycle(settings: Settings) -> Lifecycle:
+def _lifecycle(run: Invocation) -> Lifecycle:
+    settings = run.settings
     return Lifecycle(
         timeouts=Timeouts(launch=settings.launch_timeout, registration=settings.registration_timeout),
         pace=Pace(shortest=settings.registration_poll),
         wait_for_devices=not settings.ignore_dra_requests,
+        placement_hints=settings.placement_hints and _scheduler_takes_hints(run),
     )
+
+
+def _scheduler_takes_hints(run: Invocation) -> bool:
+    """Whether the cluster's Kubernetes is new enough; not, if it does not say. kube-scheduler is as new, or one older."""
+    memory = run.memory
+    if memory.kubernetes_version is None:
+        try:
+            memory.kubernetes_version = run.store.version()
+        except KubeAPIError as error:
+            run.telemetry.log("warning", f"no placement hints in this run: {error.message}", error=type(error).__name__)
+            return False
+    return memory.kubernetes_version >= SINCE_VERSION

@@ -172,7 +172,7 @@ def test_nothing_is_disrupted_while_a_claim_is_not_launched():
 
     assert living.disruptions() == []
     assert "not disrupting while NodeClaim waiting" in outcome.notes[-1]
-    assert [w.step for w in outcome.wakes if w.at <= living.clock.now() + timedelta(seconds=10)] == [Step.CONSOLIDATE]
+    assert [w.step for w in outcome.wakes if w.at <= living.clock.now() + timedelta(seconds=15)] == [Step.CONSOLIDATE]
 
 
 def test_while_another_run_holds_the_step_nothing_is_written():

@@ -6,6 +6,7 @@ from msgspec.structs import replace
 from journeyman.core.api import labels
 from journeyman.core.api.objects import CAPACITY_BUFFER, NODE_OVERLAY, NODECLAIM, TopologySpreadConstraint
 from journeyman.core.plan import Step
+from journeyman.core.scheduling.claims import planned_pods
 from journeyman.ports import Trigger
 from journeyman.steps.invocation import FeatureGates
 from journeyman.steps.provision import provision
@@ -92,7 +93,7 @@ def test_a_buffer_that_cannot_be_had_fails_no_pod(cluster):
     outcome = provision(cluster.run(), TRIGGER)
     assert outcome.counts.get("pods without a place", 0) == 0
     assert "FailedScheduling" not in cluster.record.reasons
-    assert [c.metadata.annotations[labels.PLANNED_PODS] for c in claims(cluster)] == ["default/p"]
+    assert [planned_pods(c.metadata.annotations) for c in claims(cluster)] == [("default/p",)]
     assert told(cluster, CAPACITY_BUFFER, "huge", namespace="default")["Provisioning"][1] == "RequiresNewCapacity"
     assert (
         told(cluster, CAPACITY_BUFFER, "lost", namespace="default")["ReadyForProvisioning"][1] == "ScalableRefNotFound"
@@ -134,4 +135,4 @@ def test_a_pod_whose_claim_is_missing_is_set_aside_and_the_others_go_on(cluster)
     (failed,) = (e for e in cluster.record.events if e.reason == "FailedScheduling")
     assert failed.ref.name == "stuck"
     assert "PersistentVolumeClaim default/data does not exist" in failed.message
-    assert [c.metadata.annotations[labels.PLANNED_PODS] for c in claims(cluster)] == ["default/p"]
+    assert [planned_pods(c.metadata.annotations) for c in claims(cluster)] == [("default/p",)]

@@ -28,6 +28,9 @@ NAMESPACES = ("default", "kube-node-lease", "kube-public", "kube-system")
 """The namespaces every cluster begins with."""
 
 
+VERSION = (1, 36)
+
+
 class Write(Struct, frozen=True, kw_only=True):
     """One request that the server accepted.
 
@@ -78,6 +81,10 @@ class ApiServer:
         self._observers.append(observer)
 
     # -- KubeStore ----------------------------------------------------------------------------------------------
+
+    def version(self) -> tuple[int, int]:
+        """The Kubernetes whose behaviour this server restates."""
+        return VERSION
 
     def list(
         self,

@@ -38,7 +38,7 @@ def test_a_planned_node_becomes_a_protected_claim_then_an_instance_then_a_look()
     create, launch, wake = chain.actions
     assert isinstance(create, CreateObject)
     assert create.body["metadata"]["finalizers"] == [labels.TERMINATION_FINALIZER]
-    assert create.body["metadata"]["annotations"][labels.PLANNED_PODS] == "default/a,default/b"
+    assert create.body["metadata"]["annotations"][labels.PLANNED_PODS] == "default/a:uid-a,default/b:uid-b"
     assert isinstance(launch, LaunchInstance)
     assert launch.claim == create.name
     assert wake == Wake(step=Step.PROVISION, at=SOON, reason=f"NodeClaim {create.name} starts")
