@@ -256,9 +256,12 @@ class HttpKubeStore:
 
 
 def _head(body: bytes, resource: Resource[Any]) -> _Versioned:
-    """A list's metadata. API servers send it before the items; then these need not be looked through."""
+    """A list's metadata. Where it comes before the items these need not be looked through.
+
+    So it is with Kubernetes' own kinds. Custom resources are written with their fields sorted, so that it comes last.
+    """
     head, items, _ = body[:_HEAD_BYTES].partition(b'"items":')
-    whole = head.rstrip().rstrip(b",") + b"}" if items else body
+    whole = head.rstrip().rstrip(b",") + b"}" if items and b'"metadata":' in head else body
     found: _Versioned = _decode(whole, resource, _Versioned, "")
     return found
 

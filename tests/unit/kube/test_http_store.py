@@ -104,6 +104,16 @@ def test_lists_ask_for_gzip_and_pages(script, store_for):
     assert two == "/api/v1/pods?fieldSelector=spec.nodeName%3D&limit=500&continue=more"
 
 
+def test_a_list_may_have_its_metadata_after_its_items(script, store_for):
+    """API servers write lists of custom resources with their fields sorted."""
+    for pages in ({"continue": "more", "resourceVersion": "7"}, {"continue": "", "resourceVersion": "7"}):
+        claim = {"metadata": {"name": f"c-{len(script.answers)}"}}
+        script.say(200, {"apiVersion": "v1", "items": [claim], "kind": "NodeClaimList", "metadata": pages})
+    listing = store_for(script.url).list(NODECLAIM)
+    assert [claim.metadata.name for claim in listing.items] == ["c-0", "c-1"]
+    assert listing.resource_version == "7"
+
+
 def test_a_list_whose_version_expires_between_pages_is_read_whole(script, store_for):
     """As the official clients do: once more, without pages."""
     script.say(200, {"metadata": {"resourceVersion": "7", "continue": "more"}, "items": [{"metadata": {"name": "a"}}]})
