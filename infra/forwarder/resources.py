@@ -148,8 +148,10 @@ class Nodes:
 
 
 class _ClaimPage(msgspec.Struct, frozen=True):
+    """A list of metadata: where there are none, API servers write `null`."""
+
     metadata: ListMetadata = ListMetadata()
-    items: tuple[Claim, ...] = ()
+    items: tuple[Claim, ...] | None = None
 
 
 class NodeClaims:
@@ -164,7 +166,7 @@ class NodeClaims:
     def page(self, data: bytes | bytearray) -> Page[Claim]:
         """A page of a list."""
         page = msgspec.json.decode(data, type=_ClaimPage)
-        return Page(page.items, page.metadata)
+        return Page(page.items or (), page.metadata)
 
     def changed(self, data: bytes | msgspec.Raw) -> tuple[Claim, str]:
         """The object of a watch event."""

@@ -63,6 +63,14 @@ def test_a_claim_is_news_when_it_is_being_deleted_and_when_it_is_gone():
     assert causes(claims, ("ADDED", a_claim("b", pool=""))) == [Cause.CLAIM_CREATED]
 
 
+def test_a_cluster_without_claims_is_an_empty_list():
+    """kube-apiserver writes `null` where a list of metadata alone has no items."""
+    page = ClaimResource().page(b'{"kind":"PartialObjectMetadataList","metadata":{"resourceVersion":"8"},"items":null}')
+
+    assert list(page.objects) == []
+    assert page.metadata.resource_version == "8"
+
+
 def test_a_process_that_starts_in_a_cluster_with_claims_has_them_looked_at_once():
     """What happened while nobody watched is unknown."""
     claims, told = after_list(Claims(), a_claim("a"), a_claim("b", leaving=True))
