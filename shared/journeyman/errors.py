@@ -28,6 +28,8 @@ Expected outcomes are values, not errors: an unschedulable pod is an entry in `R
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 
@@ -111,12 +113,21 @@ class CloudUnavailableError(CloudProviderError):
 
 
 class KubeAPIError(JourneymanError):
-    """The API server answered with a failure Status."""
+    """The API server answered with a failure Status; `details` are the Status's own, as JSON, as far as they are known."""
 
-    def __init__(self, message: str, *, status: int = 0, reason: str = "", **context: Any) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int = 0,
+        reason: str = "",
+        details: Mapping[str, Any] = MappingProxyType({}),
+        **context: Any,
+    ) -> None:
         super().__init__(message, **context)
         self.status = status
         self.reason = reason
+        self.details = details
 
 
 class NotFoundError(KubeAPIError):

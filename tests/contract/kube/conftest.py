@@ -1,83 +1,53 @@
-"""The API servers that the contract is held against."""
+"""Fixtures: each test of the contract runs once for every API server that it holds for."""
 
-import itertools
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from datetime import datetime, timezone
-from typing import Any
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+import yaml
 
-from journeyman.core.api.objects import NAMESPACE, POD
-from journeyman.kube.connection import Connection
-from journeyman.kube.http_store import HttpKubeStore
-from journeyman.kube.transport import Transport
-from journeyman.ports import KubeStore
-from journeyman.simulate.apiserver import ApiServer
-from journeyman.simulate.apiserver.http import HttpFront
-from journeyman.simulate.clock import VirtualClock
+from tests.contract.kube import clusters
+from tests.contract.kube.clusters import Cluster
 
-START = datetime(2026, 3, 1, 12, 0, tzinfo=timezone.utc)
-_numbers = itertools.count(1)
+if TYPE_CHECKING:
+    from tests.controlplane.plane import ControlPlane
+
+_CRDS = Path(__file__).parents[3] / "infra" / "crds"
+_REAL = pytest.param("kubernetes", marks=pytest.mark.xdist_group("control-plane"))
 
 
-@dataclass(frozen=True)
-class Cluster:
-    """One API server under test, a namespace of the test's own, and what no KubeStore can do.
+@pytest.fixture(scope="session")
+def furnished_plane(make_control_plane: Callable[..., ControlPlane]) -> Iterator[ControlPlane]:
+    """A control plane with our kinds, and with the controllers that budgets, garbage and namespaces need.
 
-    `bind(pod, node)` assigns a pod as a scheduler does; `compact()` makes the server forget its history;
-    `reopen(page_size)` is the same store with smaller pages.
+    Always one of our own: the suite makes the server forget its history.
     """
-
-    store: KubeStore
-    namespace: str
-    bind: Callable[[str, str], None]
-    compact: Callable[[], None]
-    reopen: Callable[[int], KubeStore]
-
-    def pod(self, name: str, *, labels: dict[str, str] | None = None, owner: Any = None, **spec: Any) -> dict[str, Any]:
-        """Create a pod (labelled app=web unless told otherwise); further arguments go into its spec."""
-        metadata = {"name": name, "labels": {"app": "web"} if labels is None else labels}
-        if owner is not None:
-            metadata["ownerReferences"] = [owner]
-        containers = [{"name": "main", "image": "pause", "resources": {"requests": {"cpu": "1"}}}]
-        body = {"metadata": metadata, "spec": {"containers": containers, **spec}}
-        return self.store.create(POD, body, namespace=self.namespace)
-
-    def running_pod(self, name: str, **given: Any) -> dict[str, Any]:
-        """A pod on a node, with Ready=True."""
-        self.pod(name, **given)
-        self.bind(name, "node-1")
-        ready = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
-        return self.store.patch(POD, name, {"status": ready}, namespace=self.namespace, subresource="status")
+    with make_control_plane(controllers=True) as plane:
+        for path in sorted(_CRDS.glob("*.yaml")):
+            definition = yaml.safe_load(path.read_text())
+            plane.admin.do("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition)
+        yield plane
 
 
-Opened = tuple[KubeStore, Callable[[int], KubeStore]]
-"""A store, and how to get it with another page size."""
+def _opened(kind: str, request: pytest.FixtureRequest) -> AbstractContextManager[Cluster]:
+    if kind == "kubernetes":
+        return clusters.kubernetes(request.getfixturevalue("furnished_plane"))
+    return clusters.in_memory() if kind == "in-memory" else clusters.over_http()
 
 
-def _in_memory(server: ApiServer) -> Iterator[Opened]:
-    yield server, lambda _page_size: server
-
-
-def _over_http(server: ApiServer) -> Iterator[Opened]:
-    with HttpFront(server) as front:
-        transport = Transport(Connection(server=front.url))
-        yield HttpKubeStore(transport), lambda page_size: HttpKubeStore(transport, page_size=page_size)
-        transport.close()
-
-
-@pytest.fixture(params=[_in_memory, _over_http], ids=["in-memory", "http"])
+@pytest.fixture(params=["in-memory", "http", _REAL])
 def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    """Each API server that the contract holds for; a real kube-apiserver is one more entry."""
-    server = ApiServer(VirtualClock(START))
-    namespace = f"contract-{next(_numbers)}"
-    for store, reopen in request.param(server):
-        store.create(NAMESPACE, {"metadata": {"name": namespace}})
-        yield Cluster(
-            store=store,
-            namespace=namespace,
-            bind=lambda pod, node: server.bind(namespace, pod, node),
-            compact=server.forget_history,
-            reopen=reopen,
-        )
+    """Every API server."""
+    with _opened(request.param, request) as opened:
+        yield opened
+
+
+@pytest.fixture(params=["http", _REAL])
+def served(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """Those that listen, for what only shows on the wire."""
+    with _opened(request.param, request) as opened:
+        yield opened

@@ -31,7 +31,7 @@ def evict(registry: Registry, namespace: str, name: str, uid: str) -> Entry:
         raise refusals.other_incarnation(POD, name, uid, pod["metadata"]["uid"])
     covering = [] if _needs_no_budget(pod) else _covering(registry, namespace, pod)
     if len(covering) > 1:
-        raise refusals.internal(
+        raise refusals.unreasoned(
             "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support."
         )
     for pdb_key, pdb in covering:
@@ -60,7 +60,8 @@ def bind(registry: Registry, namespace: str, name: str, node: str, *, uid: str, 
     kind = registry.kind(POD)
     pod = registry.get(kind, (namespace, name)).object
     if uid and uid != pod["metadata"]["uid"]:
-        raise refusals.other_incarnation(POD, name, uid, pod["metadata"]["uid"])
+        stored_at = f"/registry/pods/{namespace}/{name}"
+        raise refusals.storage_precondition(POD, stored_at, name, uid, pod["metadata"]["uid"])
     if metadata.is_deleting(pod):
         raise refusals.conflict(_BINDING, name, f"pod {name} is being deleted, cannot be assigned to a host")
     if assigned := pod["spec"].get("nodeName"):

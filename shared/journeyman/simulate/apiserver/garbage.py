@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from journeyman.core.api.objects import NAMESPACE
-from journeyman.simulate.apiserver import metadata
 from journeyman.simulate.apiserver.kinds import Kind
+from journeyman.simulate.apiserver.metadata import is_deleting
 from journeyman.simulate.apiserver.registry import Registry
 from journeyman.simulate.apiserver.storage import Key
 
@@ -34,16 +34,29 @@ def collect(registry: Registry, delete: Delete) -> int:
     return deleted
 
 
+def empty_namespaces(registry: Registry) -> tuple[str, ...]:
+    """The namespaces that are going and in which nothing is left, by name."""
+    storage = registry.storage
+    spaces = storage.table(NAMESPACE.plural).entries.items()
+    going = sorted(name for (_, name), entry in spaces if is_deleting(entry.object))
+    if not going:
+        return ()
+    inhabited = {key[0] for kind in registry.kinds for key in storage.table(kind.id).entries}
+    return tuple(name for name in going if name not in inhabited)
+
+
 def _due(registry: Registry) -> Iterator[tuple[Kind, Key]]:
     storage = registry.storage
-    namespaces = {name for _, name in storage.table(NAMESPACE.plural).entries}
+    namespaces = {
+        name for (_, name), entry in storage.table(NAMESPACE.plural).entries.items() if not is_deleting(entry.object)
+    }
     living = {
         entry.object["metadata"]["uid"] for kind in registry.kinds for entry in storage.table(kind.id).entries.values()
     }
     for kind in registry.kinds:
         for key, entry in sorted(storage.table(kind.id).entries.items()):
             homeless = kind.resource.namespaced and key[0] not in namespaces
-            if (homeless or _orphaned(entry.object, living)) and not metadata.is_deleting(entry.object):
+            if (homeless or _orphaned(entry.object, living)) and not is_deleting(entry.object):
                 yield kind, key
 
 

@@ -104,6 +104,8 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             self._authenticate()
             self._dispatch(body)
+        except routes.NoSuchPathError:
+            self._send(404, b"404 page not found\n", "text/plain; charset=utf-8")
         except KubeAPIError as error:
             self._answer(error.status or 500, refusals.status_of(error))
         if self.server.closing.is_set():  # a connection that is kept must not outlive the server
@@ -156,10 +158,14 @@ class _Handler(BaseHTTPRequestHandler):
         )
         if version.isdecimal() and int(version) > page.version:
             why = f"Timeout: Too large resource version: {version}, current: {page.version}"
-            raise KubeAPIError(why, status=504, reason="Timeout")
+            cause = {"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}
+            details = {"causes": [cause], "retryAfterSeconds": 1}
+            raise KubeAPIError(why, status=504, reason="Timeout", details=details)
         metadata: dict[str, Any] = {"resourceVersion": str(page.version)}
         if page.next:
-            metadata |= {"continue": page.next, "remainingItemCount": page.remaining}
+            metadata["continue"] = page.next
+        if page.remaining:
+            metadata["remainingItemCount"] = page.remaining
         kind = {"kind": f"{route.resource.kind}List", "apiVersion": route.resource.api_version}
         self._answer(200, {**kind, "metadata": metadata, "items": [entry.encoded() for entry in page.entries]})
 

@@ -27,12 +27,14 @@ class Kind(Struct, frozen=True, kw_only=True):
 
     `status_on_create`: the status sent with a creation is kept (kubelets register nodes so); otherwise it is dropped
     wherever there is a status subresource. `generation`: the server counts changes of everything but metadata and status.
+    `custom`: a CustomResourceDefinition makes it, which the server treats differently here and there.
     """
 
     resource: Resource[Any]
     status_subresource: bool = True
     status_on_create: bool = False
     generation: bool = True
+    custom: bool = False
     fields: frozenset[str] = _METADATA_FIELDS
     default: Default = lambda obj: obj
     validate: Validate = lambda _new, _old: ()
@@ -98,16 +100,27 @@ def _plain() -> Iterable[Kind]:
         yield Kind(resource=_raw(api_version, kind, plural, namespaced=namespaced), generation=False)
 
 
+def _default_namespace(obj: JSON) -> JSON:
+    """Restates: kubernetes `pkg/registry/core/namespace/strategy.go` `PrepareForCreate`, `Canonicalize`."""
+    meta = obj["metadata"]
+    labels = {**(meta.get("labels") or {}), "kubernetes.io/metadata.name": meta["name"]}
+    spec = {"finalizers": ["kubernetes"], **(obj.get("spec") or {})}
+    status = {"phase": "Active", **(obj.get("status") or {})}
+    return {**obj, "metadata": {**meta, "labels": labels}, "spec": spec, "status": status}
+
+
 def _custom() -> Iterable[Kind]:
     for definition in crds.DEFINITIONS:
         custom = custom_resources.CustomResource(definition)
         fields = _CLASS_REF_FIELDS if custom.resource is objects.NODECLAIM else _METADATA_FIELDS
-        yield Kind(resource=custom.resource, default=custom.default, validate=custom.validate, fields=fields)
+        yield Kind(
+            resource=custom.resource, custom=True, default=custom.default, validate=custom.validate, fields=fields
+        )
 
 
 def _buffers() -> Iterable[Kind]:
     """Kinds of other autoscalers that we read; their definitions are not ours, so nothing is checked."""
-    yield Kind(resource=objects.CAPACITY_BUFFER)
+    yield Kind(resource=objects.CAPACITY_BUFFER, custom=True)
 
 
 def built_in() -> tuple[Kind, ...]:
@@ -121,7 +134,12 @@ def built_in() -> tuple[Kind, ...]:
             fields=_selectable("spec.unschedulable"),
             validate=validation.node,
         ),
-        Kind(resource=objects.NAMESPACE, generation=False, fields=_selectable("status.phase")),
+        Kind(
+            resource=objects.NAMESPACE,
+            generation=False,
+            fields=_selectable("status.phase"),
+            default=_default_namespace,
+        ),
         Kind(
             resource=objects.EVENT,
             status_subresource=False,
@@ -129,8 +147,8 @@ def built_in() -> tuple[Kind, ...]:
             fields=_EVENT_FIELDS,
             validate=validation.event,
         ),
-        Kind(resource=objects.LEASE, status_subresource=False, generation=False),
-        Kind(resource=objects.PDB),
+        Kind(resource=objects.LEASE, status_subresource=False, generation=False, validate=validation.lease),
+        Kind(resource=objects.PDB, validate=validation.budget),
         *_workloads(),
         *_plain(),
         *_custom(),

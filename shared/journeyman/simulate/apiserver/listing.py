@@ -16,7 +16,7 @@ from journeyman.simulate.apiserver.storage import Entry, Key, Storage
 
 
 class Page(Struct, frozen=True, kw_only=True):
-    """Entries by (namespace, name), all at `version`; `next` is empty on the last page."""
+    """Entries by (namespace, name), all at `version`; `next` is empty on the last page. `remaining` 0 is "not known"."""
 
     entries: tuple[Entry, ...]
     version: int
@@ -24,8 +24,10 @@ class Page(Struct, frozen=True, kw_only=True):
     remaining: int = 0
 
 
-def page(storage: Storage, kind: str, selected: Predicate, *, limit: int = 0, token: str = "") -> Page:
-    """Up to `limit` selected entries (0: all), continuing where `token` says.
+def page(
+    storage: Storage, kind: str, selected: Predicate, *, limit: int = 0, token: str = "", selective: bool = False
+) -> Page:
+    """Up to `limit` selected entries (0: all), continuing where `token` says; nobody counts the rest of a `selective` one.
 
     Raises:
         KubeAPIError: 400, the token is not one of ours.
@@ -45,7 +47,8 @@ def page(storage: Storage, kind: str, selected: Predicate, *, limit: int = 0, to
     if len(chosen) == len(rest):
         return Page(entries=chosen, version=version)
     following = _write(version, rest[len(chosen) - 1][0])
-    return Page(entries=chosen, version=version, next=following, remaining=len(rest) - len(chosen))
+    remaining = 0 if selective else len(rest) - len(chosen)
+    return Page(entries=chosen, version=version, next=following, remaining=remaining)
 
 
 _EXPIRED = (
@@ -64,4 +67,4 @@ def _read(token: str) -> tuple[int, Key]:
         namespace, name = content["start"]
         return int(content["v"]), (str(namespace), str(name))
     except (binascii.Error, ValueError, KeyError, TypeError) as error:
-        raise refusals.bad_request(f"continue key is not valid: {error}") from error
+        raise refusals.bad_request(f"invalid continue token: continue key is not valid: {error}") from error

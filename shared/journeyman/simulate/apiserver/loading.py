@@ -78,7 +78,7 @@ def _kind_of(registry: Registry, obj: JSON) -> Kind:
         namespaced="namespace" in obj["metadata"],
         type=dict,
     )
-    kind = Kind(resource=resource)
+    kind = Kind(resource=resource, custom=True)
     registry.register(kind)
     return kind
 

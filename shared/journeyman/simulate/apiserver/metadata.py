@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from typing import Any, Final
 from uuid import UUID
@@ -20,12 +21,27 @@ SYSTEM_FIELDS: Final = (
     "deletionTimestamp",
     "deletionGracePeriodSeconds",
     "generation",
-    "generateName",
 )
-"""Metadata that a write cannot change; what it says about them is ignored."""
+"""Metadata that the server keeps; what a write says about them is ignored where it is not refused."""
+_IMMUTABLE: Final = ("deletionTimestamp", "deletionGracePeriodSeconds")
 
 _SUBDOMAIN: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _NAME: Final = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
+_NAME_RULE: Final = (
+    "name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric "
+    "character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is "
+    "'([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')"
+)
+_LABEL_RULE: Final = (
+    "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must start and "
+    "end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for validation is "
+    "'(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')"
+)
+_SUBDOMAIN_RULE: Final = (
+    "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and "
+    "end with an alphanumeric character (e.g. 'example.com', regex used for validation is "
+    r"'[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')"
+)
 _MOST_ANNOTATION_BYTES: Final = 256 * 1024
 _STANDARD_FINALIZERS: Final = frozenset({"kubernetes", "orphan", "foregroundDeletion"})
 _SUFFIX_LETTERS: Final = "bcdfghjklmnpqrstvwxz2456789"  # those of k8s.io/apimachinery/pkg/util/rand
@@ -95,50 +111,58 @@ def marked_for_deletion(obj: JSON, now: datetime, grace_seconds: int) -> dict[st
     )
 
 
-def problems(new: JSON, old: JSON | None) -> Iterable[Cause]:
-    """What is wrong with an object's metadata.
+def changes_refused(asked: JSON, old: JSON) -> Iterable[Cause]:
+    """What a write says of the server's own fields that is not just ignored.
 
-    Restates: k8s.io/apimachinery `pkg/api/validation/objectmeta.go` `ValidateObjectMeta`.
+    Restates: k8s.io/apimachinery `pkg/api/validation/objectmeta.go` `ValidateObjectMetaAccessorUpdate`.
+    """
+    for field in _IMMUTABLE:
+        value = asked.get(field)
+        if value is not None and not is_deleting(old):
+            yield Cause(f"metadata.{field}", f"Invalid value: {json.dumps(value)}: field is immutable")
+
+
+def problems(new: JSON, old: JSON | None, *, custom: bool) -> Iterable[Cause]:
+    """What is wrong with an object's metadata; a custom resource's finalizers need no domain.
+
+    Restates: k8s.io/apimachinery `pkg/api/validation/objectmeta.go` `ValidateObjectMeta`; kubernetes
+    `pkg/apis/core/validation/validation.go` `ValidateObjectMeta`.
     """
     meta = new["metadata"]
     name = meta.get("name")
     if not name:
         yield Cause("metadata.name", "Required value: name or generateName is required")
     elif len(name) > 253 or not _SUBDOMAIN.fullmatch(name):
-        yield Cause("metadata.name", f'Invalid value: "{name}": a lowercase RFC 1123 subdomain is expected')
+        yield Cause("metadata.name", f'Invalid value: "{name}": {_SUBDOMAIN_RULE}')
     yield from _bad_labels(meta.get("labels") or {})
     yield from _bad_annotations(meta.get("annotations") or {})
     yield from _bad_owners(meta.get("ownerReferences") or ())
-    yield from _bad_finalizers(meta.get("finalizers") or (), old)
+    yield from _bad_finalizers(meta.get("finalizers") or (), custom=custom)
+    if old is not None and is_deleting(old):
+        yield from _added_finalizers(meta.get("finalizers") or (), old["metadata"].get("finalizers") or ())
 
 
 def qualified_name_problem(key: str) -> str:
     """Why a label, annotation, taint or finalizer name is not one; empty if it is."""
     prefix, slash, name = key.rpartition("/")
     sound = len(name) <= 63 and _NAME.fullmatch(name) and (not slash or _SUBDOMAIN.fullmatch(prefix))
-    return (
-        "" if sound else f"Invalid value: \"{key}\": name part must consist of alphanumeric characters, '-', '_' or '.'"
-    )
+    return "" if sound else f'Invalid value: "{key}": {_NAME_RULE}'
 
 
 def label_value_problem(value: str) -> str:
     """Why a text is no label value; empty if it is."""
     if len(value) > 63:
         return f'Invalid value: "{value}": must be no more than 63 characters'
-    sound = not value or _NAME.fullmatch(value)
-    return (
-        ""
-        if sound
-        else f"Invalid value: \"{value}\": a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.'"
-    )
+    return "" if not value or _NAME.fullmatch(value) else f'Invalid value: "{value}": {_LABEL_RULE}'
 
 
 def _bad_labels(labels: JSON) -> Iterable[Cause]:
     for key, value in labels.items():
         if not isinstance(value, str):
             yield Cause(f"metadata.labels.{key}", f"Invalid value: {value!r}: must be a string")
-        elif problem := qualified_name_problem(key) or label_value_problem(value):
-            yield Cause("metadata.labels", problem)
+        else:
+            problems_ = (qualified_name_problem(key), label_value_problem(value))
+            yield from (Cause("metadata.labels", problem) for problem in problems_ if problem)
 
 
 def _bad_annotations(annotations: JSON) -> Iterable[Cause]:
@@ -152,25 +176,30 @@ def _bad_annotations(annotations: JSON) -> Iterable[Cause]:
 
 
 def _bad_owners(owners: Iterable[JSON]) -> Iterable[Cause]:
-    controllers = []
+    owners, controllers = list(owners), []
     for owner in owners:
         missing = [field for field in ("apiVersion", "kind", "name", "uid") if not owner.get(field)]
-        yield from (Cause(f"metadata.ownerReferences.{field}", "Invalid value: must not be empty") for field in missing)
-        controllers += [owner.get("name")] if owner.get("controller") else []
+        for field in missing:
+            what = "version must" if field == "apiVersion" else "must"
+            yield Cause(f"metadata.ownerReferences.{field}", f'Invalid value: "": {what} not be empty')
+        controllers += [f"{owner.get('kind')}/{owner.get('name')}"] if owner.get("controller") else []
     if len(controllers) > 1:
-        why = f"Invalid value: Only one reference can have Controller set to true. Found {controllers}"
-        yield Cause("metadata.ownerReferences", why)
+        shown = json.dumps(owners, separators=(",", ":"))
+        why = f'Only one reference can have Controller set to true. Found "true" in references for {controllers[0]}'
+        yield Cause("metadata.ownerReferences", f"Invalid value: {shown}: {why} and {controllers[1]}")
 
 
-def _bad_finalizers(finalizers: Iterable[str], old: JSON | None) -> Iterable[Cause]:
-    for finalizer in finalizers:
+def _bad_finalizers(finalizers: Iterable[str], *, custom: bool) -> Iterable[Cause]:
+    for index, finalizer in enumerate(finalizers):
         if problem := qualified_name_problem(finalizer):
             yield Cause("metadata.finalizers", problem)
-        elif "/" not in finalizer and finalizer not in _STANDARD_FINALIZERS:
+        elif not custom and "/" not in finalizer and finalizer not in _STANDARD_FINALIZERS:
             why = f'Invalid value: "{finalizer}": name is neither a standard finalizer name nor is it fully qualified'
-            yield Cause("metadata.finalizers", why)
-    if old is not None and is_deleting(old):
-        added = [f for f in finalizers if f not in (old["metadata"].get("finalizers") or ())]
-        if added:
-            why = f"no new finalizers can be added if the object is being deleted, found new finalizers {added}"
-            yield Cause("metadata.finalizers", f"Forbidden: {why}")
+            yield Cause(f"metadata.finalizers[{index}]", why)
+
+
+def _added_finalizers(new: Sequence[str], old: Sequence[str]) -> Iterable[Cause]:
+    if added := [finalizer for finalizer in new if finalizer not in old]:
+        shown = f"[]string{{{', '.join(map(json.dumps, added))}}}"
+        why = f"no new finalizers can be added if the object is being deleted, found new finalizers {shown}"
+        yield Cause("metadata.finalizers", f"Forbidden: {why}")

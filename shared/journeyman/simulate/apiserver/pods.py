@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from journeyman.core.api.quantity import parse
 from journeyman.errors import InvalidQuantityError
+from journeyman.simulate.apiserver import refusals
 from journeyman.simulate.apiserver.refusals import Cause
 
 JSON = Mapping[str, Any]
@@ -63,7 +64,11 @@ def default_replicas(workload: JSON) -> JSON:
 
 
 def validate(new: JSON, old: JSON | None) -> Iterable[Cause]:
-    """What is wrong with a pod, or with the change from `old` to `new`."""
+    """What is wrong with a pod, or with the change from `old` to `new`.
+
+    Raises:
+        KubeAPIError: 400, a quantity cannot be read.
+    """
     if old is not None and new["spec"] is old["spec"]:  # a status write
         return
     if not new["spec"].get("containers"):
@@ -119,8 +124,8 @@ def _bad_quantity(field: str, amount: Any) -> Iterable[Cause]:
     try:
         negative = parse(amount).nano < 0
     except InvalidQuantityError as error:
-        yield Cause(field, error.message)
-        return
+        why = "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
+        raise refusals.bad_request(f'Pod in version "v1" cannot be handled as a Pod: {why}') from error
     if negative:
         yield Cause(field, f'Invalid value: "{amount}": must be greater than or equal to 0')
 

@@ -6,8 +6,8 @@ like one from a cluster.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from msgspec import Struct
 
@@ -15,6 +15,7 @@ from journeyman.core.api.objects import Resource
 from journeyman.errors import (
     AlreadyExistsError,
     ConflictError,
+    ForbiddenError,
     GoneError,
     InvalidError,
     KubeAPIError,
@@ -32,15 +33,62 @@ class Cause(Struct, frozen=True):
     def __str__(self) -> str:
         return f"{self.field}: {self.message}" if self.field else self.message
 
+    @property
+    def reason(self) -> str:
+        """The machine's word for it, which follows from how the message begins."""
+        if _WRONG_TYPE in self.message:
+            return "FieldValueTypeInvalid"
+        return next((reason for start, reason in _REASONS.items() if self.message.startswith(start)), _INVALID_VALUE)
+
+    @property
+    def blocks(self) -> bool:
+        """Whether rules that look at the whole object cannot be checked beside such a fault."""
+        return self.reason in _BLOCKING
+
+    def on_wire(self) -> dict[str, str]:
+        """As it is listed in a Status's `details.causes`."""
+        return {"reason": self.reason, "message": self.message, "field": self.field}
+
+
+_WRONG_TYPE: Final = "in body must be of type"
+_INVALID_VALUE: Final = "FieldValueInvalid"
+_REASONS: Final[Mapping[str, str]] = {
+    "Required value": "FieldValueRequired",
+    "Forbidden": "FieldValueForbidden",
+    "Duplicate value": "FieldValueDuplicate",
+    "Unsupported value": "FieldValueNotSupported",
+    "Too long": "FieldValueTooLong",
+    "Too many": "FieldValueTooMany",
+}
+_BLOCKING: Final = frozenset(
+    {
+        "FieldValueRequired",
+        "FieldValueNotSupported",
+        "FieldValueTooLong",
+        "FieldValueTooMany",
+        "FieldValueTypeInvalid",
+    }
+)
+
 
 def group_resource(resource: Resource[Any]) -> str:
     """`pods` or `nodeclaims.karpenter.sh`."""
-    return f"{resource.plural}.{resource.group}" if resource.group else resource.plural
+    return _qualified(resource.plural, resource.group)
+
+
+def _qualified(word: str, group: str) -> str:
+    return f"{word}.{group}" if group else word
+
+
+def _details(resource: Resource[Any], name: str, kind: str) -> dict[str, Any]:
+    return {key: value for key, value in {"name": name, "group": resource.group, "kind": kind}.items() if value}
 
 
 def not_found(resource: Resource[Any], name: str) -> NotFoundError:
     """404: no such object."""
-    return NotFoundError(f'{group_resource(resource)} "{name}" not found', status=404, reason="NotFound")
+    message = f'{group_resource(resource)} "{name}" not found'
+    details = _details(resource, name, resource.plural)
+    return NotFoundError(message, status=404, reason="NotFound", details=details)
 
 
 def unknown_resource() -> NotFoundError:
@@ -51,34 +99,75 @@ def unknown_resource() -> NotFoundError:
 def already_exists(resource: Resource[Any], name: str) -> AlreadyExistsError:
     """409: the name is taken."""
     message = f'{group_resource(resource)} "{name}" already exists'
-    return AlreadyExistsError(message, status=409, reason="AlreadyExists")
+    details = _details(resource, name, resource.plural)
+    return AlreadyExistsError(message, status=409, reason="AlreadyExists", details=details)
 
 
-def conflict(resource: Resource[Any], name: str, why: str) -> ConflictError:
-    """409: a precondition does not hold."""
-    message = f'Operation cannot be fulfilled on {group_resource(resource)} "{name}": {why}'
-    return ConflictError(message, status=409, reason="Conflict")
+def conflict(resource: Resource[Any], name: str, why: str, *, kind: str = "") -> ConflictError:
+    """409: a precondition does not hold. `kind` is what the server calls it there, by default the plural."""
+    called = kind or resource.plural
+    message = f'Operation cannot be fulfilled on {_qualified(called, resource.group)} "{name}": {why}'
+    return ConflictError(message, status=409, reason="Conflict", details=_details(resource, name, called))
 
 
 def modified(resource: Resource[Any], name: str) -> ConflictError:
     """409: the resourceVersion is not the stored one."""
-    return conflict(
-        resource,
-        name,
-        "the object has been modified; please apply your changes to the latest version and try again",
+    why = "the object has been modified; please apply your changes to the latest version and try again"
+    return conflict(resource, name, why)
+
+
+def storage_precondition(resource: Resource[Any], key: str, name: str, wanted: str, stored: str) -> ConflictError:
+    """409: the UID in a binding or a replacement is not the stored one; `key` is where the object is stored."""
+    why = (
+        f"StorageError: invalid object, Code: 4, Key: {key}, ResourceVersion: 0, AdditionalErrorMsg: "
+        f"Precondition failed: UID in precondition: {wanted}, UID in object meta: {stored}"
     )
+    return conflict(resource, name, why)
 
 
 def other_incarnation(resource: Resource[Any], name: str, wanted: str, stored: str) -> ConflictError:
-    """409: the UID is not the stored one."""
-    return conflict(resource, name, f"Precondition failed: UID in precondition: {wanted}, UID in object meta: {stored}")
+    """409: a deletion was meant for another UID."""
+    why = (
+        f"the UID in the precondition ({wanted}) does not match the UID in record ({stored}). "
+        "The object might have been deleted and then recreated"
+    )
+    return conflict(resource, name, why, kind=resource.kind)
+
+
+def other_version(resource: Resource[Any], name: str, wanted: str, stored: str) -> ConflictError:
+    """409: a deletion was meant for another version."""
+    why = (
+        f"the ResourceVersion in the precondition ({wanted}) does not match the ResourceVersion in record ({stored}). "
+        "The object might have been modified"
+    )
+    return conflict(resource, name, why, kind=resource.kind)
+
+
+def other_object(resource: Resource[Any], name: str, wanted: str) -> ConflictError:
+    """422: a patch was meant for another UID. It is a conflict for all who deal with it, whatever its number."""
+    refused = invalid(resource, name, [Cause("metadata.uid", f'Invalid value: "{wanted}": field is immutable')])
+    return ConflictError(refused.message, status=422, reason="Invalid", details=refused.details)
 
 
 def invalid(resource: Resource[Any], name: str, causes: Sequence[Cause]) -> InvalidError:
     """422: one or more fields are wrong."""
-    kind = f"{resource.kind}.{resource.group}" if resource.group else resource.kind
     listed = str(causes[0]) if len(causes) == 1 else f"[{', '.join(map(str, causes))}]"
-    return InvalidError(f'{kind} "{name}" is invalid: {listed}', status=422, reason="Invalid")
+    message = f'{_qualified(resource.kind, resource.group)} "{name}" is invalid: {listed}'
+    details = {**_details(resource, name, resource.kind), "causes": [cause.on_wire() for cause in causes]}
+    return InvalidError(message, status=422, reason="Invalid", details=details)
+
+
+def namespace_is_terminating(resource: Resource[Any], name: str, namespace: str) -> ForbiddenError:
+    """403: nothing comes into a namespace that goes."""
+    why = f"unable to create new content in namespace {namespace} because it is being terminated"
+    cause = {
+        "reason": "NamespaceTerminating",
+        "message": f"namespace {namespace} is being terminated",
+        "field": "metadata.namespace",
+    }
+    details = {**_details(resource, name, resource.plural), "causes": [cause]}
+    message = f'{group_resource(resource)} "{name}" is forbidden: {why}'
+    return ForbiddenError(message, status=403, reason="Forbidden", details=details)
 
 
 def bad_request(why: str) -> KubeAPIError:
@@ -86,9 +175,9 @@ def bad_request(why: str) -> KubeAPIError:
     return KubeAPIError(why, status=400, reason="BadRequest")
 
 
-def internal(why: str) -> KubeAPIError:
-    """500: the server gave up."""
-    return KubeAPIError(why, status=500, reason="InternalError")
+def unreasoned(why: str) -> KubeAPIError:
+    """500 without a reason: an error that the server passes on as it is."""
+    return KubeAPIError(why, status=500)
 
 
 def too_old(wanted: int, oldest: int) -> GoneError:
@@ -96,24 +185,21 @@ def too_old(wanted: int, oldest: int) -> GoneError:
     return GoneError(f"too old resource version: {wanted} ({oldest})", status=410, reason="Expired")
 
 
-def budget_refuses(cause: str, retry_after_seconds: float = 0.0) -> TooManyRequestsError:
+def budget_refuses(cause: str) -> TooManyRequestsError:
     """429: a PodDisruptionBudget forbids the eviction; `cause` says which and why."""
     return TooManyRequestsError(
         "Cannot evict pod as it would violate the pod's disruption budget.",
-        retry_after_seconds=retry_after_seconds,
+        retry_after_seconds=0.0,
         status=429,
         reason="TooManyRequests",
+        details={"causes": [{"reason": "DisruptionBudget", "message": cause}]},
         cause=cause,
     )
 
 
 def status_of(error: KubeAPIError) -> dict[str, Any]:
     """The `Status` body that tells a client about this refusal."""
-    details: dict[str, Any] = {}
-    if "cause" in error.context:
-        details["causes"] = [{"reason": "DisruptionBudget", "message": error.context["cause"]}]
-    if isinstance(error, TooManyRequestsError) and error.retry_after_seconds > 0:
-        details["retryAfterSeconds"] = round(error.retry_after_seconds)
     body: dict[str, Any] = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure"}
-    body |= {"message": error.message, "reason": error.reason, "code": error.status or 500}
-    return {**body, "details": details} if details else body
+    body |= {"message": error.message, "code": error.status or 500}
+    facts = {"reason": error.reason, "details": dict(error.details)}
+    return body | {key: value for key, value in facts.items() if value}

@@ -6,7 +6,7 @@ Restates: k8s.io/apiserver `pkg/registry/generic/registry/store.go`, `pkg/regist
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from journeyman.core.api.objects import NAMESPACE, POD, Resource
 from journeyman.ports import Clock
@@ -62,7 +62,7 @@ class Registry:
 
         Raises:
             AlreadyExistsError: The name is taken.
-            NotFoundError: The namespace does not exist.
+            NotFoundError, ForbiddenError: The namespace does not exist, or is going.
             InvalidError: It does not validate.
         """
         obj = self._identified(kind, namespace, body)
@@ -71,7 +71,7 @@ class Registry:
         self._check(kind, obj, None)  # the shape is sound before anything reads it
         obj = dict(kind.default(obj))
         self._validate(kind, obj, None)
-        key = self.key(kind, namespace, obj["metadata"]["name"])
+        key = self.key(kind, namespace or obj["metadata"].get("namespace", ""), obj["metadata"]["name"])
         if key in self.storage.table(kind.id).entries:
             raise refusals.already_exists(kind.resource, key[1])
         return self.storage.put(kind.id, key, obj)
@@ -79,8 +79,9 @@ class Registry:
     def update(self, kind: Kind, key: Key, change: Callable[[JSON], JSON], subresource: str = "") -> Entry:
         """Replace an object by what `change` makes of it, as far as the (sub)resource may.
 
-        `metadata.resourceVersion` and `metadata.uid` of the result are preconditions. Nothing changed means nothing
-        is written. An object that is marked for deletion and has lost its last finalizer is removed.
+        `metadata.resourceVersion` and `metadata.uid` of the result are preconditions; but a custom resource's status
+        does not heed a UID. Nothing changed means nothing is written. An object that is marked for deletion and has
+        lost its last finalizer is removed.
 
         Raises:
             NotFoundError, ConflictError, InvalidError: It is gone, other than expected, or would not validate.
@@ -88,16 +89,11 @@ class Registry:
         entry = self.get(kind, key)
         old, asked = entry.object, change(entry.object)
         _check_is_map(asked.get("metadata", {}))
-        self._check_preconditions(kind, old, asked)
-        if subresource == "status":
-            new = {**old, "status": asked.get("status") or {}}
-            self._check(kind, new, old)
-            self._validate(kind, new, old)
-        else:
-            new = self._changed(kind, old, asked)
+        self._check_preconditions(kind, old, asked.get("metadata") or {}, heeds_uid=not (subresource and kind.custom))
+        new = self._with_status(kind, old, asked) if subresource == "status" else self._changed(kind, old, asked)
         if new == old:
             return entry
-        if metadata.deletion_is_complete(new):
+        if self._is_done(kind, new):
             return self.storage.remove(kind.id, key, new)
         return self.storage.put(kind.id, key, new)
 
@@ -120,21 +116,37 @@ class Registry:
         is_pod = kind.id == POD.plural
         grace = pods.grace_period(entry.object, grace_period_seconds) if is_pod else 0
         marked = metadata.marked_for_deletion(entry.object, self._clock.now(), grace)
-        if metadata.deletion_is_complete(marked):
-            return self.storage.remove(kind.id, key, marked)
-        return entry if marked == entry.object else self.storage.put(kind.id, key, marked)
+        if kind.id == NAMESPACE.plural:
+            marked["status"] = {**(marked.get("status") or {}), "phase": "Terminating"}
+        if not self._is_done(kind, marked):
+            return entry if marked == entry.object else self.storage.put(kind.id, key, marked)
+        if is_pod and marked != entry.object:  # even a deletion without grace is written down first
+            marked = self.storage.put(kind.id, key, marked).object
+        return self.storage.remove(kind.id, key, marked)
+
+    def finalize(self, name: str) -> Entry:
+        """Remove a namespace in which nothing is left; returns its last state."""
+        kind, key = self.kind(NAMESPACE), ("", name)
+        return self.storage.remove(kind.id, key, {**self.get(kind, key).object, "spec": {}})
+
+    def _is_done(self, kind: Kind, obj: JSON) -> bool:
+        """Whether nothing holds a deleted object any more; a namespace is held by what is in it."""
+        held = kind.id == NAMESPACE.plural and bool((obj.get("spec") or {}).get("finalizers"))
+        return metadata.deletion_is_complete(obj) and not held
 
     def _identified(self, kind: Kind, namespace: str, body: JSON) -> dict[str, Any]:
         """A copy of the body with the server's own metadata in it."""
         obj: dict[str, Any] = clone(body)
         meta = obj.setdefault("metadata", {})
         _check_is_map(meta)
-        if kind.resource.namespaced:
-            namespace = namespace or str(meta.get("namespace", ""))
-            self._check_namespace(namespace, meta.get("namespace", ""))
+        if meta.get("resourceVersion"):
+            raise refusals.unreasoned("resourceVersion should not be set on objects to be created")
         serial = self.storage.next_serial()
         if not meta.get("name") and meta.get("generateName"):
             meta["name"] = metadata.generated_name(meta["generateName"], serial)
+        if kind.resource.namespaced:
+            namespace = namespace or str(meta.get("namespace", ""))
+            self._check_namespace(kind, namespace, meta)
         for field in ("deletionTimestamp", "deletionGracePeriodSeconds", "resourceVersion", "generation"):
             meta.pop(field, None)
         meta |= {"uid": metadata.uid(serial), "creationTimestamp": metadata.text(self._clock.now())}
@@ -144,18 +156,30 @@ class Registry:
             meta["generation"] = 1
         return {"apiVersion": kind.resource.api_version, "kind": kind.resource.kind, **obj}
 
-    def _check_namespace(self, namespace: str, in_body: str) -> None:
+    def _check_namespace(self, kind: Kind, namespace: str, meta: JSON) -> None:
         if not namespace:
             raise refusals.bad_request("an empty namespace may not be set during creation")
-        if in_body and in_body != namespace:
-            why = "the namespace of the provided object does not match the namespace sent on the request"
-            raise refusals.bad_request(why)
-        if ("", namespace) not in self.storage.table(NAMESPACE.plural).entries:
+        if meta.get("namespace") and meta["namespace"] != namespace:
+            raise refusals.bad_request(_OTHER_NAMESPACE)
+        home = self.storage.table(NAMESPACE.plural).entries.get(("", namespace))
+        if home is None:
             raise refusals.not_found(NAMESPACE, namespace)
+        if metadata.is_deleting(home.object):
+            raise refusals.namespace_is_terminating(kind.resource, str(meta.get("name", "")), namespace)
+
+    def _with_status(self, kind: Kind, old: JSON, asked: JSON) -> dict[str, Any]:
+        """The object with the status asked for; of built-in kinds metadata may be written along with it."""
+        new: dict[str, Any] = {**old, "status": asked.get("status") or {}}
+        if not kind.custom:
+            new["metadata"] = self._metadata(kind, old, asked)
+            if kind.id == POD.plural:  # kubernetes `pkg/registry/core/pod/strategy.go` podStatusStrategy
+                new = metadata.with_metadata(new, ownerReferences=old["metadata"].get("ownerReferences"))
+        self._check(kind, new, old)
+        self._validate(kind, new, old)
+        return new
 
     def _changed(self, kind: Kind, old: JSON, asked: JSON) -> dict[str, Any]:
-        kept = {field: old["metadata"].get(field) for field in (*metadata.SYSTEM_FIELDS, "resourceVersion")}
-        new = metadata.with_metadata({**asked, "metadata": asked.get("metadata") or {}}, **kept)
+        new = {**asked, "metadata": self._metadata(kind, old, asked)}
         new |= {field: old[field] for field in ("apiVersion", "kind") if field in old}
         if kind.status_subresource:
             new.pop("status", None)
@@ -168,8 +192,24 @@ class Registry:
             new = metadata.with_metadata(new, generation=old["metadata"].get("generation", 0) + 1)
         return new
 
+    def _metadata(self, kind: Kind, old: JSON, asked: JSON) -> dict[str, Any]:
+        """The metadata asked for, with the server's own fields as they were."""
+        wanted = asked.get("metadata") or {}
+        name, namespace = old["metadata"]["name"], old["metadata"].get("namespace")
+        if wanted.get("name", name) != name:
+            shown = wanted["name"]
+            why = f"the name of the object ({shown}) does not match the name on the URL ({name})"
+            raise refusals.bad_request(why)
+        if namespace and wanted.get("namespace", namespace) != namespace:
+            raise refusals.bad_request(_OTHER_NAMESPACE)
+        if refused := list(metadata.changes_refused(wanted, old)):
+            raise refusals.invalid(kind.resource, name, refused)
+        kept = {field: old["metadata"].get(field) for field in (*metadata.SYSTEM_FIELDS, "resourceVersion")}
+        merged = {**wanted, **kept}
+        return {key: value for key, value in merged.items() if value is not None}
+
     def _check(self, kind: Kind, new: JSON, old: JSON | None) -> None:
-        causes = list(metadata.problems(new, old))
+        causes = list(metadata.problems(new, old, custom=kind.custom))
         causes += [
             refusals.Cause(field, f"Invalid value: {new[field]!r}: must be an object")
             for field in ("spec", "status")
@@ -182,25 +222,24 @@ class Registry:
         if causes := list(kind.validate(new, old)):
             raise refusals.invalid(kind.resource, new["metadata"]["name"], causes)
 
-    def _check_preconditions(self, kind: Kind, old: JSON, asked: JSON) -> None:
-        meta = asked.get("metadata") or {}
-        uid, version = meta.get("uid", ""), meta.get("resourceVersion", "")
-        stored, name = old["metadata"], old["metadata"]["name"]
-        if uid and uid != stored["uid"]:
-            raise refusals.other_incarnation(kind.resource, name, uid, stored["uid"])
+    def _check_preconditions(self, kind: Kind, old: JSON, asked: JSON, *, heeds_uid: bool) -> None:
+        uid, version = asked.get("uid", ""), asked.get("resourceVersion", "")
+        stored = old["metadata"]
         if version and version != stored["resourceVersion"]:
-            raise refusals.modified(kind.resource, name)
+            raise refusals.modified(kind.resource, stored["name"])
+        if heeds_uid and uid and uid != stored["uid"]:
+            raise refusals.other_object(kind.resource, stored["name"], uid)
 
     def _check_identity(self, kind: Kind, obj: JSON, uid: str, resource_version: str) -> None:
         stored = obj["metadata"]
         if uid and uid != stored["uid"]:
             raise refusals.other_incarnation(kind.resource, stored["name"], uid, stored["uid"])
         if resource_version and resource_version != stored["resourceVersion"]:
-            why = (
-                f"Precondition failed: the ResourceVersion in the precondition ({resource_version}) does not match the "
-                f"ResourceVersion in record ({stored['resourceVersion']}). The object might have been modified"
-            )
-            raise refusals.conflict(kind.resource, stored["name"], why)
+            version = stored["resourceVersion"]
+            raise refusals.other_version(kind.resource, stored["name"], resource_version, version)
+
+
+_OTHER_NAMESPACE: Final = "the namespace of the provided object does not match the namespace sent on the request"
 
 
 def _check_is_map(meta: Any) -> None:

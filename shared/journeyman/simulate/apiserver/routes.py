@@ -26,8 +26,17 @@ class Route(Struct, frozen=True, kw_only=True):
     subresource: str = ""
 
 
+class NoSuchPathError(Exception):
+    """A path that belongs to nobody: the server says so in plain text."""
+
+
 def route(path: str, kinds: Iterable[Kind]) -> Route:
-    """The route behind a path. Raises NotFoundError if nothing is served there."""
+    """The route behind a path.
+
+    Raises:
+        NotFoundError: A group of the server's own has no such resource.
+        NoSuchPathError: Nothing is served there; so it is in groups that only definitions make.
+    """
     group, version, rest = _group_version(path.strip("/").split("/"))
     namespace = ""
     if len(rest) >= 3 and rest[0] == "namespaces" and rest[2] not in {"status", "finalize"}:
@@ -35,11 +44,15 @@ def route(path: str, kinds: Iterable[Kind]) -> Route:
     if not 1 <= len(rest) <= 3:
         raise refusals.unknown_resource()
     plural, name, subresource = (*rest, "", "")[:3]
+    built_in = False
     for kind in kinds:
         resource = kind.resource
-        if (resource.group, resource.version, resource.plural) == (group, version, plural):
+        if (resource.group, resource.version) != (group, version):
+            continue
+        built_in |= not kind.custom
+        if resource.plural == plural:
             return Route(resource=resource, namespace=namespace, name=name, subresource=subresource)
-    raise refusals.unknown_resource()
+    raise refusals.unknown_resource() if built_in else NoSuchPathError(path)
 
 
 def _group_version(parts: list[str]) -> tuple[str, str, list[str]]:
@@ -47,7 +60,7 @@ def _group_version(parts: list[str]) -> tuple[str, str, list[str]]:
         return "", parts[1], parts[2:]
     if parts[0] == "apis" and len(parts) > 2:
         return parts[1], parts[2], parts[3:]
-    raise refusals.unknown_resource()
+    raise NoSuchPathError("/".join(parts))
 
 
 def discovery(path: str, kinds: Iterable[Kind]) -> dict[str, Any] | None:

@@ -11,13 +11,14 @@ from typing import Any
 
 from journeyman.core.api.objects import LabelSelector, LabelSelectorRequirement
 from journeyman.simulate.apiserver import refusals
+from journeyman.simulate.apiserver.metadata import label_value_problem
 
 Predicate = Callable[[Mapping[str, Any]], bool]
 """Whether an object (as JSON) is selected."""
 
 _KEY = r"[A-Za-z0-9](?:[-A-Za-z0-9_./]*[A-Za-z0-9])?"
 _SET = re.compile(rf"({_KEY})\s+(in|notin)\s*\(([^()]*)\)")
-_EQUALITY = re.compile(rf"({_KEY})\s*(==|=|!=|>|<)\s*([-A-Za-z0-9_.]*)")
+_EQUALITY = re.compile(rf"({_KEY})\s*(==|=|!=|>|<)\s*([^\s,()!=<>]*)")
 _EXISTENCE = re.compile(rf"(!?)\s*({_KEY})")
 
 
@@ -105,16 +106,26 @@ def _requirement(text: str) -> Callable[[Mapping[str, str]], bool]:
         negated, key = match.groups()
         expression = LabelSelectorRequirement(key=key, operator="DoesNotExist" if negated else "Exists")
     else:
-        raise refusals.bad_request(f"unable to parse requirement: {text!r}")
+        raise refusals.bad_request(_not_understood(text))
     return lambda labels: _expression_holds(expression, labels)
+
+
+def _not_understood(text: str) -> str:
+    """What the server says of the first word that it did not expect."""
+    if match := re.match(rf"{_KEY}\s+(?:in|notin)\s+(\S+)", text):
+        return f"unable to parse requirement: found '{match[1]}' expected: '('"
+    if match := re.match(rf"{_KEY}\s*(?:==|=|!=|>|<)\s*\S+\s+(\S+)", text):
+        return f"found '{match[1]}', expected: ',' or 'end of string'"
+    return f"unable to parse requirement: {text!r}"
 
 
 def _equality(text: str, key: str, operator: str, value: str) -> LabelSelectorRequirement:
     names = {"=": "In", "==": "In", "!=": "NotIn", ">": "Gt", "<": "Lt"}
     if operator in {"<", ">"} and not value.isdecimal():
-        raise refusals.bad_request(
-            f"unable to parse requirement: {text!r}: for 'Gt', 'Lt' operators, the value must be an integer"
-        )
+        why = "for 'Gt', 'Lt' operators, the value must be an integer"
+        raise refusals.bad_request(f'unable to parse requirement: values[0]: Invalid value: "{value}": {why}')
+    if problem := label_value_problem(value):
+        raise refusals.bad_request(f"unable to parse requirement: values[0][{key}]: {problem}")
     return LabelSelectorRequirement(key=key, operator=names[operator], values=(value,))
 
 

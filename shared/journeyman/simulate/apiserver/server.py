@@ -7,13 +7,14 @@ happened and ends. (`http.py` serves the same store over HTTP, where watches wai
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from msgspec import Struct
 
 from journeyman.core.api.objects import NAMESPACE, PDB, POD, Resource
-from journeyman.ports import JSON, Clock, Listing, WatchEvent
+from journeyman.errors import KubeAPIError
+from journeyman.ports import JSON, Clock, Listing, Patch, WatchEvent
 from journeyman.simulate.apiserver import eviction, garbage, kinds, loading, metadata, refusals, selectors
 from journeyman.simulate.apiserver.kinds import Kind
 from journeyman.simulate.apiserver.listing import Page, page
@@ -121,6 +122,19 @@ class ApiServer:
 
         return self._update("patch", resource, name, merged, namespace=namespace, subresource=subresource, body=patch)
 
+    def patch_each(
+        self, resource: Resource[Any], patches: Sequence[Patch], *, subresource: str = ""
+    ) -> tuple[dict[str, Any] | KubeAPIError, ...]:
+        """One after the other, so that histories repeat."""
+
+        def one(patch: Patch) -> dict[str, Any] | KubeAPIError:
+            try:
+                return self.patch(resource, patch.name, patch.body, namespace=patch.namespace, subresource=subresource)
+            except KubeAPIError as error:
+                return error
+
+        return tuple(one(patch) for patch in patches)
+
     def update(
         self, resource: Resource[Any], name: str, body: JSON, *, namespace: str = "", subresource: str = ""
     ) -> dict[str, Any]:
@@ -210,7 +224,11 @@ class ApiServer:
             collector.delete(kind.resource, key[1], namespace=key[0])
 
         with self._storage.changed:
-            return garbage.collect(self.registry, delete)
+            deleted = garbage.collect(self.registry, delete)
+            for name in garbage.empty_namespaces(self.registry):
+                collector._wrote("update", NAMESPACE, self.registry.finalize(name), {}, "finalize")  # noqa: SLF001 - ours
+                deleted += 1
+            return deleted
 
     def sync_disruption_budgets(self) -> int:
         """Bring every PodDisruptionBudget's status up to date; the number that changed."""
@@ -255,7 +273,8 @@ class ApiServer:
         with self._storage.changed:
             kind = self.registry.kind(resource)
             selected = _predicate(kind, namespace, label_selector, field_selector)
-            return page(self._storage, kind.id, selected, limit=limit, token=token)
+            selective = bool(label_selector or field_selector)
+            return page(self._storage, kind.id, selected, limit=limit, token=token, selective=selective)
 
     def open_watch(
         self,
@@ -265,11 +284,12 @@ class ApiServer:
         label_selector: str = "",
         field_selector: str = "",
     ) -> Watch:
-        """A watch that the caller drives. Raises KubeAPIError (400) if the version or a selector does not parse."""
+        """A watch that the caller drives. Raises KubeAPIError if the version or a selector does not parse."""
         kind = self.registry.kind(resource)
         selected = _predicate(kind, namespace, label_selector, field_selector)
         if resource_version and not resource_version.isdecimal():
-            raise refusals.bad_request(f'resourceVersion: Invalid value: "{resource_version}": must be a number')
+            why = f'resourceVersion: Invalid value: "{resource_version}"'
+            raise refusals.unreasoned(f'{why}: strconv.ParseUint: parsing "{resource_version}": invalid syntax')
         return Watch(self._storage, kind.id, selected, resource_version)
 
     # -- one place for every write ------------------------------------------------------------------------------

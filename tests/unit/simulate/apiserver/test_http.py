@@ -45,41 +45,6 @@ def test_health_version_and_discovery_answer(front, pool):
     assert {resource["name"] for resource in listed} == {"nodeclaims", "nodepools"}
 
 
-@pytest.mark.parametrize(
-    ("method", "path", "headers", "body", "status", "reason"),
-    [
-        ("GET", "/api/v1/nodes/nobody", {}, None, 404, "NotFound"),
-        ("GET", "/api/v1/unicorns", {}, None, 404, "NotFound"),
-        ("GET", "/nothing/here", {}, None, 404, "NotFound"),
-        (
-            "PATCH",
-            "/api/v1/nodes/n",
-            {"Content-Type": "application/json-patch+json"},
-            b"[]",
-            415,
-            "UnsupportedMediaType",
-        ),
-        ("PATCH", "/api/v1/nodes/n", MERGE, b"{", 400, "BadRequest"),
-        ("PATCH", "/api/v1/nodes/n", MERGE, b"[]", 400, "BadRequest"),
-        ("POST", "/api/v1/nodes", {}, b'{"kind": "Pod", "metadata": {"name": "p"}}', 400, "BadRequest"),
-        ("POST", "/api/v1/nodes/n/eviction", {}, b"{}", 404, "NotFound"),
-        ("PATCH", "/api/v1/nodes", MERGE, b"{}", 405, "MethodNotAllowed"),
-        ("GET", "/api/v1/nodes?limit=many", {}, None, 400, "BadRequest"),
-        ("GET", "/api/v1/nodes?continue=nonsense", {}, None, 400, "BadRequest"),
-        ("GET", "/api/v1/nodes?resourceVersion=999999", {}, None, 504, "Timeout"),
-        ("GET", "/api/v1/nodes?watch=1&resourceVersion=abc", {}, None, 400, "BadRequest"),
-    ],
-)
-def test_refusals_are_status_objects(server, front, pool, method, path, headers, body, status, reason):
-    """Every refusal has the code twice, a reason for machines and a message for people."""
-    server.create(NODE, {"metadata": {"name": "n"}})
-    answer = pool.request(method, front.url + path, headers=headers, body=body)
-    content = answer.json()
-    assert (answer.status, content["code"], content["reason"]) == (status, status, reason)
-    assert content["kind"] == "Status"
-    assert content["message"]
-
-
 def test_a_replacement_carries_its_version(server, front, pool):
     """PUT replaces what it may, under the version it read."""
     server.create(NODE, {"metadata": {"name": "n", "labels": {"a": "1"}}})

@@ -1,0 +1,180 @@
+"""Evictions, and the PodDisruptionBudgets that allow or forbid them."""
+
+import pytest
+
+from journeyman.core.api.objects import PDB, POD, LabelSelector
+from journeyman.errors import ConflictError, InvalidError, KubeAPIError, TooManyRequestsError
+from journeyman.simulate.workloads import REPLICASET
+from tests.contract.kube.clusters import a_pod_spec
+
+
+def counted(cluster, allowed, healthy, name="budget"):
+    """Return when the disruption controller has counted so."""
+
+    def so():
+        status = cluster.store.get(PDB, name, namespace=cluster.namespace).status
+        return (status.disruptions_allowed, status.current_healthy) == (allowed, healthy)
+
+    cluster.eventually(so)
+
+
+def is_marked(cluster, name):
+    return cluster.store.get(POD, name, namespace=cluster.namespace).metadata.deletion_timestamp is not None
+
+
+def test_an_eviction_without_a_budget_is_a_graceful_deletion(cluster):
+    """The pod is marked, with its own grace period; evicting it again changes nothing."""
+    cluster.running_pod("free")
+    cluster.store.evict(cluster.namespace, "free")
+    assert is_marked(cluster, "free")
+    cluster.store.evict(cluster.namespace, "free")
+
+
+def test_a_budget_lets_go_only_what_it_can_spare(cluster):
+    """With two of three needed one pod may go; the next is refused with the budget's reason, at once."""
+    cluster.budget(minAvailable=2)
+    for name in ("a", "b", "c"):
+        cluster.running_pod(name)
+    counted(cluster, allowed=1, healthy=3)
+    cluster.store.evict(cluster.namespace, "a")
+    with pytest.raises(TooManyRequestsError) as caught:
+        cluster.store.evict(cluster.namespace, "b")
+    assert caught.value.message == "Cannot evict pod as it would violate the pod's disruption budget."
+    assert caught.value.context["cause"].startswith("The disruption budget budget needs 2 healthy pods and has ")
+    assert not is_marked(cluster, "b")
+    counted(cluster, allowed=0, healthy=2)
+    with pytest.raises(TooManyRequestsError) as caught:
+        cluster.store.evict(cluster.namespace, "b")
+    assert caught.value.context["cause"] == "The disruption budget budget needs 2 healthy pods and has 2 currently"
+    status = cluster.store.get(PDB, "budget", namespace=cluster.namespace).status
+    assert status.desired_healthy == 2
+
+
+@pytest.mark.parametrize(
+    ("spec", "may_go"),
+    [
+        ({"maxUnavailable": 1}, 1),
+        ({"maxUnavailable": "30%"}, 2),  # of 4, rounded up
+        ({"minAvailable": "50%"}, 2),
+        ({"minAvailable": 4}, 0),
+        ({"maxUnavailable": 0}, 0),
+    ],
+)
+def test_budgets_count_in_numbers_and_percentages(cluster, spec, may_go):
+    """Percentages are of the replicas wanted, and round up."""
+    template = {"metadata": {"labels": {"app": "web"}}, "spec": a_pod_spec()}
+    workload = {"replicas": 4, "selector": {"matchLabels": {"app": "web"}}, "template": template}
+    cluster.store.create(REPLICASET, {"metadata": {"name": "web"}, "spec": workload}, namespace=cluster.namespace)
+    cluster.eventually(lambda: len(cluster.pods()) == 4)
+    pods = cluster.pods()
+    for name in pods:
+        cluster.run_pod(name)
+    cluster.budget(**spec)
+    counted(cluster, allowed=may_go, healthy=4)
+    for name in pods[:may_go]:
+        cluster.store.evict(cluster.namespace, name)
+    with pytest.raises(TooManyRequestsError):
+        cluster.store.evict(cluster.namespace, pods[-1])
+
+
+def test_an_unhealthy_pod_goes_when_the_healthy_ones_suffice(cluster):
+    """IfHealthyBudget lets it go only beside enough healthy ones, AlwaysAllow in any case."""
+    cluster.budget(minAvailable=1)
+    cluster.pod("sick")
+    cluster.run_pod("sick", ready=False)
+    counted(cluster, allowed=0, healthy=0)
+    with pytest.raises(TooManyRequestsError):
+        cluster.store.evict(cluster.namespace, "sick")
+    cluster.running_pod("well")
+    counted(cluster, allowed=0, healthy=1)
+    cluster.store.evict(cluster.namespace, "sick")
+    with pytest.raises(TooManyRequestsError):
+        cluster.store.evict(cluster.namespace, "well")
+
+    always = {"spec": {"unhealthyPodEvictionPolicy": "AlwaysAllow"}}
+    cluster.store.patch(PDB, "budget", always, namespace=cluster.namespace)
+    cluster.run_pod("well", ready=False)
+    counted(cluster, allowed=0, healthy=0)
+    cluster.store.evict(cluster.namespace, "well")
+    assert is_marked(cluster, "well")
+
+
+def test_two_budgets_on_one_pod_are_an_error_of_the_server(cluster):
+    """500: neither a refusal nor a success."""
+    cluster.budget("one", minAvailable=0)
+    cluster.budget("two", minAvailable=0)
+    cluster.running_pod("torn")
+    with pytest.raises(KubeAPIError, match="more than one PodDisruptionBudget") as caught:
+        cluster.store.evict(cluster.namespace, "torn")
+    assert caught.value.status == 500
+    assert not isinstance(caught.value, TooManyRequestsError)
+
+
+def test_pending_and_finished_pods_need_no_budget(cluster):
+    """What does not run cannot be missed."""
+    cluster.budget(minAvailable=9)
+    cluster.pod("pending")
+    cluster.running_pod("done")
+    cluster.pod_status("done", phase="Succeeded")
+    cluster.store.evict(cluster.namespace, "pending")
+    cluster.store.evict(cluster.namespace, "done")
+    assert cluster.pods() == []
+
+
+def test_an_eviction_may_demand_an_incarnation(cluster):
+    """A pod of the same name that is not the one we meant stays."""
+    pod = cluster.running_pod("meant")
+    with pytest.raises(ConflictError, match=r"the UID in the precondition \(another\) does not match"):
+        cluster.store.evict(cluster.namespace, "meant", uid="another")
+    assert not is_marked(cluster, "meant")
+    cluster.store.evict(cluster.namespace, "meant", uid=pod["metadata"]["uid"])
+    assert is_marked(cluster, "meant")
+
+
+def test_an_empty_selector_covers_the_namespace_and_a_missing_one_nothing(cluster):
+    """policy/v1 semantics of a PodDisruptionBudget's selector."""
+    nobody = {"metadata": {"name": "none"}, "spec": {"minAvailable": 9}}
+    cluster.store.create(PDB, nobody, namespace=cluster.namespace)
+    cluster.running_pod("a")
+    cluster.store.evict(cluster.namespace, "a")
+    everybody = {"metadata": {"name": "all"}, "spec": {"minAvailable": 9, "selector": {}}}
+    cluster.store.create(PDB, everybody, namespace=cluster.namespace)
+    assert cluster.store.get(PDB, "all", namespace=cluster.namespace).spec.selector == LabelSelector()
+    cluster.running_pod("b")
+    counted(cluster, allowed=0, healthy=1, name="all")
+    with pytest.raises(TooManyRequestsError):
+        cluster.store.evict(cluster.namespace, "b")
+
+
+def test_a_budget_says_one_thing(cluster):
+    """Both limits at once are refused."""
+    with pytest.raises(InvalidError, match="minAvailable and maxUnavailable cannot be both set"):
+        cluster.budget(minAvailable=1, maxUnavailable=1)
+
+
+def test_a_refused_eviction_on_the_wire(served):
+    """429 with the budget as its cause; Retry-After only where the budget has not been counted yet."""
+    served.budget(minAvailable=1)
+    served.running_pod("a")
+    counted(served, allowed=0, healthy=1)
+    body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "a", "namespace": served.namespace}}
+    answer = served.http.ask("POST", POD.path(served.namespace, "a", "eviction"), body)
+    assert answer.status == 429
+    assert "Retry-After" not in answer.headers
+    assert answer.body == {
+        "kind": "Status",
+        "apiVersion": "v1",
+        "metadata": {},
+        "status": "Failure",
+        "message": "Cannot evict pod as it would violate the pod's disruption budget.",
+        "reason": "TooManyRequests",
+        "details": {
+            "causes": [
+                {
+                    "reason": "DisruptionBudget",
+                    "message": "The disruption budget budget needs 1 healthy pods and has 1 currently",
+                }
+            ]
+        },
+        "code": 429,
+    }

@@ -1,0 +1,292 @@
+"""How the server says no on the wire: the Status bodies, their reasons and what they are about."""
+
+import pytest
+
+from journeyman.core.api.objects import LEASE, NODE, NODECLAIM, PDB, POD
+from tests.contract.kube.clusters import MERGE_PATCH, a_claim_spec, a_pod_spec
+
+JSON = "application/json"
+
+
+def refusal(answer):
+    """A Status without what says nothing; the server may list a cause several times."""
+    body = dict(answer.body)
+    assert body.pop("kind") == "Status"
+    assert body.pop("apiVersion") == "v1"
+    assert body.pop("metadata") == {}
+    assert body.pop("status") == "Failure"
+    details = {key: value for key, value in (body.pop("details", None) or {}).items() if value}
+    causes = details.pop("causes", [])
+    unique = [cause for index, cause in enumerate(causes) if cause not in causes[:index]]
+    return body | {"details": details} | ({"causes": unique} if unique else {})
+
+
+def test_what_is_not_there(served):
+    """404 with what was asked for."""
+    answer = served.http.ask("GET", POD.path(served.namespace, "nobody"))
+    assert answer.status == 404
+    assert refusal(answer) == {
+        "message": 'pods "nobody" not found',
+        "reason": "NotFound",
+        "details": {"name": "nobody", "kind": "pods"},
+        "code": 404,
+    }
+    answer = served.http.ask("DELETE", NODECLAIM.path("", "nobody"))
+    assert refusal(answer)["details"] == {"name": "nobody", "group": "karpenter.sh", "kind": "nodeclaims"}
+
+
+def test_what_is_there_already(served):
+    """409 AlreadyExists."""
+    name = served.claim("twice")["metadata"]["name"]
+    body = {"apiVersion": "karpenter.sh/v1", "kind": "NodeClaim", "metadata": {"name": name}, "spec": a_claim_spec()}
+    assert refusal(served.http.ask("POST", NODECLAIM.path(), body)) == {
+        "message": f'nodeclaims.karpenter.sh "{name}" already exists',
+        "reason": "AlreadyExists",
+        "details": {"name": name, "group": "karpenter.sh", "kind": "nodeclaims"},
+        "code": 409,
+    }
+
+
+def test_conflicts(served):
+    """409 Conflict of a version, and of a deletion's preconditions; of a UID in a patch it is 422."""
+    made = served.claim("raced")["metadata"]
+    path = NODECLAIM.path("", made["name"])
+    served.http.ask("PATCH", path, {"metadata": {"labels": {"a": "b"}}}, MERGE_PATCH)
+    stale = {"metadata": {"resourceVersion": made["resourceVersion"], "labels": {"a": "c"}}}
+    assert refusal(served.http.ask("PATCH", path, stale, MERGE_PATCH)) == {
+        "message": f'Operation cannot be fulfilled on nodeclaims.karpenter.sh "{made["name"]}": the object has been '
+        "modified; please apply your changes to the latest version and try again",
+        "reason": "Conflict",
+        "details": {"name": made["name"], "group": "karpenter.sh", "kind": "nodeclaims"},
+        "code": 409,
+    }
+    options = {"preconditions": {"resourceVersion": made["resourceVersion"]}}
+    answer = refusal(served.http.ask("DELETE", path, options))
+    assert (answer["code"], answer["reason"]) == (409, "Conflict")
+    assert answer["details"] == {"name": made["name"], "group": "karpenter.sh", "kind": "NodeClaim"}
+    answer = refusal(served.http.ask("PATCH", path, {"metadata": {"uid": "x"}}, MERGE_PATCH))
+    assert (answer["code"], answer["reason"]) == (422, "Invalid")
+    assert [cause["field"] for cause in answer["causes"]] == ["metadata.uid"]
+
+
+def test_bindings_that_come_too_late(served):
+    """409 about the binding; a missing pod is 404, another incarnation a conflict of the store."""
+    served.pod("p")
+    path = POD.path(served.namespace, "p", "binding")
+    target = {"target": {"kind": "Node", "name": served.node()}}
+    answer = served.http.ask("POST", path, {"metadata": {"name": "p", "uid": "x"}, **target})
+    assert answer.status == 409
+    assert "Precondition failed: UID in precondition: x, UID in object meta: " in answer.body["message"]
+    answer = served.http.ask("POST", path, {"metadata": {"name": "p"}, **target})
+    assert (answer.status, answer.body["status"]) == (201, "Success")
+    assert refusal(served.http.ask("POST", path, {"metadata": {"name": "p"}, **target})) == {
+        "message": f'Operation cannot be fulfilled on pods/binding "p": pod p is already assigned to node '
+        f'"{served.node()}"',
+        "reason": "Conflict",
+        "details": {"name": "p", "kind": "pods/binding"},
+        "code": 409,
+    }
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "content_type", "body", "code", "reason"),
+    [
+        ("GET", "/api/v1/unicorns", JSON, None, 404, "NotFound"),
+        ("POST", "/api/v1/nodes/{node}/eviction", JSON, {}, 404, "NotFound"),
+        ("PATCH", "/api/v1/nodes/{node}", "application/json", {}, 415, "UnsupportedMediaType"),
+        ("PATCH", "/api/v1/nodes/{node}", MERGE_PATCH, b"{", 400, "BadRequest"),
+        ("PATCH", "/api/v1/nodes/{node}", MERGE_PATCH, b"[]", 400, "BadRequest"),
+        (
+            "POST",
+            "/api/v1/nodes",
+            JSON,
+            {"kind": "Pod", "apiVersion": "v1", "metadata": {"name": "p"}},
+            400,
+            "BadRequest",
+        ),
+        ("PATCH", "/api/v1/nodes", MERGE_PATCH, {}, 405, "MethodNotAllowed"),
+        ("GET", "/api/v1/nodes?limit=many", JSON, None, 400, "BadRequest"),
+        ("GET", "/api/v1/nodes?continue=nonsense", JSON, None, 400, "BadRequest"),
+        ("GET", "/api/v1/nodes?resourceVersion=999999999", JSON, None, 504, "Timeout"),
+        ("GET", "/api/v1/nodes?watch=1&resourceVersion=abc", JSON, None, 500, None),
+        ("GET", "/api/v1/nodes?labelSelector=a+in+b", JSON, None, 400, "BadRequest"),
+        ("GET", "/api/v1/nodes?fieldSelector=spec.colour%3Dred", JSON, None, 400, "BadRequest"),
+    ],
+)
+def test_requests_that_make_no_sense(served, method, path, content_type, body, code, reason):
+    """The code twice, a reason for machines where there is one, and a message for people."""
+    path, _, query = path.format(node=served.node()).partition("?")
+    answer = served.http.ask(
+        method, path, body, content_type, **dict(part.split("=", 1) for part in query.split("&") if part)
+    )
+    told = refusal(answer)
+    assert (answer.status, told["code"], told.get("reason")) == (code, code, reason)
+    assert told["message"]
+
+
+@pytest.mark.parametrize("path", ["/apis/example.com/v1/ghosts", "/apis/karpenter.sh/v1/ghosts", "/nothing/here"])
+def test_a_path_that_nobody_serves_is_refused_in_plain_text(served, path):
+    """So a cluster without our CRDs answers."""
+    answer = served.http.ask("GET", path)
+    assert (answer.status, answer.body) == (404, "404 page not found\n")
+    assert answer.headers["Content-Type"].startswith("text/plain")
+
+
+LABEL = (
+    "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must start and end "
+    "with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for validation is "
+    "'(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')"
+)
+NAME = (
+    "name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric "
+    "character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is "
+    "'([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')"
+)
+
+
+@pytest.mark.parametrize(
+    ("patch", "causes"),
+    [
+        (
+            {"metadata": {"labels": {"a b": "x y"}}},
+            [
+                ("metadata.labels", f'Invalid value: "a b": {NAME}'),
+                ("metadata.labels", f'Invalid value: "x y": {LABEL}'),
+            ],
+        ),
+        (
+            {"metadata": {"annotations": {"a": "x" * 263_000}}},
+            [("metadata.annotations", "Too long: may not be more than 262144 bytes")],
+        ),
+        (
+            {"metadata": {"ownerReferences": [{"name": "x"}]}},
+            [
+                ("metadata.ownerReferences.apiVersion", 'Invalid value: "": version must not be empty'),
+                ("metadata.ownerReferences.kind", 'Invalid value: "": must not be empty'),
+                ("metadata.ownerReferences.uid", 'Invalid value: "": must not be empty'),
+            ],
+        ),
+        (
+            {"metadata": {"finalizers": ["bad"]}},
+            [
+                (
+                    "metadata.finalizers[0]",
+                    'Invalid value: "bad": name is neither a standard finalizer name nor is it fully qualified',
+                )
+            ],
+        ),
+        (
+            {"spec": {"taints": [{"key": "a b", "effect": "Never"}]}},
+            [
+                ("metadata.taints[0].key", f'Invalid value: "a b": {NAME}'),
+                (
+                    "metadata.taints[0].effect",
+                    'Unsupported value: "Never": supported values: "NoSchedule", "PreferNoSchedule", "NoExecute"',
+                ),
+            ],
+        ),
+        (
+            {"spec": {"taints": [{"key": "a", "effect": "NoExecute"}, {"key": "a", "effect": "NoExecute"}]}},
+            [
+                (
+                    "metadata.taints[1]",
+                    (
+                        'Duplicate value: {"Key":"a","Value":"","Effect":"NoExecute","TimeAdded":null}: '
+                        "taints must be unique by key and effect pair"
+                    ),
+                )
+            ],
+        ),
+        (
+            {"spec": {"providerID": "other"}},
+            [("spec.providerID", 'Forbidden: node updates may not change providerID except from "" to valid')],
+        ),
+    ],
+)
+def test_what_cannot_be_written_on_a_node(served, patch, causes):
+    """422 with every field that is wrong, what is wrong with it, and a machine's word for that."""
+    node = served.node()
+    served.store.patch(NODE, node, {"spec": {"providerID": "one"}})
+    told = refusal(served.http.ask("PATCH", NODE.path("", node), patch, MERGE_PATCH))
+    assert (told["code"], told["reason"], told["details"]) == (422, "Invalid", {"name": node, "kind": "Node"})
+    assert [(cause["field"], cause["message"]) for cause in told["causes"]] == causes
+    shown = [f"{field}: {message}" for field, message in causes]
+    assert (
+        told["message"] == f'Node "{node}" is invalid: {shown[0] if len(shown) == 1 else "[" + ", ".join(shown) + "]"}'
+    )
+    assert {cause["reason"] for cause in told["causes"]} <= {
+        "FieldValueInvalid",
+        "FieldValueDuplicate",
+        "FieldValueForbidden",
+        "FieldValueNotSupported",
+        "FieldValueTooLong",
+    }
+
+
+@pytest.mark.parametrize(
+    ("resource", "spec", "message"),
+    [
+        (POD, {}, 'Pod "x" is invalid: spec.containers: Required value'),
+        (
+            POD,
+            {"containers": [{"name": "a", "image": "p", "resources": {"requests": {"cpu": "-1"}}}]},
+            (
+                'Pod "x" is invalid: spec.containers[0].resources.requests[cpu]: Invalid value: "-1": '
+                "must be greater than or equal to 0"
+            ),
+        ),
+        (
+            PDB,
+            {"minAvailable": 1, "maxUnavailable": 1},
+            (
+                'PodDisruptionBudget.policy "x" is invalid: spec: Invalid value: {"MinAvailable":1,"Selector":null,'
+                '"MaxUnavailable":1,"UnhealthyPodEvictionPolicy":null}: minAvailable and maxUnavailable cannot be both set'
+            ),
+        ),
+        (
+            PDB,
+            {"minAvailable": "x%"},
+            (
+                'PodDisruptionBudget.policy "x" is invalid: spec.minAvailable: Invalid value: "x%": a valid percent string '
+                "must be a numeric string followed by an ending '%' (e.g. '1%',  or '93%', regex used for validation is "
+                "'[0-9]+%')"
+            ),
+        ),
+        (
+            PDB,
+            {"unhealthyPodEvictionPolicy": "Never"},
+            (
+                'PodDisruptionBudget.policy "x" is invalid: spec.unhealthyPodEvictionPolicy: Unsupported value: "Never": '
+                'supported values: "AlwaysAllow", "IfHealthyBudget"'
+            ),
+        ),
+        (
+            LEASE,
+            {"leaseDurationSeconds": 0},
+            (
+                'Lease.coordination.k8s.io "x" is invalid: spec.leaseDurationSeconds: Invalid value: 0: '
+                "must be greater than 0"
+            ),
+        ),
+    ],
+)
+def test_what_cannot_be_created(served, resource, spec, message):
+    """422 in the server's words."""
+    body = {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": {"name": "x"}, "spec": spec}
+    answer = served.http.ask("POST", resource.path(served.namespace), body)
+    assert (answer.status, answer.body["message"]) == (422, message)
+
+
+def test_a_quantity_that_does_not_parse_is_a_bad_request(served):
+    """400: the object cannot even be read."""
+    spec = a_pod_spec()
+    spec["containers"][0]["resources"] = {"requests": {"cpu": "one"}}
+    body = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"}, "spec": spec}
+    answer = served.http.ask("POST", POD.path(served.namespace), body)
+    assert refusal(answer) == {
+        "message": 'Pod in version "v1" cannot be handled as a Pod: quantities must match the regular expression '
+        "'^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'",
+        "reason": "BadRequest",
+        "details": {},
+        "code": 400,
+    }

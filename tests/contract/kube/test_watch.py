@@ -1,0 +1,145 @@
+"""Watches: what is delivered, in which order, and where one may continue."""
+
+import pytest
+
+from journeyman.core.api.objects import POD
+from journeyman.errors import GoneError
+
+
+def watch(cluster, since, resource=POD, seconds=1, **selectors):
+    return cluster.store.watch(
+        resource, resource_version=since, namespace=cluster.namespace, timeout_seconds=seconds, **selectors
+    )
+
+
+def watched(cluster, since, **selectors):
+    """(type, name) of all changes since a version; bookmarks are left out."""
+    return [
+        (event.type, event.object.metadata.name)
+        for event in watch(cluster, since, **selectors)
+        if event.type != "BOOKMARK"
+    ]
+
+
+def version_of(cluster, **selectors):
+    return cluster.store.list(POD, namespace=cluster.namespace, **selectors).resource_version
+
+
+def test_a_watch_continues_a_list(cluster):
+    """Every change after the list's version, in order, with the version each made."""
+    cluster.pod("old")
+    since = version_of(cluster)
+    cluster.pod("new")
+    cluster.store.patch(POD, "old", {"metadata": {"labels": {"x": "y"}}}, namespace=cluster.namespace)
+    cluster.store.delete(POD, "new", namespace=cluster.namespace)
+
+    changes = [event for event in watch(cluster, since) if event.type != "BOOKMARK"]
+    assert [(event.type, event.object.metadata.name) for event in changes] == [
+        ("ADDED", "new"),
+        ("MODIFIED", "old"),
+        ("MODIFIED", "new"),  # marked, though nothing holds it
+        ("DELETED", "new"),
+    ]
+    versions = [int(event.resource_version) for event in changes]
+    assert versions == sorted(set(versions))
+    assert versions[0] > int(since)
+    assert [event.object.metadata.resource_version for event in changes] == [
+        event.resource_version for event in changes
+    ]
+    assert watched(cluster, changes[0].resource_version) == [
+        (event.type, event.object.metadata.name) for event in changes[1:]
+    ]
+
+
+def test_a_bookmark_is_a_version_to_continue_from(cluster):
+    """It comes before the watch ends, covers everything delivered, and has no object."""
+    since = version_of(cluster)
+    cluster.pod("one")
+    for _ in range(3):  # nobody promises a bookmark, least of all on a busy machine
+        events = until_bookmark(cluster, since)
+        if events[-1].type == "BOOKMARK":
+            break
+    assert [event.type for event in events] == ["ADDED", "BOOKMARK"]
+    assert events[-1].object is None
+    assert int(events[-1].resource_version) >= int(events[0].resource_version)
+    assert watched(cluster, events[-1].resource_version) == []
+
+
+def until_bookmark(cluster, since):
+    events = []
+    for event in watch(cluster, since, seconds=4):
+        events.append(event)
+        if event.type == "BOOKMARK":
+            break
+    return events
+
+
+def test_leaving_a_selector_looks_like_a_deletion(cluster):
+    """And entering it like a creation: a watcher's view is always that of its list."""
+    cluster.pod("wanderer", labels={"app": "web"})
+    cluster.pod("stranger", labels={"app": "db"})
+    since = version_of(cluster)
+    for name, app in (("wanderer", "db"), ("stranger", "web"), ("stranger", "web2")):
+        cluster.store.patch(POD, name, {"metadata": {"labels": {"app": app}}}, namespace=cluster.namespace)
+    assert watched(cluster, since, label_selector="app=web") == [
+        ("DELETED", "wanderer"),
+        ("ADDED", "stranger"),
+        ("DELETED", "stranger"),
+    ]
+
+
+def test_what_left_a_selector_is_shown_as_it_was(cluster):
+    """The object is the one that was last selected, at the version that took it away."""
+    cluster.pod("wanderer", labels={"app": "web", "colour": "red"})
+    since = version_of(cluster)
+    labels = {"metadata": {"labels": {"app": "db", "colour": "blue"}}}
+    after = cluster.store.patch(POD, "wanderer", labels, namespace=cluster.namespace)["metadata"]
+    (event,) = [e for e in watch(cluster, since, label_selector="app=web") if e.type != "BOOKMARK"]
+    assert event.object.metadata.labels == {"app": "web", "colour": "red"}
+    assert event.resource_version == after["resourceVersion"]
+
+
+def test_binding_takes_a_pod_out_of_the_unassigned_ones(cluster):
+    """What the forwarder watches: pods without a node."""
+    cluster.pod("waiting")
+    since = version_of(cluster, field_selector="spec.nodeName=")
+    cluster.bind("waiting", cluster.node())
+    cluster.pod_status("waiting", phase="Running")
+    assert watched(cluster, since, field_selector="spec.nodeName=") == [("DELETED", "waiting")]
+
+
+def test_a_watch_from_nowhere_begins_with_what_is_there(cluster):
+    """Version 0: everything as ADDED, in no particular order, then the changes."""
+    for name in ("a", "b"):
+        cluster.pod(name)
+    assert sorted(watched(cluster, "0")) == [("ADDED", "a"), ("ADDED", "b")]
+
+
+def test_a_cluster_wide_watch_sees_every_namespace(cluster):
+    """An empty namespace means all."""
+    since = version_of(cluster)
+    cluster.pod("here")
+    events = cluster.store.watch(POD, resource_version=since, timeout_seconds=1)
+    seen = {(e.object.metadata.namespace, e.object.metadata.name) for e in events if e.type == "ADDED"}
+    assert (cluster.namespace, "here") in seen
+
+
+def test_nothing_is_lost_when_history_is_forgotten(served):
+    """Whoever continues from before gets 410, a watch and a list in pages alike; whoever lists again goes on."""
+    for number in range(3):
+        served.pod(f"pod-{number}")
+    path = POD.path(served.namespace)
+    page = served.http.ask("GET", path, limit=1).body["metadata"]
+    served.pod("later")
+    served.compact()
+
+    with pytest.raises(GoneError) as caught:
+        watched(served, page["resourceVersion"])
+    assert (caught.value.status, caught.value.reason) == (410, "Expired")
+    assert caught.value.message.startswith(f"too old resource version: {page['resourceVersion']} (")
+    answer = served.http.ask("GET", path, **{"limit": 1, "continue": page["continue"]})
+    assert (answer.status, answer.body["reason"]) == (410, "Expired")
+
+    now = version_of(served)
+    served.pod("latest")
+    assert watched(served, now) == [("ADDED", "latest")]

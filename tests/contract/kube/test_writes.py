@@ -1,0 +1,198 @@
+"""Patches: merging, status apart from the rest, generations, preconditions, and what may not change."""
+
+import pytest
+
+from journeyman.core.api.objects import NODE, NODECLAIM, NODEPOOL, POD
+from journeyman.errors import ConflictError, InvalidError, KubeAPIError
+from tests.contract.kube.clusters import CLASS_REF, names
+
+
+def test_a_patch_merges_maps_and_replaces_lists(cluster):
+    """JSON merge patch: null removes a key, a list is replaced whole."""
+    name = cluster.claim("merged", labels={"a": "1", "b": "2"}, finalizers=["x.io/a", "x.io/b"])["metadata"]["name"]
+    patch = {"metadata": {"labels": {"a": None, "c": "3"}, "finalizers": ["x.io/c"]}}
+    after = cluster.store.patch(NODECLAIM, name, patch)
+    assert after["metadata"]["labels"] == {"b": "2", "c": "3"}
+    assert after["metadata"]["finalizers"] == ["x.io/c"]
+    assert cluster.store.get(NODECLAIM, name).metadata.labels == {"b": "2", "c": "3"}
+
+
+def test_a_patch_that_changes_nothing_writes_nothing(cluster):
+    """The version stays, so nobody who watches is woken."""
+    before = cluster.claim("same", labels={"a": "1"})["metadata"]
+    after = cluster.store.patch(NODECLAIM, before["name"], {"metadata": {"labels": {"a": "1"}}})
+    assert after["metadata"]["resourceVersion"] == before["resourceVersion"]
+
+
+def test_status_and_the_rest_are_written_apart(cluster):
+    """A write of the object leaves its status alone; a write of its status leaves all else alone."""
+    name = cluster.own("apart")
+    body = {"requirements": [], "nodeClassRef": CLASS_REF, "expireAfter": "720h"}
+    cluster.store.create(NODECLAIM, {"metadata": {"name": name}, "spec": body, "status": {"nodeName": "dropped"}})
+    assert cluster.store.get(NODECLAIM, name).status.node_name == ""
+
+    cluster.store.patch(NODECLAIM, name, {"metadata": {"labels": {"a": "1"}}, "status": {"nodeName": "ignored"}})
+    both = {
+        "metadata": {"labels": {"a": "ignored"}},
+        "spec": {"expireAfter": "1h"},
+        "status": {"nodeName": "node-1", "providerID": "aws:///z/i-1"},
+    }
+    cluster.store.patch(NODECLAIM, name, both, subresource="status")
+
+    read = cluster.store.get(NODECLAIM, name)
+    assert read.metadata.labels == {"a": "1"}
+    assert read.status.node_name == "node-1"
+    assert read.status.provider_id == "aws:///z/i-1"
+    assert read.spec.expire_after == "720h"
+
+
+def test_a_kubelet_registers_its_node_with_a_status(cluster):
+    """Nodes, unlike other kinds, keep the status they are created with."""
+    name = cluster.node("registered", capacity={"cpu": "4"})
+    assert cluster.store.get(NODE, name).status.capacity == {"cpu": "4"}
+
+
+def test_generation_counts_changes_of_the_spec_only(cluster):
+    """Labels and status leave it; the spec moves it on."""
+    made = cluster.pool("counted")["metadata"]
+    assert made["generation"] == 1
+    cluster.store.patch(NODEPOOL, made["name"], {"metadata": {"labels": {"a": "b"}}})
+    cluster.store.patch(NODEPOOL, made["name"], {"status": {"nodes": 3}}, subresource="status")
+    assert cluster.store.get(NODEPOOL, made["name"])["metadata"]["generation"] == 1
+    cluster.store.patch(NODEPOOL, made["name"], {"spec": {"weight": 5}})
+    assert cluster.store.get(NODEPOOL, made["name"])["metadata"]["generation"] == 2
+
+
+def test_a_stale_version_is_a_conflict(cluster):
+    """A write decided on an older version is refused, in the server's words, and changes nothing."""
+    made = cluster.claim("raced")["metadata"]
+    name, version = made["name"], made["resourceVersion"]
+    cluster.store.patch(NODECLAIM, name, {"metadata": {"resourceVersion": version, "labels": {"by": "first"}}})
+    with pytest.raises(ConflictError) as caught:
+        cluster.store.patch(NODECLAIM, name, {"metadata": {"resourceVersion": version, "labels": {"by": "second"}}})
+    assert caught.value.message == (
+        f'Operation cannot be fulfilled on nodeclaims.karpenter.sh "{name}": the object has been modified; '
+        "please apply your changes to the latest version and try again"
+    )
+    assert cluster.store.get(NODECLAIM, name).metadata.labels == {"by": "first"}
+
+
+def test_a_stale_version_is_a_conflict_for_the_status_too(cluster):
+    """Conditions are lists, so status writes carry the version as well."""
+    made = cluster.claim("raced")["metadata"]
+    cluster.store.patch(NODECLAIM, made["name"], {"metadata": {"labels": {"a": "b"}}})
+    stale = {"metadata": {"resourceVersion": made["resourceVersion"]}, "status": {"nodeName": "late"}}
+    with pytest.raises(ConflictError):
+        cluster.store.patch(NODECLAIM, made["name"], stale, subresource="status")
+
+
+def test_a_stale_version_is_a_conflict_even_if_nothing_would_change(cluster):
+    """The precondition is about what was read, not about what is written."""
+    made = cluster.claim("raced", labels={"a": "1"})["metadata"]
+    cluster.store.patch(NODECLAIM, made["name"], {"metadata": {"labels": {"b": "2"}}})
+    same = {"metadata": {"resourceVersion": made["resourceVersion"], "labels": {"a": "1"}}}
+    with pytest.raises(ConflictError):
+        cluster.store.patch(NODECLAIM, made["name"], same)
+
+
+def test_another_incarnation_is_a_conflict(cluster):
+    """A name that was deleted and created anew is another object: the UID tells."""
+    first = cluster.claim("reborn")["metadata"]
+    cluster.store.delete(NODECLAIM, first["name"])
+    second = cluster.claim("reborn")["metadata"]
+    old, new, name = first["uid"], second["uid"], first["name"]
+    assert new != old
+    with pytest.raises(ConflictError) as caught:
+        cluster.store.patch(NODECLAIM, name, {"metadata": {"uid": old, "labels": {"a": "b"}}})
+    assert caught.value.message == (
+        f'NodeClaim.karpenter.sh "{name}" is invalid: metadata.uid: Invalid value: "{old}": field is immutable'
+    )
+    with pytest.raises(ConflictError) as caught:
+        cluster.store.delete(NODECLAIM, name, uid=old)
+    assert caught.value.message == (
+        f'Operation cannot be fulfilled on NodeClaim.karpenter.sh "{name}": the UID in the precondition ({old}) does not '
+        f"match the UID in record ({new}). The object might have been deleted and then recreated"
+    )
+    cluster.store.delete(NODECLAIM, name, uid=new)
+    assert name not in names(cluster.store.list(NODECLAIM))
+
+
+def test_the_status_of_built_in_kinds_heeds_a_uid_and_that_of_ours_does_not(cluster):
+    """So a write of a custom resource's status needs a version as well."""
+    name = cluster.claim("deaf")["metadata"]["name"]
+    meant = {"metadata": {"uid": "another"}, "status": {"nodeName": "node-1"}}
+    cluster.store.patch(NODECLAIM, name, meant, subresource="status")
+    assert cluster.store.get(NODECLAIM, name).status.node_name == "node-1"
+
+    cluster.pod("heedful")
+    hint = {"metadata": {"uid": "another"}, "status": {"nominatedNodeName": "node-1"}}
+    with pytest.raises(ConflictError, match="field is immutable"):
+        cluster.store.patch(POD, "heedful", hint, namespace=cluster.namespace, subresource="status")
+    node = cluster.node()
+    with pytest.raises(ConflictError, match="field is immutable"):
+        cluster.store.patch(
+            NODE, node, {"metadata": {"uid": "another"}, "status": {"phase": "x"}}, subresource="status"
+        )
+
+
+def test_metadata_goes_with_the_status_of_built_in_kinds(cluster):
+    """Labels that come with a pod's or node's status are written, its spec is not; of ours only the status is."""
+    change = {"metadata": {"labels": {"a": "1"}}, "spec": {"unschedulable": True}, "status": {"capacity": {"cpu": "1"}}}
+    node = cluster.store.patch(NODE, cluster.node(), change, subresource="status")
+    assert node["metadata"]["labels"] == {"a": "1"}
+    assert "unschedulable" not in node.get("spec", {})
+    claim = cluster.claim("apart")["metadata"]["name"]
+    change = {"metadata": {"labels": {"a": "1"}}, "status": {"nodeName": "x"}}
+    assert "labels" not in cluster.store.patch(NODECLAIM, claim, change, subresource="status")["metadata"]
+
+
+def test_a_deletion_may_demand_a_version(cluster):
+    """A deletion decided on an older version is refused."""
+    made = cluster.claim("watched")["metadata"]
+    cluster.store.patch(NODECLAIM, made["name"], {"metadata": {"labels": {"a": "b"}}})
+    with pytest.raises(ConflictError, match="the ResourceVersion in the precondition"):
+        cluster.store.delete(NODECLAIM, made["name"], resource_version=made["resourceVersion"])
+    assert cluster.store.get(NODECLAIM, made["name"]).metadata.deletion_timestamp is None
+
+
+def test_what_the_server_keeps_cannot_be_patched(cluster):
+    """Generation and creation time in a patch are ignored, a deletion is refused, another name is a bad request."""
+    made = cluster.claim("kept", labels={"a": "1"})["metadata"]
+    change = {"generation": 7, "creationTimestamp": "2001-01-01T00:00:00Z", "labels": {"a": "2"}}
+    after = cluster.store.patch(NODECLAIM, made["name"], {"metadata": change})["metadata"]
+    for field in ("generation", "creationTimestamp", "uid"):
+        assert after[field] == made[field]
+    assert after["labels"] == {"a": "2"}
+    deletion = {"metadata": {"deletionTimestamp": "2001-01-01T00:00:00Z"}}
+    with pytest.raises(InvalidError) as caught:
+        cluster.store.patch(NODECLAIM, made["name"], deletion)
+    assert caught.value.message.endswith(
+        'is invalid: metadata.deletionTimestamp: Invalid value: "2001-01-01T00:00:00Z": field is immutable'
+    )
+    with pytest.raises(KubeAPIError) as caught:
+        cluster.store.patch(NODECLAIM, made["name"], {"metadata": {"name": "x"}})
+    shown = f"the name of the object (x) does not match the name on the URL ({made['name']})"
+    assert (caught.value.status, caught.value.message) == (400, shown)
+
+
+def test_only_the_scheduler_moves_a_pod(cluster):
+    """A pod's spec is fixed but for a few fields; its node comes from a binding."""
+    cluster.pod("fixed")
+    with pytest.raises(InvalidError, match="pod updates may not change fields"):
+        cluster.store.patch(POD, "fixed", {"spec": {"nodeName": "node-1"}}, namespace=cluster.namespace)
+    node = cluster.node()
+    cluster.bind("fixed", node)
+    with pytest.raises(ConflictError, match="already assigned"):
+        cluster.bind("fixed", "another")
+    pod = cluster.store.get(POD, "fixed", namespace=cluster.namespace)
+    assert pod.spec.node_name == node
+    assert [(c.type, c.status) for c in pod.status.conditions] == [("PodScheduled", "True")]
+
+
+def test_a_placement_hint_is_written_to_the_status_and_ends_with_the_binding(cluster):
+    """`status.nominatedNodeName` is a hint until the pod is bound."""
+    cluster.pod("hinted")
+    assert cluster.pod_status("hinted", nominatedNodeName="node-9")["status"]["nominatedNodeName"] == "node-9"
+    assert cluster.pods(field_selector="status.nominatedNodeName=node-9") == ["hinted"]
+    cluster.bind("hinted", cluster.node())
+    assert cluster.store.get(POD, "hinted", namespace=cluster.namespace).status.nominated_node_name == ""
