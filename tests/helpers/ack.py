@@ -78,7 +78,7 @@ class FakeAck:
         minutes = int(request.parameters.get("TemporaryDurationMinutes", 3 * 365 * 24 * 60))
         if not 15 <= minutes <= 4320:
             return 400, {"code": "InvalidParameter", "message": "TemporaryDurationMinutes", "requestId": "R-1"}
-        server = self._servers[request.parameters.get("PrivateIpAddress", "false")]
+        server = self._servers[request.parameters.get("PrivateIpAddress", "false").lower()]
         if not server:
             return 200, {"config": "", "expiration": ""}
         certificate, key = self._authority.issue(self._user, self._groups, timedelta(minutes=minutes))

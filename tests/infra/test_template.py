@@ -10,8 +10,9 @@ import yaml
 from journeyman.core.plan import Step
 from journeyman.core.scheduling.options import MinValuesPolicy, PreferencePolicy
 from journeyman.events import parse_trigger
+from journeyman.kube.registry import EksAccess, KubeconfigAccess
 from journeyman.runtime.environment import LANES, read_environment
-from journeyman.simulate.aws.stack import read_template
+from journeyman.simulate.aws.stack import Stack, read_template
 
 ROOT = Path(__file__).parents[2]
 TEMPLATE = read_template(ROOT / "template.yaml")
@@ -245,6 +246,67 @@ def test_every_function_enters_the_cluster_in_the_group_of_its_step():
     groups = {get_att(e["PrincipalArn"]).removesuffix("Role"): e["KubernetesGroups"] for e in entries.values()}
 
     assert groups == {f: [s["name"] for s in access[f.removesuffix("Function").lower()]] for f in FUNCTIONS}
+
+
+def test_a_vpc_is_an_option_and_its_interfaces_are_lambdas_business():
+    """Private endpoints need it; the rights that Lambda then has through our roles are denied to our code."""
+    parameters, settings = TEMPLATE["Parameters"], TEMPLATE["Globals"]["Function"]
+    condition, inside, outside = settings["VpcConfig"]["Fn::If"]
+
+    assert parameters["VpcSubnetIds"]["Default"] == parameters["VpcSecurityGroupIds"]["Default"] == ""
+    assert "VpcSubnetIds" in str(TEMPLATE["Conditions"][condition])
+    assert inside == {"SubnetIds": {"Ref": "VpcSubnetIds"}, "SecurityGroupIds": {"Ref": "VpcSecurityGroupIds"}}
+    assert outside == {"Ref": "AWS::NoValue"}
+    policy = RESOURCES["NetworkInterfacesPolicy"]["Properties"]
+    (denial,) = statements(policy)
+    assert {role["Ref"].removesuffix("Role") for role in policy["Roles"]} == set(FUNCTIONS)
+    assert denial["Effect"] == "Deny"
+    assert {a for a in denial["Action"] if not a.startswith("ec2:Describe")} == set(denial["Action"])
+    assert "lambda:SourceFunctionArn" in denial["Condition"]["ArnLike"]
+
+
+def test_further_clusters_are_entered_through_named_roles_alone():
+    """No role, no right; and no other role than those that the deployment names."""
+    resource = RESOURCES["ClusterRolesPolicy"]
+    (statement,) = statements(resource["Properties"])
+
+    assert resource["Condition"] == "HasClusterRoles"
+    assert "ClusterRoleArns" in str(TEMPLATE["Conditions"]["HasClusterRoles"])
+    assert {role["Ref"].removesuffix("Role") for role in resource["Properties"]["Roles"]} == set(FUNCTIONS)
+    assert (statement["Action"], statement["Resource"]) == ("sts:AssumeRole", {"Ref": "ClusterRoleArns"})
+
+
+@pytest.mark.parametrize("kind", ["eks", "kubeconfig"])
+def test_the_templates_clusters_are_registered_as_the_code_reads_them(kind):
+    """Its own by the access that is chosen; further ones as they are written."""
+    more = '[{"name": "emea", "region": "eu-west-1", "access": {"kind": "eks", "endpoint": "private"}}]'
+    parameters = {
+        "ClusterName": "dev",
+        "KubernetesAccess": kind,
+        "KubeconfigPath": "/opt/kubeconfig",
+        "MoreClusters": more,
+    }
+    variables = Stack(Account(), TEMPLATE, parameters).variables
+
+    clusters = read_environment(variables).clusters
+    assert set(clusters) == {"dev", "emea"}
+    assert clusters["dev"].access == (EksAccess() if kind == "eks" else KubeconfigAccess(path="/opt/kubeconfig"))
+    assert clusters["emea"].access == EksAccess(endpoint="private")
+
+
+class Account:
+    """An account as far as a template's variables need one: queues that have a URL."""
+
+    region, account = "eu-central-1", "123456789012"
+
+    def client(self, _service):
+        return self
+
+    def create_queue(self, **asked):
+        return {"QueueUrl": f"https://sqs/{asked['QueueName']}"}
+
+    def get_queue_attributes(self, **asked):
+        return {"Attributes": {"QueueArn": f"arn:{asked['QueueUrl']}"}}
 
 
 def test_the_api_asks_for_aws_credentials_on_every_route():

@@ -80,7 +80,7 @@ class Ack:
         self._minutes = minutes
         self._api = (api or f"https://cs.{region}.aliyuncs.com").rstrip("/")
         self._certificate = ClientCertificate(self._issue, clock)
-        self._facts: dict[str, Any] = {"cluster": cluster_id, "region": region, "call": f"cs:{ACTION}"}
+        self._facts: dict[str, Any] = {"cluster_id": cluster_id, "region": region, "call": f"cs:{ACTION}"}
 
     def connect(self) -> Connection:
         """The connection to the cluster, whose certificate is renewed as long as it is used.

@@ -77,7 +77,7 @@ class Cce:
         self._days = days
         self._api = (api or f"https://cce.{region}.myhuaweicloud.com").rstrip("/")
         self._certificate = ClientCertificate(self._issue, clock)
-        self._facts: dict[str, Any] = {"cluster": cluster_id, "project": project_id, "region": region, "call": "cce:CreateKubernetesClusterCert"}  # fmt: skip
+        self._facts: dict[str, Any] = {"cluster_id": cluster_id, "project": project_id, "region": region, "call": "cce:CreateKubernetesClusterCert"}  # fmt: skip
 
     def connect(self) -> Connection:
         """The connection to the cluster, whose certificate is renewed as long as it is used.

@@ -1,7 +1,12 @@
 """Access to an EKS cluster from anywhere: DescribeCluster says where it is, a presigned STS request says who we are.
 
 The bearer token is the URL of an sts:GetCallerIdentity request, signed over the cluster's name (header `x-k8s-aws-id`),
-which the cluster's authenticator carries out. It is good for 15 minutes from its signature.
+which the cluster's authenticator carries out. It is good for 15 minutes from its signature, or until the credentials behind
+it end.
+
+Who we are must be known to the cluster: an *access entry* maps the IAM role to Kubernetes groups, which the chart's
+ClusterRoles are bound to. template.yaml makes the entries of its own cluster; elsewhere a person makes one, with the command that
+`remedy` puts into the error of whoever comes without.
 
 Restates: aws-iam-authenticator `pkg/token/token.go` `GetWithSTS`.
 """
@@ -11,11 +16,12 @@ from __future__ import annotations
 import base64
 import ssl
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
-from journeyman.errors import CloudUnavailableError, ConfigurationError, UnknownClusterError
+from journeyman.errors import CloudUnavailableError, ConfigurationError, JourneymanError, UnknownClusterError
 from journeyman.kube.connection import Connection
 from journeyman.ports import Clock
 
@@ -23,12 +29,23 @@ if TYPE_CHECKING:
     import boto3
 
 TOKEN_PREFIX: Final = "k8s-aws-v1."  # noqa: S105 - a public prefix, not a secret
+GROUP: Final = "journeyman"
 _URL_LIFETIME_SECONDS: Final = 60  # what the authenticator expects in X-Amz-Expires; it allows 15 minutes all the same
-_REFRESH_AFTER: Final = timedelta(minutes=12)
+_REFRESH_AFTER: Final = timedelta(minutes=9)
+"""botocore may hand out a role's credentials with ten minutes left (`_mandatory_refresh_timeout`), and the token ends with them."""
+
+Endpoint = Literal["any", "public", "private"]
+_SETTINGS: Final[Mapping[Endpoint, str]] = {"public": "endpointPublicAccess", "private": "endpointPrivateAccess"}
 
 
 def connect(
-    cluster: str, session: boto3.Session, clock: Clock, *, described: Mapping[str, Any] | None = None
+    cluster: str,
+    session: boto3.Session,
+    clock: Clock,
+    *,
+    described: Mapping[str, Any] | None = None,
+    endpoint: Endpoint = "any",
+    role_arn: str = "",
 ) -> Connection:
     """The connection to an EKS cluster of the session's account and region.
 
@@ -37,17 +54,19 @@ def connect(
         session: Credentials and region. Needs eks:DescribeCluster, and an access entry in the cluster.
         clock: Decides when the token is renewed.
         described: What `describe` said, if it has been asked already.
+        endpoint: Which one must be there. Both have the same name, which means the private one to whoever asks in the VPC.
+        role_arn: Whose credentials these are, if that is known.
 
     Raises:
         UnknownClusterError: There is no such cluster.
-        ConfigurationError: It may not be described, or it has no endpoint (yet).
+        ConfigurationError: It may not be described, it has no endpoint (yet), or not the one wanted.
         CloudUnavailableError: EKS does not answer.
     """
     described = described if described is not None else describe(cluster, session.client("eks"))
     try:
         authority = base64.b64decode(described["certificateAuthority"]["data"]).decode()
         trust = ssl.create_default_context(cadata=authority)
-        endpoint = described["endpoint"]
+        server = described["endpoint"]
     except KeyError as error:
         raise ConfigurationError(
             f"EKS cluster {cluster} has no endpoint (status {described.get('status', 'unknown')})",
@@ -56,7 +75,15 @@ def connect(
         ) from error
     except (ValueError, ssl.SSLError) as error:  # binascii's and UnicodeDecodeError are ValueErrors
         raise ConfigurationError(f"the CA of EKS cluster {cluster} cannot be read: {error}", cluster=cluster) from error
-    return Connection(server=endpoint, ssl_context=trust, authorization=EksToken(cluster, session, clock))
+    _check_endpoint(cluster, session.region_name, described, endpoint)
+    token = EksToken(cluster, session, clock)
+
+    def refused(status: int, _message: str) -> str:
+        if status == 401:
+            token.forget()
+        return remedy(status, cluster, session, described, role_arn)
+
+    return Connection(server=server, ssl_context=trust, authorization=token, refused=refused)
 
 
 class EksToken:
@@ -71,7 +98,7 @@ class EksToken:
         self._renew_at: datetime | None = None
 
     def __call__(self) -> str:
-        """`Bearer …`. Raises ConfigurationError if the session has no credentials."""
+        """`Bearer …`. Raises ConfigurationError or CloudUnavailableError if the session has no credentials."""
         with self._lock:
             now = self._clock.now()
             if self._renew_at is None or now >= self._renew_at:
@@ -81,40 +108,114 @@ class EksToken:
                 self._renew_at = now + _REFRESH_AFTER
             return self._header
 
+    def forget(self) -> None:
+        """Sign a new one when it is asked for next: the cluster refuses this one."""
+        with self._lock:
+            self._renew_at = None
+
+
+def describe(cluster: str, client: Any) -> dict[str, Any]:
+    """What EKS says of a cluster (`cluster` of DescribeCluster); `client` is boto3's. Raises as `connect` does."""
+    with _translated(cluster, client.meta.region_name, "eks:DescribeCluster"):
+        described: dict[str, Any] = client.describe_cluster(name=cluster)["cluster"]
+        return described
+
+
+def remedy(status: int, cluster: str, session: boto3.Session, described: Mapping[str, Any], role_arn: str = "") -> str:
+    """What a person can do when the cluster answers 401 (it does not know us) or 403 (we lack a right): a command.
+
+    Args:
+        status: 401 or 403.
+        cluster: The EKS cluster's name.
+        session: Who we are, unless `role_arn` says so.
+        described: What EKS says of the cluster.
+        role_arn: The role that was assumed, if one was.
+    """
+    where = f"--cluster-name {cluster} --region {session.region_name}"
+    entry = f"--principal-arn {role_arn or _own_role(session)} --kubernetes-groups {GROUP}"
+    readers = f"(for the API function the group is {GROUP}-readers)"
+    if status == 403:
+        return (
+            "the chart's ClusterRoles hold the rights that are needed: helm upgrade --install journeyman infra/chart; "
+            f"the role must be in their group: aws eks update-access-entry {where} {entry} {readers}"
+        )
+    create = f"aws eks create-access-entry {where} {entry} {readers}"
+    mode = (described.get("accessConfig") or {}).get("authenticationMode", "")
+    if mode == "CONFIG_MAP":
+        switch = f"aws eks update-cluster-config --name {cluster} --region {session.region_name}"
+        return f"the cluster has no access entry for this role, and takes none: {switch} --access-config authenticationMode=API_AND_CONFIG_MAP; then: {create}"
+    return f"the cluster has no access entry for this role: {create}"
+
+
+def _check_endpoint(cluster: str, region: str, described: Mapping[str, Any], wanted: Endpoint) -> None:
+    network = described.get("resourcesVpcConfig") or {}
+    setting = _SETTINGS.get(wanted, "")
+    if setting and not network.get(setting, True):
+        other = "run the functions in its VPC (VpcSubnetIds)" if wanted == "public" else "leave the endpoint at public"
+        raise ConfigurationError(
+            f"EKS cluster {cluster} has no {wanted} endpoint",
+            cluster=cluster,
+            advice=f"{other}, or: aws eks update-cluster-config --name {cluster} --region {region} --resources-vpc-config {setting}=true",
+        )
+
 
 def _presigned(cluster: str, session: boto3.Session) -> str:
     """The signed URL of sts:GetCallerIdentity for this cluster; computed here, nothing is sent."""
     from botocore.auth import SigV4QueryAuth  # noqa: PLC0415 - only functions on AWS pay for it
     from botocore.awsrequest import AWSRequest  # noqa: PLC0415 - same
 
-    credentials = session.get_credentials()
     region = session.region_name
-    if credentials is None or not region:
-        missing = "credentials" if credentials is None else "region"
+    with _translated(cluster, region, "sts:AssumeRole"):  # a role's credentials are renewed here
+        credentials = session.get_credentials()
+        frozen = credentials.get_frozen_credentials() if credentials is not None else None
+    if frozen is None or not region:
+        missing = "credentials" if frozen is None else "region"
         raise ConfigurationError(f"there are no AWS {missing} to reach EKS cluster {cluster} with", cluster=cluster)
     suffix = "amazonaws.com.cn" if session.get_partition_for_region(region) == "aws-cn" else "amazonaws.com"
     url = f"https://sts.{region}.{suffix}/?Action=GetCallerIdentity&Version=2011-06-15"
     request = AWSRequest(method="GET", url=url, headers={"x-k8s-aws-id": cluster})
-    SigV4QueryAuth(credentials.get_frozen_credentials(), "sts", region, expires=_URL_LIFETIME_SECONDS).add_auth(request)
+    SigV4QueryAuth(frozen, "sts", region, expires=_URL_LIFETIME_SECONDS).add_auth(request)
     return str(request.url)
 
 
-def describe(cluster: str, client: Any) -> dict[str, Any]:
-    """What EKS says of a cluster (`cluster` of DescribeCluster); `client` is boto3's. Raises as `connect` does."""
+def _own_role(session: boto3.Session) -> str:
+    """The ARN of the role behind the credentials, as STS tells it; a role's path is not part of that."""
+    from botocore.config import Config  # noqa: PLC0415 - only who is refused pays for it
+    from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415 - same
+
+    quick = Config(connect_timeout=2, read_timeout=3, retries={"total_max_attempts": 1})
+    try:
+        arn = str(session.client("sts", config=quick).get_caller_identity()["Arn"])
+    except (BotoCoreError, ClientError):
+        return "<ARN of the function's role>"
+    prefix, _, name = arn.partition(":assumed-role/")
+    return f"{prefix.replace(':sts:', ':iam:')}:role/{name.partition('/')[0]}" if name else arn
+
+
+@contextmanager
+def _translated(cluster: str, region: str, call: str) -> Iterator[None]:
+    """What botocore raises, as ours."""
     from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415 - only functions on AWS pay for it
 
-    facts: dict[str, Any] = {"cluster": cluster, "region": client.meta.region_name, "call": "eks:DescribeCluster"}
+    facts: dict[str, Any] = {"cluster": cluster, "region": region, "call": call}
     try:
-        described: dict[str, Any] = client.describe_cluster(name=cluster)["cluster"]
+        yield
     except ClientError as error:
-        code, said = error.response["Error"]["Code"], error.response["Error"].get("Message", "")
-        if code == "ResourceNotFoundException":
-            raise UnknownClusterError(
-                f"there is no EKS cluster {cluster} in this account and region", **facts
-            ) from error
-        if code.startswith(("AccessDenied", "Unrecognized", "InvalidClientToken", "ExpiredToken")):
-            raise ConfigurationError(f"EKS cluster {cluster} may not be described: {said}", **facts) from error
-        raise CloudUnavailableError(f"EKS does not describe cluster {cluster}: {code} {said}", **facts) from error
+        raise _refusal(cluster, error.response["Error"], error.operation_name, facts) from error
     except BotoCoreError as error:
-        raise CloudUnavailableError(f"EKS cannot be asked about cluster {cluster}: {error}", **facts) from error
-    return described
+        raise CloudUnavailableError(f"AWS cannot be asked about EKS cluster {cluster}: {error}", **facts) from error
+
+
+def _refusal(cluster: str, error: Mapping[str, Any], operation: str, facts: Mapping[str, Any]) -> JourneymanError:
+    code, said = error["Code"], error.get("Message", "")
+    if code == "ResourceNotFoundException":
+        return UnknownClusterError(f"there is no EKS cluster {cluster} in this account and region", **facts)
+    if code.startswith(("AccessDenied", "Unrecognized", "InvalidClientToken", "ExpiredToken")):
+        if operation == "AssumeRole":
+            return ConfigurationError(
+                f"the role of EKS cluster {cluster} may not be assumed: {said}",
+                advice="its trust policy must name the functions' roles (and the external id), and theirs must allow sts:AssumeRole on it",
+                **{**facts, "call": "sts:AssumeRole"},
+            )
+        return ConfigurationError(f"EKS cluster {cluster} may not be described: {said}", **facts)
+    return CloudUnavailableError(f"EKS does not describe cluster {cluster}: {code} {said}", **facts)

@@ -18,16 +18,19 @@ from journeyman.cloud.aws.provider import AwsCloudProvider
 from journeyman.cloud.aws.queue import SQSQueue
 from journeyman.cloud.aws.settings import AwsSettings, Clients
 from journeyman.core.plan import Step
-from journeyman.kube import access, eks
-from journeyman.kube.connection import Connection
+from journeyman.errors import ConfigurationError
+from journeyman.kube import eks
 from journeyman.kube.http_store import HttpKubeStore
 from journeyman.kube.lease import KubeLease
+from journeyman.kube.mirror import MirroredKubeStore, Mirrors
+from journeyman.kube.registry import Cluster, EksAccess, KubeconfigAccess, Registry
 from journeyman.kube.transport import Transport
 from journeyman.observe import RunTelemetry, logs
 from journeyman.ports import Clock, CloudProvider, KubeStore, Lease, Queue
 from journeyman.runtime.collector import collect_rarely
 from journeyman.runtime.composition import Runtime, current
-from journeyman.runtime.environment import Cluster, Environment, read_environment
+from journeyman.runtime.environment import Environment, read_environment
+from journeyman.runtime.ways import Sessions, ways
 from journeyman.steps.invocation import Settings
 
 if TYPE_CHECKING:
@@ -76,15 +79,25 @@ class AwsAdapters:
         self._clients = clients or _boto3_client
         self._log_to = log_to
         self._described: dict[str, Mapping[str, Any]] = {}
+        self._sessions = Sessions()
+        self._registry = Registry(environment.clusters, ways(self.clock, os.environ, self._sessions.of, self._describe))
+        self._mirrors = Mirrors()
 
     def store(self, cluster: Settings) -> KubeStore:
         """The cluster's API server. Raises ConfigurationError if it cannot be reached the way `access` says."""
         return self._stores(cluster)
 
     def cloud(self, cluster: Settings, store: KubeStore) -> CloudProvider:
-        """EC2 in the cluster's account and region."""
+        """EC2 in the cluster's account and region. Raises ConfigurationError if it is another cloud's."""
         registered = self._environment.clusters[cluster.cluster_name]
-        return AwsCloudProvider(Clients(self._clients, registered.region), self._aws_settings(registered), self.clock)
+        if not isinstance(registered.access, (EksAccess, KubeconfigAccess)):
+            raise ConfigurationError(
+                f"nodes of cluster {registered.name!r} cannot be launched from AWS",
+                cluster=registered.name,
+                to_do="register it with a deployment on its own cloud",
+            )
+        clients = Clients(self._clients_for(registered), registered.region)
+        return AwsCloudProvider(clients, self._aws_settings(registered), self.clock)
 
     def queue(self) -> Queue:
         """The lanes of this deployment."""
@@ -114,23 +127,28 @@ class AwsAdapters:
         logs.write(self._log_to or logger(), level, message, fields)
 
     def _connected_store(self, cluster: Settings) -> KubeStore:
-        return HttpKubeStore(Transport(self._connection(self._environment.clusters[cluster.cluster_name])))
+        registered = self._environment.clusters[cluster.cluster_name]
+        self._described.pop(registered.name, None)  # it may have moved, if it is connected to once more
+        transport = Transport(self._registry.connect(registered.name), cluster=registered.name)
+        return MirroredKubeStore(HttpKubeStore(transport), self._mirrors, cluster=registered.name)
 
-    def _connection(self, cluster: Cluster) -> Connection:
-        if cluster.access.kind == "kubeconfig":
-            return access.from_kubeconfig(cluster.access.path, cluster.access.context)
-        session = _session(cluster.region)
-        return eks.connect(cluster.name, session, self.clock, described=self._describe(cluster))
+    def _clients_for(self, cluster: Cluster) -> ClientFactory:
+        """boto3 clients in the role that a cluster's settings name, or else the process's own."""
+        if isinstance(cluster.access, EksAccess) and cluster.access.role_arn:
+            session = self._sessions.of(cluster)
+            return lambda service, _region: _client_of(session, service)
+        return self._clients
 
     def _describe(self, cluster: Cluster) -> Mapping[str, Any]:
-        """What EKS says of the cluster, asked once in a process's life."""
+        """What EKS says of the cluster, asked once for each connection."""
         if cluster.name not in self._described:
-            self._described[cluster.name] = eks.describe(cluster.name, self._clients("eks", cluster.region))
+            client = self._clients_for(cluster)("eks", cluster.region)
+            self._described[cluster.name] = eks.describe(cluster.name, client)
         return self._described[cluster.name]
 
     def _aws_settings(self, cluster: Cluster) -> AwsSettings:
         told = self._environment
-        said = self._describe(cluster) if cluster.access.kind == "eks" and not cluster.endpoint else {}
+        said = self._describe(cluster) if isinstance(cluster.access, EksAccess) and not cluster.endpoint else {}
         network: Mapping[str, str] = said.get("kubernetesNetworkConfig") or {}
         return AwsSettings(
             cluster_name=cluster.name,
@@ -146,14 +164,14 @@ class AwsAdapters:
         )
 
 
-def _session(region: str) -> boto3.Session:
+def _boto3_client(service: str, region: str) -> Any:
     import boto3  # noqa: PLC0415 - a simulation with its own clients does without
 
-    return boto3.Session(region_name=region)
+    return _client_of(boto3.Session(region_name=region), service)
 
 
-def _boto3_client(service: str, region: str) -> Any:
-    from botocore.config import Config  # noqa: PLC0415 - as in `_session`
+def _client_of(session: boto3.Session, service: str) -> Any:
+    from botocore.config import Config  # noqa: PLC0415 - as in `_boto3_client`
 
     config = Config(
         connect_timeout=2,
@@ -161,7 +179,7 @@ def _boto3_client(service: str, region: str) -> Any:
         retries={"mode": "standard", "total_max_attempts": 4},
         user_agent_extra="journeyman",
     )
-    make: Callable[..., Any] = _session(region).client
+    make: Callable[..., Any] = session.client
     return make(service, config=config)
 
 

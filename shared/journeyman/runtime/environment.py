@@ -3,8 +3,12 @@
 ::
 
     JOURNEYMAN_CLUSTERS            JSON list: [{"name": "dev", "region": "eu-west-1", "access": {"kind": "eks"}}]
-                                   access may also be {"kind": "kubeconfig", "path": "…", "context": "…"}; then endpoint,
-                                   certificateAuthority, kubernetesVersion and serviceCidr say what nodes join with
+        access is one of           {"kind": "eks", "roleArn": "arn:…", "externalId": "…", "endpoint": "any|public|private"}
+                                   {"kind": "ack", "clusterId": "c…", "endpoint": "public|private", "minutes": 180}
+                                   {"kind": "cce", "clusterId": "…", "projectId": "…", "endpoint": "…", "days": 1}
+                                   {"kind": "kubeconfig", "path": "…", "context": "…"}; then endpoint, certificateAuthority,
+                                   kubernetesVersion and serviceCidr beside it say what nodes join with
+    JOURNEYMAN_MORE_CLUSTERS       the same, added to it
     JOURNEYMAN_PROVISION_QUEUE_URL, …_TERMINATE_QUEUE_URL, …_CONSOLIDATE_QUEUE_URL, …_WAKE_QUEUE_URL
     AWS_REGION                     set by Lambda: where the queues are
     PREFERENCE_POLICY              Respect, Ignore, or our own WhenFree
@@ -24,9 +28,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from enum import Enum
 from fractions import Fraction
-from typing import Annotated, Final, Literal, TypeVar
+from typing import Final, TypeVar
 
-import msgspec
 from msgspec import Struct
 from msgspec.structs import fields
 
@@ -36,35 +39,14 @@ from journeyman.core.plan import Step
 from journeyman.core.scheduling.demand.default_spread import read_default_spread
 from journeyman.core.scheduling.options import MinValuesPolicy, PreferencePolicy
 from journeyman.errors import ConfigurationError
+from journeyman.kube.registry import Cluster, read_clusters, registered
 from journeyman.steps.invocation import FeatureGates, Settings
 
 T = TypeVar("T")
 E = TypeVar("E", bound=Enum)
 Variables = Mapping[str, str]
-Name = Annotated[str, msgspec.Meta(min_length=1)]
 
 LANES = (Step.PROVISION, Step.TERMINATE, Step.CONSOLIDATE)
-
-
-class Access(msgspec.Struct, frozen=True, kw_only=True):
-    """How to reach a cluster's API server."""
-
-    kind: Literal["eks", "kubeconfig"] = "eks"
-    path: str = ""
-    context: str = ""
-
-
-class Cluster(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """One registered cluster."""
-
-    name: Name
-    region: Name
-    access: Access = Access()
-    # What EKS's DescribeCluster says otherwise: needed with a kubeconfig, for it does not say.
-    endpoint: str = ""
-    certificate_authority: str = ""  # base64 PEM
-    kubernetes_version: str = ""
-    service_cidr: str = ""
 
 
 class Environment(Struct, frozen=True, kw_only=True):
@@ -102,18 +84,25 @@ def read_environment(variables: Variables) -> Environment:
 
 
 def _clusters(variables: Variables) -> dict[str, Cluster]:
-    text = _required(variables, "JOURNEYMAN_CLUSTERS")
-    try:
-        clusters = msgspec.json.decode(text, type=tuple[Cluster, ...])
-    except msgspec.DecodeError as error:
-        raise _wrong("JOURNEYMAN_CLUSTERS", text, '[{"name": "dev", "region": "eu-west-1"}]', error) from error
-    if not clusters:
+    _required(variables, "JOURNEYMAN_CLUSTERS")
+    found = [
+        cluster for name in _REGISTERS for cluster in _read(variables, name, "[]", read_clusters, _CLUSTER_EXAMPLE)
+    ]
+    if not found:
         raise ConfigurationError(
             "JOURNEYMAN_CLUSTERS names no cluster",
             variable="JOURNEYMAN_CLUSTERS",
             to_do="register one, or remove the stack",
         )
-    return {cluster.name: cluster for cluster in clusters}
+    try:
+        return registered(found)
+    except ConfigurationError as error:
+        error.context |= {"variable": " and ".join(_REGISTERS), "to_do": "give each cluster a name of its own"}
+        raise
+
+
+_REGISTERS: Final = ("JOURNEYMAN_CLUSTERS", "JOURNEYMAN_MORE_CLUSTERS")
+_CLUSTER_EXAMPLE: Final = '[{"name": "dev", "region": "eu-west-1", "access": {"kind": "eks"}}]'
 
 
 def _settings(variables: Variables, name: str) -> Settings:

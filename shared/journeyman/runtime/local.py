@@ -23,13 +23,14 @@ from journeyman.cloud.aws.prices import shipped_on_demand
 from journeyman.cloud.aws.settings import AwsSettings
 from journeyman.core.api.objects import NODECLAIM
 from journeyman.core.plan import Step
+from journeyman.kube.registry import Cluster
 from journeyman.observe import RunTelemetry
 from journeyman.observe.logs import SERVICE
 from journeyman.ports import Clock, KubeStore
 from journeyman.runtime.aws import AwsAdapters, logger
 from journeyman.runtime.checkout import found, load_handler
 from journeyman.runtime.composition import Runtime, installed
-from journeyman.runtime.environment import Cluster, read_environment
+from journeyman.runtime.environment import read_environment
 from journeyman.runtime.local_forwarder import LocalForwarder
 from journeyman.simulate.apiserver import ApiServer
 from journeyman.simulate.aws.account import Account

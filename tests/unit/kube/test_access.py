@@ -143,10 +143,10 @@ class RotatingSession:
 
 
 def test_the_eks_token_is_renewed_before_it_runs_out(clock):
-    """The same token for twelve minutes, a new one well before fifteen, from the credentials of that moment."""
+    """The same token for nine minutes, a new one before the credentials behind it can end, from those of that moment."""
     token = eks.EksToken("prod", RotatingSession(), clock)
     first = token()
-    clock.advance(11 * 60)
+    clock.advance(8 * 60)
     assert token() == first
     clock.advance(61)
     second = token()

@@ -7,6 +7,7 @@ import pytest
 
 from journeyman.core.plan import Step
 from journeyman.errors import ConfigurationError
+from journeyman.kube.registry import AckAccess, CceAccess, EksAccess
 from journeyman.runtime.environment import read_environment
 from journeyman.steps.invocation import MinValuesPolicy
 
@@ -24,11 +25,26 @@ def test_karpenters_defaults_hold_where_nothing_is_said():
     environment = read_environment(MINIMAL)
 
     assert set(environment.clusters) == {"dev", "prod"}
-    assert environment.clusters["dev"].access.kind == "eks"
+    assert environment.clusters["dev"].access == EksAccess()
     assert environment.lanes[Step.TERMINATE] == "https://sqs/terminate.fifo"
     assert environment.settings["dev"].batch_max_duration == timedelta(seconds=10)
     assert environment.settings["dev"].feature_gates.reserved_capacity is True
     assert environment.vm_memory_overhead_percent == Fraction(75, 1000)
+
+
+def test_one_deployment_serves_many_clusters_on_several_clouds():
+    """The template's own cluster and further ones are two lists, as a person edits only the second."""
+    more = """[
+        {"name": "elsewhere", "region": "us-east-1",
+         "access": {"kind": "eks", "roleArn": "arn:aws:iam::111122223333:role/journeyman", "endpoint": "private"}},
+        {"name": "hangzhou", "region": "cn-hangzhou", "access": {"kind": "ack", "clusterId": "c1", "endpoint": "private"}},
+        {"name": "beijing", "region": "cn-north-4", "access": {"kind": "cce", "clusterId": "c2", "projectId": "p", "days": 7}}
+    ]"""
+    environment = read_environment({**MINIMAL, "JOURNEYMAN_MORE_CLUSTERS": more})
+
+    assert set(environment.settings) == set(environment.clusters) == {"dev", "prod", "elsewhere", "hangzhou", "beijing"}
+    assert environment.clusters["hangzhou"].access == AckAccess(cluster_id="c1", endpoint="private", minutes=180)
+    assert environment.clusters["beijing"].access == CceAccess(cluster_id="c2", project_id="p", days=7)
 
 
 def test_karpenters_variables_are_understood():
@@ -65,6 +81,13 @@ def test_the_schedulers_default_constraints_are_read_from_yaml():
         ("JOURNEYMAN_CLUSTERS", "[]"),
         ("JOURNEYMAN_CLUSTERS", '[{"name": "dev"}]'),
         ("JOURNEYMAN_CLUSTERS", '[{"name": "dev", "region": "x", "access": {"kind": "ssh"}}]'),
+        ("JOURNEYMAN_CLUSTERS", '[{"name": "dev", "region": "x", "access": {"kind": "eks", "roleArn": "admin"}}]'),
+        ("JOURNEYMAN_MORE_CLUSTERS", '[{"name": "a", "region": "x", "access": {"kind": "ack", "clusterID": "c1"}}]'),
+        (
+            "JOURNEYMAN_MORE_CLUSTERS",
+            '[{"name": "a", "region": "x", "access": {"kind": "ack", "clusterId": "c1", "minutes": 5}}]',
+        ),
+        ("JOURNEYMAN_MORE_CLUSTERS", '[{"name": "dev", "region": "x"}]'),
         ("JOURNEYMAN_WAKE_QUEUE_URL", ""),
         ("FEATURE_GATES", "NodeRepair=perhaps"),
         ("PREFERENCE_POLICY", "Maybe"),
@@ -80,5 +103,5 @@ def test_a_mistake_names_its_variable_and_what_it_should_look_like(variable, val
     with pytest.raises(ConfigurationError) as caught:
         read_environment({**MINIMAL, variable: value})
 
-    assert caught.value.context["variable"] == variable
+    assert variable in caught.value.context["variable"]
     assert caught.value.context["to_do"]

@@ -206,6 +206,9 @@ class Stack:
             return left == right
         if key == "Fn::Not":
             return not self._value(argument[0])
+        if key == "Fn::If":
+            condition, if_so, otherwise = argument
+            return self._value(if_so if self._value(self._conditions[condition]) else otherwise)
         raise ConfigurationError(f"the template uses {key}, which the simulation does not know", to_do="teach it here")
 
     def _substituted(self, name: str) -> Any:
