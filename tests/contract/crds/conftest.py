@@ -1,0 +1,53 @@
+"""Our CRDs and Karpenter's, side by side on a real API server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from journeyman.core.api import crds
+from tests.contract.crds import upstream_crds
+from tests.contract.crds.judges import Definition, Models
+from tests.helpers.go_programs import GoProgramMissingError
+
+if TYPE_CHECKING:
+    from tests.controlplane.plane import ControlPlane
+
+MODELS = {definition.resource.kind: Models(definition.model) for definition in crds.DEFINITIONS}
+
+
+@pytest.fixture(scope="session")
+def ours(control_plane: ControlPlane) -> Iterator[Mapping[str, Definition]]:
+    """Our CRDs by kind."""
+    documents = {d.resource.kind: crds.custom_resource_definition(d) for d in crds.DEFINITIONS}
+    yield from _installed(control_plane, documents, "ours")
+
+
+@pytest.fixture(scope="session")
+def karpenters(control_plane: ControlPlane) -> Iterator[Mapping[str, Definition]]:
+    """Karpenter's CRDs by kind."""
+    yield from _installed(control_plane, karpenters_documents(), "karpenters")
+
+
+def karpenters_documents() -> dict[str, dict[str, Any]]:
+    """Karpenter's CRDs as published, by kind; skips the test if they cannot be had."""
+    try:
+        return upstream_crds.documents()
+    except GoProgramMissingError as missing:
+        pytest.skip(str(missing))
+
+
+def _installed(
+    plane: ControlPlane, documents: Mapping[str, dict[str, Any]], prefix: str
+) -> Iterator[dict[str, Definition]]:
+    found = {kind: Definition(plane.admin, document, prefix) for kind, document in documents.items()}
+    with ExitStack() as installed:
+        for definition in found.values():
+            definition.install()
+            installed.callback(definition.remove)
+        for definition in found.values():
+            definition.wait()
+        yield found

@@ -1,0 +1,119 @@
+"""Who says whether an object is valid: the models, our CRDs, Karpenter's CRDs; the latter two on a real API server."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlencode
+
+from msgspec import Struct
+from pydantic import ValidationError
+
+from journeyman.core.api.model import Model
+from tests.controlplane.caller import Caller
+
+JSONDict = dict[str, Any]
+
+CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+_READY_SECONDS = 30.0
+_REFUSED = frozenset({400, 422})  # not readable; read, but not valid
+_UNCHECKED = "<nil>: "  # the API server says so when it did not come as far as the CEL rules
+
+
+class Verdict(Struct, frozen=True):
+    """What a judge makes of an object: nothing to object to, and what would be stored; or what is wrong, "field: message"."""
+
+    causes: tuple[str, ...] = ()
+    stored: JSONDict = {}
+
+    @property
+    def accepted(self) -> bool:
+        """Whether it is valid."""
+        return not self.causes
+
+
+class Models:
+    """The pydantic model of one kind."""
+
+    def __init__(self, model: type[Model]) -> None:
+        self._model = model
+
+    def judge(self, obj: Mapping[str, Any]) -> Verdict:
+        """Whether the object loads."""
+        try:
+            self._model.model_validate(obj)
+        except ValidationError as error:
+            return Verdict(causes=tuple(f"{detail['loc']}: {detail['msg']}" for detail in error.errors()))
+        return Verdict()
+
+    def meaning(self, obj: Mapping[str, Any]) -> JSONDict:
+        """What a valid object's spec means, every default filled in."""
+        spec: JSONDict = self._model.model_validate(obj).model_dump(mode="json")["spec"]
+        return spec
+
+
+class Definition:
+    """A CRD on an API server, in a group of its own beside whatever is there: `<prefix>.<group>`.
+
+    So ours and Karpenter's can be asked side by side, also in a cluster that has either; `remove` leaves nothing behind.
+    """
+
+    def __init__(self, caller: Caller, document: JSONDict, prefix: str) -> None:
+        self._caller = caller
+        self._document = _beside(document, prefix)
+        spec = self._document["spec"]
+        self._version = f"{spec['group']}/{spec['versions'][0]['name']}"
+        self._path = f"/apis/{self._version}/{spec['names']['plural']}"
+
+    def install(self) -> None:
+        """Install it; `wait` afterwards."""
+        self._caller.do("POST", CRDS, self._document)
+
+    def wait(self) -> None:
+        """Return when its objects are served."""
+        deadline = time.monotonic() + _READY_SECONDS
+        while self._caller.call("GET", f"{self._path}?limit=1")[0] != 200:
+            assert time.monotonic() < deadline, f"{self._path} is not served"
+            time.sleep(0.02)
+
+    def remove(self) -> None:
+        """Remove it."""
+        self._caller.do("DELETE", f"{CRDS}/{self._document['metadata']['name']}")
+
+    def judge(self, obj: Mapping[str, Any], *, strict: bool = False) -> Verdict:
+        """What would become of a new object. Strict refuses unknown fields, otherwise they are dropped."""
+        return self._tried("POST", self._path, obj, "Strict" if strict else "Ignore")
+
+    def judge_update(self, obj: Mapping[str, Any], *, subresource: str = "") -> Verdict:
+        """What would become of the stored object of that name, or of its status."""
+        path = f"{self._path}/{obj['metadata']['name']}" + (f"/{subresource}" if subresource else "")
+        return self._tried("PUT", path, obj, "Ignore")
+
+    def create(self, obj: Mapping[str, Any]) -> JSONDict:
+        """Store an object; returns it."""
+        return self._caller.do("POST", self._path, self._own(obj))
+
+    def _tried(self, method: str, path: str, obj: Mapping[str, Any], unknown: str) -> Verdict:
+        query = urlencode({"dryRun": "All", "fieldValidation": unknown})
+        status, answer = self._caller.call(method, f"{path}?{query}", self._own(obj))
+        if status in _REFUSED:
+            return Verdict(causes=_causes(answer))
+        assert status in (200, 201), answer
+        return Verdict(stored={**answer, "apiVersion": obj["apiVersion"]})
+
+    def _own(self, obj: Mapping[str, Any]) -> JSONDict:
+        return {**obj, "apiVersion": self._version}
+
+
+def _beside(document: JSONDict, prefix: str) -> JSONDict:
+    spec = document["spec"]
+    group = f"{prefix}.{spec['group']}"
+    names = {key: name for key, name in spec["names"].items() if key not in ("categories", "shortNames")}
+    metadata = {"name": f"{names['plural']}.{group}"}
+    return {**document, "metadata": metadata, "spec": {**spec, "group": group, "names": names}}
+
+
+def _causes(status: JSONDict) -> tuple[str, ...]:
+    found = [f"{cause.get('field', '')}: {cause['message']}" for cause in status.get("details", {}).get("causes", ())]
+    return tuple(cause for cause in found if not cause.startswith(_UNCHECKED)) or (str(status["message"]),)

@@ -1,0 +1,48 @@
+"""Karpenter's own CustomResourceDefinitions, from its published Go module.
+
+`upstream/go.mod` says which version, `upstream/go.sum` what must be in it. The module of the AWS provider carries the
+CRDs of both: EC2NodeClass, and Karpenter's own with the restrictions that AWS adds, as its charts install them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.helpers.go_programs import GoProgramMissingError
+
+MODULE = "github.com/aws/karpenter-provider-aws"
+
+_HERE = Path(__file__).parent / "upstream"
+JSONDict = dict[str, Any]
+
+
+def documents() -> dict[str, JSONDict]:
+    """Karpenter's CRDs by kind.
+
+    Raises:
+        GoProgramMissingError: There is no Go to fetch the module with, or it cannot be had.
+    """
+    folder = _module() / "pkg" / "apis" / "crds"
+    found = [yaml.safe_load(path.read_text()) for path in sorted(folder.glob("karpenter.*.yaml"))]
+    return {document["spec"]["names"]["kind"]: document for document in found}
+
+
+def _module() -> Path:
+    """The folder of the module, downloaded and checked against go.sum if it is not there yet."""
+    go = shutil.which("go")
+    if go is None:
+        raise GoProgramMissingError("not compared with Karpenter's CRDs: Go 1.21 or newer is needed to fetch them")
+    found = re.search(rf"{MODULE} (v\S+)", (_HERE / "go.mod").read_text())
+    assert found is not None
+    command = [go, "mod", "download", "-json", f"{MODULE}@{found[1]}"]
+    answer = subprocess.run(command, cwd=_HERE, capture_output=True, text=True, check=False)
+    if answer.returncode:
+        raise GoProgramMissingError(f"not compared with Karpenter's CRDs: {answer.stderr or answer.stdout}")
+    return Path(json.loads(answer.stdout)["Dir"])
