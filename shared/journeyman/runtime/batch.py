@@ -13,6 +13,7 @@ cluster's records anyway, since they share one run.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -34,6 +35,8 @@ from journeyman.steps.invocation import BUSY, Invocation, Outcome
 
 StepFunction = Callable[[Invocation, Trigger], Outcome]
 Event = Mapping[str, Any]
+SIDE_BY_SIDE = 16
+"""Clusters that are run at once for one trigger. They wait for answers most of the time."""
 FAILED = "failed"
 NO_OP = "no_op"
 
@@ -74,7 +77,7 @@ class StepRunner:
             addressed = self._runtime.addressed(trigger)
         if trigger.details.get("kind") == NO_OP:
             return ()
-        results = [self._run_once(one) for one in addressed]
+        results = self._run_each(addressed)
         for result in results:
             if isinstance(result, Exception):
                 raise result
@@ -88,6 +91,13 @@ class StepRunner:
                 source=trigger.source,
                 to_do="send it to its own lane",
             )
+
+    def _run_each(self, triggers: Sequence[Trigger]) -> list[Outcome | Exception]:
+        """Side by side, so that a cluster that does not answer takes no time from the others."""
+        if len(triggers) < 2:
+            return [self._run_once(one) for one in triggers]
+        with ThreadPoolExecutor(max_workers=min(len(triggers), SIDE_BY_SIDE)) as pool:
+            return list(pool.map(self._run_once, triggers))
 
     def _run_once(self, trigger: Trigger) -> Outcome | Exception:
         """The interruption step runs for each event, whose instances differ; the others once for a cluster."""

@@ -16,13 +16,23 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from journeyman.core.plan import Step
-from journeyman.errors import InvariantError, JourneymanError, LeaseLostError, UnknownClusterError
+from journeyman.errors import (
+    ConfigurationError,
+    ForbiddenError,
+    InvariantError,
+    JourneymanError,
+    KubeUnavailableError,
+    LeaseLostError,
+    UnknownClusterError,
+)
 from journeyman.kube.allowance import Allowance
 from journeyman.ports import Clock, CloudProvider, KubeStore, Lease, Queue, Telemetry, Trigger
 from journeyman.steps.invocation import Invocation, Memory, Settings
 
 EVERY_CLUSTER = "*"
 FLUSH_MARGIN = timedelta(seconds=1)
+
+_OUT_OF_REACH = (ConfigurationError, ForbiddenError, KubeUnavailableError)
 
 V = TypeVar("V")
 
@@ -58,7 +68,10 @@ class PerRunStore(Protocol):
 
 
 class Adapters(Protocol):
-    """How one composition reaches the outside. Each is made once per cluster, when first needed, and then kept."""
+    """How one composition reaches the outside.
+
+    Each is made once per cluster, when first needed, and then kept until the cluster is out of reach: it may have moved.
+    """
 
     clock: Clock
 
@@ -98,6 +111,9 @@ class _Kept(Struct, Generic[V], frozen=True):
         if name not in self.values:
             self.values[name] = self.make(cluster)
         return self.values[name]
+
+    def forget(self, cluster: Settings) -> None:
+        self.values.pop(cluster.cluster_name, None)
 
 
 class Runtime:
@@ -187,6 +203,10 @@ class Runtime:
                 request_id=context.aws_request_id,
                 memory=self._memories.of(settings),
             )
+        except _OUT_OF_REACH:
+            self._stores.forget(settings)
+            self._clouds.forget(settings)  # what nodes join with is in there
+            raise
         finally:
             telemetry.flush(until=deadline - FLUSH_MARGIN)
             cost = allowance.usage.observations(trigger.step.value)  # what was flushed had its price, too

@@ -1,6 +1,7 @@
 """Batches: once for each cluster, the good part goes on, a failure comes back only if that can help."""
 
 import json
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
@@ -9,9 +10,16 @@ from typing import Any
 import pytest
 
 from journeyman.core.plan import Observation, Step
-from journeyman.errors import ConfigurationError, InvariantError, RateLimitedError
-from journeyman.ports import Message
-from journeyman.runtime.batch import StepRunner, WakeUps, run_records
+from journeyman.errors import (
+    ConfigurationError,
+    ForbiddenError,
+    InvariantError,
+    KubeUnavailableError,
+    RateLimitedError,
+    UnknownClusterError,
+)
+from journeyman.ports import Message, Trigger
+from journeyman.runtime.batch import FAILED, StepRunner, WakeUps, run_records
 from journeyman.runtime.composition import Runtime
 from journeyman.steps.invocation import BUSY, Outcome, Settings
 from tests.helpers.fakes import Cluster, Fence, Lanes, Record
@@ -188,7 +196,7 @@ def test_an_interruption_is_never_acknowledged_unhandled(runtime):
     step = StepOf(Step.INTERRUPT, fails={"green": ConfigurationError("the role is missing")})
 
     assert run_lane(runtime, step, an_interruption(1)) == ["record-1"]
-    assert [cluster for cluster, _ in step.runs] == ["blue", "green"]
+    assert sorted(cluster for cluster, _ in step.runs) == ["blue", "green"]
 
 
 def test_a_defect_comes_back_with_its_stack_trace_in_the_log(runtime, adapters):
@@ -223,7 +231,24 @@ def test_every_interruption_runs_on_every_cluster(runtime):
 
     failed = run_lane(runtime, step, an_interruption(1), an_interruption(2, "i-2"))
 
-    assert (failed, step.runs) == ([], [("blue", "e1"), ("green", "e1"), ("blue", "e2"), ("green", "e2")])
+    assert failed == []
+    assert sorted(step.runs[:2]) == [("blue", "e1"), ("green", "e1")]
+    assert sorted(step.runs[2:]) == [("blue", "e2"), ("green", "e2")]
+
+
+def test_clusters_are_run_side_by_side(runtime):
+    """One whose API server does not answer must not use up the others' time."""
+    both = threading.Barrier(2, timeout=10)
+    step = StepOf(Step.SWEEP)
+
+    def wait_for_each_other(run, trigger):
+        both.wait()
+        return step(run, trigger)
+
+    every = Trigger(id="t", cluster="*", step=Step.SWEEP, source="sweep", reason="every minute", time=NOW)
+    outcomes = StepRunner(runtime, Step.SWEEP, wait_for_each_other, Context()).run(every)
+
+    assert [outcome.cluster for outcome in outcomes] == ["blue", "green"]
 
 
 def test_an_event_that_means_nothing_to_us_runs_nothing(runtime):
@@ -240,6 +265,37 @@ def test_connections_are_made_once_and_kept_while_the_sandbox_is_warm(runtime, a
     run_lane(runtime, StepOf(), a_record(2))
 
     assert adapters.made == ["store blue", "cloud blue"]
+
+
+@pytest.mark.parametrize(
+    "error", [KubeUnavailableError("no answer"), ForbiddenError("Unauthorized"), ConfigurationError("not trusted")]
+)
+def test_a_cluster_out_of_reach_is_connected_to_anew(runtime, adapters, error):
+    """It may have been made again elsewhere, with another CA, while the sandbox stayed warm."""
+    run_lane(runtime, StepOf(fails={"blue": error}), a_record(1), a_record(2, "green"))
+    run_lane(runtime, StepOf(), a_record(3), a_record(4, "green"))
+
+    assert adapters.made == ["store blue", "cloud blue", "store green", "cloud green", "store blue", "cloud blue"]
+
+
+def test_a_registered_cluster_that_cannot_be_connected_to_stops_no_other(adapters):
+    """Every run of its own fails; the sweep of the rest goes on."""
+
+    class Broken(Adapters):
+        def store(self, cluster):
+            if cluster.cluster_name == "blue":
+                raise UnknownClusterError("there is no EKS cluster blue", cluster="blue")
+            return super().store(cluster)
+
+    broken = Broken()
+    runtime = Runtime({name: Settings(cluster_name=name) for name in ("blue", "green")}, broken)
+    step = StepOf(Step.SWEEP)
+    every = Trigger(id="t", cluster="*", step=Step.SWEEP, source="sweep", reason="every minute", time=NOW)
+
+    outcomes = StepRunner(runtime, Step.SWEEP, step, Context()).run(every)
+
+    assert [(outcome.cluster, outcome.status) for outcome in outcomes] == [("blue", FAILED), ("green", "done")]
+    assert [line[1] for line in broken.lines] == ["there is no EKS cluster blue"]
 
 
 def test_explanations_are_flushed_however_the_run_ends(runtime, adapters):
