@@ -25,13 +25,17 @@ class Pool(urllib3.PoolManager):
         connection: Address, trust and identity.
         size: Connections kept open, for as many threads.
         timeout: For requests that bring none of their own.
+        idle_seconds: After that long nobody trusts a connection any more.
     """
 
-    def __init__(self, connection: Connection, *, size: int, timeout: urllib3.Timeout) -> None:
+    def __init__(
+        self, connection: Connection, *, size: int, timeout: urllib3.Timeout, idle_seconds: float = IDLE_SECONDS
+    ) -> None:
         tls: dict[str, Any] = {"ssl_context": connection.ssl_context} if connection.ssl_context is not None else {}
         if connection.assert_hostname:
             tls |= {"assert_hostname": connection.assert_hostname, "server_hostname": connection.assert_hostname}
         self._renewed_context = connection.renewed_context
+        self._idle_seconds = idle_seconds
         self._used_at = 0.0
         super().__init__(num_pools=1, maxsize=size, timeout=timeout, **tls)
 
@@ -40,7 +44,7 @@ class Pool(urllib3.PoolManager):
     ) -> HTTPConnectionPool:
         """The connections to use now; the TLS context is part of what tells one set from another."""
         now = time.time()  # the wall's: other clocks stand still while a sandbox is frozen
-        if now - self._used_at > IDLE_SECONDS:
+        if now - self._used_at > self._idle_seconds:
             self.clear()
         self._used_at = now
         if self._renewed_context is not None:

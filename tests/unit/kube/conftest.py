@@ -5,6 +5,7 @@ import json
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
@@ -35,6 +36,11 @@ class Script:
         self.answers: list[tuple[int, dict[str, str], bytes] | None] = []
         self.requests: list[tuple[str, str, dict[str, str]]] = []
         self.url = ""
+        self.delay_seconds = 0.0
+
+    def dawdle(self, *, seconds: float) -> None:
+        """Let each answer take that long."""
+        self.delay_seconds = seconds
 
     def say(self, status: int, body: object = b"", **headers: str) -> None:
         """Add an answer; header names are written with underscores."""
@@ -58,6 +64,7 @@ def _handler(script: Script) -> type[BaseHTTPRequestHandler]:
             self.rfile.read(int(self.headers.get("Content-Length") or 0))
             script.requests.append((self.command, self.path, dict(self.headers)))
             answer = script.next()
+            time.sleep(script.delay_seconds)
             if answer is None:
                 self.close_connection = True
                 self.connection.shutdown(socket.SHUT_RDWR)

@@ -1,0 +1,117 @@
+"""What a run may spend: time, retries; and that it is counted."""
+
+import gzip
+import json
+import time
+from datetime import datetime, timedelta, timezone
+
+import pytest
+import urllib3
+
+from journeyman.core.api.metrics import METRICS
+from journeyman.core.api.objects import NODE, POD
+from journeyman.errors import DeadlineError, KubeUnavailableError, TooManyRequestsError
+from journeyman.kube.allowance import Allowance, Usage
+from journeyman.kube.connection import Connection
+from journeyman.kube.pool import Pool
+from journeyman.kube.retries import READS
+from journeyman.simulate.clock import VirtualClock
+
+NOW = datetime(2026, 3, 1, tzinfo=timezone.utc)
+BUSY = {"kind": "Status", "code": 429, "reason": "TooManyRequests", "message": "please wait"}
+NODES = {"metadata": {"resourceVersion": "7"}, "items": [{"metadata": {"name": "n"}}]}
+
+
+def ends_in(seconds, **more):
+    return Allowance(clock=VirtualClock(NOW), until=NOW + timedelta(seconds=seconds), **more)
+
+
+def test_nothing_is_asked_once_the_time_is_up(script, store_for):
+    """The wake-up that follows does better than a request that the platform cuts off."""
+    with pytest.raises(DeadlineError):
+        store_for(script.url).for_run(ends_in(0)).list(NODE)
+    assert script.requests == []
+
+
+def test_an_answer_is_waited_for_no_longer_than_the_run_lasts(script, store_for):
+    """The usual patience is 30 seconds; this run has less than one."""
+    script.dawdle(seconds=3)
+    script.say(200, NODES)
+    began = time.monotonic()
+    with pytest.raises(KubeUnavailableError, match="did not answer in time"):
+        store_for(script.url).for_run(ends_in(0.3, retries=0)).list(NODE)
+    assert time.monotonic() - began < 2
+
+
+def test_nobody_waits_for_a_retry_that_comes_after_the_end(script, store_for):
+    """The server asks for 5 seconds, the run has 2: the answer goes to the step, with how long to wait."""
+    script.say(429, BUSY, Retry_After="5")
+    with pytest.raises(TooManyRequestsError) as caught:
+        store_for(script.url).for_run(ends_in(2)).list(NODE)
+    assert caught.value.retry_after_seconds == 5
+    assert len(script.requests) == 1
+
+
+def test_the_retries_of_a_run_are_used_up_together(script, store_for):
+    """Hundreds of writes that are turned away do not become thousands."""
+    script.say(429, BUSY, Retry_After="0")
+    store = store_for(script.url).for_run(ends_in(60, retries=4))
+    for _ in range(10):
+        with pytest.raises(TooManyRequestsError):
+            store.patch(NODE, "n", {"metadata": {}})
+    assert len(script.requests) == 10 + 4
+
+
+def test_requests_and_bytes_are_counted_as_on_the_wire(script, store_for):
+    """Compressed, repeated ones included; a metric each, declared, by step."""
+    body = gzip.compress(json.dumps({**NODES, "padding": "x" * 5000}).encode())
+    script.say(503, b"")
+    script.say(200, body, Content_Encoding="gzip")
+    script.say(200, {"metadata": {"name": "n"}})
+    allowance = ends_in(60)
+    store = store_for(script.url).for_run(allowance)
+    store.list(NODE)
+    store.patch(NODE, "n", {"spec": {}})
+
+    assert allowance.usage == Usage(
+        requests=3,
+        retries=1,
+        sent_bytes=len(b'{"spec":{}}'),
+        received_bytes=len(body) + len(b'{"metadata": {"name": "n"}}'),
+    )
+    seen = allowance.usage.observations("provision")
+    assert [o.value for o in seen] == [3, 1, 11, allowance.usage.received_bytes]
+    assert all(tuple(o.labels) == METRICS[o.name].labels for o in seen)
+    assert Usage().observations("provision") == ()
+
+
+def test_a_watch_is_counted_as_it_comes(script, store_for):
+    """Also if nobody reads it to its end."""
+    line = b'{"type":"ADDED","object":{"metadata":{"name":"a","resourceVersion":"8"}}}\n'
+    script.say(200, b"%x\r\n%b\r\n" % (len(line), line) + b"0\r\n\r\n", Transfer_Encoding="chunked")
+    allowance = ends_in(60)
+    next(store_for(script.url).for_run(allowance).watch(POD, resource_version="7"))
+    assert allowance.usage == Usage(requests=1, received_bytes=len(line))
+
+
+def test_retries_wait_with_jitter():
+    """Sandboxes that fail together must not come back together."""
+    waits = set()
+    for _ in range(20):
+        policy = READS
+        for _ in range(3):
+            policy = policy.increment("GET", "/", error=urllib3.exceptions.ConnectTimeoutError(), _pool=None)
+        waits.add(policy.get_backoff_time())
+    assert len(waits) > 10
+
+
+def test_connections_that_were_idle_for_long_are_not_used_again(script):
+    """Sandboxes freeze; a write that is lost on a dead connection could not be repeated."""
+    script.say(200, b"{}")
+    pool = Pool(Connection(server=script.url), size=1, timeout=urllib3.Timeout(5), idle_seconds=0.05)
+    pool.request("GET", script.url)
+    soon = pool.connection_from_url(script.url)
+    assert soon is pool.connection_from_url(script.url)
+    time.sleep(0.1)
+    assert pool.connection_from_url(script.url) is not soon
+    pool.clear()
