@@ -1,8 +1,8 @@
 """Access to an ACK cluster: Alibaba Cloud issues a kubeconfig for some minutes, with a client certificate of the caller.
 
 DescribeClusterUserKubeconfig (CS 2015-12-15) answers for the RAM identity that asks: the certificate names it, and the cluster's
-RBAC decides what it may do. The RAM identity needs cs:DescribeClusterUserKubeconfig on the cluster, and in the cluster a role:
-`refused` says how to get it. An internal address needs functions inside the cluster's VPC, with a way to `cs.<region>`.
+RBAC decides what it may do. The RAM identity needs cs:DescribeClusterUserKubeconfig on the cluster, and in the cluster to be bound to
+the steps' roles (the chart's `access.everyStep`). An internal address needs functions inside the cluster's VPC, with a way to `cs.<region>`.
 
 The request is made with `signing.alibaba` and urllib3, not with Alibaba Cloud's SDK: for this one call that would be 35 MB of the
 function and a third of a second of each cold start.
@@ -10,7 +10,6 @@ function and a third of a second of each cold start.
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections.abc import Callable
 from datetime import datetime, timedelta
@@ -95,21 +94,7 @@ class Ack:
             server=first.server,
             ssl_context=first.context,
             renewed_context=self._certificate.context,
-            refused=self.refused,
-        )
-
-    def refused(self, status: int, message: str) -> str:
-        """What to do when the API server refuses the caller."""
-        if status == 401:
-            self._certificate.forget()
-            return "the certificate is no longer good (revoked, perhaps): a new one is fetched by the next run"
-        grant = [
-            {"cluster": self._cluster_id, "role_type": "cluster", "role_name": "journeyman", "is_custom": True,
-             "is_ram_role": True}
-        ]  # fmt: skip
-        return (
-            "bind the RAM role to the chart's ClusterRole (this replaces what the role was granted before): "
-            f"aliyun cs POST /permissions/users/<id of the RAM role> --region {self._region} --body '{json.dumps(grant)}'"
+            refused=self._certificate.refused,
         )
 
     def _issue(self) -> Certified:

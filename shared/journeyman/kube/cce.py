@@ -93,18 +93,7 @@ class Cce:
             ssl_context=first.context,
             assert_hostname=first.assert_hostname,
             renewed_context=self._certificate.context,
-            refused=self.refused,
-        )
-
-    def refused(self, status: int, message: str) -> str:
-        """What to do when the API server refuses the caller."""
-        if status == 401:
-            self._certificate.forget()
-            return "the certificate is no longer good (revoked, perhaps): a new one is fetched by the next run"
-        user = message.partition('User "')[2].partition('"')[0] or "<the user in the message>"
-        return (
-            "bind the agency's user to the chart's ClusterRole: "
-            f"kubectl create clusterrolebinding journeyman-function --clusterrole=journeyman --user={user}"
+            refused=self._certificate.refused,
         )
 
     def _issue(self) -> Certified:

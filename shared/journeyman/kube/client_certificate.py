@@ -61,10 +61,17 @@ class ClientCertificate:
         """The TLS context of the one to use now. Raises as `current` does."""
         return self.current().context
 
-    def forget(self) -> None:
-        """Have a new one issued when one is asked for next: the cluster refuses this one."""
-        with self._lock:
-            self._current = None
+    def refused(self, status: int, message: str) -> str:
+        """What to do when the cluster refuses it: 401, and the next run gets a new one; 403, a person binds its user."""
+        if status == 401:
+            with self._lock:
+                self._current = None
+            return "the certificate is no longer good (revoked, perhaps): a new one is issued to the next run"
+        user = message.partition('User "')[2].partition('"')[0] or "<the user in the message>"
+        return (
+            "bind the user of the certificate to the rights of the steps: helm upgrade journeyman infra/chart --reuse-values "
+            f"--set access.everyStep[0].kind=User --set access.everyStep[0].name={user}"
+        )
 
     def _renew(self, now: datetime) -> None:
         try:

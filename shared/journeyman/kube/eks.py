@@ -16,7 +16,7 @@ from __future__ import annotations
 import base64
 import ssl
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     import boto3
 
 TOKEN_PREFIX: Final = "k8s-aws-v1."  # noqa: S105 - a public prefix, not a secret
-GROUP: Final = "journeyman"
 _URL_LIFETIME_SECONDS: Final = 60  # what the authenticator expects in X-Amz-Expires; it allows 15 minutes all the same
 _REFRESH_AFTER: Final = timedelta(minutes=9)
 """botocore may hand out a role's credentials with ten minutes left (`_mandatory_refresh_timeout`), and the token ends with them."""
@@ -46,6 +45,7 @@ def connect(
     described: Mapping[str, Any] | None = None,
     endpoint: Endpoint = "any",
     role_arn: str = "",
+    groups: Sequence[str] = (),
 ) -> Connection:
     """The connection to an EKS cluster of the session's account and region.
 
@@ -56,6 +56,7 @@ def connect(
         described: What `describe` said, if it has been asked already.
         endpoint: Which one must be there. Both have the same name, which means the private one to whoever asks in the VPC.
         role_arn: Whose credentials these are, if that is known.
+        groups: The Kubernetes groups that the access entry should name.
 
     Raises:
         UnknownClusterError: There is no such cluster.
@@ -81,7 +82,7 @@ def connect(
     def refused(status: int, _message: str) -> str:
         if status == 401:
             token.forget()
-        return remedy(status, cluster, session, described, role_arn)
+        return remedy(status, cluster, session, described, role_arn=role_arn, groups=groups)
 
     return Connection(server=server, ssl_context=trust, authorization=token, refused=refused)
 
@@ -121,7 +122,15 @@ def describe(cluster: str, client: Any) -> dict[str, Any]:
         return described
 
 
-def remedy(status: int, cluster: str, session: boto3.Session, described: Mapping[str, Any], role_arn: str = "") -> str:
+def remedy(
+    status: int,
+    cluster: str,
+    session: boto3.Session,
+    described: Mapping[str, Any],
+    *,
+    role_arn: str = "",
+    groups: Sequence[str] = (),
+) -> str:
     """What a person can do when the cluster answers 401 (it does not know us) or 403 (we lack a right): a command.
 
     Args:
@@ -130,20 +139,20 @@ def remedy(status: int, cluster: str, session: boto3.Session, described: Mapping
         session: Who we are, unless `role_arn` says so.
         described: What EKS says of the cluster.
         role_arn: The role that was assumed, if one was.
+        groups: What the access entry should name.
     """
-    where = f"--cluster-name {cluster} --region {session.region_name}"
-    entry = f"--principal-arn {role_arn or _own_role(session)} --kubernetes-groups {GROUP}"
-    readers = f"(for the API function the group is {GROUP}-readers)"
+    region = f"--region {session.region_name}"
+    principal = f"--principal-arn {role_arn or _own_role(session)} --kubernetes-groups {' '.join(groups)}"
+    entry = f"--cluster-name {cluster} {region} {principal}"
     if status == 403:
         return (
-            "the chart's ClusterRoles hold the rights that are needed: helm upgrade --install journeyman infra/chart; "
-            f"the role must be in their group: aws eks update-access-entry {where} {entry} {readers}"
+            "the chart binds these groups to the rights of the steps (helm upgrade --install journeyman infra/chart); "
+            f"put the role into them: aws eks update-access-entry {entry}"
         )
-    create = f"aws eks create-access-entry {where} {entry} {readers}"
-    mode = (described.get("accessConfig") or {}).get("authenticationMode", "")
-    if mode == "CONFIG_MAP":
-        switch = f"aws eks update-cluster-config --name {cluster} --region {session.region_name}"
-        return f"the cluster has no access entry for this role, and takes none: {switch} --access-config authenticationMode=API_AND_CONFIG_MAP; then: {create}"
+    create = f"aws eks create-access-entry {entry}"
+    if (described.get("accessConfig") or {}).get("authenticationMode") == "CONFIG_MAP":
+        switch = f"aws eks update-cluster-config --name {cluster} {region} --access-config authenticationMode=API_AND_CONFIG_MAP"
+        return f"the cluster has no access entry for this role, and takes none yet: {switch}; then {create}"
     return f"the cluster has no access entry for this role: {create}"
 
 

@@ -42,6 +42,7 @@ class AckAccess(
     cluster_id: Name
     endpoint: Side = "public"
     minutes: Minutes = 180
+    api: str = ""  # Container Service by another address, as inside a VPC
 
 
 class CceAccess(
@@ -53,6 +54,7 @@ class CceAccess(
     project_id: Name
     endpoint: Side = "public"
     days: Days = 1
+    api: str = ""  # CCE by another address, as at Huawei Cloud's other sites
 
 
 class KubeconfigAccess(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
 
+from journeyman.core.plan import Step
 from journeyman.errors import ConfigurationError
 from journeyman.kube import access, eks
 from journeyman.kube.ack import Ack
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     import boto3
 
 Variables = Mapping[str, str]
+_GROUP_PREFIX: Final = "journeyman-"
+GROUPS: Final = tuple(f"{_GROUP_PREFIX}{name}" for name in (*(step.value for step in Step), "api"))
 
 # id, secret, token of a temporary key: what Function Compute sets, and what Huawei Cloud's own SDK reads
 ALIBABA_VARIABLES: Final = (
@@ -52,24 +55,38 @@ def ways(
             described=described(cluster),
             endpoint=how.endpoint,
             role_arn=how.role_arn,
+            groups=_groups(variables.get("_HANDLER", ""), how),
         )
 
     def by_ack(cluster: Cluster, how: AckAccess) -> Connection:
         private = how.endpoint == "private"
         asked = _credentials(variables, ALIBABA_VARIABLES)
-        return Ack(how.cluster_id, cluster.region, asked, clock, private=private, minutes=how.minutes).connect()
+        return Ack(
+            how.cluster_id, cluster.region, asked, clock, private=private, minutes=how.minutes, api=how.api
+        ).connect()
 
     def by_cce(cluster: Cluster, how: CceAccess) -> Connection:
         private = how.endpoint == "private"
         asked = _credentials(variables, HUAWEI_VARIABLES)
         return Cce(
-            how.cluster_id, how.project_id, cluster.region, asked, clock, private=private, days=how.days
+            how.cluster_id, how.project_id, cluster.region, asked, clock, private=private, days=how.days, api=how.api
         ).connect()
 
     def by_kubeconfig(_: Cluster, how: KubeconfigAccess) -> Connection:
         return access.from_kubeconfig(how.path, how.context)
 
     return {EksAccess: by_eks, AckAccess: by_ack, CceAccess: by_cce, KubeconfigAccess: by_kubeconfig}
+
+
+def _groups(handler: str, how: EksAccess) -> tuple[str, ...]:
+    """The groups of an access entry, as the chart has them: a role that is assumed serves all functions, else each has its own.
+
+    Args:
+        handler: As Lambda tells it (`_HANDLER`): the name of its module is the step's.
+        how: Whether a role is assumed.
+    """
+    own = f"{_GROUP_PREFIX}{handler.partition('.')[0]}"
+    return (own,) if own in GROUPS and not how.role_arn else GROUPS
 
 
 def _credentials(variables: Variables, names: tuple[str, str, str]) -> Callable[[], Credentials]:
