@@ -21,17 +21,17 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Final, Generic, TypeVar
 
 from msgspec import Struct
 
 from journeyman.core.api.objects import Object, Resource
-from journeyman.errors import GoneError, KubeUnavailableError
+from journeyman.errors import GoneError, KubeAPIError, KubeUnavailableError
 from journeyman.kube.allowance import Allowance
 from journeyman.kube.http_store import HttpKubeStore
-from journeyman.ports import JSON, Listing, WatchEvent
+from journeyman.ports import JSON, Listing, Patch, WatchEvent
 
 T = TypeVar("T")
 Key = tuple[str, str, str]
@@ -83,9 +83,15 @@ class Mirror(Struct, Generic[T], frozen=True, kw_only=True):
 
 
 class Mirrors:
-    """What a process remembers, of all its clusters; the least recently used goes first. Safe to use from several threads."""
+    """What a process remembers, of all its clusters; the least recently used goes first. Safe to use from several threads.
 
-    def __init__(self, most_objects: int = MOST_OBJECTS) -> None:
+    Args:
+        most_objects: So many are remembered at most.
+        worth_keeping: A list of fewer is not.
+    """
+
+    def __init__(self, most_objects: int = MOST_OBJECTS, *, worth_keeping: int = WORTH_KEEPING) -> None:
+        self.worth_keeping = worth_keeping
         self._most_objects = most_objects
         self._kept: OrderedDict[tuple[str, Key], Mirror[Any]] = OrderedDict()
         self._asked: dict[tuple[str, str], frozenset[Key]] = {}
@@ -205,6 +211,13 @@ class MirroredKubeStore:
         self._ahead.clear()
         return self._store.patch(resource, name, patch, namespace=namespace, subresource=subresource)
 
+    def patch_each(
+        self, resource: Resource[Any], patches: Sequence[Patch], *, subresource: str = ""
+    ) -> tuple[dict[str, Any] | KubeAPIError, ...]:
+        """As `HttpKubeStore.patch_each`."""
+        self._ahead.clear()
+        return self._store.patch_each(resource, patches, subresource=subresource)
+
     def delete(
         self,
         resource: Resource[Any],
@@ -279,7 +292,7 @@ class MirroredKubeStore:
         """Everything anew; remembered if it is worth it, and if nobody can change what we remember."""
         listed_at = time.time()
         listing = self._store.list(question.resource, cached=cached, **question.selection)
-        if len(listing.items) >= WORTH_KEEPING and issubclass(question.resource.type, Object):
+        if len(listing.items) >= self._mirrors.worth_keeping and issubclass(question.resource.type, Object):
             objects = {_key(item): item for item in listing.items}
             mirror = Mirror(question=question, objects=objects, version=listing.resource_version, listed_at=listed_at)
             self._mirrors.keep(self._cluster, mirror)
