@@ -1,7 +1,8 @@
-"""For people and scripts: which clusters, what would provision do now, look at it now.
+"""For people and scripts: which clusters, what would provision do now, look at it now. And for forwarders that send over HTTPS.
 
-Triggers: API Gateway (REST), signed with AWS credentials; each route is a path of its own in the template.
-Concurrency: any; two routes read, the third sends one message.
+Triggers: API Gateway (REST), signed with AWS credentials; each route is a path of its own in the template. Events are
+        not signed: the cluster that they are about says who sent them (`runtime.receiver`).
+Concurrency: any; two routes read, the others send one message.
 Overlap: harmless; a plan is a dry run, and a doubled wake-up finds nothing to do.
 """
 
@@ -34,6 +35,13 @@ def plan(name: str) -> Response:
 def wake(name: str) -> Response:
     """Have provision look at the cluster now."""
     return api.answer(runtime(), lambda: api.wake(runtime(), name), status=202)
+
+
+@app.route("/clusters/{name}/events", methods=["POST"])
+def events(name: str) -> Response:
+    """A forwarder's event: its step looks at the cluster."""
+    request = app.current_request
+    return api.receive(runtime(), name, request.headers.get("authorization", ""), request.raw_body)
 
 
 @entry_point

@@ -180,6 +180,14 @@ def test_the_api_lists_clusters_and_wakes_one(deployed):
     assert [t.step for t in messages(deployed, "Provision")] == [Step.PROVISION]
 
 
+def test_nobody_may_send_events_until_a_sender_is_named(deployed):
+    """The one route that API Gateway lets everybody call."""
+    answer = invoke(deployed, "Api", sample("api/post-event.json"))
+
+    assert (answer["statusCode"], json.loads(answer["body"])["error"]) == (401, "Refused")
+    assert messages(deployed, "Terminate") == []
+
+
 def test_an_unknown_cluster_is_a_404_that_names_the_known_ones(deployed):
     """What, which, what to do."""
     answer = invoke(deployed, "Api", sample("api/get-plan-unknown-cluster.json"))

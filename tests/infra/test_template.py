@@ -309,15 +309,28 @@ class Account:
         return {"Attributes": {"QueueArn": f"arn:{asked['QueueUrl']}"}}
 
 
-def test_the_api_asks_for_aws_credentials_on_every_route():
-    """A plan tells a lot about a cluster."""
-    assert RESOURCES["JourneymanApi"]["Properties"]["Auth"] == {"DefaultAuthorizer": "AWS_IAM"}
-    routes = {(e["Properties"]["Method"], e["Properties"]["Path"]) for e in FUNCTIONS["ApiFunction"]["Events"].values()}
-    assert routes == {("get", "/clusters"), ("get", "/clusters/{name}/plan"), ("post", "/clusters/{name}/wake")}
+def test_the_api_asks_for_aws_credentials_on_every_route_but_the_one_that_asks_the_cluster():
+    """A plan tells a lot about a cluster. A forwarder has no such credentials; its route is throttled."""
+    api = RESOURCES["JourneymanApi"]["Properties"]
+    assert api["Auth"] == {"DefaultAuthorizer": "AWS_IAM"}
+    routes = [event["Properties"] for event in FUNCTIONS["ApiFunction"]["Events"].values()]
+    signed = {(r["Method"], r["Path"]) for r in routes if "Auth" not in r}
+    assert signed == {("get", "/clusters"), ("get", "/clusters/{name}/plan"), ("post", "/clusters/{name}/wake")}
+
+    (unsigned,) = (r for r in routes if "Auth" in r)
+    assert (unsigned["Method"], unsigned["Path"], unsigned["Auth"]) == (
+        "post",
+        "/clusters/{name}/events",
+        {"Authorizer": "NONE"},
+    )
+    (throttled,) = api["MethodSettings"]
+    assert (throttled["HttpMethod"], throttled["ResourcePath"].replace("~1", "/")) == ("POST", f"/{unsigned['Path']}")
+    assert throttled["ThrottlingRateLimit"] <= 100
 
 
-def test_the_forwarders_role_may_send_to_one_lane_and_nothing_else():
+def test_the_forwarders_role_may_send_to_two_lanes_and_nothing_else():
     """It runs in the cluster, where anybody may read its credentials."""
     (statement,) = statements(RESOURCES["ForwarderPolicy"]["Properties"])
 
-    assert (statement["Action"], get_att(statement["Resource"])) == ("sqs:SendMessage", "ProvisionQueue")
+    assert statement["Action"] == "sqs:SendMessage"
+    assert {get_att(queue) for queue in statement["Resource"]} == {"ProvisionQueue", "TerminateQueue"}

@@ -1,12 +1,14 @@
-"""What the HTTP API answers: the clusters, what provision would do now, and "look at it now".
+"""What the HTTP API answers: the clusters, what provision would do now, "look at it now", and forwarders' events.
 
 Routes are the handler's (`functions/*/api.py`); here is what is behind them, and which status an error gets.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from typing import Any, Final
+from weakref import WeakKeyDictionary
 
 from chalice.app import Response
 
@@ -17,6 +19,7 @@ from journeyman.core.scheduling.verify import verify
 from journeyman.errors import ConfigurationError, ForbiddenError, JourneymanError, UnknownClusterError
 from journeyman.ports import Message, Trigger
 from journeyman.runtime.composition import Context, Runtime
+from journeyman.runtime.receiver import Receiver, read_sender
 from journeyman.steps.load import EVERYTHING, load, with_catalogue
 
 Body = dict[str, Any]
@@ -26,12 +29,14 @@ STATUS: Final[Mapping[type[JourneymanError], int]] = {
     ConfigurationError: 409,
     ForbiddenError: 502,
 }
+_RECEIVERS: Final[WeakKeyDictionary[Runtime, Receiver]] = WeakKeyDictionary()
 
 
-def answer(runtime: Runtime, work: Callable[[], Body], *, status: int = 200) -> Response:
+def answer(runtime: Runtime, work: Callable[[], Body | Response], *, status: int = 200) -> Response:
     """What `work` gives as a response, or its error: what went wrong, with which object, what to do."""
     try:
-        return Response(body=work(), status_code=status)
+        given = work()
+        return given if isinstance(given, Response) else Response(body=given, status_code=status)
     except JourneymanError as error:
         runtime.log_error(error, controller="api")
         code = next((code for kind, code in STATUS.items() if isinstance(error, kind)), 503 if error.retryable else 500)
@@ -79,6 +84,26 @@ def wake(runtime: Runtime, cluster: str) -> Body:
     runtime.settings_of(cluster)
     runtime.queue.send([Message(cluster=cluster, step=Step.PROVISION, reason="asked for through the API")])
     return {"cluster": cluster, "step": Step.PROVISION.value, "status": "sent"}
+
+
+def receive(runtime: Runtime, cluster: str, authorization: str, body: bytes) -> Response:
+    """Take a forwarder's event, if it may send one (`receiver`). Who fails for our reasons is told to try again, no more."""
+
+    def work() -> Response:
+        verdict = _receiver(runtime).receive(runtime, cluster, authorization, body)
+        return Response(body=verdict.body, status_code=verdict.status)
+
+    response = answer(runtime, work)
+    if response.status_code >= 500:
+        return Response(body={"error": "Unavailable", "message": "try again later"}, status_code=response.status_code)
+    return response
+
+
+def _receiver(runtime: Runtime) -> Receiver:
+    """The runtime's own, which remembers what it has handed on."""
+    if runtime not in _RECEIVERS:
+        _RECEIVERS[runtime] = Receiver(read_sender(os.environ))
+    return _RECEIVERS[runtime]
 
 
 def _results(results: Results) -> Body:

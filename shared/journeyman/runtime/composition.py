@@ -219,6 +219,14 @@ class Runtime:
         kept = self._stores.of(settings)
         return kept.for_run(allowance, step.value) if isinstance(kept, PerRunStore) else kept
 
+    def store_of(self, cluster: str) -> KubeStore:
+        """The API server of a cluster served here, for what needs no run. Raises UnknownClusterError."""
+        return self._stores.of(self.settings_of(cluster))
+
+    def log(self, level: str, message: str, **fields: str) -> None:
+        """A line that belongs to no run."""
+        self._adapters.log(level, message, **fields)
+
     def settings_of(self, cluster: str) -> Settings:
         """The settings of a cluster served here. Raises UnknownClusterError."""
         if cluster not in self._clusters:

@@ -1,0 +1,387 @@
+"""The forwarder on a real API server with a real kube-scheduler, as the service account it has in a cluster.
+
+Its events go over HTTPS to the API function's handler, which has their sender reviewed by that same API server, and from
+there into a lane: forwarder, TLS, token, TokenReview, handler and queue are all real, or moto's.
+"""
+
+import base64
+import json
+import ssl
+import threading
+import time
+from contextlib import ExitStack
+from datetime import timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import SimpleNamespace
+from urllib.parse import unquote
+
+import pytest
+import urllib3
+import yaml
+
+from functions.aws.api import lambda_handler
+from infra.forwarder.apiserver import ApiServer, ApiServerError
+from infra.forwarder.forwarder import Forwarder
+from infra.forwarder.https import HttpsSink
+from infra.forwarder.metrics import BYTES, EVENTS, WATCHES, Metrics
+from infra.forwarder.news import Ledger, Step
+from infra.forwarder.resources import NodeClaims, Nodes
+from journeyman.events import parse_trigger
+from journeyman.kube.connection import Connection
+from journeyman.kube.http_store import HttpKubeStore
+from journeyman.kube.transport import Transport
+from journeyman.runtime.aws import AwsAdapters, SystemClock
+from journeyman.runtime.composition import Runtime, installed
+from journeyman.runtime.environment import read_environment
+from journeyman.simulate.aws.server import SimulatedAws
+from tests.controlplane.certificates import Authority
+from tests.controlplane.plane import ControlPlane
+from tests.helpers.go_programs import GoProgramMissingError
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("forwarder")]
+
+CRDS = Path(__file__).parents[2] / "infra" / "crds"
+RBAC = "/apis/rbac.authorization.k8s.io/v1"
+CLAIMS = "/apis/karpenter.sh/v1/nodeclaims"
+PODS = "/api/v1/namespaces/default/pods"
+MERGE = "application/merge-patch+json"
+FORWARDER = [
+    {"apiGroups": [""], "resources": ["pods", "nodes"], "verbs": ["list", "watch"]},
+    {"apiGroups": ["karpenter.sh"], "resources": ["nodeclaims"], "verbs": ["list", "watch"]},
+]
+FUNCTION = [{"apiGroups": ["authentication.k8s.io"], "resources": ["tokenreviews"], "verbs": ["create"]}]
+
+
+@pytest.fixture(scope="module")
+def plane():
+    try:
+        running = ControlPlane(scheduler=True)
+    except GoProgramMissingError as missing:
+        pytest.skip(str(missing))
+    with running:
+        furnish(running.admin)
+        yield running
+
+
+def furnish(admin):
+    """What the chart installs, as far as it matters here, and the default namespace."""
+    for namespace in ("default", "journeyman"):
+        admin.call("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})  # default may be there
+    definition = yaml.safe_load((CRDS / "karpenter.sh_nodeclaims.yaml").read_text())
+    admin.do("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition)
+    account = {"kind": "ServiceAccount", "name": "forwarder", "namespace": "journeyman"}
+    user = {"kind": "User", "name": "functions", "apiGroup": "rbac.authorization.k8s.io"}
+    for name, rules, subject in (("forwarder", FORWARDER, account), ("receiver", FUNCTION, user)):
+        admin.do("POST", f"{RBAC}/clusterroles", {"metadata": {"name": name}, "rules": rules})
+        role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name}
+        bound = {"metadata": {"name": name}, "roleRef": role, "subjects": [subject]}
+        admin.do("POST", f"{RBAC}/clusterrolebindings", bound)
+    for name in ("forwarder", "stranger"):
+        admin.do("POST", "/api/v1/namespaces/journeyman/serviceaccounts", {"metadata": {"name": name}})
+    until(lambda: admin.call("GET", CLAIMS)[0] == 200)
+
+
+def until(holds, seconds=30.0):
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end, "it never came to be"
+        time.sleep(0.02)
+
+
+class Gateway:
+    """API Gateway's part: TLS outside, the deployed handler inside."""
+
+    def __init__(self, context):
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self):
+                body = self.rfile.read(int(self.headers["Content-Length"])).decode()
+                answer = lambda_handler(proxied(self.path, dict(self.headers), body), CONTEXT)
+                text = answer["body"].encode()
+                self.send_response(answer["statusCode"])
+                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Length", str(len(text)))
+                self.end_headers()
+                self.wfile.write(text)
+
+            def log_message(self, *_):
+                """The answers say enough."""
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
+        self.url = f"https://127.0.0.1:{self._server.server_port}"
+        threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+
+    def close(self):
+        self._server.shutdown()
+        self._server.server_close()
+
+
+CONTEXT = SimpleNamespace(
+    aws_request_id="r", function_name="api", memory_limit_in_mb=1769, invoked_function_arn="arn:aws:lambda:::api",
+    get_remaining_time_in_millis=lambda: 29_000,
+)  # fmt: skip
+
+
+def proxied(path, headers, body):
+    """The event of a REST API's Lambda proxy integration."""
+    return {
+        "resource": "/clusters/{name}/events", "path": path, "httpMethod": "POST", "headers": headers,
+        "multiValueHeaders": {name: [value] for name, value in headers.items()},
+        "queryStringParameters": None, "multiValueQueryStringParameters": None, "stageVariables": None,
+        "pathParameters": {"name": unquote(path.split("/")[-2])}, "body": body, "isBase64Encoded": False,
+        "requestContext": {
+            "resourcePath": "/clusters/{name}/events", "httpMethod": "POST", "requestId": "r", "path": path,
+            "identity": {"sourceIp": "127.0.0.1"}, "stage": "v1",
+        },
+    }  # fmt: skip
+
+
+class Site:
+    """The receiver with its lanes, tokens of the cluster's service accounts, and a forwarder between."""
+
+    def __init__(self, plane, stack, folder):
+        self.plane, self.admin, self._stack, self._folder = plane, plane.admin, stack, folder
+        aws = stack.enter_context(SimulatedAws(SystemClock(), {}))
+        self._sqs = aws.client("sqs")
+        self._lanes = {step: self._queue(f"{step}.fifo") for step in ("provision", "terminate", "consolidate")}
+        variables = {f"JOURNEYMAN_{step.upper()}_QUEUE_URL": url for step, url in self._lanes.items()}
+        clusters = [
+            {"name": name, "region": "us-east-1", "access": {"kind": "kubeconfig"}} for name in ("dev", "other")
+        ]
+        environment = read_environment(
+            {**variables, "JOURNEYMAN_WAKE_QUEUE_URL": "unused", "JOURNEYMAN_CLUSTERS": json.dumps(clusters)}
+        )
+        adapters = AwsAdapters(environment, stores=self._store, clients=lambda service, _: aws.client(service))
+        stack.enter_context(installed(Runtime(environment.settings, adapters)))
+        self._authority = Authority(folder)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(*self._authority.issue("receiver"))
+        self._gateway = Gateway(context)
+        stack.callback(self._gateway.close)
+        self._http = urllib3.PoolManager(ca_certs=str(self._authority.certificate), retries=False)
+        self.metrics = Metrics()
+
+    def _queue(self, name):
+        return self._sqs.create_queue(QueueName=name, Attributes={"FifoQueue": "true"})["QueueUrl"]
+
+    def _store(self, _settings):
+        token = self.plane.token_for("functions")
+        trust = ssl.create_default_context(cafile=str(self.plane.ca_file))
+        return HttpKubeStore(
+            Transport(Connection(server=self.plane.server, ssl_context=trust, authorization=lambda: f"Bearer {token}"))
+        )
+
+    def token(self, *audiences, account="forwarder"):
+        """A token as kubelet projects it."""
+        path = f"/api/v1/namespaces/journeyman/serviceaccounts/{account}/token"
+        asked = {"spec": {"audiences": list(audiences), "expirationSeconds": 600}}
+        return self.admin.do("POST", path, asked)["status"]["token"]
+
+    def forward(self):
+        """A forwarder with short windows, whose first lists are done."""
+        token_file, own = self._folder / "token", self.token()
+        token_file.write_text(self.token("journeyman"))
+        count = lambda name, number: self.metrics.count(BYTES, number, resource=name)  # noqa: E731
+        api = ApiServer(self.plane.server, token=lambda: own, ca_file=str(self.plane.ca_file), count_bytes=count)
+        url = f"{self._gateway.url}/clusters/dev/events"
+        sink = HttpsSink(url, token_file, ca_file=str(self._authority.certificate))
+        forwarder = Forwarder(
+            "dev", api, sink, ledger=Ledger(0.3, 1.5), metrics=self.metrics, first_pause_seconds=0.1
+        )  # fmt: skip
+        self._stack.callback(forwarder.stop, 1.0)
+        forwarder.start()
+        until(lambda: forwarder.is_ready)
+        return forwarder
+
+    def post(self, body, token, *, cluster="dev"):
+        """The receiver's answer: status and body."""
+        headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
+        text = body if isinstance(body, str) else json.dumps(body)
+        answer = self._http.request(
+            "POST", f"{self._gateway.url}/clusters/{cluster}/events", body=text, headers=headers
+        )
+        return answer.status, answer.json()
+
+    def woken(self, step=Step.PROVISION, seconds=20.0):
+        """The reason of the next message in a lane; None if there is none."""
+        url, end = self._lanes[step.value], time.monotonic() + seconds
+        while time.monotonic() < end:
+            for message in self._sqs.receive_message(QueueUrl=url).get("Messages", []):
+                self._sqs.delete_message(QueueUrl=url, ReceiptHandle=message["ReceiptHandle"])
+                trigger = parse_trigger(json.loads(message["Body"]))
+                assert (trigger.cluster, trigger.step.value) == ("dev", step.value)
+                return trigger.reason
+            time.sleep(0.02)
+        return None
+
+    def pod(self, name):
+        """A pod that kube-scheduler will find no node for."""
+        container = {"name": "c", "image": "pause", "resources": {"requests": {"cpu": "1"}}}
+        self.admin.do("POST", PODS, {"metadata": {"name": name}, "spec": {"containers": [container]}})
+
+    def clear(self):
+        """Nothing left for the next test."""
+        for path in (PODS, "/api/v1/nodes", CLAIMS):
+            for item in self.admin.do("GET", path)["items"]:
+                name = item["metadata"]["name"]
+                if item["metadata"].get("finalizers"):
+                    self.admin.do("PATCH", f"{path}/{name}", {"metadata": {"finalizers": None}}, kind=MERGE)
+                self.admin.call("DELETE", f"{path}/{name}", {"gracePeriodSeconds": 0})
+
+
+@pytest.fixture
+def site(plane, tmp_path, monkeypatch):
+    monkeypatch.setenv("FORWARDER_SERVICE_ACCOUNT", "journeyman/forwarder")
+    with ExitStack() as stack:
+        made = Site(plane, stack, tmp_path)
+        stack.callback(made.clear)
+        yield made
+
+
+def test_pods_that_kube_scheduler_gives_up_on_wake_provision_through_a_receiver_that_asks_the_cluster(site):
+    """A burst is one message; a second burst another."""
+    site.forward()
+    for name in ("a", "b", "c"):
+        site.pod(name)
+    assert site.woken() == "3 pods are unschedulable"
+    site.pod("d")
+    assert site.woken() == "4 pods are unschedulable"
+    assert site.woken(seconds=0.8) is None
+
+
+def test_nodes_come_as_table_rows_and_claims_as_metadata(site):
+    """Every change that matters is told, and hardly anything travels: the node here has 15 kB."""
+    site.forward()
+    images = [{"names": [f"registry.example.org/{i}@sha256:{'0' * 64}"], "sizeBytes": 1} for i in range(150)]
+    node = site.admin.do("POST", "/api/v1/nodes", {"metadata": {"name": "n1"}, "status": {"images": images}})
+    size = len(json.dumps(node))
+    assert site.woken() == "1 nodes joined"
+    for status, step, reason in (
+        ("True", Step.PROVISION, "1 nodes became ready"),
+        ("False", Step.TERMINATE, "1 nodes are no longer ready"),
+    ):
+        ready = {"status": {"conditions": [{"type": "Ready", "status": status}]}}
+        site.admin.do("PATCH", "/api/v1/nodes/n1/status", ready, kind=MERGE)
+        assert site.woken(step) == reason
+    assert size > 15_000
+    assert site.metrics.value(BYTES, resource="nodes") < 10_000  # columns are described once for each list and watch
+    site.admin.do("DELETE", "/api/v1/nodes/n1")
+    assert (site.woken(), site.woken(Step.TERMINATE)) == ("1 nodes are gone", "1 nodes are gone")
+
+    reference = {"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "default"}
+    metadata = {"name": "c1", "labels": {"karpenter.sh/nodepool": "p"}, "finalizers": ["karpenter.sh/termination"]}
+    claim = {"apiVersion": "karpenter.sh/v1", "kind": "NodeClaim", "metadata": metadata}
+    site.admin.do("POST", CLAIMS, {**claim, "spec": {"nodeClassRef": reference, "requirements": []}})
+    site.admin.do("DELETE", f"{CLAIMS}/c1")
+    assert site.woken(Step.TERMINATE) == "1 claims are being deleted"
+    site.admin.do("PATCH", f"{CLAIMS}/c1", {"metadata": {"finalizers": None}}, kind=MERGE)
+    assert site.woken() == "1 claims are gone"
+
+
+def test_an_outage_of_the_api_server_loses_nothing_and_repeats_nothing(site):
+    """Also where history is gone afterwards: exactly the pod that came up is told."""
+    forwarder = site.forward()
+    site.pod("before")
+    assert site.woken() == "1 pods are unschedulable"
+    site.plane.forget_history()
+    until(lambda: site.metrics.value(WATCHES, resource="pods", outcome="failed") >= 1)
+    assert forwarder.is_live
+    site.pod("after")
+
+    assert site.woken(seconds=40) == "2 pods are unschedulable"
+    assert site.woken(seconds=1.0) is None
+
+
+def test_while_the_receiver_refuses_the_wake_up_is_kept(site, monkeypatch):
+    """A wrong setting over there costs time, not the message."""
+    monkeypatch.setenv("FORWARDER_AUDIENCE", "somebody-else")
+    site.forward()
+    site.pod("patient")
+    until(lambda: site.metrics.value(EVENTS, step="provision", sink="https", outcome="failed") >= 1)
+    assert site.woken(seconds=0.3) is None
+    (site._folder / "token").write_text(site.token("somebody-else"))  # as kubelet would, once the volume is corrected
+
+    assert site.woken() == "1 pods are unschedulable"
+    assert site.woken(seconds=0.5) is None
+
+
+def event(**changes):
+    now = SystemClock().now().isoformat()
+    return {"version": "1", "source": "forwarder", "id": "e-1", "time": now, "cluster": "dev", "reason": "r", **changes}
+
+
+def forged(**claims):
+    """A token that says the right things, signed by nobody."""
+    said = {
+        "sub": "system:serviceaccount:journeyman:forwarder",
+        "aud": ["journeyman"],
+        "exp": time.time() + 600,
+        **claims,
+    }
+    parts = ({"alg": "RS256", "kid": "k"}, said)
+    encoded = [base64.urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=") for part in parts]
+    return ".".join([*encoded, "c2lnbmF0dXJl"])
+
+
+def test_only_the_forwarders_own_token_is_let_in(site):
+    """Not another account's, not one for another audience, not a forged one; a stranger learns nothing about clusters."""
+    good = site.token("journeyman")
+    tokens = {
+        "none": "", "nonsense": "not-a-token", "too long": "a.b.c" * 5000,
+        "the forwarder's, for the API server": site.token(), "a stranger's": site.token("journeyman", account="stranger"),
+        "forged": forged(), "run out": forged(exp=1.0), "an administrator's": site.plane.token,
+    }  # fmt: skip
+    answers = {name: site.post(event(), token) for name, token in tokens.items()}
+    answers["for a cluster that is not registered"] = site.post(event(cluster="elsewhere"), good, cluster="elsewhere")
+
+    refused = (401, {"error": "Refused", "message": "the sender is not known here"})
+    assert answers == dict.fromkeys(answers, refused)
+    assert site.woken(seconds=0.2) is None
+    assert site.post(event(), good) == (202, {"cluster": "dev", "step": "provision", "status": "sent"})
+    assert site.woken() == "r"
+
+
+def test_an_event_is_handed_on_once_and_only_while_it_is_fresh_small_and_about_this_cluster(site):
+    """Replays wake nobody a second time."""
+    token, late = site.token("journeyman"), SystemClock().now() - timedelta(minutes=6)
+    assert [site.post(event(step="terminate"), token)[1]["status"] for _ in range(3)] == ["sent", "known", "known"]
+    assert (site.woken(Step.TERMINATE), site.woken(Step.TERMINATE, 0.3)) == ("r", None)
+
+    refused = {
+        "old": site.post(event(time=late.isoformat()), token),
+        "of another cluster": site.post(event(cluster="other"), token),
+        "of another source": site.post(event(source="wake", step="provision"), token),
+        "no event": site.post("[]", token),
+        "no JSON": site.post("{", token),
+        "large": site.post(event(reason="x" * 10_000), token),
+    }
+    assert {name: status for name, (status, _) in refused.items()} == {**dict.fromkeys(refused, 400), "large": 413}
+    assert site.woken(seconds=0.2) is None
+
+
+def test_a_cluster_that_cannot_be_asked_is_no_reason_to_let_anybody_in(site):
+    """The forwarder tries again."""
+    token = site.token("journeyman")
+    site.plane.stop_apiserver()
+    try:
+        assert site.post(event(), token) == (503, {"error": "Unavailable", "message": "try again later"})
+    finally:
+        site.plane.start_apiserver()
+    assert site.post(event(), token)[0] == 202
+
+
+def test_a_right_or_a_kind_that_is_missing_is_named_with_the_remedy(site):
+    """Whoever reads the log knows what to do."""
+
+    class Unknown(NodeClaims):
+        path = "/apis/karpenter.sh/v1/nothings"
+
+    for token, resource, remedy in (
+        (site.plane.token, Unknown(), "404 for nodeclaims.*custom resource definitions"),
+        (site.token(account="stranger"), Nodes(), "403 for nodes.*ClusterRole"),
+        ("wrong", Nodes(), "401 for nodes.*its token is not accepted"),
+    ):
+        api = ApiServer(site.plane.server, token=lambda token=token: token, ca_file=str(site.plane.ca_file))
+        with pytest.raises(ApiServerError, match=remedy):
+            next(api.pages(resource))
