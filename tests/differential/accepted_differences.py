@@ -38,8 +38,13 @@ def _is_about_limited_nodes(scenario: JSONDict, finding: Finding) -> bool:
     return limited and (stopped_us or stopped_them)
 
 
-def _is_about_scarce_room(_: JSONDict, finding: Finding) -> bool:
-    return finding.kind == "missing" and finding.as_many and finding.in_scarce_room
+def _is_about_scarce_room(scenario: JSONDict, finding: Finding) -> bool:
+    """Room is short on nodes and in limits, and in domains where too few of them let in maxSkew pods at most."""
+    about = _pods(scenario, finding)
+    few_domains = bool(about) and all(
+        any((spread.min_domains or 1) > 1 for spread in pod.spec.topology_spread_constraints) for pod in about
+    )
+    return finding.kind == "missing" and finding.as_many and (finding.in_scarce_room or few_domains)
 
 
 def _is_about_exclusion(scenario: JSONDict, finding: Finding) -> bool:

@@ -351,6 +351,20 @@ def test_a_wish_is_given_up_when_no_zone_can_meet_it(karpenter):
     assert unaccepted(asked, found) == []
 
 
+def test_where_few_domains_let_in_few_pods_others_may_get_in(karpenter):
+    """One pod a zone while there are fewer zones than wanted, and more kinds of pods than zones."""
+    spread = [{**spread_over(ZONE)[0], "minDomains": 3}]
+    large, small = pods(3, cpu="2", topologySpreadConstraints=spread), pods(3, topologySpreadConstraints=spread)
+    for pod in large:
+        pod["metadata"] = {**pod["metadata"], "name": f"large-{pod['metadata']['name']}"}
+    asked = scenario([a_type("m", cpu=4, price=0.2)], a_pool(), *large, *small)
+
+    found = findings(asked, karpenter)
+
+    assert len(Ours(asked).placed) == 2
+    assert unaccepted(asked, found) == []
+
+
 def test_a_difference_covers_nothing_where_it_cannot_be_the_reason():
     """The same finding on a cluster whose pool limits cores, not nodes."""
     asked = scenario([a_type("m", cpu=4, price=0.2)], a_pool(limits={"cpu": "4"}), *pods(2))

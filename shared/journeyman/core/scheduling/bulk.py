@@ -31,8 +31,8 @@ _Sent = tuple[int, Pins]
 Ceilings = dict[_Sent, int]
 
 
-def plan_in_bulk(asked: Asked) -> Draft:
-    """The plan, as complete as can be."""
+def plan_in_bulk(asked: Asked, *, is_thrifty: bool = False) -> Draft:
+    """The plan, as complete as can be. `is_thrifty`: as `Draft` has it."""
     question = asked.question
     glued = glued_classes(question)
     first = glued if sum(question.counts[c] for c in glued) <= _MOST_GLUED else ()
@@ -41,7 +41,7 @@ def plan_in_bulk(asked: Asked) -> Draft:
     attempt = 1
     while True:
         draft = asked.draft()
-        draft.ceilings = ceilings
+        draft.ceilings, draft.is_thrifty = ceilings, is_thrifty
         if first:
             place_one_by_one(question, draft, first)
         cut_short = _place_classes(question, draft, alone)

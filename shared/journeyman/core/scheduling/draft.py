@@ -80,7 +80,8 @@ class Draft(Struct, kw_only=True, eq=False):
 
     `headroom[s]` is what is left of the limits of stall s, `reservations` of reserved capacity. `stuck` tells by class
     why pods of it cannot be placed. `ceilings` limit by row and pins how many pods may be sent there. `devices` tell
-    who has which, existing nodes being numbered first and then those opened.
+    who has which, existing nodes being numbered first and then those opened. `is_thrifty`: pods are spread no more evenly
+    than they must be, where one domain is cheaper than another.
     """
 
     left: list[int]
@@ -91,3 +92,4 @@ class Draft(Struct, kw_only=True, eq=False):
     stuck: dict[int, str] = field(default_factory=dict)
     ceilings: Mapping[tuple[int, Pins], int] = field(default_factory=dict)
     devices: Allocations | None = None
+    is_thrifty: bool = False

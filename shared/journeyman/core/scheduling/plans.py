@@ -74,6 +74,9 @@ def _best(asked: Asked) -> Plan:
     if plan.rank == _FREE or not _worth_comparing(question):
         return plan
     best = plan
+    if _has_slack(question):
+        thrifty = _finished(question, plan_in_bulk(asked, is_thrifty=True))
+        best = min(best, thrifty, key=lambda p: p.rank) if thrifty.leftover == plan.leftover else best
     for way in _ways(asked):
         rival = _rival(asked, way)
         if way == Way() and best.left == rival.left and best.leftover != rival.leftover:
@@ -81,6 +84,12 @@ def _best(asked: Asked) -> Plan:
         elif rival.left < best.left or rival.leftover == best.leftover:
             best = min(best, rival, key=lambda p: p.rank)
     return best
+
+
+def _has_slack(question: Question) -> bool:
+    """Whether some spread lets domains differ by more than the one pod that there is too many of."""
+    spreads = (spread for row in question.rows for spread in row.spreads)
+    return any(spread.max_skew > 1 and spread.key != labels.HOSTNAME for spread in spreads)
 
 
 def _ways(asked: Asked) -> Iterator[Way]:

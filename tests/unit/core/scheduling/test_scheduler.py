@@ -82,6 +82,16 @@ def zones_of(results):
 # --- price
 
 
+def test_a_spread_that_is_wide_enough_sends_more_pods_where_it_is_cheap():
+    """Zones may differ by three pods, and b costs four times as much: one pod there will do."""
+    types = [an_instance_type(f"in-{z}", cpu=2, memory_gib=8, price=p, zones=(z,)) for z, p in (("a", 0.1), ("b", 0.4))]
+    web = pods(5, cpu="1500m", metadata={"labels": {"app": "web"}}, spec=spread(labels.ZONE, skew=3))
+
+    results = schedule(*web, types=tuple(types))
+
+    assert sorted(claim.offering[1] for claim in results.new_claims) == ["a", "a", "a", "a", "b"]
+
+
 def test_nothing_to_do_is_a_plan_without_claims():
     """And without a price."""
     results = schedule()

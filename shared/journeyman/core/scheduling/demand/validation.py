@@ -49,10 +49,11 @@ def opted_out(pod: Pod) -> bool:
 
 
 def required_terms(affinity: Affinity | None) -> tuple[NodeSelectorTerm, ...]:
-    """The alternatives of a required node affinity; empty if there is none."""
+    """The alternatives of a required node affinity; empty if there is none. A term that says nothing matches no node."""
     if affinity is None or affinity.node_affinity is None or affinity.node_affinity.required is None:
         return ()
-    return affinity.node_affinity.required.node_selector_terms
+    terms = affinity.node_affinity.required.node_selector_terms
+    return tuple(term for term in terms if term.match_expressions or term.match_fields)
 
 
 def invalid_selection(node_selector: Mapping[str, str], affinity: Affinity | None) -> str:
@@ -61,7 +62,7 @@ def invalid_selection(node_selector: Mapping[str, str], affinity: Affinity | Non
     if any(term.match_fields for term in terms):
         return "node affinity matchFields is not supported"
     if not terms and affinity is not None and affinity.node_affinity is not None and affinity.node_affinity.required:
-        return "required node affinity has no terms, so it matches no node"
+        return "required node affinity has no terms that say anything, so it matches no node"
     selectors = [NodeSelectorRequirement(key=k, operator="In", values=(v,)) for k, v in node_selector.items()]
     expressions = (*selectors, *(e for term in terms for e in term.match_expressions))
     return next((reason for e in expressions if (reason := _invalid_expression(e))), "")

@@ -207,7 +207,9 @@ class _Assignment:
             return
         self._heed_followers(row, cells)
         levels = self._ledger.levels(row)
-        given = deal(standing.left, cells, levels, is_loose=not self._ledger.spreads(row))
+        given = deal(
+            standing.left, cells, levels, is_loose=not self._ledger.spreads(row), is_thrifty=self._draft.is_thrifty
+        )
         for cell, count in zip(cells, given, strict=True):
             if count:
                 self._settle_in(standing, row, cell, count)

@@ -63,7 +63,9 @@ class Level(Struct, kw_only=True):
         return self.skew is None or self.rivals.get(value, 0) + self.step - self.floor() <= self.skew
 
 
-def deal(pods: int, cells: Sequence[Cell], levels: Sequence[Level], *, is_loose: bool) -> list[int]:
+def deal(
+    pods: int, cells: Sequence[Cell], levels: Sequence[Level], *, is_loose: bool, is_thrifty: bool = False
+) -> list[int]:
     """How many of the pods each cell gets; those that no cell takes are left.
 
     Args:
@@ -71,14 +73,16 @@ def deal(pods: int, cells: Sequence[Cell], levels: Sequence[Level], *, is_loose:
         cells: Where they may go.
         levels: Their rules, and the counts to be kept level.
         is_loose: No spread binds the pods: they are kept level only where that is free.
+        is_thrifty: Of the cells that the rules leave the cheapest is taken, though another be emptier.
     """
     if not cells:
         return []
     if len(cells) == 1 and all(level.skew is None for level in levels):
         return [min(pods, cells[0].room + cells[0].more)]
-    given = _Dealing(cells, levels, is_loose=is_loose).deal(pods)
+    how = {"is_loose": is_loose, "is_thrifty": is_thrifty}
+    given = _Dealing(cells, levels, **how).deal(pods)
     if sum(given) < pods and _are_crossed(levels):
-        turned = (_Dealing(cells, levels, is_loose=is_loose, turn=n).deal(pods) for n in range(1, len(cells)))
+        turned = (_Dealing(cells, levels, **how, turn=n).deal(pods) for n in range(1, len(cells)))
         return max([given, *turned], key=sum)
     return given
 
@@ -147,11 +151,14 @@ class _Scale:
 class _Dealing:
     """Pods being dealt; among cells that are as good as each other that of number `turn` comes first."""
 
-    def __init__(self, cells: Sequence[Cell], levels: Sequence[Level], *, is_loose: bool, turn: int = 0) -> None:
+    def __init__(
+        self, cells: Sequence[Cell], levels: Sequence[Level], *, is_loose: bool, is_thrifty: bool, turn: int = 0
+    ) -> None:
         self._cells = cells
         self._scales = [_Scale(level, cells) for level in levels]
         self._rules = [scale for scale in self._scales if scale.skew is not None]
         self._is_loose = is_loose
+        self._is_thrifty = is_thrifty
         self._room = [cell.room for cell in cells]
         self._more = [cell.more for cell in cells]
         self._given = [0] * len(cells)
@@ -199,7 +206,13 @@ class _Dealing:
 
     def _is_plain(self, pods: int) -> bool:
         """Whether one level alone tells cells apart: all on new nodes, as good as each other, and without end."""
-        if len(self._scales) != 1 or self._scales[0].is_ban or None in self._scales[0].at or any(self._room):
+        if (
+            self._is_thrifty
+            or len(self._scales) != 1
+            or self._scales[0].is_ban
+            or None in self._scales[0].at
+            or any(self._room)
+        ):
             return False
         first = self._cells[0]
         alike = all(cell.order == first.order and cell.apart == first.apart for cell in self._cells)
@@ -259,7 +272,8 @@ class _Dealing:
                     bound = max(bound, above)
         if self._is_loose:
             return cell.apart, self._room[i] <= 0, self._dear[i], other
-        return self._room[i] <= 0, cell.order, bound, self._choices[i], cell.apart, other
+        price = cell.price if self._is_thrifty else 0.0
+        return self._room[i] <= 0, cell.order, price, bound, self._choices[i], cell.apart, other
 
     # --- repetition
 

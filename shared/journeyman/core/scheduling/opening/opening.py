@@ -24,7 +24,7 @@ from journeyman.core.scheduling.offering.reserved import Reservations
 from journeyman.core.scheduling.offering.wishes import Shape, Wish
 from journeyman.core.scheduling.opening.choosing import Shelf
 from journeyman.core.scheduling.opening.items import Items, together
-from journeyman.core.scheduling.opening.settling import held, settled
+from journeyman.core.scheduling.opening.settling import settled
 from journeyman.core.scheduling.options import MinValuesPolicy
 from journeyman.core.scheduling.packing import Packing, Problem, pack
 from journeyman.core.scheduling.requirements import Requirements
@@ -379,8 +379,8 @@ class _Tier:
         key = (s, v, stock, -1 if plain else t, wishes.tobytes())
         if key not in self._settled:
             chosen = [self._items.wishes[w] for w in wishes]
-            wanted = settled(self._stalls[s], t, market.variants_by_stall[s][v], chosen)
-            self._settled[key] = held(wanted, market.reservations[stock]) if stock >= 0 else wanted
+            reservation = market.reservations[stock] if stock >= 0 else ""
+            self._settled[key] = settled(self._stalls[s], t, market.variants_by_stall[s][v], chosen, reservation)
         return self._settled[key]
 
     def rest(self) -> tuple[Unit, ...]:

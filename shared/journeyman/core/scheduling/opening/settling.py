@@ -11,12 +11,16 @@ from journeyman.core.scheduling.offering.wishes import Variant, Wish
 from journeyman.core.scheduling.requirements import Requirements, requirement
 
 
-def settled(stall: Stall, type_index: int, variant: Variant, wishes: Sequence[Wish]) -> Requirements:
-    """Pool, variant and every wish together; of a wish's alternatives the first that suits the others too.
+def settled(
+    stall: Stall, type_index: int, variant: Variant, wishes: Sequence[Wish], reservation: str = ""
+) -> Requirements:
+    """Pool, variant, reservation and every wish together; of a wish's alternatives the first that suits the others too.
 
     Only offerings of the type that suit every wish count, so that no choice leaves a later wish without one.
     """
     together = stall.template.requirements & variant.narrowed
+    if reservation:
+        together = held(together, reservation)
     if all(len(wish.terms) == 1 for wish in wishes):
         for wish in wishes:
             together &= wish.terms[0]

@@ -61,7 +61,7 @@ class Kind(Struct, frozen=True, eq=False, dict=True):
         node_affinity = spec.affinity.node_affinity if spec.affinity else None
         if node_affinity is not None and node_affinity.required is not None:
             terms = node_affinity.required.node_selector_terms
-            wishes.append(tuple(term.match_expressions for term in terms if not term.match_fields))
+            wishes.append(tuple(t.match_expressions for t in terms if t.match_expressions and not t.match_fields))
         return tuple(wishes)
 
     def admits(self, key: str, value: str) -> bool:
