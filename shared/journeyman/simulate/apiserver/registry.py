@@ -5,12 +5,12 @@ Restates: k8s.io/apiserver `pkg/registry/generic/registry/store.go`, `pkg/regist
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from journeyman.core.api.objects import NAMESPACE, POD, Resource
 from journeyman.ports import Clock
-from journeyman.simulate.apiserver import metadata, pods, refusals
+from journeyman.simulate.apiserver import metadata, pods, refusals, schema
 from journeyman.simulate.apiserver.kinds import Kind
 from journeyman.simulate.apiserver.merge_patch import clone
 from journeyman.simulate.apiserver.storage import Entry, Key, Storage
@@ -175,6 +175,8 @@ class Registry:
             if kind.id == POD.plural:  # kubernetes `pkg/registry/core/pod/strategy.go` podStatusStrategy
                 new = metadata.with_metadata(new, ownerReferences=old["metadata"].get("ownerReferences"))
         self._check(kind, new, old)
+        if kind.custom:
+            new = dict(kind.default(new))
         self._validate(kind, new, old)
         return new
 
@@ -210,11 +212,9 @@ class Registry:
 
     def _check(self, kind: Kind, new: JSON, old: JSON | None) -> None:
         causes = list(metadata.problems(new, old, custom=kind.custom))
-        causes += [
-            refusals.Cause(field, f"Invalid value: {new[field]!r}: must be an object")
-            for field in ("spec", "status")
-            if not isinstance(new.get(field, {}), Mapping)
-        ]
+        if kind.custom and any(cause.blocks for cause in causes):
+            causes.append(schema.UNCHECKED)
+        causes += [] if kind.custom else _shapeless(new)
         if causes:
             raise refusals.invalid(kind.resource, new["metadata"].get("name", ""), causes)
 
@@ -240,6 +240,13 @@ class Registry:
 
 
 _OTHER_NAMESPACE: Final = "the namespace of the provided object does not match the namespace sent on the request"
+
+
+def _shapeless(obj: JSON) -> Iterator[refusals.Cause]:
+    """The parts that nobody could read; of custom resources the schema tells."""
+    for field in ("spec", "status"):
+        if not isinstance(obj.get(field, {}), Mapping):
+            yield refusals.Cause(field, f"Invalid value: {obj[field]!r}: must be an object")
 
 
 def _check_is_map(meta: Any) -> None:

@@ -1,0 +1,310 @@
+"""Our kinds as their definitions make the server treat them: defaults, pruning, schema, rules, ratcheting."""
+
+import pytest
+
+from journeyman.core.api.crds import DEFINITIONS, object_schema
+from journeyman.core.api.objects import EC2NODECLASS, NODE_DISRUPTION, NODECLAIM, NODEPOOL, OFFERING_STATE
+from journeyman.errors import InvalidError
+from journeyman.simulate.apiserver import expressions
+from tests.contract.kube.clusters import CLASS_REF
+
+UNCHECKED = (
+    "<nil>: Invalid value: null: some validation rules were not checked because the object was invalid; "
+    "correct the existing errors to complete validation"
+)
+BUDGETS = "spec.disruption.budgets"
+TEMPLATE = "spec.template.spec"
+
+
+def a_pool(**template):
+    return {"template": {"spec": {"requirements": [], "nodeClassRef": CLASS_REF, **template}}}
+
+
+def budgets(*wanted):
+    return {**a_pool(), "disruption": {"budgets": list(wanted)}}
+
+
+def requirement(**fields):
+    return a_pool(requirements=[{"key": "a", "operator": "Exists", **fields}])
+
+
+def body_of(path, rule):
+    return f"{path} in body {rule}"
+
+
+OPERATORS = ", ".join(f'"{name}"' for name in ("In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt", "Gte", "Lte"))
+LONGEST = "the most is 2562047h47m16s"
+DURATION = "^(([0-9]+(s|m|h))+|Never)$"
+
+
+@pytest.mark.parametrize(
+    ("spec", "causes"),
+    [
+        # rules
+        (budgets({"nodes": "1", "schedule": "@daily"}), [(BUDGETS, "'schedule' must be set with 'duration'")]),
+        (
+            {**a_pool(), "replicas": 1, "weight": 3},
+            [("spec", "'weight' is not supported on static NodePools")],
+        ),
+        (
+            {**a_pool(), "replicas": 1, "weight": 3, "limits": {"cpu": "1"}},
+            [
+                ("spec", "only 'limits.nodes' is supported on static NodePools"),
+                ("spec", "'weight' is not supported on static NodePools"),
+            ],
+        ),
+        (
+            requirement(key="kubernetes.io/hostname"),
+            [
+                (
+                    f"{TEMPLATE}.requirements[0].key",
+                    '"kubernetes.io/hostname": label "kubernetes.io/hostname" is restricted',
+                )
+            ],
+        ),
+        (
+            requirement(operator="In"),
+            [(f"{TEMPLATE}.requirements", "requirements with operator 'In' must have a value defined")],
+        ),
+        (
+            requirement(operator="In", values=["x"], minValues=2),
+            [
+                (
+                    f"{TEMPLATE}.requirements",
+                    "requirements with 'minValues' must have at least that many values specified in the 'values' field",
+                )
+            ],
+        ),
+        # bounds and patterns
+        (
+            {**a_pool(), "weight": 101},
+            [("spec.weight", body_of("101: spec.weight", "should be less than or equal to 100"))],
+        ),
+        (
+            {**a_pool(), "weight": 0},
+            [("spec.weight", body_of("0: spec.weight", "should be greater than or equal to 1"))],
+        ),
+        (
+            a_pool(expireAfter="soon"),
+            [
+                (f"{TEMPLATE}.expireAfter", body_of(f'"soon": {TEMPLATE}.expireAfter', f"should match '{DURATION}'")),
+                (  # of a rule that has no answer the type is shown, not the value
+                    f"{TEMPLATE}.expireAfter",
+                    (
+                        "\"string\": type conversion error from 'string' to 'google.protobuf.Duration' evaluating rule: "
+                        f"{LONGEST}"
+                    ),
+                ),
+            ],
+        ),
+        (
+            a_pool(nodeClassRef={"group": "g", "kind": "K", "name": ""}),
+            [
+                (
+                    f"{TEMPLATE}.nodeClassRef.name",
+                    body_of(f'"": {TEMPLATE}.nodeClassRef.name', "should be at least 1 chars long"),
+                )
+            ],
+        ),
+        (
+            {**a_pool(), "replicas": -1},
+            [
+                ("spec.replicas", body_of("-1: spec.replicas", "should be greater than or equal to 0")),
+                (".spec.replicas", "-1: should be a non-negative integer"),
+            ],
+        ),
+    ],
+)
+def test_what_a_definition_refuses_by_value(cluster, spec, causes):
+    """422 with the field, the value if it is a plain one, and the schema's or the rule's own words."""
+    assert told(cluster, NODEPOOL, spec) == sorted(f"{path}: Invalid value: {why}" for path, why in causes)
+
+
+@pytest.mark.parametrize(
+    ("resource", "spec", "causes"),
+    [
+        (NODEPOOL, None, ["spec: Required value"]),
+        (NODEPOOL, {"template": {"spec": {"requirements": []}}}, [f"{TEMPLATE}.nodeClassRef: Required value"]),
+        (NODEPOOL, a_pool(requirements=None), [f"{TEMPLATE}.requirements: Required value"]),
+        (
+            NODEPOOL,
+            a_pool(taints=[{"value": "a"}]),
+            [f"{TEMPLATE}.taints[0].key: Required value", f"{TEMPLATE}.taints[0].effect: Required value"],
+        ),
+        (
+            NODEPOOL,
+            budgets({"nodes": "1", "reasons": ["Boredom"]}),
+            [
+                f'{BUDGETS}[0].reasons[0]: Unsupported value: "Boredom": supported values: "Underutilized", "Empty", "Drifted"'
+            ],
+        ),
+        (NODEPOOL, budgets(*[{"nodes": "1"}] * 51), [f"{BUDGETS}: Too many: 51: must have at most 50 items"]),
+        (NODEPOOL, budgets({"nodes": "1" * 11}), [f"{BUDGETS}[0].nodes: Too long: may not be more than 10 bytes"]),
+        (
+            NODEPOOL,
+            budgets({"nodes": 5}),
+            [
+                f'{BUDGETS}[0].nodes: Invalid value: "integer": {BUDGETS}[0].nodes in body must be of type string: "integer"'
+            ],
+        ),
+        (
+            NODEPOOL,
+            {**a_pool(), "weight": "heavy"},
+            ['spec.weight: Invalid value: "string": spec.weight in body must be of type integer: "string"'],
+        ),
+        (
+            NODEPOOL,
+            a_pool(requirements={"a": "b"}),
+            [
+                f'{TEMPLATE}.requirements: Invalid value: "object": {TEMPLATE}.requirements in body must be of type array: "object"'
+            ],
+        ),
+        (NODECLAIM, "all", ['spec: Invalid value: "string": spec in body must be of type object: "string"']),
+        (
+            NODECLAIM,
+            {
+                "requirements": [{"key": "karpenter.sh/foo", "operator": "Never"}],
+                "nodeClassRef": None,
+            },
+            [
+                f'spec.requirements[0].operator: Unsupported value: "Never": supported values: {OPERATORS}',
+                "spec.nodeClassRef: Required value",
+            ],
+        ),
+    ],
+)
+def test_what_keeps_a_definition_from_asking_its_rules(cluster, resource, spec, causes):
+    """Of the wrong type, missing, too long, or none of those allowed: the server says that it looked no further."""
+    assert told(cluster, resource, spec) == sorted([*causes, UNCHECKED])
+
+
+def told(cluster, resource, spec):
+    """What is wrong with an object, as sorted texts: the server's order follows from its maps."""
+    name = cluster.own("x")
+    with pytest.raises(InvalidError) as caught:
+        cluster.store.create(resource, {"metadata": {"name": name}} | ({} if spec is None else {"spec": spec}))
+    return causes_in(caught.value.message, f'{resource.kind}.{resource.group} "{name}" is invalid: ')
+
+
+def causes_in(message, start):
+    assert message.startswith(start)
+    listed = message.removeprefix(start)
+    if not listed.startswith("["):
+        return [listed]
+    texts, known = [], ("spec", ".spec", "status", "<nil>", "metadata")
+    for part in listed[1:-1].split(", "):
+        if part.startswith(known):
+            texts.append(part)
+        else:
+            texts[-1] += f", {part}"
+    return sorted(texts)
+
+
+def test_a_list_that_is_a_set_has_nothing_twice(cluster):
+    """As its list type says; the rules are asked all the same."""
+    found = told(cluster, NODEPOOL, budgets({"nodes": "1", "schedule": "@daily", "reasons": ["Empty", "Empty"]}))
+    assert found == [
+        f"{BUDGETS}: Invalid value: 'schedule' must be set with 'duration'",
+        f'{BUDGETS}[0].reasons[1]: Duplicate value: "Empty"',
+    ]
+
+
+def test_what_is_missing_gets_its_default(cluster):
+    """On creation, all the way down; a null is as good as nothing."""
+    made = cluster.pool("plain", weight=None)["spec"]
+    assert made["disruption"] == {
+        "budgets": [{"nodes": "10%"}],
+        "consolidateAfter": "0s",
+        "consolidationPolicy": "WhenEmptyOrUnderutilized",
+    }
+    assert made["template"]["spec"]["expireAfter"] == "720h"
+    assert "weight" not in made
+
+
+def test_fields_that_nobody_knows_are_dropped(cluster):
+    """From spec and status, on creation and with every patch."""
+    made = cluster.pool("odd", colour="red", disruption={"mood": "good"})
+    name = made["metadata"]["name"]
+    assert "colour" not in made["spec"]
+    assert "mood" not in made["spec"]["disruption"]
+    assert "colour" not in cluster.store.patch(NODEPOOL, name, {"spec": {"colour": "blue", "weight": 2}})["spec"]
+    status = {"status": {"colour": "green", "nodes": 2}}
+    assert cluster.store.patch(NODEPOOL, name, status, subresource="status")["status"] == {"nodes": 2}
+
+
+def test_what_may_never_change(cluster):
+    """Rules about the old and the new: a claim's spec, a pool's way of provisioning and the class it refers to."""
+    claim = cluster.claim("fixed")["metadata"]["name"]
+    with pytest.raises(InvalidError) as caught:
+        cluster.store.patch(NODECLAIM, claim, {"spec": {"expireAfter": "1h"}})
+    assert caught.value.status == 422
+    assert caught.value.message == (
+        f'NodeClaim.karpenter.sh "{claim}" is invalid: spec: Invalid value: spec is immutable'
+    )
+    pool = cluster.pool("fixed")["metadata"]["name"]
+    start = f'NodePool.karpenter.sh "{pool}" is invalid: '
+    with pytest.raises(InvalidError) as caught:
+        cluster.store.patch(NODEPOOL, pool, {"spec": {"replicas": 1}})
+    assert caught.value.message == (
+        f"{start}spec: Invalid value: Cannot transition NodePool between static (replicas set) and dynamic (replicas "
+        "unset) provisioning modes"
+    )
+    other = {"template": {"spec": {"nodeClassRef": {"group": "example.com", "kind": "Other"}}}}
+    with pytest.raises(InvalidError) as caught:
+        cluster.store.patch(NODEPOOL, pool, {"spec": other})
+    assert causes_in(caught.value.message, start) == [
+        f"{TEMPLATE}.nodeClassRef: Invalid value: nodeClassRef.group is immutable",
+        f"{TEMPLATE}.nodeClassRef: Invalid value: nodeClassRef.kind is immutable",
+    ]
+
+
+def test_a_status_is_checked_too(cluster):
+    """A condition must be whole."""
+    pool = cluster.pool("checked")["metadata"]["name"]
+    with pytest.raises(InvalidError) as caught:
+        cluster.store.patch(NODEPOOL, pool, {"status": {"conditions": [{"type": "Ready"}]}}, subresource="status")
+    assert causes_in(caught.value.message, f'NodePool.karpenter.sh "{pool}" is invalid: ') == sorted(
+        [
+            UNCHECKED,
+            "status.conditions[0].lastTransitionTime: Required value",
+            "status.conditions[0].status: Required value",
+        ]
+    )
+    moment = "2026-03-01T12:00:00Z"
+    whole = {"type": "Ready", "status": "True", "reason": "Ready", "message": "", "lastTransitionTime": moment}
+    after = cluster.store.patch(NODEPOOL, pool, {"status": {"conditions": [whole]}}, subresource="status")
+    assert after["status"]["conditions"] == [whole]
+    with pytest.raises(InvalidError, match=r'status\.conditions\[1\]: Duplicate value: \{"type":"Ready"\}'):
+        cluster.store.patch(NODEPOOL, pool, {"status": {"conditions": [whole, whole]}}, subresource="status")
+
+
+@pytest.mark.parametrize(
+    ("resource", "missing"),
+    [
+        (EC2NODECLASS, ["amiSelectorTerms", "securityGroupSelectorTerms", "subnetSelectorTerms"]),
+        (NODE_DISRUPTION, ["candidates", "decision", "method", "reason"]),
+    ],
+    ids=lambda value: getattr(value, "kind", ""),
+)
+def test_our_other_kinds_say_what_they_need(cluster, resource, missing):
+    """An empty spec lacks the same things everywhere."""
+    assert told(cluster, resource, {}) == sorted([UNCHECKED, *(f"spec.{field}: Required value" for field in missing)])
+
+
+def test_what_is_optional_may_be_left_out(cluster):
+    """An OfferingState may be empty."""
+    assert cluster.store.create(OFFERING_STATE, {"metadata": {"name": cluster.own("x")}, "spec": {}})["spec"] == {}
+
+
+def test_every_rule_of_our_definitions_can_be_asked():
+    """The in-memory server understands all that they use; if it does not, it must learn it."""
+    rules = [rule for definition in DEFINITIONS for rule in rules_in(object_schema(definition.model))]
+    assert len(rules) > 50
+    assert all(callable(expressions.read(rule["rule"])) for rule in rules)
+
+
+def rules_in(schema):
+    if isinstance(schema, dict):
+        yield from schema.get("x-kubernetes-validations", ())
+        for part in schema.values():
+            yield from rules_in(part)
