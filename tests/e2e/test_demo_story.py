@@ -3,56 +3,13 @@
 Covers: zero nodes → running pods; consolidation inside a budget window, new node first; Spot interruption; scale to zero.
 """
 
-import io
 from datetime import timedelta
 
 import pytest
-from rich.console import Console
 
-from journeyman.cli.demo import SPOT_NOTICE, START, WINDOW, WINDOW_OPENS, Story
-from journeyman.cli.timeline import Timeline
-from journeyman.core.api.objects import NODE, NODE_DISRUPTION, NODECLAIM
-from journeyman.runtime.local import ACTOR, LocalDeployment
+from journeyman.cli.demo import SPOT_NOTICE, WINDOW_OPENS
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("moto")]
-
-
-class Told:
-    """A story that has been told, and everything that was written and invoked on the way."""
-
-    def __init__(self):
-        self.writes, self.lines = [], []
-        self.output = io.StringIO()
-
-    def log_line(self, line):
-        self.lines.append(line)
-        self.timeline.log_line(line)
-
-    def tell(self, deployment):
-        deployment.server.on_write(lambda write: self.writes.append((deployment.clock.now(), write)))
-        self.timeline = Timeline(Console(file=self.output, width=140), deployment.clock, lambda: 0.0)
-        self.story = Story(deployment, self.timeline)
-        self.story.tell()
-        self.disruptions = deployment.server.list(NODE_DISRUPTION).items
-        self.left = (
-            deployment.leftovers(),
-            deployment.server.list(NODECLAIM).items,
-            deployment.server.list(NODE).items,
-        )
-        self.invocations = [i for f in deployment.stack.functions.values() for i in f.invocations]
-        self.calls = deployment.aws.calls()
-
-    def ours(self, verb, kind):
-        return [(at, w) for at, w in self.writes if w.user == ACTOR and w.verb == verb and w.resource.kind == kind]
-
-
-@pytest.fixture(scope="module")
-def told():
-    """The story, told once."""
-    result = Told()
-    with LocalDeployment(start=START, consolidation_window=WINDOW, on_log=result.log_line) as deployment:
-        result.tell(deployment)
-    return result
 
 
 def test_every_pod_ran_and_nothing_is_left_over(told):

@@ -1,0 +1,49 @@
+"""The demo's story with all that was written on the way, for tests that look at it from different sides."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from journeyman.cli.demo import START, WINDOW, Story
+from journeyman.cli.timeline import Timeline
+from journeyman.core.api.objects import NODE, NODE_DISRUPTION, NODECLAIM
+from journeyman.runtime.local import ACTOR, LocalDeployment
+
+
+class Told:
+    """A story that has been told, and everything that was written and invoked on the way."""
+
+    def __init__(self):
+        self.writes, self.lines = [], []
+        self.output = io.StringIO()
+
+    def log_line(self, line):
+        self.lines.append(line)
+        self.timeline.log_line(line)
+
+    def tell(self, deployment):
+        deployment.server.on_write(lambda write: self.writes.append((deployment.clock.now(), write)))
+        self.timeline = Timeline(Console(file=self.output, width=140), deployment.clock, lambda: 0.0)
+        self.story = Story(deployment, self.timeline)
+        self.story.tell()
+        self.disruptions = deployment.server.list(NODE_DISRUPTION).items
+        self.left = (
+            deployment.leftovers(),
+            deployment.server.list(NODECLAIM).items,
+            deployment.server.list(NODE).items,
+        )
+        self.invocations = [i for f in deployment.stack.functions.values() for i in f.invocations]
+        self.calls = deployment.aws.calls()
+
+    def ours(self, verb, kind):
+        return [(at, w) for at, w in self.writes if w.user == ACTOR and w.verb == verb and w.resource.kind == kind]
+
+
+@pytest.fixture(scope="session")
+def told():
+    """The story, told once; whoever uses it is in the xdist group "moto"."""
+    result = Told()
+    with LocalDeployment(start=START, consolidation_window=WINDOW, on_log=result.log_line) as deployment:
+        result.tell(deployment)
+    return result
