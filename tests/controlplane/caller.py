@@ -32,7 +32,7 @@ class Caller:
     def call(
         self, method: str, path: str, body: Any = None, *, kind: str = "application/json"
     ) -> tuple[int, dict[str, Any]]:
-        """The answer's status and object; for a refusal that object is Kubernetes' Status.
+        """The answer's status and object; for a refusal that object is Kubernetes' Status, or has only its `message`.
 
         Args:
             method: Of HTTP.
@@ -43,6 +43,8 @@ class Caller:
         headers = {**self._headers, "Content-Type": kind}
         content = None if body is None else json.dumps(body)
         answer = self._pool.request(method, self._server + path, headers=headers, body=content)
+        if not answer.headers.get("Content-Type", "").startswith("application/json"):
+            return answer.status, {"message": answer.data.decode(errors="replace").strip()}
         return answer.status, answer.json()
 
     def do(self, method: str, path: str, body: Any = None, *, kind: str = "application/json") -> dict[str, Any]:

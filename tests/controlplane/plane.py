@@ -25,7 +25,7 @@ from tests.controlplane.identities import ADMIN, CONTROLLER_MANAGER, SCHEDULER, 
 from tests.controlplane.processes import Server, ServerFailedError, free_port
 from tests.controlplane.program import command
 
-_READY_SECONDS = 60.0  # on a busy machine; an idle one takes two
+_READY_SECONDS = 120.0  # on a machine that is busy with much else; an idle one takes two
 
 
 class ControlPlane:

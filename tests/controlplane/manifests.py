@@ -1,0 +1,54 @@
+"""Manifests on a real API server: applied as kubectl does, and Journeyman's CRDs installed and taken away."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import yaml
+
+from journeyman.core.api.objects import DAEMONSET, EC2NODECLASS, NAMESPACE, NODEPOOL, PDB
+from journeyman.core.api.workloads import DEPLOYMENT
+from journeyman.runtime.checkout import found
+from tests.controlplane.caller import Caller
+
+_KINDS = {resource.kind: resource for resource in (DAEMONSET, DEPLOYMENT, EC2NODECLASS, NAMESPACE, NODEPOOL, PDB)}
+_CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+_SECONDS = 30.0
+
+
+def apply(admin: Caller, manifest: Mapping[str, Any]) -> None:
+    """Create the object, or change it to be so, by server-side apply."""
+    meta = manifest["metadata"]
+    path = _KINDS[manifest["kind"]].path(meta.get("namespace", ""), meta["name"])
+    admin.do("PATCH", f"{path}?fieldManager=tests&force=true", manifest, kind="application/apply-patch+yaml")
+
+
+def install_crds(admin: Caller) -> None:
+    """Journeyman's and Karpenter's CRDs, as they are in the repository; returns when their kinds are served."""
+    crds = [yaml.safe_load(path.read_text()) for path in sorted(found("infra", "crds").glob("*.yaml"))]
+    for crd in crds:
+        path = f"{_CRDS}/{crd['metadata']['name']}?fieldManager=tests&force=true"
+        admin.do("PATCH", path, crd, kind="application/apply-patch+yaml")
+    for crd in crds:
+        _wait(lambda crd=crd: _serves(admin, crd), f"{crd['metadata']['name']} is not served")
+
+
+def remove_crds(admin: Caller) -> None:
+    """All CRDs, and with them all their objects; returns when they are gone."""
+    admin.do("DELETE", _CRDS)
+    _wait(lambda: not admin.do("GET", _CRDS)["items"], "the CRDs do not go")
+
+
+def _serves(admin: Caller, crd: Mapping[str, Any]) -> bool:
+    spec = crd["spec"]
+    path = f"/apis/{spec['group']}/{spec['versions'][0]['name']}/{spec['names']['plural']}"
+    return admin.call("GET", path)[0] == 200
+
+
+def _wait(true: Any, otherwise: str) -> None:
+    deadline = time.monotonic() + _SECONDS
+    while not true():
+        assert time.monotonic() < deadline, otherwise
+        time.sleep(0.05)

@@ -1,0 +1,344 @@
+"""The deployed application on a real control plane: its handlers, queues and schedules, the forwarder, and simulated kubelets.
+
+    with RealWorld(plane) as world:
+        world.apply(*manifests)
+        world.scale("inflate", 10)
+        world.until_running("inflate", 10)
+
+kube-apiserver, kube-scheduler and the controllers are Kubernetes' own and live in real time. AWS is moto, the nodes are
+played by `simulate.kubelet`, and both follow a clock that jumps over what would only be waiting. The functions find the
+cluster as they do on Lambda (a kubeconfig with a token, the HTTP store), and the forwarder is the one that is deployed.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
+from datetime import datetime, timedelta
+from typing import Any
+
+import urllib3
+
+from infra.forwarder.apiserver import ApiServer as ForwardersApiServer
+from infra.forwarder.aws import SqsSink
+from infra.forwarder.forwarder import Forwarder
+from infra.forwarder.news import Ledger
+from infra.forwarder.news import Step as Lane
+from journeyman.cloud.aws.prices import shipped_on_demand
+from journeyman.core.api.objects import NODE, NODECLAIM, POD, is_true
+from journeyman.kube.access import from_kubeconfig
+from journeyman.kube.http_store import HttpKubeStore
+from journeyman.kube.transport import Transport
+from journeyman.observe import RunTelemetry
+from journeyman.ports import KubeStore
+from journeyman.runtime.aws import AwsAdapters, SystemClock, logger
+from journeyman.runtime.checkout import found, load_handler
+from journeyman.runtime.composition import Runtime, installed
+from journeyman.runtime.environment import read_environment
+from journeyman.runtime.local import KUBERNETES_VERSION, REGION, SERVICE_CIDR, captured_logs
+from journeyman.simulate.aws.images import seed
+from journeyman.simulate.aws.machines import Ec2Machines
+from journeyman.simulate.aws.server import SimulatedAws
+from journeyman.simulate.aws.stack import Stack, read_template
+from journeyman.simulate.aws.ticker import Ticker
+from journeyman.simulate.kubelet import Kubelets
+from journeyman.simulate.world import WorldStuckError
+from tests.controlplane.manifests import apply
+from tests.controlplane.plane import ControlPlane
+from tests.controlplane.rest import at_rest
+
+_REST_SECONDS = 0.15  # that long nothing happens: then it is time that is waited for
+_LONGEST_REST_SECONDS = 12.0  # kube-scheduler tries a pod again after ten seconds at the latest
+_POLL_SECONDS = 0.02
+_MOST_JUMPED = timedelta(minutes=14)  # a claim that has not registered after fifteen is given up
+
+
+class JumpingClock:
+    """A `ports.Clock`: real time, and ahead of it by all that was jumped over.
+
+    What the API server stamps (creation, deletion) is in real time, and so looks older by as much. That is as if those who
+    act had been slow; nothing looks as if it came from the future.
+    """
+
+    def __init__(self) -> None:
+        self.jumped = timedelta(0)
+        self._real = SystemClock()
+
+    def now(self) -> datetime:
+        """The time, aware, UTC."""
+        return self._real.now() + self.jumped
+
+    def jump_to(self, moment: datetime) -> None:
+        """Let it be at least that moment."""
+        self.jumped += max(moment - self.now(), timedelta(0))
+
+
+class RealWorld:
+    """A context; inside it the application is deployed and everybody but Kubernetes waits to be run.
+
+    Args:
+        plane: A control plane with scheduler and controllers, and with the CRDs installed.
+        cluster: The registered cluster's name.
+        groups: The functions' groups in the cluster.
+        forwarder_groups: The forwarder's.
+        consolidation_window: The template's parameter of that name.
+
+    Attributes:
+        store: Reads and writes the cluster as the admin.
+        logs: All lines that the functions logged, parsed.
+        metrics: All metrics that the functions wrote, in CloudWatch's embedded format.
+    """
+
+    def __init__(
+        self,
+        plane: ControlPlane,
+        *,
+        cluster: str = "demo",
+        groups: Iterable[str] = ("system:masters",),
+        forwarder_groups: Iterable[str] = ("system:masters",),
+        consolidation_window: str = "",
+    ) -> None:
+        self.plane = plane
+        self.cluster = cluster
+        self.clock = JumpingClock()
+        self.logs: list[Mapping[str, Any]] = []
+        self.metrics = io.StringIO()
+        self.store = HttpKubeStore(Transport(from_kubeconfig(str(plane.kubeconfig))))
+        self.aws = SimulatedAws(self.clock, shipped_on_demand(REGION), region=REGION, on_event=self._note_cloud_event)
+        self._groups = tuple(groups)
+        self._forwarder_groups = tuple(forwarder_groups)
+        self._window = consolidation_window
+        self._opened = ExitStack()
+
+    def __enter__(self) -> RealWorld:
+        with ExitStack() as opened:
+            opened.enter_context(self.aws)
+            seeded = seed(self.aws, cluster=self.cluster, kubernetes_version=KUBERNETES_VERSION)
+            self.machines = Ec2Machines(self.aws, self.cluster)
+            parameters = {
+                "ClusterName": self.cluster,
+                "NodeRoleArn": f"arn:aws:iam::{self.aws.account}:role/{seeded.role}",
+                "ConsolidationWindow": self._window,
+            }
+            self.stack = Stack(self.aws, read_template(found("template.yaml")), parameters)
+            self.stack.stand_up(load_handler, self.clock, self.aws.queues.due)
+            opened.enter_context(captured_logs(self.logs.append))
+            opened.enter_context(installed(self.sandbox()))
+            self._kubelets = Kubelets(_CountingWrites(self.store), self.clock, self.machines)
+            ticker = Ticker(self.aws.client("events"), self.aws.client("scheduler"), self.clock, self.aws.bus.deliver)
+            self._actors = (self.aws, ticker, *self.stack.mappings)
+            self._seen = ""
+            self._start_forwarder(opened)
+            self._opened = opened.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._opened.close()
+
+    def sandbox(self) -> Runtime:
+        """A runtime that remembers nothing yet; the functions run on the one that is `installed` last."""
+        registered = {
+            "name": self.cluster,
+            "region": REGION,
+            "endpoint": self.plane.server,
+            "certificateAuthority": base64.b64encode(self.plane.ca_file.read_bytes()).decode(),
+            "kubernetesVersion": KUBERNETES_VERSION,
+            "serviceCidr": SERVICE_CIDR,
+            "access": {"kind": "kubeconfig", "path": str(self.plane.kubeconfig_for("journeyman", self._groups))},
+        }
+        environment = read_environment({**self.stack.variables, "JOURNEYMAN_CLUSTERS": json.dumps([registered])})
+        adapters = _Adapters(environment, clock=self.clock, clients=lambda service, _region: self.aws.client(service))
+        adapters.metrics = self.metrics
+        return Runtime(environment.settings, adapters)
+
+    # --- what is told
+
+    def apply(self, *manifests: Mapping[str, Any]) -> None:
+        """Create these objects, or change them to be so."""
+        for manifest in manifests:
+            apply(self.plane.admin, manifest)
+
+    def scale(self, deployment: str, replicas: int, *, namespace: str = "default") -> None:
+        """Set how many pods a Deployment has."""
+        path = f"/apis/apps/v1/namespaces/{namespace}/deployments/{deployment}"
+        self.plane.admin.do("PATCH", path, {"spec": {"replicas": replicas}}, kind="application/merge-patch+json")
+
+    # --- what is there
+
+    def pods(self, app: str) -> list[Any]:
+        """The pods with this label `app`."""
+        return list(self.store.list(POD, label_selector=f"app={app}").items)
+
+    def running(self, app: str) -> int:
+        """How many of them run and are not about to go."""
+        return sum(p.status.phase == "Running" and p.metadata.deletion_timestamp is None for p in self.pods(app))
+
+    def claims(self) -> tuple[Any, ...]:
+        """All NodeClaims."""
+        return self.store.list(NODECLAIM).items
+
+    def nodes(self) -> tuple[Any, ...]:
+        """All Nodes."""
+        return self.store.list(NODE).items
+
+    def instances(self) -> dict[str, str]:
+        """The state of every instance that was ever launched, by id."""
+        pages = self.aws.client("ec2").get_paginator("describe_instances").paginate()
+        return {
+            i["InstanceId"]: i["State"]["Name"] for page in pages for r in page["Reservations"] for i in r["Instances"]
+        }
+
+    def is_quiet(self) -> bool:
+        """Whether no node is coming or going."""
+        claims = self.claims()
+        return all(
+            claim.metadata.deletion_timestamp is None and is_true(claim.status.conditions, "Initialized")
+            for claim in claims
+        ) and len(self.nodes()) == len(claims)
+
+    def leftovers(self) -> list[str]:
+        """What a cluster that was scaled to zero should not have."""
+        living = {id_: state for id_, state in self.instances().items() if state not in {"shutting-down", "terminated"}}
+        return [
+            *(f"NodeClaim {c.metadata.name}, finalizers {c.metadata.finalizers}" for c in self.claims()),
+            *(f"Node {n.metadata.name}, finalizers {n.metadata.finalizers}" for n in self.nodes()),
+            *(f"instance {id_} is {state}" for id_, state in living.items()),
+            *(f"dead letter in {url}" for url in self.stack.dead_letter_urls if self._letters(url)),
+        ]
+
+    # --- what happens
+
+    def until(self, done: Callable[[], bool], waiting_for: str, *, within: timedelta = timedelta(minutes=5)) -> float:
+        """Let everybody act until it is `done`; the seconds that took by the clock that jumps.
+
+        Raises:
+            WorldStuckError: It was not within that time.
+        """
+        began = self.clock.now()
+        while True:
+            self._settle()
+            if done():
+                return (self.clock.now() - began).total_seconds()
+            if self.clock.now() - began > within:
+                raise WorldStuckError(f"still waiting for {waiting_for} after {within}", jumped=str(self.clock.jumped))
+            self._jump()
+
+    def until_running(self, app: str, number: int, **within: Any) -> float:
+        """Let everybody act until so many pods run, and no others are there."""
+
+        def done() -> bool:
+            return len(self.pods(app)) == self.running(app) == number
+
+        return self.until(done, f"{number} running pods of {app}", **within)
+
+    def run_for(self, span: timedelta) -> None:
+        """Let everybody act for so long, by the clock that jumps."""
+        end = self.clock.now() + span
+        self._settle()
+        while self.clock.now() < end:
+            self._jump(end)
+            self._settle()
+
+    # --- parts
+
+    def _settle(self) -> None:
+        """Let everybody act until nothing happens any more but that time passes."""
+        last = time.monotonic()
+        while True:
+            now = time.monotonic()
+            if self._act():
+                last = now
+            elif now - last > (_REST_SECONDS if self._is_at_rest() else _LONGEST_REST_SECONDS):
+                return
+            else:
+                time.sleep(_POLL_SECONDS)
+
+    def _act(self) -> bool:
+        """One round; whether anything happened, Kubernetes' own doings included."""
+        version = self._version()
+        due = self._kubelets.due()
+        busy = moved = version != self._seen
+        self._seen = version
+        if version and (moved or (due is not None and due <= self.clock.now())):
+            busy |= self._kubelets.act()
+        for actor in self._actors:
+            busy |= actor.act()
+        return self._invoke_directly() or busy or self._ledger.due() is not None
+
+    def _is_at_rest(self) -> bool:
+        return not self._seen or at_rest(self.plane.admin)
+
+    def _version(self) -> str:
+        """The version the cluster is at; empty while its API server does not answer."""
+        try:
+            status, found = self.plane.admin.call("GET", "/api/v1/namespaces?limit=1")
+        except urllib3.exceptions.HTTPError:
+            return ""
+        return str(found["metadata"]["resourceVersion"]) if status == 200 else ""
+
+    def _invoke_directly(self) -> bool:
+        """Schedules and rules that invoke a function without a queue between."""
+        functions = {function.arn: function for function in self.stack.functions.values()}
+        deliveries = self.aws.take_deliveries()
+        for delivery in deliveries:
+            functions[delivery.function_arn].invoke(delivery.event)
+        return bool(deliveries)
+
+    def _jump(self, latest: datetime | None = None) -> None:
+        """Jump to when somebody has something to do, at the latest to `latest`."""
+        moments = [actor.due() for actor in (self._kubelets, *self._actors)]
+        now = self.clock.now()
+        upcoming = [moment for moment in (*moments, latest) if moment is not None and moment > now]
+        if upcoming:
+            self.clock.jump_to(min(upcoming))
+        if self.clock.jumped > _MOST_JUMPED:
+            raise WorldStuckError(
+                "so much time was jumped over that claims would look too old", jumped=str(_MOST_JUMPED)
+            )
+
+    def _start_forwarder(self, opened: ExitStack) -> None:
+        token = self.plane.token_for("forwarder", self._forwarder_groups)
+        api = ForwardersApiServer(
+            self.plane.server, token=lambda: token, ca_file=str(self.plane.ca_file), watch_seconds=5
+        )
+        lanes = {lane: self.stack.queue_urls[f"{lane.value.title()}Queue"] for lane in Lane}
+        self._ledger = Ledger(idle_seconds=0.2, max_seconds=2.0)
+        sink = SqsSink(lanes, self.cluster, self.aws.client("sqs"))
+        forwarder = Forwarder(self.cluster, api, sink, ledger=self._ledger, first_pause_seconds=0.1)
+        opened.callback(forwarder.stop)
+        forwarder.start()
+
+    def _note_cloud_event(self, event: Mapping[str, Any]) -> None:
+        self.machines.note(event)
+
+    def _letters(self, url: str) -> int:
+        name = "ApproximateNumberOfMessages"
+        answer = self.aws.client("sqs").get_queue_attributes(QueueUrl=url, AttributeNames=[name])
+        return int(answer["Attributes"][name])
+
+
+class _Adapters(AwsAdapters):
+    """As on Lambda, but for where the metrics go."""
+
+    metrics: io.StringIO
+
+    def telemetry(self, store: KubeStore, fields: Mapping[str, str]) -> RunTelemetry:
+        return RunTelemetry(logger(), store, self.clock, fields=fields, stream=self.metrics)
+
+
+class _CountingWrites:
+    """A store that says at which of its own writes it is: what the simulated kubelets ask to know whether they did anything."""
+
+    def __init__(self, store: HttpKubeStore) -> None:
+        self._store = store
+        self.resource_version = 0
+
+    def __getattr__(self, verb: str) -> Any:
+        call = getattr(self._store, verb)
+        if verb in {"create", "patch", "delete"}:
+            self.resource_version += 1
+        return call
