@@ -29,7 +29,6 @@ from journeyman.signing.escaping import escaped_path, escaped_query
 
 ACTION: Final = "DescribeClusterUserKubeconfig"
 VERSION: Final = "2015-12-15"
-SHORTEST_MINUTES, LONGEST_MINUTES = 15, 4320  # what the API takes
 
 
 class _Issued(msgspec.Struct, frozen=True):
@@ -56,7 +55,7 @@ class Ack:
         credentials: Asked for each request: those of a function's role change.
         clock: Signs requests, and decides when the certificate is renewed.
         private: Use the API server's address inside the VPC.
-        minutes: How long a certificate is good; it is renewed when a third is left.
+        minutes: How long a certificate is good, 15 to 4320; it is renewed when a third is left.
         api: Where Container Service answers; by default the region's endpoint.
     """
 

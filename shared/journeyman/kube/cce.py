@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
@@ -30,7 +30,6 @@ from journeyman.signing import huawei
 from journeyman.signing.credentials import Credentials
 from journeyman.signing.escaping import escaped_path
 
-LONGEST_DAYS: Final = 1827  # what the API takes; the shortest is one
 _INTERNAL, _VERIFIED, _UNVERIFIED = "internal", "externalTLSVerify", "external"
 
 
@@ -53,7 +52,7 @@ class Cce:
         credentials: Asked for each request: those of a function's agency change.
         clock: Signs requests, and decides when the certificate is renewed.
         private: Use the API server's address inside the VPC.
-        days: How long a certificate is good; it is renewed when a third is left.
+        days: How long a certificate is good, 1 to 1827; it is renewed when a third is left.
         api: Where CCE answers; by default the region's endpoint.
     """
 

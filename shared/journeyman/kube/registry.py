@@ -14,14 +14,14 @@ import msgspec
 from msgspec import Struct
 
 from journeyman.errors import ConfigurationError, JourneymanError, UnknownClusterError
-from journeyman.kube import ack, cce, eks
+from journeyman.kube import eks
 from journeyman.kube.connection import Connection
 
 Name = Annotated[str, msgspec.Meta(min_length=1)]
 Side = Literal["public", "private"]
 RoleArn = Annotated[str, msgspec.Meta(pattern=r"^(arn:[a-z-]+:iam::\d{12}:role/.+)?$")]
-Minutes = Annotated[int, msgspec.Meta(ge=ack.SHORTEST_MINUTES, le=ack.LONGEST_MINUTES)]
-Days = Annotated[int, msgspec.Meta(ge=1, le=cce.LONGEST_DAYS)]
+Minutes = Annotated[int, msgspec.Meta(ge=15, le=4320)]  # what DescribeClusterUserKubeconfig takes
+Days = Annotated[int, msgspec.Meta(ge=1, le=1827)]  # what CreateKubernetesClusterCert takes
 
 
 class EksAccess(

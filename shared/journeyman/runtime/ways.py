@@ -11,8 +11,6 @@ from msgspec import Struct
 from journeyman.core.plan import Step
 from journeyman.errors import ConfigurationError
 from journeyman.kube import access, eks
-from journeyman.kube.ack import Ack
-from journeyman.kube.cce import Cce
 from journeyman.kube.connection import Connection
 from journeyman.kube.registry import AckAccess, CceAccess, Cluster, EksAccess, KubeconfigAccess, Way
 from journeyman.ports import Clock
@@ -59,6 +57,8 @@ def ways(
         )
 
     def by_ack(cluster: Cluster, how: AckAccess) -> Connection:
+        from journeyman.kube.ack import Ack  # noqa: PLC0415 - 10 ms of a cold start without such clusters
+
         private = how.endpoint == "private"
         asked = _credentials(variables, ALIBABA_VARIABLES)
         return Ack(
@@ -66,6 +66,8 @@ def ways(
         ).connect()
 
     def by_cce(cluster: Cluster, how: CceAccess) -> Connection:
+        from journeyman.kube.cce import Cce  # noqa: PLC0415 - as above
+
         private = how.endpoint == "private"
         asked = _credentials(variables, HUAWEI_VARIABLES)
         return Cce(

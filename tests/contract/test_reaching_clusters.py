@@ -1,0 +1,195 @@
+"""From a line of settings to a real API server: EKS, ACK and CCE, each over its own wire protocol."""
+
+from contextlib import ExitStack
+from datetime import timedelta
+
+import pytest
+
+from journeyman.core.api.objects import NAMESPACE
+from journeyman.errors import ConfigurationError, ForbiddenError, UnknownClusterError
+from journeyman.kube import eks
+from journeyman.kube.http_store import HttpKubeStore
+from journeyman.kube.registry import Registry, read_clusters, registered
+from journeyman.kube.transport import Transport
+from journeyman.runtime.aws import SystemClock
+from journeyman.runtime.ways import ALIBABA_VARIABLES, HUAWEI_VARIABLES, Sessions, ways
+from tests.helpers import ack, cce
+from tests.helpers.ack import FakeAck
+from tests.helpers.cce import FakeCce
+from tests.helpers.eks import OTHER_ACCOUNT, eks_accounts
+from tests.helpers.signed_api import served
+
+pytestmark = pytest.mark.xdist_group("control-plane")
+
+KEYS = {
+    **dict(zip(ALIBABA_VARIABLES, (ack.KEY, ack.SECRET, ack.TOKEN), strict=True)),
+    **dict(zip(HUAWEI_VARIABLES, (cce.KEY, cce.SECRET, cce.TOKEN), strict=True)),
+}
+CLUSTERS = """[
+  {"name": "frankfurt", "region": "eu-central-1"},
+  {"name": "zurich", "region": "eu-central-1"},
+  {"name": "ohio", "region": "us-east-2", "access": {
+     "kind": "eks", "roleArn": "arn:aws:iam::111122223333:role/journeyman-ohio", "externalId": "e-1", "endpoint": "public"}},
+  {"name": "gone", "region": "eu-central-1"},
+  {"name": "hidden", "region": "eu-central-1", "access": {"kind": "eks", "endpoint": "public"}},
+  {"name": "hangzhou", "region": "cn-hangzhou", "access": {"kind": "ack", "clusterId": "%(ack)s", "api": "%(ack_api)s"}},
+  {"name": "beijing", "region": "cn-north-4", "access": {
+     "kind": "cce", "clusterId": "%(cce)s", "projectId": "%(project)s", "api": "%(cce_api)s"}}
+]"""
+
+
+class Issuer:
+    """The control plane's authority as the fake clouds use one. `lifetime`, if set, is what the next certificate gets."""
+
+    def __init__(self, plane):
+        self._plane, self.certificate = plane, plane.ca_file
+        self.lifetime = None
+
+    def issue(self, user, groups, lifetime):
+        lifetime, self.lifetime = self.lifetime or lifetime, None
+        return self._plane.certificate_for(user, groups, lifetime)
+
+
+class Deployment:
+    """One registry with clusters on three clouds, all of which lead to the same API server."""
+
+    def __init__(self, plane, opened, environment):
+        clock = SystemClock()
+        self.issuer = Issuer(plane)
+        self.accounts = opened.enter_context(eks_accounts())
+        for name, value in self.accounts.variables.items():
+            environment.setenv(name, value)
+        self.accounts.add_cluster("frankfurt", plane.server, plane.ca_file)
+        self.accounts.add_cluster("zurich", plane.server, plane.ca_file)
+        self.accounts.add_cluster("ohio", plane.server, plane.ca_file, account=OTHER_ACCOUNT, region="us-east-2")
+        self.accounts.add_cluster(
+            "hidden", plane.server, plane.ca_file, resources_vpc_config={"endpointPublicAccess": False, "endpointPrivateAccess": True}
+        )  # fmt: skip
+        self.ack = FakeAck(self.issuer, plane.server, clock, groups=["system:masters"])
+        self.cce = FakeCce(self.issuer, plane.server, clock, public_server=plane.server, groups=["system:masters"])
+        text = CLUSTERS % {
+            "ack": ack.CLUSTER,
+            "ack_api": opened.enter_context(served(self.ack)),
+            "cce": cce.CLUSTER,
+            "project": cce.PROJECT,
+            "cce_api": opened.enter_context(served(self.cce)),
+        }
+        self._opened, self._plane = opened, plane
+        self._clusters = registered(read_clusters(text))
+
+    def connect(self, name):
+        sessions = Sessions()  # new ones: tokens that are signed within a second are the same
+        variables = {**KEYS, "_HANDLER": "sweep.lambda_handler"}
+        registry = Registry(
+            self._clusters,
+            ways(SystemClock(), variables, sessions.of, lambda c: eks.describe(c.name, sessions.of(c).client("eks"))),
+        )
+        connection = registry.connect(name)
+        transport = Transport(connection, cluster=name)
+        self._opened.callback(transport.close)
+        return connection, HttpKubeStore(transport)
+
+    def let_in(self, connection, name):
+        """Have the API server ask the authenticator about this connection's token, as EKS's does."""
+        token = connection.authorization()
+        user, groups = self.accounts.review(token, name)
+        self._plane.accept(token.removeprefix("Bearer "), user, groups)
+
+
+@pytest.fixture(scope="module")
+def deployment(control_plane):
+    """One for all tests here; each connects anew."""
+    with ExitStack() as opened, pytest.MonkeyPatch.context() as environment:
+        yield Deployment(control_plane, opened, environment)
+
+
+def namespaces(store):
+    return [item.metadata.name for item in store.list(NAMESPACE).items]
+
+
+@pytest.mark.parametrize("name", ["hangzhou", "beijing"])
+def test_a_certificate_from_the_cloud_opens_the_cluster(deployment, name):
+    """The cloud checked the signature; the API server checks the certificate, and we check the API server's."""
+    _, store = deployment.connect(name)
+
+    assert "kube-system" in namespaces(store)
+
+
+@pytest.mark.parametrize("name", ["hangzhou", "beijing"])
+def test_a_certificate_that_has_expired_is_replaced(deployment, name):
+    """As after a sandbox was frozen for long: one run fails and says so, the next one has a new certificate."""
+    deployment.issuer.lifetime = timedelta(minutes=-1)
+    _, store = deployment.connect(name)
+    with pytest.raises((ForbiddenError, ConfigurationError)):
+        namespaces(store)
+
+    _, store = deployment.connect(name)
+    assert "kube-system" in namespaces(store)
+
+
+def test_a_role_without_an_access_entry_is_told_the_command_that_makes_one(deployment):
+    """401 means that nobody knows this role; a person can copy the line."""
+    _, own = deployment.connect("zurich")
+    with pytest.raises(ForbiddenError) as caught:
+        namespaces(own)
+    assert caught.value.context["cluster"] == "zurich"
+    assert (
+        "aws eks create-access-entry --cluster-name zurich --region eu-central-1 "
+        "--principal-arn arn:aws:sts::123456789012:user/moto --kubernetes-groups journeyman-sweep"
+    ) in caught.value.context["advice"]
+
+    _, assumed = deployment.connect("ohio")
+    with pytest.raises(ForbiddenError) as caught:
+        namespaces(assumed)
+    told = caught.value.context["advice"]
+    assert (
+        "--cluster-name ohio --region us-east-2 --principal-arn arn:aws:iam::111122223333:role/journeyman-ohio" in told
+    )
+    assert told.endswith("journeyman-provision journeyman-terminate journeyman-consolidate journeyman-interrupt journeyman-sweep journeyman-api")  # fmt: skip
+
+
+def test_an_eks_cluster_lets_in_a_role_with_an_access_entry(deployment):
+    """Our own role in our own account: DescribeCluster, a signed token, the authenticator, RBAC."""
+    own = "arn:aws:sts::123456789012:user/moto"
+    deployment.accounts.entries[own] = ["system:masters"]
+    connection, store = deployment.connect("frankfurt")
+    deployment.let_in(connection, "frankfurt")
+
+    assert "kube-system" in namespaces(store)
+
+
+def test_a_cluster_of_another_account_and_region_is_entered_in_a_role_there(deployment):
+    """STS gives the role's credentials, and the authenticator sees the role, not us."""
+    role = "arn:aws:iam::111122223333:role/journeyman-ohio"
+    deployment.accounts.entries[role] = ["system:masters"]
+    connection, store = deployment.connect("ohio")
+    deployment.let_in(connection, "ohio")
+
+    assert "kube-system" in namespaces(store)
+
+
+def test_a_role_that_is_known_but_may_nothing_is_told_the_groups(deployment):
+    """403 means that its groups are bound to nothing: the chart is missing, or the entry names other groups."""
+    role = "arn:aws:iam::111122223333:role/journeyman-ohio"
+    deployment.accounts.entries[role] = ["nobody-bound-this"]
+    connection, store = deployment.connect("ohio")
+    deployment.let_in(connection, "ohio")
+    with pytest.raises(ForbiddenError) as caught:
+        namespaces(store)
+
+    assert "aws eks update-access-entry --cluster-name ohio" in caught.value.context["advice"]
+    assert "infra/chart" in caught.value.context["advice"]
+
+
+def test_one_broken_cluster_is_named_and_the_others_are_reached(deployment):
+    """Deleted, without the endpoint that was asked for, unknown: each says which one it is."""
+    for name, kind, told in (
+        ("gone", UnknownClusterError, "there is no EKS cluster gone"),
+        ("hidden", ConfigurationError, "EKS cluster hidden has no public endpoint"),
+        ("typo", UnknownClusterError, "cluster 'typo' is not registered here"),
+    ):
+        with pytest.raises(kind, match=told) as caught:
+            deployment.connect(name)
+        assert caught.value.context["cluster"] == name
+
+    assert "kube-system" in namespaces(deployment.connect("beijing")[1])

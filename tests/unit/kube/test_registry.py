@@ -1,0 +1,114 @@
+"""The register: what may be written into it, who is connected to how, and whose error it is."""
+
+import pytest
+
+from journeyman.errors import CloudUnavailableError, ConfigurationError, UnknownClusterError
+from journeyman.kube.connection import Connection
+from journeyman.kube.registry import (
+    AckAccess,
+    CceAccess,
+    EksAccess,
+    KubeconfigAccess,
+    Registry,
+    read_clusters,
+    registered,
+)
+from journeyman.runtime.ways import ALIBABA_VARIABLES, HUAWEI_VARIABLES, Sessions, ways
+from journeyman.simulate.clock import VirtualClock
+from tests.helpers.builders import NOW
+
+A_CLUSTER = '{"name": "a", "region": "eu-west-1"}'
+
+
+def with_access(access: str) -> str:
+    return f'[{{"name": "a", "region": "eu-west-1", "access": {access}}}]'
+
+
+@pytest.mark.parametrize(
+    ("access", "expected"),
+    [
+        ('{"kind": "eks"}', EksAccess()),
+        ('{"kind": "eks", "endpoint": "private"}', EksAccess(endpoint="private")),
+        (
+            '{"kind": "eks", "roleArn": "arn:aws-cn:iam::111122223333:role/team/journeyman", "externalId": "x"}',
+            EksAccess(role_arn="arn:aws-cn:iam::111122223333:role/team/journeyman", external_id="x"),
+        ),
+        ('{"kind": "ack", "clusterId": "c1"}', AckAccess(cluster_id="c1", endpoint="public", minutes=180)),
+        ('{"kind": "cce", "clusterId": "c1", "projectId": "p"}', CceAccess(cluster_id="c1", project_id="p", days=1)),
+        ('{"kind": "kubeconfig", "path": "/opt/k"}', KubeconfigAccess(path="/opt/k")),
+    ],
+)
+def test_each_kind_of_access_has_what_it_needs(access, expected):
+    """Defaults are the least: the functions' own role, short certificates, the public side."""
+    (cluster,) = read_clusters(with_access(access))
+
+    assert cluster.access == expected
+
+
+@pytest.mark.parametrize(
+    ("access", "told"),
+    [
+        ('{"kind": "gke"}', r"Invalid value 'gke' - at `\$\[0\]\.access\.kind`"),
+        ('{"roleArn": "arn:aws:iam::111122223333:role/x"}', r"missing required field `kind` - at `\$\[0\]\.access`"),
+        ('{"kind": "eks", "roleARN": "x"}', r"unknown field `roleARN`"),
+        ('{"kind": "eks", "roleArn": "journeyman"}', r"at `\$\[0\]\.access\.roleArn`"),
+        ('{"kind": "eks", "endpoint": "inside"}', r"Invalid enum value 'inside'"),
+        ('{"kind": "ack"}', r"missing required field `clusterId`"),
+        ('{"kind": "ack", "clusterId": "c", "minutes": 14}', r">= 15 - at `\$\[0\]\.access\.minutes`"),
+        ('{"kind": "ack", "clusterId": "c", "endpoint": "any"}', r"Invalid enum value 'any'"),
+        ('{"kind": "cce", "clusterId": "c"}', r"missing required field `projectId`"),
+        ('{"kind": "cce", "clusterId": "c", "projectId": "p", "days": 1828}', r"<= 1827"),
+    ],
+)
+def test_a_mistake_is_told_with_its_place(access, told):
+    """A misspelt key is one, too: silently left out, it would be a role that nobody assumes."""
+    with pytest.raises(ConfigurationError, match=told):
+        read_clusters(with_access(access))
+
+
+def test_a_name_is_registered_once():
+    """Two clusters of one name would share lanes, Leases and caches."""
+    with pytest.raises(ConfigurationError, match="'a' is registered twice"):
+        registered(read_clusters(f"[{A_CLUSTER}, {A_CLUSTER}]"))
+
+
+def test_an_error_names_the_cluster_as_it_is_registered():
+    """Clouds know it by an id that nobody remembers."""
+
+    def out_of_reach(_cluster, _access):
+        raise CloudUnavailableError("CCE does not answer", cluster_id="fc2ef5c8")
+
+    registry = Registry(registered(read_clusters(f"[{A_CLUSTER}]")), {EksAccess: out_of_reach})
+    with pytest.raises(CloudUnavailableError) as caught:
+        registry.connect("a")
+    assert caught.value.context == {"cluster_id": "fc2ef5c8", "cluster": "a"}
+
+    with pytest.raises(UnknownClusterError, match="'b' is not registered here") as caught:
+        registry.connect("b")
+    assert caught.value.context["registered"] == "a"
+
+
+def test_a_kind_of_access_that_a_deployment_does_not_have_says_so():
+    """Settings may be shared between deployments on several clouds."""
+    clusters = registered(read_clusters(with_access('{"kind": "kubeconfig"}')))
+    registry = Registry(clusters, {EksAccess: lambda _cluster, _access: Connection(server="https://a")})
+
+    with pytest.raises(ConfigurationError, match="cannot be reached from here by KubeconfigAccess"):
+        registry.connect("a")
+
+
+@pytest.mark.parametrize(
+    ("access", "variables"),
+    [
+        ('{"kind": "ack", "clusterId": "c1"}', ALIBABA_VARIABLES),
+        ('{"kind": "cce", "clusterId": "c1", "projectId": "p"}', HUAWEI_VARIABLES),
+    ],
+)
+def test_without_an_access_key_the_variables_are_named(access, variables):
+    """The function has no role, or the process runs elsewhere; nothing is sent."""
+    known = ways(VirtualClock(NOW), {}, Sessions().of, lambda _: {})
+    registry = Registry(registered(read_clusters(with_access(access))), known)
+
+    with pytest.raises(ConfigurationError, match=f"{variables[0]} and {variables[1]} are not set") as caught:
+        registry.connect("a")
+    assert caught.value.context["cluster"] == "a"
