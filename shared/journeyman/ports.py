@@ -15,6 +15,7 @@ from journeyman.core.api.objects import NodeClaim, Resource
 from journeyman.core.catalogue import InstanceType
 from journeyman.core.plan import Event, Observation, Step
 from journeyman.core.state import NodeClassState
+from journeyman.errors import KubeAPIError
 
 T = TypeVar("T")
 JSON = Mapping[str, Any]
@@ -33,6 +34,14 @@ class WatchEvent(Struct, Generic[T], frozen=True, kw_only=True):
     type: str
     object: T | None
     resource_version: str
+
+
+class Patch(Struct, frozen=True, kw_only=True):
+    """One JSON merge patch; `metadata.resourceVersion` and `metadata.uid` inside it are preconditions."""
+
+    name: str
+    body: JSON
+    namespace: str = ""
 
 
 class KubeStore(Protocol):
@@ -69,6 +78,12 @@ class KubeStore(Protocol):
         self, resource: Resource[Any], name: str, patch: JSON, *, namespace: str = "", subresource: str = ""
     ) -> dict[str, Any]:
         """JSON merge patch; `metadata.resourceVersion` and `metadata.uid` inside it are preconditions (ConflictError)."""
+        ...
+
+    def patch_each(
+        self, resource: Resource[Any], patches: Sequence[Patch], *, subresource: str = ""
+    ) -> tuple[dict[str, Any] | KubeAPIError, ...]:
+        """Several patches that are independent of each other, side by side; what became of each, in their order."""
         ...
 
     def delete(

@@ -108,13 +108,13 @@ class DeletePod(Struct, frozen=True, kw_only=True):
     why: str
 
 
-class NominatePod(Struct, frozen=True, kw_only=True):
-    """Tell kube-scheduler which node a pod was planned for (`status.nominatedNodeName`); an empty `node` takes it back.
+class NominatePods(Struct, frozen=True, kw_only=True):
+    """Tell kube-scheduler which node pods were planned for (`status.nominatedNodeName`); an empty `node` takes it back.
 
-    A hint and no more: if it cannot be given, that is told and its chain goes on.
+    Hints and no more: if one cannot be given, that is told and the chain goes on.
     """
 
-    ref: ObjectRef
+    pods: tuple[ObjectRef, ...]
     node: str
     why: str
 
@@ -147,7 +147,7 @@ Action = (
     | TerminateInstance
     | EvictPod
     | DeletePod
-    | NominatePod
+    | NominatePods
     | RememberUnavailable
     | Wake
 )

@@ -7,7 +7,7 @@ official client's model classes.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import lru_cache
 from typing import Any, Final, Generic, TypeVar
@@ -20,12 +20,13 @@ from journeyman.kube import errors
 from journeyman.kube.allowance import Allowance
 from journeyman.kube.retries import EVICTIONS
 from journeyman.kube.transport import Transport
-from journeyman.ports import JSON, Listing, WatchEvent
+from journeyman.ports import JSON, Listing, Patch, WatchEvent
 
 T = TypeVar("T")
 
 MERGE_PATCH: Final = "application/merge-patch+json"
 _HEAD_BYTES: Final = 4096
+_AT_A_TIME: Final = 8  # writes side by side: half of the connections kept, and no flood for the server
 _SILENCE_SECONDS: Final = 10.0  # beyond a watch's own timeout: then the connection is dead
 
 
@@ -141,6 +142,20 @@ class HttpKubeStore:
         """JSON merge patch of the object, or of a subresource."""
         path = resource.path(namespace, name, subresource)
         return self._write("PATCH", resource, path, patch, MERGE_PATCH)
+
+    def patch_each(
+        self, resource: Resource[Any], patches: Sequence[Patch], *, subresource: str = ""
+    ) -> tuple[dict[str, Any] | KubeAPIError, ...]:
+        """Several at a time, on as many connections."""
+
+        def one(patch: Patch) -> dict[str, Any] | KubeAPIError:
+            try:
+                return self.patch(resource, patch.name, patch.body, namespace=patch.namespace, subresource=subresource)
+            except KubeAPIError as error:
+                return error
+
+        with ThreadPoolExecutor(min(_AT_A_TIME, max(len(patches), 1))) as threads:
+            return tuple(threads.map(one, patches))
 
     def delete(
         self,

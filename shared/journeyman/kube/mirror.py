@@ -21,17 +21,17 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Final, Generic, TypeVar
 
 from msgspec import Struct
 
 from journeyman.core.api.objects import Object, Resource
-from journeyman.errors import GoneError, KubeUnavailableError
+from journeyman.errors import GoneError, KubeAPIError, KubeUnavailableError
 from journeyman.kube.allowance import Allowance
 from journeyman.kube.http_store import HttpKubeStore
-from journeyman.ports import JSON, Listing, WatchEvent
+from journeyman.ports import JSON, Listing, Patch, WatchEvent
 
 T = TypeVar("T")
 Key = tuple[str, str, str]
@@ -210,6 +210,13 @@ class MirroredKubeStore:
         """As `HttpKubeStore.patch`."""
         self._ahead.clear()
         return self._store.patch(resource, name, patch, namespace=namespace, subresource=subresource)
+
+    def patch_each(
+        self, resource: Resource[Any], patches: Sequence[Patch], *, subresource: str = ""
+    ) -> tuple[dict[str, Any] | KubeAPIError, ...]:
+        """As `HttpKubeStore.patch_each`."""
+        self._ahead.clear()
+        return self._store.patch_each(resource, patches, subresource=subresource)
 
     def delete(
         self,

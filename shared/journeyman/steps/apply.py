@@ -19,7 +19,7 @@ Launches are collected over all chains and asked of the cloud together, after ev
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -32,7 +32,7 @@ from journeyman.core.plan import (
     Event,
     EvictPod,
     LaunchInstance,
-    NominatePod,
+    NominatePods,
     ObjectRef,
     Observation,
     PatchObject,
@@ -44,10 +44,8 @@ from journeyman.core.plan import (
 from journeyman.errors import (
     ConflictError,
     DeadlineError,
-    ForbiddenError,
     InvariantError,
     JourneymanError,
-    KubeAPIError,
     LeaseLostError,
     NotFoundError,
     RateLimitedError,
@@ -58,6 +56,7 @@ from journeyman.steps.effects import Effects
 from journeyman.steps.invocation import BUSY, DONE, PARTIAL, Invocation, Outcome
 from journeyman.steps.launching import PendingLaunch, launch_together
 from journeyman.steps.load import World
+from journeyman.steps.nominating import is_gone, nominate, nominate_again
 
 RETRY_AFTER: Final = timedelta(seconds=1)
 RETRY_ERROR_AFTER: Final = timedelta(seconds=5)
@@ -77,6 +76,7 @@ class Applier:
         self._wakes: dict[Step, Wake] = {}
         self._status = DONE
         self._hints_given_up = False
+        self._hinted: list[NominatePods] = []
 
     def apply(self, plan: Plan, world: World | None = None) -> None:
         """Carry a plan out, launches included.
@@ -92,8 +92,10 @@ class Applier:
         """
         self.tell(plan)
         launches: list[PendingLaunch] = []
-        for chain in plan.chains:
+        for chain in self._hinted_first(plan.chains):
             self._run_chain(chain, launches)
+        self._look_after_hints()
+        self._hinted.clear()
         while launches:
             if world is None:
                 raise InvariantError("a plan without a catalogue asks for launches", claim=launches[0].claim)
@@ -159,7 +161,7 @@ class Applier:
                 )
                 return
             self._check(in_margin=in_margin)
-            if isinstance(action, NominatePod):
+            if isinstance(action, NominatePods):
                 self._hint(action)
             elif not self._done(action, chain):
                 return
@@ -194,30 +196,42 @@ class Applier:
         self._counted(action)
         return True
 
-    def _hint(self, action: NominatePod) -> None:
-        """Nominate a pod; what cannot be hinted at is told, and keeps nothing waiting."""
-        if self._hints_given_up:
-            self.count("hints not given")
-            return
-        try:
-            self.effects.carry_out(action)
-        except KubeAPIError as error:
-            self._unhinted(action, error)
-        else:
-            self._counted(action)
+    def _hinted_first(self, chains: Iterable[Chain]) -> list[Chain]:
+        """Nominate the pods that chains begin with, all of them before any node is opened; the chains without that."""
+        rest = []
+        for chain in chains:
+            first = next(iter(chain.actions), None)
+            if isinstance(first, NominatePods):
+                self._check()
+                self._hint(first)
+                rest.append(replace(chain, actions=chain.actions[1:]))
+            else:
+                rest.append(chain)
+        self._look_after_hints()
+        return rest
 
-    def _unhinted(self, action: NominatePod, error: KubeAPIError) -> None:
-        """A pod that is gone needs none; a refusal that would meet the other pods too ends this run's hints."""
-        self.count("hints not given")
-        gone = isinstance(error, NotFoundError | ConflictError)
-        self._hints_given_up = (error.retryable and not gone) or isinstance(error, ForbiddenError)
-        self.run.telemetry.log(
-            "debug" if gone else "warning",
-            f"{action.ref} is not nominated to node {action.node}: {error.message}"
-            + ("; this run nominates no more pods" if self._hints_given_up else ""),
-            error=type(error).__name__,
-            **_fields(error),
-        )
+    def _hint(self, action: NominatePods) -> None:
+        """Nominate pods; who cannot be is told of, and keeps nothing waiting."""
+        if self._hints_given_up:
+            self.count("hints not given", len(action.pods))
+            return
+        outcome = nominate(self.run.store, action)
+        self._hinted += [action] if action.node and outcome.given else []
+        self.count("hints", outcome.given)
+        self.count("hints not given", len(outcome.refused))
+        self._hints_given_up = outcome.is_hopeless
+        for pod, error in outcome.refused:
+            level = "debug" if is_gone(error) else "warning"
+            text = f"{pod} is not nominated to node {action.node}: {error.message}"
+            self.run.telemetry.log(level, text, error=type(error).__name__, **_fields(error))
+        if outcome.is_hopeless:
+            self.run.telemetry.log("warning", "no more placement hints in this run", node=action.node)
+
+    def _look_after_hints(self) -> None:
+        """Before the nodes are opened and once they are: who lost the nomination meanwhile gets it again."""
+        if self._hinted and not self._hints_given_up:
+            self._check()
+            self.count("hints given again", nominate_again(self.run.store, self._hinted))
 
     def _counted(self, action: Action) -> None:
         self.count(type(action).__name__)

@@ -17,7 +17,7 @@ from journeyman.core.plan import (
     DeletePod,
     EvictPod,
     LaunchInstance,
-    NominatePod,
+    NominatePods,
     ObjectRef,
     PatchObject,
     RememberUnavailable,
@@ -68,14 +68,12 @@ class Effects:
                 self._delete(action.ref, grace_period_seconds=action.grace_period_seconds)
             case EvictPod():
                 self._evict(action.ref)
-            case NominatePod():
-                self._nominate(action)
             case TerminateInstance():
                 self._terminate(action.provider_id)
             case RememberUnavailable():
                 remember_unavailable(self._run, action)
-            case LaunchInstance() | Wake():
-                raise InvariantError(f"{type(action).__name__} is collected, not carried out", action=action)
+            case LaunchInstance() | NominatePods() | Wake():
+                raise InvariantError(f"{type(action).__name__} is not carried out here", action=action)
             case _:
                 assert_never(action)
 
@@ -135,12 +133,6 @@ class Effects:
     def _evict(self, ref: ObjectRef) -> None:
         with suppress(NotFoundError, ConflictError):
             self._run.store.evict(ref.namespace, ref.name, uid=ref.uid)
-
-    def _nominate(self, action: NominatePod) -> None:
-        """Only the pod that was meant: a namesake's UID is a conflict."""
-        ref = action.ref
-        patch = {"metadata": {"uid": ref.uid}, "status": {"nominatedNodeName": action.node or None}}
-        self._run.store.patch(ref.resource, ref.name, patch, namespace=ref.namespace, subresource="status")
 
     def _terminate(self, provider_id: str) -> None:
         with suppress(NodeClaimNotFoundError):

@@ -13,7 +13,7 @@ Restates: karpenter pkg/controllers/provisioning/provisioner.go `Reconcile`, `Sc
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from msgspec import Struct
@@ -25,7 +25,7 @@ from journeyman.core.api.objects import NODEPOOL, Pod
 from journeyman.core.catalogue import Unavailable
 from journeyman.core.disruption.in_flight import marked_for_deletion
 from journeyman.core.lifecycle.buffer_status import tell_buffers
-from journeyman.core.lifecycle.hints import SINCE_VERSION
+from journeyman.core.lifecycle.hints import SINCE_VERSION, Hints, on_standing_nodes
 from journeyman.core.lifecycle.liveness import Timeouts
 from journeyman.core.lifecycle.nodeclaim import Lifecycle, Pace, advance
 from journeyman.core.lifecycle.nodepool_status import NOTHING, reconcile, usage_by_pool
@@ -63,9 +63,13 @@ def _provision(hand: Applier) -> None:
     snapshot = refresh_node_classes(hand, load(run, EVERYTHING))
     world = catalogued(hand, snapshot)
     hand.apply(tell_overlays(world.snapshot, world.overlay_conflicts))
-    hand.apply(advance(world.snapshot, _lifecycle(run)), world)
+    lifecycle = _lifecycle(run)
+    hand.apply(advance(world.snapshot, lifecycle), world)
     world = _as_written(hand, world)
     decision = _decide(hand, world)
+    if not decision.defects:
+        hints = Hints.of(world.snapshot, enabled=lifecycle.placement_hints)
+        hand.apply(on_standing_nodes(world.snapshot, decision.existing, hints))
     _open(hand, world, decision.accepted)
     hand.apply(reconcile(_as_written(hand, world).snapshot))
     if decision.defects:
@@ -75,9 +79,10 @@ def _provision(hand: Applier) -> None:
 
 
 class _Decision(Struct, frozen=True, kw_only=True):
-    """Claims that verify, and what is wrong with the others."""
+    """Claims that verify, and what is wrong with the others; `existing` are pods by node, if nothing is wrong."""
 
     accepted: tuple[PlannedClaim, ...]
+    existing: Mapping[str, tuple[str, ...]]
     defects: tuple[str, ...]
 
 
@@ -117,7 +122,7 @@ def _verified(world: World, results: Results, pods: tuple[Pod, ...], gone: froze
     """Everything, if it verifies as a whole; if not, as many of the claims as verify together."""
     defects = verify(world.snapshot, world.catalogue, results, pods=pods, without_nodes=gone)
     accepted = _sound(world, results.new_claims, gone) if defects else results.new_claims
-    return _Decision(accepted=accepted, defects=defects)
+    return _Decision(accepted=accepted, existing=results.existing, defects=defects)
 
 
 def _sound(world: World, claims: tuple[PlannedClaim, ...], gone: frozenset[str]) -> tuple[PlannedClaim, ...]:

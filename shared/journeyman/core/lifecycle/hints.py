@@ -18,20 +18,20 @@ taint leaves hints for a node that is closed: the next run opens it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
 from msgspec import Struct
 
 from journeyman.core.api import labels
-from journeyman.core.api.conditions import INITIALIZED
-from journeyman.core.api.objects import POD, Node, NodeClaim, Pod, condition_of, is_true
-from journeyman.core.plan import Chain, NominatePod, ObjectRef, Plan, Step, Wake, one
-from journeyman.core.scheduling.claims import remembered_pods
+from journeyman.core.api.conditions import INITIALIZED, format_time
+from journeyman.core.api.objects import NODECLAIM, POD, Node, NodeClaim, Pod, condition_of, is_true
+from journeyman.core.plan import Action, Chain, NominatePods, ObjectRef, PatchObject, Plan, Step, Wake, one
+from journeyman.core.scheduling.claims import remembered_pods, remembering
 from journeyman.core.scheduling.demand.buffers import is_virtual
 from journeyman.core.scheduling.pods import is_active
-from journeyman.core.state import Snapshot
+from journeyman.core.state import Snapshot, StateNode
 
 SCHEDULER: Final = "default-scheduler"
 SINCE_VERSION: Final = (1, 35)
@@ -59,16 +59,45 @@ class Hints(Struct, frozen=True, kw_only=True):
 
     def waiting(self, claim: NodeClaim) -> tuple[Pod, ...]:
         """The claim's planned pods that still wait for a node and that nobody has nominated, in the order remembered."""
+        entries = {entry.key: entry for entry in remembered_pods(claim.metadata.annotations)}
+        return tuple(pod for pod in self.among(tuple(entries), claim) if entries[pod.key].means(pod))
+
+    def among(self, keys: Iterable[str], claim: NodeClaim) -> tuple[Pod, ...]:
+        """Of these pods, planned for the claim, those that wait for a node and that nobody has nominated."""
         if not self.enabled or claim.metadata.labels.get(labels.NODEPOOL, "") in self.without:
             return ()
-        found = ((entry, self.pods.get(entry.key)) for entry in remembered_pods(claim.metadata.annotations))
-        return tuple(pod for entry, pod in found if pod is not None and entry.means(pod) and _may_be_hinted(pod))
+        found = (self.pods.get(key) for key in keys)
+        return tuple(pod for pod in found if pod is not None and _may_be_hinted(pod))
 
 
-def nominations(pods: Iterable[Pod], node: Node) -> tuple[NominatePod, ...]:
-    """Tell kube-scheduler that these pods were planned for this node."""
-    name = node.metadata.name
-    return tuple(NominatePod(ref=_ref(pod), node=name, why="planned for this node") for pod in pods)
+def nominations(pods: Sequence[Pod], node: Node) -> tuple[NominatePods, ...]:
+    """Tell kube-scheduler that these pods were planned for this node; nothing if there are none."""
+    refs = tuple(_ref(pod) for pod in pods)
+    return (NominatePods(pods=refs, node=node.metadata.name, why="planned for this node"),) if refs else ()
+
+
+def on_standing_nodes(snapshot: Snapshot, existing: Mapping[str, Sequence[str]], hints: Hints) -> Plan:
+    """What is planned onto nodes that are there or on their way: remembered by their claims; nominated where one is open.
+
+    A pod that lost its nomination comes by here, once it is known that there is still room for it.
+
+    Args:
+        snapshot: What was decided on.
+        existing: Keys of pods by the name of their node or claim, verified.
+        hints: Whom this run may nominate.
+    """
+    nodes = {node.name: node for node in snapshot.state_nodes}
+    chains, left = [], HINTS_PER_RUN
+    for name, keys in sorted(existing.items()):
+        node = nodes.get(name)
+        if node is None or node.claim is None or node.deleting or left <= 0:
+            continue
+        pods = hints.among(keys, node.claim)
+        actions = _planned_onto(node, pods, snapshot)
+        if actions:
+            chains.append(one(f"NodeClaim {node.claim.metadata.name}", *actions))
+            left -= len(pods)
+    return Plan(chains=tuple(chains))
 
 
 def is_held(node: Node, now: datetime) -> bool:
@@ -103,6 +132,25 @@ def has_open_hints(snapshot: Snapshot) -> str:
     return next(open_hints, "")
 
 
+def _planned_onto(node: StateNode, pods: Sequence[Pod], snapshot: Snapshot) -> tuple[Action, ...]:
+    """Remember them first, so that whoever finds the nomination knows whose it is."""
+    claim = node.claim
+    assert claim is not None  # noqa: S101 - the caller looked
+    known = remembered_pods(claim.metadata.annotations)
+    is_open = node.registered and node.node is not None
+    if not pods or (not is_open and all(any(e.means(pod) for e in known) for pod in pods)):
+        return ()
+    alive = {pod.key for pod in snapshot.pods}
+    uids = {entry.key: entry.uid for entry in known if entry.key in alive}
+    uids.update({pod.key: pod.metadata.uid for pod in pods})
+    notes = {labels.PLANNED_PODS: remembering(tuple(uids), uids)}
+    if is_open:
+        notes[labels.HINTED_AT] = format_time(snapshot.now)
+    ref = ObjectRef(resource=NODECLAIM, name=claim.metadata.name, uid=claim.metadata.uid)
+    patch = PatchObject(ref=ref, patch={"metadata": {"annotations": notes}}, why="more pods are planned onto it")
+    return (patch, *(nominations(pods, node.node) if is_open and node.node is not None else ()))
+
+
 def _may_be_hinted(pod: Pod) -> bool:
     spec = pod.spec
     taken = spec.node_name or pod.status.nominated_node_name
@@ -129,16 +177,26 @@ def _pointless(claim: NodeClaim, pod: Pod, nodes: set[str], now: datetime) -> st
         return f"the pod is on {pod.spec.node_name}" if pod.spec.node_name != node else ""
     if claim.metadata.deletion_timestamp is not None or node not in nodes:
         return f"node {node} goes away"
+    since = _hinted_since(claim)
+    late = since is not None and now >= since + PATIENCE
+    return f"node {node} is ready, and the pod is still not on it" if late else ""
+
+
+def _hinted_since(claim: NodeClaim) -> datetime | None:
+    """Since when pods could have followed all their hints, None while the node still starts."""
     initialized = condition_of(claim.status.conditions, INITIALIZED)
     if initialized is None or initialized.status != "True" or initialized.last_transition_time is None:
-        return ""
-    late = now >= initialized.last_transition_time + PATIENCE
-    return f"node {node} is ready, and the pod is still not on it" if late else ""
+        return None
+    try:
+        again = datetime.fromisoformat(claim.metadata.annotations[labels.HINTED_AT].replace("Z", "+00:00"))
+    except (KeyError, ValueError):
+        return initialized.last_transition_time
+    return max(initialized.last_transition_time, again) if again.tzinfo else initialized.last_transition_time
 
 
 def _cleared(pod: Pod, why: str, now: datetime) -> Chain:
     wake = Wake(step=Step.PROVISION, at=now, reason=f"pod {pod.key} is not expected on a node any more")
-    return one(f"Pod {pod.key}", NominatePod(ref=_ref(pod), node="", why=why), wake)
+    return one(f"Pod {pod.key}", NominatePods(pods=(_ref(pod),), node="", why=why), wake)
 
 
 def _ref(pod: Pod) -> ObjectRef:

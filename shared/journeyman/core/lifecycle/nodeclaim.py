@@ -20,7 +20,7 @@ from journeyman.core.lifecycle.launch import is_pending, launch_pending
 from journeyman.core.lifecycle.liveness import Timeouts, timed_out
 from journeyman.core.lifecycle.progress import Progress, claim_ref, poll_at
 from journeyman.core.lifecycle.registration import register
-from journeyman.core.plan import Chain, DeleteObject, NominatePod, Plan, Step, Wake, look_at, merged, one
+from journeyman.core.plan import Chain, DeleteObject, NominatePods, Plan, Step, Wake, look_at, merged, one
 from journeyman.core.state import Snapshot
 
 
@@ -49,7 +49,7 @@ def advance(snapshot: Snapshot, lifecycle: Lifecycle) -> Plan:
     for claim in snapshot.claims:
         if claim.metadata.deletion_timestamp is None:
             plan = _advance(claim, by_provider, snapshot, lifecycle, _Room(hints=hints, left=left))
-            left -= sum(isinstance(action, NominatePod) for action in plan.actions)
+            left -= sum(len(action.pods) for action in plan.actions if isinstance(action, NominatePods))
             plans.append(plan)
     return merged(plans)
 
@@ -87,7 +87,8 @@ def _advance(
         return _give_up(claim, reason, snapshot)
     if is_pending(claim):
         return launch_pending((claim,), snapshot.now)
-    nodes, pods = by_provider.get(claim.status.provider_id, ()), room.hints.waiting(claim)
+    nodes = by_provider.get(claim.status.provider_id, ())
+    pods = () if is_true(claim.status.conditions, "Registered") else room.hints.waiting(claim)
     held = _held(nodes, pods, room, snapshot.now)
     progress = register(Progress.of(claim, snapshot.now), nodes, held=held)
     progress = initialize(progress, snapshot.resource_slices if lifecycle.wait_for_devices else None)
@@ -104,7 +105,7 @@ def _held(nodes: Sequence[Node], pods: Sequence[Pod], room: _Room, now: datetime
     return "" if room.admits(pods) else "AwaitingPlacementHints"
 
 
-def _record(progress: Progress, hints: tuple[NominatePod, ...], pace: Pace, *, held: str) -> Plan:
+def _record(progress: Progress, hints: tuple[NominatePods, ...], pace: Pace, *, held: str) -> Plan:
     """Hints come first: once the taint is gone kube-scheduler is faster than we are."""
     chain = progress.chain(why="the claim moved on")
     chain = replace(chain, actions=(*hints, *chain.actions))
