@@ -29,7 +29,10 @@ _EMPTY: Final[tuple[Any, ...]] = (None, "", [], {})
 
 
 class Column(Struct, frozen=True):
-    """A column of `kubectl get`; a wide one shows with `-o wide` only."""
+    """A column of `kubectl get`; a wide one shows with `-o wide` only.
+
+    Of several values that a path finds the API server shows the first; so a path into a list says which.
+    """
 
     name: str
     path: str
@@ -119,25 +122,35 @@ DEFINITIONS: Final = (
         columns=(
             Column("Reason", ".spec.reason"),
             Column("Decision", ".spec.decision"),
-            Column("Phase", ".status.phase"),
+            Column("NodePool", ".spec.candidates[0].nodePool"),
+            Column("Type", ".spec.candidates[0].instanceType"),
+            Column("Replacement", ".spec.replacements[0].instanceType"),
             Column("Saving/h", ".spec.savingPerHour"),
+            Column("Phase", ".status.phase"),
             _AGE,
             Column("Method", ".spec.method", wide=True),
-            Column("NodeClaims", ".spec.candidates[*].nodeClaim", wide=True),
-            Column("Replacements", ".spec.replacements[*].name", wide=True),
+            Column("NodeClaim", ".spec.candidates[0].nodeClaim", wide=True),
+            Column("Explanation", ".spec.explanation", wide=True),
         ),
         categories=_OURS,
+        short_names=("disruptions",),
     ),
     Definition(
         resource=objects.OFFERING_STATE,
         model=OfferingState,
         columns=(
             Column("NodeClass", ".spec.nodeClassRef.name"),
+            Column("Prices", ".status.prices.source"),
+            Column("Spot", ".status.prices.spotRefreshedAt", "date"),
+            Column("Unavailable", ".status.unavailable[0].instanceType"),
             _AGE,
-            Column("Unavailable", ".status.unavailable[*].instanceType", wide=True),
-            Column("Prices", ".status.prices.source", wide=True),
+            Column("Kind", ".spec.nodeClassRef.kind", wide=True),
+            Column("OnDemand", ".status.prices.onDemandRefreshedAt", "date", wide=True),
+            Column("Until", ".status.unavailable[0].until", wide=True),
+            Column("Message", ".status.prices.message", wide=True),
         ),
         categories=_OURS,
+        short_names=("offerings",),
     ),
 )
 
