@@ -3,8 +3,10 @@
 import base64
 import subprocess
 import sys
-from datetime import datetime, timezone
+import time
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from types import SimpleNamespace
 from urllib.parse import parse_qs, urlsplit
 
 import boto3
@@ -12,11 +14,12 @@ import pytest
 import requests
 import yaml
 from botocore.credentials import Credentials
+from botocore.exceptions import ClientError
 from moto import mock_aws
 from urllib3.exceptions import InsecureRequestWarning
 
 from journeyman.core.api.objects import NAMESPACE
-from journeyman.errors import ConfigurationError, ForbiddenError, UnknownClusterError
+from journeyman.errors import CloudUnavailableError, ConfigurationError, ForbiddenError, UnknownClusterError
 from journeyman.kube import access, eks
 from journeyman.kube.http_store import HttpKubeStore
 from journeyman.kube.transport import Transport
@@ -179,6 +182,92 @@ def test_an_eks_cluster_that_is_not_there_is_unknown(session, clock):
     with pytest.raises(UnknownClusterError, match="there is no EKS cluster staging") as caught:
         eks.connect("staging", session, clock)
     assert caught.value.context["region"] == "eu-central-1"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "network", "setting"),
+    [
+        ("public", {"endpointPublicAccess": False, "endpointPrivateAccess": True}, "endpointPublicAccess=true"),
+        ("private", {"endpointPublicAccess": True, "endpointPrivateAccess": False}, "endpointPrivateAccess=true"),
+    ],
+)
+def test_an_endpoint_that_is_not_there_is_told_before_anything_times_out(
+    session, clock, tls_front, wanted, network, setting
+):
+    """Both have one name, so it would resolve to an address that nobody answers at."""
+    described = {
+        "endpoint": tls_front.url,
+        "certificateAuthority": {"data": base64.b64encode(tls_front.authority).decode()},
+        "resourcesVpcConfig": network,
+    }
+    with pytest.raises(ConfigurationError, match=f"EKS cluster prod has no {wanted} endpoint") as caught:
+        eks.connect("prod", session, clock, described=described, endpoint=wanted)
+
+    assert f"--name prod --region eu-central-1 --resources-vpc-config {setting}" in caught.value.context["advice"]
+    assert eks.connect("prod", session, clock, described=described).server == tls_front.url
+
+
+def test_a_cluster_that_takes_no_access_entries_is_switched_first(session):
+    """CONFIG_MAP alone is how clusters were made for years."""
+    described = {"accessConfig": {"authenticationMode": "CONFIG_MAP"}}
+    told = eks.remedy(401, "prod", session, described, groups=["journeyman-sweep"])
+
+    switch, _, entry = told.partition("; then ")
+    assert (
+        "aws eks update-cluster-config --name prod --region eu-central-1 --access-config authenticationMode=API_AND_CONFIG_MAP"
+        in switch
+    )
+    assert entry.startswith(
+        "aws eks create-access-entry --cluster-name prod --region eu-central-1 --principal-arn arn:aws:"
+    )
+    assert entry.endswith("--kubernetes-groups journeyman-sweep")
+
+
+def test_a_token_that_was_refused_is_not_used_again(session, clock, tls_front):
+    """It may have been signed by credentials that have ended since."""
+    described = {
+        "endpoint": tls_front.url,
+        "certificateAuthority": {"data": base64.b64encode(tls_front.authority).decode()},
+    }
+    connection = eks.connect("prod", session, clock, described=described)
+    first, signed_at = connection.authorization(), datetime.now(timezone.utc)  # noqa: TID251 - botocore signs by it
+    connection.refused(403, "no right")
+    assert connection.authorization() == first
+
+    connection.refused(401, "Unauthorized")
+    while datetime.now(timezone.utc) < signed_at + timedelta(seconds=1):  # noqa: TID251 - as above
+        time.sleep(0.05)
+    assert connection.authorization() != first
+
+
+class Refusing:
+    """A client whose credentials could not be fetched."""
+
+    meta = SimpleNamespace(region_name="us-east-2")
+
+    def __init__(self, code, operation):
+        self.error = ClientError({"Error": {"Code": code, "Message": "not authorized"}}, operation)
+
+    def describe_cluster(self, name):
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    ("code", "operation", "kind", "told"),
+    [
+        ("AccessDenied", "AssumeRole", ConfigurationError, "the role of EKS cluster prod may not be assumed"),
+        ("AccessDeniedException", "DescribeCluster", ConfigurationError, "may not be described"),
+        ("ServerException", "DescribeCluster", CloudUnavailableError, "EKS does not describe cluster prod"),
+        ("ResourceNotFoundException", "DescribeCluster", UnknownClusterError, "there is no EKS cluster prod"),
+    ],
+)
+def test_each_refusal_of_aws_is_told_apart(code, operation, kind, told):
+    """A role that may not be assumed is another person's mistake than a cluster that may not be described."""
+    with pytest.raises(kind, match=told) as caught:
+        eks.describe("prod", Refusing(code, operation))
+
+    assert caught.value.context["call"] == ("sts:AssumeRole" if operation == "AssumeRole" else "eks:DescribeCluster")
+    assert caught.value.context["region"] == "us-east-2"
 
 
 def test_without_credentials_nothing_is_signed(clock):

@@ -8,8 +8,10 @@ from datetime import datetime, timezone
 from types import SimpleNamespace
 
 import pytest
+from moto import mock_aws
 
 from journeyman.core.plan import Step
+from journeyman.errors import ConfigurationError
 from journeyman.kube.lease import KubeLease
 from journeyman.ports import Trigger
 from journeyman.runtime.aws import AwsAdapters
@@ -105,6 +107,32 @@ def test_nodes_join_with_what_eks_says_of_the_cluster(adapters, clients):
 
     assert (settings.cluster_endpoint, settings.cluster_ca) == ("https://api.dev.example", "Q0E=")
     assert (settings.kubernetes_version, settings.service_cidr, settings.ipv6) == ("1.33", "172.20.0.0/16", False)
+
+
+def test_a_cluster_with_a_role_is_acted_for_in_that_role_and_its_region(clients):
+    """Instances belong into the cluster's account; the queues stay in ours."""
+    role = "arn:aws:iam::111122223333:role/journeyman-ohio"
+    more = f'[{{"name": "ohio", "region": "us-east-2", "access": {{"kind": "eks", "roleArn": "{role}"}}}}]'
+    with mock_aws(), pytest.MonkeyPatch.context() as environment:
+        environment.setenv("AWS_ACCESS_KEY_ID", "AKIAEXAMPLE")
+        environment.setenv("AWS_SECRET_ACCESS_KEY", "example")
+        adapters = AwsAdapters(read_environment({**MINIMAL, "JOURNEYMAN_MORE_CLUSTERS": more}), clients=clients)
+        sts = adapters._clients_for(adapters._environment.clusters["ohio"])("sts", "us-east-2")
+
+        assert sts.get_caller_identity()["Arn"] == "arn:aws:sts::111122223333:assumed-role/journeyman-ohio/journeyman"
+        assert sts.meta.region_name == "us-east-2"
+        assert adapters._clients_for(adapters._environment.clusters["dev"]) is clients
+
+
+def test_nodes_of_another_clouds_cluster_are_not_launched_from_here():
+    """Its API server can be reached, so that would otherwise be found out only by a pod that stays pending."""
+    more = '[{"name": "hangzhou", "region": "cn-hangzhou", "access": {"kind": "ack", "clusterId": "c1"}}]'
+    environment = read_environment({**MINIMAL, "JOURNEYMAN_MORE_CLUSTERS": more})
+    clock = VirtualClock(START)
+    adapters = AwsAdapters(environment, clock=clock, stores=lambda _: ApiServer(clock))
+
+    with pytest.raises(ConfigurationError, match="nodes of cluster 'hangzhou' cannot be launched from AWS"):
+        adapters.cloud(environment.settings["hangzhou"], ApiServer(clock))
 
 
 def test_what_is_installed_takes_the_processs_place_until_it_is_taken_away(adapters):
