@@ -95,12 +95,15 @@ def _has_slack(question: Question) -> bool:
 def _ways(asked: Asked) -> Iterator[Way]:
     """The ways worth comparing: Karpenter's, and others where it would have left a choice to chance, or the next pass."""
     yield Way()
-    rows = asked.question.rows
-    keys = {rule.key for row in rows for rules in (row.spreads, row.affinities) for rule in rules}
-    if keys - {labels.HOSTNAME} and sum(asked.question.counts) <= _FEW:
+    question = asked.question
+    keys = {rule.key for row in question.rows for rules in (row.spreads, row.affinities) for rule in rules}
+    few = sum(question.counts) <= _FEW
+    if few and keys - {labels.HOSTNAME}:
         yield Way(thrifty=True)
         yield Way(favourite=1)
         yield Way(favourite=2)
+    if few and len({stall.template.order for stall in question.stalls}) < len(question.stalls):
+        yield Way(by_name=True)
     if any(asked.reservations.left.values()) and any(room.resources for room in asked.headroom):
         yield Way(roomy=True)
 

@@ -45,7 +45,8 @@ class Way(Struct, frozen=True):
     reserved capacity the largest type is taken, else the smallest that holds the pod. `thrifty`: of domains that are
     equally good that with the cheapest offering is chosen, else that which is cheapest for most types. `narrowly`:
     where minValues are a best effort, a node keeps no more choice of types than its pods leave it. `favourite`: which
-    of the domains that are equally good is taken, by that order.
+    of the domains that are equally good is taken, by that order. `by_name`: of NodePools of equal weight that with the
+    last name opens nodes, whatever they cost.
     """
 
     generously: bool = False
@@ -54,6 +55,7 @@ class Way(Struct, frozen=True):
     thrifty: bool = False
     narrowly: bool = False
     favourite: int = 0
+    by_name: bool = False
 
 
 class Placing:
@@ -242,6 +244,8 @@ class Placing:
 
     def _rate(self, shelf: Shelf, offerings: int, opening: Opening) -> float:
         """The less the better; what is reserved has a price that tells its size, and is paid for already."""
+        if self._way.by_name:
+            return -shelf.index
         price = shelf.price(offerings)
         return -price if opening.reservation and self._way.roomy else price
 
