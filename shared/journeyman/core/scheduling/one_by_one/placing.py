@@ -245,7 +245,7 @@ class Placing:
     def _rate(self, shelf: Shelf, offerings: int, opening: Opening) -> float:
         """The less the better; what is reserved has a price that tells its size, and is paid for already."""
         if self._way.by_name:
-            return -shelf.index
+            return 0.0  # they are in that order
         price = shelf.price(offerings)
         return -price if opening.reservation and self._way.roomy else price
 
