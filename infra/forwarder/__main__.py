@@ -66,7 +66,7 @@ def sink_of(settings: Settings) -> Sink:
     from infra.forwarder import aws  # noqa: PLC0415 - see above
 
     if settings.sink == "eventbridge":
-        return aws.EventBridgeSink(settings.event_bus, settings.cluster, aws.client("events", settings.region))
+        return aws.EventBridgeSink(settings.event_bus, aws.client("events", settings.region))
     return aws.SqsSink(settings.queues, settings.cluster, aws.client("sqs", settings.region))
 
 

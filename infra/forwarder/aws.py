@@ -54,19 +54,17 @@ class SqsSink:
 
 
 class EventBridgeSink:
-    """Puts messages on an event bus as `detail`.
+    """Puts messages on an event bus as `detail`, where rules match `detail.cluster` and `detail.step`.
 
     Args:
         bus: Its name or ARN.
-        cluster: Its name, which rules may match as `detail.cluster`.
         events: A botocore client.
     """
 
     name: Final = "eventbridge"
 
-    def __init__(self, bus: str, cluster: str, events: Any) -> None:
+    def __init__(self, bus: str, events: Any) -> None:
         self._bus = bus
-        self._cluster = cluster
         self._events = events
 
     def send(self, step: Step, body: str, message_id: str) -> None:

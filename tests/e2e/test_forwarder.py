@@ -1,4 +1,4 @@
-"""The forwarder against real HTTP: the in-memory API server's wire protocol on one side, moto's SQS on the other."""
+"""The forwarder against real HTTP: the in-memory API server's wire protocol on one side, moto's SQS and EventBridge on the other."""
 
 import json
 import time
@@ -7,11 +7,13 @@ from contextlib import ExitStack
 
 import pytest
 
+from infra.forwarder.apiserver import MOST_PAGE_BYTES
 from infra.forwarder.apiserver import ApiServer as Reader
-from infra.forwarder.aws import SqsSink, client
-from infra.forwarder.forwarder import Forwarder
+from infra.forwarder.aws import EVENT_SOURCE, EventBridgeSink, SqsSink, client
+from infra.forwarder.forwarder import Forwarder, SendError
 from infra.forwarder.metrics import BYTES, EVENTS, WATCHES, Metrics
 from infra.forwarder.news import Ledger, Step
+from infra.forwarder.resources import Pods
 from infra.forwarder.serving import serve
 from journeyman.core.api.objects import NODE, NODECLAIM, POD
 from journeyman.events import parse_trigger
@@ -41,8 +43,8 @@ class Bench:
         self.metrics = Metrics()
         self.front = None
 
-    def serve(self, port=0):
-        self.front = HttpFront(self.server, port=port)
+    def serve(self, port=0, authenticate=None):
+        self.front = HttpFront(self.server, port=port, authenticate=authenticate)
         self.stack.callback(self.close)
         return self.front
 
@@ -55,12 +57,14 @@ class Bench:
         sqs = client("sqs", "us-east-1", endpoint_url=endpoint or self.aws.endpoint_url, **CREDENTIALS)
         return SqsSink(self.lanes, "dev", sqs)
 
-    def forward(self, *, sink=None, watch_seconds=30, idle_seconds=0.15, max_seconds=0.6):
-        url = (self.front or self.serve()).url
+    def reader(self, watch_seconds):
         count = lambda name, number: self.metrics.count(BYTES, number, resource=name)  # noqa: E731
+        return Reader((self.front or self.serve()).url, watch_seconds=watch_seconds, count_bytes=count)
+
+    def forward(self, *, sink=None, reader=None, watch_seconds=30, idle_seconds=0.15, max_seconds=0.6):
         forwarder = Forwarder(
             "dev",
-            Reader(url, watch_seconds=watch_seconds, count_bytes=count),
+            reader or self.reader(watch_seconds),
             sink or self.sink(),
             ledger=Ledger(idle_seconds, max_seconds),
             metrics=self.metrics,
@@ -238,6 +242,62 @@ def test_two_replicas_send_one_message(bench):
     assert bench.told(seconds=0.5) is None
     assert first.is_live
     assert second.is_live
+
+
+def test_a_bus_leads_to_the_lane_of_the_step(bench):
+    """EventBridge: a rule for each step, by what the event says of itself."""
+    events = bench.aws.client("events")
+    bus = events.create_event_bus(Name="wake-ups")["EventBusArn"]
+    for step, url in bench.lanes.items():
+        pattern = {"source": [EVENT_SOURCE], "detail": {"cluster": ["dev"], "step": [step.value]}}
+        events.put_rule(Name=step.value, EventBusName=bus, EventPattern=json.dumps(pattern))
+        attributes = bench.sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])["Attributes"]
+        bench.sqs.set_queue_attributes(QueueUrl=url, Attributes={"ContentBasedDeduplication": "true"})
+        target = {"Id": "lane", "Arn": attributes["QueueArn"], "SqsParameters": {"MessageGroupId": "dev"}}
+        events.put_targets(Rule=step.value, EventBusName=bus, Targets=[target])
+    sink = EventBridgeSink(bus, client("events", "us-east-1", endpoint_url=bench.aws.endpoint_url, **CREDENTIALS))
+    bench.forward(sink=sink)
+    bench.refuse_pods("a", "b")
+    assert bench.told().reason == "2 pods are unschedulable"
+    bench.node("n1")
+    assert bench.told().reason == "2 pods are unschedulable, 1 nodes joined"
+    bench.server.delete(NODE, "n1")
+    assert bench.told(Step.TERMINATE).reason == "1 nodes are gone"
+
+
+def test_a_bus_that_is_not_there_is_named(bench):
+    """And the message is kept."""
+    sink = EventBridgeSink("nowhere", client("events", "us-east-1", endpoint_url=NOWHERE, **CREDENTIALS))
+    with pytest.raises(SendError, match="EventBridge did not take the message for bus nowhere"):
+        sink.send(Step.PROVISION, "{}", "id")
+
+
+def test_a_token_that_is_renewed_on_disk_is_used_from_then_on(bench, tmp_path):
+    """Kubelet writes a new one long before the old one ends; nothing is restarted for it."""
+    file = tmp_path / "token"
+    accepted = {"first"}
+    file.write_text("first\n")
+    front = bench.serve(authenticate=lambda token: token in accepted)
+    reader = Reader(front.url, token=lambda: file.read_text().strip(), watch_seconds=1)
+    bench.forward(reader=reader)
+    accepted.clear()
+    bench.until(lambda: bench.metrics.value(WATCHES, resource="pods", outcome="failed") >= 1)
+    accepted.add("second")
+    file.write_text("second\n")
+    bench.refuse_pods("a")
+
+    assert bench.told() is not None
+
+
+def test_huge_pods_are_listed_in_smaller_pages(bench):
+    """Forty pods of a quarter of a megabyte: no page is held that is larger than four."""
+    for number in range(40):
+        metadata = {"name": f"huge-{number}", "annotations": {"filler": f"{number:08d}" * 32_000}}
+        bench.server.create(POD, {"metadata": metadata, "spec": {"containers": [{"name": "c"}]}}, namespace="default")
+    pages = [len(list(page.objects)) for page in Reader(bench.serve().url).pages(Pods())]
+
+    assert sum(pages) == 40
+    assert max(pages) * 8 * 32_000 <= MOST_PAGE_BYTES
 
 
 def test_what_is_owed_is_sent_before_the_process_ends(bench):

@@ -1,6 +1,6 @@
-"""EventBridge events about our instances: Spot warnings, rebalance, state changes, health, reservations.
+"""EventBridge events about our instances: Spot warnings, rebalance, state changes, health, reservations. And the forwarder's.
 
-None of them names a cluster, so the trigger is for every registered cluster and each looks whether the
+None of the former names a cluster, so the trigger is for every registered cluster and each looks whether the
 instance is its own. What Karpenter would ignore becomes kind `no_op`: acknowledged, and nothing runs.
 
 Restates: karpenter-provider-aws pkg/controllers/interruption/messages (`Parser`, `Kind` of each event).
@@ -15,10 +15,13 @@ from typing import Any
 import msgspec
 
 from journeyman.core.plan import Step
+from journeyman.events import own
 from journeyman.events.decoding import EVERY_CLUSTER, Name, Time, decode
 from journeyman.ports import Trigger
 
 NO_OP = "no_op"
+FORWARDER = "journeyman.forwarder"
+"""The source of events whose detail is in our own wire format."""
 
 STATE_KINDS: Mapping[str, str] = {
     "stopping": "instance_stopped",
@@ -116,6 +119,8 @@ def parse(payload: Mapping[str, Any]) -> Trigger:
     envelope = decode(_Envelope, payload, what="EventBridge event")
     if (envelope.source, envelope.detail_type) == ("aws.events", "Scheduled Event"):
         return _scheduled(envelope)
+    if envelope.source == FORWARDER:
+        return own.PARSERS["forwarder"](envelope.detail)
     known = PARSERS.get((envelope.source, envelope.detail_type))
     if known is None:
         return _interruption(envelope, "eventbridge", (NO_OP, (), {}))

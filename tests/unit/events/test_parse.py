@@ -91,6 +91,19 @@ def test_the_forwarders_message_tells_how_many_pods_wait_and_since_when():
     assert trigger.details["oldest_pending_time"] < trigger.time == NINE
 
 
+def test_the_forwarder_names_the_step_that_it_wakes_also_from_within_an_eventbridge_event():
+    """A rule may hand on the whole event or only its detail."""
+    detail = sample("forwarder/node-gone.json")
+    envelope = {
+        "version": "0", "id": "e-1", "source": "journeyman.forwarder", "detail-type": "Journeyman Wake-Up",
+        "time": "2026-11-21T09:00:01Z", "account": "123456789012", "region": "us-east-1", "detail": detail,
+    }  # fmt: skip
+    trigger = parse_trigger(envelope)
+
+    assert trigger == parse_trigger(detail)
+    assert (trigger.step, trigger.cluster, trigger.source) == (Step.TERMINATE, "demo", "forwarder")
+
+
 def test_an_instance_event_is_for_every_cluster_because_it_names_none():
     """EC2 does not know about clusters; each looks whether the instance is its own."""
     trigger = parse_trigger(sample("eventbridge/ec2-spot-interruption/terminate.json"))
