@@ -3,8 +3,8 @@
 Lost messages are made up for here; nothing rests on any of them.
 
 =============  ====================================================================================================
-provision      pods without a node; claims not initialized yet; pools whose conditions are not current; buffers, whose
-               room pods take without asking anybody
+provision      pods without a node, or that may have missed the one they were planned for; claims not initialized yet;
+               pools whose conditions are not current; buffers, whose room pods take without asking anybody
 terminate      claims being deleted or expired; and every two minutes, for garbage (ten without any claim)
 consolidate    a disruption under way; a claim whose consolidateAfter has just passed; a budget window that has just
                opened; and every two minutes while there are nodes to consolidate: that pods went away is seen by a
@@ -32,6 +32,7 @@ from journeyman.core.api.objects import NODEPOOL, NodeClaim, condition_of, is_tr
 from journeyman.core.disruption.budgets import windows
 from journeyman.core.disruption.consolidatable import consolidate_after
 from journeyman.core.lifecycle.expiration import is_expired
+from journeyman.core.lifecycle.hints import has_open_hints
 from journeyman.core.plan import Step, Wake
 from journeyman.core.scheduling.demand.validation import opted_out
 from journeyman.core.scheduling.pods import is_provisionable
@@ -60,12 +61,7 @@ def due_steps(snapshot: Snapshot) -> tuple[Wake, ...]:
 
 
 def _provision(snapshot: Snapshot) -> Iterator[str]:
-    for pod in snapshot.pods:
-        if is_provisionable(pod) and not opted_out(pod):
-            yield f"pod {pod.key} has no node"
-    for buffer in snapshot.capacity_buffers:
-        if buffer.active:
-            yield f"CapacityBuffer {buffer.key} may have been used up"
+    yield from _waiting_pods(snapshot)
     for claim in snapshot.claims:
         if claim.metadata.deletion_timestamp is None and not is_true(claim.status.conditions, INITIALIZED):
             yield f"NodeClaim {claim.metadata.name} is not initialized"
@@ -79,6 +75,17 @@ def _provision(snapshot: Snapshot) -> Iterator[str]:
         refused = condition_of(item.conditions, VALIDATION_SUCCEEDED)
         if item.kind == NODEPOOL.kind and (refused is None or refused.observed_generation != item.generation):
             yield f"NodePool {item.name} does not validate"
+
+
+def _waiting_pods(snapshot: Snapshot) -> Iterator[str]:
+    for pod in snapshot.pods:
+        if is_provisionable(pod) and not opted_out(pod):
+            yield f"pod {pod.key} has no node"
+    if key := has_open_hints(snapshot):
+        yield f"pod {key} may have missed the node it was planned for"
+    for buffer in snapshot.capacity_buffers:
+        if buffer.active:
+            yield f"CapacityBuffer {buffer.key} may have been used up"
 
 
 def _terminate(snapshot: Snapshot) -> Iterator[str]:

@@ -25,7 +25,7 @@ from journeyman.core.api.objects import NODEPOOL, Pod
 from journeyman.core.catalogue import Unavailable
 from journeyman.core.disruption.in_flight import marked_for_deletion
 from journeyman.core.lifecycle.buffer_status import tell_buffers
-from journeyman.core.lifecycle.hints import SINCE_VERSION, Hints, on_standing_nodes
+from journeyman.core.lifecycle.hints import HINTS_PER_RUN, SINCE_VERSION, Hints, on_standing_nodes
 from journeyman.core.lifecycle.liveness import Timeouts
 from journeyman.core.lifecycle.nodeclaim import Lifecycle, Pace, advance
 from journeyman.core.lifecycle.nodepool_status import NOTHING, reconcile, usage_by_pool
@@ -68,7 +68,7 @@ def _provision(hand: Applier) -> None:
     world = _as_written(hand, world)
     decision = _decide(hand, world)
     if not decision.defects:
-        hints = Hints.of(world.snapshot, enabled=lifecycle.placement_hints)
+        hints = Hints.of(world.snapshot, enabled=lifecycle.most_hints > 0)
         hand.apply(on_standing_nodes(world.snapshot, decision.existing, hints))
     _open(hand, world, decision.accepted)
     hand.apply(reconcile(_as_written(hand, world).snapshot))
@@ -225,7 +225,7 @@ def _lifecycle(run: Invocation) -> Lifecycle:
         timeouts=Timeouts(launch=settings.launch_timeout, registration=settings.registration_timeout),
         pace=Pace(shortest=settings.registration_poll),
         wait_for_devices=not settings.ignore_dra_requests,
-        placement_hints=settings.placement_hints and _scheduler_takes_hints(run),
+        most_hints=HINTS_PER_RUN if settings.placement_hints and _scheduler_takes_hints(run) else 0,
     )
 
 

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from journeyman.core.api.objects import Node, NodeClaim, Pod, is_true
 from journeyman.core.lifecycle.explain import disrupted
-from journeyman.core.lifecycle.hints import HINTS_PER_RUN, Hints, is_held, nominations, take_back
+from journeyman.core.lifecycle.hints import Hints, is_held, nominations, take_back
 from journeyman.core.lifecycle.initialization import initialize
 from journeyman.core.lifecycle.launch import is_pending, launch_pending
 from journeyman.core.lifecycle.liveness import Timeouts, timed_out
@@ -33,22 +33,27 @@ class Pace(Struct, frozen=True, kw_only=True):
 
 
 class Lifecycle(Struct, frozen=True, kw_only=True):
-    """What the lifecycle needs to know besides the snapshot. `wait_for_devices`: ResourceClaims are planned for."""
+    """What the lifecycle needs to know besides the snapshot.
+
+    `wait_for_devices`: ResourceClaims are planned for. `most_hints`: how many pods one run may nominate, none if 0.
+    """
 
     timeouts: Timeouts = field(default_factory=Timeouts)
     pace: Pace = field(default_factory=Pace)
     wait_for_devices: bool = False
-    placement_hints: bool = False
+    most_hints: int = 0
 
 
 def advance(snapshot: Snapshot, lifecycle: Lifecycle) -> Plan:
     """Move every claim on as far as it gets now; wake up for those that are not initialized yet."""
     by_provider = nodes_by_provider_id(snapshot)
-    hints = Hints.of(snapshot, enabled=lifecycle.placement_hints)
-    plans, left = [take_back(snapshot)], HINTS_PER_RUN
+    hints = Hints.of(snapshot, enabled=lifecycle.most_hints > 0)
+    plans, left = [take_back(snapshot)], lifecycle.most_hints
     for claim in snapshot.claims:
         if claim.metadata.deletion_timestamp is None:
-            plan = _advance(claim, by_provider, snapshot, lifecycle, _Room(hints=hints, left=left))
+            plan = _advance(
+                claim, by_provider, snapshot, lifecycle, _Room(hints=hints, left=left, most=lifecycle.most_hints)
+            )
             left -= sum(len(action.pods) for action in plan.actions if isinstance(action, NominatePods))
             plans.append(plan)
     return merged(plans)
@@ -59,10 +64,11 @@ class _Room(Struct, frozen=True, kw_only=True):
 
     hints: Hints
     left: int
+    most: int
 
     def admits(self, pods: Sequence[Pod]) -> bool:
         """Whether all of these may be; one claim's may whatever their number, so that none is closed for ever."""
-        return len(pods) <= self.left or self.left == HINTS_PER_RUN
+        return len(pods) <= self.left or self.left == self.most
 
 
 def nodes_by_provider_id(snapshot: Snapshot) -> Mapping[str, tuple[Node, ...]]:

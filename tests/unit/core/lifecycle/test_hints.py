@@ -1,0 +1,252 @@
+"""Placement hints: who is nominated when, when a node is kept closed for it, and what is taken back."""
+
+from datetime import timedelta
+
+import pytest
+
+from journeyman.core.api import labels
+from journeyman.core.lifecycle.hints import HOLD, PATIENCE, Hints, has_open_hints, on_standing_nodes
+from journeyman.core.lifecycle.nodeclaim import Lifecycle, advance
+from journeyman.core.plan import NominatePods, PatchObject, Step, Wake
+from journeyman.core.scheduling.claims import planned_pods
+from tests.helpers.builders import (
+    NOW,
+    a_launched_claim,
+    a_node,
+    a_pod,
+    a_pool,
+    a_running_claim,
+    a_snapshot,
+    ago,
+    condition,
+    stamp,
+)
+
+STARTING = {"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}
+CLOSED = {"key": labels.UNREGISTERED_TAINT, "effect": "NoExecute"}
+
+
+def remembering(*entries):
+    return {"annotations": {labels.PLANNED_PODS: ",".join(entries)}}
+
+
+def a_joined_node(claim="default-1", **changes):
+    return a_node(claim, **{"registered": False, **changes})
+
+
+def advanced(*pods, claims=None, nodes=None, most=100, **snapshot):
+    """A run over a claim for pods a and b, whose node has joined."""
+    claims = claims or (a_launched_claim(metadata=remembering("default/a:uid-a", "default/b:uid-b")),)
+    nodes = (a_joined_node(),) if nodes is None else nodes
+    return advance(a_snapshot(claims=claims, nodes=nodes, pods=pods, **snapshot), Lifecycle(most_hints=most))
+
+
+def nominated(plan):
+    """(pod, node), in order."""
+    return [(ref.name, a.node) for a in plan.actions if isinstance(a, NominatePods) for ref in a.pods]
+
+
+def opened(plan):
+    """The nodes whose unregistered taint goes."""
+    patches = [a for a in plan.actions if isinstance(a, PatchObject) and a.ref.resource.kind == "Node"]
+    return [p.ref.name for p in patches if p.patch.get("spec", {}).get("taints") == []]
+
+
+def test_planned_pods_are_nominated_before_their_node_is_opened():
+    """In one chain, hints first; by UID, so that a namesake gets none."""
+    plan = advanced(a_pod("a"), a_pod("b"), a_pod("c"))
+
+    (chain,) = plan.chains
+    assert isinstance(chain.actions[0], NominatePods)
+    assert nominated(plan) == [("a", "node-default-1"), ("b", "node-default-1")]
+    assert [ref.uid for ref in chain.actions[0].pods] == ["uid-a", "uid-b"]
+    assert opened(plan) == ["node-default-1"]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"node": "elsewhere"},
+        {"metadata": {"uid": "another incarnation"}},
+        {"metadata": {"deletionTimestamp": stamp(NOW)}},
+        {"metadata": {"annotations": {labels.BUFFER_POD: "true"}}},
+        {"spec": {"schedulerName": "volcano"}},
+        {"spec": {"schedulingGates": [{"name": "quota"}]}},
+        {"status": {"nominatedNodeName": "where-it-preempts"}},
+        {"status": {"phase": "Failed"}},
+    ],
+    ids=lambda changes: str(next(iter(changes.values()))),
+)
+def test_pods_that_are_not_ours_to_place_are_left_alone(changes):
+    """Bound, another one, going, virtual, another scheduler's, gated, preempting: the node opens for the others."""
+    plan = advanced(a_pod("a", **changes), a_pod("b"))
+
+    assert nominated(plan) == [("b", "node-default-1")]
+    assert opened(plan) == ["node-default-1"]
+
+
+def test_a_stateful_sets_next_pod_is_the_one_that_was_planned():
+    """It comes back under its name, with another UID."""
+    owner = {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "db", "uid": "u"}
+    plan = advanced(a_pod("a", metadata={"uid": "next", "ownerReferences": [owner]}))
+
+    assert nominated(plan) == [("a", "node-default-1")]
+
+
+@pytest.mark.parametrize("off", ["cluster", "pool"])
+def test_without_hints_nodes_open_as_soon_as_they_join(off):
+    """Switched off for the cluster, or by the NodePool's annotation: as Karpenter does it."""
+    pool = a_pool(metadata={"annotations": {labels.PLACEMENT_HINTS: "disabled"}} if off == "pool" else {})
+    starting = a_joined_node(
+        ready=False, spec={"taints": [CLOSED, STARTING]}, metadata={"creationTimestamp": stamp(NOW)}
+    )
+
+    plan = advanced(a_pod("a"), nodes=(starting,), most=0 if off == "cluster" else 100, node_pools=(pool,))
+
+    assert nominated(plan) == []
+    (patch,) = [a for a in plan.actions if isinstance(a, PatchObject) and a.ref.resource.kind == "Node"]
+    assert [t["key"] for t in patch.patch["spec"]["taints"]] == [STARTING["key"]]
+
+
+def test_a_node_that_takes_no_pods_yet_stays_closed_and_is_looked_at_soon():
+    """kube-scheduler would take the hints back: it fails pods on a node that is not ready."""
+    joined = {"metadata": {"creationTimestamp": stamp(ago(seconds=5))}}
+    starting = a_joined_node(ready=False, spec={"taints": [CLOSED, STARTING]}, **joined)
+
+    plan = advanced(a_pod("a"), nodes=(starting,))
+
+    assert (nominated(plan), opened(plan)) == ([], [])
+    (status,) = [a.patch["status"] for a in plan.actions if isinstance(a, PatchObject)]
+    assert [(c["status"], c["reason"]) for c in status["conditions"] if c["type"] == "Registered"] == [
+        ("Unknown", "AwaitingReadiness")
+    ]
+    (wake,) = [a for a in plan.actions if isinstance(a, Wake)]
+    assert wake.at - NOW <= timedelta(seconds=3)
+
+
+@pytest.mark.parametrize("why", ["too long", "nobody waits"])
+def test_a_node_is_kept_closed_for_its_pods_only_and_not_for_long(why):
+    """Daemons that do not tolerate the taint may be what it waits for."""
+    age = HOLD if why == "too long" else timedelta(0)
+    joined = {"metadata": {"creationTimestamp": stamp(NOW - age)}}
+    starting = a_joined_node(ready=False, spec={"taints": [CLOSED]}, **joined)
+    pods = (a_pod("a"),) if why == "too long" else ()
+
+    assert opened(advanced(*pods, nodes=(starting,))) == ["node-default-1"]
+
+
+def test_a_run_nominates_so_many_pods_and_the_other_nodes_stay_closed_until_the_next():
+    """None is opened without its hints, and one node's pods go together whatever their number."""
+    claims = tuple(
+        a_launched_claim(f"c{i}", metadata=remembering(*(f"default/p{i}{j}" for j in range(size))))
+        for i, size in enumerate((3, 1, 0))
+    )
+    nodes = tuple(a_joined_node(c.metadata.name) for c in claims)
+    pods = [a_pod(f"p{i}{j}") for i in range(2) for j in range(3)]
+
+    plan = advanced(*pods, claims=claims, nodes=nodes, most=2)
+
+    assert {node for _, node in nominated(plan)} == {"node-c0"}
+    assert opened(plan) == ["node-c0", "node-c2"]
+    assert {a.reason for a in plan.actions if isinstance(a, Wake)} == {"NodeClaim c1 is not initialized yet"}
+
+
+# -- what is taken back ---------------------------------------------------------------------------------------------
+
+
+def a_hinted_pod(**changes):
+    return a_pod("a", **{"status": {"nominatedNodeName": "node-default-1"}, **changes})
+
+
+def a_ready_claim(since=PATIENCE, **changes):
+    conditions = [condition("Launched"), condition("Registered"), condition("Initialized", since=NOW - since)]
+    status = {"conditions": conditions, "nodeName": "node-default-1"}
+    return a_running_claim(metadata={**remembering("default/a:uid-a"), **changes}, status=status)
+
+
+@pytest.mark.parametrize(
+    ("claim", "nodes", "pod", "pointless"),
+    [
+        (a_ready_claim(), (a_node(),), a_hinted_pod(), True),
+        (a_ready_claim(PATIENCE / 2), (a_node(),), a_hinted_pod(), False),
+        (a_ready_claim(PATIENCE / 2), (), a_hinted_pod(), True),
+        (a_ready_claim(deletionTimestamp=stamp(NOW)), (a_node(),), a_hinted_pod(), True),
+        (a_ready_claim(), (a_node(),), a_hinted_pod(node="node-default-1"), False),
+        (a_ready_claim(PATIENCE / 2), (a_node(),), a_hinted_pod(node="elsewhere"), True),
+        (a_ready_claim(), (a_node(),), a_hinted_pod(status={"nominatedNodeName": "elsewhere"}), False),
+        (a_ready_claim(), (a_node(),), a_hinted_pod(metadata={"uid": "not the one we planned"}), False),
+    ],
+    ids=[
+        "not-bound",
+        "a-moment-ago",
+        "node-gone",
+        "claim-goes",
+        "bound",
+        "bound-elsewhere",
+        "other-node",
+        "preempting",
+    ],
+)
+def test_only_nominations_of_ours_that_have_become_pointless_are_taken_back(claim, nodes, pod, pointless):
+    """A pod that a claim remembers, nominated to that claim's node; the step then plans for it again."""
+    plan = advance(a_snapshot(claims=(claim,), nodes=nodes, pods=(pod,)), Lifecycle())
+
+    assert nominated(plan) == ([("a", "")] if pointless else [])
+    assert any(isinstance(a, Wake) and a.step is Step.PROVISION for a in plan.actions) is pointless
+
+
+def test_hints_given_to_a_standing_node_have_their_own_time():
+    """The claim says when they were given last; text that is no time does not matter."""
+
+    def taken_back(hinted_at):
+        annotations = {**remembering("default/a")["annotations"], labels.HINTED_AT: hinted_at}
+        claim = a_ready_claim(timedelta(hours=1), annotations=annotations)
+        return nominated(advance(a_snapshot(claims=(claim,), nodes=(a_node(),), pods=(a_hinted_pod(),)), Lifecycle()))
+
+    assert taken_back(stamp(ago(seconds=10))) == []
+    assert taken_back(stamp(NOW - PATIENCE)) == [("a", "")]
+    assert taken_back("yesterday") == [("a", "")]
+
+
+def test_the_sweep_sees_hints_that_may_have_become_pointless():
+    """From claims and unassigned pods alone."""
+    assert has_open_hints(a_snapshot(claims=(a_ready_claim(),), pods=(a_hinted_pod(),))) == "default/a"
+    assert not has_open_hints(a_snapshot(claims=(a_ready_claim(),), pods=(a_pod("a"),)))
+
+
+# -- nodes that stand already ---------------------------------------------------------------------------------------
+
+
+def on_standing(claim, node, *pods):
+    snapshot = a_snapshot(claims=(claim,), nodes=(node,), pods=pods)
+    (name,) = [n.name for n in snapshot.state_nodes]
+    existing = {name: tuple(pod.key for pod in pods)}
+    return on_standing_nodes(snapshot, existing, Hints.of(snapshot, enabled=True))
+
+
+def remembered(plan):
+    """What the claim's annotation becomes."""
+    patches = [a.patch["metadata"]["annotations"] for a in plan.actions if isinstance(a, PatchObject)]
+    return [planned_pods(annotations) for annotations in patches]
+
+
+def test_a_pod_planned_onto_a_node_that_is_open_is_remembered_and_nominated():
+    """A nomination that was lost is given again, once it is known that the pod still fits."""
+    plan = on_standing(a_ready_claim(), a_node(), a_pod("a"), a_pod("late"))
+
+    assert remembered(plan) == [("default/a", "default/late")]
+    assert nominated(plan) == [("a", "node-default-1"), ("late", "node-default-1")]
+    (chain,) = plan.chains
+    assert isinstance(chain.actions[0], PatchObject)
+
+
+def test_a_pod_planned_onto_a_node_on_its_way_is_remembered_once():
+    """It gets its hint with the others when the node opens; pods that are gone are forgotten."""
+    claim = a_launched_claim(metadata=remembering("default/a:uid-a", "default/gone:uid-gone"))
+    closed = a_joined_node()
+
+    plan = on_standing(claim, closed, a_pod("a"), a_pod("late"))
+    assert (remembered(plan), nominated(plan)) == ([("default/a", "default/late")], [])
+
+    knows = a_launched_claim(metadata=remembering("default/a:uid-a", "default/late:uid-late"))
+    assert on_standing(knows, closed, a_pod("a"), a_pod("late")).chains == ()
