@@ -23,6 +23,7 @@ class Usage(Struct, frozen=True, kw_only=True):
     """What was sent and received. Each attempt is a request; bytes are those of bodies, compressed as on the wire."""
 
     requests: int = 0
+    writes: int = 0  # those that are no GETs, repeated ones counted once
     retries: int = 0
     sent_bytes: int = 0
     received_bytes: int = 0
@@ -79,11 +80,13 @@ class Allowance:
             raise DeadlineError("the run's time is up; nothing more is asked of the API server")
         return min(seconds, left)
 
-    def sent(self, size: int) -> None:
+    def sent(self, size: int, *, is_write: bool) -> None:
         """A request goes out with a body of that many bytes."""
         with self._lock:
             used = self._usage
-            self._usage = replace(used, requests=used.requests + 1, sent_bytes=used.sent_bytes + size)
+            self._usage = replace(
+                used, requests=used.requests + 1, writes=used.writes + is_write, sent_bytes=used.sent_bytes + size
+            )
 
     def received(self, size: int) -> None:
         """That many bytes of an answer have come."""

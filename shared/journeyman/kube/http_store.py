@@ -25,6 +25,7 @@ from journeyman.ports import JSON, Listing, Patch, WatchEvent
 T = TypeVar("T")
 
 MERGE_PATCH: Final = "application/merge-patch+json"
+APPLY_PATCH: Final = "application/apply-patch+yaml"
 _HEAD_BYTES: Final = 4096
 _AT_A_TIME: Final = 8  # writes side by side: half of the connections kept, and no flood for the server
 _SILENCE_SECONDS: Final = 10.0  # beyond a watch's own timeout: then the connection is dead
@@ -72,8 +73,8 @@ class HttpKubeStore:
             transport: Sends the requests.
             page_size: Objects asked for at a time; larger pages cost fewer round trips and more of the server's memory.
         """
-        self._transport = transport
-        self._page_size = page_size
+        self.transport = transport
+        self.page_size = page_size
 
     def version(self) -> tuple[int, int]:
         """What `/version` says; clouds add a sign to the minor one ("33+").
@@ -81,7 +82,7 @@ class HttpKubeStore:
         Raises:
             KubeAPIError: The answer is no version: something other than an API server answered.
         """
-        body = self._transport.request("GET", "/version")
+        body = self.transport.request("GET", "/version")
         try:
             found = msgspec.json.decode(body, type=_ServerVersion)
             return int(found.major.rstrip("+")), int(found.minor.rstrip("+"))
@@ -89,9 +90,9 @@ class HttpKubeStore:
             message = f"the answer to /version is no version, so it is not an API server's: {error}"
             raise KubeAPIError(message, reason="NotKubernetes") from error
 
-    def for_run(self, allowance: Allowance) -> HttpKubeStore:
-        """The same store for one run, within its allowance."""
-        return HttpKubeStore(self._transport.for_run(allowance), page_size=self._page_size)
+    def for_run(self, allowance: Allowance, purpose: str = "") -> HttpKubeStore:
+        """The same store for one run, within its allowance; what the run is for makes no difference here."""
+        return HttpKubeStore(self.transport.for_run(allowance), page_size=self.page_size)
 
     def list(
         self,
@@ -108,7 +109,7 @@ class HttpKubeStore:
             query["resourceVersion"] = "0"
         path, asked = resource.path(namespace), {key: value for key, value in query.items() if value}
         try:
-            return self._pages(resource, path, {**asked, "limit": str(self._page_size)})
+            return self._pages(resource, path, {**asked, "limit": str(self.page_size)})
         except GoneError:
             return self._pages(resource, path, asked)
 
@@ -157,6 +158,23 @@ class HttpKubeStore:
         with ThreadPoolExecutor(min(_AT_A_TIME, max(len(patches), 1))) as threads:
             return tuple(threads.map(one, patches))
 
+    def apply(
+        self,
+        resource: Resource[Any],
+        name: str,
+        body: JSON,
+        *,
+        manager: str,
+        force: bool = False,
+        namespace: str = "",
+        subresource: str = "",
+    ) -> dict[str, Any]:
+        """Server-side apply; JSON is YAML, which is what the server takes."""
+        whole = {"apiVersion": resource.api_version, "kind": resource.kind, **body}
+        query = {"fieldManager": manager} | ({"force": "true"} if force else {})
+        path = resource.path(namespace, name, subresource)
+        return self._write("PATCH", resource, path, whole, APPLY_PATCH, query=query)
+
     def delete(
         self,
         resource: Resource[Any],
@@ -174,7 +192,7 @@ class HttpKubeStore:
             options["preconditions"] = given
         if grace_period_seconds is not None:
             options["gracePeriodSeconds"] = grace_period_seconds
-        self._transport.request("DELETE", resource.path(namespace, name), body=msgspec.json.encode(options))
+        self.transport.request("DELETE", resource.path(namespace, name), body=msgspec.json.encode(options))
 
     def evict(self, namespace: str, name: str, *, uid: str = "") -> None:
         """Evict a pod; a budget that forbids it is a TooManyRequestsError at once."""
@@ -186,7 +204,7 @@ class HttpKubeStore:
         if uid:
             eviction["deleteOptions"] = {"preconditions": {"uid": uid}}
         path = POD.path(namespace, name, "eviction")
-        self._transport.request("POST", path, body=msgspec.json.encode(eviction), retries=EVICTIONS)
+        self.transport.request("POST", path, body=msgspec.json.encode(eviction), retries=EVICTIONS)
 
     def watch(
         self,
@@ -214,7 +232,7 @@ class HttpKubeStore:
         }
         path = resource.path(namespace)
         asked = {key: value for key, value in query.items() if value}
-        for line in self._transport.stream(path, asked, seconds + _SILENCE_SECONDS, quiet_seconds=quiet_seconds):
+        for line in self.transport.stream(path, asked, seconds + _SILENCE_SECONDS, quiet_seconds=quiet_seconds):
             yield self._event(line, resource, f"GET {path}")
 
     def _pages(self, resource: Resource[T], path: str, query: dict[str, str]) -> Listing[T]:
@@ -237,7 +255,7 @@ class HttpKubeStore:
 
     def _read(self, resource: Resource[Any], path: str, query: Mapping[str, str] | None = None) -> bytes:
         try:
-            return self._transport.request("GET", path, query=query)
+            return self.transport.request("GET", path, query=query)
         except NotFoundError as error:
             if error.reason != errors.NOT_SERVED:
                 raise
@@ -246,7 +264,7 @@ class HttpKubeStore:
     def _served_versions(self, group: str) -> tuple[str, ...]:
         """The versions in which the API server serves a group; none if it does not, or does not say."""
         try:
-            found: _Group = msgspec.json.decode(self._transport.request("GET", f"/apis/{group}"), type=_Group)
+            found: _Group = msgspec.json.decode(self.transport.request("GET", f"/apis/{group}"), type=_Group)
         except (KubeAPIError, msgspec.DecodeError):
             return ()
         return tuple(one.version for one in found.versions)
@@ -255,7 +273,7 @@ class HttpKubeStore:
         change: _WatchLine = _decode(line, resource, _WatchLine, "")
         if change.type == "ERROR":
             status = _decode(bytes(change.object), resource, errors.Status, "")
-            raise errors.from_status(status, request, cluster=self._transport.cluster)
+            raise errors.from_status(status, request, cluster=self.transport.cluster)
         version = _decode(bytes(change.object), resource, _Versioned, "").metadata.resource_version
         if change.type == "BOOKMARK":
             return WatchEvent(type="BOOKMARK", object=None, resource_version=version)
@@ -263,9 +281,17 @@ class HttpKubeStore:
         return WatchEvent(type=change.type, object=decoded, resource_version=version)
 
     def _write(
-        self, method: str, resource: Resource[Any], path: str, body: JSON, content_type: str = "application/json"
+        self,
+        method: str,
+        resource: Resource[Any],
+        path: str,
+        body: JSON,
+        content_type: str = "application/json",
+        *,
+        query: Mapping[str, str] | None = None,
     ) -> dict[str, Any]:
-        answer = self._transport.request(method, path, body=msgspec.json.encode(body), content_type=content_type)
+        content = msgspec.json.encode(body)
+        answer = self.transport.request(method, path, query=query, body=content, content_type=content_type)
         written: dict[str, Any] = _decode(answer, resource, dict, path)
         return written
 

@@ -21,17 +21,18 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from operator import attrgetter, itemgetter
 from typing import Any, Final, Generic, TypeVar
 
 from msgspec import Struct
 
 from journeyman.core.api.objects import Object, Resource
-from journeyman.errors import GoneError, KubeAPIError, KubeUnavailableError
+from journeyman.errors import GoneError, KubeUnavailableError
 from journeyman.kube.allowance import Allowance
 from journeyman.kube.http_store import HttpKubeStore
-from journeyman.ports import JSON, Listing, Patch, WatchEvent
+from journeyman.ports import Listing, WatchEvent
 
 T = TypeVar("T")
 Key = tuple[str, str, str]
@@ -39,6 +40,9 @@ Key = tuple[str, str, str]
 WORTH_KEEPING: Final = 100
 """Objects. A watch costs its connection, as it cannot be ended any other way; a list shorter than this costs less."""
 QUIET_SECONDS: Final = 0.03
+QUIET_FACTOR: Final = 4.0
+"""Where an answer takes long, so do the pauses within one: the silence is at least that many times as long."""
+LONGEST_QUIET_SECONDS: Final = 1.0
 LISTED_AGAIN_AFTER_SECONDS: Final = 900.0
 MOST_OBJECTS: Final = 100_000
 """Of all clusters that a sandbox serves: about 5 kB each."""
@@ -70,7 +74,7 @@ class Question(Struct, frozen=True):
 
 
 class Mirror(Struct, Generic[T], frozen=True, kw_only=True):
-    """A list as it was at `version`, by namespace and name."""
+    """A list as it was at `version`: the objects in order of namespace and name, which are their keys."""
 
     question: Question
     objects: Mapping[tuple[str, str], T]
@@ -78,8 +82,8 @@ class Mirror(Struct, Generic[T], frozen=True, kw_only=True):
     listed_at: float  # time.time()
 
     def listing(self) -> Listing[T]:
-        """The objects by namespace and name."""
-        return Listing(items=tuple(self.objects[key] for key in sorted(self.objects)), resource_version=self.version)
+        """The objects, in order."""
+        return Listing(items=tuple(self.objects.values()), resource_version=self.version)
 
 
 class Mirrors:
@@ -132,15 +136,15 @@ class Mirrors:
             self._asked[(cluster, purpose)] = asked
 
 
-class MirroredKubeStore:
-    """A `ports.KubeStore` over HTTP that reads large lists warm.
+class MirroredKubeStore(HttpKubeStore):
+    """An `HttpKubeStore` that reads large lists warm.
 
     Args:
         store: The cluster.
         mirrors: What the process remembers.
         cluster: The cluster's name among them.
         purpose: What the run is for: runs for the same purpose ask for the same lists.
-        quiet_seconds: The silence after which a watch has nothing more to say.
+        quiet_seconds: The shortest silence after which a watch has nothing more to say.
     """
 
     def __init__(
@@ -152,19 +156,19 @@ class MirroredKubeStore:
         purpose: str = "",
         quiet_seconds: float = QUIET_SECONDS,
     ) -> None:
-        self._store = store
+        super().__init__(store.transport, page_size=store.page_size)
         self._mirrors = mirrors
         self._cluster = cluster
         self._purpose = purpose
         self._quiet_seconds = quiet_seconds
         self._asked: set[Key] = set()
-        self._ahead: dict[Key, Future[Listing[Any]]] = {}
-        self._has_read_ahead = False
+        self._ahead: dict[Key, Future[Listing[Any]]] | None = None
+        self._writes_before = 0
 
-    def for_run(self, allowance: Allowance, purpose: str) -> MirroredKubeStore:
-        """The same store for one run, within its allowance."""
+    def for_run(self, allowance: Allowance, purpose: str = "") -> MirroredKubeStore:
+        """The same store for one run, within its allowance; `purpose` is the run's step."""
         return MirroredKubeStore(
-            self._store.for_run(allowance),
+            super().for_run(allowance),
             self._mirrors,
             cluster=self._cluster,
             purpose=purpose,
@@ -184,85 +188,15 @@ class MirroredKubeStore:
         question = Question(resource, namespace, label_selector, field_selector)
         if self._mirrors.of(self._cluster, question) is None:
             return self._listed(question, cached=cached)
-        if not self._has_read_ahead:
-            self._has_read_ahead = True
+        if self._ahead is None:
             self._ahead = self._read_ahead()
         self._note(question)
         begun = self._ahead.pop(question.key, None)
-        return begun.result() if begun is not None else self._caught_up(question)
-
-    def version(self) -> tuple[int, int]:
-        """As `HttpKubeStore.version`."""
-        return self._store.version()
-
-    def get(self, resource: Resource[T], name: str, *, namespace: str = "") -> T:
-        """As `HttpKubeStore.get`."""
-        return self._store.get(resource, name, namespace=namespace)
-
-    def create(self, resource: Resource[Any], body: JSON, *, namespace: str = "") -> dict[str, Any]:
-        """As `HttpKubeStore.create`."""
-        self._ahead.clear()
-        return self._store.create(resource, body, namespace=namespace)
-
-    def patch(
-        self, resource: Resource[Any], name: str, patch: JSON, *, namespace: str = "", subresource: str = ""
-    ) -> dict[str, Any]:
-        """As `HttpKubeStore.patch`."""
-        self._ahead.clear()
-        return self._store.patch(resource, name, patch, namespace=namespace, subresource=subresource)
-
-    def patch_each(
-        self, resource: Resource[Any], patches: Sequence[Patch], *, subresource: str = ""
-    ) -> tuple[dict[str, Any] | KubeAPIError, ...]:
-        """As `HttpKubeStore.patch_each`."""
-        self._ahead.clear()
-        return self._store.patch_each(resource, patches, subresource=subresource)
-
-    def delete(
-        self,
-        resource: Resource[Any],
-        name: str,
-        *,
-        namespace: str = "",
-        uid: str = "",
-        resource_version: str = "",
-        grace_period_seconds: int | None = None,
-    ) -> None:
-        """As `HttpKubeStore.delete`."""
-        self._ahead.clear()
-        self._store.delete(
-            resource,
-            name,
-            namespace=namespace,
-            uid=uid,
-            resource_version=resource_version,
-            grace_period_seconds=grace_period_seconds,
-        )
-
-    def evict(self, namespace: str, name: str, *, uid: str = "") -> None:
-        """As `HttpKubeStore.evict`."""
-        self._ahead.clear()
-        self._store.evict(namespace, name, uid=uid)
-
-    def watch(
-        self,
-        resource: Resource[T],
-        *,
-        resource_version: str,
-        namespace: str = "",
-        label_selector: str = "",
-        field_selector: str = "",
-        timeout_seconds: float = 30,
-    ) -> Iterator[WatchEvent[T]]:
-        """As `HttpKubeStore.watch`."""
-        return self._store.watch(
-            resource,
-            resource_version=resource_version,
-            namespace=namespace,
-            label_selector=label_selector,
-            field_selector=field_selector,
-            timeout_seconds=timeout_seconds,
-        )
+        if (
+            begun is None or self.transport.writes > self._writes_before
+        ):  # what was read before may not have our own writes
+            return self._caught_up(question)
+        return begun.result()
 
     def _note(self, question: Question) -> None:
         self._asked.add(question.key)
@@ -270,6 +204,7 @@ class MirroredKubeStore:
 
     def _read_ahead(self) -> dict[Key, Future[Listing[Any]]]:
         """Begin to catch up with everything that such runs ask for."""
+        self._writes_before = self.transport.writes
         usual = self._mirrors.usual(self._cluster, self._purpose)
         threads = ThreadPoolExecutor(max_workers=_AHEAD)
         begun = {question.key: threads.submit(self._caught_up, question) for question in usual}
@@ -291,9 +226,9 @@ class MirroredKubeStore:
     def _listed(self, question: Question, *, cached: bool = False) -> Listing[Any]:
         """Everything anew; remembered if it is worth it, and if nobody can change what we remember."""
         listed_at = time.time()
-        listing = self._store.list(question.resource, cached=cached, **question.selection)
+        listing = super().list(question.resource, cached=cached, **question.selection)
         if len(listing.items) >= self._mirrors.worth_keeping and issubclass(question.resource.type, Object):
-            objects = {_key(item): item for item in listing.items}
+            objects = {_key(item): item for item in sorted(listing.items, key=_key)}
             mirror = Mirror(question=question, objects=objects, version=listing.resource_version, listed_at=listed_at)
             self._mirrors.keep(self._cluster, mirror)
             self._note(question)
@@ -302,31 +237,34 @@ class MirroredKubeStore:
     def _catch_up(self, mirror: Mirror[Any]) -> Mirror[Any]:
         """The list as it is now. Raises GoneError, KubeUnavailableError."""
         question = mirror.question
-        wanted = self._store.latest(question.resource, **question.selection)
-        objects, version = dict(mirror.objects), mirror.version
+        began = time.monotonic()
+        wanted = self.latest(question.resource, **question.selection)
+        quiet_seconds = min(max(QUIET_FACTOR * (time.monotonic() - began), self._quiet_seconds), LONGEST_QUIET_SECONDS)
+        objects, version, is_new = dict(mirror.objects), mirror.version, False
         if not _reached(version, wanted):
-            for event in self._changes(question, version):
+            for event in self._changes(question, version, quiet_seconds):
                 version = event.resource_version
                 if event.type == "DELETED" and event.object is not None:
                     objects.pop(_key(event.object), None)
                 elif event.object is not None:
+                    is_new = is_new or _key(event.object) not in objects
                     objects[_key(event.object)] = event.object
                 if _reached(version, wanted):
                     break
+        objects = dict(sorted(objects.items(), key=itemgetter(0))) if is_new else objects
         return Mirror(question=question, objects=objects, version=version, listed_at=mirror.listed_at)
 
-    def _changes(self, question: Question, version: str) -> Iterator[WatchEvent[Any]]:
-        return self._store.watch(
+    def _changes(self, question: Question, version: str, quiet_seconds: float) -> Iterator[WatchEvent[Any]]:
+        return self.watch(
             question.resource,
             resource_version=version,
             timeout_seconds=_WATCH_SECONDS,
-            quiet_seconds=self._quiet_seconds,
+            quiet_seconds=quiet_seconds,
             **question.selection,
         )
 
 
-def _key(item: Object) -> tuple[str, str]:
-    return (item.metadata.namespace, item.metadata.name)
+_key: Final[Callable[[Object], tuple[str, str]]] = attrgetter("metadata.namespace", "metadata.name")
 
 
 def _reached(version: str, wanted: str) -> bool:

@@ -111,6 +111,11 @@ class Transport:
         finally:
             response.close()
 
+    @property
+    def writes(self) -> int:
+        """How many requests of this run may have changed something."""
+        return self._allowance.usage.writes
+
     def close(self) -> None:
         """Close the connections that are idle."""
         self._pool.clear()
@@ -145,7 +150,7 @@ class Transport:
         timeout = urllib3.Timeout(
             connect=self._allowance.at_most(CONNECT_SECONDS), read=self._allowance.at_most(read_seconds)
         )
-        self._allowance.sent(len(body or b""))
+        self._allowance.sent(len(body or b""), is_write=method != "GET")
         return self._pool.request(
             method,
             f"{self.server}{path}?{urlencode(query)}" if query else f"{self.server}{path}",

@@ -75,6 +75,7 @@ def test_requests_and_bytes_are_counted_as_on_the_wire(script, store_for):
 
     assert allowance.usage == Usage(
         requests=3,
+        writes=1,
         retries=1,
         sent_bytes=len(b'{"spec":{}}'),
         received_bytes=len(body) + len(b'{"metadata": {"name": "n"}}'),

@@ -1,0 +1,116 @@
+"""How fast a cluster is read, and what it costs: on a real API server, beside the official client, in one run.
+
+    make bench-reading                        1,000 nodes; snapshots with 10,000 pods, lists with 20,000
+    python -m tests.bench.bench_reading 500   with other numbers of nodes
+
+Each reading has a process of its own (`readings.py`). What can be compared between machines are the ratios; nothing here is
+a test of time, and the exit status is 1 only if somebody did not read everything.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.bench.crowd import NAMESPACES, Crowd, put
+from tests.controlplane.plane import ControlPlane
+from tests.helpers import builders
+from tests.helpers.go_programs import GoProgramMissingError
+
+CRDS = Path(__file__).parents[2] / "infra" / "crds"
+PODS_PER_NODE = 10
+
+
+def main(nodes: int = 1000) -> int:
+    """Fill a control plane, and read it."""
+    try:
+        plane = ControlPlane()
+    except GoProgramMissingError as missing:
+        sys.exit(str(missing))
+    pods = nodes * PODS_PER_NODE
+    with plane:
+        crowd = _furnished(plane, nodes)
+        put(plane.etcd, crowd.pods(pods))
+        say(
+            f"{nodes:,} nodes, {nodes:,} NodeClaims, {pods:,} pods of {_size(crowd)} bytes; CPU is this process's own\n"
+        )
+        whole = _snapshots(_read(plane, "snapshot"), nodes, pods)
+        put(plane.etcd, crowd.pods(pods, start=pods))
+        return int(not (_lists(plane, 2 * pods) and whole))
+
+
+def say(line: str) -> None:
+    """One line, at once."""
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+def _furnished(plane: ControlPlane, nodes: int) -> Crowd:
+    """Our kinds, a NodePool with its NodeClass, and nodes with what belongs to them."""
+    definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+    for path in sorted(CRDS.glob("*.yaml")):
+        definition = yaml.safe_load(path.read_text())
+        plane.admin.do("POST", definitions, definition)
+        spec = definition["spec"]
+        kind = f"/apis/{spec['group']}/{spec['versions'][0]['name']}/{spec['names']['plural']}"
+        while plane.admin.call("GET", kind)[0] != HTTPStatus.OK:  # it is served a moment later
+            time.sleep(0.1)
+    plane.admin.do("POST", "/apis/karpenter.sh/v1/nodepools", builders.pool_body())
+    for namespace in NAMESPACES:
+        plane.admin.do("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
+    crowd = Crowd(nodes)
+    for objects in (crowd.nodes(), crowd.claims(), crowd.csi_nodes()):
+        put(plane.etcd, objects)
+    return crowd
+
+
+def _size(crowd: Crowd) -> str:
+    sizes = [len(json.dumps(pod, separators=(",", ":"))) for pod in crowd.pods(100)]
+    return f"{sum(sizes) // len(sizes):,}"
+
+
+def _snapshots(found: dict[str, Any], nodes: int, pods: int) -> bool:
+    say(f"{'snapshot':12} {'':6} {'seconds':>8} {'CPU s':>7} {'requests':>9} {'received kB':>12}")
+    for scope, rows in found["scopes"].items():
+        for kind in ("cold", "warm"):
+            row = rows[kind]
+            figures = f"{row['seconds']:8.3f} {row['cpu']:7.3f} {row['requests']:9} {row['received'] / 1e3:12,.0f}"
+            say(f"{scope:12} {kind:6} {figures}")
+    say(
+        f"warm: 50 pods changed before each, the middle one of 9 runs; the best {found['scopes']['everything']['best']:.3f} s"
+    )
+    say(f"peak memory of the process: {found['peak'] / 1e6:.0f} MB\n")
+    whole = [found["scopes"]["everything"][kind] for kind in ("cold", "warm")]
+    return all((row["nodes"], row["pods"]) == (nodes, pods) for row in whole)
+
+
+def _lists(plane: ControlPlane, pods: int) -> bool:
+    say(f"{'list of pods':12} {'pods':>7} {'seconds':>8} {'peak MB':>8} {'of it for the list':>19}")
+    found = {name: _read(plane, name) for name in ("official", "ours")}
+    for name, row in found.items():
+        grown = (row["peak"] - row["base"]) / 1e6
+        say(f"{name:12} {row['pods']:7,} {row['seconds']:8.2f} {row['peak'] / 1e6:8.0f} {grown:19.0f}")
+    theirs, own = found["official"], found["ours"]
+    say(
+        f"ours is {theirs['seconds'] / own['seconds']:.1f} times as fast, with 1/{theirs['peak'] / own['peak']:.1f} of the memory "
+        f"(1/{(theirs['peak'] - theirs['base']) / (own['peak'] - own['base']):.1f} of what the list itself takes)"
+    )
+    return {row["pods"] for row in found.values()} == {pods}
+
+
+def _read(plane: ControlPlane, reading: str) -> dict[str, Any]:
+    where = (plane.server, str(plane.ca_file), plane.token)
+    command = [sys.executable, "-m", "tests.bench.readings", reading, *where]
+    found: dict[str, Any] = json.loads(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout)
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main(*(int(argument) for argument in sys.argv[1:2])))

@@ -1,0 +1,136 @@
+"""What is read in a process of its own, so that neither memory nor warm connections of another reading count.
+
+    python -m tests.bench.readings official|ours|snapshot SERVER CA_FILE TOKEN
+
+Prints one line of JSON. Time is the wall's, without imports; memory is the most that the process held, with everything.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import ssl
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+CHANGED = 50
+WARM_RUNS = 9
+
+
+def official(server: str, ca_file: str, token: str) -> dict[str, Any]:
+    """All pods by the official client's typed list."""
+    from kubernetes import client
+
+    configuration = client.Configuration(host=server)
+    configuration.ssl_ca_cert = ca_file
+    configuration.api_key = {"authorization": f"Bearer {token}"}
+    core = client.CoreV1Api(client.ApiClient(configuration))
+    core.list_namespace()  # a warm connection
+    base = peak_bytes()
+    seconds, listed = timed(core.list_pod_for_all_namespaces)
+    return {"pods": len(listed.items), "seconds": seconds, "base": base, "peak": peak_bytes()}
+
+
+def ours(server: str, ca_file: str, token: str) -> dict[str, Any]:
+    """All pods as Journeyman reads them."""
+    from journeyman.core.api.objects import NAMESPACE, POD
+    from journeyman.kube.http_store import HttpKubeStore
+
+    store = HttpKubeStore(_transport(server, ca_file, token))
+    store.list(NAMESPACE)
+    base = peak_bytes()
+    seconds, listed = timed(lambda: store.list(POD))
+    return {"pods": len(listed.items), "seconds": seconds, "base": base, "peak": peak_bytes()}
+
+
+def snapshot(server: str, ca_file: str, token: str) -> dict[str, Any]:
+    """Whole snapshots, as steps load them: one cold, then warm ones with some changed pods before each.
+
+    What each scope of `steps.load` costs is in `costs`, cold and warm: requests, bytes, CPU.
+    """
+    from journeyman.core.api.objects import POD
+    from journeyman.kube.http_store import HttpKubeStore
+    from journeyman.steps import load as loading
+
+    transport = _transport(server, ca_file, token)
+    rows: dict[str, dict[str, Any]] = {}
+    scopes = {"everything": loading.EVERYTHING, "fleet": loading.FLEET, "glance": loading.GLANCE}
+    writer = HttpKubeStore(transport)
+    pods = [pod.metadata for pod in writer.list(POD).items]
+    for name, scope in scopes.items():
+        load = _loader(_transport(server, ca_file, token), scope)
+        cold, *warm = [_after_changes(load, writer, pods, changed=bool(run) * CHANGED) for run in range(WARM_RUNS + 1)]
+        middle = sorted(warm, key=lambda row: row["seconds"])[len(warm) // 2]
+        rows[name] = {"cold": cold, "warm": middle, "best": min(row["seconds"] for row in warm)}
+    return {"scopes": rows, "peak": peak_bytes()}
+
+
+def _loader(transport: Any, scope: Any) -> Callable[[], dict[str, Any]]:
+    """Loads a snapshot in a run of its own, as warm sandboxes do; tells what it cost."""
+    from journeyman.kube.allowance import Allowance
+    from journeyman.kube.http_store import HttpKubeStore
+    from journeyman.kube.mirror import MirroredKubeStore, Mirrors
+    from journeyman.steps.load import load
+    from tests.helpers.fakes import Cluster
+
+    kept = MirroredKubeStore(HttpKubeStore(transport), Mirrors(), cluster="bench")
+    cluster = Cluster()
+
+    def loaded() -> dict[str, Any]:
+        allowance = Allowance()
+        run = cluster.run(store=kept.for_run(allowance, "provision"))
+        began = time.process_time()
+        seconds, found = timed(lambda: load(run, scope))
+        usage = allowance.usage
+        return {
+            "seconds": seconds,
+            "cpu": time.process_time() - began,
+            "requests": usage.requests,
+            "sent": usage.sent_bytes,
+            "received": usage.received_bytes,
+            "nodes": len(found.nodes),
+            "pods": len(found.pods),
+        }
+
+    return loaded
+
+
+def _after_changes(load: Callable[[], dict[str, Any]], writer: Any, pods: list[Any], *, changed: int) -> dict[str, Any]:
+    from journeyman.core.api.objects import POD
+
+    for meta in random.sample(pods, changed):
+        patch = {"metadata": {"annotations": {"changed": str(random.random())}}}
+        writer.patch(POD, meta.name, patch, namespace=meta.namespace)
+    return load()
+
+
+def _transport(server: str, ca_file: str, token: str) -> Any:
+    from journeyman.kube.connection import Connection
+    from journeyman.kube.transport import Transport
+
+    trust = ssl.create_default_context(cafile=ca_file)
+    return Transport(Connection(server=server, ssl_context=trust, authorization=lambda: f"Bearer {token}"))
+
+
+def timed(call: Callable[[], Any]) -> tuple[float, Any]:
+    """Seconds, and what the call gave."""
+    began = time.perf_counter()
+    found = call()
+    return time.perf_counter() - began, found
+
+
+def peak_bytes() -> int:
+    """The most this process has held so far (what rusage says of a child on Linux includes its parent's memory)."""
+    found = re.search(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())
+    assert found is not None
+    return int(found[1]) * 1024
+
+
+READINGS = {"official": official, "ours": ours, "snapshot": snapshot}
+
+if __name__ == "__main__":
+    sys.stdout.write(json.dumps(READINGS[sys.argv[1]](*sys.argv[2:])) + "\n")
