@@ -1,0 +1,90 @@
+"""What infra/aws/cluster.yaml says, read as data: a further cluster's role is what the functions are at home, and no more."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from journeyman.runtime.ways import GROUPS
+from journeyman.simulate.aws.stack import read_template
+
+ROOT = Path(__file__).parents[2]
+FILE = ROOT / "infra" / "aws" / "cluster.yaml"
+HOME, CLUSTER = read_template(ROOT / "template.yaml"), read_template(FILE)
+RESOURCES = CLUSTER["Resources"]
+POLICIES = ("KubernetesPolicy", "CatalogueReadPolicy", "LaunchPolicy", "TerminatePolicy")
+RULES = [name for name, resource in HOME["Resources"].items() if resource["Type"] == "AWS::Events::Rule"]
+
+
+@pytest.mark.xdist_group("sam")
+def test_cloudformations_linter_accepts_it():
+    """The linter comes with the SAM CLI, as `make sam` installs it."""
+    command = os.environ.get("CFN_LINT") or str(ROOT / ".tools" / "sam" / "bin" / "cfn-lint")
+    assert shutil.which(command), f"there is no cfn-lint at {command}: run `make sam`"
+    done = subprocess.run([command, str(FILE)], text=True, capture_output=True, check=False)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_the_role_may_do_what_the_functions_may_at_home(name):
+    """One text in two files: whoever changes one is told here."""
+    there, here = RESOURCES[name]["Properties"], HOME["Resources"][name]["Properties"]
+
+    assert there["PolicyDocument"] == here["PolicyDocument"]
+    assert there["Roles"] == [{"Ref": "Role"}]
+
+
+def test_the_role_has_no_other_rights():
+    """Only those four, and nothing that is managed by AWS."""
+    attached = [name for name, resource in RESOURCES.items() if resource["Type"] == "AWS::IAM::ManagedPolicy"]
+
+    assert sorted(attached) == sorted(POLICIES)
+    assert not {"Policies", "ManagedPolicyArns"} & set(RESOURCES["Role"]["Properties"])
+
+
+def test_only_the_functions_may_assume_it():
+    """With the external id, if there is one."""
+    (statement,) = RESOURCES["Role"]["Properties"]["AssumeRolePolicyDocument"]["Statement"]
+    condition, with_id, without = statement["Condition"]["Fn::If"]
+
+    assert statement["Principal"] == {"AWS": {"Ref": "FunctionRoleArns"}}
+    assert CLUSTER["Conditions"][condition] == {"Fn::Not": [{"Fn::Equals": [{"Ref": "ExternalId"}, ""]}]}
+    assert (with_id, without) == (
+        {"StringEquals": {"sts:ExternalId": {"Ref": "ExternalId"}}},
+        {"Ref": "AWS::NoValue"},
+    )
+    named = {
+        part["Fn::GetAtt"].removesuffix("Role.Arn")
+        for part in HOME["Outputs"]["FunctionRoleArns"]["Value"]["Fn::Join"][1]
+    }
+    assert named == {name for name, r in HOME["Resources"].items() if r["Type"] == "AWS::Serverless::Function"}
+
+
+def test_the_role_enters_the_cluster_in_every_steps_group():
+    """All functions come as this one role."""
+    entry = RESOURCES["Access"]["Properties"]
+
+    assert entry["PrincipalArn"] == {"Fn::GetAtt": "Role.Arn"}
+    assert sorted(entry["KubernetesGroups"]) == sorted(GROUPS)
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_what_happens_to_instances_elsewhere_comes_home(name):
+    """The same patterns; at home the stack's own rules take what arrives on the bus, whatever account it is from."""
+    rule = RESOURCES[name]
+
+    assert rule["Properties"]["EventPattern"] == HOME["Resources"][name]["Properties"]["EventPattern"]
+    assert rule["Condition"] == RESOURCES["EventsRole"]["Condition"] == "IsElsewhere"
+    assert [target["Arn"] for target in rule["Properties"]["Targets"]] == [{"Ref": "EventBusArn"}]
+
+
+def test_other_accounts_may_send_events_only_if_they_are_named():
+    """And nothing but send."""
+    policy = HOME["Resources"]["ClusterEventsPolicy"]
+    statement = policy["Properties"]["Statement"]
+
+    assert "ClusterAccounts" in str(HOME["Conditions"][policy["Condition"]])
+    assert (statement["Principal"], statement["Action"]) == ({"AWS": {"Ref": "ClusterAccounts"}}, "events:PutEvents")
