@@ -165,6 +165,20 @@ def _terms(pod: Pod) -> tuple[PodAffinityTerm, ...]:
     return affinity.required if affinity is not None else ()
 
 
+def _is_about_variety_of_reservations(scenario: JSONDict, finding: Finding) -> bool:
+    pools = read(scenario).snapshot.node_pools
+    varied = {p.metadata.name for p in pools if any(r.min_values for r in p.spec.template.spec.requirements)}
+    reserved = any(c.node_pool in varied and c.offering[-1] == RESERVED for c in finding.theirs.new_claims)
+    return finding.kind == "dearer" and reserved
+
+
+def _is_about_company(scenario: JSONDict, finding: Finding) -> bool:
+    """Whether each of the pods must be where others are, over a label that has few values."""
+    about = _pods(scenario, finding)
+    bound = bool(about) and all(any(term.topology_key != HOSTNAME for term in _terms(pod)) for pod in about)
+    return finding.kind == "missing" and finding.as_many and bound
+
+
 def _is_about_variety_of_reserved_nodes(_: JSONDict, finding: Finding) -> bool:
     short = [c for c in finding.theirs.new_claims if any(pod in finding.text for pod in c.pods)]
     return (
@@ -321,6 +335,16 @@ ACCEPTED = (
         why="Karpenter binds a claim to its reservations when the variety of its types has been counted; what is left then"
         " may be fewer types than the NodePool wants, and nothing on the claim says so",
         covers=_is_about_variety_of_reserved_nodes,
+    ),
+    Difference(
+        name="a claim holds one reservation",
+        why="where a NodePool wants variety Karpenter lists several reservations on one claim, and takes a slot in each",
+        covers=_is_about_variety_of_reservations,
+    ),
+    Difference(
+        name="of pods that must be together and cannot, which get a place",
+        why="whichever comes first says where; we place as many pods as Karpenter, or more",
+        covers=_is_about_company,
     ),
     Difference(
         name="a spread counts the nodes that will suit it, said or not",

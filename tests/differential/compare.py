@@ -120,8 +120,9 @@ def placed_in(results: Results) -> frozenset[str]:
 def findings(scenario: JSONDict, karpenter: Karpenter) -> list[Finding]:
     """All that is wrong with our answer.
 
-    Karpenter breaks some ties by chance (it iterates over maps), so what may be its luck counts only if most of
-    `ANSWERS` answers show it.
+    Karpenter breaks some ties by chance (it iterates over maps), so that its answers differ in what they place and cost.
+    What may be its luck counts only if all of `ANSWERS` answers show it: a plan that Karpenter itself might have come to
+    is good enough. A plan of Karpenter's that breaks a rule counts if most do.
     """
     answer = karpenter.ask(scenario)
     if answer.get("error"):
@@ -139,7 +140,7 @@ def findings(scenario: JSONDict, karpenter: Karpenter) -> list[Finding]:
     if by_luck:
         others = [{f.kind for f in against(ours, karpenter.ask(scenario))} for _ in range(ANSWERS - 1)]
         seen = Counter(kind for kinds in others for kind in kinds)
-        found += [f for f in by_luck if 1 + seen[f.kind] > ANSWERS // 2]
+        found += [f for f in by_luck if 1 + seen[f.kind] >= (ANSWERS // 2 + 1 if f.kind == "rejected" else ANSWERS)]
     return found
 
 

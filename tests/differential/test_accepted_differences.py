@@ -301,6 +301,39 @@ def test_min_values_are_counted_over_what_can_be_launched(karpenter):
     assert unaccepted(asked, found) == []
 
 
+def test_a_claim_holds_one_reservation(karpenter):
+    """Two types wanted, one reserved in each zone. Karpenter's claim names both reservations; ours pays for one of both."""
+    types = [a_type(name, cpu=4, price=price, zones=zone) for name, price, zone in (("m", 0.2, "a"), ("n", 0.3, "b"))]
+    for found, zone in zip(types, "ab", strict=True):
+        found["requirements"][-1]["values"] = ["on-demand", "reserved"]
+        where = [require(ZONE, "In", zone), require(CAPACITY_TYPE, "In", "reserved")]
+        booked = [*where, require(RESERVATION, "In", f"cr-{zone}")]
+        found["offerings"].append({"requirements": booked, "price": 2e-7, "available": True, "reservationCapacity": 1})
+    variety = {**require(INSTANCE_TYPE, "Exists"), "minValues": 2}
+    asked = scenario(types, a_pool(requirements=[variety]), *pods(1))
+
+    found = findings(asked, karpenter)
+
+    assert karpenter.ask(asked)["price"] < 1e-6
+    assert Ours(asked).results.price == pytest.approx(0.2)
+    assert {f.kind for f in found} == {"dearer"}
+    assert unaccepted(asked, found) == []
+
+
+def test_of_pods_that_must_be_together_and_cannot_others_may_get_a_place(karpenter):
+    """A pod held in zone a and one held in b that must share a zone. Whichever comes first leaves the other behind."""
+    together = {"podAffinity": {REQUIRED: [{"topologyKey": ZONE, "labelSelector": WEB}]}}
+    first, second = pods(2, affinity=together)
+    for pod, zone in ((first, "a"), (second, "b")):
+        pod["spec"] = {**pod["spec"], "nodeSelector": {ZONE: zone}}
+    asked = scenario([a_type("m", cpu=4, price=0.2)], a_pool(), first, second)
+
+    found = findings(asked, karpenter)
+
+    assert len(Ours(asked).placed) >= 1
+    assert unaccepted(asked, found) == []
+
+
 def test_a_spread_counts_the_nodes_that_will_suit_it(karpenter):
     """One of two pods asks for the architecture that all types have. Karpenter takes them for strangers."""
     first, second = pods(2, topologySpreadConstraints=[{**spread_over(ZONE)[0], "minDomains": 2}])
