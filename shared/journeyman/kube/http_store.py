@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any, Final, Generic, TypeVar
 
@@ -170,7 +171,8 @@ class HttpKubeStore:
         subresource: str = "",
     ) -> dict[str, Any]:
         """Server-side apply; JSON is YAML, which is what the server takes."""
-        whole = {"apiVersion": resource.api_version, "kind": resource.kind, **body}
+        metadata = {"name": name, **body.get("metadata", {})}
+        whole = {"apiVersion": resource.api_version, "kind": resource.kind, **body, "metadata": metadata}
         query = {"fieldManager": manager} | ({"force": "true"} if force else {})
         path = resource.path(namespace, name, subresource)
         return self._write("PATCH", resource, path, whole, APPLY_PATCH, query=query)
@@ -297,13 +299,12 @@ class HttpKubeStore:
 
 
 def _head(body: bytes, resource: Resource[Any]) -> _Versioned:
-    """A list's metadata. Where it comes before the items these need not be looked through.
-
-    So it is with Kubernetes' own kinds. Custom resources are written with their fields sorted, so that it comes last.
-    """
+    """A list's metadata. API servers send it before the items; then these need not be looked through."""
     head, items, _ = body[:_HEAD_BYTES].partition(b'"items":')
-    whole = head.rstrip().rstrip(b",") + b"}" if items and b'"metadata":' in head else body
-    found: _Versioned = _decode(whole, resource, _Versioned, "")
+    if items:
+        with suppress(msgspec.DecodeError):  # somebody sends it after them
+            return msgspec.json.decode(head.rstrip().rstrip(b",") + b"}", type=_Versioned)
+    found: _Versioned = _decode(body, resource, _Versioned, "")
     return found
 
 

@@ -118,8 +118,8 @@ class World(Struct, frozen=True, kw_only=True):
 def load(run: Invocation, scope: Scope) -> Snapshot:
     """Read what `scope` asks for. Raises KubeAPIError if a list fails: a partial picture is no basis for a decision."""
 
-    def listed(resource: Resource[O]) -> tuple[O, ...]:
-        return _by_name(_items(run, resource)) if scope.scheduling else ()
+    def listed(resource: Resource[O], *, cached: bool = False) -> tuple[O, ...]:
+        return _by_name(_items(run, resource, cached=cached)) if scope.scheduling else ()
 
     def devices(resource: Resource[O]) -> tuple[O, ...]:
         wanted = scope.scheduling and not run.settings.ignore_dra_requests
@@ -147,11 +147,11 @@ def load(run: Invocation, scope: Scope) -> Snapshot:
         claims=claims,
         node_pools=tuple(p for p in pools if _pool_is_ours(run, p)),
         node_classes=_node_classes(run) if scope.node_classes else (),
-        daemon_sets=listed(DAEMONSET),
+        daemon_sets=listed(DAEMONSET, cached=True),
         pdbs=listed(PDB),
-        namespaces=listed(NAMESPACE),
-        storage_classes=listed(STORAGE_CLASS),
-        csi_nodes=listed(CSI_NODE),
+        namespaces=listed(NAMESPACE, cached=True),
+        storage_classes=listed(STORAGE_CLASS, cached=True),
+        csi_nodes=listed(CSI_NODE, cached=True),
         persistent_volumes=listed(PERSISTENT_VOLUME),
         persistent_volume_claims=listed(PERSISTENT_VOLUME_CLAIM),
         device_classes=devices(DEVICE_CLASS),
@@ -269,8 +269,9 @@ def _node_classes(run: Invocation) -> tuple[NodeClassState, ...]:
     return tuple(sorted((node_class_state(raw, kind) for raw in _items(run, kind)), key=lambda c: c.name))
 
 
-def _items(run: Invocation, resource: Resource[T], *, field_selector: str = "") -> tuple[T, ...]:
-    return run.store.list(resource, field_selector=field_selector).items
+def _items(run: Invocation, resource: Resource[T], *, field_selector: str = "", cached: bool = False) -> tuple[T, ...]:
+    """Objects of a kind. `cached` is for those that change rarely: a moment's delay is as if the change had come later."""
+    return run.store.list(resource, field_selector=field_selector, cached=cached).items
 
 
 def _served(run: Invocation, resource: Resource[T]) -> tuple[T, ...]:

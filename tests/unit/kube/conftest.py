@@ -7,6 +7,7 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -76,7 +77,8 @@ def _handler(script: Script) -> type[BaseHTTPRequestHandler]:
             if "Transfer-Encoding" not in headers:
                 self.send_header("Content-Length", str(len(body)))
             self.end_headers()
-            self.wfile.write(body)
+            with suppress(ConnectionError):  # a client that does not wait any longer
+                self.wfile.write(body)
 
         do_GET = do_POST = do_PATCH = do_DELETE = handle_any  # noqa: N815 - http.server's names
 
@@ -125,8 +127,18 @@ class TlsFront:
 
 
 @pytest.fixture(scope="session")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """(certificate, key) of a self-signed authority for 127.0.0.1."""
+def make_certificate(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., tuple[Path, Path]]:
+    """Makes (certificate, key) of a self-signed authority for 127.0.0.1; a negative lifetime makes an expired one."""
+    return lambda lifetime=timedelta(days=1): _certificate(tmp_path_factory.mktemp("tls"), lifetime)
+
+
+@pytest.fixture(scope="session")
+def certificate(make_certificate: Callable[..., tuple[Path, Path]]) -> tuple[Path, Path]:
+    """One that is good for a day."""
+    return make_certificate()
+
+
+def _certificate(folder: Path, lifetime: timedelta) -> tuple[Path, Path]:
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "journeyman test")])
     today = datetime.now(timezone.utc)  # noqa: TID251 - TLS checks the real time
@@ -137,13 +149,12 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
         .issuer_name(name)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(today - timedelta(days=1))
-        .not_valid_after(today + timedelta(days=1))
+        .not_valid_before(today - timedelta(days=2))
+        .not_valid_after(today + lifetime)
         .add_extension(x509.SubjectAlternativeName([loopback]), critical=False)
         .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
         .sign(key, hashes.SHA256())
     )
-    folder = tmp_path_factory.mktemp("tls")
     pem = serialization.Encoding.PEM
     (folder / "ca.pem").write_bytes(built.public_bytes(pem))
     (folder / "key.pem").write_bytes(
