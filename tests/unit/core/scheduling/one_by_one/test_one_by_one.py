@@ -9,7 +9,7 @@ from journeyman.core.api import labels
 from journeyman.core.catalogue import Catalogue
 from journeyman.core.scheduling.draft import OpenNode
 from journeyman.core.scheduling.one_by_one import place_one_by_one
-from journeyman.core.scheduling.options import Options
+from journeyman.core.scheduling.options import MinValuesPolicy, Options
 from journeyman.core.scheduling.question import Ground, ask
 from journeyman.core.scheduling.requirements import requirement
 from tests.helpers.builders import (
@@ -34,11 +34,21 @@ OWN = {"matchLabels": {"app": "web"}}
 class Outcome:
     """What became of some pods: the draft, and who is on which node to open (by pod class' sample name)."""
 
-    def __init__(self, *pods, types=TYPES, pools=None, running=(), nodes=(), claims=(), prepare=None):
+    def __init__(
+        self,
+        *pods,
+        types=TYPES,
+        pools=None,
+        running=(),
+        nodes=(),
+        claims=(),
+        prepare=None,
+        options=Options(),  # noqa: B008
+    ):
         pools = pools or (a_pool(),)
         snapshot = a_snapshot(pods=(*pods, *running), node_pools=pools, nodes=nodes, claims=claims)
         by_pool = types if isinstance(types, dict) else {pool.metadata.name: types for pool in pools}
-        ground = Ground.of(snapshot, Catalogue(by_pool), Options())
+        ground = Ground.of(snapshot, Catalogue(by_pool), options)
         asked = ask(ground, pods, frozenset())
         self.question = asked.question
         self.draft = asked.draft()
@@ -360,6 +370,31 @@ def test_who_must_share_a_node_comes_before_others_have_filled_it_up():
     outcome = Outcome(follower, *pods(7), leader, types=(LARGE,))
 
     assert (outcome.sizes, outcome.left) == ([5, 4], 0)
+
+
+def test_who_was_left_over_goes_first_where_that_serves_more():
+    """One zone. The large pod comes first, and may not be with any of the two small ones; without it both have a place."""
+    alone = rule("podAntiAffinity")
+
+    outcome = Outcome(
+        a_pod("large", cpu="2", **alone),
+        *pods(2, prefix="small", cpu="1", metadata={"labels": {"app": "web"}}),
+        types=(an_instance_type("m", cpu=4, memory_gib=16, price=0.2, zones=("a",)),),
+    )
+
+    assert (outcome.sizes, outcome.left) == ([2], 1)
+
+
+def test_choice_that_is_a_best_effort_is_given_up_for_a_place():
+    """The limit allows a medium node or two small ones. Keeping both types open would cost the second pod its place."""
+    variety = {"key": labels.INSTANCE_TYPE, "operator": "Exists", "minValues": 2}
+    pool = a_pool(spec={"limits": {"memory": "16Gi"}, "template": {"spec": {"requirements": [variety]}}})
+
+    outcome = Outcome(
+        *pods(2, cpu="1"), types=(SMALL, MEDIUM), pools=(pool,), options=Options(min_values=MinValuesPolicy.BEST_EFFORT)
+    )
+
+    assert outcome.left == 0
 
 
 def test_arrival_order_never_matters():
