@@ -57,7 +57,7 @@ def rendered(values: Path | Mapping[str, Any], *arguments: str) -> list[dict[str
         ["--values", str(values)] if isinstance(values, Path) else [f"--set-json={k}={v}" for k, v in values.items()]
     )
     text = helm("template", RELEASE, str(CHART), f"--namespace={NAMESPACE}", *given, *arguments, *_believed(arguments))
-    return [document for document in yaml.safe_load_all(text) if document]
+    return [document for document in yaml.load_all(text, yaml.CSafeLoader) if document]
 
 
 def _believed(arguments: Sequence[str]) -> list[str]:

@@ -103,7 +103,9 @@ def test_the_chart_carries_the_generated_kinds_and_keeps_them():
 
     assert carried == generated
     assert {crd["metadata"].pop("annotations")["helm.sh/resource-policy"] for crd in made.values()} == {"keep"}
-    assert sorted(made.values(), key=str) == sorted(map(yaml.safe_load, generated.values()), key=str)
+    assert sorted(made.values(), key=str) == sorted(
+        (yaml.load(text, yaml.CSafeLoader) for text in generated.values()), key=str
+    )
 
 
 def test_kinds_of_somebody_else_are_left_out():
@@ -302,7 +304,11 @@ def paths(values, above=()):
 def test_another_release_name_prefixes_every_name():
     """Two releases meet nowhere but at the kinds, which belong to the first."""
     text = helm("template", "second", str(CHART), "--kube-version=1.36", f"--namespace={NAMESPACE}", f"--values={SQS}")
-    names = {d["metadata"]["name"] for d in yaml.safe_load_all(text) if d and d["kind"] != "CustomResourceDefinition"}
+    names = {
+        d["metadata"]["name"]
+        for d in yaml.load_all(text, yaml.CSafeLoader)
+        if d and d["kind"] != "CustomResourceDefinition"
+    }
 
     assert names
     assert all(name.startswith("second-") for name in names)

@@ -3,25 +3,28 @@ What each step does to the API server, and nothing else: tests run every step un
 request that is refused and on any right that is never used.
 
 Writes are merge patches; nothing is ever updated whole. `get` is asked of single objects only where a write needs the
-object as it is at that moment.
+object as it is at that moment. What there may be many of is listed once, and then watched from there.
 */}}
 
 {{/* Reading a cluster whole: to plan, and to show a plan. */}}
 {{- define "journeyman.rules.everything" -}}
 - apiGroups: [""]
   resources: [pods, nodes, namespaces, persistentvolumes, persistentvolumeclaims]
-  verbs: [list]
+  verbs: [list, watch]
 - apiGroups: [apps]
   resources: [daemonsets]
-  verbs: [list]
+  verbs: [list, watch]
 - apiGroups: [policy]
   resources: [poddisruptionbudgets]
-  verbs: [list]
+  verbs: [list, watch]
 - apiGroups: [storage.k8s.io]
   resources: [storageclasses, csinodes]
-  verbs: [list]
+  verbs: [list, watch]
 - apiGroups: [karpenter.sh]
-  resources: [nodepools, nodeclaims]
+  resources: [nodeclaims]
+  verbs: [list, watch]
+- apiGroups: [karpenter.sh]
+  resources: [nodepools]
   verbs: [list]
 - apiGroups: [karpenter.k8s.aws]
   resources: [ec2nodeclasses]
@@ -40,25 +43,25 @@ object as it is at that moment.
   verbs: [list]
 - apiGroups: [""]
   resources: [podtemplates]
-  verbs: [list]
+  verbs: [list, watch]
 - apiGroups: [apps]
   resources: [deployments]
-  verbs: [list]
+  verbs: [list, watch]
 {{- end }}
 {{- if or .Values.features.capacityBuffer .Values.features.defaultSpread }}
 - apiGroups: [apps]
   resources: [replicasets, statefulsets]
-  verbs: [list]
+  verbs: [list, watch]
 {{- end }}
 {{- if .Values.features.defaultSpread }}
 - apiGroups: [""]
   resources: [services, replicationcontrollers]
-  verbs: [list]
+  verbs: [list, watch]
 {{- end }}
 {{- if .Values.features.dynamicResourceAllocation }}
 - apiGroups: [resource.k8s.io]
   resources: [resourceclaims, resourceslices, deviceclasses]
-  verbs: [list]
+  verbs: [list, watch]
 {{- end }}
 {{- end -}}
 
@@ -83,7 +86,7 @@ object as it is at that moment.
 {{- define "journeyman.rules.remembering" -}}
 - apiGroups: [journeyman.dev]
   resources: [offeringstates]
-  verbs: [get, create]
+  verbs: [create, patch]
 - apiGroups: [journeyman.dev]
   resources: [offeringstates/status]
   verbs: [patch]
@@ -105,6 +108,9 @@ object as it is at that moment.
 - apiGroups: [""]
   resources: [nodes] # labels and taints at registration
   verbs: [patch]
+- apiGroups: [""]
+  resources: [pods/status] # placement hints: status.nominatedNodeName
+  verbs: [patch]
 {{- if .Values.features.nodeOverlay }}
 - apiGroups: [karpenter.sh]
   resources: [nodeoverlays/status]
@@ -120,19 +126,19 @@ object as it is at that moment.
 {{- define "journeyman.rules.terminate" -}}
 - apiGroups: [""]
   resources: [pods]
-  verbs: [list, delete] # delete: past a NodeClaim's terminationGracePeriod only
+  verbs: [list, watch, delete] # delete: past a NodeClaim's terminationGracePeriod only
 - apiGroups: [""]
   resources: [pods/eviction]
   verbs: [create]
 - apiGroups: [""]
   resources: [nodes]
-  verbs: [list, patch, delete]
+  verbs: [list, watch, patch, delete]
 - apiGroups: [karpenter.sh]
   resources: [nodepools]
   verbs: [list]
 - apiGroups: [karpenter.sh]
   resources: [nodeclaims]
-  verbs: [list, patch, delete]
+  verbs: [list, watch, patch, delete]
 - apiGroups: [karpenter.sh]
   resources: [nodeclaims/status, nodepools/status]
   verbs: [patch]
@@ -157,10 +163,10 @@ object as it is at that moment.
 {{- define "journeyman.rules.interrupt" -}}
 - apiGroups: [""]
   resources: [nodes]
-  verbs: [list, patch]
+  verbs: [list, watch, patch]
 - apiGroups: [karpenter.sh]
   resources: [nodeclaims]
-  verbs: [list, delete]
+  verbs: [list, watch, delete]
 {{ include "journeyman.rules.remembering" . }}
 {{ include "journeyman.rules.events" . }}
 {{- end -}}
@@ -169,9 +175,12 @@ object as it is at that moment.
 {{- define "journeyman.rules.sweep" -}}
 - apiGroups: [""]
   resources: [pods]
-  verbs: [list]
+  verbs: [list, watch]
 - apiGroups: [karpenter.sh]
-  resources: [nodepools, nodeclaims]
+  resources: [nodeclaims]
+  verbs: [list, watch]
+- apiGroups: [karpenter.sh]
+  resources: [nodepools]
   verbs: [list]
 {{- if .Values.features.capacityBuffer }}
 - apiGroups: [autoscaling.x-k8s.io]
@@ -182,4 +191,9 @@ object as it is at that moment.
 
 {{- define "journeyman.rules.api" -}}
 {{ include "journeyman.rules.everything" . }}
+{{- if and .Values.forwarder.enabled (eq .Values.forwarder.sink.kind "https") }}
+- apiGroups: [authentication.k8s.io]
+  resources: [tokenreviews] # is it really our forwarder that sends?
+  verbs: [create]
+{{- end }}
 {{- end -}}

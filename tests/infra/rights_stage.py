@@ -1,0 +1,271 @@
+"""Every function in a sandbox and under an identity of its own, on a real API server with the chart installed.
+
+    with RightsStage(plane) as stage:
+        stage.run("provision")
+
+Each function has its own composition, as on Lambda: the chart's group, its own memory, the real store. AWS is moto, nodes
+are played by `simulate.kubelet`, kube-scheduler's part by `bind`; both follow a clock that is moved by hand. The API server
+stamps in real time, which that clock is always ahead of.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping
+from contextlib import ExitStack
+from datetime import timedelta
+from typing import Any
+
+from journeyman.cloud.aws.prices import shipped_on_demand
+from journeyman.core.api.objects import NODE_DISRUPTION, NODECLAIM, Resource
+from journeyman.kube.access import from_kubeconfig
+from journeyman.kube.http_store import HttpKubeStore
+from journeyman.kube.mirror import MirroredKubeStore, Mirrors
+from journeyman.kube.transport import Transport
+from journeyman.ports import CloudProvider, KubeStore
+from journeyman.runtime.aws import AwsAdapters, SystemClock
+from journeyman.runtime.checkout import found, load_handler
+from journeyman.runtime.composition import Runtime, installed
+from journeyman.runtime.environment import read_environment
+from journeyman.runtime.local import KUBERNETES_VERSION, REGION, SERVICE_CIDR, captured_logs
+from journeyman.simulate.aws.event_source import Outcome
+from journeyman.simulate.aws.images import seed
+from journeyman.simulate.aws.machines import Ec2Machines
+from journeyman.simulate.aws.server import SimulatedAws
+from journeyman.simulate.aws.stack import Stack, read_template
+from journeyman.simulate.clock import VirtualClock
+from journeyman.simulate.kubelet import Kubelets
+from journeyman.steps.invocation import Settings
+from tests.controlplane.plane import ControlPlane
+
+FUNCTIONS = ("provision", "terminate", "consolidate", "interrupt", "sweep", "api")
+CLUSTER = "demo"
+MERGE = "application/merge-patch+json"
+ALL_FEATURES = {
+    "FEATURE_GATES": "NodeOverlay=true,CapacityBuffer=true",
+    "IGNORE_DRA_REQUESTS": "false",
+    "SCHEDULER_CONFIG": json.dumps(
+        {
+            "podTopologySpread": {
+                "defaultConstraints": [
+                    {"maxSkew": 5, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway"}
+                ]
+            }
+        }
+    ),
+}
+
+
+class RightsStage:
+    """A context; inside it the application is deployed, and nobody acts unless told to.
+
+    Args:
+        plane: A control plane without scheduler and controllers, with the chart installed.
+    """
+
+    def __init__(self, plane: ControlPlane) -> None:
+        self.admin = plane.admin
+        self.clock = VirtualClock(SystemClock().now() + timedelta(minutes=1))
+        self.logs: list[Mapping[str, Any]] = []
+        self.doubled: list[str] = []
+        self._plane = plane
+        self._clouds: list[CloudProvider] = []
+        self._runtimes: dict[str, Runtime] = {}
+        self._opened = ExitStack()
+
+    def __enter__(self) -> RightsStage:
+        with ExitStack() as opened:
+            prices = shipped_on_demand(REGION)
+            self.aws = SimulatedAws(self.clock, prices, region=REGION, on_event=self._note_cloud_event)
+            opened.enter_context(self.aws)
+            self._seeded = seed(self.aws, cluster=CLUSTER, kubernetes_version=KUBERNETES_VERSION)
+            self._machines = Ec2Machines(self.aws, CLUSTER)
+            role = f"arn:aws:iam::{self.aws.account}:role/{self._seeded.role}"
+            parameters = {"ClusterName": CLUSTER, "NodeRoleArn": role}
+            self._stack = Stack(self.aws, read_template(found("template.yaml")), parameters)
+            self._stack.stand_up(load_handler, self.clock, self.aws.queues.due)
+            self.queue_urls = self._stack.queue_urls
+            opened.enter_context(captured_logs(self.logs.append))
+            self._kubelets = Kubelets(_Kubelet(self._plane), self.clock, self._machines)
+            self.deploy(ALL_FEATURES)
+            self._opened = opened.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._opened.close()
+
+    def deploy(self, variables: Mapping[str, str]) -> None:
+        """Give every function a new sandbox with these environment variables on top of the template's."""
+        self._runtimes = {name: self._sandbox(name, variables) for name in FUNCTIONS}
+
+    def _note_cloud_event(self, event: Mapping[str, Any]) -> None:
+        self._machines.note(event)
+
+    # --- functions
+
+    def runtime(self, function: str) -> Runtime:
+        """A function's composition."""
+        return self._runtimes[function]
+
+    def run(self, function: str, event: Mapping[str, Any] | None = None) -> Any:
+        """Invoke a function; by default for a wake-up of its step. Its answer.
+
+        Fails the test if the function fails.
+        """
+        deployed = self._stack.functions[f"{function.title()}Function"]
+        with installed(self._runtimes[function]):
+            invocation = deployed.invoke(dict(event or self._woken(function)))
+        assert invocation.outcome is Outcome.SUCCEEDED, invocation.error
+        failures = (invocation.response or {}).get("batchItemFailures", ())
+        assert not failures, [line for line in self.logs if line["level"] in {"ERROR", "WARNING"}][-3:]
+        return invocation.response
+
+    def _woken(self, step: str) -> dict[str, Any]:
+        now = self.clock.now().isoformat()
+        body = {
+            "version": "1",
+            "source": "wake",
+            "id": "1",
+            "time": now,
+            "cluster": CLUSTER,
+            "step": step,
+            "reason": "-",
+        }
+        return self.record(body, f"journeyman-{step}.fifo")
+
+    def record(self, body: Mapping[str, Any], queue: str) -> dict[str, Any]:
+        """A batch of one message, as a queue hands it to a function."""
+        message = {
+            "messageId": "m-1",
+            "receiptHandle": "r-1",
+            "body": json.dumps(body),
+            "attributes": {"ApproximateReceiveCount": "1", "MessageGroupId": CLUSTER},
+            "messageAttributes": {},
+            "eventSource": "aws:sqs",
+            "eventSourceARN": f"arn:aws:sqs:{REGION}:{self.aws.account}:{queue}",
+            "awsRegion": REGION,
+        }
+        return {"Records": [message]}
+
+    def _sandbox(self, function: str, variables: Mapping[str, str]) -> Runtime:
+        kubeconfig = self._plane.kubeconfig_for(function, [f"journeyman-{function}"])
+        registered = {
+            "name": CLUSTER,
+            "region": REGION,
+            "endpoint": self._plane.server,
+            "certificateAuthority": base64.b64encode(self._plane.ca_file.read_bytes()).decode(),
+            "kubernetesVersion": KUBERNETES_VERSION,
+            "serviceCidr": SERVICE_CIDR,
+            "access": {"kind": "kubeconfig", "path": str(kubeconfig)},
+        }
+        told = {**self._stack.variables, **variables, "JOURNEYMAN_CLUSTERS": json.dumps([registered])}
+        environment = read_environment(told)
+        transport = Transport(from_kubeconfig(str(kubeconfig)))
+        mirrors = Mirrors(worth_keeping=0)  # however small, every list is watched from where it was
+        store = _Repeating(MirroredKubeStore(HttpKubeStore(transport), mirrors, cluster=CLUSTER), self.doubled)
+        adapters = _Adapters(
+            environment,
+            clock=self.clock,
+            stores=lambda _settings: store,
+            clients=lambda service, _region: self.aws.client(service),
+        )
+        adapters.clouds = self._clouds
+        return Runtime(environment.settings, adapters)
+
+    # --- everybody else
+
+    @property
+    def zones(self) -> list[str]:
+        """Where the account has subnets."""
+        return sorted({s["AvailabilityZone"] for s in self.aws.client("ec2").describe_subnets()["Subnets"]})
+
+    def advance(self, **span: float) -> None:
+        """Let time pass, and the cloud and the kubelets do what is due then."""
+        self.clock.advance(timedelta(**span).total_seconds())
+        while self.aws.act():
+            pass
+        self._kubelets.act()
+
+    def boot(self) -> None:
+        """Let nodes join, and become ready."""
+        for seconds in (30, 10, 10):
+            self.advance(seconds=seconds)
+
+    def create(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Create an object."""
+        return self.admin.do("POST", path, body)
+
+    def pend(self, name: str, spec: Mapping[str, Any], **metadata: Any) -> None:
+        """A pod that kube-scheduler found no node for."""
+        container = {"name": "main", "image": "pause", "resources": {"requests": {"cpu": "500m"}}}
+        body = {"metadata": {"name": name, **metadata}, "spec": {"containers": [container], **spec}}
+        self.create("/api/v1/namespaces/default/pods", body)
+        refused = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/0 nodes"}
+        path = f"/api/v1/namespaces/default/pods/{name}/status"
+        self.admin.do("PATCH", path, {"status": {"conditions": [refused]}}, kind=MERGE)
+
+    def bind(self, pod: str, node: str) -> None:
+        """What kube-scheduler does with a pod that fits."""
+        target = {"apiVersion": "v1", "kind": "Node", "name": node}
+        self.create(f"/api/v1/namespaces/default/pods/{pod}/binding", {"metadata": {"name": pod}, "target": target})
+
+    def claims(self) -> dict[str, dict[str, Any]]:
+        """The NodeClaims by name."""
+        items = self.admin.do("GET", "/apis/karpenter.sh/v1/nodeclaims")["items"]
+        return {item["metadata"]["name"]: item for item in items}
+
+    def claim_of(self, pool: str) -> dict[str, Any]:
+        """The one NodeClaim of a pool that is not going."""
+        (claim,) = (
+            c
+            for c in self.claims().values()
+            if c["metadata"]["labels"]["karpenter.sh/nodepool"] == pool and "deletionTimestamp" not in c["metadata"]
+        )
+        return claim
+
+
+class _Adapters(AwsAdapters):
+    """As on Lambda, but one cloud adapter serves all: who asks AWS for its thousand instance types does not matter here."""
+
+    clouds: list[CloudProvider]
+
+    def cloud(self, cluster: Settings, store: KubeStore) -> CloudProvider:
+        if not self.clouds:
+            self.clouds.append(super().cloud(cluster, store))
+        return self.clouds[0]
+
+
+class _Kubelet(HttpKubeStore):
+    """The admin's store; simulated kubelets ask it whether they did anything, and nobody here asks them."""
+
+    resource_version = ""
+
+    def __init__(self, plane: ControlPlane) -> None:
+        super().__init__(Transport(from_kubeconfig(str(plane.kubeconfig))))
+
+
+class _Repeating:
+    """A store whose network loses the answer to the first creation of each intent, so that it is sent a second time."""
+
+    def __init__(self, store: Any, doubled: list[str]) -> None:
+        self._store = store
+        self._doubled = doubled
+        self._left = {NODECLAIM.kind, NODE_DISRUPTION.kind}
+
+    def for_run(self, *arguments: Any) -> KubeStore:
+        """The same for one run."""
+        run: Any = _Repeating(self._store.for_run(*arguments), self._doubled)
+        run._left = self._left
+        return run
+
+    def create(self, resource: Resource[Any], body: Any, *, namespace: str = "") -> Any:
+        """Create, the first time of each kind twice."""
+        if resource.kind in self._left:
+            self._left.remove(resource.kind)
+            self._doubled.append(resource.kind)
+            self._store.create(resource, body, namespace=namespace)
+        return self._store.create(resource, body, namespace=namespace)
+
+    def __getattr__(self, verb: str) -> Any:
+        return getattr(self._store, verb)

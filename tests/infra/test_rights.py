@@ -1,0 +1,370 @@
+"""The chart's roles are what the functions need, and no more: a real API server with RBAC refuses, and its audit log counts.
+
+Covers: every function under its own role through one story that needs every right: launches that fail and succeed, requests
+sent twice, registration and hints, consolidation with a replacement, warnings and interruption, evictions refused and forced,
+nodes deleted by hand, history forgotten; the forwarder's watches, and its events over HTTPS.
+Scenario: two NodePools, five pods; all optional features on, then all off.
+"""
+
+import json
+import time
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+import yaml
+
+from infra.forwarder.apiserver import ApiServer as ForwardersApiServer
+from infra.forwarder.aws import SqsSink
+from infra.forwarder.forwarder import Forwarder
+from infra.forwarder.news import Step as Lane
+from journeyman.runtime.receiver import Receiver, Sender
+from tests.infra.audit import AuditLog, granted
+from tests.infra.helm_program import CHART, NAMESPACE, RELEASE, helm, rendered
+from tests.infra.rights_stage import CLUSTER, FUNCTIONS, RightsStage
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("rights")]
+
+SAMPLES = Path(__file__).parents[2] / "events"
+FORWARDER = f"{RELEASE}-forwarder"
+SMALL, LARGE = "m5.large", "m5.4xlarge"
+KARPENTER, OURS = "/apis/karpenter.sh/v1", "/apis/journeyman.dev/v1alpha1"
+CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+# All features, and an HTTPS sink, whose receiver asks who sends.
+VALUES = {
+    "features": {"nodeOverlay": True, "capacityBuffer": True, "dynamicResourceAllocation": True, "defaultSpread": True},
+    "forwarder": {
+        "clusterName": CLUSTER,
+        "image": {"repository": "registry.example/journeyman-forwarder"},
+        "sink": {"kind": "https", "receiver": {"url": "https://api.example"}},
+    },
+}
+WITHOUT_FEATURES = [f"--set=features.{name}=false" for name in VALUES["features"]]
+BUFFER_CRD = {
+    "apiVersion": "apiextensions.k8s.io/v1",
+    "kind": "CustomResourceDefinition",
+    "metadata": {
+        "name": "capacitybuffers.autoscaling.x-k8s.io",
+        "annotations": {"api-approved.kubernetes.io": "unapproved, for a test"},
+    },
+    "spec": {
+        "group": "autoscaling.x-k8s.io",
+        "names": {"kind": "CapacityBuffer", "plural": "capacitybuffers"},
+        "scope": "Namespaced",
+        "versions": [
+            {
+                "name": "v1beta1",
+                "served": True,
+                "storage": True,
+                "subresources": {"status": {}},
+                "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}},
+            }
+        ],
+    },
+}
+
+
+class Lived:
+    """What came of the story: what was asked of the API server, what had been granted, and what Helm left behind."""
+
+    def __init__(self, requests, documents, doubled, installed, left):
+        self.requests = requests
+        self.documents = documents
+        self.doubled = doubled
+        self.installed = installed
+        self.left = left
+
+    def asked(self, who):
+        return [r for r in self.requests if r.user == user(who)]
+
+    def granted(self, who):
+        return granted(self.documents, FORWARDER if who == "forwarder" else f"journeyman-{who}")
+
+
+def user(who):
+    """The name that the API server sees."""
+    return f"system:serviceaccount:{NAMESPACE}:{FORWARDER}" if who == "forwarder" else who
+
+
+@pytest.fixture(scope="module")
+def lived(make_control_plane, tmp_path_factory) -> Lived:
+    """The story, once: on a cluster where Karpenter's NodePools are known already, from `helm install` to `uninstall`."""
+    folder = tmp_path_factory.mktemp("rights")
+    log = AuditLog(folder)
+    values = folder / "values.yaml"
+    values.write_text(yaml.safe_dump(VALUES))
+    with make_control_plane(apiserver_flags=log.flags) as plane:
+        plane.admin.do(
+            "POST", CRDS, yaml.safe_load((CHART.parent / "crds" / "karpenter.sh_nodepools.yaml").read_text())
+        )
+        on_plane = (f"--kubeconfig={plane.kubeconfig}", f"--namespace={NAMESPACE}")
+        helm("install", RELEASE, str(CHART), *on_plane, "--create-namespace", f"--values={values}")
+        installed = owners(plane.admin)
+        with RightsStage(plane) as stage:
+            tell(stage, plane)
+            helm("upgrade", RELEASE, str(CHART), *on_plane, f"--values={values}", *WITHOUT_FEATURES)
+            stage.deploy({})
+            work_without_features(stage)
+        helm("uninstall", RELEASE, *on_plane)
+        left = owners(plane.admin), roles(plane.admin)
+    return Lived(list(log.requests()), rendered(values), stage.doubled, installed, left)
+
+
+def owners(admin):
+    """Which release has which kind; empty for none."""
+    items = admin.do("GET", CRDS)["items"]
+    key = "meta.helm.sh/release-name"
+    return {crd["metadata"]["name"]: crd["metadata"].get("annotations", {}).get(key, "") for crd in items}
+
+
+def roles(admin):
+    items = admin.do("GET", "/apis/rbac.authorization.k8s.io/v1/clusterroles")["items"]
+    return [r["metadata"]["name"] for r in items if r["metadata"]["name"].startswith("journeyman")]
+
+
+def tell(stage, plane):
+    furnish(stage)
+    look_on(stage)
+    with forwarding(stage, plane):
+        send_over_https(stage)
+    nodes_come(stage)
+    one_is_replaced(stage)
+    one_is_deleted_by_hand(stage)
+    one_is_taken_away(stage)
+    history_is_forgotten(stage)
+
+
+def work_without_features(stage):
+    """The functions' settings and the chart's are changed together."""
+    look_on(stage)
+    for step in ("provision", "consolidate"):
+        stage.run(step)
+
+
+# --- the story
+
+
+def furnish(stage):
+    stage.create(CRDS, BUFFER_CRD)
+    selected = [{"tags": {"karpenter.sh/discovery": CLUSTER}}]
+    spec = {
+        "role": f"KarpenterNodeRole-{CLUSTER}",
+        "amiSelectorTerms": [{"alias": "al2023@latest"}],
+        "subnetSelectorTerms": selected,
+        "securityGroupSelectorTerms": selected,
+    }
+    stage.create("/apis/karpenter.k8s.aws/v1/ec2nodeclasses", an_object("EC2NodeClass", "karpenter.k8s.aws/v1", spec))
+    stage.create(f"{KARPENTER}/nodepools", a_pool("spot", "spot", [SMALL], nodes="0"))
+    stage.create(f"{KARPENTER}/nodepools", a_pool("steady", "on-demand", [SMALL, LARGE], nodes="100%"))
+    overlay = {"requirements": [{"key": "team", "operator": "Exists"}], "priceAdjustment": "+1%"}
+    stage.create("/apis/karpenter.sh/v1alpha1/nodeoverlays", an_object("NodeOverlay", "karpenter.sh/v1alpha1", overlay))
+    eventually_served(stage, "/apis/autoscaling.x-k8s.io/v1beta1/capacitybuffers")
+    shapes = [{"scalableRef": {"kind": kind, "name": "gone"}} for kind in ("Deployment", "ReplicaSet", "StatefulSet")]
+    for number, shape in enumerate([*shapes, {"podTemplateRef": {"name": "gone"}}]):
+        buffer = an_object(
+            "CapacityBuffer", "autoscaling.x-k8s.io/v1beta1", {**shape, "replicas": 1}, f"buffer-{number}"
+        )
+        stage.create("/apis/autoscaling.x-k8s.io/v1beta1/namespaces/default/capacitybuffers", buffer)
+
+
+def an_object(kind, version, spec, name="default"):
+    return {"apiVersion": version, "kind": kind, "metadata": {"name": name}, "spec": spec}
+
+
+def a_pool(name, capacity_type, types, *, nodes):
+    requirements = [
+        {"key": "karpenter.sh/capacity-type", "operator": "In", "values": [capacity_type]},
+        {"key": "node.kubernetes.io/instance-type", "operator": "In", "values": types},
+    ]
+    template = {
+        "nodeClassRef": {"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "default"},
+        "requirements": requirements,
+        "expireAfter": "Never",
+        "terminationGracePeriod": "1h",
+    }
+    budgets = [{"nodes": nodes}]
+    policy = {"consolidationPolicy": "WhenEmptyOrUnderutilized", "consolidateAfter": "0s", "budgets": budgets}
+    spec = {"template": {"spec": template}, "disruption": policy}
+    return an_object("NodePool", "karpenter.sh/v1", spec, name)
+
+
+def eventually_served(stage, path):
+    deadline = time.monotonic() + 10
+    while stage.admin.call("GET", path)[0] != 200:
+        assert time.monotonic() < deadline, f"{path} is not served"
+        time.sleep(0.05)
+
+
+def look_on(stage):
+    """Those who only look: twice, as the second time they watch."""
+    for _ in range(2):
+        stage.run("sweep", json.loads((SAMPLES / "schedule" / "minute-sweep.json").read_text()))
+        answer = stage.run("api", json.loads((SAMPLES / "api" / "get-plan.json").read_text()))
+        assert answer["statusCode"] == 200, answer["body"]
+        stage.create("/api/v1/namespaces/default/configmaps", {"metadata": {"generateName": "something-changes-"}})
+
+
+@contextmanager
+def forwarding(stage, plane):
+    """The forwarder itself, as its own service account, until it follows everything it wants to follow."""
+    token = token_of(stage)
+    api = ForwardersApiServer(plane.server, token=lambda: token, ca_file=str(plane.ca_file), watch_seconds=1)
+    lanes = {lane: stage.queue_urls[f"{lane.value.title()}Queue"] for lane in Lane}
+    forwarder = Forwarder(CLUSTER, api, SqsSink(lanes, CLUSTER, stage.aws.client("sqs")))
+    forwarder.start()
+    yield
+    deadline = time.monotonic() + 10
+    while not forwarder.is_ready:
+        assert time.monotonic() < deadline, "the forwarder does not get ready"
+        time.sleep(0.05)
+    time.sleep(1.2)  # a watch is in the log when it has ended
+    forwarder.stop()
+
+
+def token_of(stage, *audiences):
+    """What the kubelet would mount."""
+    path = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{FORWARDER}/token"
+    return stage.create(path, {"spec": {"audiences": list(audiences)}})["status"]["token"]
+
+
+def send_over_https(stage):
+    body = {"version": "1", "source": "forwarder", "id": "1", "cluster": CLUSTER, "reason": "-", "counts": {}}
+    body |= {"time": stage.clock.now().isoformat(), "step": "provision"}
+    receiver = Receiver(Sender(service_account=f"{NAMESPACE}/{FORWARDER}"))
+    token = f"Bearer {token_of(stage, 'journeyman')}"
+    verdict = receiver.receive(stage.runtime("api"), CLUSTER, token, json.dumps(body).encode())
+    assert verdict.status == 202, verdict
+
+
+def nodes_come(stage):
+    """Spot is out of stock at first; then both nodes join, and pods are bound as planned."""
+    out_of_stock(stage, SMALL, "spot")
+    on_spot, steady = ({"nodeSelector": {"karpenter.sh/nodepool": pool}} for pool in ("spot", "steady"))
+    large = {"name": "main", "image": "pause", "resources": {"requests": {"cpu": "10"}}}
+    stage.pend("evictable", on_spot, labels={"app": "guarded"})
+    stage.pend("stubborn", on_spot, annotations={"karpenter.sh/do-not-disrupt": "true"})
+    stage.pend("large", {**steady, "containers": [large]})
+    stage.pend("small", steady)
+    stage.pend("impossible", {"nodeSelector": {"nowhere": "ever"}})
+    stage.run("provision")
+    stage.advance(minutes=4)
+    for _ in range(2):
+        stage.run("provision")
+        stage.boot()
+    stage.run("provision")
+    for pool, pods in {"spot": ("evictable", "stubborn"), "steady": ("large", "small")}.items():
+        for pod in pods:
+            stage.bind(pod, stage.claim_of(pool)["status"]["nodeName"])
+    stage.advance(seconds=5)
+    stage.advance(seconds=5)
+
+
+def out_of_stock(stage, instance_type, capacity_type):
+    """For two minutes, everywhere."""
+    until = stage.clock.now() + timedelta(minutes=2)
+    for zone in stage.zones:
+        stage.aws.out_of_stock(instance_type, zone, capacity_type, until)
+
+
+def one_is_replaced(stage):
+    """The large pod goes; a small node is enough, but cannot be had at first."""
+    forget_offerings(stage)
+    old = stage.claim_of("steady")["metadata"]["name"]
+    stage.admin.do("DELETE", "/api/v1/namespaces/default/pods/large?gracePeriodSeconds=0")
+    out_of_stock(stage, SMALL, "on-demand")
+    for pause in ({"seconds": 20}, {"minutes": 3}, {"seconds": 20}, {"seconds": 20}):
+        stage.run("consolidate")
+        stage.advance(**pause)
+    stage.boot()
+    stage.run("provision")
+    stage.run("consolidate")
+    assert "deletionTimestamp" in stage.claims()[old]["metadata"]
+
+
+def one_is_deleted_by_hand(stage):
+    """The replacement's node; and whatever was told before is told again."""
+    node = stage.claim_of("steady")["status"]["nodeName"]
+    stage.admin.do("DELETE", f"/api/v1/nodes/{node}")
+    stage.advance(minutes=16)
+    stage.run("provision")
+    stage.run("consolidate")
+
+
+def forget_offerings(stage):
+    """The next who learns that something is out of stock finds nothing to add it to."""
+    stage.admin.do("DELETE", f"{OURS}/offeringstates")
+
+
+def one_is_taken_away(stage):
+    """A warning, another, the end; a budget stands in the way, then the claims' grace period ends."""
+    forget_offerings(stage)
+    instance = stage.claim_of("spot")["status"]["providerID"].rpartition("/")[2]
+    for _ in range(2):
+        stage.run("interrupt", notice(stage, "ec2-rebalance-recommendation/elevated-risk", instance))
+        stage.advance(minutes=3)
+    stage.run("interrupt", notice(stage, "ec2-spot-interruption/terminate", instance))
+    spec = {"maxUnavailable": 0, "selector": {"matchLabels": {"app": "guarded"}}}
+    budget = an_object("PodDisruptionBudget", "policy/v1", spec)
+    stage.create("/apis/policy/v1/namespaces/default/poddisruptionbudgets", budget)
+    for _ in range(2):
+        stage.run("terminate")
+        stage.advance(minutes=3)
+    stage.advance(hours=1)
+    for _ in range(10):
+        stage.run("terminate")
+        stage.advance(seconds=30)
+        if not stage.claims():
+            return
+    raise AssertionError(f"claims are left: {sorted(stage.claims())}")
+
+
+def notice(stage, sample, instance):
+    event = json.loads((SAMPLES / "eventbridge" / f"{sample}.json").read_text())
+    event["time"] = stage.clock.now().isoformat()
+    event["detail"]["instance-id"] = instance
+    return stage.record(event, "journeyman-interrupt")
+
+
+def history_is_forgotten(stage):
+    stage.advance(hours=25)
+    stage.run("consolidate")
+    assert stage.admin.do("GET", f"{OURS}/nodedisruptions")["items"] == []
+
+
+# --- what came of it
+
+
+@pytest.mark.parametrize("who", [*FUNCTIONS, "forwarder"])
+def test_nothing_is_refused(lived, who):
+    """Every request of the story is within the chart's role."""
+    asked = lived.asked(who)
+
+    assert asked
+    assert sorted({str(r) for r in asked if not r.allowed}) == []
+
+
+@pytest.mark.parametrize("who", [*FUNCTIONS, "forwarder"])
+def test_no_right_is_never_used(lived, who):
+    """What the story does not need is a right too many."""
+    asked = lived.asked(who)
+    rights = lived.granted(who)
+
+    assert rights
+    assert sorted(str(right) for right in rights if not any(right.covers(r) for r in asked)) == []
+
+
+def test_requests_were_sent_twice_so_that_their_answers_were_looked_for(lived):
+    """The rights to `get` are used where an answer is lost: by provision for a claim, by consolidate for both kinds."""
+    assert sorted(lived.doubled) == ["NodeClaim", "NodeClaim", "NodeDisruption"]
+
+
+def test_kinds_that_somebody_else_installed_stay_theirs_and_ours_stay_for_good(lived):
+    """Karpenter's NodePools were there; the others belong to the release, and outlive it with all their objects."""
+    before, after, roles_left = lived.installed, *lived.left
+
+    assert before.pop("nodepools.karpenter.sh") == ""
+    assert set(before.values()) == {RELEASE}
+    assert len(before) == 5
+    assert set(after) == {*before, "nodepools.karpenter.sh", BUFFER_CRD["metadata"]["name"]}
+    assert roles_left == []
