@@ -77,7 +77,30 @@ class KubeStore(Protocol):
     def patch(
         self, resource: Resource[Any], name: str, patch: JSON, *, namespace: str = "", subresource: str = ""
     ) -> dict[str, Any]:
-        """JSON merge patch; `metadata.resourceVersion` and `metadata.uid` inside it are preconditions (ConflictError)."""
+        """JSON merge patch; `metadata.resourceVersion` and `metadata.uid` inside it are preconditions (ConflictError).
+
+        The status of a custom resource does not heed a UID: give the version as well, which no other incarnation has.
+        """
+        ...
+
+    def apply(
+        self,
+        resource: Resource[Any],
+        name: str,
+        body: JSON,
+        *,
+        manager: str,
+        force: bool = False,
+        namespace: str = "",
+        subresource: str = "",
+    ) -> dict[str, Any]:
+        """Server-side apply: create the object, or make its fields say what `body` says; returns it as stored.
+
+        The name need not be said again in the body.
+
+        What `manager` said before and says no longer is removed; nothing to change means nothing is written. Raises
+        ConflictError if another manager says something else of a field, unless `force` takes it over; InvalidError.
+        """
         ...
 
     def patch_each(

@@ -7,13 +7,14 @@ from contextlib import suppress
 from typing import Any, Final
 
 from journeyman.core.api.model import parse
-from journeyman.core.api.objects import OFFERING_STATE, NodeClassReference
-from journeyman.core.api.offering_state import OfferingState, OfferingStateSpec, UnavailableOffering, remember
+from journeyman.core.api.objects import OFFERING_STATE
+from journeyman.core.api.offering_state import OfferingState, UnavailableOffering, remember
 from journeyman.core.plan import RememberUnavailable
-from journeyman.errors import AlreadyExistsError, ConflictError, InvalidObjectError, NotFoundError
+from journeyman.errors import ConflictError, InvalidObjectError
 from journeyman.steps.invocation import Invocation
 
 ATTEMPTS: Final = 3
+MANAGER: Final = "journeyman"
 
 
 def remember_unavailable(run: Invocation, action: RememberUnavailable) -> None:
@@ -25,14 +26,14 @@ def remember_unavailable(run: Invocation, action: RememberUnavailable) -> None:
         ConflictError: Others kept writing it.
     """
     for _ in range(ATTEMPTS - 1):
-        with suppress(ConflictError, AlreadyExistsError):
+        with suppress(ConflictError):
             _remember(run, action)
             return
     _remember(run, action)
 
 
 def _remember(run: Invocation, action: RememberUnavailable) -> None:
-    raw = _read(run, action.node_class)
+    raw = _ensured(run, action.node_class)
     known = _known(raw)
     merged = remember(known, action.offerings, until=action.until, reason=action.reason, now=run.clock.now())
     if {o.key: o.until for o in merged} == {o.key: o.until for o in known}:
@@ -44,18 +45,12 @@ def _remember(run: Invocation, action: RememberUnavailable) -> None:
     run.store.patch(OFFERING_STATE, action.node_class, patch, subresource="status")
 
 
-def _read(run: Invocation, name: str) -> Mapping[str, Any]:
-    try:
-        return run.store.get(OFFERING_STATE, name)
-    except NotFoundError:
-        return run.store.create(OFFERING_STATE, _new(run, name))
-
-
-def _new(run: Invocation, name: str) -> Mapping[str, Any]:
+def _ensured(run: Invocation, name: str) -> Mapping[str, Any]:
+    """The object as it is stored, made if there is none; where it is there already nothing is written."""
     kind = run.cloud.node_class
-    ref = NodeClassReference(group=kind.group, kind=kind.kind, name=name)
-    body = OfferingState(spec=OfferingStateSpec(node_class_ref=ref)).to_wire()
-    return {**body, "metadata": {"name": name}}
+    ref = {"group": kind.group, "kind": kind.kind, "name": name}
+    body = {"metadata": {"name": name}, "spec": {"nodeClassRef": ref}}
+    return run.store.apply(OFFERING_STATE, name, body, manager=MANAGER, force=True)  # nobody else has a say in it
 
 
 def _known(raw: Mapping[str, Any]) -> tuple[UnavailableOffering, ...]:

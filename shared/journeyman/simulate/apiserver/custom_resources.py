@@ -11,6 +11,7 @@ from typing import Any
 
 from journeyman.core.api.crds import Definition, object_schema
 from journeyman.simulate.apiserver import schema, structural
+from journeyman.simulate.apiserver.fieldsets import METADATA_SHAPE
 from journeyman.simulate.apiserver.refusals import Cause
 
 JSON = Mapping[str, Any]
@@ -30,6 +31,10 @@ class CustomResource:
         if not self._built:
             self._built = object_schema(self._definition.model)
         return self._built
+
+    def shape(self) -> JSON:
+        """The schema, with what the server knows of every object's metadata."""
+        return {**self._schema, "properties": {**self._schema["properties"], "metadata": METADATA_SHAPE}}
 
     def default(self, obj: JSON) -> JSON:
         """The object with defaults filled in and unknown fields dropped."""

@@ -1,6 +1,6 @@
 """The in-memory API server behind real HTTP/1.1, for whatever only speaks the wire protocol.
 
-get, list (in pages), create, merge patch, replace, delete, status, eviction, binding, watch and discovery, with
+get, list (in pages), create, merge patch, server-side apply, replace, delete, status, eviction, binding, watch and discovery, with
 `Status` bodies for refusals; bodies are compressed when the client asks and they are large. Bind it to the loopback
 interface only: it authenticates nobody unless told to.
 """
@@ -22,11 +22,13 @@ import msgspec
 from journeyman.core.api.objects import POD
 from journeyman.errors import ForbiddenError, GoneError, KubeAPIError
 from journeyman.simulate.apiserver import refusals, routes
+from journeyman.simulate.apiserver.refusals import Cause
 from journeyman.simulate.apiserver.routes import Route
 from journeyman.simulate.apiserver.server import ApiServer
 from journeyman.simulate.apiserver.watch import Watch
 
 MERGE_PATCH: Final = "application/merge-patch+json"
+APPLY_PATCH: Final = "application/apply-patch+yaml"
 _GZIP_FROM_BYTES: Final = 128 * 1024  # k8s.io/apiserver `defaultGzipThresholdBytes`
 _BOOKMARK_AFTER_SECONDS: Final = 1.0  # kube-apiserver 1.36 was measured at 0.7 to 2.5
 _WATCH_SECONDS: Final = 1800  # kube-apiserver's --min-request-timeout
@@ -186,11 +188,33 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(201, _SUCCESS)
 
     def _patch(self, route: Route, content: bytes) -> None:
-        if self.headers.get_content_type() != MERGE_PATCH:
-            why = f"the body of the request was in an unknown format - accepted media types include: {MERGE_PATCH}"
+        kind_of_patch = self.headers.get_content_type()
+        if kind_of_patch == APPLY_PATCH:
+            self._apply(route, content)
+            return
+        if kind_of_patch != MERGE_PATCH:
+            known = ", ".join((MERGE_PATCH, APPLY_PATCH))
+            why = f"the body of the request was in an unknown format - accepted media types include: {known}"
             raise KubeAPIError(why, status=415, reason="UnsupportedMediaType")
+        if "force" in self._query:
+            raise refusals.bad_options(Cause("force", "Forbidden: may not be specified for non-apply patch"))
         where = {"namespace": route.namespace, "subresource": route.subresource}
         self._answer(200, self._api.patch(route.resource, route.name, _json(content), **where))
+
+    def _apply(self, route: Route, content: bytes) -> None:
+        """Server-side apply; of YAML only what is JSON as well is understood."""
+        body, manager = _json(content), self._query.get("fieldManager", "")
+        if not manager:
+            raise refusals.bad_options(Cause("fieldManager", "Required value: is required for apply patch"))
+        if (body.get("apiVersion"), body.get("kind")) != (route.resource.api_version, route.resource.kind):
+            group, _, version = str(body.get("apiVersion", "")).rpartition("/")
+            raise refusals.bad_request(f"invalid object type: {group}/{version}, Kind={body.get('kind', '')}")
+        if (body.get("metadata") or {}).get("managedFields"):
+            raise refusals.bad_request("metadata.managedFields must be nil")
+        where = {"namespace": route.namespace, "subresource": route.subresource}
+        force = self._query.get("force", "") in {"1", "true"}
+        applied, new = self._api.applied(route.resource, route.name, body, manager=manager, force=force, **where)
+        self._answer(201 if new else 200, applied)
 
     def _put(self, route: Route, content: bytes) -> None:
         where = {"namespace": route.namespace, "subresource": route.subresource}

@@ -10,6 +10,7 @@ from msgspec import Struct
 from journeyman.core.api import crds, objects, storage
 from journeyman.core.api.objects import Resource
 from journeyman.simulate.apiserver import custom_resources, pods, refusals, validation
+from journeyman.simulate.apiserver.fieldsets import BUILT_IN_SHAPE
 from journeyman.simulate.apiserver.refusals import Cause
 
 JSON = Mapping[str, Any]
@@ -27,7 +28,8 @@ class Kind(Struct, frozen=True, kw_only=True):
 
     `status_on_create`: the status sent with a creation is kept (kubelets register nodes so); otherwise it is dropped
     wherever there is a status subresource. `generation`: the server counts changes of everything but metadata and status.
-    `custom`: a CustomResourceDefinition makes it, which the server treats differently here and there.
+    `custom`: a CustomResourceDefinition makes it, which the server treats differently here and there. `shape` gives the
+    schema that says which lists an apply merges.
     """
 
     resource: Resource[Any]
@@ -36,6 +38,7 @@ class Kind(Struct, frozen=True, kw_only=True):
     generation: bool = True
     custom: bool = False
     fields: frozenset[str] = _METADATA_FIELDS
+    shape: Callable[[], JSON] = lambda: BUILT_IN_SHAPE
     default: Default = lambda obj: obj
     validate: Validate = lambda _new, _old: ()
 
@@ -114,7 +117,12 @@ def _custom() -> Iterable[Kind]:
         custom = custom_resources.CustomResource(definition)
         fields = _CLASS_REF_FIELDS if custom.resource is objects.NODECLAIM else _METADATA_FIELDS
         yield Kind(
-            resource=custom.resource, custom=True, default=custom.default, validate=custom.validate, fields=fields
+            resource=custom.resource,
+            custom=True,
+            shape=custom.shape,
+            default=custom.default,
+            validate=custom.validate,
+            fields=fields,
         )
 
 

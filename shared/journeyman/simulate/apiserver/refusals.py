@@ -170,9 +170,47 @@ def namespace_is_terminating(resource: Resource[Any], name: str, namespace: str)
     return ForbiddenError(message, status=403, reason="Forbidden", details=details)
 
 
+def apply_conflicts(conflicts: Sequence[tuple[str, str]]) -> ConflictError:
+    """409: others own what an apply would change; (whom, which field), in order of the fields."""
+    owners = sorted({owner for owner, _ in conflicts})
+    if len(conflicts) == 1:
+        listed = f"conflict with {owners[0]}: {conflicts[0][1]}"
+    else:
+        groups = (
+            f"conflicts with {owner}:" + "".join(f"\n- {path}" for whose, path in conflicts if whose == owner)
+            for owner in owners
+        )
+        listed = "\n".join(groups)
+    causes = [
+        {"reason": "FieldManagerConflict", "message": f"conflict with {owner}", "field": path}
+        for owner, path in conflicts
+    ]
+    number = "1 conflict" if len(conflicts) == 1 else f"{len(conflicts)} conflicts"
+    message = f"Apply failed with {number}: {listed}"
+    return ConflictError(message, status=409, reason="Conflict", details={"causes": causes})
+
+
+def undeclared(resource: Resource[Any], name: str, path: str) -> KubeAPIError:
+    """500: an apply names a field that the schema does not have."""
+    what = f"/{name}; {resource.api_version}, Kind={resource.kind}"
+    return unreasoned(f"failed to create typed patch object ({what}): {path}: field not declared in schema")
+
+
+def bad_options(cause: Cause) -> InvalidError:
+    """422: an option of a patch is missing, or belongs to another kind of patch."""
+    details = {"group": "meta.k8s.io", "kind": "PatchOptions", "causes": [cause.on_wire()]}
+    message = f'PatchOptions.meta.k8s.io "" is invalid: {cause}'
+    return InvalidError(message, status=422, reason="Invalid", details=details)
+
+
 def bad_request(why: str) -> KubeAPIError:
     """400: the request makes no sense."""
     return KubeAPIError(why, status=400, reason="BadRequest")
+
+
+def other_name(wanted: str, name: str) -> KubeAPIError:
+    """400: what is sent is called otherwise than where it is sent."""
+    return bad_request(f"the name of the object ({wanted}) does not match the name on the URL ({name})")
 
 
 def unreasoned(why: str) -> KubeAPIError:

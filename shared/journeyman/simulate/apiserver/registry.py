@@ -199,9 +199,7 @@ class Registry:
         wanted = asked.get("metadata") or {}
         name, namespace = old["metadata"]["name"], old["metadata"].get("namespace")
         if wanted.get("name", name) != name:
-            shown = wanted["name"]
-            why = f"the name of the object ({shown}) does not match the name on the URL ({name})"
-            raise refusals.bad_request(why)
+            raise refusals.other_name(wanted["name"], name)
         if namespace and wanted.get("namespace", namespace) != namespace:
             raise refusals.bad_request(_OTHER_NAMESPACE)
         if refused := list(metadata.changes_refused(wanted, old)):

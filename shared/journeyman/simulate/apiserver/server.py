@@ -16,6 +16,7 @@ from journeyman.core.api.objects import NAMESPACE, PDB, POD, Resource
 from journeyman.errors import KubeAPIError
 from journeyman.ports import JSON, Clock, Listing, Patch, WatchEvent
 from journeyman.simulate.apiserver import eviction, garbage, kinds, loading, metadata, refusals, selectors
+from journeyman.simulate.apiserver.applying import Applier, Owner
 from journeyman.simulate.apiserver.kinds import Kind
 from journeyman.simulate.apiserver.listing import Page, page
 from journeyman.simulate.apiserver.merge_patch import clone, merge_patch
@@ -35,7 +36,7 @@ VERSION = (1, 36)
 class Write(Struct, frozen=True, kw_only=True):
     """One request that the server accepted.
 
-    `verb` is create, update, patch, delete, evict or bind; `body` what was sent (for delete and evict: the
+    `verb` is create, update, patch, apply, delete, evict or bind; `body` what was sent (for delete and evict: the
     preconditions and grace period); `result` the object after it, for a removal its last state; `version` the store's
     version after it; `user` who asked (`ApiServer.acting_as`).
     """
@@ -63,6 +64,7 @@ class ApiServer:
         """
         self.registry = Registry(Storage(history), clock, kinds.built_in())
         self._storage = self.registry.storage
+        self._applier = Applier(self.registry)
         self._clock = clock
         self._observers: list[Callable[[Write], None]] = []
         self._user = ""
@@ -135,6 +137,28 @@ class ApiServer:
 
         return tuple(one(patch) for patch in patches)
 
+    def applied(
+        self,
+        resource: Resource[Any],
+        name: str,
+        body: JSON,
+        *,
+        manager: str,
+        force: bool = False,
+        namespace: str = "",
+        subresource: str = "",
+    ) -> tuple[dict[str, Any], bool]:
+        """What `apply` answers, and whether the object is new."""
+        with self._storage.changed:
+            kind = self.registry.kind(resource)
+            _check_subresource(kind, subresource)
+            key = self.registry.key(kind, namespace, name)
+            before = self._storage.version
+            entry, new = self._applier.apply(kind, key, body, manager, force=force, subresource=subresource)
+            if self._storage.version == before:
+                return clone(entry.object), False
+            return self._wrote("apply", resource, entry, body, subresource), new
+
     def update(
         self, resource: Resource[Any], name: str, body: JSON, *, namespace: str = "", subresource: str = ""
     ) -> dict[str, Any]:
@@ -142,6 +166,23 @@ class ApiServer:
         return self._update(
             "update", resource, name, lambda _: clone(body), namespace=namespace, subresource=subresource, body=body
         )
+
+    def apply(
+        self,
+        resource: Resource[Any],
+        name: str,
+        body: JSON,
+        *,
+        manager: str,
+        force: bool = False,
+        namespace: str = "",
+        subresource: str = "",
+    ) -> dict[str, Any]:
+        """Server-side apply: create the object, or make it say what `body` says."""
+        named = {**body, "metadata": {"name": name, **body.get("metadata", {})}}
+        return self.applied(
+            resource, name, named, manager=manager, force=force, namespace=namespace, subresource=subresource
+        )[0]
 
     def delete(
         self,
@@ -307,8 +348,7 @@ class ApiServer:
     ) -> dict[str, Any]:
         with self._storage.changed:
             kind = self.registry.kind(resource)
-            if subresource and not (subresource == "status" and kind.status_subresource):
-                raise refusals.unknown_resource()
+            _check_subresource(kind, subresource)
             entry = self.registry.update(kind, self.registry.key(kind, namespace, name), change, subresource)
             return self._wrote(verb, resource, entry, body, subresource)
 
@@ -316,6 +356,8 @@ class ApiServer:
         self, verb: str, resource: Resource[Any], entry: Entry, body: JSON, subresource: str = ""
     ) -> dict[str, Any]:
         meta = entry.object["metadata"]
+        if verb != "apply":
+            self._disown(resource, entry, subresource)
         write = Write(
             verb=verb,
             resource=resource,
@@ -331,6 +373,23 @@ class ApiServer:
             observer(write)
         result: dict[str, Any] = clone(entry.object)
         return result
+
+    def _disown(self, resource: Resource[Any], entry: Entry, subresource: str) -> None:
+        """Tell the applier of a write that was none of its own."""
+        kind = self.registry.kind(resource)
+        change = self._storage.table(kind.id).changes[-1]
+        if change.last is not entry:
+            return  # nothing was written
+        if change.after is None:
+            self._applier.forget(entry.object["metadata"]["uid"])
+        elif change.before is not None:
+            owner = Owner(manager=self._user, subresource=subresource, api_version=resource.api_version)
+            self._applier.written(kind, change.before, entry, owner)
+
+
+def _check_subresource(kind: Kind, subresource: str) -> None:
+    if subresource and not (subresource == "status" and kind.status_subresource):
+        raise refusals.unknown_resource()
 
 
 def _predicate(kind: Kind, namespace: str, label_selector: str, field_selector: str) -> selectors.Predicate:

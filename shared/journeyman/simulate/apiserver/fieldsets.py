@@ -1,0 +1,158 @@
+"""The fields of an object as server-side apply counts them: what is one field, what is merged, what is replaced whole.
+
+Maps are merged field by field. Lists are one field each, unless the schema calls them a set or a map: then their items are
+fields of their own. Restates: sigs.k8s.io/structured-merge-diff `typed/{tofieldset,merge,remove}.go`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from msgspec import Struct
+
+JSON = Mapping[str, Any]
+
+
+class Item(Struct, frozen=True):
+    """An item of a list: of a map by its key's fields, of a set by itself (then the only field is "")."""
+
+    key: tuple[tuple[str, Any], ...]
+
+    def __str__(self) -> str:
+        return "[" + ",".join(f"{name}={json.dumps(value)}" for name, value in self.key) + "]"
+
+
+Path = tuple["str | Item", ...]
+"""Names and items from the top of the object down."""
+MISSING: Final = object()
+_ANYTHING: Final[JSON] = {}
+METADATA_SHAPE: Final[JSON] = {
+    "properties": {
+        "finalizers": {"x-kubernetes-list-type": "set"},
+        "ownerReferences": {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["uid"]},
+    },
+    "x-kubernetes-preserve-unknown-fields": True,
+}
+"""Of every kind's metadata."""
+_CONDITIONS: Final[JSON] = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]}
+BUILT_IN_SHAPE: Final[JSON] = {
+    "properties": {"metadata": METADATA_SHAPE, "status": {"properties": {"conditions": _CONDITIONS}}},
+}
+"""Of built-in kinds, as far as it is written down here: all other lists are replaced whole."""
+
+
+def shown(path: Path) -> str:
+    """A path as the server writes it: `.status.conditions[type="Ready"].status`."""
+    return "".join(str(part) if isinstance(part, Item) else f".{part}" for part in path)
+
+
+def fields(value: Any, schema: JSON, path: Path = ()) -> Iterator[Path]:
+    """Every field of a value; of items their being there is one, too."""
+    parts = list(_parts(value, schema))
+    if not parts:
+        if path:
+            yield path
+        return
+    for part, inner, shape in parts:
+        below = (*path, part)
+        if isinstance(part, Item):
+            yield below
+            if not isinstance(inner, Mapping):
+                continue
+        yield from fields(inner, shape, below)
+
+
+def undeclared(value: Any, schema: JSON, path: Path = ()) -> Iterator[Path]:
+    """The fields that a schema does not know."""
+    for part, inner, shape in _parts(value, schema):
+        known = isinstance(part, Item) or "properties" not in schema or part in schema["properties"]
+        if known or schema.get("x-kubernetes-preserve-unknown-fields"):
+            yield from undeclared(inner, shape, (*path, part))
+        else:
+            yield (*path, part)
+
+
+def at(value: Any, path: Path) -> Any:
+    """What a path leads to, MISSING if to nothing."""
+    for part in path:
+        if isinstance(part, Item):
+            found = [item for item in value if _has_key(item, part)] if isinstance(value, list) else []
+            value = found[0] if found else MISSING
+        else:
+            value = value.get(part, MISSING) if isinstance(value, Mapping) else MISSING
+    return value
+
+
+def merged(live: Any, wanted: Any, schema: JSON) -> Any:
+    """`live` with every field of `wanted` laid over it."""
+    if isinstance(wanted, Mapping) and isinstance(live, Mapping) and not _is_whole(wanted, schema):
+        result = dict(live)
+        for name, value in wanted.items():
+            shape = _shape(schema, name)
+            result[name] = merged(live[name], value, shape) if name in live else value
+        return result
+    if isinstance(wanted, list) and isinstance(live, list) and not _is_whole(wanted, schema):
+        result_items = list(live)
+        for item in wanted:
+            key = _item(item, schema)
+            place = next((index for index, other in enumerate(result_items) if _has_key(other, key)), None)
+            if place is None:
+                result_items.append(item)
+            else:
+                result_items[place] = merged(result_items[place], item, schema.get("items", _ANYTHING))
+        return result_items
+    return wanted
+
+
+def without(value: Any, path: Path) -> Any:
+    """The value without one field; what is empty then goes, too."""
+    part, rest = path[0], path[1:]
+    inner = at(value, (part,))
+    if inner is MISSING:
+        return value
+    left = without(inner, rest) if rest else MISSING
+    if rest and (left or left == inner):
+        return _with(value, part, left)
+    if isinstance(part, Item):
+        return [item for item in value if not _has_key(item, part)]
+    return {name: item for name, item in value.items() if name != part}
+
+
+def _with(value: Any, part: str | Item, inner: Any) -> Any:
+    if isinstance(part, Item):
+        return [inner if _has_key(item, part) else item for item in value]
+    return {**value, part: inner}
+
+
+def _parts(value: Any, schema: JSON) -> Iterator[tuple[str | Item, Any, JSON]]:
+    """What is inside a value that is merged; nothing if it is one field."""
+    if _is_whole(value, schema):
+        return
+    if isinstance(value, Mapping):
+        yield from ((name, inner, _shape(schema, name)) for name, inner in value.items())
+    else:
+        yield from ((_item(item, schema), item, schema.get("items", _ANYTHING)) for item in value)
+
+
+def _is_whole(value: Any, schema: JSON) -> bool:
+    if isinstance(value, Mapping):
+        return schema.get("x-kubernetes-map-type") == "atomic"
+    return not isinstance(value, list) or schema.get("x-kubernetes-list-type", "atomic") == "atomic"
+
+
+def _shape(schema: JSON, name: str) -> JSON:
+    known: JSON = schema.get("properties", _ANYTHING)
+    found: JSON = known.get(name) or schema.get("additionalProperties") or _ANYTHING
+    return found
+
+
+def _item(item: Any, schema: JSON) -> Item:
+    if schema.get("x-kubernetes-list-type") == "set":
+        return Item((("", item),))
+    return Item(tuple((name, item.get(name)) for name in schema["x-kubernetes-list-map-keys"]))
+
+
+def _has_key(item: Any, wanted: Item) -> bool:
+    return all(item == value if name == "" else item.get(name) == value for name, value in wanted.key)
