@@ -30,7 +30,13 @@ class Caller:
         )
 
     def call(
-        self, method: str, path: str, body: Any = None, *, kind: str = "application/json"
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        kind: str = "application/json",
+        accept: str = "application/json",
     ) -> tuple[int, dict[str, Any]]:
         """The answer's status and object; for a refusal that object is Kubernetes' Status, or has only its `message`.
 
@@ -39,16 +45,25 @@ class Caller:
             path: With its query, from `/`.
             body: Sent as JSON.
             kind: The body's content type, which for PATCH says how it is merged.
+            accept: The form of the answer: some kind of JSON.
         """
-        headers = {**self._headers, "Content-Type": kind}
+        headers = {**self._headers, "Content-Type": kind, "Accept": accept}
         content = None if body is None else json.dumps(body)
         answer = self._pool.request(method, self._server + path, headers=headers, body=content)
         if not answer.headers.get("Content-Type", "").startswith("application/json"):
             return answer.status, {"message": answer.data.decode(errors="replace").strip()}
         return answer.status, answer.json()
 
-    def do(self, method: str, path: str, body: Any = None, *, kind: str = "application/json") -> dict[str, Any]:
+    def do(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        kind: str = "application/json",
+        accept: str = "application/json",
+    ) -> dict[str, Any]:
         """The object that came back. Fails the test, with what the API server said, on a refusal."""
-        status, found = self.call(method, path, body, kind=kind)
+        status, found = self.call(method, path, body, kind=kind, accept=accept)
         assert status < 300, f"{method} {path}: {status} {found.get('message', found)}"
         return found

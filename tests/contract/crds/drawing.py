@@ -6,7 +6,8 @@ from typing import Any, Final
 
 from hypothesis import strategies as st
 
-from tests.contract.crds.specimens import BASES, RULES, JSONDict, with_value
+from tests.contract.crds.rule import BASES, JSONDict, with_value
+from tests.contract.crds.specimens import RULES
 
 _ANYTHING: Final = st.one_of(
     st.sampled_from(

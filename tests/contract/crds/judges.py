@@ -18,6 +18,8 @@ JSONDict = dict[str, Any]
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 _READY_SECONDS = 30.0
 _REFUSED = frozenset({400, 422})  # not readable; read, but not valid
+_MERGE = "application/merge-patch+json"
+_TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
 _UNCHECKED = "<nil>: "  # the API server says so when it did not come as far as the CEL rules
 
 
@@ -91,8 +93,26 @@ class Definition:
         return self._tried("PUT", path, obj, "Ignore")
 
     def create(self, obj: Mapping[str, Any]) -> JSONDict:
-        """Store an object; returns it."""
-        return self._caller.do("POST", self._path, self._own(obj))
+        """Store an object; returns it as stored, under its own version."""
+        return {**self._caller.do("POST", self._path, self._own(obj)), "apiVersion": obj["apiVersion"]}
+
+    def write_status(self, name: str, status: JSONDict) -> None:
+        """Store a status."""
+        self._caller.do("PATCH", f"{self._path}/{name}/status", {"status": status}, kind=_MERGE)
+
+    def scale(self, name: str, replicas: int) -> tuple[int, JSONDict]:
+        """What `kubectl scale` gets for an answer."""
+        return self._caller.call("PATCH", f"{self._path}/{name}/scale", {"spec": {"replicas": replicas}}, kind=_MERGE)
+
+    def table(self) -> JSONDict:
+        """What `kubectl get` gets to print, all columns."""
+        return self._caller.do("GET", self._path, accept=_TABLE)
+
+    def discovered(self) -> JSONDict:
+        """The kind as the API server offers it to clients."""
+        group, _, plural = self._path.rpartition("/")
+        (found,) = (kind for kind in self._caller.do("GET", group)["resources"] if kind["name"] == plural)
+        return dict(found)
 
     def _tried(self, method: str, path: str, obj: Mapping[str, Any], unknown: str) -> Verdict:
         query = urlencode({"dryRun": "All", "fieldValidation": unknown})
@@ -109,9 +129,8 @@ class Definition:
 def _beside(document: JSONDict, prefix: str) -> JSONDict:
     spec = document["spec"]
     group = f"{prefix}.{spec['group']}"
-    names = {key: name for key, name in spec["names"].items() if key not in ("categories", "shortNames")}
-    metadata = {"name": f"{names['plural']}.{group}"}
-    return {**document, "metadata": metadata, "spec": {**spec, "group": group, "names": names}}
+    metadata = {"name": f"{spec['names']['plural']}.{group}"}
+    return {**document, "metadata": metadata, "spec": {**spec, "group": group}}
 
 
 def _causes(status: JSONDict) -> tuple[str, ...]:

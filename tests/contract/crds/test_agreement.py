@@ -14,7 +14,8 @@ from hypothesis import given, note, settings
 from tests.contract.crds.conftest import MODELS
 from tests.contract.crds.differences import Difference, explained
 from tests.contract.crds.drawing import objects
-from tests.contract.crds.specimens import BASES, RULES, with_value
+from tests.contract.crds.rule import BASES, with_value
+from tests.contract.crds.specimens import RULES
 
 pytestmark = pytest.mark.slow
 

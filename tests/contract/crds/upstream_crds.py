@@ -10,6 +10,7 @@ import json
 import re
 import shutil
 import subprocess
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ _HERE = Path(__file__).parent / "upstream"
 JSONDict = dict[str, Any]
 
 
+@cache
 def documents() -> dict[str, JSONDict]:
     """Karpenter's CRDs by kind.
 

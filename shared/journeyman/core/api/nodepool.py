@@ -237,7 +237,10 @@ class NodePoolStatus(Model):
 
     resources: ResourceTexts = Field(default={}, description="What the pool's nodes have together.")
     nodes: Int = Field(
-        default=0, description="How many nodes the pool has.", json_schema_extra=crd(default=0, format="int64")
+        default=0,
+        le=MAX_INT32,  # as the scale subresource has it
+        description="How many nodes the pool has.",
+        json_schema_extra=crd(default=0, format="int64"),
     )
     node_class_observed_generation: Int = Field(
         default=0,

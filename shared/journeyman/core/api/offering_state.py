@@ -6,13 +6,14 @@ last refreshed. Everything in it may be lost without harm; it then is learned ag
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from datetime import datetime
 from typing import Annotated, Final, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
-from journeyman.core.api.model import Int, Metadata, Model, Time, crd
+from journeyman.core.api.model import Int, Metadata, Model, Time, crd, problem
 from journeyman.core.api.objects import ObjectMeta
 from journeyman.core.api.requirement_rules import NodeClassRef
 
@@ -52,10 +53,17 @@ class OfferingStateSpec(Model):
     node_class_ref: NodeClassRef | None = Field(default=None, description="The NodeClass it is about.")
 
 
+def _check_unique(offerings: tuple[UnavailableOffering, ...]) -> tuple[UnavailableOffering, ...]:
+    for key, count in Counter(offering.key for offering in offerings).items():
+        if count > 1:
+            raise problem(f"{'/'.join(key)} is there {count} times; keep one")
+    return offerings
+
+
 class OfferingStateStatus(Model):
     """`status` of an OfferingState."""
 
-    unavailable: tuple[UnavailableOffering, ...] = Field(
+    unavailable: Annotated[tuple[UnavailableOffering, ...], AfterValidator(_check_unique)] = Field(
         default=(),
         max_length=MAX_UNAVAILABLE,
         description="Offerings to avoid for now.",

@@ -1,0 +1,122 @@
+"""A rule about one field of a custom resource, with values on either side of it; and the objects they are put into."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from tests.contract.crds.differences import Difference
+
+JSONDict = dict[str, Any]
+
+
+class Rule(Struct, frozen=True, kw_only=True):
+    """A rule about one field.
+
+    Attributes:
+        kind: Whose field.
+        path: The field, from the object's root; a number is a place in a list.
+        good: Values that keep the rule.
+        bad: Values that break it.
+        strays: Values that break it, too, but that Karpenter's CRDs let in; `because` says why ours do not.
+        again: Whether another rule says the same of the same model elsewhere, so that a few values are enough here.
+    """
+
+    kind: str
+    path: str
+    good: tuple[Any, ...] = ()
+    bad: tuple[Any, ...] = ()
+    strays: tuple[Any, ...] = ()
+    because: Difference | None = None
+    again: bool = False
+
+    def values(self) -> Iterator[tuple[str, Any]]:
+        """("good", "bad" or "strays", value) for each value to ask about."""
+        for said, values in (("good", self.good), ("bad", self.bad), ("strays", self.strays)):
+            for value in values[:1] + values[1:][-1:] if self.again else values:
+                yield said, value
+
+
+def with_value(obj: Mapping[str, Any], path: str, value: Any) -> JSONDict:
+    """A copy of the object with a value at the path; objects on the way are made, the place in a list must exist."""
+    whole: JSONDict = copy.deepcopy(dict(obj))
+    *parents, last = path.split(".")
+    at: Any = whole
+    for name in parents:
+        at = at[int(name)] if isinstance(at, list) else at.setdefault(name, {})
+    at[int(last) if isinstance(at, list) else last] = copy.deepcopy(value)
+    return whole
+
+
+def again(rules: Iterable[Rule]) -> Iterator[Rule]:
+    """The same rules, with few of their values."""
+    for rule in rules:
+        yield replace(rule, again=True)
+
+
+NODE_CLASS_REF: Final = {"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "default"}
+ARCH: Final = {"key": "kubernetes.io/arch", "operator": "In", "values": ["amd64", "arm64"]}
+TAINT: Final = {"key": "example.com/gpu", "value": "yes", "effect": "NoSchedule"}
+
+BASES: Final[Mapping[str, JSONDict]] = {
+    "NodePool": {
+        "apiVersion": "karpenter.sh/v1",
+        "kind": "NodePool",
+        "metadata": {"name": "specimen"},
+        "spec": {
+            "template": {
+                "metadata": {"labels": {"team": "a"}},
+                "spec": {"requirements": [ARCH], "nodeClassRef": NODE_CLASS_REF, "taints": [TAINT]},
+            },
+            "disruption": {"consolidateAfter": "0s", "budgets": [{"nodes": "10%"}]},
+        },
+    },
+    "NodeClaim": {
+        "apiVersion": "karpenter.sh/v1",
+        "kind": "NodeClaim",
+        "metadata": {"name": "specimen"},
+        "spec": {"requirements": [ARCH], "nodeClassRef": NODE_CLASS_REF, "taints": [TAINT]},
+    },
+    "NodeOverlay": {
+        "apiVersion": "karpenter.sh/v1alpha1",
+        "kind": "NodeOverlay",
+        "metadata": {"name": "specimen"},
+        "spec": {"requirements": [ARCH]},
+    },
+    "EC2NodeClass": {
+        "apiVersion": "karpenter.k8s.aws/v1",
+        "kind": "EC2NodeClass",
+        "metadata": {"name": "specimen"},
+        "spec": {
+            "role": "KarpenterNodeRole",
+            "amiFamily": "AL2023",
+            "amiSelectorTerms": [{"id": "ami-123"}],
+            "subnetSelectorTerms": [{"tags": {"discovery": "*"}}],
+            "securityGroupSelectorTerms": [{"tags": {"discovery": "*"}}],
+            "blockDeviceMappings": [{"deviceName": "/dev/xvda", "rootVolume": True, "ebs": {"volumeSize": "20Gi"}}],
+        },
+    },
+    "NodeDisruption": {
+        "apiVersion": "journeyman.dev/v1alpha1",
+        "kind": "NodeDisruption",
+        "metadata": {"name": "specimen"},
+        "spec": {
+            "reason": "Empty",
+            "decision": "replace",
+            "method": "emptiness",
+            "candidates": [{"nodeClaim": "default-1"}],
+            "replacements": [{"name": "default-2"}],
+        },
+    },
+    "OfferingState": {
+        "apiVersion": "journeyman.dev/v1alpha1",
+        "kind": "OfferingState",
+        "metadata": {"name": "specimen"},
+        "spec": {"nodeClassRef": NODE_CLASS_REF},
+    },
+}
+"""A valid object of every kind."""

@@ -1,0 +1,168 @@
+"""Rules of NodePools, NodeClaims and NodeOverlays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tests.contract.crds.differences import Difference
+from tests.contract.crds.edges import (
+    DURATIONS_BAD,
+    DURATIONS_GOOD,
+    KEYS_BAD,
+    KEYS_GOOD,
+    KEYS_TOO_LONG,
+    OURS_BY_NAME,
+    RESERVED,
+    VALUES_BAD,
+    VALUES_GOOD,
+)
+from tests.contract.crds.rule import BASES, Rule, again
+from tests.contract.crds.rules_shared import quantity_rules, requirement, requirement_rules, template_rules
+
+
+def node_pool_rules() -> Iterator[Rule]:
+    kind, template = "NodePool", "spec.template"
+    yield from requirement_rules(kind, f"{template}.spec.requirements", pool_allowed=False)
+    yield from template_rules(kind, f"{template}.spec")
+    yield from quantity_rules(kind, "spec.limits")
+    labels = f"{template}.metadata.labels"
+    yield Rule(kind=kind, path=labels, good=({}, None, {"a": None}, {f"k{i}": "v" for i in range(100)}))
+    yield Rule(kind=kind, path=labels, good=tuple({k: "v"} for k in (*KEYS_GOOD, *OURS_BY_NAME, "karpenter.sh")))
+    yield Rule(
+        kind=kind,
+        path=labels,
+        good=tuple({"k": v} for v in VALUES_GOOD),
+        bad=tuple({"k": v} for v in (*VALUES_BAD, 1)),
+    )
+    yield Rule(kind=kind, path=labels, bad=tuple({k: "v"} for k in (*RESERVED, "karpenter.sh/nodepool")))
+    yield Rule(kind=kind, path=labels, bad=({f"k{i}": "v" for i in range(101)}, [], "a"))
+    yield Rule(
+        kind=kind,
+        path=labels,
+        strays=tuple({k: "v"} for k in (*KEYS_BAD, *KEYS_TOO_LONG)),
+        because=Difference.NOT_A_KEY,
+    )
+    yield Rule(
+        kind=kind, path=f"{template}.metadata.annotations", good=({}, {"a": "x" * 5000}, None), bad=({"a": 1}, [], "a")
+    )
+    yield Rule(kind=kind, path="spec.weight", good=(1, 100, None, 50.0), bad=(0, 101, -1, "5", 1.5, True, 2**40))
+    yield Rule(kind=kind, path="spec.replicas", good=(0, 5, 2**31 - 1), bad=(-1, 2**31, "5", 1.5, 2**63, 10**30))
+    static = {"template": BASES[kind]["spec"]["template"], "replicas": 2}
+    yield Rule(
+        kind=kind,
+        path="spec",
+        good=(static, {**static, "limits": {"nodes": "5"}}, {**static, "limits": {}}, {**static, "disruption": {}}),
+        bad=(
+            {**static, "limits": {"cpu": "5"}},
+            {**static, "limits": {"nodes": 5, "cpu": "5"}},
+            {**static, "weight": 1},
+            {},
+            None,
+        ),
+    )
+    yield Rule(kind=kind, path=template, bad=({}, None, {"spec": {}}, {"metadata": {}}))
+    disruption = "spec.disruption"
+    yield Rule(kind=kind, path=disruption, good=(None, {}, {"consolidateAfter": "1m"}), bad=([], "on"))
+    yield Rule(
+        kind=kind,
+        path=f"{disruption}.consolidateAfter",
+        good=(*DURATIONS_GOOD, "Never"),
+        bad=(*DURATIONS_BAD, "never"),
+    )
+    policies = ("WhenEmpty", "WhenEmptyOrUnderutilized", "Balanced", None)
+    yield Rule(kind=kind, path=f"{disruption}.consolidationPolicy", good=policies, bad=("whenempty", "", "Never", 1))
+    yield from _budget_rules(kind, f"{disruption}.budgets")
+
+
+def _budget_rules(kind: str, path: str) -> Iterator[Rule]:
+    yield Rule(
+        kind=kind,
+        path=path,
+        good=([], None, [{}], [{"nodes": "1"}] * 50),
+        bad=([{"nodes": "1"}] * 51, {}, [None], "10%"),
+    )
+    nodes_good, nodes_bad = (
+        ("0", "7", "0%", "100%", "007", "99%"),
+        ("101%", "-1", "1.5", "10 %", "", "ten", "%", "٣", 1.5, True),
+    )
+    yield Rule(kind=kind, path=f"{path}.0.nodes", good=(*nodes_good, None), bad=(*nodes_bad, 5))
+    yield Rule(kind=kind, path=f"{path}.0.nodes", strays=("1" * 11,), because=Difference.TOO_MUCH)
+    schedules = ("@daily", "@hourly", "0 9 * * 1-5", "*/5 0-23 1,15 jan mon", "@dailyx", "a b c d e", "0 9 * * 1 6")
+    yield Rule(
+        kind=kind, path=f"{path}.0", good=tuple({"nodes": "0", "schedule": s, "duration": "8h"} for s in schedules)
+    )
+    wrong = ("", "@never", "0 9 * *", "daily", " @daily", 5)
+    yield Rule(kind=kind, path=f"{path}.0", bad=tuple({"nodes": "0", "schedule": s, "duration": "8h"} for s in wrong))
+    durations = ("8h", "90m", "1h30m", "8h0s", "1h30m0s", "0m")
+    yield Rule(
+        kind=kind, path=f"{path}.0", good=tuple({"nodes": "0", "schedule": "@daily", "duration": d} for d in durations)
+    )
+    wrong = ("", "30s", "1d", "Never", "30m1h", "1h30m5s", "1.5h", "-1h")
+    yield Rule(
+        kind=kind, path=f"{path}.0", bad=tuple({"nodes": "0", "schedule": "@daily", "duration": d} for d in wrong)
+    )
+    yield Rule(
+        kind=kind,
+        path=f"{path}.0",
+        bad=({"nodes": "0", "schedule": "@daily"}, {"nodes": "0", "duration": "8h"}, {"nodes": None, "duration": "1h"}),
+        good=({"nodes": "0", "schedule": None, "duration": None},),
+    )
+    reasons = (["Empty"], ["Drifted", "Underutilized", "Empty"], [], None)
+    yield Rule(
+        kind=kind,
+        path=f"{path}.0.reasons",
+        good=reasons,
+        bad=(["empty"], ["Empty", "Empty"], ["Expired"], "Empty", [None]),
+    )
+
+
+def node_claim_rules() -> Iterator[Rule]:
+    kind = "NodeClaim"
+    yield from again(requirement_rules(kind, "spec.requirements", pool_allowed=True))
+    yield from again(template_rules(kind, "spec"))
+    yield from again(quantity_rules(kind, "spec.resources.requests"))
+    yield Rule(kind=kind, path="spec.resources", good=({}, None), bad=([], "all"))
+    yield Rule(kind=kind, path="spec", bad=({}, None, [], {"requirements": []}))
+
+
+def node_overlay_rules() -> Iterator[Rule]:
+    kind = "NodeOverlay"
+    yield from again(requirement_rules(kind, "spec.requirements", pool_allowed=True, min_values=False))
+    bad = (requirement(operator="NotIn", values=()), requirement(operator="NotIn", values=None))
+    yield Rule(kind=kind, path="spec.requirements.0", bad=bad)
+    yield Rule(
+        kind=kind,
+        path="spec.price",
+        good=("0", "1", "1.5", "0.00001", None),
+        bad=("", "-1", "+1", ".5", "1.", "1e3", "٣", 1, 1.5),
+    )
+    yield Rule(
+        kind=kind,
+        path="spec.priceAdjustment",
+        good=("+1", "-0.5", "+.5", "+10%", "-15%", "-100%", "-99.9%", "+1000%", None),
+        bad=("", "1", "10%", "-101%", "-100.5%", "+", "+%", "+1e3", "+٣", 1),
+    )
+    for field in ("price", "priceAdjustment"):
+        yield Rule(
+            kind=kind,
+            path=f"spec.{field}",
+            strays=(f"{'+' * (field != 'price')}{'9' * 400}",),
+            because=Difference.TOO_MUCH,
+        )
+    requirements = BASES[kind]["spec"]["requirements"]
+    yield Rule(
+        kind=kind, path="spec", bad=({}, None, {"requirements": requirements, "price": "1", "priceAdjustment": "+1"})
+    )
+    yield Rule(kind=kind, path="spec.weight", good=(1, 10000, None), bad=(0, 10001, -1, "5", 1.5))
+    yield from again(quantity_rules(kind, "spec.capacity"))
+    yield Rule(
+        kind=kind, path="spec.capacity", bad=tuple({r: 1} for r in ("cpu", "memory", "ephemeral-storage", "pods"))
+    )
+    yield Rule(
+        kind=kind,
+        path="spec.capacity",
+        strays=tuple({r: 1} for r in ("nvidia.com/gpu", "vpc.amazonaws.com/efa")),
+        because=Difference.KNOWN_RESOURCE,
+    )
+    many = {f"example.com/r{i}": 1 for i in range(101)}
+    yield Rule(kind=kind, path="spec.capacity", strays=(many,), because=Difference.TOO_MUCH)

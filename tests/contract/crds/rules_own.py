@@ -1,0 +1,52 @@
+"""Rules of NodeDisruptions and OfferingStates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tests.contract.crds.edges import TIMES_BAD, TIMES_GOOD
+from tests.contract.crds.rule import NODE_CLASS_REF, Rule
+
+
+def node_disruption_rules() -> Iterator[Rule]:
+    kind = "NodeDisruption"
+    candidates = "spec.candidates"
+    yield Rule(
+        kind=kind, path="spec.reason", good=("Empty", "Underutilized", "Drifted"), bad=("empty", "Expired", None, 1)
+    )
+    yield Rule(kind=kind, path="spec.decision", good=("delete", "replace"), bad=("Delete", "", None))
+    yield Rule(kind=kind, path="spec.method", good=("emptiness", "multi-node", "drift"), bad=("balanced", "", None))
+    one = {"nodeClaim": "a"}
+    yield Rule(
+        kind=kind,
+        path=candidates,
+        good=([one], [one] * 1000),
+        bad=([], [one] * 1001, None, [{}], [None], [{"nodeClaim": ""}]),
+    )
+    for field in ("node", "nodePool", "instanceType", "zone", "capacityType", "nodeClaimUID"):
+        yield Rule(kind=kind, path=f"{candidates}.0.{field}", good=("", "a", "n" * 253, None), bad=("n" * 254, 1, []))
+    pods = ([], ["default/web"], None, ["p" * 512], ["p"] * 1000)
+    yield Rule(kind=kind, path=f"{candidates}.0.pods", good=pods, bad=(["p" * 513], ["p"] * 1001, [1], [None], "p"))
+    prices, wrong = (
+        ("0", "0.5", "-1.25", "123456789012", "1.123456789"),
+        ("", "1e3", ".5", "1.", "+1", "1.1234567890", "٣", "-"),
+    )
+    for path in (f"{candidates}.0.price", "spec.replacements.0.price", "spec.savingPerHour"):
+        yield Rule(kind=kind, path=path, good=(*prices, None), bad=(*wrong, True, [], 1, 0.5))
+    yield Rule(
+        kind=kind, path="spec.replacements", good=([], None, [{"name": "a"}]), bad=([{}], [{"name": ""}], [None])
+    )
+    yield Rule(kind=kind, path="spec.createdAt", good=(*TIMES_GOOD, None), bad=TIMES_BAD)
+    yield Rule(kind=kind, path="spec.explanation", good=("", "x" * 4096, "\n", None), bad=("x" * 4097, 1))
+    yield Rule(kind=kind, path="spec", bad=({}, None))
+
+
+def offering_state_rules() -> Iterator[Rule]:
+    kind = "OfferingState"
+    yield Rule(kind=kind, path="spec", good=({}, None), bad=([], "all"))
+    yield Rule(
+        kind=kind,
+        path="spec.nodeClassRef",
+        good=(None,),
+        bad=({}, {**NODE_CLASS_REF, "group": "a/b"}, {**NODE_CLASS_REF, "name": ""}, "a"),
+    )

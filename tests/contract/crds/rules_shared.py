@@ -1,0 +1,187 @@
+"""Rules that NodePools, NodeClaims and NodeOverlays share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from tests.contract.crds.differences import Difference
+from tests.contract.crds.edges import (
+    DURATIONS_BAD,
+    DURATIONS_GOOD,
+    KEYS_BAD,
+    KEYS_GOOD,
+    KEYS_TOO_LONG,
+    N63,
+    OURS_BY_NAME,
+    QUANTITIES_BAD,
+    QUANTITIES_GOOD,
+    RESERVED,
+    TIMES_BAD,
+    TIMES_GOOD,
+    VALUES_BAD,
+    VALUES_GOOD,
+)
+from tests.contract.crds.rule import NODE_CLASS_REF, TAINT, JSONDict, Rule, again
+
+
+def requirement(key: str = "team", operator: str = "In", values: Any = ("a",), **more: Any) -> JSONDict:
+    return {"key": key, "operator": operator, **({} if values is None else {"values": list(values)}), **more}
+
+
+def requirement_rules(kind: str, path: str, *, pool_allowed: bool, min_values: bool = True) -> Iterator[Rule]:
+    """Rules that NodePools, NodeClaims and NodeOverlays share about one requirement."""
+    at = f"{path}.0"
+    yield Rule(
+        kind=kind,
+        path=f"{path}",
+        good=([], [requirement()] * 100),
+        bad=([requirement()] * 101, {}, "all", [None], None),
+    )
+    yield Rule(
+        kind=kind,
+        path=f"{at}.key",
+        good=(*KEYS_GOOD, *OURS_BY_NAME[:2], *(("karpenter.sh/nodepool",) if pool_allowed else ())),
+        bad=(*KEYS_BAD, *RESERVED, *(() if pool_allowed else ("karpenter.sh/nodepool",)), 1),
+        strays=KEYS_TOO_LONG,
+        because=Difference.NOT_A_KEY,
+    )
+    yield Rule(kind=kind, path=f"{at}.key", good=("mykarpenter.sh/x", "karpenter.sh", "karpenter.k8s.aws"))
+    yield Rule(
+        kind=kind,
+        path=f"{at}.values",
+        good=(*([v] for v in VALUES_GOOD), ["a"] * 1000),
+        bad=([], None, "a", [1], [None], {}),
+        strays=tuple([v] for v in VALUES_BAD),
+        because=Difference.NOT_A_VALUE,
+    )
+    yield Rule(kind=kind, path=f"{at}.values", strays=(["a"] * 1001,), because=Difference.TOO_MUCH)
+    yield Rule(kind=kind, path=f"{at}.operator", good=("In", "NotIn"), bad=("in", "", "Equals", "Gt", "Lte", 1, None))
+    numbers = [
+        requirement(operator=op, values=[n]) for op in ("Gt", "Lt", "Gte", "Lte") for n in ("0", "7", "000", "9" * 18)
+    ]
+    wrong = [("-1",), ("1", "2"), (), ("a",), ("",), None, ("1.5",), ("9" * 20,), ("0x1",), ("1_000",)]
+    yield Rule(
+        kind=kind,
+        path=at,
+        good=(
+            *numbers,
+            requirement(operator="Exists", values=None),
+            requirement(operator="Exists", values=()),
+            requirement(operator="DoesNotExist", values=None),
+            requirement(operator="Exists", values=("a",)),
+            requirement(key="karpenter.sh/capacity-type", values=("spot", "imaginary")),
+            requirement(key="karpenter.sh/capacity-type", operator="NotIn", values=("imaginary",)),
+        ),
+        bad=(
+            *(requirement(operator="Gt", values=v) for v in wrong),
+            requirement(values=None),
+            {},
+            None,
+            "a",
+            {"key": "team"},
+        ),
+        strays=(requirement(key="karpenter.sh/capacity-type", values=("imaginary",)),),
+        because=Difference.NO_CAPACITY_TYPE,
+    )
+    yield Rule(
+        kind=kind, path=at, strays=(requirement(operator="Lte", values=("+1",)),), because=Difference.NOT_A_VALUE
+    )
+    if min_values:
+        two = ("a", "b")
+        yield Rule(
+            kind=kind,
+            path=at,
+            good=(
+                requirement(values=two, minValues=2),
+                requirement(values=[f"v{i}" for i in range(50)], minValues=50),
+                requirement(operator="Exists", values=None, minValues=50),
+                requirement(operator="NotIn", values=two, minValues=3),
+            ),
+            bad=(
+                requirement(values=two, minValues=3),
+                requirement(values=[f"v{i}" for i in range(60)], minValues=51),
+                *(requirement(values=two, minValues=n) for n in (0, -1, "1", 1.5, True)),
+            ),
+            strays=(requirement(key="karpenter.sh/capacity-type", values=("spot", "imaginary"), minValues=2),),
+            because=Difference.NO_CAPACITY_TYPE,
+        )
+
+
+def taint(**over: Any) -> JSONDict:
+    return {name: value for name, value in {**TAINT, **over}.items() if value is not ...}
+
+
+def taint_rules(kind: str, at: str) -> Iterator[Rule]:
+    plain = (
+        [],
+        [taint(effect="NoExecute"), taint(key="b")],
+        [taint(key="b", value=...)],
+        [taint(key="b", value="")],
+    )
+    yield Rule(kind=kind, path=at, good=(*plain, *([taint(key=k)] for k in KEYS_GOOD)), bad=({}, "a", [None], [{}]))
+    yield Rule(kind=kind, path=at, bad=tuple([taint(key=k)] for k in (*KEYS_BAD, ..., None, 1)))
+    yield Rule(kind=kind, path=at, strays=tuple([taint(key=k)] for k in KEYS_TOO_LONG), because=Difference.NOT_A_KEY)
+    yield Rule(
+        kind=kind,
+        path=at,
+        good=([taint(key="b", value=N63)],),
+        bad=([taint(key="b", value="-")], [taint(key="b", value=1)]),
+    )
+    yield Rule(kind=kind, path=at, strays=([taint(key="b", value=f"{N63}n")],), because=Difference.NOT_A_KEY)
+    effects = ("NoSchedule", "PreferNoSchedule", "NoExecute")
+    yield Rule(kind=kind, path=at, good=tuple([taint(key="b", effect=e)] for e in effects))
+    yield Rule(kind=kind, path=at, bad=tuple([taint(effect=e)] for e in ("", "noschedule", ..., None, "All")))
+    yield Rule(kind=kind, path=at, good=tuple([taint(effect="NoExecute", timeAdded=t)] for t in TIMES_GOOD))
+    yield Rule(kind=kind, path=at, bad=tuple([taint(key="b", timeAdded=t)] for t in TIMES_BAD))
+    twice = ([taint(key="b"), taint(key="b", value="other")],)
+    yield Rule(kind=kind, path=at, strays=twice, because=Difference.TAINT_TWICE)
+    many = [taint(key=f"k{i}", effect="NoExecute") for i in range(101)]
+    yield Rule(kind=kind, path=at, good=(many[:100],), strays=(many,), because=Difference.TOO_MUCH)
+
+
+def template_rules(kind: str, spec: str) -> Iterator[Rule]:
+    """Rules that NodePools' templates and NodeClaims share."""
+    yield from taint_rules(kind, f"{spec}.taints")
+    yield from again(taint_rules(kind, f"{spec}.startupTaints"))
+    yield Rule(kind=kind, path=f"{spec}.startupTaints", strays=([taint()],), because=Difference.TAINT_TWICE)
+    yield Rule(
+        kind=kind,
+        path=f"{spec}.nodeClassRef",
+        good=(NODE_CLASS_REF, {**NODE_CLASS_REF, "group": "example.com"}, {**NODE_CLASS_REF, "name": "n" * 253}),
+        bad=(
+            *({**NODE_CLASS_REF, "group": v} for v in ("", "a/b", None, 1)),
+            *({**NODE_CLASS_REF, field: v} for field in ("kind", "name") for v in ("", None, 1)),
+            {}, None, "default",
+        ),
+        strays=({**NODE_CLASS_REF, "group": "g" * 254}, {**NODE_CLASS_REF, "kind": "K" * 64}, {**NODE_CLASS_REF, "name": "n" * 254}),
+        because=Difference.NO_SUCH_NAME,
+    )  # fmt: skip
+    yield Rule(
+        kind=kind, path=f"{spec}.expireAfter", good=(*DURATIONS_GOOD, "Never", None), bad=(*DURATIONS_BAD, "never")
+    )
+    yield Rule(
+        kind=kind, path=f"{spec}.terminationGracePeriod", good=(*DURATIONS_GOOD, None), bad=(*DURATIONS_BAD, "Never")
+    )
+    for field in ("expireAfter", "terminationGracePeriod"):
+        too_long = ("2562048h", "9" * 40 + "s")
+        yield Rule(kind=kind, path=f"{spec}.{field}", strays=too_long, because=Difference.UNREADABLE_DURATION)
+        yield Rule(kind=kind, path=f"{spec}.{field}", strays=("1s" * 33,), because=Difference.TOO_MUCH)
+
+
+def quantity_rules(kind: str, path: str) -> Iterator[Rule]:
+    yield Rule(
+        kind=kind,
+        path=path,
+        good=({}, None, *({"example.com/thing": q} for q in QUANTITIES_GOOD), {"example.com/thing": None}),
+        bad=(*({"example.com/thing": q} for q in QUANTITIES_BAD), [], "all"),
+    )
+    unreadable = ("1e1.5", "1e.5", "1e100", "1" * 65, "1E+1000")
+    yield Rule(
+        kind=kind,
+        path=path,
+        strays=tuple({"example.com/thing": q} for q in unreadable),
+        because=Difference.UNREADABLE_QUANTITY,
+    )
+    negative = ({"example.com/thing": "-1"}, {"example.com/thing": -1}, {"example.com/thing": "-1Gi"})
+    yield Rule(kind=kind, path=path, strays=negative, because=Difference.NEGATIVE)

@@ -1,0 +1,108 @@
+"""Rules of statuses, which are written apart from specs.
+
+Conditions are not here: the API server is strict about them, the models read whatever another controller has left there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tests.contract.crds.edges import QUANTITIES_BAD, QUANTITIES_GOOD, TIMES_BAD, TIMES_GOOD
+from tests.contract.crds.rule import Rule
+
+
+def status_rules() -> Iterator[Rule]:
+    """Of every kind."""
+    yield from _node_rules()
+    yield from _node_class_rules()
+    yield from _own_rules()
+
+
+def _node_rules() -> Iterator[Rule]:
+    counts = (0, 5, 2**31 - 1, None, 3.0)
+    yield Rule(kind="NodePool", path="status.nodes", good=counts, bad=("5", 1.5, True, 2**31))
+    generation = "status.nodeClassObservedGeneration"
+    yield Rule(kind="NodePool", path=generation, good=(*counts, 2**40), bad=("5", 1.5, True, 2**63))
+    for kind, field in (("NodePool", "resources"), ("NodeClaim", "capacity"), ("NodeClaim", "allocatable")):
+        good = ({}, None, *({"cpu": amount} for amount in QUANTITIES_GOOD))
+        bad = ([], *({"cpu": amount} for amount in (*QUANTITIES_BAD, "-1", -1)))
+        yield Rule(kind=kind, path=f"status.{field}", good=good, bad=bad, again=field == "allocatable")
+    for field in ("nodeName", "providerID", "imageID"):
+        yield Rule(kind="NodeClaim", path=f"status.{field}", good=("", "a", None), bad=(1, []))
+    yield Rule(kind="NodeClaim", path="status.lastPodEventTime", good=(*TIMES_GOOD, None), bad=TIMES_BAD)
+
+
+def _node_class_rules() -> Iterator[Rule]:
+    kind = "EC2NodeClass"
+    subnet = {"id": "subnet-1", "zone": "a"}
+    yield Rule(
+        kind=kind,
+        path="status.subnets",
+        good=([], None, [subnet], [{**subnet, "zoneID": "use1-az1"}]),
+        bad=([{"id": "subnet-1"}], [{"zone": "a"}], [None], {}, [{**subnet, "zone": 1}]),
+    )
+    yield Rule(
+        kind=kind, path="status.securityGroups", good=([{"id": "sg-1"}],), bad=([{}], [{"id": None}], [{"name": "a"}])
+    )
+    image = {"id": "ami-1", "requirements": [{"key": "kubernetes.io/arch", "operator": "In", "values": ["arm64"]}]}
+    yield Rule(
+        kind=kind,
+        path="status.amis",
+        good=([image], [{**image, "deprecated": True, "requirements": []}]),
+        bad=([{"id": "ami-1"}], [{**image, "deprecated": "yes"}], [{**image, "requirements": [{"key": "a"}]}]),
+    )
+    reservation = {
+        "id": "cr-1", "availabilityZone": "a", "instanceMatchCriteria": "open", "instanceType": "m5.large", "ownerID": "123456789012",
+    }  # fmt: skip
+    yield Rule(
+        kind=kind,
+        path="status.capacityReservations",
+        good=(
+            [reservation],
+            [{**reservation, "state": "expiring", "reservationType": "capacity-block", "endTime": TIMES_GOOD[0]}],
+        ),
+        bad=(
+            *([{**reservation, "id": v}] for v in ("1", None)),
+            [{**reservation, "ownerID": "1"}],
+            [{**reservation, "state": "gone"}],
+            [{**reservation, "reservationType": "mine"}],
+            [{**reservation, "interruptible": "no"}],
+            [{**reservation, "endTime": "tomorrow"}],
+        ),
+    )
+    yield Rule(kind=kind, path="status.instanceProfile", good=("", "p", None), bad=(1,))
+
+
+def _own_rules() -> Iterator[Rule]:
+    kind = "NodeDisruption"
+    yield Rule(kind=kind, path="status.phase", good=("Proposed", "RolledBack", None), bad=("proposed", "", "Done", 1))
+    messages = ([], None, ["x" * 4096], ["m"] * 100)
+    yield Rule(kind=kind, path="status.messages", good=messages, bad=(["x" * 4097], ["m"] * 101, [1], [None], "m"))
+    for field in ("startedAt", "finishedAt"):
+        yield Rule(
+            kind=kind, path=f"status.{field}", good=(*TIMES_GOOD, None), bad=TIMES_BAD, again=field == "finishedAt"
+        )
+    kind = "OfferingState"
+    offering = {"instanceType": "m5.large", "zone": "a", "capacityType": "spot", "until": TIMES_GOOD[0]}
+    yield Rule(
+        kind=kind,
+        path="status.unavailable",
+        good=([], None, [offering], [offering, {**offering, "zone": "b"}], [{**offering, "reason": "", "failures": 7}]),
+        bad=(
+            [offering, offering],
+            *([{**offering, field: None}] for field in offering),
+            *([{**offering, field: ""}] for field in offering),
+            *([{**offering, "failures": n}] for n in (0, -1, "1", 1.5)),
+            [{**offering, "reason": "x" * 1025}],
+            [{**offering, "zone": "z" * 254}],
+            [None],
+            {},
+        ),
+    )
+    yield Rule(
+        kind=kind,
+        path="status.prices",
+        good=({}, None, {"source": "api"}),
+        bad=([], {"source": "s" * 254}, {"message": 1}),
+    )
+    yield Rule(kind=kind, path="status.prices.spotRefreshedAt", good=(TIMES_GOOD[0],), bad=(TIMES_BAD[0], 1))

@@ -1,0 +1,53 @@
+"""Our schemas beside Karpenter's, field by field, as published."""
+
+import pytest
+
+from journeyman.core.api import crds
+from tests.contract.crds.conftest import karpenters_documents
+
+OURS = {d.resource.kind: crds.custom_resource_definition(d) for d in crds.DEFINITIONS}
+KARPENTERS = ("NodePool", "NodeClaim", "NodeOverlay", "EC2NodeClass")
+OPEN = "spec.kubelet"  # ours takes every setting of the kubelet and judges it when it resolves the NodeClass
+
+
+def fields(document):
+    """Path -> schema of each field."""
+    (version,) = document["spec"]["versions"]
+    found = {}
+
+    def walk(part, path):
+        found[path] = part
+        for name, below in part.get("properties", {}).items():
+            walk(below, f"{path}.{name}".lstrip("."))
+        if isinstance(part.get("items"), dict):
+            walk(part["items"], f"{path}[]")
+
+    walk(version["schema"]["openAPIV3Schema"], "")
+    return found
+
+
+@pytest.mark.parametrize("kind", KARPENTERS)
+def test_every_field_of_ours_is_one_of_karpenters_and_the_other_way_round(kind):
+    """So nothing that we write is dropped where Karpenter's CRDs are installed, and nothing of theirs under ours."""
+    ours, theirs = fields(OURS[kind]), fields(karpenters_documents()[kind])
+    assert {path for path in theirs if not path.startswith(f"{OPEN}.")} == set(ours)
+
+
+@pytest.mark.parametrize("kind", KARPENTERS)
+def test_types_and_defaults_are_karpenters(kind):
+    """But for one default that Karpenter's next version has: `consolidateAfter` inside `disruption`."""
+    ours, theirs = fields(OURS[kind]), fields(karpenters_documents()[kind])
+    for path, mine in ours.items():
+        assert mine.get("type") == theirs[path].get("type"), path
+        if path != "spec.disruption.consolidateAfter":
+            assert mine.get("default") == theirs[path].get("default"), path
+
+
+@pytest.mark.parametrize("kind", KARPENTERS)
+def test_names_columns_and_subresources_are_karpenters(kind):
+    """What kubectl sees: short names, categories, scope, `kubectl get`, `kubectl scale`."""
+    ours, theirs = OURS[kind]["spec"], karpenters_documents()[kind]["spec"]
+    for name in ("group", "scope", "names"):
+        assert ours[name] == theirs[name]
+    for name in ("name", "additionalPrinterColumns", "subresources"):
+        assert ours["versions"][0][name] == theirs["versions"][0][name]
