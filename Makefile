@@ -8,10 +8,10 @@ JOBS   ?= 2
 CASES  ?= 2000
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format lint types imports unit sam oracle controlplane helm crds lock bench nightly clean
+.PHONY: help setup demo test check format lint types imports unit sam oracle controlplane helm crds lock bench bench-binding nightly clean
 
 help: ## What you can ask for
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## (.*)/  make \1\t\2/' | expand -t 18
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/' | expand -t 18
 
 setup: $(STAMP) ## Make .venv with the `journeyman` command in it
 
@@ -79,6 +79,9 @@ lock: setup ## Renew the locked requirements
 
 bench: setup oracle ## Price and speed of the scheduler beside Karpenter's, in one run (about ten minutes)
 	@$(BIN)/python -m tests.bench.bench_scheduling
+
+bench-binding: setup controlplane ## Plans against what the real kube-scheduler makes of them (some minutes)
+	@$(BIN)/python -m tests.bench.bench_binding
 
 nightly: setup oracle ## 2,000 new clusters (CASES=…) compared with Karpenter, and new examples for every property
 	HYPOTHESIS_PROFILE=search JOURNEYMAN_CASES=$(CASES) $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup tests/differential tests/property

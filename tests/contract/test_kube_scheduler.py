@@ -1,0 +1,172 @@
+"""What a nomination does: one suite for the simulated kube-scheduler and for the real one.
+
+Restates nothing of ours: placement hints rest on this behaviour, so the simulation must have it too.
+"""
+
+import itertools
+import ssl
+import time
+
+import pytest
+
+from journeyman.core.api.objects import NODE, POD, Resource, condition_of
+from journeyman.kube.connection import Connection
+from journeyman.kube.http_store import HttpKubeStore
+from journeyman.kube.transport import Transport
+from journeyman.simulate.apiserver import ApiServer
+from journeyman.simulate.clock import VirtualClock
+from journeyman.simulate.kube_scheduler import KubeScheduler
+from tests.controlplane.plane import ControlPlane
+from tests.helpers.builders import NOW, condition
+from tests.helpers.go_programs import GoProgramMissingError
+
+PATIENCE_SECONDS = 60
+PRIORITY_CLASS: Resource = Resource(
+    group="scheduling.k8s.io", version="v1", kind="PriorityClass", plural="priorityclasses", namespaced=False, type=dict
+)
+CLOSED = {"key": "example.com/closed", "effect": "NoSchedule"}
+_numbers = itertools.count()
+
+
+class Simulated:
+    """An API server and a scheduler in this process: a pass of the scheduler is all it takes."""
+
+    def __init__(self):
+        clock = VirtualClock(NOW)
+        self.store = ApiServer(clock)
+        self._scheduler = KubeScheduler(self.store, clock)
+
+    def until(self, holds):
+        self._scheduler.act()
+        assert holds()
+
+
+class Real:
+    """The real ones, which take their time."""
+
+    def __init__(self, plane):
+        tls = ssl.create_default_context(cafile=str(plane.ca_file))
+        token = f"Bearer {plane.token}"
+        self.store = HttpKubeStore(
+            Transport(Connection(server=plane.server, ssl_context=tls, authorization=lambda: token))
+        )
+        self.store.create(PRIORITY_CLASS, {"metadata": {"name": "important"}, "value": 1000})
+
+    def until(self, holds):
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while not holds():
+            assert time.monotonic() < deadline, "did not happen in time"
+            time.sleep(0.05)
+
+
+@pytest.fixture(scope="module")
+def real():
+    try:
+        plane = ControlPlane(scheduler=True)
+    except GoProgramMissingError as missing:
+        pytest.skip(str(missing))
+    with plane:
+        yield Real(plane)
+
+
+@pytest.fixture(
+    params=["simulated", pytest.param("real", marks=[pytest.mark.slow, pytest.mark.xdist_group("scheduler")])]
+)
+def cluster(request):
+    """Each test has nodes and pods of its own, which nobody else's fit."""
+    return Stage(Simulated() if request.param == "simulated" else request.getfixturevalue("real"))
+
+
+class Stage:
+    """Nodes and pods that belong together by a label."""
+
+    def __init__(self, side):
+        self.side, self.store, self.name = side, side.store, f"t{next(_numbers)}"
+
+    def add_node(self, name, cpu="2", taints=()):
+        size = {"cpu": cpu, "memory": "8Gi", "pods": "20"}
+        full = f"{self.name}-{name}"
+        self.store.create(
+            NODE, {"metadata": {"name": full, "labels": {"stage": self.name}}, "spec": {"taints": list(taints)}}
+        )
+        status = {"capacity": size, "allocatable": size, "conditions": [condition("Ready")]}
+        self.store.patch(NODE, full, {"status": status}, subresource="status")
+        self.store.patch(NODE, full, {"spec": {"taints": list(taints)}})  # admission says that it is not ready
+        return full
+
+    def open_node(self, node):
+        self.store.patch(NODE, node, {"spec": {"taints": []}})
+
+    def add_pod(self, name, cpu="1", **spec):
+        container = {"name": "c", "image": "pause", "resources": {"requests": {"cpu": cpu}}}
+        body = {
+            "metadata": {"name": f"{self.name}-{name}", "namespace": "default"},
+            "spec": {"containers": [container], "nodeSelector": {"stage": self.name}, **spec},
+        }
+        self.store.create(POD, body, namespace="default")
+
+    def nominate(self, name, node):
+        patch = {"status": {"nominatedNodeName": node}}
+        self.store.patch(POD, f"{self.name}-{name}", patch, namespace="default", subresource="status")
+
+    def pod(self, name):
+        return self.store.get(POD, f"{self.name}-{name}", namespace="default")
+
+    def is_on(self, name, node):
+        return self.pod(name).spec.node_name == node
+
+    def waits(self, name):
+        found = condition_of(self.pod(name).status.conditions, "PodScheduled")
+        return found is not None and found.reason == "Unschedulable"
+
+
+def test_a_nominated_node_is_taken_before_a_better_one(cluster):
+    """The larger node has the higher score; the nomination is done with once the pod is bound."""
+    small, _large = cluster.add_node("small"), cluster.add_node("large", cpu="16")
+    cluster.add_pod("hinted", schedulingGates=[{"name": "later"}])
+    cluster.nominate("hinted", small)
+    cluster.store.patch(POD, f"{cluster.name}-hinted", {"spec": {"schedulingGates": []}}, namespace="default")
+
+    cluster.side.until(lambda: cluster.is_on("hinted", small))
+    assert cluster.pod("hinted").status.nominated_node_name == ""
+
+
+def test_pods_nominated_to_a_node_hold_their_room_against_older_ones(cluster):
+    """Whose turn it is does not matter once the node opens."""
+    node = cluster.add_node("n", taints=[CLOSED])
+    for name in ("older", "hinted"):
+        cluster.add_pod(name, cpu="2")
+        cluster.side.until(lambda name=name: cluster.waits(name))
+
+    cluster.nominate("hinted", node)
+    cluster.open_node(node)
+
+    cluster.side.until(lambda: cluster.is_on("hinted", node))
+    assert cluster.waits("older")
+
+
+def test_more_important_pods_do_not_see_nominations(cluster):
+    """They take the room; the nominated pod fits nowhere then, and loses its nomination."""
+    node = cluster.add_node("n", taints=[CLOSED])
+    cluster.add_pod("hinted", cpu="2")
+    cluster.add_pod("important", cpu="2", priorityClassName="important", priority=1000)
+    for name in ("important", "hinted"):
+        cluster.side.until(lambda name=name: cluster.waits(name))
+
+    cluster.nominate("hinted", node)
+    cluster.open_node(node)
+
+    cluster.side.until(lambda: cluster.is_on("important", node) or cluster.is_on("hinted", node))
+    if cluster.is_on("important", node):
+        cluster.side.until(lambda: cluster.pod("hinted").status.nominated_node_name == "")
+        assert cluster.waits("hinted")
+
+
+def test_an_attempt_that_fails_takes_the_nomination_back(cluster):
+    """A hint is worth nothing on a node that takes no pods yet."""
+    node = cluster.add_node("closed", taints=[CLOSED])
+    cluster.add_pod("hinted", schedulingGates=[{"name": "later"}])
+    cluster.nominate("hinted", node)
+    cluster.store.patch(POD, f"{cluster.name}-hinted", {"spec": {"schedulingGates": []}}, namespace="default")
+
+    cluster.side.until(lambda: cluster.waits("hinted") and cluster.pod("hinted").status.nominated_node_name == "")
