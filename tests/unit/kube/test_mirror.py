@@ -185,3 +185,37 @@ def test_an_api_server_that_is_gone_is_told_and_nothing_old_is_given_out(sandbox
         sandbox.run().list(POD)
     sandbox.front = HttpFront(sandbox.server, port=port)
     assert sandbox.run().list(POD) == sandbox.direct.list(POD)
+
+
+def test_a_watch_that_is_cut_in_an_object_is_no_news(script):
+    """What came whole is not worth the doubt: everything is listed again."""
+    pods = [{"metadata": {"name": name, "resourceVersion": "7"}} for name in ("a", "b")]
+    change = b'{"type":"MODIFIED","object":{"metadata":{"name":"a","resourceVersion":"8","labels":{"half'
+    script.say(200, {"metadata": {"resourceVersion": "7"}, "items": pods})
+    script.say(200, {"metadata": {"resourceVersion": "9"}, "items": pods[:1]})
+    script.say(200, b"%x\r\n%b\r\n" % (len(change), change), Transfer_Encoding="chunked", Connection="close")
+    script.say(200, {"metadata": {"resourceVersion": "9"}, "items": pods[1:]})
+    store = HttpKubeStore(Transport(Connection(server=script.url)))
+    mirrored = MirroredKubeStore(store, Mirrors(worth_keeping=0))
+
+    assert names(mirrored.list(POD)) == ["a", "b"]
+    assert names(mirrored.list(POD)) == ["b"]
+
+    asked = [path.partition("?")[2].partition("&")[0] for _, path, _ in script.requests]
+    assert asked == ["limit=500", "limit=1", "watch=1", "limit=500"]
+
+
+def test_versions_that_are_no_numbers_are_only_ever_equal(script):
+    """Whoever serves them so promises nothing about their order; the silence decides then."""
+    pods = [{"metadata": {"name": "a", "resourceVersion": "x1"}}]
+    change = b'{"type":"MODIFIED","object":{"metadata":{"name":"a","resourceVersion":"x3","labels":{"new":"yes"}}}}\n'
+    script.say(200, {"metadata": {"resourceVersion": "x1"}, "items": pods})
+    script.say(200, {"metadata": {"resourceVersion": "x2"}, "items": pods})
+    script.say(200, b"%x\r\n%b\r\n" % (len(change), change) + b"0\r\n\r\n", Transfer_Encoding="chunked")
+    store = HttpKubeStore(Transport(Connection(server=script.url)))
+    mirrored = MirroredKubeStore(store, Mirrors(worth_keeping=0))
+
+    mirrored.list(POD)
+    (pod,) = mirrored.list(POD).items
+
+    assert pod.metadata.labels == {"new": "yes"}
