@@ -31,13 +31,13 @@ _ADVICE: Final = {
     403: "its rights are missing: the Helm chart's ClusterRole for the forwarder has them",
     404: "it has no such kind: install Journeyman's custom resource definitions",
 }
+_WHEN_SILENT: Final = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}  # seconds, seconds, times
 _PROBES: Final = [
     *HTTPConnection.default_socket_options,
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 10),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
+    *((socket.IPPROTO_TCP, getattr(socket, name), n) for name, n in _WHEN_SILENT.items() if hasattr(socket, name)),
 ]
+_TOO_LARGE: Final = "Too large resource version"  # what a server says that was set back to an older state
 
 
 class ApiServerError(Exception):
@@ -49,7 +49,7 @@ class ApiServerError(Exception):
 
 
 class ExpiredError(ApiServerError):
-    """The version is too old (410): list again."""
+    """The version is too old (410), or of a state that the server no longer has: list again."""
 
 
 class _TooLargeError(Exception):
@@ -171,7 +171,7 @@ class ApiServer:
 
     def _lines(self, resource: Resource[T], response: urllib3.BaseHTTPResponse) -> Iterator[bytes]:
         rest = bytearray()
-        for chunk in response.stream(_CHUNK, decode_content=True):
+        while chunk := response.read1(_CHUNK):  # what is there, at once, however a proxy may have reframed it
             self._count_bytes(resource.name, len(chunk))
             *whole, last = chunk.split(b"\n")
             for part in whole:
@@ -189,7 +189,8 @@ class ApiServer:
     ) -> urllib3.BaseHTTPResponse:
         selected = {**query, **({"fieldSelector": resource.selector} if resource.selector else {})}
         url = f"{self._server}{resource.path}{'&' if '?' in resource.path else '?'}{urlencode(selected)}"
-        headers = {"Accept": accept, "Accept-Encoding": "gzip", "User-Agent": "journeyman-forwarder"}
+        encoding = "identity" if "watch" in query else "gzip"  # nothing may wait in a compressor for more to come
+        headers = {"Accept": accept, "Accept-Encoding": encoding, "User-Agent": "journeyman-forwarder"}
         timeout = urllib3.Timeout(connect=CONNECT_SECONDS, read=read_seconds)
         try:
             if token := self._token():
@@ -209,7 +210,7 @@ class ApiServer:
         response.close()
         advice = _ADVICE.get(response.status, "")
         text = f"the API server {self._server} answers {response.status} for {resource.name}: {said}"
-        kind = ExpiredError if response.status == 410 else ApiServerError
+        kind = ExpiredError if response.status == 410 or _TOO_LARGE in said else ApiServerError
         return kind(f"{text}; {advice}" if advice else text, retry_after=retry_after(response))
 
 
@@ -223,7 +224,7 @@ def _change(resource: Resource[Any], line: bytes) -> Change:
     event: _Line = _read(lambda data: msgspec.json.decode(data, type=_Line), line)
     if event.type == "ERROR":
         status: _Status = _read(lambda data: msgspec.json.decode(data, type=_Status), event.object)
-        kind = ExpiredError if status.code == 410 else ApiServerError
+        kind = ExpiredError if status.code == 410 or _TOO_LARGE in status.message else ApiServerError
         raise kind(f"the watch of {resource.name} ends with {status.code}: {status.message}")
     if event.type == "BOOKMARK":
         bookmark: _Versioned = _read(lambda data: msgspec.json.decode(data, type=_Versioned), event.object)

@@ -6,8 +6,11 @@ would not take it. The receiver has it reviewed by the cluster that the message 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 import urllib3
 from urllib3.exceptions import HTTPError
@@ -36,9 +39,7 @@ class HttpsSink:
     def __init__(self, url: str, token_file: Path, *, ca_file: str = "") -> None:
         self._url = url
         self._token_file = token_file
-        trust: dict[str, Any] = {"ca_certs": ca_file} if ca_file else {}
-        timeout = urllib3.Timeout(connect=3, read=20)
-        self._pool = urllib3.PoolManager(maxsize=1, retries=False, timeout=timeout, **trust)
+        self._pool = _pool(url, {"ca_certs": ca_file} if ca_file else {})
 
     def send(self, step: Step, body: str, message_id: str) -> None:
         """Hand over one message; the step is in the body. Raises SendError."""
@@ -60,3 +61,12 @@ class HttpsSink:
             advice = _ADVICE.get(answer.status, "")
             text = f"{self._url} answers {answer.status}: {said}"
             raise SendError(f"{text}; {advice}" if advice else text, retry_after=retry_after(answer))
+
+
+def _pool(url: str, trust: Mapping[str, Any]) -> urllib3.PoolManager:
+    """Connections to the receiver, through HTTPS_PROXY unless NO_PROXY names it."""
+    options: dict[str, Any] = {**trust, "maxsize": 1, "retries": False, "timeout": urllib3.Timeout(connect=3, read=20)}
+    proxy = getproxies().get("https", "")
+    if proxy and not proxy_bypass(urlsplit(url).hostname or ""):
+        return urllib3.ProxyManager(proxy, **options)
+    return urllib3.PoolManager(**options)

@@ -10,8 +10,9 @@ import msgspec
 
 from infra.forwarder.news import Cause, News
 
-MOST_PODS: Final = 50_000
-"""How many are known one by one: about 10 MiB. Beyond them a pod is news whenever it is seen, and is not counted."""
+MOST_PODS: Final = 40_000
+"""How many are known one by one, in some 160 bytes each, and twice while they are listed. Beyond them a pod is news whenever
+it is seen, and is not counted."""
 
 _UNKNOWN: Final = 2**40  # a second later than any
 

@@ -265,7 +265,7 @@ def test_a_bus_leads_to_the_lane_of_the_step(bench):
     assert bench.told(Step.TERMINATE).reason == "1 nodes are gone"
 
 
-def test_a_bus_that_is_not_there_is_named(bench):
+def test_a_bus_that_is_not_there_is_named():
     """And the message is kept."""
     sink = EventBridgeSink("nowhere", client("events", "us-east-1", endpoint_url=NOWHERE, **CREDENTIALS))
     with pytest.raises(SendError, match="EventBridge did not take the message for bus nowhere"):

@@ -1,0 +1,47 @@
+"""The HTTPS sink's way to the receiver; what the receiver makes of it is tested in `tests/e2e`."""
+
+import pytest
+
+from infra.forwarder.forwarder import SendError
+from infra.forwarder.https import HttpsSink
+from infra.forwarder.news import Step
+
+NOWHERE = "https://127.0.0.1:9/clusters/dev/events"
+
+
+@pytest.fixture
+def token(tmp_path):
+    file = tmp_path / "token"
+    file.write_text("t")
+    return file
+
+
+def complaint(token, monkeypatch, **variables):
+    """Why a message could not be sent, under these variables."""
+    for name in ("HTTPS_PROXY", "https_proxy", "NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(SendError) as failed:
+        HttpsSink(NOWHERE, token).send(Step.PROVISION, "{}", "id")
+    return str(failed.value)
+
+
+def test_a_receiver_that_is_away_is_named(token, monkeypatch):
+    """The message is kept; who reads the log knows what is missing."""
+    assert f"{NOWHERE} cannot be reached" in complaint(token, monkeypatch)
+
+
+def test_the_environments_proxy_is_used_unless_it_says_not_to(token, monkeypatch):
+    """As every other program in the cluster does."""
+    proxy = "http://127.0.0.1:10"
+
+    assert "proxy" in complaint(token, monkeypatch, HTTPS_PROXY=proxy).lower()
+    assert "proxy" not in complaint(token, monkeypatch, HTTPS_PROXY=proxy, NO_PROXY="127.0.0.1").lower()
+
+
+def test_a_token_that_is_not_mounted_is_named(token, monkeypatch):
+    """Its volume is missing from the pod."""
+    token.unlink()
+
+    assert str(token) in complaint(token, monkeypatch)
