@@ -1,6 +1,6 @@
 """An API server in memory: what Journeyman, and a simulated cluster around it, cannot tell from a real one.
 
-`ApiServer` is the store itself (a `ports.KubeStore`); `http.serve` puts it behind real HTTP. `tests/contract` holds one
+`ApiServer` is the store itself (a `ports.KubeStore`); `http.HttpFront` puts it behind real HTTP. `tests/contract` holds one
 suite for this server and a real kube-apiserver, so that it cannot drift.
 """
 

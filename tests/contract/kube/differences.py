@@ -1,0 +1,24 @@
+"""Where the in-memory API server knowingly differs from the real one, and why that does no harm.
+
+Everything else in this folder holds for both. A difference that is found is mended; what is not worth it comes here, and
+`test_differences.py` shows each on both servers.
+"""
+
+DIFFERENCES = {
+    "images": "scenarios say what a container needs, not what it runs; nobody pulls an image",
+    "pod admission": "default tolerations, QoS classes and security contexts change nothing that is decided here",
+    "not-ready taints": "the simulated kubelet joins a node when it is ready; nobody plays the controller that would "
+    "take the taint away",
+    "managed fields": "nobody reads them, and they double every object; who owned a field before an object's first "
+    "apply is not known",
+    "lists of built-in kinds": "an apply replaces them whole, but for conditions, finalizers and owners: only custom "
+    "resources are applied",
+    "budgets that nobody counted": "the simulated controller counts at once, so nobody is told to wait for it",
+    "bookmarks": "they come as soon as it is quiet, where the real server waits for the last two seconds of a watch",
+    "answers to deletions": "always Success, where the real server shows the object that it leaves; clients here read it",
+    "kinds of patches": "merge patch and apply are all that is used",
+    "replacements": "of custom resources need no version; replacing whole objects is left to tests",
+    "what changed in a pod": "the real server shows the difference in Go's words",
+    "JSON of another shape": "the real server shows the whole object and Go's types",
+    "types in a status": "the real server shortens the path of a value of the wrong type there",
+}

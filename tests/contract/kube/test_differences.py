@@ -1,0 +1,176 @@
+"""Each listed difference, shown on both servers: what the real one does, and what the in-memory one does instead."""
+
+import sys
+
+import pytest
+
+from journeyman.core.api.objects import NODE, NODECLAIM, NODEPOOL, POD
+from journeyman.errors import InvalidError
+from tests.contract.kube import clusters
+from tests.contract.kube.clusters import MERGE_PATCH, Cluster, a_claim_spec
+from tests.contract.kube.differences import DIFFERENCES
+
+_SHOWN = {}
+
+
+def shows(name):
+    """Marks the test of a difference."""
+
+    def mark(test):
+        _SHOWN[name] = test.__name__
+        return test
+
+    return mark
+
+
+def is_real(cluster: Cluster) -> bool:
+    return cluster.name == "kubernetes"
+
+
+def test_every_difference_is_shown():
+    """The list and the tests are the same."""
+    assert set(_SHOWN) == set(DIFFERENCES)
+    assert all(hasattr(sys.modules[__name__], name) for name in _SHOWN.values())
+
+
+@shows("images")
+def test_a_container_without_an_image(cluster):
+    """422 on the real server."""
+    body = {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "main"}]}}
+    if is_real(cluster):
+        with pytest.raises(InvalidError, match=r"spec\.containers\[0\]\.image: Required value"):
+            cluster.store.create(POD, body, namespace=cluster.namespace)
+    else:
+        assert cluster.store.create(POD, body, namespace=cluster.namespace)["metadata"]["name"] == "p"
+
+
+@shows("pod admission")
+def test_what_admission_adds_to_a_pod(cluster):
+    """Two tolerations and a QoS class on the real server."""
+    pod = cluster.pod("p")
+    assert ("tolerations" in pod["spec"]) == is_real(cluster)
+    assert ("qosClass" in pod["status"]) == is_real(cluster)
+
+
+@shows("not-ready taints")
+def test_a_new_node(cluster):
+    """Is tainted by the real server until a controller sees that it is ready."""
+    taints = [taint.key for taint in cluster.store.get(NODE, cluster.node()).spec.taints]
+    assert taints == (["node.kubernetes.io/not-ready"] if is_real(cluster) else [])
+
+
+@shows("managed fields")
+def test_who_wrote_what(cluster):
+    """The real server says so in every object."""
+    made = cluster.claim("c")["metadata"]
+    assert [entry["operation"] for entry in made.get("managedFields", [])] == (["Update"] if is_real(cluster) else [])
+
+
+@shows("lists of built-in kinds")
+def test_the_containers_of_two_managers(cluster):
+    """Are merged by name on the real server, and one field otherwise; pods do not let them change anyway."""
+    where = {"namespace": cluster.namespace, "force": True}
+    pod = {"spec": {"containers": [{"name": "a", "image": "pause"}, {"name": "b", "image": "pause"}]}}
+    cluster.store.apply(POD, "p", pod, manager="first", **where)
+    one = {"spec": {"containers": [{"name": "a", "image": "busybox"}]}}
+    if is_real(cluster):
+        after = cluster.store.apply(POD, "p", one, manager="second", **where)
+        assert [container["image"] for container in after["spec"]["containers"]] == ["busybox", "pause"]
+    else:
+        with pytest.raises(InvalidError, match="pod updates may not"):
+            cluster.store.apply(POD, "p", one, manager="second", **where)
+
+
+@pytest.fixture(params=["http", pytest.param("kubernetes", marks=pytest.mark.xdist_group("control-plane"))])
+def uncontrolled(request):
+    """A server beside which no controller has run."""
+    if request.param == "http":
+        with clusters.over_http() as cluster:
+            yield cluster
+    else:
+        with clusters.kubernetes(request.getfixturevalue("control_plane")) as cluster:
+            yield cluster
+
+
+@shows("budgets that nobody counted")
+def test_an_eviction_before_its_budget_is_counted(uncontrolled):
+    """Is to be tried again after ten seconds; here the count is made on the spot."""
+    uncontrolled.budget(minAvailable=1)
+    uncontrolled.running_pod("p")
+    path = POD.path(uncontrolled.namespace, "p", "eviction")
+    body = {
+        "apiVersion": "policy/v1",
+        "kind": "Eviction",
+        "metadata": {"name": "p", "namespace": uncontrolled.namespace},
+    }
+    answer = uncontrolled.http.ask("POST", path, body)
+    assert answer.status == 429
+    assert answer.headers.get("Retry-After") == ("10" if is_real(uncontrolled) else None)
+    told = answer.body["details"]["causes"][0]["message"]
+    waits = "The disruption budget budget is still being processed by the server."
+    assert told == (
+        waits if is_real(uncontrolled) else "The disruption budget budget needs 1 healthy pods and has 1 currently"
+    )
+
+
+@shows("bookmarks")
+def test_a_bookmark_in_a_short_watch(served):
+    """Comes from the in-memory server only."""
+    since = served.store.list(POD, namespace=served.namespace).resource_version
+    served.pod("p")
+    watch = served.store.watch(POD, resource_version=since, namespace=served.namespace, timeout_seconds=1)
+    assert ("BOOKMARK" in [event.type for event in watch]) != is_real(served)
+
+
+@shows("answers to deletions")
+def test_what_a_deletion_answers(served):
+    """The object, if it stays for a while."""
+    name = served.claim("c", finalizers=["x.io/hold"])["metadata"]["name"]
+    answer = served.http.ask("DELETE", NODECLAIM.path("", name))
+    assert (answer.status, answer.body["kind"]) == (200, "NodeClaim" if is_real(served) else "Status")
+
+
+@shows("kinds of patches")
+def test_a_strategic_merge_patch(served):
+    """Is understood by the real server."""
+    patch = {"metadata": {"labels": {"a": "b"}}}
+    answer = served.http.ask("PATCH", NODE.path("", served.node()), patch, "application/strategic-merge-patch+json")
+    assert answer.status == (200 if is_real(served) else 415)
+
+
+@shows("replacements")
+def test_a_replacement_without_a_version(served):
+    """Is refused for custom resources."""
+    name = served.claim("c")["metadata"]["name"]
+    body = {"apiVersion": "karpenter.sh/v1", "kind": "NodeClaim", "metadata": {"name": name}, "spec": a_claim_spec()}
+    assert served.http.ask("PUT", NODECLAIM.path("", name), body).status == (422 if is_real(served) else 200)
+
+
+@shows("what changed in a pod")
+def test_what_may_not_change_in_a_pod(cluster):
+    """Is shown line by line."""
+    cluster.pod("p")
+    with pytest.raises(InvalidError, match="pod updates may not change fields") as caught:
+        cluster.store.patch(POD, "p", {"spec": {"nodeName": "n"}}, namespace=cluster.namespace)
+    assert ('+ "NodeName": "n"' in caught.value.message) == is_real(cluster)
+
+
+@shows("JSON of another shape")
+def test_a_label_that_is_a_number(served):
+    """Is a fault of the whole patch."""
+    answer = served.http.ask("PATCH", NODE.path("", served.node()), {"metadata": {"labels": {"a": 7}}}, MERGE_PATCH)
+    assert answer.status == 422
+    fields = {cause["field"] for cause in answer.body["details"]["causes"]}
+    assert fields == ({"patch"} if is_real(served) else {"metadata.labels.a"})
+
+
+@shows("types in a status")
+def test_a_status_field_of_the_wrong_type(cluster):
+    """Is named without where it is."""
+    name = cluster.pool("p")["metadata"]["name"]
+    condition = {"status": {"nodeClassObservedGeneration": "x"}}
+    with pytest.raises(InvalidError) as caught:
+        cluster.store.patch(NODEPOOL, name, condition, subresource="status")
+    path = "nodeClassObservedGeneration" if is_real(cluster) else "status.nodeClassObservedGeneration"
+    told = f'status.nodeClassObservedGeneration: Invalid value: "string": {path} in body must be of type integer'
+    assert told in caught.value.message

@@ -1,0 +1,55 @@
+"""The fence of the steps, a Lease, between runs that do not know of each other."""
+
+from datetime import timedelta
+
+import pytest
+
+from journeyman.core.api.objects import LEASE
+from journeyman.errors import ConflictError, LeaseLostError
+from journeyman.kube.lease import DURATION_SECONDS, KubeLease
+from journeyman.simulate.clock import VirtualClock
+from tests.contract.kube.clusters import START
+
+
+@pytest.fixture
+def clock():
+    return VirtualClock(START)
+
+
+@pytest.fixture
+def lease(cluster, clock):
+    def of(holder):
+        return KubeLease(cluster.store, clock, name="step", holder=holder, namespace=cluster.namespace)
+
+    return of
+
+
+def test_one_run_holds_a_lease_at_a_time(cluster, clock, lease):
+    """Until it gives it back, or its time is up; who was quicker has it."""
+    first, second = lease("first"), lease("second")
+    first.acquire()
+    with pytest.raises(LeaseLostError):
+        second.acquire()
+    first.release()
+    second.acquire()
+    clock.advance(DURATION_SECONDS + 1)
+    first.acquire()
+    with pytest.raises(LeaseLostError):
+        second.check()
+    stored = cluster.store.get(LEASE, "step", namespace=cluster.namespace).spec
+    assert (stored.holder_identity, stored.lease_transitions) == ("first", 2)
+    assert stored.renew_time - START == timedelta(seconds=DURATION_SECONDS + 1)
+
+
+def test_a_lease_is_renewed_on_the_version_that_was_read(cluster, clock, lease):
+    """To the microsecond, and whoever read an older one is in conflict."""
+    held = lease("first")
+    held.acquire()
+    read = cluster.store.get(LEASE, "step", namespace=cluster.namespace)
+    clock.advance(DURATION_SECONDS / 2 + 0.000_001)
+    held.check()
+    after = cluster.store.get(LEASE, "step", namespace=cluster.namespace)
+    assert after.spec.renew_time - read.spec.renew_time == timedelta(seconds=DURATION_SECONDS / 2, microseconds=1)
+    late = {"metadata": {"resourceVersion": read.metadata.resource_version}, "spec": {"holderIdentity": "second"}}
+    with pytest.raises(ConflictError):
+        cluster.store.patch(LEASE, "step", late, namespace=cluster.namespace)
