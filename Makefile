@@ -8,7 +8,7 @@ JOBS   ?= 2
 CASES  ?= 2000
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format lint types imports unit sam oracle controlplane helm crds lock bench bench-binding nightly clean
+.PHONY: help setup demo test check format lint types imports unit sam oracle controlplane helm crds lock bench bench-binding bench-reading nightly clean
 
 help: ## What you can ask for
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/' | expand -t 18
@@ -82,6 +82,9 @@ bench: setup oracle ## Price and speed of the scheduler beside Karpenter's, in o
 
 bench-binding: setup controlplane ## Plans against what the real kube-scheduler makes of them (some minutes)
 	@$(BIN)/python -m tests.bench.bench_binding
+
+bench-reading: setup controlplane ## Reading a real API server, and what it costs, beside the official client (some minutes)
+	@$(BIN)/python -m tests.bench.bench_reading
 
 nightly: setup oracle ## 2,000 new clusters (CASES=…) compared with Karpenter, and new examples for every property
 	HYPOTHESIS_PROFILE=search JOURNEYMAN_CASES=$(CASES) $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup tests/differential tests/property

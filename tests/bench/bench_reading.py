@@ -92,14 +92,16 @@ def _snapshots(found: dict[str, Any], nodes: int, pods: int) -> bool:
 
 
 def _lists(plane: ControlPlane, pods: int) -> bool:
-    say(f"{'list of pods':12} {'pods':>7} {'seconds':>8} {'peak MB':>8} {'of it for the list':>19}")
+    say(f"{'list of pods':12} {'pods':>7} {'seconds':>8} {'CPU s':>7} {'peak MB':>8} {'of it for the list':>19}")
     found = {name: _read(plane, name) for name in ("official", "ours")}
     for name, row in found.items():
         grown = (row["peak"] - row["base"]) / 1e6
-        say(f"{name:12} {row['pods']:7,} {row['seconds']:8.2f} {row['peak'] / 1e6:8.0f} {grown:19.0f}")
+        say(
+            f"{name:12} {row['pods']:7,} {row['seconds']:8.2f} {row['cpu']:7.2f} {row['peak'] / 1e6:8.0f} {grown:19.0f}"
+        )
     theirs, own = found["official"], found["ours"]
     say(
-        f"ours is {theirs['seconds'] / own['seconds']:.1f} times as fast, with 1/{theirs['peak'] / own['peak']:.1f} of the memory "
+        f"ours is {theirs['seconds'] / own['seconds']:.1f} times as fast ({theirs['cpu'] / own['cpu']:.1f} times in CPU), with 1/{theirs['peak'] / own['peak']:.1f} of the memory "
         f"(1/{(theirs['peak'] - theirs['base']) / (own['peak'] - own['base']):.1f} of what the list itself takes)"
     )
     return {row["pods"] for row in found.values()} == {pods}
