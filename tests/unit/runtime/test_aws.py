@@ -70,7 +70,8 @@ def test_importing_a_handler_reads_no_environment_and_opens_nothing():
     """Lambda imports before it has anything to do; an empty environment must not matter."""
     code = (
         "import sys; import functions.aws.provision, functions.aws.api;"
-        "print([m for m in ('moto', 'rich', 'scipy', 'kubernetes', 'aws_xray_sdk') if m in sys.modules])"
+        "heavy = 'moto', 'rich', 'scipy', 'kubernetes', 'aws_xray_sdk', 'journeyman.core.api.crds', 'journeyman.simulate';"
+        "print([m for m in heavy if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], env={}, capture_output=True, text=True, check=False)
 
