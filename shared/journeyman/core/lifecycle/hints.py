@@ -138,7 +138,8 @@ def _planned_onto(node: StateNode, pods: Sequence[Pod], snapshot: Snapshot) -> t
     assert claim is not None  # noqa: S101 - the caller looked
     known = remembered_pods(claim.metadata.annotations)
     is_open = node.registered and node.node is not None
-    if not pods or (not is_open and all(any(e.means(pod) for e in known) for pod in pods)):
+    is_news = any(not any(entry.means(pod) for entry in known) for pod in pods)
+    if not is_news and (not is_open or _was_hinted_lately(claim, snapshot.now)):
         return ()
     alive = {pod.key for pod in snapshot.pods}
     uids = {entry.key: entry.uid for entry in known if entry.key in alive}
@@ -187,11 +188,22 @@ def _hinted_since(claim: NodeClaim) -> datetime | None:
     initialized = condition_of(claim.status.conditions, INITIALIZED)
     if initialized is None or initialized.status != "True" or initialized.last_transition_time is None:
         return None
+    again = _hinted_at(claim)
+    return max(initialized.last_transition_time, again) if again else initialized.last_transition_time
+
+
+def _was_hinted_lately(claim: NodeClaim, now: datetime) -> bool:
+    """Whether pods were nominated to its open node a moment ago: who lost that too is not to be fought over."""
+    again = _hinted_at(claim)
+    return again is not None and now < again + PATIENCE
+
+
+def _hinted_at(claim: NodeClaim) -> datetime | None:
     try:
-        again = datetime.fromisoformat(claim.metadata.annotations[labels.HINTED_AT].replace("Z", "+00:00"))
+        at = datetime.fromisoformat(claim.metadata.annotations[labels.HINTED_AT].replace("Z", "+00:00"))
     except (KeyError, ValueError):
-        return initialized.last_transition_time
-    return max(initialized.last_transition_time, again) if again.tzinfo else initialized.last_transition_time
+        return None
+    return at if at.tzinfo else None
 
 
 def _cleared(pod: Pod, why: str, now: datetime) -> Chain:

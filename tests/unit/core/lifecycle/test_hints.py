@@ -108,6 +108,14 @@ def test_without_hints_nodes_open_as_soon_as_they_join(off):
     assert [t["key"] for t in patch.patch["spec"]["taints"]] == [STARTING["key"]]
 
 
+def test_a_run_that_died_between_hints_and_taint_is_made_good_by_the_next():
+    """Who has the hint needs no other; the node opens, whether it is ready or not: they cannot be kept waiting."""
+    hinted = a_pod("a", status={"nominatedNodeName": "node-default-1"})
+
+    assert nominated(advanced(hinted, a_pod("b"))) == [("b", "node-default-1")]
+    assert opened(advanced(hinted)) == ["node-default-1"]
+
+
 def test_a_node_that_takes_no_pods_yet_stays_closed_and_is_looked_at_soon():
     """kube-scheduler would take the hints back: it fails pods on a node that is not ready."""
     joined = {"metadata": {"creationTimestamp": stamp(ago(seconds=5))}}
@@ -238,6 +246,20 @@ def test_a_pod_planned_onto_a_node_that_is_open_is_remembered_and_nominated():
     assert nominated(plan) == [("a", "node-default-1"), ("late", "node-default-1")]
     (chain,) = plan.chains
     assert isinstance(chain.actions[0], PatchObject)
+
+
+def test_kube_scheduler_is_not_fought_over_a_pod():
+    """It took the second hint as well: it knows something that we do not, and nobody is woken for nothing."""
+
+    def hinted(seconds_ago):
+        annotations = {
+            **remembering("default/a:uid-a")["annotations"],
+            labels.HINTED_AT: stamp(ago(seconds=seconds_ago)),
+        }
+        return on_standing(a_ready_claim(annotations=annotations), a_node(), a_pod("a"))
+
+    assert hinted(seconds_ago=5).chains == ()
+    assert nominated(hinted(seconds_ago=45)) == [("a", "node-default-1")]
 
 
 def test_a_pod_planned_onto_a_node_on_its_way_is_remembered_once():
