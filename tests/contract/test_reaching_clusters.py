@@ -1,5 +1,6 @@
 """From a line of settings to a real API server: EKS, ACK and CCE, each over its own wire protocol."""
 
+import json
 from contextlib import ExitStack
 from datetime import timedelta
 
@@ -8,11 +9,15 @@ import pytest
 from journeyman.core.api.objects import NAMESPACE
 from journeyman.errors import ConfigurationError, ForbiddenError, UnknownClusterError
 from journeyman.kube import eks
+from journeyman.kube.ack import Ack
+from journeyman.kube.cce import Cce
 from journeyman.kube.http_store import HttpKubeStore
 from journeyman.kube.registry import Registry, read_clusters, registered
 from journeyman.kube.transport import Transport
 from journeyman.runtime.aws import SystemClock
 from journeyman.runtime.ways import ALIBABA_VARIABLES, HUAWEI_VARIABLES, Sessions, ways
+from journeyman.signing.credentials import Credentials
+from journeyman.simulate.clock import VirtualClock
 from tests.helpers import ack, cce
 from tests.helpers.ack import FakeAck
 from tests.helpers.cce import FakeCce
@@ -125,6 +130,39 @@ def test_a_certificate_that_has_expired_is_replaced(deployment, name):
 
     _, store = deployment.connect(name)
     assert "kube-system" in namespaces(store)
+
+
+def who_am_i(transport):
+    answer = transport.request("POST", "/apis/authentication.k8s.io/v1/selfsubjectreviews", body=b"{}")
+    return json.loads(answer)["status"]["userInfo"]["username"]
+
+
+@pytest.mark.parametrize("cloud", ["ack", "cce"])
+def test_a_renewed_certificate_is_what_the_api_server_sees(control_plane, cloud):
+    """Over one transport, whose connections of before would still be open."""
+    clock = VirtualClock(SystemClock().now())
+    fake = (FakeAck if cloud == "ack" else FakeCce)(Issuer(control_plane), control_plane.server, clock, user="before")
+    key = Credentials(
+        **dict(zip(("access_key_id", "access_key_secret", "security_token"), keys_of(cloud), strict=True))
+    )
+    with served(fake) as api:
+        if cloud == "ack":
+            connection = Ack(ack.CLUSTER, "cn-hangzhou", lambda: key, clock, api=api).connect()
+        else:
+            connection = Cce(cce.CLUSTER, cce.PROJECT, "r", lambda: key, clock, private=True, api=api).connect()
+        transport = Transport(connection)
+        assert who_am_i(transport) == "before"
+        fake.user = "after"
+        assert who_am_i(transport) == "before"
+
+        clock.advance(timedelta(hours=20).total_seconds())
+        assert who_am_i(transport) == "after"
+        transport.close()
+
+
+def keys_of(cloud):
+    module = ack if cloud == "ack" else cce
+    return module.KEY, module.SECRET, module.TOKEN
 
 
 def test_a_role_without_an_access_entry_is_told_the_command_that_makes_one(deployment):

@@ -38,6 +38,7 @@ class FakeAck:
         groups: That user's groups.
 
     Attributes:
+        user: As above.
         requests: What was asked with a good signature, in order.
         failing: A (status, body) to answer instead.
     """
@@ -55,7 +56,7 @@ class FakeAck:
         self._authority = authority
         self._servers = {"false": server, "true": private_server}
         self._clock = clock
-        self._user, self._groups = user, groups
+        self.user, self._groups = user, groups
         self._nonces: set[str] = set()
         self.requests: list[Request] = []
         self.failing: tuple[int, Any] | None = None
@@ -81,18 +82,18 @@ class FakeAck:
         server = self._servers[request.parameters.get("PrivateIpAddress", "false").lower()]
         if not server:
             return 200, {"config": "", "expiration": ""}
-        certificate, key = self._authority.issue(self._user, self._groups, timedelta(minutes=minutes))
+        certificate, key = self._authority.issue(self.user, self._groups, timedelta(minutes=minutes))
         encoded = [
             base64.b64encode(path.read_bytes()).decode() for path in (self._authority.certificate, certificate, key)
         ]
         config = {
             "apiVersion": "v1",
             "clusters": [{"cluster": {"server": server, "certificate-authority-data": encoded[0]}, "name": "kubernetes"}],
-            "contexts": [{"context": {"cluster": "kubernetes", "user": self._user}, "name": f"{self._user}-{CLUSTER}"}],
-            "current-context": f"{self._user}-{CLUSTER}",
+            "contexts": [{"context": {"cluster": "kubernetes", "user": self.user}, "name": f"{self.user}-{CLUSTER}"}],
+            "current-context": f"{self.user}-{CLUSTER}",
             "kind": "Config",
             "preferences": {},
-            "users": [{"name": self._user, "user": {"client-certificate-data": encoded[1], "client-key-data": encoded[2]}}],
+            "users": [{"name": self.user, "user": {"client-certificate-data": encoded[1], "client-key-data": encoded[2]}}],
         }  # fmt: skip
         expires = self._clock.now() + timedelta(minutes=minutes)
         return 200, {"config": yaml.safe_dump(config), "expiration": expires.strftime("%Y-%m-%dT%H:%M:%SZ")}

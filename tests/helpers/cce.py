@@ -37,6 +37,7 @@ class FakeCce:
         groups: That user's groups.
 
     Attributes:
+        user: As above.
         server: As above.
         requests: What was asked with a good signature, in order.
         failing: A (status, body) to answer instead.
@@ -56,7 +57,7 @@ class FakeCce:
         self._authority = authority
         self.server, self._public_server, self._verified = server, public_server, verified
         self._clock = clock
-        self._user, self._groups = user, groups
+        self.user, self._groups = user, groups
         self.requests: list[Request] = []
         self.failing: tuple[int, Any] | None = None
 
@@ -79,7 +80,7 @@ class FakeCce:
         return 200, self._kubeconfig(days)
 
     def _kubeconfig(self, days: int) -> dict[str, Any]:
-        certificate, key = self._authority.issue(self._user, self._groups, timedelta(days=days if days > 0 else 1827))
+        certificate, key = self._authority.issue(self.user, self._groups, timedelta(days=days if days > 0 else 1827))
         encoded = [
             base64.b64encode(path.read_bytes()).decode() for path in (self._authority.certificate, certificate, key)
         ]
