@@ -20,5 +20,6 @@ DIFFERENCES = {
     "replacements": "of custom resources need no version; replacing whole objects is left to tests",
     "what changed in a pod": "the real server shows the difference in Go's words",
     "JSON of another shape": "the real server shows the whole object and Go's types",
+    "integers or strings": "of a value that is neither, the real server lists each alternative once more",
     "types in a status": "the real server shortens the path of a value of the wrong type there",
 }

@@ -291,6 +291,54 @@ def test_our_other_kinds_say_what_they_need(cluster, resource, missing):
     assert told(cluster, resource, {}) == sorted([UNCHECKED, *(f"spec.{field}: Required value" for field in missing)])
 
 
+@pytest.mark.parametrize(
+    ("resource", "spec", "causes"),
+    [
+        (
+            NODE_DISRUPTION,
+            {"reason": "Empty", "decision": "delete", "method": "emptiness", "candidates": []},
+            ["spec.candidates: Invalid value: 0: spec.candidates in body should have at least 1 items"],
+        ),
+        (
+            NODE_DISRUPTION,
+            {
+                "reason": "Empty",
+                "decision": "delete",
+                "method": "emptiness",
+                "candidates": [{"nodeClaim": "a"}],
+                "createdAt": "soon",
+            },
+            [
+                'spec.createdAt: Invalid value: "soon": spec.createdAt in body must be of type date-time: "soon"',
+                UNCHECKED,
+            ],
+        ),
+        (
+            EC2NODECLASS,
+            {
+                "role": "",
+                "amiSelectorTerms": [],
+                "subnetSelectorTerms": [{"tags": {f"tag-{number}": "x" for number in range(21)}}],
+                "securityGroupSelectorTerms": [{"id": "x"}],
+            },
+            [
+                'spec.role: Invalid value: "": spec.role in body should be at least 1 chars long',
+                "spec.amiSelectorTerms: Invalid value: 0: spec.amiSelectorTerms in body should have at least 1 items",
+                "spec.subnetSelectorTerms[0].tags: Too many: 21: must have at most 20 items",
+                (
+                    'spec.securityGroupSelectorTerms[0].id: Invalid value: "x": '  # what a term's pattern says
+                    "spec.securityGroupSelectorTerms[0].id in body should match 'sg-[0-9a-z]+'"
+                ),
+                UNCHECKED,
+            ],
+        ),
+    ],
+)
+def test_bounds_of_lists_maps_and_times(cluster, resource, spec, causes):
+    """As our other kinds have them."""
+    assert told(cluster, resource, spec) == sorted(causes)
+
+
 def test_what_is_optional_may_be_left_out(cluster):
     """An OfferingState may be empty."""
     assert cluster.store.create(OFFERING_STATE, {"metadata": {"name": cluster.own("x")}, "spec": {}})["spec"] == {}

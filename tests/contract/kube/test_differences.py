@@ -164,6 +164,18 @@ def test_a_label_that_is_a_number(served):
     assert fields == ({"patch"} if is_real(served) else {"metadata.labels.a"})
 
 
+@shows("integers or strings")
+def test_a_quantity_that_is_a_truth_value(cluster):
+    """Fits no alternative."""
+    with pytest.raises(InvalidError) as caught:
+        cluster.pool("p", limits={"cpu": True})
+    told = (
+        'spec.limits.cpu: Invalid value: "boolean": spec.limits.cpu in body must be of type integer,string: "boolean"'
+    )
+    assert told in caught.value.message
+    assert ("must validate at least one schema (anyOf)" in caught.value.message) == is_real(cluster)
+
+
 @shows("types in a status")
 def test_a_status_field_of_the_wrong_type(cluster):
     """Is named without where it is."""
