@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import yaml
@@ -32,13 +32,13 @@ def install_crds(admin: Caller) -> None:
         path = f"{_CRDS}/{crd['metadata']['name']}?fieldManager=tests&force=true"
         admin.do("PATCH", path, crd, kind="application/apply-patch+yaml")
     for crd in crds:
-        _wait(lambda crd=crd: _serves(admin, crd), f"{crd['metadata']['name']} is not served")
+        wait_until(lambda crd=crd: _serves(admin, crd), f"{crd['metadata']['name']} is not served")
 
 
 def remove_crds(admin: Caller) -> None:
     """All CRDs, and with them all their objects; returns when they are gone."""
     admin.do("DELETE", _CRDS)
-    _wait(lambda: not admin.do("GET", _CRDS)["items"], "the CRDs do not go")
+    wait_until(lambda: not admin.do("GET", _CRDS)["items"], "the CRDs do not go")
 
 
 def _serves(admin: Caller, crd: Mapping[str, Any]) -> bool:
@@ -47,7 +47,8 @@ def _serves(admin: Caller, crd: Mapping[str, Any]) -> bool:
     return admin.call("GET", path)[0] == 200
 
 
-def _wait(true: Any, otherwise: str) -> None:
+def wait_until(true: Callable[[], bool], otherwise: str) -> None:
+    """Return as soon as it is true. Fails the test, saying what is `otherwise`, if it does not become so."""
     deadline = time.monotonic() + _SECONDS
     while not true():
         assert time.monotonic() < deadline, otherwise

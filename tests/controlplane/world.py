@@ -6,7 +6,7 @@
         world.until_running("inflate", 10)
 
 kube-apiserver, kube-scheduler and the controllers are Kubernetes' own and live in real time. AWS is moto, the nodes are
-played by `simulate.kubelet`, and both follow a clock that jumps over what would only be waiting. The functions find the
+played by `simulate.kubelet`, and both follow a clock that stands still while anybody acts, and then jumps (`clock`). The functions find the
 cluster as they do on Lambda (a kubeconfig with a token, the HTTP store), and the forwarder is the one that is deployed.
 """
 
@@ -35,7 +35,7 @@ from journeyman.kube.http_store import HttpKubeStore
 from journeyman.kube.transport import Transport
 from journeyman.observe import RunTelemetry
 from journeyman.ports import KubeStore
-from journeyman.runtime.aws import AwsAdapters, SystemClock, logger
+from journeyman.runtime.aws import AwsAdapters, logger
 from journeyman.runtime.checkout import found, load_handler
 from journeyman.runtime.composition import Runtime, installed
 from journeyman.runtime.environment import read_environment
@@ -47,34 +47,16 @@ from journeyman.simulate.aws.stack import Stack, read_template
 from journeyman.simulate.aws.ticker import Ticker
 from journeyman.simulate.kubelet import Kubelets
 from journeyman.simulate.world import WorldStuckError
-from tests.controlplane.manifests import apply
+from journeyman.steps.invocation import Settings
+from tests.controlplane.clock import DatedStore, JumpingClock
+from tests.controlplane.manifests import apply, wait_until
 from tests.controlplane.plane import ControlPlane
 from tests.controlplane.rest import at_rest
 
 _REST_SECONDS = 0.15  # that long nothing happens: then it is time that is waited for
+_REST_ROUND_TRIPS = 20  # and so many times as long as the API server takes to answer, for a busy machine
 _LONGEST_REST_SECONDS = 12.0  # kube-scheduler tries a pod again after ten seconds at the latest
 _POLL_SECONDS = 0.02
-_MOST_JUMPED = timedelta(minutes=14)  # a claim that has not registered after fifteen is given up
-
-
-class JumpingClock:
-    """A `ports.Clock`: real time, and ahead of it by all that was jumped over.
-
-    What the API server stamps (creation, deletion) is in real time, and so looks older by as much. That is as if those who
-    act had been slow; nothing looks as if it came from the future.
-    """
-
-    def __init__(self) -> None:
-        self.jumped = timedelta(0)
-        self._real = SystemClock()
-
-    def now(self) -> datetime:
-        """The time, aware, UTC."""
-        return self._real.now() + self.jumped
-
-    def jump_to(self, moment: datetime) -> None:
-        """Let it be at least that moment."""
-        self.jumped += max(moment - self.now(), timedelta(0))
 
 
 class RealWorld:
@@ -107,7 +89,8 @@ class RealWorld:
         self.clock = JumpingClock()
         self.logs: list[Mapping[str, Any]] = []
         self.metrics = io.StringIO()
-        self.store = HttpKubeStore(Transport(from_kubeconfig(str(plane.kubeconfig))))
+        connection = from_kubeconfig(str(plane.kubeconfig))
+        self.store = DatedStore(HttpKubeStore(Transport(connection, cluster=cluster)), self.clock)
         self.aws = SimulatedAws(self.clock, shipped_on_demand(REGION), region=REGION, on_event=self._note_cloud_event)
         self._groups = tuple(groups)
         self._forwarder_groups = tuple(forwarder_groups)
@@ -131,7 +114,7 @@ class RealWorld:
             self._kubelets = Kubelets(_CountingWrites(self.store), self.clock, self.machines)
             ticker = Ticker(self.aws.client("events"), self.aws.client("scheduler"), self.clock, self.aws.bus.deliver)
             self._actors = (self.aws, ticker, *self.stack.mappings)
-            self._seen = ""
+            self._seen, self._rest_seconds = "", _REST_SECONDS
             self._start_forwarder(opened)
             self._opened = opened.pop_all()
         return self
@@ -152,7 +135,7 @@ class RealWorld:
         }
         environment = read_environment({**self.stack.variables, "JOURNEYMAN_CLUSTERS": json.dumps([registered])})
         adapters = _Adapters(environment, clock=self.clock, clients=lambda service, _region: self.aws.client(service))
-        adapters.metrics = self.metrics
+        adapters.jumping, adapters.metrics = self.clock, self.metrics
         return Runtime(environment.settings, adapters)
 
     # --- what is told
@@ -213,7 +196,7 @@ class RealWorld:
     # --- what happens
 
     def until(self, done: Callable[[], bool], waiting_for: str, *, within: timedelta = timedelta(minutes=5)) -> float:
-        """Let everybody act until it is `done`; the seconds that took by the clock that jumps.
+        """Let everybody act until it is `done`; the seconds that took by the story's clock.
 
         Raises:
             WorldStuckError: It was not within that time.
@@ -224,7 +207,9 @@ class RealWorld:
             if done():
                 return (self.clock.now() - began).total_seconds()
             if self.clock.now() - began > within:
-                raise WorldStuckError(f"still waiting for {waiting_for} after {within}", jumped=str(self.clock.jumped))
+                raise WorldStuckError(
+                    f"still waiting for {waiting_for} after {within}", began=self.clock.began.isoformat()
+                )
             self._jump()
 
     def until_running(self, app: str, number: int, **within: Any) -> float:
@@ -236,7 +221,7 @@ class RealWorld:
         return self.until(done, f"{number} running pods of {app}", **within)
 
     def run_for(self, span: timedelta) -> None:
-        """Let everybody act for so long, by the clock that jumps."""
+        """Let everybody act for so long, by the story's clock."""
         end = self.clock.now() + span
         self._settle()
         while self.clock.now() < end:
@@ -252,7 +237,7 @@ class RealWorld:
             now = time.monotonic()
             if self._act():
                 last = now
-            elif now - last > (_REST_SECONDS if self._is_at_rest() else _LONGEST_REST_SECONDS):
+            elif now - last > (self._rest_seconds if self._is_at_rest() else _LONGEST_REST_SECONDS):
                 return
             else:
                 time.sleep(_POLL_SECONDS)
@@ -274,10 +259,12 @@ class RealWorld:
 
     def _version(self) -> str:
         """The version the cluster is at; empty while its API server does not answer."""
+        began = time.monotonic()
         try:
             status, found = self.plane.admin.call("GET", "/api/v1/namespaces?limit=1")
         except urllib3.exceptions.HTTPError:
             return ""
+        self._rest_seconds = _REST_SECONDS + _REST_ROUND_TRIPS * (time.monotonic() - began)
         return str(found["metadata"]["resourceVersion"]) if status == 200 else ""
 
     def _invoke_directly(self) -> bool:
@@ -295,10 +282,6 @@ class RealWorld:
         upcoming = [moment for moment in (*moments, latest) if moment is not None and moment > now]
         if upcoming:
             self.clock.jump_to(min(upcoming))
-        if self.clock.jumped > _MOST_JUMPED:
-            raise WorldStuckError(
-                "so much time was jumped over that claims would look too old", jumped=str(_MOST_JUMPED)
-            )
 
     def _start_forwarder(self, opened: ExitStack) -> None:
         token = self.plane.token_for("forwarder", self._forwarder_groups)
@@ -311,6 +294,7 @@ class RealWorld:
         forwarder = Forwarder(self.cluster, api, sink, ledger=self._ledger, first_pause_seconds=0.1)
         opened.callback(forwarder.stop)
         forwarder.start()
+        wait_until(lambda: forwarder.is_ready, "the forwarder has not listed the cluster")
 
     def _note_cloud_event(self, event: Mapping[str, Any]) -> None:
         self.machines.note(event)
@@ -322,9 +306,13 @@ class RealWorld:
 
 
 class _Adapters(AwsAdapters):
-    """As on Lambda, but for where the metrics go."""
+    """As on Lambda, but for where the metrics go, and that the cluster's time is the clock's."""
 
+    jumping: JumpingClock
     metrics: io.StringIO
+
+    def store(self, cluster: Settings) -> KubeStore:
+        return DatedStore(super().store(cluster), self.jumping)
 
     def telemetry(self, store: KubeStore, fields: Mapping[str, str]) -> RunTelemetry:
         return RunTelemetry(logger(), store, self.clock, fields=fields, stream=self.metrics)
@@ -333,7 +321,7 @@ class _Adapters(AwsAdapters):
 class _CountingWrites:
     """A store that says at which of its own writes it is: what the simulated kubelets ask to know whether they did anything."""
 
-    def __init__(self, store: HttpKubeStore) -> None:
+    def __init__(self, store: DatedStore) -> None:
         self._store = store
         self.resource_version = 0
 
