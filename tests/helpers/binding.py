@@ -207,12 +207,12 @@ class Binding:
     def _set_the_stage(self) -> None:
         for path in sorted(CRDS.glob("*.yaml")):
             self.store.create(CRD, yaml.safe_load(path.read_text()))
-        eventually(self._serves_our_kinds, 30, "our kinds are served")
+        eventually(self._serves_our_kinds, 90, "our kinds are served")
         self.store.create(EC2NODECLASS, builders.node_class_body())
         self.store.create(NODEPOOL, self.pool)
         with ThreadPoolExecutor(8) as threads:
             list(threads.map(lambda pod: self.store.create(POD, pod), self.pods))
-        eventually(self._everybody_waits, 60, "kube-scheduler has looked at every pod")
+        eventually(self._everybody_waits, 180, "kube-scheduler has looked at every pod")
 
     def _serves_our_kinds(self) -> bool:
         try:
