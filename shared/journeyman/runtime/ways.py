@@ -134,12 +134,17 @@ def _session(region: str, role_arn: str, external_id: str) -> boto3.Session:
 
 def _assuming(region: str, role_arn: str, external_id: str) -> Any:
     """A botocore session in another role, whose credentials are fetched when first needed and renewed by themselves."""
-    from botocore import credentials, session  # noqa: PLC0415 - as in `_session`
+    from botocore import config, credentials, session  # noqa: PLC0415 - as in `_session`
 
     own, assumed = session.get_session(), session.get_session()
+    quick = config.Config(
+        connect_timeout=2, read_timeout=10
+    )  # in a VPC without a way to STS, botocore would wait for minutes
     external = {"ExternalId": external_id} if external_id else {}
     fetcher = credentials.AssumeRoleCredentialFetcher(
-        client_creator=lambda service, **given: own.create_client(service, **{"region_name": region, **given}),
+        client_creator=lambda service, **given: own.create_client(
+            service, **{"region_name": region, "config": quick, **given}
+        ),
         source_credentials=own.get_credentials(),
         role_arn=role_arn,
         extra_args={"RoleSessionName": "journeyman", **external},
