@@ -189,7 +189,7 @@ class RightsStage:
 
     def boot(self) -> None:
         """Let nodes join, and become ready."""
-        for seconds in (30, 10, 10):
+        for seconds in (25, 8):
             self.advance(seconds=seconds)
 
     def create(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
@@ -214,6 +214,15 @@ class RightsStage:
         """The NodeClaims by name."""
         items = self.admin.do("GET", "/apis/karpenter.sh/v1/nodeclaims")["items"]
         return {item["metadata"]["name"]: item for item in items}
+
+    def initialized(self) -> set[str]:
+        """The pools that have a node ready for pods."""
+        return {
+            claim["metadata"]["labels"]["karpenter.sh/nodepool"]
+            for claim in self.claims().values()
+            for condition in claim.get("status", {}).get("conditions", ())
+            if (condition["type"], condition["status"]) == ("Initialized", "True")
+        }
 
     def claim_of(self, pool: str) -> dict[str, Any]:
         """The one NodeClaim of a pool that is not going."""

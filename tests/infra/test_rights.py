@@ -249,15 +249,23 @@ def nodes_come(stage):
     stage.pend("impossible", {"nodeSelector": {"nowhere": "ever"}})
     stage.run("provision")
     stage.advance(minutes=4)
-    for _ in range(2):
-        stage.run("provision")
-        stage.boot()
-    stage.run("provision")
+    until(stage, lambda: stage.initialized() == {"spot", "steady"}, "provision")
     for pool, pods in {"spot": ("evictable", "stubborn"), "steady": ("large", "small")}.items():
         for pod in pods:
             stage.bind(pod, stage.claim_of(pool)["status"]["nodeName"])
     stage.advance(seconds=5)
     stage.advance(seconds=5)
+
+
+def until(stage, done, *steps):
+    """Run these steps again and again while nodes join; a run may see the cluster as it was a moment ago."""
+    for _ in range(12):
+        for step in steps:
+            stage.run(step)
+        if done():
+            return
+        stage.boot()
+    raise AssertionError(f"{', '.join(steps)} did not get there: {[line['message'] for line in stage.logs[-20:]]}")
 
 
 def out_of_stock(stage, instance_type, capacity_type):
@@ -273,13 +281,9 @@ def one_is_replaced(stage):
     old = stage.claim_of("steady")["metadata"]["name"]
     stage.admin.do("DELETE", "/api/v1/namespaces/default/pods/large?gracePeriodSeconds=0")
     out_of_stock(stage, SMALL, "on-demand")
-    for pause in ({"seconds": 20}, {"minutes": 3}, {"seconds": 20}, {"seconds": 20}):
-        stage.run("consolidate")
-        stage.advance(**pause)
-    stage.boot()
-    stage.run("provision")
-    stage.run("consolidate")
-    assert "deletionTimestamp" in stage.claims()[old]["metadata"]
+    until(stage, lambda: stage.admin.do("GET", f"{OURS}/offeringstates")["items"], "consolidate")
+    stage.advance(minutes=3)
+    until(stage, lambda: "deletionTimestamp" in stage.claims()[old]["metadata"], "consolidate", "provision")
 
 
 def one_is_deleted_by_hand(stage):
@@ -311,12 +315,7 @@ def one_is_taken_away(stage):
         stage.run("terminate")
         stage.advance(minutes=3)
     stage.advance(hours=1)
-    for _ in range(10):
-        stage.run("terminate")
-        stage.advance(seconds=30)
-        if not stage.claims():
-            return
-    raise AssertionError(f"claims are left: {sorted(stage.claims())}")
+    until(stage, lambda: not stage.claims(), "terminate")
 
 
 def notice(stage, sample, instance):
@@ -328,8 +327,7 @@ def notice(stage, sample, instance):
 
 def history_is_forgotten(stage):
     stage.advance(hours=25)
-    stage.run("consolidate")
-    assert stage.admin.do("GET", f"{OURS}/nodedisruptions")["items"] == []
+    until(stage, lambda: not stage.admin.do("GET", f"{OURS}/nodedisruptions")["items"], "consolidate")
 
 
 # --- what came of it
