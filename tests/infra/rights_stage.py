@@ -224,6 +224,10 @@ class RightsStage:
             if (condition["type"], condition["status"]) == ("Initialized", "True")
         }
 
+    def going(self) -> list[str]:
+        """The NodeClaims that are being deleted."""
+        return sorted(name for name, claim in self.claims().items() if "deletionTimestamp" in claim["metadata"])
+
     def claim_of(self, pool: str) -> dict[str, Any]:
         """The one NodeClaim of a pool that is not going."""
         (claim,) = (

@@ -315,7 +315,7 @@ def one_is_taken_away(stage):
         stage.run("terminate")
         stage.advance(minutes=3)
     stage.advance(hours=1)
-    until(stage, lambda: not stage.claims(), "terminate")
+    until(stage, lambda: not stage.going(), "terminate")
 
 
 def notice(stage, sample, instance):
