@@ -19,10 +19,10 @@ def status_rules() -> Iterator[Rule]:
 
 
 def _node_rules() -> Iterator[Rule]:
-    counts = (0, 5, 2**31 - 1, None, 3.0)
+    counts = (0, 5, 2**31 - 1, None)
     yield Rule(kind="NodePool", path="status.nodes", good=counts, bad=("5", 1.5, True, 2**31))
     generation = "status.nodeClassObservedGeneration"
-    yield Rule(kind="NodePool", path=generation, good=(*counts, 2**40), bad=("5", 1.5, True, 2**63))
+    yield Rule(kind="NodePool", path=generation, good=(*counts, 3.0, 2**40), bad=("5", 1.5, True, 2**63))
     for kind, field in (("NodePool", "resources"), ("NodeClaim", "capacity"), ("NodeClaim", "allocatable")):
         good = ({}, None, *({"cpu": amount} for amount in QUANTITIES_GOOD))
         bad = ([], *({"cpu": amount} for amount in (*QUANTITIES_BAD, "-1", -1)))
