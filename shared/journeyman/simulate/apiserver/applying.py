@@ -164,7 +164,7 @@ def _reowned(
 
 def _pruned(obj: Any, gone: Iterable[Path], owned: Mapping[Path, Any]) -> Any:
     """The object without the fields that lost their last owner, unless something in them has one."""
-    for path in sorted(gone, key=len, reverse=True):
+    for path in sorted(gone, key=lambda path: (len(path), fieldsets.shown(path))):  # an item before what names it
         if not any(other[: len(path)] == path for other in owned):
             obj = fieldsets.without(obj, path)
     return obj
