@@ -5,35 +5,35 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from journeyman.core.api.objects import NODE, POD, Node, Pod, condition_of
+from journeyman.core.api.resources import pod_requests
+from journeyman.core.api.workloads import DEPLOYMENT
+from journeyman.ports import KubeStore
+from journeyman.simulate.kube_scheduler import _node_infos, why_not
 from tests.controlplane.caller import Caller
 
-_KEEPING_AWAY = {"NoSchedule", "NoExecute"}
 
+def at_rest(store: KubeStore, admin: Caller) -> bool:
+    """Whether workloads have the pods they should, and each pod has a node or has been refused, with good reason.
 
-def at_rest(admin: Caller) -> bool:
-    """Whether workloads have the pods they should, and each pod has a node or has been refused by all there are.
-
-    kube-scheduler tries a pod again a second after it refused it, ten at the latest; so while there is a node that
-    takes pods and a pod without one, it is not at rest.
+    kube-scheduler tries a pod again a second after it refused it, ten at the latest. So a pod that the simulated scheduler
+    would bind is one that the real one is about to.
     """
-    pods = admin.do("GET", "/api/v1/pods")["items"]
-    waiting = [pod for pod in pods if not pod["spec"].get("nodeName") and "deletionTimestamp" not in pod["metadata"]]
-    if not all(map(_is_refused, waiting)) or (waiting and _any_node_takes_pods(admin)):
+    pods = store.list(POD).items
+    waiting = [pod for pod in pods if not pod.spec.node_name and pod.metadata.deletion_timestamp is None]
+    if not all(map(_is_refused, waiting)) or (waiting and _any_fits(waiting, store.list(NODE).items, pods)):
         return False
-    return all(map(_has_its_pods, admin.do("GET", "/apis/apps/v1/deployments")["items"]))
+    return all(map(_has_its_pods, admin.do("GET", DEPLOYMENT.path())["items"]))
 
 
-def _is_refused(pod: Mapping[str, Any]) -> bool:
-    conditions = pod["status"].get("conditions", ())
-    return any(c["type"] == "PodScheduled" and c["status"] == "False" for c in conditions)
+def _is_refused(pod: Pod) -> bool:
+    scheduled = condition_of(pod.status.conditions, "PodScheduled")
+    return scheduled is not None and scheduled.status == "False"
 
 
-def _any_node_takes_pods(admin: Caller) -> bool:
-    for node in admin.do("GET", "/api/v1/nodes")["items"]:
-        effects = {taint["effect"] for taint in node["spec"].get("taints", ())}
-        if not effects & _KEEPING_AWAY:
-            return True
-    return False
+def _any_fits(waiting: list[Pod], nodes: tuple[Node, ...], pods: tuple[Pod, ...]) -> bool:
+    infos = _node_infos(nodes, pods)
+    return any(not why_not(pod, pod_requests(pod), info, infos) for pod in waiting for info in infos.values())
 
 
 def _has_its_pods(deployment: Mapping[str, Any]) -> bool:

@@ -255,7 +255,7 @@ class RealWorld:
         return self._invoke_directly() or busy or self._ledger.due() is not None
 
     def _is_at_rest(self) -> bool:
-        return not self._seen or at_rest(self.plane.admin)
+        return not self._seen or at_rest(self.store, self.plane.admin)
 
     def _version(self) -> str:
         """The version the cluster is at; empty while its API server does not answer."""
