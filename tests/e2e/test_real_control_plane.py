@@ -1,0 +1,140 @@
+"""The main job on Kubernetes itself: kube-apiserver, kube-scheduler and the controllers are real, and so is the wire to them.
+
+The deployed handlers, queues, schedules and forwarder; moto for AWS; simulated kubelets. All stories share one
+control plane and one account; each begins and ends with a cluster that has no node.
+"""
+
+from datetime import timedelta
+
+import pytest
+import yaml
+
+from journeyman.core.api.objects import NODE_DISRUPTION
+from journeyman.runtime.checkout import found
+from tests.controlplane.manifests import install_crds
+from tests.controlplane.world import RealWorld
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("real-world")]
+
+SPOT_NOTICE = timedelta(minutes=2)
+EMPTY_WITHIN = timedelta(minutes=15)
+
+
+@pytest.fixture(scope="module")
+def world(make_control_plane):
+    """The application deployed on a cluster with the demo's pool, and without nodes."""
+    with make_control_plane(scheduler=True, controllers=True) as plane:
+        install_crds(plane.admin)  # before the forwarder starts
+        with RealWorld(plane) as world:
+            prepare(world)
+            world.run_for(timedelta(seconds=1))  # the first sweep passes, so that the forwarder is the first to tell
+            yield world
+
+
+def prepare(world):
+    """The demo's pool, and a Deployment without pods."""
+    for name in ("demo-cluster", "inflate"):
+        world.apply(*yaml.safe_load_all(found("docs", "examples", f"{name}.yaml").read_text()))
+
+
+class Story:
+    """What happened since it began."""
+
+    def __init__(self, world):
+        self._world = world
+        self._logged, self._calls = len(world.logs), dict(world.aws.calls())
+        self._invoked = {name: len(f.invocations) for name, f in world.stack.functions.items()}
+
+    def lines(self, message="", **fields):
+        since = self._world.logs[self._logged :]
+        return [
+            line
+            for line in since
+            if line["message"].startswith(message) and all(line.get(name) == value for name, value in fields.items())
+        ]
+
+    def calls(self, operation):
+        return self._world.aws.calls()[operation] - self._calls.get(operation, 0)
+
+    def outcomes(self):
+        functions = self._world.stack.functions.items()
+        return {i.outcome.value for name, f in functions for i in f.invocations[self._invoked[name] :]}
+
+
+@pytest.fixture
+def story(world):
+    """A story that begins with an empty cluster, and must end with one."""
+    assert world.leftovers() == []
+    yield Story(world)
+    world.scale("inflate", 0)
+    world.until(lambda: not world.leftovers() and not world.pods("inflate"), "an empty cluster", within=EMPTY_WITHIN)
+
+
+def hosts(world, app="inflate"):
+    """The names of the nodes that its pods run on."""
+    return {pod.spec.node_name for pod in world.pods(app)}
+
+
+def phases(world):
+    """How far the disruptions are that were decided on."""
+    return {disruption["status"]["phase"] for disruption in world.store.list(NODE_DISRUPTION).items}
+
+
+def test_ten_pods_get_nodes_and_nothing_is_left_when_they_go(world, story):
+    """Zero nodes → ten pods bound by kube-scheduler → zero nodes, with no claim, instance or finalizer left behind."""
+    world.scale("inflate", 10)
+    seconds = world.until_running("inflate", 10)
+    world.until(world.is_quiet, "initialized nodes")
+
+    claims, nodes = world.claims(), {node.metadata.name: node for node in world.nodes()}
+    assert story.lines("provisioning")[0]["trigger"] == "forwarder"
+    assert hosts(world) == {claim.status.node_name for claim in claims} == nodes.keys()
+    assert len(claims) == story.calls("CreateFleet")
+    assert not [taint for node in nodes.values() for taint in node.spec.taints]
+    assert seconds <= 60
+
+    world.scale("inflate", 0)
+    world.until(lambda: not world.leftovers(), "an empty cluster", within=EMPTY_WITHIN)
+    world.until(lambda: phases(world) == {"Succeeded"}, "the disruption to have succeeded")
+
+    assert world.pods("inflate") == []
+    assert story.outcomes() == {"succeeded"}
+    assert story.lines(level="ERROR") == story.lines(level="WARNING") == []
+
+
+def test_pods_of_an_interrupted_node_run_elsewhere_before_it_goes(world, story):
+    """The Spot market takes a node back: its pods are evicted, and run on a new one within the two minutes' notice."""
+    world.scale("inflate", 10)
+    world.until_running("inflate", 10)
+    world.until(world.is_quiet, "initialized nodes")
+    lost = max(world.nodes(), key=lambda n: sum(p.spec.node_name == n.metadata.name for p in world.pods("inflate")))
+
+    world.aws.interrupt(lost.spec.provider_id.rsplit("/", 1)[-1])
+    seconds = world.until(
+        lambda: world.running("inflate") == 10 and lost.metadata.name not in hosts(world), "ten pods elsewhere"
+    )
+    world.until(lambda: world.is_quiet() and lost.metadata.name not in hosts(world), "the old node to be gone")
+
+    assert seconds <= SPOT_NOTICE.total_seconds()
+    assert lost.metadata.name not in {node.metadata.name for node in world.nodes()}
+    assert story.lines("initiating delete of nodeclaim")
+    assert story.outcomes() == {"succeeded"}
+    assert story.lines(level="ERROR") == []
+
+
+def test_an_outage_of_the_api_server_in_the_middle_of_a_story_loses_nothing(world, story):
+    """Nodes are being launched when it goes: errors name cluster and remedy, and afterwards everybody goes on."""
+    world.scale("inflate", 10)
+    world.until(lambda: story.calls("CreateFleet") > 0, "a launch")
+    launched = story.calls("CreateFleet")
+
+    world.plane.stop_apiserver()
+    world.run_for(timedelta(seconds=70))  # in which the nodes would have joined, and a sweep comes by
+    told = story.lines(level="ERROR")
+    world.plane.start_apiserver()
+    world.until_running("inflate", 10)
+    world.until(world.is_quiet, "initialized nodes")
+
+    assert {line["error"] for line in told} == {"KubeUnavailableError"}
+    assert all("demo" in (line.get("cluster"), line.get("on")) and line["advice"] for line in told)
+    assert len(world.claims()) == launched == story.calls("CreateFleet")
