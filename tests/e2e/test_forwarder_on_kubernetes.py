@@ -12,13 +12,11 @@ import time
 from contextlib import ExitStack
 from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from types import SimpleNamespace
 from urllib.parse import unquote
 
 import pytest
 import urllib3
-import yaml
 
 from functions.aws.api import lambda_handler
 from infra.forwarder.apiserver import ApiServer, ApiServerError
@@ -36,12 +34,12 @@ from journeyman.runtime.composition import Runtime, installed
 from journeyman.runtime.environment import read_environment
 from journeyman.simulate.aws.server import SimulatedAws
 from tests.controlplane.certificates import Authority
+from tests.controlplane.manifests import install_crds
 from tests.controlplane.plane import ControlPlane
 from tests.helpers.go_programs import GoProgramMissingError
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("forwarder")]
 
-CRDS = Path(__file__).parents[2] / "infra" / "crds"
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
 CLAIMS = "/apis/karpenter.sh/v1/nodeclaims"
 PODS = "/api/v1/namespaces/default/pods"
@@ -68,8 +66,7 @@ def furnish(admin):
     """What the chart installs, as far as it matters here, and the default namespace."""
     for namespace in ("default", "journeyman"):
         admin.call("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})  # default may be there
-    definition = yaml.safe_load((CRDS / "karpenter.sh_nodeclaims.yaml").read_text())
-    admin.do("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition)
+    install_crds(admin)
     account = {"kind": "ServiceAccount", "name": "forwarder", "namespace": "journeyman"}
     user = {"kind": "User", "name": "functions", "apiGroup": "rbac.authorization.k8s.io"}
     for name, rules, subject in (("forwarder", FORWARDER, account), ("receiver", FUNCTION, user)):

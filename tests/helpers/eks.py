@@ -10,8 +10,10 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import boto3
+import moto.sts.models  # noqa: F401 - with the real clock: who imports it first while a simulation runs keeps that one's
 import requests
 from moto.eks.models import eks_backends
+from moto.moto_server.werkzeug_app import MotoRequestHandler
 from moto.server import ThreadedMotoServer
 
 OWN_ACCOUNT, OTHER_ACCOUNT = "123456789012", "111122223333"
@@ -116,3 +118,5 @@ def eks_accounts() -> Iterator[EksAccounts]:
     finally:
         requests.post(f"{url}/moto-api/reset", timeout=10)
         server.stop()
+        if "protocol_version" in vars(MotoRequestHandler):
+            del MotoRequestHandler.protocol_version  # werkzeug leaves it there; a simulated AWS wants to set it itself

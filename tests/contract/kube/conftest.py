@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-import yaml
 
 from tests.contract.kube import clusters
 from tests.contract.kube.clusters import Cluster
+from tests.controlplane.manifests import install_crds
 
 if TYPE_CHECKING:
     from tests.controlplane.plane import ControlPlane
 
-_CRDS = Path(__file__).parents[3] / "infra" / "crds"
 _REAL = pytest.param("kubernetes", marks=pytest.mark.xdist_group("control-plane"))
 
 
@@ -27,9 +25,7 @@ def furnished_plane(make_control_plane: Callable[..., ControlPlane]) -> Iterator
     Always one of our own: the suite makes the server forget its history.
     """
     with make_control_plane(controllers=True) as plane:
-        for path in sorted(_CRDS.glob("*.yaml")):
-            definition = yaml.safe_load(path.read_text())
-            plane.admin.do("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition)
+        install_crds(plane.admin)
         yield plane
 
 
