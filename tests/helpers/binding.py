@@ -134,7 +134,7 @@ class Machines:
 
     def _turn_ready(self, name: str) -> None:
         """Restates: kubelet and node lifecycle controller, who remove the taint that admission gave the node."""
-        ready = {"status": {"conditions": [builders.condition("Ready")]}}
+        ready = {"status": {"conditions": [builders.condition("Ready", since=SystemClock().now())]}}
         self.store.patch(NODE, name, ready, subresource="status")
         while True:
             node: Node = self.store.get(NODE, name)

@@ -182,6 +182,7 @@ class Chain(Struct, frozen=True, kw_only=True):
     actions: tuple[Action, ...]
     events: tuple[Event, ...] = ()
     observations: tuple[Observation, ...] = ()
+    opens: bool = False  # it begins with opening a node to pods: nodes that open together are opened before all else
 
 
 class Plan(Struct, frozen=True, kw_only=True):

@@ -92,7 +92,7 @@ class Applier:
         """
         self.tell(plan)
         launches: list[PendingLaunch] = []
-        for chain in self._hinted_first(plan.chains):
+        for chain in self._opened_first(self._hinted_first(plan.chains)):
             self._run_chain(chain, launches)
         self._look_after_hints()
         self._hinted.clear()
@@ -208,6 +208,21 @@ class Applier:
             else:
                 rest.append(chain)
         self._look_after_hints()
+        return rest
+
+    def _opened_first(self, chains: Iterable[Chain]) -> list[Chain]:
+        """Open the nodes that chains begin with opening, as good as at once; what is left of all chains.
+
+        Each that opens makes kube-scheduler try the pods of those that are still closed, and take their hints.
+        """
+        rest = []
+        for chain in chains:
+            if not chain.opens or not chain.actions:
+                rest.append(chain)
+                continue
+            self._check()
+            if self._done(chain.actions[0], chain):
+                rest.append(replace(chain, actions=chain.actions[1:]))
         return rest
 
     def _hint(self, action: NominatePods) -> None:

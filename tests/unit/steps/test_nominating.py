@@ -77,6 +77,22 @@ def test_every_hint_of_a_run_is_given_before_any_node_opens(cluster):
     assert (outcome.counts["hints"], outcome.status) == (3, "done")
 
 
+def test_nodes_open_before_anything_else_is_written(cluster):
+    """As one, since each that opens costs others their hints; a node that is gone stops its own chain alone."""
+    cluster.add({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "m"}})
+    opening = {name: replace(MARK, ref=ObjectRef(resource=NODE, name=name)) for name in ("n", "gone", "m")}
+    told = [
+        PatchObject(ref=ref, patch={"metadata": {"labels": {"told": "yes"}}}, why="t") for ref in refs(cluster, *"abc")
+    ]
+    writes = []
+    cluster.server.on_write(lambda write: writes.append(write.name))
+
+    chains = [one(name, first, then) for (name, first), then in zip(opening.items(), told, strict=True)]
+    carry_out(cluster, *(replace(chain, opens=True) for chain in chains))
+
+    assert writes == ["n", "m", "a", "c"]
+
+
 def test_a_nomination_that_an_attempt_took_is_given_again(cluster):
     """Before the node opens, and once more after it."""
 

@@ -47,7 +47,9 @@ BUFFER_NAMESPACE: Final = f"{GROUP}/capacity-buffer-namespace"
 PLANNED_PODS: Final = (
     f"{OWN_GROUP}/planned-pods"  # on a claim: the pods it was opened for, as `core.scheduling.claims` says
 )
-HINTED_AT: Final = f"{OWN_GROUP}/hinted-at"  # on a claim: when pods were last nominated to its node, once it was open
+HINTED_AT: Final = (
+    f"{OWN_GROUP}/hinted-at"  # on a claim: when pods were nominated to its node; `core.lifecycle.settling`
+)
 PLACEMENT_HINTS: Final = f"{OWN_GROUP}/placement-hints"  # on a NodePool: "disabled" leaves kube-scheduler to itself
 DISRUPTION: Final = f"{OWN_GROUP}/node-disruption"  # the NodeDisruption that a replacement belongs to
 PODS_SEEN: Final = f"{OWN_GROUP}/pods-seen"  # on a claim: digest of the pods its consolidateAfter clock has counted

@@ -7,7 +7,8 @@ are nominated to it (`status.nominatedNodeName`). What kube-scheduler makes of a
 * it tries the nominated node before all others, and binds there if the pod fits, without scoring;
 * on every node it counts the pods nominated there, of the same or a higher priority, as if they ran;
 * an attempt that fails everywhere takes the nomination back. So a hint is worth nothing before the node can take pods,
-  and a node that has just joined is held back until it is ready: for `HOLD` at most, as its daemons may not wait for us;
+  and a node that has just joined is held back until it is ready and kube-scheduler knows of its hints (`settling`): for
+  `HOLD` at most, as its daemons may not wait for us;
 * the API server takes it back when the pod is bound, from 1.35 on (`ClearingNominatedNodeNameAfterBinding`). Before
   that it would stay for the pod's life, which other readers take for a preemption; so no hints are given there.
 
@@ -35,8 +36,11 @@ from journeyman.core.state import Snapshot, StateNode
 
 SCHEDULER: Final = "default-scheduler"
 SINCE_VERSION: Final = (1, 35)
-HOLD: Final = timedelta(seconds=20)
+HOLD: Final = timedelta(seconds=30)
 """How long after it joined a node may be kept closed until it is ready for the pods planned for it."""
+AGAIN: Final = timedelta(seconds=2)
+"""How soon pods that lost their hints are looked for, and get them again, while their node is new: who has failed is left
+alone for one second at least (pkg/scheduler `podInitialBackoffSeconds`)."""
 PATIENCE: Final = timedelta(seconds=30)
 """How long after its node is initialized a pod may stay nominated: three times kube-scheduler's longest back-off."""
 HINTS_PER_RUN: Final = 500
@@ -74,6 +78,12 @@ def nominations(pods: Sequence[Pod], node: Node) -> tuple[NominatePods, ...]:
     """Tell kube-scheduler that these pods were planned for this node; nothing if there are none."""
     refs = tuple(_ref(pod) for pod in pods)
     return (NominatePods(pods=refs, node=node.metadata.name, why="planned for this node"),) if refs else ()
+
+
+def look_after_hints(claim: NodeClaim, now: datetime) -> Wake:
+    """Look soon whether an attempt of kube-scheduler that was under way took the hints of some."""
+    why = f"pods of NodeClaim {claim.metadata.name} may have lost their nomination"
+    return Wake(step=Step.PROVISION, at=now + AGAIN, reason=why)
 
 
 def on_standing_nodes(snapshot: Snapshot, existing: Mapping[str, Sequence[str]], hints: Hints) -> Plan:
@@ -149,7 +159,10 @@ def _planned_onto(node: StateNode, pods: Sequence[Pod], snapshot: Snapshot) -> t
         notes[labels.HINTED_AT] = format_time(snapshot.now)
     ref = ObjectRef(resource=NODECLAIM, name=claim.metadata.name, uid=claim.metadata.uid)
     patch = PatchObject(ref=ref, patch={"metadata": {"annotations": notes}}, why="more pods are planned onto it")
-    return (patch, *(nominations(pods, node.node) if is_open and node.node is not None else ()))
+    if not is_open or node.node is None:
+        return (patch,)
+    looks = (look_after_hints(claim, snapshot.now),) if _is_new(claim, snapshot.now) else ()
+    return (patch, *nominations(pods, node.node), *looks)
 
 
 def _may_be_hinted(pod: Pod) -> bool:
@@ -164,7 +177,8 @@ def _nominated_by_us(snapshot: Snapshot) -> Iterator[tuple[NodeClaim, Pod]]:
     nominated = [pod for pod in snapshot.pods if pod.status.nominated_node_name]
     if not nominated:
         return
-    claims = {claim.status.node_name: claim for claim in snapshot.claims if claim.status.node_name}
+    joined = {node.spec.provider_id: node.metadata.name for node in snapshot.nodes if node.spec.provider_id}
+    claims = {c.status.node_name or joined.get(c.status.provider_id, ""): c for c in snapshot.claims}
     for pod in nominated:
         claim = claims.get(pod.status.nominated_node_name)
         if claim is not None and any(e.means(pod) for e in remembered_pods(claim.metadata.annotations)):
@@ -188,17 +202,25 @@ def _hinted_since(claim: NodeClaim) -> datetime | None:
     initialized = condition_of(claim.status.conditions, INITIALIZED)
     if initialized is None or initialized.status != "True" or initialized.last_transition_time is None:
         return None
-    again = _hinted_at(claim)
+    again = hinted_at(claim)
     return max(initialized.last_transition_time, again) if again else initialized.last_transition_time
 
 
 def _was_hinted_lately(claim: NodeClaim, now: datetime) -> bool:
-    """Whether pods were nominated to its open node a moment ago: who lost that too is not to be fought over."""
-    again = _hinted_at(claim)
-    return again is not None and now < again + PATIENCE
+    """Whether pods were nominated to its node a moment ago: who loses that for good is not to be fought over."""
+    again = hinted_at(claim)
+    return again is not None and now < again + (AGAIN if _is_new(claim, now) else PATIENCE)
 
 
-def _hinted_at(claim: NodeClaim) -> datetime | None:
+def _is_new(claim: NodeClaim, now: datetime) -> bool:
+    """Whether kube-scheduler is still at filling the claim's node."""
+    initialized = condition_of(claim.status.conditions, INITIALIZED)
+    since = initialized.last_transition_time if initialized is not None and initialized.status == "True" else None
+    return since is None or now < since + PATIENCE
+
+
+def hinted_at(claim: NodeClaim) -> datetime | None:
+    """When the claim's pods were nominated: the first time while its node is closed, the last time once it is open."""
     try:
         at = datetime.fromisoformat(claim.metadata.annotations[labels.HINTED_AT].replace("Z", "+00:00"))
     except (KeyError, ValueError):

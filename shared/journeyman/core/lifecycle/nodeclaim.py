@@ -6,7 +6,7 @@ Differs: launching is asked for and not awaited; what the cloud answers comes ba
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 
 from msgspec import Struct, field
@@ -14,12 +14,13 @@ from msgspec.structs import replace
 
 from journeyman.core.api.objects import Node, NodeClaim, Pod, is_true
 from journeyman.core.lifecycle.explain import disrupted
-from journeyman.core.lifecycle.hints import Hints, is_held, nominations, take_back
+from journeyman.core.lifecycle.hints import Hints, hinted_at, is_held, look_after_hints, nominations, take_back
 from journeyman.core.lifecycle.initialization import initialize
 from journeyman.core.lifecycle.launch import is_pending, launch_pending
 from journeyman.core.lifecycle.liveness import Timeouts, timed_out
 from journeyman.core.lifecycle.progress import Progress, claim_ref, poll_at
 from journeyman.core.lifecycle.registration import register
+from journeyman.core.lifecycle.settling import Settling, hinted
 from journeyman.core.plan import Chain, DeleteObject, NominatePods, Plan, Step, Wake, look_at, merged, one
 from journeyman.core.state import Snapshot
 
@@ -48,23 +49,24 @@ def advance(snapshot: Snapshot, lifecycle: Lifecycle) -> Plan:
     """Move every claim on as far as it gets now; wake up for those that are not initialized yet."""
     by_provider = nodes_by_provider_id(snapshot)
     hints = Hints.of(snapshot, enabled=lifecycle.most_hints > 0)
+    settling = Settling.of(snapshot, by_provider, hints)
     plans, left = [take_back(snapshot)], lifecycle.most_hints
     for claim in snapshot.claims:
         if claim.metadata.deletion_timestamp is None:
-            plan = _advance(
-                claim, by_provider, snapshot, lifecycle, _Room(hints=hints, left=left, most=lifecycle.most_hints)
-            )
+            room = _Room(hints=hints, left=left, most=lifecycle.most_hints, settling=settling)
+            plan = _advance(claim, by_provider, snapshot, lifecycle, room)
             left -= sum(len(action.pods) for action in plan.actions if isinstance(action, NominatePods))
             plans.append(plan)
     return merged(plans)
 
 
 class _Room(Struct, frozen=True, kw_only=True):
-    """How many more pods this run may nominate."""
+    """How many more pods this run may nominate, and when their nodes open."""
 
     hints: Hints
     left: int
     most: int
+    settling: Settling
 
     def admits(self, pods: Sequence[Pod]) -> bool:
         """Whether all of these may be; one claim's may whatever their number, so that none is closed for ever."""
@@ -94,39 +96,63 @@ def _advance(
     if is_pending(claim):
         return launch_pending((claim,), snapshot.now)
     nodes = by_provider.get(claim.status.provider_id, ())
-    pods = () if is_true(claim.status.conditions, "Registered") else room.hints.waiting(claim)
-    held = _held(nodes, pods, room, snapshot.now)
-    progress = register(Progress.of(claim, snapshot.now), nodes, held=held)
+    joined = nodes[0] if len(nodes) == 1 and not is_true(claim.status.conditions, "Registered") else None
+    pods = room.hints.waiting(claim) if joined is not None else ()
+    held = _held(claim, joined, pods, room, snapshot.now)
+    given = pods if held.takes_hints else ()
+    progress = replace(Progress.of(claim, snapshot.now), claim=hinted(claim, snapshot.now) if given else claim)
+    progress = register(progress, nodes, held=held.reason)
     progress = initialize(progress, snapshot.resource_slices if lifecycle.wait_for_devices else None)
-    hints = () if held or progress.node is None else nominations(pods, progress.node)
-    return _record(progress, hints, lifecycle.pace, held=held)
+    hints = nominations(given, joined) if joined is not None else ()
+    return _record(progress, hints, lifecycle.pace, held)
 
 
-def _held(nodes: Sequence[Node], pods: Sequence[Pod], room: _Room, now: datetime) -> str:
-    """Why the node that has joined is not opened to pods yet, empty if it is."""
-    if not pods or len(nodes) != 1:
-        return ""
-    if is_held(nodes[0], now):
-        return "AwaitingReadiness"
-    return "" if room.admits(pods) else "AwaitingPlacementHints"
+class _Held(Struct, frozen=True, kw_only=True):
+    """Why and until when the node that has joined is not opened to pods, no reason if it is; who may be nominated."""
+
+    reason: str = ""
+    until: datetime | None = None
+    takes_hints: bool = True
 
 
-def _record(progress: Progress, hints: tuple[NominatePods, ...], pace: Pace, *, held: str) -> Plan:
+def _held(claim: NodeClaim, node: Node | None, pods: Sequence[Pod], room: _Room, now: datetime) -> _Held:
+    if node is None:
+        return _Held()
+    if pods and is_held(node, now):
+        return _Held(reason="AwaitingReadiness", takes_hints=False)
+    if pods and not room.admits(pods):
+        return _Held(reason="AwaitingPlacementHints", takes_hints=False)
+    if pods and (until := room.settling.hinted_from(node)):
+        return _Held(reason="AwaitingPlacementHints", until=until, takes_hints=False)
+    until = room.settling.opened_from(hinted(claim, now) if pods else claim, node)
+    return _Held(reason="AwaitingPlacementHints", until=until) if until else _Held()
+
+
+def _record(progress: Progress, hints: tuple[NominatePods, ...], pace: Pace, held: _Held) -> Plan:
     """Hints come first: once the taint is gone kube-scheduler is faster than we are."""
     chain = progress.chain(why="the claim moved on")
-    chain = replace(chain, actions=(*hints, *chain.actions))
+    chain = replace(chain, actions=(*hints, *chain.actions), opens=_opens(progress))
     chains: tuple[Chain, ...] = (chain,) if chain.actions else ()
     claim = progress.claim
     if not is_true(claim.status.conditions, "Initialized"):
-        since = claim.metadata.creation_timestamp or progress.now
-        at = poll_at(progress.now, since, pace.shortest, pace.longest)
-        wake = Wake(
-            step=Step.PROVISION,
-            at=min(at, look_at(progress.now, pace.held)) if held else at,
-            reason=f"NodeClaim {claim.metadata.name} is not initialized yet",
-        )
-        chains += (one(f"NodeClaim {claim.metadata.name}", wake),)
+        at, reason = min(_looks(progress, pace, held)), f"NodeClaim {claim.metadata.name} is not initialized yet"
+        chains += (one(f"NodeClaim {claim.metadata.name}", Wake(step=Step.PROVISION, at=at, reason=reason)),)
+    if _opens(progress) and hinted_at(claim):
+        chains += (one(f"NodeClaim {claim.metadata.name}", look_after_hints(claim, progress.now)),)
     return Plan(chains=chains, notes=progress.notes)
+
+
+def _looks(progress: Progress, pace: Pace, held: _Held) -> Iterator[datetime]:
+    since = progress.claim.metadata.creation_timestamp or progress.now
+    yield poll_at(progress.now, since, pace.shortest, pace.longest)
+    if held.reason:
+        yield held.until or look_at(progress.now, pace.held)
+
+
+def _opens(progress: Progress) -> bool:
+    """Whether the node is opened to pods by this run."""
+    before, after = progress.original.status.conditions, progress.claim.status.conditions
+    return is_true(after, "Registered") and not is_true(before, "Registered")
 
 
 def _give_up(claim: NodeClaim, reason: str, snapshot: Snapshot) -> Plan:

@@ -1,0 +1,144 @@
+"""Settling: a node opens some seconds after its hints, with the others that join then, and never much later."""
+
+from datetime import timedelta
+
+import pytest
+
+from journeyman.core.api import labels
+from journeyman.core.lifecycle.hints import AGAIN, HOLD
+from journeyman.core.lifecycle.nodeclaim import Lifecycle, advance
+from journeyman.core.lifecycle.settling import GATHER, MOST_SETTLE, SETTLE
+from journeyman.core.plan import NominatePods, PatchObject, Step, Wake
+from tests.helpers.builders import NOW, a_launched_claim, a_node, a_pod, a_snapshot, ago, condition, stamp
+
+MOMENT = timedelta(milliseconds=100)
+
+
+def remembering(name, **notes):
+    return {"annotations": {labels.PLANNED_PODS: f"default/{name}:uid-{name}", **notes}}
+
+
+def a_claim(name, hinted=None):
+    """For one pod of its name; nominated so long ago."""
+    notes = {labels.HINTED_AT: (NOW - hinted).isoformat()} if hinted is not None else {}
+    return a_launched_claim(name, metadata=remembering(name, **notes))
+
+
+def a_closed_node(name, *, joined=timedelta(seconds=12), ready=True, ready_for=timedelta(0)):
+    conditions = [condition("Ready", "True" if ready else "False", since=NOW - ready_for)]
+    return a_node(
+        name,
+        registered=False,
+        metadata={"creationTimestamp": stamp(NOW - joined)},
+        status={"conditions": conditions},
+    )
+
+
+def has_hint(name):
+    return a_pod(name, status={"nominatedNodeName": f"node-{name}"})
+
+
+def advanced(claims, *pods, **nodes):
+    """A run over these claims, whose nodes have joined; those named are given as they are."""
+    standing = tuple(nodes.get(c.metadata.name) or a_closed_node(c.metadata.name) for c in claims)
+    return advance(a_snapshot(claims=claims, nodes=standing, pods=pods), Lifecycle(most_hints=100))
+
+
+def nominated(plan):
+    return [ref.name for a in plan.actions if isinstance(a, NominatePods) for ref in a.pods]
+
+
+def opened(plan):
+    """The claims whose nodes are opened."""
+    patches = [a for a in plan.actions if isinstance(a, PatchObject) and a.ref.resource.kind == "Node"]
+    return [p.ref.name.removeprefix("node-") for p in patches if p.patch.get("spec", {}).get("taints") == []]
+
+
+def woken(plan):
+    """How long until the step looks again."""
+    return min(a.at for a in plan.actions if isinstance(a, Wake) and a.step is Step.PROVISION) - NOW
+
+
+def test_a_run_that_nominates_opens_nothing_and_comes_back():
+    """The claim says since when; the node that had its hints already waits as well, since openings cost others theirs."""
+    plan = advanced((a_claim("a"), a_claim("b", hinted=SETTLE)), a_pod("a"), has_hint("b"))
+
+    assert (nominated(plan), opened(plan)) == (["a"], [])
+    notes = [
+        a.patch["metadata"]["annotations"] for a in plan.actions if isinstance(a, PatchObject) and "metadata" in a.patch
+    ]
+    assert notes == [{labels.HINTED_AT: NOW.isoformat(timespec="milliseconds")}]
+    assert woken(plan) == SETTLE
+
+
+def test_nodes_open_together_once_kube_scheduler_has_had_time():
+    """And are looked after soon: an attempt that was under way may have taken hints."""
+    claims = (a_claim("a", hinted=SETTLE), a_claim("b", hinted=SETTLE + MOMENT))
+
+    plan = advanced(claims, has_hint("a"), has_hint("b"))
+
+    assert opened(plan) == ["a", "b"]
+    assert woken(plan) == AGAIN
+
+
+def test_a_node_is_kept_closed_until_its_own_time_is_over():
+    """Whatever woke the run."""
+    plan = advanced((a_claim("a", hinted=SETTLE - MOMENT),), has_hint("a"))
+
+    assert opened(plan) == []
+    assert woken(plan) == MOMENT
+
+
+def test_hints_that_were_lost_are_given_again_before_the_node_opens():
+    """And the time begins anew, not the claim's note."""
+    plan = advanced((a_claim("a", hinted=SETTLE),), a_pod("a"))
+
+    assert (nominated(plan), opened(plan)) == (["a"], [])
+    assert woken(plan) == SETTLE
+
+
+@pytest.mark.parametrize("bound", ["since its hints", "since it joined"])
+def test_a_node_is_not_kept_closed_for_others_without_end(bound):
+    """It opens with the hints as they are, those that have had their time with it; whoever has just been hinted does not."""
+    late = a_claim("late", hinted=MOST_SETTLE if bound == "since its hints" else SETTLE)
+    nodes = {"late": a_closed_node("late", joined=HOLD)} if bound == "since it joined" else {}
+
+    plan = advanced((late, a_claim("news")), a_pod("late"), a_pod("news"), **nodes)
+
+    assert (nominated(plan), opened(plan)) == (["late", "news"], ["late"])
+
+
+@pytest.mark.parametrize("other", ["not ready", "not there"])
+def test_nodes_that_are_ready_wait_for_those_launched_with_them(other):
+    """Hints would be lost until then: whatever happens to a node makes kube-scheduler try the pods that wait."""
+    claims = (a_claim("a"), a_claim("b"))
+    starting = (a_closed_node("b", ready=False),) if other == "not ready" else ()
+
+    def ready_for(time):
+        node = a_closed_node("a", ready_for=time)
+        snapshot = a_snapshot(claims=claims, nodes=(node, *starting), pods=(a_pod("a"), a_pod("b")))
+        return advance(snapshot, Lifecycle(most_hints=100))
+
+    assert nominated(ready_for(GATHER - timedelta(seconds=1))) == []
+    assert opened(ready_for(GATHER - timedelta(seconds=1))) == []
+    assert nominated(ready_for(GATHER)) == ["a"]
+
+
+def test_nobody_waits_for_nodes_of_a_later_launch():
+    """Nodes that are launched all the time would wait for one another without end."""
+    later = a_launched_claim("b", metadata={**remembering("b"), "creationTimestamp": stamp(NOW)})
+    snapshot = a_snapshot(claims=(a_claim("a"), later), nodes=(a_closed_node("a"),), pods=(a_pod("a"), a_pod("b")))
+
+    assert nominated(advance(snapshot, Lifecycle(most_hints=100))) == ["a"]
+
+
+def test_a_run_that_died_before_it_noted_the_time_keeps_nobody_waiting():
+    """The hints are there, the claim does not say since when: the next run opens the node."""
+    assert opened(advanced((a_claim("a"),), has_hint("a"))) == ["a"]
+
+
+def test_hints_for_a_node_that_never_opened_are_taken_back_when_its_claim_goes():
+    """The claim does not name the node yet; the provider id does."""
+    claim = a_launched_claim("a", metadata={**remembering("a"), "deletionTimestamp": stamp(ago(seconds=1))})
+
+    assert [a.node for a in advanced((claim,), has_hint("a")).actions if isinstance(a, NominatePods)] == [""]
