@@ -198,7 +198,7 @@ def test_a_throttled_cold_start_leaves_a_wake_up(usual):
 
     throttled = [line for line in usual.lines("warning") if "DescribeInstanceTypes" in json.dumps(line)]
     assert len(throttled) == 1
-    assert waited <= 60
+    assert waited <= 65  # a retry after the throttling, a boot, and hints that settle
 
 
 def test_an_offering_out_of_stock_is_remembered_and_another_used_at_once(usual):

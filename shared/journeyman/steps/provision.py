@@ -32,6 +32,7 @@ from journeyman.core.lifecycle.nodepool_status import NOTHING, reconcile, usage_
 from journeyman.core.lifecycle.opening import open_claims, retry_at, tell_pods
 from journeyman.core.lifecycle.overlay_status import tell_overlays
 from journeyman.core.lifecycle.progress import poll_at
+from journeyman.core.lifecycle.settling import SETTLES_FROM
 from journeyman.core.plan import Observation, Step
 from journeyman.core.scheduling.demand.buffers import without_virtual
 from journeyman.core.scheduling.pods import is_currently_reschedulable
@@ -225,6 +226,7 @@ def _lifecycle(run: Invocation) -> Lifecycle:
         timeouts=Timeouts(launch=settings.launch_timeout, registration=settings.registration_timeout),
         pace=Pace(shortest=settings.registration_poll),
         wait_for_devices=not settings.ignore_dra_requests,
+        settles_from=SETTLES_FROM,
         most_hints=HINTS_PER_RUN if settings.placement_hints and _scheduler_takes_hints(run) else 0,
     )
 

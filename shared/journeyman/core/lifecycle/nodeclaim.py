@@ -37,19 +37,21 @@ class Lifecycle(Struct, frozen=True, kw_only=True):
     """What the lifecycle needs to know besides the snapshot.
 
     `wait_for_devices`: ResourceClaims are planned for. `most_hints`: how many pods one run may nominate, none if 0.
+    `settles_from`: for so many planned pods nodes are kept closed until kube-scheduler has taken note of the hints.
     """
 
     timeouts: Timeouts = field(default_factory=Timeouts)
     pace: Pace = field(default_factory=Pace)
     wait_for_devices: bool = False
     most_hints: int = 0
+    settles_from: int = 0
 
 
 def advance(snapshot: Snapshot, lifecycle: Lifecycle) -> Plan:
     """Move every claim on as far as it gets now; wake up for those that are not initialized yet."""
     by_provider = nodes_by_provider_id(snapshot)
     hints = Hints.of(snapshot, enabled=lifecycle.most_hints > 0)
-    settling = Settling.of(snapshot, by_provider, hints)
+    settling = Settling.of(snapshot, by_provider, hints, lifecycle.settles_from)
     plans, left = [take_back(snapshot)], lifecycle.most_hints
     for claim in snapshot.claims:
         if claim.metadata.deletion_timestamp is None:

@@ -25,6 +25,7 @@ from journeyman.core.api import labels
 from journeyman.core.api.objects import Node, NodeClaim, condition_of, is_true
 from journeyman.core.lifecycle.hints import HOLD, Hints, hinted_at, is_held
 from journeyman.core.lifecycle.progress import with_metadata
+from journeyman.core.scheduling.claims import remembered_pods
 from journeyman.core.state import Snapshot
 
 SETTLE: Final = timedelta(seconds=2)
@@ -33,6 +34,8 @@ MOST_SETTLE: Final = timedelta(seconds=12)
 """How long after its first hints a node waits for pods that keep losing theirs, and for those of other nodes."""
 GATHER: Final = timedelta(seconds=10)
 """How long a node that is ready waits for others: a third of the half minute and more that a node takes to boot."""
+SETTLES_FROM: Final = 50
+"""Planned pods. With fewer, seconds to running matter more than the odd pod that goes elsewhere."""
 _SAME_LAUNCH: Final = timedelta(seconds=2)
 """Claims of one run are created one after the other."""
 
@@ -51,18 +54,23 @@ class Settling(Struct, frozen=True, kw_only=True):
     now: datetime
     hinting: datetime
     opening: datetime
+    is_worth_it: bool = True
 
     @classmethod
-    def of(cls, snapshot: Snapshot, nodes: Mapping[str, Sequence[Node]], hints: Hints) -> Settling:
+    def of(cls, snapshot: Snapshot, nodes: Mapping[str, Sequence[Node]], hints: Hints, least: int = 0) -> Settling:
         """Of all claims whose nodes are closed or have yet to join.
 
         Args:
             snapshot: The moment.
             nodes: By provider id.
             hints: Whom this run may nominate.
+            least: Nodes planned for fewer pods than that, all together, are hinted and opened at once: the few that
+                kube-scheduler puts elsewhere are not worth the others' seconds.
         """
         now = snapshot.now
         on_their_way = [c for c in snapshot.claims if _is_on_its_way(c, nodes.get(c.status.provider_id, ()), now)]
+        if sum(len(remembered_pods(c.metadata.annotations)) for c in on_their_way) < least:
+            return cls(now=now, hinting=now, opening=now, is_worth_it=False)
         ready = {
             c.metadata.name: node for c in on_their_way if (node := _ready(nodes.get(c.status.provider_id, ()), now))
         }
@@ -81,7 +89,7 @@ class Settling(Struct, frozen=True, kw_only=True):
 
     def opened_from(self, claim: NodeClaim, node: Node) -> datetime | None:
         """When this node is opened, None if it may be now."""
-        at = hinted_at(claim)
+        at = hinted_at(claim) if self.is_worth_it else None
         return self._later(node, max(at + SETTLE, self.opening)) if at is not None else None
 
     def _later(self, node: Node, at: datetime) -> datetime | None:

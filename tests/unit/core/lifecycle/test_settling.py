@@ -38,10 +38,12 @@ def has_hint(name):
     return a_pod(name, status={"nominatedNodeName": f"node-{name}"})
 
 
-def advanced(claims, *pods, **nodes):
+def advanced(claims, *pods, settles_from=0, **nodes):
     """A run over these claims, whose nodes have joined; those named are given as they are."""
     standing = tuple(nodes.get(c.metadata.name) or a_closed_node(c.metadata.name) for c in claims)
-    return advance(a_snapshot(claims=claims, nodes=standing, pods=pods), Lifecycle(most_hints=100))
+    return advance(
+        a_snapshot(claims=claims, nodes=standing, pods=pods), Lifecycle(most_hints=100, settles_from=settles_from)
+    )
 
 
 def nominated(plan):
@@ -129,7 +131,16 @@ def test_nobody_waits_for_nodes_of_a_later_launch():
     later = a_launched_claim("b", metadata={**remembering("b"), "creationTimestamp": stamp(NOW)})
     snapshot = a_snapshot(claims=(a_claim("a"), later), nodes=(a_closed_node("a"),), pods=(a_pod("a"), a_pod("b")))
 
-    assert nominated(advance(snapshot, Lifecycle(most_hints=100))) == ["a"]
+    assert nominated(advance(snapshot, Lifecycle(most_hints=100, settles_from=settles_from))) == ["a"]
+
+
+def test_few_pods_are_not_worth_waiting_for():
+    """Hinted and opened by one run, while the node of another claim has yet to join."""
+    slow = a_closed_node("b", ready=False)
+
+    plan = advanced((a_claim("a"), a_claim("b")), a_pod("a"), a_pod("b"), settles_from=3, b=slow)
+
+    assert (nominated(plan), opened(plan)) == (["a"], ["a"])
 
 
 def test_a_run_that_died_before_it_noted_the_time_keeps_nobody_waiting():
