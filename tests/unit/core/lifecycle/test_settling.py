@@ -131,7 +131,7 @@ def test_nobody_waits_for_nodes_of_a_later_launch():
     later = a_launched_claim("b", metadata={**remembering("b"), "creationTimestamp": stamp(NOW)})
     snapshot = a_snapshot(claims=(a_claim("a"), later), nodes=(a_closed_node("a"),), pods=(a_pod("a"), a_pod("b")))
 
-    assert nominated(advance(snapshot, Lifecycle(most_hints=100, settles_from=settles_from))) == ["a"]
+    assert nominated(advance(snapshot, Lifecycle(most_hints=100))) == ["a"]
 
 
 def test_few_pods_are_not_worth_waiting_for():
