@@ -12,19 +12,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
-from http import HTTPStatus
-from pathlib import Path
 from typing import Any
 
-import yaml
-
 from tests.bench.crowd import NAMESPACES, Crowd, put
+from tests.controlplane.manifests import install_crds
 from tests.controlplane.plane import ControlPlane
 from tests.helpers import builders
 from tests.helpers.go_programs import GoProgramMissingError
 
-CRDS = Path(__file__).parents[2] / "infra" / "crds"
 PODS_PER_NODE = 10
 
 
@@ -54,14 +49,7 @@ def say(line: str) -> None:
 
 def _furnished(plane: ControlPlane, nodes: int) -> Crowd:
     """Our kinds, a NodePool with its NodeClass, and nodes with what belongs to them."""
-    definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-    for path in sorted(CRDS.glob("*.yaml")):
-        definition = yaml.safe_load(path.read_text())
-        plane.admin.do("POST", definitions, definition)
-        spec = definition["spec"]
-        kind = f"/apis/{spec['group']}/{spec['versions'][0]['name']}/{spec['names']['plural']}"
-        while plane.admin.call("GET", kind)[0] != HTTPStatus.OK:  # it is served a moment later
-            time.sleep(0.1)
+    install_crds(plane.admin)
     plane.admin.do("POST", "/apis/karpenter.sh/v1/nodepools", builders.pool_body())
     for namespace in NAMESPACES:
         plane.admin.do("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})

@@ -16,9 +16,7 @@ from journeyman.kube.transport import Transport
 from journeyman.simulate.apiserver import ApiServer
 from journeyman.simulate.clock import VirtualClock
 from journeyman.simulate.kube_scheduler import KubeScheduler
-from tests.controlplane.plane import ControlPlane
 from tests.helpers.builders import NOW, condition
-from tests.helpers.go_programs import GoProgramMissingError
 
 PATIENCE_SECONDS = 60
 PRIORITY_CLASS: Resource = Resource(
@@ -60,12 +58,8 @@ class Real:
 
 
 @pytest.fixture(scope="module")
-def real():
-    try:
-        plane = ControlPlane(scheduler=True)
-    except GoProgramMissingError as missing:
-        pytest.skip(str(missing))
-    with plane:
+def real(make_control_plane):
+    with make_control_plane(scheduler=True) as plane:
         yield Real(plane)
 
 

@@ -174,12 +174,12 @@ def test_a_role_without_an_access_entry_is_told_the_command_that_makes_one(deplo
     assert (
         "aws eks create-access-entry --cluster-name zurich --region eu-central-1 "
         "--principal-arn arn:aws:sts::123456789012:user/moto --kubernetes-groups journeyman-sweep"
-    ) in caught.value.context["advice"]
+    ) in caught.value.context["to_do"]
 
     _, assumed = deployment.connect("ohio")
     with pytest.raises(ForbiddenError) as caught:
         namespaces(assumed)
-    told = caught.value.context["advice"]
+    told = caught.value.context["to_do"]
     assert (
         "--cluster-name ohio --region us-east-2 --principal-arn arn:aws:iam::111122223333:role/journeyman-ohio" in told
     )
@@ -215,8 +215,8 @@ def test_a_role_that_is_known_but_may_nothing_is_told_the_groups(deployment):
     with pytest.raises(ForbiddenError) as caught:
         namespaces(store)
 
-    assert "aws eks update-access-entry --cluster-name ohio" in caught.value.context["advice"]
-    assert "infra/chart" in caught.value.context["advice"]
+    assert "aws eks update-access-entry --cluster-name ohio" in caught.value.context["to_do"]
+    assert "infra/chart" in caught.value.context["to_do"]
 
 
 def test_one_broken_cluster_is_named_and_the_others_are_reached(deployment):

@@ -2,7 +2,6 @@
 
 `control_plane`        one per worker: etcd and kube-apiserver; cheap to share, so leave no cluster-wide objects behind
 `namespace`            a namespace in it for this test alone
-`fresh_control_plane`  one for this test alone, with scheduler and controllers
 `make_control_plane`   makes one as wanted, at any scope; takes what ControlPlane takes
 
 All tests that share the first go to one xdist worker, so that only one pays for it. Logs stay in pytest's temporary
@@ -61,13 +60,6 @@ def control_plane(make_control_plane: Callable[..., ControlPlane]) -> Iterator[C
     else:
         with make_control_plane() as plane:
             yield plane
-
-
-@pytest.fixture
-def fresh_control_plane(make_control_plane: Callable[..., ControlPlane]) -> Iterator[ControlPlane]:
-    """A control plane with scheduler and controllers, for this test alone."""
-    with make_control_plane(scheduler=True, controllers=True) as plane:
-        yield plane
 
 
 @pytest.fixture

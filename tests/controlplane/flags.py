@@ -31,7 +31,6 @@ _CONTROLLERS = (
     "statefulset-controller",
     "ttl-after-finished-controller",
 )
-_NODE_CONTROLLERS = ("node-lifecycle-controller", "taint-eviction-controller")
 _QUERIES_PER_SECOND = 500  # by default 20 or 50: tests would wait for the client's own limit
 
 
@@ -57,10 +56,8 @@ def etcd(data: Path, port: int) -> list[str]:
     ]
 
 
-def kube_apiserver(
-    files: Files, etcd_port: int, port: int, token_file: Path, webhook_file: Path, *, service_accounts: bool
-) -> list[str]:
-    """An API server with RBAC; `service_accounts` is whether pods must have one, as in a real cluster."""
+def kube_apiserver(files: Files, etcd_port: int, port: int, token_file: Path, webhook_file: Path) -> list[str]:
+    """An API server with RBAC, where pods need no service account."""
     return [
         f"--etcd-servers=http://127.0.0.1:{etcd_port}",
         *_serving(files, port),
@@ -77,7 +74,7 @@ def kube_apiserver(
         f"--service-account-key-file={files.service_account_key}",
         f"--service-account-signing-key-file={files.service_account_key}",
         "--allow-privileged=true",
-        *([] if service_accounts else ["--disable-admission-plugins=ServiceAccount"]),
+        "--disable-admission-plugins=ServiceAccount",
     ]
 
 
@@ -98,25 +95,19 @@ def kube_scheduler(files: Files, port: int, kubeconfig: Path, folder: Path) -> l
     return [f"--config={config}", *_serving(files, port), *_delegating(kubeconfig)]
 
 
-def kube_controller_manager(
-    files: Files, port: int, kubeconfig: Path, *, node_grace_seconds: float | None = None
-) -> list[str]:
+def kube_controller_manager(files: Files, port: int, kubeconfig: Path) -> list[str]:
     """The controllers that workloads need, each under its own service account, as kubeadm sets them up.
 
     Args:
         files: Keys and certificates.
         port: To serve health and metrics on.
         kubeconfig: Its identity.
-        node_grace_seconds: How long a node may be silent until it counts as not ready; None: nodes are not watched.
     """
-    watched = node_grace_seconds is not None
-    pace = [f"--node-monitor-grace-period={node_grace_seconds}s", "--node-monitor-period=1s"] if watched else []
     return [
         f"--kubeconfig={kubeconfig}",
         *_serving(files, port),
         *_delegating(kubeconfig),
-        f"--controllers={','.join((*_CONTROLLERS, *(_NODE_CONTROLLERS if watched else ())))}",
-        *pace,
+        f"--controllers={','.join(_CONTROLLERS)}",
         "--use-service-account-credentials=true",
         f"--root-ca-file={files.authority}",
         f"--service-account-private-key-file={files.service_account_key}",

@@ -41,9 +41,9 @@ def _serves(admin: Caller, crd: Mapping[str, Any]) -> bool:
     return admin.call("GET", path)[0] == 200
 
 
-def wait_until(true: Callable[[], bool], otherwise: str) -> None:
+def wait_until(true: Callable[[], bool], otherwise: str, seconds: float = _SECONDS) -> None:
     """Return as soon as it is true. Fails the test, saying what is `otherwise`, if it does not become so."""
-    deadline = time.monotonic() + _SECONDS
+    deadline = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < deadline, otherwise
         time.sleep(0.05)

@@ -31,13 +31,12 @@ _READY_SECONDS = 120.0  # on a machine that is busy with much else; an idle one 
 class ControlPlane:
     """One control plane; a context, which starts and stops it.
 
+    Pods need no service account there (tokens of service accounts are issued and reviewed all the same), and nodes no
+    heartbeats: nobody watches them.
+
     Args:
         scheduler: Whether kube-scheduler runs.
         controllers: Whether kube-controller-manager runs.
-        service_accounts: Whether pods must have a service account, as in a real cluster; then every namespace needs one,
-            which the controllers make. Tokens of service accounts are issued and reviewed either way.
-        node_grace_seconds: How long a node may go without a heartbeat until the controllers count it as not ready;
-            None: nobody watches nodes, so they need no heartbeats.
         apiserver_flags: More flags for kube-apiserver; the last one wins.
         folder: For logs and data; by default a temporary one, which goes with the control plane.
 
@@ -56,8 +55,6 @@ class ControlPlane:
         *,
         scheduler: bool = False,
         controllers: bool = False,
-        service_accounts: bool = False,
-        node_grace_seconds: float | None = None,
         apiserver_flags: Sequence[str] = (),
         folder: Path | None = None,
     ) -> None:
@@ -67,7 +64,6 @@ class ControlPlane:
         self._temporary = folder is None
         self.logs = folder or Path(tempfile.mkdtemp(prefix="controlplane-"))
         self._data = self.logs / "etcd"
-        self._node_grace_seconds = node_grace_seconds
         self._etcd_port, self._port = free_port(), free_port()
         self.server = f"https://127.0.0.1:{self._port}"
         self.etcd = f"http://127.0.0.1:{self._etcd_port}"
@@ -86,9 +82,7 @@ class ControlPlane:
         self.admin = Caller(self.server, self.ca_file, token=self.token)
         token_file, webhook_file = self._identities.token_file, self._identities.webhook_file
         self._apiserver_flags = [
-            *flags.kube_apiserver(
-                self._files, self._etcd_port, self._port, token_file, webhook_file, service_accounts=service_accounts
-            ),
+            *flags.kube_apiserver(self._files, self._etcd_port, self._port, token_file, webhook_file),
             *apiserver_flags,
         ]
         self._authorization = {"Authorization": f"Bearer {self.token}"}
@@ -202,8 +196,7 @@ class ControlPlane:
             started.append((self._start("kube-scheduler", arguments), port))
         if "kube-controller-manager" in self._programs:
             port, identity = free_port(), self._identities.kubeconfig_of(CONTROLLER_MANAGER)
-            grace = self._node_grace_seconds
-            arguments = flags.kube_controller_manager(self._files, port, identity, node_grace_seconds=grace)
+            arguments = flags.kube_controller_manager(self._files, port, identity)
             started.append((self._start("kube-controller-manager", arguments), port))
         for server, port in started:
             server.wait_until(self._answers(f"https://127.0.0.1:{port}/healthz"), _READY_SECONDS)

@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from datetime import timedelta
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import pytest
 
 from tests.controlplane.caller import Caller
 from tests.controlplane.existing import ExistingCluster
+from tests.controlplane.manifests import wait_until
 from tests.controlplane.processes import Server, ServerFailedError
 from tests.controlplane.program import command
 
@@ -30,14 +30,6 @@ def who_is(caller):
     review = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
     seen = caller.do("POST", "/apis/authentication.k8s.io/v1/selfsubjectreviews", review)["status"]["userInfo"]
     return seen["username"], set(seen["groups"])
-
-
-def eventually(true, seconds=30):
-    """Return as soon as it holds."""
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline, "did not happen in time"
-        time.sleep(0.05)
 
 
 def test_two_tokens_and_a_certificate_are_three_identities(control_plane):
@@ -68,7 +60,7 @@ def test_a_token_counts_from_when_it_is_accepted_until_it_is_revoked(control_pla
     caller = calling(control_plane, token="made-elsewhere")
     assert caller.call("GET", "/api")[0] == 401
     control_plane.accept("made-elsewhere", "dave")
-    eventually(lambda: caller.call("GET", "/api")[0] == 200, seconds=10)
+    wait_until(lambda: caller.call("GET", "/api")[0] == 200, "the API server does not answer", seconds=10)
 
     unused = control_plane.token_for("erin")
     control_plane.revoke(unused)
@@ -136,7 +128,7 @@ def test_a_deployment_is_bound_and_no_process_is_left(make_control_plane):
         def pods():
             return admin.do("GET", "/api/v1/namespaces/default/pods")["items"]
 
-        eventually(lambda: [pod["spec"].get("nodeName") for pod in pods()] == ["node-1"])
+        wait_until(lambda: [pod["spec"].get("nodeName") for pod in pods()] == ["node-1"], "the pod is not bound")
 
     assert not any(is_alive(pid) for pid in pids.values())
     assert not list(plane.logs.glob("etcd/*"))
@@ -168,7 +160,7 @@ def test_servers_die_with_a_test_run_that_is_killed(make_control_plane, tmp_path
         assert is_alive(pid)
         run.send_signal(signal.SIGKILL)
 
-    eventually(lambda: not is_alive(pid), seconds=10)
+    wait_until(lambda: not is_alive(pid), f"process {pid} is still there", seconds=10)
 
 
 # all four servers share the part that notices; etcd starts with the least work

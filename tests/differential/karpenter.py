@@ -13,14 +13,13 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
-from tests.helpers.go_programs import GoProgram, GoProgramMissingError
+from tests.helpers.go_programs import GoProgram, GoProgramMissingError, say_where
 
 ORACLE = GoProgram(
     name="oracle",
@@ -31,7 +30,7 @@ ORACLE = GoProgram(
 JSONDict = dict[str, Any]
 
 
-class OracleMissingError(Exception):
+class OracleMissingError(GoProgramMissingError):
     """There is no oracle, and none can be built; the text says what to install."""
 
 
@@ -83,15 +82,5 @@ def program() -> Path:
         raise OracleMissingError(f"not compared with Karpenter: {missing}") from missing
 
 
-def main() -> int:
-    """Build, and say where; 0 also if there is no Go, since tests that need it then skip."""
-    try:
-        sys.stdout.write(f"{program()}\n")
-    except OracleMissingError as missing:
-        sys.stderr.write(f"{missing}\n")
-        return 1 if shutil.which("go") else 0
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(say_where(program))

@@ -53,6 +53,11 @@ def pods(count, *, cpu="1", **spec):
     return [an_object("Pod", f"web-{i}", namespace="default", metadata=labels, spec=spec) for i in range(count)]
 
 
+def named(pod, name):
+    pod["metadata"] = {**pod["metadata"], "name": name}
+    return pod
+
+
 def scenario(types, *objects):
     return {"name": "difference", "instanceTypes": types, "objects": list(objects), "options": {}}
 
@@ -145,7 +150,7 @@ def test_of_pods_that_exclude_each_other_from_a_zone_others_may_get_it(karpenter
     alone = {"podAntiAffinity": {REQUIRED: [{"topologyKey": ZONE, "labelSelector": WEB}]}}
     first, second = pods(2)
     large = pods(1, cpu="3", affinity=alone)[0]
-    large["metadata"] = {**large["metadata"], "name": "large"}
+    named(large, "large")
     asked = scenario([a_type("m", cpu=4, price=0.2, zones="a")], a_pool(), first, second, large)
 
     found = findings(asked, karpenter)
@@ -178,7 +183,7 @@ def test_a_label_is_not_there_because_another_pod_refuses_some_values_of_it(karp
         return {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": terms}}}
 
     first, second = pods(1, cpu="2", affinity=team("NotIn", "blue"))[0], pods(1, affinity=team("Exists"))[0]
-    first["metadata"] = {**first["metadata"], "name": "first"}
+    named(first, "first")
     asked = scenario([a_type("m", cpu=4, price=0.2)], a_pool(), first, second)
 
     found = findings(asked, karpenter)
@@ -273,7 +278,7 @@ def test_whom_a_pod_shares_a_node_with_may_be_who_has_no_zone_to_follow_others_t
     spot = {"requirements": [require(ZONE, "In", "a"), require(CAPACITY_TYPE, "In", "spot")], "price": 0.1}
     both["offerings"].append({**spot, "available": True})
     large, small = pods(1, cpu="3", affinity=beside)[0], pods(1, cpu="2", affinity=follow)[0]
-    large["metadata"] = {**large["metadata"], "name": "large"}
+    named(large, "large")
     asked = scenario([both], a_pool(), large, small)
     ours = Ours(asked)
 
@@ -389,7 +394,7 @@ def test_where_few_domains_let_in_few_pods_others_may_get_in(karpenter):
     spread = [{**spread_over(ZONE)[0], "minDomains": 3}]
     large, small = pods(3, cpu="2", topologySpreadConstraints=spread), pods(3, topologySpreadConstraints=spread)
     for pod in large:
-        pod["metadata"] = {**pod["metadata"], "name": f"large-{pod['metadata']['name']}"}
+        named(pod, f"large-{pod['metadata']['name']}")
     asked = scenario([a_type("m", cpu=4, price=0.2)], a_pool(), *large, *small)
 
     found = findings(asked, karpenter)

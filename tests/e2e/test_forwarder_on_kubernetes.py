@@ -35,8 +35,6 @@ from journeyman.runtime.environment import read_environment
 from journeyman.simulate.aws.server import SimulatedAws
 from tests.controlplane.certificates import Authority
 from tests.controlplane.manifests import install_crds
-from tests.controlplane.plane import ControlPlane
-from tests.helpers.go_programs import GoProgramMissingError
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("forwarder")]
 
@@ -52,12 +50,8 @@ FUNCTION = [{"apiGroups": ["authentication.k8s.io"], "resources": ["tokenreviews
 
 
 @pytest.fixture(scope="module")
-def plane():
-    try:
-        running = ControlPlane(scheduler=True)
-    except GoProgramMissingError as missing:
-        pytest.skip(str(missing))
-    with running:
+def plane(make_control_plane):
+    with make_control_plane(scheduler=True) as running:
         furnish(running.admin)
         yield running
 
@@ -76,7 +70,6 @@ def furnish(admin):
         admin.do("POST", f"{RBAC}/clusterrolebindings", bound)
     for name in ("forwarder", "stranger"):
         admin.do("POST", "/api/v1/namespaces/journeyman/serviceaccounts", {"metadata": {"name": name}})
-    until(lambda: admin.call("GET", CLAIMS)[0] == 200)
 
 
 def until(holds, seconds=30.0):

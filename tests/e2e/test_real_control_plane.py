@@ -136,5 +136,5 @@ def test_an_outage_of_the_api_server_in_the_middle_of_a_story_loses_nothing(worl
     world.until(world.is_quiet, "initialized nodes")
 
     assert {line["error"] for line in told} == {"KubeUnavailableError"}
-    assert all("demo" in (line.get("cluster"), line.get("on")) and line["advice"] for line in told)
+    assert all("demo" in (line.get("cluster"), line.get("on")) and line["to_do"] for line in told)
     assert len(world.claims()) == launched == story.calls("CreateFleet")

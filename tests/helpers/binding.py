@@ -14,16 +14,14 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import msgspec
-import yaml
 
-from journeyman.core.api.objects import EC2NODECLASS, NODE, NODECLAIM, NODEPOOL, POD, Node, Resource
+from journeyman.core.api.objects import EC2NODECLASS, NODE, NODECLAIM, NODEPOOL, POD, Node
 from journeyman.core.plan import Step
 from journeyman.core.scheduling.claims import planned_pods
-from journeyman.errors import ConflictError, NotFoundError
+from journeyman.errors import ConflictError
 from journeyman.kube.connection import Connection
 from journeyman.kube.http_store import HttpKubeStore
 from journeyman.kube.transport import Transport
@@ -33,21 +31,13 @@ from journeyman.simulate.kubelet import Machine
 from journeyman.simulate.scenario import parse_scenario
 from journeyman.steps.invocation import Invocation, Memory, Settings
 from journeyman.steps.provision import provision
+from tests.controlplane.manifests import install_crds
 from tests.controlplane.plane import ControlPlane
 from tests.helpers import builders, workloads
 from tests.helpers.bound import lower_bound
 from tests.helpers.fakes import FakeCloud, Fence, Lanes, Record
 
 CLUSTER = "binding"
-CRDS = Path(__file__).parents[2] / "infra/crds"
-CRD: Resource[dict[str, Any]] = Resource(
-    group="apiextensions.k8s.io",
-    version="v1",
-    kind="CustomResourceDefinition",
-    plural="customresourcedefinitions",
-    namespaced=False,
-    type=dict,
-)
 BECOMES_READY_AFTER = 2.0  # seconds after it joined
 NEWS_TAKES = 1.0  # seconds until a batch of events wakes the function
 RUN_MAY_TAKE = timedelta(seconds=60)
@@ -164,6 +154,7 @@ class Binding:
         token = f"Bearer {plane.token}"
         connection = Connection(server=plane.server, ssl_context=tls, authorization=lambda: token)
         self.store = HttpKubeStore(Transport(connection))
+        self._admin = plane.admin
         self.pool = _node_pool()
         self.pods = pods
         self.scenario = {
@@ -205,20 +196,12 @@ class Binding:
         )
 
     def _set_the_stage(self) -> None:
-        for path in sorted(CRDS.glob("*.yaml")):
-            self.store.create(CRD, yaml.safe_load(path.read_text()))
-        eventually(self._serves_our_kinds, 90, "our kinds are served")
+        install_crds(self._admin)
         self.store.create(EC2NODECLASS, builders.node_class_body())
         self.store.create(NODEPOOL, self.pool)
         with ThreadPoolExecutor(8) as threads:
             list(threads.map(lambda pod: self.store.create(POD, pod), self.pods))
         eventually(self._everybody_waits, 180, "kube-scheduler has looked at every pod")
-
-    def _serves_our_kinds(self) -> bool:
-        try:
-            return all(self.store.list(kind) is not None for kind in (EC2NODECLASS, NODEPOOL, NODECLAIM))
-        except NotFoundError:
-            return False
 
     def _everybody_waits(self) -> bool:
         pods = self.store.list(POD).items

@@ -16,7 +16,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
@@ -28,6 +28,16 @@ EVERY_SECONDS = 5.0  # between lines of progress
 
 class GoProgramMissingError(Exception):
     """A program is not there and cannot be built; the text says what to install or where to look."""
+
+
+def say_where(path: Callable[[], Path]) -> int:
+    """Have a program built if need be and print where it is; the exit status, 0 also without Go: its tests skip then."""
+    try:
+        sys.stdout.write(f"{path()}\n")
+    except GoProgramMissingError as missing:
+        sys.stderr.write(f"{missing}\n")
+        return 1 if shutil.which("go") else 0
+    return 0
 
 
 class GoProgram(Struct, frozen=True, kw_only=True):

@@ -38,8 +38,7 @@ class Request(Struct, frozen=True, kw_only=True):
     allowed: bool
 
     def __str__(self) -> str:
-        where = f" in {self.namespace}" if self.namespace else ""
-        return f"{self.verb} {self.resource}{f'.{self.group}' if self.group else ''} {self.name}{where}"
+        return _told(self)
 
 
 class Right(Struct, frozen=True, kw_only=True):
@@ -57,8 +56,12 @@ class Right(Struct, frozen=True, kw_only=True):
         return same and self.namespace in {"", request.namespace} and self.name in {"", request.name}
 
     def __str__(self) -> str:
-        where = f" in {self.namespace}" if self.namespace else ""
-        return f"{self.verb} {self.resource}{f'.{self.group}' if self.group else ''} {self.name}{where}"
+        return _told(self)
+
+
+def _told(asked: Request | Right) -> str:
+    where = f" in {asked.namespace}" if asked.namespace else ""
+    return f"{asked.verb} {asked.resource}{f'.{asked.group}' if asked.group else ''} {asked.name}{where}"
 
 
 class AuditLog:

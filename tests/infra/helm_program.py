@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from tests.helpers.go_programs import GoProgram, GoProgramMissingError
+from tests.helpers.go_programs import GoProgram, say_where
 
 CHART = Path(__file__).parents[2] / "infra" / "chart"
 EXAMPLES = sorted((CHART / "ci").glob("*.yaml"))
@@ -65,7 +65,4 @@ def _believed(arguments: Sequence[str]) -> list[str]:
 
 
 if __name__ == "__main__":
-    try:
-        sys.stdout.write(f"{HELM.path()}\n")
-    except GoProgramMissingError as missing:
-        sys.exit(str(missing))
+    sys.exit(say_where(HELM.path))

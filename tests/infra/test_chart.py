@@ -5,7 +5,8 @@ import yaml
 
 from infra.forwarder.news import Step
 from infra.forwarder.settings import read_settings
-from tests.infra.helm_program import CHART, EXAMPLES, NAMESPACE, HelmError, helm, rendered
+from tests.helpers.go_programs import GoProgramMissingError
+from tests.infra.helm_program import CHART, EXAMPLES, HELM, NAMESPACE, HelmError, helm, rendered
 
 pytestmark = pytest.mark.slow
 
@@ -26,6 +27,14 @@ PATHS = {
     "PodDisruptionBudget": "/apis/policy/v1/namespaces/{namespace}/poddisruptionbudgets",
     "NetworkPolicy": "/apis/networking.k8s.io/v1/namespaces/{namespace}/networkpolicies",
 }
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _helm():
+    try:
+        HELM.path()
+    except GoProgramMissingError as missing:
+        pytest.skip(str(missing))
 
 
 def of_kind(documents, kind):

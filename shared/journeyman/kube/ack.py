@@ -4,8 +4,7 @@ DescribeClusterUserKubeconfig (CS 2015-12-15) answers for the RAM identity that 
 RBAC decides what it may do. The RAM identity needs cs:DescribeClusterUserKubeconfig on the cluster, and in the cluster to be bound to
 the steps' roles (the chart's `access.everyStep`). An internal address needs functions inside the cluster's VPC, with a way to `cs.<region>`.
 
-The request is made with `signing.alibaba` and urllib3, not with Alibaba Cloud's SDK: for this one call that would be 35 MB of the
-function and a third of a second of each cold start.
+The request is made with `signing.alibaba` and urllib3, not with Alibaba Cloud's SDK: see `signing` for what that would cost.
 """
 
 from __future__ import annotations
@@ -71,7 +70,6 @@ class Ack:
         api: str = "",
     ) -> None:
         self._cluster_id = cluster_id
-        self._region = region
         self._credentials = credentials
         self._clock = clock
         self._private = private
@@ -88,13 +86,7 @@ class Ack:
             ConfigurationError: The caller may not have a kubeconfig, or what came is none.
             CloudUnavailableError: Container Service does not answer.
         """
-        first = self._certificate.current()
-        return Connection(
-            server=first.server,
-            ssl_context=first.context,
-            renewed_context=self._certificate.context,
-            refused=self._certificate.refused,
-        )
+        return self._certificate.connection()
 
     def _issue(self) -> Certified:
         now = self._clock.now()
@@ -138,7 +130,7 @@ class Ack:
         kind = "private" if self._private else "public"
         return ConfigurationError(
             f"ACK cluster {self._cluster_id} has no {kind} address",
-            advice='bind an elastic IP to its API server, or run the functions in its VPC and say "endpoint": "private"',
+            to_do='bind an elastic IP to its API server, or run the functions in its VPC and say "endpoint": "private"',
             **self._facts,
         )
 
@@ -155,7 +147,7 @@ class Ack:
             return CloudUnavailableError(f"ACK gives no kubeconfig of {self._cluster_id}: {what}", **facts)
         return ConfigurationError(
             f"ACK will not give a kubeconfig of {self._cluster_id}: {what}",
-            advice="the function's role needs cs:DescribeClusterUserKubeconfig on the cluster, and credentials that are current",
+            to_do="the function's role needs cs:DescribeClusterUserKubeconfig on the cluster, and credentials that are current",
             **facts,
         )
 

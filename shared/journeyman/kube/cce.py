@@ -6,8 +6,7 @@ address inside the VPC, and two for a public one if the cluster has it: `externa
 address, and `external`, which tells clients not to check the server. We always check: without the former, the
 certificate must be of the cluster's own authority and name the address inside.
 
-The request is made with `signing.huawei` and urllib3, not with Huawei Cloud's SDK: for this one call that would be 15 MB of the function
-(its core brings MongoDB's client along) and a fifth of a second of each cold start.
+The request is made with `signing.huawei` and urllib3, not with Huawei Cloud's SDK: see `signing` for what that would cost.
 """
 
 from __future__ import annotations
@@ -86,14 +85,7 @@ class Cce:
             ConfigurationError: The caller may not have a certificate, or the cluster has no public address.
             CloudUnavailableError: CCE does not answer.
         """
-        first = self._certificate.current()
-        return Connection(
-            server=first.server,
-            ssl_context=first.context,
-            assert_hostname=first.assert_hostname,
-            renewed_context=self._certificate.context,
-            refused=self._certificate.refused,
-        )
+        return self._certificate.connection()
 
     def _issue(self) -> Certified:
         now = self._clock.now()
@@ -120,7 +112,7 @@ class Cce:
         if not public:
             raise ConfigurationError(
                 f"CCE cluster {self._cluster_id} has no public address",
-                advice='bind an elastic IP to it, or run the functions in its VPC and say "endpoint": "private"',
+                to_do='bind an elastic IP to it, or run the functions in its VPC and say "endpoint": "private"',
                 **self._facts,
             )
         inside = found.entry(_INTERNAL)
@@ -156,6 +148,6 @@ class Cce:
             return CloudUnavailableError(f"CCE gives no certificate for {self._cluster_id}: {what}", **self._facts)
         return ConfigurationError(
             f"CCE will not give a certificate for {self._cluster_id}: {what}",
-            advice="the function's agency needs cce:cluster:generateClientCredential, and credentials that are current",
+            to_do="the function's agency needs cce:cluster:generateClientCredential, and credentials that are current",
             **self._facts,
         )

@@ -11,6 +11,7 @@ from typing import Final
 from msgspec import Struct
 
 from journeyman.errors import CloudUnavailableError
+from journeyman.kube.connection import Connection
 from journeyman.ports import Clock
 
 _RENEWED_WITH: Final = 1 / 3  # of its lifetime left
@@ -60,6 +61,17 @@ class ClientCertificate:
     def context(self) -> ssl.SSLContext:
         """The TLS context of the one to use now. Raises as `current` does."""
         return self.current().context
+
+    def connection(self) -> Connection:
+        """The cluster, reached with this certificate as long as it is used. Raises as `current` does."""
+        first = self.current()
+        return Connection(
+            server=first.server,
+            ssl_context=first.context,
+            assert_hostname=first.assert_hostname,
+            renewed_context=self.context,
+            refused=self.refused,
+        )
 
     def refused(self, status: int, message: str) -> str:
         """What to do when the cluster refuses it: 401, and the next run gets a new one; 403, a person binds its user."""

@@ -42,7 +42,7 @@ def send(method: str, url: str, headers: Mapping[str, str], body: bytes = b"", *
             endpoint = urllib3.util.parse_url(url).netloc
             raise CloudUnavailableError(
                 f"{endpoint} does not answer: {error}",
-                advice="in a VPC, functions need a NAT gateway or an endpoint for this service",
+                to_do="in a VPC, functions need a NAT gateway or an endpoint for this service",
                 **facts,
             ) from error
         return Answer(status=answer.status, body=answer.data)

@@ -72,7 +72,7 @@ def connect(
         raise ConfigurationError(
             f"EKS cluster {cluster} has no endpoint (status {described.get('status', 'unknown')})",
             cluster=cluster,
-            advice="wait until the cluster is ACTIVE",
+            to_do="wait until the cluster is ACTIVE",
         ) from error
     except (ValueError, ssl.SSLError) as error:  # binascii's and UnicodeDecodeError are ValueErrors
         raise ConfigurationError(f"the CA of EKS cluster {cluster} cannot be read: {error}", cluster=cluster) from error
@@ -164,7 +164,7 @@ def _check_endpoint(cluster: str, region: str, described: Mapping[str, Any], wan
         raise ConfigurationError(
             f"EKS cluster {cluster} has no {wanted} endpoint",
             cluster=cluster,
-            advice=f"{other}, or: aws eks update-cluster-config --name {cluster} --region {region} --resources-vpc-config {setting}=true",
+            to_do=f"{other}, or: aws eks update-cluster-config --name {cluster} --region {region} --resources-vpc-config {setting}=true",
         )
 
 
@@ -223,7 +223,7 @@ def _refusal(cluster: str, error: Mapping[str, Any], operation: str, facts: Mapp
         if operation == "AssumeRole":
             return ConfigurationError(
                 f"the role of EKS cluster {cluster} may not be assumed: {said}",
-                advice="its trust policy must name the functions' roles (and the external id), and theirs must allow sts:AssumeRole on it",
+                to_do="its trust policy must name the functions' roles (and the external id), and theirs must allow sts:AssumeRole on it",
                 **{**facts, "call": "sts:AssumeRole"},
             )
         return ConfigurationError(f"EKS cluster {cluster} may not be described: {said}", **facts)

@@ -105,7 +105,7 @@ def from_status(
     number = code or status.code
     context: dict[str, Any] = {**_named(cluster), "status": number, "reason": status.reason, "request": request}
     if number in _ADVICE:
-        context["advice"] = _ADVICE[number]
+        context["to_do"] = _ADVICE[number]
     details = status.details or _Details()
     if number == 403 and (right := _FORBIDDEN.search(status.message)):
         context |= right.groupdict()
@@ -133,7 +133,7 @@ def _not_served(said: str, context: dict[str, Any]) -> NotFoundError:
     other = f"the API server is too old for {group}/{version}, or its CRDs are missing"
     advice = _CRDS if group in _OWN_GROUPS else other
     message = f"the API server does not serve {plural} of {group}/{version}"
-    return NotFoundError(message, **{**context, "reason": NOT_SERVED, "advice": advice})
+    return NotFoundError(message, **{**context, "reason": NOT_SERVED, "to_do": advice})
 
 
 def served_otherwise(error: NotFoundError, version: str, served: Sequence[str]) -> NotFoundError:
@@ -159,7 +159,7 @@ def unreachable(error: exceptions.HTTPError, server: str, request: str, *, clust
         (exceptions.ProxyError, "the proxy in front of the API server refuses"),
     ):
         if isinstance(reason, kind):
-            return KubeUnavailableError(f"{message}: {_brief(reason)}", reason="Unreachable", advice=advice, **facts)
+            return KubeUnavailableError(f"{message}: {_brief(reason)}", reason="Unreachable", to_do=advice, **facts)
     return KubeUnavailableError(f"the API server broke off its answer: {_brief(reason)}", reason="Unreachable", **facts)
 
 
@@ -167,17 +167,17 @@ def _untrusted(told: str, facts: Mapping[str, Any]) -> JourneymanError:
     """What OpenSSL says, by whose certificate it is about."""
     if "alert" in told:  # what the other side says of ours
         advice = "renew the client certificate of the kubeconfig"
-        return ConfigurationError(f"the API server does not accept our certificate: {told}", advice=advice, **facts)
+        return ConfigurationError(f"the API server does not accept our certificate: {told}", to_do=advice, **facts)
     if "expired" in told or "not yet valid" in told:
         advice = "renew the API server's certificate; if it is valid, the clock here is wrong"
         return ConfigurationError(
-            f"the API server's certificate has expired or is not valid yet: {told}", advice=advice, **facts
+            f"the API server's certificate has expired or is not valid yet: {told}", to_do=advice, **facts
         )
     if "certificate" in told.lower():
         advice = "check the cluster's CA certificate and the server's name"
-        return ConfigurationError(f"the API server's certificate is not trusted: {told}", advice=advice, **facts)
+        return ConfigurationError(f"the API server's certificate is not trusted: {told}", to_do=advice, **facts)
     advice = "check that the endpoint is an API server's, and what stands in front of it"
-    return KubeUnavailableError(f"TLS with the API server failed: {told}", reason="Unreachable", advice=advice, **facts)
+    return KubeUnavailableError(f"TLS with the API server failed: {told}", reason="Unreachable", to_do=advice, **facts)
 
 
 def _named(cluster: str) -> dict[str, str]:

@@ -26,7 +26,6 @@ class _Server(Struct, frozen=True, rename="kebab"):
 class _User(Struct, frozen=True, rename="kebab"):
     client_certificate_data: str = ""
     client_key_data: str = ""
-    token: str = ""
 
 
 class _NamedServer(Struct, frozen=True):

@@ -174,7 +174,7 @@ class Transport:
             response.status, body, f"{method} {path}", retry_after=retry_after, cluster=self.cluster
         )
         if isinstance(refusal, ForbiddenError) and self._refused is not None:
-            refusal.context["advice"] = self._refused(refusal.status, refusal.message)
+            refusal.context["to_do"] = self._refused(refusal.status, refusal.message)
         raise refusal
 
     @contextmanager

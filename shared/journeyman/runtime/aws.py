@@ -127,10 +127,10 @@ class AwsAdapters:
         logs.write(self._log_to or logger(), level, message, fields)
 
     def _connected_store(self, cluster: Settings) -> KubeStore:
-        registered = self._environment.clusters[cluster.cluster_name]
-        self._described.pop(registered.name, None)  # it may have moved, if it is connected to once more
-        transport = Transport(self._registry.connect(registered.name), cluster=registered.name)
-        return MirroredKubeStore(HttpKubeStore(transport), self._mirrors, cluster=registered.name)
+        name = cluster.cluster_name
+        self._described.pop(name, None)  # it may have moved, if it is connected to once more
+        transport = Transport(self._registry.connect(name), cluster=name)
+        return MirroredKubeStore(HttpKubeStore(transport), self._mirrors, cluster=name)
 
     def _clients_for(self, cluster: Cluster) -> ClientFactory:
         """boto3 clients in the role that a cluster's settings name, or else the process's own."""

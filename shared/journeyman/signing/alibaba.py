@@ -29,7 +29,6 @@ def signed(
     now: datetime,
     nonce: str,
     body: bytes = b"",
-    content_type: str = "",
 ) -> dict[str, str]:
     """The headers that make a request the caller's own. Each is good for one request: the service remembers nonces.
 
@@ -44,7 +43,6 @@ def signed(
         now: Aware; the service takes 15 minutes either way.
         nonce: A text never used before.
         body: What is sent.
-        content_type: Of the body, if there is one.
     """
     headers = {
         "host": host,
@@ -56,8 +54,6 @@ def signed(
     }
     if credentials.security_token:
         headers["x-acs-security-token"] = credentials.security_token
-    if content_type:
-        headers["content-type"] = content_type
     names = ";".join(sorted(headers))
     lines = "".join(f"{name}:{headers[name].strip()}\n" for name in sorted(headers))
     canonical = "\n".join(

@@ -49,7 +49,7 @@ def _ensured(run: Invocation, name: str) -> Mapping[str, Any]:
     """The object as it is stored, made if there is none; where it is there already nothing is written."""
     kind = run.cloud.node_class
     ref = {"group": kind.group, "kind": kind.kind, "name": name}
-    body = {"metadata": {"name": name}, "spec": {"nodeClassRef": ref}}
+    body = {"spec": {"nodeClassRef": ref}}
     return run.store.apply(OFFERING_STATE, name, body, manager=MANAGER, force=True)  # nobody else has a say in it
 
 

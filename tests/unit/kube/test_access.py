@@ -203,7 +203,7 @@ def test_an_endpoint_that_is_not_there_is_told_before_anything_times_out(
     with pytest.raises(ConfigurationError, match=f"EKS cluster prod has no {wanted} endpoint") as caught:
         eks.connect("prod", session, clock, described=described, endpoint=wanted)
 
-    assert f"--name prod --region eu-central-1 --resources-vpc-config {setting}" in caught.value.context["advice"]
+    assert f"--name prod --region eu-central-1 --resources-vpc-config {setting}" in caught.value.context["to_do"]
     assert eks.connect("prod", session, clock, described=described).server == tls_front.url
 
 

@@ -175,7 +175,7 @@ def test_a_wrong_secret_is_a_setting_to_correct(cloud):
     with pytest.raises(ConfigurationError) as caught:
         cloud.reached(credentials=wrong).connect()
 
-    assert cloud.right in caught.value.context["advice"]
+    assert cloud.right in caught.value.context["to_do"]
     assert cloud.fake.requests == []
 
 
@@ -188,7 +188,7 @@ def test_refusals_of_the_cloud_say_what_is_missing(cloud):
     cloud.fake.failing = cloud.denied
     with pytest.raises(ConfigurationError, match="not authorized") as caught:
         reached.connect()
-    assert cloud.right in caught.value.context["advice"]
+    assert cloud.right in caught.value.context["to_do"]
     cloud.fake.failing = cloud.garbage
     with pytest.raises(ConfigurationError, match="cannot be used"):
         reached.connect()
@@ -203,7 +203,7 @@ def test_a_cluster_that_refuses_the_certificate_gets_a_new_one_next_time(cloud, 
     cluster.lets_in = False
     with pytest.raises(ForbiddenError) as caught:
         namespaces(transport)
-    assert "a new one is issued" in caught.value.context["advice"]
+    assert "a new one is issued" in caught.value.context["to_do"]
 
     cluster.lets_in = True
     assert "kube-system" in namespaces(transport)
@@ -227,7 +227,7 @@ def test_ack_gives_the_private_address_when_asked(cluster, clock, opened):
     assert cloud.fake.requests[-1].parameters == {"PrivateIpAddress": "true", "TemporaryDurationMinutes": "180"}
     with pytest.raises(ConfigurationError, match="has no public address") as caught:
         cloud.reached().connect()
-    assert '"endpoint": "private"' in caught.value.context["advice"]
+    assert '"endpoint": "private"' in caught.value.context["to_do"]
 
 
 @pytest.mark.parametrize("verified", [False, True])
@@ -258,7 +258,7 @@ def test_a_cce_cluster_without_a_public_address_says_what_to_do(cluster, clock, 
     with pytest.raises(ConfigurationError, match="has no public address") as caught:
         ACce(cluster, clock, opened, public_server="").reached().connect()
 
-    assert "elastic IP" in caught.value.context["advice"]
+    assert "elastic IP" in caught.value.context["to_do"]
 
 
 def test_neither_way_imports_an_sdk():

@@ -56,7 +56,7 @@ def test_a_missing_right_is_named_with_where_it_comes_from(script, prod):
     assert (told["cluster"], told["verb"], told["resource"], told["api_group"]) == (
         "prod", "patch", "nodeclaims/status", "karpenter.sh",
     )  # fmt: skip
-    assert "infra/chart" in told["advice"]
+    assert "infra/chart" in told["to_do"]
 
 
 def test_missing_crds_are_told_with_how_to_install_them(script, prod):
@@ -66,7 +66,7 @@ def test_missing_crds_are_told_with_how_to_install_them(script, prod):
     assert isinstance(error, NotFoundError)
     assert error.message == "the API server does not serve nodepools of karpenter.sh/v1"
     assert error.context["cluster"] == "prod"
-    assert "infra/crds" in error.context["advice"]
+    assert "infra/crds" in error.context["to_do"]
 
 
 def test_crds_of_another_version_are_told_with_that_version(script, prod):
@@ -76,7 +76,7 @@ def test_crds_of_another_version_are_told_with_that_version(script, prod):
     error = raised(lambda: prod.list(NODECLAIM))
     assert isinstance(error, NotFoundError)
     assert error.message.endswith("but v1beta1: its CRDs are of another version")
-    assert "infra/crds" in error.context["advice"]
+    assert "infra/crds" in error.context["to_do"]
 
 
 def test_a_single_object_that_is_missing_stays_what_it_is(script, prod):
@@ -85,7 +85,7 @@ def test_a_single_object_that_is_missing_stays_what_it_is(script, prod):
     script.say(404, {"kind": "Status", "code": 404, "reason": "NotFound", "message": message, "details": {"name": "c"}})
     error = raised(lambda: prod.get(NODECLAIM, "c"))
     assert error.message == message
-    assert "advice" not in error.context
+    assert "to_do" not in error.context
 
 
 def test_an_expired_certificate_is_told_apart_from_an_unknown_one(make_certificate):
@@ -100,7 +100,7 @@ def test_an_expired_certificate_is_told_apart_from_an_unknown_one(make_certifica
     assert isinstance(error, ConfigurationError)
     assert "has expired" in error.message
     assert error.context["cluster"] == "prod"
-    assert error.context["advice"].startswith("renew the API server's certificate")
+    assert error.context["to_do"].startswith("renew the API server's certificate")
 
 
 def test_an_unreachable_server_names_cluster_and_request(prod, script):

@@ -84,7 +84,7 @@ def test_refused_identities_come_with_advice(script, store_for):
     script.say(401, {"kind": "Status", "code": 401, "reason": "Unauthorized", "message": "Unauthorized"})
     with pytest.raises(ForbiddenError) as caught:
         store_for(script.url).get(NODE, "n")
-    assert "access entries" in caught.value.context["advice"]
+    assert "access entries" in caught.value.context["to_do"]
     assert caught.value.context["request"] == "GET /api/v1/nodes/n"
     assert "/api/v1/nodes/n" in str(caught.value)
 
@@ -182,7 +182,7 @@ def test_an_address_nobody_listens_at_is_unavailable(store_for):
     with pytest.raises(KubeUnavailableError, match="refuses connections") as caught:
         store_for(url).get(NODE, "n")
     assert caught.value.context["server"] == url
-    assert "advice" in caught.value.context
+    assert "to_do" in caught.value.context
     assert isinstance(caught.value.__cause__, urllib3.exceptions.HTTPError)
     assert "object at 0x" not in str(caught.value)
 
@@ -231,4 +231,4 @@ def test_a_wrong_certificate_is_a_matter_of_configuration(store_for, tls_front):
     with pytest.raises(ConfigurationError, match="certificate is not trusted") as caught:
         store_for(tls_front.url).get(NODE, "n")
     assert not caught.value.retryable
-    assert "CA certificate" in caught.value.context["advice"]
+    assert "CA certificate" in caught.value.context["to_do"]

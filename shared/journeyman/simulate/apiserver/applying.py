@@ -98,10 +98,11 @@ class Applier:
         uid = stored.object["metadata"]["uid"]
         owned = self._owned.get(uid) or self._before_first_apply(kind, stored.object)
         mine = set(fieldsets.fields(wanted, kind.shape()))
-        conflicts = sorted(_conflicts(stored.object, wanted, owned, mine, owner), key=lambda found: found[1])
-        if conflicts and not force:
-            raise refusals.apply_conflicts(conflicts)
-        after = _reowned(owned, mine, owner, {path for path, _ in _disputed(stored.object, wanted, owned, mine, owner)})
+        disputed = list(_disputed(stored.object, wanted, owned, mine, owner))
+        if disputed and not force:
+            told = [(str(other), fieldsets.shown(path)) for path, other in disputed]
+            raise refusals.apply_conflicts(sorted(told, key=lambda found: found[1]))
+        after = _reowned(owned, mine, owner, {path for path, _ in disputed})
         gone = [path for path in owned if path not in after]
 
         def change(old: JSON) -> JSON:
@@ -142,14 +143,6 @@ def _disputed(
         if isinstance(path[-1], Item) or fieldsets.at(live, path) == fieldsets.at(wanted, path):
             continue
         yield from ((path, other) for other in owned.get(path, ()) if other != owner)
-
-
-def _conflicts(
-    live: JSON, wanted: JSON, owned: Mapping[Path, frozenset[Owner]], mine: Iterable[Path], owner: Owner
-) -> Iterator[tuple[str, str]]:
-    """Whom an apply contradicts, and where, as the server writes both."""
-    for path, other in _disputed(live, wanted, owned, mine, owner):
-        yield str(other), fieldsets.shown(path)
 
 
 def _reowned(
