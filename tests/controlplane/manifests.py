@@ -1,4 +1,4 @@
-"""Manifests on a real API server: applied as kubectl does, and Journeyman's CRDs installed."""
+"""Manifests on a real API server: applied as kubectl does, and Journeyman's CRDs installed and taken away."""
 
 from __future__ import annotations
 
@@ -33,6 +33,12 @@ def install_crds(admin: Caller) -> None:
         admin.do("PATCH", path, crd, kind="application/apply-patch+yaml")
     for crd in crds:
         wait_until(lambda crd=crd: _serves(admin, crd), f"{crd['metadata']['name']} is not served")
+
+
+def remove_crds(admin: Caller) -> None:
+    """All CRDs, and with them all objects of their kinds; returns when they are gone."""
+    admin.do("DELETE", _CRDS)
+    wait_until(lambda: not admin.do("GET", _CRDS)["items"], "the CRDs do not go")
 
 
 def _serves(admin: Caller, crd: Mapping[str, Any]) -> bool:

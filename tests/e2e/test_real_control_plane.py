@@ -11,7 +11,7 @@ import yaml
 
 from journeyman.core.api.objects import NODE_DISRUPTION
 from journeyman.runtime.checkout import found
-from tests.controlplane.manifests import install_crds
+from tests.controlplane.manifests import install_crds, remove_crds
 from tests.controlplane.world import RealWorld
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("real-world")]
@@ -26,14 +26,14 @@ def world(make_control_plane):
     with make_control_plane(scheduler=True, controllers=True) as plane:
         install_crds(plane.admin)  # before the forwarder starts
         with RealWorld(plane) as world:
-            prepare(world)
+            example(world, "demo-cluster", "inflate")
             world.run_for(timedelta(seconds=1))  # the first sweep passes, so that the forwarder is the first to tell
             yield world
 
 
-def prepare(world):
-    """The demo's pool, and a Deployment without pods."""
-    for name in ("demo-cluster", "inflate"):
+def example(world, *names):
+    """Apply examples of the documentation: the demo's pool; a Deployment, without pods."""
+    for name in names:
         world.apply(*yaml.safe_load_all(found("docs", "examples", f"{name}.yaml").read_text()))
 
 
@@ -138,3 +138,20 @@ def test_an_outage_of_the_api_server_in_the_middle_of_a_story_loses_nothing(worl
     assert {line["error"] for line in told} == {"KubeUnavailableError"}
     assert all("demo" in (line.get("cluster"), line.get("on")) and line["to_do"] for line in told)
     assert len(world.claims()) == launched == story.calls("CreateFleet")
+
+
+def test_missing_crds_are_told_with_the_remedy_and_pods_get_nodes_once_they_are_there(world, story):
+    """Nothing is launched for a claim that cannot be written, and nobody has to tell of the pods again."""
+    remove_crds(world.plane.admin)
+    world.scale("inflate", 3)
+    world.run_for(timedelta(seconds=61))  # in which a sweep comes by
+    told, launched = story.lines(level="ERROR"), story.calls("CreateFleet")
+    install_crds(world.plane.admin)
+    example(world, "demo-cluster")
+    world.until_running("inflate", 3)
+    world.until(world.is_quiet, "initialized nodes")
+
+    assert {line["controller"] for line in told} == {"provision", "sweep"}
+    assert {line["message"] for line in told} == {"the API server does not serve nodeclaims of karpenter.sh/v1"}
+    assert all(line["cluster"] == "demo" and "install the CRDs" in line["to_do"] for line in told)
+    assert (launched, story.calls("CreateFleet")) == (0, len(world.claims()))
