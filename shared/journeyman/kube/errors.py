@@ -23,6 +23,7 @@ from journeyman.errors import (
     NotFoundError,
     TooManyRequestsError,
 )
+from journeyman.kube.certificate_names import mismatch
 
 _BY_STATUS: Final[Mapping[int, type[KubeAPIError]]] = {
     401: ForbiddenError,
@@ -149,7 +150,8 @@ def unreachable(error: exceptions.HTTPError, server: str, request: str, *, clust
     reason = error.reason if isinstance(error, exceptions.MaxRetryError) and error.reason is not None else error
     facts: dict[str, Any] = {**_named(cluster), "server": server, "request": request}
     if isinstance(reason, exceptions.SSLError) or isinstance(reason.__cause__, ssl.SSLError):
-        return _untrusted(_brief(reason), facts)
+        named_otherwise = mismatch(str(reason), getattr(error, "pool", None))
+        return _other_name(*named_otherwise, facts) if named_otherwise else _untrusted(_brief(reason), facts)
     advice = "check the endpoint, its allowed networks, and that this function can reach it"
     for kind, message in (  # the special before the general: urllib3's classes inherit from each other
         (exceptions.NameResolutionError, "the API server's name does not resolve"),
@@ -161,6 +163,17 @@ def unreachable(error: exceptions.HTTPError, server: str, request: str, *, clust
         if isinstance(reason, kind):
             return KubeUnavailableError(f"{message}: {_brief(reason)}", reason="Unreachable", to_do=advice, **facts)
     return KubeUnavailableError(f"the API server broke off its answer: {_brief(reason)}", reason="Unreachable", **facts)
+
+
+def _other_name(ours: str, theirs: Sequence[str], facts: Mapping[str, Any]) -> ConfigurationError:
+    """A certificate that is somebody else's, or this server's under another name."""
+    shown = ", ".join(map(repr, theirs)) or "other names"
+    advice = (
+        "correct the endpoint; if it is the right server, call it by a name of its certificate (in a kubeconfig: server, or "
+        f"tls-server-name beside it), or have {ours} added to the certificate"
+    )
+    message = f"the API server's certificate is not for {ours!r} but for {shown}"
+    return ConfigurationError(message, to_do=advice, **facts)
 
 
 def _untrusted(told: str, facts: Mapping[str, Any]) -> JourneymanError:

@@ -103,6 +103,26 @@ def test_an_expired_certificate_is_told_apart_from_an_unknown_one(make_certifica
     assert error.context["to_do"].startswith("renew the API server's certificate")
 
 
+@pytest.mark.parametrize(
+    ("host", "expected", "said"),
+    [("localhost", "", "localhost"), ("127.0.0.1", "prod.example", "prod.example")],
+    ids=["OpenSSL finds out", "urllib3 finds out"],
+)
+def test_a_certificate_for_another_name_is_told_with_both_names(certificate, host, expected, said):
+    """No retry makes it ours; whoever reads it must know which name to use instead."""
+    serving = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    serving.load_cert_chain(*certificate)
+    trust = ssl.create_default_context(cafile=certificate[0])
+    with HttpFront(ApiServer(VirtualClock(NOW)), ssl_context=serving) as front:
+        server = front.url.replace("127.0.0.1", host)
+        connection = Connection(server=server, ssl_context=trust, assert_hostname=expected)
+        error = raised(lambda: HttpKubeStore(Transport(connection, cluster="prod")).list(NODE))
+    assert isinstance(error, ConfigurationError)
+    assert error.message == f"the API server's certificate is not for {said!r} but for '127.0.0.1'"
+    assert error.context["cluster"] == "prod"
+    assert "tls-server-name" in error.context["to_do"]
+
+
 def test_an_unreachable_server_names_cluster_and_request(prod, script):
     """And is worth another try, which the wake-up is."""
     script.hang_up()
