@@ -183,6 +183,7 @@ class Chain(Struct, frozen=True, kw_only=True):
     events: tuple[Event, ...] = ()
     observations: tuple[Observation, ...] = ()
     opens: bool = False  # it begins with opening a node to pods: nodes that open together are opened before all else
+    expects: tuple[NominatePods, ...] = ()  # who is nominated to that node: who loses it meanwhile gets it again
 
 
 class Plan(Struct, frozen=True, kw_only=True):

@@ -179,22 +179,22 @@ class Applier:
             self.effects.carry_out(action)
         except (LeaseLostError, InvariantError):
             raise
-        except TooManyRequestsError as error:
-            if isinstance(action, EvictPod):
-                self._refused(action, error)
-            else:
-                self.failed(chain.subject, error)
-            return False
         except JourneymanError as error:
-            if isinstance(error, ConflictError) or (
-                isinstance(error, NotFoundError) and isinstance(action, PatchObject)
-            ):
-                self._moved_on(chain, error)
-            else:
-                self.failed(chain.subject, error)
-            return False
-        self._counted(action)
-        return True
+            return self._came_off(action, chain, error)
+        return self._came_off(action, chain, None)
+
+    def _came_off(self, action: Action, chain: Chain, error: JourneymanError | None) -> bool:
+        """Tell how an action went; whether its chain may go on."""
+        if error is None:
+            self._counted(action)
+            return True
+        if isinstance(error, TooManyRequestsError) and isinstance(action, EvictPod):
+            self._refused(action, error)
+        elif isinstance(error, ConflictError) or (isinstance(error, NotFoundError) and isinstance(action, PatchObject)):
+            self._moved_on(chain, error)
+        else:
+            self.failed(chain.subject, error)
+        return False
 
     def _hinted_first(self, chains: Iterable[Chain]) -> list[Chain]:
         """Nominate the pods that chains begin with, all of them before any node is opened; the chains without that."""
@@ -215,13 +215,19 @@ class Applier:
 
         Each that opens makes kube-scheduler try the pods of those that are still closed, and take their hints.
         """
+        all_chains = list(chains)
+        opening = {i: a for i, a in enumerate(map(_opens_with, all_chains)) if a is not None}
+        if not opening:
+            return all_chains
+        self._check()
+        outcomes = dict(zip(opening, self.effects.patch_together(tuple(opening.values())), strict=True))
+        self._hinted += [nominated for i in opening for nominated in all_chains[i].expects]
+        self._look_after_hints()
         rest = []
-        for chain in chains:
-            if not chain.opens or not chain.actions:
+        for i, chain in enumerate(all_chains):
+            if i not in opening:
                 rest.append(chain)
-                continue
-            self._check()
-            if self._done(chain.actions[0], chain):
+            elif self._came_off(opening[i], chain, outcomes[i]):
                 rest.append(replace(chain, actions=chain.actions[1:]))
         return rest
 
@@ -365,6 +371,12 @@ def run_step(run: Invocation, step: Step, work: Callable[[Applier], None]) -> Ou
         hand.send_wakes()
         run.lease.release()
     return hand.outcome()
+
+
+def _opens_with(chain: Chain) -> PatchObject | None:
+    """What opens the chain's node to pods, None if it opens none."""
+    first = chain.actions[0] if chain.opens and chain.actions else None
+    return first if isinstance(first, PatchObject) else None
 
 
 def _retry_after(error: JourneymanError) -> timedelta:

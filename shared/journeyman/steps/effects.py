@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -29,9 +29,11 @@ from journeyman.errors import (
     AlreadyExistsError,
     ConflictError,
     InvariantError,
+    KubeAPIError,
     NodeClaimNotFoundError,
     NotFoundError,
 )
+from journeyman.ports import JSON, Patch
 from journeyman.steps.invocation import Invocation
 from journeyman.steps.remembering import remember_unavailable
 
@@ -77,6 +79,16 @@ class Effects:
             case _:
                 assert_never(action)
 
+    def patch_together(self, actions: Sequence[PatchObject]) -> tuple[KubeAPIError | None, ...]:
+        """Patch objects of one kind, as good as at once; for each the API server's refusal, None if it was done."""
+        ref = actions[0].ref
+        patches = [Patch(name=a.ref.name, namespace=a.ref.namespace, body=self._body(a)) for a in actions]
+        answers = self._run.store.patch_each(ref.resource, patches, subresource=actions[0].subresource)
+        for action, answer in zip(actions, answers, strict=True):
+            if not isinstance(answer, KubeAPIError):
+                self._patched(action, answer)
+        return tuple(answer if isinstance(answer, KubeAPIError) else None for answer in answers)
+
     def claim(self, name: str, snapshot: Snapshot) -> NodeClaim | None:
         """The claim as it is stored now, as far as this run knows; None if it is gone."""
         return self.claims[name] if name in self.claims else snapshot.claims_by_name.get(name)
@@ -102,20 +114,25 @@ class Effects:
         return stored
 
     def _patch(self, action: PatchObject) -> None:
-        """Write on the version that was read, or on the one that this run itself made of it."""
-        ref, metadata = action.ref, {**action.patch.get("metadata", {})}
-        key = (ref.resource.plural, ref.namespace, ref.name, action.resource_version)
-        if action.resource_version:
-            metadata["resourceVersion"] = self._versions.get(key, action.resource_version)
-        if ref.uid:
-            metadata["uid"] = ref.uid
-        patch = {**action.patch, "metadata": metadata} if metadata else action.patch
+        ref = action.ref
         stored = self._run.store.patch(
-            ref.resource, ref.name, patch, namespace=ref.namespace, subresource=action.subresource
+            ref.resource, ref.name, self._body(action), namespace=ref.namespace, subresource=action.subresource
         )
+        self._patched(action, stored)
+
+    def _body(self, action: PatchObject) -> JSON:
+        """The patch, on the version that was read, or on the one that this run itself made of it."""
+        metadata = {**action.patch.get("metadata", {})}
         if action.resource_version:
-            self._versions[key] = str(stored.get("metadata", {}).get("resourceVersion", ""))
-        self._keep(ref.resource, stored)
+            metadata["resourceVersion"] = self._versions.get(_key(action), action.resource_version)
+        if action.ref.uid:
+            metadata["uid"] = action.ref.uid
+        return {**action.patch, "metadata": metadata} if metadata else action.patch
+
+    def _patched(self, action: PatchObject, stored: Mapping[str, Any]) -> None:
+        if action.resource_version:
+            self._versions[_key(action)] = str(stored.get("metadata", {}).get("resourceVersion", ""))
+        self._keep(action.ref.resource, stored)
 
     def _delete(self, ref: ObjectRef, *, grace_period_seconds: int | None = None) -> None:
         """Gone counts as done, and so does another incarnation: the one that was meant is gone."""
@@ -141,6 +158,10 @@ class Effects:
     def _keep(self, resource: Resource[Any], stored: Mapping[str, Any]) -> None:
         if resource.kind == NODECLAIM.kind and stored.get("metadata"):
             self.claims[str(stored["metadata"]["name"])] = msgspec.convert(stored, NodeClaim)
+
+
+def _key(action: PatchObject) -> _Key:
+    return (action.ref.resource.plural, action.ref.namespace, action.ref.name, action.resource_version)
 
 
 def _covers(stored: Any, wanted: Any) -> bool:

@@ -110,6 +110,28 @@ def test_a_nomination_that_an_attempt_took_is_given_again(cluster):
         assert outcome.counts["hints given again"] == 2
 
 
+def test_whoever_loses_the_nomination_while_nodes_open_gets_it_again_at_once(cluster):
+    """Before anything else is written: until then the room is anybody's. Those that lost nothing are left alone."""
+    carry_out(cluster, one("hints", hint(cluster, "a", "b", "c")))
+    expected = hint(cluster, "a", "b", "c")
+    told = PatchObject(ref=ObjectRef(resource=NODE, name="n"), patch={"metadata": {"labels": {"told": "yes"}}}, why="t")
+    writes = []
+
+    def attempt(write):
+        writes.append(write.name)
+        if len(writes) == 1:
+            cluster.server.patch(
+                POD, "b", {"status": {"nominatedNodeName": None}}, namespace="default", subresource="status"
+            )
+
+    cluster.server.on_write(attempt)
+    outcome = carry_out(cluster, replace(one("n", MARK, told), opens=True, expects=(expected,)))
+
+    assert nominations(cluster) == {"a": "n", "b": "n", "c": "n"}
+    assert writes == ["n", "b", "b", "n"]
+    assert outcome.counts["hints given again"] == 1
+
+
 def test_pods_that_are_gone_or_bound_need_no_hint(cluster):
     """A namesake is not the pod that was meant; the node opens, and nobody is alarmed."""
     action = hint(cluster, "a", "b", "c")

@@ -66,12 +66,23 @@ class Hints(Struct, frozen=True, kw_only=True):
         entries = {entry.key: entry for entry in remembered_pods(claim.metadata.annotations)}
         return tuple(pod for pod in self.among(tuple(entries), claim) if entries[pod.key].means(pod))
 
+    def expected(self, claim: NodeClaim) -> tuple[Pod, ...]:
+        """The claim's planned pods that still wait for a node, nominated or not, in the order remembered."""
+        if not self._are_for(claim):
+            return ()
+        entries = remembered_pods(claim.metadata.annotations)
+        found = ((entry, self.pods.get(entry.key)) for entry in entries)
+        return tuple(pod for entry, pod in found if pod is not None and entry.means(pod) and _may_wait(pod))
+
     def among(self, keys: Iterable[str], claim: NodeClaim) -> tuple[Pod, ...]:
         """Of these pods, planned for the claim, those that wait for a node and that nobody has nominated."""
-        if not self.enabled or claim.metadata.labels.get(labels.NODEPOOL, "") in self.without:
+        if not self._are_for(claim):
             return ()
         found = (self.pods.get(key) for key in keys)
         return tuple(pod for pod in found if pod is not None and _may_be_hinted(pod))
+
+    def _are_for(self, claim: NodeClaim) -> bool:
+        return self.enabled and claim.metadata.labels.get(labels.NODEPOOL, "") not in self.without
 
 
 def nominations(pods: Sequence[Pod], node: Node) -> tuple[NominatePods, ...]:
@@ -166,10 +177,14 @@ def _planned_onto(node: StateNode, pods: Sequence[Pod], snapshot: Snapshot) -> t
 
 
 def _may_be_hinted(pod: Pod) -> bool:
+    return not pod.status.nominated_node_name and _may_wait(pod)
+
+
+def _may_wait(pod: Pod) -> bool:
+    """Whether kube-scheduler, and nobody else, may still be looking for a node for it."""
     spec = pod.spec
-    taken = spec.node_name or pod.status.nominated_node_name
     ours = spec.scheduler_name == SCHEDULER and not spec.scheduling_gates
-    return not taken and ours and is_active(pod) and not is_virtual(pod)
+    return not spec.node_name and ours and is_active(pod) and not is_virtual(pod)
 
 
 def _nominated_by_us(snapshot: Snapshot) -> Iterator[tuple[NodeClaim, Pod]]:

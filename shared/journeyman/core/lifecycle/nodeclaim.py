@@ -106,7 +106,8 @@ def _advance(
     progress = register(progress, nodes, held=held.reason)
     progress = initialize(progress, snapshot.resource_slices if lifecycle.wait_for_devices else None)
     hints = nominations(given, joined) if joined is not None else ()
-    return _record(progress, hints, lifecycle.pace, held)
+    expected = nominations(room.hints.expected(claim), joined) if joined is not None else ()
+    return _record(progress, hints, lifecycle.pace, held, expected)
 
 
 class _Held(Struct, frozen=True, kw_only=True):
@@ -130,16 +131,23 @@ def _held(claim: NodeClaim, node: Node | None, pods: Sequence[Pod], room: _Room,
     return _Held(reason="AwaitingPlacementHints", until=until) if until else _Held()
 
 
-def _record(progress: Progress, hints: tuple[NominatePods, ...], pace: Pace, held: _Held) -> Plan:
+def _record(
+    progress: Progress,
+    hints: tuple[NominatePods, ...],
+    pace: Pace,
+    held: _Held,
+    expected: tuple[NominatePods, ...],
+) -> Plan:
     """Hints come first: once the taint is gone kube-scheduler is faster than we are."""
     chain = progress.chain(why="the claim moved on")
-    chain = replace(chain, actions=(*hints, *chain.actions), opens=_opens(progress))
+    opens = _opens(progress)
+    chain = replace(chain, actions=(*hints, *chain.actions), opens=opens, expects=expected if opens else ())
     chains: tuple[Chain, ...] = (chain,) if chain.actions else ()
     claim = progress.claim
     if not is_true(claim.status.conditions, "Initialized"):
         at, reason = min(_looks(progress, pace, held)), f"NodeClaim {claim.metadata.name} is not initialized yet"
         chains += (one(f"NodeClaim {claim.metadata.name}", Wake(step=Step.PROVISION, at=at, reason=reason)),)
-    if _opens(progress) and hinted_at(claim):
+    if opens and hinted_at(claim):
         chains += (one(f"NodeClaim {claim.metadata.name}", look_after_hints(claim, progress.now)),)
     return Plan(chains=chains, notes=progress.notes)
 

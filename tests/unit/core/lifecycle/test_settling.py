@@ -83,6 +83,19 @@ def test_nodes_open_together_once_kube_scheduler_has_had_time():
     assert woken(plan) == AGAIN
 
 
+def test_a_node_that_opens_expects_its_planned_pods_whether_they_have_their_hints_or_not():
+    """Those that lose them in this very moment get them again; the bound and the gone are expected no more."""
+    notes = {labels.HINTED_AT: (NOW - MOST_SETTLE).isoformat()}
+    remembered = ",".join(f"default/{name}:uid-{name}" for name in ("a", "b", "c", "gone"))
+    claim = a_launched_claim("a", metadata={"annotations": {labels.PLANNED_PODS: remembered, **notes}})
+    bound = a_pod("c", spec={"nodeName": "node-elsewhere"})
+
+    plan = advanced((claim,), has_hint("a"), a_pod("b", status={"nominatedNodeName": "node-a"}), bound)
+
+    assert opened(plan) == ["a"]
+    assert [(n.node, [pod.name for pod in n.pods]) for c in plan.chains for n in c.expects] == [("node-a", ["a", "b"])]
+
+
 def test_a_node_is_kept_closed_until_its_own_time_is_over():
     """Whatever woke the run."""
     plan = advanced((a_claim("a", hinted=SETTLE - MOMENT),), has_hint("a"))
