@@ -4,19 +4,18 @@ Restates nothing of ours: placement hints rest on this behaviour, so the simulat
 """
 
 import itertools
-import ssl
-import time
 
 import pytest
 
 from journeyman.core.api.objects import NODE, POD, Resource, condition_of
-from journeyman.kube.connection import Connection
+from journeyman.kube.access import from_kubeconfig
 from journeyman.kube.http_store import HttpKubeStore
 from journeyman.kube.transport import Transport
 from journeyman.simulate.apiserver import ApiServer
 from journeyman.simulate.clock import VirtualClock
 from journeyman.simulate.kube_scheduler import KubeScheduler
 from tests.helpers.builders import NOW, condition
+from tests.helpers.waiting import wait_until
 
 PATIENCE_SECONDS = 60
 PRIORITY_CLASS: Resource = Resource(
@@ -43,18 +42,11 @@ class Real:
     """The real ones, which take their time."""
 
     def __init__(self, plane):
-        tls = ssl.create_default_context(cafile=str(plane.ca_file))
-        token = f"Bearer {plane.token}"
-        self.store = HttpKubeStore(
-            Transport(Connection(server=plane.server, ssl_context=tls, authorization=lambda: token))
-        )
+        self.store = HttpKubeStore(Transport(from_kubeconfig(str(plane.kubeconfig))))
         self.store.create(PRIORITY_CLASS, {"metadata": {"name": "important"}, "value": 1000})
 
     def until(self, holds):
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while not holds():
-            assert time.monotonic() < deadline, "did not happen in time"
-            time.sleep(0.05)
+        wait_until(holds, "kube-scheduler has not done it", PATIENCE_SECONDS)
 
 
 @pytest.fixture(scope="module")

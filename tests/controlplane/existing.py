@@ -7,13 +7,13 @@ controllers. What only the owner of a control plane can do (make identities, bre
 from __future__ import annotations
 
 import os
-import time
 from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
 
 from tests.controlplane.caller import Caller
+from tests.helpers.waiting import wait_until
 
 VARIABLE = "JOURNEYMAN_TEST_KUBECONFIG"
 
@@ -50,12 +50,11 @@ class ExistingCluster:
         pytest.skip(f"`{name}` needs a control plane of our own, but {VARIABLE} names an existing cluster")
 
 
-def wait_for_service_account(admin: Caller, namespace: str, seconds: float = 30) -> None:
+def wait_for_service_account(admin: Caller, namespace: str) -> None:
     """Return when a new namespace has its `default` service account: before that no pod is admitted to it."""
-    deadline = time.monotonic() + seconds
-    while admin.call("GET", f"/api/v1/namespaces/{namespace}/serviceaccounts/default")[0] == 404:
-        assert time.monotonic() < deadline, f"namespace {namespace} has no service account `default`: who makes them?"
-        time.sleep(0.1)
+    path = f"/api/v1/namespaces/{namespace}/serviceaccounts/default"
+    missing = f"namespace {namespace} has no service account `default`: who makes them?"
+    wait_until(lambda: admin.call("GET", path)[0] != 404, missing)
 
 
 def named() -> Path | None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import yaml
@@ -12,10 +11,10 @@ from journeyman.core.api.objects import DAEMONSET, EC2NODECLASS, NAMESPACE, NODE
 from journeyman.core.api.workloads import DEPLOYMENT
 from journeyman.runtime.checkout import found
 from tests.controlplane.caller import Caller
+from tests.helpers.waiting import wait_until
 
 _KINDS = {resource.kind: resource for resource in (DAEMONSET, DEPLOYMENT, EC2NODECLASS, NAMESPACE, NODEPOOL, PDB)}
 _CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-_SECONDS = 30.0
 
 
 def apply(admin: Caller, manifest: Mapping[str, Any]) -> None:
@@ -27,7 +26,11 @@ def apply(admin: Caller, manifest: Mapping[str, Any]) -> None:
 
 def install_crds(admin: Caller) -> None:
     """Journeyman's and Karpenter's CRDs, as they are in the repository; returns when their kinds are served."""
-    crds = [yaml.safe_load(path.read_text()) for path in sorted(found("infra", "crds").glob("*.yaml"))]
+    install(admin, [yaml.safe_load(path.read_text()) for path in sorted(found("infra", "crds").glob("*.yaml"))])
+
+
+def install(admin: Caller, crds: Collection[Mapping[str, Any]]) -> None:
+    """These CRDs; returns when their kinds are served."""
     for crd in crds:
         path = f"{_CRDS}/{crd['metadata']['name']}?fieldManager=tests&force=true"
         admin.do("PATCH", path, crd, kind="application/apply-patch+yaml")
@@ -45,11 +48,3 @@ def _serves(admin: Caller, crd: Mapping[str, Any]) -> bool:
     spec = crd["spec"]
     path = f"/apis/{spec['group']}/{spec['versions'][0]['name']}/{spec['names']['plural']}"
     return admin.call("GET", path)[0] == 200
-
-
-def wait_until(true: Callable[[], bool], otherwise: str, seconds: float = _SECONDS) -> None:
-    """Return as soon as it is true. Fails the test, saying what is `otherwise`, if it does not become so."""
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline, otherwise
-        time.sleep(0.05)

@@ -11,9 +11,9 @@ import pytest
 
 from tests.controlplane.caller import Caller
 from tests.controlplane.existing import ExistingCluster
-from tests.controlplane.manifests import wait_until
 from tests.controlplane.processes import Server, ServerFailedError
 from tests.controlplane.program import command
+from tests.helpers.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("control-plane")]
 

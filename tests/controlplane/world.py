@@ -12,7 +12,6 @@ cluster as they do on Lambda (a kubeconfig with a token, the HTTP store), and th
 
 from __future__ import annotations
 
-import base64
 import io
 import json
 import time
@@ -39,7 +38,7 @@ from journeyman.runtime.aws import AwsAdapters, logger
 from journeyman.runtime.checkout import found, load_handler
 from journeyman.runtime.composition import Runtime, installed
 from journeyman.runtime.environment import read_environment
-from journeyman.runtime.local import KUBERNETES_VERSION, REGION, SERVICE_CIDR, captured_logs
+from journeyman.runtime.local import KUBERNETES_VERSION, REGION, captured_logs
 from journeyman.simulate.aws.images import seed
 from journeyman.simulate.aws.machines import Ec2Machines
 from journeyman.simulate.aws.server import SimulatedAws
@@ -49,9 +48,11 @@ from journeyman.simulate.kubelet import Kubelets
 from journeyman.simulate.world import WorldStuckError
 from journeyman.steps.invocation import Settings
 from tests.controlplane.clock import DatedStore, JumpingClock
-from tests.controlplane.manifests import apply, wait_until
+from tests.controlplane.manifests import apply
 from tests.controlplane.plane import ControlPlane
+from tests.controlplane.registered import registered
 from tests.controlplane.rest import at_rest
+from tests.helpers.waiting import wait_until
 
 _REST_SECONDS = 0.15  # that long nothing happens: then it is time that is waited for
 _REST_ROUND_TRIPS = 20  # and so many times as long as the API server takes to answer, for a busy machine
@@ -124,16 +125,8 @@ class RealWorld:
 
     def sandbox(self) -> Runtime:
         """A runtime that remembers nothing yet; the functions run on the one that is `installed` last."""
-        registered = {
-            "name": self.cluster,
-            "region": REGION,
-            "endpoint": self.plane.server,
-            "certificateAuthority": base64.b64encode(self.plane.ca_file.read_bytes()).decode(),
-            "kubernetesVersion": KUBERNETES_VERSION,
-            "serviceCidr": SERVICE_CIDR,
-            "access": {"kind": "kubeconfig", "path": str(self.plane.kubeconfig_for("journeyman", self._groups))},
-        }
-        environment = read_environment({**self.stack.variables, "JOURNEYMAN_CLUSTERS": json.dumps([registered])})
+        told = registered(self.plane, self.cluster, self.plane.kubeconfig_for("journeyman", self._groups))
+        environment = read_environment({**self.stack.variables, "JOURNEYMAN_CLUSTERS": json.dumps([told])})
         adapters = _Adapters(environment, clock=self.clock, clients=lambda service, _region: self.aws.client(service))
         adapters.jumping, adapters.metrics = self.clock, self.metrics
         return Runtime(environment.settings, adapters)

@@ -8,11 +8,11 @@ import pytest
 
 from journeyman.core.api.labels import AWS_GROUP, GROUP
 from tests.contract.crds import upstream_crds
+from tests.controlplane.manifests import install
 from tests.helpers.go_programs import GoProgramMissingError
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("moto")]
 
-CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 STRICT = "fieldValidation=Strict"  # a field that would be dropped is an error
 MERGE = "application/merge-patch+json"
 
@@ -25,8 +25,7 @@ def karpenters_cluster(make_control_plane):
     except GoProgramMissingError as missing:
         pytest.skip(str(missing))
     with make_control_plane() as plane:
-        for definition in definitions.values():
-            plane.admin.do("POST", CRDS, definition)
+        install(plane.admin, definitions.values())
         yield plane
 
 

@@ -21,6 +21,7 @@ from journeyman.runtime.aws import SystemClock
 from journeyman.simulate.apiserver import ApiServer
 from journeyman.simulate.apiserver.http import HttpFront
 from journeyman.simulate.aws.server import SimulatedAws
+from tests.helpers.waiting import wait_until
 
 CREDENTIALS = {"aws_access_key_id": "test", "aws_secret_access_key": "test"}
 REFUSED = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
@@ -72,7 +73,7 @@ class Bench:
         )
         self.stack.callback(forwarder.stop, 1.0)
         forwarder.start()
-        self.until(lambda: forwarder.is_ready)
+        wait_until(lambda: forwarder.is_ready, "the forwarder does not get ready")
         return forwarder
 
     def refuse_pods(self, *names):
@@ -91,6 +92,14 @@ class Bench:
         conditions = [{"type": "Ready", "status": str(ready)}]
         self.server.patch(NODE, name, {"status": {"conditions": conditions}}, subresource="status")
 
+    def events(self, outcome):
+        """How many messages to provision ended so."""
+        return self.metrics.value(EVENTS, step="provision", sink="sqs", outcome=outcome)
+
+    def failed_watches(self):
+        """How many watches of pods failed."""
+        return self.metrics.value(WATCHES, resource="pods", outcome="failed")
+
     def told(self, step=Step.PROVISION, seconds=6.0):
         """The next message in a lane, as the function reads it."""
         url = self.lanes[step]
@@ -106,13 +115,6 @@ class Bench:
                 return trigger
             time.sleep(0.02)
         return None
-
-    @staticmethod
-    def until(holds, seconds=10.0):
-        end = time.monotonic() + seconds
-        while not holds():
-            assert time.monotonic() < end, "it never came to be"
-            time.sleep(0.01)
 
 
 @pytest.fixture
@@ -144,7 +146,7 @@ def test_a_pod_that_finds_a_place_in_time_is_not_told(bench):
     bench.server.bind("default", "quick", "node-1")
 
     assert bench.told(seconds=0.8) is None
-    assert bench.metrics.value(EVENTS, step="provision", sink="sqs", outcome="needless") == 1
+    assert bench.events("needless") == 1
 
 
 def test_nodes_and_claims_wake_the_step_that_they_concern(bench):
@@ -183,7 +185,7 @@ def test_an_outage_of_the_api_server_loses_no_pod(bench):
 
     bench.close()
     bench.refuse_pods(*(f"during-{i}" for i in range(30)))  # more changes than the server remembers
-    bench.until(lambda: bench.metrics.value(WATCHES, resource="pods", outcome="failed") >= 2)
+    wait_until(lambda: bench.failed_watches() >= 2, "no watch failed")
     assert forwarder.is_live
     bench.serve(port)
 
@@ -210,9 +212,9 @@ def test_while_the_queue_is_away_the_wake_up_is_kept_and_arrives_once(bench):
     sink = Breakable(bench)
     forwarder = bench.forward(sink=sink)
     bench.refuse_pods("patient")
-    bench.until(lambda: bench.metrics.value(EVENTS, step="provision", sink="sqs", outcome="failed") >= 1)
+    wait_until(lambda: bench.events("failed"), "nothing failed to be sent")
     bench.refuse_pods("impatient-1", "impatient-2")
-    bench.until(lambda: forwarder.gauges()["owed_seconds"] > 0)
+    wait_until(lambda: forwarder.gauges()["owed_seconds"] > 0, "nothing is owed")
     sink.down = False
 
     counts = bench.told(seconds=20).details["counts"]
@@ -225,7 +227,7 @@ def test_a_process_that_starts_tells_what_it_finds(bench):
     """So that a wake-up that died with the last one is sent after all."""
     bench.forward(sink=Breakable(bench))  # never delivers
     bench.refuse_pods("patient")
-    bench.until(lambda: bench.metrics.value(EVENTS, step="provision", sink="sqs", outcome="failed") >= 1)
+    wait_until(lambda: bench.events("failed"), "nothing failed to be sent")
     bench.forward()
 
     assert bench.told().details["counts"]["unschedulable"] == 1
@@ -235,8 +237,7 @@ def test_two_replicas_send_one_message(bench):
     """The queue recognises the second by its id, which says what news it tells."""
     first, second = bench.forward(), bench.forward()
     bench.refuse_pods(*(f"pod-{i}" for i in range(5)))
-    sent = lambda: bench.metrics.value(EVENTS, step="provision", sink="sqs", outcome="sent")  # noqa: E731
-    bench.until(lambda: sent() == 2)
+    wait_until(lambda: bench.events("sent") == 2, "not both of them have sent")
 
     assert bench.told().details["counts"]["podsNewlyUnschedulable"] == 5
     assert bench.told(seconds=0.5) is None
@@ -281,7 +282,7 @@ def test_a_token_that_is_renewed_on_disk_is_used_from_then_on(bench, tmp_path):
     reader = Reader(front.url, token=lambda: file.read_text().strip(), watch_seconds=1)
     bench.forward(reader=reader)
     accepted.clear()
-    bench.until(lambda: bench.metrics.value(WATCHES, resource="pods", outcome="failed") >= 1)
+    wait_until(bench.failed_watches, "no watch failed")
     accepted.add("second")
     file.write_text("second\n")
     bench.refuse_pods("a")
@@ -304,7 +305,7 @@ def test_what_is_owed_is_sent_before_the_process_ends(bench):
     """SIGTERM in the middle of a window of a minute."""
     forwarder = bench.forward(idle_seconds=60, max_seconds=60)
     bench.refuse_pods("late")
-    bench.until(lambda: forwarder.gauges()["unschedulable_pods"] == 1)
+    wait_until(lambda: forwarder.gauges()["unschedulable_pods"] == 1, "the pod is not counted")
 
     assert forwarder.stop()
     assert bench.told().details["counts"]["unschedulable"] == 1
@@ -332,7 +333,7 @@ def test_probes_and_metrics_are_answered(bench):
     assert float(samples[f"{prefix}oldest_pending_seconds"]) >= 0
     assert samples[f'{prefix}events_total{{outcome="sent",sink="sqs",step="provision"}}'] == "1"
     assert int(samples[f'{prefix}received_bytes_total{{resource="pods"}}']) > 0
-    bench.until(lambda: "watches_total" in get("/metrics")[1])
+    wait_until(lambda: "watches_total" in get("/metrics")[1], "no watch is counted")
     forwarder.stop()
     with pytest.raises(urllib.error.HTTPError, match="503"):
         get("/healthz")

@@ -35,6 +35,7 @@ from journeyman.runtime.environment import read_environment
 from journeyman.simulate.aws.server import SimulatedAws
 from tests.controlplane.certificates import Authority
 from tests.controlplane.manifests import install_crds
+from tests.helpers.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("forwarder")]
 
@@ -70,13 +71,6 @@ def furnish(admin):
         admin.do("POST", f"{RBAC}/clusterrolebindings", bound)
     for name in ("forwarder", "stranger"):
         admin.do("POST", "/api/v1/namespaces/journeyman/serviceaccounts", {"metadata": {"name": name}})
-
-
-def until(holds, seconds=30.0):
-    end = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < end, "it never came to be"
-        time.sleep(0.02)
 
 
 class Gateway:
@@ -183,7 +177,7 @@ class Site:
         )  # fmt: skip
         self._stack.callback(forwarder.stop, 1.0)
         forwarder.start()
-        until(lambda: forwarder.is_ready)
+        wait_until(lambda: forwarder.is_ready, "the forwarder does not get ready")
         return forwarder
 
     def post(self, body, token, *, cluster="dev"):
@@ -215,7 +209,8 @@ class Site:
     def clear(self):
         """Nothing left for the next test."""
         for path in (PODS, "/api/v1/nodes", CLAIMS):
-            until(lambda path=path: self.admin.call("GET", path)[0] == 200)  # after an outage, storage starts anew
+            # after an outage, storage starts anew
+            wait_until(lambda path=path: self.admin.call("GET", path)[0] == 200, f"{path} is not served")
             for item in self.admin.do("GET", path)["items"]:
                 name = item["metadata"]["name"]
                 if item["metadata"].get("finalizers"):
@@ -278,7 +273,7 @@ def test_an_outage_of_the_api_server_loses_nothing_and_repeats_nothing(site):
     site.pod("before")
     assert site.woken() == "1 pods are unschedulable"
     site.plane.forget_history()
-    until(lambda: site.metrics.value(WATCHES, resource="pods", outcome="failed") >= 1)
+    wait_until(lambda: site.metrics.value(WATCHES, resource="pods", outcome="failed"), "no watch failed")
     assert forwarder.is_live
     site.pod("after")
 
@@ -291,7 +286,8 @@ def test_while_the_receiver_refuses_the_wake_up_is_kept(site, monkeypatch):
     monkeypatch.setenv("FORWARDER_AUDIENCE", "somebody-else")
     site.forward()
     site.pod("patient")
-    until(lambda: site.metrics.value(EVENTS, step="provision", sink="https", outcome="failed") >= 1)
+    refused = {"step": "provision", "sink": "https", "outcome": "failed"}
+    wait_until(lambda: site.metrics.value(EVENTS, **refused), "nothing failed to be sent")
     assert site.woken(seconds=0.3) is None
     (site._folder / "token").write_text(site.token("somebody-else"))  # as kubelet would, once the volume is corrected
 

@@ -8,9 +8,8 @@ there is news of a node.
 from __future__ import annotations
 
 import random
-import ssl
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -22,7 +21,7 @@ from journeyman.core.api.objects import EC2NODECLASS, NODE, NODECLAIM, NODEPOOL,
 from journeyman.core.plan import Step
 from journeyman.core.scheduling.claims import planned_pods
 from journeyman.errors import ConflictError
-from journeyman.kube.connection import Connection
+from journeyman.kube.access import from_kubeconfig
 from journeyman.kube.http_store import HttpKubeStore
 from journeyman.kube.transport import Transport
 from journeyman.ports import Trigger
@@ -36,6 +35,7 @@ from tests.controlplane.plane import ControlPlane
 from tests.helpers import builders, workloads
 from tests.helpers.bound import lower_bound
 from tests.helpers.fakes import FakeCloud, Fence, Lanes, Record
+from tests.helpers.waiting import wait_until
 
 CLUSTER = "binding"
 BECOMES_READY_AFTER = 2.0  # seconds after it joined
@@ -150,10 +150,7 @@ class Binding:
             seed: Of the order in which nodes join.
             joining: Seconds within which the nodes of one plan join.
         """
-        tls = ssl.create_default_context(cafile=str(plane.ca_file))
-        token = f"Bearer {plane.token}"
-        connection = Connection(server=plane.server, ssl_context=tls, authorization=lambda: token)
-        self.store = HttpKubeStore(Transport(connection))
+        self.store = HttpKubeStore(Transport(from_kubeconfig(str(plane.kubeconfig))))
         self._admin = plane.admin
         self.pool = _node_pool()
         self.pods = pods
@@ -201,7 +198,7 @@ class Binding:
         self.store.create(NODEPOOL, self.pool)
         with ThreadPoolExecutor(8) as threads:
             list(threads.map(lambda pod: self.store.create(POD, pod), self.pods))
-        eventually(self._everybody_waits, 180, "kube-scheduler has looked at every pod")
+        wait_until(self._everybody_waits, "kube-scheduler has not looked at every pod", seconds=180)
 
     def _everybody_waits(self) -> bool:
         pods = self.store.list(POD).items
@@ -259,15 +256,6 @@ def realised(pods: list[JSONDict], *, hints: bool, seed: int, joining: float = 8
     """What becomes of the plan for these pods on a control plane of its own."""
     with ControlPlane(scheduler=True) as plane:
         return Binding(plane, pods, hints=hints, seed=seed, joining=joining).realise(within=within)
-
-
-def eventually(holds: Callable[[], bool], seconds: float, what: str) -> None:
-    """Return as soon as it holds. Raises TimeoutError."""
-    deadline = time.monotonic() + seconds
-    while not holds():
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"not within {seconds:.0f} s: {what}")
-        time.sleep(0.05)
 
 
 def _node_pool() -> JSONDict:

@@ -10,7 +10,6 @@ stamps in real time, which that clock is always ahead of.
 
 from __future__ import annotations
 
-import base64
 import json
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -28,7 +27,7 @@ from journeyman.runtime.aws import AwsAdapters, SystemClock
 from journeyman.runtime.checkout import found, load_handler
 from journeyman.runtime.composition import Runtime, installed
 from journeyman.runtime.environment import read_environment
-from journeyman.runtime.local import KUBERNETES_VERSION, REGION, SERVICE_CIDR, captured_logs
+from journeyman.runtime.local import KUBERNETES_VERSION, REGION, captured_logs
 from journeyman.simulate.aws.event_source import Outcome
 from journeyman.simulate.aws.images import seed
 from journeyman.simulate.aws.machines import Ec2Machines
@@ -38,6 +37,7 @@ from journeyman.simulate.clock import VirtualClock
 from journeyman.simulate.kubelet import Kubelets
 from journeyman.steps.invocation import Settings
 from tests.controlplane.plane import ControlPlane
+from tests.controlplane.registered import registered
 
 FUNCTIONS = ("provision", "terminate", "consolidate", "interrupt", "sweep", "api")
 CLUSTER = "demo"
@@ -150,17 +150,8 @@ class RightsStage:
 
     def _sandbox(self, function: str, variables: Mapping[str, str]) -> Runtime:
         kubeconfig = self._plane.kubeconfig_for(function, [f"journeyman-{function}"])
-        registered = {
-            "name": CLUSTER,
-            "region": REGION,
-            "endpoint": self._plane.server,
-            "certificateAuthority": base64.b64encode(self._plane.ca_file.read_bytes()).decode(),
-            "kubernetesVersion": KUBERNETES_VERSION,
-            "serviceCidr": SERVICE_CIDR,
-            "access": {"kind": "kubeconfig", "path": str(kubeconfig)},
-        }
-        told = {**self._stack.variables, **variables, "JOURNEYMAN_CLUSTERS": json.dumps([registered])}
-        environment = read_environment(told)
+        clusters = json.dumps([registered(self._plane, CLUSTER, kubeconfig)])
+        environment = read_environment({**self._stack.variables, **variables, "JOURNEYMAN_CLUSTERS": clusters})
         transport = Transport(from_kubeconfig(str(kubeconfig)))
         mirrors = Mirrors(worth_keeping=0)  # however small, every list is watched from where it was
         store = _Repeating(MirroredKubeStore(HttpKubeStore(transport), mirrors, cluster=CLUSTER), self.doubled)

@@ -20,6 +20,7 @@ from infra.forwarder.aws import SqsSink
 from infra.forwarder.forwarder import Forwarder
 from infra.forwarder.news import Step as Lane
 from journeyman.runtime.receiver import Receiver, Sender
+from tests.helpers.waiting import wait_until
 from tests.infra.audit import AuditLog, granted
 from tests.infra.helm_program import CHART, NAMESPACE, RELEASE, helm, rendered
 from tests.infra.rights_stage import CLUSTER, FUNCTIONS, RightsStage
@@ -159,7 +160,8 @@ def furnish(stage):
     stage.create(f"{KARPENTER}/nodepools", a_pool("steady", "on-demand", [SMALL, LARGE], nodes="100%"))
     overlay = {"requirements": [{"key": "team", "operator": "Exists"}], "priceAdjustment": "+1%"}
     stage.create("/apis/karpenter.sh/v1alpha1/nodeoverlays", an_object("NodeOverlay", "karpenter.sh/v1alpha1", overlay))
-    eventually_served(stage, "/apis/autoscaling.x-k8s.io/v1beta1/capacitybuffers")
+    buffers = "/apis/autoscaling.x-k8s.io/v1beta1/capacitybuffers"
+    wait_until(lambda: stage.admin.call("GET", buffers)[0] == 200, f"{buffers} is not served")
     shapes = [{"scalableRef": {"kind": kind, "name": "gone"}} for kind in ("Deployment", "ReplicaSet", "StatefulSet")]
     for number, shape in enumerate([*shapes, {"podTemplateRef": {"name": "gone"}}]):
         buffer = an_object(
@@ -189,13 +191,6 @@ def a_pool(name, capacity_type, types, *, nodes):
     return an_object("NodePool", "karpenter.sh/v1", spec, name)
 
 
-def eventually_served(stage, path):
-    deadline = time.monotonic() + 10
-    while stage.admin.call("GET", path)[0] != 200:
-        assert time.monotonic() < deadline, f"{path} is not served"
-        time.sleep(0.05)
-
-
 def look_on(stage):
     """Those who only look: twice, as the second time they watch."""
     for _ in range(2):
@@ -214,10 +209,7 @@ def forwarding(stage, plane):
     forwarder = Forwarder(CLUSTER, api, SqsSink(lanes, CLUSTER, stage.aws.client("sqs")))
     forwarder.start()
     yield
-    deadline = time.monotonic() + 10
-    while not forwarder.is_ready:
-        assert time.monotonic() < deadline, "the forwarder does not get ready"
-        time.sleep(0.05)
+    wait_until(lambda: forwarder.is_ready, "the forwarder does not get ready")
     time.sleep(1.2)  # a watch is in the log when it has ended
     forwarder.stop()
 

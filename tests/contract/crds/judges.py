@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlencode
@@ -12,11 +11,11 @@ from pydantic import ValidationError
 
 from journeyman.core.api.model import Model
 from tests.controlplane.caller import Caller
+from tests.helpers.waiting import wait_until
 
 JSONDict = dict[str, Any]
 
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-_READY_SECONDS = 30.0
 _REFUSED = frozenset({400, 422})  # not readable; read, but not valid
 _MERGE = "application/merge-patch+json"
 _TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
@@ -74,10 +73,7 @@ class Definition:
 
     def wait(self) -> None:
         """Return when its objects are served."""
-        deadline = time.monotonic() + _READY_SECONDS
-        while self._caller.call("GET", f"{self._path}?limit=1")[0] != 200:
-            assert time.monotonic() < deadline, f"{self._path} is not served"
-            time.sleep(0.02)
+        wait_until(lambda: self._caller.call("GET", f"{self._path}?limit=1")[0] == 200, f"{self._path} is not served")
 
     def remove(self) -> None:
         """Remove it."""

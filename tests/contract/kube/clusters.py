@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import secrets
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime, timezone
@@ -28,6 +27,7 @@ from journeyman.simulate.apiserver import ApiServer
 from journeyman.simulate.apiserver.http import HttpFront
 from journeyman.simulate.clock import VirtualClock
 from journeyman.simulate.workloads import Workloads
+from tests.helpers.waiting import wait_until
 
 if TYPE_CHECKING:
     from tests.controlplane.plane import ControlPlane
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 START = datetime(2026, 3, 1, 12, 0, tzinfo=timezone.utc)
 MERGE_PATCH = "application/merge-patch+json"
 CLASS_REF = {"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "default"}
-_CONTROLLERS_SECONDS = 15.0  # a busy machine; they take some milliseconds
 
 
 class Answer(Struct, frozen=True):
@@ -107,12 +106,11 @@ class Cluster(Struct, frozen=True, kw_only=True):
 
     def eventually(self, condition: Callable[[], bool]) -> None:
         """Return as soon as the controllers have made it true; fail if they do not."""
-        deadline = time.monotonic() + _CONTROLLERS_SECONDS
         self.controllers()
-        while not condition():
-            assert self.name == "kubernetes", "the simulated controllers are done, and it is not so"
-            assert time.monotonic() < deadline, f"not so after {_CONTROLLERS_SECONDS:g} s"
-            time.sleep(0.02)
+        if self.name == "kubernetes":
+            wait_until(condition, "Kubernetes' controllers have not made it so")
+        else:
+            assert condition(), "the simulated controllers are done, and it is not so"
 
     # -- objects ------------------------------------------------------------------------------------------------
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
 
 from journeyman.core.api.objects import NAMESPACE, POD
+from journeyman.kube.access import from_kubeconfig
 from journeyman.kube.allowance import Allowance
-from journeyman.kube.connection import Connection
 from journeyman.kube.http_store import HttpKubeStore
 from journeyman.kube.mirror import MirroredKubeStore, Mirrors
 from journeyman.kube.transport import Transport
@@ -26,13 +25,7 @@ CONTAINER = {"name": "main", "image": "registry.example.com/app:1"}
 @pytest.fixture
 def direct(control_plane: ControlPlane) -> Iterator[HttpKubeStore]:
     """Reads everything each time."""
-    if not hasattr(control_plane, "token"):
-        pytest.skip("needs a control plane whose token is known")
-    trust = ssl.create_default_context(cafile=str(control_plane.ca_file))
-    authorization = f"Bearer {control_plane.token}"
-    transport = Transport(
-        Connection(server=control_plane.server, ssl_context=trust, authorization=lambda: authorization)
-    )
+    transport = Transport(from_kubeconfig(str(control_plane.kubeconfig)))
     yield HttpKubeStore(transport)
     transport.close()
 
