@@ -71,11 +71,11 @@ class GoProgram(Struct, frozen=True, kw_only=True):
         return path
 
     def cached(self) -> Path:
-        """Where the build of exactly these sources with these flags belongs."""
+        """Where the build of exactly this package of these sources, with these flags, belongs."""
         digest = hashlib.sha256()
         for source in sorted([*self.sources.glob("*.go"), self.sources / "go.mod", self.sources / "go.sum"]):
             digest.update(source.name.encode() + b"\0" + source.read_bytes())
-        digest.update(b"".join(flag.encode() + b"\0" for flag in self.flags))
+        digest.update(b"".join(word.encode() + b"\0" for word in (*self.flags, self.package)))
         root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
         return root / "journeyman" / f"{self.name}-{digest.hexdigest()[:16]}" / self.name
 
