@@ -7,6 +7,10 @@ SAM    := .tools/sam
 JOBS   ?= 2
 CASES  ?= 2000
 
+# Compiled modules are kept, whatever the environment says, in one place: every process here imports hundreds of them.
+unexport PYTHONDONTWRITEBYTECODE
+export PYTHONPYCACHEPREFIX := $(CURDIR)/.cache/python
+
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test check format lint types imports unit sam oracle controlplane helm crds lock bench bench-binding bench-reading nightly clean
 
