@@ -16,6 +16,7 @@
     MIN_VALUES_POLICY, FEATURE_GATES, IGNORE_DRA_REQUESTS, BATCH_IDLE_DURATION, BATCH_MAX_DURATION,
     VM_MEMORY_OVERHEAD_PERCENT, RESERVED_ENIS, ISOLATED_VPC      Karpenter's settings, with its names and defaults
     PLACEMENT_HINTS                true, or false: kube-scheduler is not told which node each pod was planned for
+    FORWARDER_SERVICE_ACCOUNT, FORWARDER_AUDIENCE                whose events the API function takes (`runtime.receiver`)
     SYSTEM_NAMESPACE               where the Leases live (kube-system)
 
 LOG_LEVEL is the logger's own (`runtime.aws.logger`): it is needed before anything else is read.
