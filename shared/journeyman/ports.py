@@ -22,10 +22,11 @@ JSON = Mapping[str, Any]
 
 
 class Listing(Struct, Generic[T], frozen=True, kw_only=True):
-    """Items of one list call, all at the same `resource_version`."""
+    """Items of one list call, all at the same `resource_version`; `in_order` if by namespace and name for sure."""
 
     items: tuple[T, ...]
     resource_version: str
+    in_order: bool = False
 
 
 class WatchEvent(Struct, Generic[T], frozen=True, kw_only=True):

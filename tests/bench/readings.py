@@ -58,8 +58,10 @@ def snapshot(server: str, ca_file: str, token: str) -> dict[str, Any]:
     """
     from journeyman.core.api.objects import POD
     from journeyman.kube.http_store import HttpKubeStore
+    from journeyman.runtime.collector import collect_rarely
     from journeyman.steps import load as loading
 
+    collect_rarely()  # as every sandbox does
     transport = _transport(server, ca_file, token)
     rows: dict[str, dict[str, Any]] = {}
     scopes = {"everything": loading.EVERYTHING, "fleet": loading.FLEET, "glance": loading.GLANCE}

@@ -1,143 +1,89 @@
-"""Warm reads: a sandbox remembers the large lists of its last run and catches up with what has changed since.
+"""Warm reads: a sandbox remembers the large lists of its last run, catches up with what changed, and reads all at once.
 
-A list that had many objects is kept, decoded, with its resourceVersion. When it is asked for again:
+A list that had many objects is kept, decoded, with its resourceVersion (`remembered`). When it is asked for again, a watch
+brings what has changed since (`catch_up`). Every answer knows all that was written before the list was asked for, with one
+exception: a watch that was silent for so long that nothing more seemed to come, while a change was still on its way,
+leaves the list a little behind, as a cached read would be. Added or deleted objects are missed by their number then; a
+changed one is not. Nobody may rest correctness on it, and nobody does, since every write carries its precondition.
 
-1. A consistent list of one object tells the store's version now. The API server answers once its own cache is there.
-2. A watch from the version we have, on the same connection, brings all changes up to there, at once.
-3. It ends with the first event that reaches that version, or with a short silence: most often another kind's change was the
-   last one, and no event of ours will say so. The bookmark that would comes a second later.
+Whatever goes wrong means that everything is listed again: a version that is too old (410), a watch that breaks off, a list
+that does not fit what the API server tells of it, and time. Where watching is forbidden, lists are read whole, and the log
+says so. Another cluster of the same name is another cluster, for its address or its certificates are others; where both
+are the same, its objects' UIDs are not.
 
-Versions are compared as numbers where both are such, which Kubernetes promises since 1.35; otherwise only for being equal,
-and the silence decides. A watch that ends too early leaves the list a little behind, as a cached read would be: nobody may
-rest correctness on it, and nobody does, since every write carries its precondition. A version that is too old (410), or a
-watch that breaks off, means that everything is listed again; so does a list that has been caught up with for long.
-
-The first such list of a run starts to catch up with all those that runs of its kind ask for, side by side, so that their
-round trips and silences pass together. A write of the run makes what was read ahead worthless: it is read again.
+The first list of a run begins to read all those that the last run of its kind asked for, side by side, so that their round
+trips and silences pass together; a run's first list comes after it has its lease. What was read ahead is good for a
+moment only, and a write of the run makes it worthless: then it is read again.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from operator import attrgetter, itemgetter
-from typing import Any, Final, Generic, TypeVar
+from contextlib import contextmanager
+from typing import Any, Final, TypeVar
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from journeyman.core.api.objects import Object, Resource
-from journeyman.errors import GoneError, KubeUnavailableError
+from journeyman.errors import ForbiddenError, GoneError, KubeUnavailableError
 from journeyman.kube.allowance import Allowance
+from journeyman.kube.catch_up import catch_up, key_of
 from journeyman.kube.http_store import HttpKubeStore
-from journeyman.ports import Listing, WatchEvent
+from journeyman.kube.pool import Pool
+from journeyman.kube.remembered import Mirror, Mirrors, Question
+from journeyman.kube.transport import Transport
+from journeyman.ports import Listing
+
+__all__ = ["MirroredKubeStore", "Mirrors", "Question"]
 
 T = TypeVar("T")
-Key = tuple[str, str, str]
+Log = Callable[..., None]
+"""`log(level, message, **fields)`."""
 
-WORTH_KEEPING: Final = 100
-"""Objects. A watch costs its connection, as it cannot be ended any other way; a list shorter than this costs less."""
-QUIET_SECONDS: Final = 0.03
-QUIET_FACTOR: Final = 4.0
-"""Where an answer takes long, so do the pauses within one: the silence is at least that many times as long."""
-LONGEST_QUIET_SECONDS: Final = 1.0
-LISTED_AGAIN_AFTER_SECONDS: Final = 900.0
-MOST_OBJECTS: Final = 100_000
-"""Of all clusters that a sandbox serves: about 5 kB each."""
-_AHEAD: Final = 6  # lists caught up with side by side
-_WATCH_SECONDS: Final = 5.0  # the silence ends it long before
+QUIET_SECONDS: Final = 0.05
+"""Longer than the 40 ms for which Linux delays an acknowledgement, in case something on the way waits for one."""
+AHEAD_SECONDS: Final = 2.0
+"""So long after a run's first list, what was read ahead with it is as good as a list of now."""
+_CATCHING_UP: Final = 6  # lists side by side: each has a connection of its own
+_LISTING: Final = 4  # side by side, of those that are read whole: few connections to open where none is warm
 
 
-class Question(Struct, frozen=True):
-    """A list as it was asked for."""
+class _Lanes:
+    """Connections on which one request follows the other. Kept, as one that was not watched on is still open."""
 
-    resource: Resource[Any]
-    namespace: str = ""
-    label_selector: str = ""
-    field_selector: str = ""
+    def __init__(self) -> None:
+        self._idle: list[Pool] = []
 
-    @property
-    def key(self) -> Key:
-        """What tells it from others."""
-        return (self.resource.path(self.namespace), self.label_selector, self.field_selector)
-
-    @property
-    def selection(self) -> dict[str, str]:
-        """As arguments of a store's methods."""
-        return {
-            "namespace": self.namespace,
-            "label_selector": self.label_selector,
-            "field_selector": self.field_selector,
-        }
+    @contextmanager
+    def one(self, transport: Transport) -> Iterator[Transport]:
+        """The transport over a connection that nobody else uses meanwhile."""
+        try:
+            pool = self._idle.pop()
+        except IndexError:
+            pool = transport.new_pool(1)
+        try:
+            yield transport.through(pool)
+        finally:
+            self._idle.append(pool)
 
 
-class Mirror(Struct, Generic[T], frozen=True, kw_only=True):
-    """A list as it was at `version`: the objects in order of namespace and name, which are their keys."""
+class _Ahead(Struct, frozen=True):
+    """What a run has begun to read, until when that is good, and how many writes it had made by then."""
 
-    question: Question
-    objects: Mapping[tuple[str, str], T]
-    version: str
-    listed_at: float  # time.time()
+    writes: int
+    until: float  # time.monotonic()
+    begun: dict[Question, Future[Listing[Any]]] = field(default_factory=dict)
 
-    def listing(self) -> Listing[T]:
-        """The objects, in order."""
-        return Listing(items=tuple(self.objects.values()), resource_version=self.version)
-
-
-class Mirrors:
-    """What a process remembers, of all its clusters; the least recently used goes first. Safe to use from several threads.
-
-    Args:
-        most_objects: So many are remembered at most.
-        worth_keeping: A list of fewer is not.
-    """
-
-    def __init__(self, most_objects: int = MOST_OBJECTS, *, worth_keeping: int = WORTH_KEEPING) -> None:
-        self.worth_keeping = worth_keeping
-        self._most_objects = most_objects
-        self._kept: OrderedDict[tuple[str, Key], Mirror[Any]] = OrderedDict()
-        self._asked: dict[tuple[str, str], frozenset[Key]] = {}
-        self._lock = threading.Lock()
-
-    def of(self, cluster: str, question: Question) -> Mirror[Any] | None:
-        """What is remembered of a list."""
-        with self._lock:
-            key = (cluster, question.key)
-            if key in self._kept:
-                self._kept.move_to_end(key)
-            return self._kept.get(key)
-
-    def keep(self, cluster: str, mirror: Mirror[Any]) -> None:
-        """Remember, and forget others if it is too much."""
-        with self._lock:
-            self._kept[(cluster, mirror.question.key)] = mirror
-            self._kept.move_to_end((cluster, mirror.question.key))
-            while sum(len(kept.objects) for kept in self._kept.values()) > self._most_objects:
-                self._kept.popitem(last=False)
-
-    def forget(self, cluster: str, question: Question) -> None:
-        """List it again next time."""
-        with self._lock:
-            self._kept.pop((cluster, question.key), None)
-
-    def usual(self, cluster: str, purpose: str) -> tuple[Question, ...]:
-        """The lists that are remembered and that the last run for that purpose asked for."""
-        with self._lock:
-            asked = self._asked.get((cluster, purpose), frozenset())
-            return tuple(
-                m.question for (whose, _), m in self._kept.items() if whose == cluster and m.question.key in asked
-            )
-
-    def note(self, cluster: str, purpose: str, asked: frozenset[Key]) -> None:
-        """These are the lists that a run for that purpose has asked for so far."""
-        with self._lock:
-            self._asked[(cluster, purpose)] = asked
+    def is_good(self, writes: int) -> bool:
+        """Whether nothing of the run's own can have changed since, and not much of others."""
+        return writes == self.writes and time.monotonic() < self.until
 
 
 class MirroredKubeStore(HttpKubeStore):
-    """An `HttpKubeStore` that reads large lists warm.
+    """An `HttpKubeStore` that reads large lists warm, and all lists of a run side by side.
 
     Args:
         store: The cluster.
@@ -145,6 +91,9 @@ class MirroredKubeStore(HttpKubeStore):
         cluster: The cluster's name among them.
         purpose: What the run is for: runs for the same purpose ask for the same lists.
         quiet_seconds: The shortest silence after which a watch has nothing more to say.
+        ahead_seconds: How long what a run reads ahead is good.
+        log: Told once, where lists cannot be remembered.
+        lanes: Connections to watch on; its own by default.
     """
 
     def __init__(
@@ -155,25 +104,39 @@ class MirroredKubeStore(HttpKubeStore):
         cluster: str = "",
         purpose: str = "",
         quiet_seconds: float = QUIET_SECONDS,
+        ahead_seconds: float = AHEAD_SECONDS,
+        log: Log | None = None,
+        lanes: _Lanes | None = None,
     ) -> None:
         super().__init__(store.transport, page_size=store.page_size)
         self._mirrors = mirrors
-        self._cluster = cluster
+        self._name = cluster
+        self._cluster = f"{cluster} {store.transport.identity}"
         self._purpose = purpose
         self._quiet_seconds = quiet_seconds
-        self._asked: set[Key] = set()
-        self._ahead: dict[Key, Future[Listing[Any]]] | None = None
-        self._writes_before = 0
+        self._ahead_seconds = ahead_seconds
+        self._log = log
+        self._lanes = lanes or _Lanes()
+        self._asked: dict[Question, None] = {}
+        self._ahead: _Ahead | None = None
+        self._lock = threading.Lock()
 
     def for_run(self, allowance: Allowance, purpose: str = "") -> MirroredKubeStore:
         """The same store for one run, within its allowance; `purpose` is the run's step."""
         return MirroredKubeStore(
             super().for_run(allowance),
             self._mirrors,
-            cluster=self._cluster,
+            cluster=self._name,
             purpose=purpose,
             quiet_seconds=self._quiet_seconds,
+            ahead_seconds=self._ahead_seconds,
+            log=self._log,
+            lanes=self._lanes,
         )
+
+    def remembered(self, question: Question) -> Mirror[Any] | None:
+        """What is remembered of a list."""
+        return self._mirrors.of(self._cluster, question)
 
     def list(
         self,
@@ -185,93 +148,67 @@ class MirroredKubeStore(HttpKubeStore):
         cached: bool = False,
     ) -> Listing[T]:
         """All selected objects, by namespace and name if they are remembered."""
-        question = Question(resource, namespace, label_selector, field_selector)
-        if self._mirrors.of(self._cluster, question) is None:
-            return self._listed(question, cached=cached)
-        if self._ahead is None:
-            self._ahead = self._read_ahead()
-        self._note(question)
-        begun = self._ahead.pop(question.key, None)
-        if (
-            begun is None or self.transport.writes > self._writes_before
-        ):  # what was read before may not have our own writes
-            return self._caught_up(question)
-        return begun.result()
+        question = Question(resource, namespace, label_selector, field_selector, cached)
+        begun = self._begun(question)
+        return self._answer(question) if begun is None else begun.result()
 
-    def _note(self, question: Question) -> None:
-        self._asked.add(question.key)
-        self._mirrors.note(self._cluster, self._purpose, frozenset(self._asked))
+    def _begun(self, question: Question) -> Future[Listing[Any]] | None:
+        """What was read ahead of a list, if it is still good; only such lists are worth reading ahead next time."""
+        with self._lock:
+            if self._ahead is None:
+                self._ahead = self._read_ahead()
+            if not self._ahead.is_good(self.transport.writes):
+                return None
+            self._asked[question] = None
+            self._mirrors.note(self._cluster, self._purpose, self._asked)
+            return self._ahead.begun.pop(question, None)
 
-    def _read_ahead(self) -> dict[Key, Future[Listing[Any]]]:
-        """Begin to catch up with everything that such runs ask for."""
-        self._writes_before = self.transport.writes
+    def _read_ahead(self) -> _Ahead:
+        """Begin to read everything that such runs ask for."""
+        ahead = _Ahead(self.transport.writes, time.monotonic() + self._ahead_seconds)
         usual = self._mirrors.usual(self._cluster, self._purpose)
-        threads = ThreadPoolExecutor(max_workers=_AHEAD)
-        begun = {question.key: threads.submit(self._caught_up, question) for question in usual}
-        threads.shutdown(wait=False)
-        return begun
+        large = [question for question in usual if self.remembered(question)]
+        small = [question for question in usual if question not in large]
+        for questions, at_a_time in ((large, _CATCHING_UP), (small, _LISTING)):
+            threads = ThreadPoolExecutor(max_workers=at_a_time)
+            ahead.begun.update({question: threads.submit(self._answer, question) for question in questions})
+            threads.shutdown(wait=False)
+        return ahead
 
-    def _caught_up(self, question: Question) -> Listing[Any]:
-        mirror = self._mirrors.of(self._cluster, question)
-        if mirror is None or time.time() - mirror.listed_at > LISTED_AGAIN_AFTER_SECONDS:
+    def _answer(self, question: Question) -> Listing[Any]:
+        mirror = self.remembered(question)
+        if mirror is None or mirror.is_due:
             return self._listed(question)
         try:
-            current = self._catch_up(mirror)
-        except (GoneError, KubeUnavailableError):  # too old, or broken off: what we have is of no more use
+            with self._lanes.one(self.transport) as lane:
+                current = catch_up(HttpKubeStore(lane), mirror, self._quiet_seconds)
+        except (GoneError, KubeUnavailableError):  # too old, in doubt or broken off: what we have is of no more use
             self._mirrors.forget(self._cluster, question)
             return self._listed(question)
+        except ForbiddenError as error:
+            listing = self._listed(question)  # this is an error if it is forbidden, too
+            self._refused(question, error)
+            return listing
         self._mirrors.keep(self._cluster, current)
         return current.listing()
 
-    def _listed(self, question: Question, *, cached: bool = False) -> Listing[Any]:
+    def _listed(self, question: Question) -> Listing[Any]:
         """Everything anew; remembered if it is worth it, and if nobody can change what we remember."""
         listed_at = time.time()
-        listing = super().list(question.resource, cached=cached, **question.selection)
-        if len(listing.items) >= self._mirrors.worth_keeping and issubclass(question.resource.type, Object):
-            objects = {_key(item): item for item in sorted(listing.items, key=_key)}
+        listing = super().list(question.resource, cached=question.cached, **question.selection)
+        worth_keeping = len(listing.items) >= self._mirrors.worth_keeping and issubclass(question.resource.type, Object)
+        if worth_keeping and self._mirrors.may_watch(self._cluster, question):
+            objects = {key_of(item): item for item in sorted(listing.items, key=key_of)}
             mirror = Mirror(question=question, objects=objects, version=listing.resource_version, listed_at=listed_at)
             self._mirrors.keep(self._cluster, mirror)
-            self._note(question)
+            return mirror.listing()
         return listing
 
-    def _catch_up(self, mirror: Mirror[Any]) -> Mirror[Any]:
-        """The list as it is now. Raises GoneError, KubeUnavailableError."""
-        question = mirror.question
-        began = time.monotonic()
-        wanted = self.latest(question.resource, **question.selection)
-        quiet_seconds = min(max(QUIET_FACTOR * (time.monotonic() - began), self._quiet_seconds), LONGEST_QUIET_SECONDS)
-        objects, version, is_new = dict(mirror.objects), mirror.version, False
-        if not _reached(version, wanted):
-            for event in self._changes(question, version, quiet_seconds):
-                version = event.resource_version
-                if event.type == "DELETED" and event.object is not None:
-                    objects.pop(_key(event.object), None)
-                elif event.object is not None:
-                    is_new = is_new or _key(event.object) not in objects
-                    objects[_key(event.object)] = event.object
-                if _reached(version, wanted):
-                    break
-        objects = dict(sorted(objects.items(), key=itemgetter(0))) if is_new else objects
-        return Mirror(question=question, objects=objects, version=version, listed_at=mirror.listed_at)
-
-    def _changes(self, question: Question, version: str, quiet_seconds: float) -> Iterator[WatchEvent[Any]]:
-        return self.watch(
-            question.resource,
-            resource_version=version,
-            timeout_seconds=_WATCH_SECONDS,
-            quiet_seconds=quiet_seconds,
-            **question.selection,
-        )
-
-
-_key: Final[Callable[[Object], tuple[str, str]]] = attrgetter("metadata.namespace", "metadata.name")
-
-
-def _reached(version: str, wanted: str) -> bool:
-    """Whether a watch that is at `version` has told all that the store knew at `wanted`.
-
-    Comparing as numbers: KEP-5504, stable in Kubernetes 1.35; any other form says nothing but whether it is the same.
-    """
-    if version.isdecimal() and wanted.isdecimal():
-        return int(version) >= int(wanted)
-    return version == wanted
+    def _refused(self, question: Question, error: ForbiddenError) -> None:
+        if self._mirrors.refuse(self._cluster, question) and self._log is not None:
+            kind = question.resource.kind
+            self._log(
+                "warning",
+                f"objects of kind {kind} may not be watched, so each run reads them all: {error.message}",
+                **{**error.context, "cluster": self._name, "kind": kind},
+            )

@@ -9,8 +9,10 @@ between, since TLS has a tenth of the bytes to decipher (docs/architecture.md ha
 from __future__ import annotations
 
 import copy
+import hashlib
 import math
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final
@@ -30,6 +32,9 @@ from journeyman.kube.retries import READS, WRITES, Patient
 
 CONNECT_SECONDS: Final = 3.0
 READ_SECONDS: Final = 30.0
+QUIET_FACTOR: Final = 4.0
+"""Where an answer takes long to begin, so do the pauses within it: a silence that ends it is that many times as long."""
+LONGEST_QUIET_SECONDS: Final = 1.0
 _USER_AGENT: Final = f"journeyman/{__version__} (python {sys.version_info.major}.{sys.version_info.minor})"
 
 
@@ -53,7 +58,25 @@ class Transport:
         self._user_agent = user_agent
         self._refused = connection.refused
         self._allowance = Allowance(retries=math.inf)
-        self._pool = Pool(connection, size=pool_size, timeout=urllib3.Timeout(connect=CONNECT_SECONDS))
+        self._connection = connection
+        self._pool = self.new_pool(pool_size)
+
+    def new_pool(self, size: int) -> Pool:
+        """Connections of their own to the same server; nothing is sent yet."""
+        return Pool(self._connection, size=size, timeout=urllib3.Timeout(connect=CONNECT_SECONDS))
+
+    def through(self, pool: Pool) -> Transport:
+        """The same, over other connections: through a pool of one, requests in turn reach the same API server of several."""
+        bound = copy.copy(self)
+        bound._pool = pool  # noqa: SLF001 - a copy of ours
+        return bound
+
+    @property
+    def identity(self) -> str:
+        """What tells one cluster from another that is reached by the same name later: its address, and whom it is trusted by."""
+        context = self._connection.ssl_context
+        trusted = context.get_ca_certs(binary_form=True) if context is not None else []
+        return f"{self.server} {hashlib.sha256(b''.join(sorted(trusted))).hexdigest()}"
 
     def for_run(self, allowance: Allowance) -> Transport:
         """The same connections for one run, within its allowance."""
@@ -94,14 +117,19 @@ class Transport:
             path: What is watched.
             query: Of the request.
             read_seconds: How long the server may say nothing.
-            quiet_seconds: If given: once it has begun to answer, a silence of that long is the end.
+            quiet_seconds: If given: once it has begun to answer, a silence of that long is the end, or of `QUIET_FACTOR` times
+                as long as it took to begin if that is longer, up to `LONGEST_QUIET_SECONDS`.
 
         Raises:
             KubeUnavailableError: It broke off, or said nothing for `read_seconds`.
             DeadlineError: The run's time is up; nothing was sent.
         """
+        asked_at = time.monotonic()
         with self._translated("GET", path):
             response = self._send("GET", path, query, READS, read_seconds=read_seconds, preload_content=False)
+        if quiet_seconds is not None:
+            patience = min(QUIET_FACTOR * (time.monotonic() - asked_at), LONGEST_QUIET_SECONDS)
+            quiet_seconds = max(quiet_seconds, patience)
         try:
             with self._translated("GET", path):
                 if not _is_success(response):

@@ -130,7 +130,7 @@ class AwsAdapters:
         name = cluster.cluster_name
         self._described.pop(name, None)  # it may have moved, if it is connected to once more
         transport = Transport(self._registry.connect(name), cluster=name)
-        return MirroredKubeStore(HttpKubeStore(transport), self._mirrors, cluster=name)
+        return MirroredKubeStore(HttpKubeStore(transport), self._mirrors, cluster=name, log=self.log)
 
     def _clients_for(self, cluster: Cluster) -> ClientFactory:
         """boto3 clients in the role that a cluster's settings name, or else the process's own."""

@@ -119,15 +119,15 @@ def load(run: Invocation, scope: Scope) -> Snapshot:
     """Read what `scope` asks for. Raises KubeAPIError if a list fails: a partial picture is no basis for a decision."""
 
     def listed(resource: Resource[O], *, cached: bool = False) -> tuple[O, ...]:
-        return _by_name(_items(run, resource, cached=cached)) if scope.scheduling else ()
+        return _in_order(run, resource, cached=cached) if scope.scheduling else ()
 
     def devices(resource: Resource[O]) -> tuple[O, ...]:
         wanted = scope.scheduling and not run.settings.ignore_dra_requests
         return _by_name(_served(run, resource)) if wanted else ()
 
     now = run.clock.now()
-    nodes = _by_name(_items(run, NODE)) if scope.nodes else ()
-    claims = tuple(c for c in _by_name(_items(run, NODECLAIM)) if _is_ours(run, c))
+    nodes = _in_order(run, NODE) if scope.nodes else ()
+    claims = tuple(c for c in _in_order(run, NODECLAIM) if _is_ours(run, c))
     pools, bad_pools = _parsed(run, NODEPOOL, NodePool) if scope.pools else ((), ())
     disruptions, bad_disruptions = _parsed(run, NODE_DISRUPTION, NodeDisruption) if scope.disruptions else ((), ())
     states, bad_states = _parsed(run, OFFERING_STATE, OfferingState) if scope.offerings else ((), ())
@@ -274,8 +274,16 @@ def _items(run: Invocation, resource: Resource[T], *, field_selector: str = "", 
     return run.store.list(resource, field_selector=field_selector, cached=cached).items
 
 
+def _in_order(
+    run: Invocation, resource: Resource[O], *, field_selector: str = "", cached: bool = False
+) -> tuple[O, ...]:
+    """The same by namespace and name; a store that has them so says it, as sorting all pods takes its time."""
+    found = run.store.list(resource, field_selector=field_selector, cached=cached)
+    return found.items if found.in_order else _by_name(found.items)
+
+
 def _served(run: Invocation, resource: Resource[T]) -> tuple[T, ...]:
-    """The same; none if the API server does not know the kind, for its CustomResourceDefinition may not be there."""
+    """Objects of a kind; none if the API server does not know the kind, for its CustomResourceDefinition may not be there."""
     try:
         return _items(run, resource)
     except NotFoundError:
@@ -288,12 +296,12 @@ def _workloads(run: Invocation, buffers: Iterable[CapacityBuffer]) -> Workloads:
     named = {b.spec.scalable_ref.kind for b in buffers if b.active and b.spec.scalable_ref is not None}
     templates = any(b.active and b.spec.pod_template_ref is not None for b in buffers)
     return Workloads(
-        services=_by_name(_items(run, SERVICE)) if spread else (),
-        replication_controllers=_by_name(_items(run, REPLICATION_CONTROLLER)) if spread else (),
-        replica_sets=_by_name(_items(run, REPLICA_SET)) if spread or REPLICA_SET.kind in named else (),
-        stateful_sets=_by_name(_items(run, STATEFUL_SET)) if spread or STATEFUL_SET.kind in named else (),
-        deployments=_by_name(_items(run, DEPLOYMENT)) if DEPLOYMENT.kind in named else (),
-        pod_templates=_by_name(_items(run, POD_TEMPLATE)) if templates else (),
+        services=_in_order(run, SERVICE) if spread else (),
+        replication_controllers=_in_order(run, REPLICATION_CONTROLLER) if spread else (),
+        replica_sets=_in_order(run, REPLICA_SET) if spread or REPLICA_SET.kind in named else (),
+        stateful_sets=_in_order(run, STATEFUL_SET) if spread or STATEFUL_SET.kind in named else (),
+        deployments=_in_order(run, DEPLOYMENT) if DEPLOYMENT.kind in named else (),
+        pod_templates=_in_order(run, POD_TEMPLATE) if templates else (),
     )
 
 
@@ -309,7 +317,7 @@ def _by_name(items: Iterable[O]) -> tuple[O, ...]:
 def _pods(run: Invocation, which: Pods) -> tuple[Pod, ...]:
     if which is Pods.NONE:
         return ()
-    return _by_name(_items(run, POD, field_selector="spec.nodeName=" if which is Pods.UNASSIGNED else ""))
+    return _in_order(run, POD, field_selector="spec.nodeName=" if which is Pods.UNASSIGNED else "")
 
 
 def _parsed(
