@@ -7,6 +7,7 @@ with its own clock, stores and boto3 clients, and the handlers run on it unchang
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
 from functools import cache
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
 DEFAULT_KUBERNETES_VERSION: Final = "1.34"
 LEASE_PREFIX: Final = "journeyman-"
+_MAKING: Final = threading.Lock()  # clusters are run side by side; sessions, which they may share, are not made for that
 
 StoreFactory = Callable[[Settings], KubeStore]
 ClientFactory = Callable[[str, str], Any]
@@ -180,7 +182,8 @@ def _client_of(session: boto3.Session, service: str) -> Any:
         user_agent_extra="journeyman",
     )
     make: Callable[..., Any] = session.client
-    return make(service, config=config)
+    with _MAKING:
+        return make(service, config=config)
 
 
 @cache

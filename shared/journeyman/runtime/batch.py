@@ -1,7 +1,10 @@
 """Runs a step for what a queue or a schedule delivers: parse, once for each cluster, report what failed.
 
 Messages of ours say "look again", so their order means nothing beyond one runner at a time, and several for one
-cluster in a batch are served by one run. A failed record comes back after its visibility timeout and ends in
+cluster in a batch are served by one run. Clusters are run side by side, each one's runs in order: one that does not answer
+takes no time from the others, and what has not ended shortly before the platform ends the process is answered as failed.
+
+A failed record comes back after its visibility timeout and ends in
 the dead-letter queue when its retries are used up. A message that will never be understood is retried at once: while a
 failed one is waited for, its whole group in a FIFO lane stands still.
 
@@ -12,9 +15,9 @@ cluster's records anyway, since they share one run.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from aws_lambda_powertools.utilities.batch import BatchProcessor, EventType, process_partial_response
@@ -23,7 +26,9 @@ from aws_lambda_powertools.utilities.data_classes.sqs_event import SQSRecord
 from journeyman.core.plan import Step
 from journeyman.errors import (
     ConfigurationError,
+    DeadlineError,
     JourneymanError,
+    KubeUnavailableError,
     LeaseLostError,
     MalformedEventError,
     UnknownClusterError,
@@ -36,7 +41,9 @@ from journeyman.steps.invocation import BUSY, Invocation, Outcome
 StepFunction = Callable[[Invocation, Trigger], Outcome]
 Event = Mapping[str, Any]
 SIDE_BY_SIDE = 16
-"""Clusters that are run at once for one trigger. They wait for answers most of the time."""
+"""Clusters that are run at once. They wait for answers most of the time."""
+ANSWER_SECONDS = 0.5
+"""So long before its end a process must begin to answer; runs stop earlier, by themselves (`composition.FLUSH_MARGIN`)."""
 FAILED = "failed"
 NO_OP = "no_op"
 
@@ -52,7 +59,14 @@ def reported(runtime: Runtime) -> Iterator[None]:
 
 
 class StepRunner:
-    """One step in one invocation. What it did is remembered, so that a cluster is run once for a whole batch."""
+    """One step in one invocation. What it did is remembered, so that a cluster is run once for a whole batch.
+
+    Args:
+        runtime: The clusters served here.
+        step: Which step it is.
+        function: The step.
+        context: The platform's; its remaining time is the deadline of all runs.
+    """
 
     def __init__(self, runtime: Runtime, step: Step, function: StepFunction, context: Context) -> None:
         self._runtime = runtime
@@ -60,6 +74,15 @@ class StepRunner:
         self._function = function
         self._context = context
         self._done: dict[tuple[str, str], Outcome | Exception] = {}
+        self._silent: dict[str, KubeUnavailableError] = {}
+
+    def run_ahead(self, triggers: Iterable[Trigger]) -> None:
+        """Run all that a batch asks for; `run` then only tells what became of each. What is refused is left to it."""
+        wanted: list[Trigger] = []
+        for trigger in triggers:
+            with suppress(JourneymanError):
+                wanted += self._accepted(trigger)
+        self._run_each(wanted)
 
     def run(self, trigger: Trigger) -> tuple[Outcome, ...]:
         """Run the step for each cluster the trigger is about. A cluster that fails does not stop the others.
@@ -73,17 +96,15 @@ class StepRunner:
             Exception: The first run's failure, if redelivery can help. It has been logged.
         """
         with reported(self._runtime):
-            self._check(trigger)
-            addressed = self._runtime.addressed(trigger)
-        if trigger.details.get("kind") == NO_OP:
-            return ()
-        results = self._run_each(addressed)
+            accepted = self._accepted(trigger)
+        results = self._run_each(accepted)
         for result in results:
             if isinstance(result, Exception):
                 raise result
         return tuple(result for result in results if isinstance(result, Outcome))
 
-    def _check(self, trigger: Trigger) -> None:
+    def _accepted(self, trigger: Trigger) -> tuple[Trigger, ...]:
+        """One trigger for each cluster that is to be run; none for an event that means nothing to us."""
         if trigger.step is not self._step:
             raise MalformedEventError(
                 f"a message for {trigger.step.value} arrived at {self._step.value}",
@@ -91,20 +112,52 @@ class StepRunner:
                 source=trigger.source,
                 to_do="send it to its own lane",
             )
+        addressed = self._runtime.addressed(trigger)
+        return () if trigger.details.get("kind") == NO_OP else addressed
 
     def _run_each(self, triggers: Sequence[Trigger]) -> list[Outcome | Exception]:
-        """Side by side, so that a cluster that does not answer takes no time from the others."""
-        if len(triggers) < 2:
-            return [self._run_once(one) for one in triggers]
-        with ThreadPoolExecutor(max_workers=min(len(triggers), SIDE_BY_SIDE)) as pool:
-            return list(pool.map(self._run_once, triggers))
+        """What became of each, in their order; what was not run before is run now."""
+        by_cluster: dict[str, list[Trigger]] = {}
+        for trigger in triggers:
+            if self._key(trigger) not in self._done:
+                by_cluster.setdefault(trigger.cluster, []).append(trigger)
+        if len(by_cluster) < 2:
+            self._run_in_turn(triggers)
+        else:
+            self._run_side_by_side(by_cluster)
+        return [self._done[self._key(trigger)] for trigger in triggers]
 
-    def _run_once(self, trigger: Trigger) -> Outcome | Exception:
+    def _run_side_by_side(self, by_cluster: Mapping[str, Sequence[Trigger]]) -> None:
+        """Return when all have ended, or when it is time to answer.
+
+        A run that goes on after that is as one that the platform has ended: fenced by its Lease, and safe to repeat.
+        """
+        pool = ThreadPoolExecutor(max_workers=min(len(by_cluster), SIDE_BY_SIDE))
+        running = [pool.submit(self._run_in_turn, triggers) for triggers in by_cluster.values()]
+        wait(running, timeout=max(self._context.get_remaining_time_in_millis() / 1000 - ANSWER_SECONDS, 0))
+        pool.shutdown(wait=False, cancel_futures=True)
+        for future, triggers in zip(running, by_cluster.values(), strict=True):
+            if future.done() and not future.cancelled():
+                future.result()
+            else:
+                self._give_up(triggers)
+
+    def _give_up(self, triggers: Sequence[Trigger]) -> None:
+        cluster = triggers[0].cluster
+        error = DeadlineError("the run did not end in time; its messages come back", cluster=cluster)
+        self._runtime.log_error(error, controller=self._step.value)
+        for trigger in triggers:
+            self._done.setdefault(self._key(trigger), error)
+
+    def _run_in_turn(self, triggers: Sequence[Trigger]) -> None:
+        for trigger in triggers:
+            if self._key(trigger) not in self._done:
+                silent = self._silent.get(trigger.cluster)  # whoever did not answer is not waited for again
+                self._done[self._key(trigger)] = silent or self._attempt(trigger)
+
+    def _key(self, trigger: Trigger) -> tuple[str, str]:
         """The interruption step runs for each event, whose instances differ; the others once for a cluster."""
-        key = (trigger.cluster, trigger.id if self._step is Step.INTERRUPT else "")
-        if key not in self._done:
-            self._done[key] = self._attempt(trigger)
-        return self._done[key]
+        return (trigger.cluster, trigger.id if self._step is Step.INTERRUPT else "")
 
     def _attempt(self, trigger: Trigger) -> Outcome | Exception:
         try:
@@ -112,6 +165,8 @@ class StepRunner:
                 return self._checked(self._function(run, trigger), trigger)
         except Exception as error:  # noqa: BLE001 - logged, and raised for its record after the other clusters ran
             self._runtime.log_error(error, controller=self._step.value, correlation_id=trigger.id, on=trigger.cluster)
+            if isinstance(error, KubeUnavailableError):
+                self._silent[trigger.cluster] = error
             return self._verdict(error, trigger)
 
     def _checked(self, outcome: Outcome, trigger: Trigger) -> Outcome:
@@ -127,14 +182,31 @@ class StepRunner:
         return error
 
 
-def run_records(runtime: Runtime, handle: Callable[[Trigger], object], event: Event) -> dict[str, Any]:
-    """Handle each record of an SQS batch; answers which failed (`batchItemFailures`), all of them if need be."""
+def run_records(
+    runtime: Runtime,
+    handle: Callable[[Trigger], object],
+    event: Event,
+    *,
+    ahead: Callable[[Iterable[Trigger]], None] = lambda _: None,
+) -> dict[str, Any]:
+    """Handle each record of an SQS batch; answers which failed (`batchItemFailures`), all of them if need be.
+
+    Args:
+        runtime: Logs, and lets what is hopeless be retried at once.
+        handle: Handles one trigger; raises if its record is to come back.
+        event: The platform's.
+        ahead: Is given all triggers before the first is handled.
+    """
+    read = {record["messageId"]: _read(record) for record in event["Records"]}
+    ahead(trigger for trigger in read.values() if isinstance(trigger, Trigger))
     hopeless: dict[str, list[str]] = {}
 
     def record_handler(record: SQSRecord) -> None:
         try:
-            with reported(runtime):
-                trigger = parse_trigger(record.raw_event)
+            trigger = read[record.message_id]
+            if isinstance(trigger, MalformedEventError):
+                with reported(runtime):
+                    raise trigger
             handle(trigger)
         except (MalformedEventError, UnknownClusterError):
             hopeless.setdefault(record["eventSourceARN"], []).append(record["receiptHandle"])
@@ -144,6 +216,13 @@ def run_records(runtime: Runtime, handle: Callable[[Trigger], object], event: Ev
     answer = process_partial_response(event=dict(event), record_handler=record_handler, processor=processor)
     _retry_now(runtime, hopeless)
     return dict(answer)
+
+
+def _read(record: Event) -> Trigger | MalformedEventError:
+    try:
+        return parse_trigger(record)
+    except MalformedEventError as error:
+        return error
 
 
 def _retry_now(runtime: Runtime, receipts_by_lane: Mapping[str, Sequence[str]]) -> None:

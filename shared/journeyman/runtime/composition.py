@@ -178,7 +178,7 @@ class Runtime:
         """
         settings = self.settings_of(trigger.cluster)
         deadline = self.clock.now() + timedelta(milliseconds=context.get_remaining_time_in_millis())
-        allowance = Allowance(clock=self.clock, until=deadline)
+        allowance = Allowance(clock=self.clock, until=deadline - FLUSH_MARGIN)
         store = self._store_for_run(settings, allowance, trigger.step)
         telemetry = self._adapters.telemetry(
             store,
@@ -190,23 +190,20 @@ class Runtime:
             },
         )
         try:
-            yield Invocation(
-                cluster=settings.cluster_name,
-                settings=settings,
-                store=store,
-                cloud=self._clouds.of(settings),
-                queue=self.queue,
-                lease=self._adapters.lease(settings, trigger.step, store, context.aws_request_id),
-                clock=self.clock,
-                telemetry=telemetry,
-                deadline=deadline,
-                request_id=context.aws_request_id,
-                memory=self._memories.of(settings),
-            )
-        except _OUT_OF_REACH:
-            self._stores.forget(settings)
-            self._clouds.forget(settings)  # what nodes join with is in there
-            raise
+            with self._forgotten_out_of_reach(settings):
+                yield Invocation(
+                    cluster=settings.cluster_name,
+                    settings=settings,
+                    store=store,
+                    cloud=self._clouds.of(settings),
+                    queue=self.queue,
+                    lease=self._adapters.lease(settings, trigger.step, store, context.aws_request_id),
+                    clock=self.clock,
+                    telemetry=telemetry,
+                    deadline=deadline,
+                    request_id=context.aws_request_id,
+                    memory=self._memories.of(settings),
+                )
         finally:
             telemetry.flush(until=deadline - FLUSH_MARGIN)
             cost = allowance.usage.observations(trigger.step.value)  # what was flushed had its price, too
@@ -215,13 +212,27 @@ class Runtime:
             if cost:
                 telemetry.flush(until=deadline - FLUSH_MARGIN)
 
+    @contextmanager
+    def connected(self, cluster: str) -> Iterator[KubeStore]:
+        """The API server of a cluster served here, for what needs no run. Raises UnknownClusterError."""
+        settings = self.settings_of(cluster)
+        with self._forgotten_out_of_reach(settings):
+            yield self._stores.of(settings)
+
+    @contextmanager
+    def _forgotten_out_of_reach(self, settings: Settings) -> Iterator[None]:
+        """Forget all that is kept for a cluster if it cannot be reached the way we know: it may have been made again."""
+        try:
+            yield
+        except _OUT_OF_REACH:
+            self._stores.forget(settings)
+            self._clouds.forget(settings)  # what nodes join with is in there
+            self._memories.forget(settings)
+            raise
+
     def _store_for_run(self, settings: Settings, allowance: Allowance, step: Step) -> KubeStore:
         kept = self._stores.of(settings)
         return kept.for_run(allowance, step.value) if isinstance(kept, PerRunStore) else kept
-
-    def store_of(self, cluster: str) -> KubeStore:
-        """The API server of a cluster served here, for what needs no run. Raises UnknownClusterError."""
-        return self._stores.of(self.settings_of(cluster))
 
     def log(self, level: str, message: str, **fields: str) -> None:
         """A line that belongs to no run."""

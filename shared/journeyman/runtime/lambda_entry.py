@@ -59,7 +59,7 @@ def run_batch(step: str, function: StepFunction, event: Event, context: Context)
     """Run the step for a batch of SQS records; answers which of them failed."""
     serving = runtime()
     runner = StepRunner(serving, Step(step), function, context)
-    return run_records(serving, runner.run, event)
+    return run_records(serving, runner.run, event, ahead=runner.run_ahead)
 
 
 def run_sweep(function: StepFunction, event: Event, context: Context) -> Answer:

@@ -138,10 +138,10 @@ class Receiver:
             raise _unknown("there is no bearer token, or one of absurd length")
         self._look_at(token, runtime.clock)
         try:
-            store = runtime.store_of(cluster)
+            with runtime.connected(cluster) as store:
+                self._review(store, token)
         except UnknownClusterError as error:
             raise _unknown("the cluster is not registered here") from error
-        self._review(store, token)
 
     def _look_at(self, token: str, clock: Clock) -> None:
         """Refuse what does not even claim to be the sender's; nothing that is read here is believed."""

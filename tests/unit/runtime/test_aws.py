@@ -156,8 +156,8 @@ def test_an_entry_point_logs_lambdas_context_and_the_events_id():
 
     from journeyman.runtime.aws import logger
 
-    lines = io.StringIO()
-    previous = logger().registered_handler.setStream(lines)
+    lines, handler_of_lines = io.StringIO(), logger().registered_handler
+    previous, handler_of_lines.stream = handler_of_lines.stream, lines  # which an earlier test may have left closed
     context = SimpleNamespace(
         aws_request_id="req-9", function_name="sweep", memory_limit_in_mb=512,
         invoked_function_arn="arn:aws:lambda:us-east-1:123456789012:function:sweep",
@@ -166,7 +166,7 @@ def test_an_entry_point_logs_lambdas_context_and_the_events_id():
         assert handler({"id": "evt-1"}, context) == "answer"
         logger().info("hello")
     finally:
-        logger().registered_handler.setStream(previous)
+        handler_of_lines.stream = previous
 
     line = json.loads(lines.getvalue())
     assert seen["event"] == {"id": "evt-1"}

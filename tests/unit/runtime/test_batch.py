@@ -2,6 +2,7 @@
 
 import json
 import threading
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
@@ -116,9 +117,9 @@ def a_record(number, cluster="blue", *, body=None, step="provision", **more):
     }
 
 
-def run_lane(runtime, function, *records):
-    runner = StepRunner(runtime, function.step, function, Context())
-    answer = run_records(runtime, runner.run, {"Records": list(records)})
+def run_lane(runtime, function, *records, context=None):
+    runner = StepRunner(runtime, function.step, function, context or Context())
+    answer = run_records(runtime, runner.run, {"Records": list(records)}, ahead=runner.run_ahead)
     return [failure["itemIdentifier"] for failure in answer["batchItemFailures"]]
 
 
@@ -128,7 +129,7 @@ def test_several_messages_for_a_cluster_are_one_run(runtime):
 
     failed = run_lane(runtime, step, a_record(1), a_record(2), a_record(3, "green"), a_record(4))
 
-    assert (failed, step.runs) == ([], [("blue", "m1"), ("green", "m3")])
+    assert (failed, sorted(step.runs)) == ([], [("blue", "m1"), ("green", "m3")])
 
 
 def test_a_bad_message_fails_alone_and_the_good_ones_of_its_cluster_are_done(runtime, adapters):
@@ -232,8 +233,8 @@ def test_every_interruption_runs_on_every_cluster(runtime):
     failed = run_lane(runtime, step, an_interruption(1), an_interruption(2, "i-2"))
 
     assert failed == []
-    assert sorted(step.runs[:2]) == [("blue", "e1"), ("green", "e1")]
-    assert sorted(step.runs[2:]) == [("blue", "e2"), ("green", "e2")]
+    for name in ("blue", "green"):
+        assert [id_ for cluster, id_ in step.runs if cluster == name] == ["e1", "e2"]
 
 
 def test_clusters_are_run_side_by_side(runtime):
@@ -249,6 +250,61 @@ def test_clusters_are_run_side_by_side(runtime):
     outcomes = StepRunner(runtime, Step.SWEEP, wait_for_each_other, Context()).run(every)
 
     assert [outcome.cluster for outcome in outcomes] == ["blue", "green"]
+
+
+def test_a_cluster_of_a_batch_is_not_kept_waiting_by_one_that_does_not_answer(runtime):
+    """The healthy one is done while the other still waits, although it came later; only the other's messages come back."""
+    green_is_done = threading.Event()
+
+    def step(run, trigger):
+        if run.cluster == "green":
+            green_is_done.set()
+        elif not green_is_done.wait(timeout=10):
+            raise AssertionError("green was made to wait for blue")
+        else:
+            raise KubeUnavailableError("no answer")
+        return Outcome(step=Step.PROVISION, cluster=run.cluster)
+
+    step.step = Step.PROVISION
+    failed = run_lane(runtime, step, a_record(1), a_record(2, "green"), a_record(3))
+
+    assert failed == ["record-1", "record-3"]
+    assert green_is_done.is_set()
+
+
+def test_who_does_not_answer_is_not_asked_again_for_the_same_batch(runtime, adapters):
+    """Ten Spot warnings in a batch would wait ten times, and use up the time of all."""
+    step = StepOf(Step.INTERRUPT, fails={"blue": KubeUnavailableError("no answer")})
+
+    failed = run_lane(runtime, step, an_interruption(1), an_interruption(2, "i-2"))
+
+    assert failed == ["record-1", "record-2"]
+    assert sorted(step.runs) == [("blue", "e1"), ("green", "e1"), ("green", "e2")]
+    assert [line[1] for line in adapters.lines] == ["no answer"]
+
+
+def test_what_has_not_ended_in_time_comes_back_and_the_others_are_answered_for(runtime, adapters):
+    """The platform would end the process, and everybody's messages would come back."""
+    end = threading.Event()
+
+    class Short(Context):
+        def get_remaining_time_in_millis(self):
+            return 1_500
+
+    def step(run, trigger):
+        if run.cluster == "blue":
+            end.wait(timeout=10)
+        return Outcome(step=Step.PROVISION, cluster=run.cluster)
+
+    step.step = Step.PROVISION
+    try:
+        failed = run_lane(runtime, step, a_record(1), a_record(2, "green"), context=Short())
+    finally:
+        end.set()
+
+    assert failed == ["record-1"]
+    ((_, _, told),) = adapters.lines
+    assert (told["error"], told["cluster"]) == ("DeadlineError", "blue")
 
 
 def test_an_event_that_means_nothing_to_us_runs_nothing(runtime):
@@ -275,7 +331,8 @@ def test_a_cluster_out_of_reach_is_connected_to_anew(runtime, adapters, error):
     run_lane(runtime, StepOf(fails={"blue": error}), a_record(1), a_record(2, "green"))
     run_lane(runtime, StepOf(), a_record(3), a_record(4, "green"))
 
-    assert adapters.made == ["store blue", "cloud blue", "store green", "cloud green", "store blue", "cloud blue"]
+    made = Counter(adapters.made)
+    assert made == {"store blue": 2, "cloud blue": 2, "store green": 1, "cloud green": 1}
 
 
 def test_a_registered_cluster_that_cannot_be_connected_to_stops_no_other(adapters):

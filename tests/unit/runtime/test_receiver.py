@@ -1,9 +1,20 @@
-"""Who may send events: read from the environment. What becomes of them is tested on a real API server, in `tests/e2e`."""
+"""Who may send events, and whom that is asked. What becomes of events is tested on a real API server, in `tests/e2e`."""
+
+import base64
+import json
+from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from journeyman.errors import ConfigurationError
-from journeyman.runtime.receiver import read_sender
+from journeyman.errors import ConfigurationError, KubeUnavailableError
+from journeyman.runtime.composition import Runtime
+from journeyman.runtime.receiver import Receiver, read_sender
+from journeyman.simulate.clock import VirtualClock
+from journeyman.steps.invocation import Settings
+from tests.helpers.fakes import Lanes
+
+NOW = datetime(2026, 11, 21, 9, 0, tzinfo=timezone.utc)
+SENDER = read_sender({"FORWARDER_SERVICE_ACCOUNT": "journeyman/forwarder"})
 
 
 def test_the_sender_is_one_service_account_with_tokens_for_one_audience():
@@ -24,3 +35,49 @@ def test_an_account_without_its_namespace_is_refused(account):
     """Every namespace may have a service account of that name."""
     with pytest.raises(ConfigurationError, match="FORWARDER_SERVICE_ACCOUNT does not parse"):
         read_sender({"FORWARDER_SERVICE_ACCOUNT": account})
+
+
+class Moved:
+    """Adapters of a cluster that is gone from where it was when it was first connected to; elsewhere it knows the sender."""
+
+    def __init__(self):
+        self.clock, self.lanes, self.connected = VirtualClock(NOW), Lanes(), 0
+
+    def store(self, cluster):
+        self.connected += 1
+        return GoneCluster() if self.connected == 1 else KnowingCluster()
+
+    def queue(self):
+        return self.lanes
+
+
+class GoneCluster:
+    def create(self, resource, body):
+        raise KubeUnavailableError("the API server's name does not resolve")
+
+
+class KnowingCluster:
+    def create(self, resource, body):
+        user = {"username": "system:serviceaccount:journeyman:forwarder"}
+        return {"status": {"authenticated": True, "audiences": ["journeyman"], "user": user}}
+
+
+def test_a_cluster_that_was_made_again_elsewhere_is_found_for_the_next_event():
+    """The process that takes events may live for hours, and the forwarder sends again what was not taken."""
+    moved = Moved()
+    runtime, receiver = Runtime({"blue": Settings(cluster_name="blue")}, moved), Receiver(SENDER)
+    event = {"version": "1", "source": "forwarder", "id": "m1", "time": NOW.isoformat(), "cluster": "blue"}
+    body = json.dumps({**event, "step": "provision", "reason": "3 pods wait"}).encode()
+
+    with pytest.raises(KubeUnavailableError):
+        receiver.receive(runtime, "blue", f"Bearer {a_token()}", body)
+    verdict = receiver.receive(runtime, "blue", f"Bearer {a_token()}", body)
+
+    assert (verdict.status, moved.connected) == (202, 2)
+    assert [message.cluster for message in moved.lanes.sent] == ["blue"]
+
+
+def a_token():
+    expires = (NOW + timedelta(hours=1)).timestamp()
+    claims = {"sub": "system:serviceaccount:journeyman:forwarder", "aud": ["journeyman"], "exp": expires}
+    return f"h.{base64.urlsafe_b64encode(json.dumps(claims).encode()).decode().rstrip('=')}.s"
