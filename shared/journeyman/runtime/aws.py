@@ -39,7 +39,8 @@ if TYPE_CHECKING:
 
 DEFAULT_KUBERNETES_VERSION: Final = "1.34"
 LEASE_PREFIX: Final = "journeyman-"
-_MAKING: Final = threading.Lock()  # clusters are run side by side; sessions, which they may share, are not made for that
+_MAKING: Final = threading.Lock()
+"""Held while a client is made: clusters are run side by side, and the sessions they may share are not made for that."""
 
 StoreFactory = Callable[[Settings], KubeStore]
 ClientFactory = Callable[[str, str], Any]
