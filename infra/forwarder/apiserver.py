@@ -132,11 +132,11 @@ class ApiServer:
                 return
 
     def watch(self, resource: Resource[T], version: str) -> Iterator[Change]:
-        """Changes since that version, until the server ends the watch.
+        """Changes since that version, until the server ends the watch; it has begun when this returns.
 
         Raises:
-            ExpiredError: The version is too old.
-            ApiServerError: The connection broke, or the server refuses.
+            ExpiredError: The version is too old; on the way, too.
+            ApiServerError: The server refuses; on the way, the connection broke.
         """
         query = {
             "watch": "true",
@@ -144,7 +144,11 @@ class ApiServer:
             "allowWatchBookmarks": "true",
             "timeoutSeconds": str(self._watch_seconds),
         }
-        response = self._open(resource, query, resource.watch_accept, self._watch_seconds + READ_SECONDS)
+        return self._changes(
+            resource, self._open(resource, query, resource.watch_accept, self._watch_seconds + READ_SECONDS)
+        )
+
+    def _changes(self, resource: Resource[Any], response: urllib3.BaseHTTPResponse) -> Iterator[Change]:
         try:
             for line in self._lines(resource, response):
                 yield _change(resource, line)

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, Generic, Protocol, TypeVar
 
-from infra.forwarder.apiserver import ApiServer, ApiServerError, ExpiredError
+from infra.forwarder.apiserver import ApiServer, ApiServerError, Change, ExpiredError
 from infra.forwarder.metrics import WATCHES, Metrics
 from infra.forwarder.news import News
 from infra.forwarder.resources import Resource
@@ -109,10 +109,11 @@ class Follower(Generic[K]):
             self._beat = began = time.monotonic()
             try:
                 version = version or self._list()
+                changes = self._api.watch(self._resource, version)
                 if failed_at:
                     log.info("follows the %s again, after %.0f s", self._resource.name, began - failed_at)
                 pause, failed_at = self._first_pause, 0.0
-                for reached in self._watch(version):
+                for reached in self._taken(changes):
                     version = reached
                 version = "" if self.tracker.wants_list else version
                 self._ended("ended")
@@ -143,9 +144,9 @@ class Follower(Generic[K]):
             self.has_listed = True
         return version
 
-    def _watch(self, version: str) -> Iterator[str]:
-        """The versions that were reached, one after each event."""
-        for change in self._api.watch(self._resource, version):
+    def _taken(self, changes: Iterable[Change]) -> Iterator[str]:
+        """Take changes over: the versions that were reached, one after each."""
+        for change in changes:
             self._beat = time.monotonic()
             if self._stopping.is_set():
                 return
