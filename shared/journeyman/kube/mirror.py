@@ -1,10 +1,11 @@
 """Warm reads: a sandbox remembers the large lists of its last run, catches up with what changed, and reads all at once.
 
 A list that had many objects is kept, decoded, with its resourceVersion (`remembered`). When it is asked for again, a watch
-brings what has changed since (`catch_up`). Every answer knows all that was written before the list was asked for, with one
-exception: a watch that was silent for so long that nothing more seemed to come, while a change was still on its way,
-leaves the list a little behind, as a cached read would be. Added or deleted objects are missed by their number then; a
-changed one is not. Nobody may rest correctness on it, and nobody does, since every write carries its precondition.
+brings what has changed since (`catch_up`). It is then what the server had at one version, and knows all that was written
+before the read began, with one exception: a watch that was silent for so long that nothing more seemed to come, while a
+change was still on its way, leaves the list a little behind, as a cached read would be. Objects that were added or deleted
+are missed by their number then, changed ones are not. Nobody may rest correctness on it, and nobody does, since every
+write carries its precondition.
 
 Whatever goes wrong means that everything is listed again: a version that is too old (410), a watch that breaks off, a list
 that does not fit what the API server tells of it, and time. Where watching is forbidden, lists are read whole, and the log
@@ -12,8 +13,9 @@ says so. Another cluster of the same name is another cluster, for its address or
 are the same, its objects' UIDs are not.
 
 The first list of a run begins to read all those that the last run of its kind asked for, side by side, so that their round
-trips and silences pass together; a run's first list comes after it has its lease. What was read ahead is good for a
-moment only, and a write of the run makes it worthless: then it is read again.
+trips and silences pass together. It begins no earlier, since only then a run has its lease. So a list knows what was
+written before the run's first list; one that is asked for later than `AHEAD_SECONDS` after that, or after the run has
+written something, is read again.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
 """Read a cluster once: the Snapshot, and the catalogue that goes with it.
 
-Order matters: nodes and claims come first, pods last. A pod that binds in between is then seen on a node that is
-known, and one that was created in between waits for the next run: a race under-provisions, it never doubles.
+Nodes and claims are asked for first, pods last. A pod that binds in between is then seen on a node that is known, and one
+that was created in between waits for the next run. A store may read all lists side by side, as `kube.mirror` does; then pods
+may be the older ones by some milliseconds: a pod that was bound meanwhile is still seen pending, beside the node that had
+room for it. Claims are made by no other run meanwhile. So a race under-provisions, it never doubles.
 One list per kind. An object that does not validate is set aside, by name and with why; the others go on.
 """
 

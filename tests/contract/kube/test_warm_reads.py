@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from itertools import count
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 import pytest
@@ -50,4 +57,53 @@ def test_a_warm_list_is_what_a_fresh_one_would_be(direct: HttpKubeStore, namespa
     assert [pod.metadata.name for pod in second.items] == ["p0", "p1", "p2", "p3", "p9"]
     assert second.items[0] is first.items[0]
     assert allowance.usage.requests == 2
-    assert int(direct.latest(POD, namespace=namespace)) >= int(second.resource_version)  # versions are numbers
+
+
+def test_each_warm_list_is_what_the_server_had_at_its_version(direct: HttpKubeStore, namespace: str) -> None:
+    """While others write all the time: an exact list at that version says the same, and it is not of before the read."""
+    kept = MirroredKubeStore(direct, Mirrors(worth_keeping=0), quiet_seconds=QUIET_SECONDS)
+    kept.for_run(Allowance()).list(POD, namespace=namespace)
+    with _writing(direct, namespace) as written:
+        for _ in range(10):
+            before = written[-1] if written else 0
+            allowance = Allowance()
+            warm = kept.for_run(allowance).list(POD, namespace=namespace)
+            exact = _exactly(direct, namespace, warm.resource_version)
+            assert [(p.metadata.uid, p.metadata.resource_version) for p in warm.items] == exact
+            assert int(warm.resource_version) >= before
+            assert allowance.usage.requests <= 2  # nothing was in doubt
+            time.sleep(0.02)
+
+
+@contextmanager
+def _writing(direct: HttpKubeStore, namespace: str) -> Iterator[list[int]]:
+    """Creates, changes and deletes pods meanwhile; the versions of what was written."""
+    written: list[int] = []
+    done = threading.Event()
+
+    def write() -> None:
+        for number in count():
+            pod = {"metadata": {"name": f"p{number}"}, "spec": {"containers": [CONTAINER]}}
+            label = {"metadata": {"labels": {"number": str(number)}}}
+            created = direct.create(POD, pod, namespace=namespace)
+            patched = direct.patch(POD, f"p{max(number - 5, 0)}", label, namespace=namespace)
+            written.append(max(int(made["metadata"]["resourceVersion"]) for made in (created, patched)))
+            if number >= 10:
+                direct.delete(POD, f"p{number - 10}", namespace=namespace, grace_period_seconds=0)
+            if done.wait(0.005):
+                return
+
+    with ThreadPoolExecutor(1) as thread:
+        writer = thread.submit(write)
+        try:
+            yield written
+        finally:
+            done.set()
+        writer.result()
+
+
+def _exactly(direct: HttpKubeStore, namespace: str, version: str) -> list[tuple[str, str]]:
+    query = {"resourceVersion": version, "resourceVersionMatch": "Exact"}
+    listed = json.loads(direct.transport.request("GET", POD.path(namespace), query=query))
+    found = [item["metadata"] for item in listed["items"]]
+    return [(m["uid"], m["resourceVersion"]) for m in sorted(found, key=itemgetter("name"))]

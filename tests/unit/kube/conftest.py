@@ -36,6 +36,7 @@ class Script:
     def __init__(self) -> None:
         self.answers: list[tuple[int, dict[str, str], bytes] | None] = []
         self.requests: list[tuple[str, str, dict[str, str]]] = []
+        self.ports: list[int] = []  # of the clients, one for each request: who keeps a connection keeps its port
         self.url = ""
         self.delay_seconds = 0.0
 
@@ -64,6 +65,7 @@ def _handler(script: Script) -> type[BaseHTTPRequestHandler]:
         def handle_any(self) -> None:
             self.rfile.read(int(self.headers.get("Content-Length") or 0))
             script.requests.append((self.command, self.path, dict(self.headers)))
+            script.ports.append(self.client_address[1])
             answer = script.next()
             time.sleep(script.delay_seconds)
             if answer is None:

@@ -1,12 +1,16 @@
 """Warm reads over real HTTP: what a mirror says is what a fresh list says, and trouble only costs a list."""
 
+import json
 import random
+import ssl
 import threading
+import time
 from datetime import datetime, timezone
+from types import SimpleNamespace
 
 import pytest
 
-from journeyman.core.api.objects import NODE, NODEPOOL, POD
+from journeyman.core.api.objects import NAMESPACE, NODE, NODEPOOL, POD
 from journeyman.errors import KubeUnavailableError
 from journeyman.kube.allowance import Allowance
 from journeyman.kube.connection import Connection
@@ -19,7 +23,7 @@ from journeyman.simulate.clock import VirtualClock
 from tests.helpers import builders
 
 MANY = 150
-QUIET_SECONDS = 0.2  # long enough for a machine that is busy with other tests
+QUIET_SECONDS, AHEAD_SECONDS = 0.2, 60.0  # long enough for a machine that is busy with other tests
 
 
 class Sandbox:
@@ -32,7 +36,9 @@ class Sandbox:
         self.transport = Transport(Connection(server=self.front.url))
         self.direct = HttpKubeStore(self.transport)
         self.mirrors = mirrors or Mirrors()
-        self.store = MirroredKubeStore(self.direct, self.mirrors, cluster="c", quiet_seconds=QUIET_SECONDS)
+        self.store = MirroredKubeStore(
+            self.direct, self.mirrors, cluster="c", quiet_seconds=QUIET_SECONDS, ahead_seconds=AHEAD_SECONDS
+        )
         self.allowance = Allowance()
 
     def run(self, purpose="provision"):
@@ -56,6 +62,14 @@ def sandbox():
     made.add(*(f"pod-{n:03d}" for n in range(MANY)))
     yield made
     made.close()
+
+
+def wait_until(is_so):
+    """What other threads do, at most for a while."""
+    until = time.monotonic() + 10
+    while not is_so() and time.monotonic() < until:
+        time.sleep(0.01)
+    assert is_so()
 
 
 def names(listing):
@@ -138,6 +152,68 @@ def test_lists_that_runs_of_a_step_ask_for_are_read_side_by_side(sandbox):
     assert threading.active_count() <= before + 2  # idle threads go by themselves
 
 
+def test_everything_that_a_run_will_ask_for_is_read_with_its_first_list(sandbox):
+    """Large and small, raw or not; what the last run did not ask for is not, nor what it asked of one node."""
+    sandbox.add(*(f"node-{n:03d}" for n in range(MANY)), kind=NODE)
+    first = sandbox.run()
+    for kind in (NODE, NODEPOOL, NAMESPACE, POD):
+        first.list(kind)
+    first.list(POD, field_selector="spec.nodeName=node-001")
+
+    run = sandbox.run()
+    run.list(NODE)
+    wait_until(lambda: sandbox.allowance.usage.requests == 4)
+    for kind in (NODEPOOL, NAMESPACE, POD):
+        assert run.list(kind).items == sandbox.direct.list(kind).items
+    assert sandbox.allowance.usage.requests == 4
+    run.list(POD)
+    assert sandbox.allowance.usage.requests == 5  # what was read ahead answers once
+
+
+def test_what_was_read_ahead_is_not_good_for_long(sandbox):
+    """A run that waited before it asks wants to know what is now."""
+    store = MirroredKubeStore(sandbox.direct, sandbox.mirrors, quiet_seconds=QUIET_SECONDS, ahead_seconds=0.5)
+    for _ in range(2):
+        run = store.for_run(Allowance())
+        run.list(NAMESPACE)
+        run.list(POD)
+
+    run = store.for_run(Allowance())
+    run.list(NAMESPACE)
+    time.sleep(0.5)
+    sandbox.add("another")
+    assert "another" in names(run.list(POD))
+
+
+def test_another_cluster_of_the_same_name_is_not_answered_from_memory(sandbox):
+    """Made again elsewhere, and even at the same address and version: its objects have other UIDs."""
+    sandbox.run().list(POD)
+    other = Sandbox(sandbox.mirrors)
+    try:
+        other.add(*(f"pod-{n:03d}" for n in reversed(range(MANY))))
+        assert sandbox.server.list(POD).resource_version == other.server.list(POD).resource_version
+        assert other.run().list(POD).items == other.direct.list(POD).items
+
+        port = int(sandbox.front.url.rpartition(":")[2])
+        sandbox.front.close()
+        sandbox.transport.close()
+        sandbox.front = HttpFront(other.server, port=port)
+        assert sandbox.run().list(POD).items == other.direct.list(POD).items
+    finally:
+        other.close()
+
+
+def test_a_cluster_is_known_by_its_address_and_by_whom_it_is_trusted(make_certificate):
+    """The same ones make the same cluster, as when a connection is made anew."""
+
+    def identity(server, authority):
+        return Transport(Connection(server=server, ssl_context=ssl.create_default_context(cafile=authority))).identity
+
+    (one, _), (two, _) = make_certificate(), make_certificate()
+    assert identity("https://k:6443", one) == identity("https://k:6443/", one)
+    assert len({identity(server, ca) for server in ("https://k:6443", "https://l:6443") for ca in (one, two)}) == 4
+
+
 def test_a_version_that_is_too_old_is_listed_again(sandbox):
     """410: the history in between is forgotten."""
     sandbox.run().list(POD)
@@ -187,35 +263,143 @@ def test_an_api_server_that_is_gone_is_told_and_nothing_old_is_given_out(sandbox
     assert sandbox.run().list(POD).items == sandbox.direct.list(POD).items
 
 
-def test_a_watch_that_is_cut_in_an_object_is_no_news(script):
+# What follows is said by a script, since it is about moments that no server can be made to have.
+
+
+def said(script, version, *items, count=0, **status):
+    """A list, or its first object of `count`."""
+    more = {"continue": "more", "remainingItemCount": count - len(items)} if count > len(items) else {}
+    script.say(200, {"metadata": {"resourceVersion": version, **more}, "items": items})
+
+
+def pod(name, version, **labels):
+    return {"metadata": {"name": name, "uid": f"uid-{name}", "resourceVersion": version, "labels": labels}}
+
+
+def told(script, *events, whole=True):
+    """A watch's answer: what it says of which pods; not `whole` breaks off within the last."""
+    lines = b"".join(json.dumps({"type": kind, "object": body}).encode() + b"\n" for kind, body in events)
+    lines = lines if whole else lines[:-20]
+    chunk = b"%x\r\n%b\r\n" % (len(lines), lines) if lines else b""
+    if whole:
+        script.say(200, chunk + b"0\r\n\r\n", Transfer_Encoding="chunked")
+    else:
+        script.say(200, chunk, Transfer_Encoding="chunked", Connection="close")
+
+
+def asked(script):
+    """The first word of each request's query."""
+    return [path.partition("?")[2].partition("&")[0] for _, path, _ in script.requests]
+
+
+@pytest.fixture
+def scripted(script):
+    """Reads what the script says, and remembers the shortest list; with what it logs."""
+    log = []
+    transport = Transport(Connection(server=script.url))
+    store = MirroredKubeStore(
+        HttpKubeStore(transport),
+        Mirrors(worth_keeping=0),
+        cluster="c",
+        quiet_seconds=QUIET_SECONDS,
+        log=lambda level, message, **fields: log.append((level, message, fields)),
+    )
+    yield SimpleNamespace(list=lambda: store.for_run(Allowance()).list(POD), log=log)
+    transport.close()
+
+
+def test_a_watch_that_is_cut_in_an_object_is_no_news(script, scripted):
     """What came whole is not worth the doubt: everything is listed again."""
-    pods = [{"metadata": {"name": name, "resourceVersion": "7"}} for name in ("a", "b")]
-    change = b'{"type":"MODIFIED","object":{"metadata":{"name":"a","resourceVersion":"8","labels":{"half'
-    script.say(200, {"metadata": {"resourceVersion": "7"}, "items": pods})
-    script.say(200, {"metadata": {"resourceVersion": "9"}, "items": pods[:1]})
-    script.say(200, b"%x\r\n%b\r\n" % (len(change), change), Transfer_Encoding="chunked", Connection="close")
-    script.say(200, {"metadata": {"resourceVersion": "9"}, "items": pods[1:]})
-    store = HttpKubeStore(Transport(Connection(server=script.url)))
-    mirrored = MirroredKubeStore(store, Mirrors(worth_keeping=0), quiet_seconds=QUIET_SECONDS)
+    said(script, "7", pod("a", "7"), pod("b", "7"))
+    said(script, "9", pod("a", "8"), count=2)
+    told(script, ("MODIFIED", pod("a", "8", half="said")), whole=False)
+    said(script, "9", pod("b", "7"))
 
-    assert names(mirrored.list(POD)) == ["a", "b"]
-    assert names(mirrored.list(POD)) == ["b"]
-
-    asked = [path.partition("?")[2].partition("&")[0] for _, path, _ in script.requests]
-    assert asked == ["limit=500", "limit=1", "watch=1", "limit=500"]
+    assert names(scripted.list()) == ["a", "b"]
+    assert names(scripted.list()) == ["b"]
+    assert asked(script) == ["limit=500", "limit=1", "watch=1", "limit=500"]
 
 
-def test_versions_that_are_no_numbers_are_only_ever_equal(script):
+def test_versions_that_are_no_numbers_are_only_ever_equal(script, scripted):
     """Whoever serves them so promises nothing about their order; the silence decides then."""
-    pods = [{"metadata": {"name": "a", "resourceVersion": "x1"}}]
-    change = b'{"type":"MODIFIED","object":{"metadata":{"name":"a","resourceVersion":"x3","labels":{"new":"yes"}}}}\n'
-    script.say(200, {"metadata": {"resourceVersion": "x1"}, "items": pods})
-    script.say(200, {"metadata": {"resourceVersion": "x2"}, "items": pods})
-    script.say(200, b"%x\r\n%b\r\n" % (len(change), change) + b"0\r\n\r\n", Transfer_Encoding="chunked")
-    store = HttpKubeStore(Transport(Connection(server=script.url)))
-    mirrored = MirroredKubeStore(store, Mirrors(worth_keeping=0), quiet_seconds=QUIET_SECONDS)
+    said(script, "x1", pod("a", "x1"))
+    said(script, "x2", pod("a", "x1"))
+    told(script, ("MODIFIED", pod("a", "x3", new="yes")))
 
-    mirrored.list(POD)
-    (pod,) = mirrored.list(POD).items
+    scripted.list()
+    (found,) = scripted.list().items
+    assert found.metadata.labels == {"new": "yes"}
 
-    assert pod.metadata.labels == {"new": "yes"}
+
+def test_a_list_is_as_it_was_at_one_version(script, scripted):
+    """The store's when it was asked: the first later event says that all before it have come, and is left for next time."""
+    said(script, "7", pod("a", "7"), pod("b", "7"))
+    said(script, "9", pod("a", "7"), count=2)
+    told(script, ("MODIFIED", pod("b", "8", new="yes")), ("DELETED", pod("a", "11")))
+
+    scripted.list()
+    found = scripted.list()
+    assert (names(found), found.resource_version) == (["a", "b"], "9")
+    assert found.items[1].metadata.labels == {"new": "yes"}
+
+
+def test_the_watch_is_asked_for_where_the_version_was_told(script, scripted):
+    """On the same connection: another server of the control plane may not know that version yet."""
+    said(script, "7", pod("a", "7"))
+    said(script, "9", pod("a", "9"), count=1)
+    told(script, ("MODIFIED", pod("a", "9")))
+
+    scripted.list()
+    scripted.list()
+    assert script.ports[1] == script.ports[2] != script.ports[0]
+
+
+def test_an_event_that_comes_late_is_missed_by_number_and_waited_for(script, scripted):
+    """A silence that was too short is followed by a longer one."""
+    said(script, "7", pod("a", "7"))
+    for late in ((), (("ADDED", pod("b", "9")),)):
+        said(script, "9", pod("a", "7"), count=2)
+        told(script, *late)
+
+    scripted.list()
+    assert names(scripted.list()) == ["a", "b"]
+    assert asked(script) == ["limit=500", "limit=1", "watch=1", "limit=1", "watch=1"]
+
+
+@pytest.mark.parametrize(
+    ("version", "sample", "count", "watches"),
+    [
+        ("9", pod("a", "7"), 3, 2),  # more than we have
+        ("9", pod("z", "7"), 2, 2),  # one that we do not have
+        ("9", pod("a", "8"), 2, 2),  # one that we have otherwise
+        ("5", pod("a", "4"), 2, 0),  # a store of earlier, as after a restore
+    ],
+)
+def test_what_does_not_fit_is_listed_again(script, scripted, version, sample, count, watches):
+    """At the second doubt; where the store has gone back, at once."""
+    said(script, "7", pod("a", "7"), pod("b", "7"))
+    for _ in range(watches or 1):
+        said(script, version, sample, count=count)
+        if watches:
+            told(script)
+    said(script, version, sample)
+
+    scripted.list()
+    assert names(scripted.list()) == [sample["metadata"]["name"]]
+    assert asked(script).count("watch=1") == watches
+
+
+def test_where_watching_is_forbidden_lists_are_read_whole_and_that_is_said_once(script, scripted):
+    """An identity that may list can run; nothing is asked in vain again."""
+    why = 'pods is forbidden: User "ci" cannot watch resource "pods" in API group "" at the cluster scope'
+    said(script, "7", pod("a", "7"))
+    said(script, "9", pod("a", "7"), count=2)
+    script.say(403, {"kind": "Status", "code": 403, "reason": "Forbidden", "message": why})
+    said(script, "9", pod("a", "7"), pod("b", "9"))
+
+    assert [names(scripted.list()) for _ in range(4)] == [["a"], ["a", "b"], ["a", "b"], ["a", "b"]]
+    assert asked(script) == ["limit=500", "limit=1", "watch=1", "limit=500", "limit=500", "limit=500"]
+    ((level, message, fields),) = scripted.log
+    assert (level, fields["cluster"], fields["kind"], fields["verb"]) == ("warning", "c", "Pod", "watch")
+    assert why in message
+    assert "helm upgrade" in fields["to_do"]
