@@ -26,7 +26,8 @@ def apply(admin: Caller, manifest: Mapping[str, Any]) -> None:
 
 def install_crds(admin: Caller) -> None:
     """Journeyman's and Karpenter's CRDs, as they are in the repository; returns when their kinds are served."""
-    install(admin, [yaml.safe_load(path.read_text()) for path in sorted(found("infra", "crds").glob("*.yaml"))])
+    paths = sorted(found("infra", "crds").glob("*.yaml"))
+    install(admin, [yaml.load(path.read_text(), yaml.CSafeLoader) for path in paths])
 
 
 def install(admin: Caller, crds: Collection[Mapping[str, Any]]) -> None:

@@ -32,7 +32,7 @@ def documents() -> dict[str, JSONDict]:
         GoProgramMissingError: There is no Go to fetch the module with, or it cannot be had.
     """
     folder = _module() / "pkg" / "apis" / "crds"
-    found = [yaml.safe_load(path.read_text()) for path in sorted(folder.glob("karpenter.*.yaml"))]
+    found = [yaml.load(path.read_text(), yaml.CSafeLoader) for path in sorted(folder.glob("karpenter.*.yaml"))]
     return {document["spec"]["names"]["kind"]: document for document in found}
 
 
