@@ -1,0 +1,337 @@
+"""The words a story is told in: its setting, its acts, its faults; as JSON both ways.
+
+A story is drawn before anything runs, so it can be shortened, kept and told again. Any part of it is a story too:
+targets are ordinals that are resolved when their time comes ("the third oldest node", modulo how many there are), an act
+that finds nobody does nothing, and a fault whose call never comes does nothing.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Final, Literal
+
+import msgspec
+from msgspec import Struct
+
+CAPACITY_TYPES: Final = ("on-demand", "spot")
+Policy = Literal["WhenEmpty", "WhenEmptyOrUnderutilized"]
+
+# -- what stands at the beginning -----------------------------------------------------------------------------------
+
+
+class Budget(Struct, frozen=True, kw_only=True):
+    """How many nodes of a pool may be disrupted at once, as NodePools say it ("2", "30%"); for all reasons if none."""
+
+    nodes: str
+    reasons: tuple[str, ...] = ()
+
+
+class Pool(Struct, frozen=True, kw_only=True):
+    """A NodePool. Zero means "not set" throughout."""
+
+    name: str
+    capacity_types: tuple[str, ...] = CAPACITY_TYPES
+    types: tuple[str, ...] = ()  # of the setting's; empty: all
+    policy: Policy = "WhenEmpty"
+    consolidate_after_seconds: int = 0  # -1: Never
+    budgets: tuple[Budget, ...] = (Budget(nodes="100%"),)
+    limit_cpus: int = 0
+    expire_after_seconds: int = 0
+    termination_grace_seconds: int = 0
+    weight: int = 0
+    replicas: int = 0  # a static pool
+
+
+class Setting(Struct, frozen=True, kw_only=True):
+    """What is there before anybody acts, and how it ends."""
+
+    pools: tuple[Pool, ...] = (Pool(name="default"),)
+    types: tuple[str, ...] = ()  # instance types the account sells; empty: all that it knows
+    zones: int = 2
+    daemons: bool = False  # a DaemonSet runs on every node
+    node_repair: bool = False  # the feature gate
+    spot_to_spot: bool = False  # the feature gate
+    registration_poll_seconds: int = 20
+    sweep: bool = True  # off: wake-ups alone must do
+    thaw: bool = False  # a run that outlives its function's timeout is frozen and goes on later, instead of being ended
+    ends_empty: bool = False  # at the end everything is scaled to zero and nothing may be left
+
+
+# -- what people and the cloud do -----------------------------------------------------------------------------------
+
+
+class Act(Struct, frozen=True, kw_only=True, tag=True, tag_field="act"):
+    """Something that is done at a time; seconds since the beginning."""
+
+    at_seconds: float
+
+
+class Deploy(Act, frozen=True, kw_only=True):
+    """A Deployment appears, with a PodDisruptionBudget if `min_available` is not negative."""
+
+    app: str
+    replicas: int
+    cpu_millicores: int = 500
+    memory_mib: int = 256
+    min_available: int = -1
+    do_not_disrupt: bool = False
+    spread_zones: bool = False
+    pool: str = ""  # pods select it; empty: any
+    grace_seconds: int = 1  # terminationGracePeriodSeconds
+
+
+class Scale(Act, frozen=True, kw_only=True):
+    """A Deployment's size changes."""
+
+    app: str
+    replicas: int
+
+
+class Undeploy(Act, frozen=True, kw_only=True):
+    """A Deployment is deleted, its PodDisruptionBudget with it."""
+
+    app: str
+
+
+class SetBudget(Act, frozen=True, kw_only=True):
+    """A pool's budgets become this one."""
+
+    pool: int
+    nodes: str
+
+
+class SetLimit(Act, frozen=True, kw_only=True):
+    """A pool's CPU limit changes; 0 takes it away."""
+
+    pool: int
+    cpus: int
+
+
+class Drift(Act, frozen=True, kw_only=True):
+    """A pool's template gets another label, so that all its nodes have drifted."""
+
+    pool: int
+
+
+class ShortenExpiry(Act, frozen=True, kw_only=True):
+    """New nodes of a pool expire after so long (old ones have drifted)."""
+
+    pool: int
+    seconds: int
+
+
+class DeletePool(Act, frozen=True, kw_only=True):
+    """A NodePool is deleted; its nodes follow."""
+
+    pool: int
+
+
+class BreakNodeClass(Act, frozen=True, kw_only=True):
+    """The EC2NodeClass selects subnets that do not exist."""
+
+
+class MendNodeClass(Act, frozen=True, kw_only=True):
+    """The EC2NodeClass is as it was."""
+
+
+class Interrupt(Act, frozen=True, kw_only=True):
+    """EC2 warns that it takes an instance back, and does so two minutes later."""
+
+    node: int
+
+
+class Rebalance(Act, frozen=True, kw_only=True):
+    """EC2 recommends to leave an instance."""
+
+    node: int
+
+
+class Maintenance(Act, frozen=True, kw_only=True):
+    """AWS Health announces that an instance is retired."""
+
+    node: int
+
+
+class StopInstance(Act, frozen=True, kw_only=True):
+    """Somebody stops an instance in the console."""
+
+    node: int
+
+
+class ConsoleTerminate(Act, frozen=True, kw_only=True):
+    """Somebody terminates an instance in the console."""
+
+    node: int
+
+
+class DeleteNode(Act, frozen=True, kw_only=True):
+    """`kubectl delete node`."""
+
+    node: int
+
+
+class DeleteClaim(Act, frozen=True, kw_only=True):
+    """`kubectl delete nodeclaim`; claims that are not launched count too."""
+
+    claim: int
+
+
+class EditClaim(Act, frozen=True, kw_only=True):
+    """A NodeClaim is edited by hand."""
+
+    claim: int
+    change: Literal["drop-pool-label", "drop-hash", "do-not-disrupt", "foreign-label"]
+
+
+class StripFinalizer(Act, frozen=True, kw_only=True):
+    """All finalizers of a NodeClaim are removed by hand; then it is deleted."""
+
+    claim: int
+
+
+class OutOfStock(Act, frozen=True, kw_only=True):
+    """A pool of capacity is empty for a while. Ordinals into the setting's types and zones; -1: all of them."""
+
+    type: int
+    zone: int
+    capacity_type: str  # "on-demand", "spot"; empty: both
+    seconds: float
+
+
+class NeverJoins(Act, frozen=True, kw_only=True):
+    """The next machine that is launched never becomes a node."""
+
+
+class StopKubelet(Act, frozen=True, kw_only=True):
+    """A node's kubelet is silent for a while: NotReady, its pods neither start nor stop."""
+
+    node: int
+    seconds: float
+
+
+class UnhealthyCondition(Act, frozen=True, kw_only=True):
+    """The node problem agent of a node reports a condition, for a while."""
+
+    node: int
+    condition: str
+    status: Literal["True", "False", "Unknown"]
+    seconds: float
+
+
+class JumpClock(Act, frozen=True, kw_only=True):
+    """The functions' clocks are off by so much from now on; the API server's and the cloud's are right."""
+
+    seconds: float
+
+
+class Protect(Act, frozen=True, kw_only=True):
+    """A running pod gets `karpenter.sh/do-not-disrupt`."""
+
+    pod: int
+
+
+class Unprotect(Act, frozen=True, kw_only=True):
+    """The annotation is taken from every pod that has it by hand."""
+
+
+AnyAct = (
+    Deploy
+    | Scale
+    | Undeploy
+    | SetBudget
+    | SetLimit
+    | Drift
+    | ShortenExpiry
+    | DeletePool
+    | BreakNodeClass
+    | MendNodeClass
+    | Interrupt
+    | Rebalance
+    | Maintenance
+    | StopInstance
+    | ConsoleTerminate
+    | DeleteNode
+    | DeleteClaim
+    | EditClaim
+    | StripFinalizer
+    | OutOfStock
+    | NeverJoins
+    | StopKubelet
+    | UnhealthyCondition
+    | JumpClock
+    | Protect
+    | Unprotect
+)
+
+# -- what goes wrong ------------------------------------------------------------------------------------------------
+
+
+class Kind(str, Enum):
+    """What becomes of one outside call."""
+
+    FAIL_BEFORE = "fail-before"  # an error, and nothing was done
+    FAIL_AFTER = "fail-after"  # it was done; the answer was lost
+    TIMEOUT_BEFORE = "timeout-before"  # as the two above, and the caller waited in vain for `seconds`
+    TIMEOUT_AFTER = "timeout-after"
+    THROTTLE = "throttle"
+    CONFLICT = "conflict"  # somebody else writes the object first; the server itself then judges the call
+    STALE = "stale"  # a cached read answers as of `seconds` ago
+    LAG = "lag"  # so does a read that asked for no cache
+    DIE_BEFORE = "die-before"  # the process ends at this call, before or after its effect; the next one starts cold
+    DIE_AFTER = "die-after"
+    PARK = "park"  # the run stands still for `seconds` before the call, and others run meanwhile
+
+
+class MessageKind(str, Enum):
+    """What becomes of one message on its way into a queue."""
+
+    DROP = "drop"
+    DOUBLE = "double"  # it arrives twice
+    DELAY = "delay"  # it arrives `seconds` late
+    REORDER = "reorder"  # it is received before those that wait already; standard queues only
+
+
+class CallFault(Struct, frozen=True, kw_only=True, tag=True, tag_field="fault"):
+    """The `nth` call (from 1) at a site (`sites`) goes wrong."""
+
+    site: str
+    nth: int
+    kind: Kind
+    seconds: float = 0
+
+
+class MessageFault(Struct, frozen=True, kw_only=True, tag=True, tag_field="fault"):
+    """The `nth` message (from 1) that is sent to a queue goes wrong. Queues: a step's value, or "wake"."""
+
+    queue: str
+    nth: int
+    kind: MessageKind
+    seconds: float = 0
+
+
+Fault = CallFault | MessageFault
+
+
+class Story(Struct, frozen=True, kw_only=True):
+    """Everything that one simulation is made of."""
+
+    seed: int
+    setting: Setting = Setting()
+    acts: tuple[AnyAct, ...] = ()  # by time
+    faults: tuple[Fault, ...] = ()
+
+    @property
+    def parks(self) -> bool:
+        """Whether a run may stand still while others go on."""
+        parking = {Kind.PARK, Kind.TIMEOUT_BEFORE, Kind.TIMEOUT_AFTER}
+        return any(isinstance(fault, CallFault) and fault.kind in parking for fault in self.faults)
+
+
+def to_json(story: Story) -> bytes:
+    """The story as a file keeps it: indented and in full, so that a default that changes later changes no kept story."""
+    return msgspec.json.format(msgspec.json.encode(story), indent=1)
+
+
+def from_json(raw: bytes) -> Story:
+    """The story in a file. Raises msgspec.ValidationError naming what is wrong where."""
+    return msgspec.json.decode(raw, type=Story)
