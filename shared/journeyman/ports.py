@@ -11,10 +11,11 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from msgspec import Struct, field
 
+from journeyman.core.api import labels
 from journeyman.core.api.objects import NodeClaim, Resource
 from journeyman.core.catalogue import InstanceType
 from journeyman.core.plan import Event, Observation, Step
-from journeyman.core.state import NodeClassState
+from journeyman.core.state import InstanceStatus, NodeClassState, RepairPolicy
 from journeyman.errors import KubeAPIError
 
 T = TypeVar("T")
@@ -156,7 +157,12 @@ class Instance(Struct, frozen=True, kw_only=True):
     @property
     def claim(self) -> str:
         """The NodeClaim it was launched for, from its tag; empty if unknown."""
-        return self.tags.get("karpenter.sh/nodeclaim", "")
+        return self.tags.get(labels.NODECLAIM_TAG, "")
+
+    @property
+    def claim_uid(self) -> str:
+        """That NodeClaim's UID, from its tag; empty if unknown, as with instances that Karpenter launched."""
+        return self.tags.get(labels.NODECLAIM_UID_TAG, "")
 
 
 class LaunchRequest(Struct, frozen=True, kw_only=True):
@@ -191,11 +197,23 @@ class LaunchFailed(Struct, frozen=True, kw_only=True):
 LaunchOutcome = Launched | LaunchFailed
 
 
+class Prices(Struct, frozen=True, kw_only=True):
+    """Where the prices that offerings carry come from, and how old they are; None: never asked for, or in vain."""
+
+    on_demand_refreshed_at: datetime | None = None
+    spot_refreshed_at: datetime | None = None
+    source: str = ""  # of on-demand prices: the cloud's own interface, or a table that ships with the adapter
+    message: str = ""  # what went wrong on the last try; empty if nothing
+
+
 class CloudProvider(Protocol):
     """One cloud account and region, for one cluster."""
 
     node_class: Resource[dict[str, Any]]
     """The NodeClass kind this provider understands."""
+
+    repair_policies: tuple[RepairPolicy, ...]
+    """Which conditions of a node mean that it must be replaced, and after how long."""
 
     def resolve(self, node_class: JSON, now: datetime) -> JSON:
         """The `status` a NodeClass should have now: subnets, images, conditions.
@@ -229,6 +247,17 @@ class CloudProvider(Protocol):
 
     def delete(self, provider_id: str) -> None:
         """Start terminating; safe to repeat. Raises NodeClaimNotFoundError once it is gone."""
+        ...
+
+    def statuses(self) -> tuple[InstanceStatus, ...]:
+        """What the cloud's own checks find wrong with instances, by provider id; other clusters' may be among them.
+
+        Empty where a cloud has no such checks. Raises CloudProviderError.
+        """
+        ...
+
+    def prices(self) -> Prices:
+        """How old the prices in `get_instance_types` are. Asks nobody and raises nothing."""
         ...
 
 

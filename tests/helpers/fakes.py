@@ -14,8 +14,9 @@ from journeyman.core.api.objects import EC2NODECLASS, NodeClaim
 from journeyman.core.api.resources import format_resources
 from journeyman.core.catalogue import InstanceType, Offering
 from journeyman.core.plan import Event, Observation
+from journeyman.core.state import InstanceStatus, RepairPolicy
 from journeyman.errors import InsufficientCapacityError, LeaseLostError, NodeClaimNotFoundError
-from journeyman.ports import Clock, Instance, Launched, LaunchFailed, LaunchOutcome, LaunchRequest, Message
+from journeyman.ports import Clock, Instance, Launched, LaunchFailed, LaunchOutcome, LaunchRequest, Message, Prices
 from journeyman.simulate.apiserver import ApiServer
 from journeyman.simulate.clock import VirtualClock
 from journeyman.simulate.kubelet import Machine
@@ -29,10 +30,15 @@ class FakeCloud:
     """Launches the cheapest type a claim allows; the claim's UID is the client token. Also the kubelets' machines.
 
     `out_of_stock` are offerings it refuses; `failures` are raised, one for each launch call's claim, before anything
-    else; `ready` says whether NodeClasses resolve to Ready.
+    else; `ready` says whether NodeClasses resolve to Ready; `sick` is what its checks find wrong.
     """
 
     node_class = EC2NODECLASS
+    repair_policies = (
+        RepairPolicy(condition="Ready", status="False", tolerated_for=timedelta(minutes=30)),
+        RepairPolicy(condition="Ready", status="Unknown", tolerated_for=timedelta(minutes=30)),
+        RepairPolicy(condition="AcceleratedHardwareReady", status="False", tolerated_for=timedelta(minutes=10)),
+    )
 
     def __init__(self, clock: Clock, types: Sequence[InstanceType] = builders.TYPES) -> None:
         self.clock = clock
@@ -40,6 +46,7 @@ class FakeCloud:
         self.out_of_stock: set[tuple[str, str, str]] = set()
         self.failures: list[Exception] = []
         self.ready = True
+        self.sick: tuple[InstanceStatus, ...] = ()
         self.launches: list[str] = []
         self.resolved = 0
         self._by_token: dict[str, Instance] = {}
@@ -86,11 +93,18 @@ class FakeCloud:
             self._put(replace(instance, state="shutting-down"))
             self._ends[provider_id] = self.clock.now() + SHUT_DOWN
 
+    def statuses(self) -> tuple[InstanceStatus, ...]:
+        return self.sick
+
+    def prices(self) -> Prices:
+        return Prices(source="the types")
+
     # -- what a test does to it -------------------------------------------------------------------------------------
 
-    def run_orphan(self, provider_id: str, launched_at: datetime, claim: str = "") -> None:
+    def run_orphan(self, provider_id: str, launched_at: datetime, claim: str = "", claim_uid: str = "") -> None:
         """An instance of this cluster that no launch of this fake made."""
-        tags = {labels.NODECLAIM_TAG: claim} if claim else {}
+        tags = {labels.NODECLAIM_TAG: claim, labels.NODECLAIM_UID_TAG: claim_uid}
+        tags = {key: value for key, value in tags.items() if value}
         self._by_token[provider_id] = Instance(
             provider_id=provider_id, instance_type="m.small", zone="a", capacity_type="on-demand", state="running",
             launched_at=launched_at, tags=tags,
@@ -131,7 +145,8 @@ class FakeCloud:
         provider_id = f"aws:///{zone}/i-{len(self._by_token):04}"
         self._by_token[claim.metadata.uid] = Instance(
             provider_id=provider_id, instance_type=type_, zone=zone, capacity_type=capacity_type, state="running",
-            launched_at=self.clock.now(), tags={labels.NODECLAIM_TAG: claim.metadata.name},
+            launched_at=self.clock.now(),
+            tags={labels.NODECLAIM_TAG: claim.metadata.name, labels.NODECLAIM_UID_TAG: claim.metadata.uid},
         )  # fmt: skip
 
     def _launched(self, claim: NodeClaim, instance: Instance, refused: tuple[tuple[str, str, str], ...]) -> Launched:

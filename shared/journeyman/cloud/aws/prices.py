@@ -16,11 +16,12 @@ from importlib import resources
 from typing import Any, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from journeyman.cloud.aws.errors import translated
 from journeyman.cloud.aws.settings import AwsSettings, Clients
 from journeyman.errors import CloudProviderError
-from journeyman.ports import Clock
+from journeyman.ports import Clock, Prices
 
 _log = logging.getLogger(__name__)
 
@@ -78,6 +79,7 @@ class PriceBook:
         self._spot: Mapping[tuple[str, str], float] | None = None
         self._spot_read_at: datetime | None = None
         self._on_demand_read_at: datetime | None = None
+        self._told = Prices(source=f"table of {shipped_prices().as_of}")
         self.version = 0
 
     def on_demand(self, instance_type: str) -> float | None:
@@ -89,6 +91,10 @@ class PriceBook:
         if self._spot is None:
             return self.on_demand(instance_type)
         return self._spot.get((instance_type, zone))
+
+    def told(self) -> Prices:
+        """How old the prices are. Asks nobody."""
+        return self._told
 
     def refresh_if_due(self) -> None:
         """Refresh each kind of price whose period has passed, or that has a period and was never read."""
@@ -109,8 +115,9 @@ class PriceBook:
         try:
             spot = dict(self._read_spot()) or self._spot
         except CloudProviderError as error:
-            _log.warning("keeping the last spot prices: %s", error)
+            self._keep("spot", error)
             return
+        self._told = replace(self._told, spot_refreshed_at=self._spot_read_at, message="")
         if spot != self._spot:
             self._spot = spot
             self.version += 1
@@ -123,11 +130,19 @@ class PriceBook:
         try:
             on_demand = {**self._on_demand, **dict(self._read_on_demand())}
         except CloudProviderError as error:
-            _log.warning("keeping the last on-demand prices: %s", error)
+            self._keep("on-demand", error)
             return
+        self._told = replace(
+            self._told, on_demand_refreshed_at=self._on_demand_read_at, source="pricing:GetProducts", message=""
+        )
         if on_demand != self._on_demand:
             self._on_demand = on_demand
             self.version += 1
+
+    def _keep(self, kind: str, error: CloudProviderError) -> None:
+        text = f"keeping the last {kind} prices: {error}"
+        self._told = replace(self._told, message=text)
+        _log.warning(text)
 
     def _read_spot(self) -> Iterator[tuple[tuple[str, str], float]]:
         """The latest price of each type and zone."""

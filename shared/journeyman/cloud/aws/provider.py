@@ -6,12 +6,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+from journeyman.cloud.aws.instance_status import failing_checks
 from journeyman.cloud.aws.instance_types import InstanceTypes
 from journeyman.cloud.aws.instances import Instances
 from journeyman.cloud.aws.launch_templates import LaunchTemplates
 from journeyman.cloud.aws.launching import Launcher
 from journeyman.cloud.aws.node_class import NodeClassResolver
 from journeyman.cloud.aws.prices import PriceBook
+from journeyman.cloud.aws.repair_policies import REPAIR_POLICIES
 from journeyman.cloud.aws.settings import AwsSettings, Clients
 from journeyman.cloud.aws.subnets import Subnets
 from journeyman.cloud.aws.view import NodeClassView
@@ -20,7 +22,8 @@ from journeyman.core.api.hashes import ec2_node_class_hash_annotations
 from journeyman.core.api.model import parse
 from journeyman.core.api.objects import EC2NODECLASS, Resource
 from journeyman.core.catalogue import InstanceType
-from journeyman.ports import JSON, Clock, Instance, LaunchOutcome, LaunchRequest
+from journeyman.core.state import InstanceStatus, RepairPolicy
+from journeyman.ports import JSON, Clock, Instance, LaunchOutcome, LaunchRequest, Prices
 
 
 class AwsCloudProvider:
@@ -30,8 +33,10 @@ class AwsCloudProvider:
     """
 
     node_class: Resource[dict[str, Any]] = EC2NODECLASS
+    repair_policies: tuple[RepairPolicy, ...] = REPAIR_POLICIES
 
     def __init__(self, clients: Clients, settings: AwsSettings, clock: Clock) -> None:
+        self._clients = clients
         self._cluster_ca = settings.cluster_ca
         self._prices = PriceBook(clients, settings, clock)
         self._types = InstanceTypes(clients, settings, self._prices, clock)
@@ -82,6 +87,18 @@ class AwsCloudProvider:
     def delete(self, provider_id: str) -> None:
         """Start terminating; safe to repeat. Raises NodeClaimNotFoundError once it is gone."""
         self._instances.delete(provider_id)
+
+    def statuses(self) -> tuple[InstanceStatus, ...]:
+        """What EC2's status checks find wrong in the region, other clusters' instances included, by provider id.
+
+        Raises:
+            CloudProviderError: EC2 could not be asked, or the role may not (ec2:DescribeInstanceStatus).
+        """
+        return failing_checks(self._clients)
+
+    def prices(self) -> Prices:
+        """How old prices are, and where on-demand prices come from."""
+        return self._prices.told()
 
     def refresh_prices(self) -> None:
         """Read prices anew from AWS; what cannot be read keeps its last value. Raises nothing."""

@@ -15,7 +15,7 @@ from journeyman.core.api.objects import NodeClaim
 
 CLUSTER: Final = "eks:eks-cluster-name"
 NODE_CLASS: Final = f"{labels.AWS_GROUP}/ec2nodeclass"
-CLAIM_UID: Final = f"{labels.OWN_GROUP}/nodeclaim-uid"
+CLAIM_UID: Final = labels.NODECLAIM_UID_TAG
 
 # labels.go `RestrictedTagPatterns`, and the tag by which we find an instance again
 _RESTRICTED: Final = re.compile(

@@ -28,7 +28,8 @@ RESERVATION_ID: Final = f"{AWS_GROUP}/capacity-reservation-id"
 REGISTERED: Final = f"{GROUP}/registered"
 INITIALIZED: Final = f"{GROUP}/initialized"
 DO_NOT_SYNC_TAINTS: Final = f"{GROUP}/do-not-sync-taints"
-NODECLAIM_TAG: Final = f"{GROUP}/nodeclaim"
+NODECLAIM_TAG: Final = f"{GROUP}/nodeclaim"  # on an instance: the NodeClaim it was launched for
+NODECLAIM_UID_TAG: Final = f"{OWN_GROUP}/nodeclaim-uid"  # on an instance that we launched: that NodeClaim's UID
 
 # Karpenter annotations
 DO_NOT_DISRUPT: Final = f"{GROUP}/do-not-disrupt"
@@ -56,10 +57,14 @@ PODS_SEEN: Final = f"{OWN_GROUP}/pods-seen"  # on a claim: digest of the pods it
 LAUNCH_RETRY: Final = f"{OWN_GROUP}/launch-retry"  # "<failures> <RFC 3339 next attempt> <answered failures>"
 RESOLVED_AT: Final = f"{OWN_GROUP}/resolved-at"  # on a NodeClass: when its status was last compared with the cloud
 PACKING: Final = f"{OWN_GROUP}/packing"  # on a NodePool: "price" (default) or "fewest-nodes" (Karpenter's way)
+REGISTRATIONS: Final = f"{OWN_GROUP}/registrations"  # on a NodePool: how its last four claims ended up
+REBALANCE: Final = f"{OWN_GROUP}/rebalance"  # on a NodePool: "replace" acts on rebalance recommendations
+REBALANCE_RECOMMENDED: Final = f"{OWN_GROUP}/rebalance-recommended"  # on a claim: when the cloud recommended it
 NODE_PRICE: Final = f"{OWN_GROUP}/node-price"  # on a NodePool: what each node costs besides its instance, per hour
 
 # Finalizers and taints
 TERMINATION_FINALIZER: Final = f"{GROUP}/termination"
+NODE_CLASS_FINALIZER: Final = f"{AWS_GROUP}/termination"  # on an EC2NodeClass
 DISRUPTED_TAINT: Final = f"{GROUP}/disrupted"  # effect NoSchedule
 UNREGISTERED_TAINT: Final = f"{GROUP}/unregistered"  # effect NoExecute
 

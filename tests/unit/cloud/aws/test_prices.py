@@ -138,3 +138,33 @@ def test_an_isolated_network_is_not_asked_for_list_prices(book, aws):
     book(isolated_vpc=True).refresh()
 
     assert aws.asked == {"describe_spot_price_history": 1}
+
+
+def test_how_old_prices_are_and_what_went_wrong_can_be_told(book, aws, clock):
+    """A table has no time of reading; a failure is told until a later try succeeds, and takes no time away."""
+    prices = book()
+    shipped = prices.told()
+    prices.refresh()
+    read_at = clock.now()
+    fresh = prices.told()
+    clock.advance(3600)
+    good, aws.pages = aws.pages, dict.fromkeys(aws.pages, THROTTLED)
+    prices.refresh()
+    stale = prices.told()
+    aws.pages = good
+    prices.refresh()
+
+    assert (shipped.source, shipped.spot_refreshed_at, shipped.on_demand_refreshed_at) == (
+        "table of 2026-07-20",
+        None,
+        None,
+    )
+    assert (fresh.source, fresh.spot_refreshed_at, fresh.on_demand_refreshed_at, fresh.message) == (
+        "pricing:GetProducts",
+        read_at,
+        read_at,
+        "",
+    )
+    assert stale.spot_refreshed_at == stale.on_demand_refreshed_at == read_at
+    assert "RequestLimitExceeded" in stale.message
+    assert (prices.told().message, prices.told().spot_refreshed_at) == ("", clock.now())
