@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from msgspec import Struct
 
-from journeyman.simulate.aws.prices import PriceTable
+from journeyman.simulate.aws.price_table import PriceTable
 
 _PRIORITIZED = frozenset({"prioritized", "capacity-optimized-prioritized"})
 STRATEGIES = {

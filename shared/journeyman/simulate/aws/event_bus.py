@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import copy
 import json
-import re
 import uuid
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
 from typing import Any, NamedTuple
 
 from moto.core.models import DEFAULT_ACCOUNT_ID
@@ -16,9 +14,8 @@ from moto.events.models import Rule, events_backends
 from moto.sqs.models import sqs_backends
 
 from journeyman.simulate.aws.patching import Patch
-from journeyman.simulate.aws.timekeeping import Timekeeper, from_milliseconds
-
-_PLACEHOLDER = re.compile(r'\\.|"|<([\w.\-]+)>')
+from journeyman.simulate.aws.shaping import iso, shaped
+from journeyman.simulate.aws.timekeeper import Timekeeper, from_milliseconds
 
 
 class Delivery(NamedTuple):
@@ -49,7 +46,7 @@ class EventBus:
             "detail-type": detail_type,
             "source": source,
             "account": DEFAULT_ACCOUNT_ID,
-            "time": _iso(self._time.now()),
+            "time": iso(self._time.now()),
             "region": self._region,
             "resources": list(resources),
             "detail": dict(detail),
@@ -80,7 +77,7 @@ class EventBus:
         def replace(original: Callable[..., None]) -> Callable[..., None]:
             def send_to_targets(rule: Rule, original_event: dict[str, Any], transform_input: bool = True) -> None:
                 event = {key: value for key, value in original_event.items() if key != "ingestion-time"}
-                event["time"] = _iso(from_milliseconds(float(event["time"]) * 1000))
+                event["time"] = iso(from_milliseconds(float(event["time"]) * 1000))
                 elsewhere = copy.copy(rule)
                 elsewhere.targets = [target for target in rule.targets if not _is_ours(target)]
                 self._route(rule, event)
@@ -110,49 +107,5 @@ class EventBus:
                 self.deliver(target, event)
 
 
-def shaped(target: Mapping[str, Any], event: Mapping[str, Any]) -> str:
-    """The text a target gets: its constant, a part of the event, a filled-in template, or the event itself."""
-    if "Input" in target:
-        return str(target["Input"])
-    if "InputPath" in target:
-        return json.dumps(_at_path(event, target["InputPath"]))
-    if "InputTransformer" in target:
-        transformer = target["InputTransformer"]
-        values = {name: _at_path(event, path) for name, path in transformer.get("InputPathsMap", {}).items()}
-        return _filled_in(transformer["InputTemplate"], values | {"aws.events.event.json": event})
-    return json.dumps(event)
-
-
-def _filled_in(template: str, values: Mapping[str, Any]) -> str:
-    """Replace each `<name>`: inside quotes by bare text, outside by JSON; unknown names vanish as AWS has it."""
-    quoted = False
-
-    def fill(match: re.Match[str]) -> str:
-        nonlocal quoted
-        name = match.group(1)
-        if name is None:
-            quoted ^= match.group() == '"'
-            return match.group()
-        value = values.get(name)
-        if value is None:
-            return ""
-        text = json.dumps(value)
-        return text[1:-1] if quoted and isinstance(value, str) else text.replace('"', '\\"') if quoted else text
-
-    return _PLACEHOLDER.sub(fill, template)
-
-
-def _at_path(event: Mapping[str, Any], path: str) -> Any:
-    """The value at a path like `$.detail.instance-id`; None if there is none."""
-    value: Any = event
-    for key in path.split(".")[1:]:
-        value = value.get(key) if isinstance(value, Mapping) else None
-    return value
-
-
 def _is_ours(target: Mapping[str, Any]) -> bool:
     return target["Arn"].split(":")[2] in {"sqs", "lambda"}
-
-
-def _iso(moment: datetime) -> str:
-    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -2,41 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 from moto.ec2.models import ec2_backends
 from moto.eks.models import eks_backends
 from moto.ssm.models import Parameter, ssm_backends
-from msgspec import Struct
 
+from journeyman.simulate.aws.eks_images import PublishedImage, Seeded, published
 from journeyman.simulate.aws.server import SimulatedAws
 
-_AL2023_RELEASE = "v20260715"
-_AL2_RELEASE = "v20260715"
-_BOTTLEROCKET_RELEASE = "1.44.0"
-_EKS_OWNER, _BOTTLEROCKET_OWNER = "602401143452", "092701018921"  # the accounts that publish them in most regions
 _TRUST = (
     '{"Version":"2012-10-17","Statement":[{"Effect":"Allow","Principal":{"Service":"%s"},"Action":"sts:AssumeRole"}]}'
 )
-
-
-class Seeded(Struct, frozen=True, kw_only=True):
-    """What was made."""
-
-    cluster: str
-    endpoint: str
-    role: str
-    security_group: str
-    subnets: tuple[str, ...]
-    images: dict[str, str]  # image id by image name
-
-
-class _Image(NamedTuple):
-    name: str
-    architecture: str
-    owner: str
-    parameters: tuple[str, ...]  # SSM names that lead to it
 
 
 def seed(
@@ -104,7 +81,7 @@ def _roles(aws: SimulatedAws, cluster: str, node_role: str) -> str:
 def _images(aws: SimulatedAws, version: str) -> dict[str, str]:
     ec2 = aws.client("ec2")
     ids = {}
-    for image in (*_al2023(version), *_al2(version), *_bottlerocket(version)):
+    for image in published(version):
         image_id = ec2.register_image(Name=image.name, Architecture=image.architecture)["ImageId"]
         _finish(aws, image_id, image)
         ids[image.name] = image_id
@@ -113,7 +90,7 @@ def _images(aws: SimulatedAws, version: str) -> dict[str, str]:
     return ids
 
 
-def _finish(aws: SimulatedAws, image_id: str, image: _Image) -> None:
+def _finish(aws: SimulatedAws, image_id: str, image: PublishedImage) -> None:
     """What RegisterImage drops in moto, and what only AWS can say: that it owns the image."""
     record = ec2_backends[aws.account][aws.region].amis[image_id]
     record.architecture = image.architecture
@@ -122,40 +99,6 @@ def _finish(aws: SimulatedAws, image_id: str, image: _Image) -> None:
     record.virtualization_type, record.hypervisor = "hvm", "xen"
     record.owner_id, record.owner_alias = image.owner, "amazon"
     record.launch_permissions = [{"Group": "all"}]
-
-
-def _al2023(version: str) -> Iterator[_Image]:
-    """Restates: awslabs/amazon-eks-ami names and the SSM paths of the EKS user guide; neuron is x86_64 only."""
-    for arch, variant in (
-        ("x86_64", "standard"),
-        ("arm64", "standard"),
-        ("x86_64", "nvidia"),
-        ("arm64", "nvidia"),
-        ("x86_64", "neuron"),
-    ):
-        name = f"amazon-eks-node-al2023-{arch}-{variant}-{version}-{_AL2023_RELEASE}"
-        path = f"/aws/service/eks/optimized-ami/{version}/amazon-linux-2023/{arch}/{variant}"
-        yield _Image(name, arch, _EKS_OWNER, (f"{path}/recommended/image_id", f"{path}/{name}/image_id"))
-
-
-def _al2(version: str) -> Iterator[_Image]:
-    if tuple(int(part) for part in version.split(".")) >= (1, 33):
-        return  # EKS stopped publishing AL2 images with 1.33
-    for suffix, arch in (("", "x86_64"), ("-arm64", "arm64"), ("-gpu", "x86_64")):
-        name = f"amazon-eks{suffix}-node-{version}-{_AL2_RELEASE}"
-        path = f"/aws/service/eks/optimized-ami/{version}/amazon-linux-2{suffix}"
-        yield _Image(name, arch, _EKS_OWNER, (f"{path}/recommended/image_id", f"{path}/{name}/image_id"))
-
-
-def _bottlerocket(version: str) -> Iterator[_Image]:
-    for variant in ("", "-nvidia"):
-        for arch in ("x86_64", "arm64"):
-            flavour = f"aws-k8s-{version}{variant}"
-            name = f"bottlerocket-{flavour}-{'aarch64' if arch == 'arm64' else arch}-v{_BOTTLEROCKET_RELEASE}"
-            path = f"/aws/service/bottlerocket/{flavour}/{arch}"
-            yield _Image(
-                name, arch, _BOTTLEROCKET_OWNER, (f"{path}/latest/image_id", f"{path}/{_BOTTLEROCKET_RELEASE}/image_id")
-            )
 
 
 def _publish(aws: SimulatedAws, name: str, value: str) -> None:

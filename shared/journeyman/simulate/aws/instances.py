@@ -12,26 +12,16 @@ from moto.core.responses import ActionResult
 from moto.ec2.exceptions import InvalidInstanceIdError
 from moto.ec2.models.instances import Instance, InstanceBackend, InstanceState, Reservation, StateReason
 from moto.ec2.responses.instances import InstanceResponse
-from msgspec import Struct
 
 from journeyman.errors import ConfigurationError
 from journeyman.simulate.aws.event_bus import EventBus
+from journeyman.simulate.aws.instance_timing import InstanceTiming
 from journeyman.simulate.aws.patching import Patch
-from journeyman.simulate.aws.timekeeping import Timekeeper
+from journeyman.simulate.aws.timekeeper import Timekeeper
 
 _CODES = {"pending": 0, "running": 16, "shutting-down": 32, "terminated": 48, "stopping": 64, "stopped": 80}
 _USER = StateReason("Client.UserInitiatedShutdown: User initiated shutdown", "Client.UserInitiatedShutdown")
 _SPOT = StateReason("Server.SpotInstanceTermination: Spot instance termination", "Server.SpotInstanceTermination")
-
-
-class InstanceTiming(Struct, frozen=True, kw_only=True):
-    """How long an instance stays in each state, and how late DescribeInstances learns of a new one; seconds."""
-
-    pending_seconds: float = 8
-    shutting_down_seconds: float = 30
-    terminated_visible_seconds: float = 3600  # "remains visible for about an hour", EC2 user guide
-    interruption_notice_seconds: float = 120  # the two-minute warning
-    describe_lag_seconds: float = 0
 
 
 class InstanceLifecycles:

@@ -14,7 +14,7 @@ from datetime import datetime
 from email import message_from_string
 from typing import Any
 
-from journeyman.simulate.aws.server import SimulatedAws
+from journeyman.simulate.aws.account import NamedAccount
 from journeyman.simulate.kubelet import Machine
 
 _GUEST_MEMORY_PERCENT = 94  # of what EC2 advertises; hypervisor and firmware keep the rest
@@ -26,7 +26,7 @@ _NODE_LABELS_FLAG = "--node-labels="
 class Ec2Machines:
     """A `MachineSource` over DescribeInstances, asked again only after instances changed state."""
 
-    def __init__(self, aws: SimulatedAws, cluster: str) -> None:
+    def __init__(self, aws: NamedAccount, cluster: str) -> None:
         self._aws = aws
         self._ec2 = aws.client("ec2")
         self._cluster = cluster
@@ -37,7 +37,7 @@ class Ec2Machines:
         self._running_since: dict[str, datetime] = {}
 
     def note(self, event: Mapping[str, Any]) -> None:
-        """An AWS event happened (`SimulatedAws(on_event=…)`): look again when asked."""
+        """An AWS event happened (`on_event` of an account): look again when asked."""
         if event["detail-type"] == "EC2 Instance State-change Notification":
             self._stale = True
             if event["detail"]["state"] == "running":

@@ -9,7 +9,7 @@ from moto.ec2.models.amis import AmiBackend
 from moto.ec2.responses import EC2Response
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler
 
-from journeyman.simulate.aws import catalogue, fleet, price_list, prices, schedule_checks, timekeeping, wire
+from journeyman.simulate.aws import catalogue, fleet, gate_patch, price_list, prices, schedule_checks, timekeeping, wire
 from journeyman.simulate.aws.patching import Patch
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def table(aws: SimulatedAws) -> tuple[Patch, ...]:
             replace=price_list.replacing(aws.prices, aws.gate, aws.region),
             reason="the Pricing API answers; moto has none",
         ),
-        *aws.gate.patches(),
+        *gate_patch.patches(aws.gate),
         *timekeeping.patches(aws.time),
         *wire.patches(),
         # EC2

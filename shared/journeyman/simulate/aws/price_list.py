@@ -11,10 +11,10 @@ from moto.moto_server.werkzeug_app import DomainDispatcherApplication
 from werkzeug.wrappers import Request, Response
 
 from journeyman.simulate.aws.gate import Gate
-from journeyman.simulate.aws.prices import PriceTable
+from journeyman.simulate.aws.offers import is_wanted, offer, product_attributes
+from journeyman.simulate.aws.price_table import PriceTable
 
 _PAGE = 100  # GetProducts' largest
-_OFFER_TERM, _RATE = "JRTCKXETXF", "6YS6EN2CT7"  # AWS's codes for on-demand terms and hourly rates
 
 
 def replacing(prices: PriceTable, gate: Gate, region: str) -> Callable[[Any], Callable[..., Any]]:
@@ -52,74 +52,23 @@ class _PriceList:
         if operation != "GetProducts" or request.get("ServiceCode") != "AmazonEC2":
             return _error("InvalidParameterException")
         wanted = {item["Field"]: item["Value"] for item in request.get("Filters", ())}
-        products = [product for product in self._products() if _matches(product, wanted)]
+        products = [product for product in self._products() if is_wanted(product, wanted)]
         start = int(request.get("NextToken") or 0)
         end = start + min(int(request.get("MaxResults") or _PAGE), _PAGE)
         answer = {
             "FormatVersion": "aws_v1",
-            "PriceList": [json.dumps(_offer(product, self._price(product))) for product in products[start:end]],
+            "PriceList": [json.dumps(offer(product, self._price(product))) for product in products[start:end]],
         }
         return _json(answer | ({"NextToken": str(end)} if end < len(products) else {}))
 
     def _products(self) -> Iterable[dict[str, str]]:
         for instance_type in sorted({kind for kind, _ in self._prices.pools()}):
             if self._prices.on_demand(instance_type) is not None:
-                yield _attributes(instance_type, self._region)
+                bare_metal = INSTANCE_TYPES.get(instance_type, {}).get("BareMetal", False)
+                yield product_attributes(instance_type, self._region, bare_metal=bare_metal)
 
     def _price(self, product: Mapping[str, str]) -> float:
         return self._prices.on_demand(product["instanceType"]) or 0.0
-
-
-def _attributes(instance_type: str, region: str) -> dict[str, str]:
-    bare_metal = INSTANCE_TYPES.get(instance_type, {}).get("BareMetal", False)
-    return {
-        "instanceType": instance_type,
-        "regionCode": region,
-        "operatingSystem": "Linux",
-        "preInstalledSw": "NA",
-        "capacitystatus": "Used",
-        "marketoption": "OnDemand",
-        "licenseModel": "No License required",
-        # Karpenter asks for shared tenancy, and for bare metal in its own product family with dedicated tenancy.
-        "tenancy": "Dedicated" if bare_metal else "Shared",
-        "productFamily": "Compute Instance (bare metal)" if bare_metal else "Compute Instance",
-        "operation": "RunInstances",
-        "servicecode": "AmazonEC2",
-        "locationType": "AWS Region",
-    }
-
-
-def _matches(product: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
-    return all(product.get(field, "").lower() == value.lower() for field, value in wanted.items())
-
-
-def _offer(product: Mapping[str, str], price: float) -> dict[str, Any]:
-    sku = product["instanceType"].upper().replace(".", "").replace("-", "")
-    term, rate = f"{sku}.{_OFFER_TERM}", f"{sku}.{_OFFER_TERM}.{_RATE}"
-    attributes = {key: value for key, value in product.items() if key != "productFamily"}
-    dimension = {
-        "rateCode": rate,
-        "unit": "Hrs",
-        "beginRange": "0",
-        "endRange": "Inf",
-        "description": f"${price} per On Demand Linux {product['instanceType']} Instance Hour",
-        "appliesTo": [],
-        "pricePerUnit": {"USD": f"{price:.10f}"},
-    }
-    return {
-        "product": {"sku": sku, "productFamily": product["productFamily"], "attributes": attributes},
-        "serviceCode": "AmazonEC2",
-        "terms": {
-            "OnDemand": {
-                term: {
-                    "sku": sku,
-                    "offerTermCode": _OFFER_TERM,
-                    "termAttributes": {},
-                    "priceDimensions": {rate: dimension},
-                }
-            }
-        },
-    }
 
 
 def _error(code: str) -> Response:

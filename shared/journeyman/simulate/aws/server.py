@@ -24,11 +24,12 @@ from journeyman.simulate.aws import patches
 from journeyman.simulate.aws.allocation import Market
 from journeyman.simulate.aws.event_bus import Delivery, EventBus
 from journeyman.simulate.aws.gate import Gate
-from journeyman.simulate.aws.instances import InstanceLifecycles, InstanceTiming
+from journeyman.simulate.aws.instance_timing import InstanceTiming
+from journeyman.simulate.aws.instances import InstanceLifecycles
 from journeyman.simulate.aws.patching import applied
-from journeyman.simulate.aws.prices import PriceTable
+from journeyman.simulate.aws.prices import regional_prices
 from journeyman.simulate.aws.sqs import Queues
-from journeyman.simulate.aws.timekeeping import Timekeeper
+from journeyman.simulate.aws.timekeeper import Timekeeper
 
 _HOST = "127.0.0.1"
 _STOP_POLL_SECONDS = 0.02
@@ -74,7 +75,7 @@ class SimulatedAws:
         self.time = Timekeeper(clock)
         # The first Spot prices are a day old, so that a history asked for from "now" on has a price to begin with.
         first = clock.now() - timedelta(days=1)
-        self.prices = PriceTable(on_demand_prices, region=region, since=first, seed=price_seed)
+        self.prices = regional_prices(on_demand_prices, region, first, price_seed)
         self.market = Market(self.prices)
         self.bus = EventBus(self.time, region, on_event)
         self.instances = InstanceLifecycles(self.time, self.bus, timing)

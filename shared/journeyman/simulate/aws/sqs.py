@@ -15,7 +15,7 @@ from moto.sqs.exceptions import InvalidParameterValue, ReceiptHandleIsInvalid, S
 from moto.sqs.models import Message, Queue, SQSBackend, _filter_message_attributes, sqs_backends
 
 from journeyman.simulate.aws.patching import Patch
-from journeyman.simulate.aws.timekeeping import Timekeeper, from_milliseconds
+from journeyman.simulate.aws.timekeeper import Timekeeper, from_milliseconds
 
 _DEDUPLICATION_MILLISECONDS = 5 * 60 * 1000
 _FIRST_SEQUENCE_NUMBER = 18_849_496_460_467_696_128  # 20 digits, as AWS's are
