@@ -84,11 +84,18 @@ class LaunchInstance(Struct, frozen=True, kw_only=True):
 
 
 class TerminateInstance(Struct, frozen=True, kw_only=True):
-    """Start terminating an instance; already gone counts as done."""
+    """Start terminating an instance; already gone counts as done.
+
+    With `unless_claimed` it is a conflict, so that the chain stops and all is decided again, if there is the NodeClaim
+    that it was launched for after all: of the name `claim`, of `claim_uid` if that is known, and with this instance or
+    none yet. Whoever concludes from a claim's absence asks for that.
+    """
 
     provider_id: str
     claim: str
     why: str
+    claim_uid: str = ""
+    unless_claimed: bool = False
 
 
 class EvictPod(Struct, frozen=True, kw_only=True):
@@ -120,15 +127,23 @@ class NominatePods(Struct, frozen=True, kw_only=True):
 
 
 class RememberUnavailable(Struct, frozen=True, kw_only=True):
-    """Write offerings into the NodeClass's OfferingState, to be avoided until `until`.
+    """Write offerings into the NodeClass's OfferingState, to be avoided for a while from `at`, when they failed.
 
-    `offerings`: (instance type, zone, capacity type); "*" as the type means all.
+    The first time for `first`, longer if it fails again and again, at most for `longest`: who writes it knows how often
+    it failed before. `offerings`: (instance type, zone, capacity type); "*" as the type means all.
     """
 
     node_class: str
     offerings: tuple[tuple[str, str, str], ...]
-    until: datetime
+    at: datetime
+    first: timedelta
+    longest: timedelta
     reason: str
+
+    @property
+    def soonest_end(self) -> datetime:
+        """Until when they are avoided at least."""
+        return self.at + self.first
 
 
 class Wake(Struct, frozen=True, kw_only=True):

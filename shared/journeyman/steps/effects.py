@@ -71,7 +71,7 @@ class Effects:
             case EvictPod():
                 self._evict(action.ref)
             case TerminateInstance():
-                self._terminate(action.provider_id)
+                self._terminate(action)
             case RememberUnavailable():
                 remember_unavailable(self._run, action)
             case LaunchInstance() | NominatePods() | Wake():
@@ -151,9 +151,24 @@ class Effects:
         with suppress(NotFoundError, ConflictError):
             self._run.store.evict(ref.namespace, ref.name, uid=ref.uid)
 
-    def _terminate(self, provider_id: str) -> None:
+    def _terminate(self, action: TerminateInstance) -> None:
+        if action.unless_claimed and self._is_claimed(action):
+            raise ConflictError(
+                "the instance has a NodeClaim after all", NodeClaim=action.claim, provider_id=action.provider_id
+            )
         with suppress(NodeClaimNotFoundError):
-            self._run.cloud.delete(provider_id)
+            self._run.cloud.delete(action.provider_id)
+
+    def _is_claimed(self, action: TerminateInstance) -> bool:
+        """Whether the claim that the instance was launched for is there now, with this instance or none yet."""
+        if not action.claim:
+            return False
+        try:
+            claim = self._run.store.get(NODECLAIM, action.claim)
+        except NotFoundError:
+            return False
+        same = action.claim_uid in ("", claim.metadata.uid)
+        return same and claim.status.provider_id in ("", action.provider_id)
 
     def _keep(self, resource: Resource[Any], stored: Mapping[str, Any]) -> None:
         if resource.kind == NODECLAIM.kind and stored.get("metadata"):

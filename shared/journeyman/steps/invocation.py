@@ -44,7 +44,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     ignore_dra_requests: bool = True
     default_spread: tuple[TopologySpreadConstraint, ...] = ()
 
-    # Karpenter's constants: nodeclaim/lifecycle, node/termination, garbagecollection, disruption; AWS: cache.go
+    # Karpenter's constants: nodeclaim/lifecycle and /consistency, node/termination and /health, garbagecollection,
+    # disruption; AWS: cache.go, instancestatus.go
     launch_timeout: timedelta = timedelta(minutes=5)
     registration_timeout: timedelta = timedelta(minutes=15)
     min_drain: timedelta = timedelta(seconds=5)
@@ -54,8 +55,13 @@ class Settings(Struct, frozen=True, kw_only=True):
     unavailable_for: timedelta = timedelta(minutes=3)
     disruption_poll: timedelta = timedelta(seconds=10)
     validation_delay: timedelta = timedelta(seconds=15)
+    consistency_period: timedelta = timedelta(minutes=10)
+    repair_blocked_poll: timedelta = timedelta(minutes=5)
+    impaired_for: timedelta = timedelta(seconds=120)
 
     # Ours
+    unavailable_longest: timedelta = timedelta(hours=1)
+    stray_after: timedelta = timedelta(minutes=5)
     placement_hints: bool = True
     registration_poll: timedelta = timedelta(seconds=5)
     node_class_refresh: timedelta = timedelta(minutes=5)

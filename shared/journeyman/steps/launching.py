@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from journeyman.core.api import labels
 from journeyman.core.api.objects import NodeClaim
-from journeyman.core.lifecycle.launch import FailedLaunch, LaunchedInstance, after_launch, hydrated
+from journeyman.core.lifecycle.launch import Avoidance, FailedLaunch, LaunchedInstance, after_launch, hydrated
 from journeyman.core.lifecycle.progress import claim_patches
 from journeyman.core.plan import Chain, Observation, Plan, one
 from journeyman.errors import InsufficientCapacityError, JourneymanError, LeaseLostError, NodeClassNotReadyError
@@ -109,9 +109,10 @@ def _request(claim: NodeClaim, world: World) -> LaunchRequest | LaunchFailed:
 
 def _answer(hand: Applier, claim: NodeClaim, outcome: LaunchOutcome) -> None:
     now = hand.run.clock.now()
-    until = now + hand.run.settings.unavailable_for
+    settings = hand.run.settings
+    avoidance = Avoidance(first=settings.unavailable_for, longest=settings.unavailable_longest)
     answer = _as_value(outcome)
-    hand.carry_out(after_launch(claim, answer, now, until))
+    hand.carry_out(after_launch(claim, answer, now, avoidance))
     if isinstance(outcome, Launched):
         hand.count("launched")
         made = outcome.instance

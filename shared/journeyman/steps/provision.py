@@ -184,7 +184,7 @@ def _as_written(hand: Applier, world: World) -> World:
         return world
     claims = {**world.snapshot.claims_by_name, **written}
     refused = tuple(
-        Unavailable(instance_type=t, zone=z, capacity_type=c, until=action.until, reason=action.reason)
+        Unavailable(instance_type=t, zone=z, capacity_type=c, until=action.soonest_end, reason=action.reason)
         for action in remembered
         for t, z, c in action.offerings
     )

@@ -35,8 +35,16 @@ def remember_unavailable(run: Invocation, action: RememberUnavailable) -> None:
 def _remember(run: Invocation, action: RememberUnavailable) -> None:
     raw = _ensured(run, action.node_class)
     known = _known(raw)
-    merged = remember(known, action.offerings, until=action.until, reason=action.reason, now=run.clock.now())
-    if {o.key: o.until for o in merged} == {o.key: o.until for o in known}:
+    merged = remember(
+        known,
+        action.offerings,
+        at=action.at,
+        first=action.first,
+        longest=action.longest,
+        reason=action.reason,
+        now=run.clock.now(),
+    )
+    if {o.key: (o.until, o.failures) for o in merged} == {o.key: (o.until, o.failures) for o in known}:
         return  # a repeated or late message: nothing new
     patch = {
         "metadata": {"resourceVersion": raw["metadata"]["resourceVersion"]},

@@ -185,6 +185,30 @@ def test_terminating_twice_is_terminating_once(cluster):
     assert cluster.cloud.get("i-1").state == "shutting-down"
 
 
+@pytest.mark.parametrize(
+    ("uid", "provider_id", "state"),
+    [
+        ("", "", "running"),  # Karpenter's tag names no UID
+        ("uid-a", "", "running"),
+        ("uid-a", "i-1", "running"),
+        ("uid-of-another-a", "", "shutting-down"),
+        ("uid-a", "i-2", "shutting-down"),  # it has another instance: this one is surplus
+    ],
+)
+def test_an_orphan_is_left_alone_if_its_claim_turns_up(cluster, uid, provider_id, state):
+    """The claim was made after the list was read; what its chain would do next to the node is not done either."""
+    cluster.add(claim_body("a", provider_id=provider_id, metadata={"uid": "uid-a"}))
+    cluster.cloud.run_orphan("i-1", NOW)
+    orphan = TerminateInstance(provider_id="i-1", claim="a", claim_uid=uid, unless_claimed=True, why="test")
+    cluster.add({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}})
+    node = DeleteObject(ref=ref(cluster, NODE, "n"), why="test")
+
+    carry_out(cluster, one("instance i-1", orphan, node))
+
+    assert cluster.cloud.get("i-1").state == state
+    assert bool(cluster.server.list(NODE).items) == (state == "running")
+
+
 def test_refused_offerings_are_remembered_and_added_to_what_is_known(cluster):
     """One OfferingState per NodeClass, created when first needed; a repeated message writes nothing."""
 
@@ -192,7 +216,12 @@ def test_refused_offerings_are_remembered_and_added_to_what_is_known(cluster):
         return one(
             "o",
             RememberUnavailable(
-                node_class="default", offerings=offerings, until=NOW + timedelta(minutes=3), reason="ICE"
+                node_class="default",
+                offerings=offerings,
+                at=NOW,
+                first=timedelta(minutes=3),
+                longest=timedelta(hours=1),
+                reason="ICE",
             ),
         )
 

@@ -202,7 +202,11 @@ def test_an_offering_is_avoided_from_the_time_of_the_event():
     late = decide(fleet, InterruptionKind.SPOT_INTERRUPTED, "i-n", at=ago(minutes=2))
     later = decide(fleet, InterruptionKind.SPOT_INTERRUPTED, "i-n", at=ago(minutes=4))
 
-    assert [a.until for a in late.actions if isinstance(a, RememberUnavailable)] == [NOW + timedelta(minutes=1)]
+    remembered = [a for a in late.actions if isinstance(a, RememberUnavailable)]
+    assert [(a.soonest_end, a.longest) for a in remembered] == [
+        (NOW + timedelta(minutes=1), a.first) for a in remembered
+    ]
+    assert len(remembered) == 1
     assert not any(isinstance(a, RememberUnavailable) for a in later.actions)
     assert any(isinstance(a, DeleteObject) for a in later.actions)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, Field
@@ -18,6 +18,9 @@ from journeyman.core.api.objects import ObjectMeta
 from journeyman.core.api.requirement_rules import NodeClassRef
 
 MAX_UNAVAILABLE: Final = 2000
+MEMORY: Final = timedelta(hours=6)
+"""How long failures count after the time to avoid an offering is over: what fails again after that fails anew."""
+MOST_DOUBLINGS: Final = 20  # of a wait that is bounded long before; a count read from the cluster may be any number
 
 _Name = Annotated[str, Field(max_length=253)]
 
@@ -88,29 +91,58 @@ def remember(
     known: Iterable[UnavailableOffering],
     offerings: Iterable[tuple[str, str, str]],
     *,
-    until: datetime,
+    at: datetime,
+    first: timedelta,
+    longest: timedelta,
     reason: str,
     now: datetime,
 ) -> tuple[UnavailableOffering, ...]:
     """The offerings to avoid, once these have failed too.
 
-    An offering that fails again is avoided until the later time and counts one failure more. What is over at `now` is
-    dropped. At most `MAX_UNAVAILABLE` are kept, those that last longest.
+    An offering that was avoided, was tried once that was over, and failed again counts one failure more and is avoided
+    for twice as long as before. What fails while it is avoided was asked for before that was known, or side by side
+    with what failed first: one shortage, one failure. What has been over for `MEMORY` is forgotten.
+
+    Args:
+        known: What is remembered.
+        offerings: What failed: (instance type, zone, capacity type).
+        at: When it failed.
+        first: How long an offering is avoided that failed once.
+        longest: The longest that one is avoided for, however often it failed.
+        reason: The cloud's word for why.
+        now: The time.
 
     Returns:
-        Sorted by instance type, zone, capacity type.
+        Sorted by instance type, zone, capacity type; at most `MAX_UNAVAILABLE`, those that last longest.
     """
-    merged = {offering.key: offering for offering in known if offering.until > now}
+    merged = {offering.key: offering for offering in known if offering.until + MEMORY > now}
     for key in offerings:
-        before = merged.get(key)
-        instance_type, zone, capacity_type = key
-        merged[key] = UnavailableOffering(
-            instance_type=instance_type,
-            zone=zone,
-            capacity_type=capacity_type,
-            until=max(until, before.until) if before else until,
-            reason=reason,
-            failures=before.failures + 1 if before else 1,
-        )
+        merged[key] = _failed(merged.get(key), key, at=at, first=first, longest=longest, reason=reason)
     lasting = sorted(merged.values(), key=lambda o: (-o.until.timestamp(), o.key))[:MAX_UNAVAILABLE]
     return tuple(sorted(lasting, key=lambda o: o.key))
+
+
+def _failed(
+    before: UnavailableOffering | None,
+    key: tuple[str, str, str],
+    *,
+    at: datetime,
+    first: timedelta,
+    longest: timedelta,
+    reason: str,
+) -> UnavailableOffering:
+    failures, until = 1, at + min(first, longest)
+    if before is not None and at < before.until:
+        failures, until = before.failures, max(until, before.until)
+    elif before is not None:
+        failures = before.failures + 1
+        until = at + min(first * 2 ** min(before.failures, MOST_DOUBLINGS), longest)
+    instance_type, zone, capacity_type = key
+    return UnavailableOffering(
+        instance_type=instance_type,
+        zone=zone,
+        capacity_type=capacity_type,
+        until=until,
+        reason=reason,
+        failures=failures,
+    )

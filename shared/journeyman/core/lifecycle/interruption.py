@@ -100,7 +100,8 @@ def interrupt_claims(
         elif kind is InterruptionKind.REBALANCE_RECOMMENDATION:
             plan += Plan(events=_notices(node, kind, type_="Normal"))
         else:
-            plan += _take_down(node, node.claim, kind, event_time + unavailable_for, snapshot.now)
+            avoided = _avoided(node.claim, kind, event_time, unavailable_for, snapshot.now)
+            plan += _take_down(node, node.claim, kind, avoided)
     return plan + (_wakes(kind, snapshot.now) if plan.chains else Plan())
 
 
@@ -109,18 +110,10 @@ def _instance_id(provider_id: str) -> str:
     return re.split(r"[/.]", provider_id)[-1]
 
 
-def _take_down(node: StateNode, claim: NodeClaim, kind: InterruptionKind, avoid_until: datetime, now: datetime) -> Plan:
+def _take_down(node: StateNode, claim: NodeClaim, kind: InterruptionKind, avoided: tuple[Chain, ...]) -> Plan:
     name = claim.metadata.name
     why = f"{NOTICES[kind][1]} for {name}"
-    chains: list[Chain] = []
-    if kind is InterruptionKind.SPOT_INTERRUPTED and avoid_until > now and (offering := _offering(claim)):
-        remember = RememberUnavailable(
-            node_class=claim.spec.node_class_ref.name,
-            offerings=(offering,),
-            until=avoid_until,
-            reason="SpotInterruption",
-        )
-        chains.append(one(f"offering {'/'.join(offering)}", remember))
+    chains: list[Chain] = [*avoided]
     chains.append(
         Chain(
             subject=f"nodeclaim {name}",
@@ -136,6 +129,24 @@ def _take_down(node: StateNode, claim: NodeClaim, kind: InterruptionKind, avoid_
         events=_notices(node, kind, type_="Warning"),
         notes=(f"initiating delete of nodeclaim {name} from interruption message: {kind.value}",),
     )
+
+
+def _avoided(
+    claim: NodeClaim, kind: InterruptionKind, event_time: datetime, wait: timedelta, now: datetime
+) -> tuple[Chain, ...]:
+    """The Spot offering that was taken back is avoided for this long, which does not grow: it was to be had before."""
+    offering = _offering(claim)
+    if kind is not InterruptionKind.SPOT_INTERRUPTED or event_time + wait <= now or offering is None:
+        return ()
+    remember = RememberUnavailable(
+        node_class=claim.spec.node_class_ref.name,
+        offerings=(offering,),
+        at=event_time,
+        first=wait,
+        longest=wait,
+        reason="SpotInterruption",
+    )
+    return (one(f"offering {'/'.join(offering)}", remember),)
 
 
 def _offering(claim: NodeClaim) -> tuple[str, str, str] | None:

@@ -59,6 +59,13 @@ class LaunchedInstance(Struct, frozen=True, kw_only=True):
     unavailable: Offerings = ()
 
 
+class Avoidance(Struct, frozen=True, kw_only=True):
+    """How long an offering that was refused is avoided: the first time, and at most if it is refused again and again."""
+
+    first: timedelta = timedelta(minutes=3)  # karpenter-provider-aws pkg/cache/cache.go `UnavailableOfferingsTTL`
+    longest: timedelta = timedelta(hours=1)
+
+
 class FailedLaunch(Struct, frozen=True, kw_only=True):
     """Why the cloud launched nothing, and the offerings it refused."""
 
@@ -119,7 +126,7 @@ def retry_at(claim: NodeClaim) -> datetime | None:
 
 
 def after_launch(
-    claim: NodeClaim, outcome: LaunchedInstance | FailedLaunch, now: datetime, unavailable_until: datetime
+    claim: NodeClaim, outcome: LaunchedInstance | FailedLaunch, now: datetime, avoidance: Avoidance
 ) -> Plan:
     """What to write once the cloud has answered.
 
@@ -127,12 +134,12 @@ def after_launch(
         claim: The claim as it is stored now.
         outcome: The instance, or why there is none.
         now: The time.
-        unavailable_until: Until when refused offerings are avoided.
+        avoidance: How long refused offerings are avoided.
 
     Returns:
         The claim's new status and labels, or its deletion with the offerings to avoid and a wake-up to decide again.
     """
-    remember = _remember(claim, outcome, unavailable_until)
+    remember = _remember(claim, outcome, now, avoidance)
     if isinstance(outcome, LaunchedInstance):
         return _succeeded(claim, outcome, now, remember)
     if isinstance(outcome.error, InsufficientCapacityError | NodeClassNotReadyError):
@@ -202,7 +209,7 @@ def _condition_reason(error: Exception) -> str:
 
 
 def _remember(
-    claim: NodeClaim, outcome: LaunchedInstance | FailedLaunch, until: datetime
+    claim: NodeClaim, outcome: LaunchedInstance | FailedLaunch, now: datetime, avoidance: Avoidance
 ) -> tuple[RememberUnavailable, ...]:
     offerings = set(outcome.unavailable)
     if isinstance(outcome, FailedLaunch) and isinstance(outcome.error, InsufficientCapacityError):
@@ -213,7 +220,9 @@ def _remember(
         RememberUnavailable(
             node_class=claim.spec.node_class_ref.name,
             offerings=tuple(sorted(offerings)),
-            until=until,
+            at=now,
+            first=avoidance.first,
+            longest=avoidance.longest,
             reason="InsufficientCapacity",
         ),
     )

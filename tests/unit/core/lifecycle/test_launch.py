@@ -6,6 +6,7 @@ import pytest
 
 from journeyman.core.api import labels
 from journeyman.core.lifecycle.launch import (
+    Avoidance,
     FailedLaunch,
     LaunchedInstance,
     after_launch,
@@ -24,12 +25,12 @@ from journeyman.errors import (
 )
 from tests.helpers.builders import CLASS, CLASS_LABEL, NOW, a_claim
 
-UNTIL = NOW + timedelta(minutes=3)
+AVOIDANCE = Avoidance()
 OFFERING = ("m.small", "a", "spot")
 
 
 def failed(claim, error, unavailable=()):
-    return after_launch(claim, FailedLaunch(error=error, unavailable=unavailable), NOW, UNTIL)
+    return after_launch(claim, FailedLaunch(error=error, unavailable=unavailable), NOW, AVOIDANCE)
 
 
 def of_type(plan, kind):
@@ -62,7 +63,7 @@ def test_a_launched_claim_carries_what_the_cloud_says_and_keeps_its_own_labels()
         unavailable=(OFFERING,),
     )
 
-    plan = after_launch(claim, instance, NOW, UNTIL)
+    plan = after_launch(claim, instance, NOW, AVOIDANCE)
 
     patch = patched(plan)
     assert patch["metadata"]["labels"] == {labels.ZONE: "a"}
@@ -81,7 +82,7 @@ def test_without_capacity_the_claim_goes_and_its_pods_are_planned_again():
 
     kinds = [type(action) for action in plan.actions]
     assert kinds.index(RememberUnavailable) < kinds.index(DeleteObject)
-    assert of_type(plan, RememberUnavailable)[0].until == UNTIL
+    assert of_type(plan, RememberUnavailable)[0].soonest_end == NOW + timedelta(minutes=3)
     assert {w.step for w in of_type(plan, Wake)} == {Step.PROVISION, Step.TERMINATE}
     assert [e.reason for e in plan.events] == ["InsufficientCapacityError"]
     assert plan.chains[0].observations[0].labels["reason"] == "insufficient_capacity"
