@@ -79,13 +79,18 @@ class InstanceTypes:
             return types
 
     def _read(self) -> Universe:
-        """Both questions at once: they are independent, and a cold start waits for them."""
-        with ThreadPoolExecutor(max_workers=2, thread_name_prefix="instance-types") as pool:
-            ec2 = self._clients.ec2
-            infos, zones = pool.submit(_read_infos, ec2), pool.submit(_read_zones, ec2)
-            universe = Universe(tuple(sorted(infos.result(), key=lambda info: info.name)), zones.result())
+        infos, zones = self._read_both(self._clients.ec2)
+        universe = Universe(tuple(sorted(infos, key=lambda info: info.name)), zones)
         _log.info("discovered instance types", extra={"count": len(universe.infos)})
         return universe
+
+    def _read_both(self, ec2: Any) -> tuple[list[InstanceTypeInfo], dict[str, frozenset[str]]]:
+        """Both questions at once: they are independent, and a cold start waits for them."""
+        if not self._settings.parallel_reads:
+            return _read_infos(ec2), _read_zones(ec2)
+        with ThreadPoolExecutor(max_workers=2, thread_name_prefix="instance-types") as pool:
+            infos, zones = pool.submit(_read_infos, ec2), pool.submit(_read_zones, ec2)
+            return infos.result(), zones.result()
 
     def _lower(self, universe: Universe, node_class: NodeClassView) -> tuple[InstanceType, ...]:
         lowering = _Lowering(node_class, self._settings, self._prices)

@@ -29,6 +29,7 @@ class AwsSettings(Struct, frozen=True, kw_only=True):
     reserved_enis: int = 0
     isolated_vpc: bool = False  # no IAM and no Pricing endpoint within reach
     max_parallel_launches: int = 8
+    parallel_reads: bool = True  # off: one request after the other, so that a simulation repeats itself
     # karpenter-provider-aws pkg/controllers/providers/pricing: both every 12 h
     spot_refresh_period: timedelta | None = timedelta(hours=12)  # None: only when `refresh_prices` is called
     on_demand_refresh_period: timedelta | None = None  # a shipped table serves; the Pricing API is slow and large

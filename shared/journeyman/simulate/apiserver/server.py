@@ -238,6 +238,23 @@ class ApiServer:
 
     # -- the rest of a cluster's API ----------------------------------------------------------------------------
 
+    def list_at(
+        self,
+        resource: Resource[T],
+        version: int,
+        *,
+        namespace: str = "",
+        label_selector: str = "",
+        field_selector: str = "",
+    ) -> Listing[T]:
+        """What `list` answered at that version. Raises GoneError if the history does not reach so far back."""
+        with self._storage.changed:
+            kind = self.registry.kind(resource)
+            selected = _predicate(kind, namespace, label_selector, field_selector)
+            entries = self._storage.table(kind.id).at(version)
+        items = tuple(entries[key].decoded(resource.type) for key in sorted(entries) if selected(entries[key].object))
+        return Listing(items=items, resource_version=str(version))
+
     @property
     def resource_version(self) -> str:
         """The store's current version; it changes with every write."""

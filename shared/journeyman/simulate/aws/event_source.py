@@ -75,7 +75,8 @@ class Function(Struct, kw_only=True):
     """A Lambda function whose code is a Python callable in this process.
 
     A handler that overstays its timeout cannot be stopped here: it is reported as timed out once it returns.
-    `fatal` are the exceptions that stand for a dying sandbox; unlike an error, they may come out of anywhere.
+    `fatal` are the exceptions that stand for a dying sandbox; unlike an error, they may come out of anywhere. A simulation
+    that is to repeat itself gives `new_id`, which names invocations, and a `context` whose remaining time is virtual.
     """
 
     name: str
@@ -86,6 +87,8 @@ class Function(Struct, kw_only=True):
     region: str = "us-east-1"
     account: str = "123456789012"
     fatal: tuple[type[BaseException], ...] = ()
+    new_id: Callable[[], str] = lambda: str(uuid.uuid4())
+    context: Callable[[Function, str], LambdaContext] = LambdaContext
     invocations: list[Invocation] = field(default_factory=list)
 
     @property
@@ -95,9 +98,9 @@ class Function(Struct, kw_only=True):
 
     def invoke(self, event: dict[str, Any]) -> Invocation:
         """Run the handler; what it raises becomes the outcome."""
-        request_id = str(uuid.uuid4())
+        request_id = self.new_id()
         started_at, started = self.clock.now(), time.monotonic()
-        outcome, response, error = self._run(event, LambdaContext(self, request_id))
+        outcome, response, error = self._run(event, self.context(self, request_id))
         duration = time.monotonic() - started
         if outcome is Outcome.SUCCEEDED and duration > self.timeout_seconds:
             outcome, error = Outcome.TIMED_OUT, f"Task timed out after {self.timeout_seconds:.2f} seconds"

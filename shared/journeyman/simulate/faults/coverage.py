@@ -1,0 +1,84 @@
+"""What was called and what went wrong where: counted per story, added up over many, shown as a table."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+import msgspec
+from msgspec import Struct, field
+
+from journeyman.simulate.faults.sites import kinds_of
+from journeyman.simulate.faults.story import Kind
+
+Cell = tuple[str, str]
+"""(site or queue, kind)."""
+
+
+class Coverage(Struct, kw_only=True):
+    """Counts of one story, or of many."""
+
+    stories: int = 0
+    calls: Counter[str] = field(default_factory=Counter)  # by site
+    fired: dict[str, Counter[str]] = field(default_factory=dict)  # by site, by kind
+    messages: dict[str, Counter[str]] = field(default_factory=dict)  # by queue, by kind
+
+    def called(self, site: str) -> None:
+        """A call was made."""
+        self.calls[site] += 1
+
+    def fell(self, site: str, kind: str) -> None:
+        """A call went wrong."""
+        self.fired.setdefault(site, Counter())[kind] += 1
+
+    def lost(self, queue: str, kind: str) -> None:
+        """A message went wrong."""
+        self.messages.setdefault(queue, Counter())[kind] += 1
+
+    def add(self, other: Coverage) -> None:
+        """Count another's, too."""
+        self.stories += other.stories
+        self.calls.update(other.calls)
+        for mine, theirs in ((self.fired, other.fired), (self.messages, other.messages)):
+            for place, counts in theirs.items():
+                mine.setdefault(place, Counter()).update(counts)
+
+    def never(self, sites: Iterable[str], *kinds: Kind) -> tuple[Cell, ...]:
+        """Cells of these sites that are possible and have not fired; of all kinds if none is given."""
+        return tuple(
+            (site, kind.value)
+            for site in sites
+            for kind in kinds_of(site)
+            if (not kinds or kind in kinds) and not self._fired(site, kind)
+        )
+
+    def table(self) -> str:
+        """Sites by kinds; "." is a cell that is possible and has not fired, blank one that is impossible."""
+        sites = sorted({*self.calls, *self.fired})
+        width = max((len(site) for site in sites), default=0)
+        heads = [kind.value for kind in Kind]
+        lines = [" ".join([f"{'':{width}}", f"{'calls':>8}", *heads])]
+        for site in sites:
+            cells = (f"{self._cell(site, kind):>{len(kind.value)}}" for kind in Kind)
+            lines.append(" ".join([f"{site:{width}}", f"{self.calls[site]:>8}", *cells]).rstrip())
+        for queue, counts in sorted(self.messages.items()):
+            told = ", ".join(f"{number} {kind}" for kind, number in sorted(counts.items()))
+            lines.append(f"messages to {queue}: {told}")
+        return "\n".join(lines)
+
+    def _cell(self, site: str, kind: Kind) -> str:
+        fired = self._fired(site, kind)
+        return str(fired) if fired else "." if kind in kinds_of(site) else ""
+
+    def _fired(self, site: str, kind: Kind) -> int:
+        return self.fired[site][kind.value] if site in self.fired else 0
+
+
+def to_json(coverage: Coverage) -> bytes:
+    """For one process to hand to another."""
+    return msgspec.json.encode(coverage)
+
+
+def from_json(raw: bytes) -> Coverage:
+    """What another process counted."""
+    return msgspec.json.decode(raw, type=Coverage)
