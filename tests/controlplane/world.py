@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import urllib3
@@ -123,9 +124,14 @@ class RealWorld:
     def __exit__(self, *_: object) -> None:
         self._opened.close()
 
-    def sandbox(self) -> Runtime:
-        """A runtime that remembers nothing yet; the functions run on the one that is `installed` last."""
-        told = registered(self.plane, self.cluster, self.plane.kubeconfig_for("journeyman", self._groups))
+    def sandbox(self, kubeconfig: Path | None = None) -> Runtime:
+        """A runtime that remembers nothing yet; the functions run on the one that is `installed` last.
+
+        Args:
+            kubeconfig: Who they are in the cluster, if not who they are otherwise.
+        """
+        identity = kubeconfig or self.plane.kubeconfig_for("journeyman", self._groups)
+        told = registered(self.plane, self.cluster, identity)
         environment = read_environment({**self.stack.variables, "JOURNEYMAN_CLUSTERS": json.dumps([told])})
         adapters = _Adapters(environment, clock=self.clock, clients=lambda service, _region: self.aws.client(service))
         adapters.jumping, adapters.metrics = self.clock, self.metrics

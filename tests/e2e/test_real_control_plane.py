@@ -4,6 +4,7 @@ The deployed handlers, queues, schedules and forwarder; moto for AWS; simulated 
 control plane and one account; each begins and ends with a cluster that has no node.
 """
 
+import json
 from datetime import timedelta
 
 import pytest
@@ -11,6 +12,7 @@ import yaml
 
 from journeyman.core.api.objects import NODE_DISRUPTION
 from journeyman.runtime.checkout import found
+from journeyman.runtime.composition import installed
 from tests.controlplane.manifests import install_crds, remove_crds
 from tests.controlplane.world import RealWorld
 
@@ -54,7 +56,7 @@ class Story:
         ]
 
     def calls(self, operation):
-        return self._world.aws.calls()[operation] - self._calls.get(operation, 0)
+        return self._world.aws.calls().get(operation, 0) - self._calls.get(operation, 0)
 
     def outcomes(self):
         functions = self._world.stack.functions.items()
@@ -155,3 +157,56 @@ def test_missing_crds_are_told_with_the_remedy_and_pods_get_nodes_once_they_are_
     assert {line["message"] for line in told} == {"the API server does not serve nodeclaims of karpenter.sh/v1"}
     assert all(line["cluster"] == "demo" and "install the CRDs" in line["to_do"] for line in told)
     assert (launched, story.calls("CreateFleet")) == (0, len(world.claims()))
+
+
+def test_who_is_refused_is_told_why_and_goes_on_once_let_in(world, story):
+    """First the API server does not know the functions, then they lack one right; nothing is launched that is not written down."""
+    kubeconfig = world.plane.kubeconfig_for("newcomer", ["newcomers"])
+    token = json.loads(kubeconfig.read_text())["users"][0]["user"]["token"]
+    world.plane.revoke(token)  # which nobody has shown yet
+    with installed(world.sandbox(kubeconfig)):
+        world.scale("inflate", 3)
+        world.run_for(timedelta(seconds=61))  # in which a sweep comes by
+        unknown = story.lines(level="ERROR")
+
+        grant(world, EVERYTHING_BUT_NODECLAIMS)
+        world.plane.accept(token, "newcomer", ["newcomers"])
+        world.until(lambda: story.lines(api_group="karpenter.sh", verb="create"), "a NodeClaim that is refused")
+        lacking, launched = story.lines(verb="create"), story.calls("CreateFleet")
+
+        grant(world, EVERYTHING)
+        world.until_running("inflate", 3)
+        world.until(world.is_quiet, "initialized nodes")
+
+    assert {line["controller"] for line in unknown} == {"provision", "sweep"}
+    assert {line["message"] for line in unknown} == {"the API server does not let us in: Unauthorized"}
+    assert all(line["cluster"] == "demo" and "access entries" in line["to_do"] for line in unknown)
+    assert {(line["cluster"], line["resource"]) for line in lacking} == {("demo", "nodeclaims")}
+    assert all("infra/chart" in line["to_do"] for line in lacking)
+    assert (launched, story.calls("CreateFleet")) == (0, len(world.claims()))
+
+
+EVERYTHING = [{"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}, {"nonResourceURLs": ["*"], "verbs": ["*"]}]
+EVERYTHING_BUT_NODECLAIMS = [
+    {"apiGroups": ["*"], "resources": ["*"], "verbs": ["get", "list", "watch"]},
+    {
+        "apiGroups": ["", "coordination.k8s.io", "karpenter.k8s.aws", "journeyman.dev"],
+        "resources": ["*"],
+        "verbs": ["*"],
+    },
+    {"apiGroups": ["karpenter.sh"], "resources": ["nodepools", "nodepools/status"], "verbs": ["*"]},
+]
+
+
+def grant(world, rules):
+    """Give these rights, and no others, to the group of the newcomers."""
+    rbac, name = "/apis/rbac.authorization.k8s.io/v1", "newcomers"
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name}
+    subject = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": name}
+    for kind, body in {
+        "ClusterRole": {"rules": rules},
+        "ClusterRoleBinding": {"roleRef": role, "subjects": [subject]},
+    }.items():
+        whole = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": kind, "metadata": {"name": name}, **body}
+        path = f"{rbac}/{kind.lower()}s/{name}?fieldManager=tests&force=true"
+        world.plane.admin.do("PATCH", path, whole, kind="application/apply-patch+yaml")
