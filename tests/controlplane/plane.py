@@ -10,6 +10,7 @@ kubelets: tests make Node objects and play the kubelet's part.
 from __future__ import annotations
 
 import shutil
+import ssl
 import tempfile
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -24,6 +25,7 @@ from tests.controlplane.certificates import Authority, new_key
 from tests.controlplane.identities import ADMIN, CONTROLLER_MANAGER, SCHEDULER, Identities
 from tests.controlplane.processes import Server, ServerFailedError, free_port
 from tests.controlplane.program import command
+from tests.helpers.waiting import wait_until
 
 _READY_SECONDS = 120.0  # on a machine that is busy with much else; an idle one takes two
 
@@ -155,6 +157,18 @@ class ControlPlane:
         """A short outage; afterwards the watch cache is empty, so old resource versions are too old to watch from."""
         self.stop_apiserver()
         self.start_apiserver()
+
+    def show_certificate(self, lifetime: timedelta) -> None:
+        """Give the API server another certificate, which it notices by itself; returns when it shows it to new connections.
+
+        Args:
+            lifetime: From now; a negative one makes a certificate that ran out that long ago.
+        """
+        certificate, key = self._authority.issue("kube-apiserver", lifetime=lifetime)
+        shutil.copyfile(key, self._files.key)
+        shutil.copyfile(certificate, self._files.certificate)
+        wanted, address = certificate.read_text(), ("127.0.0.1", self._port)
+        wait_until(lambda: ssl.get_server_certificate(address) == wanted, "the new certificate is not shown")
 
     def forget_history(self) -> None:
         """Keep only the latest version of each object: lists continued from before, and old watches, get 410 Gone.

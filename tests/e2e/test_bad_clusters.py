@@ -1,0 +1,134 @@
+"""A cluster that is not as it should be: what is wrong is told with its name and the remedy, and once mended work goes on.
+
+The steps as they are deployed, in one process that stays, against a real API server whose certificate runs out and whose CRDs
+are of another version. Outages, missing CRDs and missing rights: `test_real_control_plane`.
+"""
+
+import json
+from datetime import timedelta
+
+import pytest
+import yaml
+
+from journeyman.core.plan import Step
+from journeyman.runtime.aws import AwsAdapters
+from journeyman.runtime.batch import StepRunner, run_records
+from journeyman.runtime.checkout import found
+from journeyman.runtime.composition import Runtime
+from journeyman.runtime.environment import read_environment
+from journeyman.steps.provision import provision
+from journeyman.steps.sweep import sweep
+from tests.controlplane.manifests import install, install_crds, remove_crds
+from tests.controlplane.registered import registered
+from tests.helpers.fakes import Lanes
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("control-plane")]
+
+OLD = "v1beta1"
+
+
+class Context:
+    aws_request_id = "req-1"
+
+    def get_remaining_time_in_millis(self):
+        return 30_000
+
+
+class Adapters(AwsAdapters):
+    """As on Lambda, but that lines and messages are kept, and that there is no cloud to ask."""
+
+    def __init__(self, environment):
+        super().__init__(environment, clients=lambda service, region: pytest.fail(f"{service} is asked"))
+        self.lines, self.lanes = [], Lanes()
+
+    def queue(self):
+        return self.lanes
+
+    def log(self, level, message, **fields):
+        self.lines.append({"level": level, "message": message, **fields})
+
+
+class Deployed:
+    """One process of each step for one cluster."""
+
+    def __init__(self, plane):
+        self.plane = plane
+        told = json.dumps([registered(plane, "demo", plane.kubeconfig)])
+        queues = {f"JOURNEYMAN_{lane}_QUEUE_URL": "none" for lane in ("PROVISION", "TERMINATE", "CONSOLIDATE", "WAKE")}
+        environment = read_environment({"JOURNEYMAN_CLUSTERS": told, "AWS_REGION": "us-east-1", **queues})
+        self.adapters = Adapters(environment)
+        self._runtime = Runtime(environment.settings, self.adapters)
+
+    def run(self, step, function, number):
+        """Whether a message is taken, and what was said about it."""
+        now = self._runtime.clock.now().isoformat()
+        body = {
+            "version": "1",
+            "source": "wake",
+            "id": f"m{number}",
+            "time": now,
+            "cluster": "demo",
+            "step": step.value,
+        }
+        record = {"messageId": f"m{number}", "body": json.dumps(body), "eventSource": "aws:sqs", "receiptHandle": "r"}
+        runner = StepRunner(self._runtime, step, function, Context())
+        answer = run_records(self._runtime, runner.run, {"Records": [record]}, ahead=runner.run_ahead)
+        lines, self.adapters.lines = self.adapters.lines, []
+        return not answer["batchItemFailures"], lines
+
+
+@pytest.fixture(scope="module")
+def deployed(make_control_plane):
+    with make_control_plane() as plane:
+        yield Deployed(plane)
+
+
+def test_an_expired_certificate_of_the_api_server_is_told_until_it_is_renewed(deployed):
+    """Retrying cannot help, so the message is taken, and the sweep asks each minute; the first after the renewal succeeds."""
+    install_crds(deployed.plane.admin)
+    deployed.plane.show_certificate(timedelta(hours=-1))
+    try:
+        taken, (line,) = deployed.run(Step.PROVISION, provision, 1)
+        swept, (again,) = deployed.run(Step.SWEEP, sweep, 2)
+    finally:
+        deployed.plane.show_certificate(timedelta(hours=1))
+    renewed = deployed.run(Step.SWEEP, sweep, 3)
+
+    for told in (line, again):
+        assert (told["error"], told["cluster"]) == ("ConfigurationError", "demo")
+        assert "has expired" in told["message"]
+        assert told["to_do"].startswith("renew the API server's certificate")
+    assert (taken, swept) == (True, True)
+    assert renewed == (True, [])
+
+
+def test_crds_of_another_version_are_told_with_that_version_until_they_are_replaced(deployed):
+    """As an old Karpenter leaves them behind: nothing is written into them, the message comes back, and nobody stands in its way."""
+    remove_crds(deployed.plane.admin)
+    install(
+        deployed.plane.admin,
+        [of_version(path, OLD) for path in found("infra", "crds").glob("karpenter.sh_*.yaml")],
+    )
+    taken, (line,) = deployed.run(Step.PROVISION, provision, 1)
+    written = [
+        deployed.plane.admin.do("GET", f"/apis/karpenter.sh/{OLD}/{kind}")["items"]
+        for kind in ("nodepools", "nodeclaims")
+    ]
+    remove_crds(deployed.plane.admin)
+    install_crds(deployed.plane.admin)
+    replaced = deployed.run(Step.PROVISION, provision, 2)
+
+    assert line["cluster"] == "demo"
+    assert line["message"].endswith("of karpenter.sh/v1, but v1beta1: its CRDs are of another version")
+    assert "infra/crds" in line["to_do"]
+    assert not taken
+    assert written == [[], []]
+    assert replaced == (True, [])
+
+
+def of_version(path, version):
+    """A CRD of the repository, served in another version."""
+    crd = yaml.safe_load(path.read_text())
+    (served,) = crd["spec"]["versions"]
+    served["name"] = version
+    return crd
