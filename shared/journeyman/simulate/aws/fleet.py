@@ -12,9 +12,10 @@ from moto.ec2.responses.fleets import Fleets
 from moto.ec2.utils import convert_tag_spec, random_fleet_id
 
 from journeyman.simulate.aws.allocation import Market, Pool
-from journeyman.simulate.aws.fulfilment import ClientTokens, Fulfilment, LaunchRefusedError
+from journeyman.simulate.aws.fulfilment import ClientTokens, Fulfilment
 from journeyman.simulate.aws.launching import launch
 from journeyman.simulate.aws.patching import Patch
+from journeyman.simulate.aws.refusal import RefusedError
 from journeyman.simulate.aws.timekeeper import Timekeeper
 
 
@@ -78,7 +79,7 @@ class InstantFleet(Fleet):
         try:
             instances = launch(self.ec2_backend, fleet_id, pool, count, self._request_tags)
         except EC2ClientError as error:
-            raise LaunchRefusedError(error.code, error.message) from error
+            raise RefusedError(error.code, error.message) from error
         self.on_demand_instances += [{"id": pool.capacity_type, "instance": instance} for instance in instances]
         return [instance.id for instance in instances]
 
@@ -97,7 +98,7 @@ def patches(market: Market, time: Timekeeper) -> tuple[Patch, ...]:
             request = dict(response.querystring)
             try:
                 return ActionResult(tokens.answer(key, request, lambda: _create(response, market, time).answer))
-            except LaunchRefusedError as error:
+            except RefusedError as error:
                 raise EC2ClientError(error.code, error.message) from error
 
         return create_fleet

@@ -12,17 +12,10 @@ from datetime import datetime
 from typing import Any, NamedTuple, Protocol
 
 from journeyman.simulate.aws.allocation import STRATEGIES, Market, Pool, Refusal
+from journeyman.simulate.aws.refusal import RefusedError
 
 _MISMATCH = "Arguments on this idempotent request are inconsistent with arguments used in previous request(s)."
 JSON = Mapping[str, Any]
-
-
-class LaunchRefusedError(Exception):
-    """EC2 would not do it, in EC2's words."""
-
-    def __init__(self, code: str, message: str) -> None:
-        super().__init__(f"{code}: {message}")
-        self.code, self.message = code, message
 
 
 class Grounds(Protocol):
@@ -37,7 +30,7 @@ class Grounds(Protocol):
         ...
 
     def launch(self, fleet_id: str, pool: Pool, count: int) -> list[str]:
-        """Ids of that many new instances. Raises LaunchRefusedError if EC2 would refuse them."""
+        """Ids of that many new instances. Raises RefusedError if EC2 would refuse them."""
         ...
 
 
@@ -55,7 +48,7 @@ class Fulfilment:
             now: When.
 
         Raises:
-            LaunchRefusedError: The request makes no sense: no such strategy, and what `grounds.template` raises.
+            RefusedError: The request makes no sense: no such strategy, and what `grounds.template` raises.
         """
         self.fleet_id = fleet_id
         self.launched: list[tuple[Pool, list[str]]] = []
@@ -102,7 +95,7 @@ class Fulfilment:
         if refusal is None:
             try:
                 ids = self._grounds.launch(self.fleet_id, pool, count)
-            except LaunchRefusedError as error:
+            except RefusedError as error:
                 refusal = Refusal(error.code, error.message)
             else:
                 self._remember(pool, ids)
@@ -121,7 +114,7 @@ class Fulfilment:
         options = self._request.get("SpotOptions" if capacity_type == "spot" else "OnDemandOptions") or {}
         strategy = str(options.get("AllocationStrategy") or "lowest-price")
         if strategy not in STRATEGIES[capacity_type]:
-            raise LaunchRefusedError("InvalidParameterValue", f"Invalid allocation strategy '{strategy}'.")
+            raise RefusedError("InvalidParameterValue", f"Invalid allocation strategy '{strategy}'.")
         return strategy
 
     def _pools(self, capacity_type: str) -> Iterator[Pool]:
@@ -170,13 +163,13 @@ class ClientTokens:
             make: Carries it out. What it raises is not remembered.
 
         Raises:
-            LaunchRefusedError: The token was used for another request.
+            RefusedError: The token was used for another request.
         """
         earlier = self._answers.get(key) if key[-1] else None
         if earlier is None:
             earlier = self._answers[key] = _Remembered(request, make())
         elif earlier.request != request:
-            raise LaunchRefusedError("IdempotentParameterMismatch", _MISMATCH)
+            raise RefusedError("IdempotentParameterMismatch", _MISMATCH)
         return earlier.answer
 
 
