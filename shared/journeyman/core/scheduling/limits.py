@@ -18,7 +18,7 @@ from journeyman.core.api.resources import NODES, maximum
 from journeyman.core.scheduling.arrays import Bools, Ints, every
 from journeyman.core.scheduling.offering.templates import Template
 from journeyman.core.scheduling.standing.existing import capacity_of, is_leaving
-from journeyman.core.state.snapshot import StateNode
+from journeyman.core.state.state_node import StateNode
 
 
 class Headroom:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from journeyman.core.api import labels
 from journeyman.core.api.dra import DeviceClass, ResourceClaim, ResourceSlice
 from journeyman.core.api.objects import (
     Condition,
@@ -24,12 +23,12 @@ from journeyman.core.api.objects import (
     Object,
     Pod,
     PodDisruptionBudget,
-    Taint,
-    is_true,
 )
 from journeyman.core.api.storage import CSINode, PersistentVolume, PersistentVolumeClaim, StorageClass
 from journeyman.core.api.workloads import PodTemplate, ReplicationController, Service, Workload
 from journeyman.core.catalogue import Unavailable
+from journeyman.core.state.joining import join
+from journeyman.core.state.state_node import StateNode
 
 if TYPE_CHECKING:  # the models build validators; nothing here needs them
     from journeyman.core.api.capacity_buffer import CapacityBuffer
@@ -80,104 +79,6 @@ class Workloads(Struct, frozen=True, kw_only=True):
     pod_templates: tuple[PodTemplate, ...] = ()
 
 
-class StateNode(Struct, frozen=True, kw_only=True, dict=True):
-    """A node and its claim as one thing, joined by provider id; at least one of the two exists.
-
-    Restates: karpenter `pkg/controllers/state/statenode.go`.
-    """
-
-    node: Node | None
-    claim: NodeClaim | None
-    pods: tuple[Pod, ...] = ()  # bound to the node and not terminal, by key
-
-    @property
-    def name(self) -> str:
-        """The node's name, before registration the claim's."""
-        if self.node is not None:
-            return self.node.metadata.name
-        assert self.claim is not None  # noqa: S101 - construction guarantees one of the two
-        return self.claim.metadata.name
-
-    @property
-    def provider_id(self) -> str:
-        """The cloud's id; empty before launch."""
-        if self.node is not None and self.node.spec.provider_id:
-            return self.node.spec.provider_id
-        return self.claim.status.provider_id if self.claim is not None else ""
-
-    @property
-    def managed(self) -> bool:
-        """Whether a NodeClaim owns it."""
-        return self.claim is not None
-
-    @property
-    def node_pool(self) -> str:
-        """The owning NodePool's name, empty if none."""
-        return self.labels.get(labels.NODEPOOL, "")
-
-    @property
-    def registered(self) -> bool:
-        """Unmanaged nodes count as registered."""
-        if self.claim is None:
-            return True
-        return self.node is not None and self.node.metadata.labels.get(labels.REGISTERED) == "true"
-
-    @property
-    def initialized(self) -> bool:
-        """Unmanaged nodes count as initialized."""
-        if self.claim is None:
-            return True
-        return self.node is not None and self.node.metadata.labels.get(labels.INITIALIZED) == "true"
-
-    @property
-    def deleting(self) -> bool:
-        """Marked for deletion: node or claim has a deletionTimestamp, or the instance is being terminated."""
-        node_going = self.node is not None and self.node.metadata.deletion_timestamp is not None
-        claim_going = self.claim is not None and (
-            self.claim.metadata.deletion_timestamp is not None
-            or is_true(self.claim.status.conditions, "InstanceTerminating")
-        )
-        return node_going or claim_going
-
-    @cached_property
-    def labels(self) -> Mapping[str, str]:
-        """Labels pods are matched against: the claim's until the node is registered, then the node's."""
-        if self.node is None or not self.registered:
-            base = dict(self.claim.metadata.labels) if self.claim is not None else {}
-            if self.claim is not None:
-                for requirement in self.claim.spec.requirements:
-                    if requirement.operator == "In" and len(requirement.values) == 1:
-                        base.setdefault(requirement.key, requirement.values[0])
-            if self.node is not None and labels.HOSTNAME in self.node.metadata.labels:
-                base.setdefault(labels.HOSTNAME, self.node.metadata.labels[labels.HOSTNAME])
-            return base
-        return self.node.metadata.labels
-
-    @cached_property
-    def taints(self) -> tuple[Taint, ...]:
-        """Taints a pod must tolerate to be planned here (karpenter `StateNode.Taints`)."""
-        if self.node is None or not self.registered:
-            taints: tuple[Taint, ...] = self.claim.spec.taints if self.claim is not None else ()
-        else:
-            taints = self.node.spec.taints
-        if self.initialized:
-            return taints
-        startup = {(t.key, t.effect) for t in self.claim.spec.startup_taints} if self.claim is not None else set()
-        return tuple(
-            t for t in taints if not labels.is_ephemeral_taint(t.key, t.effect) and (t.key, t.effect) not in startup
-        )
-
-    @property
-    def conditions(self) -> tuple[Condition, ...]:
-        """The claim's conditions; none for unmanaged nodes."""
-        return self.claim.status.conditions if self.claim is not None else ()
-
-    @property
-    def ready(self) -> bool:
-        """Whether the kubelet says Ready=True."""
-        return self.node is not None and is_true(self.node.status.conditions, "Ready")
-
-
 class Snapshot(Struct, frozen=True, kw_only=True, dict=True):
     """One cluster at one moment. Tuples are sorted by name (pods by namespace/name)."""
 
@@ -216,17 +117,8 @@ class Snapshot(Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def state_nodes(self) -> tuple[StateNode, ...]:
-        """Nodes joined with claims by provider id, by name. Claims without a node, and unmanaged nodes, are in it."""
-        by_provider = {c.status.provider_id: c for c in self.claims if c.status.provider_id}
-        joined: list[StateNode] = []
-        taken: set[str] = set()
-        for node in self.nodes:
-            claim = by_provider.get(node.spec.provider_id) if node.spec.provider_id else None
-            if claim is not None:
-                taken.add(claim.metadata.name)
-            joined.append(StateNode(node=node, claim=claim, pods=self.pods_by_node.get(node.metadata.name, ())))
-        joined += [StateNode(node=None, claim=c) for c in self.claims if c.metadata.name not in taken]
-        return tuple(sorted(joined, key=lambda n: n.name))
+        """Nodes joined with claims (`joining`), by name. Claims without a node, and unmanaged nodes, are in it."""
+        return join(self.nodes, self.claims, self.pods_by_node)
 
     @cached_property
     def claims_by_name(self) -> Mapping[str, NodeClaim]:

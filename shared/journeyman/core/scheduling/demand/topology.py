@@ -28,7 +28,7 @@ from journeyman.core.api.objects import (
     TopologySpreadConstraint,
 )
 from journeyman.core.scheduling.pods import is_terminal, is_terminating, selects
-from journeyman.core.state.snapshot import StateNode
+from journeyman.core.state.state_node import StateNode
 
 Pins = tuple[tuple[str, str], ...]
 """Domains chosen for pods, as (label key, value) sorted by key: their node must carry these labels."""

@@ -22,7 +22,8 @@ from journeyman.core.api.objects import NodeSelectorRequirement, Pod, Volume
 from journeyman.core.api.storage import CSINode, PersistentVolume, PersistentVolumeClaim, StorageClass
 from journeyman.core.scheduling.pods import is_terminal
 from journeyman.core.scheduling.requirements import EMPTY, InvalidRequirementError, Requirements, from_selectors
-from journeyman.core.state.snapshot import Snapshot, StateNode
+from journeyman.core.state.snapshot import Snapshot
+from journeyman.core.state.state_node import StateNode
 
 MOST_ALTERNATIVES: Final = 256
 """Beyond this many combinations of its volumes' places a pod is set aside; real ones have as many as there are zones."""

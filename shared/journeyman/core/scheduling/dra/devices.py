@@ -21,7 +21,7 @@ from journeyman.core.scheduling.dra.claims import Claims
 from journeyman.core.scheduling.dra.pools import Account, DeviceId, Pool, Published, published_pools, template_pools
 from journeyman.core.scheduling.requirements import Requirements, from_labels
 from journeyman.core.scheduling.results import PodError
-from journeyman.core.state.snapshot import StateNode
+from journeyman.core.state.state_node import StateNode
 from journeyman.errors import InvalidQuantityError
 
 _STANDS = ""

@@ -23,7 +23,7 @@ from journeyman.core.scheduling.offering.templates import Template
 from journeyman.core.scheduling.pods import is_owned_by_daemon_set
 from journeyman.core.scheduling.requirements import InvalidRequirementError, Requirements, from_labels
 from journeyman.core.scheduling.taints import untolerated
-from journeyman.core.state.snapshot import StateNode
+from journeyman.core.state.state_node import StateNode
 from journeyman.errors import InvalidQuantityError
 
 

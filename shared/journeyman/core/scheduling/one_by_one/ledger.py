@@ -23,7 +23,7 @@ from journeyman.core.scheduling.one_by_one.tallies import DomainTally, HostTally
 from journeyman.core.scheduling.opening.settling import reservation_of
 from journeyman.core.scheduling.requirements import from_labels
 from journeyman.core.scheduling.taints import untolerated
-from journeyman.core.state.snapshot import StateNode
+from journeyman.core.state.state_node import StateNode
 
 _RESERVED_LATE: Final = frozenset((labels.CAPACITY_TYPE, labels.RESERVATION_ID))
 """What Karpenter's claim says of a reservation only when the pass is over."""

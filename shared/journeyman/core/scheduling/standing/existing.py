@@ -25,7 +25,7 @@ from journeyman.core.scheduling.demand.topology import Census
 from journeyman.core.scheduling.demand.volumes import VolumeRoom
 from journeyman.core.scheduling.standing.node_columns import NodeColumns
 from journeyman.core.scheduling.taints import untolerated
-from journeyman.core.state.snapshot import StateNode
+from journeyman.core.state.state_node import StateNode
 
 
 def adopt_planned(

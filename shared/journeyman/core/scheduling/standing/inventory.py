@@ -35,7 +35,8 @@ from journeyman.core.scheduling.standing.caps import HostCaps
 from journeyman.core.scheduling.standing.existing import Existing, adopt_planned, allocatable_of, is_leaving
 from journeyman.core.scheduling.standing.node_columns import NodeColumns
 from journeyman.core.scheduling.taints import untolerated
-from journeyman.core.state.snapshot import Snapshot, StateNode
+from journeyman.core.state.snapshot import Snapshot
+from journeyman.core.state.state_node import StateNode
 
 
 class Standing(Struct, frozen=True, kw_only=True, eq=False):
@@ -94,8 +95,8 @@ class Inventory:
 
     @cached_property
     def _staying(self) -> Bools:
-        """Which are not marked for deletion."""
-        found: Bools = np.array([not is_leaving(node) for node in self.nodes], dtype=bool)
+        """Which are not marked for deletion, and may come to run pods at all."""
+        found: Bools = np.array([not (is_leaving(node) or node.hollow) for node in self.nodes], dtype=bool)
         return found
 
     @cached_property
@@ -113,7 +114,9 @@ class Inventory:
     def _unregistered(self) -> tuple[int, ...]:
         """Claims whose node has not come yet; pods may be planned onto them."""
         return tuple(
-            place for place, n in enumerate(self.nodes) if n.claim is not None and not n.registered and not n.deleting
+            place
+            for place, n in enumerate(self.nodes)
+            if n.claim is not None and not (n.registered or n.deleting or n.hollow)
         )
 
     @cached_property

@@ -16,7 +16,7 @@ from journeyman.core.scheduling.arrays import Bools, Ints
 from journeyman.core.scheduling.demand.topology import Pins
 from journeyman.core.scheduling.requirements import Requirement, Requirements
 from journeyman.core.scheduling.taints import discouraged, untolerated
-from journeyman.core.state.snapshot import StateNode
+from journeyman.core.state.state_node import StateNode
 
 T = TypeVar("T", bound=Hashable)
 

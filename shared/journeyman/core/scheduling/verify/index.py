@@ -109,7 +109,7 @@ class Index:
                 possible=possible,
                 rows=1 << index,
                 taints=(*node.taints, *_cordon(node)),
-                open=not is_leaving(node),
+                open=not (is_leaving(node) or node.hollow),
                 node=node,
             )
             for index, node in enumerate(self.standing)

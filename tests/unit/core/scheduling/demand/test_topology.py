@@ -18,7 +18,7 @@ from journeyman.core.scheduling.demand.topology import (
     repulsions,
     spread_of,
 )
-from journeyman.core.state.snapshot import StateNode
+from journeyman.core.state import StateNode
 from tests.helpers.builders import NOW, a_node, a_pod, stamp
 
 NAMESPACES = {

@@ -1,0 +1,127 @@
+"""A node as decisions see it: the Node and its NodeClaim in one.
+
+Restates: karpenter pkg/controllers/state/statenode.go.
+Differs: a node is registered if its claim's condition says so, too; only a deletion marks one for deletion, not
+InstanceTerminating, which we write on claims in deletion alone; claims that no node can come of are told apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+
+from msgspec import Struct
+
+from journeyman.core.api import labels
+from journeyman.core.api.conditions import REGISTERED
+from journeyman.core.api.objects import Condition, Node, NodeClaim, Pod, Taint, is_true
+
+
+class StateNode(Struct, frozen=True, kw_only=True, dict=True):
+    """A node and its claim as one thing (`joining` says which belong together); at least one of the two exists.
+
+    `pods` are bound to the node and not terminal, by key. `duplicate_of` is the claim whose instance this one, which has
+    no node, names as its own; empty for all but what was tampered with.
+    """
+
+    node: Node | None
+    claim: NodeClaim | None
+    pods: tuple[Pod, ...] = ()
+    duplicate_of: str = ""
+
+    @property
+    def name(self) -> str:
+        """The node's name, before registration the claim's."""
+        if self.node is not None:
+            return self.node.metadata.name
+        assert self.claim is not None  # noqa: S101 - construction guarantees one of the two
+        return self.claim.metadata.name
+
+    @property
+    def provider_id(self) -> str:
+        """The cloud's id; empty before launch."""
+        if self.node is not None and self.node.spec.provider_id:
+            return self.node.spec.provider_id
+        return self.claim.status.provider_id if self.claim is not None else ""
+
+    @property
+    def managed(self) -> bool:
+        """Whether a NodeClaim owns it."""
+        return self.claim is not None
+
+    @property
+    def node_pool(self) -> str:
+        """The owning NodePool's name, empty if none."""
+        return self.labels.get(labels.NODEPOOL, "")
+
+    @property
+    def registered(self) -> bool:
+        """Whether pods were ever let onto it: its claim's condition says so, or its node's label. Unmanaged nodes are.
+
+        One is written right after the other, so a run that died in between leaves one of them; and a label that somebody
+        took off must not make a node look as if nothing ran there.
+        """
+        if self.claim is None or is_true(self.claim.status.conditions, REGISTERED):
+            return True
+        return self.node is not None and self.node.metadata.labels.get(labels.REGISTERED) == "true"
+
+    @property
+    def initialized(self) -> bool:
+        """Unmanaged nodes count as initialized."""
+        if self.claim is None:
+            return True
+        return self.node is not None and self.node.metadata.labels.get(labels.INITIALIZED) == "true"
+
+    @property
+    def deleting(self) -> bool:
+        """Marked for deletion: node or claim has a deletionTimestamp."""
+        node_going = self.node is not None and self.node.metadata.deletion_timestamp is not None
+        return node_going or (self.claim is not None and self.claim.metadata.deletion_timestamp is not None)
+
+    @property
+    def stray(self) -> bool:
+        """Whether its node is gone although it had registered: the kubelet may bring it back, or nobody will."""
+        return self.claim is not None and self.node is None and is_true(self.claim.status.conditions, REGISTERED)
+
+    @property
+    def hollow(self) -> bool:
+        """Whether no pod can ever run on it as it is, so that none may be planned onto it."""
+        return self.stray or bool(self.duplicate_of)
+
+    @cached_property
+    def labels(self) -> Mapping[str, str]:
+        """Labels pods are matched against: the claim's until the node is registered, then the node's."""
+        if self.node is None or not self.registered:
+            base = dict(self.claim.metadata.labels) if self.claim is not None else {}
+            if self.claim is not None:
+                for requirement in self.claim.spec.requirements:
+                    if requirement.operator == "In" and len(requirement.values) == 1:
+                        base.setdefault(requirement.key, requirement.values[0])
+            if self.node is not None and labels.HOSTNAME in self.node.metadata.labels:
+                base.setdefault(labels.HOSTNAME, self.node.metadata.labels[labels.HOSTNAME])
+            return base
+        return self.node.metadata.labels
+
+    @cached_property
+    def taints(self) -> tuple[Taint, ...]:
+        """Taints a pod must tolerate to be planned here (karpenter `StateNode.Taints`)."""
+        if self.node is None or not self.registered:
+            taints: tuple[Taint, ...] = self.claim.spec.taints if self.claim is not None else ()
+        else:
+            taints = self.node.spec.taints
+        if self.initialized:
+            return taints
+        startup = {(t.key, t.effect) for t in self.claim.spec.startup_taints} if self.claim is not None else set()
+        return tuple(
+            t for t in taints if not labels.is_ephemeral_taint(t.key, t.effect) and (t.key, t.effect) not in startup
+        )
+
+    @property
+    def conditions(self) -> tuple[Condition, ...]:
+        """The claim's conditions; none for unmanaged nodes."""
+        return self.claim.status.conditions if self.claim is not None else ()
+
+    @property
+    def ready(self) -> bool:
+        """Whether the kubelet says Ready=True."""
+        return self.node is not None and is_true(self.node.status.conditions, "Ready")
