@@ -7,7 +7,7 @@ import pytest
 from journeyman.core.api import labels
 from journeyman.core.api.objects import NODE, NODECLAIM, NODEPOOL, PDB, POD, is_true
 from journeyman.core.plan import Step
-from journeyman.errors import RateLimitedError
+from journeyman.errors import ForbiddenError, RateLimitedError
 from journeyman.ports import Trigger
 from journeyman.simulate.kubelet import Kubelets
 from journeyman.steps.provision import provision
@@ -147,6 +147,35 @@ def test_a_claim_deleted_before_its_instance_was_known_leaks_nothing(cluster):
     assert labels.TERMINATION_FINALIZER in cluster.server.get(NODECLAIM, "cut-off").metadata.finalizers
     follow_wakes(cluster)
     assert [c.metadata.name for c in cluster.server.list(NODECLAIM).items] == [claim(cluster).metadata.name]
+
+
+class Mute:
+    """A store that may not write the status of claims."""
+
+    def __init__(self, store):
+        self._store = store
+
+    def __getattr__(self, name):
+        return getattr(self._store, name)
+
+    def patch(self, resource, name, patch, **where):
+        if resource is NODECLAIM and where.get("subresource") == "status":
+            raise ForbiddenError('cannot patch resource "nodeclaims/status"', status=403, reason="Forbidden")
+        return self._store.patch(resource, name, patch, **where)
+
+
+def test_an_instance_of_a_deleted_claim_ends_even_if_its_progress_may_not_be_written(cluster):
+    """A role that lacks one right must not leave an instance behind with every claim that is given up."""
+    cluster.add(claim_body("given-up", metadata={"deletionTimestamp": "2026-03-02T21:00:00Z"}))
+    cluster.cloud.run_orphan("aws:///a/i-given-up", cluster.clock.now(), claim="given-up")
+
+    for _ in range(2):
+        run(cluster, store=Mute(cluster.server))
+        cluster.clock.advance(60)
+
+    assert "aws:///a/i-given-up" not in [instance.provider_id for instance in cluster.cloud.list()]
+    assert [c.metadata.name for c in cluster.server.list(NODECLAIM).items] == [claim(cluster).metadata.name]
+    assert [level for level, message, _ in cluster.record.lines if "nodeclaims/status" in message] == ["error"]
 
 
 def test_a_claim_let_go_without_an_instance_takes_no_other_out_of_its_pools_count(cluster):

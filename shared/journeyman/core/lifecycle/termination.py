@@ -226,9 +226,12 @@ def _finalize_bare(node: Node, state: StateNode, snapshot: Snapshot, cloud: Clou
 
 
 def _await_instance(claim: NodeClaim, provider_id: str, now: datetime, pace: Termination) -> Plan:
-    progress = Progress.of(claim, now).with_condition("InstanceTerminating", "True")
-    actions = (*_terminate(claim, provider_id, "the NodeClaim is being deleted"), *_look_again(claim, now, pace))
-    return Plan(chains=(progress.chain(*actions, why="its instance is terminating"),))
+    """The intent is the deletion itself: the instance ends even if what becomes of it cannot be written."""
+    told = (
+        Progress.of(claim, now).with_condition("InstanceTerminating", "True").chain(why="its instance is terminating")
+    )
+    ended = (*_terminate(claim, provider_id, "the NodeClaim is being deleted"), *_look_again(claim, now, pace))
+    return Plan(chains=(told, one(f"instance {provider_id}", *ended)))
 
 
 def _terminate(claim: NodeClaim, provider_id: str, why: str) -> tuple[Action, ...]:
