@@ -152,7 +152,7 @@ class MirroredKubeStore(HttpKubeStore):
         """All selected objects, by namespace and name if they are remembered."""
         question = Question(resource, namespace, label_selector, field_selector, cached)
         begun = self._begun(question)
-        return self._answer(question) if begun is None else begun.result()
+        return self._read_warm(question) if begun is None else begun.result()
 
     def _begun(self, question: Question) -> Future[Listing[Any]] | None:
         """What was read ahead of a list, if it is still good; only such lists are worth reading ahead next time."""
@@ -173,28 +173,28 @@ class MirroredKubeStore(HttpKubeStore):
         small = [question for question in usual if question not in large]
         for questions, at_a_time in ((large, _CATCHING_UP), (small, _LISTING)):
             threads = ThreadPoolExecutor(max_workers=at_a_time)
-            ahead.begun.update({question: threads.submit(self._answer, question) for question in questions})
+            ahead.begun.update({question: threads.submit(self._read_warm, question) for question in questions})
             threads.shutdown(wait=False)
         return ahead
 
-    def _answer(self, question: Question) -> Listing[Any]:
+    def _read_warm(self, question: Question) -> Listing[Any]:
         mirror = self.remembered(question)
         if mirror is None or mirror.is_due:
-            return self._listed(question)
+            return self._read_whole(question)
         try:
             with self._lanes.one(self.transport) as lane:
                 current = catch_up(HttpKubeStore(lane), mirror, self._quiet_seconds)
         except (GoneError, KubeUnavailableError):  # too old, in doubt or broken off: what we have is of no more use
             self._mirrors.forget(self._cluster, question)
-            return self._listed(question)
+            return self._read_whole(question)
         except ForbiddenError as error:
-            listing = self._listed(question)  # this is an error if it is forbidden, too
+            listing = self._read_whole(question)  # this is an error if it is forbidden, too
             self._refused(question, error)
             return listing
         self._mirrors.keep(self._cluster, current)
         return current.listing()
 
-    def _listed(self, question: Question) -> Listing[Any]:
+    def _read_whole(self, question: Question) -> Listing[Any]:
         """Everything anew; remembered if it is worth it, and if nobody can change what we remember."""
         listed_at = time.time()
         listing = super().list(question.resource, cached=question.cached, **question.selection)
