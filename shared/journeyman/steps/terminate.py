@@ -84,11 +84,11 @@ def _without_gone(hand: Applier, snapshot: Snapshot) -> Snapshot:
         and labels.TERMINATION_FINALIZER not in claim.metadata.finalizers
     ]
     uids = {claim.metadata.uid for claim in freed}
-    instances = {claim.status.provider_id for claim in freed if claim.status.provider_id}
+    gone = {n.node.metadata.name for n in snapshot.state_nodes if n.node and n.claim and n.claim.metadata.uid in uids}
     return replace(
         snapshot,
         claims=tuple(c for c in snapshot.claims if c.metadata.uid not in uids),
-        nodes=tuple(n for n in snapshot.nodes if n.spec.provider_id not in instances),
+        nodes=tuple(n for n in snapshot.nodes if n.metadata.name not in gone),
     )
 
 

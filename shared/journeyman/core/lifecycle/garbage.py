@@ -54,6 +54,7 @@ def orphans(snapshot: Snapshot, instances: Iterable[RunningInstance], orphan_age
     claim's status was written, and the next launch finds it.
     """
     known = {c.status.provider_id for c in snapshot.claims if c.status.provider_id}
+    known |= {n.provider_id for n in snapshot.state_nodes if n.managed}  # a claim's own may have been edited away
     awaiting = {c.metadata.name for c in snapshot.claims if not c.status.provider_id}
     return merged(
         _terminate_orphan(instance, snapshot)
@@ -71,11 +72,10 @@ def lost(snapshot: Snapshot, live: frozenset[str]) -> Plan:
 
 def is_lost(claim: NodeClaim, snapshot: Snapshot, live: frozenset[str]) -> bool:
     """Whether the claim's instance went away under it."""
-    if claim.metadata.deletion_timestamp is not None or claim.status.provider_id in live:
+    state = snapshot.state_nodes_by_claim[claim.metadata.name]
+    if claim.metadata.deletion_timestamp is not None or state.provider_id in live:
         return False
-    if not is_true(claim.status.conditions, "Registered"):
-        return False
-    return not snapshot.state_nodes_by_claim[claim.metadata.name].ready
+    return is_true(claim.status.conditions, "Registered") and not state.ready
 
 
 def _terminate_orphan(instance: RunningInstance, snapshot: Snapshot) -> Plan:

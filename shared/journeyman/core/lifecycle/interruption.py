@@ -90,7 +90,7 @@ def interrupt_claims(
     plan = Plan(observations=_received(kind, event_time, snapshot.now))
     if kind is InterruptionKind.NO_OP:
         return plan
-    by_instance = {_instance_id(n.provider_id): n for n in snapshot.state_nodes if n.provider_id}
+    by_instance = {_instance_id(n.provider_id): n for n in snapshot.state_nodes if n.provider_id and not n.duplicate_of}
     for instance_id in sorted(set(instance_ids)):
         node = by_instance.get(instance_id)
         if node is None or node.claim is None:

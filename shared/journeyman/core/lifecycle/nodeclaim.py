@@ -97,13 +97,14 @@ def _advance(
         return _give_up(claim, reason, snapshot)
     if is_pending(claim):
         return launch_pending((claim,), snapshot.now)
-    nodes = by_provider.get(claim.status.provider_id, ())
+    state = snapshot.state_nodes_by_claim[claim.metadata.name]
+    nodes = () if state.duplicate_of else by_provider.get(state.provider_id, ())
     joined = nodes[0] if len(nodes) == 1 and not is_true(claim.status.conditions, "Registered") else None
     pods = room.hints.waiting(claim) if joined is not None else ()
     held = _held(claim, joined, pods, room, snapshot.now)
     given = pods if held.takes_hints else ()
     progress = replace(Progress.of(claim, snapshot.now), claim=hinted(claim, snapshot.now) if given else claim)
-    progress = register(progress, nodes, held=held.reason)
+    progress = register(progress, nodes, held=held.reason, duplicate_of=state.duplicate_of)
     progress = initialize(progress, snapshot.resource_slices if lifecycle.wait_for_devices else None)
     hints = nominations(given, joined) if joined is not None else ()
     expected = nominations(room.hints.expected(claim), joined) if joined is not None else ()

@@ -17,18 +17,21 @@ from journeyman.core.lifecycle.progress import Progress, claim_ref, with_node
 from journeyman.core.plan import Event
 
 
-def register(progress: Progress, nodes: Sequence[Node], *, held: str = "") -> Progress:
+def register(progress: Progress, nodes: Sequence[Node], *, held: str = "", duplicate_of: str = "") -> Progress:
     """Take over the claim's node.
 
     Args:
         progress: The claim so far.
         nodes: All nodes that carry the claim's provider id.
         held: Why a node that has joined is to stay closed for now, as a condition's reason.
+        duplicate_of: Another claim that the instance of this provider id belongs to.
 
     Returns:
         Registered True with the node synced; Unknown ``NodeNotFound`` while it has not joined, or ``held``; False
-        ``MultipleNodesFound``. A registered claim only gets its node attached.
+        ``MultipleNodesFound`` or ``MultipleNodeClaimsFound``. A registered claim only gets its node attached.
     """
+    if duplicate_of:
+        return _refused(progress, duplicate_of)
     claim = progress.claim
     if not is_true(claim.status.conditions, "Launched"):
         return progress
@@ -43,6 +46,16 @@ def register(progress: Progress, nodes: Sequence[Node], *, held: str = "") -> Pr
         text = f"Node {nodes[0].metadata.name} has joined, and is opened once its planned pods can be placed on it"
         return progress.with_condition("Registered", "Unknown", held, text)
     return _registered(progress.found(nodes[0]), nodes[0])
+
+
+def _refused(progress: Progress, holder: str) -> Progress:
+    """No node will ever be this claim's: it stays unregistered, and is given up when its time to register is over."""
+    claim = progress.claim
+    if is_true(claim.status.conditions, "Registered"):
+        return progress
+    text = f"Its instance {claim.status.provider_id} is NodeClaim {holder}'s; delete this one"
+    event = Event(ref=claim_ref(claim), reason="MultipleNodeClaimsFound", message=text, type="Warning")
+    return progress.with_condition("Registered", "False", "MultipleNodeClaimsFound", text).told(event)
 
 
 def synced(node: Node, claim: NodeClaim) -> Node:

@@ -1,0 +1,153 @@
+"""What people do to our objects by hand: no pod loses its node without a drain, and no instance is ended for another."""
+
+from collections.abc import Sequence
+
+import msgspec
+import pytest
+
+from journeyman.core.api import labels
+from journeyman.core.api.objects import NODE, NODECLAIM, POD, is_true
+from journeyman.core.plan import Step
+from tests.helpers.builders import SMALL, claim_body, condition, pool_body
+from tests.helpers.living import Living
+
+BLOCKED = {
+    "apiVersion": "policy/v1",
+    "kind": "PodDisruptionBudget",
+    "metadata": {"name": "web", "namespace": "default"},
+    "spec": {"maxUnavailable": 0, "selector": {"matchLabels": {"app": "web"}}},
+}
+
+
+@pytest.fixture
+def living():
+    """Two nodes with a pod each, which nothing consolidates."""
+    living = Living((SMALL,), pool_body(spec={"disruption": {"consolidateAfter": "Never"}}))
+    living.deploy("web", 2, cpu="1.5")
+    living.until(lambda: living.running() == 2 and len(settled(living)) == 2, "two pods on two nodes")
+    return living
+
+
+def settled(living) -> Sequence[object]:
+    """The claims that are initialized."""
+    return [c for c in living.claims() if is_true(c.status.conditions, "Initialized")]
+
+
+def nodes(living) -> dict[str, object]:
+    """Nodes by provider id."""
+    return {node.spec.provider_id: node for node in living.server.list(NODE).items}
+
+
+def delete(living, claim):
+    """Somebody deletes a claim; two minutes pass, in which its pods may not be evicted."""
+    living.cluster.add(BLOCKED)
+    living.server.delete(NODECLAIM, claim)
+    living.wake(Step.TERMINATE)
+    living.live(minutes=2)
+
+
+def states(living) -> list[str]:
+    """The states of the instances."""
+    return [instance.state for instance in living.cloud.list()]
+
+
+def test_a_node_whose_registered_label_was_taken_off_is_drained_all_the_same(living):
+    """Its claim says that it registered. Without a drain its pod would die with the instance, against its budget."""
+    claim = living.claims()[0]
+    living.server.patch(NODE, claim.status.node_name, {"metadata": {"labels": {labels.REGISTERED: None}}})
+
+    delete(living, claim.metadata.name)
+
+    assert states(living) == ["running", "running"]
+    assert "FailedDraining" in living.record.reasons
+
+
+def test_a_claim_that_loses_its_provider_id_in_mid_drain_goes_on_draining(living):
+    """The node that it owns says which instance it is; that one is ended after the drain, and nothing stays."""
+    claim = living.claims()[0]
+    delete(living, claim.metadata.name)
+    living.server.patch(NODECLAIM, claim.metadata.name, {"status": {"providerID": None}}, subresource="status")
+    living.live(minutes=4)
+    assert states(living) == ["running", "running"]
+
+    living.server.patch(POD, on(living, claim), {"metadata": {"labels": {"app": "free"}}}, namespace="default")
+    living.until(lambda: claim.metadata.name not in {c.metadata.name for c in living.claims()}, "the claim is gone")
+    assert claim.status.provider_id not in nodes(living)
+    assert claim.status.provider_id not in {i.provider_id for i in living.cloud.list()}
+
+
+def test_a_claim_with_the_provider_id_of_another_goes_without_it(living):
+    """Made by hand, deleted by hand: the node whose id it carries, and the claim behind that, stay as they are."""
+    claim = living.claims()[0]
+    living.server.create(NODECLAIM, claim_body("handmade"))
+    living.server.patch(
+        NODECLAIM, "handmade", {"status": {"providerID": claim.status.provider_id}}, subresource="status"
+    )
+    living.wake(Step.PROVISION)
+    living.live(minutes=1)
+    [handmade] = [c for c in living.claims() if c.metadata.name == "handmade"]
+    refused = next(c for c in handmade.status.conditions if c.type == "Registered")
+
+    living.server.delete(NODECLAIM, "handmade")
+    living.wake(Step.TERMINATE)
+    living.live(minutes=5)
+
+    assert (refused.status, refused.reason) == ("False", "MultipleNodeClaimsFound")
+    assert claim.metadata.name in refused.message
+    assert sorted(c.metadata.name for c in living.claims()) == sorted(c.metadata.name for c in settled(living))
+    assert len(settled(living)) == 2
+    assert states(living) == ["running", "running"]
+    assert "Evicted" not in living.record.reasons
+
+
+def test_a_claim_that_was_given_the_provider_id_of_another_takes_its_own_instance_along(living):
+    """Its node still says which one that is."""
+    mine, other = living.claims()
+    living.server.patch(
+        NODECLAIM, mine.metadata.name, {"status": {"providerID": other.status.provider_id}}, subresource="status"
+    )
+    living.live(minutes=3)
+    assert states(living) == ["running", "running"]
+
+    living.server.delete(NODECLAIM, mine.metadata.name)
+    living.wake(Step.TERMINATE)
+    living.until(lambda: mine.metadata.name not in {c.metadata.name for c in living.claims()}, "the claim is gone")
+
+    assert other.metadata.name in {c.metadata.name for c in settled(living)}
+    assert other.status.provider_id in nodes(living)
+    assert mine.status.provider_id not in nodes(living)
+    assert mine.status.provider_id not in {i.provider_id for i in living.cloud.list()}
+
+
+def test_a_condition_written_by_hand_costs_no_second_node(living):
+    """InstanceTerminating on a claim that nobody deleted: its pods have a place, and keep it."""
+    claim = living.claims()[0]
+    terminating = condition("InstanceTerminating", since=living.clock.now())
+    raw = living.server.get(msgspec.structs.replace(NODECLAIM, type=dict), claim.metadata.name)
+    conditions = [*raw["status"]["conditions"], terminating]
+    living.server.patch(NODECLAIM, claim.metadata.name, {"status": {"conditions": conditions}}, subresource="status")
+    launched = len(living.cloud.launches)
+
+    living.wake(Step.PROVISION)
+    living.live(minutes=1)
+
+    assert len(living.cloud.launches) == launched
+
+
+def test_a_pod_does_not_wait_for_a_node_that_was_deleted_behind_our_back(living):
+    """The claim is still there, and registered: no node will come of it by waiting."""
+    claim = living.claims()[0]
+    machines = living.cloud.machines
+    living.cloud.machines = lambda: tuple(m for m in machines() if m.node_name != claim.status.node_name)
+    living.server.patch(NODE, claim.status.node_name, {"metadata": {"finalizers": []}})
+    living.server.delete(NODE, claim.status.node_name)
+    living.server.delete(POD, on(living, claim), namespace="default", grace_period_seconds=0)
+
+    living.wake(Step.PROVISION)
+    living.until(lambda: living.running() == 2, "its pod runs elsewhere", minutes=3)
+
+
+def on(living, claim) -> str:
+    """The pod on the claim's node."""
+    [pod] = [p for p in living.server.list(POD).items if p.spec.node_name == claim.status.node_name]
+    return str(pod.metadata.name)
