@@ -113,7 +113,7 @@ def _leaves(item: NodeClaim | Node) -> bool:
 
 
 def _finalize(state: StateNode, snapshot: Snapshot, cloud: Cloud, pace: Termination) -> Plan:
-    claim, node = state.claim, state.node
+    claim, node = _identified(state, cloud), state.node
     if node is None or not (_node_leaves(node) or state.registered):
         # a node that never registered is not ours to drain: the instance goes, the cloud's controller removes the node
         return _finish_claim(claim, snapshot, cloud, pace) if claim is not None else Plan()
@@ -122,6 +122,18 @@ def _finalize(state: StateNode, snapshot: Snapshot, cloud: Cloud, pace: Terminat
     if is_true(claim.status.conditions, "InstanceTerminating") or _instance_lost(state, cloud):
         return _finish(claim, node, snapshot, cloud, pace)
     return _drain(claim, node, state, snapshot, pace)
+
+
+def _identified(state: StateNode, cloud: Cloud) -> NodeClaim | None:
+    """The claim with the instance that goes with it, whatever became of its status.
+
+    That is its node's, or its own, or the one whose tag names it; and none if what it carries is another claim's.
+    """
+    if state.claim is None:
+        return None
+    instance = state.provider_id or cloud.by_claim.get(state.claim.metadata.name, "")
+    status = msgspec.structs.replace(state.claim.status, provider_id="" if state.duplicate_of else instance)
+    return msgspec.structs.replace(state.claim, status=status)
 
 
 def _drain(claim: NodeClaim, node: Node, state: StateNode, snapshot: Snapshot, pace: Termination) -> Plan:
@@ -178,8 +190,9 @@ def _drained(progress: Progress, pace: Termination) -> Plan:
 
 def _finish(claim: NodeClaim, node: Node, snapshot: Snapshot, cloud: Cloud, pace: Termination) -> Plan:
     """The instance is on its way out: once it is gone, so are the node and its claim."""
-    if claim.status.provider_id not in cloud.gone:
-        return _await_instance(claim, claim.status.provider_id, snapshot.now, pace)
+    provider_id = claim.status.provider_id
+    if provider_id and provider_id not in cloud.gone:
+        return _await_instance(claim, provider_id, snapshot.now, pace)
     if halves := _delete_halves(Progress.of(claim, snapshot.now).found(node)):
         wake = Wake(step=Step.TERMINATE, at=snapshot.now, reason=f"the instance of node {node.metadata.name} is gone")
         return Plan(chains=(one(f"NodeClaim {claim.metadata.name}", *halves, wake),))
@@ -196,7 +209,7 @@ def _finish(claim: NodeClaim, node: Node, snapshot: Snapshot, cloud: Cloud, pace
 
 def _finish_claim(claim: NodeClaim, snapshot: Snapshot, cloud: Cloud, pace: Termination) -> Plan:
     """A claim without a node of its own: its instance goes without a drain."""
-    provider_id = claim.status.provider_id or cloud.by_claim.get(claim.metadata.name, "")
+    provider_id = claim.status.provider_id
     if provider_id and provider_id not in cloud.gone:
         return _await_instance(claim, provider_id, snapshot.now, pace)
     event = Event(ref=claim_ref(claim), reason="Finalized", message="Finalized")
@@ -235,6 +248,8 @@ def _await_instance(claim: NodeClaim, provider_id: str, now: datetime, pace: Ter
 
 
 def _terminate(claim: NodeClaim, provider_id: str, why: str) -> tuple[Action, ...]:
+    if not provider_id:  # neither node, claim nor any instance says which one it is: there is none
+        return ()
     return (TerminateInstance(provider_id=provider_id, claim=claim.metadata.name, why=why),)
 
 
