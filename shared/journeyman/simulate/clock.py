@@ -27,3 +27,15 @@ class VirtualClock:
             raise ValueError(f"a clock cannot go back from {self._now.isoformat()} to {time.isoformat()}")
         self._now = time.astimezone(timezone.utc)
         return self._now
+
+
+class SkewedClock:
+    """A `ports.Clock` that is wrong by `offset`: as a machine's whose time is not kept."""
+
+    def __init__(self, clock: VirtualClock) -> None:
+        self._clock = clock
+        self.offset = timedelta()
+
+    def now(self) -> datetime:
+        """The time as this clock shows it."""
+        return self._clock.now() + self.offset

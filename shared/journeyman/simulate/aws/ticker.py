@@ -57,16 +57,25 @@ class Ticker:
         clock: Virtual time; a schedule exists from the moment the ticker first sees it.
         deliver: Gets each target (Arn, Input, SqsParameters…) and the event, which the target's Input may replace.
         version: Changes whenever a definition may have changed; without it call `refresh` after changes.
+        new_id: Of each event.
     """
 
     def __init__(
-        self, events: Any, scheduler: Any, clock: Clock, deliver: Deliver, *, version: Callable[[], int] = lambda: 0
+        self,
+        events: Any,
+        scheduler: Any,
+        clock: Clock,
+        deliver: Deliver,
+        *,
+        version: Callable[[], int] = lambda: 0,
+        new_id: Callable[[], str] = lambda: str(uuid.uuid4()),
     ) -> None:
         self._events = events
         self._scheduler = scheduler
         self._clock = clock
         self._deliver = deliver
         self._version = version
+        self._new_id = new_id
         self._seen: int | None = None
         self._ticking: dict[str, _Ticking] = {}
 
@@ -114,7 +123,7 @@ class Ticker:
                 arn=definition.arn,
                 at=moment,
                 targets=tuple(json.loads(target) for target in definition.targets),
-                event=_event(definition, moment),
+                event=_event(definition, moment, self._new_id()),
             )
             if ticking.due is None and definition.deleted_when_done:
                 self._delete(definition)
@@ -174,12 +183,12 @@ def _within(definition: Definition, moment: datetime | None) -> datetime | None:
     return None if moment and definition.ends_at and moment > definition.ends_at else moment
 
 
-def _event(definition: Definition, moment: datetime) -> dict[str, Any]:
+def _event(definition: Definition, moment: datetime, event_id: str) -> dict[str, Any]:
     """What a target without Input gets; Scheduler's `detail` really is text."""
     _, _, _, region, account, _ = definition.arn.split(":", 5)
     return {
         "version": "0",
-        "id": str(uuid.uuid4()),
+        "id": event_id,
         "detail-type": "Scheduled Event",
         "source": definition.source,
         "account": account,

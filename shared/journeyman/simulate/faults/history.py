@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from journeyman.ports import Clock
 from journeyman.simulate.apiserver.server import Write
+from journeyman.simulate.faults.scene import RUNS
 
 
 class Moment(Struct, frozen=True):
@@ -55,7 +56,8 @@ class History:
         self._versions.append(write.version)
         self._digest.update(msgspec.json.encode(write.body, order="deterministic"))
         subresource = f"/{write.subresource}" if write.subresource else ""
-        self.note(f"{write.verb} {write.resource.kind}{subresource} {write.name}", self._who() or write.user)
+        ours = self._who() if write.user.startswith(RUNS) else ""
+        self.note(f"{write.verb} {write.resource.kind}{subresource} {write.name}", ours or write.user)
 
     def note(self, what: str, who: str = "") -> None:
         """Anything else."""

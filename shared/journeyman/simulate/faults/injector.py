@@ -66,6 +66,12 @@ def current_name() -> str:
     return run.name if run else ""
 
 
+def current_step() -> str:
+    """Its step; empty outside of one."""
+    run = _current.get(None)
+    return run.step if run else ""
+
+
 class Call(Struct, frozen=True, kw_only=True):
     """An outside call, as far as it may go wrong.
 

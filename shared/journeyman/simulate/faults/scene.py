@@ -80,8 +80,12 @@ class Scene(Protocol):
 
     story: Story
     server: ApiServer
-    clock: Clock
     quiet: bool  # the storm is over, nothing goes wrong any more
+
+    @property
+    def clock(self) -> Clock:
+        """Virtual time, as it is."""
+        ...
 
     def instances(self) -> tuple[CloudInstance, ...]:
         """Every instance that ever was, by launch."""

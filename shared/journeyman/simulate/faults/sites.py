@@ -14,7 +14,8 @@ from journeyman.simulate.faults.story import Kind
 KUBE_READS: Final = frozenset({"list", "get", "version"})
 SERVICES: Final = frozenset({"ec2", "iam", "pricing", "sqs", "ssm"})
 _READING_OPERATIONS: Final = ("Describe", "Get", "List")
-_HISTORICAL: Final = "ec2 DescribeInstances"  # the only answer of an account that time changes within a story
+_HISTORICAL: Final = frozenset({"ec2 DescribeInstances", "ec2 DescribeLaunchTemplates", "iam GetInstanceProfile"})
+"""Answers of an account that time changes within a story."""
 
 _ANY: Final = (
     Kind.FAIL_BEFORE,
@@ -47,7 +48,7 @@ def kinds_of(site: str) -> tuple[Kind, ...]:
     verb, _, object_ = call.partition(" ")
     possible = set(_ANY)
     if verb in SERVICES:
-        if call == _HISTORICAL:
+        if call in _HISTORICAL:
             possible.add(Kind.STALE)
         if not object_.startswith(_READING_OPERATIONS):
             possible.update(_EFFECT)
