@@ -37,6 +37,25 @@ def test_reads_decode_into_the_type_of_the_resource(cluster):
     assert raw.metadata.name == "default"
 
 
+def test_an_object_of_a_megabyte_is_read_listed_watched_and_written_as_any_other(cluster):
+    """etcd takes a little more; it comes in many pieces, most of which nobody reads."""
+    main = {"name": "main", "image": "pause", "args": ["x" * 2**20], "resources": {"requests": {"cpu": "3"}}}
+    cluster.pod("large", containers=[main])
+    cluster.pod("small")
+
+    listing = cluster.store.list(POD, namespace=cluster.namespace)
+    cluster.store.patch(POD, "large", {"metadata": {"labels": {"seen": "yes"}}}, namespace=cluster.namespace)
+    told = cluster.store.watch(
+        POD, resource_version=listing.resource_version, namespace=cluster.namespace, timeout_seconds=1
+    )
+    changed = next(event for event in told if event.object is not None)
+
+    assert names(listing) == ["large", "small"]
+    assert (changed.type, changed.object.metadata.labels["seen"]) == ("MODIFIED", "yes")
+    for pod in (listing.items[0], changed.object, cluster.store.get(POD, "large", namespace=cluster.namespace)):
+        assert [container.resources.requests for container in pod.spec.containers] == [{"cpu": "3"}]
+
+
 def test_a_second_object_of_the_same_name_is_refused(cluster):
     """409 AlreadyExists is told apart from a conflict."""
     name = cluster.claim("twice")["metadata"]["name"]
