@@ -255,6 +255,14 @@ _FOLDERS = {
     "NodeClaim": "karpenter.sh/nodeclaims",
     "CSINode": "csinodes",
     "Pod": "pods",
+    "DaemonSet": "daemonsets",
+    "Deployment": "deployments",
+    "PersistentVolume": "persistentvolumes",
+    "PersistentVolumeClaim": "persistentvolumeclaims",
+    "PodDisruptionBudget": "poddisruptionbudgets",
+    "ReplicaSet": "replicasets",
+    "Service": "services/specs",
+    "StatefulSet": "statefulsets",
 }
 
 

@@ -23,6 +23,7 @@ from journeyman.errors import (
     NotFoundError,
     TooManyRequestsError,
 )
+from journeyman.kube import protobuf
 from journeyman.kube.certificate_names import mismatch
 
 _BY_STATUS: Final[Mapping[int, type[KubeAPIError]]] = {
@@ -62,13 +63,17 @@ _LONGEST_UNKNOWN_BODY: Final = 300
 _DEFAULT_RETRY_AFTER_SECONDS: Final = 1.0
 
 
-class _Cause(msgspec.Struct, frozen=True):
+class Cause(msgspec.Struct, frozen=True):
+    """One of the causes in a Status's details."""
+
     message: str = ""
     field: str = ""
 
 
-class _Details(msgspec.Struct, frozen=True, rename="camel"):
-    causes: tuple[_Cause, ...] = ()
+class Details(msgspec.Struct, frozen=True, rename="camel"):
+    """`details` of a Status."""
+
+    causes: tuple[Cause, ...] = ()
     retry_after_seconds: int = 0
 
 
@@ -78,7 +83,7 @@ class Status(msgspec.Struct, frozen=True):
     code: int = 0
     reason: str = ""
     message: str = ""
-    details: _Details | None = None
+    details: Details | None = None
 
 
 def refusal(code: int, body: bytes, request: str, *, retry_after: str = "", cluster: str = "") -> KubeAPIError:
@@ -92,11 +97,20 @@ def refusal(code: int, body: bytes, request: str, *, retry_after: str = "", clus
         cluster: Whose API server it was.
     """
     try:
-        status = msgspec.json.decode(body, type=Status)
-    except msgspec.DecodeError:
+        status = _status(body)
+    except ValueError:
         shown = body[:_LONGEST_UNKNOWN_BODY].decode("utf-8", "replace").strip()
         status = Status(message=f"HTTP {code} without a Kubernetes Status: {shown or 'empty body'}")
     return from_status(status, request, code=code, retry_after=retry_after, cluster=cluster)
+
+
+def _status(body: bytes) -> Status:
+    """The Status that an answer is. Raises ValueError: it is none."""
+    if not body.startswith(protobuf.MAGIC):
+        return msgspec.json.decode(body, type=Status)
+    from journeyman.kube.protobuf import reading  # noqa: PLC0415 - only who asks for such answers pays for it
+
+    return reading.refusal(body)
 
 
 def from_status(
@@ -107,7 +121,7 @@ def from_status(
     context: dict[str, Any] = {**_named(cluster), "status": number, "reason": status.reason, "request": request}
     if number in _ADVICE:
         context["to_do"] = _ADVICE[number]
-    details = status.details or _Details()
+    details = status.details or Details()
     if number == 401:
         return ForbiddenError(f"the API server does not let us in: {status.message}", **context)
     if number == 403 and (right := _FORBIDDEN.search(status.message)):

@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
-from functools import lru_cache
-from typing import Any, Final, Generic, TypeVar
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final, TypeVar
 
 import msgspec
 
 from journeyman.core.api.objects import POD, Resource
-from journeyman.errors import GoneError, InvalidObjectError, KubeAPIError, NotFoundError
+from journeyman.errors import GoneError, KubeAPIError, NotFoundError
 from journeyman.kube import errors
 from journeyman.kube.allowance import Allowance
+from journeyman.kube.lists import Pages, UnreadableError, Versioned, decode
 from journeyman.kube.retries import EVICTIONS
 from journeyman.kube.transport import Transport
 from journeyman.ports import JSON, Listing, Patch, WatchEvent
@@ -27,28 +26,13 @@ T = TypeVar("T")
 
 MERGE_PATCH: Final = "application/merge-patch+json"
 APPLY_PATCH: Final = "application/apply-patch+yaml"
-_HEAD_BYTES: Final = 4096
 _AT_A_TIME: Final = 8  # writes side by side: half of the connections kept, and no flood for the server
 _SILENCE_SECONDS: Final = 10.0  # beyond a watch's own timeout: then the connection is dead
-
-
-class _ListMeta(msgspec.Struct, frozen=True, rename="camel"):
-    resource_version: str = ""
-    continue_: str = msgspec.field(default="", name="continue")
 
 
 class _ServerVersion(msgspec.Struct, frozen=True):
     major: str = ""
     minor: str = ""
-
-
-class _ListBody(msgspec.Struct, Generic[T], frozen=True):
-    metadata: _ListMeta
-    items: tuple[T, ...] = ()
-
-
-class _Versioned(msgspec.Struct, frozen=True):
-    metadata: _ListMeta
 
 
 class _GroupVersion(msgspec.Struct, frozen=True):
@@ -110,26 +94,14 @@ class HttpKubeStore:
             query["resourceVersion"] = "0"
         path, asked = resource.path(namespace), {key: value for key, value in query.items() if value}
         try:
-            return self._pages(resource, path, {**asked, "limit": str(self.page_size)})
-        except GoneError:
-            return self._pages(resource, path, asked)
-
-    def latest(
-        self, resource: Resource[Any], *, namespace: str = "", label_selector: str = "", field_selector: str = ""
-    ) -> str:
-        """The version that the store is at now; a watch asked for next, on the same connection, knows all before it.
-
-        A consistent list of one object: kube-apiserver asks etcd for its version, and answers once its own cache is there.
-        """
-        query = {"limit": "1", "labelSelector": label_selector, "fieldSelector": field_selector}
-        asked = {key: value for key, value in query.items() if value}
-        found: _Versioned = _decode(self._read(resource, resource.path(namespace), asked), resource, _Versioned, "")
-        return found.metadata.resource_version
+            return self._in_pages(Pages(resource), path, asked)
+        except UnreadableError:
+            return self._in_pages(Pages(resource, as_json=True), path, asked)
 
     def get(self, resource: Resource[T], name: str, *, namespace: str = "") -> T:
         """One object."""
         body = self._read(resource, resource.path(namespace, name))
-        decoded: T = _decode(body, resource, resource.type, name)
+        decoded: T = decode(body, resource, resource.type, name)
         return decoded
 
     def create(self, resource: Resource[Any], body: JSON, *, namespace: str = "") -> dict[str, Any]:
@@ -237,27 +209,38 @@ class HttpKubeStore:
         for line in self.transport.stream(path, asked, seconds + _SILENCE_SECONDS, quiet_seconds=quiet_seconds):
             yield self._event(line, resource, f"GET {path}")
 
-    def _pages(self, resource: Resource[T], path: str, query: dict[str, str]) -> Listing[T]:
+    def _in_pages(self, pages: Pages[T], path: str, asked: Mapping[str, str]) -> Listing[T]:
+        limit = str(self.page_size * pages.size_factor)
+        try:
+            return self._every_page(pages, path, {**asked, "limit": limit})
+        except GoneError:
+            return self._every_page(pages, path, asked)
+
+    def _every_page(self, pages: Pages[T], path: str, query: Mapping[str, str]) -> Listing[T]:
         """All pages. The next one is on its way while one is decoded: the server needs longer for it than we do."""
         items: list[T] = []
         with ThreadPoolExecutor(max_workers=1) as ahead:
-            body = self._read(resource, path, query)
+            coming = ahead.submit(self._read, pages.resource, path, query, pages.accept)
+            pages.prepare()
             while True:
-                token = _head(body, resource).metadata.continue_
-                following: Future[bytes] | None = None
-                if token:
+                page = pages.open(coming.result())
+                if page.continue_:
                     query = {key: value for key, value in query.items() if key != "resourceVersion"}
-                    query["continue"] = token
-                    following = ahead.submit(self._read, resource, path, query)
-                page: _ListBody[T] = _decode_list(body, resource)
-                items += page.items
-                if following is None:
-                    return Listing(items=tuple(items), resource_version=page.metadata.resource_version)
-                body = following.result()
+                    query["continue"] = page.continue_
+                    coming = ahead.submit(self._read, pages.resource, path, query, pages.accept)
+                items += page.items()
+                if not page.continue_:
+                    return Listing(items=tuple(items), resource_version=page.resource_version)
 
-    def _read(self, resource: Resource[Any], path: str, query: Mapping[str, str] | None = None) -> bytes:
+    def _read(
+        self,
+        resource: Resource[Any],
+        path: str,
+        query: Mapping[str, str] | None = None,
+        accept: str = "application/json",
+    ) -> bytes:
         try:
-            return self.transport.request("GET", path, query=query)
+            return self.transport.request("GET", path, query=query, accept=accept)
         except NotFoundError as error:
             if error.reason != errors.NOT_SERVED:
                 raise
@@ -272,14 +255,14 @@ class HttpKubeStore:
         return tuple(one.version for one in found.versions)
 
     def _event(self, line: bytes, resource: Resource[T], request: str) -> WatchEvent[T]:
-        change: _WatchLine = _decode(line, resource, _WatchLine, "")
+        change: _WatchLine = decode(line, resource, _WatchLine, "")
         if change.type == "ERROR":
-            status = _decode(bytes(change.object), resource, errors.Status, "")
+            status = decode(bytes(change.object), resource, errors.Status, "")
             raise errors.from_status(status, request, cluster=self.transport.cluster)
-        version = _decode(bytes(change.object), resource, _Versioned, "").metadata.resource_version
+        version = decode(bytes(change.object), resource, Versioned, "").metadata.resource_version
         if change.type == "BOOKMARK":
             return WatchEvent(type="BOOKMARK", object=None, resource_version=version)
-        decoded: T = _decode(bytes(change.object), resource, resource.type, "")
+        decoded: T = decode(bytes(change.object), resource, resource.type, "")
         return WatchEvent(type=change.type, object=decoded, resource_version=version)
 
     def _write(
@@ -294,59 +277,5 @@ class HttpKubeStore:
     ) -> dict[str, Any]:
         content = msgspec.json.encode(body)
         answer = self.transport.request(method, path, query=query, body=content, content_type=content_type)
-        written: dict[str, Any] = _decode(answer, resource, dict, path)
+        written: dict[str, Any] = decode(answer, resource, dict, path)
         return written
-
-
-def _head(body: bytes, resource: Resource[Any]) -> _Versioned:
-    """A list's metadata. API servers send it before the items; then these need not be looked through."""
-    head, items, _ = body[:_HEAD_BYTES].partition(b'"items":')
-    if items:
-        with suppress(msgspec.DecodeError):  # somebody sends it after them
-            return msgspec.json.decode(head.rstrip().rstrip(b",") + b"}", type=_Versioned)
-    found: _Versioned = _decode(body, resource, _Versioned, "")
-    return found
-
-
-def _decode_list(body: bytes, resource: Resource[T]) -> _ListBody[T]:
-    """A list's body. Raises as `_decode`; an object of another shape is named."""
-    try:
-        page: _ListBody[T] = _decode(body, resource, _list_type(resource.type), "")
-    except InvalidObjectError:
-        whole: _ListBody[dict[str, Any]] = _decode(body, resource, _list_type(dict), "")
-        for raw in whole.items:
-            _decode(msgspec.json.encode(raw), resource, resource.type, _name_of(raw))
-        raise  # none of the objects but what is around them
-    return page
-
-
-def _name_of(raw: Mapping[str, Any]) -> str:
-    metadata = raw.get("metadata") or {}
-    return "/".join(str(metadata[part]) for part in ("namespace", "name") if metadata.get(part))
-
-
-def _decode(body: bytes, resource: Resource[Any], type_: Any, name: str) -> Any:
-    """The body as `type_`.
-
-    Raises:
-        InvalidObjectError: It is JSON of another shape; the message has the field's path.
-        KubeAPIError: It is no JSON: something other than an API server answered.
-    """
-    try:
-        return _decoder(type_).decode(body)
-    except msgspec.ValidationError as error:
-        message = f"{resource.kind} {name} cannot be read: {error}".replace("  ", " ")
-        raise InvalidObjectError(message, kind=resource.kind, name=name) from error
-    except msgspec.DecodeError as error:
-        message = f"the answer is no JSON, so it is not an API server's: {error}"
-        raise KubeAPIError(message, reason="NotKubernetes", kind=resource.kind) from error
-
-
-@lru_cache(maxsize=64)
-def _decoder(type_: Any) -> msgspec.json.Decoder[Any]:
-    return msgspec.json.Decoder(type_)
-
-
-@lru_cache(maxsize=64)
-def _list_type(type_: Any) -> Any:
-    return _ListBody[dict[str, Any]] if type_ is dict else _ListBody[type_]

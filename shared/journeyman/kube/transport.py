@@ -92,9 +92,10 @@ class Transport:
         query: Mapping[str, str] | None = None,
         body: bytes | None = None,
         content_type: str = "application/json",
+        accept: str = "application/json",
         retries: Patient | None = None,
     ) -> bytes:
-        """The body of a successful answer, decompressed.
+        """The body of a successful answer, decompressed; `accept` says in which encodings it may be.
 
         Raises:
             KubeAPIError: And its kinds; ConfigurationError if the certificates do not fit; both name the cluster.
@@ -102,7 +103,8 @@ class Transport:
         """
         policy = retries or (READS if method == "GET" else WRITES)
         with self._translated(method, path):
-            response = self._send(method, path, query, policy, body=body, content_type=content_type)
+            headers = {"Accept": accept} | ({"Content-Type": content_type} if body is not None else {})
+            response = self._send(method, path, query, policy, body=body, headers=headers)
             content = response.data
         self._allowance.received(response.tell())
         self._check(response, content, method, path)
@@ -171,7 +173,7 @@ class Transport:
         policy: Patient,
         *,
         body: bytes | None = None,
-        content_type: str = "",
+        headers: Mapping[str, str] | None = None,
         read_seconds: float = READ_SECONDS,
         preload_content: bool = True,
     ) -> BaseHTTPResponse:
@@ -183,7 +185,7 @@ class Transport:
             method,
             f"{self.server}{path}?{urlencode(query)}" if query else f"{self.server}{path}",
             body=body,
-            headers=self._headers({"Content-Type": content_type} if body is not None else {}),
+            headers=self._headers(headers or {}),
             retries=policy.within(self._allowance),
             timeout=timeout,
             preload_content=preload_content,

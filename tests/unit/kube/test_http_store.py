@@ -100,8 +100,8 @@ def test_lists_ask_for_gzip_and_pages(script, store_for):
     assert listing.resource_version == "7"
     (_, one, headers), (_, two, _) = script.requests
     assert headers["Accept-Encoding"] == "gzip"
-    assert one == "/api/v1/pods?fieldSelector=spec.nodeName%3D&resourceVersion=0&limit=500"
-    assert two == "/api/v1/pods?fieldSelector=spec.nodeName%3D&limit=500&continue=more"
+    assert one == "/api/v1/pods?fieldSelector=spec.nodeName%3D&resourceVersion=0&limit=2000"
+    assert two == "/api/v1/pods?fieldSelector=spec.nodeName%3D&limit=2000&continue=more"
 
 
 def test_a_list_may_have_its_metadata_after_its_items(script, store_for):

@@ -1,0 +1,215 @@
+"""Structs from messages. The values are those that msgspec reads from the same object's JSON.
+
+Where Kubernetes writes JSON it leaves out what is empty; in messages it leaves out what is missing (a nil pointer), and
+writes empty texts and zeros. Both end in the Struct's default, except where that is something else (`EMPTY_IS_MISSING`).
+A message's fields have our Structs' defaults, so that one look says what each holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
+from functools import partial
+from operator import attrgetter
+from typing import Any, Final, Generic, TypeVar, Union, get_args, get_origin
+
+import msgspec
+from google.protobuf.message import DecodeError
+
+from journeyman.kube.errors import Status
+from journeyman.kube.protobuf import MAGIC, messages
+from journeyman.kube.protobuf.messages import MISSING_BYTES, MISSING_NUMBER, MISSING_TEXT
+from journeyman.kube.protobuf.numbers import AS_JSON, EMPTY_IS_MISSING, NUMBERS, OWN_FIELDS, OWN_STATE
+
+T = TypeVar("T")
+Make = Callable[[Any], Any]
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_MOST: Final = 4096  # values remembered, of each kind
+_LONGEST: Final = 4096  # bytes, or entries, of one
+
+
+_ENTRY: Final = attrgetter("key", "value")
+
+
+class Reader(Generic[T]):
+    """Reads objects of one kind. One for each list: what is remembered is shared within it, and goes with it.
+
+    Args:
+        type_: The Struct.
+    """
+
+    def __init__(self, type_: type[T]) -> None:
+        self._answer = messages.message_class(messages.answer_name(type_))
+        self._made: dict[Any, Make] = {
+            datetime: _remembered(messages.TIME, _time),
+            Union[str, int]: _remembered(messages.NUMBER_OR_TEXT, _number_or_text),  # noqa: UP007 - not | in 3.10
+        }
+        self._text_entries = _remembered(messages.TEXT_ENTRY, _ENTRY)
+        self._amount_entries = _remembered(messages.AMOUNT_ENTRY, attrgetter("key", "value.string"))
+        self._read = self._struct(type_)
+
+    def open(self, body: bytes) -> Any:
+        """What is in an answer's envelope: of a list its `metadata`, and its `items`, which `read` takes.
+
+        Raises:
+            ValueError: It is no such answer, or it breaks off.
+        """
+        try:
+            return self._answer.FromString(memoryview(body)[len(MAGIC) :]).raw
+        except DecodeError as error:
+            raise ValueError(str(error)) from error
+
+    def read(self, item: Any) -> T:
+        """An item, once; nothing is left of it. Raises ValueError: a message within it is none."""
+        try:
+            found: T = self._read(item)
+        except DecodeError as error:
+            raise ValueError(str(error)) from error
+        return found
+
+    def _struct(self, type_: type[Any]) -> Make:
+        """Makes a Struct of its message."""
+        names = messages.own_fields(type_)
+        if type_ not in OWN_FIELDS:
+            values = self._values(type_, names)
+            return lambda message: type_(**values(message))
+        others = self._values(type_, messages.other_fields(type_))
+        known = tuple(field.name for field in messages.message_class(type_.__name__).DESCRIPTOR.fields)
+        if not names:
+            alike = _remembered(messages.rest_name(type_), lambda rest: type_(**others(rest)))
+            return lambda message: alike(_rest(message, known))
+        values, rest_of = self._values(type_, names), _remembered(messages.rest_name(type_), others)
+
+        def made(message: Any) -> Any:
+            found = values(message)
+            found |= rest_of(_rest(message, known))
+            return type_(**found)
+
+        return made
+
+    def _values(self, type_: type[Any], names: tuple[str, ...]) -> Make:
+        """Makes arguments for a Struct of some of its message's fields."""
+        steps = [(name, make) for name in names if (make := self._step(type_, name)) is not None]
+        looks = [f"{messages.SOURCE}.{name}" if isinstance(NUMBERS[type_][name], tuple) else name for name in names]
+        look = attrgetter(*looks) if len(looks) > 1 else _only(looks[0])
+
+        def made(message: Any) -> dict[str, Any]:
+            values = dict(zip(names, look(message)))  # noqa: B905 - one for each
+            for name, make in steps:
+                values[name] = make(values[name])
+            return values
+
+        return made
+
+    def _step(self, type_: type, name: str) -> Make | None:
+        """Makes the field's value of what the message holds; None if it is that."""
+        hint, raw = messages.fields(type_)[name], AS_JSON.get((type_, name))
+        default = messages.default_of(type_, name)
+        if get_origin(hint) is tuple:
+            return self._list(raw or get_args(hint)[0], as_json=raw is not None)
+        if messages.is_own_map(type_, name):
+            return _texts
+        if get_origin(hint) is dict and raw is None:
+            entries = self._text_entries if get_args(hint)[1] is str else self._amount_entries
+            return _unless_empty({}, Remembered(lambda listed: dict(map(entries, listed))))
+        if hint in OWN_STATE:
+            return self._struct(hint)
+        if (type_, name) in EMPTY_IS_MISSING:
+            return partial(_replaced, "", default)
+        if hint in {str, int} and not isinstance(default, (str, int)):
+            return partial(_replaced, MISSING_TEXT if hint is str else MISSING_NUMBER, default)
+        return (
+            None
+            if hint in {str, int, bool}
+            else partial(_unless_missing, default, self._value(raw or hint, as_json=raw is not None))
+        )
+
+    def _list(self, type_: type[Any], *, as_json: bool) -> Make:
+        if type_ is str:
+            return tuple
+        if type_ in OWN_STATE:
+            make = self._struct(type_)
+            return lambda listed: tuple([make(one) for one in listed])
+        one = self._value(type_, as_json=as_json)
+        return _unless_empty((), Remembered(lambda listed: tuple(map(one, listed))))
+
+    def _value(self, type_: Any, *, as_json: bool = False) -> Make:
+        """Makes a value of a message's bytes, of equal ones the same."""
+        if type_ not in self._made:
+            self._made[type_] = _remembered(type_.__name__, self._struct(type_))
+        make = self._made[type_]
+        return (lambda data: msgspec.json.decode(msgspec.json.encode(make(data)))) if as_json else make
+
+
+def refusal(body: bytes) -> Status:
+    """The Status in an answer. Raises ValueError: it is none."""
+    reader = Reader(Status)
+    return reader.read(reader.open(body))
+
+
+class Remembered(dict[Any, Any]):
+    """What was made of something, made when it is first asked for.
+
+    Args:
+        make: Makes it. Equal things make equal ones, and nobody changes them.
+    """
+
+    def __init__(self, make: Make) -> None:
+        super().__init__()
+        self._make = make
+
+    def __missing__(self, key: Any) -> Any:
+        made = self._make(key)
+        if len(self) >= _MOST:
+            self.clear()
+        if len(key) <= _LONGEST:
+            self[key] = made
+        return made
+
+
+def _remembered(name: str, make: Make) -> Make:
+    """Makes something of the bytes of a message of that name."""
+    parse = messages.message_class(name).FromString
+    return Remembered(lambda data: make(parse(data))).__getitem__
+
+
+def _rest(message: Any, known: tuple[str, ...]) -> bytes:
+    """What a message holds besides the fields that its class knows; these are gone then."""
+    clear = message.ClearField
+    for name in known:
+        clear(name)
+    rest: bytes = message.SerializeToString()
+    return rest
+
+
+def _unless_empty(empty: Any, remembered: Remembered) -> Make:
+    return lambda listed: remembered[tuple(listed)] if listed else empty
+
+
+def _unless_missing(default: Any, make: Make, data: bytes) -> Any:
+    return default if data == MISSING_BYTES else make(data)
+
+
+def _replaced(missing: Any, default: Any, value: Any) -> Any:
+    return default if value == missing else value
+
+
+def _only(name: str) -> Make:
+    return lambda message: (getattr(message, name),)
+
+
+def _texts(entries: Any) -> dict[str, str]:
+    return dict(map(_ENTRY, entries))
+
+
+def _time(message: Any) -> datetime | None:
+    """A Time, or a MicroTime, which counts by the microsecond; an empty one is none."""
+    if not message.ListFields():
+        return None
+    return _EPOCH + timedelta(seconds=message.seconds, microseconds=message.nanos // 1000)
+
+
+def _number_or_text(message: Any) -> int | str:
+    found: int | str = message.text if message.type else message.number
+    return found
