@@ -1,10 +1,14 @@
-"""A fresh simulated AWS account for each test; moto is imported only when one is asked for."""
+"""A fresh simulated AWS account for each test, on moto or in process; moto is imported only when one is asked for."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import datetime, timezone
 
 import pytest
 
+from journeyman.simulate.account.account import Account
+from journeyman.simulate.account.types import KNOWN_TYPES
+from journeyman.simulate.aws.instance_timing import InstanceTiming
 from journeyman.simulate.clock import VirtualClock
 
 # USD per hour in us-east-1, July 2026
@@ -15,8 +19,11 @@ PRICES = {
     "c5.large": 0.085,
     "m5.large": 0.096,
     "m5.24xlarge": 4.608,
-    "p5.48xlarge": 55.04,
 }
+ZONES = {f"us-east-1{letter}": f"use1-az{number}" for number, letter in enumerate("abcdef", start=1)}
+
+on_both_accounts = pytest.mark.parametrize("aws", ["moto", "in process"], indirect=True)
+"""What AWS does, both simulated accounts do."""
 
 
 @pytest.fixture
@@ -25,18 +32,39 @@ def clock() -> VirtualClock:
     return VirtualClock(datetime(2026, 11, 2, 8, 0, tzinfo=timezone.utc))
 
 
-@pytest.fixture
-def aws(clock: VirtualClock) -> Iterator:
-    """An empty account."""
-    from journeyman.simulate.aws.server import SimulatedAws
+@contextmanager
+def opened(kind: str, clock: VirtualClock, prices: Mapping[str, float] = PRICES, **given) -> Iterator:
+    """An empty account of either kind in six zones, of which us-east-1e lacks most types."""
+    if kind == "moto":
+        from journeyman.simulate.aws.server import SimulatedAws
 
-    with SimulatedAws(clock, PRICES) as account:
+        with SimulatedAws(clock, prices, **given) as account:
+            yield account
+    else:
+        lacking = [(name, "us-east-1e") for name in KNOWN_TYPES]
+        timing = given.pop("timing", InstanceTiming())
+        yield Account(
+            clock, types=KNOWN_TYPES, zones=ZONES, missing=lacking, on_demand_prices=prices, timing=timing, **given
+        )
+
+
+def seeded(aws, **given):
+    """Make a cluster's surroundings in either kind of account."""
+    if isinstance(aws, Account):
+        return aws.seed(**given)
+    from journeyman.simulate.aws.images import seed
+
+    return seed(aws, **given)
+
+
+@pytest.fixture
+def aws(request, clock: VirtualClock) -> Iterator:
+    """An empty account, on moto unless the test is `on_both_accounts`."""
+    with opened(getattr(request, "param", "moto"), clock) as account:
         yield account
 
 
 @pytest.fixture
 def account(aws):
-    """What `images.seed` makes in it."""
-    from journeyman.simulate.aws.images import seed
-
-    return seed(aws)
+    """What a cluster needs, made in it."""
+    return seeded(aws)

@@ -3,16 +3,20 @@
 Every test speaks to it through boto3 and states AWS's behaviour, so it would also hold on the real service.
 """
 
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
 
 import pytest
 from botocore.exceptions import ClientError
 
+from journeyman.cloud.aws.instance_type_info import parse
 from journeyman.errors import ConfigurationError
-from journeyman.simulate.aws.instances import InstanceTiming
+from journeyman.simulate.account.account import Account
+from journeyman.simulate.account.types import KNOWN_TYPES
+from journeyman.simulate.aws.instance_timing import InstanceTiming
 from journeyman.simulate.aws.patching import Patch, applied
 from journeyman.simulate.aws.server import SimulatedAws, client_for
-from tests.contract.conftest import PRICES
+from journeyman.simulate.clock import VirtualClock
+from tests.contract.conftest import PRICES, on_both_accounts, opened, seeded
 
 ZONES = ("us-east-1a", "us-east-1b", "us-east-1c", "us-east-1d", "us-east-1e", "us-east-1f")
 
@@ -82,6 +86,7 @@ def state(ec2, instance_id):
 # --- CreateFleet -----------------------------------------------------------------------------------------------------
 
 
+@on_both_accounts
 def test_lowest_price_launches_the_cheapest_pool_wherever_it_stands_in_the_request(fleet):
     """Ids of one override come in one entry."""
     answer = fleet(["m5.24xlarge", "t3.large", "t3.nano"], count=3)
@@ -91,6 +96,7 @@ def test_lowest_price_launches_the_cheapest_pool_wherever_it_stands_in_the_reque
     assert answer["Errors"] == []
 
 
+@on_both_accounts
 def test_prioritized_launches_the_lowest_priority_number_first(fleet):
     """Priority beats price with this strategy."""
     priorities = {"t3.nano": {"Priority": 9}, "m5.large": {"Priority": 1}}
@@ -100,6 +106,7 @@ def test_prioritized_launches_the_lowest_priority_number_first(fleet):
     assert launched_types(answer) == ["m5.large"]
 
 
+@on_both_accounts
 def test_spot_fleets_launch_the_cheapest_spot_pool_of_the_price_history(fleet, ec2, account):
     """The price a fleet chooses by is the one DescribeSpotPriceHistory tells."""
     history = ec2.describe_spot_price_history(InstanceTypes=["m5.large", "c5.large"])["SpotPriceHistory"]
@@ -119,6 +126,7 @@ def test_spot_fleets_launch_the_cheapest_spot_pool_of_the_price_history(fleet, e
     assert instance["SpotInstanceRequestId"].startswith("sir-")
 
 
+@on_both_accounts
 def test_a_pool_without_capacity_is_an_error_and_the_next_one_is_launched(aws, clock, fleet):
     """Until the stock comes back, then the pool is as good as before."""
     aws.out_of_stock("t3.nano", "us-east-1a", "on-demand", until=clock.now() + timedelta(minutes=3))
@@ -135,6 +143,7 @@ def test_a_pool_without_capacity_is_an_error_and_the_next_one_is_launched(aws, c
     assert launched_types(later) == ["t3.nano"]
 
 
+@on_both_accounts
 def test_a_fleet_that_gets_nothing_answers_an_error_for_every_pool_and_does_not_raise(aws, clock, fleet):
     """An instant fleet's shortage is in its answer."""
     for zone in ZONES[:2]:
@@ -146,6 +155,7 @@ def test_a_fleet_that_gets_nothing_answers_an_error_for_every_pool_and_does_not_
     assert [error["ErrorCode"] for error in answer["Errors"]] == ["InsufficientInstanceCapacity"] * 2
 
 
+@on_both_accounts
 def test_a_type_that_the_zone_does_not_have_is_refused_for_that_pool(fleet):
     """us-east-1e lacks most current types."""
     answer = fleet(["m5.large", "zz.large"], zones=["us-east-1e"])
@@ -154,6 +164,7 @@ def test_a_type_that_the_zone_does_not_have_is_refused_for_that_pool(fleet):
     assert {error["ErrorCode"] for error in answer["Errors"]} == {"InvalidFleetConfiguration", "InvalidParameterValue"}
 
 
+@on_both_accounts
 def test_diversified_spreads_instances_over_the_pools(fleet):
     """One instance a pool before any gets a second."""
     answer = fleet(["t3.nano", "t3.medium"], zones=ZONES[:2], count=4, capacity_type="spot", strategy="diversified")
@@ -161,6 +172,7 @@ def test_diversified_spreads_instances_over_the_pools(fleet):
     assert [len(entry["InstanceIds"]) for entry in answer["Instances"]] == [1, 1, 1, 1]
 
 
+@on_both_accounts
 def test_a_spot_price_above_the_maximum_is_an_error(fleet):
     """MaxPrice of an override bounds what is paid."""
     answer = fleet(["m5.large"], capacity_type="spot", override={"m5.large": {"MaxPrice": "0.001"}})
@@ -168,6 +180,7 @@ def test_a_spot_price_above_the_maximum_is_an_error(fleet):
     assert [error["ErrorCode"] for error in answer["Errors"]] == ["SpotMaxPriceTooLow"]
 
 
+@on_both_accounts
 def test_the_same_client_token_gives_the_same_answer_and_no_new_instance(ec2, fleet):
     """A retried launch must not launch twice."""
     first = fleet(["t3.nano"], ClientToken="claim-uid")
@@ -178,6 +191,7 @@ def test_the_same_client_token_gives_the_same_answer_and_no_new_instance(ec2, fl
     assert len(running) == 1
 
 
+@on_both_accounts
 def test_a_client_token_with_other_parameters_is_refused(fleet):
     """The token stands for one request."""
     fleet(["t3.nano"], ClientToken="claim-uid")
@@ -186,8 +200,9 @@ def test_a_client_token_with_other_parameters_is_refused(fleet):
         fleet(["t3.medium"], ClientToken="claim-uid")
 
 
+@on_both_accounts
 def test_everything_in_the_launch_template_reaches_the_instance(account, ec2, fleet):
-    """Security groups, profile, volumes, metadata options; tags of template, request and AWS itself."""
+    """Security groups, profile, metadata options; tags of template, request and AWS itself."""
     tags = [
         {"ResourceType": "instance", "Tags": [{"Key": "karpenter.sh/nodeclaim", "Value": "a"}]},
         {"ResourceType": "volume", "Tags": [{"Key": "team", "Value": "b"}]},
@@ -198,24 +213,34 @@ def test_everything_in_the_launch_template_reaches_the_instance(account, ec2, fl
 
     ids = answer["Instances"][0]["InstanceIds"]
     (instance,) = ec2.describe_instances(InstanceIds=ids)["Reservations"][0]["Instances"]
-    (volume,) = ec2.describe_volumes(Filters=[{"Name": "attachment.instance-id", "Values": ids}])["Volumes"]
     own_tags = {tag["Key"]: tag["Value"] for tag in instance["Tags"]}
-    user_data = ec2.describe_instance_attribute(InstanceId=ids[0], Attribute="userData")["UserData"]["Value"]
     assert [group["GroupId"] for group in instance["SecurityGroups"]] == [account.security_group]
-    assert [group["GroupId"] for group in instance["NetworkInterfaces"][0]["Groups"]] == [account.security_group]
     assert instance["IamInstanceProfile"]["Arn"].endswith(":instance-profile/node")
     assert instance["MetadataOptions"]["HttpTokens"] == "required"
     assert instance["Monitoring"]["State"] == "enabled"
     assert instance["Architecture"] == "x86_64"
-    assert user_data == "aGVsbG8="
-    assert (volume["Size"], volume["VolumeType"]) == (20, "gp3")
-    assert volume["Tags"] == [{"Key": "team", "Value": "b"}]
     assert own_tags["from"] == "template"
     assert own_tags["karpenter.sh/nodeclaim"] == "a"
     assert own_tags["aws:ec2:fleet-id"] == answer["FleetId"]
     assert own_tags["aws:ec2launchtemplate:version"] == "1"
 
 
+def test_user_data_interfaces_and_volumes_of_the_launch_template_reach_the_instance(account, ec2, fleet):
+    """The request's tags for volumes, too."""
+    tags = [{"ResourceType": "volume", "Tags": [{"Key": "team", "Value": "b"}]}]
+
+    ids = fleet(["t3.nano"], TagSpecifications=tags)["Instances"][0]["InstanceIds"]
+
+    (instance,) = ec2.describe_instances(InstanceIds=ids)["Reservations"][0]["Instances"]
+    (volume,) = ec2.describe_volumes(Filters=[{"Name": "attachment.instance-id", "Values": ids}])["Volumes"]
+    user_data = ec2.describe_instance_attribute(InstanceId=ids[0], Attribute="userData")["UserData"]["Value"]
+    assert [group["GroupId"] for group in instance["NetworkInterfaces"][0]["Groups"]] == [account.security_group]
+    assert user_data == "aGVsbG8="
+    assert (volume["Size"], volume["VolumeType"]) == (20, "gp3")
+    assert volume["Tags"] == [{"Key": "team", "Value": "b"}]
+
+
+@on_both_accounts
 def test_an_instance_profile_that_does_not_exist_is_a_fleet_error(account, ec2, template, fleet):
     """So is whatever else RunInstances would refuse."""
     data = {
@@ -232,6 +257,7 @@ def test_an_instance_profile_that_does_not_exist_is_a_fleet_error(account, ec2, 
     assert "Invalid IAM Instance Profile name" in answer["Errors"][0]["ErrorMessage"]
 
 
+@on_both_accounts
 def test_a_subnet_runs_out_of_addresses_and_gets_them_back_when_instances_end(aws, clock, account, ec2, fleet):
     """An instance holds an address until it is terminated."""
     vpc = ec2.describe_subnets(SubnetIds=[account.subnets[0]])["Subnets"][0]["VpcId"]
@@ -258,6 +284,7 @@ def test_a_dry_run_launches_nothing(ec2, fleet):
     assert ec2.describe_instances()["Reservations"] == []
 
 
+@on_both_accounts
 def test_an_instant_fleet_can_be_described_by_its_id(ec2, fleet):
     """With what it launched."""
     answer = fleet(["t3.nano"])
@@ -270,6 +297,7 @@ def test_an_instant_fleet_can_be_described_by_its_id(ec2, fleet):
 # --- instances in time -----------------------------------------------------------------------------------------------
 
 
+@on_both_accounts
 def test_an_instance_walks_through_its_states_as_time_passes(aws, clock, ec2, fleet):
     """And is forgotten an hour after it has terminated."""
     (instance,) = fleet(["t3.nano"])["Instances"][0]["InstanceIds"]
@@ -294,6 +322,7 @@ def test_an_instance_walks_through_its_states_as_time_passes(aws, clock, ec2, fl
         state(ec2, instance)
 
 
+@on_both_accounts
 def test_launch_time_is_the_virtual_time(clock, ec2, fleet):
     """Expiry and ages are computed from it."""
     fleet(["t3.nano"])
@@ -303,6 +332,7 @@ def test_launch_time_is_the_virtual_time(clock, ec2, fleet):
     assert reservation["Instances"][0]["LaunchTime"] == clock.now()
 
 
+@on_both_accounts
 def test_an_unknown_id_fails_the_whole_termination(clock, ec2, fleet):
     """And ends none of the others."""
     (instance,) = fleet(["t3.nano"])["Instances"][0]["InstanceIds"]
@@ -314,12 +344,11 @@ def test_an_unknown_id_fails_the_whole_termination(clock, ec2, fleet):
     assert state(ec2, instance) == "running"
 
 
-def test_describe_may_lag_behind_the_launch(clock):
+@pytest.mark.parametrize("kind", ["moto", "in process"])
+def test_describe_may_lag_behind_the_launch(clock, kind):
     """EC2 is eventually consistent; with a lag, a new instance is not found at first."""
-    from journeyman.simulate.aws.images import seed
-
-    with SimulatedAws(clock, PRICES, timing=InstanceTiming(describe_lag_seconds=3)) as aws:
-        ec2, image = aws.client("ec2"), next(iter(seed(aws).images.values()))
+    with opened(kind, clock, timing=InstanceTiming(describe_lag_seconds=3)) as aws:
+        ec2, image = aws.client("ec2"), next(iter(seeded(aws).images.values()))
         (made,) = ec2.run_instances(ImageId=image, InstanceType="t3.nano", MinCount=1, MaxCount=1)["Instances"]
         with pytest.raises(ClientError, match=r"InvalidInstanceID\.NotFound"):
             state(ec2, made["InstanceId"])
@@ -330,6 +359,7 @@ def test_describe_may_lag_behind_the_launch(clock):
         assert state(ec2, made["InstanceId"]) == "pending"
 
 
+@on_both_accounts
 def test_every_transition_is_an_event_with_its_own_time(aws, clock, ec2, fleet):
     """Even when the clock jumped over all of them."""
     deliver_events_to_function(aws, {"detail-type": ["EC2 Instance State-change Notification"]})
@@ -353,6 +383,7 @@ def test_every_transition_is_an_event_with_its_own_time(aws, clock, ec2, fleet):
     )
 
 
+@on_both_accounts
 def test_an_interruption_warns_and_shuts_the_instance_down_two_minutes_later(aws, clock, ec2, fleet):
     """With a rebalance recommendation, and the reason on the instance."""
     deliver_events_to_function(aws, {"detail-type": [{"prefix": "EC2 Spot"}, {"prefix": "EC2 Instance Rebalance"}]})
@@ -377,6 +408,7 @@ def test_an_interruption_warns_and_shuts_the_instance_down_two_minutes_later(aws
     assert after["StateReason"]["Code"] == "Server.SpotInstanceTermination"
 
 
+@on_both_accounts
 def test_only_a_live_spot_instance_can_be_interrupted(aws, fleet):
     """On-demand instances are never reclaimed."""
     (instance,) = fleet(["t3.nano"])["Instances"][0]["InstanceIds"]
@@ -433,12 +465,26 @@ def test_an_instance_type_is_told_with_all_its_details(ec2):
         assert told == INSTANCE_TYPES[name]
 
 
+def test_the_types_of_the_account_in_process_are_ec2s():
+    """What the adapter reads of each is what it reads of moto's record of EC2."""
+    from moto.ec2.models.instance_types import INSTANCE_TYPES
+
+    ec2 = Account(VirtualClock(datetime(2026, 11, 2, tzinfo=timezone.utc)), types=KNOWN_TYPES).client("ec2")
+    pages = ec2.get_paginator("describe_instance_types").paginate()
+    told = {entry["InstanceType"]: parse(entry) for page in pages for entry in page["InstanceTypes"]}
+
+    assert set(told) == set(KNOWN_TYPES)
+    assert told == {name: parse(INSTANCE_TYPES[name]) for name in KNOWN_TYPES}
+
+
+@on_both_accounts
 def test_an_account_without_reservations_and_placement_groups_says_so(ec2):
     """Both are asked for even where nobody uses them."""
     assert ec2.describe_capacity_reservations()["CapacityReservations"] == []
     assert ec2.describe_placement_groups()["PlacementGroups"] == []
 
 
+@on_both_accounts
 def test_spot_prices_are_a_fixed_share_of_on_demand_and_remember_changes(aws, clock, ec2):
     """From a start time on, history answers the price that held then and every change since."""
     asked = {"InstanceTypes": ["m5.large"], "AvailabilityZone": "us-east-1a", "ProductDescriptions": ["Linux/UNIX"]}
@@ -456,6 +502,7 @@ def test_spot_prices_are_a_fixed_share_of_on_demand_and_remember_changes(aws, cl
     assert [row["SpotPrice"] for row in since] == ["0.050000", first["SpotPrice"]]
 
 
+@on_both_accounts
 def test_the_price_list_answers_on_demand_prices_in_aws_shape(aws):
     """Karpenter's filters find them: Linux, no software, used capacity, shared tenancy."""
     import json
@@ -477,6 +524,7 @@ def test_the_price_list_answers_on_demand_prices_in_aws_shape(aws):
 # --- what an account has ---------------------------------------------------------------------------------------------
 
 
+@on_both_accounts
 @pytest.mark.parametrize(
     ("parameter", "architecture"),
     [
@@ -511,6 +559,7 @@ def test_the_cluster_its_subnets_and_security_group_are_found_by_the_discovery_t
 # --- the server itself -----------------------------------------------------------------------------------------------
 
 
+@on_both_accounts
 def test_a_request_fails_when_the_scenario_says_so_and_changes_nothing(aws, ec2, account):
     """Throttling is what a launch meets on a bad day; standard retries get over one."""
     impatient = aws.client("ec2", max_attempts=1)
@@ -567,6 +616,7 @@ def test_it_listens_where_it_is_told_to(clock):
         assert client_for(f"http://localhost:{port}", "sqs").list_queues()["ResponseMetadata"]["HTTPStatusCode"] == 200
 
 
+@on_both_accounts
 def test_launches_at_the_same_time_do_not_get_in_each_others_way(ec2, fleet):
     """Each token its own instance, even if all come at once and some twice."""
     from concurrent.futures import ThreadPoolExecutor

@@ -7,6 +7,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from journeyman.simulate.aws.ticker import Ticker
+from tests.contract.conftest import on_both_accounts
 
 FUNCTION = "arn:aws:lambda:us-east-1:123456789012:function:sweep"
 
@@ -45,6 +46,7 @@ def run(aws, clock, ticker, span):
         clock.advance_to(due)
 
 
+@on_both_accounts
 def test_a_scheduled_rule_fires_first_one_interval_after_it_was_made(aws, clock, ticker):
     """With EventBridge's own event."""
     every(aws, "rate(1 minute)")
@@ -66,6 +68,7 @@ def test_a_scheduled_rule_fires_first_one_interval_after_it_was_made(aws, clock,
     }
 
 
+@on_both_accounts
 def test_a_disabled_rule_does_not_fire_until_it_is_enabled(aws, clock, ticker):
     """The ticker notices by itself."""
     every(aws, "rate(1 minute)", State="DISABLED")
@@ -76,6 +79,7 @@ def test_a_disabled_rule_does_not_fire_until_it_is_enabled(aws, clock, ticker):
     assert len(run(aws, clock, ticker, timedelta(minutes=2))) == 2
 
 
+@on_both_accounts
 def test_a_schedule_fires_its_input_with_the_words_filled_in(aws, clock, ticker):
     """A rate schedule begins at once, in Scheduler's own way."""
     text = json.dumps({"cluster": "demo", "at": "<aws.scheduler.scheduled-time>"})
@@ -89,6 +93,7 @@ def test_a_schedule_fires_its_input_with_the_words_filled_in(aws, clock, ticker)
     ]
 
 
+@on_both_accounts
 def test_a_window_opens_at_its_local_time(aws, clock, ticker):
     """Eight in the morning in New York is one in the afternoon UTC in winter."""
     schedule(aws, "cron(0 8 ? * MON-FRI *)", ScheduleExpressionTimezone="America/New_York")
@@ -99,6 +104,7 @@ def test_a_window_opens_at_its_local_time(aws, clock, ticker):
     assert fired[0][1]["resources"] == ["arn:aws:scheduler:us-east-1:123456789012:schedule/default/window"]
 
 
+@on_both_accounts
 def test_a_one_time_schedule_fires_once_and_deletes_itself_if_it_should(aws, clock, ticker):
     """So that wake-ups do not pile up."""
     schedule(aws, "at(2026-11-02T08:05:00)", name="goes", ActionAfterCompletion="DELETE")
@@ -112,6 +118,7 @@ def test_a_one_time_schedule_fires_once_and_deletes_itself_if_it_should(aws, clo
     assert [item["Name"] for item in left] == ["stays", "too-late"]
 
 
+@on_both_accounts
 def test_a_schedule_keeps_within_its_start_and_end(aws, clock, ticker):
     """Both ends belong to it."""
     start, end = clock.now() + timedelta(minutes=30), clock.now() + timedelta(minutes=50)
@@ -120,6 +127,7 @@ def test_a_schedule_keeps_within_its_start_and_end(aws, clock, ticker):
     assert [time for time, _ in run(aws, clock, ticker, timedelta(hours=2))] == ["08:30:00", "08:40:00", "08:50:00"]
 
 
+@on_both_accounts
 def test_a_changed_schedule_begins_anew_and_an_unchanged_one_keeps_its_beat(aws, clock, ticker):
     """Making another schedule does not disturb the first."""
     every(aws, "rate(10 minutes)")
@@ -134,6 +142,7 @@ def test_a_changed_schedule_begins_anew_and_an_unchanged_one_keeps_its_beat(aws,
     assert ticker.due().strftime("%H:%M") == "08:07"
 
 
+@on_both_accounts
 def test_a_jump_of_the_clock_makes_up_for_every_firing(aws, clock, ticker):
     """Each with the time it was due at."""
     every(aws, "rate(1 minute)")

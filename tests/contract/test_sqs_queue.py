@@ -10,6 +10,9 @@ from journeyman.core.plan import Step
 from journeyman.errors import CloudProviderError, CloudUnavailableError, ConfigurationError, RateLimitedError
 from journeyman.events import parse_trigger
 from journeyman.ports import Message
+from tests.contract.conftest import on_both_accounts
+
+pytestmark = on_both_accounts
 
 
 class Lanes:

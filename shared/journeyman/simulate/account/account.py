@@ -85,8 +85,12 @@ class Account:
         self.schedules = Schedules(REGION, ACCOUNT_ID)
         self.gate = Gate(before=self.instances.settle)
 
-    def client(self, service: str, *, max_attempts: int = 1) -> Client:
+    def client(self, service: str, *, max_attempts: int = 3) -> Client:
         """A client of ec2, events, iam, pricing, scheduler, sqs or ssm.
+
+        Args:
+            service: boto3's name for it.
+            max_attempts: Including the first; 1 shows every simulated failure to the caller.
 
         Raises:
             NotSimulatedError: There is no such service here.
