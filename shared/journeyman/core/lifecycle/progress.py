@@ -16,8 +16,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from journeyman.core.api.conditions import ConditionSet, Status, format_time, to_wire
-from journeyman.core.api.objects import NODE, NODECLAIM, Condition, Node, NodeClaim, ObjectMeta, condition_of
+from journeyman.core.api.objects import NODE, NODECLAIM, Node, NodeClaim, ObjectMeta
 from journeyman.core.plan import Action, Chain, Event, ObjectRef, Observation, PatchObject, look_at
+from journeyman.core.state.transitions import transitions
 
 
 class Progress(Struct, frozen=True, kw_only=True):
@@ -70,7 +71,8 @@ class Progress(Struct, frozen=True, kw_only=True):
         return Chain(
             subject=f"NodeClaim {self.claim.metadata.name}",
             actions=writes + after,
-            events=self.events + transitions(self.original, self.claim),
+            events=self.events
+            + transitions(claim_ref(self.claim), self.original.status.conditions, self.claim.status.conditions),
             observations=self.observations,
         )
 
@@ -143,27 +145,9 @@ def metadata_patch(before: ObjectMeta, after: ObjectMeta) -> dict[str, Any]:
     return patch
 
 
-def transitions(before: NodeClaim, after: NodeClaim) -> tuple[Event, ...]:
-    """One event for each condition whose status changed, as Karpenter's status controller records them."""
-    events = []
-    for condition in after.status.conditions:
-        old = condition_of(before.status.conditions, condition.type)
-        was = old.status if old is not None else "Unknown"
-        if was != condition.status:
-            events.append(Event(ref=claim_ref(after), reason=condition.type, message=_transition_text(condition, was)))
-    return tuple(events)
-
-
 def poll_at(now: datetime, since: datetime, shortest: timedelta, longest: timedelta) -> datetime:
     """When to look again at something that began at `since`: soon at first, ever more rarely as it drags on."""
     return look_at(now, min(max((now - since) / 20, shortest), longest))
-
-
-def _transition_text(condition: Condition, was: str) -> str:
-    text = f"Status condition transitioned, Type: {condition.type}, Status: {was} -> {condition.status}"
-    if condition.reason and condition.reason != condition.type:
-        text += f", Reason: {condition.reason}"
-    return f"{text}, Message: {condition.message}" if condition.message else text
 
 
 def _changed(before: msgspec.Struct, after: msgspec.Struct) -> dict[str, Any]:

@@ -1,0 +1,45 @@
+"""A condition took another status: the samples of `operator_<kind>_status_condition_…` that count it.
+
+Apart from the Events, as only who counts pays for the table of metrics.
+
+Restates: awslabs/operatorpkg status/controller.go `reconcileFound`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from journeyman.core.api.metrics import OBJECT_LABELS, object_label
+from journeyman.core.api.objects import Condition
+from journeyman.core.plan import ObjectRef, Observation
+from journeyman.core.state.transitions import changes
+
+
+def transition_samples(
+    ref: ObjectRef, labels: Mapping[str, str], before: tuple[Condition, ...], after: tuple[Condition, ...]
+) -> tuple[Observation, ...]:
+    """How often conditions took which status, and how long they had had the one before.
+
+    Args:
+        ref: The object they are of; its kind is one of `OBJECT_LABELS`.
+        labels: The object's Kubernetes labels.
+        before: Its conditions as they were read.
+        after: Its conditions as they are written.
+    """
+    kind = ref.resource.kind.lower()
+    own = {object_label(key): labels.get(key, "") for key in OBJECT_LABELS[kind]}
+    samples: list[Observation] = []
+    for condition, was in changes(before, after):
+        counted = {"type": condition.type, "status": condition.status, "reason": condition.reason, **own}
+        samples.append(Observation(name=f"operator_{kind}_status_condition_transitions_total", labels=counted))
+        if was is None or was.last_transition_time is None or condition.last_transition_time is None:
+            continue
+        samples.append(
+            Observation(
+                name=f"operator_{kind}_status_condition_transition_seconds",
+                value=max((condition.last_transition_time - was.last_transition_time).total_seconds(), 0.0),
+                labels={"type": was.type, "status": was.status, **own},
+                kind="histogram",
+            )
+        )
+    return tuple(samples)

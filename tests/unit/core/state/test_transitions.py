@@ -1,0 +1,82 @@
+"""Transitions: what is told and counted when a condition takes another status."""
+
+from datetime import timedelta
+
+import msgspec
+
+from journeyman.core.api import labels
+from journeyman.core.api.metrics import METRICS
+from journeyman.core.api.objects import NODECLAIM, NODEPOOL, Condition
+from journeyman.core.plan import ObjectRef
+from journeyman.core.state.transition_samples import transition_samples
+from journeyman.core.state.transitions import transitions
+from tests.helpers.builders import CLASS_LABEL, NOW, condition
+
+CLAIM = ObjectRef(resource=NODECLAIM, name="default-1")
+TOLD = "Status condition transitioned, Type:"
+POOL = ObjectRef(resource=NODEPOOL, name="default")
+
+
+def conditions(**status):
+    """Conditions by type, each (status, reason, message, minutes since), what is missing at the end left out."""
+    return tuple(
+        msgspec.convert(
+            condition(type_, said[0], reason=said[1], since=NOW - timedelta(minutes=said[3]), message=said[2]),
+            Condition,
+        )
+        for type_, said in status.items()
+    )
+
+
+def test_each_change_of_status_is_told_as_karpenter_tells_it():
+    """What was never said was Unknown; another reason for the same status is no transition, and neither is a removal."""
+    before = conditions(
+        Launched=("Unknown", "LaunchFailed", "", 5),
+        Registered=("Unknown", "NodeNotFound", "", 5),
+        Gone=("True", "G", "", 5),
+    )
+    after = conditions(
+        Launched=("True", "Launched", "", 0),
+        Registered=("Unknown", "Other", "", 5),
+        Drained=("Unknown", "Draining", "", 0),
+        Initialized=("False", "NotReady", "the kubelet says so", 0),
+    )
+
+    told = transitions(CLAIM, before, after)
+
+    assert [(e.reason, e.message, e.type) for e in told] == [
+        (
+            "Launched",
+            f"{TOLD} Launched, Status: Unknown -> True, Reason: Launched",
+            "Normal",
+        ),
+        (
+            "Initialized",
+            f"{TOLD} Initialized, Status: Unknown -> False, Reason: NotReady, Message: the kubelet says so",
+            "Normal",
+        ),
+    ]
+
+
+def test_changes_are_counted_and_timed_by_the_status_that_was_lost():
+    """With exactly the labels that the metrics are declared with."""
+    before = conditions(Launched=("Unknown", "LaunchFailed", "", 5))
+    after = conditions(Launched=("True", "Launched", "", 1), Drained=("True", "Drained", "", 0))
+    of = {labels.NODEPOOL: "default", CLASS_LABEL: "linux", "app": "mine"}
+
+    samples = transition_samples(CLAIM, of, before, after)
+
+    assert [(s.name.removeprefix("operator_nodeclaim_status_condition_"), s.value) for s in samples] == [
+        ("transitions_total", 1.0),
+        ("transition_seconds", 240.0),
+        ("transitions_total", 1.0),
+    ]
+    assert samples[1].labels == {
+        "type": "Launched",
+        "status": "Unknown",
+        "karpenter_sh_nodepool": "default",
+        "karpenter_k8s_aws_ec2nodeclass": "linux",
+    }
+    assert all(set(s.labels) == set(METRICS[s.name].labels) and s.kind == METRICS[s.name].kind for s in samples)
+    [pool, _] = transition_samples(POOL, {}, before, conditions(Launched=("True", "Launched", "", 1)))
+    assert set(pool.labels) == set(METRICS[pool.name].labels)
