@@ -3,18 +3,26 @@
 Lost messages are made up for here; nothing rests on any of them.
 
 =============  ====================================================================================================
-provision      pods without a node, or that may have missed the one they were planned for; claims not initialized yet;
-               pools whose conditions are not current; buffers, whose room pods take without asking anybody
-terminate      claims being deleted or expired; and every two minutes, for garbage (ten without any claim)
+provision      pods without a node, or that may have missed the one they were planned for; claims not initialized yet,
+               or without the marks that every claim of ours carries; pools whose conditions are not current, or that
+               have another number of nodes than the fixed one they ask for; buffers, whose room pods take without
+               asking anybody
+terminate      claims being deleted, expired, or said to be ending although nobody deleted them; and every two minutes,
+               for garbage (ten without any claim)
 consolidate    a disruption under way; a claim whose consolidateAfter has just passed; a budget window that has just
                opened; and every two minutes while there are nodes to consolidate: that pods went away is seen by a
                run that reads them all and by nothing else; and every hour, for commands that the last nodes
                left behind and for history that is to be forgotten
 =============  ====================================================================================================
+
+Nodes are not looked at, as all of them together are large: those that are sick, that lost a mark of ours, have less than
+their claims promise, or are being deleted behind the back of a forwarder that is down, are found by the run that looks
+for garbage, which reads them anyway.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Final
@@ -24,6 +32,7 @@ from journeyman.core.api.conditions import (
     CONSOLIDATABLE,
     DISRUPTION_REASON,
     INITIALIZED,
+    INSTANCE_TERMINATING,
     READY,
     VALIDATION_SUCCEEDED,
 )
@@ -46,25 +55,60 @@ HISTORY_PERIOD: Final = timedelta(hours=1)
 UNREADY_POOL_PERIOD: Final = timedelta(minutes=5)
 
 
-def due_steps(snapshot: Snapshot) -> tuple[Wake, ...]:
+def due_steps(snapshot: Snapshot, *, static_capacity: bool = False) -> tuple[Wake, ...]:
     """At most one wake-up for each step that has work to do now, with the first reason found for it.
 
     Args:
         snapshot: Claims, pools (and those set aside), buffers and unassigned pods.
+        static_capacity: Whether pools with a fixed number of nodes are looked after.
     """
     reasons = {
-        Step.PROVISION: next(_provision(snapshot), None),
+        Step.PROVISION: next(_provision(snapshot, static_capacity=static_capacity), None),
         Step.TERMINATE: next(_terminate(snapshot), None),
         Step.CONSOLIDATE: next(_consolidate(snapshot), None),
     }
     return tuple(Wake(step=step, at=snapshot.now, reason=why) for step, why in reasons.items() if why)
 
 
-def _provision(snapshot: Snapshot) -> Iterator[str]:
+def _provision(snapshot: Snapshot, *, static_capacity: bool) -> Iterator[str]:
     yield from _waiting_pods(snapshot)
+    yield from _unfinished(snapshot)
+    yield from _outdated_pools(snapshot)
+    if static_capacity:
+        yield from _static(snapshot)
+
+
+def _unfinished(snapshot: Snapshot) -> Iterator[str]:
     for claim in snapshot.claims:
-        if claim.metadata.deletion_timestamp is None and not is_true(claim.status.conditions, INITIALIZED):
+        if claim.metadata.deletion_timestamp is not None:
+            continue
+        if not is_true(claim.status.conditions, INITIALIZED):
             yield f"NodeClaim {claim.metadata.name} is not initialized"
+        if not _is_marked(claim):
+            yield f"NodeClaim {claim.metadata.name} lacks its finalizer or its NodeClass's label"
+
+
+def _is_marked(claim: NodeClaim) -> bool:
+    """Whether it carries what every claim of ours does; Karpenter's old ones and hand-edited ones may not."""
+    ref = claim.spec.node_class_ref
+    has_class = f"{ref.group}/{ref.kind.lower()}" in claim.metadata.labels
+    return has_class and labels.TERMINATION_FINALIZER in claim.metadata.finalizers
+
+
+def _static(snapshot: Snapshot) -> Iterator[str]:
+    """Pools that ask for so many nodes, and have claims for another number."""
+    living = Counter(
+        claim.metadata.labels.get(labels.NODEPOOL, "")
+        for claim in snapshot.claims
+        if claim.metadata.deletion_timestamp is None
+    )
+    for pool in snapshot.node_pools:
+        wanted, name = pool.spec.replicas, pool.metadata.name
+        if wanted is not None and pool.metadata.deletion_timestamp is None and living[name] != wanted:
+            yield f"NodePool {name} has {living[name]} of {wanted} nodes"
+
+
+def _outdated_pools(snapshot: Snapshot) -> Iterator[str]:
     for pool in snapshot.node_pools:
         validated = condition_of(pool.status.conditions, VALIDATION_SUCCEEDED)
         if validated is None or validated.observed_generation != pool.metadata.generation:
@@ -94,6 +138,8 @@ def _terminate(snapshot: Snapshot) -> Iterator[str]:
             yield f"NodeClaim {claim.metadata.name} is being deleted"
         elif is_expired(claim, snapshot.now):
             yield f"NodeClaim {claim.metadata.name} has expired"
+        elif is_true(claim.status.conditions, INSTANCE_TERMINATING):
+            yield f"NodeClaim {claim.metadata.name} says that its instance ends, although nobody deleted it"
     if _passed(snapshot.now, GARBAGE_PERIOD if snapshot.claims else GARBAGE_PERIOD_WITHOUT_CLAIMS):
         yield "garbage collection"
 

@@ -31,7 +31,8 @@ def sweep(run: Invocation, trigger: Trigger) -> Outcome:
     if trigger.source == "wake" and step is not Step.SWEEP:
         return _hand_on(run, trigger, step)
     hand = Applier(run, Step.SWEEP)
-    for wake in due_steps(load(run, GLANCE)):
+    static_capacity = run.settings.feature_gates.static_capacity
+    for wake in due_steps(load(run, GLANCE), static_capacity=static_capacity):
         hand.wake(wake.step, wake.at, wake.reason)
         hand.note(f"{wake.step.value} is due: {wake.reason}")
     hand.send_wakes()

@@ -3,6 +3,7 @@
 from datetime import timedelta
 
 import pytest
+from msgspec.structs import replace
 
 from journeyman.core.api.objects import NODECLAIM
 from journeyman.core.plan import Step
@@ -11,6 +12,7 @@ from journeyman.ports import Trigger
 from journeyman.steps.due import due_steps
 from journeyman.steps.sweep import sweep
 from tests.helpers.builders import (
+    CLASS_LABEL,
     NOW,
     a_claim,
     a_launched_claim,
@@ -38,9 +40,16 @@ def trigger(source="sweep", step=Step.SWEEP, **details):
     return Trigger(id="1", cluster="demo", step=step, source=source, reason="because", time=NOW, details=details)
 
 
-def consolidatable(**kwargs):
-    conditions = [condition(t, since=ago(hours=1)) for t in ("Launched", "Registered", "Initialized", "Consolidatable")]
+def consolidatable(more=(), **kwargs):
+    types = ("Launched", "Registered", "Initialized", "Consolidatable", *more)
+    conditions = [condition(t, since=ago(hours=1)) for t in types]
     return a_running_claim(status={"conditions": conditions}, **kwargs)
+
+
+def unlabelled(claim):
+    """The claim without its NodeClass's label, as Karpenter made them before it had one."""
+    kept = {key: value for key, value in claim.metadata.labels.items() if key != CLASS_LABEL}
+    return replace(claim, metadata=replace(claim.metadata, labels=kept))
 
 
 @pytest.mark.parametrize(
@@ -60,6 +69,9 @@ def consolidatable(**kwargs):
             {Step.CONSOLIDATE},
         ),
         ({"node_pools": (a_pool(),)}, {Step.PROVISION}),
+        ({"claims": (consolidatable(metadata={"finalizers": []}),)}, {Step.PROVISION}),
+        ({"claims": (unlabelled(consolidatable()),)}, {Step.PROVISION}),
+        ({"claims": (consolidatable(more=("InstanceTerminating",)),)}, {Step.TERMINATE}),
     ],
     ids=[
         "nothing, in a cluster without nodes",
@@ -73,11 +85,24 @@ def consolidatable(**kwargs):
         "a claim whose consolidateAfter has passed",
         "a disruption under way",
         "a pool nobody has looked at",
+        "a claim that lost its finalizer",
+        "a claim without its NodeClass's label",
+        "a claim that is said to be ending",
     ],
 )
 def test_what_makes_a_step_due(cluster, steps):
     """Each reason by itself wakes exactly the step that deals with it."""
     assert due(**cluster) == steps
+
+
+@pytest.mark.parametrize(("claims", "enabled", "is_due"), [(1, True, True), (2, True, False), (1, False, False)])
+def test_a_pool_of_a_fixed_number_of_nodes_is_due_until_it_has_them(claims, enabled, is_due):
+    """Claims being deleted do not count; where the feature is off nobody looks after such pools."""
+    pool = a_pool(spec={"replicas": 2}, status=READY.to_wire()["status"])
+    living = tuple(consolidatable(name=f"c{n}") for n in range(claims))
+    snapshot = a_snapshot(now=QUIET, node_pools=(pool,), claims=(*living, consolidatable(name="z", deleting=NOW)))
+    due = due_steps(snapshot, static_capacity=enabled)
+    assert (Step.PROVISION in {wake.step for wake in due}) == is_due
 
 
 def test_a_budget_window_that_has_just_opened_wakes_consolidation():

@@ -3,11 +3,14 @@
 from datetime import timedelta
 
 import pytest
+from msgspec.structs import replace
 
 from journeyman.core.api import labels
 from journeyman.core.lifecycle.nodeclaim import Lifecycle, advance
 from journeyman.core.plan import DeleteObject, LaunchInstance, PatchObject, Step, Wake
 from tests.helpers.builders import (
+    CLASS,
+    CLASS_LABEL,
     NOW,
     a_claim,
     a_launched_claim,
@@ -111,6 +114,22 @@ def test_while_the_node_has_not_joined_the_claim_says_so_once_and_the_step_comes
     assert patches(run([said])) == []
 
 
+def test_a_claim_with_anothers_provider_id_takes_over_no_node():
+    """It says whose instance that is, once; the node stays as its own claim wants it."""
+    thief = a_launched_claim("z", provider_id=provider_id_of("a"), age=timedelta(0))
+    plan = run([a_launched_claim("a"), thief], [a_node("a", registered=False)])
+    refused = [p.patch["status"] for p in patches(plan) if p.ref.name == "z" and "status" in p.patch]
+
+    assert {(c["reason"], c["message"]) for s in refused for c in s["conditions"] if c["type"] == "Registered"} == {
+        ("MultipleNodeClaimsFound", f"Its instance {provider_id_of('a')} is NodeClaim a's; delete this one")
+    }
+    assert [e.reason for chain in plan.chains for e in chain.events if e.ref.name == "z"].count(
+        "MultipleNodeClaimsFound"
+    )
+    owners = patch_of(plan, "Node", "metadata")["ownerReferences"]
+    assert [owner["name"] for owner in owners] == ["a"]
+
+
 def test_two_nodes_of_one_instance_are_refused():
     """Something is wrong, and guessing would make it worse."""
     twin = a_node(registered=False, metadata={"name": "twin", "uid": "twin"})
@@ -202,6 +221,21 @@ def test_after_registration_there_is_no_time_out():
     claim = a_launched_claim(true=("Launched", "Registered"), age=timedelta(hours=1))
     plan = run([claim], [a_node(ready=False)])
     assert [a.at for a in plan.actions if isinstance(a, Wake)] == [NOW + timedelta(seconds=30)]
+
+
+def test_a_claim_that_lost_a_mark_of_ours_gets_it_back():
+    """Without the finalizer its instance would outlive it; without the label nobody finds the claims of a NodeClass."""
+    edited = a_running_claim(metadata={"finalizers": ["other"], "labels": {CLASS_LABEL: ""}})
+    kept = {key: value for key, value in edited.metadata.labels.items() if key != CLASS_LABEL}
+    edited = replace(edited, metadata=replace(edited.metadata, labels=kept))
+
+    plan = run([edited])
+
+    assert patch_of(plan, "NodeClaim", "metadata") == {
+        "finalizers": ["other", labels.TERMINATION_FINALIZER],
+        "labels": {CLASS_LABEL: CLASS},
+    }
+    assert all(action.resource_version == "7" for action in plan.actions)
 
 
 def test_initialized_and_deleting_claims_are_nobodys_business_here():
