@@ -201,6 +201,40 @@ def test_a_client_token_with_other_parameters_is_refused(fleet):
 
 
 @on_both_accounts
+def test_a_client_token_remembers_a_failure_too(aws, clock, fleet):
+    """The stock is back, and the token still answers that there is none; another token launches."""
+    aws.out_of_stock("t3.nano", "us-east-1a", "on-demand", until=clock.now() + timedelta(minutes=3))
+    refused = fleet(["t3.nano"], ClientToken="claim-uid")
+    clock.advance(180)
+
+    again = fleet(["t3.nano"], ClientToken="claim-uid")
+
+    assert [error["ErrorCode"] for error in again["Errors"]] == ["InsufficientInstanceCapacity"]
+    assert (again["Instances"], again["FleetId"]) == ([], refused["FleetId"])
+    assert launched_types(fleet(["t3.nano"], ClientToken="claim-uid-1")) == ["t3.nano"]
+
+
+@on_both_accounts
+def test_an_unknown_template_is_refused_and_its_token_stands_for_nothing(ec2, account):
+    """The request was never carried out, so it can be repeated once the template is there."""
+    image = account.images["amazon-eks-node-al2023-x86_64-standard-1.33-v20260715"]
+    overrides = [{"InstanceType": "t3.nano", "SubnetId": account.subnets[0]}]
+    request = {
+        "Type": "instant",
+        "ClientToken": "claim-uid",
+        "TargetCapacitySpecification": {"TotalTargetCapacity": 1, "DefaultTargetCapacityType": "on-demand"},
+        "LaunchTemplateConfigs": [
+            {"LaunchTemplateSpecification": {"LaunchTemplateName": "late"}, "Overrides": overrides}
+        ],
+    }
+    with pytest.raises(ClientError, match=r"InvalidLaunchTemplateName\.NotFoundException"):
+        ec2.create_fleet(**request)
+    ec2.create_launch_template(LaunchTemplateName="late", LaunchTemplateData={"ImageId": image})
+
+    assert launched_types(ec2.create_fleet(**request)) == ["t3.nano"]
+
+
+@on_both_accounts
 def test_everything_in_the_launch_template_reaches_the_instance(account, ec2, fleet):
     """Security groups, profile, metadata options; tags of template, request and AWS itself."""
     tags = [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Any, Final
@@ -63,7 +63,7 @@ class Account:
         on_demand_prices: Mapping[str, float] | None = None,
         price_seed: int = 1,
         timing: InstanceTiming = QUICK,
-        on_event: Any = None,
+        on_event: Callable[[dict[str, Any]], object] | None = None,
     ) -> None:
         time = self.time = Timekeeper(clock)
         self.types = InstanceTypes(types, sorted(zones), missing, REGION)

@@ -90,12 +90,14 @@ class EventBus:
         """A health event about instances: AWS will do something to them."""
         now = self._time.now().strftime(_HEALTH_TIME)
         entities = [{"entityValue": id_, "lastUpdatedTime": now, "status": "IMPAIRED"} for id_ in instance_ids]
+        number = next(self._serial)
         detail = {
-            "eventArn": f"arn:aws:health:{self._region}::event/EC2/{code}/{code}_{next(self._serial)}",
+            "eventArn": f"arn:aws:health:{self._region}::event/EC2/{code}/{code}_{number}",
             "service": "EC2",
             "eventTypeCode": code,
             "eventTypeCategory": "scheduledChange",
             "eventScopeCode": "ACCOUNT_SPECIFIC",
+            "communicationId": f"{number:012x}-1",
             "startTime": starts_at,
             "lastUpdatedTime": now,
             "statusCode": "upcoming",

@@ -201,7 +201,9 @@ class Instances:
         if instance.spot:
             message = f"You can't stop the Spot Instance '{instance_id}' because it is associated with a one-time Spot Instance request."
             raise RefusedError("UnsupportedOperation", message)
-        if instance.state not in {"pending", "running"}:
+        if instance.state in _ENDING:
+            raise _wrong_state(instance_id, "stopped")
+        if instance.state in {"stopping", "stopped"}:
             return
         self._enter(instance, "stopping", _BY_USER)
         seconds = self._timing.shutting_down_seconds
@@ -213,10 +215,7 @@ class Instances:
         if instance is None:
             raise _not_found(instance_id)
         if instance.state != "stopped":
-            raise RefusedError(
-                "IncorrectInstanceState",
-                f"The instance '{instance_id}' is not in a state from which it can be started.",
-            )
+            raise _wrong_state(instance_id, "started")
         self._enter(instance, "pending")
         self._later(self._timing.pending_seconds, lambda: self._advance(instance, "pending", "running"))
 
@@ -358,3 +357,8 @@ def _not_found(instance_id: str) -> RefusedError:
     if not _ID.fullmatch(instance_id):
         return RefusedError("InvalidInstanceID.Malformed", f'Invalid id: "{instance_id}"')
     return RefusedError("InvalidInstanceID.NotFound", f"The instance ID '{instance_id}' does not exist")
+
+
+def _wrong_state(instance_id: str, done: str) -> RefusedError:
+    message = f"The instance '{instance_id}' is not in a state from which it can be {done}."
+    return RefusedError("IncorrectInstanceState", message)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
-from journeyman.simulate.account.asking import Ask, Operation, Operations
+from journeyman.simulate.account.asking import Ask, NotSimulatedError, Operation, Operations
 from journeyman.simulate.account.queues import Accepted, Message, Queue, Queues
 from journeyman.simulate.aws.refusal import RefusedError
 from journeyman.simulate.aws.timekeeper import Timekeeper
@@ -66,7 +66,9 @@ class QueueService:
             "ApproximateNumberOfMessagesNotVisible": str(_waiting(queue, now, received=True)),
         }
         wanted = ask.get("AttributeNames", ())
-        return {"Attributes": {name: value for name, value in values.items() if name in wanted or "All" in wanted}}
+        if unknown := sorted(set(wanted) - {*values, "All"}):
+            raise NotSimulatedError(f"the queue attribute {unknown[0]} is not simulated here")
+        return {"Attributes": _named(values, wanted)}
 
     def _send(self, ask: Ask) -> dict[str, Any]:
         return self._sent(_name(ask), ask.given)
@@ -91,9 +93,10 @@ class QueueService:
     def _receive(self, ask: Ask) -> dict[str, Any]:
         most = ask.get("MaxNumberOfMessages", 1)
         received = self._queues.receive(_name(ask), most, ask.get("VisibilityTimeout"))
-        return {"Messages": [self._told_receiver(message) for message in received]} if received else {}
+        return {"Messages": [self._told_receiver(message, ask) for message in received]} if received else {}
 
-    def _told_receiver(self, message: Message) -> dict[str, Any]:
+    def _told_receiver(self, message: Message, ask: Ask) -> dict[str, Any]:
+        """A message with those attributes that its receiver wants to know."""
         system = {
             "SenderId": self._account,
             "SentTimestamp": str(message.sent_at),
@@ -104,14 +107,18 @@ class QueueService:
             system["SequenceNumber"] = message.sequence
             system["MessageGroupId"] = str(message.group)
             system["MessageDeduplicationId"] = str(message.deduplication_id)
-        return {
+        told: dict[str, Any] = {
             "MessageId": message.id,
             "ReceiptHandle": message.handle,
             "MD5OfBody": _md5(message.body),
             "Body": message.body,
-            "Attributes": system,
-            **({"MessageAttributes": dict(message.attributes)} if message.attributes else {}),
         }
+        of_system = (*ask.get("AttributeNames", ()), *ask.get("MessageSystemAttributeNames", ()))
+        if wanted := _named(system, of_system):
+            told["Attributes"] = wanted
+        if own := _named(message.attributes, ask.get("MessageAttributeNames", ())):
+            told["MessageAttributes"] = own
+        return told
 
     def _delete(self, ask: Ask) -> dict[str, Any]:
         self._queues.delete(_name(ask), ask["ReceiptHandle"])
@@ -156,6 +163,11 @@ def _each(ask: Ask, act: Callable[[JSON], dict[str, Any]]) -> dict[str, Any]:
         except RefusedError as error:  # noqa: PERF203 - each entry for itself
             failed.append({"Id": entry["Id"], "SenderFault": True, "Code": error.code, "Message": error.message})
     return {"Successful": done, **({"Failed": failed} if failed else {})}
+
+
+def _named(values: Mapping[str, Any], wanted: Collection[str]) -> dict[str, Any]:
+    """Those of the values that were asked for."""
+    return {name: value for name, value in values.items() if name in wanted or "All" in wanted}
 
 
 def _told_sender(accepted: Accepted, body: str) -> dict[str, Any]:

@@ -67,6 +67,7 @@ class Queue(Struct, kw_only=True, eq=False):
     """A queue, its messages in the order in which they are received."""
 
     name: str
+    given: Mapping[str, str] = field(default_factory=dict)  # the attributes it was made with
     fifo: bool = False
     content_based: bool = False
     deduplicates_by_group: bool = False
@@ -96,10 +97,13 @@ class Queues:
         self.known: dict[str, Queue] = {}
 
     def create(self, name: str, attributes: Mapping[str, str]) -> Queue:
-        """A new queue, or the one of that name."""
+        """A new queue, or the one of that name. Raises RefusedError if that one has other attributes."""
         if name not in self.known:
-            self.known[name] = Queue(name=name)
-        self._set(self.known[name], attributes)
+            self.known[name] = Queue(name=name, given=dict(attributes))
+            self._set(self.known[name], attributes)
+        elif self.known[name].given != attributes:
+            message = "A queue already exists with the same name and a different value for its attributes"
+            raise RefusedError("QueueAlreadyExists", message)
         return self.known[name]
 
     def of(self, name: str) -> Queue:
@@ -138,10 +142,13 @@ class Queues:
         """Accept a message.
 
         Raises:
-            RefusedError: No such queue, or a FIFO queue's message lacks a group or a deduplication id.
+            RefusedError: No such queue, or a FIFO queue's message lacks a group or a deduplication id, or is to wait.
             ConfigurationError: A message was to overtake others in a FIFO queue.
         """
         queue = self.of(name)
+        if queue.fifo and delay_seconds:
+            message = f"Value {delay_seconds} for parameter DelaySeconds is invalid for this queue type."
+            raise RefusedError("InvalidParameterValue", message)
         key = _deduplication_key(queue, body, deduplication_id, group)
         if key and (earlier := self._accepted_lately(queue, key)):
             return earlier
