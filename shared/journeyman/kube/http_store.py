@@ -210,9 +210,10 @@ class HttpKubeStore:
             yield self._event(line, resource, f"GET {path}")
 
     def _in_pages(self, pages: Pages[T], path: str, asked: Mapping[str, str]) -> Listing[T]:
-        limit = str(self.page_size * pages.size_factor)
+        if pages.at_once:
+            return self._every_page(pages, path, asked)
         try:
-            return self._every_page(pages, path, {**asked, "limit": limit})
+            return self._every_page(pages, path, {**asked, "limit": str(self.page_size)})
         except GoneError:
             return self._every_page(pages, path, asked)
 

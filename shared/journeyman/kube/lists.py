@@ -21,7 +21,6 @@ T = TypeVar("T")
 
 _JSON: Final = "application/json"
 _HEAD_BYTES: Final = 4096
-_LARGER_PAGES: Final = 4  # for the server such a page is less work than one of JSON, and less memory
 
 
 class _ListMeta(msgspec.Struct, frozen=True, rename="camel"):
@@ -74,9 +73,12 @@ class Pages(Generic[T]):
         return f"{protobuf.MEDIA_TYPE}, {_JSON}" if self._as_messages else _JSON
 
     @property
-    def size_factor(self) -> int:
-        """How much larger the pages may be than those of JSON."""
-        return _LARGER_PAGES if self._as_messages else 1
+    def at_once(self) -> bool:
+        """Whether all of it is one page.
+
+        The server has it in its cache; for later pages it may have to ask etcd, and then needs five times as long.
+        """
+        return self._as_messages
 
     def prepare(self) -> None:
         """Load what is needed to read them: the first answer is on its way meanwhile."""

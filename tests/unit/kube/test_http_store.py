@@ -7,7 +7,7 @@ import socket
 import pytest
 import urllib3
 
-from journeyman.core.api.objects import NODE, NODECLAIM, POD
+from journeyman.core.api.objects import NODE, NODECLAIM
 from journeyman.errors import (
     ConfigurationError,
     ForbiddenError,
@@ -95,13 +95,13 @@ def test_lists_ask_for_gzip_and_pages(script, store_for):
     packed = gzip.compress(json.dumps(first).encode())
     script.say(200, packed, Content_Encoding="gzip")
     script.say(200, {"metadata": {"resourceVersion": "7"}, "items": [{"metadata": {"name": "b"}}]})
-    listing = store_for(script.url).list(POD, cached=True, field_selector="spec.nodeName=")
+    listing = store_for(script.url).list(NODECLAIM, cached=True, field_selector="spec.nodeName=")
     assert [pod.metadata.name for pod in listing.items] == ["a", "b"]
     assert listing.resource_version == "7"
     (_, one, headers), (_, two, _) = script.requests
     assert headers["Accept-Encoding"] == "gzip"
-    assert one == "/api/v1/pods?fieldSelector=spec.nodeName%3D&resourceVersion=0&limit=2000"
-    assert two == "/api/v1/pods?fieldSelector=spec.nodeName%3D&limit=2000&continue=more"
+    assert one == "/apis/karpenter.sh/v1/nodeclaims?fieldSelector=spec.nodeName%3D&resourceVersion=0&limit=500"
+    assert two == "/apis/karpenter.sh/v1/nodeclaims?fieldSelector=spec.nodeName%3D&limit=500&continue=more"
 
 
 def test_a_list_may_have_its_metadata_after_its_items(script, store_for):
@@ -119,7 +119,7 @@ def test_a_list_whose_version_expires_between_pages_is_read_whole(script, store_
     script.say(200, {"metadata": {"resourceVersion": "7", "continue": "more"}, "items": [{"metadata": {"name": "a"}}]})
     script.say(410, {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old"})
     script.say(200, NODES)
-    assert [node.metadata.name for node in store_for(script.url).list(NODE).items] == ["n"]
+    assert [node.metadata.name for node in store_for(script.url).list(NODECLAIM).items] == ["n"]
     assert "limit" not in script.requests[-1][1]
 
 
