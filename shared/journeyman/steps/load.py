@@ -47,7 +47,13 @@ from journeyman.core.api.objects import (
     condition_of,
 )
 from journeyman.core.api.offering_state import OfferingState
-from journeyman.core.api.storage import CSI_NODE, PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM, STORAGE_CLASS
+from journeyman.core.api.storage import (
+    CSI_NODE,
+    PERSISTENT_VOLUME,
+    PERSISTENT_VOLUME_CLAIM,
+    STORAGE_CLASS,
+    VOLUME_ATTACHMENT,
+)
 from journeyman.core.api.workloads import (
     DEPLOYMENT,
     POD_TEMPLATE,
@@ -192,6 +198,18 @@ def with_pods_of(run: Invocation, snapshot: Snapshot, nodes: Iterable[str]) -> S
 
 
 MANY_NODES: Final = 10
+
+
+def with_volumes_of(run: Invocation, snapshot: Snapshot, nodes: Iterable[str]) -> Snapshot:
+    """The snapshot with the volumes attached to these nodes and, if there are any, all PersistentVolumeClaims.
+
+    Nothing is read if there are no nodes. No list of one node's attachments can be had.
+    """
+    names = frozenset(nodes)
+    found = _in_order(run, VOLUME_ATTACHMENT) if names else ()
+    attached = tuple(attachment for attachment in found if attachment.spec.node_name in names)
+    claims = _in_order(run, PERSISTENT_VOLUME_CLAIM) if attached else ()
+    return replace(snapshot, volume_attachments=attached, persistent_volume_claims=claims)
 
 
 def with_catalogue(run: Invocation, snapshot: Snapshot) -> World:

@@ -11,7 +11,7 @@ from journeyman.core.scheduling.pods import selects
 from journeyman.errors import CloudProviderError, NotFoundError
 from journeyman.steps.due import due_steps
 from journeyman.steps.invocation import FeatureGates
-from journeyman.steps.load import EVERYTHING, FLEET, GLANCE, load, with_catalogue, with_pods_of
+from journeyman.steps.load import EVERYTHING, FLEET, GLANCE, load, with_catalogue, with_pods_of, with_volumes_of
 from tests.helpers.builders import (
     EBS,
     LARGE,
@@ -321,6 +321,27 @@ def test_pods_of_a_few_nodes_are_asked_for_node_by_node_and_of_many_at_once():
     assert [p.key for p in with_pods_of(run, snapshot, ["n1"]).pods] == ["default/a"]
     with_pods_of(run, snapshot, [f"n{i}" for i in range(20)])
     assert store.listed == [("Pod", "spec.nodeName=n1"), ("Pod", "")]
+
+
+def test_volumes_are_read_where_nodes_are_named_and_claims_where_volumes_are_attached():
+    """A drain waits for them; who drains nothing pays nothing."""
+    cluster = Cluster()
+    kind = {"apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttachment"}
+    for node, volume in (("n1", {"persistentVolumeName": "pv-1"}), ("n2", {"inlineVolumeSpec": {}})):
+        spec = {"attacher": EBS, "nodeName": node, "source": volume}
+        cluster.add({**kind, "metadata": {"name": f"csi-{node}"}, "spec": spec, "status": {"attached": True}})
+    claim = {"metadata": {"name": "data", "namespace": "default"}, "spec": {"volumeName": "pv-1"}}
+    cluster.add({"apiVersion": "v1", "kind": "PersistentVolumeClaim", **claim})
+    store = Counting(cluster.server)
+    run, snapshot = cluster.run(store=store), load(cluster.run(), FLEET)
+
+    nothing, none_attached = with_volumes_of(run, snapshot, []), with_volumes_of(run, snapshot, ["n3"])
+    attached = with_volumes_of(run, snapshot, ["n1"])
+
+    assert nothing == none_attached == snapshot
+    assert [kind for kind, _ in store.listed] == ["VolumeAttachment", "VolumeAttachment", "PersistentVolumeClaim"]
+    assert [a.spec.source.persistent_volume_name for a in attached.volume_attachments] == ["pv-1"]
+    assert [c.spec.volume_name for c in attached.persistent_volume_claims] == ["pv-1"]
 
 
 def test_a_node_class_is_ready_only_at_its_current_generation():

@@ -1,4 +1,7 @@
-"""Kubernetes' storage objects, as far as they say where a pod may run: claims, volumes, classes, drivers on nodes."""
+"""Kubernetes' storage objects, as far as they say where a pod may run, or what still holds on to a node.
+
+Claims, volumes, classes, drivers on nodes; volumes attached to nodes.
+"""
 
 from __future__ import annotations
 
@@ -103,9 +106,32 @@ class CSINode(Object, frozen=True):
     spec: CSINodeSpec = CSINodeSpec()
 
 
+class VolumeAttachmentSource(Read, frozen=True):
+    """`source` of a VolumeAttachment; no name means a volume that a pod brings along itself."""
+
+    persistent_volume_name: str = ""
+
+
+class VolumeAttachmentSpec(Read, frozen=True):
+    """`spec` of a VolumeAttachment."""
+
+    attacher: str = ""
+    node_name: str = ""
+    source: VolumeAttachmentSource = VolumeAttachmentSource()
+
+
+class VolumeAttachment(Object, frozen=True):
+    """A volume that is, or is to be, attached to a node; gone once it is detached."""
+
+    spec: VolumeAttachmentSpec = VolumeAttachmentSpec()
+
+
 PERSISTENT_VOLUME_CLAIM = resource(
     "", "v1", "PersistentVolumeClaim", "persistentvolumeclaims", PersistentVolumeClaim, namespaced=True
 )
 PERSISTENT_VOLUME = resource("", "v1", "PersistentVolume", "persistentvolumes", PersistentVolume, namespaced=False)
 STORAGE_CLASS = resource("storage.k8s.io", "v1", "StorageClass", "storageclasses", StorageClass, namespaced=False)
 CSI_NODE = resource("storage.k8s.io", "v1", "CSINode", "csinodes", CSINode, namespaced=False)
+VOLUME_ATTACHMENT = resource(
+    "storage.k8s.io", "v1", "VolumeAttachment", "volumeattachments", VolumeAttachment, namespaced=False
+)

@@ -24,7 +24,7 @@ from journeyman.core.api.objects import (
     Pod,
     PodDisruptionBudget,
 )
-from journeyman.core.api.storage import CSINode, PersistentVolume, PersistentVolumeClaim, StorageClass
+from journeyman.core.api.storage import CSINode, PersistentVolume, PersistentVolumeClaim, StorageClass, VolumeAttachment
 from journeyman.core.api.workloads import PodTemplate, ReplicationController, Service, Workload
 from journeyman.core.catalogue import Unavailable
 from journeyman.core.state.joining import join
@@ -96,6 +96,7 @@ class Snapshot(Struct, frozen=True, kw_only=True, dict=True):
     persistent_volumes: tuple[PersistentVolume, ...] = ()
     storage_classes: tuple[StorageClass, ...] = ()
     csi_nodes: tuple[CSINode, ...] = ()
+    volume_attachments: tuple[VolumeAttachment, ...] = ()
     resource_claims: tuple[ResourceClaim, ...] = ()
     resource_slices: tuple[ResourceSlice, ...] = ()
     device_classes: tuple[DeviceClass, ...] = ()
