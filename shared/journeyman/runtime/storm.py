@@ -144,6 +144,8 @@ class StormWorld:
     def _storm(self) -> None:
         last = max((act.at_seconds for act in self.story.acts), default=0.0)
         self._live(timedelta(seconds=last) + STORM_AFTER_LAST_ACT)
+        while (due := self._baton.due()) is not None and not self.judges.broken:
+            self._live(due - self.clock.now())
 
     def _calm(self) -> None:
         """Nothing goes wrong any more; whoever stood still goes on."""
@@ -290,7 +292,7 @@ class StormWorld:
             [fault for fault in self.story.faults if isinstance(fault, MessageFault)], self.coverage, self.history.note
         )
         self._account.queues.decide = self._messages.decide
-        self._troubles = Troubles(self._machines, self.server, self.clock)
+        self._troubles = Troubles(self._machines, self.server, self.clock, self._ledger.never_joining)
         self._skew = SkewedClock(self.clock)
         self._acts = Acts(
             self.story,

@@ -136,6 +136,7 @@ class Acts:
         """Everything that was broken is whole again, and nobody acts any more but EC2, which keeps its word."""
         self._cloud.set_stock(sorted(self._sold_out), sold_out=False)
         self._mend()
+        self._stop_expiry()
         self._troubles.calm()
         self._skew.offset = timedelta()
 
@@ -308,6 +309,13 @@ class Acts:
 
     def _mend(self) -> None:
         self._select_subnets(manifests.CLUSTER)
+
+    def _stop_expiry(self) -> None:
+        """Nodes that come and go by the clock never come to rest."""
+        for pool in self._server.list(NODEPOOL).items:
+            if pool["spec"]["template"]["spec"].get("expireAfter", "Never") != "Never":
+                forever = {"spec": {"template": {"spec": {"expireAfter": "Never"}}}}
+                self._patch(NODEPOOL, pool["metadata"]["name"], forever)
 
     def _select_subnets(self, discovery: str) -> None:
         selector = manifests.subnet_selector(discovery)

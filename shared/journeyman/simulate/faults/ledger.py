@@ -53,10 +53,14 @@ class Ledger:
         """All, by launch."""
         return tuple(self._described(instance) for instance in self._known.values())
 
+    def never_joining(self) -> tuple[str, ...]:
+        """Provider ids of those that never become nodes."""
+        return tuple(_provider_id(instance) for instance in self._known.values() if not instance.joins)
+
     def _described(self, instance: Instance) -> CloudInstance:
         capacity_type = "spot" if instance.spot else "on-demand"
         return CloudInstance(
-            provider_id=f"aws:///{instance.zone}/{instance.id}",
+            provider_id=_provider_id(instance),
             instance_type=instance.instance_type,
             zone=instance.zone,
             capacity_type=capacity_type,
@@ -65,3 +69,7 @@ class Ledger:
             launched_at=instance.launched_at,
             tags=dict(instance.tags),
         )
+
+
+def _provider_id(instance: Instance) -> str:
+    return f"aws:///{instance.zone}/{instance.id}"

@@ -1,7 +1,8 @@
-"""What is wrong with machines: some kubelets fall silent, some nodes report that they are ill."""
+"""What is wrong with machines: some never become nodes, some kubelets fall silent, some nodes report that they are ill."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
 from typing import Any
 
 from msgspec.structs import replace
@@ -21,18 +22,22 @@ _RAW_NODE: Resource[dict[str, Any]] = Resource(
 class Troubles:
     """A `MachineSource` between the account and the kubelets, and the agents that report conditions."""
 
-    def __init__(self, machines: MachineSource, server: ApiServer, clock: Clock) -> None:
-        """Nothing is wrong yet."""
+    def __init__(
+        self, machines: MachineSource, server: ApiServer, clock: Clock, never_join: Callable[[], Collection[str]]
+    ) -> None:
+        """Args: `never_join` gives the provider ids of machines that never become nodes."""
         self._machines = machines
         self._server = server.acting_as(AGENT)
         self._clock = clock
+        self._never_join = never_join
         self._silent: set[str] = set()
         self._ill: dict[str, dict[str, str]] = {}
 
     def machines(self) -> tuple[Machine, ...]:
         """As they show themselves: who is silent does not seem to run."""
+        hidden = self._silent.union(self._never_join())
         return tuple(
-            replace(machine, running_since=None) if machine.provider_id in self._silent else machine
+            replace(machine, running_since=None) if machine.provider_id in hidden else machine
             for machine in self._machines.machines()
         )
 

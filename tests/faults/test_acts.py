@@ -1,0 +1,343 @@
+"""Each act of a story does what its words say, to the cluster or to the account, and does nothing if it finds nobody."""
+
+from datetime import datetime, timedelta, timezone
+from typing import get_args
+
+import pytest
+
+from journeyman.core.api.objects import EC2NODECLASS, NODE, NODECLAIM, NODEPOOL, PDB, POD
+from journeyman.simulate.account.account import Account
+from journeyman.simulate.apiserver import ApiServer
+from journeyman.simulate.clock import SkewedClock, VirtualClock
+from journeyman.simulate.faults import story as told
+from journeyman.simulate.faults.acts import Acts
+from journeyman.simulate.faults.hand import Hand
+from journeyman.simulate.faults.ledger import Ledger
+from journeyman.simulate.faults.manifests import furniture
+from journeyman.simulate.faults.troubles import Troubles
+from journeyman.simulate.kubelet import Machine
+from journeyman.simulate.workloads import DEPLOYMENT
+
+TYPES, ZONES = ("c5.large", "m5.large"), ("us-east-1a", "us-east-1b")
+EXAMPLES = {
+    "app": "web",
+    "nodes": "1",
+    "change": "drop-hash",
+    "condition": "Ready",
+    "status": "False",
+    "capacity_type": "spot",
+}
+
+
+class Stage:
+    """A cluster with a pool and a node class, and an account; nodes are put there by hand."""
+
+    def __init__(self):
+        self.clock = VirtualClock(datetime(2026, 1, 5, 12, tzinfo=timezone.utc))
+        self.events, self.happened = [], []
+        self.server = ApiServer(self.clock)
+        self.server.load(furniture(told.Setting()))
+        self.account = Account(self.clock, types=TYPES, on_event=self.events.append)
+        self.image = next(iter(self.account.seed().images.values()))
+        self.skew = SkewedClock(self.clock)
+        self.troubles = Troubles(self, self.server, self.clock)
+        ledger = Ledger(lambda *_: 0.1, self.happened.append)
+        self.account.instances.observers += [ledger.note, self.troubles.note]
+        self.hand = Hand(self.account, ledger)
+
+    def machines(self):
+        """What the account's machines look like to kubelets."""
+        return tuple(
+            Machine(provider_id=f"aws:///{i.zone}/{i.id}", node_name=i.id, running_since=i.launched_at, gone=False)
+            for i in self.account.instances.known.values()
+        )
+
+    def tell(self, *acts):
+        """All that happens in the story."""
+        self.acts = Acts(
+            told.Story(seed=1, acts=acts),
+            server=self.server,
+            clock=self.clock,
+            cloud=self.hand,
+            troubles=self.troubles,
+            skew=self.skew,
+            types=TYPES,
+            zones=ZONES,
+            note=lambda _: None,
+        )
+        self.let_pass(max(act.at_seconds for act in acts))
+
+    def let_pass(self, seconds):
+        """Time passes; whoever is due acts."""
+        end = self.clock.now() + timedelta(seconds=seconds)
+        while True:
+            self.acts.act()
+            self.account.act()
+            due = min((d for d in (self.acts.due(), self.account.due()) if d), default=None)
+            if due is None or due > end:
+                break
+            self.clock.advance_to(max(due, self.clock.now()))
+        self.clock.advance_to(end)
+
+    def instance(self, *, spot=False):
+        return self.account.instances.launch(
+            instance_type="m5.large",
+            architecture="x86_64",
+            subnet_id=next(iter(self.account.network.subnets)),
+            image_id=self.image,
+            spot=spot,
+            tags={},
+        )
+
+    def node(self, name, *, spot=False):
+        """A node a minute younger than those before, with its claim and instance."""
+        self.clock.advance(60)
+        instance = self.instance(spot=spot)
+        spec = {"providerID": f"aws:///{instance.zone}/{instance.id}"}
+        self.server.create(NODE, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "spec": spec})
+        ref = {"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "default"}
+        meta = {
+            "name": name,
+            "labels": {"karpenter.sh/nodepool": "default"},
+            "finalizers": ["karpenter.sh/termination"],
+        }
+        meta["annotations"] = {"karpenter.sh/nodepool-hash": "1"}
+        body = {"metadata": meta, "spec": {"nodeClassRef": ref, "requirements": []}}
+        self.server.create(NODECLAIM, {"apiVersion": "karpenter.sh/v1", "kind": "NodeClaim", **body})
+        return instance
+
+    def pod(self, name):
+        spec = {"containers": [{"name": "c", "image": "pause"}]}
+        body = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": "default"}, "spec": spec}
+        self.server.create(POD, body, namespace="default")
+        self.server.patch(POD, name, {"status": {"phase": "Running"}}, namespace="default", subresource="status")
+
+    def pool(self):
+        return self.server.get(NODEPOOL, "default")["spec"]
+
+    def names(self, resource):
+        return sorted(item.metadata.name for item in self.server.list(resource).items)
+
+
+@pytest.fixture
+def stage():
+    return Stage()
+
+
+@pytest.mark.parametrize("kind", get_args(told.AnyAct), ids=lambda kind: kind.__name__)
+def test_an_act_that_finds_nobody_does_nothing(stage, kind):
+    """So that any part of a story is a story; nothing is raised, and it can be calmed."""
+    numbers = {name: EXAMPLES.get(name, 1) for name in kind.__struct_fields__ if name in kind.__annotations__}
+    fields = {name: value for name, value in numbers.items() if name in EXAMPLES or name in _required(kind)}
+    stage.tell(kind(at_seconds=0, **fields))
+    stage.acts.calm()
+    stage.let_pass(60)
+
+    assert stage.names(NODE) == stage.names(NODECLAIM) == []
+    assert stage.account.instances.known == {}
+
+
+def _required(kind):
+    """Fields without a default."""
+    fields, defaults = kind.__struct_fields__, kind.__struct_defaults__
+    return [name for name in fields[: len(fields) - len(defaults)] if name != "at_seconds"]
+
+
+def test_people_deploy_scale_and_take_away(stage):
+    """The disruption budget comes and goes with its Deployment."""
+    stage.tell(
+        told.Deploy(at_seconds=0, app="web", replicas=3, min_available=2),
+        told.Scale(at_seconds=5, app="web", replicas=1),
+    )
+    budget = stage.server.get(PDB, "web", namespace="default")
+    size = stage.server.get(DEPLOYMENT, "web", namespace="default")["spec"]["replicas"]
+    stage.tell(told.Undeploy(at_seconds=0, app="web"))
+
+    assert (size, budget.spec.min_available) == (1, 2)
+    assert stage.server.list(DEPLOYMENT).items == stage.server.list(PDB).items == []
+
+
+def test_pools_are_changed_and_deleted(stage):
+    """Budget, limit, template, expiry; calming stops the clock on nodes."""
+    stage.tell(
+        told.SetBudget(at_seconds=0, pool=0, nodes="3"),
+        told.SetLimit(at_seconds=1, pool=0, cpus=8),
+        told.Drift(at_seconds=2, pool=0),
+        told.ShortenExpiry(at_seconds=3, pool=0, seconds=600),
+    )
+    changed = stage.pool()
+    stage.acts.calm()
+    calmed = stage.pool()["template"]["spec"]["expireAfter"]
+    stage.tell(told.SetLimit(at_seconds=0, pool=0, cpus=0))
+    limits = stage.pool().get("limits")
+    stage.tell(told.DeletePool(at_seconds=0, pool=5))
+
+    assert changed["disruption"]["budgets"] == [{"nodes": "3"}]
+    assert changed["limits"] == {"cpu": "8"}
+    assert "example.com/generation" in changed["template"]["metadata"]["labels"]
+    assert (changed["template"]["spec"]["expireAfter"], calmed) == ("600s", "Never")
+    assert not limits
+    assert stage.server.list(NODEPOOL).items == []
+
+
+def test_a_node_class_is_broken_and_mended(stage):
+    """It selects subnets that the account does not have, and then its own again."""
+
+    def found():
+        terms = stage.server.get(EC2NODECLASS, "default")["spec"]["subnetSelectorTerms"]
+        filters = [{"Name": f"tag:{key}", "Values": [value]} for key, value in terms[0]["tags"].items()]
+        return len(stage.account.client("ec2").describe_subnets(Filters=filters)["Subnets"])
+
+    stage.tell(told.BreakNodeClass(at_seconds=0))
+    broken = found()
+    stage.tell(told.MendNodeClass(at_seconds=0))
+
+    assert (broken, found()) == (0, 3)
+
+
+@pytest.mark.parametrize(
+    ("act", "detail_type"),
+    [
+        (told.Interrupt, "EC2 Spot Instance Interruption Warning"),
+        (told.Rebalance, "EC2 Instance Rebalance Recommendation"),
+        (told.Maintenance, "AWS Health Event"),
+    ],
+)
+def test_aws_announces_what_it_will_do(stage, act, detail_type):
+    """To the second oldest node's instance; on-demand instances are not reclaimed."""
+    for name in ("old", "young"):
+        stage.node(name, spot=True)
+    stage.events.clear()
+    stage.tell(act(at_seconds=0, node=1))
+
+    assert [e["detail-type"] for e in stage.events][-1] == detail_type
+    assert "i-00000000000000002" in str(stage.events[-1])
+
+
+def test_an_interrupted_instance_ends_two_minutes_later_by_the_cloud_itself(stage):
+    """Nobody asked for it."""
+    instance = stage.node("a", spot=True)
+    stage.tell(told.Interrupt(at_seconds=0, node=0))
+    stage.let_pass(119)
+    before = instance.state
+    stage.let_pass(1)
+
+    assert (before, instance.state) == ("running", "shutting-down")
+    assert {event.by for event in stage.happened} == {"cloud"}
+    assert "terminate" not in {event.kind for event in stage.happened}
+
+
+def test_an_on_demand_instance_is_not_reclaimed(stage):
+    """The act does nothing to it."""
+    instance = stage.node("a")
+    stage.tell(told.Interrupt(at_seconds=0, node=0), told.Rebalance(at_seconds=1, node=0))
+    stage.let_pass(300)
+
+    assert instance.state == "running"
+
+
+def test_people_stop_and_terminate_in_the_console(stage):
+    """It is theirs, not the cloud's; Spot instances cannot be stopped."""
+    normal, spot = stage.node("a"), stage.node("b", spot=True)
+    stage.tell(told.StopInstance(at_seconds=0, node=0), told.StopInstance(at_seconds=0, node=1))
+    states = (normal.state, spot.state)
+    stage.tell(told.ConsoleTerminate(at_seconds=0, node=1))
+
+    assert states == ("stopping", "running")
+    assert spot.state == "shutting-down"
+    assert [event.by for event in stage.happened if event.kind == "terminate"] == ["someone"]
+
+
+def test_people_delete_and_edit_by_hand(stage):
+    """Nodes, claims, their labels and finalizers; counted by age, modulo how many there are."""
+    for name in ("a", "b", "c"):
+        stage.node(name)
+    stage.tell(
+        told.DeleteNode(at_seconds=0, node=0),
+        told.EditClaim(at_seconds=0, claim=1, change="drop-pool-label"),
+        told.EditClaim(at_seconds=0, claim=1, change="do-not-disrupt"),
+        told.StripFinalizer(at_seconds=0, claim=2),
+        told.DeleteClaim(at_seconds=1, claim=2),
+    )
+    deleted, edited = (stage.server.get(NODECLAIM, name) for name in ("a", "b"))
+
+    assert stage.names(NODE) == ["b", "c"]
+    assert stage.names(NODECLAIM) == ["a", "b"]
+    assert deleted.metadata.deletion_timestamp is not None
+    assert "karpenter.sh/nodepool" not in edited.metadata.labels
+    assert edited.metadata.annotations["karpenter.sh/do-not-disrupt"] == "true"
+
+
+def test_stock_runs_out_for_a_while(stage):
+    """One offering or all of a kind; it comes back by itself, and at the latest when all is calm."""
+    market = stage.account.market
+
+    def sold_out():
+        now = stage.clock.now()
+        return sum(market.is_sold_out(t, z, c, now) for t in TYPES for z in ZONES for c in told.CAPACITY_TYPES)
+
+    stage.tell(
+        told.OutOfStock(at_seconds=0, type=1, zone=0, capacity_type="spot", seconds=60),
+        told.OutOfStock(at_seconds=10, type=-1, zone=1, capacity_type="", seconds=600),
+    )
+    first = sold_out()
+    stage.let_pass(55)
+    second = sold_out()
+    stage.acts.calm()
+
+    assert (first, second, sold_out()) == (5, 4, 0)
+
+
+def test_machines_fail_to_join_and_kubelets_fall_silent(stage):
+    """The next launch never shows itself, also in quiet times; a silent one does again after its time."""
+    stage.node("a")
+    stage.tell(told.NeverJoins(at_seconds=0), told.StopKubelet(at_seconds=0, node=0, seconds=30))
+    stage.instance()
+
+    def showing():
+        return [machine.running_since is not None for machine in stage.troubles.machines()]
+
+    silent = showing()
+    stage.let_pass(30)
+    later = showing()
+    stage.acts.calm()
+
+    assert (silent, later, showing()) == ([False, False], [True, False], [True, False])
+
+
+def test_an_agent_reports_a_condition_for_a_while(stage):
+    """Beside the conditions that are there; it is gone afterwards."""
+    stage.node("a")
+    stage.tell(told.UnhealthyCondition(at_seconds=0, node=0, condition="DiskFull", status="True", seconds=30))
+
+    def reported():
+        return [(c.type, c.status) for c in stage.server.get(NODE, "a").status.conditions]
+
+    ill = reported()
+    stage.let_pass(30)
+
+    assert (ill, reported()) == ([("DiskFull", "True")], [])
+
+
+def test_the_functions_clock_jumps_and_the_worlds_does_not(stage):
+    """Jumps add up; calming sets it right."""
+    stage.tell(told.JumpClock(at_seconds=0, seconds=90), told.JumpClock(at_seconds=0, seconds=-30))
+    off = stage.skew.now() - stage.clock.now()
+    stage.acts.calm()
+
+    assert (off, stage.skew.now()) == (timedelta(seconds=60), stage.clock.now())
+
+
+def test_people_protect_a_pod_and_let_it_go(stage):
+    """Only those protected by hand are let go."""
+    for name in ("a", "b"):
+        stage.pod(name)
+
+    def protected():
+        return [p.metadata.name for p in stage.server.list(POD).items if p.metadata.annotations]
+
+    stage.tell(told.Protect(at_seconds=0, pod=3), told.Unprotect(at_seconds=10))
+    after = protected()
+    stage.tell(told.Protect(at_seconds=0, pod=3))
+
+    assert (after, protected()) == ([], ["b"])

@@ -1,0 +1,238 @@
+"""Whole stories on the machine, written by hand: what is told happens, and the deployed functions live with it."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from journeyman.core.api.objects import NODE, NODECLAIM, POD
+from journeyman.runtime.checkout import ROOT
+from journeyman.runtime.storm import StormWorld, tell
+from journeyman.simulate.faults.rules import Rule
+from journeyman.simulate.faults.story import (
+    CallFault,
+    ConsoleTerminate,
+    Deploy,
+    Kind,
+    MessageFault,
+    MessageKind,
+    NeverJoins,
+    OutOfStock,
+    Pool,
+    Scale,
+    Setting,
+    Story,
+    from_json,
+    to_json,
+)
+
+SIX = Deploy(at_seconds=0, app="a", replicas=6, cpu_millicores=900)
+
+
+class Counted(Rule):
+    """Notes what it is told, and at rest how many pods run, nodes stand and instances run, and how many ever did."""
+
+    name = "counted"
+
+    def __init__(self, scene):
+        super().__init__(scene)
+        self.launched = 0
+
+    def on_cloud(self, event):
+        self.launched += event.kind == "launched"
+        return ()
+
+    def at_rest(self):
+        pods = sum(pod.status.phase == "Running" for pod in self.scene.server.list(POD).items)
+        claims, nodes = (len(self.scene.server.list(kind).items) for kind in (NODECLAIM, NODE))
+        instances = sum(instance.runs for instance in self.scene.instances())
+        yield f"{pods} pods, {claims} claims, {nodes} nodes, {instances} instances of {self.launched}"
+
+
+def end_of(*acts, faults=(), setting=None):
+    """(How it came to rest, what happened)."""
+    told = tell(Story(seed=1, setting=setting or Setting(), acts=acts, faults=faults), rules=[Counted])
+    return told.broken[0].what, told
+
+
+def wrong(kind, site, nth=1, seconds=0.0):
+    return CallFault(site=site, nth=nth, kind=kind, seconds=seconds)
+
+
+def happened(told, text):
+    """Whether something like that is in the history."""
+    return any(text in str(moment) for moment in told.history)
+
+
+def test_a_story_without_faults_ends_with_what_its_pods_need():
+    """Six pods get nodes; once four of them are gone, so are the nodes that are empty."""
+    how, told = end_of(SIX, Scale(at_seconds=100, app="a", replicas=2))
+    assert how == "2 pods, 2 claims, 2 nodes, 2 instances of 3"
+    assert told.coverage.fired == {}
+
+
+@pytest.mark.parametrize("kind", [Kind.FAIL_BEFORE, Kind.FAIL_AFTER, Kind.THROTTLE, Kind.DIE_BEFORE, Kind.DIE_AFTER])
+def test_a_launch_that_goes_wrong_ends_like_one_that_did_not(kind):
+    """Every claim has its instance, and no instance was launched twice."""
+    how, told = end_of(SIX, faults=(wrong(kind, "provision: ec2 CreateFleet", 2),))
+    assert how == "6 pods, 3 claims, 3 nodes, 3 instances of 3"
+    assert told.coverage.fired == {"provision: ec2 CreateFleet": {kind.value: 1}}
+
+
+def test_after_a_death_the_next_run_starts_cold():
+    """It asks anew what a warm one remembers; without a death nobody asks twice."""
+    site = "provision: ec2 DescribeInstanceTypes"
+    _, warm = end_of(SIX)
+    _, cold = end_of(SIX, faults=(wrong(Kind.DIE_AFTER, "provision: ec2 CreateFleet"),))
+    assert (warm.coverage.calls[site], cold.coverage.calls[site]) == (1, 2)
+
+
+def test_others_run_while_one_stands_still_and_a_zombie_finds_its_lease_taken():
+    """A run frozen beyond its Lease and its message's visibility meets the next one, and writes no more."""
+    faults = (wrong(Kind.PARK, "provision: ec2 CreateFleet", 1, 215),)
+    how, told = end_of(SIX, faults=faults, setting=Setting(thaw=True))
+    assert how == "6 pods, 3 claims, 3 nodes, 3 instances of 3"
+    went_on = [moment for moment in told.history if moment.who == "provision#1" and moment.at.minute >= 3]
+    assert went_on
+    assert happened(told, "LeaseLostError")
+
+
+def test_a_run_that_stands_still_for_too_long_is_ended_by_its_platform():
+    """Nothing is heard of it any more; its message comes back."""
+    how, told = end_of(SIX, faults=(wrong(Kind.PARK, "provision: ec2 CreateFleet", 1, 215),))
+    assert how == "6 pods, 3 claims, 3 nodes, 3 instances of 3"
+    assert not [moment for moment in told.history if moment.who == "provision#1" and moment.at.minute]
+
+
+@pytest.mark.parametrize("kind", [MessageKind.DROP, MessageKind.DOUBLE, MessageKind.DELAY])
+def test_a_lost_doubled_or_late_message_changes_nothing_in_the_end(kind):
+    """The sweep makes up for what is lost."""
+    faults = (
+        MessageFault(queue="provision", nth=1, kind=kind, seconds=30),
+        MessageFault(queue="wake", nth=2, kind=kind),
+    )
+    how, told = end_of(SIX, faults=faults)
+    assert how == "6 pods, 3 claims, 3 nodes, 3 instances of 3"
+    assert told.coverage.messages == {"provision": {kind.value: 1}, "wake": {kind.value: 1}}
+
+
+def test_machines_that_never_join_are_replaced():
+    """The claim times out, its pods get another node."""
+    how, _ = end_of(SIX, NeverJoins(at_seconds=0))
+    assert how == "6 pods, 3 claims, 3 nodes, 3 instances of 4"
+
+
+def test_what_people_terminate_comes_back():
+    """An instance that is ended in the console takes its node along, and its pods get another."""
+    how, _ = end_of(SIX, ConsoleTerminate(at_seconds=90, node=0))
+    assert how == "6 pods, 3 claims, 3 nodes, 3 instances of 4"
+
+
+def test_pods_wait_while_nothing_is_in_stock_and_run_once_there_is():
+    """The storm's end restocks the account."""
+    sold_out = OutOfStock(at_seconds=0, type=-1, zone=-1, capacity_type="", seconds=60)
+    how, told = end_of(SIX, sold_out)
+    assert how.startswith("6 pods")
+    assert happened(told, "OutOfStock")
+
+
+def test_wake_ups_alone_do_where_no_sweep_comes():
+    """The forwarder and the steps' own messages carry a cluster all the way."""
+    how, told = end_of(SIX, setting=Setting(sweep=False))
+    assert how == "6 pods, 3 claims, 3 nodes, 3 instances of 3"
+    assert not happened(told, "sweep#")
+
+
+def test_a_story_may_end_with_nothing_left():
+    """Pods and pools are taken away, and whatever was ours goes by itself."""
+    told = tell(Story(seed=1, setting=Setting(ends_empty=True), acts=(SIX,)))
+    assert told.broken == ()
+    assert happened(told, "everything is taken away")
+
+
+def test_a_broken_rule_ends_the_story_at_once():
+    """What comes after is of no use to anybody."""
+
+    class NoClaims(Rule):
+        name = "no claims"
+
+        def on_write(self, write):
+            if write.resource.kind == "NodeClaim":
+                yield f"{write.user} wrote {write.name}"
+
+    told = tell(Story(seed=1, acts=(SIX, Scale(at_seconds=60, app="a", replicas=0))), rules=[NoClaims])
+    assert [broken.rule for broken in told.broken][:1] == ["no claims"]
+    assert told.broken[0].what.startswith("journeyman/provision wrote default-")
+    assert told.minutes == 0
+
+
+def test_judges_see_messages_that_wait_and_runs_that_stand_still():
+    """A parked run is busy; its cluster's wake-ups wait."""
+    seen = []
+
+    class Looking(Rule):
+        name = "looking"
+
+        def at_tick(self):
+            seen.append((self.scene.busy(), {waiting.step.value for waiting in self.scene.waiting()}))
+            return ()
+
+    fault = wrong(Kind.PARK, "provision: ec2 CreateFleet", 1, 100)
+    tell(Story(seed=1, acts=(SIX,), faults=(fault,)), rules=[Looking])
+    assert seen[0][0] == ("provision#1",)
+    assert "provision" in seen[0][1]
+
+
+def test_stories_are_kept_as_json():
+    """Every kind of act and fault comes back as it was."""
+    setting = Setting(pools=(Pool(name="a", limit_cpus=8),), sweep=False)
+    faults = (wrong(Kind.PARK, "sweep: list Pod", 2, 5), MessageFault(queue="wake", nth=1, kind=MessageKind.DROP))
+    story = Story(seed=7, setting=setting, acts=(SIX, NeverJoins(at_seconds=2.5)), faults=faults)
+    assert from_json(to_json(story)) == story
+
+
+STORMY = Story(
+    seed=1,
+    setting=Setting(pools=(Pool(name="default", policy="WhenEmptyOrUnderutilized"),), daemons=True),
+    acts=(
+        SIX,
+        Deploy(at_seconds=20, app="b", replicas=3, spread_zones=True),
+        Scale(at_seconds=120, app="a", replicas=1),
+    ),
+    faults=(
+        wrong(Kind.PARK, "provision: patch NodeClaim/status", 2, 3),
+        wrong(Kind.DIE_AFTER, "provision: ec2 CreateFleet", 4),
+        wrong(Kind.TIMEOUT_AFTER, "consolidate: patch NodeDisruption/status", 1, 20),
+        MessageFault(queue="wake", nth=3, kind=MessageKind.DOUBLE),
+    ),
+)
+
+
+def test_the_same_story_has_the_same_history_in_every_process(tmp_path):
+    """To the last byte of every write, whatever the order in which this process hashes."""
+    path = tmp_path / "story.json"
+    path.write_bytes(to_json(STORMY))
+    program = (
+        "import pathlib, sys\n"
+        "from journeyman.runtime.storm import tell\n"
+        "from journeyman.simulate.faults.story import from_json\n"
+        "print(tell(from_json(pathlib.Path(sys.argv[1]).read_bytes())).digest)\n"
+    )
+    hashing = "1" if os.environ.get("PYTHONHASHSEED") != "1" else "2"
+    elsewhere = subprocess.run(
+        [sys.executable, "-c", program, str(path)],
+        env={**os.environ, "PYTHONHASHSEED": hashing, "PYTHONPATH": str(ROOT / "shared")},
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    assert elsewhere.stdout.strip() == tell(STORMY).digest
+
+
+def test_no_thread_outlives_its_story():
+    """A story that is ended in the middle ends its runs, too."""
+    world = StormWorld(STORMY, ())
+    world.play()
+    world.end()
+    assert world.busy() == ()
