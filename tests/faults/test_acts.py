@@ -40,9 +40,9 @@ class Stage:
         self.account = Account(self.clock, types=TYPES, on_event=self.events.append)
         self.image = next(iter(self.account.seed().images.values()))
         self.skew = SkewedClock(self.clock)
-        self.troubles = Troubles(self, self.server, self.clock)
         ledger = Ledger(lambda *_: 0.1, self.happened.append)
-        self.account.instances.observers += [ledger.note, self.troubles.note]
+        self.account.instances.observers.append(ledger.note)
+        self.troubles = Troubles(self, self.server, self.clock, ledger.never_joining)
         self.hand = Hand(self.account, ledger)
 
     def machines(self):
@@ -90,11 +90,14 @@ class Stage:
         )
 
     def node(self, name, *, spot=False):
-        """A node a minute younger than those before, with its claim and instance."""
-        self.clock.advance(60)
+        """A node a minute younger than those before, with its claim and running instance."""
         instance = self.instance(spot=spot)
         spec = {"providerID": f"aws:///{instance.zone}/{instance.id}"}
         self.server.create(NODE, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "spec": spec})
+        ready = {"conditions": [{"type": "Ready", "status": "True"}]}
+        self.server.patch(NODE, name, {"status": ready}, subresource="status")
+        self.clock.advance(60)
+        self.account.act()
         ref = {"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "default"}
         meta = {
             "name": name,
@@ -154,7 +157,8 @@ def test_people_deploy_scale_and_take_away(stage):
     stage.tell(told.Undeploy(at_seconds=0, app="web"))
 
     assert (size, budget.spec.min_available) == (1, 2)
-    assert stage.server.list(DEPLOYMENT).items == stage.server.list(PDB).items == []
+    assert not stage.server.list(DEPLOYMENT).items
+    assert not stage.server.list(PDB).items
 
 
 def test_pools_are_changed_and_deleted(stage):
@@ -177,7 +181,7 @@ def test_pools_are_changed_and_deleted(stage):
     assert "example.com/generation" in changed["template"]["metadata"]["labels"]
     assert (changed["template"]["spec"]["expireAfter"], calmed) == ("600s", "Never")
     assert not limits
-    assert stage.server.list(NODEPOOL).items == []
+    assert not stage.server.list(NODEPOOL).items
 
 
 def test_a_node_class_is_broken_and_mended(stage):
@@ -274,7 +278,7 @@ def test_stock_runs_out_for_a_while(stage):
 
     def sold_out():
         now = stage.clock.now()
-        return sum(market.is_sold_out(t, z, c, now) for t in TYPES for z in ZONES for c in told.CAPACITY_TYPES)
+        return sum(market.is_out_of_stock(t, z, c, now) for t in TYPES for z in ZONES for c in told.CAPACITY_TYPES)
 
     stage.tell(
         told.OutOfStock(at_seconds=0, type=1, zone=0, capacity_type="spot", seconds=60),
@@ -316,7 +320,7 @@ def test_an_agent_reports_a_condition_for_a_while(stage):
     ill = reported()
     stage.let_pass(30)
 
-    assert (ill, reported()) == ([("DiskFull", "True")], [])
+    assert (ill, reported()) == ([("Ready", "True"), ("DiskFull", "True")], [("Ready", "True")])
 
 
 def test_the_functions_clock_jumps_and_the_worlds_does_not(stage):

@@ -68,6 +68,10 @@ class Market:
         """Nothing more can be had from this pool until then."""
         self._out[instance_type, zone, capacity_type] = until
 
+    def is_out_of_stock(self, instance_type: str, zone: str, capacity_type: str, now: datetime) -> bool:
+        """Whether nothing can be had from this pool at the moment."""
+        return self._out.get((instance_type, zone, capacity_type), now) > now
+
     def ranked(self, pools: Iterable[Pool], strategy: str) -> list[Pool]:
         """The order in which a strategy tries pools.
 
@@ -88,7 +92,7 @@ class Market:
                 "InvalidFleetConfiguration",
                 f"Your requested instance type ({kind}) is not supported in your requested Availability Zone ({zone}).",
             )
-        if self._out.get((kind, zone, pool.capacity_type), now) > now:
+        if self.is_out_of_stock(kind, zone, pool.capacity_type, now):
             return _insufficient(pool)
         return self._spot_refusal(pool) if pool.capacity_type == "spot" else None
 
