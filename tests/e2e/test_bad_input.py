@@ -240,7 +240,7 @@ def test_pods_wait_with_a_reason_while_everything_is_out_of_stock_and_run_when_i
 
     assert "out of stock until" in told[0]
     assert "Smallest change: wait until" in told[0]
-    assert waited <= 300
+    assert waited <= 360  # asked for again after three minutes, and six minutes after that; stock came back at four
 
 
 def test_news_of_instances_that_are_not_ours_is_taken_note_of_and_nothing_else(usual):
