@@ -5,7 +5,7 @@ Only its threads and its wire are replaced: it sees the objects of an in-memory 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import datetime, timezone
 from typing import Any
 
@@ -81,12 +81,12 @@ class _Watched:
     def __init__(self, server: ApiServer, kind: Resource[Any], resource: Any, tracker: Any) -> None:
         self.tracker = tracker
         self._server = server
-        self._raw = msgspec.structs.replace(kind, type=dict)
+        self._kind = kind
         self._resource = resource
 
     def news(self, version: str) -> list[Any]:
         """What has happened since the last look."""
-        raw: tuple[Mapping[str, Any], ...] = self._server.list(self._raw, field_selector=self._resource.selector).items
-        page = self._resource.page(msgspec.json.encode({"items": raw}))
+        entries = self._server.page(self._kind, field_selector=self._resource.selector).entries
+        page = self._resource.page(msgspec.json.encode({"items": [entry.encoded() for entry in entries]}))
         before, self.tracker = self.tracker, self.tracker.fresh()
         return [*self.tracker.take_page(page.objects, before), *self.tracker.ended(before, version)]

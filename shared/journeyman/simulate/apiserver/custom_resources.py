@@ -7,9 +7,11 @@ Restates: k8s.io/apiextensions-apiserver `pkg/registry/customresource/strategy.g
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping
+from functools import cache
 from typing import Any
 
 from journeyman.core.api.crds import Definition, object_schema
+from journeyman.core.api.model import Model
 from journeyman.simulate.apiserver import schema, structural
 from journeyman.simulate.apiserver.fieldsets import METADATA_SHAPE
 from journeyman.simulate.apiserver.refusals import Cause
@@ -21,16 +23,13 @@ class CustomResource:
     """What a CustomResourceDefinition makes the server do for one kind."""
 
     def __init__(self, definition: Definition) -> None:
-        """Follow `definition`; its schema is built when the first object comes."""
+        """Follow `definition`; its schema is built when the first object comes, once for all servers of this process."""
         self.resource = definition.resource
         self._definition = definition
-        self._built: JSON = {}
 
     @property
     def _schema(self) -> JSON:
-        if not self._built:
-            self._built = object_schema(self._definition.model)
-        return self._built
+        return _schema_of(self._definition.model)
 
     def shape(self) -> JSON:
         """The schema, with what the server knows of every object's metadata."""
@@ -78,3 +77,8 @@ class CustomResource:
             value = value.get(part) if isinstance(value, Mapping) else None
         if isinstance(value, int) and value < 0:
             yield Cause(path, f"Invalid value: {value}: should be a non-negative integer")
+
+
+@cache
+def _schema_of(model: type[Model]) -> JSON:
+    return object_schema(model)

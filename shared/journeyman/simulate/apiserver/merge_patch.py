@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 
 def merge_patch(target: Any, patch: Any) -> Any:
@@ -22,10 +22,17 @@ def merge_patch(target: Any, patch: Any) -> Any:
     return merged
 
 
+_LEAVES: Final = frozenset({str, int, float, bool, type(None)})
+"""Asked for by their exact type first: whether something is a Mapping is a slow question, and most values are leaves."""
+
+
 def clone(value: Any) -> Any:
     """A deep copy of a JSON value; any Mapping becomes a dict, any list or tuple a list."""
-    if isinstance(value, Mapping):
-        return {key: clone(item) for key, item in value.items()}
+    kind = type(value)
+    if kind is dict:
+        return {key: item if type(item) in _LEAVES else clone(item) for key, item in value.items()}
+    if kind in _LEAVES:
+        return value
     if isinstance(value, (list, tuple)):
         return [clone(item) for item in value]
-    return value
+    return {key: clone(item) for key, item in value.items()} if isinstance(value, Mapping) else value
