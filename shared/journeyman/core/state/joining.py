@@ -15,7 +15,7 @@ written elsewhere, and lets a node go without a drain whose claim has lost its p
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Final
 
@@ -63,7 +63,10 @@ class _Claims:
     """The claims by what a node may know them by."""
 
     def __init__(self, nodes: Iterable[Node], claims: Sequence[NodeClaim]) -> None:
-        named = {uid: node.spec.provider_id for node in nodes for uid in _owners(node)}
+        named: dict[str, set[str]] = {}
+        for node in nodes:
+            for uid in _owners(node):
+                named.setdefault(uid, set()).add(node.spec.provider_id)
         sharing: dict[str, list[NodeClaim]] = {}
         for claim in claims:
             if claim.status.provider_id:
@@ -92,11 +95,14 @@ class _Claims:
         return holder.metadata.name if holder.metadata.uid != claim.metadata.uid else ""
 
 
-def _precedence(claim: NodeClaim, named: Mapping[str, str]) -> tuple[int, datetime, str]:
-    """The least of several claims with one provider id has it: first whom the instance's node names, last whom another's does."""
-    node_of = named.get(claim.metadata.uid)
-    rank = 1 if node_of is None else 0 if node_of == claim.status.provider_id else 2
-    return rank, claim.metadata.creation_timestamp or _EARLIEST, claim.metadata.name
+def _precedence(claim: NodeClaim, named: Mapping[str, Collection[str]]) -> tuple[bool, bool, datetime, str]:
+    """The least of several claims with one provider id has it: first whom the instance's node names, last whom another's does.
+
+    `named` are the instances whose nodes name a claim as owner, by its UID.
+    """
+    instances = named.get(claim.metadata.uid, ())
+    elsewhere = claim.status.provider_id not in instances
+    return elsewhere, bool(instances), claim.metadata.creation_timestamp or _EARLIEST, claim.metadata.name
 
 
 def _owners(node: Node) -> Iterator[str]:

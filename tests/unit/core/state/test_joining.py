@@ -168,3 +168,15 @@ def test_a_claim_that_says_registered_only_by_its_ownership_is_no_stray():
     undecided = a_launched_claim("a", status={"conditions": [condition("Registered", "Unknown")]})
 
     assert not a_snapshot(claims=(undecided,)).state_nodes[0].stray
+
+
+def test_a_claim_that_two_nodes_name_as_owner_has_the_instance_of_either():
+    """One of them is left from before; which of them is listed last must not matter."""
+    old = owned_by("a", metadata={"name": "node-z", "uid": "uid-z"}, spec={"providerID": provider_id_of("z")})
+    thief = a_launched_claim("b", provider_id=provider_id_of("a"), age=timedelta(days=1))
+
+    assert joined(nodes=[owned_by("a"), old], claims=[a_running_claim("a"), thief]) == [
+        ("", "b", "a"),
+        ("node-a", "a", ""),
+        ("node-z", "a", ""),
+    ]
