@@ -63,16 +63,14 @@ class _Claims:
     """The claims by what a node may know them by."""
 
     def __init__(self, nodes: Iterable[Node], claims: Sequence[NodeClaim]) -> None:
-        named: dict[str, set[str]] = {}
-        for node in nodes:
-            for uid in _owners(node):
-                named.setdefault(uid, set()).add(node.spec.provider_id)
         sharing: dict[str, list[NodeClaim]] = {}
         for claim in claims:
             if claim.status.provider_id:
                 sharing.setdefault(claim.status.provider_id, []).append(claim)
+        contested = any(len(rivals) > 1 for rivals in sharing.values())
+        named = _instances_by_owner(nodes) if contested else {}
         self._by_provider_id = {
-            provider_id: rivals[0] if len(rivals) == 1 else min(rivals, key=lambda c: _precedence(c, named))
+            provider_id: min(rivals, key=lambda c: _precedence(c, named)) if len(rivals) > 1 else rivals[0]
             for provider_id, rivals in sharing.items()
         }
         self._by_uid = {claim.metadata.uid: claim for claim in claims}
@@ -93,6 +91,14 @@ class _Claims:
         """Whose instance it is that a claim without a node names as its own; empty if it is its own."""
         holder = self._by_provider_id.get(claim.status.provider_id, claim)
         return holder.metadata.name if holder.metadata.uid != claim.metadata.uid else ""
+
+
+def _instances_by_owner(nodes: Iterable[Node]) -> Mapping[str, Collection[str]]:
+    named: dict[str, set[str]] = {}
+    for node in nodes:
+        for uid in _owners(node):
+            named.setdefault(uid, set()).add(node.spec.provider_id)
+    return named
 
 
 def _precedence(claim: NodeClaim, named: Mapping[str, Collection[str]]) -> tuple[bool, bool, datetime, str]:
