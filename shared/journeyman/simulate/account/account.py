@@ -15,6 +15,7 @@ from journeyman.simulate.account.events import Delivery, EventBus
 from journeyman.simulate.account.fleets import Fleets
 from journeyman.simulate.account.identity import Identity
 from journeyman.simulate.account.images import Images
+from journeyman.simulate.account.instance_service import InstanceService
 from journeyman.simulate.account.instances import Instances
 from journeyman.simulate.account.network import Network
 from journeyman.simulate.account.prices import Prices
@@ -81,6 +82,7 @@ class Account:
         self.templates = Templates(time)
         self.queues = Queues(time)
         self.bus = EventBus(time, REGION, ACCOUNT_ID, self.queues.deliver, on_event)
+        self._lag_seconds = timing.describe_lag_seconds
         self.instances = Instances(time, self.bus, self.network, timing, region=REGION, account=ACCOUNT_ID)
         self.schedules = Schedules(REGION, ACCOUNT_ID)
         self.gate = Gate(before=self.instances.settle)
@@ -102,6 +104,9 @@ class Account:
     @cached_property
     def _services(self) -> Mapping[str, Operations]:
         prices = Prices(self.prices, self.time, REGION)
+        service = InstanceService(
+            self.instances, self.time, lag_seconds=self._lag_seconds, region=REGION, account=ACCOUNT_ID
+        )
         fleets = Fleets(
             self.time,
             market=self.market,
@@ -111,6 +116,7 @@ class Account:
             identity=self.identity,
             templates=self.templates,
             instances=self.instances,
+            describe=service.described,
         )
         return {
             "ec2": {
@@ -120,7 +126,7 @@ class Account:
                 **self.images.ec2_operations(),
                 **self.templates.operations(),
                 **fleets.operations(),
-                **self.instances.operations(),
+                **service.operations(),
                 "DescribeCapacityReservations": Operation(lambda _: {"CapacityReservations": []}),
                 "DescribePlacementGroups": Operation(lambda _: {"PlacementGroups": []}),
             },

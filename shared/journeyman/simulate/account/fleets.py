@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import count
 from typing import Any
 
 from journeyman.simulate.account.asking import Ask, NotSimulatedError, Operation, Operations, paged, tags_given
 from journeyman.simulate.account.identity import Identity
 from journeyman.simulate.account.images import Images
-from journeyman.simulate.account.instances import Instances
+from journeyman.simulate.account.instances import Change, Instance, Instances
 from journeyman.simulate.account.network import Network
 from journeyman.simulate.account.templates import Templates
 from journeyman.simulate.account.types import InstanceTypes
@@ -35,6 +35,7 @@ class Fleets:
         identity: Identity,
         templates: Templates,
         instances: Instances,
+        describe: Callable[[Instance, Change], dict[str, Any]],
     ) -> None:
         self._time = time
         self._market = market
@@ -44,6 +45,7 @@ class Fleets:
         self._identity = identity
         self._templates = templates
         self._instances = instances
+        self._describe_instance = describe
         self._tokens = ClientTokens()
         self._serial = count(1)
         self._fleets: dict[str, dict[str, Any]] = {}
@@ -97,7 +99,7 @@ class Fleets:
             )
             for _ in range(ask["MaxCount"])
         ]
-        return {"Instances": [self._instances.described(i, i.changes[-1]) for i in launched]}
+        return {"Instances": [self._describe_instance(i, i.changes[-1]) for i in launched]}
 
     def template(self, specification: JSON) -> tuple[dict[str, Any], dict[str, Any]]:
         """`Grounds.template`."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import heapq
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from itertools import count
 from typing import Any, Final
@@ -15,14 +15,12 @@ from typing import Any, Final
 from msgspec import Struct, field
 
 from journeyman.errors import ConfigurationError
-from journeyman.simulate.account.asking import PAGING, Ask, Operation, Operations, paged, selected, tag_pairs, to_pairs
 from journeyman.simulate.account.events import EventBus
-from journeyman.simulate.account.network import VPC, Network
+from journeyman.simulate.account.network import Network
 from journeyman.simulate.aws.instance_timing import InstanceTiming
 from journeyman.simulate.aws.refusal import RefusedError
 from journeyman.simulate.aws.timekeeper import Timekeeper
 
-_CODES: Final = {"pending": 0, "running": 16, "shutting-down": 32, "terminated": 48, "stopping": 64, "stopped": 80}
 _ENDING: Final = frozenset({"shutting-down", "terminated"})
 _BY_USER: Final = "Client.UserInitiatedShutdown"
 _BY_SPOT: Final = "Server.SpotInstanceTermination"
@@ -189,7 +187,7 @@ class Instances:
         """Terminate it, as somebody does in the console. Raises RefusedError if EC2 does not know it."""
         instance = self.known.get(instance_id)
         if instance is None:
-            raise _not_found(instance_id)
+            raise not_found(instance_id)
         self._tell("asked-to-end", instance)
         self._begin_end(instance, _BY_USER)
 
@@ -197,7 +195,7 @@ class Instances:
         """Stop it, as somebody does in the console. Raises RefusedError if EC2 does not know it, or it cannot be."""
         instance = self.known.get(instance_id)
         if instance is None:
-            raise _not_found(instance_id)
+            raise not_found(instance_id)
         if instance.spot:
             message = f"You can't stop the Spot Instance '{instance_id}' because it is associated with a one-time Spot Instance request."
             raise RefusedError("UnsupportedOperation", message)
@@ -213,7 +211,7 @@ class Instances:
         """Start a stopped one. Raises RefusedError if EC2 does not know it, or it is on its way."""
         instance = self.known.get(instance_id)
         if instance is None:
-            raise _not_found(instance_id)
+            raise not_found(instance_id)
         if instance.state != "stopped":
             raise _wrong_state(instance_id, "started")
         self._enter(instance, "pending")
@@ -259,101 +257,9 @@ class Instances:
             raise ConfigurationError("only a pending or running Spot instance can be interrupted", instance=instance_id)
         return instance
 
-    # -- what EC2 answers -------------------------------------------------------------------------------------------
 
-    def operations(self) -> Operations:
-        """Of EC2."""
-        ids = ("InstanceIds",)
-        return {
-            "DescribeInstances": Operation(self._describe, accepts=("Filters", *ids, *PAGING)),
-            "TerminateInstances": Operation(
-                lambda ask: self._each(ask, self.end, "TerminatingInstances"), requires=ids
-            ),
-            "StopInstances": Operation(lambda ask: self._each(ask, self.stop, "StoppingInstances"), requires=ids),
-            "StartInstances": Operation(lambda ask: self._each(ask, self.start, "StartingInstances"), requires=ids),
-        }
-
-    def _describe(self, ask: Ask) -> dict[str, Any]:
-        as_of = min(ask.as_of, self._time.now() - timedelta(seconds=self._timing.describe_lag_seconds))
-        shown = {instance.id: (instance, change) for instance, change in self._shown(as_of)}
-        ids = ask.get("InstanceIds")
-        for id_ in ids or ():
-            if id_ not in shown:
-                raise _not_found(id_)
-        views = [shown[id_] for id_ in ids] if ids else list(shown.values())
-        found = selected(views, ask.get("Filters", ()), _READERS)
-        return paged("Reservations", [self._reservation(instance, change) for instance, change in found], ask)
-
-    def _shown(self, as_of: datetime) -> Iterator[tuple[Instance, Change]]:
-        for instance in self.known.values():
-            change = instance.change_at(as_of)
-            if change is not None:
-                yield instance, change
-
-    def _each(self, ask: Ask, act: Callable[[str], None], key: str) -> dict[str, Any]:
-        """All or, if one of them is unknown, none."""
-        for id_ in ask["InstanceIds"]:
-            if id_ not in self.known:
-                raise _not_found(id_)
-        told = []
-        for id_ in ask["InstanceIds"]:
-            before = self.known[id_].state
-            act(id_)
-            states = {"CurrentState": _state(self.known[id_].state), "PreviousState": _state(before)}
-            told.append({"InstanceId": id_, **states})
-        return {key: told}
-
-    def _reservation(self, instance: Instance, change: Change) -> dict[str, Any]:
-        id_ = instance.id.replace("i-", "r-", 1)
-        return {"ReservationId": id_, "OwnerId": self._account, "Instances": [self.described(instance, change)]}
-
-    def described(self, instance: Instance, change: Change) -> dict[str, Any]:
-        """As DescribeInstances tells it."""
-        data = instance.data
-        told = {
-            "InstanceId": instance.id,
-            "InstanceType": instance.instance_type,
-            "Architecture": instance.architecture,
-            "ImageId": instance.image_id,
-            "LaunchTime": instance.launched_at,
-            "State": _state(change.state),
-            "Placement": {"AvailabilityZone": instance.zone, "Tenancy": "default"},
-            "SubnetId": instance.subnet_id,
-            "VpcId": VPC,
-            "PrivateIpAddress": instance.address,
-            "PrivateDnsName": self._private_dns_name(instance),
-            "SecurityGroups": [dict(group) for group in instance.groups],
-            "Tags": to_pairs(instance.tags),
-            "MetadataOptions": dict(data.get("MetadataOptions") or {}),
-            "Monitoring": {"State": "enabled" if (data.get("Monitoring") or {}).get("Enabled") else "disabled"},
-        }
-        if instance.spot:
-            told["InstanceLifecycle"] = "spot"
-            told["SpotInstanceRequestId"] = instance.id.replace("i-", "sir-", 1)
-        if instance.profile_arn:
-            told["IamInstanceProfile"] = {"Arn": instance.profile_arn}
-        if change.reason:
-            told["StateReason"] = {"Code": change.reason, "Message": change.reason}
-        return told
-
-    def _private_dns_name(self, instance: Instance) -> str:
-        domain = "ec2.internal" if self._region == "us-east-1" else f"{self._region}.compute.internal"
-        return f"ip-{instance.address.replace('.', '-')}.{domain}"
-
-
-_READERS: Final[Mapping[str, Callable[[tuple[Instance, Change]], list[str]]]] = {
-    "instance-id": lambda view: [view[0].id],
-    "instance-state-name": lambda view: [view[1].state],
-    "instance-type": lambda view: [view[0].instance_type],
-    "tag": lambda view: tag_pairs(view[0].tags),
-}
-
-
-def _state(name: str) -> dict[str, Any]:
-    return {"Code": _CODES[name], "Name": name}
-
-
-def _not_found(instance_id: str) -> RefusedError:
+def not_found(instance_id: str) -> RefusedError:
+    """EC2's words for an id that it does not know."""
     if not _ID.fullmatch(instance_id):
         return RefusedError("InvalidInstanceID.Malformed", f'Invalid id: "{instance_id}"')
     return RefusedError("InvalidInstanceID.NotFound", f"The instance ID '{instance_id}' does not exist")

@@ -237,7 +237,10 @@ class Queues:
 
     def _accepted_lately(self, queue: Queue, key: tuple[str, str]) -> Accepted | None:
         since = self._time.milliseconds() - _DEDUPLICATION_MILLISECONDS
-        queue.accepted = {known: accepted for known, accepted in queue.accepted.items() if accepted.at > since}
+        while (
+            queue.accepted and next(iter(queue.accepted.values())).at <= since
+        ):  # they stand in the order of their times
+            del queue.accepted[next(iter(queue.accepted))]
         return queue.accepted.get(key)
 
     def _set(self, queue: Queue, attributes: Mapping[str, str]) -> None:
