@@ -8,7 +8,7 @@ import pytest
 
 from journeyman.core.api.objects import NODE, NODECLAIM, POD
 from journeyman.runtime.checkout import ROOT
-from journeyman.runtime.storm import StormWorld, tell
+from journeyman.runtime.storm import tell
 from journeyman.simulate.faults.rules import Rule
 from journeyman.simulate.faults.story import (
     CallFault,
@@ -228,11 +228,3 @@ def test_the_same_story_has_the_same_history_in_every_process(tmp_path):
         text=True,
     )
     assert elsewhere.stdout.strip() == tell(STORMY).digest
-
-
-def test_no_thread_outlives_its_story():
-    """A story that is ended in the middle ends its runs, too."""
-    world = StormWorld(STORMY, ())
-    world.play()
-    world.end()
-    assert world.busy() == ()

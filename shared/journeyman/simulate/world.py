@@ -74,14 +74,15 @@ class World:
                     f"still waiting for {waiting_for} after {within}", time=self._clock.now().isoformat()
                 )
 
-    def run_for(self, span: timedelta) -> None:
-        """Run for that much virtual time."""
+    def run_for(self, span: timedelta, *, unless: Callable[[], bool] = lambda: False) -> None:
+        """Run for that much virtual time, or until `unless()`, which is asked after every moment that passed."""
         end = self._clock.now() + span
         self.settle()
-        while self._step(end):
+        while not unless() and self._step(end):
             pass
-        self._clock.advance_to(end)
-        self.settle()
+        if not unless():
+            self._clock.advance_to(end)
+            self.settle()
 
     def _step(self, end: datetime) -> bool:
         """Jump to the next moment at which somebody is due, at most `end`; False if there is none before it."""
