@@ -4,7 +4,7 @@ Lost messages are made up for here; nothing rests on any of them.
 
 =============  ====================================================================================================
 provision      pods without a node, or that may have missed the one they were planned for; claims not initialized yet,
-               or without the marks that every claim of ours carries; pools whose conditions are not current, or that
+               or without what every claim of ours carries; pools whose conditions are not current, or that
                have another number of nodes than the fixed one they ask for; buffers, whose room pods take without
                asking anybody
 terminate      claims being deleted, expired, or said to be ending although nobody deleted them; and every two minutes,
@@ -84,15 +84,15 @@ def _unfinished(snapshot: Snapshot) -> Iterator[str]:
             continue
         if not is_true(claim.status.conditions, INITIALIZED):
             yield f"NodeClaim {claim.metadata.name} is not initialized"
-        if not _is_marked(claim):
-            yield f"NodeClaim {claim.metadata.name} lacks its finalizer or its NodeClass's label"
+        if not _is_whole(claim):
+            yield f"NodeClaim {claim.metadata.name} lacks its finalizer, its NodeClass's label or its provider id"
 
 
-def _is_marked(claim: NodeClaim) -> bool:
-    """Whether it carries what every claim of ours does; Karpenter's old ones and hand-edited ones may not."""
+def _is_whole(claim: NodeClaim) -> bool:
+    """Whether it carries what every initialized claim does; Karpenter's old ones and hand-edited ones may not."""
     ref = claim.spec.node_class_ref
     has_class = f"{ref.group}/{ref.kind.lower()}" in claim.metadata.labels
-    return has_class and labels.TERMINATION_FINALIZER in claim.metadata.finalizers
+    return has_class and bool(claim.status.provider_id) and labels.TERMINATION_FINALIZER in claim.metadata.finalizers
 
 
 def _static(snapshot: Snapshot) -> Iterator[str]:

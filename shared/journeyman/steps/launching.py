@@ -13,7 +13,8 @@ from msgspec import Struct
 
 from journeyman.core.api import labels
 from journeyman.core.api.objects import NodeClaim
-from journeyman.core.lifecycle.launch import Avoidance, FailedLaunch, LaunchedInstance, after_launch, hydrated
+from journeyman.core.lifecycle.hydration import hydrated
+from journeyman.core.lifecycle.launch import Avoidance, FailedLaunch, LaunchedInstance, after_launch
 from journeyman.core.lifecycle.progress import claim_patches
 from journeyman.core.plan import Chain, Observation, Plan, one
 from journeyman.errors import InsufficientCapacityError, JourneymanError, LeaseLostError, NodeClassNotReadyError

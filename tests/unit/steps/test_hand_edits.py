@@ -76,6 +76,22 @@ def test_a_claim_that_loses_its_provider_id_in_mid_drain_goes_on_draining(living
     assert claim.status.provider_id not in {i.provider_id for i in living.cloud.list()}
 
 
+def test_what_was_taken_off_a_living_claim_is_back_within_two_minutes(living):
+    """The sweep sees it, and an Event says it."""
+    claim = living.claims()[0]
+    name, provider_id = claim.metadata.name, claim.status.provider_id
+    living.server.patch(NODECLAIM, name, {"metadata": {"finalizers": []}})
+    living.server.patch(NODECLAIM, name, {"status": {"providerID": None}}, subresource="status")
+
+    living.live(minutes=2)
+
+    [healed] = [c for c in living.claims() if c.metadata.name == name]
+    assert healed.metadata.finalizers == (labels.TERMINATION_FINALIZER,)
+    assert healed.status.provider_id == provider_id
+    assert "Restored" in living.record.reasons
+    assert states(living) == ["running", "running"]
+
+
 def test_a_claim_with_the_provider_id_of_another_goes_without_it(living):
     """Made by hand, deleted by hand: the node whose id it carries, and the claim behind that, stay as they are."""
     claim = living.claims()[0]

@@ -71,6 +71,7 @@ def unlabelled(claim):
         ({"node_pools": (a_pool(),)}, {Step.PROVISION}),
         ({"claims": (consolidatable(metadata={"finalizers": []}),)}, {Step.PROVISION}),
         ({"claims": (unlabelled(consolidatable()),)}, {Step.PROVISION}),
+        ({"claims": (consolidatable(provider_id=""),)}, {Step.PROVISION}),
         ({"claims": (consolidatable(more=("InstanceTerminating",)),)}, {Step.TERMINATE}),
     ],
     ids=[
@@ -87,6 +88,7 @@ def unlabelled(claim):
         "a pool nobody has looked at",
         "a claim that lost its finalizer",
         "a claim without its NodeClass's label",
+        "a claim without its provider id",
         "a claim that is said to be ending",
     ],
 )

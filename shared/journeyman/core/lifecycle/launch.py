@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from journeyman.core.api import labels
 from journeyman.core.api.objects import NodeClaim, condition_of
 from journeyman.core.lifecycle.explain import disrupted
+from journeyman.core.lifecycle.hydration import hydrated
 from journeyman.core.lifecycle.progress import Progress, claim_ref, with_metadata
 from journeyman.core.plan import (
     Action,
@@ -78,19 +79,6 @@ def is_pending(claim: NodeClaim) -> bool:
     launched = condition_of(claim.status.conditions, "Launched")
     undecided = launched is None or launched.status == "Unknown"
     return claim.metadata.deletion_timestamp is None and not claim.status.provider_id and undecided
-
-
-def hydrated(claim: NodeClaim) -> NodeClaim:
-    """The claim with the termination finalizer and its NodeClass label, which must be there before a launch.
-
-    Restates: karpenter pkg/controllers/nodeclaim/hydration/controller.go.
-    """
-    ref = claim.spec.node_class_ref
-    class_label = {f"{ref.group}/{ref.kind.lower()}": ref.name}
-    finalizers = claim.metadata.finalizers
-    if labels.TERMINATION_FINALIZER not in finalizers:
-        finalizers += (labels.TERMINATION_FINALIZER,)
-    return with_metadata(claim, finalizers=finalizers, labels={**class_label, **claim.metadata.labels})
 
 
 def launch_pending(claims: Iterable[NodeClaim], now: datetime) -> Plan:

@@ -15,8 +15,9 @@ from msgspec.structs import replace
 from journeyman.core.api.objects import Node, NodeClaim, Pod, is_true
 from journeyman.core.lifecycle.explain import disrupted
 from journeyman.core.lifecycle.hints import Hints, hinted_at, is_held, look_after_hints, nominations, take_back
+from journeyman.core.lifecycle.hydration import hydrate
 from journeyman.core.lifecycle.initialization import initialize
-from journeyman.core.lifecycle.launch import hydrated, is_pending, launch_pending
+from journeyman.core.lifecycle.launch import is_pending, launch_pending
 from journeyman.core.lifecycle.liveness import Timeouts, timed_out
 from journeyman.core.lifecycle.progress import Progress, claim_ref, poll_at
 from journeyman.core.lifecycle.registration import register
@@ -92,7 +93,7 @@ def _advance(
     room: _Room,
 ) -> Plan:
     if is_true(claim.status.conditions, "Initialized"):
-        return _keep_marked(claim, snapshot.now)
+        return hydrate(claim, snapshot.state_nodes_by_claim[claim.metadata.name], snapshot.now)
     if reason := timed_out(claim, lifecycle.timeouts, snapshot.now):
         return _give_up(claim, reason, snapshot)
     if is_pending(claim):
@@ -109,12 +110,6 @@ def _advance(
     hints = nominations(given, joined) if joined is not None else ()
     expected = nominations(room.hints.expected(claim), joined) if joined is not None else ()
     return _record(progress, hints, lifecycle.pace, held, expected)
-
-
-def _keep_marked(claim: NodeClaim, now: datetime) -> Plan:
-    """Put back what every claim of ours carries, and somebody took off."""
-    chain = replace(Progress.of(claim, now), claim=hydrated(claim)).chain(why="it lacks a mark of ours")
-    return Plan(chains=(chain,)) if chain.actions else Plan()
 
 
 class _Held(Struct, frozen=True, kw_only=True):

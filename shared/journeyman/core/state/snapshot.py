@@ -128,8 +128,15 @@ class Snapshot(Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def state_nodes_by_claim(self) -> Mapping[str, StateNode]:
-        """State nodes by claim name."""
-        return {n.claim.metadata.name: n for n in self.state_nodes if n.claim is not None}
+        """State nodes by claim name; of several that a claim has, one that runs on the instance it names."""
+        found: dict[str, StateNode] = {}
+        for node in self.state_nodes:
+            if node.claim is None:
+                continue
+            name = node.claim.metadata.name
+            if name not in found or node.provider_id == node.claim.status.provider_id:
+                found[name] = node
+        return found
 
     @cached_property
     def node_pools_by_name(self) -> Mapping[str, NodePool]:

@@ -236,6 +236,20 @@ def test_a_claim_that_lost_a_mark_of_ours_gets_it_back():
         "labels": {CLASS_LABEL: CLASS},
     }
     assert all(action.resource_version == "7" for action in plan.actions)
+    assert [(e.reason, labels.TERMINATION_FINALIZER in e.message) for c in plan.chains for e in c.events] == [
+        ("Restored", True)
+    ]
+
+
+@pytest.mark.parametrize("edited", ["", "aws:///a/i-another"])
+def test_a_claim_gets_its_provider_id_back_from_the_node_that_it_owns(edited):
+    """Whoever looks a claim up by its instance, a notice of an interruption say, must find it."""
+    owner = {"apiVersion": "karpenter.sh/v1", "kind": "NodeClaim", "name": "a", "uid": "uid-a"}
+    claim = a_running_claim("a", provider_id=edited)
+    plan = run([claim], [a_node("a", metadata={"ownerReferences": [owner]})])
+
+    assert patch_of(plan, "NodeClaim", "status") == {"providerID": provider_id_of("a")}
+    assert [e.reason for c in plan.chains for e in c.events] == ["Restored"]
 
 
 def test_initialized_and_deleting_claims_are_nobodys_business_here():

@@ -175,8 +175,11 @@ def test_a_claim_that_two_nodes_name_as_owner_has_the_instance_of_either():
     old = owned_by("a", metadata={"name": "node-z", "uid": "uid-z"}, spec={"providerID": provider_id_of("z")})
     thief = a_launched_claim("b", provider_id=provider_id_of("a"), age=timedelta(days=1))
 
-    assert joined(nodes=[owned_by("a"), old], claims=[a_running_claim("a"), thief]) == [
+    snapshot = a_snapshot(nodes=(owned_by("a"), old), claims=(a_running_claim("a"), thief))
+
+    assert joined(nodes=snapshot.nodes, claims=snapshot.claims) == [
         ("", "b", "a"),
         ("node-a", "a", ""),
         ("node-z", "a", ""),
     ]
+    assert snapshot.state_nodes_by_claim["a"].node == owned_by("a")
