@@ -1,0 +1,101 @@
+"""What people and the cloud do to us behind our back, each alone: the end is the same as without, and an Event says it.
+
+Six pods need three nodes. The act comes while they run, or while their nodes are being launched.
+"""
+
+import pytest
+
+from journeyman.core.api.objects import NODE, NODECLAIM, POD, Resource
+from journeyman.runtime.storm import tell
+from journeyman.simulate.faults import story as told
+from journeyman.simulate.faults.rules import Rule
+
+RAW_EVENT: Resource = Resource(group="", version="v1", kind="Event", plural="events", namespaced=True, type=dict)
+LATER, LAUNCHING = 90, 3  # seconds: all pods run; instances are on their way
+ON_DEMAND = told.Setting(pools=(told.Pool(name="default", capacity_types=("on-demand",)),))
+SIX = told.Deploy(at_seconds=0, app="a", replicas=6, cpu_millicores=900)
+
+
+def look(scene):
+    """((Running pods, nodes with claim and instance, instances that ever were), kind and reason of every Event)."""
+    server, instances = scene.server, scene.instances()
+    running = sum(pod.status.phase == "Running" for pod in server.list(POD).items)
+    claims, nodes = (len(server.list(resource).items) for resource in (NODECLAIM, NODE))
+    assert claims == nodes == sum(instance.runs for instance in instances)
+    said = {(e["involvedObject"]["kind"], e["reason"]) for e in server.list(RAW_EVENT).items}
+    return (running, nodes, len(instances)), said
+
+
+def end_of(*acts, setting=None):
+    """Tell the story; what is seen when it has come to rest."""
+    seen = []
+
+    class AtRest(Rule):
+        name = "at rest"
+
+        def at_rest(self):
+            seen.append(look(self.scene))
+            return ()
+
+    ordered = tuple(sorted((*acts, SIX), key=lambda act: act.at_seconds))
+    assert tell(told.Story(seed=1, setting=setting or told.Setting(), acts=ordered), rules=[AtRest]).broken == ()
+    return seen[-1]
+
+
+@pytest.mark.parametrize(
+    ("act", "said"),
+    [
+        (told.ConsoleTerminate(at_seconds=LATER, node=0), ("Node", "TerminatingOnInterruption")),
+        (told.StopInstance(at_seconds=LATER, node=0), ("Node", "InstanceStopping")),
+        (told.Interrupt(at_seconds=LATER, node=0), ("Node", "SpotInterrupted")),
+        (told.Maintenance(at_seconds=LATER, node=0), ("Node", "InstanceUnhealthy")),
+        (told.DeleteNode(at_seconds=LATER, node=0), ("NodeClaim", "Finalized")),
+        (told.DeleteClaim(at_seconds=LATER, claim=0), ("NodeClaim", "Finalized")),
+        (told.DeleteClaim(at_seconds=LAUNCHING, claim=0), ("NodeClaim", "Finalized")),
+        (told.StripFinalizer(at_seconds=LATER, claim=0), ("Pod", "Evicted")),
+        (told.NeverJoins(at_seconds=0), ("NodeClaim", "Finalized")),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, told.Act) else value[1],
+)
+def test_what_is_lost_is_replaced_by_one_node(act, said):
+    """All pods run again on three nodes of three claims; no instance is left over, and only one more was launched."""
+    numbers, events = end_of(act, setting=ON_DEMAND if isinstance(act, told.StopInstance) else None)
+
+    assert numbers == (6, 3, 4)
+    assert said in events
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        *(
+            told.EditClaim(at_seconds=LATER, claim=0, change=change)
+            for change in ("drop-pool-label", "drop-hash", "do-not-disrupt", "foreign-label")
+        ),
+        told.BreakNodeClass(at_seconds=LATER),
+        told.JumpClock(at_seconds=LAUNCHING, seconds=120),
+        told.JumpClock(at_seconds=LATER, seconds=600),
+        told.JumpClock(at_seconds=LATER, seconds=-600),
+        told.StopKubelet(at_seconds=LATER, node=0, seconds=60),
+        told.Rebalance(at_seconds=LATER, node=0),
+    ],
+    ids=lambda act: f"{type(act).__name__}-{getattr(act, 'change', act.at_seconds)}",
+)
+def test_what_hurts_nobody_changes_nothing(act):
+    """No node goes, none is launched for it."""
+    assert end_of(act)[0] == (6, 3, 3)
+
+
+def test_a_pool_that_is_deleted_in_mid_launch_takes_its_instances_along():
+    """The pods wait, and say so."""
+    numbers, events = end_of(told.DeletePool(at_seconds=LAUNCHING, pool=0))
+
+    assert numbers == (0, 0, 3)
+    assert {("Pod", "FailedScheduling"), ("NodeClaim", "Finalized")} <= events
+
+
+def test_a_node_class_that_is_broken_from_the_start_launches_as_many_once_it_is_mended():
+    """Nothing is launched in vain meanwhile."""
+    numbers, _ = end_of(told.BreakNodeClass(at_seconds=0), told.MendNodeClass(at_seconds=LATER))
+
+    assert numbers == (6, 3, 3)
