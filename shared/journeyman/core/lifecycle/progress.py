@@ -153,11 +153,12 @@ def poll_at(now: datetime, since: datetime, shortest: timedelta, longest: timede
 def _changed(before: msgspec.Struct, after: msgspec.Struct) -> dict[str, Any]:
     """Fields of a Struct that differ, by their names on the wire; a value that is gone becomes null."""
     changes: dict[str, Any] = {}
-    for info in msgspec.structs.fields(before):
-        old, new = getattr(before, info.name), getattr(after, info.name)
+    # not by `structs.fields`, which resolves the annotations anew each time: 1 ms, of a run's 10
+    for name, on_the_wire in zip(before.__struct_fields__, before.__struct_encode_fields__, strict=True):
+        old, new = getattr(before, name), getattr(after, name)
         if old == new:
             continue
-        changes[info.encode_name] = to_wire(new) if info.name == "conditions" else _wire(new)
+        changes[on_the_wire] = to_wire(new) if name == "conditions" else _wire(new)
     return changes
 
 
