@@ -69,7 +69,7 @@ class OfferingStateStatus(Model):
     unavailable: Annotated[tuple[UnavailableOffering, ...], AfterValidator(_check_unique)] = Field(
         default=(),
         max_length=MAX_UNAVAILABLE,
-        description="Offerings to avoid for now.",
+        description="Offerings that could not be had; for hours after they may be tried again, their failures count.",
         json_schema_extra=crd(
             x_kubernetes_list_type="map", x_kubernetes_list_map_keys=["instanceType", "zone", "capacityType"]
         ),

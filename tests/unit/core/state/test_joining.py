@@ -163,7 +163,7 @@ def test_no_pods_are_planned_onto_claims_that_stand_for_no_node():
     assert sum(len(claim.pods) for claim in results.new_claims) == 1
 
 
-def test_a_claim_that_says_registered_only_by_its_ownership_is_no_stray():
+def test_a_claim_of_which_nobody_knows_whether_it_registered_is_no_stray():
     """Unknown is not True."""
     undecided = a_launched_claim("a", status={"conditions": [condition("Registered", "Unknown")]})
 
