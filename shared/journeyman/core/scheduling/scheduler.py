@@ -77,6 +77,8 @@ class Scheduler:
     def solve(self, pods: Sequence[Pod] | None = None, without_nodes: frozenset[str] = frozenset()) -> Results:
         """See `solve`."""
         considered = pods_to_place(self.snapshot) if pods is None else tuple(pods)
+        if not considered:  # most runs of a cluster at rest, or of one that waits for its nodes
+            return Results(set_aside_pools=self._ground.set_aside, remarks=self._ground.remarks)
         asked = ask(self._ground, considered, without_nodes)
         plan = best_plan(asked)
         return Results(
