@@ -13,6 +13,7 @@ from journeyman.simulate.faults.rules import Rule
 from journeyman.simulate.faults.story import (
     CallFault,
     ConsoleTerminate,
+    DeleteClaim,
     Deploy,
     Kind,
     MessageFault,
@@ -127,6 +128,17 @@ def test_what_people_terminate_comes_back():
     """An instance that is ended in the console takes its node along, and its pods get another."""
     how, _ = end_of(SIX, ConsoleTerminate(at_seconds=90, node=0))
     assert how == "6 pods, 3 claims, 3 nodes, 3 instances of 4"
+
+
+def test_in_the_quiet_nobody_holds_a_drain_up_any_more():
+    """A budget that allows nothing and pods that forbid it hold a deleted claim through the storm, not beyond."""
+    held = Deploy(at_seconds=0, app="a", replicas=6, cpu_millicores=900, min_available=6, do_not_disrupt=True)
+    how, told = end_of(held, DeleteClaim(at_seconds=90, claim=0))
+    assert how == "6 pods, 3 claims, 3 nodes, 3 instances of 4"
+    calm = next(moment.at for moment in told.history if moment.what == "the storm is over")
+    evicted = [moment.at for moment in told.history if moment.what.startswith("evict Pod")]
+    assert len(evicted) == 2
+    assert min(evicted) >= calm
 
 
 def test_pods_wait_while_nothing_is_in_stock_and_run_once_there_is():

@@ -37,6 +37,7 @@ from journeyman.simulate.workloads import DEPLOYMENT
 T = TypeVar("T")
 
 _DO_NOT_DISRUPT: Final = "karpenter.sh/do-not-disrupt"
+_UNPROTECTED: Final = {"metadata": {"annotations": {_DO_NOT_DISRUPT: None}}}
 _EDITS: Final[Mapping[str, Mapping[str, Any]]] = {
     "drop-pool-label": {"labels": {"karpenter.sh/nodepool": None}},
     "drop-hash": {"annotations": {"karpenter.sh/nodepool-hash": None}},
@@ -137,6 +138,7 @@ class Acts:
         self._cloud.set_stock(sorted(self._sold_out), sold_out=False)
         self._mend()
         self._stop_expiry()
+        self._let_go()
         self._troubles.calm()
         self._skew.offset = timedelta()
 
@@ -293,7 +295,7 @@ class Acts:
         present = {pod.metadata.name for pod in self._server.list(POD).items}
         for name in protected:
             if name in present:
-                self._patch(POD, name, {"metadata": {"annotations": {_DO_NOT_DISRUPT: None}}}, NAMESPACE)
+                self._patch(POD, name, _UNPROTECTED, NAMESPACE)
 
     # -- hands ------------------------------------------------------------------------------------------------------
 
@@ -316,6 +318,15 @@ class Acts:
             if pool["spec"]["template"]["spec"].get("expireAfter", "Never") != "Never":
                 forever = {"spec": {"template": {"spec": {"expireAfter": "Never"}}}}
                 self._patch(NODEPOOL, pool["metadata"]["name"], forever)
+
+    def _let_go(self) -> None:
+        """No pod holds its node any more: a drain that a person forbids lasts until that person changes their mind."""
+        for budget in self._server.list(PDB).items:
+            name = budget.metadata.name
+            self._patch(PDB, name, {"spec": {"minAvailable": 0}}, budget.metadata.namespace)
+        for pod in self._server.list(POD).items:
+            if _DO_NOT_DISRUPT in pod.metadata.annotations:
+                self._patch(POD, pod.metadata.name, _UNPROTECTED, pod.metadata.namespace)
 
     def _select_subnets(self, discovery: str) -> None:
         selector = manifests.subnet_selector(discovery)
