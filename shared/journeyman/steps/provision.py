@@ -14,7 +14,8 @@ Restates: karpenter pkg/controllers/provisioning/provisioner.go `Reconcile`, `Sc
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from datetime import timedelta
+from typing import Any, Final
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -46,6 +47,10 @@ from journeyman.steps.apply import Applier, run_step
 from journeyman.steps.invocation import Invocation, Outcome
 from journeyman.steps.load import EVERYTHING, World, load, with_catalogue
 from journeyman.steps.node_classes import catalogued, refresh_node_classes
+
+LIMITS_PERIOD: Final = timedelta(
+    seconds=10
+)  # karpenter pkg/controllers/provisioning/controller.go: pods requeue after 10 s
 
 
 def provision(run: Invocation, trigger: Trigger) -> Outcome:
@@ -163,7 +168,9 @@ def _still_allowed(hand: Applier, snapshot: Snapshot, pools: Iterable[str]) -> f
         over = usages.get(name, NOTHING).exceeded(pool.spec.limit_amounts) if pool is not None else ()
         if pool is None or pool.metadata.deletion_timestamp is not None or over:
             hand.note(f"NodePool {name} may open no nodes now: {', '.join(over) or 'it is gone or invalid'}")
-            hand.wake(Step.PROVISION, hand.run.clock.now(), f"NodePool {name} changed meanwhile")
+            # over its limits it stays until nodes that are leaving are gone: no use in asking again at once
+            at = hand.run.clock.now() + (LIMITS_PERIOD if over else timedelta())
+            hand.wake(Step.PROVISION, at, f"NodePool {name} changed meanwhile")
         else:
             allowed.add(name)
     return frozenset(allowed)

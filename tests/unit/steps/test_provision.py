@@ -14,7 +14,7 @@ from journeyman.errors import CloudProviderError, CreateError, NodeClassNotReady
 from journeyman.ports import Trigger
 from journeyman.simulate.kubelet import BOOT, Kubelets
 from journeyman.steps.load import EVERYTHING, load, with_catalogue
-from journeyman.steps.provision import _question, _verified, provision
+from journeyman.steps.provision import LIMITS_PERIOD, _question, _verified, provision
 from tests.helpers.builders import NOW, claim_body, merge, node_class_body, pod_body, pool_body
 from tests.helpers.fakes import Cluster, Interfering
 
@@ -276,6 +276,20 @@ def test_a_pool_that_was_deleted_meanwhile_opens_no_nodes(cluster):
     run(cluster, store=gone)
     assert claims(cluster) == ()
     assert wake_of(cluster, Step.PROVISION) is not None
+
+
+def test_a_pool_that_leaving_nodes_keep_over_its_limits_is_asked_again_later(cluster):
+    """The plan does not count what is leaving, the pool does until it is gone; nobody asks in a circle meanwhile."""
+    cluster.server.patch(NODEPOOL, "default", {"spec": {"limits": {"cpu": "2"}}})
+    add_pods(cluster, 1)
+    run(cluster)
+    big = {"status": {"capacity": {"cpu": "4"}}}
+    name = claims(cluster)[0].metadata.name
+    cluster.server.patch(NODECLAIM, name, big, subresource="status")
+    cluster.server.delete(NODECLAIM, name)
+    run(cluster)
+    assert [claim.metadata.name for claim in claims(cluster)] == [name]
+    assert wake_of(cluster, Step.PROVISION).at == NOW + LIMITS_PERIOD
 
 
 def test_one_run_opens_only_so_many_nodes_and_asks_for_the_next(cluster):
