@@ -43,10 +43,10 @@ _TEXT, _BYTES, _NUMBER, _FLAG, _MESSAGE = (
 
 
 @lru_cache(maxsize=256)
-def fields(type_: type) -> Mapping[str, Any]:
+def fields(type_: type[msgspec.Struct]) -> Mapping[str, Any]:
     """What each field of a Struct holds when it is there, without those that only custom resources have."""
-    hints = get_type_hints(type_)
-    return {name: _present(hints[name]) for name, number in NUMBERS[type_].items() if number is not None}
+    hints, numbers = get_type_hints(type_), NUMBERS[type_]
+    return {name: _present(hints[name]) for name in type_.__struct_fields__ if numbers[name] is not None}
 
 
 def own_fields(type_: type) -> tuple[str, ...]:

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from functools import partial
-from operator import attrgetter
+from inspect import signature
+from operator import attrgetter, itemgetter
 from typing import Any, Final, Generic, TypeVar, Union, get_args, get_origin
 
 import msgspec
@@ -70,35 +71,28 @@ class Reader(Generic[T]):
 
     def _struct(self, type_: type[Any]) -> Make:
         """Makes a Struct of its message."""
-        names = messages.own_fields(type_)
+        own, others = messages.own_fields(type_), messages.other_fields(type_)
+        build = _builder(type_, own + others)
         if type_ not in OWN_FIELDS:
-            values = self._values(type_, names)
-            return lambda message: type_(**values(message))
-        others = self._values(type_, messages.other_fields(type_))
+            return self._values(type_, own, build)
+        rest_of = _remembered(messages.rest_name(type_), self._values(type_, others, tuple if own else build))
         known = tuple(field.name for field in messages.message_class(type_.__name__).DESCRIPTOR.fields)
-        if not names:
-            alike = _remembered(messages.rest_name(type_), lambda rest: type_(**others(rest)))
-            return lambda message: alike(_rest(message, known))
-        values, rest_of = self._values(type_, names), _remembered(messages.rest_name(type_), others)
+        if not own:
+            return lambda message: rest_of(_rest(message, known))
+        values = self._values(type_, own, tuple)
+        return lambda message: build(values(message) + rest_of(_rest(message, known)))
 
-        def made(message: Any) -> Any:
-            found = values(message)
-            found |= rest_of(_rest(message, known))
-            return type_(**found)
-
-        return made
-
-    def _values(self, type_: type[Any], names: tuple[str, ...]) -> Make:
-        """Makes arguments for a Struct of some of its message's fields."""
-        steps = [(name, make) for name in names if (make := self._step(type_, name)) is not None]
+    def _values(self, type_: type[Any], names: tuple[str, ...], build: Make) -> Make:
+        """Builds something of the values of those of a Struct's fields, in that order; they are in its message."""
+        steps = [(at, make) for at, name in enumerate(names) if (make := self._step(type_, name)) is not None]
         looks = [f"{messages.SOURCE}.{name}" if isinstance(NUMBERS[type_][name], tuple) else name for name in names]
         look = attrgetter(*looks) if len(looks) > 1 else _only(looks[0])
 
-        def made(message: Any) -> dict[str, Any]:
-            values = dict(zip(names, look(message)))  # noqa: B905 - one for each
-            for name, make in steps:
-                values[name] = make(values[name])
-            return values
+        def made(message: Any) -> Any:
+            values = [*look(message)]
+            for at, make in steps:
+                values[at] = make(values[at])
+            return build(values)
 
         return made
 
@@ -119,18 +113,17 @@ class Reader(Generic[T]):
             return partial(_replaced, "", default)
         if hint in {str, int} and not isinstance(default, (str, int)):
             return partial(_replaced, MISSING_TEXT if hint is str else MISSING_NUMBER, default)
-        return (
-            None
-            if hint in {str, int, bool}
-            else partial(_unless_missing, default, self._value(raw or hint, as_json=raw is not None))
-        )
+        if hint in {str, int, bool}:
+            return None
+        make = self._value(raw or hint, as_json=raw is not None)
+        return make if default is None else partial(_unless_missing, default, make)
 
     def _list(self, type_: type[Any], *, as_json: bool) -> Make:
         if type_ is str:
             return tuple
         if type_ in OWN_STATE:
             make = self._struct(type_)
-            return lambda listed: tuple([make(one) for one in listed])
+            return lambda listed: tuple(map(make, listed)) if listed else ()
         one = self._value(type_, as_json=as_json)
         return _unless_empty((), Remembered(lambda listed: tuple(map(one, listed))))
 
@@ -169,9 +162,22 @@ class Remembered(dict[Any, Any]):
 
 
 def _remembered(name: str, make: Make) -> Make:
-    """Makes something of the bytes of a message of that name."""
+    """Makes something of the bytes of a message of that name, and nothing of a missing one."""
     parse = messages.message_class(name).FromString
-    return Remembered(lambda data: make(parse(data))).__getitem__
+    return Remembered(lambda data: None if data == MISSING_BYTES else make(parse(data))).__getitem__
+
+
+def _builder(type_: type[msgspec.Struct], names: tuple[str, ...]) -> Make:
+    """Makes a Struct of the values of those fields, in the order of their names."""
+    ordered = tuple(
+        name for name, each in signature(type_).parameters.items() if each.kind is each.POSITIONAL_OR_KEYWORD
+    )
+    if set(names) != set(ordered):
+        return lambda values: type_(**dict(zip(names, values)))  # noqa: B905 - one for each
+    if names == ordered:
+        return lambda values: type_(*values)
+    order = itemgetter(*map(names.index, ordered))
+    return lambda values: type_(*order(values))
 
 
 def _rest(message: Any, known: tuple[str, ...]) -> bytes:
@@ -200,7 +206,7 @@ def _only(name: str) -> Make:
 
 
 def _texts(entries: Any) -> dict[str, str]:
-    return dict(map(_ENTRY, entries))
+    return {entry.key: entry.value for entry in entries}
 
 
 def _time(message: Any) -> datetime | None:
