@@ -293,7 +293,10 @@ def _environment(variables: dict[str, str], setting: Setting, endpoint: str) -> 
     )
     settings = replace(
         read.settings[CLUSTER],
+        placement_hints=setting.placement_hints,
         registration_poll=timedelta(seconds=setting.registration_poll_seconds),
+        drain_poll=timedelta(seconds=setting.drain_poll_seconds),
+        instance_poll=timedelta(seconds=setting.instance_poll_seconds),
         registration_timeout=timedelta(seconds=setting.registration_timeout_seconds),
     )
     return replace(read, settings={CLUSTER: settings})

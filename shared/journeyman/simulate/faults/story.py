@@ -51,7 +51,11 @@ class Setting(Struct, frozen=True, kw_only=True):
     daemons: bool = False  # a DaemonSet runs on every node
     node_repair: bool = False  # the feature gate
     spot_to_spot: bool = False  # the feature gate
+    placement_hints: bool = True
+    # how often the steps look; more rarely than they do by themselves, since each look costs a run and few tell anything
     registration_poll_seconds: int = 30
+    drain_poll_seconds: int = 5
+    instance_poll_seconds: int = 10
     registration_timeout_seconds: int = 300
     sweep: bool = True  # off: wake-ups alone must do
     thaw: bool = False  # a run that outlives its function's timeout is frozen and goes on later, instead of being ended
