@@ -13,6 +13,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from journeyman.core.api.objects import Node, NodeClaim, Pod, is_true
+from journeyman.core.api.resources import total_requests
 from journeyman.core.lifecycle.explain import disrupted
 from journeyman.core.lifecycle.hints import Hints, hinted_at, is_held, look_after_hints, nominations, take_back
 from journeyman.core.lifecycle.hydration import hydrate
@@ -60,7 +61,17 @@ def advance(snapshot: Snapshot, lifecycle: Lifecycle) -> Plan:
             plan = _advance(claim, by_provider, snapshot, lifecycle, room)
             left -= sum(len(action.pods) for action in plan.actions if isinstance(action, NominatePods))
             plans.append(plan)
-    return merged(plans)
+    return merged(sorted(plans, key=lambda plan: -_largest_expected(plan, hints)))
+
+
+def _largest_expected(plan: Plan, hints: Hints) -> int:
+    """CPU of the largest pod for which the plan opens a node, 0 if there is none.
+
+    While nodes open kube-scheduler already tries pods, and those whose nodes are still closed may lose their room: the
+    larger a pod, the less it finds another. So the nodes with the largest pods are opened first.
+    """
+    expected = (f"{ref.namespace}/{ref.name}" for chain in plan.chains for n in chain.expects for ref in n.pods)
+    return max((total_requests((hints.pods[key],)).get("cpu", 0) for key in expected), default=0)
 
 
 class _Room(Struct, frozen=True, kw_only=True):
