@@ -6,7 +6,7 @@ Every adapter translates its SDK's errors into `journeyman.errors`; none of the 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Generic, Protocol, TypeVar
 
 from msgspec import Struct, field
@@ -187,11 +187,17 @@ class Launched(Struct, frozen=True, kw_only=True):
 
 
 class LaunchFailed(Struct, frozen=True, kw_only=True):
-    """It did not: `error` is a CloudProviderError (InsufficientCapacity, NodeClassNotReady, Create, RateLimited…)."""
+    """It did not: `error` is a CloudProviderError (InsufficientCapacity, NodeClassNotReady, Create, RateLimited…).
+
+    `answered` says that the cloud carried the launch out and nothing came of it, so that the next attempt is another
+    launch. Without it the next attempt repeats this one, since something may have come of this or an earlier one.
+    """
 
     claim: str
     error: Exception
     unavailable: tuple[tuple[str, str, str], ...] = ()
+    answered: bool = False
+    retry_after: timedelta = timedelta(0)
 
 
 LaunchOutcome = Launched | LaunchFailed

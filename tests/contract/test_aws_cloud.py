@@ -383,6 +383,59 @@ def test_an_instance_that_ec2_did_not_show_at_first_is_adopted(launch, aws, sett
     assert len(provider.list()) == 1
 
 
+class Blind(Instances):
+    """As EC2 can be for longer."""
+
+    def by_claim_uid(self, uids):
+        """Nothing."""
+        return {}
+
+
+@pytest.fixture
+def blind(aws, settings, clock):
+    """Launches without ever seeing what runs."""
+    clients = Clients(lambda service, region: aws.client(service), REGION)
+    return Launcher(
+        clients,
+        settings,
+        clock,
+        instances=Blind(clients, settings.cluster_name),
+        subnets=Subnets(clients, clock),
+        templates=LaunchTemplates(clients, clock),
+    )
+
+
+def test_a_token_that_was_used_for_what_ec2_does_not_show_yet_stays(launch, blind, request_for, provider):
+    """The first launch may run; another token now would make a second instance."""
+    launch(request_for("unseen"))
+    [second] = blind.launch([request_for("unseen", "c5.large")])
+
+    assert isinstance(second.error, CreateError)
+    assert not second.answered
+    assert len(provider.list()) == 1
+
+
+def test_a_token_that_leads_nowhere_is_given_up_in_the_end_but_not_used_anew_at_once(launch, blind, request_for):
+    """Its first use may have failed in a run that died: after a minute of looking the next token waits for EC2 to show all."""
+    launch(request_for("lost"))
+    retries = {labels.LAUNCH_RETRY: "7 2026-11-02T09:00:00Z 0"}
+    [last] = blind.launch([request_for("lost", "c5.large", annotations=retries)])
+
+    assert last.answered
+    assert last.retry_after == timedelta(minutes=2)
+
+
+def test_only_a_fleets_own_failure_needs_another_token(launch, aws, ready, request_for):
+    """EC2 gives it again for the same token; a refused request was never carried out."""
+    unknown = {**ready, "status": {**ready["status"], "instanceProfile": "no-such-profile"}}
+    failed = launch(request_for("failed", body=unknown))
+    aws.gate.fail_next("CreateFleet", "UnauthorizedOperation", 1)
+    refused = launch(request_for("refused"))
+
+    assert (type(failed.error), failed.answered) == (CreateError, True)
+    assert (type(refused.error), refused.answered) == (CreateError, False)
+
+
 def test_several_launches_give_one_outcome_each(provider, aws, clock, request_for):
     """One claim's bad luck is not another's."""
     aws.market.out_of_stock("c5.large", "us-east-1a", "on-demand", clock.now() + timedelta(minutes=3))

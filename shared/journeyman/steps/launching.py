@@ -140,7 +140,12 @@ def _tell_failure(hand: Applier, outcome: LaunchFailed) -> None:
 
 def _as_value(outcome: LaunchOutcome) -> LaunchedInstance | FailedLaunch:
     if isinstance(outcome, LaunchFailed):
-        return FailedLaunch(error=outcome.error, unavailable=outcome.unavailable)
+        return FailedLaunch(
+            error=outcome.error,
+            unavailable=outcome.unavailable,
+            answered=outcome.answered,
+            retry_after=outcome.retry_after,
+        )
     return LaunchedInstance(
         provider_id=outcome.instance.provider_id,
         image_id=outcome.instance.image_id,

@@ -1,9 +1,10 @@
 """Launching: from a NodeClaim to a running instance, at most one for each claim.
 
 Three things keep it at one. Before anything else an instance that already carries the claim's UID is adopted. The fleet's
-client token is the UID, so asking twice at once makes one fleet. And only a failure that EC2 answered with and that was
-written down (the claim's launch-retry annotation) changes the token, since EC2 answers a token that it knows with the
-old failure; after a launch without an answer the token stays, since the instance may run, listed or not yet.
+client token is the UID, so asking twice at once makes one fleet. And only a fleet that came to nothing, and that was
+written down (the claim's launch-retry annotation), changes the token, since EC2 answers a token that it knows with the
+old failure; after a launch without an answer the token stays, since the instance may run, listed or not yet. Where EC2
+says that the token was used for something else, the instance is looked for until EC2 would have shown it.
 
 Restates: karpenter-provider-aws pkg/providers/instance/instance.go `Create`.
 Differs: one fleet for each claim, as a token is worth nothing on a shared one.
@@ -14,6 +15,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from datetime import timedelta
 from typing import Final
 
 from msgspec import Struct
@@ -48,7 +50,7 @@ from journeyman.cloud.aws.view import NodeClassView
 from journeyman.core.api import labels
 from journeyman.core.api.objects import NodeClaim
 from journeyman.core.catalogue import InstanceType
-from journeyman.core.lifecycle.launch import answered_failures
+from journeyman.core.lifecycle.launch import answered_failures, failures
 from journeyman.core.scheduling import requirements
 from journeyman.errors import (
     CloudProviderError,
@@ -62,6 +64,8 @@ from journeyman.ports import Clock, Instance, Launched, LaunchFailed, LaunchOutc
 _log = logging.getLogger(__name__)
 
 _FLEXIBLE: Final = 5  # instance.go `instanceTypeFlexibilityThreshold`
+_LOOKS: Final = 7  # attempts, which take a minute
+_SHOWN_WITHIN: Final = timedelta(minutes=2)  # EC2 API reference, "Eventual consistency": seconds, in rare cases minutes
 
 
 class _Attempt(Struct, frozen=True, kw_only=True):
@@ -150,16 +154,25 @@ class Launcher:
                 # someone removed a template that we remembered; it has been forgotten, so it is made anew
                 return self._launch_once(attempt)
             if code_of(error) == TOKEN_REUSED:
-                return self._adopt_or_raise(attempt, error)
+                return self._adopted_or_awaited(attempt, error)
             raise
 
-    def _adopt_or_raise(self, attempt: _Attempt, error: CloudProviderError) -> LaunchOutcome:
-        """The token was used with other parameters: a run that died launched, or tried to."""
+    def _adopted_or_awaited(self, attempt: _Attempt, error: CloudProviderError) -> LaunchOutcome:
+        """The token was used with other parameters: a run whose answer was lost launched, or tried to.
+
+        What does not show after a minute of looking failed: the next token may be used, once EC2 would show the instance.
+        """
         uid = attempt.claim.metadata.uid
         instance = self._instances.by_claim_uid([uid]).get(uid)
-        if instance is None:
-            raise error
-        return launched(attempt.request, instance, tenancy=attempt.tenancy)
+        if instance is not None:
+            return launched(attempt.request, instance, tenancy=attempt.tenancy)
+        given_up = failures(attempt.claim) >= _LOOKS
+        return LaunchFailed(
+            claim=attempt.claim.metadata.name,
+            error=as_create_error(error, "an earlier launch of the claim is not settled"),
+            answered=given_up,
+            retry_after=_SHOWN_WITHIN if given_up else timedelta(0),
+        )
 
     def _launch_once(self, attempt: _Attempt) -> LaunchOutcome:
         content = TemplateContent(
@@ -231,7 +244,7 @@ class Launcher:
         else:
             reason, message = launch_reason(text)
             failure = CreateError(f"{message}: with fleet error(s), {text}", condition_reason=reason)
-        return LaunchFailed(claim=attempt.claim.metadata.name, error=failure, unavailable=refused)
+        return LaunchFailed(claim=attempt.claim.metadata.name, error=failure, unavailable=refused, answered=True)
 
     def _refused(self, attempt: _Attempt, errors: tuple[FleetError, ...]) -> tuple[OfferingKey, ...]:
         for subnet in exhausted_subnets(errors):
@@ -246,8 +259,8 @@ def client_token(claim: NodeClaim) -> str:
 
     A run that repeats after a crash, or after a launch whose answer was lost, asks with the same token.
     """
-    failures = answered_failures(claim)
-    return f"{claim.metadata.uid}-{failures}" if failures else claim.metadata.uid
+    answered = answered_failures(claim)
+    return f"{claim.metadata.uid}-{answered}" if answered else claim.metadata.uid
 
 
 def _attempt(request: LaunchRequest) -> _Attempt:

@@ -34,7 +34,6 @@ from journeyman.core.plan import (
     one,
 )
 from journeyman.errors import (
-    CloudUnavailableError,
     CreateError,
     InsufficientCapacityError,
     NodeClassNotReadyError,
@@ -68,10 +67,12 @@ class Avoidance(Struct, frozen=True, kw_only=True):
 
 
 class FailedLaunch(Struct, frozen=True, kw_only=True):
-    """Why the cloud launched nothing, and the offerings it refused."""
+    """Why the cloud launched nothing, the offerings it refused, and whether that is its answer to this very launch."""
 
     error: Exception
     unavailable: Offerings = ()
+    answered: bool = False
+    retry_after: timedelta = timedelta(0)  # at least
 
 
 def is_pending(claim: NodeClaim) -> bool:
@@ -103,9 +104,14 @@ def launch_pending(claims: Iterable[NodeClaim], now: datetime) -> Plan:
 def answered_failures(claim: NodeClaim) -> int:
     """How many launches of the claim the cloud has answered with a failure; a new attempt needs a new token each time.
 
-    A launch without an answer may have happened, so the attempt after it must ask with the same token.
+    A launch without an answer may have happened, so the attempts after it must ask with the same token until there is one.
     """
     return _retry_state(claim)[2]
+
+
+def failures(claim: NodeClaim) -> int:
+    """How many attempts to launch the claim have failed, whether answered or not."""
+    return _retry_state(claim)[0]
 
 
 def retry_at(claim: NodeClaim) -> datetime | None:
@@ -132,7 +138,7 @@ def after_launch(
         return _succeeded(claim, outcome, now, remember)
     if isinstance(outcome.error, InsufficientCapacityError | NodeClassNotReadyError):
         return _given_up(claim, outcome.error, now, remember)
-    return _to_retry(claim, outcome.error, now, remember)
+    return _to_retry(claim, outcome, now, remember)
 
 
 def _succeeded(claim: NodeClaim, instance: LaunchedInstance, now: datetime, remember: tuple[Action, ...]) -> Plan:
@@ -172,16 +178,16 @@ def _given_up(claim: NodeClaim, error: Exception, now: datetime, remember: tuple
     )
 
 
-def _to_retry(claim: NodeClaim, error: Exception, now: datetime, remember: tuple[Action, ...]) -> Plan:
-    failures, _, answered = _retry_state(claim)
-    failures, answered = failures + 1, answered + (not _is_unanswered(error))
-    wait = min(FIRST_RETRY * 2 ** min(failures - 1, 10), LAST_RETRY)
+def _to_retry(claim: NodeClaim, failed: FailedLaunch, now: datetime, remember: tuple[Action, ...]) -> Plan:
+    error, count = failed.error, failures(claim) + 1
+    wait = max(min(FIRST_RETRY * 2 ** min(count - 1, 10), LAST_RETRY), failed.retry_after)
     if isinstance(error, RateLimitedError):
         wait = max(wait, timedelta(seconds=error.retry_after_seconds))
     due = now + wait
     reason = _condition_reason(error)
     text = str(error)[:MAX_MESSAGE]
-    mark = {labels.LAUNCH_RETRY: f"{failures} {due.isoformat(timespec='milliseconds')} {answered}"}
+    answered = answered_failures(claim) + failed.answered
+    mark = {labels.LAUNCH_RETRY: f"{count} {due.isoformat(timespec='milliseconds')} {answered}"}
     noted = with_metadata(claim, annotations={**claim.metadata.annotations, **mark})
     progress = replace(Progress.of(claim, now), claim=noted).with_condition("Launched", "Unknown", reason, text)
     name = claim.metadata.name
@@ -223,11 +229,6 @@ def _alone(name: str, actions: tuple[Action, ...]) -> tuple[Chain, ...]:
 
 def _retry_wake(claim: NodeClaim, due: datetime) -> Wake:
     return Wake(step=Step.PROVISION, at=due, reason=f"retry the launch of NodeClaim {claim.metadata.name}")
-
-
-def _is_unanswered(error: Exception) -> bool:
-    """Whether the launch may have happened all the same: the cloud broke off, or failed inside, instead of answering."""
-    return isinstance(error, CloudUnavailableError) or isinstance(error.__cause__, CloudUnavailableError)
 
 
 def _retry_state(claim: NodeClaim) -> tuple[int, datetime | None, int]:

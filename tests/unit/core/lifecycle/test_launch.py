@@ -11,6 +11,7 @@ from journeyman.core.lifecycle.launch import (
     LaunchedInstance,
     after_launch,
     answered_failures,
+    failures,
     launch_pending,
     retry_at,
 )
@@ -29,8 +30,8 @@ AVOIDANCE = Avoidance()
 OFFERING = ("m.small", "a", "spot")
 
 
-def failed(claim, error, unavailable=()):
-    return after_launch(claim, FailedLaunch(error=error, unavailable=unavailable), NOW, AVOIDANCE)
+def failed(claim, error, unavailable=(), **answer):
+    return after_launch(claim, FailedLaunch(error=error, unavailable=unavailable, **answer), NOW, AVOIDANCE)
 
 
 def of_type(plan, kind):
@@ -129,18 +130,30 @@ def test_retries_back_off_from_a_second_to_a_minute():
     assert waits == [1, 2, 4, 8, 16, 32, 60, 60]
 
 
-def test_a_launch_without_an_answer_does_not_change_what_the_next_attempt_asks_with():
-    """It may have launched: only failures that the cloud answered with count for the token, all count for the wait."""
-    wrapped = CreateError("launching: broke off", condition_reason="LaunchFailed")
-    wrapped.__cause__ = CloudUnavailableError("broke off")
+def test_only_a_failure_that_the_launch_itself_was_answered_with_changes_what_the_next_attempt_asks_with():
+    """Any other says nothing of what an earlier attempt may have launched, throttling neither; all count for the wait."""
     counted, claim = [], a_claim()
-    for error in (CloudUnavailableError("broke off"), wrapped, CloudProviderError("refused"), wrapped):
-        annotations = patched(failed(claim, error))["metadata"]["annotations"]
+    for error, answered in (
+        (CloudUnavailableError("broke off"), False),
+        (RateLimitedError("slow down"), False),
+        (CreateError("no such profile", condition_reason="InstanceProfileNameInvalid"), True),
+        (CloudProviderError("forbidden"), False),
+    ):
+        annotations = patched(failed(claim, error, answered=answered))["metadata"]["annotations"]
         claim = a_claim(metadata={"annotations": annotations})
         counted.append(answered_failures(claim))
 
     assert counted == [0, 0, 1, 1]
+    assert failures(claim) == 4
     assert retry_at(claim) == NOW + timedelta(seconds=8)
+
+
+def test_a_failure_may_ask_for_more_patience():
+    """What the cloud will have shown by then decides what the next attempt does."""
+    unsettled = CreateError("used", condition_reason="LaunchFailed")
+    plan = failed(a_claim(), unsettled, retry_after=timedelta(minutes=2))
+
+    assert of_type(plan, Wake)[0].at == NOW + timedelta(minutes=2)
 
 
 def test_throttling_waits_at_least_as_long_as_the_cloud_asks():

@@ -1,0 +1,45 @@
+"""No claim has two instances ever, whatever became of the answer to its launch and however late EC2 shows what runs."""
+
+from collections import Counter
+
+import pytest
+
+from journeyman.runtime.storm import tell
+from journeyman.simulate.faults.rules import Rule
+from journeyman.simulate.faults.story import CallFault, Deploy, Kind, OutOfStock, Story
+
+FLEET, LISTING = "provision: ec2 CreateFleet", "provision: ec2 DescribeInstances"
+SIX = Deploy(at_seconds=0, app="a", replicas=6, cpu_millicores=900)
+CHEAPEST_IS_GONE = OutOfStock(at_seconds=0, type=0, zone=-1, capacity_type="spot", seconds=120)
+
+
+def instances_by_claim(*faults):
+    """Tell a story in which launches are refused the cheapest offering; how many instances each claim ever had."""
+    seen = []
+
+    class AtRest(Rule):
+        name = "at rest"
+
+        def at_rest(self):
+            seen.append(Counter(instance.claim for instance in self.scene.instances()))
+            return ()
+
+    assert tell(Story(seed=1, acts=(CHEAPEST_IS_GONE, SIX), faults=faults), rules=[AtRest]).broken == ()
+    return seen[-1]
+
+
+@pytest.mark.parametrize("kind", [Kind.FAIL_AFTER, Kind.TIMEOUT_AFTER, Kind.DIE_AFTER])
+def test_a_lost_answer_and_a_late_listing_make_no_second_instance(kind):
+    """The next attempt asks for something else, as the others' answers told what is out of stock, so EC2 knows the token."""
+    late = (CallFault(site=LISTING, nth=nth, kind=Kind.STALE, seconds=20) for nth in range(2, 12))
+
+    assert set(instances_by_claim(CallFault(site=FLEET, nth=1, kind=kind, seconds=1), *late).values()) == {1}
+
+
+def test_throttling_between_does_not_tell_what_became_of_the_first_launch():
+    """It is an answer, but not to the launch that may run."""
+    throttled = (CallFault(site=FLEET, nth=nth, kind=Kind.THROTTLE) for nth in (4, 5))
+    late = (CallFault(site=LISTING, nth=nth, kind=Kind.STALE, seconds=20) for nth in range(2, 14))
+    lost = CallFault(site=FLEET, nth=1, kind=Kind.FAIL_AFTER)
+
+    assert set(instances_by_claim(lost, *throttled, *late).values()) == {1}
