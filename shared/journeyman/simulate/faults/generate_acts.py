@@ -1,0 +1,216 @@
+"""What people and the cloud do in a story, drawn from dice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import Final, Literal
+
+from journeyman.simulate.faults import story as told
+from journeyman.simulate.faults.story import AnyAct, Setting
+
+LAST_ACT_SECONDS: Final = 270
+FEWEST_ACTS: Final = 3
+MOST_ACTS: Final = 8
+APPS: Final = ("a", "b", "c")
+_NODES: Final = 6  # ordinals are drawn below this
+_CPUS: Final = (200, 500, 900, 1500)
+_MEMORIES: Final = (128, 256, 1024, 3000)
+_GRACES: Final = (1, 1, 5, 40)
+_STATUSES: Final[tuple[Literal["True", "False", "Unknown"], ...]] = ("False", "Unknown")
+_EDITS: Final[tuple[Literal["drop-pool-label", "drop-hash", "do-not-disrupt", "foreign-label"], ...]] = (
+    "drop-hash",
+    "do-not-disrupt",
+    "foreign-label",
+)
+
+Draw = Callable[[Random, float, Setting], AnyAct]
+
+
+def acts_of(dice: Random, setting: Setting) -> tuple[AnyAct, ...]:
+    """One or two applications at first, then whatever happens, by time."""
+    first = [_deploy(dice, 0, setting, app) for app in APPS[: dice.choice((1, 1, 2))]]
+    draws, weights = zip(*_DRAWS, strict=True)
+    later = [
+        draw(dice, dice.randrange(0, LAST_ACT_SECONDS, 5), setting)
+        for draw in dice.choices(draws, weights, k=dice.randint(FEWEST_ACTS, MOST_ACTS))
+    ]
+    return tuple(sorted([*first, *later], key=lambda act: act.at_seconds))
+
+
+# -- workloads ------------------------------------------------------------------------------------------------------
+
+
+def _deploy(dice: Random, at: float, setting: Setting, app: str = APPS[-1]) -> AnyAct:
+    replicas = dice.choice((1, 2, 3, 4, 6, 9))
+    return told.Deploy(
+        at_seconds=at,
+        app=app,
+        replicas=replicas,
+        cpu_millicores=dice.choice(_CPUS),
+        memory_mib=dice.choice(_MEMORIES),
+        min_available=dice.choice((-1, -1, 0, replicas - 1, max(replicas - 2, 0), replicas)),
+        do_not_disrupt=dice.random() < 0.1,
+        spread_zones=dice.random() < 0.2,
+        pool=dice.choice(setting.pools).name if dice.random() < 0.2 else "",
+        grace_seconds=dice.choice(_GRACES),
+    )
+
+
+def _scale(dice: Random, at: float, _: Setting) -> AnyAct:
+    return told.Scale(at_seconds=at, app=dice.choice(APPS[:2]), replicas=dice.choice((0, 1, 2, 4, 8)))
+
+
+def _undeploy(dice: Random, at: float, _: Setting) -> AnyAct:
+    return told.Undeploy(at_seconds=at, app=dice.choice(APPS))
+
+
+def _protect(dice: Random, at: float, _: Setting) -> AnyAct:
+    return told.Protect(at_seconds=at, pod=dice.randrange(_NODES))
+
+
+def _unprotect(_: Random, at: float, __: Setting) -> AnyAct:
+    return told.Unprotect(at_seconds=at)
+
+
+# -- pools and classes ----------------------------------------------------------------------------------------------
+
+
+def _set_budget(dice: Random, at: float, setting: Setting) -> AnyAct:
+    return told.SetBudget(at_seconds=at, pool=_pool(dice, setting), nodes=dice.choice(("100%", "50%", "1", "0")))
+
+
+def _set_limit(dice: Random, at: float, setting: Setting) -> AnyAct:
+    return told.SetLimit(at_seconds=at, pool=_pool(dice, setting), cpus=dice.choice((0, 2, 6, 10)))
+
+
+def _drift(dice: Random, at: float, setting: Setting) -> AnyAct:
+    return told.Drift(at_seconds=at, pool=_pool(dice, setting))
+
+
+def _expiry(dice: Random, at: float, setting: Setting) -> AnyAct:
+    return told.ShortenExpiry(at_seconds=at, pool=_pool(dice, setting), seconds=dice.choice((60, 150)))
+
+
+def _delete_pool(dice: Random, at: float, setting: Setting) -> AnyAct:
+    return told.DeletePool(at_seconds=at, pool=_pool(dice, setting))
+
+
+def _break_class(_: Random, at: float, __: Setting) -> AnyAct:
+    return told.BreakNodeClass(at_seconds=at)
+
+
+def _mend_class(_: Random, at: float, __: Setting) -> AnyAct:
+    return told.MendNodeClass(at_seconds=at)
+
+
+def _pool(dice: Random, setting: Setting) -> int:
+    return dice.randrange(len(setting.pools))
+
+
+# -- instances ------------------------------------------------------------------------------------------------------
+
+
+def _interrupt(dice: Random, at: float, _: Setting) -> AnyAct:
+    return told.Interrupt(at_seconds=at, node=dice.randrange(_NODES))
+
+
+def _rebalance(dice: Random, at: float, _: Setting) -> AnyAct:
+    return told.Rebalance(at_seconds=at, node=dice.randrange(_NODES))
+
+
+def _maintenance(dice: Random, at: float, _: Setting) -> AnyAct:
+    return told.Maintenance(at_seconds=at, node=dice.randrange(_NODES))
+
+
+def _stop(dice: Random, at: float, _: Setting) -> AnyAct:
+    return told.StopInstance(at_seconds=at, node=dice.randrange(_NODES))
+
+
+def _console_terminate(dice: Random, at: float, _: Setting) -> AnyAct:
+    return told.ConsoleTerminate(at_seconds=at, node=dice.randrange(_NODES))
+
+
+def _out_of_stock(dice: Random, at: float, setting: Setting) -> AnyAct:
+    return told.OutOfStock(
+        at_seconds=at,
+        type=dice.randrange(-1, len(setting.types)),
+        zone=dice.randrange(-1, setting.zones),
+        capacity_type=dice.choice(("", "on-demand", "spot")),
+        seconds=dice.choice((20.0, 100.0, 400.0)),
+    )
+
+
+def _never_joins(_: Random, at: float, __: Setting) -> AnyAct:
+    return told.NeverJoins(at_seconds=at)
+
+
+# -- by hand --------------------------------------------------------------------------------------------------------
+
+
+def _delete_node(dice: Random, at: float, _: Setting) -> AnyAct:
+    return told.DeleteNode(at_seconds=at, node=dice.randrange(_NODES))
+
+
+def _delete_claim(dice: Random, at: float, _: Setting) -> AnyAct:
+    return told.DeleteClaim(at_seconds=at, claim=dice.randrange(_NODES))
+
+
+def _edit_claim(dice: Random, at: float, _: Setting) -> AnyAct:
+    return told.EditClaim(at_seconds=at, claim=dice.randrange(_NODES), change=dice.choice(_EDITS))
+
+
+def _strip_finalizer(dice: Random, at: float, _: Setting) -> AnyAct:
+    return told.StripFinalizer(at_seconds=at, claim=dice.randrange(_NODES))
+
+
+# -- machines and clocks --------------------------------------------------------------------------------------------
+
+
+def _stop_kubelet(dice: Random, at: float, _: Setting) -> AnyAct:
+    return told.StopKubelet(at_seconds=at, node=dice.randrange(_NODES), seconds=dice.choice((15.0, 60.0, 200.0)))
+
+
+def _unhealthy(dice: Random, at: float, _: Setting) -> AnyAct:
+    condition = dice.choice(("NetworkingReady", "KernelReady", "StorageReady", "AcceleratedHardwareReady"))
+    return told.UnhealthyCondition(
+        at_seconds=at,
+        node=dice.randrange(_NODES),
+        condition=condition,
+        status=dice.choice(_STATUSES),
+        seconds=dice.choice((30.0, 300.0)),
+    )
+
+
+def _jump_clock(dice: Random, at: float, _: Setting) -> AnyAct:
+    return told.JumpClock(at_seconds=at, seconds=dice.choice((-120.0, -20.0, 5.0, 60.0, 300.0)))
+
+
+_DRAWS: Final[tuple[tuple[Draw, float], ...]] = (
+    (_scale, 6.0),
+    (_deploy, 2.0),
+    (_undeploy, 1.0),
+    (_protect, 1.5),
+    (_unprotect, 0.5),
+    (_set_budget, 1.0),
+    (_set_limit, 1.0),
+    (_drift, 2.0),
+    (_expiry, 0.7),
+    (_delete_pool, 0.7),
+    (_break_class, 0.7),
+    (_mend_class, 0.5),
+    (_interrupt, 2.5),
+    (_rebalance, 0.7),
+    (_maintenance, 1.0),
+    (_stop, 1.0),
+    (_console_terminate, 1.5),
+    (_out_of_stock, 3.0),
+    (_never_joins, 1.5),
+    (_delete_node, 1.5),
+    (_delete_claim, 1.5),
+    (_edit_claim, 1.0),
+    (_strip_finalizer, 1.0),
+    (_stop_kubelet, 1.2),
+    (_unhealthy, 0.6),
+    (_jump_clock, 1.0),
+)

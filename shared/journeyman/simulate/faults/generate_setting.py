@@ -1,0 +1,55 @@
+"""What stands at a story's beginning, drawn from dice."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Final
+
+from journeyman.simulate.account.types import SMALL_SELECTION
+from journeyman.simulate.faults.story import CAPACITY_TYPES, Budget, Pool, Setting
+
+_LARGE: Final = ("m5.large", "m6g.large", "r5.large")
+"""One of them is always sold: everything that stories deploy fits it."""
+_TYPES: Final = tuple(sorted({*SMALL_SELECTION, "c6i.large", "m5.2xlarge", "m6g.xlarge", "t3.medium"}))
+_BUDGETS: Final = ("100%", "100%", "50%", "30%", "2", "1", "1", "0")
+_REASONS: Final[tuple[tuple[str, ...], ...]] = ((), (), (), ("Empty",), ("Drifted", "Underutilized"))
+_THAWS: Final = 0.25  # of stories: Lambda freezes a sandbox in the middle of a run, and thaws it
+
+
+def setting_of(dice: Random, *, sweep: bool) -> Setting:
+    """Pools, what the account sells, and how the product is set up."""
+    names = ("default",) if dice.random() < 0.7 else ("default", "second")
+    types = tuple(sorted({dice.choice(_LARGE), *dice.sample(_TYPES, dice.randint(2, 4))}))
+    return Setting(
+        pools=tuple(_pool(dice, name, types) for name in names),
+        types=types,
+        zones=dice.choice((2, 2, 3)),
+        daemons=dice.random() < 0.3,
+        node_repair=dice.random() < 0.2,
+        spot_to_spot=dice.random() < 0.2,
+        registration_poll_seconds=dice.choice((5, 20, 20, 20)),
+        registration_timeout_seconds=dice.choice((120, 300, 300)),
+        sweep=sweep,
+        thaw=dice.random() < _THAWS,
+        ends_empty=dice.random() < 0.33,
+    )
+
+
+def _pool(dice: Random, name: str, types: tuple[str, ...]) -> Pool:
+    only = tuple(sorted(dice.sample(types, 2))) if dice.random() < 0.15 else ()
+    return Pool(
+        name=name,
+        capacity_types=dice.choice((CAPACITY_TYPES, CAPACITY_TYPES, ("on-demand",), ("spot",))),
+        types=only,
+        policy=dice.choice(("WhenEmpty", "WhenEmptyOrUnderutilized")),
+        consolidate_after_seconds=dice.choice((0, 0, 20, 60, -1)),
+        budgets=tuple(_budget(dice) for _ in range(dice.choice((1, 1, 1, 2)))),
+        limit_cpus=dice.choice((0, 0, 0, 4, 8, 12)),
+        expire_after_seconds=dice.choice((0,) * 7 + (150,)),
+        termination_grace_seconds=dice.choice((0, 0, 45, 90)),
+        weight=dice.choice((0, 0, 10)),
+    )
+
+
+def _budget(dice: Random) -> Budget:
+    return Budget(nodes=dice.choice(_BUDGETS), reasons=dice.choice(_REASONS))
