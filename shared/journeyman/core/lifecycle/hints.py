@@ -28,6 +28,7 @@ from msgspec import Struct
 from journeyman.core.api import labels
 from journeyman.core.api.conditions import INITIALIZED, format_time
 from journeyman.core.api.objects import NODECLAIM, POD, Node, NodeClaim, Pod, condition_of, is_true
+from journeyman.core.api.resources import fits, pod_requests, subtract, to_resources, total_requests
 from journeyman.core.plan import Action, Chain, NominatePods, ObjectRef, PatchObject, Plan, Step, Wake, one
 from journeyman.core.scheduling.claims import remembered_pods, remembering
 from journeyman.core.scheduling.demand.buffers import is_virtual
@@ -43,6 +44,8 @@ AGAIN: Final = timedelta(seconds=2)
 alone for one second at least (pkg/scheduler `podInitialBackoffSeconds`)."""
 PATIENCE: Final = timedelta(seconds=30)
 """How long after its node is initialized a pod may stay nominated: three times kube-scheduler's longest back-off."""
+LOOK: Final = timedelta(seconds=5)
+"""How soon a run looks whether pods are on the nodes they are nominated to, as long as these are open and they are not."""
 HINTS_PER_RUN: Final = 500
 """How many pods one run nominates: some seconds of requests. The nodes of the others stay closed until the next."""
 
@@ -135,11 +138,15 @@ def is_held(node: Node, now: datetime) -> bool:
 
 def take_back(snapshot: Snapshot) -> Plan:
     """Clear the nominations of ours that have become pointless, so that these pods are planned for again."""
-    nodes = {node.metadata.name for node in snapshot.nodes}
+    nodes = {node.metadata.name: node for node in snapshot.nodes}
     chains = []
     for claim, pod in _nominated_by_us(snapshot):
-        if why := _pointless(claim, pod, nodes, snapshot.now):
+        node = nodes.get(pod.status.nominated_node_name)
+        if why := _pointless(claim, pod, node, snapshot):
             chains.append(_cleared(pod, why, snapshot.now))
+        elif not pod.spec.node_name and is_true(claim.status.conditions, "Registered"):
+            why = f"pod {pod.key} is not yet on the node it was planned for"
+            chains.append(one(f"Pod {pod.key}", Wake(step=Step.PROVISION, at=snapshot.now + LOOK, reason=why)))
     return Plan(chains=tuple(chains))
 
 
@@ -200,16 +207,25 @@ def _nominated_by_us(snapshot: Snapshot) -> Iterator[tuple[NodeClaim, Pod]]:
             yield claim, pod
 
 
-def _pointless(claim: NodeClaim, pod: Pod, nodes: set[str], now: datetime) -> str:
-    """Why the nomination is of no more use, empty if it may still be."""
-    node = pod.status.nominated_node_name
+def _pointless(claim: NodeClaim, pod: Pod, node: Node | None, snapshot: Snapshot) -> str:
+    """Why the nomination to this node is of no more use, empty if it may still be."""
+    name = pod.status.nominated_node_name
     if pod.spec.node_name:
-        return f"the pod is on {pod.spec.node_name}" if pod.spec.node_name != node else ""
-    if claim.metadata.deletion_timestamp is not None or node not in nodes:
-        return f"node {node} goes away"
+        return f"the pod is on {pod.spec.node_name}" if pod.spec.node_name != name else ""
+    if claim.metadata.deletion_timestamp is not None or node is None:
+        return f"node {name} goes away"
+    if _is_full_for(pod, node, snapshot):
+        return f"node {name} has no room left for it"
     since = _hinted_since(claim)
-    late = since is not None and now >= since + PATIENCE
-    return f"node {node} is ready, and the pod is still not on it" if late else ""
+    late = since is not None and snapshot.now >= since + PATIENCE
+    return f"node {name} is ready, and the pod is still not on it" if late else ""
+
+
+def _is_full_for(pod: Pod, node: Node, snapshot: Snapshot) -> bool:
+    """Whether others have taken the room that was planned for it: those that stay on the node."""
+    allocatable = to_resources(node.status.allocatable, round_up=False)
+    staying = [other for other in snapshot.pods_by_node.get(node.metadata.name, ()) if is_active(other)]
+    return bool(allocatable) and not fits(pod_requests(pod), subtract(allocatable, total_requests(staying)))
 
 
 def _hinted_since(claim: NodeClaim) -> datetime | None:

@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from journeyman.core.api import labels
-from journeyman.core.lifecycle.hints import HOLD, PATIENCE, Hints, has_open_hints, on_standing_nodes
+from journeyman.core.lifecycle.hints import AGAIN, HOLD, LOOK, PATIENCE, Hints, has_open_hints, on_standing_nodes
 from journeyman.core.lifecycle.nodeclaim import Lifecycle, advance
 from journeyman.core.plan import NominatePods, PatchObject, Step, Wake
 from journeyman.core.scheduling.claims import planned_pods
@@ -200,7 +200,25 @@ def test_only_nominations_of_ours_that_have_become_pointless_are_taken_back(clai
     plan = advance(a_snapshot(claims=(claim,), nodes=nodes, pods=(pod,)), Lifecycle())
 
     assert nominated(plan) == ([("a", "")] if pointless else [])
-    assert any(isinstance(a, Wake) and a.step is Step.PROVISION for a in plan.actions) is pointless
+    wakes = [a for a in plan.actions if isinstance(a, Wake) and a.step is Step.PROVISION]
+    assert any(wake.at == NOW for wake in wakes) is pointless
+
+
+def test_a_pod_whose_room_others_have_taken_is_planned_for_at_once():
+    """Not so while those who take it are leaving, or only nominated: kube-scheduler sees to them. It is looked at again soon."""
+
+    def after(*others):
+        node = a_node(status={"allocatable": {"cpu": "4", "memory": "8Gi", "pods": "10"}})
+        pods = (a_hinted_pod(cpu="3"), *others)
+        return advance(a_snapshot(claims=(a_ready_claim(AGAIN),), nodes=(node,), pods=pods), Lifecycle())
+
+    here = {"cpu": "2", "node": "node-default-1"}
+    leaving = {"metadata": {"deletionTimestamp": stamp(NOW)}}
+
+    assert nominated(after(a_pod("b", **here))) == [("a", "")]
+    for plan in (after(a_pod("b", **here, **leaving)), after(a_pod("b", status={"nominatedNodeName": "node-x"}))):
+        assert nominated(plan) == []
+        assert [a.at for a in plan.actions if isinstance(a, Wake)] == [NOW + LOOK]
 
 
 def test_hints_given_to_a_standing_node_have_their_own_time():
