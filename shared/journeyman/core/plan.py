@@ -146,6 +146,17 @@ class RememberUnavailable(Struct, frozen=True, kw_only=True):
         return self.at + self.first
 
 
+class ForgetFailures(Struct, frozen=True, kw_only=True):
+    """Take an offering's earlier failures out of the NodeClass's OfferingState: it was had at `at`, after all of them.
+
+    `offering`: (instance type, zone, capacity type). What is still avoided at `at` stays: it failed meanwhile.
+    """
+
+    node_class: str
+    offering: tuple[str, str, str]
+    at: datetime
+
+
 class Wake(Struct, frozen=True, kw_only=True):
     """Run `step` again at `at` (now or past: at once). Lost or doubled wake-ups are harmless."""
 
@@ -164,6 +175,7 @@ Action = (
     | DeletePod
     | NominatePods
     | RememberUnavailable
+    | ForgetFailures
     | Wake
 )
 

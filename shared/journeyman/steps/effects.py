@@ -16,6 +16,7 @@ from journeyman.core.plan import (
     DeleteObject,
     DeletePod,
     EvictPod,
+    ForgetFailures,
     LaunchInstance,
     NominatePods,
     ObjectRef,
@@ -35,7 +36,7 @@ from journeyman.errors import (
 )
 from journeyman.ports import JSON, Patch
 from journeyman.steps.invocation import Invocation
-from journeyman.steps.remembering import remember_unavailable
+from journeyman.steps.remembering import forget_failures, remember_unavailable
 
 _Key = tuple[str, str, str, str]
 
@@ -74,6 +75,8 @@ class Effects:
                 self._terminate(action)
             case RememberUnavailable():
                 remember_unavailable(self._run, action)
+            case ForgetFailures():
+                forget_failures(self._run, action)
             case LaunchInstance() | NominatePods() | Wake():
                 raise InvariantError(f"{type(action).__name__} is not carried out here", action=action)
             case _:

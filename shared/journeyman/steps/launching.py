@@ -41,11 +41,12 @@ def launch_together(hand: Applier, claims: Sequence[str], world: World) -> Itera
     Raises:
         LeaseLostError: Another run holds the step. Instances that run already are found by its next run.
     """
+    avoidance = _avoidance(hand, world)
     for outcome in _outcomes(hand, claims, world):
         claim = hand.claim(outcome.claim, world)
         if claim is None:
             continue  # deleted meanwhile: its finalizer, or garbage collection, takes the instance
-        _answer(hand, claim, outcome)
+        _answer(hand, claim, outcome, avoidance)
         if isinstance(outcome, Launched):
             yield outcome.claim
 
@@ -108,12 +109,18 @@ def _request(claim: NodeClaim, world: World) -> LaunchRequest | LaunchFailed:
     )
 
 
-def _answer(hand: Applier, claim: NodeClaim, outcome: LaunchOutcome) -> None:
+def _avoidance(hand: Applier, world: World) -> Avoidance:
+    settings, snapshot = hand.run.settings, world.snapshot
+    return Avoidance(
+        first=settings.unavailable_for,
+        longest=settings.unavailable_longest,
+        remembered=frozenset((u.instance_type, u.zone, u.capacity_type) for u in snapshot.unavailable),
+    )
+
+
+def _answer(hand: Applier, claim: NodeClaim, outcome: LaunchOutcome, avoidance: Avoidance) -> None:
     now = hand.run.clock.now()
-    settings = hand.run.settings
-    avoidance = Avoidance(first=settings.unavailable_for, longest=settings.unavailable_longest)
-    answer = _as_value(outcome)
-    hand.carry_out(after_launch(claim, answer, now, avoidance))
+    hand.carry_out(after_launch(claim, _as_value(outcome), now, avoidance))
     if isinstance(outcome, Launched):
         hand.count("launched")
         made = outcome.instance
@@ -146,13 +153,16 @@ def _as_value(outcome: LaunchOutcome) -> LaunchedInstance | FailedLaunch:
             answered=outcome.answered,
             retry_after=outcome.retry_after,
         )
+    made = outcome.instance
     return LaunchedInstance(
-        provider_id=outcome.instance.provider_id,
-        image_id=outcome.instance.image_id,
+        provider_id=made.provider_id,
+        image_id=made.image_id,
         labels=outcome.labels,
         annotations=outcome.annotations,
         capacity=outcome.capacity,
         allocatable=outcome.allocatable,
+        offering=(made.instance_type, made.zone, made.capacity_type),
+        launched_at=made.launched_at,
         unavailable=outcome.unavailable,
     )
 

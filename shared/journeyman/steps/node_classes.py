@@ -18,9 +18,10 @@ from journeyman.core.api import labels
 from journeyman.core.api.conditions import format_time
 from journeyman.core.plan import ObjectRef, PatchObject, Plan, one
 from journeyman.core.state import NodeClassState, Snapshot
-from journeyman.errors import CloudProviderError, InvalidObjectError
+from journeyman.errors import CloudProviderError, ConflictError, InvalidObjectError, KubeAPIError
 from journeyman.steps.apply import Applier
 from journeyman.steps.load import World, node_class_state, with_catalogue
+from journeyman.steps.remembering import note_prices
 
 AwareTime = Annotated[datetime, msgspec.Meta(tz=True)]
 
@@ -54,6 +55,24 @@ def catalogued(hand: Applier, snapshot: Snapshot) -> World:
             text = f"instance types of {kind} {name} cannot be had, its NodePools sit this run out: {error}"
             hand.run.telemetry.log("warning", text, **{kind: {"name": name}})
     return world
+
+
+def tell_prices(hand: Applier, world: World) -> None:
+    """Say beside each NodeClass that this run resolved how old the prices are that came with its types."""
+    for node_class in world.snapshot.node_classes:
+        resolved_now = _looked_at(node_class) == world.snapshot.now.replace(microsecond=0)
+        if resolved_now and node_class.name not in world.failures:
+            _tell_prices(hand, node_class)
+
+
+def _tell_prices(hand: Applier, node_class: NodeClassState) -> None:
+    """For people alone, so it must not keep a run from its work."""
+    hand.run.lease.check()
+    try:
+        note_prices(hand.run, node_class)
+    except KubeAPIError as error:
+        text = f"the age of prices is not noted in OfferingState {node_class.name}: {error.message}"
+        hand.run.telemetry.log("debug" if isinstance(error, ConflictError) else "warning", text)
 
 
 def is_due(node_class: NodeClassState, now: datetime, period: timedelta) -> bool:

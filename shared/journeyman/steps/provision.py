@@ -46,7 +46,7 @@ from journeyman.ports import Trigger
 from journeyman.steps.apply import Applier, run_step
 from journeyman.steps.invocation import Invocation, Outcome
 from journeyman.steps.load import EVERYTHING, World, load, with_catalogue
-from journeyman.steps.node_classes import catalogued, refresh_node_classes
+from journeyman.steps.node_classes import catalogued, refresh_node_classes, tell_prices
 
 LIMITS_PERIOD: Final = timedelta(
     seconds=10
@@ -68,6 +68,7 @@ def _provision(hand: Applier) -> None:
     run = hand.run
     snapshot = refresh_node_classes(hand, load(run, EVERYTHING))
     world = catalogued(hand, snapshot)
+    tell_prices(hand, world)
     hand.apply(tell_overlays(world.snapshot, world.overlay_conflicts))
     lifecycle = _lifecycle(run)
     hand.apply(advance(world.snapshot, lifecycle), world)

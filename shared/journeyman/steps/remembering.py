@@ -1,56 +1,116 @@
-"""Write down which offerings could not be had, so that every step avoids them for a while."""
+"""Keep a NodeClass's OfferingState: what could not be had, so that every step avoids it for a while, and the prices' age."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from datetime import datetime, timezone
 from typing import Any, Final
 
 from journeyman.core.api.model import parse
 from journeyman.core.api.objects import OFFERING_STATE
-from journeyman.core.api.offering_state import OfferingState, UnavailableOffering, remember
-from journeyman.core.plan import RememberUnavailable
+from journeyman.core.api.offering_state import (
+    MAX_MESSAGE,
+    MAX_SOURCE,
+    OfferingState,
+    PriceRefresh,
+    UnavailableOffering,
+    forget,
+    remember,
+)
+from journeyman.core.plan import ForgetFailures, RememberUnavailable
+from journeyman.core.state import NodeClassState
 from journeyman.errors import ConflictError, InvalidObjectError
+from journeyman.ports import Prices
 from journeyman.steps.invocation import Invocation
 
 ATTEMPTS: Final = 3
 MANAGER: Final = "journeyman"
 
+Offerings = tuple[UnavailableOffering, ...]
+
 
 def remember_unavailable(run: Invocation, action: RememberUnavailable) -> None:
     """Add the offerings to the NodeClass's OfferingState, which is created if there is none.
 
-    Two steps may learn of offerings at the same moment: on a conflict it is read and merged again.
+    Raises:
+        ConflictError: Others kept writing it.
+    """
+
+    def failed(known: Offerings) -> Offerings:
+        return remember(
+            known,
+            action.offerings,
+            at=action.at,
+            first=action.first,
+            longest=action.longest,
+            reason=action.reason,
+            now=run.clock.now(),
+        )
+
+    _update(run, action.node_class, failed)
+
+
+def forget_failures(run: Invocation, action: ForgetFailures) -> None:
+    """Take what could be had again out of the NodeClass's OfferingState.
 
     Raises:
         ConflictError: Others kept writing it.
     """
+    _update(run, action.node_class, lambda known: forget(known, action.offering, action.at))
+
+
+def note_prices(run: Invocation, node_class: NodeClassState) -> None:
+    """Say in the NodeClass's OfferingState how old its prices are, and make it go when the NodeClass goes.
+
+    For people: nothing is decided by it. Of several sandboxes, each with prices that it read at another time, the one
+    with the youngest is right, so what is older than what stands there is not written.
+
+    Raises:
+        KubeAPIError: It could not be written; ConflictError if others wrote it meanwhile.
+    """
+    raw = _ensured(run, node_class.name)
+    metadata = raw["metadata"]
+    owner = {
+        "apiVersion": run.cloud.node_class.api_version,
+        "kind": node_class.kind,
+        "name": node_class.name,
+        "uid": node_class.uid,
+    }
+    if metadata.get("ownerReferences") != [owner]:
+        patch = {"metadata": {"resourceVersion": metadata["resourceVersion"], "ownerReferences": [owner]}}
+        metadata = run.store.patch(OFFERING_STATE, node_class.name, patch)["metadata"]
+    prices, known = _price_refresh(run.cloud.prices()), _parsed(raw).status.prices
+    if prices == known or _youngest(prices) < _youngest(known):
+        return
+    wire = {"onDemandRefreshedAt": None, "spotRefreshedAt": None, **prices.to_wire()}
+    patch = {"metadata": {"resourceVersion": metadata["resourceVersion"]}, "status": {"prices": wire}}
+    run.store.patch(OFFERING_STATE, node_class.name, patch, subresource="status")
+
+
+def _update(run: Invocation, node_class: str, change: Callable[[Offerings], Offerings]) -> None:
+    """Change what is remembered of a NodeClass's offerings.
+
+    Two steps may learn of offerings at the same moment: on a conflict it is read and changed again.
+    """
     for _ in range(ATTEMPTS - 1):
         with suppress(ConflictError):
-            _remember(run, action)
+            _change(run, node_class, change)
             return
-    _remember(run, action)
+    _change(run, node_class, change)
 
 
-def _remember(run: Invocation, action: RememberUnavailable) -> None:
-    raw = _ensured(run, action.node_class)
-    known = _known(raw)
-    merged = remember(
-        known,
-        action.offerings,
-        at=action.at,
-        first=action.first,
-        longest=action.longest,
-        reason=action.reason,
-        now=run.clock.now(),
-    )
-    if {o.key: (o.until, o.failures) for o in merged} == {o.key: (o.until, o.failures) for o in known}:
+def _change(run: Invocation, node_class: str, change: Callable[[Offerings], Offerings]) -> None:
+    raw = _ensured(run, node_class)
+    known = _parsed(raw).status.unavailable
+    changed = change(known)
+    if {o.key: (o.until, o.failures) for o in changed} == {o.key: (o.until, o.failures) for o in known}:
         return  # a repeated or late message: nothing new
     patch = {
         "metadata": {"resourceVersion": raw["metadata"]["resourceVersion"]},
-        "status": {"unavailable": [offering.to_wire() for offering in merged]},
+        "status": {"unavailable": [offering.to_wire() for offering in changed]},
     }
-    run.store.patch(OFFERING_STATE, action.node_class, patch, subresource="status")
+    run.store.patch(OFFERING_STATE, node_class, patch, subresource="status")
 
 
 def _ensured(run: Invocation, name: str) -> Mapping[str, Any]:
@@ -61,9 +121,28 @@ def _ensured(run: Invocation, name: str) -> Mapping[str, Any]:
     return run.store.apply(OFFERING_STATE, name, body, manager=MANAGER, force=True)  # nobody else has a say in it
 
 
-def _known(raw: Mapping[str, Any]) -> tuple[UnavailableOffering, ...]:
-    """What is remembered already; an object that does not validate is overwritten, since all of it may be lost."""
+def _parsed(raw: Mapping[str, Any]) -> OfferingState:
+    """The object; one that does not validate is overwritten, since all of it may be lost."""
     try:
-        return parse(OfferingState, raw).status.unavailable
+        return parse(OfferingState, raw)
     except InvalidObjectError:
-        return ()
+        return OfferingState()
+
+
+def _price_refresh(told: Prices) -> PriceRefresh:
+    """The same as it is stored: in whole seconds, with no more text than there is room for."""
+    return PriceRefresh(
+        on_demand_refreshed_at=_whole_seconds(told.on_demand_refreshed_at),
+        spot_refreshed_at=_whole_seconds(told.spot_refreshed_at),
+        source=told.source[:MAX_SOURCE],
+        message=told.message[:MAX_MESSAGE],
+    )
+
+
+def _whole_seconds(at: datetime | None) -> datetime | None:
+    return at.replace(microsecond=0) if at is not None else None
+
+
+def _youngest(prices: PriceRefresh) -> datetime:
+    read = (prices.on_demand_refreshed_at, prices.spot_refreshed_at)
+    return max((at for at in read if at is not None), default=datetime.min.replace(tzinfo=timezone.utc))

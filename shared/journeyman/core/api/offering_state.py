@@ -18,6 +18,8 @@ from journeyman.core.api.objects import ObjectMeta
 from journeyman.core.api.requirement_rules import NodeClassRef
 
 MAX_UNAVAILABLE: Final = 2000
+MAX_SOURCE: Final = 253
+MAX_MESSAGE: Final = 1024
 MEMORY: Final = timedelta(hours=6)
 """How long failures count after the time to avoid an offering is over: what fails again after that fails anew."""
 MOST_DOUBLINGS: Final = 20  # of a wait that is bounded long before; a count read from the cluster may be any number
@@ -46,8 +48,12 @@ class PriceRefresh(Model):
 
     on_demand_refreshed_at: Time | None = Field(default=None, description="Last refresh of on-demand prices.")
     spot_refreshed_at: Time | None = Field(default=None, description="Last refresh of Spot prices.")
-    source: str = Field(default="", max_length=253, description="Where they come from, such as api or fallback-table.")
-    message: str = Field(default="", max_length=1024, description="What went wrong on the last try, if anything.")
+    source: str = Field(
+        default="", max_length=MAX_SOURCE, description="Where on-demand prices come from: a table, or an API."
+    )
+    message: str = Field(
+        default="", max_length=MAX_MESSAGE, description="What went wrong on the last try, if anything."
+    )
 
 
 class OfferingStateSpec(Model):
@@ -120,6 +126,21 @@ def remember(
         merged[key] = _failed(merged.get(key), key, at=at, first=first, longest=longest, reason=reason)
     lasting = sorted(merged.values(), key=lambda o: (-o.until.timestamp(), o.key))[:MAX_UNAVAILABLE]
     return tuple(sorted(lasting, key=lambda o: o.key))
+
+
+def forget(
+    known: Iterable[UnavailableOffering], offering: tuple[str, str, str], at: datetime
+) -> tuple[UnavailableOffering, ...]:
+    """What is still remembered once an offering could be had: its next failure is a first one again.
+
+    Args:
+        known: What is remembered.
+        offering: (instance type, zone, capacity type) of what could be had; what was said of all types there is over, too.
+        at: When it could be had. What is avoided at that time failed meanwhile, and is kept.
+    """
+    _, zone, capacity_type = offering
+    had = {offering, ("*", zone, capacity_type)}
+    return tuple(o for o in known if o.key not in had or o.until > at)
 
 
 def _failed(

@@ -8,7 +8,7 @@ Restates: karpenter pkg/controllers/nodeclaim/lifecycle/launch.go, controller.go
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -26,6 +26,7 @@ from journeyman.core.plan import (
     Chain,
     DeleteObject,
     Event,
+    ForgetFailures,
     LaunchInstance,
     Plan,
     RememberUnavailable,
@@ -56,14 +57,20 @@ class LaunchedInstance(Struct, frozen=True, kw_only=True):
     annotations: Mapping[str, str]
     capacity: Mapping[str, str]
     allocatable: Mapping[str, str]
+    offering: tuple[str, str, str] = ("", "", "")  # instance type, zone, capacity type
+    launched_at: datetime | None = None  # long ago if an earlier run launched it
     unavailable: Offerings = ()
 
 
 class Avoidance(Struct, frozen=True, kw_only=True):
-    """How long an offering that was refused is avoided: the first time, and at most if it is refused again and again."""
+    """How long an offering that was refused is avoided: the first time, and at most if it is refused again and again.
+
+    `remembered` are the offerings whose failures are remembered, whether they are avoided now or not any more.
+    """
 
     first: timedelta = timedelta(minutes=3)  # karpenter-provider-aws pkg/cache/cache.go `UnavailableOfferingsTTL`
     longest: timedelta = timedelta(hours=1)
+    remembered: frozenset[tuple[str, str, str]] = frozenset()
 
 
 class FailedLaunch(Struct, frozen=True, kw_only=True):
@@ -135,7 +142,7 @@ def after_launch(
     """
     remember = _remember(claim, outcome, now, avoidance)
     if isinstance(outcome, LaunchedInstance):
-        return _succeeded(claim, outcome, now, remember)
+        return _succeeded(claim, outcome, now, (*_forget(claim, outcome, now, avoidance), *remember))
     if isinstance(outcome.error, InsufficientCapacityError | NodeClassNotReadyError):
         return _given_up(claim, outcome.error, now, remember)
     return _to_retry(claim, outcome, now, remember)
@@ -222,9 +229,19 @@ def _remember(
     )
 
 
+def _forget(
+    claim: NodeClaim, instance: LaunchedInstance, now: datetime, avoidance: Avoidance
+) -> Iterator[ForgetFailures]:
+    """What it was launched as can be had again, should it have failed before."""
+    _, zone, capacity_type = instance.offering
+    if avoidance.remembered & {instance.offering, ("*", zone, capacity_type)}:
+        at = instance.launched_at or now
+        yield ForgetFailures(node_class=claim.spec.node_class_ref.name, offering=instance.offering, at=at)
+
+
 def _alone(name: str, actions: tuple[Action, ...]) -> tuple[Chain, ...]:
     """In a chain of their own, so that a conflict on the claim does not lose them."""
-    return (one(f"offerings refused to NodeClaim {name}", *actions),) if actions else ()
+    return tuple(one(f"what NodeClaim {name} was offered", action) for action in actions)
 
 
 def _retry_wake(claim: NodeClaim, due: datetime) -> Wake:

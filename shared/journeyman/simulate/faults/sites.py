@@ -116,6 +116,7 @@ CALL_SITES: Final = tuple(
             "patch NodeClaim/status",
             "patch NodePool",
             "patch NodePool/status",
+            "patch OfferingState",
             "patch OfferingState/status",
             "patch Pod/status",
             "sqs SendMessageBatch",

@@ -3,7 +3,7 @@
 from datetime import datetime, timedelta, timezone
 
 from journeyman.core.api.model import parse
-from journeyman.core.api.offering_state import MAX_UNAVAILABLE, MEMORY, OfferingState, remember
+from journeyman.core.api.offering_state import MAX_UNAVAILABLE, MEMORY, OfferingState, forget, remember
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=timezone.utc)
 WAIT = timedelta(minutes=3)
@@ -90,3 +90,11 @@ def test_it_survives_the_round_trip():
     assert parse(OfferingState, state.to_wire()) == state
     assert state.status.unavailable[0].until == NOW + WAIT
     assert parse(OfferingState, {"metadata": {"name": "x"}}).spec.node_class_ref is None
+
+
+def test_a_success_ends_what_was_said_of_the_offering_and_of_all_types_there():
+    """Only what was over before it: what is avoided at that moment failed side by side with it."""
+    everywhere = ("*", "eu-west-1a", "spot")
+    known = failed((), LARGE, XLARGE, everywhere)
+    assert forget(known, LARGE, NOW) == known
+    assert [o.key for o in forget(known, LARGE, NOW + WAIT)] == [XLARGE]

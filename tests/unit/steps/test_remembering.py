@@ -1,0 +1,131 @@
+"""What an OfferingState says: what failed, until it can be had again; how old prices are; and whose it is."""
+
+from datetime import timedelta
+
+import pytest
+
+from journeyman.core.api.objects import OFFERING_STATE
+from journeyman.core.plan import ForgetFailures, Plan, RememberUnavailable, Step, one
+from journeyman.ports import Prices, Trigger
+from journeyman.steps.apply import Applier
+from journeyman.steps.provision import provision
+from tests.helpers.builders import CLASS, NOW, SMALL, node_class_body, pod_body, pool_body, stamp
+from tests.helpers.fakes import Cluster, FakeCloud
+from tests.helpers.living import Living
+
+TRIGGER = Trigger(id="1", cluster="demo", step=Step.PROVISION, source="forwarder", reason="pods", time=NOW)
+OFFERING = ("m.small", "a", "spot")
+
+
+class PricedCloud(FakeCloud):
+    """A cloud whose prices have the age that a test gives them."""
+
+    told = Prices(source="table of 2026-01")
+
+    def prices(self):
+        return self.told
+
+
+@pytest.fixture
+def cluster():
+    cluster = Cluster()
+    cluster.cloud = PricedCloud(cluster.clock)
+    cluster.add(pool_body(), node_class_body())
+    return cluster
+
+
+def state(cluster):
+    return cluster.server.get(OFFERING_STATE, CLASS)
+
+
+def run_later(cluster, *, minutes=6):
+    """A provision run after the NodeClass is due again."""
+    cluster.clock.advance(minutes * 60)
+    provision(cluster.run(), TRIGGER)
+
+
+def apply(cluster, *actions):
+    Applier(cluster.run(), Step.PROVISION).apply(Plan(chains=(one("o", *actions),)))
+
+
+def failed(offering=OFFERING, at=NOW):
+    wait = timedelta(minutes=3)
+    return RememberUnavailable(
+        node_class=CLASS, offerings=(offering,), at=at, first=wait, longest=timedelta(hours=1), reason="ICE"
+    )
+
+
+def test_how_old_prices_are_stands_beside_the_node_class(cluster):
+    """Of several sandboxes the one that read them last is right; one with older prices writes nothing."""
+    read = NOW + timedelta(minutes=1, microseconds=5)
+    cluster.cloud.told = Prices(source="table of 2026-01", spot_refreshed_at=read)
+    run_later(cluster)
+    assert state(cluster)["status"]["prices"] == {
+        "source": "table of 2026-01",
+        "spotRefreshedAt": stamp(NOW + timedelta(minutes=1)),
+        "message": "",
+    }
+
+    version = state(cluster)["metadata"]["resourceVersion"]
+    run_later(cluster)
+    cluster.cloud.told = Prices(source="table of 2026-01")
+    run_later(cluster)
+    assert state(cluster)["metadata"]["resourceVersion"] == version
+
+    cluster.cloud.told = Prices(source="table of 2026-01", spot_refreshed_at=read, message="keeping the last prices")
+    run_later(cluster)
+    assert state(cluster)["status"]["prices"]["message"] == "keeping the last prices"
+
+
+def test_what_is_remembered_of_offerings_goes_with_its_node_class(cluster):
+    """It is made by whoever learns something first, and owned from the next look at the NodeClass on."""
+    apply(cluster, failed())
+    assert "ownerReferences" not in state(cluster)["metadata"]
+
+    run_later(cluster)
+    apply(cluster, failed(("m.large", "a", "spot")))
+
+    [owner] = state(cluster)["metadata"]["ownerReferences"]
+    stored = cluster.server.get(cluster.cloud.node_class, CLASS)
+    assert (owner["kind"], owner["name"], owner["uid"]) == ("EC2NodeClass", CLASS, stored["metadata"]["uid"])
+    assert len(state(cluster)["status"]["unavailable"]) == 2
+
+
+def test_what_could_be_had_again_is_forgotten_unless_it_failed_meanwhile(cluster):
+    """A launch that succeeds while the offering is avoided was asked for before that was known."""
+    apply(cluster, failed())
+    apply(cluster, ForgetFailures(node_class=CLASS, offering=OFFERING, at=NOW + timedelta(minutes=1)))
+    assert len(state(cluster)["status"]["unavailable"]) == 1
+
+    apply(cluster, ForgetFailures(node_class=CLASS, offering=OFFERING, at=NOW + timedelta(minutes=3)))
+    assert state(cluster)["status"]["unavailable"] == []
+
+
+def test_an_offering_that_came_back_starts_anew():
+    """Out of stock, had again, out of stock once more: the second shortage is avoided as shortly as the first."""
+    living = Living((SMALL,), pool_body(spec={"disruption": {"consolidateAfter": "Never"}}))
+    living.cloud.out_of_stock |= {(SMALL.name, o.zone, o.capacity_type) for o in SMALL.offerings}
+    living.deploy("web", 1, cpu="1.5")
+    living.live(minutes=5)
+    assert max(failures(living).values()) == 2
+
+    living.cloud.out_of_stock.clear()
+    living.until(lambda: living.running() == 1, "it runs at last", minutes=10)
+
+    [bought] = living.cloud.list()
+    assert (bought.instance_type, bought.zone, bought.capacity_type) not in failures(living)
+
+
+def failures(living):
+    """How often each offering failed, as far as it is remembered."""
+    known = living.server.get(OFFERING_STATE, CLASS)["status"]["unavailable"]
+    return {(o["instanceType"], o["zone"], o["capacityType"]): o["failures"] for o in known}
+
+
+def test_a_pod_alone_makes_no_offering_state_twice(cluster):
+    """Two runs within the time that a NodeClass stays current look at its prices once."""
+    cluster.add(pod_body("p"))
+    run_later(cluster)
+    version = state(cluster)["metadata"]["resourceVersion"]
+    run_later(cluster, minutes=1)
+    assert state(cluster)["metadata"]["resourceVersion"] == version
