@@ -6,13 +6,14 @@ STAMP  := $(VENV)/.installed
 SAM    := .tools/sam
 JOBS   ?= 2
 CASES  ?= 2000
+SEEDS  ?= 10000
 
 # Compiled modules are kept, whatever the environment says, in one place: every process here imports hundreds of them.
 unexport PYTHONDONTWRITEBYTECODE
 export PYTHONPYCACHEPREFIX := $(CURDIR)/.cache/python
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format lint types imports unit sam oracle controlplane helm crds lock bench bench-binding bench-reading nightly clean
+.PHONY: help setup demo test check format lint types imports unit sam oracle controlplane helm crds lock bench bench-binding bench-reading faults nightly clean
 
 help: ## What you can ask for
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/' | expand -t 18
@@ -89,6 +90,9 @@ bench-binding: setup controlplane ## Plans against what the real kube-scheduler 
 
 bench-reading: setup controlplane ## Reading a real API server, and what it costs, beside the official client (some minutes)
 	@$(BIN)/python -m tests.bench.bench_reading
+
+faults: setup ## 10,000 stories (SEEDS=…) in which everything goes wrong that can; each outside call is once a process's last
+	@$(BIN)/journeyman simulate --seeds 1..$(SEEDS) --everywhere
 
 nightly: setup oracle ## 2,000 new clusters (CASES=…) compared with Karpenter, and new examples for every property
 	HYPOTHESIS_PROFILE=search JOURNEYMAN_CASES=$(CASES) $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup tests/differential tests/property

@@ -92,6 +92,29 @@ def replay(
     raise typer.Exit(run_replay(events, cluster, aws))
 
 
+@app.command()
+def simulate(
+    *,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Which story.")] = 0,
+    story: Annotated[
+        Path | None, typer.Option("--story", exists=True, dir_okay=False, help="A story that was kept, instead.")
+    ] = None,
+    seeds: Annotated[str, typer.Option("--seeds", help="Many at once, first..last: only what breaks is told.")] = "",
+    shrink: Annotated[bool, typer.Option("--shrink", help="Shorten a story that breaks a rule, and keep it.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Only the story and the verdict.")] = False,
+    everywhere: Annotated[
+        bool, typer.Option("--everywhere", help="With --seeds: fail if some call was never the last before a death.")
+    ] = False,
+) -> None:
+    """Tell a story in which everything goes wrong that can, and judge whether all promises were kept."""
+    _leave_own_account()
+    from journeyman.cli.simulate import run_hunt, run_story
+
+    raise typer.Exit(
+        run_hunt(seeds, everywhere=everywhere) if seeds else run_story(seed, story, shrink=shrink, quiet=quiet)
+    )
+
+
 def main() -> None:
     """Entry point that turns our own errors into readable lines."""
     try:
