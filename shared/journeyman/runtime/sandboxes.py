@@ -35,7 +35,7 @@ from journeyman.simulate.apiserver import ApiServer
 from journeyman.simulate.aws.account import Account
 from journeyman.simulate.aws.event_source import Function, LambdaContext
 from journeyman.simulate.faults.client import FaultyClient
-from journeyman.simulate.faults.injector import Died, Faults, Run, current_name, running
+from journeyman.simulate.faults.injector import Faults, Run, current_name, running
 from journeyman.simulate.faults.scene import RunError
 from journeyman.simulate.faults.store import FaultyStore
 
@@ -83,28 +83,23 @@ class Sandboxes:
         self.busy[run.serial] = run
         runtime = self._free.pop() if self._free else self._cold()
         try:
-            answer = self._run(run, runtime, event, context)
-        except Died:
-            raise
-        except Exception:
-            self._free.append(runtime)  # the platform keeps a sandbox whose handler raised
-            raise
+            return self._run(run, runtime, event, context)
         finally:
             del self.busy[run.serial]
-        if not run.alive:  # somebody on the way took the end for an error like others
-            raise run.die("it did not notice its end")
-        self._free.append(runtime)
-        return answer
+            if run.alive:  # the platform keeps a sandbox whose handler raised, too
+                self._free.append(runtime)
 
     def _run(self, run: Run, runtime: Runtime, event: dict[str, Any], context: StormContext) -> Any:
         with running(run), installed(runtime):
             try:
-                return load_handler(self._handler)(event, context)
-            except JourneymanError:
-                raise  # the handler has reported it
+                answer = load_handler(self._handler)(event, context)
             except Exception as error:
-                self._report_unexpected(error)
+                if not isinstance(error, JourneymanError):  # the handler has reported those
+                    self._report_unexpected(error)
                 raise
+        if not run.alive:
+            raise run.die("somebody on the way took its end for an error like others")
+        return answer
 
     def _report_unexpected(self, error: Exception) -> None:
         told = RunError(

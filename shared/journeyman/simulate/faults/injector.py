@@ -75,8 +75,8 @@ def current_step() -> str:
 class Call(Struct, frozen=True, kw_only=True):
     """An outside call, as far as it may go wrong.
 
-    `error` makes what its caller sees. `touch` is what somebody else does to its object first. `as_of` answers a read as it
-    would have been answered then; `cached` says whether its caller allowed that.
+    `error` makes what its caller sees. `touch` is what somebody else does to its object first. `cached` says whether the
+    caller of a read allows an answer that is stale.
     """
 
     site: str
@@ -126,6 +126,11 @@ class Faults:
 
     def call(self, call: Call, act: Callable[[], T], as_of: Callable[[datetime], T] | None = None) -> T:
         """Make the call, or let it go wrong.
+
+        Args:
+            call: What is known of it.
+            act: Makes it.
+            as_of: Makes a read that is answered as it would have been then.
 
         Raises:
             Died: The run has ended, now or before.
