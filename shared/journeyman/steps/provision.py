@@ -33,6 +33,7 @@ from journeyman.core.lifecycle.nodepool_status import NOTHING, reconcile, usage_
 from journeyman.core.lifecycle.opening import open_claims, retry_at, tell_pods
 from journeyman.core.lifecycle.overlay_status import tell_overlays
 from journeyman.core.lifecycle.progress import poll_at
+from journeyman.core.lifecycle.registration_health import outcomes
 from journeyman.core.lifecycle.settling import SETTLES_FROM
 from journeyman.core.plan import Observation, Step
 from journeyman.core.scheduling.demand.buffers import without_virtual
@@ -78,7 +79,8 @@ def _provision(hand: Applier) -> None:
         hints = Hints.of(world.snapshot, enabled=lifecycle.most_hints > 0)
         hand.apply(on_standing_nodes(world.snapshot, decision.existing, hints))
     _open(hand, world, decision.accepted)
-    hand.apply(reconcile(_as_written(hand, world).snapshot))
+    came_of_claims = outcomes(snapshot, hand.effects.claims, lifecycle.timeouts)
+    hand.apply(reconcile(_as_written(hand, world).snapshot, came_of_claims))
     if decision.defects:
         raise InvariantError(
             "the scheduler's answer does not verify; what does was carried out", defects="; ".join(decision.defects)

@@ -1,15 +1,33 @@
-"""Liveness: a claim that does not become a node in time is given up.
+"""Liveness: a claim that does not become a node in time is given up, and at once if its instance is gone before that.
 
 Restates: karpenter pkg/controllers/nodeclaim/lifecycle/liveness.go `Reconcile`. There is no time-out after registration.
+Differs: an Event says that a claim was given up and why; a claim whose instance has ended does not wait for its time-out.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from datetime import datetime, timedelta
+from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from journeyman.core.api.objects import NodeClaim, condition_of, is_true
+from journeyman.core.lifecycle.explain import disrupted
+from journeyman.core.lifecycle.progress import claim_ref
+from journeyman.core.plan import DeleteObject, Event, Plan, Step, Wake, merged, one
+from journeyman.core.state import Snapshot
+
+LAUNCH_TIMEOUT: Final = "launch_timeout"
+REGISTRATION_TIMEOUT: Final = "registration_timeout"
+INSTANCE_GONE: Final = "instance_gone"
+
+_EVENTS: Final = {
+    LAUNCH_TIMEOUT: "LaunchTimedOut",
+    REGISTRATION_TIMEOUT: "RegistrationTimedOut",
+    INSTANCE_GONE: "InstanceGone",
+}
 
 
 class Timeouts(Struct, frozen=True, kw_only=True):
@@ -24,10 +42,60 @@ def timed_out(claim: NodeClaim, timeouts: Timeouts, now: datetime) -> str:
     if is_true(claim.status.conditions, "Registered"):
         return ""
     if not is_true(claim.status.conditions, "Launched") and now >= _since(claim, "Launched", now) + timeouts.launch:
-        return "launch_timeout"
+        return LAUNCH_TIMEOUT
     if now >= _since(claim, "Registered", now) + timeouts.registration:
-        return "registration_timeout"
+        return REGISTRATION_TIMEOUT
     return ""
+
+
+def awaits_node(claim: NodeClaim) -> bool:
+    """Whether it has an instance that is to join the cluster yet."""
+    joined = is_true(claim.status.conditions, "Registered")
+    return claim.metadata.deletion_timestamp is None and bool(claim.status.provider_id) and not joined
+
+
+def abandon(snapshot: Snapshot, gone: Collection[str]) -> Plan:
+    """Give up the claims that await the node of an instance that is gone; their pods are planned again.
+
+    Args:
+        snapshot: The claims.
+        gone: Provider ids of instances that the cloud, asked for each of them, says have ended.
+    """
+    abandoned = (claim for claim in snapshot.claims if awaits_node(claim) and claim.status.provider_id in gone)
+    return merged(give_up(claim, INSTANCE_GONE, snapshot.now) for claim in abandoned)
+
+
+def give_up(claim: NodeClaim, reason: str, now: datetime) -> Plan:
+    """Delete it. Its pods are planned again as soon as it is gone; its finalizer terminates the instance, if any.
+
+    Args:
+        claim: The claim.
+        reason: The metric's reason: a time-out, or that its instance is gone.
+        now: The time.
+    """
+    name, ref = claim.metadata.name, claim_ref(claim)
+    event = Event(ref=ref, reason=_EVENTS[reason], message=_why(claim, reason, now), type="Warning")
+    chain = one(
+        f"NodeClaim {name}",
+        DeleteObject(ref=ref, why=reason),
+        Wake(step=Step.TERMINATE, at=now, reason=f"NodeClaim {name}: {reason}"),
+        Wake(step=Step.PROVISION, at=now, reason=f"NodeClaim {name}: {reason}"),
+    )
+    chain = replace(chain, events=(event,), observations=(disrupted(claim, reason),))
+    return Plan(chains=(chain,), notes=(f"gave up NodeClaim {name}: {reason}",))
+
+
+def _why(claim: NodeClaim, reason: str, now: datetime) -> str:
+    """What kept it, as its conditions say, and what becomes of it."""
+    instance = claim.status.provider_id
+    if reason == INSTANCE_GONE:
+        return f"Instance {instance} ended before its node joined; the claim is deleted, its pods are planned again"
+    type_, what = ("Launched", "launched") if reason == LAUNCH_TIMEOUT else ("Registered", "registered")
+    condition = condition_of(claim.status.conditions, type_)
+    said = f", {condition.reason}: {condition.message}" if condition is not None and condition.message else ""
+    minutes = (now - _since(claim, type_, now)) // timedelta(minutes=1)
+    ends = f", and instance {instance} is terminated" if instance else ""
+    return f"Not {what} after {minutes} min{said}; the claim is deleted{ends}, its pods are planned again"
 
 
 def _since(claim: NodeClaim, type_: str, now: datetime) -> datetime:

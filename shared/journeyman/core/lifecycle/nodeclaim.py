@@ -14,16 +14,15 @@ from msgspec.structs import replace
 
 from journeyman.core.api.objects import Node, NodeClaim, Pod, is_true
 from journeyman.core.api.resources import total_requests
-from journeyman.core.lifecycle.explain import disrupted
 from journeyman.core.lifecycle.hints import Hints, hinted_at, is_held, look_after_hints, nominations, take_back
 from journeyman.core.lifecycle.hydration import hydrate
 from journeyman.core.lifecycle.initialization import initialize
 from journeyman.core.lifecycle.launch import is_pending, launch_pending
-from journeyman.core.lifecycle.liveness import Timeouts, timed_out
-from journeyman.core.lifecycle.progress import Progress, claim_ref, poll_at
+from journeyman.core.lifecycle.liveness import Timeouts, give_up, timed_out
+from journeyman.core.lifecycle.progress import Progress, poll_at
 from journeyman.core.lifecycle.registration import register
 from journeyman.core.lifecycle.settling import Settling, hinted
-from journeyman.core.plan import Chain, DeleteObject, NominatePods, Plan, Step, Wake, look_at, merged, one
+from journeyman.core.plan import Chain, NominatePods, Plan, Step, Wake, look_at, merged, one
 from journeyman.core.state import Snapshot
 
 
@@ -106,7 +105,7 @@ def _advance(
     if is_true(claim.status.conditions, "Initialized"):
         return hydrate(claim, snapshot.state_nodes_by_claim[claim.metadata.name], snapshot.now)
     if reason := timed_out(claim, lifecycle.timeouts, snapshot.now):
-        return _give_up(claim, reason, snapshot)
+        return give_up(claim, reason, snapshot.now)
     if is_pending(claim):
         return launch_pending((claim,), snapshot.now)
     state = snapshot.state_nodes_by_claim[claim.metadata.name]
@@ -176,16 +175,3 @@ def _opens(progress: Progress) -> bool:
     """Whether the node is opened to pods by this run."""
     before, after = progress.original.status.conditions, progress.claim.status.conditions
     return is_true(after, "Registered") and not is_true(before, "Registered")
-
-
-def _give_up(claim: NodeClaim, reason: str, snapshot: Snapshot) -> Plan:
-    """Its pods are planned again as soon as it is gone; the instance, if any, is terminated by its finalizer."""
-    name = claim.metadata.name
-    chain = one(
-        f"NodeClaim {name}",
-        DeleteObject(ref=claim_ref(claim), why=reason),
-        Wake(step=Step.TERMINATE, at=snapshot.now, reason=f"NodeClaim {name}: {reason}"),
-        Wake(step=Step.PROVISION, at=snapshot.now, reason=f"NodeClaim {name}: {reason}"),
-    )
-    note = f"gave up NodeClaim {name}: {reason}"
-    return Plan(chains=(replace(chain, observations=(disrupted(claim, reason),)),), notes=(note,))

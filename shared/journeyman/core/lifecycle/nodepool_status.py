@@ -1,7 +1,6 @@
-"""NodePool status: whether a pool can be used, what its nodes have together, and the hash of its template.
+"""NodePool status: whether a pool can be used, what its nodes have together, how they join, and its template's hash.
 
 Restates: karpenter pkg/controllers/nodepool/{validation,readiness,counter,hash}/controller.go.
-Differs: NodeRegistrationHealthy, which is informational, is not kept.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
+from journeyman.core.api import labels
 from journeyman.core.api.conditions import NODE_CLASS_READY, NODEPOOL_DEPENDENTS, VALIDATION_SUCCEEDED, ConditionSet
 from journeyman.core.api.hashes import node_pool_hash_annotations
 from journeyman.core.api.nodepool import NodePool
@@ -27,6 +27,7 @@ from journeyman.core.api.resources import (
     format_resources,
     to_resources,
 )
+from journeyman.core.lifecycle.registration_health import Outcome, judged
 from journeyman.core.plan import Chain, ObjectRef, PatchObject, Plan, merged, one
 from journeyman.core.state import NodeClassState, SetAside, Snapshot, StateNode
 
@@ -54,10 +55,18 @@ class Usage(Struct, frozen=True, kw_only=True):
 NOTHING: Final = Usage(resources={})
 
 
-def reconcile(snapshot: Snapshot) -> Plan:
-    """Write every pool's conditions, counts and hash, where they changed; say of invalid pools that they are."""
-    usages = usage_by_pool(snapshot)
-    plans = [_reconcile(pool, snapshot, usages.get(pool.metadata.name, NOTHING)) for pool in snapshot.node_pools]
+def reconcile(snapshot: Snapshot, outcomes: Mapping[str, tuple[Outcome, ...]] | None = None) -> Plan:
+    """Write every pool's conditions, counts and hash, where they changed; say of invalid pools that they are.
+
+    Args:
+        snapshot: Pools, NodeClasses, claims and nodes.
+        outcomes: What came of claims since the last time, by NodePool; none if missing.
+    """
+    usages, news = usage_by_pool(snapshot), outcomes or {}
+    plans = [
+        _reconcile(pool, snapshot, usages.get(pool.metadata.name, NOTHING), news.get(pool.metadata.name, ()))
+        for pool in snapshot.node_pools
+    ]
     plans += [_refuse(item, snapshot.now) for item in snapshot.set_aside if item.kind == NODEPOOL.kind]
     return merged(plans)
 
@@ -86,12 +95,18 @@ def _capacity(node: StateNode) -> Resources:
     return to_resources(texts, round_up=False)
 
 
-def _reconcile(pool: NodePool, snapshot: Snapshot, usage: Usage) -> Plan:
-    conditions = _pool_conditions(pool, snapshot.node_class_of(pool), snapshot.now)
-    status = _counts(pool, usage)
+def _reconcile(pool: NodePool, snapshot: Snapshot, usage: Usage, news: tuple[Outcome, ...]) -> Plan:
+    node_class = snapshot.node_class_of(pool)
+    conditions = _pool_conditions(pool, node_class, snapshot.now)
+    status, wanted = _counts(pool, usage), node_pool_hash_annotations(pool)
+    if node_class is not None:
+        health = judged(pool, conditions, node_class, news, snapshot.now)
+        conditions = health.conditions
+        wanted |= {labels.REGISTRATIONS: health.annotation} if health.annotation else {}
+        if node_class.generation != pool.status.node_class_observed_generation:
+            status["nodeClassObservedGeneration"] = node_class.generation
     if conditions.changed_from(pool.status.conditions):
         status["conditions"] = conditions.to_wire()
-    wanted = node_pool_hash_annotations(pool)
     annotations = {k: v for k, v in wanted.items() if pool.metadata.annotations.get(k) != v}
     chain = _chain(pool, status, annotations)
     return Plan(chains=(chain,) if chain.actions else ())
@@ -111,7 +126,7 @@ def _chain(pool: NodePool, status: Mapping[str, Any], annotations: Mapping[str, 
         )
     if annotations:
         patch = {"metadata": {"annotations": dict(annotations)}}
-        actions.append(PatchObject(ref=ref, patch=patch, why="the template's hash"))
+        actions.append(PatchObject(ref=ref, patch=patch, why="the template's hash, and how its nodes join"))
     return one(f"NodePool {meta.name}", *actions)
 
 

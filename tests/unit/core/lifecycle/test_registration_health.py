@@ -1,0 +1,139 @@
+"""Registration health: what the last outcomes of a pool's claims say of it."""
+
+from datetime import timedelta
+
+import pytest
+
+from journeyman.core.api import labels
+from journeyman.core.api.objects import condition_of
+from journeyman.core.lifecycle.liveness import Timeouts
+from journeyman.core.lifecycle.nodepool_status import reconcile
+from journeyman.core.lifecycle.registration_health import Outcome, outcomes
+from journeyman.core.plan import PatchObject
+from tests.helpers.builders import (
+    a_claim,
+    a_launched_claim,
+    a_node_class,
+    a_pool,
+    a_running_claim,
+    a_snapshot,
+    condition,
+    merge,
+)
+
+JOINED = Outcome(registered=True)
+FAILED = Outcome(registered=False, reason="RegistrationFailed", message="Failed to register node")
+OWNED = {
+    "ownerReferences": [{"apiVersion": "karpenter.sh/v1", "kind": "NodePool", "name": "default", "uid": "uid-default"}]
+}
+
+
+def after(pool, *news, **changes):
+    """The pool as it is stored once these outcomes are written, and whether anything was."""
+    snapshot = a_snapshot(node_pools=(pool,), **changes)
+    body = pool.to_wire()
+    patches = [a for a in reconcile(snapshot, {"default": news}).actions if isinstance(a, PatchObject)]
+    for action in patches:
+        body = merge(body, action.patch)
+    return a_pool(**{key: body[key] for key in ("metadata", "spec", "status")}), bool(patches)
+
+
+def health(pool):
+    found = condition_of(pool.status.conditions, "NodeRegistrationHealthy")
+    return found.status, found.reason
+
+
+@pytest.mark.karpenter(
+    "nodepool/registrationhealth", it="should set NodeRegistrationHealthy status condition on nodePool as Unknown"
+)
+def test_health_is_unknown_until_a_claim_came_to_something():
+    """Said once, with the generation of the NodeClass that it is about; a second look writes nothing."""
+    pool, _ = after(a_pool())
+    assert health(pool) == ("Unknown", "AwaitingReconciliation")
+    assert pool.status.node_class_observed_generation == 1
+    assert not after(pool)[1]
+
+
+@pytest.mark.parametrize(
+    ("news", "expected"),
+    [
+        ("S", ("True", "NodeRegistrationHealthy")),
+        ("F", ("Unknown", "AwaitingReconciliation")),
+        ("FF", ("False", "RegistrationFailed")),
+        ("SF", ("True", "NodeRegistrationHealthy")),
+        ("SFSF", ("False", "RegistrationFailed")),
+        ("FFS", ("False", "RegistrationFailed")),
+        ("FFSSS", ("True", "NodeRegistrationHealthy")),
+        ("FFSSSF", ("True", "NodeRegistrationHealthy")),
+    ],
+)
+@pytest.mark.parametrize("together", [True, False])
+def test_two_failures_among_the_last_four_are_too_many(news, expected, together):
+    """In one run or in many: the row is in the pool's annotation."""
+    row = [JOINED if letter == "S" else FAILED for letter in news]
+    pool, _ = after(a_pool())
+    for part in [row] if together else [[outcome] for outcome in row]:
+        pool, _ = after(pool, *part)
+    assert health(pool) == expected
+    assert pool.metadata.annotations[labels.REGISTRATIONS] == f"1/1:{news[-4:]}"
+
+
+def test_a_failed_launch_lends_the_condition_its_own_words():
+    """A person reads on the pool why nothing comes up."""
+    refused = Outcome(registered=False, reason="Unauthorized", message="grant ec2:CreateFleet")
+    pool, _ = after(a_pool(), refused, refused)
+    found = condition_of(pool.status.conditions, "NodeRegistrationHealthy")
+    assert (found.status, found.reason, found.message) == ("False", "Unauthorized", "grant ec2:CreateFleet")
+
+
+@pytest.mark.parametrize("changed", ["pool", "class"])
+def test_a_changed_template_or_node_class_begins_a_new_row(changed):
+    """What the old one did says nothing of the new one; one outcome after that counts alone."""
+    pool, _ = after(a_pool(), FAILED, FAILED)
+    node_class = a_node_class(generation=2 if changed == "class" else 1)
+    if changed == "pool":
+        pool = a_pool(**merge(pool.to_wire(), {"metadata": {"generation": 2}}))
+
+    pool, _ = after(pool, node_classes=(node_class,))
+    assert health(pool) == ("Unknown", "AwaitingReconciliation")
+    pool, _ = after(pool, FAILED, node_classes=(node_class,))
+    assert health(pool) == ("Unknown", "AwaitingReconciliation")
+    pool, _ = after(pool, JOINED, node_classes=(node_class,))
+    assert health(pool) == ("True", "NodeRegistrationHealthy")
+
+
+@pytest.mark.parametrize(("status", "next_", "expected"), [("True", FAILED, "True"), ("False", JOINED, "False")])
+def test_a_pool_that_karpenter_judged_is_taken_up_where_it_stood(status, next_, expected):
+    """Without a row of ours, True counts as one node that joined and False as two that did not."""
+    judged = condition("NodeRegistrationHealthy", status, observedGeneration=1)
+    pool = a_pool(status={"nodeClassObservedGeneration": 1, "conditions": [judged]})
+    pool, _ = after(pool, next_)
+    assert health(pool)[0] == expected
+
+
+def test_a_claim_counts_once_it_has_registered_or_was_given_up_for_its_time():
+    """Not one that was deleted for want of capacity, nor one of another pool of that name, nor one that has no pool."""
+    late = timedelta(minutes=20)
+    claims = (
+        a_launched_claim("a", metadata=OWNED),
+        a_launched_claim("b", metadata=OWNED, age=late),
+        a_claim(
+            "c",
+            metadata=OWNED,
+            age=late,
+            status={"conditions": [condition("Launched", "Unknown", reason="Unauthorized")]},
+        ),
+        a_claim("d", metadata=OWNED),
+        a_launched_claim("e", age=late),
+        a_running_claim("f", metadata=OWNED),
+    )
+    written = {"a": a_running_claim("a"), "b": None, "c": None, "d": None, "e": None, "f": claims[-1]}
+
+    found = outcomes(a_snapshot(claims=claims), written, Timeouts())
+
+    assert [(o.registered, o.reason) for o in found["default"]] == [
+        (True, ""),
+        (False, "RegistrationFailed"),
+        (False, "Unauthorized"),
+    ]
+    assert found.keys() == {"default"}

@@ -1,0 +1,46 @@
+"""Nodes that do not join: given up in time, said in Events and on the NodePool, and tried again."""
+
+import pytest
+
+from journeyman.core.api.objects import NODEPOOL
+from tests.helpers.builders import SMALL, pool_body
+from tests.helpers.living import Living
+
+
+@pytest.fixture
+def living():
+    """Two pods that need a node each; machines boot and never join, until `mend` is called."""
+    living = Living((SMALL,), pool_body(spec={"disruption": {"consolidateAfter": "Never"}}))
+    living.cloud.machines = tuple
+    living.deploy("web", 2, cpu="1.5")
+    return living
+
+
+def mend(living):
+    """Machines join from now on."""
+    del living.cloud.machines
+
+
+def health(living):
+    conditions = living.server.get(NODEPOOL, "default")["status"]["conditions"]
+    return next((c["status"], c["reason"]) for c in conditions if c["type"] == "NodeRegistrationHealthy")
+
+
+def test_nodes_that_never_join_are_told_of_on_the_pool_until_others_do(living):
+    """Both time out after a quarter of an hour; the pool says so, and no more once enough of their successors joined."""
+    living.live(minutes=10)
+    assert health(living) == ("Unknown", "AwaitingReconciliation")
+    living.live(minutes=6)
+
+    assert health(living) == ("False", "RegistrationFailed")
+    told = [e.message for e in living.record.events if e.reason == "RegistrationTimedOut"]
+    assert len(told) == 2
+    assert all(
+        "Not registered after 15 min, NodeNotFound: " in text and " is terminated, its pods" in text for text in told
+    )
+
+    mend(living)
+    living.until(lambda: living.running() == 2, "both pods run")
+    living.deploy("more", 1, cpu="1.5")
+    living.until(lambda: living.running() == 3, "a third pod runs")
+    assert health(living) == ("True", "NodeRegistrationHealthy")
