@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -17,7 +18,7 @@ from journeyman.core.api.objects import POD, Resource
 from journeyman.errors import GoneError, KubeAPIError, NotFoundError
 from journeyman.kube import errors
 from journeyman.kube.allowance import Allowance
-from journeyman.kube.lists import Pages, UnreadableError, Versioned, decode
+from journeyman.kube.lists import UnreadableError, Versioned, Whole, decode, has_own_encoding, open_page
 from journeyman.kube.retries import EVICTIONS
 from journeyman.kube.transport import Transport
 from journeyman.ports import JSON, Listing, Patch, WatchEvent
@@ -93,10 +94,13 @@ class HttpKubeStore:
         if cached:
             query["resourceVersion"] = "0"
         path, asked = resource.path(namespace), {key: value for key, value in query.items() if value}
+        if has_own_encoding(resource):
+            with suppress(UnreadableError):
+                return self._whole(resource, path, asked)
         try:
-            return self._in_pages(Pages(resource), path, asked)
-        except UnreadableError:
-            return self._in_pages(Pages(resource, as_json=True), path, asked)
+            return self._in_pages(resource, path, {**asked, "limit": str(self.page_size)})
+        except GoneError:
+            return self._in_pages(resource, path, asked)
 
     def get(self, resource: Resource[T], name: str, *, namespace: str = "") -> T:
         """One object."""
@@ -209,39 +213,37 @@ class HttpKubeStore:
         for line in self.transport.stream(path, asked, seconds + _SILENCE_SECONDS, quiet_seconds=quiet_seconds):
             yield self._event(line, resource, f"GET {path}")
 
-    def _in_pages(self, pages: Pages[T], path: str, asked: Mapping[str, str]) -> Listing[T]:
-        if pages.at_once:
-            return self._every_page(pages, path, asked)
-        try:
-            return self._every_page(pages, path, {**asked, "limit": str(self.page_size)})
-        except GoneError:
-            return self._every_page(pages, path, asked)
+    def _whole(self, resource: Resource[T], path: str, query: Mapping[str, str]) -> Listing[T]:
+        """All of it in one answer, read while it comes."""
+        whole = Whole(resource)
+        with ThreadPoolExecutor(max_workers=1) as aside, self._known(resource):
+            aside.submit(whole.prepare)
+            return self.transport.read(path, whole.read, query=query, accept=whole.ACCEPT)
 
-    def _every_page(self, pages: Pages[T], path: str, query: Mapping[str, str]) -> Listing[T]:
+    def _in_pages(self, resource: Resource[T], path: str, query: Mapping[str, str]) -> Listing[T]:
         """All pages. The next one is on its way while one is decoded: the server needs longer for it than we do."""
         items: list[T] = []
         with ThreadPoolExecutor(max_workers=1) as ahead:
-            coming = ahead.submit(self._read, pages.resource, path, query, pages.accept)
-            pages.prepare()
+            coming = ahead.submit(self._read, resource, path, query)
             while True:
-                page = pages.open(coming.result())
+                page = open_page(coming.result(), resource)
                 if page.continue_:
                     query = {key: value for key, value in query.items() if key != "resourceVersion"}
                     query["continue"] = page.continue_
-                    coming = ahead.submit(self._read, pages.resource, path, query, pages.accept)
+                    coming = ahead.submit(self._read, resource, path, query)
                 items += page.items()
                 if not page.continue_:
                     return Listing(items=tuple(items), resource_version=page.resource_version)
 
-    def _read(
-        self,
-        resource: Resource[Any],
-        path: str,
-        query: Mapping[str, str] | None = None,
-        accept: str = "application/json",
-    ) -> bytes:
+    def _read(self, resource: Resource[Any], path: str, query: Mapping[str, str] | None = None) -> bytes:
+        with self._known(resource):
+            return self.transport.request("GET", path, query=query)
+
+    @contextmanager
+    def _known(self, resource: Resource[Any]) -> Iterator[None]:
+        """Says of a kind that is not served in which versions it is."""
         try:
-            return self.transport.request("GET", path, query=query, accept=accept)
+            yield
         except NotFoundError as error:
             if error.reason != errors.NOT_SERVED:
                 raise

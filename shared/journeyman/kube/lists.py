@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import lru_cache, partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import msgspec
@@ -13,13 +14,14 @@ from journeyman.core.api.objects import Resource
 from journeyman.errors import InvalidObjectError, KubeAPIError
 from journeyman.kube import protobuf
 from journeyman.kube.protobuf.numbers import LISTED
+from journeyman.ports import Listing
 
 if TYPE_CHECKING:
     from journeyman.kube.protobuf.reading import Reader
 
 T = TypeVar("T")
 
-_JSON: Final = "application/json"
+JSON: Final = "application/json"
 _HEAD_BYTES: Final = 4096
 
 
@@ -51,54 +53,72 @@ class Page(msgspec.Struct, Generic[T], frozen=True):
 
 
 class UnreadableError(Exception):
-    """A page of messages cannot be read: its JSON will tell why, or can be."""
+    """A list of messages cannot be read: its JSON will tell why, or can be."""
 
 
-class Pages(Generic[T]):
-    """Reads the pages of one list.
+class Whole(Generic[T]):
+    """Reads a whole list while it comes: one that is asked for in Kubernetes' own encoding.
+
+    It is one answer, as the server has it in its cache; for the pages of a list it may have to ask etcd, and then needs five
+    times as long.
 
     Args:
-        resource: What is listed.
-        as_json: Whatever it is.
+        resource: What is listed; `has_own_encoding` of it.
     """
 
-    def __init__(self, resource: Resource[T], *, as_json: bool = False) -> None:
-        self.resource = resource
-        self._as_messages = resource.type in LISTED and not as_json
-        self._reader: Reader[T] | None = None
+    ACCEPT: Final = f"{protobuf.MEDIA_TYPE}, {JSON}"
 
-    @property
-    def accept(self) -> str:
-        """The encodings to ask for. Custom resources are JSON, whatever is asked for."""
-        return f"{protobuf.MEDIA_TYPE}, {_JSON}" if self._as_messages else _JSON
-
-    @property
-    def at_once(self) -> bool:
-        """Whether all of it is one page.
-
-        The server has it in its cache; for later pages it may have to ask etcd, and then needs five times as long.
-        """
-        return self._as_messages
+    def __init__(self, resource: Resource[T]) -> None:
+        self._resource = resource
 
     def prepare(self) -> None:
-        """Load what is needed to read them: the first answer is on its way meanwhile."""
-        if self._as_messages:
-            from journeyman.kube.protobuf.reading import Reader  # noqa: PLC0415 - some dozens of milliseconds
+        """Load what reading takes, some dozens of milliseconds: meanwhile the server gets its answer ready."""
+        self._reader()
 
-            self._reader = Reader(self.resource.type)
-
-    def open(self, body: bytes) -> Page[T]:
-        """A page, in whichever encoding the server chose.
+    def read(self, pieces: Iterable[bytes]) -> Listing[T]:
+        """The list, from the pieces of a body.
 
         Raises:
-            KubeAPIError: It is none: something other than an API server answered.
-            UnreadableError: It cannot be read in this encoding; the page's `items` may raise that, too.
+            UnreadableError: It cannot be read in this encoding, or it is not all of the list.
+            InvalidObjectError, KubeAPIError: The server chose JSON; as `decode`.
         """
-        if self._reader is not None and body.startswith(protobuf.MAGIC):
-            return _of_messages(body, self._reader)
-        metadata = _head(body, self.resource).metadata
-        items = partial(_of_json, body, self.resource)
-        return Page(continue_=metadata.continue_, resource_version=metadata.resource_version, items=items)
+        head, rest = _begun(iter(pieces))
+        if head == protobuf.MAGIC:
+            return self._of_messages(rest)
+        page = open_page(b"".join(rest), self._resource)
+        if page.continue_:
+            raise UnreadableError
+        return Listing(items=page.items(), resource_version=page.resource_version)
+
+    def _of_messages(self, pieces: Iterable[bytes]) -> Listing[T]:
+        try:
+            found = self._reader().read(pieces)
+        except ValueError as error:
+            raise UnreadableError from error
+        if found.continue_:
+            raise UnreadableError
+        return Listing(items=tuple(found.items), resource_version=found.resource_version)
+
+    def _reader(self) -> Reader[T]:
+        from journeyman.kube.protobuf.reading import Reader  # noqa: PLC0415 - some dozens of milliseconds
+
+        return Reader(self._resource.type)
+
+
+def has_own_encoding(resource: Resource[Any]) -> bool:
+    """Whether it is to be asked for in Kubernetes' own encoding. Custom resources are JSON, whatever is asked for."""
+    return resource.type in LISTED
+
+
+def open_page(body: bytes, resource: Resource[T]) -> Page[T]:
+    """A page in JSON.
+
+    Raises:
+        KubeAPIError: It is none: something other than an API server answered.
+    """
+    metadata = _head(body, resource).metadata
+    items = partial(_of_json, body, resource)
+    return Page(continue_=metadata.continue_, resource_version=metadata.resource_version, items=items)
 
 
 def decode(body: bytes, resource: Resource[Any], type_: Any, name: str) -> Any:
@@ -118,19 +138,14 @@ def decode(body: bytes, resource: Resource[Any], type_: Any, name: str) -> Any:
         raise KubeAPIError(message, reason="NotKubernetes", kind=resource.kind) from error
 
 
-def _of_messages(body: bytes, reader: Reader[T]) -> Page[T]:
-    def items() -> tuple[T, ...]:
-        try:
-            return tuple(map(reader.read, page.items))
-        except ValueError as error:
-            raise UnreadableError from error
-
-    try:
-        page = reader.open(body)
-    except ValueError as error:
-        raise UnreadableError from error
-    metadata = page.metadata
-    return Page(continue_=metadata.continue_, resource_version=metadata.resource_version, items=items)
+def _begun(pieces: Iterator[bytes]) -> tuple[bytes, Iterator[bytes]]:
+    """The first bytes, as many as tell an encoding, and all of the pieces."""
+    size, begin = len(protobuf.MAGIC), b""
+    for piece in pieces:
+        begin += piece
+        if len(begin) >= size:
+            break
+    return begin[:size], chain((begin,), pieces)
 
 
 def _head(body: bytes, resource: Resource[Any]) -> Versioned:

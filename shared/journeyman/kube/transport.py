@@ -13,13 +13,13 @@ import hashlib
 import math
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Final
+from typing import Final, TypeVar, cast
 from urllib.parse import urlencode
 
 import urllib3
-from urllib3.exceptions import HTTPError, ReadTimeoutError
+from urllib3.exceptions import HTTPError, ProtocolError, ReadTimeoutError
 from urllib3.response import BaseHTTPResponse
 
 from journeyman import __version__
@@ -35,7 +35,10 @@ READ_SECONDS: Final = 30.0
 QUIET_FACTOR: Final = 4.0
 """Where an answer takes long to begin, so do the pauses within it: a silence that ends it is that many times as long."""
 LONGEST_QUIET_SECONDS: Final = 1.0
+_PIECE_BYTES: Final = 128 * 1024
 _USER_AGENT: Final = f"journeyman/{__version__} (python {sys.version_info.major}.{sys.version_info.minor})"
+
+T = TypeVar("T")
 
 
 class Transport:
@@ -110,6 +113,27 @@ class Transport:
         self._check(response, content, method, path)
         return content
 
+    def read(
+        self,
+        path: str,
+        take: Callable[[Iterator[bytes]], T],
+        *,
+        query: Mapping[str, str] | None = None,
+        accept: str = "application/json",
+    ) -> T:
+        """What `take` makes of the body of a successful answer, which it gets in pieces, decompressed, as they come.
+
+        An answer that breaks off is asked for again, as often as by `request`; then `take` begins again. Raises as `request`.
+        """
+        policy, headers = READS, {"Accept": accept}
+        with self._translated("GET", path):
+            while True:
+                response = self._send("GET", path, query, policy, headers=headers, preload_content=False)
+                try:
+                    return self._taken(response, path, take)
+                except (ProtocolError, ReadTimeoutError) as error:
+                    policy = _for_another_try(response, path, error)
+
     def stream(
         self, path: str, query: Mapping[str, str], read_seconds: float, *, quiet_seconds: float | None = None
     ) -> Iterator[bytes]:
@@ -165,6 +189,15 @@ class Transport:
             if quiet_seconds is None:
                 raise
 
+    def _taken(self, response: BaseHTTPResponse, path: str, take: Callable[[Iterator[bytes]], T]) -> T:
+        try:
+            if not _is_success(response):
+                self._check(response, response.data, "GET", path)
+            return take(_pieces(response))
+        finally:
+            self._allowance.received(response.tell())
+            response.close()  # a connection whose answer is not read to its end; others are back in the pool
+
     def _send(
         self,
         method: str,
@@ -180,7 +213,8 @@ class Transport:
         timeout = urllib3.Timeout(
             connect=self._allowance.at_most(CONNECT_SECONDS), read=self._allowance.at_most(read_seconds)
         )
-        self._allowance.sent(len(body or b""), is_write=method != "GET")
+        if not policy.history:  # whoever allowed another try has counted it
+            self._allowance.sent(len(body or b""), is_write=method != "GET")
         return self._pool.request(
             method,
             f"{self.server}{path}?{urlencode(query)}" if query else f"{self.server}{path}",
@@ -217,3 +251,15 @@ class Transport:
 
 def _is_success(response: BaseHTTPResponse) -> bool:
     return 200 <= response.status < 300
+
+
+def _pieces(response: BaseHTTPResponse) -> Iterator[bytes]:
+    while piece := response.read(_PIECE_BYTES, decode_content=True):
+        yield piece
+
+
+def _for_another_try(response: BaseHTTPResponse, path: str, error: HTTPError) -> Patient:
+    """What is left of a request's policy after an answer that broke off; its pause is over. Raises HTTPError: nothing is."""
+    policy = cast("Patient", response.retries).increment("GET", path, error=error, _stacktrace=error.__traceback__)
+    policy.sleep()
+    return policy

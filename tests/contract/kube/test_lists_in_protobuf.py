@@ -14,7 +14,7 @@ from journeyman.errors import ForbiddenError
 from journeyman.kube import protobuf
 from journeyman.kube.connection import Connection
 from journeyman.kube.http_store import HttpKubeStore
-from journeyman.kube.lists import Pages
+from journeyman.kube.lists import Whole
 from journeyman.kube.transport import Transport
 from tests.bench.crowd import put
 from tests.helpers.any_objects import MARK, Drawing, known, said
@@ -84,7 +84,7 @@ def test_both_encodings_give_the_same(plane, drawn):
     missing = known(resource.type) - {field for one in found for field in said(one)}
     not_there = set() if resource.namespaced else {(ObjectMeta, "namespace")}
     assert missing == not_there | ({NOT_OF_NODES} if resource is NODE else set())
-    accepted = transport.request("GET", resource.path(), query=query, accept=Pages(resource).accept)
+    accepted = transport.request("GET", resource.path(), query=query, accept=Whole.ACCEPT)
     assert accepted.startswith(protobuf.MAGIC)
 
 
@@ -92,7 +92,7 @@ def test_refusals_read_the_same(plane):
     """A Status comes in the encoding that was asked for; so do the words in it."""
     transport = transport_of(plane, token="nobody")
     said = []
-    for accept in ("application/json", Pages(POD).accept):
+    for accept in ("application/json", Whole.ACCEPT):
         with pytest.raises(ForbiddenError) as refused:
             transport.request("GET", POD.path(), accept=accept)
         said.append(str(refused.value))

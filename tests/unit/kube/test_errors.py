@@ -154,5 +154,5 @@ def test_pages_are_found_wherever_the_metadata_is(script, prod):
     last = {"items": [{"metadata": {"name": "a", "labels": {"x": "y" * 5000}}}], "metadata": {"resourceVersion": "7"}}
     script.say(200, json.dumps(odd).encode())
     script.say(200, json.dumps(last).encode())
-    assert [item.metadata.name for item in prod.list(POD).items] == ["a"]
+    assert [item.metadata.name for item in prod.list(NODECLAIM).items] == ["a"]
     assert "continue=%22items%22%3A" in script.requests[1][1]

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import gzip
+import itertools
+
 import msgspec
 import pytest
 from google.protobuf.descriptor import FieldDescriptor
+from hypothesis import given
+from hypothesis import strategies as st
 
 from journeyman.core.api.objects import POD, Pod
-from journeyman.errors import InvalidObjectError, NotFoundError
+from journeyman.errors import InvalidObjectError, KubeAPIError, KubeUnavailableError, NotFoundError
 from journeyman.kube import protobuf
+from journeyman.kube.allowance import Allowance
 from journeyman.kube.protobuf import messages
 from journeyman.kube.protobuf.numbers import LISTED, NUMBERS, OWN_FIELDS
 from journeyman.kube.protobuf.reading import Reader
@@ -46,12 +52,13 @@ def page(*items):
     """A page of pods as bytes; an item is bytes, too."""
     head = b"\x12\x017\x1a\x00"
     raw = field(1, head) + b"".join(field(2, item) for item in items)
-    return protobuf.MAGIC + field(1, b"\x0a\x02v1") + field(2, raw)
+    return protobuf.MAGIC + field(1, b"\x0a\x02v1") + field(2, raw) + b"\x1a\x00\x22\x00"
 
 
 def field(number, content):
     """A field of bytes."""
-    return bytes([number << 3 | 2, len(content)]) + content
+    low, high = len(content) & 0x7F, len(content) >> 7
+    return bytes([number << 3 | 2, low | 0x80, high] if high else [number << 3 | 2, low]) + content
 
 
 def pod(name, namespace="default", status=b""):
@@ -75,7 +82,7 @@ def test_what_is_the_same_is_shared():
     """Between objects, as nobody changes it."""
     reader = Reader(Pod)
     phase = field(1, b"Running") + field(2, field(1, b"Ready") + field(2, b"True"))
-    one, other = map(reader.read, reader.open(page(pod(b"a", status=phase), pod(b"b", status=phase))).items)
+    one, other = reader.read([page(pod(b"a", status=phase), pod(b"b", status=phase))]).items
     assert one.status.conditions[0].status == "True"
     assert one.status.conditions is other.status.conditions
 
@@ -84,14 +91,14 @@ def test_a_field_that_nobody_knows_is_passed_over():
     """Newer servers have more of them, of every kind there is."""
     reader = Reader(Pod)
     unknown = b"\xf8\x07\x01" + b"\xfd\x07abcd" + b"\xf9\x07abcdefgh" + b"\xfa\x07\x02ab"
-    (one,) = map(reader.read, reader.open(page(pod(b"a", status=unknown) + unknown)).items)
+    (one,) = reader.read([page(pod(b"a", status=unknown) + unknown)]).items
     assert one == msgspec.convert({"metadata": {"name": "a", "namespace": "default"}}, Pod)
 
 
 @pytest.mark.parametrize(
     "answer",
     [
-        page(pod(b"a"), pod(b"b"))[:-3],
+        page(pod(b"a"), pod(b"b"))[:-9],
         page(pod(b"a"), pod(b"\xff")),
         page(pod(b"a"), pod(b"b", status=field(2, field(1, b"\xff")))),
         page(pod(b"a"), pod(b"b", status=field(2, b"\x0a\x05a"))),
@@ -108,6 +115,103 @@ def test_what_cannot_be_read_is_asked_for_as_json(script, store_for, answer):
         store_for(script.url).list(POD)
     assert [headers["Accept"] for _, _, headers in script.requests][1:] == ["application/json"]
     assert "limit=500" in script.requests[1][1]
+
+
+BODY = page(*(pod(b"a" * size, status=field(1, b"Running") + b"\xf8\x07\x01") for size in (1, 40, 300, 2)))
+END = len(BODY) - len(b"\x1a\x00\x22\x00")  # of the list: what follows says nothing of it
+READER = Reader(Pod)
+WHOLE = READER.read([BODY])
+
+
+@given(st.sets(st.integers(0, len(BODY))))
+def test_a_body_may_be_cut_anywhere(cuts):
+    """Nothing is lost and nothing comes twice, wherever one piece ends and the next begins."""
+    bounds = [0, *sorted(cuts), len(BODY)]
+    assert READER.read([BODY[one:other] for one, other in itertools.pairwise(bounds)]) == WHOLE
+    assert [len(one.metadata.name) for one in WHOLE.items] == [1, 40, 300, 2]
+
+
+def test_a_body_may_come_byte_by_byte():
+    """Numbers of several bytes are cut, too."""
+    assert READER.read(bytes([byte]) for byte in BODY) == WHOLE
+
+
+@pytest.mark.parametrize("size", [1, 7, len(BODY)])
+def test_a_list_that_is_too_short_is_none(size):
+    """Wherever it ends early, between two objects above all."""
+    for end in range(END):
+        with pytest.raises(ValueError, match="breaks off"):
+            READER.read([BODY[at : min(at + size, end)] for at in range(0, end, size)])
+
+
+@pytest.mark.parametrize(
+    "raw", [b"\x13", b"\x80" * 11 + b"\x01", field(1, b"\x08")], ids=["group", "endless", "no-list"]
+)
+def test_what_is_no_message_is_none(raw):
+    """Whoever answers so is no API server, or one of another day."""
+    with pytest.raises(ValueError, match=r"\w"):
+        READER.read([protobuf.MAGIC + field(2, raw)])
+
+
+def chunked(*pieces):
+    """A chunked body, without its end."""
+    return b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces)
+
+
+def test_a_list_that_breaks_off_is_asked_for_again_as_a_whole(script, store_for):
+    """Once more what was there already comes, and counts once; the run's allowance has it as a retry."""
+    broken = chunked(BODY[:100], BODY[100:400])
+    script.say(200, broken, Transfer_Encoding="chunked", Connection="close")
+    script.say(200, broken[:-50], Transfer_Encoding="chunked", Connection="close")
+    script.say(200, chunked(BODY[:400], BODY[400:]) + b"0\r\n\r\n", Transfer_Encoding="chunked")
+    allowance = Allowance()
+    listing = store_for(script.url).for_run(allowance).list(POD)
+    assert listing.items == tuple(WHOLE.items)
+    assert (allowance.usage.requests, allowance.usage.retries, allowance.usage.writes) == (3, 2, 0)
+
+
+def test_a_list_that_breaks_off_each_time_is_an_error(script, store_for):
+    """Never a shorter list; and no more tries than a run has left."""
+    script.say(200, chunked(BODY[:400]), Transfer_Encoding="chunked", Connection="close")
+    with pytest.raises(KubeUnavailableError, match="broke off its answer"):
+        store_for(script.url).list(POD)
+    assert len(script.requests) == 3
+    with pytest.raises(KubeUnavailableError, match="broke off its answer"):
+        store_for(script.url).for_run(Allowance(retries=0)).list(POD)
+    assert len(script.requests) == 4
+
+
+def test_a_connection_is_kept_after_a_list(script, store_for):
+    """It is read to its end, compressed or not."""
+    script.say(200, BODY)
+    script.say(200, gzip.compress(BODY), Content_Encoding="gzip")
+    store = store_for(script.url)
+    assert [store.list(POD).resource_version for _ in range(3)] == ["7", "7", "7"]
+    assert len(set(script.ports)) == 1
+
+
+def test_a_server_may_choose_json(script, store_for):
+    """Older ones, and what stands in front of some; what else begins otherwise is no API server's answer."""
+    names = [f"p-{number}" for number in range(9)]
+    items = [{"metadata": {"name": name}} for name in names]
+    script.say(200, {"metadata": {"resourceVersion": "7"}, "items": items})
+    listing = store_for(script.url).list(POD)
+    assert [one.metadata.name for one in listing.items] == names
+    assert len(script.requests) == 1
+    for nothing in (b"", b"k8", b"<html>"):
+        script.answers.clear()
+        script.say(200, nothing)
+        with pytest.raises(KubeAPIError, match="not an API server's"):
+            store_for(script.url).list(POD)
+
+
+def test_a_server_that_answers_in_pages_is_asked_for_them(script, store_for):
+    """Part of a list is none."""
+    script.say(200, {"metadata": {"continue": "more"}, "items": [{"metadata": {"name": "a"}}]})
+    script.say(200, {"metadata": {"continue": "more"}, "items": [{"metadata": {"name": "a"}}]})
+    script.say(200, {"metadata": {}, "items": [{"metadata": {"name": "b"}}]})
+    assert [one.metadata.name for one in store_for(script.url).list(POD).items] == ["a", "b"]
+    assert ["limit" in path for _, path, _ in script.requests] == [False, True, True]
 
 
 def test_a_refusal_may_come_in_either_encoding(script, store_for):

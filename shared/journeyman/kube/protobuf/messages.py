@@ -16,7 +16,6 @@ from google.protobuf.descriptor_pb2 import EDITION_2023, DescriptorProto, FieldD
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
 
-from journeyman.kube import errors
 from journeyman.kube.protobuf.numbers import AS_JSON, NUMBERS, OWN_FIELDS, OWN_STATE, UNREAD
 
 MISSING_TEXT: Final = "\0missing"
@@ -26,6 +25,7 @@ TEXT_ENTRY: Final = "TextEntry"
 AMOUNT_ENTRY: Final = "AmountEntry"
 TIME: Final = "Time"
 NUMBER_OR_TEXT: Final = "IntOrString"
+LIST_META: Final = "ListMeta"
 SOURCE: Final = "source"
 """The field of a message in between, whose own fields are the Struct's around it."""
 
@@ -72,13 +72,13 @@ def rest_name(type_: type) -> str:
 
 
 def message_class(name: str) -> Any:
-    """The class of messages of that name: a Struct's, one of those above, or `answer_name` of a Struct's."""
+    """The class of messages of that name: a Struct's, one of those above, or `list_name` of a Struct's."""
     return GetMessageClass(_pool().FindMessageTypeByName(f"{_PACKAGE}.{name}"))
 
 
-def answer_name(type_: type) -> str:
-    """The message that an API server answers with: an envelope, with a list of such objects in it, or a Status."""
-    return f"{type_.__name__}Answer"
+def list_name(type_: type) -> str:
+    """The message of a list of such objects."""
+    return f"{type_.__name__}List"
 
 
 @lru_cache(maxsize=1)
@@ -96,7 +96,7 @@ def _common() -> Iterator[DescriptorProto]:
     yield _message("Quantity", _field("string", 1, _TEXT))
     yield _message(TIME, _field("seconds", 1, _NUMBER), _field("nanos", 2, _NUMBER))
     yield _message(NUMBER_OR_TEXT, _field("type", 1, _NUMBER), _field("number", 2, _NUMBER), _field("text", 3, _TEXT))
-    yield _message("ListMeta", _field("resource_version", 2, _TEXT), _field("continue_", 3, _TEXT))
+    yield _message(LIST_META, _field("resource_version", 2, _TEXT), _field("continue_", 3, _TEXT))
 
 
 def _messages(type_: type[msgspec.Struct]) -> Iterator[DescriptorProto]:
@@ -111,10 +111,7 @@ def _messages(type_: type[msgspec.Struct]) -> Iterator[DescriptorProto]:
     yield _message(rest_name(type_), *(_of_struct(type_, field) for field in other_fields(type_)))
     if "metadata" in fields(type_):
         items = _field("items", 2, name, many=True)
-        yield _message(f"{name}List", _field("metadata", 1, "ListMeta"), items)
-        yield _message(answer_name(type_), _field("raw", 2, f"{name}List"))
-    elif type_ is errors.Status:
-        yield _message(answer_name(type_), _field("raw", 2, name))
+        yield _message(list_name(type_), _field("metadata", 1, LIST_META), items)
 
 
 def _way(type_: type[msgspec.Struct], name: str) -> tuple[int, int]:

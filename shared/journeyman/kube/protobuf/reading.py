@@ -7,7 +7,7 @@ A message's fields have our Structs' defaults, so that one look says what each h
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta, timezone
 from functools import partial
 from inspect import signature
@@ -18,7 +18,7 @@ import msgspec
 from google.protobuf.message import DecodeError
 
 from journeyman.kube.errors import Status
-from journeyman.kube.protobuf import MAGIC, messages
+from journeyman.kube.protobuf import framing, messages
 from journeyman.kube.protobuf.messages import MISSING_BYTES, MISSING_NUMBER, MISSING_TEXT
 from journeyman.kube.protobuf.numbers import AS_JSON, EMPTY_IS_MISSING, NUMBERS, OWN_FIELDS, OWN_STATE
 
@@ -33,6 +33,14 @@ _LONGEST: Final = 4096  # bytes, or entries, of one
 _ENTRY: Final = attrgetter("key", "value")
 
 
+class Found(msgspec.Struct, Generic[T], frozen=True):
+    """A list that was read: what its metadata says, and the objects."""
+
+    resource_version: str
+    continue_: str
+    items: list[T]
+
+
 class Reader(Generic[T]):
     """Reads objects of one kind. One for each list: what is remembered is shared within it, and goes with it.
 
@@ -41,7 +49,7 @@ class Reader(Generic[T]):
     """
 
     def __init__(self, type_: type[T]) -> None:
-        self._answer = messages.message_class(messages.answer_name(type_))
+        self._type = type_
         self._made: dict[Any, Make] = {
             datetime: _remembered(messages.TIME, _time),
             Union[str, int]: _remembered(messages.NUMBER_OR_TEXT, _number_or_text),  # noqa: UP007 - not | in 3.10
@@ -50,21 +58,27 @@ class Reader(Generic[T]):
         self._amount_entries = _remembered(messages.AMOUNT_ENTRY, attrgetter("key", "value.string"))
         self._read = self._struct(type_)
 
-    def open(self, body: bytes) -> Any:
-        """What is in an answer's envelope: of a list its `metadata`, and its `items`, which `read` takes.
+    def read(self, pieces: Iterable[bytes]) -> Found[T]:
+        """A list, from an answer's body that comes in pieces, of which no more than one is held at a time.
 
         Raises:
             ValueError: It is no such answer, or it breaks off.
         """
+        parse = messages.message_class(messages.list_name(self._type)).FromString
+        metadata, items = messages.message_class(messages.LIST_META)(), list[T]()
         try:
-            return self._answer.FromString(memoryview(body)[len(MAGIC) :]).raw
+            for part in map(parse, framing.parts(pieces)):
+                metadata.MergeFrom(part.metadata)
+                items.extend(map(self._read, part.items))
         except DecodeError as error:
             raise ValueError(str(error)) from error
+        return Found(resource_version=metadata.resource_version, continue_=metadata.continue_, items=items)
 
-    def read(self, item: Any) -> T:
-        """An item, once; nothing is left of it. Raises ValueError: a message within it is none."""
+    def read_one(self, body: bytes) -> T:
+        """What an answer holds that is no list. Raises ValueError: it is none, or it breaks off."""
+        parse = messages.message_class(self._type.__name__).FromString
         try:
-            found: T = self._read(item)
+            found: T = self._read(parse(b"".join(framing.parts([body]))))
         except DecodeError as error:
             raise ValueError(str(error)) from error
         return found
@@ -137,8 +151,7 @@ class Reader(Generic[T]):
 
 def refusal(body: bytes) -> Status:
     """The Status in an answer. Raises ValueError: it is none."""
-    reader = Reader(Status)
-    return reader.read(reader.open(body))
+    return Reader(Status).read_one(body)
 
 
 class Remembered(dict[Any, Any]):
