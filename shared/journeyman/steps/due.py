@@ -22,7 +22,6 @@ for garbage, which reads them anyway.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Final
@@ -40,6 +39,7 @@ from journeyman.core.api.nodepool import NodePool
 from journeyman.core.api.objects import NODEPOOL, NodeClaim, condition_of, is_true
 from journeyman.core.disruption.budgets import windows
 from journeyman.core.disruption.consolidatable import consolidate_after
+from journeyman.core.disruption.static_pools import static_pools
 from journeyman.core.lifecycle.expiration import is_expired
 from journeyman.core.lifecycle.hints import has_open_hints
 from journeyman.core.plan import Step, Wake
@@ -96,16 +96,10 @@ def _is_whole(claim: NodeClaim) -> bool:
 
 
 def _static(snapshot: Snapshot) -> Iterator[str]:
-    """Pools that ask for so many nodes, and have claims for another number."""
-    living = Counter(
-        claim.metadata.labels.get(labels.NODEPOOL, "")
-        for claim in snapshot.claims
-        if claim.metadata.deletion_timestamp is None
-    )
-    for pool in snapshot.node_pools:
-        wanted, name = pool.spec.replicas, pool.metadata.name
-        if wanted is not None and pool.metadata.deletion_timestamp is None and living[name] != wanted:
-            yield f"NodePool {name} has {living[name]} of {wanted} nodes"
+    """Pools that ask for so many nodes and have another number, unless their limit is why and nobody is leaving yet."""
+    for pool in static_pools(snapshot.claims, snapshot.node_pools):
+        if pool.surplus or pool.allowed:
+            yield f"NodePool {pool.name} has {len(pool.running)} of {pool.replicas} nodes"
 
 
 def _outdated_pools(snapshot: Snapshot) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 ::
 
-    load ─► NodeClasses current ─► claims on their way: launch, register, initialize, give up
+    load ─► NodeClasses current ─► claims on their way: launch, register, initialize, give up ─► static NodePools
          ─► solve for what is left ─► verify ─► create claims, launch ─► NodePool statuses
 
 What was begun is finished first: claims without an instance are launched, then counted as capacity, and only what
@@ -13,23 +13,19 @@ Restates: karpenter pkg/controllers/provisioning/provisioner.go `Reconcile`, `Sc
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from datetime import timedelta
-from typing import Any, Final
+from collections.abc import Mapping
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from journeyman.core.api.model import parse
-from journeyman.core.api.nodepool import NodePool
-from journeyman.core.api.objects import NODEPOOL, Pod
+from journeyman.core.api.objects import Pod
 from journeyman.core.catalogue import Unavailable
 from journeyman.core.disruption.in_flight import marked_for_deletion
 from journeyman.core.lifecycle.buffer_status import tell_buffers
 from journeyman.core.lifecycle.hints import HINTS_PER_RUN, SINCE_VERSION, Hints, on_standing_nodes
 from journeyman.core.lifecycle.liveness import Timeouts
 from journeyman.core.lifecycle.nodeclaim import Lifecycle, Pace, advance
-from journeyman.core.lifecycle.nodepool_status import NOTHING, reconcile, usage_by_pool
+from journeyman.core.lifecycle.nodepool_status import reconcile
 from journeyman.core.lifecycle.opening import open_claims, retry_at, tell_pods
 from journeyman.core.lifecycle.overlay_status import tell_overlays
 from journeyman.core.lifecycle.progress import poll_at
@@ -42,16 +38,14 @@ from journeyman.core.scheduling.results import PlannedClaim, Results
 from journeyman.core.scheduling.scheduler import pods_to_place, solve
 from journeyman.core.scheduling.verify import verify
 from journeyman.core.state import Snapshot
-from journeyman.errors import InvalidObjectError, InvariantError, KubeAPIError, NotFoundError
+from journeyman.errors import InvariantError, KubeAPIError
 from journeyman.ports import Trigger
 from journeyman.steps.apply import Applier, run_step
 from journeyman.steps.invocation import Invocation, Outcome
 from journeyman.steps.load import EVERYTHING, World, load, with_catalogue
 from journeyman.steps.node_classes import catalogued, refresh_node_classes, tell_prices
-
-LIMITS_PERIOD: Final = timedelta(
-    seconds=10
-)  # karpenter pkg/controllers/provisioning/controller.go: pods requeue after 10 s
+from journeyman.steps.static import scale_static_pools
+from journeyman.steps.stored_pools import still_allowed
 
 
 def provision(run: Invocation, trigger: Trigger) -> Outcome:
@@ -74,6 +68,9 @@ def _provision(hand: Applier) -> None:
     lifecycle = _lifecycle(run)
     hand.apply(advance(world.snapshot, lifecycle), world)
     world = _as_written(hand, world)
+    if run.settings.feature_gates.static_capacity:
+        scale_static_pools(hand, world, snapshot)
+        world = _as_written(hand, world)
     decision = _decide(hand, world)
     if not decision.defects:
         hints = Hints.of(world.snapshot, enabled=lifecycle.most_hints > 0)
@@ -156,35 +153,10 @@ def _open(hand: Applier, world: World, planned: tuple[PlannedClaim, ...]) -> Non
     most = run.settings.claims_per_run
     if len(planned) > most:
         hand.wake(Step.PROVISION, now, f"{len(planned) - most} planned node(s) are left for the next run")
-    allowed = _still_allowed(hand, snapshot, {claim.node_pool for claim in planned})
+    allowed = still_allowed(hand, snapshot, {claim.node_pool for claim in planned})
     wanted = [claim for claim in planned[:most] if claim.node_pool in allowed]
     look_again = poll_at(now, now, run.settings.registration_poll, run.settings.registration_poll)
     hand.apply(open_claims(snapshot, wanted, look_again), world)
-
-
-def _still_allowed(hand: Applier, snapshot: Snapshot, pools: Iterable[str]) -> frozenset[str]:
-    """The pools that still exist, and have not got over their limits, as they are stored right now."""
-    usages = usage_by_pool(snapshot)
-    allowed = set()
-    for name in sorted(pools):
-        pool = _stored_pool(hand.run, name)
-        over = usages.get(name, NOTHING).exceeded(pool.spec.limit_amounts) if pool is not None else ()
-        if pool is None or pool.metadata.deletion_timestamp is not None or over:
-            hand.note(f"NodePool {name} may open no nodes now: {', '.join(over) or 'it is gone or invalid'}")
-            # over its limits it stays until nodes that are leaving are gone: no use in asking again at once
-            at = hand.run.clock.now() + (LIMITS_PERIOD if over else timedelta())
-            hand.wake(Step.PROVISION, at, f"NodePool {name} changed meanwhile")
-        else:
-            allowed.add(name)
-    return frozenset(allowed)
-
-
-def _stored_pool(run: Invocation, name: str) -> NodePool | None:
-    try:
-        raw: dict[str, Any] = run.store.get(NODEPOOL, name)
-        return parse(NodePool, raw)
-    except (NotFoundError, InvalidObjectError):
-        return None
 
 
 def _as_written(hand: Applier, world: World) -> World:

@@ -14,7 +14,8 @@ from journeyman.errors import CloudProviderError, CreateError, NodeClassNotReady
 from journeyman.ports import Trigger
 from journeyman.simulate.kubelet import BOOT, Kubelets
 from journeyman.steps.load import EVERYTHING, load, with_catalogue
-from journeyman.steps.provision import LIMITS_PERIOD, _question, _verified, provision
+from journeyman.steps.provision import _question, _verified, provision
+from journeyman.steps.stored_pools import LIMITS_PERIOD
 from tests.helpers.builders import NOW, claim_body, merge, node_class_body, pod_body, pool_body
 from tests.helpers.fakes import Cluster, Interfering
 

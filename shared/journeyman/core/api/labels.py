@@ -52,6 +52,7 @@ HINTED_AT: Final = (
     f"{OWN_GROUP}/hinted-at"  # on a claim: when pods were nominated to its node; `core.lifecycle.settling`
 )
 PLACEMENT_HINTS: Final = f"{OWN_GROUP}/placement-hints"  # on a NodePool: "disabled" leaves kube-scheduler to itself
+SLOT: Final = f"{OWN_GROUP}/slot"  # which of its static NodePool's replicas a claim is: 0 and up
 DISRUPTION: Final = f"{OWN_GROUP}/node-disruption"  # the NodeDisruption that a replacement belongs to
 PODS_SEEN: Final = f"{OWN_GROUP}/pods-seen"  # on a claim: digest of the pods its consolidateAfter clock has counted
 LAUNCH_RETRY: Final = f"{OWN_GROUP}/launch-retry"  # "<failures> <RFC 3339 next attempt> <answered failures>"
@@ -60,6 +61,7 @@ PACKING: Final = f"{OWN_GROUP}/packing"  # on a NodePool: "price" (default) or "
 REGISTRATIONS: Final = f"{OWN_GROUP}/registrations"  # on a NodePool: how its last four claims ended up
 REBALANCE: Final = f"{OWN_GROUP}/rebalance"  # on a NodePool: "replace" acts on rebalance recommendations
 REBALANCE_RECOMMENDED: Final = f"{OWN_GROUP}/rebalance-recommended"  # on a claim: when the cloud recommended it
+NODE_MISSING_SINCE: Final = f"{OWN_GROUP}/node-missing-since"  # on a registered claim: when its Node was first missed
 NODE_PRICE: Final = f"{OWN_GROUP}/node-price"  # on a NodePool: what each node costs besides its instance, per hour
 
 # Finalizers and taints

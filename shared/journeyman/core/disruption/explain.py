@@ -89,17 +89,28 @@ def disrupted(
     disruption: NodeDisruption, claim: NodeClaim, pool: NodePool | None, pods: int
 ) -> tuple[Observation, ...]:
     """One NodeClaim deleted by a command, and how many pods have to move for it."""
-    values = {
-        "reason": disruption.spec.reason.lower(),
+    values = _of_disrupted(disruption.spec.reason.lower(), claim, pool)
+    return (
+        Observation(name="karpenter_nodeclaims_disrupted_total", labels=values),
+        Observation(name="karpenter_pods_disruption_initiated_total", value=float(pods), labels=values),
+    )
+
+
+def overprovisioned(claim: NodeClaim, pool: NodePool) -> Observation:
+    """One NodeClaim deleted because its static NodePool asks for fewer (static/deprovisioning `TerminationReason`)."""
+    return Observation(
+        name="karpenter_nodeclaims_disrupted_total", labels=_of_disrupted("overprovisioned", claim, pool)
+    )
+
+
+def _of_disrupted(reason: str, claim: NodeClaim, pool: NodePool | None) -> dict[str, str]:
+    return {
+        "reason": reason,
         "nodepool": claim.metadata.labels.get(labels.NODEPOOL, ""),
         "capacity_type": claim.metadata.labels.get(labels.CAPACITY_TYPE, ""),
         "consolidation_policy": _snake(pool.spec.disruption.consolidation_policy) if pool is not None else "",
         "termination_mode": _termination_mode(claim),
     }
-    return (
-        Observation(name="karpenter_nodeclaims_disrupted_total", labels=values),
-        Observation(name="karpenter_pods_disruption_initiated_total", value=float(pods), labels=values),
-    )
 
 
 def eligible(candidates: Iterable[Candidate], reason: str) -> Observation:

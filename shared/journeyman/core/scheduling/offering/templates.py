@@ -73,13 +73,18 @@ def make_templates(snapshot: Snapshot, catalogue: Catalogue) -> tuple[tuple[Temp
     templates: list[Template] = []
     set_aside: dict[str, str] = {}
     for pool in sorted(snapshot.node_pools, key=lambda p: p.metadata.name, reverse=True):
-        made = _template(pool, snapshot, tables)
+        made = "static NodePools are not scaled for pods" if pool.spec.static else _template(pool, snapshot, tables)
         if isinstance(made, Template):
             templates.append(made)
         else:
             set_aside[pool.metadata.name] = made
     templates.sort(key=lambda t: t.order)  # stable: names stay descending
     return tuple(templates), dict(sorted(set_aside.items()))
+
+
+def make_template(pool: NodePool, snapshot: Snapshot, catalogue: Catalogue) -> Template | str:
+    """One pool's template whether or not it is scaled for pods, or why it has none; static pools open nodes by it."""
+    return _template(pool, snapshot, offer_tables(catalogue))
 
 
 def _template(pool: NodePool, snapshot: Snapshot, tables: Mapping[str, OfferTable]) -> Template | str:
@@ -128,8 +133,6 @@ def _unknown_packing(pool: NodePool) -> str:
 
 
 def _not_usable(pool: NodePool, snapshot: Snapshot) -> str:
-    if pool.spec.static:
-        return "static NodePools are not scaled for pods"
     if pool.metadata.deletion_timestamp is not None:
         return "it is being deleted"
     node_class = snapshot.node_class_of(pool)
