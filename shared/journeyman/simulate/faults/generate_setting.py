@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from random import Random
-from typing import Final
+from typing import Any, Final
 
 from journeyman.simulate.account.types import SMALL_SELECTION
 from journeyman.simulate.faults.story import CAPACITY_TYPES, Budget, Pool, Setting
@@ -14,6 +15,20 @@ _TYPES: Final = tuple(sorted({*SMALL_SELECTION, "c6i.large", "m5.2xlarge", "m6g.
 _BUDGETS: Final = ("100%", "100%", "50%", "30%", "2", "1", "1", "0")
 _REASONS: Final[tuple[tuple[str, ...], ...]] = ((), (), (), ("Empty",), ("Drifted", "Underutilized"))
 _THAWS: Final = 0.25  # of stories: Lambda freezes a sandbox in the middle of a run, and thaws it
+
+_AS_DEPLOYED: Final[Mapping[str, Any]] = {
+    "placement_hints": True,
+    "registration_poll_seconds": 5,
+    "drain_poll_seconds": 2,
+    "instance_poll_seconds": 5,
+}
+_UNHURRIED: Final[Mapping[str, Any]] = {
+    "placement_hints": False,
+    "registration_poll_seconds": 30,
+    "drain_poll_seconds": 5,
+    "instance_poll_seconds": 10,
+}
+"""Half the runs tell the same story."""
 
 
 def setting_of(dice: Random, *, sweep: bool) -> Setting:
@@ -27,7 +42,7 @@ def setting_of(dice: Random, *, sweep: bool) -> Setting:
         daemons=dice.random() < 0.3,
         node_repair=dice.random() < 0.2,
         spot_to_spot=dice.random() < 0.2,
-        registration_poll_seconds=dice.choice((5, 20, 20, 20)),
+        **dice.choice((_AS_DEPLOYED, _UNHURRIED, _UNHURRIED, _UNHURRIED)),
         registration_timeout_seconds=dice.choice((120, 300, 300)),
         sweep=sweep,
         thaw=dice.random() < _THAWS,
