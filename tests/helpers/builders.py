@@ -16,9 +16,10 @@ from journeyman.core.api.model import parse
 from journeyman.core.api.nodeoverlay import NodeOverlay
 from journeyman.core.api.nodepool import NodePool
 from journeyman.core.api.objects import DaemonSet, Node, NodeClaim, NodeSelectorRequirement, Pod
-from journeyman.core.api.storage import CSINode, PersistentVolume, PersistentVolumeClaim, StorageClass
+from journeyman.core.api.storage import CSINode, PersistentVolume, PersistentVolumeClaim, StorageClass, VolumeAttachment
 from journeyman.core.catalogue import InstanceType, Offering, label_requirements
 from journeyman.core.state import NodeClassState, Snapshot
+from journeyman.ports import Instance
 
 NOW = datetime(2026, 3, 2, 21, 0, tzinfo=timezone.utc)
 POOL, CLUSTER, CLASS = "default", "demo", "default"
@@ -280,6 +281,20 @@ def provider_id_of(claim: str) -> str:
     return f"aws:///a/i-{claim}"
 
 
+def an_instance(claim: str = "default-1", *, age: timedelta = timedelta(minutes=5), **changes: Any) -> Instance:
+    """The instance of a claim, as the cloud lists it."""
+    fields = {
+        "provider_id": provider_id_of(claim),
+        "instance_type": "m.medium",
+        "zone": "a",
+        "capacity_type": labels.ON_DEMAND,
+        "state": "running",
+        "launched_at": NOW - age,
+        "tags": {labels.NODECLAIM_TAG: claim, labels.NODECLAIM_UID_TAG: f"uid-{claim}"},
+    }
+    return Instance(**{**fields, **changes})
+
+
 def a_node(
     claim: str = "default-1",
     *,
@@ -348,6 +363,13 @@ def a_volume(name: str, *terms: dict[str, tuple[str, ...]], **changes: Any) -> P
     reach = {"nodeAffinity": {"required": {"nodeSelectorTerms": selector}}} if terms else {}
     base = {"metadata": {"name": name, "uid": f"uid-{name}"}, "spec": {"csi": {"driver": EBS}, **reach}}
     return msgspec.convert(merge(base, changes), PersistentVolume)
+
+
+def an_attachment(volume: str, node: str) -> VolumeAttachment:
+    """A PersistentVolume that is attached to a node; empty for one that a pod brings along itself."""
+    source = {"persistentVolumeName": volume} if volume else {}
+    spec = {"attacher": EBS, "nodeName": node, "source": source}
+    return msgspec.convert({"metadata": {"name": f"csi-{volume}-{node}"}, "spec": spec}, VolumeAttachment)
 
 
 def a_storage_class(

@@ -88,18 +88,19 @@ class TerminateInstance(Struct, frozen=True, kw_only=True):
 
     With `unless_claimed` it is a conflict, so that the chain stops and all is decided again, if there is the NodeClaim
     that it was launched for after all: of the name `claim`, of `claim_uid` if that is known, and with this instance or
-    none yet. Whoever concludes from a claim's absence asks for that.
+    none yet. Whoever concludes from a claim's absence asks for that. A refusal is told on `node`.
     """
 
     provider_id: str
     claim: str
     why: str
     claim_uid: str = ""
+    node: str = ""
     unless_claimed: bool = False
 
 
 class EvictPod(Struct, frozen=True, kw_only=True):
-    """Evict through the Eviction API, so that PodDisruptionBudgets are honoured; refused (429) is no failure."""
+    """Evict through the Eviction API, so that PodDisruptionBudgets are honoured; that they refuse is no failure."""
 
     ref: ObjectRef
     node: str

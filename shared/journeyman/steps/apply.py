@@ -5,7 +5,7 @@ checked, and the time. However a run ends, its wake-ups are sent:
 
 ============================  ==========================================================================
 conflict, object gone         the chain stops; the step wakes up at once, reloads and decides again
-eviction refused (429)        counted, told on the node; the drain's own wake-up comes back to it
+eviction refused (`refusals`) counted, told on the node; the drain's own wake-up comes back to it
 other retryable error         the chain stops; the step wakes up when it may help
 other error                   the chain stops, the error is reported; the sweep finds what is left to do
 placement hint refused        told; its chain goes on, and a refusal that is not about the pod alone ends the run's hints
@@ -25,20 +25,19 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from journeyman.core.api.objects import NODE, NodeClaim
+from journeyman.core.api.objects import NodeClaim
 from journeyman.core.plan import (
     Action,
     Chain,
-    Event,
     EvictPod,
     LaunchInstance,
     NominatePods,
-    ObjectRef,
     Observation,
     PatchObject,
     Plan,
     RememberUnavailable,
     Step,
+    TerminateInstance,
     Wake,
 )
 from journeyman.errors import (
@@ -57,6 +56,13 @@ from journeyman.steps.invocation import BUSY, DONE, PARTIAL, Invocation, Outcome
 from journeyman.steps.launching import PendingLaunch, launch_together
 from journeyman.steps.load import World
 from journeyman.steps.nominating import is_gone, nominate, nominate_again
+from journeyman.steps.refusals import (
+    eviction_counted,
+    held_by_budget,
+    is_evicted_already,
+    is_held_by_budget,
+    not_terminated,
+)
 
 RETRY_AFTER: Final = timedelta(seconds=1)
 RETRY_ERROR_AFTER: Final = timedelta(seconds=5)
@@ -108,8 +114,7 @@ class Applier:
             self.note(note)
         for event in plan.events:
             self.run.telemetry.event(event)
-        for observation in plan.observations:
-            self.run.telemetry.observe(observation)
+        self._observe(plan.observations)
         for action in plan.actions:
             if isinstance(action, Wake):
                 self.wake(action.step, action.at, action.reason)
@@ -188,12 +193,12 @@ class Applier:
         if error is None:
             self._counted(action)
             return True
-        if isinstance(error, TooManyRequestsError) and isinstance(action, EvictPod):
-            self._refused(action, error)
+        if isinstance(action, EvictPod):
+            self._not_evicted(action, chain, error)
         elif isinstance(error, ConflictError) or (isinstance(error, NotFoundError) and isinstance(action, PatchObject)):
             self._moved_on(chain, error)
         else:
-            self.failed(chain.subject, error)
+            self._failed_action(action, chain, error)
         return False
 
     def _hinted_first(self, chains: Iterable[Chain]) -> list[Chain]:
@@ -259,26 +264,33 @@ class Applier:
         if isinstance(action, RememberUnavailable):
             self.remembered.append(action)
         if isinstance(action, EvictPod):
-            self._eviction_observed("200")
+            self._observe(eviction_counted(None))
 
     def _explain(self, chain: Chain) -> None:
         for event in chain.events:
             self.run.telemetry.event(event)
-        for observation in chain.observations:
-            self.run.telemetry.observe(observation)
+        self._observe(chain.observations)
 
     # -- what goes wrong ----------------------------------------------------------------------------------------
 
-    def _refused(self, action: EvictPod, error: TooManyRequestsError) -> None:
-        self.count("evictions refused")
-        self._eviction_observed("429")
-        pod = f"{action.ref.namespace}/{action.ref.name}"
-        node = ObjectRef(resource=NODE, name=action.node)
-        text = f"Failed to drain node, evicting pod {pod} violates a PDB: {error.message}"
-        self.run.telemetry.event(Event(ref=node, reason="FailedDraining", message=text, type="Warning"))
+    def _not_evicted(self, action: EvictPod, chain: Chain, error: JourneymanError) -> None:
+        self._observe(eviction_counted(error))
+        if is_held_by_budget(error):
+            self.count("evictions refused")
+            self.run.telemetry.event(held_by_budget(action, error))
+        elif is_evicted_already(error):
+            self.count("evictions of pods that are gone")
+        else:
+            self.failed(chain.subject, error)
 
-    def _eviction_observed(self, code: str) -> None:
-        self.run.telemetry.observe(Observation(name="karpenter_pods_eviction_requests_total", labels={"code": code}))
+    def _failed_action(self, action: Action, chain: Chain, error: JourneymanError) -> None:
+        if isinstance(action, TerminateInstance) and not error.retryable and (action.node or action.claim):
+            self.run.telemetry.event(not_terminated(action, error))
+        self.failed(chain.subject, error)
+
+    def _observe(self, observations: Iterable[Observation]) -> None:
+        for observation in observations:
+            self.run.telemetry.observe(observation)
 
     def _moved_on(self, chain: Chain, error: JourneymanError) -> None:
         self.count("conflicts")

@@ -70,7 +70,7 @@ class Effects:
             case DeletePod():
                 self._delete(action.ref, grace_period_seconds=action.grace_period_seconds)
             case EvictPod():
-                self._evict(action.ref)
+                self._run.store.evict(action.ref.namespace, action.ref.name, uid=action.ref.uid)
             case TerminateInstance():
                 self._terminate(action)
             case RememberUnavailable():
@@ -149,10 +149,6 @@ class Effects:
             )
         if ref.resource.kind == NODECLAIM.kind:
             self.claims[ref.name] = None
-
-    def _evict(self, ref: ObjectRef) -> None:
-        with suppress(NotFoundError, ConflictError):
-            self._run.store.evict(ref.namespace, ref.name, uid=ref.uid)
 
     def _terminate(self, action: TerminateInstance) -> None:
         if action.unless_claimed and self._is_claimed(action):

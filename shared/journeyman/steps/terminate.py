@@ -1,32 +1,39 @@
 """Terminate: what is to go, goes; nothing is lost on the way and nothing left behind.
 
-Expired claims are deleted; whatever is being deleted is drained, its instance terminated until the cloud says that it
-is gone, its finalizers removed; instances without a claim and claims without an instance are collected. One move per
-run; the step wakes itself while anything is unfinished.
+Expired claims and sick nodes are given up; whatever is being deleted is drained, its instance terminated until the cloud
+says that it is gone, its finalizers removed; instances without a claim, claims without an instance and claims that contradict
+themselves are collected. One move per run; the step wakes itself while anything is unfinished.
 """
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Final
 
 from msgspec.structs import replace
 
 from journeyman.core.api import labels
+from journeyman.core.api.conditions import LAUNCHED
+from journeyman.core.api.objects import NODECLAIM
 from journeyman.core.lifecycle.expiration import expire
 from journeyman.core.lifecycle.garbage import collect
+from journeyman.core.lifecycle.instances import Cloud
+from journeyman.core.lifecycle.leaving import is_leaving
 from journeyman.core.lifecycle.nodepool_status import count
-from journeyman.core.lifecycle.termination import Cloud, Termination, finalize, is_leaving
-from journeyman.core.plan import Step
-from journeyman.core.state import Snapshot
+from journeyman.core.lifecycle.pace import Termination, since
+from journeyman.core.lifecycle.strays import end_strays
+from journeyman.core.lifecycle.termination import awaits_volumes, finalize
+from journeyman.core.plan import DeleteObject, Plan, Step
+from journeyman.core.state import Snapshot, StateNode
 from journeyman.errors import NodeClaimNotFoundError
 from journeyman.ports import Instance, Trigger
 from journeyman.steps.apply import Applier, run_step
 from journeyman.steps.invocation import Invocation, Outcome, Settings
-from journeyman.steps.load import Scope, load, with_pods_of
+from journeyman.steps.load import Scope, load, with_pods_of, with_volumes_of
 
 SCOPE: Final = Scope(nodes=True, pools=True)
-GOING: Final = frozenset({"shutting-down", "terminated"})
-"""States of an instance that is on its way out already."""
+ASKED_PER_RUN: Final = 100
+"""Instances that one run asks for by name. Of more that vanished at once, the others come in the next run."""
 
 
 def terminate(run: Invocation, trigger: Trigger) -> Outcome:
@@ -41,29 +48,47 @@ def terminate(run: Invocation, trigger: Trigger) -> Outcome:
 
 def _terminate(hand: Applier) -> None:
     run = hand.run
+    instances = run.cloud.list()  # before the claims: none of these was launched for a claim that is not read yet
     snapshot = load(run, SCOPE)
-    instances = run.cloud.list()  # after the claims: a claim made in between only makes its instance look young
     leaving = [n for n in snapshot.state_nodes if is_leaving(n)]
-    snapshot = with_pods_of(run, snapshot, (n.node.metadata.name for n in leaving if n.node is not None))
-    hand.apply(finalize(snapshot, _cloud(run, snapshot, instances), _pace(run.settings)))
-    fresh = expire(snapshot) + collect(
-        snapshot, [i for i in instances if i.state not in GOING], run.settings.orphan_age
-    )
+    snapshot = _with_what_holds(run, snapshot, leaving)
+    cloud = _cloud(run, snapshot, instances)
+    hand.apply(finalize(snapshot, cloud, _pace(run.settings)))
+    fresh = expire(snapshot) + collect(snapshot, cloud, run.settings.orphan_age)
+    fresh += end_strays(snapshot, cloud, run.settings.stray_after)
     hand.apply(fresh)
-    if any("NodeClaim" in chain.subject for chain in fresh.chains):
+    if _deletes_claims(fresh):
         hand.wake(Step.TERMINATE, run.clock.now(), "claims were deleted")
     if leaving:
         hand.apply(count(_without_gone(hand, snapshot)))
 
 
+def _with_what_holds(run: Invocation, snapshot: Snapshot, leaving: list[StateNode]) -> Snapshot:
+    """The snapshot with what keeps nodes from leaving: their pods, and once those are gone, their volumes."""
+    snapshot = with_pods_of(run, snapshot, (n.node.metadata.name for n in leaving if n.node is not None))
+    return with_volumes_of(run, snapshot, (n.name for n in snapshot.state_nodes if awaits_volumes(n, snapshot.now)))
+
+
+def _deletes_claims(plan: Plan) -> bool:
+    return any(isinstance(a, DeleteObject) and a.ref.resource.kind == NODECLAIM.kind for a in plan.actions)
+
+
 def _cloud(run: Invocation, snapshot: Snapshot, instances: tuple[Instance, ...]) -> Cloud:
-    """What is known of the instances of leaving claims; a missing one is asked for by name before it counts as gone."""
-    live = {i.provider_id for i in instances}
-    wanted = {n.provider_id for n in snapshot.state_nodes if is_leaving(n) and n.provider_id} - live
-    return Cloud(
-        gone=frozenset(provider_id for provider_id in sorted(wanted) if _is_gone(run, provider_id)),
-        by_claim={i.claim: i.provider_id for i in instances if i.claim},
-    )
+    """What is known of the instances; one that was not listed is asked for by name before it counts as gone."""
+    listed = {i.provider_id for i in instances}
+    settled = snapshot.now - run.settings.orphan_age
+    missing = {
+        (not is_leaving(n), n.provider_id)
+        for n in snapshot.state_nodes
+        if n.provider_id and n.provider_id not in listed and (is_leaving(n) or _may_be_lost(n, settled))
+    }
+    asked = [provider_id for _, provider_id in sorted(missing)[:ASKED_PER_RUN]]
+    return Cloud(listed=instances, gone=frozenset(provider_id for provider_id in asked if _is_gone(run, provider_id)))
+
+
+def _may_be_lost(node: StateNode, settled: datetime) -> bool:
+    """Whether its kubelet does not speak, and it was launched long enough ago for the cloud to know of it everywhere."""
+    return node.claim is not None and not node.ready and since(node.claim, LAUNCHED, settled) < settled
 
 
 def _is_gone(run: Invocation, provider_id: str) -> bool:

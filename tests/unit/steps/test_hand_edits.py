@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from journeyman.core.api import labels
-from journeyman.core.api.objects import NODE, NODECLAIM, POD, is_true
+from journeyman.core.api.objects import NODE, NODECLAIM, PDB, POD, is_true
 from journeyman.core.plan import Step
 from tests.helpers.builders import SMALL, claim_body, condition, pool_body
 from tests.helpers.living import Living
@@ -135,19 +135,25 @@ def test_a_claim_that_was_given_the_provider_id_of_another_takes_its_own_instanc
     assert mine.status.provider_id not in {i.provider_id for i in living.cloud.list()}
 
 
-def test_a_condition_written_by_hand_costs_no_second_node(living):
-    """InstanceTerminating on a claim that nobody deleted: its pods have a place, and keep it."""
+def test_a_claim_that_says_of_itself_that_it_ends_is_drained_and_replaced(living):
+    """InstanceTerminating on a claim that nobody deleted: it goes, with an Event, and no sooner than its pod may."""
     claim = living.claims()[0]
+    living.cluster.add(BLOCKED)
     terminating = condition("InstanceTerminating", since=living.clock.now())
     raw = living.server.get(msgspec.structs.replace(NODECLAIM, type=dict), claim.metadata.name)
     conditions = [*raw["status"]["conditions"], terminating]
     living.server.patch(NODECLAIM, claim.metadata.name, {"status": {"conditions": conditions}}, subresource="status")
-    launched = len(living.cloud.launches)
 
-    living.wake(Step.PROVISION)
-    living.live(minutes=1)
+    living.live(minutes=4)
+    [told] = [e for e in living.record.events if e.reason == "InstanceTerminating" and e.type == "Warning"]
+    assert told.ref.uid == claim.metadata.uid
+    assert claim.status.provider_id in nodes(living)
+    assert set(states(living)) == {"running"}
 
-    assert len(living.cloud.launches) == launched
+    living.server.delete(PDB, "web", namespace="default")
+    living.until(lambda: claim.status.provider_id not in nodes(living), "its node is gone")
+    living.until(lambda: living.running() == 2, "its pod runs elsewhere")
+    assert len(settled(living)) == 2
 
 
 def test_a_pod_does_not_wait_for_a_node_that_was_deleted_behind_our_back(living):

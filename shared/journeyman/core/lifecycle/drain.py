@@ -20,12 +20,14 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from journeyman.core.api.objects import POD, Pod
-from journeyman.core.plan import Chain, DeletePod, Event, EvictPod, ObjectRef, Observation, one
+from journeyman.core.api.conditions import DISRUPTION_REASON
+from journeyman.core.api.objects import POD, NodeClaim, Pod, condition_of
+from journeyman.core.plan import Chain, DeletePod, Event, EvictPod, ObjectRef, Observation, Step, Wake, one
 from journeyman.core.scheduling.pods import (
     is_disruptable,
     is_owned_by_daemon_set,
     is_owned_by_node,
+    is_reschedulable,
     is_terminal,
     is_terminating,
 )
@@ -35,15 +37,18 @@ from journeyman.core.state.cordon import DISRUPTED
 STUCK_AFTER: Final = timedelta(minutes=1)  # pkg/utils/pod/scheduling.go `IsStuckTerminating`
 DEFAULT_GRACE: Final = timedelta(seconds=30)  # what the API server gives a pod that does not say
 CRITICAL: Final = frozenset({"system-cluster-critical", "system-node-critical"})
+FORCEFUL: Final = "Forceful Termination"
 
 
 class Drain(Struct, frozen=True, kw_only=True):
     """What a drain does now.
 
-    `remaining` are all pods that must be gone before the instance may go; `next_force` is when the first of them will
-    be deleted by force, None without an end (or if all have been).
+    `asked` are the pods whose turn it is, and `evict` those of them that nothing of their own protects; `remaining` are all
+    that must be gone before the instance may go; `next_force` is when the first of them will be deleted by force, None
+    without an end (or if all have been).
     """
 
+    asked: tuple[Pod, ...] = ()
     evict: tuple[Pod, ...] = ()
     force: tuple[tuple[Pod, int], ...] = ()  # with the grace period left to each, in seconds
     remaining: tuple[Pod, ...] = ()
@@ -67,8 +72,10 @@ def drain(pods: Iterable[Pod], now: datetime, end: datetime | None) -> Drain:
     remaining = tuple(sorted((p for p in pods if is_drainable(p, now)), key=lambda p: p.key))
     force = tuple(_forced(remaining, now, end))
     forced = {pod.key for pod, _ in force}
+    asked = tuple(p for p in _first_group(remaining) if p.key not in forced and not is_terminating(p))
     return Drain(
-        evict=tuple(p for p in _first_group(remaining) if p.key not in forced and _evictable(p, now)),
+        asked=asked,
+        evict=tuple(p for p in asked if is_disruptable(p, now)),
         force=force,
         remaining=remaining,
         next_force=min((at for p in remaining if (at := _force_at(p, end)) is not None and at > now), default=None),
@@ -95,16 +102,25 @@ def drain_chains(decided: Drain, node: str, reason: str, end: datetime | None) -
     return forced + tuple(_evict_chain(pod, node, reason) for pod in decided.evict)
 
 
+def another_place(pods: Iterable[Pod], node: str, now: datetime) -> tuple[Wake, ...]:
+    """What lets the next place of these pods be planned while they are still being evicted; nothing if none needs one."""
+    if not any(is_reschedulable(pod) for pod in pods):
+        return ()
+    return (Wake(step=Step.PROVISION, at=now, reason=f"pods of node {node} need another place"),)
+
+
+def eviction_reason(claim: NodeClaim) -> str:
+    """Why a claim's pods are evicted, for them to read: the disruption's reason if there is one."""
+    reason = condition_of(claim.status.conditions, DISRUPTION_REASON)
+    return reason.reason if reason is not None and reason.status == "True" else FORCEFUL
+
+
 def _first_group(pods: Iterable[Pod]) -> tuple[Pod, ...]:
     groups: dict[tuple[bool, bool], list[Pod]] = {}
     for pod in pods:
         key = (pod.spec.priority_class_name in CRITICAL, is_owned_by_daemon_set(pod))
         groups.setdefault(key, []).append(pod)
     return tuple(groups[min(groups)]) if groups else ()
-
-
-def _evictable(pod: Pod, now: datetime) -> bool:
-    return not is_terminating(pod) and is_disruptable(pod, now)
 
 
 def _grace(pod: Pod) -> timedelta:
@@ -146,4 +162,4 @@ def _force_chain(pod: Pod, seconds: int, node: str, end: datetime | None) -> Cha
     text = f"Deleting the pod to accommodate the terminationTimestamp {end} of the node. The pod was granted {seconds} seconds of grace-period. This bypasses the PDB of the pod and the do-not-disrupt annotation."
     action = DeletePod(ref=_ref(pod), node=node, grace_period_seconds=seconds, why="the node's end has come")
     event = Event(ref=_ref(pod), reason="Disrupted", message=text)
-    return replace(one(f"Pod {pod.key}", action), events=(event,), observations=_drained("Forceful Termination"))
+    return replace(one(f"Pod {pod.key}", action), events=(event,), observations=_drained(FORCEFUL))

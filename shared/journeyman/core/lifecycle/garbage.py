@@ -2,94 +2,125 @@
 
 Restates: karpenter pkg/controllers/nodeclaim/garbagecollection/controller.go; karpenter-provider-aws
 pkg/controllers/nodeclaim/garbagecollection/controller.go.
+Differs: before an instance ends, the claim that its tags name is looked for by name; one whose node is at work is drained
+first; a machine that has stopped counts as gone, as nothing will start it again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from datetime import datetime, timedelta
-from typing import Protocol
+from datetime import timedelta
+from typing import Final
 
 from msgspec.structs import replace
 
-from journeyman.core.api.objects import NodeClaim, is_true
+from journeyman.core.api import labels
+from journeyman.core.api.conditions import REGISTERED
+from journeyman.core.api.objects import Node, NodeClaim, is_true
 from journeyman.core.lifecycle.explain import disrupted
-from journeyman.core.lifecycle.progress import claim_ref, node_ref
-from journeyman.core.plan import Action, DeleteObject, Plan, Step, TerminateInstance, Wake, merged, one
+from journeyman.core.lifecycle.instances import Cloud, RunningInstance
+from journeyman.core.lifecycle.leaving import leaves
+from journeyman.core.lifecycle.progress import claim_ref, node_patches, node_ref, with_node
+from journeyman.core.plan import DeleteObject, Plan, Step, TerminateInstance, Wake, merged, one
 from journeyman.core.state import Snapshot
 
-
-class RunningInstance(Protocol):
-    """What the cloud says of an instance it runs for this cluster (`ports.Instance`)."""
-
-    @property
-    def provider_id(self) -> str:
-        """The cloud's id."""
-
-    @property
-    def launched_at(self) -> datetime:
-        """When it was launched."""
-
-    @property
-    def claim(self) -> str:
-        """The NodeClaim it was launched for, from its tag; empty if unknown."""
+GOING: Final = frozenset({"shutting-down", "terminated"})
+"""States of an instance that is on its way out already."""
+HALTED: Final = GOING | {"stopping", "stopped"}
+"""States in which no pod runs on it, and none will."""
 
 
-def collect(snapshot: Snapshot, instances: Iterable[RunningInstance], orphan_age: timedelta) -> Plan:
+def collect(snapshot: Snapshot, cloud: Cloud, orphan_age: timedelta) -> Plan:
     """Terminate orphans, and delete claims that lost their instance.
 
     Args:
-        snapshot: Claims and nodes, read before the instances were listed.
-        instances: All live instances of the cluster.
+        snapshot: Claims and nodes, read after the instances were listed: a claim is there before its instance is.
+        cloud: All instances of the cluster.
         orphan_age: How old an instance must be before a missing claim means anything.
     """
-    live = sorted(instances, key=lambda i: i.provider_id)
-    return orphans(snapshot, live, orphan_age) + lost(snapshot, frozenset(i.provider_id for i in live))
+    return orphans(snapshot, cloud, orphan_age) + lost(snapshot, cloud)
 
 
-def orphans(snapshot: Snapshot, instances: Iterable[RunningInstance], orphan_age: timedelta) -> Plan:
+def orphans(snapshot: Snapshot, cloud: Cloud, orphan_age: timedelta) -> Plan:
     """Terminate instances without a claim, their nodes with them.
 
-    An instance whose tag names a claim that has no instance yet is not an orphan: its launch was cut off before the
+    An instance whose tags name a claim that has no instance yet is not an orphan: its launch was cut off before the
     claim's status was written, and the next launch finds it.
     """
     known = {c.status.provider_id for c in snapshot.claims if c.status.provider_id}
     known |= {n.provider_id for n in snapshot.state_nodes if n.managed}  # a claim's own may have been edited away
-    awaiting = {c.metadata.name for c in snapshot.claims if not c.status.provider_id}
     return merged(
-        _terminate_orphan(instance, snapshot)
-        for instance in instances
+        _end_orphan(instance, snapshot)
+        for instance in sorted(cloud.listed, key=lambda i: i.provider_id)
         if instance.provider_id not in known
-        and instance.claim not in awaiting
+        and instance.state not in GOING
+        and not _is_awaited(instance, snapshot)
         and snapshot.now - instance.launched_at > orphan_age
     )
 
 
-def lost(snapshot: Snapshot, live: frozenset[str]) -> Plan:
-    """Delete registered claims whose instance is not live any more and whose node is missing or not Ready."""
-    return merged(_delete_lost(claim, snapshot) for claim in snapshot.claims if is_lost(claim, snapshot, live))
+def lost(snapshot: Snapshot, cloud: Cloud) -> Plan:
+    """Delete registered claims whose instance is gone or stands still, and whose node is missing or not Ready."""
+    return merged(_delete_lost(claim, snapshot) for claim in snapshot.claims if is_lost(claim, snapshot, cloud))
 
 
-def is_lost(claim: NodeClaim, snapshot: Snapshot, live: frozenset[str]) -> bool:
-    """Whether the claim's instance went away under it."""
+def is_lost(claim: NodeClaim, snapshot: Snapshot, cloud: Cloud) -> bool:
+    """Whether the claim's instance went away under it. Not being listed is not enough: a list may be late."""
     state = snapshot.state_nodes_by_claim[claim.metadata.name]
-    if claim.metadata.deletion_timestamp is not None or state.provider_id in live:
+    if claim.metadata.deletion_timestamp is not None or state.ready:
         return False
-    return is_true(claim.status.conditions, "Registered") and not state.ready
+    if not is_true(claim.status.conditions, REGISTERED):
+        return False
+    instance = cloud.find(state.provider_id)
+    return instance.state in HALTED if instance is not None else state.provider_id in cloud.gone
 
 
-def _terminate_orphan(instance: RunningInstance, snapshot: Snapshot) -> Plan:
+def _is_awaited(instance: RunningInstance, snapshot: Snapshot) -> bool:
+    """Whether the claim that it was launched for is there, without an instance so far."""
+    claim = snapshot.claims_by_name.get(instance.claim)
+    if claim is None or claim.status.provider_id:
+        return False
+    return instance.claim_uid in ("", claim.metadata.uid)
+
+
+def _end_orphan(instance: RunningInstance, snapshot: Snapshot) -> Plan:
+    """At once, unless its node is at work: then the node is deleted, which drains it first (`bare_nodes`)."""
+    nodes = [n.node for n in snapshot.state_nodes if n.node is not None and n.provider_id == instance.provider_id]
+    if any(leaves(node) for node in nodes):
+        return Plan()
+    working = {n.name for n in snapshot.state_nodes if n.ready and n.node in nodes and _is_registered(n.node)}
+    if working:
+        return merged(_delete_working(node, snapshot) for node in nodes)
     why = "no NodeClaim stands for this instance"
-    actions: tuple[Action, ...] = (
-        TerminateInstance(provider_id=instance.provider_id, claim=instance.claim, why=why),
-        *(
-            DeleteObject(ref=node_ref(node), why=why)
-            for node in snapshot.nodes
-            if node.spec.provider_id == instance.provider_id
-        ),
+    end = TerminateInstance(
+        provider_id=instance.provider_id,
+        claim=instance.claim,
+        claim_uid=instance.claim_uid,
+        why=why,
+        unless_claimed=True,
     )
-    note = f"terminated instance {instance.provider_id}: {why}"
-    return Plan(chains=(one(f"instance {instance.provider_id}", *actions),), notes=(note,))
+    chain = one(f"instance {instance.provider_id}", end, *(DeleteObject(ref=node_ref(node), why=why) for node in nodes))
+    return Plan(chains=(chain,), notes=(f"terminated instance {instance.provider_id}: {why}",))
+
+
+def _is_registered(node: Node | None) -> bool:
+    return node is not None and node.metadata.labels.get(labels.REGISTERED) == "true"
+
+
+def _delete_working(node: Node, snapshot: Snapshot) -> Plan:
+    """With our finalizer on, so that it is there until it is drained."""
+    why = "no NodeClaim stands for this node"
+    finalizers = node.metadata.finalizers
+    if labels.TERMINATION_FINALIZER not in finalizers:
+        finalizers += (labels.TERMINATION_FINALIZER,)
+    held = with_node(node, metadata={"finalizers": finalizers})
+    name = node.metadata.name
+    chain = one(
+        f"Node {name}",
+        *node_patches(node, held, why),
+        DeleteObject(ref=node_ref(node), why=why),
+        Wake(step=Step.TERMINATE, at=snapshot.now, reason=f"node {name} is to be drained"),
+    )
+    return Plan(chains=(chain,), notes=(f"deleted node {name}: {why}",))
 
 
 def _delete_lost(claim: NodeClaim, snapshot: Snapshot) -> Plan:

@@ -83,14 +83,17 @@ def is_reschedulable(pod: Pod) -> bool:
 
 
 def is_disruptable(pod: Pod, now: datetime) -> bool:
-    """Whether no active `karpenter.sh/do-not-disrupt` protects it ("true", or a duration counted from its start)."""
+    """Whether no active `karpenter.sh/do-not-disrupt` protects it ("true", or a duration counted from its start).
+
+    One that has not started yet has its time before it.
+    """
     value = pod.metadata.annotations.get(labels.DO_NOT_DISRUPT, "")
     if value == "true":
         return False
     protection = parse_duration(value)
-    if protection is None or protection <= timedelta(0) or pod.status.start_time is None:
+    if protection is None or protection <= timedelta(0):
         return True
-    return now >= pod.status.start_time + protection
+    return pod.status.start_time is not None and now >= pod.status.start_time + protection
 
 
 def parse_duration(text: str) -> timedelta | None:

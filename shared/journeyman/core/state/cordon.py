@@ -26,7 +26,14 @@ def cordon(node: Node, why: str) -> PatchObject | None:
     """Put the taint on; None if it is there."""
     if is_cordoned(node):
         return None
-    return _with_taints(node, (*node.spec.taints, DISRUPTED), why)
+    return _with_taints(node, with_disrupted(node.spec.taints), why)
+
+
+def with_disrupted(taints: tuple[Taint, ...]) -> tuple[Taint, ...]:
+    """The taints with ours among them; one of its key with another effect, which somebody else put on, makes room."""
+    if any(_is_disrupted(taint) for taint in taints):
+        return taints
+    return (*(taint for taint in taints if taint.key != DISRUPTED.key), DISRUPTED)
 
 
 def uncordon(node: Node, why: str) -> PatchObject | None:

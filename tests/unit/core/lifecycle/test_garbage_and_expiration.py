@@ -1,13 +1,14 @@
 """What is left over, and what has grown too old."""
 
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 import pytest
 
+from journeyman.core.api import labels
 from journeyman.core.lifecycle.expiration import expire
 from journeyman.core.lifecycle.garbage import collect
-from journeyman.core.plan import DeleteObject, TerminateInstance
+from journeyman.core.lifecycle.instances import Cloud
+from journeyman.core.plan import DeleteObject, PatchObject, TerminateInstance
 from tests.helpers.builders import (
     NOW,
     a_claim,
@@ -15,51 +16,83 @@ from tests.helpers.builders import (
     a_node,
     a_running_claim,
     a_snapshot,
-    ago,
+    an_instance,
     provider_id_of,
 )
 
 AGE = timedelta(seconds=30)
 
 
-@dataclass
-class Running:
-    provider_id: str
-    launched_at: datetime = NOW - timedelta(minutes=5)
-    claim: str = ""
+ID = provider_id_of("default-1")
 
 
-def run(claims=(), nodes=(), instances=()):
-    return collect(a_snapshot(claims=tuple(claims), nodes=tuple(nodes)), instances, AGE)
+def run(claims=(), nodes=(), instances=(), gone=()):
+    snapshot = a_snapshot(claims=tuple(claims), nodes=tuple(nodes))
+    return collect(snapshot, Cloud(listed=tuple(instances), gone=frozenset(gone)), AGE)
 
 
-def test_an_instance_without_a_claim_is_terminated_and_its_node_deleted():
-    """Nobody would ever give it back otherwise."""
-    plan = run(nodes=[a_node()], instances=[Running(provider_id_of("default-1"))])
-    terminate, delete = plan.actions
+@pytest.mark.parametrize("node", [a_node(ready=False), a_node(registered=False)], ids=["not Ready", "never registered"])
+def test_an_instance_without_a_claim_is_terminated_and_its_node_deleted(node):
+    """Nobody would ever give it back otherwise; unless the claim that its tags name is there after all."""
+    terminate, delete = run(nodes=[node], instances=[an_instance()]).actions
     assert isinstance(terminate, TerminateInstance)
+    assert (terminate.claim, terminate.claim_uid, terminate.unless_claimed) == ("default-1", "uid-default-1", True)
     assert delete.ref.name == "node-default-1"
+
+
+def test_the_node_of_an_orphan_that_is_at_work_is_deleted_and_nothing_else():
+    """Its pods are drained before its instance goes; without our finalizer there would be no time for that."""
+    node = a_node(metadata={"finalizers": []})
+    held, deleted, _ = run(nodes=[node], instances=[an_instance()]).actions
+    assert isinstance(held, PatchObject)
+    assert held.patch == {"metadata": {"finalizers": [labels.TERMINATION_FINALIZER]}}
+    assert isinstance(deleted, DeleteObject)
+    assert (deleted.ref.resource.kind, deleted.ref.uid) == ("Node", "uid-node-default-1")
+
+
+def test_an_orphan_whose_node_is_being_drained_is_left_to_that():
+    """The drain ends the instance itself."""
+    assert run(nodes=[a_node(deleting=NOW)], instances=[an_instance()]).actions == ()
 
 
 @pytest.mark.parametrize(
     ("claims", "instance"),
     [
-        ([], Running("i-young", launched_at=ago(seconds=30))),
-        ([a_launched_claim()], Running(provider_id_of("default-1"))),
-        ([a_claim("cut-off")], Running("i-1", claim="cut-off")),
+        ([], an_instance(age=timedelta(seconds=30))),
+        ([], an_instance(state="shutting-down")),
+        ([a_launched_claim()], an_instance()),
+        ([a_claim("cut-off")], an_instance("cut-off")),
+        ([a_claim("cut-off")], an_instance("cut-off", tags={labels.NODECLAIM_TAG: "cut-off"})),
     ],
-    ids=["it is young: its claim may just not have been read", "its claim is there", "its launch was cut off"],
+    ids=[
+        "it is young: a look at it may be late",
+        "it is going",
+        "its claim is there",
+        "its launch was cut off",
+        "its launch by Karpenter was cut off",
+    ],
 )
 def test_these_instances_are_no_orphans(claims, instance):
     """Terminating one of them would cost somebody a node."""
     assert run(claims, instances=[instance]).actions == ()
 
 
+def test_an_instance_of_an_earlier_claim_of_the_same_name_is_an_orphan():
+    """The claim that waits for its own has another UID."""
+    earlier = an_instance("again", tags={labels.NODECLAIM_TAG: "again", labels.NODECLAIM_UID_TAG: "another"})
+    assert [type(a) for a in run([a_claim("again")], instances=[earlier]).actions] == [TerminateInstance]
+
+
 @pytest.mark.parametrize("node", [None, a_node(ready=False)])
-def test_a_claim_that_lost_its_instance_is_deleted(node):
-    """The instance is not live, and no Ready node says otherwise."""
-    (deletion, _) = run([a_running_claim()], [node] if node else []).actions
+@pytest.mark.parametrize(
+    "cloud",
+    [{"gone": [ID]}, {"instances": [an_instance(state="stopped")]}, {"instances": [an_instance(state="stopping")]}],
+)
+def test_a_claim_that_lost_its_instance_is_deleted(node, cloud):
+    """The instance is gone or stands still, and no Ready node says otherwise."""
+    (deletion, _) = run([a_running_claim()], [node] if node else [], **cloud).actions
     assert isinstance(deletion, DeleteObject)
+    assert deletion.ref.resource.kind == "NodeClaim"
 
 
 @pytest.mark.parametrize(
@@ -68,8 +101,13 @@ def test_a_claim_that_lost_its_instance_is_deleted(node):
     ids=["its node is Ready", "it never registered: liveness decides", "it is going already"],
 )
 def test_these_claims_are_not_lost(claim, nodes):
-    """A list that misses an instance for a moment must cost nothing."""
-    assert run([claim], nodes).actions == ()
+    """A look at the cloud that is late must cost nothing."""
+    assert run([claim], nodes, gone=[ID]).actions == ()
+
+
+def test_a_claim_whose_instance_is_not_listed_is_not_lost_for_that():
+    """Only if the cloud, asked for it by name, says that it is gone."""
+    assert run([a_running_claim()], [a_node(ready=False)]).actions == ()
 
 
 @pytest.mark.parametrize(

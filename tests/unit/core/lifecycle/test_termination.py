@@ -5,7 +5,9 @@ from datetime import timedelta
 import pytest
 
 from journeyman.core.api import labels
-from journeyman.core.lifecycle.termination import Cloud, Termination, finalize
+from journeyman.core.lifecycle.instances import Cloud
+from journeyman.core.lifecycle.pace import Termination
+from journeyman.core.lifecycle.termination import finalize
 from journeyman.core.plan import DeleteObject, EvictPod, PatchObject, Step, TerminateInstance, Wake
 from tests.helpers.builders import (
     NOW,
@@ -16,6 +18,7 @@ from tests.helpers.builders import (
     a_running_claim,
     a_snapshot,
     ago,
+    an_instance,
     condition,
     provider_id_of,
     stamp,
@@ -172,10 +175,18 @@ def test_a_claim_that_never_registered_goes_without_a_drain():
 
 def test_a_claim_deleted_before_its_instance_was_written_down_finds_it_by_its_tag():
     """The launch was cut off between the cloud's answer and the status: nothing leaks."""
-    orphan = Cloud(by_claim={"default-1": "aws:///a/i-9"})
+    orphan = Cloud(listed=(an_instance(provider_id="aws:///a/i-9"),))
     plan = run(a_claim(deleting=NOW), cloud=orphan)
     assert [t.provider_id for t in of_type(plan, TerminateInstance)] == ["aws:///a/i-9"]
     assert not [p for p in patches(plan, "NodeClaim") if "metadata" in p]
+
+
+@pytest.mark.parametrize(("tags", "ends"), [({}, True), ({labels.NODECLAIM_UID_TAG: "another"}, False)])
+def test_an_instance_belongs_to_the_claim_of_its_uid_and_without_one_to_that_of_its_name(tags, ends):
+    """An earlier claim of the same name had an instance, too; Karpenter's carry the name alone."""
+    instance = an_instance(tags={labels.NODECLAIM_TAG: "default-1", **tags})
+    plan = run(a_claim(deleting=NOW), cloud=Cloud(listed=(instance,)))
+    assert bool(of_type(plan, TerminateInstance)) is ends
 
 
 def test_a_claim_without_an_instance_is_let_go_at_once():
@@ -188,14 +199,6 @@ def test_other_finalizers_are_not_ours_to_remove():
     """Only karpenter.sh/termination goes."""
     claim = a_claim(deleting=NOW, metadata={"finalizers": ["x/y", labels.TERMINATION_FINALIZER]})
     assert patches(run(claim), "NodeClaim") == [{"metadata": {"finalizers": ["x/y"]}}]
-
-
-def test_a_node_whose_claim_is_gone_is_drained_and_let_go():
-    """Its instance is an orphan and is collected as such."""
-    node = a_node(deleting=NOW)
-    busy = run(None, node, [a_pod("p", node="node-default-1")])
-    assert of_type(busy, EvictPod)
-    assert patches(run(None, node), "Node")[0]["metadata"]["finalizers"] == []
 
 
 def test_a_drain_that_drags_on_is_looked_at_more_rarely():

@@ -1,0 +1,69 @@
+"""What is known of instances: which there are, for which NodeClaim each was launched, and which are gone for certain."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from functools import cached_property
+from typing import Protocol
+
+from msgspec import Struct
+
+from journeyman.core.api.objects import NodeClaim
+
+
+class RunningInstance(Protocol):
+    """What the cloud says of an instance it has for this cluster (`ports.Instance`)."""
+
+    @property
+    def provider_id(self) -> str:
+        """The cloud's id."""
+
+    @property
+    def state(self) -> str:
+        """The cloud's word: pending, running, stopping, stopped, shutting-down, terminated."""
+
+    @property
+    def launched_at(self) -> datetime:
+        """When it was launched."""
+
+    @property
+    def claim(self) -> str:
+        """The NodeClaim it was launched for, from its tag; empty if unknown."""
+
+    @property
+    def claim_uid(self) -> str:
+        """That NodeClaim's UID, from its tag; empty if unknown."""
+
+
+class Cloud(Struct, frozen=True, kw_only=True, dict=True):
+    """What the cloud said before the cluster was read.
+
+    `listed` are the cluster's instances, those that are on their way out included. `gone` are provider ids of nodes and
+    claims that were not among them and, asked for by name, do not exist any more.
+    """
+
+    listed: tuple[RunningInstance, ...] = ()
+    gone: frozenset[str] = frozenset()
+
+    def find(self, provider_id: str) -> RunningInstance | None:
+        """The instance with this id, if it was listed."""
+        return self._by_provider_id.get(provider_id)
+
+    def launched_for(self, claim: NodeClaim) -> str:
+        """The instance whose tags name this claim; empty if there is none.
+
+        A tag of another UID is that of an earlier claim of the same name. Karpenter's instances have no such tag.
+        """
+        by_name = self._by_claim.get(("", claim.metadata.name), "")
+        return self._by_claim.get((claim.metadata.uid, claim.metadata.name), by_name)
+
+    @cached_property
+    def _by_provider_id(self) -> Mapping[str, RunningInstance]:
+        return {instance.provider_id: instance for instance in self.listed}
+
+    @cached_property
+    def _by_claim(self) -> Mapping[tuple[str, str], str]:
+        """The first of each, so that several go one after another."""
+        ordered = sorted(self.listed, key=lambda i: i.provider_id, reverse=True)
+        return {(i.claim_uid, i.claim): i.provider_id for i in ordered if i.claim}
