@@ -2,7 +2,8 @@
 
 Where Kubernetes writes JSON it leaves out what is empty; in messages it leaves out what is missing (a nil pointer), and
 writes empty texts and zeros. Both end in the Struct's default, except where that is something else (`EMPTY_IS_MISSING`).
-A message's fields have our Structs' defaults, so that one look says what each holds.
+A message's fields have our Structs' defaults, so that one look says what each holds. Lists in messages are taken by a slice:
+their iterators look each item up, and end with an exception.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ class Reader(Generic[T]):
         try:
             for part in map(parse, framing.parts(pieces)):
                 metadata.MergeFrom(part.metadata)
-                items.extend(map(self._read, part.items))
+                items.extend(map(self._read, part.items[:]))
         except DecodeError as error:
             raise ValueError(str(error)) from error
         return Found(resource_version=metadata.resource_version, continue_=metadata.continue_, items=items)
@@ -137,7 +138,7 @@ class Reader(Generic[T]):
             return tuple
         if type_ in OWN_STATE:
             make = self._struct(type_)
-            return lambda listed: tuple(map(make, listed)) if listed else ()
+            return lambda listed: tuple(map(make, listed[:])) if listed else ()
         one = self._value(type_, as_json=as_json)
         return _unless_empty((), Remembered(lambda listed: tuple(map(one, listed))))
 
@@ -203,7 +204,7 @@ def _rest(message: Any, known: tuple[str, ...]) -> bytes:
 
 
 def _unless_empty(empty: Any, remembered: Remembered) -> Make:
-    return lambda listed: remembered[tuple(listed)] if listed else empty
+    return lambda listed: remembered[tuple(listed[:])] if listed else empty
 
 
 def _unless_missing(default: Any, make: Make, data: bytes) -> Any:
@@ -219,7 +220,7 @@ def _only(name: str) -> Make:
 
 
 def _texts(entries: Any) -> dict[str, str]:
-    return {entry.key: entry.value for entry in entries}
+    return {entry.key: entry.value for entry in entries[:]}
 
 
 def _time(message: Any) -> datetime | None:
