@@ -52,8 +52,8 @@ def end_of(*acts, setting=None):
         (told.DeleteNode(at_seconds=LATER, node=0), ("NodeClaim", "Finalized")),
         (told.DeleteClaim(at_seconds=LATER, claim=0), ("NodeClaim", "Finalized")),
         (told.DeleteClaim(at_seconds=LAUNCHING, claim=0), ("NodeClaim", "Finalized")),
-        (told.StripFinalizer(at_seconds=LATER, claim=0), ("Pod", "Evicted")),
-        (told.NeverJoins(at_seconds=0), ("NodeClaim", "Finalized")),
+        (told.StripFinalizer(at_seconds=LATER, claim=0), ("Node", "NodeClaimMissing")),
+        (told.NeverJoins(at_seconds=0), ("NodeClaim", "RegistrationTimedOut")),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, told.Act) else value[1],
 )
@@ -70,7 +70,7 @@ def test_what_is_lost_is_replaced_by_one_node(act, said):
     [
         *(
             told.EditClaim(at_seconds=LATER, claim=0, change=change)
-            for change in ("drop-pool-label", "drop-hash", "do-not-disrupt", "foreign-label")
+            for change in ("drop-pool-label", "drop-class-label", "drop-hash", "do-not-disrupt", "foreign-label")
         ),
         told.BreakNodeClass(at_seconds=LATER),
         told.JumpClock(at_seconds=LAUNCHING, seconds=120),
@@ -84,6 +84,15 @@ def test_what_is_lost_is_replaced_by_one_node(act, said):
 def test_what_hurts_nobody_changes_nothing(act):
     """No node goes, none is launched for it."""
     assert end_of(act)[0] == (6, 3, 3)
+
+
+@pytest.mark.parametrize("change", ["drop-finalizers", "drop-provider-id"])
+def test_what_is_taken_off_a_claim_is_put_back(change):
+    """No node goes for it, and an Event says so."""
+    numbers, events = end_of(told.EditClaim(at_seconds=LATER, claim=0, change=change))
+
+    assert numbers == (6, 3, 3)
+    assert ("NodeClaim", "Restored") in events
 
 
 def test_a_pool_that_is_deleted_in_mid_launch_takes_its_instances_along():

@@ -39,10 +39,13 @@ T = TypeVar("T")
 _DO_NOT_DISRUPT: Final = "karpenter.sh/do-not-disrupt"
 _UNPROTECTED: Final = {"metadata": {"annotations": {_DO_NOT_DISRUPT: None}}}
 _EDITS: Final[Mapping[str, Mapping[str, Any]]] = {
-    "drop-pool-label": {"labels": {"karpenter.sh/nodepool": None}},
-    "drop-hash": {"annotations": {"karpenter.sh/nodepool-hash": None}},
-    "do-not-disrupt": {"annotations": {_DO_NOT_DISRUPT: "true"}},
-    "foreign-label": {"labels": {"example.com/edited": "by-hand"}},
+    "drop-pool-label": {"metadata": {"labels": {"karpenter.sh/nodepool": None}}},
+    "drop-hash": {"metadata": {"annotations": {"karpenter.sh/nodepool-hash": None}}},
+    "do-not-disrupt": {"metadata": {"annotations": {_DO_NOT_DISRUPT: "true"}}},
+    "foreign-label": {"metadata": {"labels": {"example.com/edited": "by-hand"}}},
+    "drop-class-label": {"metadata": {"labels": {"karpenter.k8s.aws/ec2nodeclass": None}}},
+    "drop-finalizers": {"metadata": {"finalizers": None}},
+    "drop-provider-id": {"status": {"providerID": None}},
 }
 
 
@@ -243,7 +246,9 @@ class Acts:
     @_do.register
     def _(self, act: told.EditClaim) -> None:
         for claim in self._claim(act.claim):
-            self._patch(NODECLAIM, claim.metadata.name, {"metadata": _EDITS[act.change]})
+            patch = _EDITS[act.change]
+            subresource = "status" if "status" in patch else ""
+            self._server.patch(NODECLAIM, claim.metadata.name, patch, subresource=subresource)
 
     @_do.register
     def _(self, act: told.StripFinalizer) -> None:

@@ -185,7 +185,15 @@ class EditClaim(Act, frozen=True, kw_only=True):
     """A NodeClaim is edited by hand."""
 
     claim: int
-    change: Literal["drop-pool-label", "drop-hash", "do-not-disrupt", "foreign-label"]
+    change: Literal[
+        "drop-pool-label",
+        "drop-hash",
+        "do-not-disrupt",
+        "foreign-label",
+        "drop-class-label",
+        "drop-finalizers",
+        "drop-provider-id",
+    ]
 
 
 class StripFinalizer(Act, frozen=True, kw_only=True):
