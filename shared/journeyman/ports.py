@@ -240,7 +240,10 @@ class CloudProvider(Protocol):
         ...
 
     def launch(self, requests: Sequence[LaunchRequest]) -> Iterator[LaunchOutcome]:
-        """Launch, several at once; outcomes come as they are known, one for each request."""
+        """Launch, several at once; outcomes come as they are known, one for each request.
+
+        Leaving the iterator early begins no further launch; those under way finish, and asking again finds them.
+        """
         ...
 
     def list(self) -> tuple[Instance, ...]:

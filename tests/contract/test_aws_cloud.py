@@ -448,6 +448,15 @@ def test_several_launches_give_one_outcome_each(provider, aws, clock, request_fo
     assert len({outcome.instance.provider_id for outcome in outcomes.values()}) == len(provider.list()) == 6
 
 
+def test_no_launch_is_begun_once_nobody_takes_outcomes(provider, request_for):
+    """Who loses the step between two launches stops taking them; at most those under way come to something."""
+    outcomes = provider.launch([request_for(f"rest-{n}") for n in range(12)])
+    next(outcomes)
+    outcomes.close()
+
+    assert 1 <= len(provider.list()) <= 4
+
+
 def test_out_of_stock_names_the_offerings(launch, aws, clock, request_for):
     """What was refused is avoided for a while; the claim goes and its pods are scheduled anew."""
     zones = ("us-east-1a", "us-east-1b")

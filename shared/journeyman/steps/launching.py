@@ -17,7 +17,13 @@ from journeyman.core.lifecycle.hydration import hydrated
 from journeyman.core.lifecycle.launch import Avoidance, FailedLaunch, LaunchedInstance, after_launch
 from journeyman.core.lifecycle.progress import claim_patches
 from journeyman.core.plan import Chain, Observation, Plan, one
-from journeyman.errors import InsufficientCapacityError, JourneymanError, LeaseLostError, NodeClassNotReadyError
+from journeyman.errors import (
+    DeadlineError,
+    InsufficientCapacityError,
+    JourneymanError,
+    LeaseLostError,
+    NodeClassNotReadyError,
+)
 from journeyman.ports import Launched, LaunchFailed, LaunchOutcome, LaunchRequest
 from journeyman.steps.load import World
 
@@ -67,17 +73,34 @@ def _outcomes(hand: Applier, names: Sequence[str], world: World) -> Iterator[Lau
 
 
 def _asked(hand: Applier, requests: Sequence[LaunchRequest]) -> Iterator[LaunchOutcome]:
-    """What the cloud answers; if the call as a whole fails, that is the answer for every claim left."""
+    """What the cloud answers; if the call as a whole fails, that is the answer for every claim left.
+
+    Raises:
+        LeaseLostError: Another run holds the step; no further launch is begun.
+        DeadlineError: Not enough time is left for further launches; the next run begins them.
+    """
     waiting = {request.claim.metadata.name for request in requests}
     try:
+        if waiting:
+            _check(hand)
         for outcome in hand.run.cloud.launch(requests) if requests else ():
             waiting.discard(outcome.claim)
             yield outcome
-    except LeaseLostError:
+            if waiting:
+                _check(hand)
+    except (LeaseLostError, DeadlineError):
         raise
     except JourneymanError as error:
         for name in sorted(waiting):
             yield LaunchFailed(claim=name, error=error)
+
+
+def _check(hand: Applier) -> None:
+    """Before another launch is begun: the cloud's answer will come in time, and nobody else has the step."""
+    run = hand.run
+    if run.deadline - run.settings.deadline_margin - run.clock.now() < run.settings.launch_patience:
+        raise DeadlineError("the time that is left is too short for another launch", step=hand.step.value)
+    run.lease.check()
 
 
 def _protected(hand: Applier, name: str, world: World) -> NodeClaim | None:

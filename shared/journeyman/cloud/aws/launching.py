@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from itertools import islice
 from datetime import timedelta
 from typing import Final
 
@@ -106,7 +107,8 @@ class Launcher:
     def launch(self, requests: Sequence[LaunchRequest]) -> Iterator[LaunchOutcome]:
         """Outcomes as they are known, exactly one for each request; nothing is raised.
 
-        Leaving the iterator early starts no further launch; those under way finish, and a later run adopts them.
+        A launch is begun as an outcome is taken. So leaving the iterator early begins no further one; those under way, at
+        most `max_parallel_launches`, finish, and a later run adopts them.
         """
         try:
             running = self._instances.by_claim_uid(r.claim.metadata.uid for r in requests)
@@ -121,13 +123,14 @@ class Launcher:
         if workers <= 1:
             yield from (self._outcome(request, running.get(request.claim.metadata.uid)) for request in requests)
             return
-        pool = ThreadPoolExecutor(max_workers=workers, thread_name_prefix="launch")
-        try:
-            futures = [pool.submit(self._outcome, r, running.get(r.claim.metadata.uid)) for r in requests]
-            for future in as_completed(futures):
-                yield future.result()
-        finally:
-            pool.shutdown(cancel_futures=True)
+        with ThreadPoolExecutor(max_workers=workers, thread_name_prefix="launch") as pool:
+            to_begin = (pool.submit(self._outcome, r, running.get(r.claim.metadata.uid)) for r in requests)
+            under_way = set(islice(to_begin, workers))
+            while under_way:
+                done, under_way = wait(under_way, return_when=FIRST_COMPLETED)
+                for future in done:
+                    yield future.result()
+                    under_way.update(islice(to_begin, 1))
 
     def _outcome(self, request: LaunchRequest, running: Instance | None) -> LaunchOutcome:
         """One launch with its failure as a value: a claim's bad luck must not be another's."""
