@@ -590,6 +590,35 @@ def test_the_cluster_its_subnets_and_security_group_are_found_by_the_discovery_t
     assert cluster["kubernetesNetworkConfig"]["serviceIpv4Cidr"] == "10.100.0.0/16"
 
 
+# --- status checks ---------------------------------------------------------------------------------------------------
+
+
+@on_both_accounts
+def test_status_checks_tell_what_fails_since_when_and_what_is_planned(fleet, aws, ec2, clock):
+    """Of instances that run; each filter of ours finds what it asks for."""
+    answer = fleet(["t3.nano"], count=3)
+    broken, worn, well = answer["Instances"][0]["InstanceIds"]
+    clock.advance(60)
+    aws.instances.checks.fail(broken)
+    aws.instances.checks.plan(worn, "instance-retirement", clock.now() + timedelta(days=7))
+
+    def asked(name, value):
+        found = ec2.describe_instance_status(Filters=[{"Name": name, "Values": [value]}])["InstanceStatuses"]
+        return {entry["InstanceId"]: entry for entry in found}
+
+    impaired = asked("instance-status.status", "impaired")
+    planned = asked("event.code", "instance-retirement")
+
+    assert set(impaired) == {broken}
+    (detail,) = impaired[broken]["InstanceStatus"]["Details"]
+    assert (detail["Status"], detail["ImpairedSince"]) == ("failed", clock.now())
+    assert [event["Code"] for event in planned[worn]["Events"]] == ["instance-retirement"]
+    assert asked("system-status.status", "impaired") == {}
+    assert len(ec2.describe_instance_status()["InstanceStatuses"]) == 3
+    aws.instances.checks.recover(broken)
+    assert set(asked("instance-status.status", "ok")) == {broken, worn, well}
+
+
 # --- the server itself -----------------------------------------------------------------------------------------------
 
 

@@ -226,14 +226,14 @@ def test_only_the_node_role_can_be_passed_and_only_to_ec2():
 
 
 def test_each_function_has_the_rights_of_its_step_and_no_more():
-    """Launching: provision, and consolidate for replacements. Ending: terminate alone."""
+    """Launching: provision, and consolidate for replacements. Ending: terminate alone. Interrupt looks instances up."""
     launching = {f for f in FUNCTIONS if "ec2:RunInstances" in actions_of(f)}
     ending = {f for f in FUNCTIONS if "ec2:TerminateInstances" in actions_of(f)}
 
     assert launching == {"ProvisionFunction", "ConsolidateFunction"}
     assert ending == {"TerminateFunction"}
-    for function in ("SweepFunction", "InterruptFunction"):
-        assert actions_of(function) == {"eks:DescribeCluster", "sqs:SendMessage"}
+    assert actions_of("SweepFunction") == {"eks:DescribeCluster", "sqs:SendMessage"}
+    assert actions_of("InterruptFunction") == actions_of("SweepFunction") | {"ec2:DescribeInstances"}
     assert {a for a in actions_of("ApiFunction") if not a.partition(":")[2].startswith(("Describe", "Get"))} == {
         "sqs:SendMessage"
     }

@@ -7,8 +7,9 @@ with its own clock, stores and boto3 clients, and the handlers run on it unchang
 from __future__ import annotations
 
 import os
+import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
@@ -18,7 +19,7 @@ from aws_lambda_powertools import Logger
 from journeyman.cloud.aws.provider import AwsCloudProvider
 from journeyman.cloud.aws.queue import SQSQueue
 from journeyman.cloud.aws.settings import AwsSettings, Clients
-from journeyman.core.plan import Step
+from journeyman.core.plan import Observation, Step
 from journeyman.errors import ConfigurationError
 from journeyman.kube import eks
 from journeyman.kube.http_store import HttpKubeStore
@@ -26,7 +27,7 @@ from journeyman.kube.lease import KubeLease
 from journeyman.kube.mirror import MirroredKubeStore, Mirrors
 from journeyman.kube.registry import Cluster, EksAccess, KubeconfigAccess, Registry
 from journeyman.kube.transport import Transport
-from journeyman.observe import RunTelemetry, logs
+from journeyman.observe import RunTelemetry, logs, metrics
 from journeyman.ports import Clock, CloudProvider, KubeStore, Lease, Queue
 from journeyman.runtime.collector import collect_rarely
 from journeyman.runtime.composition import Runtime, current
@@ -128,6 +129,10 @@ class AwsAdapters:
     def log(self, level: str, message: str, **fields: Any) -> None:
         """A line that belongs to no run."""
         logs.write(self._log_to or logger(), level, message, fields)
+
+    def observe(self, observations: Sequence[Observation]) -> None:
+        """EMF on standard output."""
+        metrics.write(observations, constant={}, stream=sys.stdout)
 
     def _connected_store(self, cluster: Settings) -> KubeStore:
         name = cluster.cluster_name

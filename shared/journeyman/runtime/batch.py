@@ -23,6 +23,7 @@ from typing import Any
 from aws_lambda_powertools.utilities.batch import BatchProcessor, EventType, process_partial_response
 from aws_lambda_powertools.utilities.data_classes.sqs_event import SQSRecord
 
+from journeyman.core.lifecycle.notices import dealt_with, received
 from journeyman.core.plan import Step
 from journeyman.errors import (
     ConfigurationError,
@@ -61,6 +62,8 @@ def reported(runtime: Runtime) -> Iterator[None]:
 class StepRunner:
     """One step in one invocation. What it did is remembered, so that a cluster is run once for a whole batch.
 
+    Interruption notices name no cluster, and most are about nobody's nodes: they are counted here, once for all clusters.
+
     Args:
         runtime: The clusters served here.
         step: Which step it is.
@@ -97,10 +100,14 @@ class StepRunner:
         """
         with reported(self._runtime):
             accepted = self._accepted(trigger)
+        if self._step is Step.INTERRUPT:
+            self._runtime.observe(*received(str(trigger.details.get("kind", ""))))
         results = self._run_each(accepted)
         for result in results:
             if isinstance(result, Exception):
                 raise result
+        if self._step is Step.INTERRUPT:
+            self._runtime.observe(*dealt_with(trigger.time, self._runtime.clock.now()))
         return tuple(result for result in results if isinstance(result, Outcome))
 
     def _accepted(self, trigger: Trigger) -> tuple[Trigger, ...]:

@@ -7,7 +7,7 @@ says nothing of a cloud: `runtime.aws` makes one from the environment, a simulat
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
@@ -15,7 +15,7 @@ from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from journeyman.core.plan import Step
+from journeyman.core.plan import Observation, Step
 from journeyman.errors import (
     ConfigurationError,
     ForbiddenError,
@@ -97,6 +97,10 @@ class Adapters(Protocol):
 
     def log(self, level: str, message: str, **fields: Any) -> None:
         """A line that belongs to no run."""
+        ...
+
+    def observe(self, observations: Sequence[Observation]) -> None:
+        """Metric samples that belong to no run, nor to a cluster."""
         ...
 
 
@@ -237,6 +241,10 @@ class Runtime:
     def log(self, level: str, message: str, **fields: str) -> None:
         """A line that belongs to no run."""
         self._adapters.log(level, message, **fields)
+
+    def observe(self, *observations: Observation) -> None:
+        """Metric samples that belong to no run, nor to a cluster."""
+        self._adapters.observe(observations)
 
     def settings_of(self, cluster: str) -> Settings:
         """The settings of a cluster served here. Raises UnknownClusterError."""

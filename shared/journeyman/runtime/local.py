@@ -11,7 +11,7 @@ from __future__ import annotations
 import io
 import json
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from types import TracebackType
@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from journeyman.cloud.aws.prices import shipped_on_demand
 from journeyman.cloud.aws.settings import AwsSettings
 from journeyman.core.api.objects import NODECLAIM
-from journeyman.core.plan import Step
+from journeyman.core.plan import Observation, Step
 from journeyman.kube.registry import Cluster
 from journeyman.observe import RunTelemetry
 from journeyman.observe.logs import SERVICE
@@ -248,6 +248,9 @@ class _LocalAdapters(AwsAdapters):
 
     def telemetry(self, store: KubeStore, fields: Mapping[str, str]) -> RunTelemetry:
         return RunTelemetry(logger(), store, self.clock, fields=fields, stream=io.StringIO())
+
+    def observe(self, observations: Sequence[Observation]) -> None:
+        """Nowhere."""
 
 
 class _DirectInvocations:

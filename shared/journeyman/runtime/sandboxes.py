@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from functools import cache
@@ -157,6 +157,9 @@ class StormAdapters(AwsAdapters):
     def telemetry(self, store: KubeStore, fields: Mapping[str, str]) -> RunTelemetry:
         """Events in the cluster, and nothing else."""
         return _EventsOnly(silent(), store, self.clock, fields=fields, stream=io.StringIO())
+
+    def observe(self, observations: Sequence[Observation]) -> None:
+        """Not kept."""
 
     def log(self, level: str, message: str, **fields: Any) -> None:
         """What a run reports as its failure."""

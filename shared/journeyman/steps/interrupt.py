@@ -4,23 +4,31 @@ A notice is an event, not a wish to look again: nobody repeats it once it is ack
 out in full is raised, and the queue delivers the notice again. Many notices arrive at once when Spot capacity is taken
 back, and must not wait for each other: this step runs without a fence, as each of its writes is safe to repeat and
 safe beside any other step's.
+
+A notice may name an instance that was launched a moment ago, so that no claim knows it yet: while claims await theirs, the
+cloud is asked for whom it was launched.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from typing import Final
 
 from msgspec.structs import replace
 
 from journeyman.core.catalogue import Catalogue
-from journeyman.core.lifecycle.interruption import InterruptionKind, interrupt_claims
+from journeyman.core.lifecycle.interruption import awaits_instances, interrupt_claims
+from journeyman.core.lifecycle.notices import InterruptionKind
 from journeyman.core.plan import Step
 from journeyman.errors import JourneymanError, MalformedEventError
 from journeyman.ports import Trigger
 from journeyman.steps.apply import Applier, run_step
 from journeyman.steps.invocation import DONE, Invocation, Outcome
-from journeyman.steps.load import FLEET, World, load
+from journeyman.steps.load import FLEET, Scope, World, load
+
+ADVISED: Final = Scope(nodes=True, pools=True)
+"""For recommendations: NodePools say whether they are acted upon."""
 
 
 class Unfenced:
@@ -51,13 +59,15 @@ def interrupt(run: Invocation, trigger: Trigger) -> Outcome:
     kind, instance_ids, event_time = _read(trigger)
 
     def work(hand: Applier) -> None:
-        snapshot = load(hand.run, FLEET)
+        snapshot = load(hand.run, ADVISED if kind is InterruptionKind.REBALANCE_RECOMMENDATION else FLEET)
+        fresh = hand.run.cloud.list() if awaits_instances(snapshot, instance_ids) else ()
         plan = interrupt_claims(
             snapshot,
             kind=kind,
             instance_ids=instance_ids,
             event_time=event_time,
             unavailable_for=run.settings.unavailable_for,
+            fresh=fresh,
         )
         hand.apply(plan, World(snapshot=snapshot, catalogue=Catalogue({}), by_node_class={}))
 

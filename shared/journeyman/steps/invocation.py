@@ -56,7 +56,6 @@ class Settings(Struct, frozen=True, kw_only=True):
     disruption_poll: timedelta = timedelta(seconds=10)
     validation_delay: timedelta = timedelta(seconds=15)
     consistency_period: timedelta = timedelta(minutes=10)
-    repair_blocked_poll: timedelta = timedelta(minutes=5)
     impaired_for: timedelta = timedelta(seconds=120)
 
     # Ours
@@ -86,6 +85,8 @@ class Memory(Struct):
     catalogue: Catalogue | None = None
     catalogue_key: Hashable = None
     overlay_conflicts: Mapping[str, str] = field(default_factory=dict)
+    checks_due: datetime | None = None  # not before then are the cloud's own checks of instances asked for again
+    checks_refused: bool = False  # we may not ask for them
 
 
 DONE: Final = "done"

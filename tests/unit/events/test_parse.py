@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from journeyman.core.lifecycle.interruption import InterruptionKind
+from journeyman.core.lifecycle.impairment import KINDS
+from journeyman.core.lifecycle.notices import InterruptionKind
 from journeyman.core.plan import Step
 from journeyman.errors import MalformedEventError
 from journeyman.events import parse_trigger
@@ -79,7 +80,7 @@ def test_the_kinds_are_those_that_the_interrupt_step_knows():
     """A kind the step does not know would send true warnings to the dead-letter queue."""
     kinds = {parse_trigger(json.loads(p.read_text())).details.get("kind") for p in MESSAGES} | {*STATE_KINDS.values()}
 
-    assert kinds - {None} == {kind.value for kind in InterruptionKind}
+    assert kinds - {None} == {kind.value for kind in InterruptionKind} - {kind.value for kind in KINDS.values()}
 
 
 def test_the_forwarders_message_tells_how_many_pods_wait_and_since_when():

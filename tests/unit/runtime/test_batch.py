@@ -52,6 +52,7 @@ class Adapters:
     lanes: Lanes = field(default_factory=Lanes)
     lines: list[tuple[str, str, Mapping[str, Any]]] = field(default_factory=list)
     records: list[FlushedRecord] = field(default_factory=list)
+    counted: list[tuple[str, Mapping[str, str]]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.cluster = Cluster()
@@ -78,6 +79,9 @@ class Adapters:
 
     def log(self, level, message, **fields):
         self.lines.append((level, message, fields))
+
+    def observe(self, observations):
+        self.counted += [(o.name.removeprefix("karpenter_interruption_"), dict(o.labels)) for o in observations]
 
 
 class StepOf:
@@ -235,6 +239,39 @@ def test_every_interruption_runs_on_every_cluster(runtime):
     assert failed == []
     for name in ("blue", "green"):
         assert [id_ for cluster, id_ in step.runs if cluster == name] == ["e1", "e2"]
+
+
+def test_a_notice_is_counted_once_for_all_clusters(runtime, adapters):
+    """Each cluster looks at each notice of the account; the dashboards would show it so many times."""
+    run_lane(runtime, StepOf(Step.INTERRUPT), an_interruption(1))
+
+    assert adapters.counted == [
+        ("received_messages_total", {"message_type": "instance_stopped"}),
+        ("message_queue_duration_seconds", {}),
+        ("deleted_messages_total", {}),
+    ]
+
+
+def test_a_notice_that_comes_back_is_not_counted_as_dealt_with(runtime, adapters):
+    """Received twice, deleted once."""
+    run_lane(runtime, StepOf(Step.INTERRUPT, fails={"green": RateLimitedError("busy")}), an_interruption(1))
+    assert [name for name, _ in adapters.counted] == ["received_messages_total"]
+
+    run_lane(runtime, StepOf(Step.INTERRUPT), an_interruption(1))
+
+    names = [name for name, _ in adapters.counted]
+    assert (names.count("received_messages_total"), names.count("deleted_messages_total")) == (2, 1)
+
+
+def test_a_notice_that_means_nothing_to_us_is_counted_without_connecting_to_anybody(runtime, adapters):
+    """Instances start all the time; Karpenter counts such messages, too."""
+    step = StepOf(Step.INTERRUPT)
+
+    assert run_lane(runtime, step, an_interruption(1, state="running")) == []
+
+    assert (step.runs, adapters.made) == ([], [])
+    assert ("received_messages_total", {"message_type": "no_op"}) in adapters.counted
+    assert ("deleted_messages_total", {}) in adapters.counted
 
 
 def test_clusters_are_run_side_by_side(runtime):

@@ -11,14 +11,15 @@ from msgspec.structs import replace
 
 from journeyman.core.api import labels
 from journeyman.core.api.objects import NODE, NODECLAIM, OFFERING_STATE
-from journeyman.core.lifecycle.interruption import InterruptionKind, interrupt_claims
+from journeyman.core.lifecycle.interruption import interrupt_claims
+from journeyman.core.lifecycle.notices import InterruptionKind
 from journeyman.core.plan import DeleteObject, PatchObject, RememberUnavailable, Step
 from journeyman.errors import ForbiddenError, JourneymanError, MalformedEventError
 from journeyman.events import parse_trigger
-from journeyman.ports import Trigger
+from journeyman.ports import Instance, Trigger
 from journeyman.steps.interrupt import interrupt
-from tests.helpers.builders import NOW, ago, node_class_body, pool_body
-from tests.helpers.fakes import Cluster, Interfering
+from tests.helpers.builders import NOW, a_claim, a_snapshot, ago, claim_body, node_class_body, pool_body
+from tests.helpers.fakes import Cluster, FakeCloud, Interfering
 from tests.helpers.fleets import a_fleet, a_member, bodies, types
 from tests.helpers.living import Living
 
@@ -68,7 +69,6 @@ def test_a_spot_warning_gives_the_node_up_and_wakes_who_replaces_it():
         ("SpotInterrupted", "Warning"),
         ("TerminatingOnInterruption", "Warning"),
     }
-    assert cluster.record.count_of("karpenter_interruption_received_messages_total") == 1
     assert (outcome.step, outcome.status) == (Step.INTERRUPT, "done")
 
 
@@ -86,7 +86,7 @@ def test_the_same_warning_again_and_one_that_comes_late_change_nothing():
     assert cluster.lanes.sent == []
 
 
-def test_an_instance_that_is_not_ours_is_acknowledged_and_counted():
+def test_an_instance_that_is_not_ours_is_acknowledged():
     """Every registered cluster gets every event of the account."""
     cluster = a_cluster(a_member("n"))
     before = cluster.server.resource_version
@@ -96,7 +96,6 @@ def test_an_instance_that_is_not_ours_is_acknowledged_and_counted():
     assert outcome.status == "done"
     assert "i-foreign is not ours" in outcome.notes[0]
     assert cluster.server.resource_version == before
-    assert cluster.record.count_of("karpenter_interruption_received_messages_total") == 1
 
 
 def test_a_notice_that_could_not_be_handled_in_full_comes_back():
@@ -182,6 +181,97 @@ def test_other_ways_to_go_delete_the_claim_and_avoid_nothing(kind, reason):
     assert [type(a) for a in plan.actions][:2] == [DeleteObject, PatchObject]
     assert plan.actions[0].ref.uid == "uid-n"
     assert {e.reason for e in plan.events} == {reason}
+
+
+def rebalancing_pool(value: str = "replace"):
+    """A NodePool that says what recommendations are to it."""
+    return pool_body(metadata={"annotations": {labels.REBALANCE: value}})
+
+
+def test_a_recommendation_is_noted_where_the_pool_asks_for_that_once():
+    """On the claim, with the event's own time; consolidate goes on with it. Repeats and later ones change nothing."""
+    cluster = Cluster()
+    cluster.add(rebalancing_pool(), node_class_body(), *bodies(a_member("n", capacity_type=labels.SPOT)))
+
+    interrupt(cluster.run(), a_notice("rebalance_recommendation", "i-n"))
+    noted = the_claim(cluster)
+    sent = [(m.step, m.at) for m in cluster.lanes.sent]
+    interrupt(cluster.run(), a_notice("rebalance_recommendation", "i-n", event_time=NOW + timedelta(minutes=1)))
+
+    assert noted.metadata.annotations[labels.REBALANCE_RECOMMENDED] == "2026-03-02T21:00:00Z"
+    assert noted.metadata.deletion_timestamp is None
+    assert sent == [(Step.CONSOLIDATE, None)]
+    assert the_claim(cluster) == noted
+    assert len(cluster.lanes.sent) == 1
+
+
+def test_a_pool_that_asks_for_something_else_gets_nothing():
+    """Only "replace" is understood."""
+    cluster = Cluster()
+    cluster.add(rebalancing_pool("yes"), node_class_body(), *bodies(a_member("n", capacity_type=labels.SPOT)))
+    before = cluster.server.resource_version
+
+    interrupt(cluster.run(), a_notice("rebalance_recommendation", "i-n"))
+
+    assert cluster.server.resource_version == before
+    assert cluster.lanes.sent == []
+
+
+def a_launching_cluster(**tags: str) -> Cluster:
+    """A claim whose instance i-9 runs, while nobody has written that down yet."""
+    cluster = Cluster()
+    cluster.add(pool_body(), node_class_body(), claim_body("young"))
+    uid = the_claim(cluster, "young").metadata.uid
+    cluster.cloud.run_orphan("aws:///a/i-9", NOW, **{"claim": "young", "claim_uid": uid, **tags})
+    return cluster
+
+
+def test_a_notice_finds_a_claim_that_does_not_know_its_instance_yet():
+    """The launch was cut off before it was written down, or is still under way: the instance's tag says whose it is."""
+    cluster = a_launching_cluster()
+
+    interrupt(cluster.run(), a_notice("instance_terminated", "i-9"))
+
+    assert [c.metadata.name for c in cluster.server.list(NODECLAIM).items if not c.metadata.deletion_timestamp] == []
+    assert {m.step for m in cluster.lanes.sent} == {Step.PROVISION, Step.TERMINATE}
+
+
+def test_an_instance_of_an_earlier_claim_of_that_name_is_not_the_claims():
+    """Names come again, UIDs do not."""
+    cluster = a_launching_cluster(claim_uid="another")
+
+    outcome = interrupt(cluster.run(), a_notice("instance_terminated", "i-9"))
+
+    assert the_claim(cluster, "young").metadata.deletion_timestamp is None
+    assert "i-9 is not ours" in outcome.notes[0]
+
+
+def test_the_offering_of_an_instance_that_its_claim_does_not_know_is_avoided():
+    """The cloud says what it is; the claim's labels do not yet."""
+    fresh = Instance(
+        provider_id="aws:///b/i-9", instance_type="l", zone="b", capacity_type=labels.SPOT, state="running",
+        launched_at=NOW, tags={labels.NODECLAIM_UID_TAG: a_claim("young").metadata.uid},
+    )  # fmt: skip
+    plan = interrupt_claims(
+        a_snapshot(claims=(a_claim("young"),)), kind=InterruptionKind.SPOT_INTERRUPTED, instance_ids=["i-9"],
+        event_time=NOW, unavailable_for=THREE_MINUTES, fresh=[fresh],
+    )  # fmt: skip
+
+    (avoided,) = (a for a in plan.actions if isinstance(a, RememberUnavailable))
+    assert avoided.offerings == (("l", "b", labels.SPOT),)
+
+
+def test_the_cloud_is_not_asked_while_every_claim_knows_its_instance():
+    """Notices about others' instances come all the time."""
+    cluster = a_cluster(a_member("n"))
+
+    class Deaf(FakeCloud):
+        def list(self):
+            raise AssertionError("nobody needs to ask")
+
+    outcome = interrupt(cluster.run(cloud=Deaf(cluster.clock)), a_notice("instance_terminated", "i-foreign"))
+
+    assert outcome.status == "done"
 
 
 def test_a_rebalance_recommendation_is_told_and_no_more():

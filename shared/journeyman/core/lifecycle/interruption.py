@@ -1,68 +1,60 @@
 """Interruption: the cloud says that an instance goes away, or might; its NodeClaim is deleted while it still runs.
 
 Deleting the NodeClaim starts the ordinary, PodDisruptionBudget-honouring drain (the terminate step), and at the same
-moment the provision step opens a replacement for the pods on it. No budget is asked: the instance goes anyway.
+moment the provision step opens a replacement for the pods on it. No budget is asked: the instance goes anyway. A
+rebalance recommendation is advice: it is noted on the claim where its NodePool asks for that, and the consolidate step
+replaces the node within the budgets.
 
 Restates: karpenter-provider-aws pkg/controllers/interruption/controller.go `handleMessage`, `handleNodeClaim`.
-Differs: the node is cordoned at once, not by the drain; the avoided Spot offering is remembered from the event's own
-time, so that late and repeated events change nothing.
+Differs: the avoided Spot offering is remembered from the event's own time, so that late and repeated events change
+nothing; an instance is found though its claim does not know it yet; recommendations can be acted upon.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
-from enum import Enum
-from typing import Final
+from functools import cached_property
+from typing import Protocol
+
+from msgspec import Struct
 
 from journeyman.core.api import labels
+from journeyman.core.api.conditions import format_time
 from journeyman.core.api.objects import NodeClaim
-from journeyman.core.lifecycle.explain import disrupted
-from journeyman.core.lifecycle.progress import claim_ref, node_ref
-from journeyman.core.plan import (
-    Chain,
-    DeleteObject,
-    Event,
-    ObjectRef,
-    Observation,
-    Plan,
-    RememberUnavailable,
-    Step,
-    Wake,
-    one,
-)
+from journeyman.core.lifecycle.notices import InterruptionKind, instance_id, take_down, told, wakes
+from journeyman.core.lifecycle.progress import claim_ref
+from journeyman.core.plan import Chain, PatchObject, Plan, RememberUnavailable, Step, merged, one
 from journeyman.core.state import Snapshot, StateNode
-from journeyman.core.state.cordon import cordon
+
+REPLACE = "replace"
+"""What a NodePool's annotation `journeyman.dev/rebalance` says to have recommendations acted upon."""
+
+Offering = tuple[str, str, str]
 
 
-class InterruptionKind(str, Enum):
-    """What kind of notice it is; the value is Karpenter's metric reason."""
+class FreshInstance(Protocol):
+    """What the cloud says of an instance whose claim may not know it yet (`ports.Instance`)."""
 
-    SPOT_INTERRUPTED = "spot_interrupted"
-    REBALANCE_RECOMMENDATION = "rebalance_recommendation"
-    INSTANCE_STOPPED = "instance_stopped"
-    INSTANCE_TERMINATED = "instance_terminated"
-    SCHEDULED_CHANGE = "scheduled_change"
-    CAPACITY_RESERVATION_INTERRUPTED = "capacity_reservation_interrupted"
-    NO_OP = "no_op"
+    @property
+    def provider_id(self) -> str:
+        """The cloud's id."""
 
+    @property
+    def instance_type(self) -> str:
+        """Its type."""
 
-# Event reason and message by kind (karpenter-provider-aws pkg/controllers/interruption/events).
-NOTICES: Final[Mapping[InterruptionKind, tuple[str, str]]] = {
-    InterruptionKind.SPOT_INTERRUPTED: ("SpotInterrupted", "Spot interruption warning was received"),
-    InterruptionKind.REBALANCE_RECOMMENDATION: (
-        "SpotRebalanceRecommendation",
-        "Spot rebalance recommendation was received",
-    ),
-    InterruptionKind.INSTANCE_STOPPED: ("InstanceStopping", "Instance is stopping"),
-    InterruptionKind.INSTANCE_TERMINATED: ("InstanceTerminating", "Instance is terminating"),
-    InterruptionKind.SCHEDULED_CHANGE: ("InstanceUnhealthy", "An unhealthy warning was received for the instance"),
-    InterruptionKind.CAPACITY_RESERVATION_INTERRUPTED: (
-        "CapacityReservationInstanceInterrupted",
-        "Capacity reservation interruption warning was received",
-    ),
-}
+    @property
+    def zone(self) -> str:
+        """Where it runs."""
+
+    @property
+    def capacity_type(self) -> str:
+        """How it is paid for."""
+
+    @property
+    def claim_uid(self) -> str:
+        """The UID of the NodeClaim it was launched for, from its tag; empty if unknown."""
 
 
 def interrupt_claims(
@@ -72,125 +64,118 @@ def interrupt_claims(
     instance_ids: Iterable[str],
     event_time: datetime,
     unavailable_for: timedelta,
+    fresh: Iterable[FreshInstance] = (),
 ) -> Plan:
     """What one notice asks for.
 
     Args:
-        snapshot: The cluster; claims and nodes are enough.
+        snapshot: The cluster; claims and nodes are enough, for recommendations NodePools as well.
         kind: What the notice says.
         instance_ids: The instances it names, any order; those that are not ours are only noted.
         event_time: When the cloud sent it.
         unavailable_for: How long after that a Spot offering that was taken back is avoided.
+        fresh: Instances that were launched for claims that name none yet.
 
     Returns:
         Per claim hit: the offering to avoid, the deletion, the cordon, each in a chain of its own so that a conflict
         on the node never holds up the deletion; then wake-ups for provision and terminate. A claim that is already
         going, or gone, asks for nothing.
     """
-    plan = Plan(observations=_received(kind, event_time, snapshot.now))
-    if kind is InterruptionKind.NO_OP:
-        return plan
-    by_instance = {_instance_id(n.provider_id): n for n in snapshot.state_nodes if n.provider_id and not n.duplicate_of}
-    for instance_id in sorted(set(instance_ids)):
-        node = by_instance.get(instance_id)
+    notice = _Notice(snapshot=snapshot, kind=kind, at=event_time, unavailable_for=unavailable_for, fresh=tuple(fresh))
+    plan = merged(notice.about(id_) for id_ in sorted(set(instance_ids)))
+    return plan + wakes(kind, snapshot.now, *notice.goes_on) if plan.chains else plan
+
+
+def awaits_instances(snapshot: Snapshot, instance_ids: Iterable[str]) -> bool:
+    """Whether the notice may be about an instance that a launch under way has just made: it names one we do not know."""
+    known = _by_instance(snapshot)
+    return any(id_ not in known for id_ in instance_ids) and any(_awaits_instance(c) for c in snapshot.claims)
+
+
+def _by_instance(snapshot: Snapshot) -> Mapping[str, StateNode]:
+    return {instance_id(n.provider_id): n for n in snapshot.state_nodes if n.provider_id and not n.duplicate_of}
+
+
+def _awaits_instance(claim: NodeClaim) -> bool:
+    return not claim.status.provider_id and claim.metadata.deletion_timestamp is None
+
+
+class _Notice(Struct, frozen=True, kw_only=True, dict=True):
+    """One notice, and the cluster it has come to."""
+
+    snapshot: Snapshot
+    kind: InterruptionKind
+    at: datetime
+    unavailable_for: timedelta
+    fresh: tuple[FreshInstance, ...]
+
+    @property
+    def goes_on(self) -> tuple[Step, ...]:
+        """Who goes on with it."""
+        if self.kind is InterruptionKind.REBALANCE_RECOMMENDATION:
+            return (Step.CONSOLIDATE,)
+        return (Step.PROVISION, Step.TERMINATE)
+
+    def about(self, id_: str) -> Plan:
+        """What is to be done about one instance."""
+        node = self._known.get(id_) or self._just_launched.get(id_)
         if node is None or node.claim is None:
-            plan += Plan(notes=(f"instance {instance_id} is not ours: {kind.value} acknowledged",))
-        elif node.claim.metadata.deletion_timestamp is not None:
-            plan += Plan(notes=(f"nodeclaim {node.claim.metadata.name} is already being deleted",))
-        elif kind is InterruptionKind.REBALANCE_RECOMMENDATION:
-            plan += Plan(events=_notices(node, kind, type_="Normal"))
-        else:
-            avoided = _avoided(node.claim, kind, event_time, unavailable_for, snapshot.now)
-            plan += _take_down(node, node.claim, kind, avoided)
-    return plan + (_wakes(kind, snapshot.now) if plan.chains else Plan())
+            return Plan(notes=(f"instance {id_} is not ours: {self.kind.value} acknowledged",))
+        if node.claim.metadata.deletion_timestamp is not None:
+            return Plan(notes=(f"nodeclaim {node.claim.metadata.name} is already being deleted",))
+        if self.kind is InterruptionKind.REBALANCE_RECOMMENDATION:
+            return Plan(events=told(node, self.kind, type_="Normal")) + self._recommended(node.claim)
+        return Plan(chains=self._avoided(node.claim, id_)) + take_down(node, node.claim, self.kind)
 
-
-def _instance_id(provider_id: str) -> str:
-    """The last part of `aws:///us-west-2a/i-0abc`, `cn-hangzhou.i-0abc` or a bare id."""
-    return re.split(r"[/.]", provider_id)[-1]
-
-
-def _take_down(node: StateNode, claim: NodeClaim, kind: InterruptionKind, avoided: tuple[Chain, ...]) -> Plan:
-    name = claim.metadata.name
-    why = f"{NOTICES[kind][1]} for {name}"
-    chains: list[Chain] = [*avoided]
-    chains.append(
-        Chain(
-            subject=f"nodeclaim {name}",
-            actions=(DeleteObject(ref=claim_ref(claim), why=why),),
-            events=_terminating(node),
-            observations=(disrupted(claim, kind.value),),
+    def _recommended(self, claim: NodeClaim) -> Plan:
+        """Note on the claim that it should be replaced, if its NodePool asks for that; the first time stays."""
+        pool = self.snapshot.node_pools_by_name.get(claim.metadata.labels.get(labels.NODEPOOL, ""))
+        asked = pool is not None and pool.metadata.annotations.get(labels.REBALANCE) == REPLACE
+        if not asked or labels.REBALANCE_RECOMMENDED in claim.metadata.annotations:
+            return Plan()
+        annotations = {labels.REBALANCE_RECOMMENDED: format_time(self.at)}
+        note = PatchObject(
+            ref=claim_ref(claim), patch={"metadata": {"annotations": annotations}}, why="rebalance recommendation"
         )
-    )
-    if node.node is not None and (taint := cordon(node.node, why)):
-        chains.append(one(f"node {node.name}", taint))
-    return Plan(
-        chains=tuple(chains),
-        events=_notices(node, kind, type_="Warning"),
-        notes=(f"initiating delete of nodeclaim {name} from interruption message: {kind.value}",),
-    )
+        return Plan(chains=(one(f"nodeclaim {claim.metadata.name}", note),))
 
-
-def _avoided(
-    claim: NodeClaim, kind: InterruptionKind, event_time: datetime, wait: timedelta, now: datetime
-) -> tuple[Chain, ...]:
-    """The Spot offering that was taken back is avoided for this long, which does not grow: it was to be had before."""
-    offering = _offering(claim)
-    if kind is not InterruptionKind.SPOT_INTERRUPTED or event_time + wait <= now or offering is None:
-        return ()
-    remember = RememberUnavailable(
-        node_class=claim.spec.node_class_ref.name,
-        offerings=(offering,),
-        at=event_time,
-        first=wait,
-        longest=wait,
-        reason="SpotInterruption",
-    )
-    return (one(f"offering {'/'.join(offering)}", remember),)
-
-
-def _offering(claim: NodeClaim) -> tuple[str, str, str] | None:
-    """The Spot offering the claim runs on; None if its labels do not say, or it is not Spot."""
-    wanted = (labels.INSTANCE_TYPE, labels.ZONE, labels.CAPACITY_TYPE)
-    instance_type, zone, capacity_type = (claim.metadata.labels.get(key, "") for key in wanted)
-    if capacity_type != labels.SPOT or not (instance_type and zone):
-        return None
-    return instance_type, zone, capacity_type
-
-
-def _wakes(kind: InterruptionKind, now: datetime) -> Plan:
-    wakes = (Wake(step=step, at=now, reason=f"interruption: {kind.value}") for step in (Step.PROVISION, Step.TERMINATE))
-    return Plan(chains=(one("wake-ups", *wakes),))
-
-
-def _refs(node: StateNode) -> tuple[ObjectRef, ...]:
-    claims = (claim_ref(node.claim),) if node.claim is not None else ()
-    return (*claims, node_ref(node.node)) if node.node is not None else claims
-
-
-def _notices(node: StateNode, kind: InterruptionKind, *, type_: str) -> tuple[Event, ...]:
-    reason, message = NOTICES[kind]
-    return tuple(Event(ref=ref, reason=reason, message=message, type=type_) for ref in _refs(node))
-
-
-def _terminating(node: StateNode) -> tuple[Event, ...]:
-    return tuple(
-        Event(
-            ref=ref,
-            reason="TerminatingOnInterruption",
-            message=f"Interruption triggered termination for the {ref.resource.kind}",
-            type="Warning",
+    def _avoided(self, claim: NodeClaim, id_: str) -> tuple[Chain, ...]:
+        """The Spot offering that was taken back is avoided for this long, which does not grow: it was to be had before."""
+        offering = self._fresh_offerings.get(id_) or _labelled_offering(claim)
+        over = self.at + self.unavailable_for <= self.snapshot.now
+        if self.kind is not InterruptionKind.SPOT_INTERRUPTED or over or not _is_spot(offering):
+            return ()
+        remember = RememberUnavailable(
+            node_class=claim.spec.node_class_ref.name,
+            offerings=(offering,),
+            at=self.at,
+            first=self.unavailable_for,
+            longest=self.unavailable_for,
+            reason="SpotInterruption",
         )
-        for ref in _refs(node)
-    )
+        return (one(f"offering {'/'.join(offering)}", remember),)
+
+    @cached_property
+    def _known(self) -> Mapping[str, StateNode]:
+        return _by_instance(self.snapshot)
+
+    @cached_property
+    def _just_launched(self) -> Mapping[str, StateNode]:
+        """By instance: the claims without an instance that theirs was launched for."""
+        waiting = {c.metadata.uid: c.metadata.name for c in self.snapshot.claims if _awaits_instance(c)}
+        nodes = self.snapshot.state_nodes_by_claim
+        return {instance_id(i.provider_id): nodes[waiting[i.claim_uid]] for i in self.fresh if i.claim_uid in waiting}
+
+    @cached_property
+    def _fresh_offerings(self) -> Mapping[str, Offering]:
+        return {instance_id(i.provider_id): (i.instance_type, i.zone, i.capacity_type) for i in self.fresh}
 
 
-def _received(kind: InterruptionKind, event_time: datetime, now: datetime) -> tuple[Observation, ...]:
-    return (
-        Observation(name="karpenter_interruption_received_messages_total", labels={"message_type": kind.value}),
-        Observation(
-            name="karpenter_interruption_message_queue_duration_seconds",
-            value=max((now - event_time).total_seconds(), 0.0),
-            kind="histogram",
-        ),
-    )
+def _labelled_offering(claim: NodeClaim) -> Offering:
+    """What the claim runs on, as far as its labels say."""
+    own = claim.metadata.labels
+    return own.get(labels.INSTANCE_TYPE, ""), own.get(labels.ZONE, ""), own.get(labels.CAPACITY_TYPE, "")
+
+
+def _is_spot(offering: Offering) -> bool:
+    return all(offering) and offering[2] == labels.SPOT

@@ -31,6 +31,7 @@ class InstanceService:
         ids = ("InstanceIds",)
         return {
             "DescribeInstances": Operation(self._describe, accepts=("Filters", *ids, *PAGING)),
+            "DescribeInstanceStatus": Operation(self._describe_status, accepts=("Filters", *PAGING)),
             "TerminateInstances": Operation(
                 lambda ask: self._each(ask, self._instances.end, "TerminatingInstances"), requires=ids
             ),
@@ -52,6 +53,11 @@ class InstanceService:
         views = [shown[id_] for id_ in ids] if ids else list(shown.values())
         found = selected(views, ask.get("Filters", ()), _READERS)
         return paged("Reservations", [self._reservation(instance, change) for instance, change in found], ask)
+
+    def _describe_status(self, ask: Ask) -> dict[str, Any]:
+        """Of those that run, unless others are asked for."""
+        running = [(i.id, i.zone) for i in self._instances.known.values() if i.state == "running"]
+        return paged("InstanceStatuses", self._instances.checks.told(running, ask.get("Filters", ())), ask)
 
     def _shown(self, as_of: datetime) -> Iterator[tuple[Instance, Change]]:
         for instance in self._instances.known.values():

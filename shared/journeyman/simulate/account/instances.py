@@ -17,6 +17,7 @@ from msgspec import Struct, field
 from journeyman.errors import ConfigurationError
 from journeyman.simulate.account.events import EventBus
 from journeyman.simulate.account.network import Network
+from journeyman.simulate.aws.instance_checks import InstanceChecks
 from journeyman.simulate.aws.instance_timing import InstanceTiming
 from journeyman.simulate.aws.refusal import RefusedError
 from journeyman.simulate.aws.timekeeper import Timekeeper
@@ -94,6 +95,7 @@ class Instances:
         self._agenda: list[tuple[datetime, int, Callable[[], object]]] = []
         self._never_joining = 0
         self.known: dict[str, Instance] = {}
+        self.checks = InstanceChecks(time)
         self.observers: list[Callable[[InstanceEvent], object]] = []
 
     # -- time ---------------------------------------------------------------------------------------------------
@@ -179,8 +181,10 @@ class Instances:
         self._announce(instance, "EC2 Instance Rebalance Recommendation", {"instance-id": instance_id})
 
     def announce_retirement(self, instance_id: str, within: timedelta) -> None:
-        """AWS Health says that the instance's host is going to be retired."""
-        starts_at = (self._time.now() + within).strftime("%a, %d %b %Y %H:%M:%S GMT")
+        """AWS Health says that the instance's host is going to be retired, and so does the instance's status."""
+        moment = self._time.now() + within
+        self.checks.plan(instance_id, "instance-retirement", moment)
+        starts_at = moment.strftime("%a, %d %b %Y %H:%M:%S GMT")
         self._bus.announce_maintenance([instance_id], _RETIREMENT, starts_at)
 
     def end(self, instance_id: str) -> None:

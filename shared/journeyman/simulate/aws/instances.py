@@ -15,6 +15,7 @@ from moto.ec2.responses.instances import InstanceResponse
 
 from journeyman.errors import ConfigurationError
 from journeyman.simulate.aws.event_bus import EventBus
+from journeyman.simulate.aws.instance_checks import InstanceChecks
 from journeyman.simulate.aws.instance_timing import InstanceTiming
 from journeyman.simulate.aws.patching import Patch
 from journeyman.simulate.aws.timekeeper import Timekeeper
@@ -34,6 +35,7 @@ class InstanceLifecycles:
         self._agenda: list[tuple[datetime, int, Callable[[], None]]] = []
         self._order = count()
         self._instances: dict[str, Instance] = {}
+        self.checks = InstanceChecks(time)
 
     def settle(self) -> bool:
         """Do what is due by now, each thing as of its own moment; True if there was any."""
@@ -83,6 +85,12 @@ class InstanceLifecycles:
                 name="terminate_instances",
                 replace=_true_states,
                 reason="TerminateInstances answers the state an instance is in, not always shutting-down",
+            ),
+            Patch(
+                owner=InstanceResponse,
+                name="describe_instance_status",
+                replace=self._telling_checks,
+                reason="checks fail when a scenario says so, and can be filtered by that; moto's always pass",
             ),
             Patch(
                 owner=InstanceBackend,
@@ -198,6 +206,17 @@ class InstanceLifecycles:
     def _later(self, seconds: float, action: Callable[[], None]) -> None:
         moment = self._time.now() + timedelta(seconds=seconds)
         heapq.heappush(self._agenda, (moment, next(self._order), action))
+
+    def _telling_checks(
+        self, original: Callable[[InstanceResponse], ActionResult]
+    ) -> Callable[[InstanceResponse], ActionResult]:
+        def describe_instance_status(response: InstanceResponse) -> ActionResult:
+            running = [(i.id, str(i.availability_zone)) for i in self._instances.values() if i.state == "running"]
+            asked = response._filters_from_querystring()  # noqa: SLF001 - moto's own way to ask
+            filters = [{"Name": name, "Values": values} for name, values in asked.items()]
+            return ActionResult({"InstanceStatuses": self.checks.told(running, filters)})
+
+        return describe_instance_status
 
     def _describing_all(self, original: Callable[..., list[Reservation]]) -> Callable[..., list[Reservation]]:
         def describe_instances(backend: Any, filters: Any = None) -> list[Reservation]:

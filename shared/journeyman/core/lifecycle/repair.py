@@ -1,0 +1,168 @@
+"""Repair: a node that has been sick for longer than its provider tolerates goes, unless too many others are sick as well.
+
+::
+
+    a condition that a policy names ─► tolerated for so long ─► how many of its pool are sick?
+                                                                 ├ up to 20 %, rounded up ─► forced end, claim deleted
+                                                                 └ more ─► NodeRepairBlocked
+
+Many nodes that are sick at once have a cause that new nodes would share: an image, a network, an agent. One sick node
+of a small pool is always let go, as the share is rounded up.
+
+Restates: karpenter pkg/controllers/node/health/controller.go `Reconcile`.
+Differs: who is blocked is looked at again with the garbage, every two minutes (Karpenter: five); a condition
+without a transition time starts no clock; the end of a node is told as an Event, too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from functools import cached_property
+from math import inf
+from typing import Final
+
+from msgspec import Struct
+
+from journeyman.core.api import labels
+from journeyman.core.api.objects import Condition, Node, NodeClaim, condition_of
+from journeyman.core.lifecycle.explain import disrupted
+from journeyman.core.lifecycle.forced_end import end_now
+from journeyman.core.lifecycle.progress import claim_ref, node_ref
+from journeyman.core.plan import Chain, DeleteObject, Event, Observation, Plan, Step, Wake, merged, one
+from journeyman.core.state import RepairPolicy, Snapshot
+
+ALLOWED_SICK_PERCENT: Final = 20  # karpenter pkg/controllers/node/health/controller.go `allowedUnhealthyPercent`
+
+
+class Sickness(Struct, frozen=True, kw_only=True):
+    """The condition of a node that is to be acted upon first, and when."""
+
+    condition: Condition
+    due: datetime | None  # None: nobody knows since when it has been so
+
+    def __str__(self) -> str:
+        return f"{self.condition.type}={self.condition.status}"
+
+
+def repair(snapshot: Snapshot, policies: Sequence[RepairPolicy]) -> Plan:
+    """What to do about sick nodes now.
+
+    Args:
+        snapshot: Claims and nodes; `snapshot.now` is the time.
+        policies: The provider's.
+
+    Returns:
+        For each node that is due, the end of its grace period and the deletion of its claim, or an Event that says why
+        not; and a wake-up for the moment at which one is no longer tolerated. A claim that is on its way out already only
+        ends sooner.
+    """
+    return _Ward(snapshot=snapshot, policies=tuple(policies)).round()
+
+
+def sickness_of(node: Node, policies: Iterable[RepairPolicy]) -> Sickness | None:
+    """The condition with the earliest deadline of those that a policy names; None if the node is well."""
+    found = [
+        Sickness(condition=condition, due=_due(condition, policy))
+        for policy in policies
+        if (condition := condition_of(node.status.conditions, policy.condition)) and condition.status == policy.status
+    ]
+    return min(found, key=_urgency, default=None)
+
+
+def _urgency(sickness: Sickness) -> tuple[float, str]:
+    return (inf if sickness.due is None else sickness.due.timestamp(), sickness.condition.type)
+
+
+def _due(condition: Condition, policy: RepairPolicy) -> datetime | None:
+    return condition.last_transition_time and condition.last_transition_time + policy.tolerated_for
+
+
+class _Ward(Struct, frozen=True, kw_only=True, dict=True):
+    """All nodes at one moment, with what says that they are sick."""
+
+    snapshot: Snapshot
+    policies: tuple[RepairPolicy, ...]
+
+    def round(self) -> Plan:
+        sick = [
+            (node.claim, node.node, found)
+            for node in self.snapshot.state_nodes
+            if node.claim is not None and node.node is not None and (found := self._sick.get(node.node.metadata.name))
+        ]
+        return merged(self._look_after(*one_of_them) for one_of_them in sick)
+
+    def _look_after(self, claim: NodeClaim, node: Node, sickness: Sickness) -> Plan:
+        now = self.snapshot.now
+        if sickness.due is None:
+            return Plan(notes=(f"node {node.metadata.name} is sick ({sickness}), and does not say since when",))
+        if now < sickness.due:
+            reason = f"node {node.metadata.name} will have been {sickness} for longer than is tolerated"
+            return Plan(chains=(one("wake-ups", Wake(step=Step.TERMINATE, at=sickness.due, reason=reason)),))
+        if too_many := self._too_many(claim):
+            event = Event(ref=node_ref(node), reason="NodeRepairBlocked", message=too_many, type="Warning")
+            return Plan(events=(event,), notes=(f"node {node.metadata.name} is not repaired: {too_many}",))
+        return _replaced(claim, node, sickness, now)
+
+    def _too_many(self, claim: NodeClaim) -> str:
+        """Why the node may not be repaired now: its pool has too many sick ones; without a pool, the cluster has."""
+        pool = claim.metadata.labels.get(labels.NODEPOOL)
+        peers = self.snapshot.nodes if pool is None else self._by_pool.get(pool, [])
+        sick = sum(1 for node in peers if node.metadata.name in self._sick)
+        allowed = -(-len(peers) * ALLOWED_SICK_PERCENT // 100)
+        if sick <= allowed:
+            return ""
+        where = "cluster" if pool is None else "nodepool"
+        return f"more than {ALLOWED_SICK_PERCENT}% nodes are unhealthy in the {where}"
+
+    @cached_property
+    def _sick(self) -> Mapping[str, Sickness]:
+        """By node name; whoever is on its way out counts until it is gone."""
+        found = ((node.metadata.name, sickness_of(node, self.policies)) for node in self.snapshot.nodes)
+        return {name: sickness for name, sickness in found if sickness is not None}
+
+    @cached_property
+    def _by_pool(self) -> Mapping[str, list[Node]]:
+        pools: dict[str, list[Node]] = {}
+        for node in self.snapshot.nodes:
+            pools.setdefault(node.metadata.labels.get(labels.NODEPOOL, ""), []).append(node)
+        return pools
+
+
+def _replaced(claim: NodeClaim, node: Node, sickness: Sickness, now: datetime) -> Plan:
+    name = claim.metadata.name
+    why = f"node {node.metadata.name} is sick: {sickness}"
+    sooner = end_now(claim, now, why)
+    if claim.metadata.deletion_timestamp is not None:
+        return Plan(chains=(one(f"NodeClaim {name}", *sooner, *_wakes(why, now)),)) if sooner else Plan()
+    chain = Chain(
+        subject=f"NodeClaim {name}",
+        actions=(*sooner, DeleteObject(ref=claim_ref(claim), why=why), *_wakes(why, now)),
+        events=_told(claim, node, sickness),
+        observations=(disrupted(claim, "unhealthy"), _counted(claim, sickness)),
+    )
+    return Plan(chains=(chain,), notes=(f"repairing NodeClaim {name}: {why}",))
+
+
+def _wakes(why: str, now: datetime) -> tuple[Wake, ...]:
+    return tuple(Wake(step=step, at=now, reason=why) for step in (Step.PROVISION, Step.TERMINATE))
+
+
+def _told(claim: NodeClaim, node: Node, sickness: Sickness) -> tuple[Event, ...]:
+    message = f"Disrupting node: Unhealthy ({sickness})"
+    return tuple(
+        Event(ref=ref, reason="DisruptionTerminating", message=message) for ref in (claim_ref(claim), node_ref(node))
+    )
+
+
+def _counted(claim: NodeClaim, sickness: Sickness) -> Observation:
+    return Observation(
+        name="karpenter_nodeclaims_unhealthy_disrupted_total",
+        labels={
+            "condition": re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", sickness.condition.type).lower(),
+            "nodepool": claim.metadata.labels.get(labels.NODEPOOL, ""),
+            "capacity_type": claim.metadata.labels.get(labels.CAPACITY_TYPE, ""),
+            "image_id": claim.status.image_id,
+        },
+    )

@@ -1,0 +1,89 @@
+"""Impairment: EC2's own checks condemn a machine; what is only planned for it lets its pods go in good order."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from journeyman.core.api import labels
+from journeyman.core.lifecycle.impairment import impaired, next_look
+from journeyman.core.plan import DeleteObject, PatchObject, Step, Wake
+from journeyman.core.state import InstanceStatus
+from tests.helpers.builders import NOW, ago, provider_id_of, stamp
+from tests.helpers.fleets import a_fleet, a_member
+
+TWO_MINUTES = timedelta(minutes=2)
+LONG_AGO = ago(minutes=3)
+
+
+def a_status(claim: str, category: str = "InstanceStatus", *, since=LONG_AGO) -> InstanceStatus:
+    """A check that fails."""
+    return InstanceStatus(provider_id=provider_id_of(claim), category=category, name="reachability", since=since)
+
+
+def forced(plan) -> bool:
+    """Whether a grace period ends."""
+    return any(isinstance(a, PatchObject) and "annotations" in a.patch.get("metadata", {}) for a in plan.actions)
+
+
+@pytest.mark.parametrize(
+    ("category", "since", "goes", "by_force"),
+    [
+        ("InstanceStatus", ago(seconds=120), True, True),
+        ("InstanceStatus", ago(seconds=119), False, False),
+        ("SystemStatus", ago(seconds=120), True, True),
+        ("SystemStatus", None, False, False),
+        ("EventStatus", None, True, False),
+        ("EventStatus", ago(seconds=-3600), True, False),
+        ("EBSStatus", ago(hours=1), False, False),
+    ],
+)
+def test_checks_count_after_two_minutes_and_planned_events_at_once(category, since, goes, by_force):
+    """A broken machine is not drained; a worn-out host leaves time for it."""
+    plan = impaired(a_fleet(a_member("n")), [a_status("n", category, since=since)], TWO_MINUTES)
+
+    assert any(isinstance(a, DeleteObject) for a in plan.actions) is goes
+    assert forced(plan) is by_force
+
+
+def test_the_end_is_told_counted_and_passed_on():
+    """As any interruption is; the category on top, once for each that fails."""
+    statuses = [a_status("n"), a_status("n", "SystemStatus"), a_status("n", "EventStatus", since=None)]
+
+    plan = impaired(a_fleet(a_member("n")), statuses, TWO_MINUTES)
+
+    chain = plan.chains[0]
+    grace, deletion = chain.actions
+    assert grace.patch == {"metadata": {"annotations": {labels.TERMINATION_TIMESTAMP: stamp(NOW)}}}
+    assert (deletion.ref.name, deletion.ref.uid) == ("n", "uid-n")
+    assert {(e.reason, e.type) for e in plan.events} == {("InstanceUnhealthy", "Warning")}
+    assert {e.reason for e in chain.events} == {"TerminatingOnInterruption"}
+    assert [(o.name, {**o.labels}.get("reason") or o.labels["category"]) for o in chain.observations] == [
+        ("karpenter_nodeclaims_disrupted_total", "instance_status"),
+        ("karpenter_interruption_instance_status_unhealthy_total", "EventStatus"),
+        ("karpenter_interruption_instance_status_unhealthy_total", "InstanceStatus"),
+        ("karpenter_interruption_instance_status_unhealthy_total", "SystemStatus"),
+    ]
+    assert {a.step for a in plan.actions if isinstance(a, Wake)} == {Step.PROVISION, Step.TERMINATE}
+
+
+def test_others_instances_and_nodes_that_are_leaving_ask_for_nothing():
+    """The checks are of the whole region, and go on failing while a machine ends."""
+    fleet = a_fleet(a_member("going", deleting=True), a_member("well"))
+
+    plan = impaired(fleet, [a_status("going"), a_status("foreign")], TWO_MINUTES)
+
+    assert (plan.chains, plan.events) == ((), ())
+
+
+def test_a_check_that_has_just_begun_to_fail_says_when_to_look():
+    """The first of those to come; planned events have no such moment."""
+    statuses = [
+        a_status("a", since=ago(seconds=100)),
+        a_status("b", since=ago(seconds=30)),
+        a_status("c", since=ago(minutes=9)),
+        a_status("d", "EventStatus", since=None),
+    ]
+
+    assert next_look(statuses, NOW, TWO_MINUTES) == NOW + timedelta(seconds=20)

@@ -1,0 +1,171 @@
+"""Repair: who is sick for too long goes at once, unless so many are that the cause must be another."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from msgspec.structs import replace
+
+from journeyman.cloud.aws.repair_policies import REPAIR_POLICIES
+from journeyman.core.api import labels
+from journeyman.core.lifecycle.repair import repair
+from journeyman.core.plan import DeleteObject, PatchObject, Step, Wake
+from tests.helpers.builders import NOW, ago, condition, stamp
+from tests.helpers.fleets import Member, a_fleet, a_member
+
+HALF_AN_HOUR = timedelta(minutes=30)
+
+
+def a_sick_member(name: str, type_: str = "Ready", status: str = "False", *, since: timedelta, **more) -> Member:
+    """A node with this condition besides Ready, which is True unless it is the one."""
+    conditions = [condition(type_, status, since=NOW - since)]
+    if type_ != "Ready":
+        conditions.append(condition("Ready", since=ago(hours=2)))
+    return a_member(name, node={"status": {"conditions": conditions}}, **more)
+
+
+def decide(*members: Member):
+    """The plan under AWS's policies."""
+    return repair(a_fleet(*members), REPAIR_POLICIES)
+
+
+def repaired(plan) -> list[str]:
+    """The claims that are deleted."""
+    return [a.ref.name for a in plan.actions if isinstance(a, DeleteObject)]
+
+
+@pytest.mark.parametrize(
+    ("type_", "status", "minutes", "goes"),
+    [
+        ("Ready", "False", 30, True),
+        ("Ready", "False", 29, False),
+        ("Ready", "Unknown", 30, True),
+        ("Ready", "True", 600, False),
+        ("AcceleratedHardwareReady", "False", 10, True),
+        ("AcceleratedHardwareReady", "False", 9, False),
+        ("AcceleratedHardwareReady", "Unknown", 600, False),
+        ("StorageReady", "False", 30, True),
+        ("NetworkingReady", "False", 29, False),
+        ("KernelReady", "False", 30, True),
+        ("ContainerRuntimeReady", "False", 30, True),
+        ("MemoryPressure", "True", 600, False),
+    ],
+)
+def test_a_node_goes_once_a_policy_tolerates_its_condition_no_longer(type_, status, minutes, goes):
+    """The kubelet's own word and that of node-problem agents alike; what no policy names is nobody's business."""
+    plan = decide(a_sick_member("n", type_, status, since=timedelta(minutes=minutes)))
+
+    assert repaired(plan) == (["n"] if goes else [])
+
+
+def test_of_several_conditions_the_earliest_deadline_counts():
+    """Ready for 25 of 30 minutes, but accelerators for 10 of 10."""
+    conditions = [
+        condition("Ready", "False", since=ago(minutes=25)),
+        condition("AcceleratedHardwareReady", "False", since=ago(minutes=10)),
+    ]
+
+    plan = decide(a_member("n", node={"status": {"conditions": conditions}}))
+
+    (chain,) = (c for c in plan.chains if c.observations)
+    (sample,) = (o for o in chain.observations if o.name == "karpenter_nodeclaims_unhealthy_disrupted_total")
+    assert sample.labels["condition"] == "accelerated_hardware_ready"
+
+
+def test_a_repair_ends_the_grace_period_before_it_deletes_the_claim():
+    """Nobody is asked: the machine does not work. Both metrics, an Event on claim and node, provision and terminate."""
+    member = a_sick_member("n", since=HALF_AN_HOUR, claim={"status": {"imageID": "ami-1"}})
+
+    (chain,) = decide(member).chains
+
+    forced, deletion, *wakes = chain.actions
+    assert isinstance(forced, PatchObject)
+    assert forced.patch == {"metadata": {"annotations": {labels.TERMINATION_TIMESTAMP: stamp(NOW)}}}
+    assert isinstance(deletion, DeleteObject)
+    assert (forced.ref.uid, deletion.ref.uid) == ("uid-n", "uid-n")
+    assert {wake.step for wake in wakes} == {Step.PROVISION, Step.TERMINATE}
+    assert {(e.ref.resource.kind, e.message) for e in chain.events} == {
+        ("NodeClaim", "Disrupting node: Unhealthy (Ready=False)"),
+        ("Node", "Disrupting node: Unhealthy (Ready=False)"),
+    }
+    assert [(o.name, o.labels.get("reason"), o.labels.get("image_id")) for o in chain.observations] == [
+        ("karpenter_nodeclaims_disrupted_total", "unhealthy", None),
+        ("karpenter_nodeclaims_unhealthy_disrupted_total", None, "ami-1"),
+    ]
+
+
+@pytest.mark.parametrize(("end", "moved"), [(ago(minutes=1), False), (NOW, False), (ago(minutes=-10), True)])
+def test_an_end_that_has_come_already_is_left_alone(end, moved):
+    """A grace period that has run out did so at its own time."""
+    annotations = {labels.TERMINATION_TIMESTAMP: stamp(end)}
+
+    plan = decide(a_sick_member("n", since=HALF_AN_HOUR, claim={"metadata": {"annotations": annotations}}))
+
+    assert any(isinstance(a, PatchObject) for a in plan.actions) is moved
+    assert repaired(plan) == ["n"]
+
+
+def test_a_node_that_is_leaving_anyway_only_leaves_sooner():
+    """A dead machine's drain would wait for ever: its grace period ends, once, and nothing is counted twice."""
+    first = decide(a_sick_member("n", since=HALF_AN_HOUR, deleting=True))
+    over = {"metadata": {"annotations": {labels.TERMINATION_TIMESTAMP: stamp(NOW)}}}
+    again = decide(a_sick_member("n", since=HALF_AN_HOUR, deleting=True, claim=over))
+
+    assert [type(a) for a in first.actions] == [PatchObject, Wake, Wake]
+    assert not any(chain.observations for chain in first.chains)
+    assert again.chains == ()
+
+
+@pytest.mark.parametrize(
+    ("sick", "of", "goes"), [(1, 1, True), (1, 3, True), (2, 3, False), (2, 10, True), (3, 10, False), (3, 11, True)]
+)
+def test_a_fifth_of_a_pool_may_be_sick_rounded_up(sick, of, goes):
+    """Beyond that the cause is likely another, and new nodes would share it. One of a small pool may always go."""
+    members = [a_sick_member(f"s{i}", since=HALF_AN_HOUR) for i in range(sick)]
+    members += [a_member(f"w{i}") for i in range(of - sick)]
+
+    plan = decide(*members)
+
+    assert repaired(plan) == ([f"s{i}" for i in range(sick)] if goes else [])
+    blocked = {(e.ref.resource.kind, e.type, e.message) for e in plan.events if e.reason == "NodeRepairBlocked"}
+    assert blocked == (set() if goes else {("Node", "Warning", "more than 20% nodes are unhealthy in the nodepool")})
+
+
+def test_conditions_count_before_their_deadline_does():
+    """Two of three are sick, one of them long enough: the guard asks who is sick, not who is due."""
+    late = a_sick_member("late", since=HALF_AN_HOUR)
+    fresh = a_sick_member("fresh", since=timedelta(minutes=1))
+
+    assert repaired(decide(late, fresh, a_member("well"))) == []
+
+
+def test_the_sick_of_one_pool_do_not_bar_another():
+    """And a claim without a pool asks the whole cluster."""
+    sick = [a_sick_member(f"s{i}", since=HALF_AN_HOUR, pool="broken") for i in range(2)]
+    apart = a_sick_member("apart", since=HALF_AN_HOUR)
+    alone = a_sick_member("alone", since=HALF_AN_HOUR)
+    own = {key: value for key, value in alone.claim.metadata.labels.items() if key != labels.NODEPOOL}
+    standalone = Member(node=alone.node, claim=replace(alone.claim, metadata=replace(alone.claim.metadata, labels=own)))
+
+    plan = decide(*sick, apart, standalone, a_member("w0"), a_member("w1"), *(a_member(f"x{i}") for i in range(3)))
+
+    assert repaired(plan) == ["apart"]
+    assert "more than 20% nodes are unhealthy in the cluster" in {e.message for e in plan.events}
+
+
+def test_a_node_that_is_still_tolerated_is_looked_at_at_its_deadline():
+    """Terminate wakes itself for that moment."""
+    plan = decide(a_sick_member("n", since=timedelta(minutes=29)))
+
+    assert [(a.step, a.at) for a in plan.actions] == [(Step.TERMINATE, NOW + timedelta(minutes=1))]
+
+
+def test_a_condition_without_a_time_starts_no_clock():
+    """Better a sick node too many than a well one too few."""
+    broken = {**condition("Ready", "False"), "lastTransitionTime": None}
+
+    plan = decide(a_member("n", node={"status": {"conditions": [broken]}}))
+
+    assert plan.actions == ()
+    assert "does not say since when" in plan.notes[0]

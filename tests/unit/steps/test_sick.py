@@ -1,0 +1,149 @@
+"""The sick, as the terminate step finds them: living stories, and what the cloud's own checks are asked for."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from msgspec.structs import replace
+
+from journeyman.core.api.objects import NODE, PDB
+from journeyman.core.plan import Step
+from journeyman.core.state import InstanceStatus
+from journeyman.errors import CloudProviderError, CloudUnavailableError
+from journeyman.ports import Trigger
+from journeyman.steps.invocation import FeatureGates
+from journeyman.steps.terminate import terminate
+from tests.helpers.builders import NOW, condition, pool_body
+from tests.helpers.fakes import FakeCloud
+from tests.helpers.fleets import types
+from tests.helpers.living import Living
+
+TRIGGER = Trigger(id="1", cluster="demo", step=Step.TERMINATE, source="wake", reason="test", time=NOW)
+
+
+def a_living(*, repair: bool = True, replicas: int = 2) -> Living:
+    """Pods on one node, which nobody may evict."""
+    living = Living(types(), pool_body(spec={"disruption": {"consolidateAfter": "Never"}}))
+    living.cluster.settings = replace(living.cluster.settings, feature_gates=FeatureGates(node_repair=repair))
+    living.deploy("inflate", replicas, cpu="500m")
+    living.until(lambda: living.running() == replicas, "the pods")
+    forbid = {"minAvailable": replicas, "selector": {"matchLabels": {"app": "inflate"}}}
+    meta = {"name": "all", "namespace": "default"}
+    body = {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": meta, "spec": forbid}
+    living.server.create(PDB, body, namespace="default")
+    return living
+
+
+def break_accelerators(living: Living) -> str:
+    """The node monitoring agent finds that the node's devices do not work; the name of its claim."""
+    (node,) = living.server.list(NODE).items
+    conditions = [
+        condition("Ready", since=living.clock.now()),
+        condition("AcceleratedHardwareReady", "False", since=living.clock.now()),
+    ]
+    living.server.patch(NODE, node.metadata.name, {"status": {"conditions": conditions}}, subresource="status")
+    return living.claims()[0].metadata.name
+
+
+def test_a_node_that_an_agent_finds_sick_is_replaced_once_it_is_tolerated_no_longer():
+    """Ten minutes and no earlier; its pods go though their budget forbids it, and run on another node."""
+    living = a_living()
+    sick = break_accelerators(living)
+
+    living.live(minutes=9.5)
+    assert [c.metadata.name for c in living.claims()] == [sick]
+    living.until(
+        lambda: sick not in {c.metadata.name for c in living.claims()} and living.running() == 2,
+        "a well node",
+        minutes=4,
+    )
+
+    assert len(living.cloud.list()) == 1
+    assert "DisruptionTerminating" in living.record.reasons
+    assert living.record.count_of("karpenter_nodeclaims_unhealthy_disrupted_total") == 1
+
+
+def test_without_the_gate_conditions_are_only_looked_at():
+    """Opt-in, as in Karpenter."""
+    living = a_living(repair=False)
+    sick = break_accelerators(living)
+
+    living.live(minutes=40)
+
+    assert [c.metadata.name for c in living.claims()] == [sick]
+    assert living.claims()[0].metadata.deletion_timestamp is None
+
+
+def test_a_machine_whose_checks_fail_goes_after_two_minutes_and_its_pods_run_elsewhere():
+    """Whatever the gate says. The step wakes itself for the moment; nobody waits for the dead machine's pods."""
+    living = a_living(repair=False)
+    (instance,) = living.cloud.list()
+    since = living.clock.now()
+    broken = InstanceStatus(
+        provider_id=instance.provider_id, category="InstanceStatus", name="reachability", since=since
+    )
+    living.cloud.sick = (broken,)
+
+    living.until(
+        lambda: bool(living.claims()) and any(c.metadata.deletion_timestamp for c in living.claims()),
+        "the claim given up",
+        minutes=4,
+    )
+    given_up = living.clock.now() - since
+    living.until(
+        lambda: living.running() == 2 and instance.provider_id not in {i.provider_id for i in living.cloud.list()},
+        "the pods elsewhere",
+        minutes=4,
+    )
+
+    assert timedelta(minutes=2) <= given_up <= timedelta(minutes=2, seconds=5)
+    assert living.record.count_of("karpenter_interruption_instance_status_unhealthy_total") == 1
+
+
+class Checked(FakeCloud):
+    """Counts how often it is asked for its checks; `refusal` is raised."""
+
+    asked = 0
+    refusal: Exception | None = None
+
+    def statuses(self):
+        self.asked += 1
+        if self.refusal is not None:
+            raise self.refusal
+        return super().statuses()
+
+
+@pytest.mark.parametrize(
+    ("refusal", "asked", "warnings"),
+    [
+        (None, 2, 0),
+        (CloudUnavailableError("no answer"), 2, 2),
+        (CloudProviderError("not allowed: grant ec2:DescribeInstanceStatus"), 1, 1),
+    ],
+)
+def test_checks_are_asked_for_once_a_minute_and_never_again_if_we_may_not(refusal, asked, warnings):
+    """One warning names the right that is missing; the step does all its other work."""
+    living = a_living()
+    cloud = Checked(living.clock)
+    cloud.refusal = refusal
+    cluster = living.cluster
+    cluster.memory.checks_due = None
+    living.record.lines.clear()
+
+    for _ in range(7):
+        assert terminate(cluster.run(cloud=cloud), TRIGGER).status == "done"
+        living.clock.advance(15)
+
+    assert cloud.asked == asked
+    assert sum(level == "warning" for level, _, _ in living.record.lines) == warnings
+
+
+def test_who_has_no_nodes_asks_for_no_checks():
+    """An empty cluster costs nothing."""
+    living = Living(types(), pool_body())
+    cloud = Checked(living.clock)
+
+    terminate(living.cluster.run(cloud=cloud), TRIGGER)
+
+    assert cloud.asked == 0
