@@ -39,6 +39,10 @@ class JumpingClock:
             self._moments.append(self._real.now())
             self._times.append(moment)
 
+    def follow(self, other: JumpingClock) -> None:
+        """Stand as the other does, which another process has."""
+        self._moments, self._times, self._known = other._moments, other._times, {**other._known}
+
     def of(self, stamp: datetime, uid: str) -> datetime:
         """What it was by this clock when the API server stamped the object; always the same once it was asked for."""
         jumps = bisect_right(self._moments, stamp + _RESOLUTION)

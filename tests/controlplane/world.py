@@ -33,13 +33,10 @@ from journeyman.core.api.objects import NODE, NODECLAIM, POD, is_true
 from journeyman.kube.access import from_kubeconfig
 from journeyman.kube.http_store import HttpKubeStore
 from journeyman.kube.transport import Transport
-from journeyman.observe import RunTelemetry
-from journeyman.ports import KubeStore
-from journeyman.runtime.aws import AwsAdapters, logger
 from journeyman.runtime.checkout import found, load_handler
 from journeyman.runtime.composition import Runtime, installed
-from journeyman.runtime.environment import read_environment
 from journeyman.runtime.local import KUBERNETES_VERSION, REGION, captured_logs
+from journeyman.simulate.aws.event_source import Handler
 from journeyman.simulate.aws.images import seed
 from journeyman.simulate.aws.machines import Ec2Machines
 from journeyman.simulate.aws.server import SimulatedAws
@@ -47,12 +44,13 @@ from journeyman.simulate.aws.stack import Stack, read_template
 from journeyman.simulate.aws.ticker import Ticker
 from journeyman.simulate.kubelet import Kubelets
 from journeyman.simulate.world import WorldStuckError
-from journeyman.steps.invocation import Settings
+from tests.controlplane.adapters import runtime
 from tests.controlplane.clock import DatedStore, JumpingClock
 from tests.controlplane.manifests import apply
 from tests.controlplane.plane import ControlPlane
 from tests.controlplane.registered import registered
 from tests.controlplane.rest import at_rest
+from tests.controlplane.sandboxes import Deaths, SandboxDiedError, Sandboxes
 from tests.helpers.waiting import wait_until
 
 _REST_SECONDS = 0.15  # that long nothing happens: then it is time that is waited for
@@ -70,6 +68,7 @@ class RealWorld:
         groups: The functions' groups in the cluster.
         forwarder_groups: The forwarder's.
         consolidation_window: The template's parameter of that name.
+        deaths: If given, the functions have a process of their own, which dies so often.
 
     Attributes:
         store: Reads and writes the cluster as the admin.
@@ -85,6 +84,7 @@ class RealWorld:
         groups: Iterable[str] = ("system:masters",),
         forwarder_groups: Iterable[str] = ("system:masters",),
         consolidation_window: str = "",
+        deaths: Deaths | None = None,
     ) -> None:
         self.plane = plane
         self.cluster = cluster
@@ -97,6 +97,7 @@ class RealWorld:
         self._groups = tuple(groups)
         self._forwarder_groups = tuple(forwarder_groups)
         self._window = consolidation_window
+        self._deaths = deaths
         self._opened = ExitStack()
 
     def __enter__(self) -> RealWorld:
@@ -110,7 +111,9 @@ class RealWorld:
                 "ConsolidationWindow": self._window,
             }
             self.stack = Stack(self.aws, read_template(found("template.yaml")), parameters)
-            self.stack.stand_up(load_handler, self.clock, self.aws.queues.due)
+            self.stack.stand_up(self._handlers(opened), self.clock, self.aws.queues.due)
+            for function in self.stack.functions.values():
+                function.fatal = (SandboxDiedError,)
             opened.enter_context(captured_logs(self.logs.append))
             opened.enter_context(installed(self.sandbox()))
             self._kubelets = Kubelets(_CountingWrites(self.store), self.clock, self.machines)
@@ -130,12 +133,7 @@ class RealWorld:
         Args:
             kubeconfig: Who they are in the cluster, if not who they are otherwise.
         """
-        identity = kubeconfig or self.plane.kubeconfig_for("journeyman", self._groups)
-        told = registered(self.plane, self.cluster, identity)
-        environment = read_environment({**self.stack.variables, "JOURNEYMAN_CLUSTERS": json.dumps([told])})
-        adapters = _Adapters(environment, clock=self.clock, clients=lambda service, _region: self.aws.client(service))
-        adapters.jumping, adapters.metrics = self.clock, self.metrics
-        return Runtime(environment.settings, adapters)
+        return runtime(self._variables(kubeconfig), self.clock, self.aws.client, self.metrics)
 
     # --- what is told
 
@@ -229,6 +227,20 @@ class RealWorld:
 
     # --- parts
 
+    def _variables(self, kubeconfig: Path | None = None) -> dict[str, str]:
+        """The functions' environment."""
+        identity = kubeconfig or self.plane.kubeconfig_for("journeyman", self._groups)
+        told = registered(self.plane, self.cluster, identity)
+        return {**self.stack.variables, "AWS_REGION": REGION, "JOURNEYMAN_CLUSTERS": json.dumps([told])}
+
+    def _handlers(self, opened: ExitStack) -> Callable[[str], Handler]:
+        """What the template's handlers are: functions in this process, or in one that dies."""
+        if self._deaths is None:
+            return load_handler
+        log = self.plane.kubeconfig.with_name("functions.log")
+        self.sandboxes = Sandboxes(self._variables, self.aws.endpoint_url, self.clock, self._deaths, log)
+        return opened.enter_context(self.sandboxes).handler
+
     def _settle(self) -> None:
         """Let everybody act until nothing happens any more but that time passes."""
         last = time.monotonic()
@@ -302,19 +314,6 @@ class RealWorld:
         name = "ApproximateNumberOfMessages"
         answer = self.aws.client("sqs").get_queue_attributes(QueueUrl=url, AttributeNames=[name])
         return int(answer["Attributes"][name])
-
-
-class _Adapters(AwsAdapters):
-    """As on Lambda, but for where the metrics go, and that the cluster's time is the clock's."""
-
-    jumping: JumpingClock
-    metrics: io.StringIO
-
-    def store(self, cluster: Settings) -> KubeStore:
-        return DatedStore(super().store(cluster), self.jumping)
-
-    def telemetry(self, store: KubeStore, fields: Mapping[str, str]) -> RunTelemetry:
-        return RunTelemetry(logger(), store, self.clock, fields=fields, stream=self.metrics)
 
 
 class _CountingWrites:

@@ -1,0 +1,151 @@
+"""Functions in a process of their own, as Lambda's sandboxes are, that is killed in the middle of what it does (SIGKILL).
+
+The next invocation finds a new process. It is forked from one that has imported everything, so it is there at once.
+"""
+
+from __future__ import annotations
+
+import io
+import multiprocessing
+import os
+import random
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from journeyman.runtime.checkout import load_handler
+from journeyman.runtime.composition import installed
+from journeyman.simulate.aws.event_source import Handler
+from journeyman.simulate.aws.server import client_for
+from tests.controlplane.adapters import runtime
+from tests.controlplane.clock import JumpingClock
+
+_FIRST_SECONDS = 0.5  # of a function that has not ended yet
+_MOST_RECEIVES = 3  # of a message; the fourth that fails is a dead letter
+_SHARES = defaultdict(lambda: 0.6, {"sweep.lambda_handler": 0.1})
+"""Of the invocations that may die, as long as deaths are left. Most sweeps do nothing that could be cut short."""
+_PRELOADED = (
+    "tests.controlplane.sandboxes",
+    *(f"functions.aws.{n}" for n in ("provision", "terminate", "consolidate", "interrupt", "sweep")),
+)
+
+
+class SandboxDiedError(Exception):
+    """The process was killed while it worked."""
+
+
+class Deaths:
+    """When processes die: at moments drawn from as long as the function has taken so far, and some more.
+
+    Args:
+        number: How many do.
+        seed: Of the draws. What a moment hits differs from run to run.
+    """
+
+    def __init__(self, number: int, seed: int) -> None:
+        self.left = number
+        self._random = random.Random(seed)
+        self._took: dict[str, list[float]] = defaultdict(list)
+
+    def after(self, handler: str, event: Mapping[str, Any]) -> float | None:
+        """Seconds until this invocation's process is killed, None if it lives; a message's last chance is left to it."""
+        receives = [int(r["attributes"]["ApproximateReceiveCount"]) for r in event.get("Records", ())]
+        if not self.left or max(receives, default=1) >= _MOST_RECEIVES or self._random.random() > _SHARES[handler]:
+            return None
+        took = self._took[handler]
+        return self._random.uniform(0, 1.2 * (median(took) if took else _FIRST_SECONDS))
+
+    def ended(self, handler: str, seconds: float) -> None:
+        """The function came to its end."""
+        self._took[handler].append(seconds)
+
+
+class Sandboxes:
+    """One process for all functions, at any time. A context: at its end there is none.
+
+    Args:
+        variables: The functions' environment.
+        endpoint: Where AWS is.
+        clock: The story's; each invocation is told how it stands.
+        deaths: When the process is killed.
+        log: Takes what the functions write on standard output.
+    """
+
+    def __init__(
+        self, variables: Callable[[], Mapping[str, str]], endpoint: str, clock: JumpingClock, deaths: Deaths, log: Path
+    ) -> None:
+        self.deaths = deaths
+        self.killed: list[str] = []
+        self._variables, self._endpoint, self._clock, self._log = variables, endpoint, clock, log
+        self._forking = multiprocessing.get_context("forkserver")
+        self._forking.set_forkserver_preload(list(_PRELOADED))
+        self._process: ForkServerProcess | None = None
+        self._connection: Connection
+
+    def __enter__(self) -> Sandboxes:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._kill()
+
+    def handler(self, name: str) -> Handler:
+        """What a template's Handler text means here."""
+
+        def invoke(event: dict[str, Any], context: Any) -> Any:
+            if self._process is None:
+                self._start()
+            began = time.monotonic()
+            self._connection.send((name, event, context, self._clock))
+            after = self.deaths.after(name, event)
+            if after is not None and not self._connection.poll(after):
+                self._kill()
+                self.deaths.left -= 1
+                self.killed.append(name)
+                raise SandboxDiedError(f"{name} was killed after {after:.3f} s")
+            answer, error = self._connection.recv()
+            self.deaths.ended(name, time.monotonic() - began)
+            if error:
+                raise RuntimeError(error)
+            return answer
+
+        return invoke
+
+    def _start(self) -> None:
+        self._connection, theirs = self._forking.Pipe()
+        told = (theirs, dict(self._variables()), self._endpoint, str(self._log))
+        self._process = self._forking.Process(target=_serve, args=told, daemon=True)
+        self._process.start()
+        theirs.close()
+
+    def _kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.join()
+            self._connection.close()
+            self._process = None
+
+
+def _serve(connection: Connection, variables: Mapping[str, str], endpoint: str, log: str) -> None:
+    """What the process does, until it is killed."""
+    os.dup2(os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT), 1)
+    clients: dict[str, Any] = {}
+
+    def client(service: str) -> Any:
+        if service not in clients:
+            clients[service] = client_for(endpoint, service, region=variables["AWS_REGION"])
+        return clients[service]
+
+    clock = JumpingClock()
+    with installed(runtime(variables, clock, client, io.StringIO())):
+        while True:
+            name, event, context, now = connection.recv()
+            clock.follow(now)
+            try:
+                connection.send((load_handler(name)(event, context), ""))
+            except Exception as error:  # noqa: BLE001 - Lambda reports whatever a handler raises
+                connection.send((None, f"{type(error).__name__}: {error}"))
