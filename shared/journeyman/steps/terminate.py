@@ -19,6 +19,7 @@ from journeyman.core.lifecycle.expiration import expire
 from journeyman.core.lifecycle.garbage import collect
 from journeyman.core.lifecycle.instances import Cloud
 from journeyman.core.lifecycle.leaving import is_leaving
+from journeyman.core.lifecycle.liveness import abandon
 from journeyman.core.lifecycle.nodepool_status import count
 from journeyman.core.lifecycle.pace import Termination, since
 from journeyman.core.lifecycle.strays import end_strays
@@ -30,6 +31,7 @@ from journeyman.ports import Instance, Trigger
 from journeyman.steps.apply import Applier, run_step
 from journeyman.steps.invocation import Invocation, Outcome, Settings
 from journeyman.steps.load import Scope, load, with_pods_of, with_volumes_of
+from journeyman.steps.sick import look_after_the_sick
 
 SCOPE: Final = Scope(nodes=True, pools=True)
 ASKED_PER_RUN: Final = 100
@@ -55,7 +57,8 @@ def _terminate(hand: Applier) -> None:
     cloud = _cloud(run, snapshot, instances)
     hand.apply(finalize(snapshot, cloud, _pace(run.settings)))
     fresh = expire(snapshot) + collect(snapshot, cloud, run.settings.orphan_age)
-    fresh += end_strays(snapshot, cloud, run.settings.stray_after)
+    fresh += end_strays(snapshot, cloud, run.settings.stray_after) + abandon(snapshot, cloud.gone)
+    fresh += look_after_the_sick(hand, snapshot)
     hand.apply(fresh)
     if _deletes_claims(fresh):
         hand.wake(Step.TERMINATE, run.clock.now(), "claims were deleted")

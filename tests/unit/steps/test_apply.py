@@ -23,7 +23,7 @@ from journeyman.core.plan import (
     Wake,
     one,
 )
-from journeyman.errors import CloudProviderError, InvariantError, NotFoundError, RateLimitedError
+from journeyman.errors import CloudProviderError, InvariantError, KubeAPIError, NotFoundError, RateLimitedError
 from journeyman.steps.apply import run_step
 from journeyman.steps.load import EVERYTHING, load, with_catalogue
 from tests.helpers.builders import NOW, claim_body, condition, merge, node_class_body, pod_body, pool_body
@@ -140,28 +140,100 @@ def test_deleting_what_is_gone_or_came_back_as_another_is_done(cluster):
     assert cluster.server.get(NODECLAIM, "reborn").metadata.deletion_timestamp is None
 
 
-def test_an_eviction_that_a_budget_refuses_is_counted_and_told_and_no_failure(cluster):
-    """429 is the answer PodDisruptionBudgets are for; the drain comes back by itself."""
-    budget = {
+def budget(name):
+    """One that allows nothing."""
+    return {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
-        "metadata": {"name": "web", "namespace": "default"},
+        "metadata": {"name": name, "namespace": "default"},
         "spec": {"maxUnavailable": 0, "selector": {"matchLabels": {"app": "web"}}},
     }
-    cluster.add(pod_body("p", node="n"), budget)
-    cluster.server.sync_disruption_budgets()
-    chain = Chain(
-        subject="Pod p",
-        actions=(EvictPod(ref=ref(cluster, POD, "p", "default"), node="n", why="test"),),
-        events=(TOLD,),
-    )
 
-    outcome = carry_out(cluster, chain)
+
+def eviction(pod_ref):
+    """Its chain tells of an eviction."""
+    return Chain(subject="Pod p", actions=(EvictPod(ref=pod_ref, node="n", why="test"),), events=(TOLD,))
+
+
+@pytest.mark.parametrize(
+    ("budgets", "code", "says"), [(1, "429", "violates a PDB"), (2, "500", "does not support multiple PDBs")]
+)
+def test_an_eviction_that_budgets_refuse_is_counted_and_told_and_no_failure(cluster, budgets, code, says):
+    """429 is the answer PodDisruptionBudgets are for, 500 the one to two of them; the drain comes back by itself."""
+    cluster.add(pod_body("p", node="n"), *(budget(f"web-{n}") for n in range(budgets)))
+    cluster.server.sync_disruption_budgets()
+
+    outcome = carry_out(cluster, eviction(ref(cluster, POD, "p", "default")))
 
     assert outcome.counts == {"evictions refused": 1}
-    assert cluster.record.reasons == ["FailedDraining"]
-    assert [o.labels["code"] for o in cluster.record.observations] == ["429"]
+    (event,) = cluster.record.events
+    assert (event.reason, event.ref.resource.kind, event.type) == ("FailedDraining", "Node", "Warning")
+    assert "default/p" in event.message
+    assert says in event.message
+    assert [o.labels["code"] for o in cluster.record.observations] == [code]
     assert outcome.wakes == ()
+
+
+@pytest.mark.parametrize(("is_there", "code"), [(False, "404"), (True, "409")])
+def test_an_eviction_of_a_pod_that_is_gone_is_done_and_nobody_was_evicted(cluster, is_there, code):
+    """Another one may have its name by now: that one stays."""
+    if is_there:
+        cluster.add(pod_body("p", node="n"))
+    former = ObjectRef(resource=POD, name="p", namespace="default", uid="former")
+
+    outcome = carry_out(cluster, eviction(former))
+
+    assert outcome.counts == {"evictions of pods that are gone": 1}
+    assert cluster.record.reasons == []
+    assert [o.labels["code"] for o in cluster.record.observations] == [code]
+    assert outcome.wakes == ()
+    assert [p.metadata.deletion_timestamp for p in cluster.server.list(POD).items] == [None] * is_there
+
+
+def test_an_eviction_that_fails_otherwise_is_an_error_with_its_code(cluster):
+    """A 500 is a refusal only if it says so."""
+
+    class Broken:
+        """A server whose evictions fail inside."""
+
+        def __init__(self, store):
+            self._store = store
+
+        def __getattr__(self, name):
+            return getattr(self._store, name)
+
+        def evict(self, *_, **__):
+            raise KubeAPIError("etcdserver: leader changed", status=500)
+
+    cluster.add(pod_body("p", node="n"))
+    outcome = carry_out(
+        cluster, eviction(ref(cluster, POD, "p", "default")), run=cluster.run(store=Broken(cluster.server))
+    )
+    assert outcome.counts == {"errors": 1}
+    assert [o.labels["code"] for o in cluster.record.observations] == ["500"]
+
+
+@pytest.mark.parametrize(
+    ("error", "events"),
+    [(CloudProviderError("UnauthorizedOperation"), ["FailedTermination"]), (RateLimitedError("slow down"), [])],
+)
+def test_an_instance_that_may_not_be_ended_is_told_on_its_node(cluster, error, events):
+    """A person has to do something; what passes by itself is not told."""
+
+    class Refusing:
+        """A cloud that ends nothing."""
+
+        def __getattr__(self, name):
+            return getattr(cluster.cloud, name)
+
+        def delete(self, _):
+            raise error
+
+    end = TerminateInstance(provider_id="i-1", claim="c", node="n", why="test")
+    outcome = carry_out(cluster, one("n", end), run=cluster.run(cloud=Refusing()))
+    assert outcome.counts == {"errors": 1}
+    assert cluster.record.reasons == events
+    assert all((e.ref.resource.kind, e.ref.name, e.type) == ("Node", "n", "Warning") for e in cluster.record.events)
 
 
 def test_pods_are_evicted_gracefully_and_deleted_by_force_with_the_time_they_are_given(cluster):

@@ -3,11 +3,12 @@
 from datetime import timedelta
 
 import pytest
+from msgspec.structs import replace
 
 from journeyman.core.api import labels
 from journeyman.core.lifecycle.instances import Cloud
 from journeyman.core.lifecycle.pace import Termination
-from journeyman.core.lifecycle.termination import finalize
+from journeyman.core.lifecycle.termination import awaits_volumes, finalize
 from journeyman.core.plan import DeleteObject, EvictPod, PatchObject, Step, TerminateInstance, Wake
 from tests.helpers.builders import (
     NOW,
@@ -18,6 +19,7 @@ from tests.helpers.builders import (
     a_running_claim,
     a_snapshot,
     ago,
+    an_attachment,
     an_instance,
     condition,
     provider_id_of,
@@ -27,8 +29,13 @@ from tests.helpers.builders import (
 GONE = Cloud(gone=frozenset({provider_id_of("default-1")}))
 
 
-def run(claim=None, node=None, pods=(), cloud=None):
-    snapshot = a_snapshot(claims=(claim,) if claim else (), nodes=(node,) if node else (), pods=tuple(pods))
+def run(claim=None, node=None, pods=(), cloud=None, attachments=()):
+    snapshot = a_snapshot(
+        claims=(claim,) if claim else (),
+        nodes=(node,) if node else (),
+        pods=tuple(pods),
+        volume_attachments=tuple(attachments),
+    )
     return finalize(snapshot, cloud or Cloud(), Termination())
 
 
@@ -49,6 +56,14 @@ def conditions(plan):
 
 def wakes(plan):
     return {w.step: w.at for w in of_type(plan, Wake)}
+
+
+def expiring(plan):
+    events = [e for c in plan.chains for e in c.events]
+    return [e.ref.resource.kind for e in events if e.reason == "TerminationGracePeriodExpiring"]
+
+
+VOLUME = an_attachment("pv", "node-default-1")
 
 
 def draining(seconds, *more):
@@ -114,6 +129,81 @@ def test_a_drained_node_s_instance_is_terminated_and_watched():
     assert wakes(plan) == {Step.TERMINATE: NOW + timedelta(seconds=5)}
 
 
+def test_a_drained_node_s_volumes_are_waited_for():
+    """A volume that loses its instance unasked can be attached elsewhere only minutes later."""
+    node = a_node(deleting=ago(seconds=6))
+    plan = run(draining(6), node, attachments=[VOLUME])
+    assert not of_type(plan, TerminateInstance)
+    assert conditions(plan)["Drained"] == ("True", "Drained")
+    assert conditions(plan)["VolumesDetached"] == ("Unknown", "AwaitingVolumeDetachment")
+    assert [(e.reason, e.ref.name) for e in plan.events] == [("AwaitingVolumeDetachment", "node-default-1")]
+    assert wakes(plan) == {Step.TERMINATE: NOW + timedelta(seconds=2)}
+
+    (status,) = [p["status"] for p in patches(plan, "NodeClaim")]
+    after = run(a_running_claim(deleting=ago(seconds=9), status=status), node)
+    assert of_type(after, TerminateInstance)
+    assert conditions(after)["VolumesDetached"] == ("True", "VolumesDetached")
+    counted = [o.name for plan in (plan, after) for chain in plan.chains for o in chain.observations]
+    assert counted == ["karpenter_nodes_drained_total"]
+
+
+@pytest.mark.parametrize(("left", "elapsed"), [(0, False), (-1, True)])
+def test_at_the_node_s_end_volumes_are_waited_for_no_longer(left, elapsed):
+    """The condition says that they were not let go."""
+    end = stamp(NOW + timedelta(seconds=left))
+    claim = replace(
+        draining(6), metadata=replace(draining(6).metadata, annotations={labels.TERMINATION_TIMESTAMP: end})
+    )
+    plan = run(claim, a_node(deleting=ago(seconds=6)), attachments=[VOLUME])
+    assert bool(of_type(plan, TerminateInstance)) is elapsed
+    expected = ("False", "TerminationGracePeriodElapsed") if elapsed else ("Unknown", "AwaitingVolumeDetachment")
+    assert conditions(plan)["VolumesDetached"] == expected
+    if not elapsed:
+        assert wakes(plan)[Step.TERMINATE] == NOW + timedelta(seconds=1)
+
+
+@pytest.mark.parametrize(
+    ("node", "pods", "reads"),
+    [
+        (a_node(deleting=NOW), [], True),
+        (a_node(deleting=NOW), [a_pod("p", node="node-default-1")], False),
+        (a_node(), [], False),
+    ],
+    ids=["no pod is waited for", "a pod is", "it stays"],
+)
+def test_volumes_are_read_only_once_they_matter(node, pods, reads):
+    """There is no list of one node's."""
+    (state,) = a_snapshot(nodes=(node,), claims=(a_running_claim(),), pods=tuple(pods)).state_nodes
+    assert awaits_volumes(state, NOW) is reads
+
+
+def test_a_pod_that_comes_after_the_drain_is_drained_and_changes_no_condition():
+    """Somebody bound it there by hand."""
+    claim = draining(60, condition("Drained", since=ago(seconds=30)))
+    claim = replace(
+        claim, status=replace(claim.status, conditions=[c for c in claim.status.conditions if c.reason != "Draining"])
+    )
+    plan = run(claim, a_node(deleting=ago(minutes=1)), [a_pod("p", node="node-default-1")])
+    assert of_type(plan, EvictPod)
+    assert "Drained" not in conditions(plan)
+
+
+def test_a_condition_that_somebody_wrote_does_not_replace_the_drain():
+    """InstanceTerminating alone says nothing about pods."""
+    claim = draining(60, condition("InstanceTerminating"))
+    plan = run(claim, a_node(deleting=ago(minutes=1)), [a_pod("p", node="node-default-1")])
+    assert of_type(plan, EvictPod)
+    assert not of_type(plan, TerminateInstance)
+
+
+def test_a_taint_of_ours_with_another_effect_makes_room_for_the_right_one():
+    """Two taints of one key would leave the node closed for ever to who takes only one away."""
+    others = [{"key": labels.DISRUPTED_TAINT, "effect": "NoExecute"}, {"key": "team", "effect": "NoSchedule"}]
+    plan = run(a_running_claim(deleting=NOW), a_node(spec={"taints": others}))
+    (patch,) = patches(plan, "Node")
+    assert patch["spec"]["taints"] == [others[1], {"key": labels.DISRUPTED_TAINT, "effect": "NoSchedule"}]
+
+
 def test_finalizers_stay_until_the_cloud_says_that_the_instance_is_gone():
     """Terminating is repeated until then; afterwards the node is let go, then its claim."""
     node = a_node(deleting=ago(seconds=20))
@@ -129,6 +219,14 @@ def test_finalizers_stay_until_the_cloud_says_that_the_instance_is_gone():
     assert patches(plan, "NodeClaim") == [{"metadata": {"finalizers": []}}]
     assert [a.ref.resource.kind for a in plan.actions] == ["Node", "NodeClaim"]
     assert not of_type(plan, Wake)
+    assert {o.name: o.value for o in plan.chains[0].observations} == {
+        "karpenter_nodes_terminated_total": 1,
+        "karpenter_nodes_termination_duration_seconds": 20,
+        "karpenter_nodes_lifetime_duration_seconds": 60,
+        "karpenter_nodeclaims_terminated_total": 1,
+        "karpenter_nodeclaims_termination_duration_seconds": 20,
+        "karpenter_nodeclaims_instance_termination_duration_seconds": 0,
+    }
 
 
 def test_a_node_whose_instance_vanished_is_not_drained():
@@ -153,7 +251,7 @@ def test_the_end_is_written_down_once_and_forces_what_is_left():
     plan = run(claim, a_node(), [pod])
     (noted,) = [p["metadata"] for p in patches(plan, "NodeClaim") if "metadata" in p]
     assert noted["annotations"] == {labels.TERMINATION_TIMESTAMP: stamp(NOW + timedelta(minutes=4))}
-    assert "TerminationGracePeriodExpiring" in {e.reason for c in plan.chains for e in c.events}
+    assert expiring(plan) == ["NodeClaim", "Node"]
     assert "FailedDraining" in {e.reason for e in plan.events}
 
     set_by_others = a_running_claim(
@@ -164,6 +262,22 @@ def test_the_end_is_written_down_once_and_forces_what_is_left():
     plan = run(set_by_others, a_node(), [pod])
     assert [p for p in patches(plan, "NodeClaim") if "metadata" in p] == []
     assert [type(a).__name__ for a in plan.actions if "Pod" in type(a).__name__] == ["DeletePod"]
+    assert expiring(plan) == ["Node"]
+
+
+def test_a_claim_without_a_node_has_an_end_too():
+    """People see by when its instance is gone."""
+    claim = a_launched_claim(deleting=ago(minutes=1), spec={"terminationGracePeriod": "5m"})
+    plan = run(claim)
+    (noted,) = [p["metadata"] for p in patches(plan, "NodeClaim") if "metadata" in p]
+    assert noted["annotations"] == {labels.TERMINATION_TIMESTAMP: stamp(NOW + timedelta(minutes=4))}
+    assert expiring(plan) == ["NodeClaim"]
+
+
+def test_an_end_is_counted_from_the_claim_s_own_deletion():
+    """Its node was deleted first; the claim has no deletionTimestamp yet."""
+    plan = run(a_running_claim(spec={"terminationGracePeriod": "5m"}), a_node(deleting=ago(minutes=1)))
+    assert [p for p in patches(plan, "NodeClaim") if "metadata" in p] == []
 
 
 def test_a_claim_that_never_registered_goes_without_a_drain():

@@ -84,6 +84,13 @@ def test_do_not_disrupt_protects_for_ever_or_for_a_time_from_the_start(value, st
     assert is_disruptable(pod, NOW) is expected
 
 
+@pytest.mark.parametrize(("value", "expected"), [("2h", False), ("soon", True)])
+def test_a_pod_that_has_not_started_has_its_protected_time_before_it(value, expected):
+    """Nothing says how long it has run, so it is not cut short."""
+    pod = a_pod("p", metadata={"annotations": {labels.DO_NOT_DISRUPT: value}})
+    assert is_disruptable(pod, NOW) is expected
+
+
 @pytest.mark.parametrize(
     ("pdbs", "blocked"),
     [

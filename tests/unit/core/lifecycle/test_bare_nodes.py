@@ -1,0 +1,80 @@
+"""Nodes of ours whose claim is gone: no pod loses its place without a drain, and no instance stays."""
+
+from journeyman.core.api import labels
+from journeyman.core.lifecycle.instances import Cloud
+from journeyman.core.lifecycle.pace import Termination
+from journeyman.core.lifecycle.termination import finalize
+from journeyman.core.plan import DeletePod, EvictPod, PatchObject, TerminateInstance, Wake
+from tests.helpers.builders import (
+    NOW,
+    a_node,
+    a_pod,
+    a_snapshot,
+    ago,
+    an_attachment,
+    an_instance,
+    provider_id_of,
+)
+
+NODE = "node-default-1"
+RUNNING = Cloud(listed=(an_instance(),))
+GONE = Cloud(gone=frozenset({provider_id_of("default-1")}))
+FREED = {"metadata": {"finalizers": []}}
+
+
+def run(node, pods=(), cloud=RUNNING, attachments=()):
+    snapshot = a_snapshot(nodes=(node,), pods=tuple(pods), volume_attachments=tuple(attachments))
+    return finalize(snapshot, cloud, Termination())
+
+
+def of_type(plan, kind):
+    return [a for a in plan.actions if isinstance(a, kind)]
+
+
+def test_it_is_closed_and_drained_first_and_its_instance_waits():
+    """Its pods have all the time they need, as no claim says otherwise; and an Event says what goes on."""
+    plan = run(a_node(deleting=NOW), [a_pod("p", node=NODE)])
+    (closed,) = of_type(plan, PatchObject)
+    assert closed.patch["spec"]["taints"] == [{"key": labels.DISRUPTED_TAINT, "effect": "NoSchedule"}]
+    assert [e.ref.name for e in of_type(plan, EvictPod)] == ["p"]
+    assert [w.step.value for w in of_type(plan, Wake)] == ["terminate", "provision"]
+    assert [e.reason for e in plan.events] == ["NodeClaimMissing"]
+    assert not of_type(plan, TerminateInstance) + of_type(plan, DeletePod)
+
+
+def test_then_volumes_are_waited_for():
+    """As on any other node."""
+    plan = run(a_node(deleting=NOW), attachments=[an_attachment("pv", NODE)])
+    assert [type(a) for a in plan.actions] == [Wake]
+    assert [e.reason for e in plan.events] == ["AwaitingVolumeDetachment"]
+
+
+def test_then_its_instance_ends_unless_it_has_a_claim_after_all():
+    """The finalizer stays on the node until the cloud says that the instance is gone."""
+    end, look = run(a_node(deleting=NOW)).actions
+    assert (end.provider_id, end.claim, end.claim_uid) == (provider_id_of("default-1"), "default-1", "uid-default-1")
+    assert end.unless_claimed
+    assert isinstance(look, Wake)
+
+
+def test_it_is_let_go_once_its_instance_is_gone_and_counted():
+    """With how long it took, and how old it became."""
+    plan = run(a_node(deleting=ago(seconds=30)), cloud=GONE)
+    assert [a.patch for a in of_type(plan, PatchObject)] == [FREED]
+    assert {o.name: o.value for o in plan.chains[0].observations} == {
+        "karpenter_nodes_terminated_total": 1,
+        "karpenter_nodes_termination_duration_seconds": 30,
+        "karpenter_nodes_lifetime_duration_seconds": 60,
+    }
+
+
+def test_with_its_instance_gone_there_is_nothing_to_drain():
+    """The kubelet does not speak, and the cloud knows of no instance."""
+    plan = run(a_node(ready=False, deleting=NOW), [a_pod("p", node=NODE)], GONE)
+    assert [a.patch for a in plan.actions] == [FREED]
+
+
+def test_an_instance_that_is_not_of_this_cluster_is_not_ended():
+    """Who put our finalizer onto somebody else's node only gets it drained."""
+    plan = run(a_node(deleting=NOW), cloud=Cloud())
+    assert [a.patch for a in plan.actions] == [FREED]

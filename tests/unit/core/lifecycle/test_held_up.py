@@ -1,0 +1,67 @@
+"""What holds a node up, as people read it."""
+
+from datetime import timedelta
+
+import pytest
+
+from journeyman.core.api import labels
+from journeyman.core.lifecycle.drain import drain
+from journeyman.core.lifecycle.held_up import drain_events, protection_events, volume_events
+from tests.helpers.builders import NOW, a_node, a_pod, ago, stamp
+
+
+def protected(value, **changes):
+    return a_pod("p", node="n", metadata={"annotations": {labels.DO_NOT_DISRUPT: value}}, **changes)
+
+
+@pytest.mark.parametrize(
+    ("value", "reason", "said"),
+    [
+        ("soon", "InvalidDoNotDisruptAnnotation", '"soon"'),
+        ("-5m", "InvalidDoNotDisruptAnnotation", '"-5m"'),
+        ("90m", "DoNotDisruptUntil", stamp(NOW + timedelta(minutes=30))),
+        ("30m", "DoNotDisruptGracePeriodElapsed", "has elapsed"),
+    ],
+)
+def test_what_comes_of_an_annotation_is_told_on_its_pod(value, reason, said):
+    """It has run for an hour; a value that is neither "true" nor a duration protects nothing, and says so as a warning."""
+    (event,) = protection_events([protected(value)], NOW)
+    assert (event.reason, event.ref.uid) == (reason, "uid-p")
+    assert said in event.message
+    assert event.type == ("Warning" if reason.startswith("Invalid") else "Normal")
+
+
+@pytest.mark.parametrize("pod", [a_pod("p", node="n"), protected("true"), protected("1h", status={"startTime": None})])
+def test_what_is_plain_is_not_told(pod):
+    """No annotation, one for ever, one whose time has not begun."""
+    assert protection_events([pod], NOW) == ()
+
+
+def test_pods_that_hold_the_drain_are_named_on_the_node_and_their_time_on_themselves():
+    """Only of those whose turn it is: a daemon's annotation is looked at once the others are gone."""
+    daemon = {"ownerReferences": [{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "uid": "d"}]}
+    later = a_pod("later", node="n", metadata={**daemon, "annotations": {labels.DO_NOT_DISRUPT: "9h"}})
+    events = drain_events(drain([protected("2h"), later], NOW, None), a_node(), NOW)
+    assert [(e.reason, e.ref.resource.kind) for e in events] == [
+        ("FailedDraining", "Node"),
+        ("DoNotDisruptUntil", "Pod"),
+    ]
+    assert "2 pods are waiting to be evicted" in events[0].message
+    assert "default/p" in events[0].message
+
+
+def test_five_volumes_are_named_and_the_rest_counted():
+    """A node may have dozens."""
+    (event,) = volume_events([f"v{n}" for n in range(7)], a_node())
+    assert (event.reason, event.type) == ("AwaitingVolumeDetachment", "Normal")
+    assert event.message == "Awaiting deletion of bound volumeattachments (v0, v1, v2, v3, v4 and 2 other(s))"
+
+
+def test_a_pod_in_termination_is_not_told_about():
+    """It has been asked to go already."""
+    going = a_pod(
+        "p",
+        node="n",
+        metadata={"annotations": {labels.DO_NOT_DISRUPT: "2h"}, "deletionTimestamp": stamp(ago(seconds=1))},
+    )
+    assert drain_events(drain([going], NOW, None), a_node(), NOW) == ()

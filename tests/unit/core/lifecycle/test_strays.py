@@ -1,0 +1,92 @@
+"""Claims that contradict themselves go, with an Event that says why; nobody pays for them for ever."""
+
+from datetime import timedelta
+
+import pytest
+
+from journeyman.core.api import labels
+from journeyman.core.lifecycle.instances import Cloud
+from journeyman.core.lifecycle.strays import end_strays
+from journeyman.core.plan import DeleteObject, PatchObject, Wake
+from tests.helpers.builders import (
+    NOW,
+    a_launched_claim,
+    a_node,
+    a_running_claim,
+    a_snapshot,
+    ago,
+    an_instance,
+    condition,
+    provider_id_of,
+    stamp,
+)
+
+AFTER = timedelta(minutes=5)
+RUNNING = Cloud(listed=(an_instance(),))
+
+
+def run(claim, *nodes, cloud=RUNNING):
+    return end_strays(a_snapshot(claims=(claim,), nodes=nodes), cloud, AFTER)
+
+
+def missing(since, **changes):
+    """A claim whose node was first missed then."""
+    return a_running_claim(metadata={"annotations": {labels.NODE_MISSING_SINCE: stamp(since)}}, **changes)
+
+
+def test_a_node_that_is_missed_is_noted_and_looked_for_again():
+    """Its kubelet may register it once more."""
+    noted, look = run(a_running_claim()).actions
+    assert isinstance(noted, PatchObject)
+    assert noted.patch == {"metadata": {"annotations": {labels.NODE_MISSING_SINCE: stamp(NOW)}}}
+    assert look.at == NOW + AFTER
+
+
+def test_a_node_that_stays_away_takes_its_claim_along():
+    """Five minutes later: no pod can be bound to it, and its instance costs money."""
+    waiting = run(missing(ago(minutes=4)))
+    assert [type(a) for a in waiting.actions] == [Wake]
+    assert waiting.actions[0].at == NOW + timedelta(minutes=1)
+
+    plan = run(missing(ago(minutes=5)))
+    (deletion, _) = plan.actions
+    assert isinstance(deletion, DeleteObject)
+    assert deletion.ref.uid == "uid-default-1"
+    (event,) = plan.chains[0].events
+    assert (event.reason, event.type) == ("NodeMissing", "Warning")
+    assert "node-default-1" in event.message
+
+
+def test_a_node_that_came_back_is_as_if_it_had_never_been_away():
+    """The next time counts from its own beginning."""
+    (forgotten,) = run(missing(ago(minutes=9)), a_node()).actions
+    assert forgotten.patch == {"metadata": {"annotations": {labels.NODE_MISSING_SINCE: None}}}
+
+
+def test_a_time_that_does_not_read_counts_from_now():
+    """Somebody edited it; a claim is not deleted for that."""
+    claim = a_running_claim(metadata={"annotations": {labels.NODE_MISSING_SINCE: "yesterday"}})
+    assert [type(a) for a in run(claim).actions] == [PatchObject, Wake]
+
+
+def test_a_claim_that_says_that_its_instance_ends_is_deleted():
+    """That is what follows from the condition; its drain comes first all the same."""
+    claim = a_running_claim(status={"conditions": [condition("InstanceTerminating")]})
+    plan = run(claim, a_node())
+    assert [type(a) for a in plan.actions] == [DeleteObject, Wake]
+    assert [e.reason for e in plan.chains[0].events] == ["InstanceTerminating"]
+
+
+@pytest.mark.parametrize(
+    ("claim", "nodes", "cloud"),
+    [
+        (a_running_claim(), [a_node()], RUNNING),
+        (a_launched_claim(), [], RUNNING),
+        (missing(ago(hours=1), deleting=NOW), [], RUNNING),
+        (missing(ago(hours=1)), [], Cloud(gone=frozenset({provider_id_of("default-1")}))),
+    ],
+    ids=["it has its node", "its node has not joined yet", "it is going already", "its instance is gone: garbage"],
+)
+def test_these_are_no_strays(claim, nodes, cloud):
+    """Others look after them."""
+    assert run(claim, *nodes, cloud=cloud).actions == ()
