@@ -2,7 +2,7 @@
 
 Expired claims and sick nodes are given up; whatever is being deleted is drained, its instance terminated until the cloud
 says that it is gone, its finalizers removed; instances without a claim, claims without an instance and claims that contradict
-themselves are collected. One move per run; the step wakes itself while anything is unfinished.
+themselves are collected; nodes that lost a mark of ours get it back, and are held against what their claims promise. One move per run; the step wakes itself while anything is unfinished.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ from msgspec.structs import replace
 from journeyman.core.api import labels
 from journeyman.core.api.conditions import LAUNCHED
 from journeyman.core.api.objects import NODECLAIM
+from journeyman.core.lifecycle.consistency import check_nodes
 from journeyman.core.lifecycle.expiration import expire
 from journeyman.core.lifecycle.garbage import collect
+from journeyman.core.lifecycle.hydration import hydrate_nodes
 from journeyman.core.lifecycle.instances import Cloud
 from journeyman.core.lifecycle.leaving import is_leaving
 from journeyman.core.lifecycle.liveness import abandon
@@ -59,6 +61,7 @@ def _terminate(hand: Applier) -> None:
     fresh = expire(snapshot) + collect(snapshot, cloud, run.settings.orphan_age)
     fresh += end_strays(snapshot, cloud, run.settings.stray_after) + abandon(snapshot, cloud.gone)
     fresh += look_after_the_sick(hand, snapshot)
+    fresh += hydrate_nodes(snapshot) + check_nodes(snapshot, run.settings.consistency_period)
     hand.apply(fresh)
     if _deletes_claims(fresh):
         hand.wake(Step.TERMINATE, run.clock.now(), "claims were deleted")
