@@ -35,6 +35,7 @@ from journeyman.core.api.conditions import (
     READY,
     VALIDATION_SUCCEEDED,
 )
+from journeyman.core.api.hashes import NODEPOOL_HASH_VERSION
 from journeyman.core.api.nodepool import NodePool
 from journeyman.core.api.objects import NODEPOOL, NodeClaim, condition_of, is_true
 from journeyman.core.disruption.budgets import windows
@@ -86,6 +87,8 @@ def _unfinished(snapshot: Snapshot) -> Iterator[str]:
             yield f"NodeClaim {claim.metadata.name} is not initialized"
         if not _is_whole(claim):
             yield f"NodeClaim {claim.metadata.name} lacks its finalizer, its NodeClass's label or its provider id"
+        if _is_hashed_otherwise(claim, snapshot):
+            yield f"NodeClaim {claim.metadata.name} has a hash of another version"
 
 
 def _is_whole(claim: NodeClaim) -> bool:
@@ -93,6 +96,13 @@ def _is_whole(claim: NodeClaim) -> bool:
     ref = claim.spec.node_class_ref
     has_class = f"{ref.group}/{ref.kind.lower()}" in claim.metadata.labels
     return has_class and bool(claim.status.provider_id) and labels.TERMINATION_FINALIZER in claim.metadata.finalizers
+
+
+def _is_hashed_otherwise(claim: NodeClaim, snapshot: Snapshot) -> bool:
+    """Whether Karpenter, or an earlier release, made the hash by which its pool's changes are told."""
+    version = claim.metadata.annotations.get(labels.NODEPOOL_HASH_VERSION, NODEPOOL_HASH_VERSION)
+    has_pool = claim.metadata.labels.get(labels.NODEPOOL) in snapshot.node_pools_by_name
+    return has_pool and version != NODEPOOL_HASH_VERSION
 
 
 def _static(snapshot: Snapshot) -> Iterator[str]:

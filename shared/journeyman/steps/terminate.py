@@ -1,8 +1,9 @@
 """Terminate: what is to go, goes; nothing is lost on the way and nothing left behind.
 
 Expired claims and sick nodes are given up; whatever is being deleted is drained, its instance terminated until the cloud
-says that it is gone, its finalizers removed; instances without a claim, claims without an instance and claims that contradict
-themselves are collected; nodes that lost a mark of ours get it back, and are held against what their claims promise. One move per run; the step wakes itself while anything is unfinished.
+says that it is gone, its finalizers removed; instances without a claim, claims without an instance and claims that
+contradict themselves are collected; nodes that lost a mark of ours get it back, and are held against what their claims
+promise. One move per run; the step wakes itself while anything is unfinished.
 """
 
 from __future__ import annotations

@@ -1,55 +1,114 @@
-"""Hydration: what every claim of ours carries is put on where it is missing, and back on where somebody took it off.
+"""Hydration: what every claim and node of ours carries is put on where it is missing, and back where somebody took it off.
 
-Restates: karpenter pkg/controllers/nodeclaim/hydration/controller.go, pkg/controllers/nodeclaim/lifecycle/controller.go
-`Reconcile` (the finalizer).
-Differs: a provider id that was edited is put back, too, from the node that belongs to the claim.
+Restates: karpenter pkg/controllers/nodeclaim/hydration/controller.go, pkg/controllers/node/hydration/controller.go,
+pkg/controllers/nodeclaim/lifecycle/controller.go `Reconcile` (the finalizer).
+Differs: Karpenter puts back a claim's finalizer and both halves' NodeClass label, and says nothing. Here a provider id
+that was edited, and all marks by which we know our nodes again, are put back, too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from datetime import datetime
+from collections.abc import Iterator, Mapping
 
 import msgspec
 from msgspec.structs import replace
 
 from journeyman.core.api import labels
-from journeyman.core.api.objects import NodeClaim
-from journeyman.core.lifecycle.progress import Progress, claim_ref, with_metadata
-from journeyman.core.plan import Event, Plan
-from journeyman.core.state import StateNode
+from journeyman.core.api.conditions import INITIALIZED, REGISTERED
+from journeyman.core.api.objects import Node, NodeClaim, is_true
+from journeyman.core.lifecycle.hash_migration import migrated
+from journeyman.core.lifecycle.progress import Progress, claim_ref, node_ref, with_metadata, with_node
+from journeyman.core.lifecycle.registration import owned
+from journeyman.core.plan import Chain, Event, Plan
+from journeyman.core.state import Snapshot, StateNode
 
 
 def hydrated(claim: NodeClaim) -> NodeClaim:
     """The claim with the termination finalizer and its NodeClass label, which must be there before a launch."""
-    ref = claim.spec.node_class_ref
-    class_label = {f"{ref.group}/{ref.kind.lower()}": ref.name}
     finalizers = claim.metadata.finalizers
     if labels.TERMINATION_FINALIZER not in finalizers:
         finalizers += (labels.TERMINATION_FINALIZER,)
-    return with_metadata(claim, finalizers=finalizers, labels={**class_label, **claim.metadata.labels})
+    return with_metadata(claim, finalizers=finalizers, labels={**_class_label(claim), **claim.metadata.labels})
 
 
-def hydrate(claim: NodeClaim, state: StateNode, now: datetime) -> Plan:
+def hydrate(claim: NodeClaim, snapshot: Snapshot) -> Plan:
     """Make a claim that has become a node whole again; nothing if it is.
 
     Args:
         claim: The claim, initialized and not being deleted.
-        state: The same with its node.
-        now: The time.
+        snapshot: Its node, its NodePool and its NodeClass.
     """
-    whole = hydrated(claim)
+    state = snapshot.state_nodes_by_claim[claim.metadata.name]
+    pool = snapshot.node_pools_by_name.get(claim.metadata.labels.get(labels.NODEPOOL, ""))
+    named = claim.spec.node_class_ref.name
+    node_class = next((c for c in snapshot.node_classes if c.name == named), None)
+    whole = migrated(hydrated(claim), pool, node_class)
     if state.node is not None:
         whole = msgspec.structs.replace(
             whole, status=msgspec.structs.replace(whole.status, provider_id=state.provider_id)
         )
-    restored = tuple(_restored(claim, whole))
-    progress = replace(Progress.of(claim, now), claim=whole)
-    if restored:
-        text = f"Put back what was taken off or changed: {', '.join(restored)}"
-        progress = progress.told(Event(ref=claim_ref(claim), reason="Restored", message=text, type="Warning"))
+    progress = replace(Progress.of(claim, snapshot.now), claim=whole)
+    if restored := tuple(_restored(claim, whole)):
+        progress = progress.told(
+            Event(ref=claim_ref(claim), reason="Restored", message=_said(restored), type="Warning")
+        )
     chain = progress.chain(why="it is not as we made it")
     return Plan(chains=(chain,)) if chain.actions else Plan()
+
+
+def hydrate_nodes(snapshot: Snapshot) -> Plan:
+    """Make the nodes of claims that registered whole again, those that are leaving aside; nothing if they are."""
+    chains = (chain for state in snapshot.state_nodes for chain in _hydrate_node(state, snapshot))
+    return Plan(chains=tuple(chains))
+
+
+def _hydrate_node(state: StateNode, snapshot: Snapshot) -> Iterator[Chain]:
+    node, claim = state.node, state.claim
+    if node is None or claim is None or state.deleting or not is_true(claim.status.conditions, REGISTERED):
+        return
+    missing = {key: value for key, value in _marks(claim).items() if key not in node.metadata.labels}
+    has_finalizer = labels.TERMINATION_FINALIZER in node.metadata.finalizers
+    has_owner = any(o.uid == claim.metadata.uid for o in node.metadata.owner_references)
+    if has_finalizer and has_owner and not missing:
+        return
+    progress = Progress.of(claim, snapshot.now).found(node)
+    progress = replace(progress, node=_whole(node, claim, missing))
+    taken = [f"label {key}" for key in sorted(missing) if key not in _class_label(claim)]
+    taken += [] if has_finalizer else [f"finalizer {labels.TERMINATION_FINALIZER}"]
+    taken += [] if has_owner else [f"owner NodeClaim {claim.metadata.name}"]
+    if taken:
+        progress = progress.told(Event(ref=node_ref(node), reason="Restored", message=_said(taken), type="Warning"))
+    yield progress.chain(why="its node is not as we made it")
+
+
+def _whole(node: Node, claim: NodeClaim, missing: Mapping[str, str]) -> Node:
+    metadata = node.metadata
+    finalizers = metadata.finalizers
+    if labels.TERMINATION_FINALIZER not in finalizers:
+        finalizers += (labels.TERMINATION_FINALIZER,)
+    return with_node(
+        node,
+        metadata={
+            "finalizers": finalizers,
+            "owner_references": owned(metadata.owner_references, claim),
+            "labels": {**metadata.labels, **missing},
+        },
+    )
+
+
+def _marks(claim: NodeClaim) -> Mapping[str, str]:
+    """The labels by which a node of this claim is known, as far as it has come."""
+    marks = {**_class_label(claim), labels.REGISTERED: "true"}
+    if is_true(claim.status.conditions, INITIALIZED):
+        marks[labels.INITIALIZED] = "true"
+    if pool := claim.metadata.labels.get(labels.NODEPOOL):
+        marks[labels.NODEPOOL] = pool
+    return marks
+
+
+def _class_label(claim: NodeClaim) -> Mapping[str, str]:
+    ref = claim.spec.node_class_ref
+    return {f"{ref.group}/{ref.kind.lower()}": ref.name}
 
 
 def _restored(before: NodeClaim, after: NodeClaim) -> Iterator[str]:
@@ -58,3 +117,7 @@ def _restored(before: NodeClaim, after: NodeClaim) -> Iterator[str]:
         yield f"finalizer {labels.TERMINATION_FINALIZER}"
     if before.status.provider_id != after.status.provider_id:
         yield f"provider id {after.status.provider_id}"
+
+
+def _said(restored: tuple[str, ...] | list[str]) -> str:
+    return f"Put back what was taken off or changed: {', '.join(restored)}"

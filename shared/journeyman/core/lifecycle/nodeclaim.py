@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from journeyman.core.api.objects import Node, NodeClaim, Pod, is_true
 from journeyman.core.api.resources import total_requests
+from journeyman.core.lifecycle.consistency import checked
 from journeyman.core.lifecycle.hints import Hints, hinted_at, is_held, look_after_hints, nominations, take_back
 from journeyman.core.lifecycle.hydration import hydrate
 from journeyman.core.lifecycle.initialization import initialize
@@ -103,7 +104,7 @@ def _advance(
     room: _Room,
 ) -> Plan:
     if is_true(claim.status.conditions, "Initialized"):
-        return hydrate(claim, snapshot.state_nodes_by_claim[claim.metadata.name], snapshot.now)
+        return hydrate(claim, snapshot)
     if reason := timed_out(claim, lifecycle.timeouts, snapshot.now):
         return give_up(claim, reason, snapshot.now)
     if is_pending(claim):
@@ -117,6 +118,8 @@ def _advance(
     progress = replace(Progress.of(claim, snapshot.now), claim=hinted(claim, snapshot.now) if given else claim)
     progress = register(progress, nodes, held=held.reason, duplicate_of=state.duplicate_of)
     progress = initialize(progress, snapshot.resource_slices if lifecycle.wait_for_devices else None)
+    if progress.node is not None and is_true(progress.claim.status.conditions, "Initialized"):
+        progress = checked(progress, progress.node)
     hints = nominations(given, joined) if joined is not None else ()
     expected = nominations(room.hints.expected(claim), joined) if joined is not None else ()
     return _record(progress, hints, lifecycle.pace, held, expected)

@@ -68,7 +68,7 @@ def synced(node: Node, claim: NodeClaim) -> Node:
         node,
         metadata={
             "finalizers": finalizers,
-            "owner_references": _owned(metadata.owner_references, claim),
+            "owner_references": owned(metadata.owner_references, claim),
             "labels": {**metadata.labels, **claim.metadata.labels, labels.REGISTERED: "true"},
             "annotations": {**metadata.annotations, **_public(claim.metadata.annotations)},
         },
@@ -97,7 +97,8 @@ def _has_unregistered_taint(node: Node) -> bool:
     return any(t.key == labels.UNREGISTERED_TAINT and t.effect == "NoExecute" for t in node.spec.taints)
 
 
-def _owned(owners: Iterable[OwnerReference], claim: NodeClaim) -> tuple[OwnerReference, ...]:
+def owned(owners: Iterable[OwnerReference], claim: NodeClaim) -> tuple[OwnerReference, ...]:
+    """A node's owners with its claim among them, once and last."""
     own = OwnerReference(
         api_version=NODECLAIM.api_version,
         kind=NODECLAIM.kind,

@@ -6,6 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from journeyman.core.api import labels
+from journeyman.core.api.hashes import node_pool_hash_annotations
 from journeyman.core.lifecycle.nodeclaim import Lifecycle, advance
 from journeyman.core.plan import DeleteObject, LaunchInstance, PatchObject, Step, Wake
 from tests.helpers.builders import (
@@ -15,6 +16,7 @@ from tests.helpers.builders import (
     a_claim,
     a_launched_claim,
     a_node,
+    a_pool,
     a_running_claim,
     a_snapshot,
     merge,
@@ -22,6 +24,7 @@ from tests.helpers.builders import (
 )
 from tests.helpers.devices import a_slice, gpus
 
+HASHED = node_pool_hash_annotations(a_pool())
 UNREGISTERED = {"key": labels.UNREGISTERED_TAINT, "effect": "NoExecute"}
 
 
@@ -225,7 +228,7 @@ def test_after_registration_there_is_no_time_out():
 
 def test_a_claim_that_lost_a_mark_of_ours_gets_it_back():
     """Without the finalizer its instance would outlive it; without the label nobody finds the claims of a NodeClass."""
-    edited = a_running_claim(metadata={"finalizers": ["other"], "labels": {CLASS_LABEL: ""}})
+    edited = a_running_claim(metadata={"finalizers": ["other"], "labels": {CLASS_LABEL: ""}, "annotations": HASHED})
     kept = {key: value for key, value in edited.metadata.labels.items() if key != CLASS_LABEL}
     edited = replace(edited, metadata=replace(edited.metadata, labels=kept))
 
@@ -254,7 +257,8 @@ def test_a_claim_gets_its_provider_id_back_from_the_node_that_it_owns(edited):
 
 def test_initialized_and_deleting_claims_are_nobodys_business_here():
     """A quiet cluster costs no writes and no wake-ups."""
-    plan = run([a_running_claim("a"), a_launched_claim("b", deleting=NOW)], [a_node("a")])
+    running = a_running_claim("a", metadata={"annotations": HASHED})
+    plan = run([running, a_launched_claim("b", deleting=NOW)], [a_node("a")])
     assert plan.actions == ()
 
 

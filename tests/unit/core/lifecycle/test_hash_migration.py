@@ -1,0 +1,52 @@
+"""Hash migration: from the hashes of another version to today's."""
+
+import pytest
+
+from journeyman.core.api import labels
+from journeyman.core.api.hashes import NODEPOOL_HASH_VERSION, node_pool_hash
+from journeyman.core.lifecycle.hash_migration import migrated
+from tests.helpers.builders import a_node_class, a_pool, a_running_claim, condition
+
+CLASS_HASH = "karpenter.k8s.aws/ec2nodeclass-hash"
+BY_KARPENTER = {
+    labels.NODEPOOL_HASH: "1234",
+    labels.NODEPOOL_HASH_VERSION: "v3",
+    CLASS_HASH: "5678",
+    f"{CLASS_HASH}-version": "v4",
+}
+POOL = a_pool()
+NODE_CLASS = a_node_class(hash="ours", hash_version="journeyman-v6")
+
+
+def annotations(claim, pool=POOL, node_class=NODE_CLASS):
+    return migrated(claim, pool, node_class).metadata.annotations
+
+
+@pytest.mark.parametrize("before", [BY_KARPENTER, {}])
+def test_a_claim_that_another_version_stamped_is_stamped_anew(before):
+    """Karpenter's hashes say nothing to us; from here on changes of its pool and its NodeClass are told."""
+    assert annotations(a_running_claim(metadata={"annotations": {**before, "kept": "yes"}})) == {
+        labels.NODEPOOL_HASH: node_pool_hash(POOL),
+        labels.NODEPOOL_HASH_VERSION: NODEPOOL_HASH_VERSION,
+        CLASS_HASH: "ours",
+        f"{CLASS_HASH}-version": "journeyman-v6",
+        "kept": "yes",
+    }
+
+
+@pytest.mark.karpenter("nodepool/hash", it="should not update nodepool-hash on the NodeClaim if it's drifted")
+def test_a_claim_that_has_drifted_stays_so():
+    """Its old hash never equals a new one, so it does not stop being replaced."""
+    drifted = {"status": {"conditions": [condition("Drifted", reason="NodePoolDrifted")]}}
+    after = annotations(a_running_claim(metadata={"annotations": BY_KARPENTER}, **drifted))
+    assert (after[labels.NODEPOOL_HASH], after[CLASS_HASH]) == ("1234", "5678")
+    assert after[labels.NODEPOOL_HASH_VERSION] == NODEPOOL_HASH_VERSION
+
+
+def test_a_present_hash_is_left_alone_even_if_it_differs():
+    """That it differs is drift. And without owner nothing can be said."""
+    today = annotations(a_running_claim()) | {labels.NODEPOOL_HASH: "another", CLASS_HASH: "another"}
+    claim = a_running_claim(metadata={"annotations": today})
+    assert migrated(claim, POOL, NODE_CLASS) is claim
+    foreign = a_running_claim(metadata={"annotations": BY_KARPENTER})
+    assert migrated(foreign, None, a_node_class()) is foreign
