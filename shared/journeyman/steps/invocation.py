@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Any, Final
 
 from msgspec import Struct, field
 
@@ -85,6 +85,9 @@ class Memory(Struct):
     catalogue: Catalogue | None = None
     catalogue_key: Hashable = None
     overlay_conflicts: Mapping[str, str] = field(default_factory=dict)
+    parsed: dict[str, Mapping[Hashable, Any]] = field(
+        default_factory=dict
+    )  # by kind: what `load` has made of each version
     checks_due: datetime | None = None  # not before then are the cloud's own checks of instances asked for again
     checks_refused: bool = False  # we may not ask for them
 

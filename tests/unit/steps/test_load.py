@@ -5,7 +5,7 @@ from datetime import timedelta
 from msgspec.structs import replace
 
 from journeyman.core.api import labels
-from journeyman.core.api.objects import NODE_OVERLAY, TopologySpreadConstraint
+from journeyman.core.api.objects import NODE_OVERLAY, NODEPOOL, TopologySpreadConstraint
 from journeyman.core.plan import Step
 from journeyman.core.scheduling.pods import selects
 from journeyman.errors import CloudProviderError, NotFoundError
@@ -70,6 +70,21 @@ def test_an_object_that_does_not_validate_is_set_aside_by_name_and_the_others_go
     assert (aside.kind, aside.name) == ("NodePool", "bad")
     assert "spec.weight" in aside.why
     assert ("warning", aside.why) in [line[:2] for line in cluster.record.lines]
+
+
+def test_a_warm_sandbox_validates_each_version_of_an_object_once():
+    """What did not change is the very same model; what was changed, or refused and mended, is read anew."""
+    cluster = Cluster()
+    cluster.add(pool_body("a"), pool_body("b"), merge(pool_body("c"), {"spec": {"weight": 1000}}))
+    first = load(cluster.run(), EVERYTHING)
+    cluster.server.patch(NODEPOOL, "b", {"spec": {"weight": 5}})
+    cluster.server.patch(NODEPOOL, "c", {"spec": {"weight": 7}})
+    second = load(cluster.run(), EVERYTHING)
+    assert [pool.metadata.name for pool in first.node_pools] == ["a", "b"]
+    assert [item.name for item in first.set_aside] == ["c"]
+    assert [pool.spec.weight for pool in second.node_pools] == [0, 5, 7]
+    assert second.node_pools[0] is first.node_pools[0]
+    assert second.set_aside == ()
 
 
 def test_storage_is_read_with_what_scheduling_needs_and_only_then():
