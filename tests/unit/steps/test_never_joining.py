@@ -44,3 +44,19 @@ def test_nodes_that_never_join_are_told_of_on_the_pool_until_others_do(living):
     living.deploy("more", 1, cpu="1.5")
     living.until(lambda: living.running() == 3, "a third pod runs")
     assert health(living) == ("True", "NodeRegistrationHealthy")
+
+
+def test_an_instance_that_ends_before_it_joins_is_replaced_at_once(living):
+    """Nobody was told, so the run that looks for garbage finds it: minutes, not the quarter of an hour of the time-out."""
+    living.live(minutes=2)
+    first, second = living.claims()
+    living.cloud.lose(first.status.provider_id)
+    living.live(minutes=3)
+
+    now = {claim.metadata.uid for claim in living.claims()}
+    assert len(now) == 2
+    assert second.metadata.uid in now
+    assert first.metadata.uid not in now
+    assert len(living.cloud.launches) == 3
+    [message] = [e.message for e in living.record.events if e.reason == "InstanceGone"]
+    assert first.status.provider_id in message
