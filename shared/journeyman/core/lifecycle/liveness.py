@@ -1,7 +1,9 @@
 """Liveness: a claim that does not become a node in time is given up, and at once if its instance is gone before that.
 
 Restates: karpenter pkg/controllers/nodeclaim/lifecycle/liveness.go `Reconcile`. There is no time-out after registration.
-Differs: an Event says that a claim was given up and why; a claim whose instance has ended does not wait for its time-out.
+Differs: an Event says that a claim was given up and why; a claim whose instance has ended does not wait for its time-out;
+registration has its time from the launch on. Claims are created by the API server's clock and launched by ours: if ours is
+ahead by more than the time-out, every claim would be too old from its first moment, and launched and given up in a circle.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ _EVENTS: Final = {
 
 
 class Timeouts(Struct, frozen=True, kw_only=True):
-    """How long a claim may take to be launched and to be registered, each from its creation."""
+    """How long a claim may take to be launched from its creation, and to be registered from its launch."""
 
     launch: timedelta = timedelta(minutes=5)
     registration: timedelta = timedelta(minutes=15)
@@ -43,7 +45,7 @@ def timed_out(claim: NodeClaim, timeouts: Timeouts, now: datetime) -> str:
         return ""
     if not is_true(claim.status.conditions, "Launched") and now >= _since(claim, "Launched", now) + timeouts.launch:
         return LAUNCH_TIMEOUT
-    if now >= _since(claim, "Registered", now) + timeouts.registration:
+    if now >= _awaited_since(claim, now) + timeouts.registration:
         return REGISTRATION_TIMEOUT
     return ""
 
@@ -93,9 +95,16 @@ def _why(claim: NodeClaim, reason: str, now: datetime) -> str:
     type_, what = ("Launched", "launched") if reason == LAUNCH_TIMEOUT else ("Registered", "registered")
     condition = condition_of(claim.status.conditions, type_)
     said = f", {condition.reason}: {condition.message}" if condition is not None and condition.message else ""
-    minutes = (now - _since(claim, type_, now)) // timedelta(minutes=1)
+    since = _since(claim, type_, now) if reason == LAUNCH_TIMEOUT else _awaited_since(claim, now)
+    minutes = (now - since) // timedelta(minutes=1)
     ends = f", and instance {instance} is terminated" if instance else ""
     return f"Not {what} after {minutes} min{said}; the claim is deleted{ends}, its pods are planned again"
+
+
+def _awaited_since(claim: NodeClaim, now: datetime) -> datetime:
+    """Since when its node is awaited: its launch, if it was launched."""
+    since = _since(claim, "Registered", now)
+    return max(since, _since(claim, "Launched", now)) if is_true(claim.status.conditions, "Launched") else since
 
 
 def _since(claim: NodeClaim, type_: str, now: datetime) -> datetime:

@@ -219,6 +219,14 @@ def test_a_claim_that_does_not_get_there_in_time_is_given_up(claim, minutes, rea
     assert plan.chains[0].observations[0].labels["reason"] == reason
 
 
+def test_a_clock_ahead_of_the_api_servers_gives_no_launch_up_that_was_just_made():
+    """The claim looks an hour old at its launch; its node has all its time from there."""
+    claim = a_launched_claim(age=timedelta(hours=1))
+    launched = [replace(c, last_transition_time=NOW) if c.type == "Launched" else c for c in claim.status.conditions]
+    claim = replace(claim, status=replace(claim.status, conditions=tuple(launched)))
+    assert not [a for a in run([claim]).actions if isinstance(a, DeleteObject)]
+
+
 def test_after_registration_there_is_no_time_out():
     """A node that takes an hour to become ready is waited for, ever more rarely."""
     claim = a_launched_claim(true=("Launched", "Registered"), age=timedelta(hours=1))
