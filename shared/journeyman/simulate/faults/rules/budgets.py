@@ -29,7 +29,8 @@ class _Seen(Struct, frozen=True):
 class BudgetsHold(Rule):
     """Of a pool no more nodes are taken at once than its budgets allow for that reason.
 
-    Nodes that are taken are those whose claims carry a DisruptionReason, until they are gone. A run that knows the
+    Nodes that are taken are those whose claims carry a DisruptionReason, until they are empty and their instances are being
+    ended; such nodes count on neither side (karpenter `BuildDisruptionBudgetMapping`). A run that knows the
     cluster late is excused by what it may have seen.
     """
 
@@ -61,7 +62,7 @@ class BudgetsHold(Rule):
     def _judged(self, name: str, reason: str) -> Iterator[str]:
         all_ = claims(self.scene)
         pool = next((pool_of(claim) for claim in all_ if claim.metadata.name == name), "")
-        taken = [c for c in all_ if pool_of(c) == pool and c.metadata.name in self._taken]
+        taken = [c for c in all_ if pool_of(c) == pool and c.metadata.name in self._taken and not _has_ended(c)]
         self._remember()
         allowed = max((_allowed(seen, reason) for seen in self._seen.get(pool, ())), default=_UNLIMITED)
         if len(taken) > allowed:
@@ -82,7 +83,11 @@ class BudgetsHold(Rule):
 
 
 def _counts(claim: NodeClaim) -> bool:
-    return holds(claim.status.conditions, "Initialized")
+    return holds(claim.status.conditions, "Initialized") and not _has_ended(claim)
+
+
+def _has_ended(claim: NodeClaim) -> bool:
+    return holds(claim.status.conditions, "InstanceTerminating")
 
 
 def _reason(claim: Mapping[str, Any]) -> str:

@@ -72,7 +72,7 @@ class NothingWaitsForNobody(Rule):
         self._since = {thing: self._since.get(thing, now) for thing in alone}
         longest = LONGEST_SWEEP if self.scene.story.setting.sweep else timedelta()
         for (step, what), since in sorted(self._since.items()):
-            if now - since > longest or (not longest and now == since):
+            if now - since > longest:
                 yield f"{what}, and nothing is on its way to {step.value} since {since:%H:%M:%S}"
 
     def _unfinished(self) -> Iterator[tuple[Step, str]]:
