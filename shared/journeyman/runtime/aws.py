@@ -32,7 +32,7 @@ from journeyman.ports import Clock, CloudProvider, KubeStore, Lease, Queue
 from journeyman.runtime.collector import collect_rarely
 from journeyman.runtime.composition import Runtime, current
 from journeyman.runtime.environment import Environment, read_environment
-from journeyman.runtime.ways import Sessions, ways
+from journeyman.runtime.ways import Sessions, new_session, ways
 from journeyman.steps.invocation import Settings
 
 if TYPE_CHECKING:
@@ -173,13 +173,11 @@ class AwsAdapters:
 
 
 def _boto3_client(service: str, region: str) -> Any:
-    import boto3  # noqa: PLC0415 - a simulation with its own clients does without
-
-    return _client_of(boto3.Session(region_name=region), service)
+    return _client_of(new_session(region), service)
 
 
 def _client_of(session: boto3.Session, service: str) -> Any:
-    from botocore.config import Config  # noqa: PLC0415 - as in `_boto3_client`
+    from botocore.config import Config  # noqa: PLC0415 - a simulation with its own clients does without
 
     config = Config(
         connect_timeout=2,

@@ -120,21 +120,24 @@ class Sessions:
         key = (cluster.region, role, external_id)
         with self._lock:
             if key not in self._made:
-                self._made[key] = _session(*key)
+                self._made[key] = new_session(*key)
             return self._made[key]
 
 
-def _session(region: str, role_arn: str, external_id: str) -> boto3.Session:
+def new_session(region: str, role_arn: str = "", external_id: str = "") -> boto3.Session:
+    """A session in the process's own role, or in another that it assumes."""
     import boto3  # noqa: PLC0415 - a simulation with its own clients does without
+    from botocore import session  # noqa: PLC0415 - likewise
 
-    if not role_arn:
-        return boto3.Session(region_name=region)
-    return boto3.Session(botocore_session=_assuming(region, role_arn, external_id), region_name=region)
+    from journeyman.cloud.aws.timestamps import with_fast_times  # noqa: PLC0415 - likewise
+
+    core = _assuming(region, role_arn, external_id) if role_arn else session.get_session()
+    return boto3.Session(botocore_session=with_fast_times(core), region_name=region)
 
 
 def _assuming(region: str, role_arn: str, external_id: str) -> Any:
     """A botocore session in another role, whose credentials are fetched when first needed and renewed by themselves."""
-    from botocore import config, credentials, session  # noqa: PLC0415 - as in `_session`
+    from botocore import config, credentials, session  # noqa: PLC0415 - as in `new_session`
 
     own, assumed = session.get_session(), session.get_session()
     quick = config.Config(

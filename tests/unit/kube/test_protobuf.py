@@ -102,8 +102,9 @@ def test_a_field_that_nobody_knows_is_passed_over():
         page(pod(b"a"), pod(b"\xff")),
         page(pod(b"a"), pod(b"b", status=field(2, field(1, b"\xff")))),
         page(pod(b"a"), pod(b"b", status=field(2, b"\x0a\x05a"))),
+        page(pod(b"a"), pod(b"b", status=field(7, b"\x08" + b"\xff" * 8 + b"\x7f"))),
     ],
-    ids=["cut", "no-text", "no-text-within", "cut-within"],
+    ids=["cut", "no-text", "no-text-within", "cut-within", "no-time"],
 )
 def test_what_cannot_be_read_is_asked_for_as_json(script, store_for, answer):
     """Which replaces what is no text, and of which an error names object and field."""

@@ -15,8 +15,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
-from itertools import islice
 from datetime import timedelta
+from itertools import islice
 from typing import Final
 
 from msgspec import Struct

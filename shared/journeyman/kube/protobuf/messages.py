@@ -94,7 +94,9 @@ def _common() -> Iterator[DescriptorProto]:
     yield _message(TEXT_ENTRY, _field("key", 1, _TEXT), _field("value", 2, _TEXT))
     yield _message(AMOUNT_ENTRY, _field("key", 1, _TEXT), _field("value", 2, "Quantity"))
     yield _message("Quantity", _field("string", 1, _TEXT))
-    yield _message(TIME, _field("seconds", 1, _NUMBER), _field("nanos", 2, _NUMBER))
+    seconds = _field("seconds", 1, _NUMBER)
+    seconds.default_value = str(MISSING_NUMBER)
+    yield _message(TIME, seconds, _field("nanos", 2, _NUMBER))
     yield _message(NUMBER_OR_TEXT, _field("type", 1, _NUMBER), _field("number", 2, _NUMBER), _field("text", 3, _TEXT))
     yield _message(LIST_META, _field("resource_version", 2, _TEXT), _field("continue_", 3, _TEXT))
 

@@ -322,8 +322,9 @@ OWN_FIELDS: Final[Mapping[type[Struct], frozenset[str]]] = {
     objects.ObjectMeta: frozenset({"name", "uid", "resource_version", "creation_timestamp", "annotations"}),
     objects.PodSpec: frozenset({"node_name", "volumes", "containers", "init_containers"}),
     objects.Container: frozenset(),
+    objects.Condition: frozenset({"last_transition_time"}),
 }
-"""Those fields of such messages that make the difference, as a rule: the rest is worth remembering."""
+"""Those fields of a message that make the difference, as a rule: the rest is worth remembering, the whole is not."""
 
 UNREAD: Final[Mapping[type[Struct], tuple[int, ...]]] = {
     objects.ObjectMeta: (17,),  # managedFields

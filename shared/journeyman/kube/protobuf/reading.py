@@ -26,12 +26,12 @@ from journeyman.kube.protobuf.numbers import AS_JSON, EMPTY_IS_MISSING, NUMBERS,
 T = TypeVar("T")
 Make = Callable[[Any], Any]
 
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _MOST: Final = 4096  # values remembered, of each kind
 _LONGEST: Final = 4096  # bytes, or entries, of one
 
 
 _ENTRY: Final = attrgetter("key", "value")
+_SECONDS: Final = attrgetter("seconds", "nanos")
 
 
 class Found(msgspec.Struct, Generic[T], frozen=True):
@@ -71,7 +71,7 @@ class Reader(Generic[T]):
             for part in map(parse, framing.parts(pieces)):
                 metadata.MergeFrom(part.metadata)
                 items.extend(map(self._read, part.items[:]))
-        except DecodeError as error:
+        except (DecodeError, OverflowError) as error:  # the latter: of a time that no datetime can be
             raise ValueError(str(error)) from error
         return Found(resource_version=metadata.resource_version, continue_=metadata.continue_, items=items)
 
@@ -143,9 +143,10 @@ class Reader(Generic[T]):
         return _unless_empty((), Remembered(lambda listed: tuple(map(one, listed))))
 
     def _value(self, type_: Any, *, as_json: bool = False) -> Make:
-        """Makes a value of a message's bytes, of equal ones the same."""
+        """Makes a value of a message's bytes, of equal ones the same, where there are such."""
         if type_ not in self._made:
-            self._made[type_] = _remembered(type_.__name__, self._struct(type_))
+            make = self._struct(type_)
+            self._made[type_] = (_parsed if type_ in OWN_FIELDS else _remembered)(type_.__name__, make)
         make = self._made[type_]
         return (lambda data: msgspec.json.decode(msgspec.json.encode(make(data)))) if as_json else make
 
@@ -175,10 +176,15 @@ class Remembered(dict[Any, Any]):
         return made
 
 
-def _remembered(name: str, make: Make) -> Make:
+def _parsed(name: str, make: Make) -> Make:
     """Makes something of the bytes of a message of that name, and nothing of a missing one."""
     parse = messages.message_class(name).FromString
-    return Remembered(lambda data: None if data == MISSING_BYTES else make(parse(data))).__getitem__
+    return lambda data: None if data == MISSING_BYTES else make(parse(data))
+
+
+def _remembered(name: str, make: Make) -> Make:
+    """The same, made once of equal bytes."""
+    return Remembered(_parsed(name, make)).__getitem__
 
 
 def _builder(type_: type[msgspec.Struct], names: tuple[str, ...]) -> Make:
@@ -225,9 +231,11 @@ def _texts(entries: Any) -> dict[str, str]:
 
 def _time(message: Any) -> datetime | None:
     """A Time, or a MicroTime, which counts by the microsecond; an empty one is none."""
-    if not message.ListFields():
+    seconds, nanos = _SECONDS(message)
+    if seconds == MISSING_NUMBER:
         return None
-    return _EPOCH + timedelta(seconds=message.seconds, microseconds=message.nanos // 1000)
+    whole = datetime.fromtimestamp(seconds, timezone.utc)
+    return whole + timedelta(microseconds=nanos // 1000) if nanos else whole
 
 
 def _number_or_text(message: Any) -> int | str:
