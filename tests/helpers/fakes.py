@@ -89,7 +89,7 @@ class FakeCloud:
 
     def delete(self, provider_id: str) -> None:
         instance = self.get(provider_id)
-        if instance.state == "running":
+        if instance.state != "shutting-down":
             self._put(replace(instance, state="shutting-down"))
             self._ends[provider_id] = self.clock.now() + SHUT_DOWN
 
@@ -109,6 +109,10 @@ class FakeCloud:
             provider_id=provider_id, instance_type="m.small", zone="a", capacity_type="on-demand", state="running",
             launched_at=launched_at, tags=tags,
         )  # fmt: skip
+
+    def stop(self, provider_id: str) -> None:
+        """The instance is stopped: it is still there, and no kubelet runs on it."""
+        self._put(replace(self.get(provider_id), state="stopped"))
 
     def lose(self, provider_id: str) -> None:
         """The instance is gone, just like that."""

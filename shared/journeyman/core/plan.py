@@ -67,10 +67,15 @@ class PatchObject(Struct, frozen=True, kw_only=True):
 
 
 class DeleteObject(Struct, frozen=True, kw_only=True):
-    """Delete an object (its finalizers do the rest); already gone counts as done. `ref.uid` is the precondition."""
+    """Delete an object (its finalizers do the rest); already gone counts as done. `ref.uid` is the precondition.
+
+    It is a conflict if there is `unless_there` after all, of that UID if it has one: who deletes because something else
+    is absent names that.
+    """
 
     ref: ObjectRef
     why: str
+    unless_there: ObjectRef | None = None
 
 
 class LaunchInstance(Struct, frozen=True, kw_only=True):

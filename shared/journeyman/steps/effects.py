@@ -66,7 +66,7 @@ class Effects:
             case PatchObject():
                 self._patch(action)
             case DeleteObject():
-                self._delete(action.ref)
+                self._delete_unless(action)
             case DeletePod():
                 self._delete(action.ref, grace_period_seconds=action.grace_period_seconds)
             case EvictPod():
@@ -136,6 +136,18 @@ class Effects:
         if action.resource_version:
             self._versions[_key(action)] = str(stored.get("metadata", {}).get("resourceVersion", ""))
         self._keep(action.ref.resource, stored)
+
+    def _delete_unless(self, action: DeleteObject) -> None:
+        if action.unless_there is not None and self._is_there(action.unless_there):
+            raise ConflictError(f"{action.unless_there} is there after all, so {action.ref} is not deleted")
+        self._delete(action.ref)
+
+    def _is_there(self, ref: ObjectRef) -> bool:
+        try:
+            found = self._run.store.get(ref.resource, ref.name, namespace=ref.namespace)
+        except NotFoundError:
+            return False
+        return ref.uid in ("", found.metadata.uid)
 
     def _delete(self, ref: ObjectRef, *, grace_period_seconds: int | None = None) -> None:
         """Gone counts as done, and so does another incarnation: the one that was meant is gone."""

@@ -140,6 +140,21 @@ def test_deleting_what_is_gone_or_came_back_as_another_is_done(cluster):
     assert cluster.server.get(NODECLAIM, "reborn").metadata.deletion_timestamp is None
 
 
+@pytest.mark.parametrize(
+    ("name", "uid", "deletes"), [("there", "", False), ("there", "former", True), ("absent", "", True)]
+)
+def test_what_is_deleted_because_something_is_absent_stays_if_that_is_there_after_all(cluster, name, uid, deletes):
+    """The list that it was missing from was late; another incarnation of it does not count."""
+    cluster.add(claim_body("there"), claim_body("conclusion", metadata={"finalizers": []}))
+    absent = ObjectRef(resource=NODECLAIM, name=name, uid=uid)
+    deletion = DeleteObject(ref=ref(cluster, NODECLAIM, "conclusion"), why="test", unless_there=absent)
+
+    outcome = carry_out(cluster, one("a", deletion))
+
+    assert ("conclusion" not in {c.metadata.name for c in cluster.server.list(NODECLAIM).items}) is deletes
+    assert outcome.counts == ({"DeleteObject": 1} if deletes else {"conflicts": 1})
+
+
 def budget(name):
     """One that allows nothing."""
     return {

@@ -3,6 +3,7 @@
 from datetime import timedelta
 
 import pytest
+from msgspec.structs import replace
 
 from journeyman.core.api import labels
 from journeyman.core.api.objects import NODE, NODECLAIM, NODEPOOL, PDB, POD, is_true
@@ -135,6 +136,49 @@ def test_orphans_are_terminated_and_young_ones_given_time(cluster):
     run(cluster)
     assert cluster.cloud.get("aws:///a/i-old").state == "shutting-down"
     assert cluster.cloud.get("aws:///a/i-young").state == "running"
+
+
+def test_a_claim_that_comes_up_while_the_cloud_is_asked_keeps_its_instance(cluster):
+    """Our clock is a minute ahead of the cloud's, so that its instance looks old enough to be an orphan."""
+    cloud = cluster.cloud
+
+    class Racing:
+        """Provision launches just before this list is made."""
+
+        def __getattr__(self, name):
+            return getattr(cloud, name)
+
+        def list(self):
+            cluster.add(claim_body("fresh", provider_id="aws:///a/i-fresh"))
+            cloud.run_orphan("aws:///a/i-fresh", cluster.clock.now() - timedelta(minutes=1), claim="fresh")
+            return cloud.list()
+
+    outcome = run(cluster, cloud=Racing())
+    assert cloud.get("aws:///a/i-fresh").state == "running"
+    assert outcome.counts.get("conflicts", 0) == 0
+
+
+@pytest.mark.parametrize("unseen", [{"NodeClaim"}, {"NodeClaim", "Node"}])
+def test_a_list_of_claims_that_is_late_costs_nobody_a_node(cluster, unseen):
+    """Before anything ends because a claim is missing, the claim is asked for by name."""
+
+    class Late:
+        """A store whose lists of these kinds are of a time before there was anything."""
+
+        def __getattr__(self, name):
+            return getattr(cluster.server, name)
+
+        def list(self, resource, **where):
+            found = cluster.server.list(resource, **where)
+            return replace(found, items=()) if resource.kind in unseen else found
+
+    cluster.clock.advance(60)
+    outcome = run(cluster, store=Late())
+
+    assert [i.state for i in cluster.cloud.list()] == ["running"]
+    assert [n.metadata.deletion_timestamp for n in cluster.server.list(NODE).items] == [None]
+    assert outcome.counts["conflicts"] == 1
+    assert [w.at - cluster.clock.now() for w in outcome.wakes] == [timedelta(seconds=1)]
 
 
 def test_a_claim_deleted_before_its_instance_was_known_leaks_nothing(cluster):

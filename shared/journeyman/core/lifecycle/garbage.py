@@ -15,12 +15,13 @@ from msgspec.structs import replace
 
 from journeyman.core.api import labels
 from journeyman.core.api.conditions import REGISTERED
-from journeyman.core.api.objects import Node, NodeClaim, is_true
+from journeyman.core.api.objects import NODECLAIM, Node, NodeClaim, is_true
 from journeyman.core.lifecycle.explain import disrupted
 from journeyman.core.lifecycle.instances import Cloud, RunningInstance
 from journeyman.core.lifecycle.leaving import leaves
+from journeyman.core.lifecycle.pace import A_MOMENT
 from journeyman.core.lifecycle.progress import claim_ref, node_patches, node_ref, with_node
-from journeyman.core.plan import DeleteObject, Plan, Step, TerminateInstance, Wake, merged, one
+from journeyman.core.plan import DeleteObject, ObjectRef, Plan, Step, TerminateInstance, Wake, merged, one
 from journeyman.core.state import Snapshot
 
 GOING: Final = frozenset({"shutting-down", "terminated"})
@@ -89,7 +90,7 @@ def _end_orphan(instance: RunningInstance, snapshot: Snapshot) -> Plan:
         return Plan()
     working = {n.name for n in snapshot.state_nodes if n.ready and n.node in nodes and _is_registered(n.node)}
     if working:
-        return merged(_delete_working(node, snapshot) for node in nodes)
+        return merged(_delete_working(node, instance, snapshot) for node in nodes)
     why = "no NodeClaim stands for this instance"
     end = TerminateInstance(
         provider_id=instance.provider_id,
@@ -106,19 +107,20 @@ def _is_registered(node: Node | None) -> bool:
     return node is not None and node.metadata.labels.get(labels.REGISTERED) == "true"
 
 
-def _delete_working(node: Node, snapshot: Snapshot) -> Plan:
-    """With our finalizer on, so that it is there until it is drained."""
+def _delete_working(node: Node, instance: RunningInstance, snapshot: Snapshot) -> Plan:
+    """With our finalizer on, so that it is there until it is drained; unless its claim is there after all."""
     why = "no NodeClaim stands for this node"
     finalizers = node.metadata.finalizers
     if labels.TERMINATION_FINALIZER not in finalizers:
         finalizers += (labels.TERMINATION_FINALIZER,)
     held = with_node(node, metadata={"finalizers": finalizers})
     name = node.metadata.name
+    claim = ObjectRef(resource=NODECLAIM, name=instance.claim, uid=instance.claim_uid) if instance.claim else None
     chain = one(
         f"Node {name}",
         *node_patches(node, held, why),
-        DeleteObject(ref=node_ref(node), why=why),
-        Wake(step=Step.TERMINATE, at=snapshot.now, reason=f"node {name} is to be drained"),
+        DeleteObject(ref=node_ref(node), why=why, unless_there=claim),
+        Wake(step=Step.TERMINATE, at=snapshot.now + A_MOMENT, reason=f"node {name} is to be drained"),
     )
     return Plan(chains=(chain,), notes=(f"deleted node {name}: {why}",))
 

@@ -48,6 +48,7 @@ def test_the_node_of_an_orphan_that_is_at_work_is_deleted_and_nothing_else():
     assert held.patch == {"metadata": {"finalizers": [labels.TERMINATION_FINALIZER]}}
     assert isinstance(deleted, DeleteObject)
     assert (deleted.ref.resource.kind, deleted.ref.uid) == ("Node", "uid-node-default-1")
+    assert (deleted.unless_there.name, deleted.unless_there.uid) == ("default-1", "uid-default-1")
 
 
 def test_an_orphan_whose_node_is_being_drained_is_left_to_that():
