@@ -30,6 +30,7 @@ _MOST: Final = 4096  # values remembered, of each kind
 _LONGEST: Final = 4096  # bytes, or entries, of one
 
 
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _ENTRY: Final = attrgetter("key", "value")
 _SECONDS: Final = attrgetter("seconds", "nanos")
 
@@ -234,8 +235,7 @@ def _time(message: Any) -> datetime | None:
     seconds, nanos = _SECONDS(message)
     if seconds == MISSING_NUMBER:
         return None
-    whole = datetime.fromtimestamp(seconds, timezone.utc)
-    return whole + timedelta(microseconds=nanos // 1000) if nanos else whole
+    return _EPOCH + timedelta(0, seconds, nanos // 1000)
 
 
 def _number_or_text(message: Any) -> int | str:
