@@ -2,7 +2,7 @@
 
 Covers: every function under its own role through one story that needs every right: launches that fail and succeed, requests
 sent twice, registration and hints, consolidation with a replacement, warnings and interruption, evictions refused and forced,
-nodes deleted by hand, history forgotten; the forwarder's watches, and its events over HTTPS.
+nodes deleted by hand, volumes that stay attached, an instance that lost its claim, history forgotten; the forwarder's watches, and its events over HTTPS.
 Scenario: two NodePools, five pods; all optional features on, then all off.
 """
 
@@ -23,7 +23,7 @@ from journeyman.runtime.receiver import Receiver, Sender
 from tests.helpers.waiting import wait_until
 from tests.infra.audit import AuditLog, granted
 from tests.infra.helm_program import CHART, NAMESPACE, RELEASE, helm, rendered
-from tests.infra.rights_stage import CLUSTER, FUNCTIONS, RightsStage
+from tests.infra.rights_stage import CLUSTER, FUNCTIONS, MERGE, RightsStage
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("rights")]
 
@@ -133,6 +133,7 @@ def tell(stage, plane):
     one_is_replaced(stage)
     one_is_deleted_by_hand(stage)
     one_is_taken_away(stage)
+    one_belongs_to_nobody(stage)
     history_is_forgotten(stage)
 
 
@@ -303,11 +304,36 @@ def one_is_taken_away(stage):
     spec = {"maxUnavailable": 0, "selector": {"matchLabels": {"app": "guarded"}}}
     budget = an_object("PodDisruptionBudget", "policy/v1", spec)
     stage.create("/apis/policy/v1/namespaces/default/poddisruptionbudgets", budget)
-    for _ in range(2):
+    attach_volumes(stage)
+    for _ in range(3):
         stage.run("terminate")
         stage.advance(minutes=3)
     stage.advance(hours=1)
     until(stage, lambda: not stage.going(), "terminate")
+
+
+def attach_volumes(stage):
+    """Every node that goes holds one, for as long as this takes."""
+    nodes = {name: stage.claims()[name].get("status", {}).get("nodeName") for name in stage.going()}
+    for name, node in nodes.items():
+        if node is None:
+            continue
+        spec = {"attacher": "ebs.csi.aws.com", "nodeName": node, "source": {"persistentVolumeName": f"volume-{name}"}}
+        attachment = an_object("VolumeAttachment", "storage.k8s.io/v1", spec, f"attached-{name}")
+        stage.create("/apis/storage.k8s.io/v1/volumeattachments", attachment)
+
+
+def one_belongs_to_nobody(stage):
+    """Somebody takes our finalizer off a claim: it is looked for by name before the instance that it leaves behind ends."""
+    claim = stage.claim_of("steady")
+    path = f"{KARPENTER}/nodeclaims/{claim['metadata']['name']}"
+    stage.admin.do("PATCH", path, {"metadata": {"finalizers": []}}, kind=MERGE)
+    stage.admin.do("DELETE", path)
+    stage.advance(minutes=1)
+    stage.run("terminate")
+    instance = claim["status"]["providerID"].rpartition("/")[2]
+    (found,) = stage.aws.client("ec2").describe_instances(InstanceIds=[instance])["Reservations"]
+    assert found["Instances"][0]["State"]["Name"] in {"shutting-down", "terminated"}
 
 
 def notice(stage, sample, instance):

@@ -133,12 +133,18 @@ object as it is at that moment. What there may be many of is listed once, and th
 - apiGroups: [""]
   resources: [nodes]
   verbs: [list, watch, patch, delete]
+- apiGroups: [storage.k8s.io]
+  resources: [volumeattachments] # a drained node's volumes are waited for
+  verbs: [list, watch]
+- apiGroups: [""]
+  resources: [persistentvolumeclaims] # whose volumes they are
+  verbs: [list, watch]
 - apiGroups: [karpenter.sh]
   resources: [nodepools]
   verbs: [list]
 - apiGroups: [karpenter.sh]
   resources: [nodeclaims]
-  verbs: [list, watch, patch, delete]
+  verbs: [get, list, watch, patch, delete] # get: whether an instance's claim is there after all
 - apiGroups: [karpenter.sh]
   resources: [nodeclaims/status, nodepools/status]
   verbs: [patch]
