@@ -25,7 +25,7 @@ _AS_DEPLOYED: Final[Mapping[str, Any]] = {
 _UNHURRIED: Final[Mapping[str, Any]] = {
     "placement_hints": False,
     "registration_poll_seconds": 30,
-    "drain_poll_seconds": 5,
+    "drain_poll_seconds": 10,
     "instance_poll_seconds": 10,
 }
 """Half the runs tell the same story."""

@@ -54,7 +54,7 @@ class Setting(Struct, frozen=True, kw_only=True):
     placement_hints: bool = True
     # how often the steps look; more rarely than they do by themselves, since each look costs a run and few tell anything
     registration_poll_seconds: int = 30
-    drain_poll_seconds: int = 5
+    drain_poll_seconds: int = 10
     instance_poll_seconds: int = 10
     registration_timeout_seconds: int = 300
     sweep: bool = True  # off: wake-ups alone must do
