@@ -195,14 +195,19 @@ def test_a_claim_whose_node_was_deleted_behind_our_back_goes_after_five_minutes(
     assert living.running() == 2
 
 
-def test_a_node_that_registers_again_keeps_its_claim(living):
-    """The kubelet was restarted, say."""
+def test_a_node_that_registers_again_keeps_its_claim_and_is_opened_to_pods(living):
+    """Its kubelet was restarted, say, and closed it as it does every new node."""
     claim = living.claims()[0]
     living.server.patch(NODE, claim.status.node_name, {"metadata": {"finalizers": []}})
     living.server.delete(NODE, claim.status.node_name)
     living.live(minutes=10)
+
+    node = living.server.get(NODE, claim.status.node_name)
+    assert labels.UNREGISTERED_TAINT not in {taint.key for taint in node.spec.taints}
+    assert node.metadata.labels[labels.REGISTERED] == "true"
     assert claim.metadata.name in {c.metadata.name for c in living.claims()}
     assert state(living, claim) == "running"
+    assert "Restored" in living.record.reasons
 
 
 def test_a_claim_goes_although_its_node_class_is_gone(living):

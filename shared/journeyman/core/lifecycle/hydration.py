@@ -18,7 +18,7 @@ from journeyman.core.api.conditions import INITIALIZED, REGISTERED
 from journeyman.core.api.objects import Node, NodeClaim, is_true
 from journeyman.core.lifecycle.hash_migration import migrated
 from journeyman.core.lifecycle.progress import Progress, claim_ref, node_ref, with_metadata, with_node
-from journeyman.core.lifecycle.registration import owned
+from journeyman.core.lifecycle.registration import is_unregistered, owned, synced
 from journeyman.core.plan import Chain, Event, Plan
 from journeyman.core.state import Snapshot, StateNode
 
@@ -69,11 +69,13 @@ def _hydrate_node(state: StateNode, snapshot: Snapshot) -> Iterator[Chain]:
     missing = {key: value for key, value in _marks(claim).items() if key not in node.metadata.labels}
     has_finalizer = labels.TERMINATION_FINALIZER in node.metadata.finalizers
     has_owner = any(o.uid == claim.metadata.uid for o in node.metadata.owner_references)
-    if has_finalizer and has_owner and not missing:
+    is_new = is_unregistered(node)  # somebody deleted it, and its kubelet has registered it once more
+    if has_finalizer and has_owner and not missing and not is_new:
         return
     progress = Progress.of(claim, snapshot.now).found(node)
-    progress = replace(progress, node=_whole(node, claim, missing))
+    progress = replace(progress, node=_whole(synced(node, claim) if is_new else node, claim, missing))
     taken = [f"label {key}" for key in sorted(missing) if key not in _class_label(claim)]
+    taken += ["registration, as a node that came up anew"] if is_new else []
     taken += [] if has_finalizer else [f"finalizer {labels.TERMINATION_FINALIZER}"]
     taken += [] if has_owner else [f"owner NodeClaim {claim.metadata.name}"]
     if taken:

@@ -79,7 +79,7 @@ def synced(node: Node, claim: NodeClaim) -> Node:
 def _registered(progress: Progress, node: Node) -> Progress:
     claim = progress.claim
     warnings: tuple[Event, ...] = ()
-    if labels.REGISTERED not in node.metadata.labels and not _has_unregistered_taint(node):
+    if labels.REGISTERED not in node.metadata.labels and not is_unregistered(node):
         text = f"Missing required taint {labels.UNREGISTERED_TAINT}:NoExecute, which prevents a race with pods that bind before the node is ready for them"
         warnings = (Event(ref=claim_ref(claim), reason="UnregisteredTaintMissing", message=text, type="Warning"),)
     status = msgspec.structs.replace(claim.status, node_name=node.metadata.name)
@@ -93,7 +93,8 @@ def _registered(progress: Progress, node: Node) -> Progress:
     )
 
 
-def _has_unregistered_taint(node: Node) -> bool:
+def is_unregistered(node: Node) -> bool:
+    """Whether it is closed as its kubelet registered it."""
     return any(t.key == labels.UNREGISTERED_TAINT and t.effect == "NoExecute" for t in node.spec.taints)
 
 
