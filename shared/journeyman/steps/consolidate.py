@@ -5,16 +5,20 @@
     heal marks nobody answers for ─► move Executing commands on ─► who is consolidatable now
        ─► are all claims launched? ─no─► look again later
           └yes─► a Proposed command? ─yes─► 15 s old? validate, then execute or reject
-                                      └no─► emptiness, then single-node consolidation ─► propose
+                                      └no─► rebalance, emptiness, single-node consolidation ─► propose
 
 One command at most is being proposed at a time; commands that execute go on beside it, and their nodes count against
-the budgets. Every run says when to look next: at validation, at the end of a consolidateAfter, at the edge of a budget
-window, and while a command executes.
+the budgets. A rebalance is validated without delay, as its nodes may be taken back at any time. Every run says when to
+look next: at validation, at the end of a consolidateAfter, at the edge of a budget window, and while a command executes.
 """
 
 from __future__ import annotations
 
-from journeyman.core.api.node_disruption import NodeDisruption
+from datetime import timedelta
+
+from msgspec.structs import replace
+
+from journeyman.core.api.node_disruption import Method, NodeDisruption
 from journeyman.core.disruption.budgets import next_window_change, schedule_error
 from journeyman.core.disruption.commands import advance, execute, reject
 from journeyman.core.disruption.consolidatable import assess
@@ -22,6 +26,8 @@ from journeyman.core.disruption.controller import Considered, Pass
 from journeyman.core.disruption.healing import forget, heal, marked
 from journeyman.core.disruption.in_flight import EXECUTING, PROPOSED, active, under_way
 from journeyman.core.disruption.proposals import proposal_plan, propose
+from journeyman.core.disruption.rebalance import METHOD as REBALANCE
+from journeyman.core.disruption.rebalance import endangered
 from journeyman.core.disruption.types import Command
 from journeyman.core.plan import Observation, Plan, Step, look_at, merged
 from journeyman.core.state import Snapshot
@@ -43,7 +49,8 @@ def consolidate(run: Invocation, trigger: Trigger) -> Outcome:
 
 
 def _consolidate(hand: Applier) -> None:
-    world = catalogued(hand, load(hand.run, EVERYTHING))
+    loaded = load(hand.run, EVERYTHING)
+    world = catalogued(hand, replace(loaded, unavailable=loaded.unavailable + endangered(loaded)))
     snapshot, settings = world.snapshot, hand.run.settings
     hand.apply(heal(snapshot) + forget(snapshot), world)
     executing = (d for d in active(snapshot) if d.status.phase == EXECUTING)
@@ -97,7 +104,7 @@ def _watch_windows(hand: Applier, snapshot: Snapshot) -> None:
 def _decide_on(hand: Applier, now: Pass, disruption: NodeDisruption, world: World) -> None:
     """Validate a proposal that is old enough, and carry it out or drop it."""
     snapshot, settings = now.snapshot, hand.run.settings
-    due = (disruption.since or snapshot.now) + settings.validation_delay
+    due = (disruption.since or snapshot.now) + _delay(hand, disruption.spec.method)
     if snapshot.now < due:
         hand.wake(Step.CONSOLIDATE, due, f"validate {disruption.metadata.name}")
         return
@@ -125,7 +132,12 @@ def _look(hand: Applier, now: Pass, world: World) -> None:
 def _proposal(hand: Applier, now: Pass, considered: Considered) -> Plan:
     made_at = now.snapshot.now
     disruption = propose(considered.command, considered.method, made_at)
-    return proposal_plan(disruption, considered.command, made_at + hand.run.settings.validation_delay)
+    return proposal_plan(disruption, considered.command, made_at + _delay(hand, considered.method))
+
+
+def _delay(hand: Applier, method: Method) -> timedelta:
+    """How long a proposal must hold before it is validated."""
+    return timedelta(0) if method == REBALANCE else hand.run.settings.validation_delay
 
 
 def _is_sound(hand: Applier, now: Pass, command: Command, subject: str) -> bool:

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from journeyman.core.api.objects import Pod
 from journeyman.core.catalogue import Unavailable
-from journeyman.core.disruption.in_flight import marked_for_deletion
+from journeyman.core.disruption.in_flight import marked_for_deletion, spared
 from journeyman.core.lifecycle.buffer_status import tell_buffers
 from journeyman.core.lifecycle.hints import HINTS_PER_RUN, SINCE_VERSION, Hints, on_standing_nodes
 from journeyman.core.lifecycle.liveness import Timeouts
@@ -113,14 +113,17 @@ def _question(snapshot: Snapshot) -> tuple[tuple[Pod, ...], frozenset[str]]:
     """The pods to place, and the nodes to think away.
 
     Besides what is pending and what is on leaving nodes: nodes that a disruption gives back once their replacements
-    are ready. Their pods hold their places on the replacements, so that nobody else is planned there.
+    are ready. Their pods hold their places on the replacements, so that nobody else is planned there. Pods on nodes whose
+    disruption is about to be undone stay.
     """
     marked = marked_for_deletion(snapshot)
     given_back = [n for name, n in snapshot.state_nodes_by_claim.items() if name in marked and not n.deleting]
     moving = tuple(
         pod for node in given_back for pod in node.pods if is_currently_reschedulable(pod, snapshot.pdbs, snapshot.now)
     )
-    pods = {pod.key: pod for pod in (*pods_to_place(snapshot), *moving)}  # a tainted node's pods are in both
+    staying = {pod.key for name in spared(snapshot) for pod in snapshot.state_nodes_by_claim[name].pods}
+    asking = (pod for pod in pods_to_place(snapshot) if pod.key not in staying)
+    pods = {pod.key: pod for pod in (*asking, *moving)}  # a tainted node's pods are in both
     return tuple(pods.values()), frozenset(n.name for n in given_back)
 
 

@@ -60,6 +60,7 @@ RESOLVED_AT: Final = f"{OWN_GROUP}/resolved-at"  # on a NodeClass: when its stat
 PACKING: Final = f"{OWN_GROUP}/packing"  # on a NodePool: "price" (default) or "fewest-nodes" (Karpenter's way)
 REGISTRATIONS: Final = f"{OWN_GROUP}/registrations"  # on a NodePool: how its last four claims ended up
 REBALANCE: Final = f"{OWN_GROUP}/rebalance"  # on a NodePool: "replace" acts on rebalance recommendations
+REBALANCE_REPLACE: Final = "replace"
 REBALANCE_RECOMMENDED: Final = f"{OWN_GROUP}/rebalance-recommended"  # on a claim: when the cloud recommended it
 NODE_MISSING_SINCE: Final = f"{OWN_GROUP}/node-missing-since"  # on a registered claim: when its Node was first missed
 NODE_PRICE: Final = f"{OWN_GROUP}/node-price"  # on a NodePool: what each node costs besides its instance, per hour

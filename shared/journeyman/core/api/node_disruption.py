@@ -17,9 +17,9 @@ from journeyman.core.api.conditions import Conditions
 from journeyman.core.api.model import Metadata, Model, Time, crd, rules
 from journeyman.core.api.objects import ObjectMeta
 
-Reason = Literal["Underutilized", "Empty", "Drifted"]
+Reason = Literal["Underutilized", "Empty", "Drifted", "Interrupted"]
 Decision = Literal["delete", "replace"]
-Method = Literal["emptiness", "static-drift", "drift", "multi-node", "single-node"]
+Method = Literal["rebalance", "emptiness", "static-drift", "drift", "multi-node", "single-node"]
 Phase = Literal["Proposed", "Executing", "Succeeded", "RolledBack", "Rejected"]
 
 FINISHED: Final[frozenset[str]] = frozenset({"Succeeded", "RolledBack", "Rejected"})
@@ -73,7 +73,7 @@ class NodeDisruptionSpec(Model):
 
     model_config = ConfigDict(json_schema_extra=rules(("spec is immutable", "self == oldSelf")))
 
-    reason: Reason = Field(description="Why: Underutilized, Empty or Drifted.")
+    reason: Reason = Field(description="Why: Underutilized, Empty, Drifted or Interrupted.")
     decision: Decision = Field(description="delete the nodes, or replace them.")
     method: Method = Field(description="Which way of looking found it.")
     candidates: tuple[DisruptionCandidate, ...] = Field(

@@ -117,6 +117,7 @@ def reject(disruption: NodeDisruption, why: str, snapshot: Snapshot) -> Plan:
     events = tuple(
         Event(ref=ref, reason="ConsolidationRejected", message=f"{disruption.spec.explanation}: {why}")
         for name in disruption.claims
+        if explain.consolidation_type(disruption)
         if (node := snapshot.state_nodes_by_claim.get(name)) is not None
         for ref in explain.refs(node)
     )

@@ -20,6 +20,8 @@ from journeyman.core.disruption.candidates import Found, find_candidates
 from journeyman.core.disruption.consolidatable import Consolidatability
 from journeyman.core.disruption.emptiness import delete_empty
 from journeyman.core.disruption.in_flight import marked_for_deletion, under_way
+from journeyman.core.disruption.rebalance import METHOD as REBALANCE
+from journeyman.core.disruption.rebalance import rebalance, to_leave, validate_rebalance
 from journeyman.core.disruption.simulation import Simulation
 from journeyman.core.disruption.single_node_consolidation import barred, consider
 from journeyman.core.disruption.types import Command, DisruptionReason, NodePoolName
@@ -50,10 +52,11 @@ class Pass(Struct, frozen=True, kw_only=True, dict=True):
     options: Options = field(default_factory=Options)
 
     def look(self) -> Iterator[Considered]:
-        """Emptiness, then single-node consolidation node by node: take the first command that has candidates.
+        """Rebalance, emptiness, then single-node consolidation node by node: take the first command that has candidates.
 
         The caller may stop between any two when its time is up.
         """
+        yield from self._rebalance()
         empty, _ = delete_empty(self._found.candidates, self._remaining(DisruptionReason.EMPTY))
         told = Plan(events=self._found.events) + self._budgets_told(DisruptionReason.EMPTY)
         yield Considered(method="emptiness", command=empty, told=told)
@@ -62,14 +65,11 @@ class Pass(Struct, frozen=True, kw_only=True, dict=True):
     def revalidate(self, disruption: NodeDisruption) -> Command:
         """The command to carry out for a proposal now; without candidates if it no longer holds."""
         reason = DisruptionReason(disruption.spec.reason)
-        others = under_way(self.snapshot) - frozenset(disruption.claims)
-        return validate(
-            disruption,
-            self.simulation,
-            self._find(others).candidates,
-            self._remaining(reason),
-            spot_to_spot=self.spot_to_spot,
-        )
+        candidates = self._find(under_way(self.snapshot) - frozenset(disruption.claims)).candidates
+        remaining = self._remaining(reason)
+        if disruption.spec.method == REBALANCE:
+            return validate_rebalance(disruption, self.simulation, candidates, remaining)
+        return validate(disruption, self.simulation, candidates, remaining, spot_to_spot=self.spot_to_spot)
 
     @cached_property
     def simulation(self) -> Simulation:
@@ -81,6 +81,19 @@ class Pass(Struct, frozen=True, kw_only=True, dict=True):
             waiting=self.judged.waiting,
             options=self.options,
         )
+
+    def _rebalance(self) -> Iterator[Considered]:
+        waiting = to_leave(self._found.candidates, self.snapshot)
+        if not waiting:
+            return
+        reason = DisruptionReason.INTERRUPTED
+        told = Plan(observations=(explain.eligible(waiting, reason.value),)) + self._budgets_told(reason)
+        yield Considered(method=REBALANCE, command=Command(reason=reason), told=told)
+        for candidates, command in rebalance(self.simulation, waiting, self._remaining(reason)):
+            refused = [e for c in candidates for e in explain.about(c, "DisruptionBlocked", command.why_not)]
+            yield Considered(
+                method=REBALANCE, command=command, told=Plan(events=tuple(refused) if command.why_not else ())
+            )
 
     def _single_node(self) -> Iterator[Considered]:
         reason = DisruptionReason.UNDERUTILIZED

@@ -18,7 +18,7 @@ from journeyman.core.plan import Event, ObjectRef, Observation
 from journeyman.core.state import StateNode
 
 CONSOLIDATION_TYPES = {"emptiness": "empty", "multi-node": "multi", "single-node": "single"}
-"""The `consolidation_type` label of each method; drift has none."""
+"""The `consolidation_type` label of each method that consolidates; the others have none."""
 
 
 def refs(node: StateNode) -> tuple[ObjectRef, ...]:

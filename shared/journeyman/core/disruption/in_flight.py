@@ -35,6 +35,16 @@ def marked_for_deletion(snapshot: Snapshot) -> frozenset[str]:
     return frozenset(n.claim.metadata.name for d in ready for n in taken(d, snapshot) if n.claim is not None)
 
 
+def spared(snapshot: Snapshot) -> frozenset[str]:
+    """Claims that a command took and will let go of, as a replacement is lost: their pods stay where they are.
+
+    Until that command is rolled back the nodes carry its taint, which says otherwise.
+    """
+    lost = (d for d in active(snapshot) if d.status.phase == EXECUTING and missing(d, snapshot))
+    nodes = (n for d in lost for n in taken(d, snapshot) if not n.deleting)
+    return frozenset(n.claim.metadata.name for n in nodes if n.claim is not None)
+
+
 def taken(disruption: NodeDisruption, snapshot: Snapshot) -> tuple[StateNode, ...]:
     """The candidates that the command has marked as its own and that still exist."""
     return tuple(n for n in still_there(disruption, snapshot) if is_true(n.conditions, DISRUPTION_REASON))

@@ -64,10 +64,27 @@ def proposal_plan(disruption: NodeDisruption, command: Command, validate_at: dat
     events = tuple(
         event
         for c in command.candidates
+        if explain.consolidation_type(disruption)
         for event in explain.about(c, "ConsolidationCandidate", f"Proposed: {disruption.spec.explanation}")
     )
     chain = Chain(subject=f"NodeDisruption {disruption.metadata.name}", actions=(create, wake), events=events)
     return Plan(chains=(chain,), notes=(f"proposed: {disruption.spec.explanation}",))
+
+
+def changed(disruption: NodeDisruption, command: Command) -> str:
+    """What is different about a command found later; empty if it is the proposal's."""
+    if not command.candidates:
+        return command.why_not
+    if command.decision.value != disruption.spec.decision:
+        return f"it would now {command.decision.value}, not {disruption.spec.decision}"
+    if len(command.replacements) != len(disruption.spec.replacements):
+        return f"it would now take {len(command.replacements)} replacements"
+    for index, (stated, found) in enumerate(zip(disruption.spec.replacements, command.replacements, strict=True)):
+        if stated.name != replacement_name(disruption.metadata.name, found.node_pool, index):
+            return f"the replacement would now be of NodePool {found.node_pool}"
+        if stated.instance_type not in found.instance_types:
+            return f"{stated.instance_type} is no option any more"
+    return ""
 
 
 def _stated(candidate: Candidate) -> DisruptionCandidate:

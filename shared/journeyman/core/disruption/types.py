@@ -27,6 +27,7 @@ class DisruptionReason(str, Enum):
     EMPTY = "Empty"
     UNDERUTILIZED = "Underutilized"
     DRIFTED = "Drifted"
+    INTERRUPTED = "Interrupted"  # not a reason that budgets can name
 
 
 class Decision(str, Enum):

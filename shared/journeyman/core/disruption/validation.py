@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from journeyman.core.api.node_disruption import NodeDisruption
 from journeyman.core.disruption.consolidation import consolidate
 from journeyman.core.disruption.emptiness import delete_empty
-from journeyman.core.disruption.proposals import replacement_name
+from journeyman.core.disruption.proposals import changed
 from journeyman.core.disruption.simulation import Simulation
 from journeyman.core.disruption.single_node_consolidation import barred
 from journeyman.core.disruption.types import Candidate, Command, DisruptionReason, NodePoolName
@@ -55,7 +55,7 @@ def validate(
     if over:
         return _no(disruption, f"budget: of NodePool {', '.join(sorted(over))} is used up")
     command = consolidate(simulation, still, spot_to_spot=spot_to_spot, single_node=len(still) == 1)
-    if why := _changed(disruption, command):
+    if why := changed(disruption, command):
         return _no(disruption, f"scheduling: {why}")
     return command
 
@@ -69,22 +69,6 @@ def _still_there(disruption: NodeDisruption, candidates: Iterable[Candidate]) ->
 def _disqualified(candidates: Sequence[Candidate], simulation: Simulation) -> str:
     reasons = (barred(c, simulation.snapshot) or ("the node is empty" if c.is_empty else "") for c in candidates)
     return next((reason for reason in reasons if reason), "")
-
-
-def _changed(disruption: NodeDisruption, command: Command) -> str:
-    """What is different about the command found now; empty if it is the proposal's."""
-    if not command.candidates:
-        return command.why_not
-    if command.decision.value != disruption.spec.decision:
-        return f"it would now {command.decision.value}, not {disruption.spec.decision}"
-    if len(command.replacements) != len(disruption.spec.replacements):
-        return f"it would now take {len(command.replacements)} replacements"
-    for index, (stated, found) in enumerate(zip(disruption.spec.replacements, command.replacements, strict=True)):
-        if stated.name != replacement_name(disruption.metadata.name, found.node_pool, index):
-            return f"the replacement would now be of NodePool {found.node_pool}"
-        if stated.instance_type not in found.instance_types:
-            return f"{stated.instance_type} is no option any more"
-    return ""
 
 
 def _no(disruption: NodeDisruption, why: str) -> Command:

@@ -27,9 +27,6 @@ from journeyman.core.lifecycle.progress import claim_ref
 from journeyman.core.plan import Chain, PatchObject, Plan, RememberUnavailable, Step, merged, one
 from journeyman.core.state import Snapshot, StateNode
 
-REPLACE = "replace"
-"""What a NodePool's annotation `journeyman.dev/rebalance` says to have recommendations acted upon."""
-
 Offering = tuple[str, str, str]
 
 
@@ -130,7 +127,7 @@ class _Notice(Struct, frozen=True, kw_only=True, dict=True):
     def _recommended(self, claim: NodeClaim) -> Plan:
         """Note on the claim that it should be replaced, if its NodePool asks for that; the first time stays."""
         pool = self.snapshot.node_pools_by_name.get(claim.metadata.labels.get(labels.NODEPOOL, ""))
-        asked = pool is not None and pool.metadata.annotations.get(labels.REBALANCE) == REPLACE
+        asked = pool is not None and pool.metadata.annotations.get(labels.REBALANCE) == labels.REBALANCE_REPLACE
         if not asked or labels.REBALANCE_RECOMMENDED in claim.metadata.annotations:
             return Plan()
         annotations = {labels.REBALANCE_RECOMMENDED: format_time(self.at)}
