@@ -28,6 +28,7 @@ from journeyman.core.disruption.in_flight import EXECUTING, PROPOSED, active, un
 from journeyman.core.disruption.proposals import proposal_plan, propose
 from journeyman.core.disruption.rebalance import METHOD as REBALANCE
 from journeyman.core.disruption.rebalance import endangered
+from journeyman.core.disruption.regrets import new_regrets, record
 from journeyman.core.disruption.types import Command
 from journeyman.core.plan import Observation, Plan, Step, look_at, merged
 from journeyman.core.state import Snapshot
@@ -52,7 +53,7 @@ def _consolidate(hand: Applier) -> None:
     loaded = load(hand.run, EVERYTHING)
     world = catalogued(hand, replace(loaded, unavailable=loaded.unavailable + endangered(loaded)))
     snapshot, settings = world.snapshot, hand.run.settings
-    hand.apply(heal(snapshot) + forget(snapshot), world)
+    hand.apply(heal(snapshot) + forget(snapshot) + record(new_regrets(snapshot)), world)
     executing = (d for d in active(snapshot) if d.status.phase == EXECUTING)
     hand.apply(merged(advance(d, snapshot, settings.disruption_poll) for d in executing), world)
     judged = assess(snapshot, leave_alone=under_way(snapshot) | marked(snapshot))

@@ -107,6 +107,12 @@ class NodeDisruptionStatus(Model):
     conditions: Conditions = Field(default=(), description="Details of its progress.")
     started_at: Time | None = Field(default=None, description="When the first node was tainted.")
     finished_at: Time | None = Field(default=None, description="When it ended.")
+    regretted_for: tuple[Annotated[str, Field(max_length=512)], ...] = Field(
+        default=(),
+        max_length=1000,
+        description="Workloads, as namespace/name, whose pods had to move, if one of them got a new node soon after.",
+        json_schema_extra=crd(x_kubernetes_list_type="atomic"),
+    )
 
 
 class NodeDisruption(Model):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import cached_property
+from typing import Final
 
 from msgspec import Struct, field
 
@@ -18,10 +19,12 @@ from journeyman.core.disruption import explain
 from journeyman.core.disruption.budgets import Allowance, allowances
 from journeyman.core.disruption.candidates import Found, find_candidates
 from journeyman.core.disruption.consolidatable import Consolidatability
+from journeyman.core.disruption.damping import Damper
 from journeyman.core.disruption.emptiness import delete_empty
 from journeyman.core.disruption.in_flight import marked_for_deletion, under_way
 from journeyman.core.disruption.rebalance import METHOD as REBALANCE
 from journeyman.core.disruption.rebalance import rebalance, to_leave, validate_rebalance
+from journeyman.core.disruption.regrets import new_regrets
 from journeyman.core.disruption.simulation import Simulation
 from journeyman.core.disruption.single_node_consolidation import barred, consider
 from journeyman.core.disruption.types import Command, DisruptionReason, NodePoolName
@@ -29,6 +32,9 @@ from journeyman.core.disruption.validation import validate
 from journeyman.core.plan import Event, ObjectRef, Plan
 from journeyman.core.scheduling.options import Options
 from journeyman.core.state import Snapshot
+
+BLOCKED: Final = "DisruptionBlocked"
+"""The event on nodes, and NodePools, that might be disrupted but for something that passes."""
 
 
 class Considered(Struct, frozen=True, kw_only=True):
@@ -69,7 +75,13 @@ class Pass(Struct, frozen=True, kw_only=True, dict=True):
         remaining = self._remaining(reason)
         if disruption.spec.method == REBALANCE:
             return validate_rebalance(disruption, self.simulation, candidates, remaining)
-        return validate(disruption, self.simulation, candidates, remaining, spot_to_spot=self.spot_to_spot)
+        command = validate(disruption, self.simulation, candidates, remaining, spot_to_spot=self.spot_to_spot)
+        return self.damper.judged(command) if reason is DisruptionReason.UNDERUTILIZED else command
+
+    @cached_property
+    def damper(self) -> Damper:
+        """What consolidation has to wait for, as it was in vain before."""
+        return Damper.of(self.snapshot, new_regrets(self.snapshot))
 
     @cached_property
     def simulation(self) -> Simulation:
@@ -90,7 +102,7 @@ class Pass(Struct, frozen=True, kw_only=True, dict=True):
         told = Plan(observations=(explain.eligible(waiting, reason.value),)) + self._budgets_told(reason)
         yield Considered(method=REBALANCE, command=Command(reason=reason), told=told)
         for candidates, command in rebalance(self.simulation, waiting, self._remaining(reason)):
-            refused = [e for c in candidates for e in explain.about(c, "DisruptionBlocked", command.why_not)]
+            refused = [e for c in candidates for e in explain.about(c, BLOCKED, command.why_not)]
             yield Considered(
                 method=REBALANCE, command=command, told=Plan(events=tuple(refused) if command.why_not else ())
             )
@@ -98,17 +110,21 @@ class Pass(Struct, frozen=True, kw_only=True, dict=True):
     def _single_node(self) -> Iterator[Considered]:
         reason = DisruptionReason.UNDERUTILIZED
         quiet = [c for c in self._found.candidates if c.consolidatable and not c.is_empty]
+        held = {c.nodeclaim: why for c in quiet if (why := self.damper.why_not(c))}
         events = [
             event
             for candidate in quiet
             if (why := barred(candidate, self.snapshot))
             for event in explain.about(candidate, "Unconsolidatable", why)
         ]
+        events += [e for c in quiet if c.nodeclaim in held for e in explain.about(c, BLOCKED, held[c.nodeclaim])]
         told = Plan(events=tuple(events), observations=(explain.eligible(quiet, reason.value),))
         yield Considered(method="single-node", command=Command(reason=reason), told=told + self._budgets_told(reason))
-        remaining = self._remaining(reason)
-        for candidate, command in consider(self.simulation, quiet, remaining, spot_to_spot=self.spot_to_spot):
-            refused = explain.about(candidate, "Unconsolidatable", command.why_not) if command.why_not else ()
+        free, remaining = [c for c in quiet if c.nodeclaim not in held], self._remaining(reason)
+        for candidate, found in consider(self.simulation, free, remaining, spot_to_spot=self.spot_to_spot):
+            command = self.damper.judged(found)
+            why = BLOCKED if found.candidates else "Unconsolidatable"
+            refused = explain.about(candidate, why, command.why_not) if command.why_not else ()
             yield Considered(method="single-node", command=command, told=Plan(events=refused))
 
     @cached_property
@@ -138,7 +154,7 @@ class Pass(Struct, frozen=True, kw_only=True, dict=True):
         events = (
             Event(
                 ref=ObjectRef(resource=NODEPOOL, name=pool, uid=pools[pool].metadata.uid),
-                reason="DisruptionBlocked",
+                reason=BLOCKED,
                 message=f"No allowed disruptions for disruption reason {reason.value} due to blocking budget",
             )
             for pool in sorted(blocked)

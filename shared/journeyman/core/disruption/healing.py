@@ -13,6 +13,7 @@ from typing import Final
 
 from journeyman.core.api.node_disruption import NodeDisruption
 from journeyman.core.api.objects import NODE_DISRUPTION
+from journeyman.core.disruption.damping import was_in_vain
 from journeyman.core.disruption.in_flight import under_way
 from journeyman.core.disruption.marks import unmark
 from journeyman.core.plan import Action, Chain, DeleteObject, ObjectRef, Plan, one
@@ -29,9 +30,14 @@ def heal(snapshot: Snapshot) -> Plan:
 
 
 def forget(snapshot: Snapshot) -> Plan:
-    """Delete NodeDisruptions that ended over a day ago, and the oldest ones beyond a hundred."""
+    """Delete NodeDisruptions that ended over a day ago, and the oldest ones beyond a hundred.
+
+    Those that were in vain are counted apart, lest the others push out what consolidation is held back by.
+    """
     ended = sorted((d for d in snapshot.node_disruptions if d.finished), key=_newest_first)
-    old = [d for rank, d in enumerate(ended) if rank >= MOST_HISTORY or snapshot.now - _end(d) > HISTORY]
+    kinds = ([d for d in ended if was_in_vain(d)], [d for d in ended if not was_in_vain(d)])
+    ranked = (entry for kind in kinds for entry in enumerate(kind))
+    old = [d for rank, d in ranked if rank >= MOST_HISTORY or snapshot.now - _end(d) > HISTORY]
     return Plan(chains=tuple(_deletion(d) for d in sorted(old, key=lambda d: d.metadata.name)))
 
 
