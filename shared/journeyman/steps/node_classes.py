@@ -76,11 +76,14 @@ def _tell_prices(hand: Applier, node_class: NodeClassState) -> None:
 
 
 def is_due(node_class: NodeClassState, now: datetime, period: timedelta) -> bool:
-    """Whether its status must be resolved again. One that is being deleted is left as it is."""
+    """Whether its status must be resolved again. One that is being deleted is left as it is.
+
+    A look that lies further ahead than a period was noted by a clock that has been set right since.
+    """
     if node_class.deleting:
         return False
     looked = _looked_at(node_class)
-    return not node_class.ready or looked is None or now - looked >= period
+    return not node_class.ready or looked is None or abs(now - looked) >= period
 
 
 def _looked_at(node_class: NodeClassState) -> datetime | None:
