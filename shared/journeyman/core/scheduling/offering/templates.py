@@ -110,7 +110,7 @@ def _template(pool: NodePool, snapshot: Snapshot, tables: Mapping[str, OfferTabl
         table=table,
         rows=suitable & table.available,
         node_price=node_price,
-        remark="; ".join(filter(None, (unread, _unknown_packing(pool)))),
+        remark="; ".join(filter(None, (unread, _unknown_packing(pool), _unknown_rebalance(pool)))),
         min_values={key: r.min_values for key, r in sorted(requirements.items()) if r.min_values},
     )
 
@@ -130,6 +130,14 @@ def _unknown_packing(pool: NodePool) -> str:
     return (
         f"annotation {labels.PACKING}: {pool.packing!r} is neither {BY_PRICE} nor {FEWEST_NODES}; packed by {BY_PRICE}"
     )
+
+
+def _unknown_rebalance(pool: NodePool) -> str:
+    """What is wrong with how the pool asks to be rebalanced; empty if nothing."""
+    asked = pool.metadata.annotations.get(labels.REBALANCE, labels.REBALANCE_REPLACE)
+    if asked == labels.REBALANCE_REPLACE:
+        return ""
+    return f"annotation {labels.REBALANCE}: {asked!r} is not {labels.REBALANCE_REPLACE}; recommendations are only told"
 
 
 def _not_usable(pool: NodePool, snapshot: Snapshot) -> str:

@@ -258,6 +258,15 @@ def test_a_way_of_packing_that_is_none_is_told():
     assert "'fewest' is neither price nor fewest-nodes" in ground.remarks["fewest"]
 
 
+def test_a_way_to_rebalance_that_is_none_is_told():
+    """Whoever writes "true" would wait in vain for nodes to be replaced."""
+    pools = [a_pool(name, metadata={"annotations": {labels.REBALANCE: name}}) for name in ("replace", "true")]
+    ground = Ground.of(a_snapshot(node_pools=pools), Catalogue(dict.fromkeys(("replace", "true"), TYPES)), Options())
+
+    assert list(ground.remarks) == ["true"]
+    assert "'true' is not replace" in ground.remarks["true"]
+
+
 # --- pins
 
 
