@@ -117,7 +117,7 @@ def on_standing_nodes(snapshot: Snapshot, existing: Mapping[str, Sequence[str]],
         if node is None or node.claim is None or node.deleting or left <= 0:
             continue
         pods = hints.among(keys, node.claim)
-        actions = _planned_onto(node, pods, snapshot)
+        actions = _planned_onto(node, pods, snapshot) if pods else ()
         if actions:
             chains.append(one(f"NodeClaim {node.claim.metadata.name}", *actions))
             left -= len(pods)

@@ -243,11 +243,11 @@ def test_the_sweep_sees_hints_that_may_have_become_pointless():
 # -- nodes that stand already ---------------------------------------------------------------------------------------
 
 
-def on_standing(claim, node, *pods):
+def on_standing(claim, node, *pods, enabled=True):
     snapshot = a_snapshot(claims=(claim,), nodes=(node,), pods=pods)
     (name,) = [n.name for n in snapshot.state_nodes]
     existing = {name: tuple(pod.key for pod in pods)}
-    return on_standing_nodes(snapshot, existing, Hints.of(snapshot, enabled=True))
+    return on_standing_nodes(snapshot, existing, Hints.of(snapshot, enabled=enabled))
 
 
 def remembered(plan):
@@ -278,6 +278,14 @@ def test_kube_scheduler_is_not_fought_over_a_pod():
 
     assert hinted(seconds_ago=5).chains == ()
     assert nominated(hinted(seconds_ago=45)) == [("a", "node-default-1")]
+
+
+def test_nobody_is_woken_for_pods_that_get_no_hint():
+    """Hints are switched off, or all who are planned there are nominated: nothing is written, nobody looks again."""
+    claim = a_ready_claim(annotations=remembering("default/a:uid-a")["annotations"])
+
+    assert on_standing(claim, a_node(), a_pod("a"), enabled=False).chains == ()
+    assert on_standing(claim, a_node(), a_hinted_pod()).chains == ()
 
 
 def test_a_pod_planned_onto_a_node_on_its_way_is_remembered_once():
