@@ -5,8 +5,8 @@ patch of its count. Within Karpenter's dedupe window even that is left out. Expl
 here raises, and a flood of one reason is cut off and counted.
 
 Restates: karpenter pkg/events/recorder.go (dedupe, rate limit) and the reasons' own windows.
-Differs: the window is kept in the Event (`lastTimestamp`), not in memory, so that it holds across functions; source and
-reportingComponent are `journeyman`.
+Differs: the window is kept in the Event (`lastTimestamp`), not in memory, so that it holds across functions. Source and
+reportingComponent are Karpenter's own unless set otherwise: alerts filter on them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from journeyman.core.plan import Event, ObjectRef
 from journeyman.errors import AlreadyExistsError, JourneymanError, NotFoundError
 from journeyman.ports import Clock, KubeStore
 
-COMPONENT: Final = "journeyman"
+COMPONENT: Final = "karpenter"  # karpenter pkg/operator/operator.go: the event recorder's name
 DEDUPE: Final = timedelta(minutes=2)  # karpenter pkg/events/recorder.go: defaultDedupeTimeout
 DEDUPE_BY_REASON: Final[Mapping[str, timedelta]] = {
     "FailedScheduling": timedelta(minutes=5),
@@ -57,12 +57,21 @@ class _Pending(Struct, frozen=True):
 class EventRecorder:
     """Collects the Events of one run and writes them at its end, when they no longer delay the work."""
 
-    def __init__(self, store: KubeStore, clock: Clock, *, instance: str, log: Callable[..., None]) -> None:
-        """Args: `instance` becomes reportingInstance; `log` takes level, message and fields."""
+    def __init__(
+        self,
+        store: KubeStore,
+        clock: Clock,
+        *,
+        instance: str,
+        log: Callable[..., None],
+        component: str = COMPONENT,
+    ) -> None:
+        """Args: `instance` becomes reportingInstance, `component` who says it; `log` takes level, message and fields."""
         self._store = store
         self._clock = clock
         self._instance = instance
         self._log = log
+        self._component = component
         self._pending: dict[str, _Pending] = {}
 
     def record(self, event: Event) -> None:
@@ -89,7 +98,7 @@ class EventRecorder:
     def _write(self, name: str, item: _Pending) -> None:
         namespace = item.event.ref.namespace or "default"
         now = self._clock.now()
-        body = _body(name, namespace, item, now=now, instance=self._instance)
+        body = _body(name, namespace, item, now=now) | self._source()
         try:
             try:
                 self._store.create(_EVENT, body, namespace=namespace)
@@ -99,6 +108,13 @@ class EventRecorder:
             self._log(
                 "debug", "event not recorded", reason=item.event.reason, object=str(item.event.ref), error=str(error)
             )
+
+    def _source(self) -> dict[str, Any]:
+        return {
+            "source": {"component": self._component},
+            "reportingComponent": self._component,
+            "reportingInstance": self._instance,
+        }
 
     def _repeat(self, name: str, namespace: str, item: _Pending, body: Mapping[str, Any]) -> None:
         try:
@@ -119,7 +135,7 @@ def name_of(ref: ObjectRef, reason: str) -> str:
     return f"{ref.name[: NAME_LIMIT - len(digest) - 1]}.{digest}"
 
 
-def _body(name: str, namespace: str, item: _Pending, *, now: datetime, instance: str) -> dict[str, Any]:
+def _body(name: str, namespace: str, item: _Pending, *, now: datetime) -> dict[str, Any]:
     event = item.event
     moment = msgspec.to_builtins(now.replace(microsecond=0))
     return {
@@ -133,9 +149,6 @@ def _body(name: str, namespace: str, item: _Pending, *, now: datetime, instance:
         "count": item.count,
         "firstTimestamp": moment,
         "lastTimestamp": moment,
-        "source": {"component": COMPONENT},
-        "reportingComponent": COMPONENT,
-        "reportingInstance": instance,
     }
 
 

@@ -11,7 +11,7 @@ from aws_lambda_powertools import Logger
 
 from journeyman.core.plan import Event, Observation
 from journeyman.observe import logs, metrics
-from journeyman.observe.kube_events import EventRecorder
+from journeyman.observe.kube_events import COMPONENT, EventRecorder
 from journeyman.ports import Clock, KubeStore
 
 
@@ -29,13 +29,15 @@ class RunTelemetry:
         *,
         fields: Mapping[str, str],
         stream: IO[str] | None = None,
+        component: str = COMPONENT,
     ) -> None:
-        """Args: `stream` is where metric lines go; standard output if None."""
+        """Args: `stream` is where metric lines go, standard output if None; `component` is who Kubernetes Events are from."""
         self._logger = logger
         self._fields = dict(fields)
         self._stream = stream
         self._observations: list[Observation] = []
-        self._events = EventRecorder(store, clock, instance=self._fields.get("reconcileID", ""), log=self.log)
+        instance = self._fields.get("reconcileID", "")
+        self._events = EventRecorder(store, clock, instance=instance, log=self.log, component=component)
 
     def log(self, level: str, message: str, **fields: Any) -> None:
         """One structured line, written at once."""

@@ -124,7 +124,8 @@ class AwsAdapters:
 
     def telemetry(self, store: KubeStore, fields: Mapping[str, str]) -> RunTelemetry:
         """Log lines and EMF metrics on standard output, Events in the cluster."""
-        return RunTelemetry(self._log_to or logger(), store, self.clock, fields=fields)
+        component = self._environment.event_component
+        return RunTelemetry(self._log_to or logger(), store, self.clock, fields=fields, component=component)
 
     def log(self, level: str, message: str, **fields: Any) -> None:
         """A line that belongs to no run."""

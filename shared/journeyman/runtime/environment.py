@@ -17,6 +17,7 @@
     VM_MEMORY_OVERHEAD_PERCENT, RESERVED_ENIS, ISOLATED_VPC      Karpenter's settings, with its names and defaults
     PLACEMENT_HINTS                true, or false: kube-scheduler is not told which node each pod was planned for
     FORWARDER_SERVICE_ACCOUNT, FORWARDER_AUDIENCE                whose events the API function takes (`runtime.receiver`)
+    EVENT_COMPONENT                who Kubernetes Events are said to be from: karpenter, so that alerts that filter on it go on
     SYSTEM_NAMESPACE               where the Leases live (kube-system)
 
 LOG_LEVEL is the logger's own (`runtime.aws.logger`): it is needed before anything else is read.
@@ -41,6 +42,7 @@ from journeyman.core.scheduling.demand.default_spread import read_default_spread
 from journeyman.core.scheduling.options import MinValuesPolicy, PreferencePolicy
 from journeyman.errors import ConfigurationError
 from journeyman.kube.registry import Cluster, read_clusters, registered
+from journeyman.observe.kube_events import COMPONENT
 from journeyman.steps.invocation import FeatureGates, Settings
 
 T = TypeVar("T")
@@ -62,6 +64,7 @@ class Environment(Struct, frozen=True, kw_only=True):
     vm_memory_overhead_percent: Fraction
     reserved_enis: int
     isolated_vpc: bool
+    event_component: str = COMPONENT
 
 
 def read_environment(variables: Variables) -> Environment:
@@ -81,6 +84,7 @@ def read_environment(variables: Variables) -> Environment:
         vm_memory_overhead_percent=_read(variables, "VM_MEMORY_OVERHEAD_PERCENT", "0.075", Fraction),
         reserved_enis=_read(variables, "RESERVED_ENIS", "0", int),
         isolated_vpc=_read(variables, "ISOLATED_VPC", "false", _boolean),
+        event_component=variables.get("EVENT_COMPONENT") or COMPONENT,
     )
 
 

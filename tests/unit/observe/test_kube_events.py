@@ -66,8 +66,18 @@ def test_an_event_names_its_object_and_who_says_it(recorder, server, clock):
         "apiVersion": "v1", "kind": "Pod", "namespace": "shop", "name": "web-1", "uid": "u-1"
     }  # fmt: skip
     assert (event["reason"], event["type"], event["message"]) == ("FailedScheduling", "Warning", "no type fits")
-    assert (event["reportingComponent"], event["source"]["component"]) == ("journeyman", "journeyman")
+    assert (event["reportingComponent"], event["source"]["component"]) == ("karpenter", "karpenter")
     assert (event["count"], event["firstTimestamp"]) == (1, "2026-11-21T09:00:00Z")
+
+
+def test_who_says_it_can_be_set(server, clock):
+    """Where Karpenter itself runs beside us, say."""
+    ours = EventRecorder(server, clock, instance="run-1", log=print, component="journeyman")
+
+    record(ours, clock, an_event())
+
+    (event,) = stored(server)
+    assert (event["reportingComponent"], event["source"]["component"]) == ("journeyman", "journeyman")
 
 
 def test_nothing_is_written_before_the_flush(recorder, server, clock):
