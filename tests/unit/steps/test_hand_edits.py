@@ -145,7 +145,7 @@ def test_a_claim_that_says_of_itself_that_it_ends_is_drained_and_replaced(living
     living.server.patch(NODECLAIM, claim.metadata.name, {"status": {"conditions": conditions}}, subresource="status")
 
     living.live(minutes=4)
-    [told] = [e for e in living.record.events if e.reason == "InstanceTerminating" and e.type == "Warning"]
+    [told] = [e for e in living.record.events if e.reason == "ContradictoryStatus"]
     assert told.ref.uid == claim.metadata.uid
     assert claim.status.provider_id in nodes(living)
     assert set(states(living)) == {"running"}

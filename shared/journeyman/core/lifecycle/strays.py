@@ -53,7 +53,7 @@ def _end(state: StateNode, snapshot: Snapshot, cloud: Cloud, stray_after: timede
         return
     if is_true(claim.status.conditions, INSTANCE_TERMINATING):
         text = f"NodeClaim {claim.metadata.name} says that its instance terminates, although nobody deleted it: it is deleted, its pods are drained first"
-        yield _deleted(claim, "InstanceTerminating", text, now)
+        yield _deleted(claim, "ContradictoryStatus", text, now)
     elif not state.stray:
         yield from _noted(claim, None, now)
     elif (since := _missing_since(claim)) is None:

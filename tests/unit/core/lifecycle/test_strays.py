@@ -74,7 +74,7 @@ def test_a_claim_that_says_that_its_instance_ends_is_deleted():
     claim = a_running_claim(status={"conditions": [condition("InstanceTerminating")]})
     plan = run(claim, a_node())
     assert [type(a) for a in plan.actions] == [DeleteObject, Wake]
-    assert [e.reason for e in plan.chains[0].events] == ["InstanceTerminating"]
+    assert [e.reason for e in plan.chains[0].events] == ["ContradictoryStatus"]
 
 
 @pytest.mark.parametrize(
