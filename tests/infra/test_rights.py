@@ -157,7 +157,9 @@ def furnish(stage):
         "securityGroupSelectorTerms": selected,
     }
     stage.create("/apis/karpenter.k8s.aws/v1/ec2nodeclasses", an_object("EC2NodeClass", "karpenter.k8s.aws/v1", spec))
-    stage.create(f"{KARPENTER}/nodepools", a_pool("spot", "spot", [SMALL], nodes="0"))
+    spot = a_pool("spot", "spot", [SMALL], nodes="0")
+    spot["metadata"]["annotations"] = {"journeyman.dev/rebalance": "replace"}
+    stage.create(f"{KARPENTER}/nodepools", spot)
     stage.create(f"{KARPENTER}/nodepools", a_pool("steady", "on-demand", [SMALL, LARGE], nodes="100%"))
     overlay = {"requirements": [{"key": "team", "operator": "Exists"}], "priceAdjustment": "+1%"}
     stage.create("/apis/karpenter.sh/v1alpha1/nodeoverlays", an_object("NodeOverlay", "karpenter.sh/v1alpha1", overlay))
@@ -294,7 +296,7 @@ def forget_offerings(stage):
 
 
 def one_is_taken_away(stage):
-    """A warning, another, the end; a budget stands in the way, then the claims' grace period ends."""
+    """A recommendation, another, the end; a budget stands in the way, then the claims' grace period ends."""
     forget_offerings(stage)
     instance = stage.claim_of("spot")["status"]["providerID"].rpartition("/")[2]
     for _ in range(2):

@@ -172,7 +172,10 @@ object as it is at that moment. What there may be many of is listed once, and th
   verbs: [list, watch, patch]
 - apiGroups: [karpenter.sh]
   resources: [nodeclaims]
-  verbs: [list, watch, delete]
+  verbs: [list, watch, patch, delete] # patch: that a rebalance was recommended
+- apiGroups: [karpenter.sh]
+  resources: [nodepools] # whether they want to be rebalanced
+  verbs: [list]
 {{ include "journeyman.rules.remembering" . }}
 {{ include "journeyman.rules.events" . }}
 {{- end -}}
