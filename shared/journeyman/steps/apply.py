@@ -52,10 +52,10 @@ from journeyman.errors import (
 )
 from journeyman.ports import Message
 from journeyman.steps.effects import Effects
+from journeyman.steps.hinting import Hints
 from journeyman.steps.invocation import BUSY, DONE, PARTIAL, Invocation, Outcome
 from journeyman.steps.launching import PendingLaunch, launch_together
 from journeyman.steps.load import World
-from journeyman.steps.nominating import is_gone, nominate, nominate_again
 from journeyman.steps.refusals import (
     eviction_counted,
     held_by_budget,
@@ -81,8 +81,7 @@ class Applier:
         self._notes: list[str] = []
         self._wakes: dict[Step, Wake] = {}
         self._status = DONE
-        self._hints_given_up = False
-        self._hinted: list[NominatePods] = []
+        self._hints = Hints(run, self.count)
 
     def apply(self, plan: Plan, world: World | None = None) -> None:
         """Carry a plan out, launches included.
@@ -101,7 +100,7 @@ class Applier:
         for chain in self._opened_first(self._hinted_first(plan.chains)):
             self._run_chain(chain, launches)
         self._look_after_hints()
-        self._hinted.clear()
+        self._hints.forget()
         while launches:
             if world is None:
                 raise InvariantError("a plan without a catalogue asks for launches", claim=launches[0].claim)
@@ -167,7 +166,7 @@ class Applier:
                 return
             self._check(in_margin=in_margin)
             if isinstance(action, NominatePods):
-                self._hint(action)
+                self._hints.give(action)
             elif not self._done(action, chain):
                 return
         self._explain(chain)
@@ -208,7 +207,7 @@ class Applier:
             first = next(iter(chain.actions), None)
             if isinstance(first, NominatePods):
                 self._check()
-                self._hint(first)
+                self._hints.give(first)
                 rest.append(replace(chain, actions=chain.actions[1:]))
             else:
                 rest.append(chain)
@@ -226,7 +225,7 @@ class Applier:
             return all_chains
         self._check()
         outcomes = dict(zip(opening, self.effects.patch_together(tuple(opening.values())), strict=True))
-        self._hinted += [nominated for i in opening for nominated in all_chains[i].expects]
+        self._hints.expect(nominated for i in opening for nominated in all_chains[i].expects)
         self._look_after_hints()
         rest = []
         for i, chain in enumerate(all_chains):
@@ -236,28 +235,11 @@ class Applier:
                 rest.append(replace(chain, actions=chain.actions[1:]))
         return rest
 
-    def _hint(self, action: NominatePods) -> None:
-        """Nominate pods; who cannot be is told of, and keeps nothing waiting."""
-        if self._hints_given_up:
-            self.count("hints not given", len(action.pods))
-            return
-        outcome = nominate(self.run.store, action)
-        self._hinted += [action] if action.node and outcome.given else []
-        self.count("hints", outcome.given)
-        self.count("hints not given", len(outcome.refused))
-        self._hints_given_up = outcome.is_hopeless
-        for pod, error in outcome.refused:
-            level = "debug" if is_gone(error) else "warning"
-            text = f"{pod} is not nominated to node {action.node}: {error.message}"
-            self.run.telemetry.log(level, text, error=type(error).__name__, **_fields(error))
-        if outcome.is_hopeless:
-            self.run.telemetry.log("warning", "no more placement hints in this run", node=action.node)
-
     def _look_after_hints(self) -> None:
-        """Before the nodes are opened and once they are: who lost the nomination meanwhile gets it again."""
-        if self._hinted and not self._hints_given_up:
+        """Before the nodes are opened and once they are."""
+        if self._hints.may_be_lost:
             self._check()
-            self.count("hints given again", nominate_again(self.run.store, self._hinted))
+            self._hints.give_again()
 
     def _counted(self, action: Action) -> None:
         self.count(type(action).__name__)

@@ -1,0 +1,59 @@
+"""The placement hints of one run: given, counted, given again to who lost them; given up where they are hopeless."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from journeyman.core.plan import NominatePods
+from journeyman.steps.invocation import Invocation
+from journeyman.steps.nominating import is_gone, nominate, nominate_again
+
+
+class Hints:
+    """Hints are no more than that: who cannot be given one is told of, and keeps nothing waiting.
+
+    Args:
+        run: Whose hints they are.
+        count: Adds to the run's counts.
+    """
+
+    def __init__(self, run: Invocation, count: Callable[[str, int], None]) -> None:
+        self._run = run
+        self._count = count
+        self._given: list[NominatePods] = []
+        self._given_up = False
+
+    @property
+    def may_be_lost(self) -> bool:
+        """Whether there are any that kube-scheduler may take back."""
+        return bool(self._given) and not self._given_up
+
+    def give(self, action: NominatePods) -> None:
+        """Nominate pods, or take their nominations back; a refusal that is not about the pod alone ends it for this run."""
+        if self._given_up:
+            self._count("hints not given", len(action.pods))
+            return
+        outcome = nominate(self._run.store, action)
+        self._given += [action] if action.node and outcome.given else []
+        self._count("hints", outcome.given)
+        self._count("hints not given", len(outcome.refused))
+        self._given_up = outcome.is_hopeless
+        for pod, error in outcome.refused:
+            level = "debug" if is_gone(error) else "warning"
+            text = f"{pod} is not nominated to node {action.node}: {error.message}"
+            fields = {key: str(value) for key, value in error.context.items()}
+            self._run.telemetry.log(level, text, error=type(error).__name__, **fields)
+        if outcome.is_hopeless:
+            self._run.telemetry.log("warning", "no more placement hints in this run", node=action.node)
+
+    def expect(self, given: Iterable[NominatePods]) -> None:
+        """Look after these as well, which an earlier run gave."""
+        self._given += given
+
+    def give_again(self) -> None:
+        """Who lost the nomination meanwhile gets it again."""
+        self._count("hints given again", nominate_again(self._run.store, self._given))
+
+    def forget(self) -> None:
+        """Look after none of them any longer."""
+        self._given.clear()
