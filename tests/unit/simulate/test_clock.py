@@ -4,7 +4,7 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from journeyman.simulate.clock import VirtualClock
+from journeyman.simulate.clock import SkewedClock, VirtualClock
 
 START = datetime(2026, 3, 1, 12, 0, tzinfo=timezone.utc)
 
@@ -33,3 +33,14 @@ def test_the_clock_speaks_utc():
     """Whatever zone it was started in."""
     berlin = timezone(timedelta(hours=1))
     assert VirtualClock(datetime(2026, 3, 1, 13, 0, tzinfo=berlin)).now().tzinfo is timezone.utc
+
+
+def test_a_skewed_clock_goes_as_fast_as_the_right_one():
+    """It is off by its offset, which may change at any time, also backwards."""
+    right = VirtualClock(START)
+    skewed = SkewedClock(right)
+    skewed.offset = timedelta(minutes=-2)
+    right.advance(30)
+    assert skewed.now() == START + timedelta(seconds=30) - timedelta(minutes=2)
+    skewed.offset = timedelta()
+    assert skewed.now() == right.now()

@@ -81,4 +81,4 @@ def to_json(coverage: Coverage) -> bytes:
 
 def from_json(raw: bytes) -> Coverage:
     """What another process counted."""
-    return msgspec.json.decode(raw, type=Coverage)
+    return msgspec.json.decode(raw, type=Coverage, dec_hook=lambda _, counts: Counter(counts))
