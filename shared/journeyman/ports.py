@@ -173,6 +173,15 @@ class LaunchRequest(Struct, frozen=True, kw_only=True):
     instance_types: tuple[InstanceType, ...]  # of the claim's pool, availability already marked
 
 
+class LaunchRefusal(Struct, frozen=True, kw_only=True):
+    """An offering that a launch asked for in vain, and why: the reason that a failed launch's condition would have."""
+
+    zone: str
+    zone_id: str
+    capacity_type: str
+    reason: str
+
+
 class Launched(Struct, frozen=True, kw_only=True):
     """It runs (or starts): what goes into the claim's labels, annotations and status."""
 
@@ -184,6 +193,7 @@ class Launched(Struct, frozen=True, kw_only=True):
     allocatable: Mapping[str, str]
     price: float
     unavailable: tuple[tuple[str, str, str], ...] = ()  # offerings that were refused on the way
+    refusals: tuple[LaunchRefusal, ...] = ()  # every single one, to be counted
 
 
 class LaunchFailed(Struct, frozen=True, kw_only=True):
@@ -196,6 +206,7 @@ class LaunchFailed(Struct, frozen=True, kw_only=True):
     claim: str
     error: Exception
     unavailable: tuple[tuple[str, str, str], ...] = ()
+    refusals: tuple[LaunchRefusal, ...] = ()
     answered: bool = False
     retry_after: timedelta = timedelta(0)
 
@@ -214,6 +225,9 @@ class Prices(Struct, frozen=True, kw_only=True):
 
 class CloudProvider(Protocol):
     """One cloud account and region, for one cluster."""
+
+    name: str
+    """Which cloud, as metrics call it: `aws`."""
 
     node_class: Resource[dict[str, Any]]
     """The NodeClass kind this provider understands."""

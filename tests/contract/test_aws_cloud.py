@@ -467,6 +467,10 @@ def test_out_of_stock_names_the_offerings(launch, aws, clock, request_for):
     assert isinstance(outcome, LaunchFailed)
     assert isinstance(outcome.error, InsufficientCapacityError)
     assert outcome.unavailable == outcome.error.offerings == tuple(("c6i.large", zone, "spot") for zone in zones)
+    assert {(r.zone, r.capacity_type, r.reason) for r in outcome.refusals} == {
+        (z, "spot", "LaunchFailed") for z in zones
+    }
+    assert all(r.zone_id.startswith("use1-az") for r in outcome.refusals)
 
 
 def test_what_was_refused_on_the_way_is_told_too(launch, aws, clock, request_for):

@@ -33,6 +33,7 @@ class FakeCloud:
     else; `ready` says whether NodeClasses resolve to Ready; `sick` is what its checks find wrong.
     """
 
+    name = "fake"
     node_class = EC2NODECLASS
     repair_policies = (
         RepairPolicy(condition="Ready", status="False", tolerated_for=timedelta(minutes=30)),

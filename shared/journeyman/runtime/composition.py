@@ -26,6 +26,7 @@ from journeyman.errors import (
     UnknownClusterError,
 )
 from journeyman.kube.allowance import Allowance
+from journeyman.observe.metered_cloud import MeteredCloud
 from journeyman.ports import Clock, CloudProvider, KubeStore, Lease, Queue, Telemetry, Trigger
 from journeyman.steps.invocation import Invocation, Memory, Settings
 
@@ -199,7 +200,9 @@ class Runtime:
                     cluster=settings.cluster_name,
                     settings=settings,
                     store=store,
-                    cloud=self._clouds.of(settings),
+                    cloud=MeteredCloud(
+                        self._clouds.of(settings), self.clock, telemetry.observe, controller=trigger.step.value
+                    ),
                     queue=self.queue,
                     lease=self._adapters.lease(settings, trigger.step, store, context.aws_request_id),
                     clock=self.clock,

@@ -78,7 +78,7 @@ class Instances:
         Restates: karpenter-provider-aws pkg/providers/instance/instance.go `Delete`.
         Differs: one call, not describe-then-terminate; the reply carries the previous state.
         """
-        with translated("ec2:TerminateInstances", provider_id=provider_id):
+        with translated("ec2:TerminateInstances", provider_id=provider_id, zone=zone_from(provider_id)):
             reply = self._clients.ec2.terminate_instances(InstanceIds=[instance_id_from(provider_id)])
         if reply["TerminatingInstances"][0]["PreviousState"]["Name"] == "terminated":
             raise NodeClaimNotFoundError("the instance is terminated", provider_id=provider_id)
@@ -137,3 +137,9 @@ def instance_id_from(provider_id: str) -> str:
             "not an AWS provider id, expected aws:///<zone>/<instance id>", provider_id=provider_id
         )
     return instance_id
+
+
+def zone_from(provider_id: str) -> str:
+    """The zone in a provider id; empty if it has none."""
+    parts = provider_id.split("/")
+    return parts[-2] if len(parts) > 2 else ""

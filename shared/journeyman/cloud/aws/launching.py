@@ -20,6 +20,7 @@ from itertools import islice
 from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from journeyman.cloud.aws import tags
 from journeyman.cloud.aws.errors import (
@@ -60,7 +61,7 @@ from journeyman.errors import (
     JourneymanError,
     NodeClassNotReadyError,
 )
-from journeyman.ports import Clock, Instance, Launched, LaunchFailed, LaunchOutcome, LaunchRequest
+from journeyman.ports import Clock, Instance, Launched, LaunchFailed, LaunchOutcome, LaunchRefusal, LaunchRequest
 
 _log = logging.getLogger(__name__)
 
@@ -232,7 +233,8 @@ class Launcher:
             image_id=answer.image_id,
         )
         refused = self._refused(attempt, answer.errors)
-        return launched(attempt.request, instance, tenancy=attempt.tenancy, unavailable=refused)
+        made = launched(attempt.request, instance, tenancy=attempt.tenancy, unavailable=refused)
+        return replace(made, refusals=_refusals(attempt, answer.errors))
 
     def _failure(self, attempt: _Attempt, errors: tuple[FleetError, ...]) -> LaunchFailed:
         """Nothing was launched: out of stock if that is all EC2 says, else an error with a reason.
@@ -247,7 +249,13 @@ class Launcher:
         else:
             reason, message = launch_reason(text)
             failure = CreateError(f"{message}: with fleet error(s), {text}", condition_reason=reason)
-        return LaunchFailed(claim=attempt.claim.metadata.name, error=failure, unavailable=refused, answered=True)
+        return LaunchFailed(
+            claim=attempt.claim.metadata.name,
+            error=failure,
+            unavailable=refused,
+            refusals=_refusals(attempt, errors),
+            answered=True,
+        )
 
     def _refused(self, attempt: _Attempt, errors: tuple[FleetError, ...]) -> tuple[OfferingKey, ...]:
         for subnet in exhausted_subnets(errors):
@@ -255,6 +263,20 @@ class Launcher:
         zones = attempt.node_class.zone_ids
         exhausted = [zone for zone in zones if self._subnets.is_zone_exhausted(attempt.node_class, zone)]
         return refused_offerings(errors, attempt.capacity_type, zones, exhausted)
+
+
+def _refusals(attempt: _Attempt, errors: tuple[FleetError, ...]) -> tuple[LaunchRefusal, ...]:
+    """Each error of the fleet, to be counted (instance.go `updateUnavailableOfferingsCache`)."""
+    zone_ids = attempt.node_class.zone_ids
+    return tuple(
+        LaunchRefusal(
+            zone=error.zone,
+            zone_id=zone_ids.get(error.zone, ""),
+            capacity_type=attempt.capacity_type,
+            reason=launch_reason(f"{error.code}: {error.message}")[0],
+        )
+        for error in errors
+    )
 
 
 def client_token(claim: NodeClaim) -> str:

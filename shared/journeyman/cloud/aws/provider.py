@@ -32,6 +32,7 @@ class AwsCloudProvider:
     Holds only what a warm sandbox may lose: readings of EC2 with an age limit, and predictions of free addresses.
     """
 
+    name = "aws"
     node_class: Resource[dict[str, Any]] = EC2NODECLASS
     repair_policies: tuple[RepairPolicy, ...] = REPAIR_POLICIES
 
