@@ -9,6 +9,7 @@ that was edited, and all marks by which we know our nodes again, are put back, t
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from datetime import datetime
 
 import msgspec
 from msgspec.structs import replace
@@ -31,6 +32,11 @@ def hydrated(claim: NodeClaim) -> NodeClaim:
     return with_metadata(claim, finalizers=finalizers, labels={**_class_label(claim), **claim.metadata.labels})
 
 
+def begun(claim: NodeClaim, now: datetime) -> Progress:
+    """A claim's progress at the beginning of a run: with what every claim carries, and an Event if it had been taken off."""
+    return _restored(claim, hydrated(claim), now)
+
+
 def hydrate(claim: NodeClaim, snapshot: Snapshot) -> Plan:
     """Make a claim that has become a node whole again; nothing if it is.
 
@@ -47,12 +53,7 @@ def hydrate(claim: NodeClaim, snapshot: Snapshot) -> Plan:
         whole = msgspec.structs.replace(
             whole, status=msgspec.structs.replace(whole.status, provider_id=state.provider_id)
         )
-    progress = replace(Progress.of(claim, snapshot.now), claim=whole)
-    if restored := tuple(_restored(claim, whole)):
-        progress = progress.told(
-            Event(ref=claim_ref(claim), reason="Restored", message=_said(restored), type="Warning")
-        )
-    chain = progress.chain(why="it is not as we made it")
+    chain = _restored(claim, whole, snapshot.now).chain(why="it is not as we made it")
     return Plan(chains=(chain,)) if chain.actions else Plan()
 
 
@@ -113,7 +114,14 @@ def _class_label(claim: NodeClaim) -> Mapping[str, str]:
     return {f"{ref.group}/{ref.kind.lower()}": ref.name}
 
 
-def _restored(before: NodeClaim, after: NodeClaim) -> Iterator[str]:
+def _restored(before: NodeClaim, after: NodeClaim, now: datetime) -> Progress:
+    progress = replace(Progress.of(before, now), claim=after)
+    taken = tuple(_taken(before, after))
+    event = Event(ref=claim_ref(before), reason="Restored", message=_said(taken), type="Warning")
+    return progress.told(event) if taken else progress
+
+
+def _taken(before: NodeClaim, after: NodeClaim) -> Iterator[str]:
     """What only a hand can have changed; the label may be missing as Karpenter did not set it once."""
     if before.metadata.finalizers != after.metadata.finalizers:
         yield f"finalizer {labels.TERMINATION_FINALIZER}"

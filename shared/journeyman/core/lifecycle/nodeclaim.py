@@ -16,7 +16,7 @@ from journeyman.core.api.objects import Node, NodeClaim, Pod, is_true
 from journeyman.core.api.resources import total_requests
 from journeyman.core.lifecycle.consistency import checked
 from journeyman.core.lifecycle.hints import Hints, hinted_at, is_held, look_after_hints, nominations, take_back
-from journeyman.core.lifecycle.hydration import hydrate
+from journeyman.core.lifecycle.hydration import begun, hydrate
 from journeyman.core.lifecycle.initialization import initialize
 from journeyman.core.lifecycle.launch import is_pending, launch_pending
 from journeyman.core.lifecycle.liveness import Timeouts, give_up, timed_out
@@ -115,7 +115,8 @@ def _advance(
     pods = room.hints.waiting(claim) if joined is not None else ()
     held = _held(claim, joined, pods, room, snapshot.now)
     given = pods if held.takes_hints else ()
-    progress = replace(Progress.of(claim, snapshot.now), claim=hinted(claim, snapshot.now) if given else claim)
+    progress = begun(claim, snapshot.now)
+    progress = replace(progress, claim=hinted(progress.claim, snapshot.now) if given else progress.claim)
     progress = register(progress, nodes, held=held.reason, duplicate_of=state.duplicate_of)
     progress = initialize(progress, snapshot.resource_slices if lifecycle.wait_for_devices else None)
     if progress.node is not None and is_true(progress.claim.status.conditions, "Initialized"):

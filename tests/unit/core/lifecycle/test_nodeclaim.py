@@ -263,6 +263,13 @@ def test_a_claim_gets_its_provider_id_back_from_the_node_that_it_owns(edited):
     assert [e.reason for c in plan.chains for e in c.events] == ["Restored"]
 
 
+def test_a_claim_whose_node_has_not_joined_gets_its_finalizer_back_too():
+    """Deleted without it, it would leave an instance behind."""
+    plan = run([a_launched_claim(metadata={"finalizers": []})])
+    assert patch_of(plan, "NodeClaim", "metadata") == {"finalizers": [labels.TERMINATION_FINALIZER]}
+    assert "Restored" in {event.reason for chain in plan.chains for event in chain.events}
+
+
 def test_initialized_and_deleting_claims_are_nobodys_business_here():
     """A quiet cluster costs no writes and no wake-ups."""
     running = a_running_claim("a", metadata={"annotations": HASHED})
