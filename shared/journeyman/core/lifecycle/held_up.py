@@ -2,6 +2,7 @@
 
 Restates: karpenter pkg/controllers/node/termination/terminator/events/events.go, pkg/utils/pod/events.go,
 pkg/utils/pod/scheduling.go `IsDoNotDisruptActive`.
+Differs: FailedDraining names pods that hold the drain; Karpenter tells it of every drain that has not ended at once.
 """
 
 from __future__ import annotations
