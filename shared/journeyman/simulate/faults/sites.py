@@ -69,6 +69,7 @@ CALL_SITES: Final = tuple(
             "get Event",
             "list Node",
             "list NodeClaim",
+            "list NodePool",
             "patch Node",
             "patch OfferingState/status",
             "sqs SendMessageBatch",
