@@ -52,9 +52,11 @@ def setting_of(dice: Random, *, sweep: bool) -> Setting:
 
 def _pool(dice: Random, name: str, types: tuple[str, ...]) -> Pool:
     only = tuple(sorted(dice.sample(types, 2))) if dice.random() < 0.15 else ()
+    capacity_types = dice.choice((CAPACITY_TYPES, CAPACITY_TYPES, ("on-demand",), ("spot",)))
     return Pool(
         name=name,
-        capacity_types=dice.choice((CAPACITY_TYPES, CAPACITY_TYPES, ("on-demand",), ("spot",))),
+        capacity_types=capacity_types,
+        rebalance=capacity_types == ("spot",),
         types=only,
         policy=dice.choice(("WhenEmpty", "WhenEmptyOrUnderutilized")),
         consolidate_after_seconds=dice.choice((0, 0, 20, 60, -1)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from journeyman.core.api import labels
 from journeyman.simulate.faults.story import Deploy, Pool, Setting
 
 CLUSTER: Final = "demo"
@@ -65,7 +66,10 @@ def node_pool(pool: Pool) -> Manifest:
         spec["limits"] = {"cpu": str(pool.limit_cpus)}
     if pool.weight:
         spec["weight"] = pool.weight
-    return _object("karpenter.sh/v1", "NodePool", pool.name, spec)
+    manifest = _object("karpenter.sh/v1", "NodePool", pool.name, spec)
+    if pool.rebalance:
+        manifest["metadata"]["annotations"] = {labels.REBALANCE: labels.REBALANCE_REPLACE}
+    return manifest
 
 
 def expire_after(seconds: int) -> str:

@@ -40,6 +40,7 @@ class Pool(Struct, frozen=True, kw_only=True):
     termination_grace_seconds: int = 0
     weight: int = 0
     replicas: int = 0  # a static pool
+    rebalance: bool = False  # it acts on rebalance recommendations
 
 
 class Setting(Struct, frozen=True, kw_only=True):
