@@ -30,7 +30,8 @@ class FakeCloud:
     """Launches the cheapest type a claim allows; the claim's UID is the client token. Also the kubelets' machines.
 
     `out_of_stock` are offerings it refuses; `failures` are raised, one for each launch call's claim, before anything
-    else; `ready` says whether NodeClasses resolve to Ready; `sick` is what its checks find wrong.
+    else; `ready` says whether NodeClasses resolve to Ready; `sick` is what its checks find wrong; `frozen` machines run
+    without their kubelet, by provider id.
     """
 
     name = "fake"
@@ -48,6 +49,7 @@ class FakeCloud:
         self.failures: list[Exception] = []
         self.ready = True
         self.sick: tuple[InstanceStatus, ...] = ()
+        self.frozen: set[str] = set()
         self.launches: list[str] = []
         self.resolved = 0
         self._by_token: dict[str, Instance] = {}
@@ -181,7 +183,7 @@ class FakeCloud:
 
     def _machine(self, instance: Instance) -> Machine:
         type_ = next(t for t in self.types if t.name == instance.instance_type)
-        running = instance.state == "running"
+        running = instance.state == "running" and instance.provider_id not in self.frozen
         return Machine(
             provider_id=instance.provider_id,
             node_name=f"ip-{instance.provider_id[-4:]}",

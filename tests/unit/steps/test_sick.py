@@ -64,6 +64,26 @@ def test_a_node_that_an_agent_finds_sick_is_replaced_once_it_is_tolerated_no_lon
     assert living.record.count_of("karpenter_nodeclaims_unhealthy_disrupted_total") == 1
 
 
+@pytest.mark.parametrize("repair", [True, False])
+def test_a_node_whose_kubelet_stops_is_replaced_after_half_an_hour_if_that_is_asked_for(repair):
+    """EC2 sees nothing wrong, nobody confirms that pods have ended: the forced end does not wait for it."""
+    living = a_living(repair=repair)
+    (instance,) = living.cloud.list()
+    living.cloud.frozen = {instance.provider_id}
+    stopped = living.clock.now()
+
+    living.live(minutes=29)
+    assert [i.provider_id for i in living.cloud.list()] == [instance.provider_id]
+    living.live(minutes=5)
+
+    ended = instance.provider_id not in {i.provider_id for i in living.cloud.list()}
+    assert (ended, living.running() == 2 and ended) == (repair, repair)
+    if repair:
+        (taken,) = (o for o in living.record.observations if o.name == "karpenter_nodeclaims_unhealthy_disrupted_total")
+        assert taken.labels["condition"] == "ready"
+        assert living.claims()[0].metadata.creation_timestamp - stopped <= timedelta(minutes=30, seconds=5)
+
+
 def test_without_the_gate_conditions_are_only_looked_at():
     """Opt-in, as in Karpenter."""
     living = a_living(repair=False)
