@@ -30,7 +30,8 @@ Draw = Callable[[Random, float, Setting], AnyAct]
 def acts_of(dice: Random, setting: Setting) -> tuple[AnyAct, ...]:
     """One or two applications at first, then whatever happens, by time."""
     first = [_deploy(dice, 0, setting, app) for app in APPS[: dice.choice((1, 1, 2))]]
-    draws, weights = zip(*_DRAWS, strict=True)
+    found = [(draw, weight) for draw, weight in _DRAWS if setting.sweep or draw not in _FOUND_BY_THE_SWEEP]
+    draws, weights = zip(*found, strict=True)
     later = [
         draw(dice, dice.randrange(0, LAST_ACT_SECONDS, 5), setting)
         for draw in dice.choices(draws, weights, k=dice.randint(FEWEST_ACTS, MOST_ACTS))
@@ -214,3 +215,6 @@ _DRAWS: Final[tuple[tuple[Draw, float], ...]] = (
     (_unhealthy, 0.6),
     (_jump_clock, 1.0),
 )
+
+_FOUND_BY_THE_SWEEP: Final = frozenset({_delete_node, _strip_finalizer, _break_class, _set_limit})
+"""No message tells that a Node is on its way out, or that a class was mended or a limit raised while pods wait for it."""

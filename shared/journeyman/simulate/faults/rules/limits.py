@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from datetime import datetime
 
 from journeyman.core.api.objects import NodeClaim
@@ -13,9 +13,11 @@ from journeyman.simulate.faults.rules.looking import (
     claim_named,
     claims,
     cpus,
+    has_taint,
     holds,
     is_leaving,
     lateness,
+    nodes,
     pool_of,
     pools,
 )
@@ -57,7 +59,10 @@ class LimitsHold(Rule):
         if event.kind != "launched" or claim is None:
             return
         limit = self._at_creation.get(claim.metadata.name, _UNLIMITED)
-        standing = {c.metadata.name for c in claims(self.scene) if pool_of(c) == pool_of(claim) and not _goes(c)}
+        gone = {
+            node.spec.provider_id for node in nodes(self.scene) if node.metadata.deletion_timestamp or has_taint(node)
+        }
+        standing = {c.metadata.name for c in claims(self.scene) if pool_of(c) == pool_of(claim) and not _goes(c, gone)}
         total = sum(cpus(i.instance_type) for i in self.scene.instances() if i.runs and i.claim in standing)
         if total > limit:
             yield f"{pool_of(claim)} has {total} vCPUs with {event.instance.instance_type} {claim.metadata.name}, {limit} may be"
@@ -72,6 +77,6 @@ class LimitsHold(Rule):
                 known.popleft()
 
 
-def _goes(claim: NodeClaim) -> bool:
-    """Whether it was deleted, or a command takes it once its replacement is ready."""
-    return is_leaving(claim) or holds(claim.status.conditions, "DisruptionReason")
+def _goes(claim: NodeClaim, gone: Collection[str]) -> bool:
+    """Whether it or its node was deleted, or a command takes it once its replacement is ready."""
+    return is_leaving(claim) or claim.status.provider_id in gone or holds(claim.status.conditions, "DisruptionReason")

@@ -31,6 +31,8 @@ FULL_CPU: Final = 0.85  # of a type, the rest is Kubernetes' own: what fits this
 FULL_MEMORY: Final = 0.55
 LONGEST_SWEEP: Final = timedelta(minutes=4)
 """A thing may wait so long for the sweep to find it: a minute, and a run or two of the sweep that came to nothing."""
+LONGEST_WITHOUT_CLAIMS: Final = timedelta(minutes=12)
+"""What is left of a cluster without claims is looked for every ten minutes."""
 _UNENDED: Final = frozenset({"", "Proposed", "Executing"})
 _TYPE: Final = "node.kubernetes.io/instance-type"
 
@@ -70,10 +72,15 @@ class NothingWaitsForNobody(Rule):
         expected |= {Step(run.partition("#")[0]) for run in self.scene.busy()}
         alone = {(step, what) for step, what in self._unfinished() if step not in expected}
         self._since = {thing: self._since.get(thing, now) for thing in alone}
-        longest = LONGEST_SWEEP if self.scene.story.setting.sweep else timedelta()
+        longest = self._longest()
         for (step, what), since in sorted(self._since.items()):
             if now - since > longest:
                 yield f"{what}, and nothing is on its way to {step.value} since {since:%H:%M:%S}"
+
+    def _longest(self) -> timedelta:
+        if not self.scene.story.setting.sweep:
+            return timedelta()
+        return LONGEST_SWEEP if claims(self.scene) else LONGEST_WITHOUT_CLAIMS
 
     def _unfinished(self) -> Iterator[tuple[Step, str]]:
         for claim in claims(self.scene):

@@ -1,0 +1,409 @@
+"""The judges: each is seen to object to a breach made by hand, and to nothing beside it."""
+
+from datetime import datetime, timezone
+
+import msgspec
+import pytest
+
+from journeyman.core.api.objects import NODE, NODE_DISRUPTION, NODECLAIM, PDB, POD
+from journeyman.core.plan import Step
+from journeyman.simulate.apiserver import ApiServer
+from journeyman.simulate.apiserver.server import Write
+from journeyman.simulate.clock import VirtualClock
+from journeyman.simulate.faults.manifests import furniture
+from journeyman.simulate.faults.rules import Judges
+from journeyman.simulate.faults.rules.book import RULES
+from journeyman.simulate.faults.rules.budgets import BudgetsHold
+from journeyman.simulate.faults.rules.commands import PricesFall, ReplacementsFirst
+from journeyman.simulate.faults.rules.errors import NothingUnexpected
+from journeyman.simulate.faults.rules.evictions import InstancesEndEmpty, PodsGoAsAgreed
+from journeyman.simulate.faults.rules.instances import NoInstanceWithoutAClaim, OneInstanceForAClaim
+from journeyman.simulate.faults.rules.limits import LimitsHold
+from journeyman.simulate.faults.rules.rest import AllThatFitsRuns, NothingIsLeftBehind, NothingWaitsForNobody
+from journeyman.simulate.faults.scene import CloudEvent, CloudInstance, RunError, Waiting
+from journeyman.simulate.faults.story import Budget, CallFault, Kind, Pool, Setting, Story
+
+START = datetime(2026, 1, 5, 12, tzinfo=timezone.utc)
+TAINT = {"key": "karpenter.sh/disrupted", "effect": "NoSchedule"}
+READY = [{"type": "Ready", "status": "True"}]
+TYPES = ("m5.large", "m5.xlarge")
+
+
+class Stage:
+    """A scene that is put up by hand: a real API server, and whatever else is said."""
+
+    def __init__(self, rule, **setting):
+        faults = setting.pop("faults", ())
+        self.story = Story(seed=0, setting=Setting(types=TYPES, **setting), faults=faults)
+        self.clock = VirtualClock(START)
+        self.server = ApiServer(self.clock)
+        self.server.load(furniture(self.story.setting))
+        self.quiet = False
+        self.fleet, self.messages, self.letters = [], [], []
+        self.judges = Judges(self, [rule])
+        self.server.on_write(self.judges.on_write)
+
+    def instances(self):
+        return tuple(self.fleet)
+
+    def waiting(self):
+        return tuple(self.messages)
+
+    def busy(self):
+        return ()
+
+    def dead_letters(self):
+        return tuple(self.letters)
+
+    @property
+    def broken(self):
+        return [broken.what for broken in self.judges.broken]
+
+    def as_(self, step):
+        return self.server.acting_as(f"journeyman/{step}")
+
+    def claim(self, name, *true, command="", grace=None, finalizers=("karpenter.sh/termination",), launched=True):
+        """A claim whose conditions of these types are True, and its instance."""
+        metadata = {"name": name, "labels": {"karpenter.sh/nodepool": "default"}, "finalizers": list(finalizers)}
+        if command:
+            metadata["annotations"] = {"journeyman.dev/node-disruption": command}
+        reference = {"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "default"}
+        spec = {"nodeClassRef": reference, "requirements": []}
+        if grace:
+            spec["terminationGracePeriod"] = grace
+        self.as_("provision").create(NODECLAIM, {"metadata": metadata, "spec": spec})
+        self.say(name, *true, provider_id=f"aws:///a/{name}")
+        return self.launch(name) if launched else None
+
+    def say(self, name, *true, provider_id="", by="provision"):
+        """These conditions are True from now on, and no others."""
+        conditions = [
+            {
+                "type": t,
+                "status": "True",
+                "reason": "Empty",
+                "message": "",
+                "lastTransitionTime": "2026-01-05T12:00:00Z",
+            }
+            for t in true
+        ]
+        status = {"conditions": conditions, **({"providerID": provider_id} if provider_id else {})}
+        self.as_(by).patch(NODECLAIM, name, {"status": status}, subresource="status")
+
+    def launch(self, claim, type_="m5.large", price=0.1, by="journeyman/provision", suffix=""):
+        uid = self.server.get(NODECLAIM, claim).metadata.uid
+        instance = CloudInstance(
+            provider_id=f"aws:///a/{claim}{suffix}",
+            instance_type=type_,
+            zone="a",
+            capacity_type="on-demand",
+            price=price,
+            state="running",
+            launched_at=self.clock.now(),
+            tags={"karpenter.sh/nodeclaim": claim, "journeyman.dev/nodeclaim-uid": uid},
+        )
+        self.fleet.append(instance)
+        self.happen("launched", instance, by)
+        return instance
+
+    def happen(self, kind, instance, by="journeyman/terminate"):
+        self.judges.on_cloud(CloudEvent(at=self.clock.now(), kind=kind, instance=instance, by=by))
+
+    def node(self, claim, *, taints=()):
+        body = {
+            "metadata": {"name": f"node-{claim}", "finalizers": ["karpenter.sh/termination"]},
+            "spec": {"providerID": f"aws:///a/{claim}", "taints": list(taints)},
+        }
+        self.server.create(NODE, body)
+        self.server.patch(NODE, f"node-{claim}", {"status": {"conditions": READY}}, subresource="status")
+
+    def pod(self, name, node, *, annotations=None, cpu="500m", phase="Running"):
+        requests = {"cpu": cpu, "memory": "256Mi"}
+        container = {"name": "c", "image": "i", "resources": {"requests": requests}}
+        body = {
+            "metadata": {"name": name, "labels": {"app": "a"}, "annotations": annotations or {}},
+            "spec": {"nodeName": node, "terminationGracePeriodSeconds": 30, "containers": [container]},
+        }
+        status = {"phase": phase, "conditions": READY, "startTime": "2026-01-05T11:00:00Z"}
+        self.server.create(POD, body, namespace="default")
+        self.server.patch(POD, name, {"status": status}, namespace="default", subresource="status")
+
+    def command(self, name, candidates, replacements=(), phase="Executing", reason="Underutilized"):
+        body = {
+            "metadata": {"name": name},
+            "spec": {
+                "reason": reason,
+                "decision": "replace" if replacements else "delete",
+                "method": "single-node",
+                "candidates": [{"nodeClaim": c} for c in candidates],
+                "replacements": [{"name": r} for r in replacements],
+            },
+        }
+        self.as_("consolidate").create(NODE_DISRUPTION, body)
+        self.as_("consolidate").patch(NODE_DISRUPTION, name, {"status": {"phase": phase}}, subresource="status")
+
+
+def leaving_node(stage, *, annotations=None, **claim):
+    """A claim on its way out, its tainted node, and a pod on it."""
+    instance = stage.claim("c1", "Registered", **claim)
+    stage.node("c1", taints=[TAINT])
+    stage.pod("p1", "node-c1", annotations=annotations)
+    stage.as_("terminate").delete(NODECLAIM, "c1")
+    return instance
+
+
+def test_there_are_twelve_rules_of_different_names():
+    """Two of them tell of what is stuck: one under way, one at rest."""
+    assert len({*RULES}) == 12
+    assert all(rule.name for rule in RULES)
+
+
+def test_a_second_instance_of_one_claim_is_seen():
+    """By the UID it is tagged with, whatever became of the first."""
+    stage = Stage(OneInstanceForAClaim)
+    stage.claim("c1")
+    assert stage.broken == []
+    stage.launch("c1", suffix="-again")
+    assert stage.broken == ["aws:///a/c1-again is instance 2 of NodeClaim c1, by journeyman/provision"]
+
+
+def test_an_instance_without_a_claim_is_seen_at_rest_and_after_ten_minutes():
+    """In the storm there is time to find it."""
+    stage = Stage(NoInstanceWithoutAClaim)
+    stage.claim("c1", finalizers=())
+    stage.server.delete(NODECLAIM, "c1")
+    stage.judges.at_tick()
+    stage.clock.advance(600)
+    stage.judges.at_tick()
+    assert stage.broken == []
+    stage.clock.advance(60)
+    stage.judges.at_tick()
+    stage.judges.at_rest()
+    assert stage.broken == [
+        "aws:///a/c1 has run without a claim since 12:00:00",
+        "aws:///a/c1 (c1) runs without a claim",
+    ]
+
+
+def test_a_claim_without_instance_node_or_finalizer_is_seen_at_rest():
+    """One to one to one."""
+    stage = Stage(NoInstanceWithoutAClaim)
+    stage.claim("good")
+    stage.node("good")
+    stage.claim("homeless", launched=False)
+    stage.claim("nodeless", finalizers=())
+    stage.judges.at_rest()
+    assert stage.broken == [
+        "NodeClaim homeless has no instance that runs (aws:///a/homeless)",
+        "NodeClaim nodeless has no Node",
+        "NodeClaim nodeless lacks our finalizer",
+    ]
+
+
+def test_an_eviction_against_a_budget_is_seen_even_if_a_server_lets_it_pass():
+    """The judge counts healthy pods itself."""
+    stage = Stage(PodsGoAsAgreed)
+    leaving_node(stage)
+    budget = {"minAvailable": 1, "selector": {"matchLabels": {"app": "a"}}}
+    stage.server.create(PDB, {"metadata": {"name": "b"}, "spec": budget}, namespace="default")
+    evicted = Write(
+        verb="evict",
+        resource=POD,
+        namespace="default",
+        name="p1",
+        subresource="eviction",
+        body={},
+        result=msgspec.to_builtins(stage.server.get(POD, "p1", namespace="default")),
+        version=1,
+        user="journeyman/terminate",
+    )
+    stage.judges.on_write(evicted)
+    assert stage.broken == ["journeyman/terminate evicted p1 against PodDisruptionBudget b"]
+
+
+def test_an_eviction_of_a_protected_pod_is_seen():
+    """Not one of a pod that anybody may disrupt."""
+    stage = Stage(PodsGoAsAgreed)
+    leaving_node(stage, annotations={"karpenter.sh/do-not-disrupt": "true"})
+    stage.pod("free", "node-c1")
+    stage.as_("terminate").evict("default", "free")
+    assert stage.broken == []
+    stage.as_("terminate").evict("default", "p1")
+    assert stage.broken == ["journeyman/terminate evicted p1, which must not be disrupted"]
+
+
+def test_a_protection_that_a_late_run_cannot_know_of_is_no_breach():
+    """A run that stood still for a minute read the pod before that."""
+    park = CallFault(site="terminate: evict Pod", nth=1, kind=Kind.PARK, seconds=60)
+    stage = Stage(PodsGoAsAgreed, faults=(park,))
+    leaving_node(stage, annotations={"karpenter.sh/do-not-disrupt": "true"})
+    stage.clock.advance(59)
+    stage.as_("terminate").evict("default", "p1")
+    assert stage.broken == []
+
+
+def test_an_eviction_from_a_node_that_stays_is_seen():
+    """Nobody has deleted it or its claim."""
+    stage = Stage(PodsGoAsAgreed)
+    stage.claim("c1")
+    stage.node("c1")
+    stage.pod("p1", "node-c1")
+    stage.as_("terminate").evict("default", "p1")
+    assert stage.broken == ["journeyman/terminate evicted p1 from node-c1, which is to stay"]
+
+
+@pytest.mark.parametrize(("seconds", "broken"), [(59, True), (60, False)])
+def test_force_before_the_nodes_end_is_seen(seconds, broken):
+    """Ninety seconds from the claim's deletion, less the thirty that the pod wants."""
+    stage = Stage(PodsGoAsAgreed)
+    leaving_node(stage, grace="90s")
+    stage.clock.advance(seconds - 1)
+    stage.as_("terminate").delete(POD, "p1", namespace="default", grace_period_seconds=1)
+    assert bool(stage.broken) == broken
+
+
+def test_an_instance_that_is_ended_under_its_pods_is_seen():
+    """Once they are gone it may be."""
+    stage = Stage(InstancesEndEmpty)
+    instance = leaving_node(stage)
+    stage.happen("terminate", instance, by="someone")
+    assert stage.broken == []
+    stage.happen("terminate", instance)
+    assert stage.broken == ["journeyman/terminate ended aws:///a/c1 (c1) under p1"]
+    stage.server.delete(POD, "p1", namespace="default", grace_period_seconds=0)
+    stage.happen("terminate", instance)
+    assert len(stage.broken) == 1
+
+
+@pytest.mark.parametrize(
+    ("nodes", "taken", "broken"), [("1", 1, False), ("1", 2, True), ("50%", 2, False), ("30%", 2, True)]
+)
+def test_more_nodes_taken_than_the_budget_allows_are_seen(nodes, taken, broken):
+    """Of three nodes; shares are rounded up."""
+    stage = Stage(BudgetsHold, pools=(Pool(name="default", budgets=(Budget(nodes=nodes),)),))
+    names = ("c1", "c2", "c3")
+    for name in names:
+        stage.claim(name, "Initialized")
+    for name in names[:taken]:
+        stage.say(name, "Initialized", "DisruptionReason", by="consolidate")
+    assert bool(stage.broken) == broken
+
+
+def test_a_budget_of_another_reason_counts_for_nothing():
+    """Drift may take none, what is empty may go."""
+    budget = Budget(nodes="0", reasons=("Drifted",))
+    stage = Stage(BudgetsHold, pools=(Pool(name="default", budgets=(budget,)),))
+    stage.claim("c1", "Initialized")
+    stage.say("c1", "Initialized", "DisruptionReason", by="consolidate")
+    assert stage.broken == []
+
+
+def test_a_launch_beyond_the_limit_is_seen_unless_the_other_node_goes():
+    """Two and two vCPUs of three; one that is on its way out does not count."""
+    stage = Stage(LimitsHold, pools=(Pool(name="default", limit_cpus=3),))
+    stage.claim("c1", "Registered")
+    stage.as_("terminate").delete(NODECLAIM, "c1")
+    stage.claim("c2", "Registered")
+    assert stage.broken == []
+    stage.claim("c3")
+    assert stage.broken == ["default has 4 vCPUs with m5.large c3, 3 may be"]
+
+
+def test_a_candidate_that_goes_before_its_replacement_is_ready_is_seen():
+    """And one that no command takes any more."""
+    stage = Stage(ReplacementsFirst)
+    for name in ("old", "new", "other"):
+        stage.claim(name)
+    stage.command("d", ["old"], ["new"])
+    stage.as_("consolidate").delete(NODECLAIM, "old")
+    stage.as_("consolidate").delete(NODECLAIM, "other")
+    assert stage.broken == [
+        "NodeClaim old was deleted before new of d was initialized",
+        "NodeClaim other was deleted, and no command that is under way takes it",
+    ]
+
+
+def test_a_candidate_may_go_once_its_replacement_was_ready():
+    """Whatever the replacement is by then."""
+    stage = Stage(ReplacementsFirst)
+    stage.claim("old")
+    stage.claim("new", "Initialized")
+    stage.say("new")
+    stage.command("d", ["old"], ["new"])
+    stage.as_("consolidate").delete(NODECLAIM, "old")
+    assert stage.broken == []
+
+
+@pytest.mark.parametrize(
+    ("reason", "price", "broken"),
+    [("Underutilized", 0.1, True), ("Underutilized", 0.09, False), ("Drifted", 0.2, False)],
+)
+def test_a_replacement_that_costs_as_much_is_seen(reason, price, broken):
+    """Drift may cost more, consolidation may not."""
+    stage = Stage(PricesFall)
+    stage.claim("old")
+    stage.command("d", ["old"], ["new"], reason=reason)
+    stage.claim("new", command="d", launched=False)
+    stage.launch("new", price=price)
+    assert bool(stage.broken) == broken
+
+
+@pytest.mark.parametrize(
+    ("limit", "cpu", "told"), [(0, "1500m", True), (3, "1500m", False), (0, "3900m", False), (0, "3000m", True)]
+)
+def test_a_pod_that_would_fit_and_does_not_run_is_seen(limit, cpu, told):
+    """Limits that are used up and pods that are too large are excuses."""
+    stage = Stage(AllThatFitsRuns, pools=(Pool(name="default", limit_cpus=limit),))
+    stage.claim("c1")
+    stage.pod("p1", "", cpu=cpu, phase="Pending")
+    stage.judges.at_rest()
+    assert bool(stage.broken) == told
+
+
+@pytest.mark.parametrize(
+    ("sweep", "minutes", "told"), [(True, 4, False), (True, 5, True), (False, 0, False), (False, 1, True)]
+)
+def test_an_unfinished_claim_that_nobody_is_told_of_is_seen(sweep, minutes, told):
+    """The sweep has some minutes to find it; where there is none a message must be there."""
+    stage = Stage(NothingWaitsForNobody, sweep=sweep)
+    stage.claim("c1")
+    for _ in range(minutes + 1):
+        stage.judges.at_tick()
+        stage.clock.advance(60)
+    assert bool(stage.broken) == told
+
+
+def test_a_message_on_its_way_is_enough():
+    """To the right step."""
+    stage = Stage(NothingWaitsForNobody, sweep=False)
+    stage.claim("c1")
+    stage.messages = [Waiting(step=Step.PROVISION, at=START)]
+    stage.judges.at_tick()
+    stage.clock.advance(60)
+    stage.judges.at_tick()
+    assert stage.broken == []
+
+
+def test_marks_and_messages_that_are_left_behind_are_seen():
+    """A taint, a reason, a dead letter."""
+    stage = Stage(NothingIsLeftBehind)
+    stage.claim("c1", "DisruptionReason")
+    stage.node("c1", taints=[TAINT])
+    stage.letters = ["{}"]
+    stage.judges.at_rest()
+    assert stage.broken == [
+        "NodeClaim c1 carries a DisruptionReason, and no command takes it",
+        "Node node-c1 is tainted, and stays",
+        "a message was given up: {}",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("error", "expected", "told"),
+    [("KeyError", False, True), ("ConflictError", True, False), ("InvariantError", True, True)],
+)
+def test_errors_that_are_not_foreseen_are_seen(error, expected, told):
+    """A plan that its own check refuses is never foreseen."""
+    stage = Stage(NothingUnexpected)
+    stage.judges.on_error(RunError(at=START, run="sweep#1", error=error, message="m", expected=expected))
+    assert bool(stage.broken) == told
