@@ -14,13 +14,15 @@ fence lost                    nothing more is done: another run has the step ("b
 ============================  ==========================================================================
 
 Launches are collected over all chains and asked of the cloud together, after everything that needs no instance.
+Neighbouring chains that only patch are carried out side by side (`side_by_side`).
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
+from itertools import groupby
 from typing import Any, Final
 
 from msgspec.structs import replace
@@ -63,6 +65,7 @@ from journeyman.steps.refusals import (
     is_held_by_budget,
     not_terminated,
 )
+from journeyman.steps.side_by_side import Track, next_wave, only_patches
 
 RETRY_AFTER: Final = timedelta(seconds=1)
 RETRY_ERROR_AFTER: Final = timedelta(seconds=5)
@@ -97,8 +100,12 @@ class Applier:
         """
         self.tell(plan)
         launches: list[PendingLaunch] = []
-        for chain in self._opened_first(self._hinted_first(plan.chains)):
-            self._run_chain(chain, launches)
+        for only_patched, chains in groupby(self._opened_first(self._hinted_first(plan.chains)), key=only_patches):
+            if only_patched:
+                self._side_by_side(chains)
+                continue
+            for chain in chains:
+                self._run_chain(chain, launches)
         self._look_after_hints()
         self._hints.forget()
         while launches:
@@ -234,6 +241,23 @@ class Applier:
             elif self._came_off(opening[i], chain, outcomes[i]):
                 rest.append(replace(chain, actions=chain.actions[1:]))
         return rest
+
+    def _side_by_side(self, chains: Iterable[Chain]) -> None:
+        """Carry out chains that only patch, as many patches together as may be."""
+        tracks = [Track.of(chain) for chain in chains]
+        while wave := next_wave(tracks):
+            self._check()
+            for track, went_well in zip(wave, self._sent(wave), strict=True):
+                track.left = track.left[1:] if went_well else []
+                if went_well and not track.left:
+                    self._explain(track.chain)
+
+    def _sent(self, wave: Sequence[Track]) -> list[bool]:
+        """Send the next patch of each; whether its chain may go on."""
+        if len(wave) == 1:
+            return [self._done(wave[0].left[0], wave[0].chain)]
+        errors = self.effects.patch_together([track.left[0] for track in wave])
+        return [self._came_off(track.left[0], track.chain, e) for track, e in zip(wave, errors, strict=True)]
 
     def _look_after_hints(self) -> None:
         """Before the nodes are opened and once they are."""

@@ -1,0 +1,115 @@
+"""Patches of neighbouring chains go out together, and every chain is still a chain."""
+
+from __future__ import annotations
+
+import pytest
+
+from journeyman.core.api.objects import NODECLAIM, NODEPOOL
+from journeyman.core.plan import Chain, CreateObject, Event, ObjectRef, PatchObject, Plan, Step, one
+from journeyman.steps.apply import run_step
+from journeyman.steps.side_by_side import AT_MOST
+from tests.helpers.builders import claim_body, pool_body
+from tests.helpers.fakes import Cluster
+
+
+class Watched:
+    """The store, and how many patches went out together each time; 1 for those that went alone."""
+
+    def __init__(self, server) -> None:
+        self._server = server
+        self.together: list[int] = []
+
+    def __getattr__(self, name):
+        return getattr(self._server, name)
+
+    def patch(self, *args, **kwargs):
+        self.together.append(1)
+        return self._server.patch(*args, **kwargs)
+
+    def patch_each(self, resource, patches, *, subresource=""):
+        self.together.append(len(patches))
+        return self._server.patch_each(resource, patches, subresource=subresource)
+
+
+@pytest.fixture
+def cluster():
+    """Forty pools, and three claims."""
+    cluster = Cluster()
+    cluster.add(*(pool_body(f"p{n:02}") for n in range(40)), *(claim_body(name) for name in "abc"))
+    return cluster
+
+
+def carry_out(cluster, *chains):
+    """One step that does nothing else; the outcome, and what went out together."""
+    store = Watched(cluster.server)
+    outcome = run_step(cluster.run(store=store), Step.PROVISION, lambda hand: hand.apply(Plan(chains=tuple(chains))))
+    return outcome, store.together
+
+
+def labelled(resource, name, value="x", *, version=""):
+    """A patch of its labels."""
+    patch = {"metadata": {"labels": {"touched": value}}}
+    return PatchObject(ref=ObjectRef(resource=resource, name=name), patch=patch, why="test", resource_version=version)
+
+
+def imaged(name):
+    """A patch of a claim's status."""
+    ref, patch = ObjectRef(resource=NODECLAIM, name=name), {"status": {"imageID": "i"}}
+    return PatchObject(ref=ref, patch=patch, why="test", subresource="status")
+
+
+def the_labels(cluster, resource, name):
+    """As they are stored."""
+    stored = cluster.server.get(resource, name)
+    return stored["metadata"].get("labels", {}) if isinstance(stored, dict) else stored.metadata.labels
+
+
+def test_the_first_patches_of_all_go_together_then_the_second(cluster):
+    """Six requests in the time of two."""
+    outcome, together = carry_out(cluster, *(one(name, labelled(NODECLAIM, name), imaged(name)) for name in "abc"))
+    assert together == [3, 3]
+    assert outcome.counts == {"PatchObject": 6}
+    for name in "abc":
+        claim = cluster.server.get(NODECLAIM, name)
+        assert (claim.metadata.labels["touched"], claim.status.image_id) == ("x", "i")
+
+
+def test_a_chain_whose_patch_is_refused_goes_no_further_and_is_silent(cluster):
+    """The others do not notice."""
+    told = Event(ref=ObjectRef(resource=NODECLAIM, name="n"), reason="Told", message="done")
+    stale = Chain(subject="a", actions=(labelled(NODECLAIM, "a", version="1"), imaged("a")), events=(told,))
+    fine = Chain(subject="b", actions=(labelled(NODECLAIM, "b"), imaged("b")), events=(told,))
+    outcome, together = carry_out(cluster, stale, fine)
+    assert together == [2, 1]
+    assert outcome.counts == {"PatchObject": 2, "conflicts": 1}
+    assert cluster.server.get(NODECLAIM, "a").status.image_id == ""
+    assert cluster.record.reasons == ["Told"]
+
+
+def test_patches_of_one_object_wait_for_each_other(cluster):
+    """The second is made on what the first made of the version that both have read."""
+    version = cluster.server.get(NODECLAIM, "a").metadata.resource_version
+    chains = (one(value, labelled(NODECLAIM, "a", value, version=version)) for value in ("first", "second"))
+    outcome, together = carry_out(cluster, *chains)
+    assert together == [1, 1]
+    assert outcome.counts == {"PatchObject": 2}
+    assert the_labels(cluster, NODECLAIM, "a")["touched"] == "second"
+
+
+def test_what_does_more_than_patch_keeps_its_place(cluster):
+    """Nothing overtakes it: what stands before it is done, what stands behind is not begun."""
+    create = CreateObject(resource=NODECLAIM, body=claim_body("new"), why="test")
+    pools = [one(name, labelled(NODEPOOL, name)) for name in ("p00", "p01", "p02", "p03")]
+    late = one("late", create, labelled(NODECLAIM, "new"))
+    _, together = carry_out(cluster, *pools[:2], late, *pools[2:])
+    assert together == [2, 1, 2]
+
+
+def test_the_fence_is_looked_at_before_each_few(cluster):
+    """Another run has the step: what was begun is done, and nothing more."""
+    cluster.fence.checks_left = 1
+    names = [f"p{n:02}" for n in range(40)]
+    outcome, together = carry_out(cluster, *(one(name, labelled(NODEPOOL, name)) for name in names))
+    assert together == [AT_MOST]
+    assert outcome.status == "busy"
+    assert "touched" not in the_labels(cluster, NODEPOOL, names[AT_MOST])
