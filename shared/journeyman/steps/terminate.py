@@ -29,7 +29,7 @@ from journeyman.core.lifecycle.strays import end_strays
 from journeyman.core.lifecycle.termination import awaits_volumes, finalize
 from journeyman.core.plan import DeleteObject, Plan, Step
 from journeyman.core.state import Snapshot, StateNode
-from journeyman.errors import NodeClaimNotFoundError
+from journeyman.errors import ForbiddenError, NodeClaimNotFoundError
 from journeyman.ports import Instance, Trigger
 from journeyman.steps.apply import Applier, run_step
 from journeyman.steps.invocation import Invocation, Outcome, Settings
@@ -56,7 +56,7 @@ def _terminate(hand: Applier) -> None:
     instances = run.cloud.list()  # before the claims: none of these was launched for a claim that is not read yet
     snapshot = load(run, SCOPE)
     leaving = [n for n in snapshot.state_nodes if is_leaving(n)]
-    snapshot = _with_what_holds(run, snapshot, leaving)
+    snapshot = _with_what_holds(hand, snapshot, leaving)
     cloud = _cloud(run, snapshot, instances)
     hand.apply(finalize(snapshot, cloud, _pace(run.settings)))
     fresh = expire(snapshot) + collect(snapshot, cloud, run.settings.orphan_age)
@@ -70,10 +70,18 @@ def _terminate(hand: Applier) -> None:
         hand.apply(count(_without_gone(hand, snapshot)))
 
 
-def _with_what_holds(run: Invocation, snapshot: Snapshot, leaving: list[StateNode]) -> Snapshot:
-    """The snapshot with what keeps nodes from leaving: their pods, and once those are gone, their volumes."""
-    snapshot = with_pods_of(run, snapshot, (n.node.metadata.name for n in leaving if n.node is not None))
-    return with_volumes_of(run, snapshot, (n.name for n in snapshot.state_nodes if awaits_volumes(n, snapshot.now)))
+def _with_what_holds(hand: Applier, snapshot: Snapshot, leaving: list[StateNode]) -> Snapshot:
+    """The snapshot with what keeps nodes from leaving: their pods, and once those are gone, their volumes.
+
+    Who may not read volumes does not wait for them, and is told: a node that stays for ever helps nobody.
+    """
+    snapshot = with_pods_of(hand.run, snapshot, (n.node.metadata.name for n in leaving if n.node is not None))
+    empty = [n.name for n in snapshot.state_nodes if awaits_volumes(n, snapshot.now)]
+    try:
+        return with_volumes_of(hand.run, snapshot, empty)
+    except ForbiddenError as error:
+        hand.failed("volumes of nodes that leave", error)
+        return snapshot
 
 
 def _deletes_claims(plan: Plan) -> bool:

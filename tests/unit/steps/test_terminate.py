@@ -222,6 +222,31 @@ def test_an_instance_of_a_deleted_claim_ends_even_if_its_progress_may_not_be_wri
     assert [level for level, message, _ in cluster.record.lines if "nodeclaims/status" in message] == ["error"]
 
 
+def test_nodes_go_even_if_volumes_may_not_be_read(cluster):
+    """A role of an earlier release: the log says what to do, and nobody pays for an empty node for ever."""
+
+    class Blind:
+        """A store that may not list VolumeAttachments."""
+
+        def __getattr__(self, name):
+            return getattr(cluster.server, name)
+
+        def list(self, resource, **where):
+            if resource.kind == "VolumeAttachment":
+                raise ForbiddenError('cannot list resource "volumeattachments"', status=403, reason="Forbidden")
+            return cluster.server.list(resource, **where)
+
+    cluster.server.delete(NODECLAIM, claim(cluster).metadata.name)
+    for _ in range(12):
+        run(cluster, store=Blind())
+        cluster.clock.advance(10)
+        cluster.kubelets.act()
+
+    assert cluster.server.list(NODECLAIM).items == ()
+    assert cluster.cloud.list() == ()
+    assert {level for level, message, _ in cluster.record.lines if "volumeattachments" in message} == {"error"}
+
+
 def test_a_claim_let_go_without_an_instance_takes_no_other_out_of_its_pools_count(cluster):
     """Claims that wait for their instance are alike in having none; only the one that was let go is counted out."""
     cluster.add(claim_body("waits"), claim_body("goes", metadata={"deletionTimestamp": "2026-03-02T21:00:00Z"}))

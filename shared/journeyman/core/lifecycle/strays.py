@@ -55,9 +55,10 @@ def _end(state: StateNode, snapshot: Snapshot, cloud: Cloud, stray_after: timede
         text = f"NodeClaim {claim.metadata.name} says that its instance terminates, although nobody deleted it: it is deleted, its pods are drained first"
         yield _deleted(claim, "ContradictoryStatus", text, now)
     elif not state.stray:
-        yield from _noted(claim, None, now)
+        if labels.NODE_MISSING_SINCE in claim.metadata.annotations:
+            yield _noted(claim, None, now)
     elif (since := _missing_since(claim)) is None:
-        yield from _noted(claim, now, now)
+        yield _noted(claim, now, now)
         yield one(f"NodeClaim {claim.metadata.name}", _look(claim, now + stray_after))
     elif now < since + stray_after:
         yield one(f"NodeClaim {claim.metadata.name}", _look(claim, since + stray_after))
@@ -77,14 +78,12 @@ def _missing_since(claim: NodeClaim) -> datetime | None:
         return None
 
 
-def _noted(claim: NodeClaim, since: datetime | None, now: datetime) -> Iterator[Chain]:
-    """The claim with this time on it, or with none; nothing if that is so already."""
+def _noted(claim: NodeClaim, since: datetime | None, now: datetime) -> Chain:
+    """The claim with this time on it, or with none."""
     others = {k: v for k, v in claim.metadata.annotations.items() if k != labels.NODE_MISSING_SINCE}
     said = {labels.NODE_MISSING_SINCE: format_time(since)} if since is not None else {}
     told = replace(Progress.of(claim, now), claim=with_metadata(claim, annotations={**others, **said}))
-    chain = told.chain(why="its node is missing" if said else "its node is back")
-    if chain.actions:
-        yield chain
+    return told.chain(why="its node is missing" if said else "its node is back")
 
 
 def _deleted(claim: NodeClaim, reason: str, text: str, now: datetime) -> Chain:
