@@ -38,12 +38,12 @@ def test_nodes_do_not_come_and_go_for_ever_where_kube_scheduler_packs_otherwise(
     living = a_tight_cluster()
     before = len(living.cloud.launches)
     counts = []
-    for _ in range(3):
+    for _ in range(2):
         living.live(minutes=30)
         counts.append(len(living.disruptions()))
 
     assert 1 <= counts[0] <= 10
-    assert counts[2] - counts[0] <= 5
+    assert counts[1] - counts[0] <= 3
     assert len(living.cloud.launches) - before == counts[-1]
     regretted = [d["status"].get("regrettedFor") for d in living.server.list(NODE_DISRUPTION).items]
     assert sum(1 for workloads in regretted if workloads) >= len(regretted) - 1
@@ -61,9 +61,9 @@ def test_replacements_that_never_join_are_paid_for_more_and_more_rarely():
     machines, joined = living.cloud.machines, {i.provider_id for i in living.cloud.list()}
     living.cloud.machines = lambda: tuple(m for m in machines() if m.provider_id in joined)
     living.scale("web", 2)
-    living.live(minutes=90)
+    living.live(minutes=60)
 
     phases = [phase for _, decision, phase in living.disruptions() if decision == "replace"]
-    assert 3 <= phases.count("RolledBack") <= 5
+    assert 3 <= phases.count("RolledBack") <= 4
     assert living.nodes() == ["l"]
     assert living.running() == 2
