@@ -25,11 +25,16 @@ from journeyman.core.state import Snapshot, StateNode
 
 
 def hydrated(claim: NodeClaim) -> NodeClaim:
-    """The claim with the termination finalizer and its NodeClass label, which must be there before a launch."""
-    finalizers = claim.metadata.finalizers
+    """The claim with the termination finalizer and its NodeClass label, which must be there before a launch.
+
+    The same object if it has both: nearly all claims do, and all are asked in each run.
+    """
+    finalizers, marks = claim.metadata.finalizers, _class_label(claim)
+    if labels.TERMINATION_FINALIZER in finalizers and claim.metadata.labels.keys() >= marks.keys():
+        return claim
     if labels.TERMINATION_FINALIZER not in finalizers:
         finalizers += (labels.TERMINATION_FINALIZER,)
-    return with_metadata(claim, finalizers=finalizers, labels={**_class_label(claim), **claim.metadata.labels})
+    return with_metadata(claim, finalizers=finalizers, labels={**marks, **claim.metadata.labels})
 
 
 def begun(claim: NodeClaim, now: datetime) -> Progress:
@@ -49,12 +54,13 @@ def hydrate(claim: NodeClaim, snapshot: Snapshot) -> Plan:
     named = claim.spec.node_class_ref.name
     node_class = next((c for c in snapshot.node_classes if c.name == named), None)
     whole = migrated(hydrated(claim), pool, node_class)
-    if state.node is not None:
+    if state.node is not None and state.provider_id != claim.status.provider_id:
         whole = msgspec.structs.replace(
             whole, status=msgspec.structs.replace(whole.status, provider_id=state.provider_id)
         )
-    chain = _restored(claim, whole, snapshot.now).chain(why="it is not as we made it")
-    return Plan(chains=(chain,)) if chain.actions else Plan()
+    if whole is claim:
+        return Plan()
+    return Plan(chains=(_restored(claim, whole, snapshot.now).chain(why="it is not as we made it"),))
 
 
 def hydrate_nodes(snapshot: Snapshot) -> Plan:
