@@ -18,9 +18,10 @@ from journeyman.core.api import labels
 from journeyman.core.api.conditions import format_time
 from journeyman.core.plan import ObjectRef, PatchObject, Plan, one
 from journeyman.core.state import NodeClassState, Snapshot
+from journeyman.core.state.transition_samples import told_with
 from journeyman.errors import CloudProviderError, ConflictError, InvalidObjectError, KubeAPIError
 from journeyman.steps.apply import Applier
-from journeyman.steps.load import World, node_class_state, with_catalogue
+from journeyman.steps.load import World, conditions_in, node_class_state, with_catalogue
 from journeyman.steps.remembering import note_prices
 
 AwareTime = Annotated[datetime, msgspec.Meta(tz=True)]
@@ -132,4 +133,5 @@ def _writes(
         )
     mark = {"metadata": {"annotations": dict(annotations)}}
     actions.append(PatchObject(ref=ref, patch=mark, why="its hash, and when it was resolved"))
-    return Plan(chains=(one(f"{node_class.kind} {node_class.name}", *actions),))
+    told, wanted = conditions_in(node_class.raw), conditions_in({"status": status})
+    return Plan(chains=(told_with(one(f"{node_class.kind} {node_class.name}", *actions), ref, {}, told, wanted),))

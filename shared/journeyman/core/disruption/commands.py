@@ -38,7 +38,7 @@ from journeyman.core.api.node_disruption import NodeDisruption
 from journeyman.core.api.objects import NODECLAIM, NodeClaim, is_true
 from journeyman.core.disruption import explain
 from journeyman.core.disruption.in_flight import EXECUTING, missing, replacements, still_there, taken
-from journeyman.core.disruption.marks import cordons, mark, set_phase, unmark
+from journeyman.core.disruption.marks import cordons, mark, set_phase, told_of_marks, unmark
 from journeyman.core.disruption.types import Command, Decision
 from journeyman.core.plan import (
     Action,
@@ -109,6 +109,7 @@ def execute(
         actions.append(Wake(step=Step.PROVISION, at=now, reason=f"replacements of {disruption.metadata.name} start"))
     actions.append(_look_again(disruption, look_at(now, poll)))
     chain = Chain(subject=_subject(disruption), actions=tuple(actions), events=events, observations=tuple(observations))
+    chain = told_of_marks(chain, nodes, disruption, now)
     return Plan(chains=(chain, *launches), notes=(f"disrupting node(s): {disruption.spec.explanation}",))
 
 

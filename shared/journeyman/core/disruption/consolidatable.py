@@ -27,6 +27,7 @@ from journeyman.core.api.objects import NODECLAIM, NodeClaim, Pod, condition_of
 from journeyman.core.plan import Action, Chain, ObjectRef, PatchObject, Plan, one
 from journeyman.core.scheduling.pods import is_owned_by_daemon_set, is_owned_by_node
 from journeyman.core.state import Snapshot
+from journeyman.core.state.transition_samples import told_with
 
 POD_EVENT_DEDUPE: Final = timedelta(seconds=10)  # karpenter pkg/controllers/nodeclaim/podevents `dedupeTimeout`
 
@@ -125,22 +126,28 @@ def _consolidatable_at(claim: NodeClaim, after: timedelta | None, event: datetim
 
 def _chains(verdicts: Iterable[_Verdict], now: datetime) -> Iterator[Chain]:
     for verdict in verdicts:
-        actions = tuple(_writes(verdict, now))
+        claim = verdict.claim
+        after = _conditions(claim, verdict.at is not None and verdict.at <= now, now)
+        actions = tuple(_writes(verdict, after, now))
         if actions:
-            yield one(f"NodeClaim {verdict.claim.metadata.name}", *actions)
+            ref, chain = _ref(claim), one(f"NodeClaim {claim.metadata.name}", *actions)
+            yield told_with(chain, ref, claim.metadata.labels, claim.status.conditions, after.conditions)
 
 
-def _writes(verdict: _Verdict, now: datetime) -> Iterator[Action]:
+def _ref(claim: NodeClaim) -> ObjectRef:
+    return ObjectRef(resource=NODECLAIM, name=claim.metadata.name, uid=claim.metadata.uid)
+
+
+def _writes(verdict: _Verdict, updated: ConditionSet, now: datetime) -> Iterator[Action]:
     """Status first: a digest that is not yet stored only means that the clock may start once more."""
     claim = verdict.claim
-    ref = ObjectRef(resource=NODECLAIM, name=claim.metadata.name, uid=claim.metadata.uid)
+    ref = _ref(claim)
     stored = claim.status.last_pod_event_time
     news = claim.metadata.annotations.get(labels.PODS_SEEN) != verdict.digest
     news = news and (stored is None or now - stored >= POD_EVENT_DEDUPE)
     status: dict[str, Any] = {}
     if news and verdict.last_pod_event is not None and verdict.last_pod_event != stored:
         status["lastPodEventTime"] = format_time(verdict.last_pod_event)
-    updated = _conditions(claim, verdict.at is not None and verdict.at <= now, now)
     if updated.changed_from(claim.status.conditions):
         status["conditions"] = updated.to_wire()
     if status:

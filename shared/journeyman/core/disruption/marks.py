@@ -10,9 +10,10 @@ from journeyman.core.api.conditions import DISRUPTION_REASON, ConditionSet, form
 from journeyman.core.api.node_disruption import NodeDisruption
 from journeyman.core.api.objects import NODE_DISRUPTION, NODECLAIM, NodeClaim
 from journeyman.core.disruption.in_flight import EXECUTING
-from journeyman.core.plan import Action, ObjectRef, PatchObject
+from journeyman.core.plan import Action, Chain, ObjectRef, PatchObject
 from journeyman.core.state import StateNode
 from journeyman.core.state.cordon import cordon, uncordon
+from journeyman.core.state.transition_samples import told_with
 
 
 def unmark(node: StateNode, why: str, now: datetime) -> tuple[Action, ...]:
@@ -29,10 +30,17 @@ def unmark(node: StateNode, why: str, now: datetime) -> tuple[Action, ...]:
 def mark(node: StateNode, disruption: NodeDisruption, now: datetime) -> Iterator[Action]:
     """The condition that makes the candidate this command's own."""
     assert node.claim is not None  # noqa: S101 - candidates have one
-    reason = disruption.spec.reason
-    after = ConditionSet.of_claim(node.claim, now).set_true(DISRUPTION_REASON, now, reason, reason)
+    after = _marked(node.claim, disruption, now)
     if after.changed_from(node.claim.status.conditions):
         yield _conditions(node.claim, after, disruption.spec.explanation)
+
+
+def told_of_marks(chain: Chain, nodes: Iterable[StateNode], disruption: NodeDisruption, now: datetime) -> Chain:
+    """The chain that marks these candidates, with what is told of each mark."""
+    for claim in (node.claim for node in nodes if node.claim is not None):
+        ref, after = _ref(claim), _marked(claim, disruption, now)
+        chain = told_with(chain, ref, claim.metadata.labels, claim.status.conditions, after.conditions)
+    return chain
 
 
 def cordons(nodes: Iterable[StateNode], disruption: NodeDisruption) -> Iterator[Action]:
@@ -42,9 +50,18 @@ def cordons(nodes: Iterable[StateNode], disruption: NodeDisruption) -> Iterator[
             yield patch
 
 
+def _marked(claim: NodeClaim, disruption: NodeDisruption, now: datetime) -> ConditionSet:
+    reason = disruption.spec.reason
+    return ConditionSet.of_claim(claim, now).set_true(DISRUPTION_REASON, now, reason, reason)
+
+
+def _ref(claim: NodeClaim) -> ObjectRef:
+    return ObjectRef(resource=NODECLAIM, name=claim.metadata.name, uid=claim.metadata.uid)
+
+
 def _conditions(claim: NodeClaim, conditions: ConditionSet, why: str) -> PatchObject:
     return PatchObject(
-        ref=ObjectRef(resource=NODECLAIM, name=claim.metadata.name, uid=claim.metadata.uid),
+        ref=_ref(claim),
         patch={"status": {"conditions": conditions.to_wire()}},
         why=why,
         resource_version=claim.metadata.resource_version,

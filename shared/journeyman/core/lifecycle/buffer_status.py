@@ -18,6 +18,7 @@ from journeyman.core.plan import ObjectRef, PatchObject, Plan, merged, one
 from journeyman.core.scheduling.demand.buffers import ResolvedBuffer, buffer_of, is_virtual, resolve_buffers
 from journeyman.core.scheduling.results import Results
 from journeyman.core.state import Snapshot
+from journeyman.core.state.transition_samples import told_with
 
 FITS: Final = "FitsExistingCapacity"
 REQUIRES_NEW: Final = "RequiresNewCapacity"
@@ -88,7 +89,8 @@ def _tell(resolved: ResolvedBuffer, provisioning: _Verdict | None, now: datetime
         resource_version=meta.resource_version,
         subresource="status",
     )
-    return Plan(chains=(one(f"CapacityBuffer {buffer.key}", patch),))
+    chain = one(f"CapacityBuffer {buffer.key}", patch)
+    return Plan(chains=(told_with(chain, patch.ref, {}, before.conditions, conditions),))
 
 
 def _set(

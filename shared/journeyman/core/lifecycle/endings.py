@@ -13,6 +13,7 @@ from journeyman.core.api.conditions import INSTANCE_TERMINATING
 from journeyman.core.api.objects import Node, NodeClaim, condition_of
 from journeyman.core.lifecycle.explain import terminated
 from journeyman.core.plan import Observation
+from journeyman.core.state.transition_samples import end_samples
 
 
 def claim_ended(claim: NodeClaim, now: datetime) -> tuple[Observation, ...]:
@@ -28,6 +29,7 @@ def claim_ended(claim: NodeClaim, now: datetime) -> tuple[Observation, ...]:
             now,
             pool,
         ),
+        *end_samples("nodeclaim", claim.metadata.labels, claim.metadata.deletion_timestamp, now),
     )
 
 
@@ -39,6 +41,7 @@ def node_ended(node: Node, now: datetime) -> tuple[Observation, ...]:
         counted,
         *_took("karpenter_nodes_termination_duration_seconds", node.metadata.deletion_timestamp, now, pool),
         *_took("karpenter_nodes_lifetime_duration_seconds", node.metadata.creation_timestamp, now, pool),
+        *end_samples("node", node.metadata.labels, node.metadata.deletion_timestamp, now),
     )
 
 

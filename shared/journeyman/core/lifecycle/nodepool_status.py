@@ -30,6 +30,7 @@ from journeyman.core.api.resources import (
 from journeyman.core.lifecycle.registration_health import Outcome, judged
 from journeyman.core.plan import Chain, ObjectRef, PatchObject, Plan, merged, one
 from journeyman.core.state import NodeClassState, SetAside, Snapshot, StateNode
+from journeyman.core.state.transition_samples import told_with
 
 UNDECIDED: Final = frozenset({"", "AwaitingReconciliation", "ReconcilingDependents"})
 """Reasons of a NodeClass's Ready that is neither True nor False yet."""
@@ -109,7 +110,10 @@ def _reconcile(pool: NodePool, snapshot: Snapshot, usage: Usage, news: tuple[Out
         status["conditions"] = conditions.to_wire()
     annotations = {k: v for k, v in wanted.items() if pool.metadata.annotations.get(k) != v}
     chain = _chain(pool, status, annotations)
-    return Plan(chains=(chain,) if chain.actions else ())
+    if not chain.actions:
+        return Plan()
+    ref = ObjectRef(resource=NODEPOOL, name=pool.metadata.name, uid=pool.metadata.uid)
+    return Plan(chains=(told_with(chain, ref, {}, pool.status.conditions, conditions.conditions),))
 
 
 def _chain(pool: NodePool, status: Mapping[str, Any], annotations: Mapping[str, str]) -> Chain:
@@ -174,11 +178,13 @@ def _refuse(item: SetAside, now: datetime) -> Plan:
     after = before.initialised(now).set_false(VALIDATION_SUCCEEDED, now, "NodePoolValidationFailed", item.why)
     if not after.changed_from(item.conditions):
         return Plan()
+    ref = ObjectRef(resource=NODEPOOL, name=item.name, uid=item.uid)
     patch = PatchObject(
-        ref=ObjectRef(resource=NODEPOOL, name=item.name, uid=item.uid),
+        ref=ref,
         patch={"status": {"conditions": after.to_wire()}},
         why="it does not validate",
         resource_version=item.resource_version,
         subresource="status",
     )
-    return Plan(chains=(one(f"NodePool {item.name}", patch),), notes=(item.why,))
+    chain = told_with(one(f"NodePool {item.name}", patch), ref, {}, item.conditions, after.conditions)
+    return Plan(chains=(chain,), notes=(item.why,))

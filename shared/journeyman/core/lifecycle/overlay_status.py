@@ -14,6 +14,7 @@ from journeyman.core.api.nodeoverlay import NodeOverlay
 from journeyman.core.api.objects import NODE_OVERLAY
 from journeyman.core.plan import ObjectRef, PatchObject, Plan, merged, one
 from journeyman.core.state import SetAside, Snapshot
+from journeyman.core.state.transition_samples import told_with
 
 CONFLICT: Final = "Conflict"
 RUNTIME_VALIDATION: Final = "RuntimeValidation"
@@ -73,4 +74,5 @@ def _write(ref: ObjectRef, before: ConditionSet, after: ConditionSet, resource_v
         resource_version=resource_version,
         subresource="status",
     )
-    return Plan(chains=(one(f"NodeOverlay {ref.name}", patch),))
+    chain = one(f"NodeOverlay {ref.name}", patch)
+    return Plan(chains=(told_with(chain, ref, {}, before.conditions, after.conditions),))

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from journeyman.core.api.conditions import ConditionSet, Status, format_time, to_wire
 from journeyman.core.api.objects import NODE, NODECLAIM, Node, NodeClaim, ObjectMeta
 from journeyman.core.plan import Action, Chain, Event, ObjectRef, Observation, PatchObject, look_at
-from journeyman.core.state.transitions import transitions
+from journeyman.core.state.transition_samples import told_with
 
 
 class Progress(Struct, frozen=True, kw_only=True):
@@ -68,13 +68,14 @@ class Progress(Struct, frozen=True, kw_only=True):
         if self.original_node is not None and self.node is not None:
             writes += node_patches(self.original_node, self.node, why)
         writes += claim_patches(self.original, self.claim, why)
-        return Chain(
+        chain = Chain(
             subject=f"NodeClaim {self.claim.metadata.name}",
             actions=writes + after,
-            events=self.events
-            + transitions(claim_ref(self.claim), self.original.status.conditions, self.claim.status.conditions),
+            events=self.events,
             observations=self.observations,
         )
+        before, now = self.original.status.conditions, self.claim.status.conditions
+        return told_with(chain, claim_ref(self.claim), self.claim.metadata.labels, before, now)
 
 
 def with_metadata(claim: NodeClaim, **changes: Any) -> NodeClaim:

@@ -1,4 +1,4 @@
-"""A condition took another status: the samples of `operator_<kind>_status_condition_…` that count it.
+"""A condition took another status: the samples of `operator_<kind>_status_condition_…` that count it, and those of an end.
 
 Apart from the Events, as only who counts pays for the table of metrics.
 
@@ -8,11 +8,14 @@ Restates: awslabs/operatorpkg status/controller.go `reconcileFound`.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
+
+from msgspec.structs import replace
 
 from journeyman.core.api.metrics import OBJECT_LABELS, object_label
 from journeyman.core.api.objects import Condition
-from journeyman.core.plan import ObjectRef, Observation
-from journeyman.core.state.transitions import changes
+from journeyman.core.plan import Chain, ObjectRef, Observation
+from journeyman.core.state.transitions import changes, transitions
 
 
 def transition_samples(
@@ -27,7 +30,7 @@ def transition_samples(
         after: Its conditions as they are written.
     """
     kind = ref.resource.kind.lower()
-    own = {object_label(key): labels.get(key, "") for key in OBJECT_LABELS[kind]}
+    own = own_labels(kind, labels)
     samples: list[Observation] = []
     for condition, was in changes(before, after):
         counted = {"type": condition.type, "status": condition.status, "reason": condition.reason, **own}
@@ -43,3 +46,38 @@ def transition_samples(
             )
         )
     return tuple(samples)
+
+
+def told_with(
+    chain: Chain,
+    ref: ObjectRef,
+    labels: Mapping[str, str],
+    before: tuple[Condition, ...],
+    after: tuple[Condition, ...],
+) -> Chain:
+    """The chain that writes these conditions, with the Events and samples of what changes by it."""
+    return replace(
+        chain,
+        events=chain.events + transitions(ref, before, after),
+        observations=chain.observations + transition_samples(ref, labels, before, after),
+    )
+
+
+def end_samples(kind: str, labels: Mapping[str, str], since: datetime | None, now: datetime) -> tuple[Observation, ...]:
+    """How long the deletion of an object took that is let go now; nothing if it is in none.
+
+    Args:
+        kind: In lower case, one of `OBJECT_LABELS`.
+        labels: The object's Kubernetes labels.
+        since: Its deletionTimestamp.
+        now: The time.
+    """
+    if since is None:
+        return ()
+    name, took = f"operator_{kind}_termination_duration_seconds", max((now - since).total_seconds(), 0.0)
+    return (Observation(name=name, value=took, labels=own_labels(kind, labels), kind="histogram"),)
+
+
+def own_labels(kind: str, labels: Mapping[str, str]) -> dict[str, str]:
+    """Those of an object's Kubernetes labels that metrics of its kind carry, as metrics call them."""
+    return {object_label(key): labels.get(key, "") for key in OBJECT_LABELS[kind]}

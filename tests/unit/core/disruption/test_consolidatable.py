@@ -36,6 +36,9 @@ def test_a_node_is_consolidatable_once_its_pods_were_left_alone_for_long_enough(
     (patch,) = found.plan.actions
     assert (patch.resource_version, patch.subresource) == ("7", "status")
     assert [c["status"] for c in patch.patch["status"]["conditions"] if c["type"] == "Consolidatable"] == ["True"]
+    [chain] = found.plan.chains
+    assert ("n", "Consolidatable") in {(e.ref.name, e.reason) for e in chain.events}
+    assert all(o.labels["status"] == "True" for o in chain.observations)
 
 
 def test_a_node_within_its_window_waits_and_says_when_it_ends():

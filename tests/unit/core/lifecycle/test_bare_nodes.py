@@ -65,6 +65,7 @@ def test_it_is_let_go_once_its_instance_is_gone_and_counted():
         "karpenter_nodes_terminated_total": 1,
         "karpenter_nodes_termination_duration_seconds": 30,
         "karpenter_nodes_lifetime_duration_seconds": 60,
+        "operator_node_termination_duration_seconds": 30,
     }
 
 

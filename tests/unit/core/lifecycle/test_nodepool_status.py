@@ -36,6 +36,10 @@ def test_a_new_pool_gets_conditions_counts_and_hash_and_then_nothing_more():
     plan = reconcile(a_snapshot(node_pools=(pool,)))
 
     assert conditions(plan)["Ready"] == ("True", "Ready")
+    [chain] = plan.chains
+    assert {e.reason for e in chain.events} == {"NodeClassReady", "Ready", "ValidationSucceeded"}
+    assert all(e.message.endswith(f"Status: Unknown -> True, Reason: {e.reason}") for e in chain.events)
+    assert {o.labels["type"] for o in chain.observations} == {e.reason for e in chain.events}
     stored = written(plan, pool)
     assert stored.metadata.annotations[labels.NODEPOOL_HASH]
     assert reconcile(a_snapshot(node_pools=(stored,))).actions == ()
@@ -95,6 +99,7 @@ def test_a_pool_that_does_not_validate_is_told_so_once():
 
     assert conditions(plan)["ValidationSucceeded"] == ("False", "NodePoolValidationFailed")
     assert conditions(plan)["Ready"][0] == "False"
+    assert {e.reason for e in plan.chains[0].events} == {"ValidationSucceeded", "Ready"}
 
     said = a_pool(status=plan.actions[0].patch["status"]).status.conditions
     again = SetAside(
