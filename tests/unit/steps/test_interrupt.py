@@ -217,6 +217,20 @@ def test_a_pool_that_asks_for_something_else_gets_nothing():
     assert cluster.lanes.sent == []
 
 
+@pytest.mark.parametrize("kind", ["rebalance_recommendation", "spot_interrupted", "instance_terminated"])
+def test_what_comes_after_the_end_has_begun_changes_nothing(kind):
+    """The events of one instance arrive in any order: advice after the warning, the warning after the end."""
+    cluster = Cluster()
+    leaving = a_member("n", capacity_type=labels.SPOT, deleting=True)
+    cluster.add(rebalancing_pool(), node_class_body(), *bodies(leaving))
+    before = cluster.server.resource_version
+
+    outcome = interrupt(cluster.run(), a_notice(kind, "i-n"))
+
+    assert "already being deleted" in outcome.notes[0]
+    assert (cluster.server.resource_version, cluster.lanes.sent, cluster.record.events) == (before, [], [])
+
+
 def a_launching_cluster(**tags: str) -> Cluster:
     """A claim whose instance i-9 runs, while nobody has written that down yet."""
     cluster = Cluster()
