@@ -1,0 +1,146 @@
+"""Many hands at once, by seed: whatever people do to claims, nodes and machines, the cluster comes to rest whole.
+
+Covers: finalizers, owners, labels, ids and conditions taken off or forged; claims and nodes deleted; machines stopped and lost;
+budgets and volumes in the way for a while.
+Scenario: four pods on four nodes; ten acts, then half an hour in which nobody does anything.
+"""
+
+import random
+from contextlib import suppress
+
+import msgspec
+import pytest
+
+from journeyman.core.api import labels
+from journeyman.core.api.objects import NODE, NODECLAIM, PDB, POD, is_true
+from journeyman.core.api.storage import VOLUME_ATTACHMENT
+from journeyman.errors import NotFoundError
+from tests.helpers.builders import SMALL, condition, pool_body
+from tests.helpers.living import Living
+
+PODS = 4
+RAW_CLAIM = msgspec.structs.replace(NODECLAIM, type=dict)
+BARE = {"metadata": {"finalizers": []}}
+BUDGET = {
+    "apiVersion": "policy/v1",
+    "kind": "PodDisruptionBudget",
+    "metadata": {"name": "web", "namespace": "default"},
+    "spec": {"maxUnavailable": 0, "selector": {"matchLabels": {"app": "web"}}},
+}
+
+
+class Hands:
+    """Somebody with every right and no idea: one act on one claim, or on its node or machine."""
+
+    def __init__(self, living, dice):
+        self._living, self._server, self._dice = living, living.server, dice
+        self._acts = sorted(name for name in dir(self) if not name.startswith("_"))
+
+    def _act(self):
+        joined = [c for c in self._living.claims() if c.status.node_name]
+        if joined:
+            getattr(self, self._dice.choice(self._acts))(self._dice.choice(joined))
+
+    def _write(self, claim, status):
+        self._server.patch(NODECLAIM, claim.metadata.name, {"status": status}, subresource="status")
+
+    def delete_the_claim(self, claim):
+        self._server.delete(NODECLAIM, claim.metadata.name)
+
+    def delete_the_claim_for_good(self, claim):
+        self._server.patch(NODECLAIM, claim.metadata.name, BARE)
+        self._server.delete(NODECLAIM, claim.metadata.name)
+
+    def delete_the_node(self, claim):
+        self._server.delete(NODE, claim.status.node_name)
+
+    def delete_the_node_for_good(self, claim):
+        self._server.patch(NODE, claim.status.node_name, BARE)
+        self._server.delete(NODE, claim.status.node_name)
+
+    def stop_the_machine(self, claim):
+        self._living.cloud.stop(claim.status.provider_id)
+
+    def lose_the_machine(self, claim):
+        self._living.cloud.lose(claim.status.provider_id)
+
+    def take_the_id_off(self, claim):
+        self._write(claim, {"providerID": None})
+
+    def give_it_the_id_of_another(self, claim):
+        other = self._dice.choice(self._living.claims())
+        self._write(claim, {"providerID": other.status.provider_id or None})
+
+    def wipe_the_status(self, claim):
+        self._write(claim, {"providerID": None, "nodeName": None, "conditions": None})
+
+    def forge_the_end(self, claim):
+        raw = self._server.get(RAW_CLAIM, claim.metadata.name)
+        forged = [condition(type_, since=self._living.clock.now()) for type_ in ("Drained", "InstanceTerminating")]
+        types = {c["type"] for c in forged}
+        kept = [c for c in raw["status"].get("conditions", ()) if c["type"] not in types]
+        self._write(claim, {"conditions": [*kept, *forged]})
+
+    def take_the_owner_off(self, claim):
+        self._server.patch(NODE, claim.status.node_name, {"metadata": {"ownerReferences": None}})
+
+    def take_the_label_off(self, claim):
+        self._server.patch(NODE, claim.status.node_name, {"metadata": {"labels": {labels.REGISTERED: None}}})
+
+    def forbid_evictions(self, _):
+        self._living.cluster.add(BUDGET)
+
+    def allow_evictions(self, _):
+        self._server.delete(PDB, "web", namespace="default")
+
+    def attach_a_volume(self, claim):
+        node = claim.status.node_name
+        spec = {"attacher": "ebs.csi.aws.com", "nodeName": node, "source": {"persistentVolumeName": f"pv-{node}"}}
+        body = {"apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttachment", "metadata": {"name": f"at-{node}"}}
+        self._living.cluster.add({**body, "spec": spec})
+
+    def _go(self):
+        """They take away what stands in the way."""
+        for budget in self._server.list(PDB).items:
+            self._server.delete(PDB, budget.metadata.name, namespace="default")
+        for attachment in self._server.list(VOLUME_ATTACHMENT).items:
+            self._server.delete(VOLUME_ATTACHMENT, attachment.metadata.name)
+
+
+def four_nodes(dice):
+    period = {"terminationGracePeriod": "2m"} if dice.random() < 0.5 else {}
+    spec = {"disruption": {"consolidateAfter": "0s"}, "template": {"spec": period}}
+    living = Living((SMALL,), pool_body(spec=spec))
+    living.deploy("web", PODS, cpu="1.5")
+    living.until(lambda: living.running() == PODS and len(initialized(living)) == PODS, "pods run")
+    return living
+
+
+def initialized(living):
+    return [c for c in living.claims() if is_true(c.status.conditions, "Initialized")]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_after_many_hands_every_claim_has_its_node_and_its_machine_and_nothing_is_done_any_more(seed):
+    """And every pod runs."""
+    dice = random.Random(seed)
+    living = four_nodes(dice)
+    hands = Hands(living, dice)
+    for _ in range(10):
+        with suppress(NotFoundError):  # it is gone already
+            hands._act()
+        living.live(minutes=dice.choice([0.1, 0.2, 0.5, 1, 3]))
+    hands._go()
+    living.live(minutes=30)
+
+    writes = []
+    living.server.on_write(writes.append)
+    living.live(minutes=5)
+
+    ids = sorted(c.status.provider_id for c in initialized(living))
+    assert ids == sorted(i.provider_id for i in living.cloud.list())
+    assert ids == sorted(n.spec.provider_id for n in living.server.list(NODE).items)
+    assert len(ids) == len(living.claims())
+    assert [p.status.phase for p in living.server.list(POD).items] == ["Running"] * PODS
+    assert writes == []
+    assert [o.notes for _, o in living.functions.outcomes if o.counts.get("errors")] == []
