@@ -1,8 +1,8 @@
-"""For people and scripts: which clusters, what would provision do now, look at it now. And for forwarders that send over HTTPS.
+"""For people and scripts: which clusters, what would provision do now, gauges, look at it now. And for forwarders that send over HTTPS.
 
 Triggers: API Gateway (REST), signed with AWS credentials; each route is a path of its own in the template. Events are
         not signed: the cluster that they are about says who sent them (`runtime.receiver`).
-Concurrency: any; two routes read, the others send one message.
+Concurrency: any; three routes read, the others send one message.
 Overlap: harmless; a plan is a dry run, and a doubled wake-up finds nothing to do.
 """
 
@@ -29,6 +29,13 @@ def clusters() -> Response:
 def plan(name: str) -> Response:
     """What provision would do now; writes nothing."""
     return api.answer(runtime(), lambda: api.plan(runtime(), name, app.lambda_context))
+
+
+@app.route("/clusters/{name}/metrics", methods=["GET"])
+def metrics(name: str) -> Response:
+    """The cluster's gauges for Prometheus; writes nothing."""
+    of = (app.current_request.query_params or {}).get("of", "")
+    return api.answer(runtime(), lambda: api.metrics(runtime(), name, of, app.lambda_context))
 
 
 @app.route("/clusters/{name}/wake", methods=["POST"])

@@ -315,7 +315,12 @@ def test_the_api_asks_for_aws_credentials_on_every_route_but_the_one_that_asks_t
     assert api["Auth"] == {"DefaultAuthorizer": "AWS_IAM"}
     routes = [event["Properties"] for event in FUNCTIONS["ApiFunction"]["Events"].values()]
     signed = {(r["Method"], r["Path"]) for r in routes if "Auth" not in r}
-    assert signed == {("get", "/clusters"), ("get", "/clusters/{name}/plan"), ("post", "/clusters/{name}/wake")}
+    assert signed == {
+        ("get", "/clusters"),
+        ("get", "/clusters/{name}/plan"),
+        ("get", "/clusters/{name}/metrics"),
+        ("post", "/clusters/{name}/wake"),
+    }
 
     (unsigned,) = (r for r in routes if "Auth" in r)
     assert (unsigned["Method"], unsigned["Path"], unsigned["Auth"]) == (

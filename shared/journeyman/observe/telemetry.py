@@ -30,8 +30,20 @@ class RunTelemetry:
         fields: Mapping[str, str],
         stream: IO[str] | None = None,
         component: str = COMPONENT,
+        conditions: bool = True,
     ) -> None:
-        """Args: `stream` is where metric lines go, standard output if None; `component` is who Kubernetes Events are from."""
+        """What one run tells.
+
+        Args:
+            logger: Where log lines go.
+            store: The API server that Kubernetes Events are written to.
+            clock: Their time.
+            fields: On every log line.
+            stream: Where metric lines go; standard output if None.
+            component: Who Kubernetes Events are said to be from.
+            conditions: Whether changes of status conditions are metrics (`operator_*`, each label set of which is billed).
+        """
+        self._conditions = conditions
         self._logger = logger
         self._fields = dict(fields)
         self._stream = stream
@@ -49,7 +61,8 @@ class RunTelemetry:
 
     def observe(self, observation: Observation) -> None:
         """Keep a metric sample for `flush`."""
-        self._observations.append(observation)
+        if self._conditions or not observation.name.startswith("operator_"):
+            self._observations.append(observation)
 
     def flush(self, *, until: datetime) -> None:
         """Write what was kept; Kubernetes Events stop at `until`."""

@@ -1,4 +1,4 @@
-"""What the HTTP API answers: the clusters, what provision would do now, "look at it now", and forwarders' events.
+"""What the HTTP API answers: the clusters, what provision would do now, gauges, "look at it now", and forwarders' events.
 
 Routes are the handler's (`functions/*/api.py`); here is what is behind them, and which status an error gets.
 """
@@ -17,9 +17,11 @@ from journeyman.core.scheduling.results import PlannedClaim, Results
 from journeyman.core.scheduling.scheduler import solve
 from journeyman.core.scheduling.verify import verify
 from journeyman.errors import ConfigurationError, ForbiddenError, JourneymanError, UnknownClusterError
+from journeyman.observe.prometheus import CONTENT_TYPE
 from journeyman.ports import Message, Trigger
 from journeyman.runtime.composition import Context, Runtime
 from journeyman.runtime.receiver import Receiver, read_sender
+from journeyman.runtime.scrape import groups, no_larger_than_may_be, scrape
 from journeyman.steps.load import EVERYTHING, load, with_catalogue
 
 Body = dict[str, Any]
@@ -59,19 +61,25 @@ def plan(runtime: Runtime, cluster: str, context: Context) -> Body:
         UnknownClusterError: The cluster is not served here.
         JourneymanError: The cluster or the cloud cannot be read.
     """
-    trigger = Trigger(
-        id=context.aws_request_id,
-        cluster=cluster,
-        step=Step.PROVISION,
-        source="api",
-        reason="what would provision do?",
-        time=runtime.clock.now(),
-    )
-    with runtime.invocation(trigger, context) as run:
+    with runtime.invocation(_asked(runtime, cluster, context, "what would provision do?"), context) as run:
         world = with_catalogue(run, load(run, EVERYTHING))
         results = solve(world.snapshot, world.catalogue, options=run.settings.scheduling)
         defects = verify(world.snapshot, world.catalogue, results)
         return {"cluster": cluster, "time": run.clock.now().isoformat(), **_results(results), "defects": list(defects)}
+
+
+def metrics(runtime: Runtime, cluster: str, of: str, context: Context) -> Response:
+    """The cluster's gauges for Prometheus (`scrape`): all of them, or those groups that `of` names. Writes nothing.
+
+    Raises:
+        UnknownClusterError: The cluster is not served here.
+        ConfigurationError: `of` names no group, or the answer would be too large.
+        JourneymanError: The cluster or the cloud cannot be read.
+    """
+    chosen = groups(of)
+    with runtime.invocation(_asked(runtime, cluster, context, "a scrape of metrics"), context) as run:
+        text = scrape(run, chosen)
+    return Response(body=no_larger_than_may_be(text), headers={"Content-Type": CONTENT_TYPE})
 
 
 def wake(runtime: Runtime, cluster: str) -> Body:
@@ -84,6 +92,18 @@ def wake(runtime: Runtime, cluster: str) -> Body:
     runtime.settings_of(cluster)
     runtime.queue.send([Message(cluster=cluster, step=Step.PROVISION, reason="asked for through the API")])
     return {"cluster": cluster, "step": Step.PROVISION.value, "status": "sent"}
+
+
+def _asked(runtime: Runtime, cluster: str, context: Context, reason: str) -> Trigger:
+    """What a question reads is what provision reads."""
+    return Trigger(
+        id=context.aws_request_id,
+        cluster=cluster,
+        step=Step.PROVISION,
+        source="api",
+        reason=reason,
+        time=runtime.clock.now(),
+    )
 
 
 def receive(runtime: Runtime, cluster: str, authorization: str, body: bytes) -> Response:

@@ -124,8 +124,14 @@ class AwsAdapters:
 
     def telemetry(self, store: KubeStore, fields: Mapping[str, str]) -> RunTelemetry:
         """Log lines and EMF metrics on standard output, Events in the cluster."""
-        component = self._environment.event_component
-        return RunTelemetry(self._log_to or logger(), store, self.clock, fields=fields, component=component)
+        return RunTelemetry(
+            self._log_to or logger(),
+            store,
+            self.clock,
+            fields=fields,
+            component=self._environment.event_component,
+            conditions=self._environment.settings[fields["cluster"]].cluster_state_observability,
+        )
 
     def log(self, level: str, message: str, **fields: Any) -> None:
         """A line that belongs to no run."""

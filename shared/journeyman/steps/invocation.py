@@ -43,6 +43,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     feature_gates: FeatureGates = FeatureGates()
     ignore_dra_requests: bool = True
     default_spread: tuple[TopologySpreadConstraint, ...] = ()
+    cluster_state_observability: bool = True
 
     # Karpenter's constants: nodeclaim/lifecycle and /consistency, node/termination and /health, garbagecollection,
     # disruption; AWS: cache.go, instancestatus.go

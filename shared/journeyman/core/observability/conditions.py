@@ -1,0 +1,85 @@
+"""Status conditions and deletions as gauges, for every kind that is watched over.
+
+Restates: awslabs/operatorpkg status/controller.go `reconcileFound`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from journeyman.core.api.objects import Condition, ObjectMeta
+from journeyman.core.observability.amounts import gauge
+from journeyman.core.plan import Observation
+from journeyman.core.state import NodeClassState, Snapshot
+from journeyman.core.state.transition_samples import own_labels
+
+
+class _Watched(Struct, frozen=True, kw_only=True):
+    """What such gauges need of an object."""
+
+    kind: str  # in lower case
+    name: str
+    namespace: str = ""
+    labels: Mapping[str, str] = {}
+    deleted: datetime | None = None
+    conditions: tuple[Condition, ...] = ()
+
+
+def condition_gauges(snapshot: Snapshot) -> Iterator[Observation]:
+    """Each condition of each object, and how long objects have been in deletion."""
+    for watched in _all(snapshot):
+        own = {"namespace": watched.namespace, "name": watched.name, **own_labels(watched.kind, watched.labels)}
+        prefix = f"operator_{watched.kind}"
+        for condition in watched.conditions:
+            said = {**own, "type": condition.type, "status": condition.status, "reason": condition.reason}
+            yield gauge(f"{prefix}_status_condition_count", 1, said)
+            if condition.last_transition_time is not None:
+                since = (snapshot.now - condition.last_transition_time).total_seconds()
+                yield gauge(f"{prefix}_status_condition_current_status_seconds", since, said)
+        if watched.deleted is not None:
+            going = (snapshot.now - watched.deleted).total_seconds()
+            yield gauge(f"{prefix}_termination_current_time_seconds", going, own)
+
+
+def _all(snapshot: Snapshot) -> Iterator[_Watched]:
+    yield from _objects("nodeclaim", snapshot.claims)
+    yield from _objects("node", snapshot.nodes)
+    yield from _objects("nodepool", snapshot.node_pools)
+    yield from _objects("nodeoverlay", snapshot.node_overlays)
+    yield from _objects("capacitybuffer", snapshot.capacity_buffers)
+    yield from map(_node_class, snapshot.node_classes)
+    told_of = {"NodePool", "NodeOverlay", "CapacityBuffer"}
+    for item in snapshot.set_aside:
+        if item.kind in told_of:
+            kind = item.kind.lower()
+            yield _Watched(kind=kind, name=item.name, namespace=item.namespace, conditions=item.conditions)
+
+
+def _objects(kind: str, objects: Iterable[Any]) -> Iterator[_Watched]:
+    """Objects with `metadata` and `status.conditions`, whatever type they were read as."""
+    for found in objects:
+        meta = found.metadata
+        yield _Watched(
+            kind=kind,
+            name=meta.name,
+            namespace=meta.namespace,
+            labels=meta.labels,
+            deleted=meta.deletion_timestamp,
+            conditions=tuple(found.status.conditions),
+        )
+
+
+def _node_class(node_class: NodeClassState) -> _Watched:
+    meta = msgspec.convert(node_class.raw.get("metadata") or {}, ObjectMeta)
+    conditions = (node_class.raw.get("status") or {}).get("conditions") or ()
+    return _Watched(
+        kind=node_class.kind.lower(),
+        name=node_class.name,
+        deleted=meta.deletion_timestamp,
+        conditions=msgspec.convert(conditions, tuple[Condition, ...]),
+    )

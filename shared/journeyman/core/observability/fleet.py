@@ -1,0 +1,71 @@
+"""Nodes as gauges: what they have, what their pods ask for, how old they are; and the cluster as a whole.
+
+Restates: karpenter pkg/controllers/metrics/node/controller.go, pkg/controllers/state/metrics.go.
+Differs: a snapshot is read whole or not at all, so it is always in sync.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from journeyman.core.api import labels
+from journeyman.core.api.metrics import label_name
+from journeyman.core.api.objects import Node
+from journeyman.core.api.resources import Resources, add, subtract, to_resources, total_requests
+from journeyman.core.observability.amounts import by_resource, gauge, resource_type, total_limits
+from journeyman.core.plan import Observation
+from journeyman.core.scheduling.pods import is_owned_by_daemon_set
+from journeyman.core.state import Snapshot, StateNode
+
+
+def node_gauges(snapshot: Snapshot) -> Iterator[Observation]:
+    """Everything about each Node, managed or not, and how much of all of them is asked for."""
+    allocatable: list[Resources] = []
+    requested: list[Resources] = []
+    for state in snapshot.state_nodes:
+        if state.node is not None:
+            requests = total_requests(state.pods)
+            allocatable.append(to_resources(state.node.status.allocatable, round_up=False))
+            requested.append(requests)
+            yield from _of_node(state, state.node, requests, allocatable[-1], snapshot)
+    yield from _utilization(add(*allocatable), add(*requested))
+
+
+def cluster_gauges(snapshot: Snapshot) -> Iterator[Observation]:
+    """How many nodes decisions know of, and that they know all of them."""
+    yield gauge("karpenter_cluster_state_node_count", len(snapshot.state_nodes), {})
+    yield gauge("karpenter_cluster_state_synced", 1, {})
+    yield gauge("karpenter_cluster_state_unsynced_time_seconds", 0, {})
+
+
+def _of_node(
+    state: StateNode, node: Node, requests: Resources, allocatable: Resources, snapshot: Snapshot
+) -> Iterator[Observation]:
+    own = node_labels(state, node)
+    daemons = tuple(pod for pod in state.pods if is_owned_by_daemon_set(pod))
+    capacity = to_resources(node.status.capacity, round_up=False)
+    yield from by_resource("karpenter_nodes_allocatable", allocatable, own)
+    yield from by_resource("karpenter_nodes_total_pod_requests", requests, own)
+    yield from by_resource("karpenter_nodes_total_pod_limits", total_limits(state.pods), own)
+    yield from by_resource("karpenter_nodes_total_daemon_requests", total_requests(daemons), own)
+    yield from by_resource("karpenter_nodes_total_daemon_limits", total_limits(daemons), own)
+    yield from by_resource("karpenter_nodes_system_overhead", subtract(capacity, allocatable), own)
+    born = node.metadata.creation_timestamp
+    if born is not None:
+        age = (snapshot.now - born).total_seconds()
+        yield gauge("karpenter_nodes_current_lifetime_seconds", age, own)
+
+
+def node_labels(state: StateNode, node: Node) -> Mapping[str, str]:
+    """The node's name, whether it is ours, and every well-known label that it carries."""
+    found = node.metadata.labels
+    known = {label_name(key): found[key] for key in sorted(labels.WELL_KNOWN) if key in found}
+    return {"node_name": node.metadata.name, "managed": str(state.managed).lower(), **known}
+
+
+def _utilization(allocatable: Resources, requested: Resources) -> Iterator[Observation]:
+    for resource in sorted(allocatable):
+        if allocatable[resource]:
+            share = 100 * requested.get(resource, 0) / allocatable[resource]
+            own = {"resource_type": resource_type(resource)}
+            yield gauge("karpenter_cluster_utilization_percent", share, own)

@@ -1,0 +1,33 @@
+"""The catalogue as gauges: how big instance types are, what they cost where, and whether they can be had.
+
+Restates: karpenter-provider-aws pkg/providers/instancetype/metrics.go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from journeyman.core.api.resources import CPU, MEMORY
+from journeyman.core.catalogue import InstanceType
+from journeyman.core.observability.amounts import gauge, in_units
+from journeyman.core.plan import Observation
+
+_TYPE = "karpenter_cloudprovider_instance_type"
+
+
+def offering_gauges(types: Iterable[InstanceType]) -> Iterator[Observation]:
+    """Each type's and each of its offerings', by name; of several NodeClasses' views of one, the first."""
+    seen: set[tuple[str, ...]] = set()
+    for found in types:
+        if (found.name,) not in seen:
+            seen.add((found.name,))
+            own = {"instance_type": found.name}
+            yield gauge(f"{_TYPE}_cpu_cores", in_units(CPU, found.capacity.get(CPU, 0)), own)
+            yield gauge(f"{_TYPE}_memory_bytes", found.capacity.get(MEMORY, 0), own)
+        for offering in found.offerings:
+            key = (found.name, offering.capacity_type, offering.zone)
+            if key not in seen and not offering.reservation_id:
+                seen.add(key)
+                bought = dict(zip(("instance_type", "capacity_type", "zone"), key, strict=True))
+                yield gauge(f"{_TYPE}_offering_available", offering.available, bought)
+                yield gauge(f"{_TYPE}_offering_price_estimate", offering.price, bought)

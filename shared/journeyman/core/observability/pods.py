@@ -1,0 +1,75 @@
+"""Pods as gauges: where they are, how they fare, and how long they have been waiting.
+
+Restates: karpenter pkg/controllers/metrics/pod/controller.go.
+Differs: pods that run but are not ready count as not started, too, whether or not somebody saw them pending.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+
+from journeyman.core.api import labels
+from journeyman.core.api.objects import Node, Pod, is_true
+from journeyman.core.observability.amounts import gauge
+from journeyman.core.plan import Observation
+from journeyman.core.scheduling.demand.buffers import is_virtual
+from journeyman.core.scheduling.pods import is_terminal
+from journeyman.core.state import Snapshot
+
+_OF_NODE = {
+    "nodepool": labels.NODEPOOL,
+    "zone": labels.ZONE,
+    "arch": labels.ARCH,
+    "capacity_type": labels.CAPACITY_TYPE,
+    "instance_type": labels.INSTANCE_TYPE,
+}
+"""Labels that a pod has from its node."""
+
+
+def pod_gauges(snapshot: Snapshot) -> Iterator[Observation]:
+    """Each pod's; those that only stand for a buffer's room are none."""
+    nodes = {node.metadata.name: node for node in snapshot.nodes}
+    for pod in snapshot.pods:
+        if not is_virtual(pod):
+            yield gauge("karpenter_pods_state", 1, _state(pod, nodes.get(pod.spec.node_name)))
+            yield from _waits(pod, snapshot.now)
+
+
+def _state(pod: Pod, node: Node | None) -> Mapping[str, str]:
+    of_node = node.metadata.labels if node is not None else {}
+    return {
+        "name": pod.metadata.name,
+        "namespace": pod.metadata.namespace,
+        "owner": _owner(pod),
+        "node": pod.spec.node_name,
+        "scheduled": _said(bool(pod.spec.node_name)),
+        **{name: of_node.get(key, "") for name, key in _OF_NODE.items()},
+        "phase": pod.status.phase,
+        "ready": _said(is_true(pod.status.conditions, "Ready")),
+        "managed": _said(bool(of_node.get(labels.NODEPOOL))),
+    }
+
+
+def _owner(pod: Pod) -> str:
+    """A path to the first owner, as objects once had one of their own."""
+    for owner in pod.metadata.owner_references:
+        kind = f"{owner.kind.lower()}s"
+        return f"/apis/{owner.api_version}/namespaces/{pod.metadata.namespace}/{kind}/{owner.name}"
+    return ""
+
+
+def _waits(pod: Pod, now: datetime) -> Iterator[Observation]:
+    born = pod.metadata.creation_timestamp
+    if born is None or is_terminal(pod):
+        return
+    own = {"name": pod.metadata.name, "namespace": pod.metadata.namespace}
+    age = (now - born).total_seconds()
+    if pod.status.phase == "Pending" and not is_true(pod.status.conditions, "PodScheduled"):
+        yield gauge("karpenter_pods_unbound_time_seconds", age, own)
+    if pod.status.phase == "Pending" or not is_true(pod.status.conditions, "Ready"):
+        yield gauge("karpenter_pods_unstarted_time_seconds", age, own)
+
+
+def _said(holds: bool) -> str:
+    return "true" if holds else "false"

@@ -1,0 +1,36 @@
+"""NodePools as gauges: limits, what their nodes have, and what they cost.
+
+Restates: karpenter pkg/controllers/metrics/nodepool/controller.go, pkg/state/cost/cost.go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from journeyman.core.api import labels
+from journeyman.core.api.resources import to_resources
+from journeyman.core.catalogue import Catalogue, price_of
+from journeyman.core.observability.amounts import by_resource, gauge
+from journeyman.core.plan import Observation
+from journeyman.core.state import Snapshot
+
+
+def pool_gauges(snapshot: Snapshot, catalogue: Catalogue) -> Iterator[Observation]:
+    """Each pool's, by name; its status says what its nodes have, the catalogue (overlays included) what they cost."""
+    costs = _costs(snapshot, catalogue)
+    for pool in snapshot.node_pools:
+        own = {"nodepool": pool.metadata.name}
+        yield from by_resource("karpenter_nodepools_limit", pool.spec.limit_amounts, own)
+        usage = to_resources(pool.status.resources, round_up=False)
+        yield from by_resource("karpenter_nodepools_usage", usage, own)
+        yield gauge("karpenter_nodepools_cost_total", costs[pool.metadata.name], own)
+
+
+def _costs(snapshot: Snapshot, catalogue: Catalogue) -> dict[str, float]:
+    """What each pool's nodes cost per hour; one whose price is not known costs nothing, as in Karpenter."""
+    costs = {pool.metadata.name: 0.0 for pool in snapshot.node_pools}
+    for state in snapshot.state_nodes:
+        if state.managed and state.node_pool in costs and state.provider_id:
+            bought = (state.labels.get(key, "") for key in (labels.INSTANCE_TYPE, labels.ZONE, labels.CAPACITY_TYPE))
+            costs[state.node_pool] += price_of(catalogue.instance_types(state.node_pool), *bought)
+    return costs

@@ -1,0 +1,169 @@
+"""Gauges of a snapshot: Karpenter's names and labels, and amounts in the units that its dashboards divide."""
+
+from datetime import timedelta
+
+import msgspec
+import pytest
+
+from journeyman.core.api import labels
+from journeyman.core.api.metrics import METRICS
+from journeyman.core.observability.conditions import condition_gauges
+from journeyman.core.observability.fleet import cluster_gauges, node_gauges
+from journeyman.core.observability.offerings import offering_gauges
+from journeyman.core.observability.pods import pod_gauges
+from journeyman.core.observability.pools import pool_gauges
+from journeyman.core.state import SetAside
+from tests.helpers.builders import NOW, a_node, a_pool, ago, condition, stamp
+from tests.helpers.fleets import a_catalogue, a_fleet, a_member, a_pod, price, types
+
+GI = 2**30
+
+
+def limited(pod, *, cpu, init_cpu=""):
+    """The pod with limits."""
+    first = msgspec.structs.replace(
+        pod.spec.containers[0], resources=msgspec.structs.replace(pod.spec.containers[0].resources, limits={"cpu": cpu})
+    )
+    starting = (
+        msgspec.structs.replace(
+            first, resources=type(first.resources)(requests={"cpu": "0"}, limits={"cpu": init_cpu})
+        ),
+    )
+    spec = msgspec.structs.replace(pod.spec, containers=(first,), init_containers=starting if init_cpu else ())
+    return msgspec.structs.replace(pod, spec=spec)
+
+
+def values(samples, name, *of):
+    """Values by some of their labels."""
+    return {tuple(s.labels.get(label, "") for label in of): s.value for s in samples if s.name == f"karpenter_{name}"}
+
+
+@pytest.fixture
+def fleet():
+    """One node of ours with an application and a daemon, one of somebody else's, and a pod that waits."""
+    app = limited(a_pod("app", node="node-n", cpu="1", memory="1Gi"), cpu="2", init_cpu="3")
+    daemon = limited(a_pod("log", node="node-n", cpu="500m", memory="1Gi", owner="DaemonSet"), cpu="1")
+    other = a_node("alien", spec={"providerID": "other://1"})
+    ours = a_member("n", pods=(app, daemon), node={"status": {"allocatable": {"cpu": "3500m", "memory": "15Gi"}}})
+    snapshot = a_fleet(ours, pending=(a_pod("waits", metadata={"creationTimestamp": stamp(ago(minutes=2))}),))
+    return msgspec.structs.replace(snapshot, nodes=(*snapshot.nodes, other))
+
+
+def test_a_node_says_what_it_has_and_what_its_pods_ask_for_daemons_apart(fleet):
+    """cpu in cores, memory in bytes, and the pods themselves are a resource, too."""
+    samples = tuple(node_gauges(fleet))
+
+    def of(name):
+        found = values(samples, f"nodes_{name}", "node_name", "resource_type")
+        return {kind: value for (node, kind), value in found.items() if node == "node-n"}
+
+    assert (of("allocatable")["cpu"], of("allocatable")["memory"]) == (3.5, 15 * GI)
+    assert of("system_overhead")["cpu"] == 0.5
+    assert of("total_pod_requests") == {"cpu": 1.5, "memory": 2 * GI, "pods": 2}
+    assert of("total_daemon_requests") == {"cpu": 0.5, "memory": 1 * GI, "pods": 1}
+    assert of("total_pod_limits") == {"cpu": 4.0, "pods": 2}  # an init container of 3 weighs more than the app's 2
+    assert of("total_daemon_limits") == {"cpu": 1.0, "pods": 1}
+
+
+def test_a_node_carries_its_well_known_labels_and_whether_it_is_ours(fleet):
+    """Dashboards group by them; what is not there is left out."""
+    samples = tuple(node_gauges(fleet))
+
+    ours, other = (
+        next(s.labels for s in samples if s.labels.get("node_name") == name and "lifetime" in s.name)
+        for name in ("node-n", "node-alien")
+    )
+    assert ours == {
+        "node_name": "node-n",
+        "managed": "true",
+        "nodepool": "default",
+        "zone": "a",
+        "instance_type": "m",
+        "capacity_type": "on-demand",
+    }
+    assert other["managed"] == "false"
+    assert values(samples, "nodes_current_lifetime_seconds", "node_name")[("node-n",)] == 60
+
+
+def test_utilization_is_over_all_nodes_and_the_cluster_is_always_in_sync(fleet):
+    """Requests of all pods by what all nodes have."""
+    samples = (*node_gauges(fleet), *cluster_gauges(fleet))
+    nodes = [msgspec.structs.replace(fleet, nodes=(node,)) for node in fleet.nodes]
+    cpus = sum(values(node_gauges(n), "nodes_allocatable", "resource_type")[("cpu",)] for n in nodes)
+
+    assert values(samples, "cluster_utilization_percent", "resource_type")[("cpu",)] == pytest.approx(150 / cpus)
+    assert values(samples, "cluster_state_node_count") == {(): 2}
+    assert values(samples, "cluster_state_synced") == {(): 1}
+
+
+def test_a_pool_says_limits_usage_and_cost(fleet):
+    """Usage is what its status says; the cost is that of nodes whose price is known."""
+    pool = a_pool(spec={"limits": {"cpu": "10", "memory": "64Gi"}}, status={"resources": {"cpu": "4", "nodes": "1"}})
+    snapshot = msgspec.structs.replace(fleet, node_pools=(pool,))
+
+    samples = tuple(pool_gauges(snapshot, a_catalogue("default")))
+
+    assert values(samples, "nodepools_limit", "resource_type") == {("cpu",): 10, ("memory",): 64 * GI}
+    assert values(samples, "nodepools_usage", "resource_type") == {("cpu",): 4, ("nodes",): 1}
+    assert values(samples, "nodepools_cost_total", "nodepool") == {("default",): pytest.approx(price("m"))}
+
+
+def test_a_pod_says_where_it_is_and_how_long_it_has_waited(fleet):
+    """A pod that waits has no node's labels; one that is ready waits for nothing."""
+    samples = tuple(pod_gauges(fleet))
+
+    waits, app = (
+        next(s.labels for s in samples if s.name == "karpenter_pods_state" and s.labels["name"] == name)
+        for name in ("waits", "app")
+    )
+    assert (waits["scheduled"], waits["managed"], "node" in waits, waits["ready"]) == ("false", "false", False, "false")
+    assert (app["node"], app["nodepool"], app["instance_type"], app["managed"]) == ("node-n", "default", "m", "true")
+    assert app["owner"] == "/apis/apps/v1/namespaces/default/replicasets/owner"
+    assert values(samples, "pods_unbound_time_seconds", "name") == {("waits",): 120}
+    assert values(samples, "pods_unstarted_time_seconds", "name") == {("waits",): 120}
+
+
+def test_conditions_of_every_kind_are_told_with_their_age_and_deletions_with_theirs():
+    """A pool that does not validate is told by what it was read as."""
+    said = condition("Launched", since=NOW - timedelta(minutes=3), reason="Launched")
+    member = a_member("n", deleting=True, claim={"status": {"conditions": [said]}})
+    bad = SetAside(kind="NodePool", name="bad", uid="u", why="weight", conditions=member.claim.status.conditions)
+
+    samples = tuple(condition_gauges(a_fleet(member, set_aside=(bad,))))
+    found = {(s.name, s.labels["name"], s.labels.get("type", "")): s for s in samples}
+
+    claim = member.claim.metadata.name
+    count = found["operator_nodeclaim_status_condition_count", claim, "Launched"]
+    assert (count.value, count.labels["status"], count.labels["karpenter_sh_nodepool"]) == (1, "True", "default")
+    assert found["operator_nodeclaim_status_condition_current_status_seconds", claim, "Launched"].value == 180
+    assert found["operator_nodeclaim_termination_current_time_seconds", claim, ""].value == 5
+    assert found["operator_node_status_condition_count", "node-n", "Ready"].labels["status"] == "True"
+    assert found["operator_nodepool_status_condition_count", "bad", "Launched"].value == 1
+
+
+def test_offerings_say_whether_they_can_be_had_and_for_how_much():
+    """Two NodeClasses that see the same type make one series of it."""
+    samples = tuple(offering_gauges((*types(), *types())))
+
+    available = values(
+        samples, "cloudprovider_instance_type_offering_available", "instance_type", "capacity_type", "zone"
+    )
+    assert available["m", labels.SPOT, "a"] == 1
+    assert len([s for s in samples if s.name.endswith("offering_available")]) == len(available)
+    assert values(samples, "cloudprovider_instance_type_cpu_cores", "instance_type")[("m",)] > 0
+
+
+def test_every_gauge_has_the_kind_and_no_other_labels_than_the_table_declares(fleet):
+    """Nothing is exposed that nobody declared; series do not repeat."""
+    samples = (
+        *node_gauges(fleet),
+        *cluster_gauges(fleet),
+        *pool_gauges(fleet, a_catalogue("default")),
+        *pod_gauges(fleet),
+        *condition_gauges(fleet),
+        *offering_gauges(types()),
+    )
+
+    assert all(METRICS[s.name].kind == s.kind == "gauge" for s in samples)
+    assert all(set(s.labels) <= set(METRICS[s.name].labels) and all(s.labels.values()) for s in samples)
+    assert len({(s.name, *sorted(s.labels.items())) for s in samples}) == len(samples)

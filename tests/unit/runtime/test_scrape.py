@@ -1,0 +1,110 @@
+"""The API's metrics route: gauges of the cluster as it is now, group by group, and nothing is written."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from functions.aws.api import lambda_handler
+from journeyman.core.api.metrics import METRICS
+from journeyman.runtime.composition import Runtime, installed
+from journeyman.runtime.scrape import GROUPS, LARGEST, OF_CLUSTER_STATE, no_larger_than_may_be
+from journeyman.steps.invocation import Settings
+from tests.helpers.builders import condition, node_class_body, pod_body, pool_body
+from tests.unit.runtime.test_batch import Adapters
+
+CONTEXT = SimpleNamespace(
+    aws_request_id="req-1",
+    function_name="api",
+    memory_limit_in_mb=1769,
+    invoked_function_arn="arn:aws:lambda:us-east-1:123456789012:function:api",
+    get_remaining_time_in_millis=lambda: 20_000,
+)
+
+
+def request(query):
+    return {
+        "resource": "/clusters/{name}/metrics",
+        "path": "/clusters/dev/metrics",
+        "httpMethod": "GET",
+        "headers": {},
+        "multiValueQueryStringParameters": {key: [value] for key, value in query.items()} or None,
+        "pathParameters": {"name": "dev"},
+        "requestContext": {"httpMethod": "GET", "resourcePath": "/clusters/{name}/metrics"},
+        "body": None,
+        "stageVariables": None,
+    }
+
+
+@pytest.fixture
+def adapters():
+    made = Adapters()
+    made.cluster.add(pool_body(), node_class_body(status={"conditions": [condition("Ready")]}), pod_body("waits"))
+    return made
+
+
+def scraped(adapters, *, observability=True, **query):
+    settings = Settings(cluster_name="dev", cluster_state_observability=observability)
+    with installed(Runtime({"dev": settings}, adapters)):
+        return lambda_handler(request(query), CONTEXT)
+
+
+def families(answer):
+    return {line.split()[2] for line in answer["body"].splitlines() if line.startswith("# TYPE")}
+
+
+def test_a_scrape_shows_every_group_and_writes_nothing(adapters):
+    """One line of each, with the cluster's name."""
+    writes = []
+    adapters.cluster.server.on_write(writes.append)
+
+    answer = scraped(adapters)
+
+    assert answer["statusCode"] == 200
+    assert answer["headers"]["Content-Type"].startswith("text/plain; version=0.0.4")
+    assert {
+        "karpenter_build_info",
+        "karpenter_cluster_state_synced",
+        "karpenter_pods_state",
+        "karpenter_nodepools_cost_total",
+        "karpenter_cloudprovider_instance_type_offering_price_estimate",
+        "operator_ec2nodeclass_status_condition_count",
+    } <= families(answer)
+    assert 'karpenter_pods_state{cluster="dev",name="waits"' in answer["body"]
+    assert writes == []
+
+
+def test_groups_are_asked_for_by_name(adapters):
+    """A large cluster's do not fit into one answer."""
+    assert families(scraped(adapters, of="cluster, nodepools")) == {
+        "karpenter_build_info",
+        "karpenter_cluster_state_node_count",
+        "karpenter_cluster_state_synced",
+        "karpenter_cluster_state_unsynced_time_seconds",
+        "karpenter_nodepools_cost_total",
+    }
+
+
+def test_a_group_that_is_not_there_is_named(adapters):
+    """With what there is instead."""
+    answer = scraped(adapters, of="nodez")
+
+    assert answer["statusCode"] == 409
+    assert "nodez" in answer["body"]
+    assert "nodepools" in answer["body"]
+
+
+def test_what_is_too_large_for_an_answer_says_what_to_do():
+    """Rather than an error of the platform, which names nothing."""
+    assert no_larger_than_may_be("x" * LARGEST)
+    with pytest.raises(Exception, match=r"of=.*nodes"):
+        no_larger_than_may_be("x" * (LARGEST + 1))
+
+
+def test_cluster_state_can_be_turned_off_as_in_karpenter(adapters):
+    """DISABLE_CLUSTER_STATE_OBSERVABILITY leaves out nodes, pools, pods and conditions."""
+    left = families(scraped(adapters, observability=False))
+
+    assert left
+    assert not any(name.startswith(("karpenter_pods", "karpenter_nodepools", "operator_")) for name in left)
+    assert set(GROUPS) >= OF_CLUSTER_STATE
+    assert left <= METRICS.keys()
