@@ -1,6 +1,7 @@
 """A seed becomes a story: everything is drawn here, before anything runs.
 
-Sites are drawn from the list, never by how often they are called, so that rare calls go wrong as often as common ones. What
+Sites are drawn from the list, never by how often they are called, so that rare calls go wrong as often as common ones; and
+each takes its turn in being the last call of a process. What
 a kind of fault is drawn for and how long it lasts follows the functions' own times: Leases that lapse, messages that become
 visible again, listings that lag.
 """
@@ -11,7 +12,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Final
 
-from journeyman.simulate.faults.generate_acts import LAST_ACT_SECONDS, acts_of
+from journeyman.simulate.faults.generate_acts import acts_of
 from journeyman.simulate.faults.generate_setting import setting_of
 from journeyman.simulate.faults.sites import CALL_SITES, has_effect, kinds_of
 from journeyman.simulate.faults.story import CallFault, Fault, Kind, MessageFault, MessageKind, Story
@@ -24,6 +25,7 @@ _DEADLY: Final = 0.35  # of call faults
 _LAGGING: Final = 0.1  # of stories: any list may be stale
 _WAITS_FOR_NOTHING: Final = 0.15  # of stories: no sweep, so nothing may be lost
 _LOST_LAUNCHES: Final = 0.1  # of stories: a launch is heard of late
+_BLIND_LOOKS: Final = 10  # at instances, after the first one
 _AGAIN: Final = 0.3  # of faults: the next call of the site goes wrong, too
 
 # Between two calls of a run; a Lease has lapsed; a message is visible again (90, 150 and 210 s)
@@ -46,14 +48,7 @@ def story_of(seed: int) -> Story:
     calls = _call_faults(dice, lags=dice.random() < _LAGGING)
     messages = _message_faults(dice)
     lost = _lost_launch(dice) if dice.random() < _LOST_LAUNCHES else ()
-    return Story(seed=seed, setting=setting, acts=acts, faults=(*lost, *calls, *messages))
-
-
-def story_that_dies_at(seed: int, site: str, kind: Kind) -> Story:
-    """The story of a seed, in which something else goes wrong at first: a death at this site."""
-    story = story_of(seed)
-    death = CallFault(site=site, nth=1, kind=kind)
-    return Story(seed=seed, setting=story.setting, acts=story.acts, faults=(death, *story.faults))
+    return Story(seed=seed, setting=setting, acts=acts, faults=(*_death_in_turn(seed), *lost, *calls, *messages))
 
 
 # -- calls ----------------------------------------------------------------------------------------------------------
@@ -70,6 +65,13 @@ def _call_faults(dice: Random, *, lags: bool) -> tuple[CallFault, ...]:
             again = _kind(dice, site, lags=lags)
             faults.append(CallFault(site=site, nth=nth + 1, kind=again, seconds=_seconds(dice, site, again)))
     return tuple(faults)
+
+
+def _death_in_turn(seed: int) -> tuple[CallFault, ...]:
+    """In every second story the first call of a site is a process's last: each site's in turn, before its effect and after."""
+    turn, rest = divmod(seed, 2)
+    round_, place = divmod(turn, len(CALL_SITES))
+    return () if rest else (CallFault(site=CALL_SITES[place], nth=1, kind=DEATHS[round_ % 2]),)
 
 
 def _kind(dice: Random, site: str, *, lags: bool) -> Kind:
@@ -103,14 +105,12 @@ def _overlaps(dice: Random) -> tuple[Fault, ...]:
 
 def _lost_launch(dice: Random) -> tuple[CallFault, ...]:
     """A launch took effect and nobody heard of it; and EC2's listings do not show it yet."""
-    step = dice.choice(("provision", "consolidate"))
-    nth = _ordinal(dice)
+    step, nth = "provision", _ordinal(dice)
     unheard = dice.choice((Kind.FAIL_AFTER, Kind.TIMEOUT_AFTER, Kind.DIE_AFTER))
     launch = f"{step}: ec2 CreateFleet"
     look = f"{step}: ec2 DescribeInstances"
     lost = CallFault(site=launch, nth=nth, kind=unheard, seconds=_seconds(dice, launch, unheard))
-    first = dice.randint(2, 4)
-    blind = (CallFault(site=look, nth=n, kind=Kind.STALE, seconds=20.0) for n in range(first, first + 8))
+    blind = (CallFault(site=look, nth=n, kind=Kind.STALE, seconds=20.0) for n in range(2, 2 + _BLIND_LOOKS))
     return (lost, *blind)
 
 
@@ -139,5 +139,3 @@ def _ordinal(dice: Random, often: float = 0.5) -> int:
 
 
 _EFFECTS: Final = tuple(site for site in CALL_SITES if has_effect(site))
-
-__all__ = ["LAST_ACT_SECONDS", "story_of", "story_that_dies_at"]
