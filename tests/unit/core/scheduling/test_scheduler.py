@@ -526,6 +526,25 @@ def test_a_claim_in_flight_keeps_the_pods_it_was_opened_for():
     assert results.new_claims == ()
 
 
+def test_a_pod_that_a_claim_in_flight_was_opened_for_is_not_counted_where_it_still_runs():
+    """It is on its way from a node that goes, in zone a, to zone b: the other three are spread as if it were there."""
+    web = {"metadata": {"labels": {"app": "web"}}, "spec": spread(labels.ZONE)}
+    going = a_running_claim("going", deleting=NOW)
+    coming = a_launched_claim(
+        "coming", metadata={"labels": {labels.ZONE: "b"}, "annotations": {labels.PLANNED_PODS: "default/moving"}}
+    )
+    results = schedule(
+        a_pod("moving", node="node-going", **web),
+        *pods(3, **web),
+        nodes=(a_node("going", deleting=NOW),),
+        claims=(coming, going),
+        types=(ZONAL,),
+    )
+
+    assert results.pod_errors == {}
+    assert len(results.existing["coming"]) == 2
+
+
 def test_pods_nominated_to_a_node_hold_their_place():
     """A hinted pod is not planned again, and its room is not given away."""
     hinted = a_pod("hinted", cpu="3", status={"nominatedNodeName": "node-default-1"})

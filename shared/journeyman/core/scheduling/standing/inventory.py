@@ -5,7 +5,7 @@ A question thinks nodes away, and places some of the pods that run anew. Whateve
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -137,6 +137,7 @@ class Inventory:
         changed, adopted = adopt_planned([self.nodes[place] for place in waiting], pods) if waiting else ((), {})
         by_place = {p: node for p, node in zip(waiting, changed, strict=True) if node is not self.nodes[p]}
         mine = {key for keys in adopted.values() for key in keys}
+        by_place.update((place, node) for place, node in self._left_by(mine) if kept[place])
         asking = [pod for pod in pods if pod.key not in mine] if mine else pods
         leaving = frozenset(pod.key for pod in asking)
         moved = (self._place_of.get(key) for key in leaving)
@@ -149,6 +150,12 @@ class Inventory:
             adopted=adopted,
             touched=frozenset((*by_place, *(place for place in moved if place is not None and kept[place]))),
         )
+
+    def _left_by(self, adopted: Collection[str]) -> Iterator[tuple[int, StateNode]]:
+        """The nodes that adopted pods still run on, without those pods: nobody is counted in two places."""
+        for place in sorted({self._place_of[key] for key in adopted if key in self._place_of}):
+            node = self.nodes[place]
+            yield place, replace(node, pods=tuple(pod for pod in node.pods if pod.key not in adopted))
 
     # --- the pods on them
 
