@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export PYTHONPYCACHEPREFIX := $(CURDIR)/.cache/python
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format lint types imports unit sam oracle controlplane helm crds lock bench bench-binding bench-reading faults nightly clean
+.PHONY: help setup demo test check format lint types imports unit sam oracle controlplane helm crds metrics lock bench bench-binding bench-reading faults nightly clean
 
 help: ## What you can ask for
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/' | expand -t 18
@@ -77,6 +77,9 @@ helm: setup ## Helm as a program for tests of the chart (needs Go; built once, k
 
 crds: setup ## Generate infra/crds, and the chart's copy, from the models
 	$(BIN)/python infra/crds/generate.py
+
+metrics: setup ## Generate docs/metrics.md from the table of metrics
+	$(BIN)/python -m docs.metrics
 
 lock: setup ## Renew the locked requirements
 	$(BIN)/uv pip compile -q --universal --python-version 3.10 --generate-hashes --no-emit-index-url --no-header --no-annotate tests/requirements.in -o tests/requirements.txt

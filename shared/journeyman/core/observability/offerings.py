@@ -12,8 +12,6 @@ from journeyman.core.catalogue import InstanceType
 from journeyman.core.observability.amounts import gauge, in_units
 from journeyman.core.plan import Observation
 
-_TYPE = "karpenter_cloudprovider_instance_type"
-
 
 def offering_gauges(types: Iterable[InstanceType]) -> Iterator[Observation]:
     """Each type's and each of its offerings', by name; of several NodeClasses' views of one, the first."""
@@ -22,12 +20,14 @@ def offering_gauges(types: Iterable[InstanceType]) -> Iterator[Observation]:
         if (found.name,) not in seen:
             seen.add((found.name,))
             own = {"instance_type": found.name}
-            yield gauge(f"{_TYPE}_cpu_cores", in_units(CPU, found.capacity.get(CPU, 0)), own)
-            yield gauge(f"{_TYPE}_memory_bytes", found.capacity.get(MEMORY, 0), own)
+            yield gauge(
+                "karpenter_cloudprovider_instance_type_cpu_cores", in_units(CPU, found.capacity.get(CPU, 0)), own
+            )
+            yield gauge("karpenter_cloudprovider_instance_type_memory_bytes", found.capacity.get(MEMORY, 0), own)
         for offering in found.offerings:
             key = (found.name, offering.capacity_type, offering.zone)
             if key not in seen and not offering.reservation_id:
                 seen.add(key)
                 bought = dict(zip(("instance_type", "capacity_type", "zone"), key, strict=True))
-                yield gauge(f"{_TYPE}_offering_available", offering.available, bought)
-                yield gauge(f"{_TYPE}_offering_price_estimate", offering.price, bought)
+                yield gauge("karpenter_cloudprovider_instance_type_offering_available", offering.available, bought)
+                yield gauge("karpenter_cloudprovider_instance_type_offering_price_estimate", offering.price, bought)

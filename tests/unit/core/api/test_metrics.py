@@ -4,7 +4,9 @@ import re
 from pathlib import Path
 
 import journeyman
+from docs.metrics import PAGE, named_in, page
 from journeyman.core.api.metrics import METRICS
+from journeyman.core.api.metrics.absent import ABSENT
 from journeyman.core.api.metrics.cloud import CLOUD
 from journeyman.core.api.metrics.conditions import CONDITIONS
 from journeyman.core.api.metrics.decisions import DISRUPTION, SCHEDULING
@@ -27,6 +29,32 @@ def test_every_metric_that_the_product_names_is_declared():
     }
     assert named
     assert named <= METRICS.keys()
+
+
+def test_every_declared_metric_is_emitted_by_some_code_or_listed_with_the_reason():
+    """A name that nobody emits looks on a dashboard as if nothing ever happened."""
+    emitted = named_in(SOURCE)
+
+    assert METRICS.keys() - emitted - ABSENT.keys() == set()
+    assert METRICS.keys() >= ABSENT.keys()
+    assert all(why.endswith(".") for why in ABSENT.values())
+
+
+def test_nothing_is_listed_as_absent_that_code_names():
+    """The list would be out of date."""
+    literal = {
+        name
+        for path in SOURCE.rglob("*.py")
+        if DECLARED not in path.parents
+        for name in re.findall(r'"((?:karpenter|operator)_[a-z0-9_]+)"', path.read_text())
+    }
+
+    assert ABSENT.keys() & literal == set()
+
+
+def test_the_page_of_metrics_is_the_table():
+    """`make metrics` writes it anew."""
+    assert PAGE.read_text() == page()
 
 
 def test_names_follow_the_conventions():
