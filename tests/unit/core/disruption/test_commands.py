@@ -108,6 +108,8 @@ def test_a_replacement_is_open_before_its_candidate_is_tainted():
     disruption, command = first_command(snapshot)
 
     plan = execute(disruption, command, snapshot, POLL)
+    told = [(e.reason, e.ref.resource.kind) for e in plan.chains[0].events if e.reason == "DisruptionReason"]
+    assert told == [("DisruptionReason", "NodeClaim")] * len(command.candidates)
 
     subjects = [a.ref.resource.kind if isinstance(a, PatchObject) else type(a).__name__ for a in plan.actions]
     assert [s for s in subjects if s != "Wake"] == [
