@@ -332,6 +332,10 @@ class Acts:
         for pod in self._server.list(POD).items:
             if _DO_NOT_DISRUPT in pod.metadata.annotations:
                 self._patch(POD, pod.metadata.name, _UNPROTECTED, pod.metadata.namespace)
+        for deployment in self._server.list(DEPLOYMENT).items:  # those that come after them, too
+            template, meta = deployment["spec"]["template"], deployment["metadata"]
+            if _DO_NOT_DISRUPT in template["metadata"].get("annotations", {}):
+                self._patch(DEPLOYMENT, meta["name"], {"spec": {"template": _UNPROTECTED}}, meta["namespace"])
 
     def _select_subnets(self, discovery: str) -> None:
         selector = manifests.subnet_selector(discovery)

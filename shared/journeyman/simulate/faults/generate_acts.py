@@ -52,7 +52,6 @@ def _deploy(dice: Random, at: float, setting: Setting, app: str = APPS[-1]) -> A
         memory_mib=dice.choice(_MEMORIES),
         min_available=dice.choice((-1, -1, 0, replicas - 1, max(replicas - 2, 0), replicas)),
         do_not_disrupt=dice.random() < 0.1,
-        spread_zones=dice.random() < 0.2,
         pool=dice.choice(setting.pools).name if dice.random() < 0.2 else "",
         grace_seconds=dice.choice(_GRACES),
     )

@@ -10,6 +10,7 @@ from journeyman.core.api.objects import NodeClaim
 from journeyman.simulate.apiserver.server import Write
 from journeyman.simulate.faults.rules import Rule
 from journeyman.simulate.faults.rules.looking import (
+    UID_TAG,
     claim_named,
     claims,
     cpus,
@@ -62,8 +63,8 @@ class LimitsHold(Rule):
         gone = {
             node.spec.provider_id for node in nodes(self.scene) if node.metadata.deletion_timestamp or has_taint(node)
         }
-        standing = {c.metadata.name for c in claims(self.scene) if pool_of(c) == pool_of(claim) and not _goes(c, gone)}
-        total = sum(cpus(i.instance_type) for i in self.scene.instances() if i.runs and i.claim in standing)
+        standing = {c.metadata.uid for c in claims(self.scene) if pool_of(c) == pool_of(claim) and not _goes(c, gone)}
+        total = sum(cpus(i.instance_type) for i in self.scene.instances() if i.runs and i.tags.get(UID_TAG) in standing)
         if total > limit:
             yield f"{pool_of(claim)} has {total} vCPUs with {event.instance.instance_type} {claim.metadata.name}, {limit} may be"
 

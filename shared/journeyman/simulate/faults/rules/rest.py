@@ -64,6 +64,7 @@ class NothingWaitsForNobody(Rule):
     def __init__(self, scene: Scene) -> None:
         super().__init__(scene)
         self._since: dict[tuple[Step, str], datetime] = {}
+        self._had_claims = False
 
     def at_tick(self) -> Iterator[str]:
         """Each minute."""
@@ -71,7 +72,9 @@ class NothingWaitsForNobody(Rule):
         expected = {waiting.step for waiting in self.scene.waiting()}
         expected |= {Step(run.partition("#")[0]) for run in self.scene.busy()}
         alone = {(step, what) for step, what in self._unfinished() if step not in expected}
-        self._since = {thing: self._since.get(thing, now) for thing in alone}
+        known = self._since if bool(claims(self.scene)) == self._had_claims else {}  # the sweep's pace has changed
+        self._had_claims = bool(claims(self.scene))
+        self._since = {thing: known.get(thing, now) for thing in alone}
         longest = self._longest()
         for (step, what), since in sorted(self._since.items()):
             if now - since > longest:
