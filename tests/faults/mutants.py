@@ -17,8 +17,7 @@ from typing import Any
 from msgspec import Struct
 
 from journeyman.cloud.aws import launching
-from journeyman.core.disruption import commands
-from journeyman.core.disruption.budgets import Allowance
+from journeyman.core.disruption import budgets, commands
 from journeyman.core.lifecycle import drain, garbage
 from journeyman.simulate.faults.rules import Rule
 from journeyman.simulate.faults.rules.budgets import BudgetsHold
@@ -53,10 +52,10 @@ MUTANTS = (
         rule=PodsGoAsAgreed,
     ),
     Mutant(
-        name="a budget that forgets who is on the way already",
-        function=Allowance.remaining.fget,
-        old="self.allowed - self.disrupting",
-        new="self.allowed",
+        name="a budget of so many nodes that allows all of them",
+        function=budgets._share,
+        old="return int(nodes)",
+        new="return total",
         rule=BudgetsHold,
     ),
     Mutant(
@@ -81,7 +80,7 @@ def grafted(mutant: Mutant) -> Iterator[None]:
     """The product with that line exchanged."""
     function = mutant.function
     assert isinstance(function, FunctionType)
-    source = textwrap.dedent(inspect.getsource(function)).removeprefix("@property\n")
+    source = textwrap.dedent(inspect.getsource(function))
     assert source.count(mutant.old) == 1, f"{mutant.name}: {mutant.old!r} is not there exactly once"
     flags = __future__.annotations.compiler_flag
     made: dict[str, Any] = {}
