@@ -68,6 +68,7 @@ def test_an_offering_state_says_what_cannot_be_had_until_when(ours):
         "Capacity": "spot",
         "Zone": "us-east-1a",
         "Until": "2026-03-01T12:03:00Z",
+        "Prices": None,
     }
     assert shown(ours["OfferingState"], "shown") == brief
     wide = {"Why": "InsufficientInstanceCapacity", "Failures": 2, "Kind": "EC2NodeClass"}
