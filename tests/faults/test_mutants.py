@@ -6,6 +6,8 @@ from journeyman.runtime.hunt import judged
 from journeyman.simulate.faults.generate import story_of
 from tests.faults.mutants import MUTANTS, grafted
 
+pytestmark = pytest.mark.hunt
+
 MOST = 300
 
 

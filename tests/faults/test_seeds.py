@@ -5,6 +5,8 @@ import pytest
 from journeyman.runtime.hunt import hunt
 from journeyman.simulate.faults.sites import CALL_SITES
 
+pytestmark = pytest.mark.hunt
+
 SEEDS = 300
 PARTS = 12
 OPEN = {213: "a node is drained though its taint could not be written"}
