@@ -153,7 +153,7 @@ def test_missing_crds_are_told_with_the_remedy_and_pods_get_nodes_once_they_are_
     world.until_running("inflate", 3)
     world.until(world.is_quiet, "initialized nodes")
 
-    assert {"provision", "sweep"} <= {line["controller"] for line in told} <= {"provision", "sweep", "terminate"}
+    assert {line["controller"] for line in told} >= {"provision", "sweep"}
     assert {line["message"] for line in told} == {"the API server does not serve nodeclaims of karpenter.sh/v1"}
     assert all(line["cluster"] == "demo" and "install the CRDs" in line["to_do"] for line in told)
     assert (launched, story.calls("CreateFleet")) == (0, len(world.claims()))
