@@ -71,7 +71,13 @@ def test_an_offering_state_says_what_cannot_be_had_until_when(ours):
         "Prices": None,
     }
     assert shown(ours["OfferingState"], "shown") == brief
-    wide = {"Why": "InsufficientInstanceCapacity", "Failures": 2, "Kind": "EC2NodeClass"}
+    wide = {
+        "Why": "InsufficientInstanceCapacity",
+        "Failures": 2,
+        "PriceSource": None,
+        "PriceError": None,
+        "Kind": "EC2NodeClass",
+    }
     assert shown(ours["OfferingState"], "shown", wide=True) == {**brief, **wide}
 
 
