@@ -1,7 +1,7 @@
 """What a decision may ask for: a closed union of actions, and the events and observations that explain them.
 
 A `Plan` is a list of independent `Chain`s. Inside a chain order is law: intent before effect, and a failed
-action stops the rest of its chain, never the other chains. `steps.apply` is the only code that carries actions out,
+action stops the rest of its chain and what stands behind it (`Chain.then`), never the other chains. `steps.apply` is the only code that carries actions out,
 and matches the union exhaustively. Every action may be carried out twice with the effect of once.
 """
 
@@ -217,6 +217,12 @@ class Chain(Struct, frozen=True, kw_only=True):
     observations: tuple[Observation, ...] = ()
     opens: bool = False  # it begins with opening a node to pods: nodes that open together are opened before all else
     expects: tuple[NominatePods, ...] = ()  # who is nominated to that node: who loses it meanwhile gets it again
+    then: tuple[Chain, ...] = ()  # begin once all of it has been carried out; independent of one another
+
+    @property
+    def whole(self) -> tuple[Action, ...]:
+        """Its actions, then those of the chains behind it."""
+        return self.actions + tuple(action for chain in self.then for action in chain.whole)
 
 
 class Plan(Struct, frozen=True, kw_only=True):
@@ -238,7 +244,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     @property
     def actions(self) -> tuple[Action, ...]:
         """All actions, chain after chain."""
-        return tuple(action for chain in self.chains for action in chain.actions)
+        return tuple(action for chain in self.chains for action in chain.whole)
 
 
 LOOK_GRIDS: Final = (60, 30, 10, 5, 2, 1)

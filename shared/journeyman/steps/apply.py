@@ -1,7 +1,7 @@
 """Carry out plans: the only hand that writes.
 
-Chains are independent: what fails stops its own chain, never the others. Before each outside effect the fence is
-checked, and the time. However a run ends, its wake-ups are sent:
+Chains are independent: what fails stops its own chain and what stands behind it, never the others. Before each outside
+effect the fence is checked, and the time. However a run ends, its wake-ups are sent:
 
 ============================  ==========================================================================
 conflict, object gone         the chain stops; the step wakes up at once, reloads and decides again
@@ -177,6 +177,8 @@ class Applier:
             elif not self._done(action, chain):
                 return
         self._explain(chain)
+        for behind in chain.then:
+            self._run_chain(behind, launches, in_margin=in_margin)
 
     def _check(self, *, in_margin: bool = False) -> None:
         """Before every outside effect: there is time (or it is what the margin is for), and nobody else has the step."""

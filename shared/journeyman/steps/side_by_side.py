@@ -36,7 +36,7 @@ class Track(Struct):
 def only_patches(chain: Chain) -> bool:
     """Whether the chain asks for patches and nothing else but wake-ups, which are noted when a plan is told."""
     kinds = {type(action) for action in chain.actions}
-    return PatchObject in kinds and kinds <= {PatchObject, Wake}
+    return not chain.then and PatchObject in kinds and kinds <= {PatchObject, Wake}
 
 
 def next_wave(tracks: Sequence[Track]) -> tuple[Track, ...]:

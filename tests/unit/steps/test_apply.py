@@ -82,6 +82,17 @@ def test_chains_are_independent_and_what_they_tell_is_told_only_if_they_were_car
     assert outcome.counts == {"PatchObject": 1, "conflicts": 1}
 
 
+def test_what_stands_behind_a_chain_begins_once_all_of_it_was_carried_out(cluster):
+    """Chains behind it are independent of one another."""
+    behind = (one("a", mark("missing")), Chain(subject="b", actions=(mark(),), events=(TOLD,)))
+
+    stopped = carry_out(cluster, Chain(subject="x", actions=(mark("missing"),), then=behind))
+    assert (stopped.counts, cluster.record.reasons) == ({"conflicts": 1}, [])
+
+    done = carry_out(cluster, Chain(subject="x", actions=(mark(),), then=behind))
+    assert (done.counts, cluster.record.reasons) == ({"PatchObject": 2, "conflicts": 1}, ["Told"])
+
+
 def test_a_conflict_stops_the_chain_and_asks_to_decide_again(cluster):
     """Nobody's write is overwritten: the step reloads a second later."""
     other = {"metadata": {"annotations": {"other": "hand"}}}

@@ -12,7 +12,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from journeyman.core.api.objects import Node
-from journeyman.core.lifecycle.drain import FORCEFUL, Drain, another_place, drain, drain_chains
+from journeyman.core.lifecycle.drain import FORCEFUL, Drain, another_place, drain, drain_behind, drain_chains
 from journeyman.core.lifecycle.endings import node_ended
 from journeyman.core.lifecycle.held_up import drain_events, volume_events
 from journeyman.core.lifecycle.instance_end import free_node
@@ -61,10 +61,8 @@ def _draining(node: Node, decided: Drain, state: StateNode, snapshot: Snapshot, 
         told += (Event(ref=node_ref(node), reason="NodeClaimMissing", message=text, type="Warning"),)
         elsewhere = another_place(state.pods, state.name, now)
     look = drain_look(decided, state.name, now, node.metadata.deletion_timestamp or now, pace)
-    chains = (
-        one(f"Node {state.name}", *patches, look, *elsewhere),
-        *drain_chains(decided, state.name, FORCEFUL, None),
-    )
+    closing = one(f"Node {state.name}", *patches, look, *elsewhere)
+    chains = drain_behind(closing, drain_chains(decided, state.name, FORCEFUL, None), node)
     return Plan(chains=chains, events=told)
 
 

@@ -21,7 +21,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from journeyman.core.api.conditions import DISRUPTION_REASON
-from journeyman.core.api.objects import POD, NodeClaim, Pod, condition_of
+from journeyman.core.api.objects import POD, Node, NodeClaim, Pod, condition_of
 from journeyman.core.plan import Chain, DeletePod, Event, EvictPod, ObjectRef, Observation, Step, Wake, one
 from journeyman.core.scheduling.pods import (
     is_disruptable,
@@ -32,7 +32,7 @@ from journeyman.core.scheduling.pods import (
     is_terminating,
 )
 from journeyman.core.scheduling.taints import untolerated
-from journeyman.core.state.cordon import DISRUPTED
+from journeyman.core.state.cordon import DISRUPTED, is_cordoned
 
 STUCK_AFTER: Final = timedelta(minutes=1)  # pkg/utils/pod/scheduling.go `IsStuckTerminating`
 DEFAULT_GRACE: Final = timedelta(seconds=30)  # what the API server gives a pod that does not say
@@ -100,6 +100,14 @@ def drain_chains(decided: Drain, node: str, reason: str, end: datetime | None) -
     """One chain for each pod, so that a refusal of one never holds up another."""
     forced = tuple(_force_chain(pod, seconds, node, end) for pod, seconds in decided.force)
     return forced + tuple(_evict_chain(pod, node, reason) for pod in decided.evict)
+
+
+def drain_behind(closing: Chain, pods: tuple[Chain, ...], node: Node) -> tuple[Chain, ...]:
+    """What closes the node, and its pods' chains: behind it while the node still takes pods, or they would come back.
+
+    Restates: karpenter pkg/controllers/node/termination/controller.go, which drains nothing if `Taint` fails.
+    """
+    return (closing, *pods) if is_cordoned(node) else (replace(closing, then=pods),)
 
 
 def another_place(pods: Iterable[Pod], node: str, now: datetime) -> tuple[Wake, ...]:

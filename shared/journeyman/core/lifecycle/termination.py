@@ -27,7 +27,7 @@ import msgspec
 from journeyman.core.api.conditions import DRAINED, INSTANCE_TERMINATING, VOLUMES_DETACHED
 from journeyman.core.api.objects import Node, NodeClaim, condition_of, is_true
 from journeyman.core.lifecycle.bare_nodes import finalize_bare
-from journeyman.core.lifecycle.drain import Drain, another_place, drain, drain_chains, eviction_reason
+from journeyman.core.lifecycle.drain import Drain, another_place, drain, drain_behind, drain_chains, eviction_reason
 from journeyman.core.lifecycle.explain import node_event
 from journeyman.core.lifecycle.held_up import drain_events, volume_events
 from journeyman.core.lifecycle.instance_end import end_instance, finish, finish_claim
@@ -114,9 +114,10 @@ def _draining(progress: Progress, node: Node, decided: Drain, state: StateNode, 
     begins = condition_of(claim.status.conditions, DRAINED) is None
     if not is_true(claim.status.conditions, DRAINED):  # a pod that comes later than that changes nothing of it
         progress = progress.with_condition(DRAINED, "Unknown", "Draining", "Draining")
+    closing = progress.chain(*delete_halves(progress), why="drain")
+    pods = drain_chains(decided, name, eviction_reason(claim), terminates_at(claim))
     chains = (
-        progress.chain(*delete_halves(progress), why="drain"),
-        *drain_chains(decided, name, eviction_reason(claim), terminates_at(claim)),
+        *drain_behind(closing, pods, node),
         one(
             f"Node {name}",
             drain_look(decided, name, now, since(claim, DRAINED, now), pace),

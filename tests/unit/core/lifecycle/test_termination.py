@@ -96,6 +96,20 @@ def test_a_deleted_claim_closes_its_node_deletes_it_and_evicts_its_pods_in_one_r
     assert wakes(plan) == {Step.TERMINATE: NOW + timedelta(seconds=2), Step.PROVISION: NOW}
 
 
+def test_nobody_is_evicted_before_the_node_is_closed():
+    """The eviction stands behind the taint; on a node that is closed already it waits for nothing."""
+    (pod,) = pods = [a_pod("p", node="node-default-1")]
+    claim = draining(3)
+
+    closing, *_ = run(claim, a_node(deleting=ago(seconds=3)), pods).chains
+    assert [c.subject for c in closing.then] == [f"Pod {pod.key}"]
+
+    closed = a_node(deleting=ago(seconds=3), spec={"taints": [{"key": labels.DISRUPTED_TAINT, "effect": "NoSchedule"}]})
+    chains = run(claim, closed, pods).chains
+    assert [c.subject for c in chains if c.subject.startswith("Pod")] == [f"Pod {pod.key}"]
+    assert not any(c.then for c in chains)
+
+
 def test_a_deleted_node_takes_its_claim_along():
     """Deleting either half deletes the other."""
     plan = run(a_running_claim(), a_node(deleting=NOW))
