@@ -106,7 +106,7 @@ class ApiServer:
         self._watch_seconds = max(int(watch_seconds), 1)
         self._count_bytes = count_bytes
         trust: dict[str, Any] = {"ca_certs": ca_file} if ca_file else {}
-        self._pool = urllib3.PoolManager(maxsize=3, retries=False, socket_options=_PROBES, **trust)
+        self._pool = urllib3.PoolManager(maxsize=5, retries=False, socket_options=_PROBES, **trust)
 
     def pages(self, resource: Resource[T]) -> Iterator[Page[T]]:
         """All objects, page by page; the last page's version is where to watch from.

@@ -13,11 +13,12 @@ _NODE_POOL: Final = "karpenter.sh/nodepool"
 
 
 class Node(NamedTuple):
-    """A node; `ready` as its condition says."""
+    """A node; `ready` as its condition says, `leaving` if it is being deleted."""
 
     name: str
     ready: bool
     version: str
+    leaving: bool = False
 
 
 class ClaimMetadata(msgspec.Struct, frozen=True, rename="camel", gc=False):
@@ -47,12 +48,13 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
 
 
 class Nodes:
-    """The nodes by name, and whether each is ready."""
+    """The nodes by name, whether each is ready, and which are being deleted."""
 
     wants_list: Final = False
 
     def __init__(self) -> None:
         self._ready: dict[str, bool] = {}
+        self._leaving: set[str] = set()
         self._listed = False
 
     def fresh(self) -> Nodes:
@@ -60,10 +62,14 @@ class Nodes:
         return Nodes()
 
     def take_page(self, nodes: Iterable[Node], before: Nodes) -> Iterator[News]:
-        """Take over a page of a list; differences from `before` are news, unless that was never listed."""
+        """Take over a page of a list; differences from `before` are news.
+
+        If that was never listed only those that are being deleted are: who deleted them may have been heard by nobody.
+        """
         for node in nodes:
-            self._ready[node.name] = node.ready
-            if before._listed and (cause := _node_cause(before._ready.get(node.name), node.ready)):
+            self._put(node)
+            cause = before._cause(node)
+            if cause and (before._listed or cause is Cause.NODE_DELETING):
                 yield News(cause, node.name, node.version)
 
     def ended(self, before: Nodes, version: str) -> Iterator[News]:
@@ -76,10 +82,29 @@ class Nodes:
         """Take over one change."""
         if type_ == "DELETED":
             self._ready.pop(node.name, None)
+            self._leaving.discard(node.name)
             return News(Cause.NODE_GONE, node.name, node.version)
-        cause = _node_cause(self._ready.get(node.name), node.ready)
-        self._ready[node.name] = node.ready
+        cause = self._cause(node)
+        self._put(node)
         return News(cause, node.name, node.version) if cause else None
+
+    def _put(self, node: Node) -> None:
+        self._ready[node.name] = node.ready
+        if node.leaving:
+            self._leaving.add(node.name)
+        else:
+            self._leaving.discard(node.name)  # another one of its name
+
+    def _cause(self, node: Node) -> Cause | None:
+        """What is new about it; that it is being deleted matters most."""
+        if node.leaving and node.name not in self._leaving:
+            return Cause.NODE_DELETING
+        was_ready = self._ready.get(node.name)
+        if was_ready is None:
+            return Cause.NODE_JOINED
+        if was_ready == node.ready:
+            return None
+        return Cause.NODE_READY if node.ready else Cause.NODE_NOT_READY
 
 
 class Claims:
@@ -120,14 +145,6 @@ class Claims:
         cause = _claim_cause(self._leaving.get(uid), claim)
         self._leaving[uid] = claim.leaving
         return News(cause, uid, version) if cause else None
-
-
-def _node_cause(was_ready: bool | None, ready: bool) -> Cause | None:
-    if was_ready is None:
-        return Cause.NODE_JOINED
-    if was_ready == ready:
-        return None
-    return Cause.NODE_READY if ready else Cause.NODE_NOT_READY
 
 
 def _claim_cause(was_leaving: bool | None, claim: Claim) -> Cause | None:

@@ -1,4 +1,4 @@
-"""Three threads follow pods, nodes and claims; one sends what is owed when a batch is complete. None ever gives up.
+"""Five threads follow pods, nodes, claims, pools and NodeClasses; one sends what is owed when a batch is complete. None ever gives up.
 
 A wake-up is lost only with the process, and a new one tells everything again once it has listed: pods that are unschedulable,
 and that somebody has started to look if there are claims. All that is held for sending is a count for each cause
@@ -20,12 +20,12 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime, timezone
 from typing import Any, Final, Protocol
 
-from infra.forwarder import fleet, pods, resources
+from infra.forwarder import fleet, pods, resources, specs
 from infra.forwarder.apiserver import ApiServer
 from infra.forwarder.following import FIRST_PAUSE_SECONDS, Follower
 from infra.forwarder.message import is_needless, message, reason
 from infra.forwarder.metrics import EVENTS, Metrics
-from infra.forwarder.news import Ledger, News, Parcel, Step
+from infra.forwarder.news import Cause, Ledger, News, Parcel, Step
 
 FLUSH_SECONDS: Final = 10.0
 
@@ -93,6 +93,8 @@ class Forwarder:
             self._pods,
             Follower(api, resources.Nodes(), fleet.Nodes(), self._note, **shared),
             Follower(api, resources.NodeClaims(), fleet.Claims(), self._note, **shared),
+            Follower(api, resources.NodePools(), specs.Specs(Cause.POOL_CHANGED), self._note, **shared),
+            Follower(api, resources.NodeClasses(), specs.Specs(Cause.CLASS_CHANGED), self._note, **shared),
         )
         self._teller = threading.Thread(target=self._tell, name="tell", daemon=True)
 
@@ -123,7 +125,7 @@ class Forwarder:
 
     @property
     def is_ready(self) -> bool:
-        """Whether pods, nodes and claims have been listed, so that nothing that happens from now on is missed."""
+        """Whether everything has been listed once, so that nothing that happens from now on is missed."""
         return all(follower.has_listed for follower in self._followers)
 
     def gauges(self) -> Mapping[str, float]:

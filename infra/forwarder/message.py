@@ -14,10 +14,13 @@ _WORDS: Final[Mapping[Cause, str]] = {
     Cause.NODE_JOINED: "nodes joined",
     Cause.NODE_READY: "nodes became ready",
     Cause.NODE_NOT_READY: "nodes are no longer ready",
+    Cause.NODE_DELETING: "nodes are being deleted",
     Cause.NODE_GONE: "nodes are gone",
     Cause.CLAIM_CREATED: "claims were made by hand",
     Cause.CLAIM_DELETING: "claims are being deleted",
     Cause.CLAIM_GONE: "claims are gone",
+    Cause.POOL_CHANGED: "NodePools are new or changed",
+    Cause.CLASS_CHANGED: "NodeClasses are new or changed",
 }
 
 

@@ -10,11 +10,14 @@ pod unschedulable   provision           it needs a node
 node joined         provision           it is to be registered: labels, taints, placement hints
 node ready          provision           it is to be initialized
 node not ready      terminate           its instance may be gone
+node deleting       terminate           it is to be drained, and its claim goes with it
 node gone           provision,          what ran there pends;
                     terminate           what its claim still holds is to be let go
 claim created       provision           somebody else made it (without a NodePool); ours are launched by who made them
 claim deleting      terminate           it is to be drained
 claim gone          provision           its share of the pool's limits is free again
+pool changed        provision           it is new or asks for something else: it is judged, and may have room for pods
+class changed       provision           the same, of a NodeClass; one in deletion is to be let go
 started             provision,          what happened while nobody watched is unknown;
                     terminate           only a cluster that has claims can have missed anything
 ==================  ==================  ===========================================================================
@@ -45,10 +48,13 @@ class Cause(str, Enum):
     NODE_JOINED = "nodesJoined"
     NODE_READY = "nodesReady"
     NODE_NOT_READY = "nodesNotReady"
+    NODE_DELETING = "nodesDeleting"
     NODE_GONE = "nodesGone"
     CLAIM_CREATED = "claimsCreated"
     CLAIM_DELETING = "claimsDeleting"
     CLAIM_GONE = "claimsGone"
+    POOL_CHANGED = "nodePoolsChanged"
+    CLASS_CHANGED = "nodeClassesChanged"
     STARTED = "forwarderStarted"
 
 
@@ -58,10 +64,13 @@ WAKES: Final[Mapping[Cause, tuple[Step, ...]]] = {
     Cause.NODE_JOINED: (Step.PROVISION,),
     Cause.NODE_READY: (Step.PROVISION,),
     Cause.NODE_NOT_READY: (Step.TERMINATE,),
+    Cause.NODE_DELETING: (Step.TERMINATE,),
     Cause.NODE_GONE: _BOTH,
     Cause.CLAIM_CREATED: (Step.PROVISION,),
     Cause.CLAIM_DELETING: (Step.TERMINATE,),
     Cause.CLAIM_GONE: (Step.PROVISION,),
+    Cause.POOL_CHANGED: (Step.PROVISION,),
+    Cause.CLASS_CHANGED: (Step.PROVISION,),
     Cause.STARTED: _BOTH,
 }
 

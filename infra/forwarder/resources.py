@@ -2,11 +2,12 @@
 
 pods     Those without a node that have not finished. They come whole, two to four kB each: what is asked of them, whether
          kube-scheduler gave up, is a condition, and neither their metadata nor their table row has it.
-nodes    As rows of the server's own table, the one `kubectl get nodes` prints: name and Ready, some 200 bytes, where a whole
-         node has ten to twenty thousand (its images alone!) and its metadata says nothing of its conditions. The
-         Status column reads `Ready` or `NotReady`, perhaps with `,SchedulingDisabled` behind it
-         (kubernetes v1.36.3 pkg/printers/internalversion/printers.go `printNode`).
+nodes    As rows of the server's own table, the one `kubectl get nodes` prints, with the metadata that the server adds to each
+         row: Ready is in the row alone, that a node is being deleted in the metadata alone. That is one to three
+         kB, where a whole node has ten to twenty (its images alone!). The Status column reads `Ready` or `NotReady`,
+         perhaps with `,SchedulingDisabled` behind it (kubernetes v1.36.3 pkg/printers/internalversion/printers.go `printNode`).
 claims   Metadata only: made, being deleted, gone.
+pools    Metadata only, of NodePools and NodeClasses: the generation counts changes of their specs.
 
 A server that does not know these forms may send whole objects instead; the same decoders read them.
 """
@@ -20,6 +21,7 @@ import msgspec
 
 from infra.forwarder.fleet import Claim, Node
 from infra.forwarder.pods import Condition, Pod
+from infra.forwarder.specs import Spec
 
 T = TypeVar("T")
 
@@ -89,6 +91,7 @@ class Pods:
 class _NodeMetadata(msgspec.Struct, frozen=True, rename="camel"):
     name: str = ""
     resource_version: str = ""
+    deletion_timestamp: str | None = None
 
 
 class _NodeStatus(msgspec.Struct, frozen=True):
@@ -101,15 +104,23 @@ class _WholeNode(msgspec.Struct, frozen=True):
 
     def node(self) -> Node:
         ready = any(c.type == "Ready" and c.status == "True" for c in self.status.conditions)
-        return Node(self.metadata.name, ready, self.metadata.resource_version)
+        leaving = self.metadata.deletion_timestamp is not None
+        return Node(self.metadata.name, ready, self.metadata.resource_version, leaving)
+
+
+class _RowObject(msgspec.Struct, frozen=True):
+    metadata: _NodeMetadata = _NodeMetadata()
 
 
 class _Row(msgspec.Struct, frozen=True):
     cells: tuple[Any, ...] = ()
+    object: _RowObject | None = None
 
     def node(self, version: str) -> Node:
-        status = str(self.cells[_STATUS])
-        return Node(str(self.cells[_NAME]), status.partition(",")[0] == "Ready", version)
+        """The node; of the version that its metadata says, or the given one if it has none."""
+        status, metadata = str(self.cells[_STATUS]), self.object.metadata if self.object else _NodeMetadata()
+        is_ready, is_leaving = status.partition(",")[0] == "Ready", metadata.deletion_timestamp is not None
+        return Node(str(self.cells[_NAME]), is_ready, metadata.resource_version or version, is_leaving)
 
 
 class _NodePage(msgspec.Struct, frozen=True):
@@ -127,10 +138,10 @@ class _NodeChange(_WholeNode, frozen=True):
 
 
 class Nodes:
-    """All nodes, as rows of a table."""
+    """All nodes, as rows of a table with their metadata."""
 
     name = "nodes"
-    path = "/api/v1/nodes?includeObject=None"
+    path = "/api/v1/nodes?includeObject=Metadata"
     selector = ""
     list_accept = watch_accept = _TABLE
 
@@ -172,3 +183,42 @@ class NodeClaims:
         """The object of a watch event."""
         claim = msgspec.json.decode(data, type=Claim)
         return claim, claim.metadata.resource_version
+
+
+class _SpecPage(msgspec.Struct, frozen=True):
+    """A list of metadata: where there are none, API servers write `null`."""
+
+    metadata: ListMetadata = ListMetadata()
+    items: tuple[Spec, ...] | None = None
+
+
+class _Specs:
+    """All objects of a kind, their metadata only."""
+
+    selector = ""
+    list_accept = _METADATA_LIST
+    watch_accept = _METADATA
+
+    def page(self, data: bytes | bytearray) -> Page[Spec]:
+        """A page of a list."""
+        page = msgspec.json.decode(data, type=_SpecPage)
+        return Page(page.items or (), page.metadata)
+
+    def changed(self, data: bytes | msgspec.Raw) -> tuple[Spec, str]:
+        """The object of a watch event."""
+        spec = msgspec.json.decode(data, type=Spec)
+        return spec, spec.metadata.resource_version
+
+
+class NodePools(_Specs):
+    """All NodePools."""
+
+    name = "nodepools"
+    path = "/apis/karpenter.sh/v1/nodepools"
+
+
+class NodeClasses(_Specs):
+    """All NodeClasses of the one kind that nodes are launched for yet."""
+
+    name = "ec2nodeclasses"
+    path = "/apis/karpenter.k8s.aws/v1/ec2nodeclasses"

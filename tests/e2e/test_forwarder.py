@@ -15,7 +15,7 @@ from infra.forwarder.metrics import BYTES, EVENTS, WATCHES, Metrics
 from infra.forwarder.news import Ledger, Step
 from infra.forwarder.resources import Pods
 from infra.forwarder.serving import serve
-from journeyman.core.api.objects import NODE, NODECLAIM, POD
+from journeyman.core.api.objects import EC2NODECLASS, NODE, NODECLAIM, NODEPOOL, POD
 from journeyman.events import parse_trigger
 from journeyman.runtime.aws import SystemClock
 from journeyman.simulate.apiserver import ApiServer
@@ -160,7 +160,10 @@ def test_nodes_and_claims_wake_the_step_that_they_concern(bench):
     assert bench.told(seconds=0.4) is None
     bench.node_is("n1", False)
     assert bench.told(Step.TERMINATE).details["counts"]["nodesNotReady"] == 1
+    bench.server.patch(NODE, "n1", {"metadata": {"finalizers": ["karpenter.sh/termination"]}})
     bench.server.delete(NODE, "n1")
+    assert bench.told(Step.TERMINATE).details["counts"]["nodesDeleting"] == 1
+    bench.server.patch(NODE, "n1", {"metadata": {"finalizers": []}})
     assert bench.told().details["counts"]["nodesGone"] == bench.told(Step.TERMINATE).details["counts"]["nodesGone"] == 1
 
     spec = {
@@ -174,6 +177,31 @@ def test_nodes_and_claims_wake_the_step_that_they_concern(bench):
     assert bench.told(Step.TERMINATE).details["counts"]["claimsDeleting"] == 1
     bench.server.patch(NODECLAIM, "c1", {"metadata": {"finalizers": []}})
     assert bench.told().details["counts"]["claimsGone"] == 1
+
+
+def test_pools_and_classes_that_ask_for_something_else_wake_provision(bench):
+    """Made, changed, being deleted; what the steps themselves write is no news."""
+    bench.forward()
+    reference = {"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "default"}
+    template = {"spec": {"nodeClassRef": reference, "requirements": []}}
+    bench.server.create(NODEPOOL, {"metadata": {"name": "p"}, "spec": {"template": template, "limits": {"cpu": "1"}}})
+    assert bench.told().details["counts"]["nodePoolsChanged"] == 1
+    bench.server.patch(NODEPOOL, "p", {"status": {"nodes": 3}}, subresource="status")
+    bench.server.patch(NODEPOOL, "p", {"metadata": {"annotations": {"seen": "yes"}}})
+    assert bench.told(seconds=0.4) is None
+    bench.server.patch(NODEPOOL, "p", {"spec": {"limits": {"cpu": "2"}}})
+    assert bench.told().reason == "1 NodePools are new or changed"
+
+    spec = {"role": "nodes", "amiSelectorTerms": [{"alias": "al2023@latest"}]}
+    selectors = {"subnetSelectorTerms": [{"id": "subnet-1"}], "securityGroupSelectorTerms": [{"id": "sg-1"}]}
+    finalizers = ["karpenter.k8s.aws/termination"]
+    bench.server.create(
+        EC2NODECLASS, {"metadata": {"name": "c", "finalizers": finalizers}, "spec": {**spec, **selectors}}
+    )
+    assert bench.told().details["counts"]["nodeClassesChanged"] == 1
+    bench.server.delete(EC2NODECLASS, "c")
+    assert bench.told().reason == "1 NodeClasses are new or changed"
+    assert bench.told(Step.TERMINATE, 0.1) is None
 
 
 def test_an_outage_of_the_api_server_loses_no_pod(bench):

@@ -41,11 +41,14 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("forwarder")]
 
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
 CLAIMS = "/apis/karpenter.sh/v1/nodeclaims"
+POOLS = "/apis/karpenter.sh/v1/nodepools"
+CLASSES = "/apis/karpenter.k8s.aws/v1/ec2nodeclasses"
 PODS = "/api/v1/namespaces/default/pods"
 MERGE = "application/merge-patch+json"
 FORWARDER = [
     {"apiGroups": [""], "resources": ["pods", "nodes"], "verbs": ["list", "watch"]},
-    {"apiGroups": ["karpenter.sh"], "resources": ["nodeclaims"], "verbs": ["list", "watch"]},
+    {"apiGroups": ["karpenter.sh"], "resources": ["nodeclaims", "nodepools"], "verbs": ["list", "watch"]},
+    {"apiGroups": ["karpenter.k8s.aws"], "resources": ["ec2nodeclasses"], "verbs": ["list", "watch"]},
 ]
 FUNCTION = [{"apiGroups": ["authentication.k8s.io"], "resources": ["tokenreviews"], "verbs": ["create"]}]
 
@@ -208,7 +211,7 @@ class Site:
 
     def clear(self):
         """Nothing left for the next test."""
-        for path in (PODS, "/api/v1/nodes", CLAIMS):
+        for path in (PODS, "/api/v1/nodes", CLAIMS, POOLS, CLASSES):
             # after an outage, storage starts anew
             wait_until(lambda path=path: self.admin.call("GET", path)[0] == 200, f"{path} is not served")
             for item in self.admin.do("GET", path)["items"]:
@@ -242,7 +245,8 @@ def test_nodes_come_as_table_rows_and_claims_as_metadata(site):
     """Every change that matters is told, and hardly anything travels: the node here has 15 kB."""
     site.forward()
     images = [{"names": [f"registry.example.org/{i}@sha256:{'0' * 64}"], "sizeBytes": 1} for i in range(150)]
-    node = site.admin.do("POST", "/api/v1/nodes", {"metadata": {"name": "n1"}, "status": {"images": images}})
+    metadata = {"name": "n1", "finalizers": ["karpenter.sh/termination"]}
+    node = site.admin.do("POST", "/api/v1/nodes", {"metadata": metadata, "status": {"images": images}})
     size = len(json.dumps(node))
     assert site.woken() == "1 nodes joined"
     for status, step, reason in (
@@ -255,6 +259,8 @@ def test_nodes_come_as_table_rows_and_claims_as_metadata(site):
     assert size > 15_000
     assert site.metrics.value(BYTES, resource="nodes") < 10_000  # columns are described once for each list and watch
     site.admin.do("DELETE", "/api/v1/nodes/n1")
+    assert site.woken(Step.TERMINATE) == "1 nodes are being deleted"
+    site.admin.do("PATCH", "/api/v1/nodes/n1", {"metadata": {"finalizers": None}}, kind=MERGE)
     assert (site.woken(), site.woken(Step.TERMINATE)) == ("1 nodes are gone", "1 nodes are gone")
 
     reference = {"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "default"}
@@ -265,6 +271,32 @@ def test_nodes_come_as_table_rows_and_claims_as_metadata(site):
     assert site.woken(Step.TERMINATE) == "1 claims are being deleted"
     site.admin.do("PATCH", f"{CLAIMS}/c1", {"metadata": {"finalizers": None}}, kind=MERGE)
     assert site.woken() == "1 claims are gone"
+
+
+def test_pools_and_classes_that_ask_for_something_else_wake_provision(site):
+    """Made, changed, being deleted; a status or an annotation of ours is no news."""
+    site.forward()
+    reference = {"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "default"}
+    template = {"spec": {"nodeClassRef": reference, "requirements": []}}
+    pool = {"apiVersion": "karpenter.sh/v1", "kind": "NodePool", "metadata": {"name": "p"}}
+    site.admin.do("POST", POOLS, {**pool, "spec": {"template": template, "limits": {"cpu": "1"}}})
+    assert site.woken() == "1 NodePools are new or changed"
+    site.admin.do("PATCH", f"{POOLS}/p/status", {"status": {"nodes": 3}}, kind=MERGE)
+    site.admin.do("PATCH", f"{POOLS}/p", {"metadata": {"annotations": {"seen": "yes"}}}, kind=MERGE)
+    assert site.woken(seconds=0.8) is None
+    site.admin.do("PATCH", f"{POOLS}/p", {"spec": {"limits": {"cpu": "2"}}}, kind=MERGE)
+    assert site.woken() == "1 NodePools are new or changed"
+
+    metadata = {"name": "c", "finalizers": ["karpenter.k8s.aws/termination"]}
+    spec = {
+        "role": "nodes", "amiSelectorTerms": [{"alias": "al2023@latest"}],
+        "subnetSelectorTerms": [{"id": "subnet-1"}], "securityGroupSelectorTerms": [{"id": "sg-1"}],
+    }  # fmt: skip
+    class_ = {"apiVersion": "karpenter.k8s.aws/v1", "kind": "EC2NodeClass", "metadata": metadata, "spec": spec}
+    site.admin.do("POST", CLASSES, class_)
+    assert site.woken() == "1 NodeClasses are new or changed"
+    site.admin.do("DELETE", f"{CLASSES}/c")
+    assert site.woken() == "1 NodeClasses are new or changed"
 
 
 def test_an_outage_of_the_api_server_loses_nothing_and_repeats_nothing(site):

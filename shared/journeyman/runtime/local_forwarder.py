@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from journeyman.core.api.objects import NODE, NODECLAIM, POD, Resource
+from journeyman.core.api.objects import EC2NODECLASS, NODE, NODECLAIM, NODEPOOL, POD, Resource
 from journeyman.core.plan import Step
 from journeyman.ports import Clock
 from journeyman.runtime.checkout import imported
@@ -39,11 +39,14 @@ class LocalForwarder:
         self._message: Any = imported("infra.forwarder.message")
         self._ledger: Any = imported("infra.forwarder.news").Ledger()
         resources, fleet = imported("infra.forwarder.resources"), imported("infra.forwarder.fleet")
+        specs, cause = imported("infra.forwarder.specs").Specs, imported("infra.forwarder.news").Cause
         self._pods = _Watched(server, POD, resources.Pods(), imported("infra.forwarder.pods").Waiting())
         self._watched = (
             self._pods,
             _Watched(server, NODE, resources.Nodes(), fleet.Nodes()),
             _Watched(server, NODECLAIM, resources.NodeClaims(), fleet.Claims()),
+            _Watched(server, NODEPOOL, resources.NodePools(), specs(cause.POOL_CHANGED)),
+            _Watched(server, EC2NODECLASS, resources.NodeClasses(), specs(cause.CLASS_CHANGED)),
         )
         self._seen = ""
 
@@ -83,10 +86,19 @@ class _Watched:
         self._server = server
         self._kind = kind
         self._resource = resource
+        self._seen: tuple[Any, ...] | None = None
 
     def news(self, version: str) -> list[Any]:
         """What has happened since the last look."""
         entries = self._server.page(self._kind, field_selector=self._resource.selector).entries
+        if self._seen is not None and _same(self._seen, entries):
+            return []
+        self._seen = entries
         page = self._resource.page(msgspec.json.encode({"items": [entry.encoded() for entry in entries]}))
         before, self.tracker = self.tracker, self.tracker.fresh()
         return [*self.tracker.take_page(page.objects, before), *self.tracker.ended(before, version)]
+
+
+def _same(before: tuple[Any, ...], entries: tuple[Any, ...]) -> bool:
+    """Whether none was written: an entry is never changed, only replaced."""
+    return len(before) == len(entries) and all(old is new for old, new in zip(before, entries, strict=True))

@@ -40,6 +40,20 @@ def test_a_node_is_news_when_it_joins_becomes_ready_stops_being_ready_and_goes()
     assert causes(nodes, ("MODIFIED", not_ready), ("DELETED", not_ready)) == [Cause.NODE_NOT_READY, Cause.NODE_GONE]
 
 
+def test_a_node_that_is_being_deleted_is_news_once_whatever_else_happens_to_it():
+    """Also if nobody watched when it was; another node of its name is another."""
+    ready, leaving = Node("a", True, "3"), Node("a", False, "4", leaving=True)
+    nodes, told = after_list(Nodes(), ready, Node("b", True, "3", leaving=True))
+    assert told == [(Cause.NODE_DELETING, "b")]
+
+    assert causes(nodes, ("MODIFIED", leaving), ("MODIFIED", leaving), ("DELETED", leaving), ("ADDED", leaving)) == [
+        Cause.NODE_DELETING, None, Cause.NODE_GONE, Cause.NODE_DELETING,
+    ]  # fmt: skip
+    again, told = after_list(nodes, leaving, Node("b", True, "9"), Node("c", False, "9", leaving=True))
+    assert told == [(Cause.NODE_DELETING, "c")]
+    assert causes(again, ("MODIFIED", Node("b", True, "10", leaving=True))) == [Cause.NODE_DELETING]
+
+
 def test_the_first_list_of_nodes_tells_nothing_and_a_later_one_what_changed_meanwhile():
     """They were there before; but what an outage hid is found out by comparing."""
     nodes, told = after_list(Nodes(), Node("a", True, "1"), Node("b", False, "1"), Node("c", True, "1"))
@@ -96,14 +110,27 @@ def test_a_table_row_tells_whether_a_node_is_ready(status, ready):
     assert list(NodeResource().page(msgspec.json.encode(table)).objects) == [Node("a", ready, "9")]
 
 
+@pytest.mark.parametrize("deleted", [None, "2026-11-21T09:00:00Z"])
+def test_a_table_row_brings_the_nodes_metadata_which_alone_tells_that_it_is_being_deleted(deleted):
+    """Its version is the node's own, which every replica sees alike; a list's is not."""
+    metadata = {"name": "a", "resourceVersion": "7", "labels": {"a": "b"}, "managedFields": [{"manager": "kubelet"}]}
+    row = {
+        "cells": ["a", "Ready", "<none>", "5d", "v1.36.3"],
+        "object": {"kind": "PartialObjectMetadata", "metadata": metadata | ({"deletionTimestamp": deleted} if deleted else {})},
+    }  # fmt: skip
+    table = {"kind": "Table", "metadata": {"resourceVersion": "9"}, "rows": [row]}
+
+    assert list(NodeResource().page(msgspec.json.encode(table)).objects) == [Node("a", True, "7", deleted is not None)]
+
+
 def test_a_server_that_prints_no_tables_sends_whole_nodes_and_they_are_read_all_the_same():
     """Asking for a table allows it to answer with what it has."""
     whole = {
         "metadata": {"name": "a", "resourceVersion": "9"},
         "status": {"conditions": [{"type": "Ready", "status": "True"}]},
     }
-    bare = {"metadata": {"name": "b", "resourceVersion": "8"}}
+    bare = {"metadata": {"name": "b", "resourceVersion": "8", "deletionTimestamp": "2026-11-21T09:00:00Z"}}
 
     assert NodeResource().changed(msgspec.json.encode(whole)) == (Node("a", True, "9"), "9")
     page = NodeResource().page(msgspec.json.encode({"metadata": {"resourceVersion": "10"}, "items": [whole, bare]}))
-    assert list(page.objects) == [Node("a", True, "9"), Node("b", False, "8")]
+    assert list(page.objects) == [Node("a", True, "9"), Node("b", False, "8", leaving=True)]
