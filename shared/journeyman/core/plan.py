@@ -69,12 +69,18 @@ class PatchObject(Struct, frozen=True, kw_only=True):
 class DeleteObject(Struct, frozen=True, kw_only=True):
     """Delete an object (its finalizers do the rest); already gone counts as done. `ref.uid` is the precondition.
 
+    With `resource_version` it is a conflict if the object has changed since: who deletes because of what the object says,
+    and would not if it said otherwise, gives it. A run that was frozen right before the call, for as long as it liked,
+    deletes nothing then that others have decided on meanwhile. What cannot be taken back (its end has come, its instance
+    is gone) needs none.
+
     It is a conflict if there is `unless_there` after all, of that UID if it has one: who deletes because something else
     is absent names that.
     """
 
     ref: ObjectRef
     why: str
+    resource_version: str = ""
     unless_there: ObjectRef | None = None
 
 

@@ -124,23 +124,30 @@ class Effects:
         self._patched(action, stored)
 
     def _body(self, action: PatchObject) -> JSON:
-        """The patch, on the version that was read, or on the one that this run itself made of it."""
+        """The patch with its preconditions."""
         metadata = {**action.patch.get("metadata", {})}
         if action.resource_version:
-            metadata["resourceVersion"] = self._versions.get(_key(action), action.resource_version)
+            metadata["resourceVersion"] = self._version(action.ref, action.resource_version)
         if action.ref.uid:
             metadata["uid"] = action.ref.uid
         return {**action.patch, "metadata": metadata} if metadata else action.patch
 
+    def _version(self, ref: ObjectRef, read: str) -> str:
+        """The version that was read, or the one that this run itself made of it."""
+        return self._versions.get(_key(ref, read), read)
+
     def _patched(self, action: PatchObject, stored: Mapping[str, Any]) -> None:
         if action.resource_version:
-            self._versions[_key(action)] = str(stored.get("metadata", {}).get("resourceVersion", ""))
+            self._versions[_key(action.ref, action.resource_version)] = str(
+                stored.get("metadata", {}).get("resourceVersion", "")
+            )
         self._keep(action.ref.resource, stored)
 
     def _delete_unless(self, action: DeleteObject) -> None:
         if action.unless_there is not None and self._is_there(action.unless_there):
             raise ConflictError(f"{action.unless_there} is there after all, so {action.ref} is not deleted")
-        self._delete(action.ref)
+        version = self._version(action.ref, action.resource_version) if action.resource_version else ""
+        self._delete(action.ref, version=version)
 
     def _is_there(self, ref: ObjectRef) -> bool:
         try:
@@ -149,16 +156,22 @@ class Effects:
             return False
         return ref.uid in ("", found.metadata.uid)
 
-    def _delete(self, ref: ObjectRef, *, grace_period_seconds: int | None = None) -> None:
+    def _delete(self, ref: ObjectRef, *, version: str = "", grace_period_seconds: int | None = None) -> None:
         """Gone counts as done, and so does another incarnation: the one that was meant is gone."""
-        with suppress(NotFoundError, ConflictError):
+        try:
             self._run.store.delete(
                 ref.resource,
                 ref.name,
                 namespace=ref.namespace,
                 uid=ref.uid,
+                resource_version=version,
                 grace_period_seconds=grace_period_seconds,
             )
+        except NotFoundError:
+            pass
+        except ConflictError:
+            if version:
+                raise
         if ref.resource.kind == NODECLAIM.kind:
             self.claims[ref.name] = None
 
@@ -186,8 +199,8 @@ class Effects:
             self.claims[str(stored["metadata"]["name"])] = msgspec.convert(stored, NodeClaim)
 
 
-def _key(action: PatchObject) -> _Key:
-    return (action.ref.resource.plural, action.ref.namespace, action.ref.name, action.resource_version)
+def _key(ref: ObjectRef, version: str) -> _Key:
+    return (ref.resource.plural, ref.namespace, ref.name, version)
 
 
 def _covers(stored: Any, wanted: Any) -> bool:

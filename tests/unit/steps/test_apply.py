@@ -151,6 +151,27 @@ def test_deleting_what_is_gone_or_came_back_as_another_is_done(cluster):
     assert cluster.server.get(NODECLAIM, "reborn").metadata.deletion_timestamp is None
 
 
+def test_what_is_deleted_for_what_it_says_stays_if_it_says_something_else_now(cluster):
+    """Our own writes of this run are no change; a stranger's is, and then all is decided again."""
+    cluster.add(claim_body("changed"), claim_body("ours"))
+
+    def marked_and_deleted(name):
+        meant, version = ref(cluster, NODECLAIM, name), cluster.server.get(NODECLAIM, name).metadata.resource_version
+        mine = PatchObject(ref=meant, patch=MARK, why="test", resource_version=version)
+        return one(name, mine, DeleteObject(ref=meant, why="test", resource_version=version))
+
+    def stranger():
+        cluster.server.patch(NODECLAIM, "changed", {"metadata": {"annotations": {"stranger": "yes"}}})
+
+    run = cluster.run(store=Interfering(cluster.server, "delete", 1, stranger))
+    outcome = carry_out(cluster, marked_and_deleted("changed"), marked_and_deleted("ours"), run=run)
+
+    going = [c.metadata.name for c in cluster.server.list(NODECLAIM).items if c.metadata.deletion_timestamp]
+    assert going == ["ours"]
+    assert outcome.counts == {"PatchObject": 2, "DeleteObject": 1, "conflicts": 1}
+    assert wakes(outcome) == {Step.PROVISION: NOW + timedelta(seconds=1)}
+
+
 @pytest.mark.parametrize(
     ("name", "uid", "deletes"), [("there", "", False), ("there", "former", True), ("absent", "", True)]
 )

@@ -202,14 +202,21 @@ def _await(disruption: NodeDisruption, waiting: Iterable[NodeClaim], nodes: Iter
 
 
 def _deletion(disruption: NodeDisruption, nodes: Iterable[StateNode], snapshot: Snapshot) -> Chain:
-    """Delete the candidates' claims and let the terminate step drain them."""
+    """Delete the candidates' claims and let the terminate step drain them.
+
+    As they are now, taken by this command: one that was let go meanwhile, or taken by another, has changed.
+    """
     actions: list[Action] = []
     events: list[Event] = []
     observations: list[Observation] = []
     for node in nodes:
         assert node.claim is not None  # noqa: S101 - candidates have one
         ref = ObjectRef(resource=NODECLAIM, name=node.claim.metadata.name, uid=node.claim.metadata.uid)
-        actions.append(DeleteObject(ref=ref, why=disruption.spec.explanation))
+        actions.append(
+            DeleteObject(
+                ref=ref, why=disruption.spec.explanation, resource_version=node.claim.metadata.resource_version
+            )
+        )
         message = f"Disrupting node: {disruption.spec.reason}"
         events += [Event(ref=r, reason="DisruptionTerminating", message=message) for r in explain.refs(node)]
         pods = next(len(c.pods) for c in disruption.spec.candidates if c.node_claim == node.claim.metadata.name)

@@ -79,7 +79,7 @@ def _delete(claim: NodeClaim, pool: StaticPool, snapshot: Snapshot) -> Chain:
     return Chain(
         subject=f"NodeClaim {name}",
         actions=(
-            DeleteObject(ref=ref, why=why),
+            DeleteObject(ref=ref, why=why, resource_version=claim.metadata.resource_version),
             Wake(step=Step.TERMINATE, at=snapshot.now, reason=f"NodeClaim {name}: {why}"),
         ),
         observations=(explain.overprovisioned(claim, pool.pool),),

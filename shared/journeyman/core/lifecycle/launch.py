@@ -20,11 +20,10 @@ from journeyman.core.api import labels
 from journeyman.core.api.objects import NodeClaim, condition_of
 from journeyman.core.lifecycle.explain import disrupted
 from journeyman.core.lifecycle.hydration import hydrated
-from journeyman.core.lifecycle.progress import Progress, claim_ref, with_metadata
+from journeyman.core.lifecycle.progress import Progress, claim_ref, deletion, with_metadata
 from journeyman.core.plan import (
     Action,
     Chain,
-    DeleteObject,
     Event,
     ForgetFailures,
     LaunchInstance,
@@ -172,7 +171,7 @@ def _given_up(claim: NodeClaim, error: Exception, now: datetime, remember: tuple
     name, text = claim.metadata.name, str(error)[:MAX_MESSAGE]
     actions: tuple[Action, ...] = (
         *remember,
-        DeleteObject(ref=claim_ref(claim), why=f"launch failed: {text}"),
+        deletion(claim, f"launch failed: {text}"),
         Wake(step=Step.TERMINATE, at=now, reason=f"NodeClaim {name} was given up"),
     )
     if no_capacity:

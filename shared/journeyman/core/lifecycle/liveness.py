@@ -17,8 +17,8 @@ from msgspec.structs import replace
 
 from journeyman.core.api.objects import NodeClaim, condition_of, is_true
 from journeyman.core.lifecycle.explain import disrupted
-from journeyman.core.lifecycle.progress import claim_ref
-from journeyman.core.plan import DeleteObject, Event, Plan, Step, Wake, merged, one
+from journeyman.core.lifecycle.progress import claim_ref, deletion
+from journeyman.core.plan import Event, Plan, Step, Wake, merged, one
 from journeyman.core.state import Snapshot
 
 LAUNCH_TIMEOUT: Final = "launch_timeout"
@@ -79,7 +79,7 @@ def give_up(claim: NodeClaim, reason: str, now: datetime) -> Plan:
     event = Event(ref=ref, reason=_EVENTS[reason], message=_why(claim, reason, now), type="Warning")
     chain = one(
         f"NodeClaim {name}",
-        DeleteObject(ref=ref, why=reason),
+        deletion(claim, reason),
         Wake(step=Step.TERMINATE, at=now, reason=f"NodeClaim {name}: {reason}"),
         Wake(step=Step.PROVISION, at=now, reason=f"NodeClaim {name}: {reason}"),
     )

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from journeyman.core.api.conditions import ConditionSet, Status, format_time, to_wire
 from journeyman.core.api.objects import NODE, NODECLAIM, Node, NodeClaim, ObjectMeta
-from journeyman.core.plan import Action, Chain, Event, ObjectRef, Observation, PatchObject, look_at
+from journeyman.core.plan import Action, Chain, DeleteObject, Event, ObjectRef, Observation, PatchObject, look_at
 from journeyman.core.state.transition_samples import told_with
 
 
@@ -95,6 +95,11 @@ def with_node(node: Node, *, metadata: Mapping[str, Any] = {}, spec: Mapping[str
 def claim_ref(claim: NodeClaim) -> ObjectRef:
     """This incarnation of the claim."""
     return ObjectRef(resource=NODECLAIM, name=claim.metadata.name, uid=claim.metadata.uid)
+
+
+def deletion(claim: NodeClaim, why: str) -> DeleteObject:
+    """Of the claim as it is now; if it has changed meanwhile, all is decided again."""
+    return DeleteObject(ref=claim_ref(claim), why=why, resource_version=claim.metadata.resource_version)
 
 
 def node_ref(node: Node) -> ObjectRef:

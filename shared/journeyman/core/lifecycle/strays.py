@@ -26,8 +26,8 @@ from journeyman.core.api.objects import NodeClaim, is_true
 from journeyman.core.lifecycle.explain import disrupted
 from journeyman.core.lifecycle.garbage import is_lost
 from journeyman.core.lifecycle.instances import Cloud
-from journeyman.core.lifecycle.progress import Progress, claim_ref, with_metadata
-from journeyman.core.plan import Chain, DeleteObject, Event, Plan, Step, Wake, one
+from journeyman.core.lifecycle.progress import Progress, claim_ref, deletion, with_metadata
+from journeyman.core.plan import Chain, Event, Plan, Step, Wake, one
 from journeyman.core.state import Snapshot, StateNode
 
 _AwareTime = Annotated[datetime, msgspec.Meta(tz=True)]
@@ -91,7 +91,7 @@ def _deleted(claim: NodeClaim, reason: str, text: str, now: datetime) -> Chain:
     return Chain(
         subject=f"NodeClaim {name}",
         actions=(
-            DeleteObject(ref=claim_ref(claim), why=text),
+            deletion(claim, text),
             Wake(step=Step.PROVISION, at=now, reason=f"NodeClaim {name} goes: {reason}"),
         ),
         events=(Event(ref=claim_ref(claim), reason=reason, message=text, type="Warning"),),
