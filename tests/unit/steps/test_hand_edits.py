@@ -62,6 +62,18 @@ def test_a_node_whose_registered_label_was_taken_off_is_drained_all_the_same(liv
     assert "FailedDraining" in living.record.reasons
 
 
+def test_a_node_whose_finalizer_was_taken_off_just_before_is_drained_all_the_same(living):
+    """Without it the node is gone as soon as it is deleted, and its pod with it, whatever its budget says."""
+    claim = living.claims()[0]
+    living.server.patch(NODE, claim.status.node_name, {"metadata": {"finalizers": None}})
+
+    delete(living, claim.metadata.name)
+
+    assert claim.status.provider_id in nodes(living)
+    assert states(living) == ["running", "running"]
+    assert "FailedDraining" in living.record.reasons
+
+
 def test_a_claim_that_loses_its_provider_id_in_mid_drain_goes_on_draining(living):
     """The node that it owns says which instance it is; that one is ended after the drain, and nothing stays."""
     claim = living.claims()[0]

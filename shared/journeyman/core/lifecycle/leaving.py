@@ -45,16 +45,25 @@ def marked(node: Node) -> Node:
 def announced(progress: Progress) -> Progress:
     """The node marked, and the time by which it must be gone written down once: a time that others set stands.
 
-    Until the claim has a deletionTimestamp there is nothing to count from.
+    A node that lost our finalizer gets it back before it is deleted: it would be gone at once, and its pods with it. Until
+    the claim has a deletionTimestamp there is nothing to count from.
     """
     if progress.node is not None:
-        progress = replace(progress, node=marked(progress.node))
+        progress = replace(progress, node=_held(marked(progress.node)))
     claim = progress.claim
     period, deleted = _grace_period(claim), claim.metadata.deletion_timestamp
     if period is not None and deleted is not None and labels.TERMINATION_TIMESTAMP not in claim.metadata.annotations:
         noted = {**claim.metadata.annotations, labels.TERMINATION_TIMESTAMP: format_time(deleted + period)}
         progress = replace(progress, claim=with_metadata(claim, annotations=noted))
     return progress.told(*_end_announced(progress))
+
+
+def _held(node: Node) -> Node:
+    """With our finalizer, unless it is being deleted: the API server takes no further ones then."""
+    finalizers = node.metadata.finalizers
+    if node.metadata.deletion_timestamp is not None or labels.TERMINATION_FINALIZER in finalizers:
+        return node
+    return with_node(node, metadata={"finalizers": (*finalizers, labels.TERMINATION_FINALIZER)})
 
 
 def terminates_at(claim: NodeClaim) -> datetime | None:
