@@ -45,14 +45,14 @@ def marked(node: Node) -> Node:
 def announced(progress: Progress) -> Progress:
     """The node marked, and the time by which it must be gone written down once: a time that others set stands.
 
-    A node that lost our finalizer gets it back before it is deleted: it would be gone at once, and its pods with it. Until
+    What is no time says nothing, and would leave the node without an end. A node that lost our finalizer gets it back before it is deleted: it would be gone at once, and its pods with it. Until
     the claim has a deletionTimestamp there is nothing to count from.
     """
     if progress.node is not None:
         progress = replace(progress, node=_held(marked(progress.node)))
     claim = progress.claim
     period, deleted = _grace_period(claim), claim.metadata.deletion_timestamp
-    if period is not None and deleted is not None and labels.TERMINATION_TIMESTAMP not in claim.metadata.annotations:
+    if period is not None and deleted is not None and terminates_at(claim) is None:
         noted = {**claim.metadata.annotations, labels.TERMINATION_TIMESTAMP: format_time(deleted + period)}
         progress = replace(progress, claim=with_metadata(claim, annotations=noted))
     return progress.told(*_end_announced(progress))
@@ -102,10 +102,10 @@ def _grace_period(claim: NodeClaim) -> timedelta | None:
 
 def _end_announced(progress: Progress) -> Iterator[Event]:
     """On the claim once we wrote the end down, on the node as well or, if others wrote it, once the drain begins."""
-    end = progress.claim.metadata.annotations.get(labels.TERMINATION_TIMESTAMP)
-    if end is None:
+    if terminates_at(progress.claim) is None:
         return
-    written = progress.original.metadata.annotations.get(labels.TERMINATION_TIMESTAMP) is None
+    end = progress.claim.metadata.annotations[labels.TERMINATION_TIMESTAMP]
+    written = progress.original.metadata.annotations.get(labels.TERMINATION_TIMESTAMP) != end
     begins = condition_of(progress.original.status.conditions, DRAINED) is None
     if written:
         yield _expiring(claim_ref(progress.original), end)

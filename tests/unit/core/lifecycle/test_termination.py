@@ -279,6 +279,19 @@ def test_the_end_is_written_down_once_and_forces_what_is_left():
     assert expiring(plan) == ["Node"]
 
 
+def test_a_time_that_is_none_is_written_anew():
+    """Somebody edited it: the terminationGracePeriod would never end."""
+    claim = a_running_claim(
+        deleting=ago(minutes=1),
+        spec={"terminationGracePeriod": "5m"},
+        metadata={"annotations": {labels.TERMINATION_TIMESTAMP: "soon"}},
+    )
+    plan = run(claim, a_node())
+    (noted,) = [p["metadata"] for p in patches(plan, "NodeClaim") if "metadata" in p]
+    assert noted["annotations"] == {labels.TERMINATION_TIMESTAMP: stamp(NOW + timedelta(minutes=4))}
+    assert expiring(plan) == ["NodeClaim", "Node"]
+
+
 def test_a_claim_without_a_node_has_an_end_too():
     """People see by when its instance is gone."""
     claim = a_launched_claim(deleting=ago(minutes=1), spec={"terminationGracePeriod": "5m"})
