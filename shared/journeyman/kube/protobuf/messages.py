@@ -49,12 +49,14 @@ def fields(type_: type[msgspec.Struct]) -> Mapping[str, Any]:
     return {name: _present(hints[name]) for name in type_.__struct_fields__ if numbers[name] is not None}
 
 
+@lru_cache(maxsize=256)
 def own_fields(type_: type) -> tuple[str, ...]:
     """The fields in a Struct's message: all but those of its rest."""
     own = OWN_FIELDS.get(type_)
     return tuple(name for name in fields(type_) if own is None or name in own)
 
 
+@lru_cache(maxsize=256)
 def other_fields(type_: type) -> tuple[str, ...]:
     """The fields in the message of a Struct's rest."""
     own = own_fields(type_)
@@ -71,6 +73,7 @@ def rest_name(type_: type) -> str:
     return f"{type_.__name__}Rest"
 
 
+@lru_cache(maxsize=256)
 def message_class(name: str) -> Any:
     """The class of messages of that name: a Struct's, one of those above, or `list_name` of a Struct's."""
     return GetMessageClass(_pool().FindMessageTypeByName(f"{_PACKAGE}.{name}"))

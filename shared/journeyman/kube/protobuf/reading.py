@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta, timezone
-from functools import partial
+from functools import lru_cache, partial
 from inspect import signature
 from operator import attrgetter, itemgetter
 from typing import Any, Final, Generic, TypeVar, Union, get_args, get_origin
@@ -190,15 +190,19 @@ def _remembered(name: str, make: Make) -> Make:
 
 def _builder(type_: type[msgspec.Struct], names: tuple[str, ...]) -> Make:
     """Makes a Struct of the values of those fields, in the order of their names."""
-    ordered = tuple(
-        name for name, each in signature(type_).parameters.items() if each.kind is each.POSITIONAL_OR_KEYWORD
-    )
+    ordered = _by_position(type_)
     if set(names) != set(ordered):
         return lambda values: type_(**dict(zip(names, values)))  # noqa: B905 - one for each
     if names == ordered:
         return lambda values: type_(*values)
     order = itemgetter(*map(names.index, ordered))
     return lambda values: type_(*order(values))
+
+
+@lru_cache(maxsize=256)
+def _by_position(type_: type[msgspec.Struct]) -> tuple[str, ...]:
+    """The fields that a Struct takes by position. Its signature is dear: it reads the hints of all."""
+    return tuple(name for name, each in signature(type_).parameters.items() if each.kind is each.POSITIONAL_OR_KEYWORD)
 
 
 def _rest(message: Any, known: tuple[str, ...]) -> bytes:
