@@ -22,10 +22,25 @@ BLOCKED = {
 @pytest.fixture
 def living():
     """Two nodes with a pod each, which nothing consolidates."""
-    living = Living((SMALL,), pool_body(spec={"disruption": {"consolidateAfter": "Never"}}))
-    living.deploy("web", 2, cpu="1.5")
+    living = starting()
     living.until(lambda: living.running() == 2 and len(settled(living)) == 2, "two pods on two nodes")
     return living
+
+
+def starting():
+    """Two instances that are to become those nodes."""
+    living = Living((SMALL,), pool_body(spec={"disruption": {"consolidateAfter": "Never"}}))
+    living.deploy("web", 2, cpu="1.5")
+    living.live(minutes=0.1)
+    return living
+
+
+def said_of(living, claim, *conditions):
+    """Somebody writes these conditions into a claim's status, whatever it says of them."""
+    raw = living.server.get(msgspec.structs.replace(NODECLAIM, type=dict), claim.metadata.name)
+    by_type = {c["type"]: c for c in (*raw["status"]["conditions"], *conditions)}
+    status = {"conditions": list(by_type.values())}
+    living.server.patch(NODECLAIM, claim.metadata.name, {"status": status}, subresource="status")
 
 
 def settled(living) -> Sequence[object]:
@@ -92,16 +107,47 @@ def test_what_was_taken_off_a_living_claim_is_back_within_two_minutes(living):
     """The sweep sees it, and an Event says it."""
     claim = living.claims()[0]
     name, provider_id = claim.metadata.name, claim.status.provider_id
-    living.server.patch(NODECLAIM, name, {"metadata": {"finalizers": []}})
+    living.server.patch(NODECLAIM, name, {"metadata": {"finalizers": [], "labels": {labels.NODEPOOL: None}}})
     living.server.patch(NODECLAIM, name, {"status": {"providerID": None}}, subresource="status")
 
     living.live(minutes=2)
 
     [healed] = [c for c in living.claims() if c.metadata.name == name]
     assert healed.metadata.finalizers == (labels.TERMINATION_FINALIZER,)
+    assert healed.metadata.labels[labels.NODEPOOL] == "default"
     assert healed.status.provider_id == provider_id
     assert "Restored" in living.record.reasons
     assert states(living) == ["running", "running"]
+
+
+@pytest.mark.parametrize("lost", [["conditions"], ["conditions", "providerID", "nodeName", "capacity", "allocatable"]])
+def test_a_claim_whose_status_was_taken_off_keeps_its_node(living, lost):
+    """Even long after the time that a launch may take: the node that it owns runs, and an Event says what was done."""
+    living.live(minutes=10)
+    claim = living.claims()[0]
+    living.server.patch(NODECLAIM, claim.metadata.name, {"status": dict.fromkeys(lost)}, subresource="status")
+
+    living.live(minutes=3)
+
+    assert {c.metadata.name for c in settled(living)} == {c.metadata.name for c in living.claims()}
+    assert claim.metadata.uid in {c.metadata.uid for c in living.claims()}
+    assert claim.status.provider_id in {c.status.provider_id for c in living.claims()}
+    assert "Restored" in living.record.reasons
+    assert "Evicted" not in living.record.reasons
+    assert len(living.cloud.launches) == 2
+
+
+@pytest.mark.parametrize("said", ["Registered", "Initialized"])
+def test_a_claim_that_is_said_to_have_come_further_than_it_has_gets_there(said):
+    """Its node joins, and is opened to pods, no matter what somebody wrote into the claim's status before."""
+    living = starting()
+    said_of(living, living.claims()[0], condition(said, since=living.clock.now(), observedGeneration=1))
+
+    living.live(minutes=4)
+
+    assert living.running() == 2
+    assert all(node.metadata.labels.get(labels.REGISTERED) == "true" for node in nodes(living).values())
+    assert all(is_true(c.status.conditions, "Ready") for c in living.claims())
 
 
 def test_a_claim_with_the_provider_id_of_another_goes_without_it(living):
@@ -151,10 +197,7 @@ def test_a_claim_that_says_of_itself_that_it_ends_is_drained_and_replaced(living
     """InstanceTerminating on a claim that nobody deleted: it goes, with an Event, and no sooner than its pod may."""
     claim = living.claims()[0]
     living.cluster.add(BLOCKED)
-    terminating = condition("InstanceTerminating", since=living.clock.now())
-    raw = living.server.get(msgspec.structs.replace(NODECLAIM, type=dict), claim.metadata.name)
-    conditions = [*raw["status"]["conditions"], terminating]
-    living.server.patch(NODECLAIM, claim.metadata.name, {"status": {"conditions": conditions}}, subresource="status")
+    said_of(living, claim, condition("InstanceTerminating", since=living.clock.now()))
 
     living.live(minutes=4)
     [told] = [e for e in living.record.events if e.reason == "ContradictoryStatus"]

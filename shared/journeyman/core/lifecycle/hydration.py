@@ -3,7 +3,7 @@
 Restates: karpenter pkg/controllers/nodeclaim/hydration/controller.go, pkg/controllers/node/hydration/controller.go,
 pkg/controllers/nodeclaim/lifecycle/controller.go `Reconcile` (the finalizer).
 Differs: Karpenter puts back a claim's finalizer and both halves' NodeClass label, and says nothing. Here a provider id
-that was edited, and all marks by which we know our nodes again, are put back, too.
+that was edited, that a claim was launched, its NodePool, and all marks by which we know our nodes again, are put back, too.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import msgspec
 from msgspec.structs import replace
 
 from journeyman.core.api import labels
-from journeyman.core.api.conditions import INITIALIZED, REGISTERED
-from journeyman.core.api.objects import Node, NodeClaim, is_true
+from journeyman.core.api.conditions import INITIALIZED, LAUNCHED, REGISTERED
+from journeyman.core.api.objects import NODEPOOL, Node, NodeClaim, is_true
 from journeyman.core.lifecycle.hash_migration import migrated
 from journeyman.core.lifecycle.progress import Progress, claim_ref, node_ref, with_metadata, with_node
 from journeyman.core.lifecycle.registration import is_unregistered, owned, synced
@@ -24,12 +24,18 @@ from journeyman.core.plan import Chain, Event, Plan
 from journeyman.core.state import Snapshot, StateNode
 
 
-def hydrated(claim: NodeClaim) -> NodeClaim:
-    """The claim with the termination finalizer and its NodeClass label, which must be there before a launch.
+def is_at_work(claim: NodeClaim) -> bool:
+    """Whether its node was opened and found ready. One of the two conditions alone is some hand's work."""
+    conditions = claim.status.conditions
+    return is_true(conditions, REGISTERED) and is_true(conditions, INITIALIZED)
 
-    The same object if it has both: nearly all claims do, and all are asked in each run.
+
+def hydrated(claim: NodeClaim) -> NodeClaim:
+    """The claim with the termination finalizer and the labels of its NodeClass and its NodePool, there before a launch.
+
+    The same object if it has them: nearly all claims do, and all are asked in each run.
     """
-    finalizers, marks = claim.metadata.finalizers, _class_label(claim)
+    finalizers, marks = claim.metadata.finalizers, {**_class_label(claim), **_pool_label(claim)}
     if labels.TERMINATION_FINALIZER in finalizers and claim.metadata.labels.keys() >= marks.keys():
         return claim
     if labels.TERMINATION_FINALIZER not in finalizers:
@@ -37,9 +43,29 @@ def hydrated(claim: NodeClaim) -> NodeClaim:
     return with_metadata(claim, finalizers=finalizers, labels={**marks, **claim.metadata.labels})
 
 
-def begun(claim: NodeClaim, now: datetime) -> Progress:
-    """A claim's progress at the beginning of a run: with what every claim carries, and an Event if it had been taken off."""
-    return _restored(claim, hydrated(claim), now)
+def recalled(claim: NodeClaim, state: StateNode, now: datetime) -> NodeClaim:
+    """The claim as one that was launched, if it has an instance: whatever became of its status, there is one to go on with.
+
+    The provider id and the condition are written together, so only a hand can have parted them; and a node that knows its
+    claim as its owner says which instance that has.
+    """
+    instance = "" if state.duplicate_of else state.provider_id
+    if not instance or is_true(claim.status.conditions, LAUNCHED):
+        return claim
+    status = msgspec.structs.replace(claim.status, provider_id=instance)
+    found = msgspec.structs.replace(claim, status=status)
+    return Progress.of(found, now).with_condition(LAUNCHED, "True").claim
+
+
+def begun(claim: NodeClaim, known: NodeClaim, now: datetime) -> Progress:
+    """A claim's progress at the beginning of a run: with what every claim carries, and an Event if it had been taken off.
+
+    Args:
+        claim: The claim as it is stored.
+        known: The same with what is known of its launch (`recalled`).
+        now: The time.
+    """
+    return _restored(claim, hydrated(known), now)
 
 
 def hydrate(claim: NodeClaim, snapshot: Snapshot) -> Plan:
@@ -120,6 +146,12 @@ def _class_label(claim: NodeClaim) -> Mapping[str, str]:
     return {f"{ref.group}/{ref.kind.lower()}": ref.name}
 
 
+def _pool_label(claim: NodeClaim) -> Mapping[str, str]:
+    """Its NodePool by the owner that it was made with."""
+    owner = next((o.name for o in claim.metadata.owner_references if o.kind == NODEPOOL.kind), "")
+    return {labels.NODEPOOL: owner} if owner else {}
+
+
 def _restored(before: NodeClaim, after: NodeClaim, now: datetime) -> Progress:
     progress = replace(Progress.of(before, now), claim=after)
     taken = tuple(_taken(before, after))
@@ -128,9 +160,13 @@ def _restored(before: NodeClaim, after: NodeClaim, now: datetime) -> Progress:
 
 
 def _taken(before: NodeClaim, after: NodeClaim) -> Iterator[str]:
-    """What only a hand can have changed; the label may be missing as Karpenter did not set it once."""
+    """What only a hand can have changed; the NodeClass's label may be missing as Karpenter did not set it once."""
     if before.metadata.finalizers != after.metadata.finalizers:
         yield f"finalizer {labels.TERMINATION_FINALIZER}"
+    if labels.NODEPOOL in after.metadata.labels.keys() - before.metadata.labels.keys():
+        yield f"label {labels.NODEPOOL}"
+    if is_true(before.status.conditions, LAUNCHED) != is_true(after.status.conditions, LAUNCHED):
+        yield f"condition {LAUNCHED}"
     if before.status.provider_id != after.status.provider_id:
         yield f"provider id {after.status.provider_id}"
 

@@ -16,7 +16,7 @@ from journeyman.core.api.objects import Node, NodeClaim, Pod, is_true
 from journeyman.core.api.resources import total_requests
 from journeyman.core.lifecycle.consistency import checked
 from journeyman.core.lifecycle.hints import Hints, hinted_at, is_held, look_after_hints, nominations, take_back
-from journeyman.core.lifecycle.hydration import begun, hydrate
+from journeyman.core.lifecycle.hydration import begun, hydrate, is_at_work, recalled
 from journeyman.core.lifecycle.initialization import initialize
 from journeyman.core.lifecycle.launch import is_pending, launch_pending
 from journeyman.core.lifecycle.liveness import Timeouts, give_up, timed_out
@@ -97,25 +97,26 @@ def nodes_by_provider_id(snapshot: Snapshot) -> Mapping[str, tuple[Node, ...]]:
 
 
 def _advance(
-    claim: NodeClaim,
+    stored: NodeClaim,
     by_provider: Mapping[str, tuple[Node, ...]],
     snapshot: Snapshot,
     lifecycle: Lifecycle,
     room: _Room,
 ) -> Plan:
-    if is_true(claim.status.conditions, "Initialized"):
-        return hydrate(claim, snapshot)
+    if is_at_work(stored):
+        return hydrate(stored, snapshot)
+    state = snapshot.state_nodes_by_claim[stored.metadata.name]
+    claim = recalled(stored, state, snapshot.now)
     if reason := timed_out(claim, lifecycle.timeouts, snapshot.now):
         return give_up(claim, reason, snapshot.now)
     if is_pending(claim):
         return launch_pending((claim,), snapshot.now)
-    state = snapshot.state_nodes_by_claim[claim.metadata.name]
     nodes = () if state.duplicate_of else by_provider.get(state.provider_id, ())
     joined = nodes[0] if len(nodes) == 1 and not is_true(claim.status.conditions, "Registered") else None
     pods = room.hints.waiting(claim) if joined is not None else ()
     held = _held(claim, joined, pods, room, snapshot.now)
     given = pods if held.takes_hints else ()
-    progress = begun(claim, snapshot.now)
+    progress = begun(stored, claim, snapshot.now)
     progress = replace(progress, claim=hinted(progress.claim, snapshot.now) if given else progress.claim)
     progress = register(progress, nodes, held=held.reason, duplicate_of=state.duplicate_of)
     progress = initialize(progress, snapshot.resource_slices if lifecycle.wait_for_devices else None)
@@ -160,7 +161,7 @@ def _record(
     chain = replace(chain, actions=(*hints, *chain.actions), opens=opens, expects=expected if opens else ())
     chains: tuple[Chain, ...] = (chain,) if chain.actions else ()
     claim = progress.claim
-    if not is_true(claim.status.conditions, "Initialized"):
+    if not is_at_work(claim):
         at, reason = min(_looks(progress, pace, held)), f"NodeClaim {claim.metadata.name} is not initialized yet"
         chains += (one(f"NodeClaim {claim.metadata.name}", Wake(step=Step.PROVISION, at=at, reason=reason)),)
     if opens and hinted_at(claim):
