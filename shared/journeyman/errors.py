@@ -10,6 +10,7 @@
     ├── MalformedEventError               an event that cannot be read -> dead letter
     ├── CloudProviderError                names from Karpenter's cloudprovider/types.go
     │   ├── NodeClaimNotFoundError        instance gone                -> finish deletion
+    │   ├── NoInstanceIdError             an id that is none           -> the claim goes, its instance is found by its tags
     │   ├── InsufficientCapacityError     carries the offerings        -> remember unavailable, delete NodeClaim, reschedule
     │   ├── NodeClassNotReadyError        waits on the NodeClass       -> next run
     │   ├── CreateError                   condition_reason             -> Launched=Unknown with that reason
@@ -74,6 +75,10 @@ class CloudProviderError(JourneymanError):
 
 class NodeClaimNotFoundError(CloudProviderError):
     """The instance behind a NodeClaim is gone."""
+
+
+class NoInstanceIdError(CloudProviderError):
+    """What stands where an instance's id belongs is none of this cloud: somebody edited it."""
 
 
 class InsufficientCapacityError(CloudProviderError):

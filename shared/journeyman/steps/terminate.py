@@ -29,7 +29,7 @@ from journeyman.core.lifecycle.strays import end_strays
 from journeyman.core.lifecycle.termination import awaits_volumes, finalize
 from journeyman.core.plan import DeleteObject, Plan, Step
 from journeyman.core.state import Snapshot, StateNode
-from journeyman.errors import ForbiddenError, NodeClaimNotFoundError
+from journeyman.errors import ForbiddenError, NodeClaimNotFoundError, NoInstanceIdError
 from journeyman.ports import Instance, Trigger
 from journeyman.steps.apply import Applier, run_step
 from journeyman.steps.invocation import Invocation, Outcome, Settings
@@ -107,9 +107,10 @@ def _may_be_lost(node: StateNode, settled: datetime) -> bool:
 
 
 def _is_gone(run: Invocation, provider_id: str) -> bool:
+    """Whether nothing runs there, or there is no such place: one claim that was edited must not hold up all others."""
     try:
         run.cloud.get(provider_id)
-    except NodeClaimNotFoundError:
+    except (NodeClaimNotFoundError, NoInstanceIdError):
         return True
     return False
 

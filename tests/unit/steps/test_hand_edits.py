@@ -8,6 +8,7 @@ import pytest
 from journeyman.core.api import labels
 from journeyman.core.api.objects import NODE, NODECLAIM, PDB, POD, is_true
 from journeyman.core.plan import Step
+from journeyman.errors import NoInstanceIdError
 from tests.helpers.builders import SMALL, claim_body, condition, pool_body
 from tests.helpers.living import Living
 
@@ -135,6 +136,37 @@ def test_a_claim_whose_status_was_taken_off_keeps_its_node(living, lost):
     assert "Restored" in living.record.reasons
     assert "Evicted" not in living.record.reasons
     assert len(living.cloud.launches) == 2
+
+
+def test_a_claim_with_an_id_that_is_none_is_replaced_and_holds_nobody_up():
+    """Before its node has joined nothing else knows its instance but its tags; those are enough to end it."""
+    living = starting()
+    living.cloud.get = particular(living.cloud.get)
+    living.cloud.delete = particular(living.cloud.delete)
+    first, other = living.claims()
+    edited = {"status": {"providerID": "i-am-none"}}
+    living.server.patch(NODECLAIM, first.metadata.name, edited, subresource="status")
+
+    living.live(minutes=5)
+
+    assert living.running() == 2
+    assert states(living) == ["running", "running"]
+    assert first.status.provider_id not in {i.provider_id for i in living.cloud.list()}
+    assert other.metadata.name in {c.metadata.name for c in settled(living)}
+    assert len(settled(living)) == len(living.claims()) == 2
+    [told] = [e for e in living.record.events if e.reason == "InstanceGone"]
+    assert told.ref.uid == first.metadata.uid
+
+
+def particular(method):
+    """A method of the cloud that, like the real one's, takes nothing for an id that is none."""
+
+    def asked(provider_id):
+        if not provider_id.startswith("aws:///"):
+            raise NoInstanceIdError("not an AWS provider id", provider_id=provider_id)
+        return method(provider_id)
+
+    return asked
 
 
 @pytest.mark.parametrize("said", ["Registered", "Initialized"])

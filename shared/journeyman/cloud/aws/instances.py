@@ -10,7 +10,7 @@ from journeyman.cloud.aws import tags
 from journeyman.cloud.aws.errors import translated
 from journeyman.cloud.aws.settings import Clients
 from journeyman.core.api import labels
-from journeyman.errors import CloudProviderError, NodeClaimNotFoundError
+from journeyman.errors import NodeClaimNotFoundError, NoInstanceIdError
 from journeyman.ports import Instance
 
 # instance.go `instanceStateFilter`: everything that is not yet terminated
@@ -59,6 +59,7 @@ class Instances:
 
         Raises:
             NodeClaimNotFoundError: It is terminated or gone.
+            NoInstanceIdError: There can be none.
         """
         with translated("ec2:DescribeInstances", provider_id=provider_id):
             reply = self._clients.ec2.describe_instances(InstanceIds=[instance_id_from(provider_id)])
@@ -129,13 +130,11 @@ def instance_id_from(provider_id: str) -> str:
     """The EC2 instance id in a provider id.
 
     Raises:
-        CloudProviderError: It is not a provider id of AWS.
+        NoInstanceIdError: It is not a provider id of AWS.
     """
     prefix, _, instance_id = provider_id.rpartition("/")
     if not provider_id.startswith("aws://") or not prefix or not instance_id.startswith("i-"):
-        raise CloudProviderError(
-            "not an AWS provider id, expected aws:///<zone>/<instance id>", provider_id=provider_id
-        )
+        raise NoInstanceIdError("not an AWS provider id, expected aws:///<zone>/<instance id>", provider_id=provider_id)
     return instance_id
 
 

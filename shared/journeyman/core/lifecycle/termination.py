@@ -74,11 +74,14 @@ def _finalize(state: StateNode, snapshot: Snapshot, cloud: Cloud, pace: Terminat
 def _identified(state: StateNode, cloud: Cloud) -> NodeClaim | None:
     """The claim with the instance that goes with it, whatever became of its status.
 
-    That is its node's, or its own, or the one whose tags name it; and none if what it carries is another claim's.
+    That is its node's, or its own, or the one whose tags name it (also if its own is not there, which may be somebody's
+    invention); and none if what it carries is another claim's.
     """
     if state.claim is None:
         return None
-    instance = state.provider_id or cloud.launched_for(state.claim)
+    instance = state.provider_id
+    if state.node is None and cloud.find(instance) is None:
+        instance = cloud.launched_for(state.claim) or instance
     status = msgspec.structs.replace(state.claim.status, provider_id="" if state.duplicate_of else instance)
     return msgspec.structs.replace(state.claim, status=status)
 
