@@ -1,22 +1,25 @@
 """Launch the instances of a plan together, and write what the cloud answers into each claim at once.
 
+Claims of limited NodePools are launched only if all that were opened meanwhile stay within the limits (`lifecycle.room`).
 Outcomes are written as they come: a run that dies in the middle leaves claims whose instances carry their name as a
 tag and their UID as client token, so the next run finds them instead of launching twice.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
 from journeyman.core.api import labels
-from journeyman.core.api.objects import NodeClaim
+from journeyman.core.api.objects import NODECLAIM, NodeClaim
 from journeyman.core.lifecycle.hydration import hydrated
 from journeyman.core.lifecycle.launch import Avoidance, FailedLaunch, LaunchedInstance, after_launch
 from journeyman.core.lifecycle.progress import claim_patches
+from journeyman.core.lifecycle.room import room_for
 from journeyman.core.plan import Chain, Observation, Plan, one
+from journeyman.core.state import Snapshot
 from journeyman.errors import (
     DeadlineError,
     InsufficientCapacityError,
@@ -48,13 +51,37 @@ def launch_together(hand: Applier, claims: Sequence[str], world: World) -> Itera
         LeaseLostError: Another run holds the step. Instances that run already are found by its next run.
     """
     avoidance = _avoidance(hand, world)
-    for outcome in _outcomes(hand, claims, world):
+    for outcome in _outcomes(hand, _with_room(hand, claims, world), world):
         claim = hand.claim(outcome.claim, world)
         if claim is None:
             continue  # deleted meanwhile: its finalizer, or garbage collection, takes the instance
         _answer(hand, claim, outcome, avoidance)
         if isinstance(outcome, Launched):
             yield outcome.claim
+
+
+def _with_room(hand: Applier, names: Sequence[str], world: World) -> Sequence[str]:
+    """Those that may be launched as far as limits go; asks for the claims once more if one of their pools has any."""
+    limited = {pool.metadata.name for pool in world.snapshot.node_pools if pool.spec.limits}
+    asked = (claim for name in names if (claim := hand.claim(name, world)) is not None)
+    if not any(_pool_of(claim) in limited for claim in asked):
+        return names
+    room = room_for(names, _looked_again(hand, world.snapshot, limited), world.catalogue)
+    hand.carry_out(room.plan)
+    return [name for name in names if name not in room.held]
+
+
+def _looked_again(hand: Applier, snapshot: Snapshot, pools: Container[str]) -> Snapshot:
+    """The snapshot with the claims of these pools as they are now; what this run itself wrote is among them for sure."""
+    claims = {c.metadata.name: c for c in snapshot.claims if _pool_of(c) not in pools}
+    claims |= {name: c for name, c in hand.effects.claims.items() if c is not None}
+    claims |= {c.metadata.name: c for c in hand.run.store.list(NODECLAIM).items if _pool_of(c) in pools}
+    deleted = {name for name, claim in hand.effects.claims.items() if claim is None}
+    return snapshot.with_claims(c for name, c in claims.items() if name not in deleted)
+
+
+def _pool_of(claim: NodeClaim) -> str:
+    return claim.metadata.labels.get(labels.NODEPOOL, "")
 
 
 def _outcomes(hand: Applier, names: Sequence[str], world: World) -> Iterator[LaunchOutcome]:

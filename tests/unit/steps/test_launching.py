@@ -2,13 +2,13 @@
 
 import pytest
 
-from journeyman.core.api.objects import NODECLAIM
+from journeyman.core.api.objects import NODECLAIM, NODEPOOL
 from journeyman.core.plan import CreateObject, LaunchInstance, Plan, Step, one
 from journeyman.errors import LeaseLostError
 from journeyman.steps.apply import run_step
 from journeyman.steps.load import EVERYTHING, load, with_catalogue
 from tests.helpers.builders import claim_body, condition, node_class_body, pool_body
-from tests.helpers.fakes import Cluster, FakeCloud, Fence
+from tests.helpers.fakes import Cluster, FakeCloud, Fence, Interfering
 
 
 class SlowCloud(FakeCloud):
@@ -38,14 +38,14 @@ def cluster():
     return cluster
 
 
-def launch(cluster, *names):
+def launch(cluster, *names, run=None):
     """One run that opens these claims and launches them."""
 
     def work(hand):
         world = with_catalogue(hand.run, load(cluster.run(), EVERYTHING))
         hand.apply(Plan(chains=tuple(opened(name) for name in names)), world)
 
-    return run_step(cluster.run(), Step.PROVISION, work)
+    return run_step(run or cluster.run(), Step.PROVISION, work)
 
 
 def opened(name):
@@ -75,3 +75,49 @@ def test_between_two_launches_the_fence_is_checked(cluster):
 
     assert cluster.cloud.launches == with_instance(cluster) == ["a"]
     assert outcome.status == "busy"
+
+
+def test_what_was_opened_since_the_run_began_counts_against_the_limit(cluster):
+    """Another step opens a node between this run's reading and its launches: none goes beyond the limit, none is lost."""
+    cluster.server.patch(NODEPOOL, "default", {"spec": {"limits": {"nodes": "2"}}})
+
+    def another():
+        cluster.add(claim_body("another"))
+        cluster.clock.advance(1)
+
+    outcome = launch(cluster, "a", "b", run=cluster.run(store=Interfering(cluster.server, "create", 1, another)))
+
+    assert cluster.cloud.launches == []
+    assert _stay(cluster) == ["a", "another"] or _stay(cluster) == ["another", "b"]
+    assert "LimitsExceeded" in cluster.record.reasons
+    assert [w.step for w in outcome.wakes] == [Step.PROVISION, Step.TERMINATE]
+
+    launch(cluster, *_stay(cluster))
+    assert cluster.cloud.launches == _stay(cluster)
+
+
+def _stay(cluster):
+    return [c.metadata.name for c in cluster.server.list(NODECLAIM).items if c.metadata.deletion_timestamp is None]
+
+
+def test_claims_are_read_again_only_for_the_sake_of_a_limit(cluster):
+    """Pools without one cost no further list."""
+    lists = Counting(cluster.server)
+    launch(cluster, "a", run=cluster.run(store=lists))
+    assert lists.number == 0
+
+    cluster.server.patch(NODEPOOL, "default", {"spec": {"limits": {"nodes": "9"}}})
+    launch(cluster, "b", "c", run=cluster.run(store=lists))
+    assert lists.number == 1
+
+
+class Counting(Interfering):
+    """Counts lists."""
+
+    def __init__(self, store):
+        super().__init__(store, "list", 0, lambda: None)
+        self.number = 0
+
+    def __getattr__(self, name):
+        self.number += name == "list"
+        return super().__getattr__(name)

@@ -15,6 +15,7 @@ import numpy as np
 
 from journeyman.core.api import labels
 from journeyman.core.api.resources import NODES, maximum
+from journeyman.core.catalogue import InstanceType
 from journeyman.core.scheduling.arrays import Bools, Ints, every
 from journeyman.core.scheduling.offering.templates import Template
 from journeyman.core.scheduling.standing.existing import capacity_of, is_leaving
@@ -28,7 +29,7 @@ class Headroom:
         limits = template.pool.spec.limit_amounts
         self.resources = tuple(sorted(limits))
         own = [n for n in nodes if n.node_pool == template.name and not is_leaving(n)] if limits else []
-        sizes = ((node.name, _size(node, template) | {NODES: 1}) for node in own)
+        sizes = ((node.name, size_of(node, template.table.types)) for node in own)
         self._used = {name: np.array([size.get(r, 0) for r in self.resources], dtype=np.int64) for name, size in sizes}
         whole: Ints = np.array([limits[r] for r in self.resources], dtype=np.int64)
         self.left: Ints = whole - sum(self._used.values())
@@ -82,13 +83,22 @@ def type_costs(template: Template) -> Ints:
     return costs
 
 
-def _size(node: StateNode, template: Template) -> dict[str, int]:
-    """The node's capacity; before launch that of the largest type its claim may become."""
+def size_of(node: StateNode, types: Iterable[InstanceType]) -> dict[str, int]:
+    """What a node takes of its pool's limits: its capacity; before launch that of the largest type its claim may become.
+
+    Args:
+        node: The node, or the claim that is to become one.
+        types: Instance types of its pool.
+    """
+    return _capacity(node, types) | {NODES: 1}
+
+
+def _capacity(node: StateNode, types: Iterable[InstanceType]) -> dict[str, int]:
     claim = node.claim
     if node.node is not None or claim is None or claim.status.capacity:
         return capacity_of(node)
     listed = {name for r in claim.spec.requirements if r.key == labels.INSTANCE_TYPE for name in r.values}
-    return maximum(capacity_of(node), *(t.capacity for t in template.table.types if t.name in listed))
+    return maximum(capacity_of(node), *(t.capacity for t in types if t.name in listed))
 
 
 def _per_type(template: Template, resource: str) -> Ints:

@@ -1,0 +1,99 @@
+"""Room: claims that fit one by one are launched only if they fit together."""
+
+import pytest
+from msgspec.structs import replace
+
+from journeyman.core.api import labels
+from journeyman.core.catalogue import Catalogue
+from journeyman.core.lifecycle.room import room_for
+from journeyman.core.plan import DeleteObject, Step, Wake
+from tests.helpers.builders import (
+    NOW,
+    a_claim,
+    a_launched_claim,
+    a_node,
+    a_pool,
+    a_running_claim,
+    a_snapshot,
+    ago,
+    an_instance_type,
+    condition,
+    stamp,
+)
+
+CATALOGUE = Catalogue({"default": (an_instance_type("m.medium", cpu=4, memory_gib=16, price=0.2),)})
+
+
+def looked(*claims, asked, limits, nodes=()):
+    """(Claims that are not to be launched, claims that are deleted, when steps are woken first)."""
+    snapshot = a_snapshot(claims=claims, nodes=nodes, node_pools=(a_pool(spec={"limits": limits}),))
+    room = room_for(asked, snapshot, CATALOGUE)
+    deleted = [a.ref.name for a in room.plan.actions if isinstance(a, DeleteObject)]
+    wakes = sorted((a for a in room.plan.actions if isinstance(a, Wake)), key=lambda wake: wake.at, reverse=True)
+    return sorted(room.held), deleted, {wake.step: wake.at for wake in wakes}
+
+
+def unlaunched(name, *, seconds_ago=0, **more):
+    return a_claim(name, metadata={"creationTimestamp": stamp(ago(seconds=seconds_ago))}, **more)
+
+
+@pytest.mark.parametrize("limits", [{}, {"cpu": "8"}, {"cpu": "8", "nodes": "2", "memory": "32Gi"}])
+def test_claims_that_fit_together_are_launched(limits):
+    """Each counts as the largest type that it may become."""
+    assert looked(unlaunched("a"), unlaunched("b"), asked=["a", "b"], limits=limits) == ([], [], {})
+
+
+@pytest.mark.parametrize("limits", [{"cpu": "7"}, {"nodes": "1"}, {"cpu": "80", "memory": "31Gi"}])
+def test_of_those_that_do_not_the_younger_is_withdrawn_and_the_older_waits_for_that(limits):
+    """None is launched as long as both are there: somebody else may be about to launch the other."""
+    older, younger = unlaunched("old", seconds_ago=3), unlaunched("a-young")
+    held, deleted, wakes = looked(older, younger, asked=["a-young", "old"], limits=limits)
+    assert (held, deleted) == (["a-young", "old"], ["a-young"])
+    assert wakes == {Step.TERMINATE: NOW, Step.PROVISION: NOW}
+
+
+def test_what_another_run_is_to_launch_is_its_own_to_withdraw():
+    """Here the older one waits; the other run, looking, withdraws the younger."""
+    claims = unlaunched("old", seconds_ago=3), unlaunched("young")
+    held, deleted, wakes = looked(*claims, asked=["old"], limits={"cpu": "4"})
+    assert (held, deleted) == (["old"], [])
+    assert list(wakes) == [Step.PROVISION]
+    assert wakes[Step.PROVISION] > NOW
+    assert looked(*claims, asked=["young"], limits={"cpu": "4"})[1] == ["young"]
+
+
+def test_what_runs_stands_before_all_that_is_to_be_launched():
+    """However old that is; a claim that fits beside it waits only for those that do not."""
+    launched = a_launched_claim("launched", metadata={"creationTimestamp": stamp(NOW)})
+    claims = (launched, unlaunched("old", seconds_ago=9), unlaunched("older", seconds_ago=20))
+    assert looked(*claims, asked=["old", "older"], limits={"cpu": "8"})[:2] == (["old", "older"], ["old"])
+    assert looked(*claims, asked=["old", "older"], limits={"cpu": "3"})[1] == ["older", "old"]
+
+
+@pytest.mark.parametrize(
+    "leaving",
+    [
+        {"deleting": NOW},
+        {"status": {"conditions": [condition("DisruptionReason", reason="Underutilized")]}},
+        {"tainted": True},
+    ],
+)
+def test_what_is_on_its_way_out_makes_room(leaving):
+    """Deleted, taken by a command, or closed for one."""
+    taints = [{"key": labels.DISRUPTED_TAINT, "effect": "NoSchedule"}] if leaving.pop("tainted", False) else []
+    going = a_running_claim("going", **leaving)
+    found = looked(
+        going,
+        unlaunched("new"),
+        asked=["new"],
+        limits={"cpu": "4"},
+        nodes=(a_node("going", spec={"taints": taints}),),
+    )
+    assert found == ([], [], {})
+
+
+def test_claims_that_are_gone_or_of_no_pool_have_no_limit():
+    """Whoever launches them finds out."""
+    alone = unlaunched("alone")
+    alone = replace(alone, metadata=replace(alone.metadata, labels={labels.NODEPOOL: "deleted"}))
+    assert looked(alone, asked=["alone", "gone"], limits={"cpu": "4"}) == ([], [], {})
