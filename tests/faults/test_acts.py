@@ -25,6 +25,7 @@ EXAMPLES = {
     "change": "drop-hash",
     "condition": "Ready",
     "status": "False",
+    "check": "SystemStatus",
     "capacity_type": "spot",
 }
 
@@ -32,11 +33,12 @@ EXAMPLES = {
 class Stage:
     """A cluster with a pool and a node class, and an account; nodes are put there by hand."""
 
-    def __init__(self):
+    def __init__(self, *pools):
+        self.setting = told.Setting(pools=pools) if pools else told.Setting()
         self.clock = VirtualClock(datetime(2026, 1, 5, 12, tzinfo=timezone.utc))
         self.events, self.happened = [], []
         self.server = ApiServer(self.clock)
-        self.server.load(furniture(told.Setting()))
+        self.server.load(furniture(self.setting))
         self.account = Account(self.clock, types=TYPES, on_event=self.events.append)
         self.image = next(iter(self.account.seed().images.values()))
         self.skew = SkewedClock(self.clock)
@@ -55,7 +57,7 @@ class Stage:
     def tell(self, *acts):
         """All that happens in the story."""
         self.acts = Acts(
-            told.Story(seed=1, acts=acts),
+            told.Story(seed=1, setting=self.setting, acts=acts),
             server=self.server,
             clock=self.clock,
             cloud=self.hand,
@@ -321,6 +323,45 @@ def test_an_agent_reports_a_condition_for_a_while(stage):
     stage.let_pass(30)
 
     assert (ill, reported()) == ([("Ready", "True"), ("DiskFull", "True")], [("Ready", "True")])
+
+
+def test_an_instance_fails_a_status_check_for_a_while(stage):
+    """As EC2 tells of it; in quiet times all pass."""
+    instance = stage.node("a")
+
+    def check():
+        (entry,) = stage.account.instances.checks.told([(instance.id, instance.zone)], [])
+        return entry["SystemStatus"]["Status"]
+
+    act = told.FailCheck(at_seconds=0, node=0, check="SystemStatus", seconds=30)
+    stage.tell(act)
+    first = check()
+    stage.let_pass(30)
+    second = check()
+    stage.tell(act)
+    stage.acts.calm()
+
+    assert (first, second, check()) == ("impaired", "ok", "ok")
+
+
+def test_a_static_pool_changes_its_size_and_no_other_does():
+    """As the API server has it: a pool is static for good, or is not."""
+    stage = Stage(told.Pool(name="a"), told.Pool(name="b", replicas=2))
+    stage.tell(told.SetReplicas(at_seconds=0, pool=0, replicas=3), told.SetReplicas(at_seconds=0, pool=1, replicas=3))
+
+    assert [pool["spec"].get("replicas") for pool in stage.server.list(NODEPOOL).items] == [None, 3]
+
+
+def test_a_pod_ends_by_itself(stage):
+    """It lies where it ran, and is no longer healthy."""
+    stage.pod("a")
+    stage.tell(told.CompletePod(at_seconds=0, pod=0))
+    (pod,) = stage.server.list(POD).items
+
+    assert (pod.status.phase, [(c.type, c.status) for c in pod.status.conditions]) == (
+        "Succeeded",
+        [("Ready", "False")],
+    )
 
 
 def test_the_functions_clock_jumps_and_the_worlds_does_not(stage):

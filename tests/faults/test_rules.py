@@ -5,7 +5,7 @@ from datetime import datetime, timezone
 import msgspec
 import pytest
 
-from journeyman.core.api.objects import NODE, NODE_DISRUPTION, NODECLAIM, PDB, POD
+from journeyman.core.api.objects import NODE, NODE_DISRUPTION, NODECLAIM, NODEPOOL, PDB, POD
 from journeyman.core.plan import Step
 from journeyman.simulate.apiserver import ApiServer
 from journeyman.simulate.apiserver.server import Write
@@ -17,9 +17,11 @@ from journeyman.simulate.faults.rules.budgets import BudgetsHold
 from journeyman.simulate.faults.rules.commands import PricesFall, ReplacementsFirst
 from journeyman.simulate.faults.rules.errors import NothingUnexpected
 from journeyman.simulate.faults.rules.evictions import InstancesEndEmpty, PodsGoAsAgreed
+from journeyman.simulate.faults.rules.illness import TheIllAreReplaced
 from journeyman.simulate.faults.rules.instances import NoInstanceWithoutAClaim, OneInstanceForAClaim
 from journeyman.simulate.faults.rules.limits import LimitsHold
 from journeyman.simulate.faults.rules.rest import AllThatFitsRuns, NothingIsLeftBehind, NothingWaitsForNobody
+from journeyman.simulate.faults.rules.sizes import StaticPoolsKeepTheirSize
 from journeyman.simulate.faults.scene import CloudEvent, CloudInstance, RunError, Waiting
 from journeyman.simulate.faults.story import Budget, CallFault, Kind, Pool, Setting, Story
 
@@ -152,9 +154,9 @@ def leaving_node(stage, *, annotations=None, **claim):
     return instance
 
 
-def test_there_are_twelve_rules_of_different_names():
+def test_there_are_fourteen_rules_of_different_names():
     """Two of them tell of what is stuck: one under way, one at rest."""
-    assert len({*RULES}) == 12
+    assert len({*RULES}) == 14
     assert all(rule.name for rule in RULES)
 
 
@@ -407,3 +409,56 @@ def test_errors_that_are_not_foreseen_are_seen(error, expected, told):
     stage = Stage(NothingUnexpected)
     stage.judges.on_error(RunError(at=START, run="sweep#1", error=error, message="m", expected=expected))
     assert bool(stage.broken) == told
+
+
+def static(replicas):
+    return Stage(StaticPoolsKeepTheirSize, pools=(Pool(name="default", replicas=replicas),))
+
+
+def test_a_node_too_many_for_a_static_pool_is_seen_as_it_is_opened():
+    """One that is leaving, or that a command takes, may have its successor beside it."""
+    stage = static(2)
+    stage.claim("c1")
+    stage.claim("c2", "DisruptionReason")
+    stage.claim("c3")
+    assert stage.broken == []
+    stage.claim("c4")
+    assert stage.broken == ["default asks for 2 nodes, and is given 3 (c1, c3, c4)"]
+
+
+def test_a_static_pool_that_is_not_as_large_as_it_asks_is_seen_at_rest():
+    """Whatever it asked for before."""
+    stage = static(1)
+    stage.claim("c1")
+    stage.judges.at_rest()
+    assert stage.broken == []
+    stage.server.patch(NODEPOOL, "default", {"spec": {"replicas": 2}})
+    stage.judges.at_rest()
+    assert stage.broken == ["default asks for 2 nodes, and has 1 (c1)"]
+
+
+@pytest.mark.parametrize(("node_repair", "objects"), [(True, True), (False, False)])
+def test_a_node_that_is_ill_for_too_long_is_seen_where_nodes_are_repaired(node_repair, objects):
+    """Ten minutes are tolerated of an accelerator, and the sweep needs some to find it."""
+    stage = Stage(TheIllAreReplaced, node_repair=node_repair)
+    stage.claim("c1")
+    stage.node("c1")
+    ill = [*READY, {"type": "AcceleratedHardwareReady", "status": "False"}]
+    stage.server.patch(NODE, "node-c1", {"status": {"conditions": ill}}, subresource="status")
+    for seconds in (600, 240, 60):
+        assert stage.broken == []
+        stage.clock.advance(seconds)
+        stage.judges.at_tick()
+    assert bool(stage.broken) is objects
+
+
+def test_an_eviction_of_a_pod_that_is_protected_for_some_time_yet_is_seen():
+    """From its start on; afterwards it may go."""
+    stage = Stage(PodsGoAsAgreed)
+    leaving_node(stage, annotations={"karpenter.sh/do-not-disrupt": "1h1m"})
+    stage.as_("terminate").evict("default", "p1")
+    assert stage.broken == ["journeyman/terminate evicted p1, which must not be disrupted"]
+    other = Stage(PodsGoAsAgreed)
+    leaving_node(other, annotations={"karpenter.sh/do-not-disrupt": "59m"})
+    other.as_("terminate").evict("default", "p1")
+    assert other.broken == []

@@ -22,7 +22,7 @@ from journeyman.simulate.faults.story import Story
 from journeyman.simulate.workloads import DEPLOYMENT
 from journeyman.simulate.world import WorldStuckError
 
-STORM_AFTER_LAST_ACT: Final = timedelta(seconds=90)
+STORM_AFTER_LAST_ACT: Final = timedelta(seconds=60)
 REST_MINUTES: Final = 3
 """So long nothing may change until the cluster counts as at rest: longer than any period in which steps look by themselves."""
 PATIENCE_MINUTES: Final = 8

@@ -72,6 +72,14 @@ class CloudHand(Protocol):
         """Somebody terminates it."""
         ...
 
+    def fail_check(self, provider_id: str, check: str) -> None:
+        """It fails one of EC2's status checks from now on."""
+        ...
+
+    def pass_checks(self, provider_id: str = "") -> None:
+        """It passes them all again; without a provider id every instance does."""
+        ...
+
     def let_next_never_join(self) -> None:
         """The next machine never becomes a node."""
         ...
@@ -143,6 +151,7 @@ class Acts:
         self._stop_expiry()
         self._let_go()
         self._troubles.calm()
+        self._cloud.pass_checks()
         self._skew.offset = timedelta()
 
     # -- one act after the other ------------------------------------------------------------------------------------
@@ -184,6 +193,10 @@ class Acts:
     def _(self, act: told.SetLimit) -> None:
         limits = {"cpu": str(act.cpus) if act.cpus else None}
         self._patch(NODEPOOL, self._pool(act.pool), {"spec": {"limits": limits}})
+
+    @_do.register
+    def _(self, act: told.SetReplicas) -> None:
+        self._patch(NODEPOOL, self._pool(act.pool), {"spec": {"replicas": act.replicas}})
 
     @_do.register
     def _(self, act: told.Drift) -> None:
@@ -283,14 +296,18 @@ class Acts:
             self._in(timedelta(seconds=act.seconds), partial(self._troubles.unreport, name, act.condition))
 
     @_do.register
+    def _(self, act: told.FailCheck) -> None:
+        for provider_id in self._instance(act.node):
+            self._cloud.fail_check(provider_id, act.check)
+            self._in(timedelta(seconds=act.seconds), partial(self._cloud.pass_checks, provider_id))
+
+    @_do.register
     def _(self, act: told.JumpClock) -> None:
         self._skew.offset += timedelta(seconds=act.seconds)
 
     @_do.register
     def _(self, act: told.Protect) -> None:
-        running = sorted((p for p in self._server.list(POD).items if p.status.phase == "Running"), key=lambda p: p.key)
-        if running:
-            name = _nth(running, act.pod).metadata.name
+        for name in self._running_pod(act.pod):
             self._protected.append(name)
             self._patch(POD, name, {"metadata": {"annotations": {_DO_NOT_DISRUPT: "true"}}}, NAMESPACE)
 
@@ -301,6 +318,13 @@ class Acts:
         for name in protected:
             if name in present:
                 self._patch(POD, name, _UNPROTECTED, NAMESPACE)
+
+    @_do.register
+    def _(self, act: told.CompletePod) -> None:
+        for name in self._running_pod(act.pod):
+            unready = [{"type": "Ready", "status": "False", "reason": "PodCompleted"}]
+            ended = {"status": {"phase": "Succeeded", "conditions": unready}}
+            self._server.patch(POD, name, ended, namespace=NAMESPACE, subresource="status")
 
     # -- hands ------------------------------------------------------------------------------------------------------
 
@@ -353,6 +377,14 @@ class Acts:
 
     def _claim(self, ordinal: int) -> list[NodeClaim]:
         return _oldest(self._server.list(NODECLAIM).items, ordinal)
+
+    def _running_pod(self, ordinal: int) -> list[str]:
+        """Its name; daemons are left alone."""
+        running = (p for p in self._server.list(POD).items if p.status.phase == "Running")
+        names = sorted(
+            p.metadata.name for p in running if all(o.kind != "DaemonSet" for o in p.metadata.owner_references)
+        )
+        return [_nth(names, ordinal)] if names else []
 
     def _instance(self, ordinal: int) -> list[str]:
         """Of the node; none if there is no node."""

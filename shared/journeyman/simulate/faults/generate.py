@@ -127,10 +127,10 @@ def _message_faults(dice: Random) -> tuple[MessageFault, ...]:
 def _message_fault(dice: Random, draw: Callable[[], MessageKind]) -> MessageFault:
     queue, kind = dice.choice(QUEUES), draw()
     seconds = dice.choice(_DELAYS) if kind is MessageKind.DELAY else 0.0
-    return MessageFault(queue=queue, nth=_ordinal(dice, 0.35), kind=kind, seconds=seconds)
+    return MessageFault(queue=queue, nth=_ordinal(dice, 0.4), kind=kind, seconds=seconds)
 
 
-def _ordinal(dice: Random, often: float = 0.5) -> int:
+def _ordinal(dice: Random, often: float = 0.6) -> int:
     """From 1, each next one less often."""
     nth = 1
     while dice.random() > often:

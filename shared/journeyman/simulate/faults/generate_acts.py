@@ -4,25 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 from journeyman.simulate.faults import story as told
 from journeyman.simulate.faults.story import AnyAct, Setting
 
-LAST_ACT_SECONDS: Final = 270
+LAST_ACT_SECONDS: Final = 150
 FEWEST_ACTS: Final = 3
-MOST_ACTS: Final = 8
+MOST_ACTS: Final = 6
 APPS: Final = ("a", "b", "c")
 _NODES: Final = 6  # ordinals are drawn below this
 _CPUS: Final = (200, 500, 900, 1500)
 _MEMORIES: Final = (128, 256, 1024, 3000)
 _GRACES: Final = (1, 1, 5, 40)
+_FEW: Final = 4  # replicas, of those that want a node each
 _STATUSES: Final[tuple[Literal["True", "False", "Unknown"], ...]] = ("False", "Unknown")
-_EDITS: Final[tuple[Literal["drop-pool-label", "drop-hash", "do-not-disrupt", "foreign-label"], ...]] = (
-    "drop-hash",
-    "do-not-disrupt",
-    "foreign-label",
-)
+_EDITS: Final[tuple[told.Change, ...]] = get_args(told.Change)
+_REPAIRED_AFTER: Final = 600  # seconds: what the cloud tolerates of the illness that it tolerates shortest
+_LONG_ILLNESSES: Final = 0.1  # of stories with the gate on: long enough for a repair
 
 Draw = Callable[[Random, float, Setting], AnyAct]
 
@@ -30,13 +29,21 @@ Draw = Callable[[Random, float, Setting], AnyAct]
 def acts_of(dice: Random, setting: Setting) -> tuple[AnyAct, ...]:
     """One or two applications at first, then whatever happens, by time."""
     first = [_deploy(dice, 0, setting, app) for app in APPS[: dice.choice((1, 1, 2))]]
-    found = [(draw, weight) for draw, weight in _DRAWS if setting.sweep or draw not in _FOUND_BY_THE_SWEEP]
-    draws, weights = zip(*found, strict=True)
+    draws, weights = zip(*((draw, weight) for draw, weight in _DRAWS if _has_its_place(draw, setting)), strict=True)
     later = [
         draw(dice, dice.randrange(0, LAST_ACT_SECONDS, 5), setting)
         for draw in dice.choices(draws, weights, k=dice.randint(FEWEST_ACTS, MOST_ACTS))
     ]
-    return tuple(sorted([*first, *later], key=lambda act: act.at_seconds))
+    ill = _ill_for_long(dice) if setting.node_repair and setting.sweep and dice.random() < _LONG_ILLNESSES else []
+    return tuple(sorted([*first, *later, *ill], key=lambda act: act.at_seconds))
+
+
+def _has_its_place(draw: Draw, setting: Setting) -> bool:
+    if draw is _set_replicas:
+        return any(pool.replicas for pool in setting.pools)
+    if draw is _fail_check:
+        return setting.node_repair
+    return setting.sweep or draw not in _FOUND_BY_THE_SWEEP
 
 
 # -- workloads ------------------------------------------------------------------------------------------------------
@@ -52,6 +59,8 @@ def _deploy(dice: Random, at: float, setting: Setting, app: str = APPS[-1]) -> A
         memory_mib=dice.choice(_MEMORIES),
         min_available=dice.choice((-1, -1, 0, replicas - 1, max(replicas - 2, 0), replicas)),
         do_not_disrupt=dice.random() < 0.1,
+        protected_seconds=dice.choice((0,) * 9 + (60,)),
+        one_per_node=replicas <= _FEW and dice.random() < 0.3,
         pool=dice.choice(setting.pools).name if dice.random() < 0.2 else "",
         grace_seconds=dice.choice(_GRACES),
     )
@@ -69,6 +78,10 @@ def _protect(dice: Random, at: float, _: Setting) -> AnyAct:
     return told.Protect(at_seconds=at, pod=dice.randrange(_NODES))
 
 
+def _complete(dice: Random, at: float, _: Setting) -> AnyAct:
+    return told.CompletePod(at_seconds=at, pod=dice.randrange(_NODES))
+
+
 def _unprotect(_: Random, at: float, __: Setting) -> AnyAct:
     return told.Unprotect(at_seconds=at)
 
@@ -82,6 +95,11 @@ def _set_budget(dice: Random, at: float, setting: Setting) -> AnyAct:
 
 def _set_limit(dice: Random, at: float, setting: Setting) -> AnyAct:
     return told.SetLimit(at_seconds=at, pool=_pool(dice, setting), cpus=dice.choice((0, 2, 6, 10)))
+
+
+def _set_replicas(dice: Random, at: float, setting: Setting) -> AnyAct:
+    static = [index for index, pool in enumerate(setting.pools) if pool.replicas]
+    return told.SetReplicas(at_seconds=at, pool=dice.choice(static), replicas=dice.choice((0, 1, 2, 3)))
 
 
 def _drift(dice: Random, at: float, setting: Setting) -> AnyAct:
@@ -182,6 +200,28 @@ def _unhealthy(dice: Random, at: float, _: Setting) -> AnyAct:
     )
 
 
+def _ill_for_long(dice: Random) -> list[AnyAct]:
+    """A node that must be repaired, and time for it."""
+    falls_ill = dice.randrange(60, LAST_ACT_SECONDS, 5)
+    ill = told.UnhealthyCondition(
+        at_seconds=falls_ill,
+        node=dice.randrange(_NODES),
+        condition="AcceleratedHardwareReady",
+        status="False",
+        seconds=2.0 * _REPAIRED_AFTER,
+    )
+    return [ill, told.Unprotect(at_seconds=falls_ill + 1.4 * _REPAIRED_AFTER)]
+
+
+def _fail_check(dice: Random, at: float, _: Setting) -> AnyAct:
+    return told.FailCheck(
+        at_seconds=at,
+        node=dice.randrange(_NODES),
+        check=dice.choice(("InstanceStatus", "SystemStatus")),
+        seconds=dice.choice((60.0, 400.0)),
+    )
+
+
 def _jump_clock(dice: Random, at: float, _: Setting) -> AnyAct:
     return told.JumpClock(at_seconds=at, seconds=dice.choice((-120.0, -20.0, 5.0, 60.0, 300.0)))
 
@@ -191,10 +231,12 @@ _DRAWS: Final[tuple[tuple[Draw, float], ...]] = (
     (_deploy, 2.0),
     (_undeploy, 1.0),
     (_protect, 1.5),
+    (_complete, 0.7),
     (_unprotect, 0.5),
     (_set_budget, 1.0),
     (_set_limit, 1.0),
-    (_drift, 2.0),
+    (_set_replicas, 6.0),
+    (_drift, 2.5),
     (_expiry, 0.7),
     (_delete_pool, 0.7),
     (_break_class, 0.7),
@@ -208,10 +250,11 @@ _DRAWS: Final[tuple[tuple[Draw, float], ...]] = (
     (_never_joins, 1.5),
     (_delete_node, 1.5),
     (_delete_claim, 1.5),
-    (_edit_claim, 1.0),
+    (_edit_claim, 1.5),
     (_strip_finalizer, 1.0),
     (_stop_kubelet, 1.2),
     (_unhealthy, 0.6),
+    (_fail_check, 2.0),
     (_jump_clock, 1.0),
 )
 

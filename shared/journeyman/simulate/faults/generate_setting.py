@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from random import Random
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from journeyman.simulate.account.types import SMALL_SELECTION
 from journeyman.simulate.faults.story import CAPACITY_TYPES, Budget, Pool, Setting
 
@@ -16,6 +18,7 @@ _BUDGETS: Final = ("100%", "100%", "50%", "30%", "2", "1", "1", "0")
 _REASONS: Final[tuple[tuple[str, ...], ...]] = ((), (), (), ("Empty",), ("Drifted", "Underutilized"))
 _THAWS: Final = 0.25  # of stories: Lambda freezes a sandbox in the middle of a run, and thaws it
 
+_AS_DEPLOYED_IN: Final = 0.1  # of stories
 _AS_DEPLOYED: Final[Mapping[str, Any]] = {
     "placement_hints": True,
     "registration_poll_seconds": 5,
@@ -24,11 +27,12 @@ _AS_DEPLOYED: Final[Mapping[str, Any]] = {
 }
 _UNHURRIED: Final[Mapping[str, Any]] = {
     "placement_hints": False,
-    "registration_poll_seconds": 30,
-    "drain_poll_seconds": 10,
-    "instance_poll_seconds": 10,
+    "registration_poll_seconds": 45,
+    "drain_poll_seconds": 20,
+    "instance_poll_seconds": 20,
 }
 """Half the runs tell the same story."""
+_STATIC: Final = 0.15  # of stories: there is a static pool as well
 
 
 def setting_of(dice: Random, *, sweep: bool) -> Setting:
@@ -36,17 +40,17 @@ def setting_of(dice: Random, *, sweep: bool) -> Setting:
     names = ("default",) if dice.random() < 0.7 else ("default", "second")
     types = tuple(sorted({dice.choice(_LARGE), *dice.sample(_TYPES, dice.randint(2, 4))}))
     return Setting(
-        pools=tuple(_pool(dice, name, types) for name in names),
+        pools=(*(_pool(dice, name, types) for name in names), *_static_pool(dice, types)),
         types=types,
         zones=dice.choice((2, 2, 3)),
         daemons=dice.random() < 0.3,
         node_repair=dice.random() < 0.2,
         spot_to_spot=dice.random() < 0.2,
-        **dice.choice((_AS_DEPLOYED, _UNHURRIED, _UNHURRIED, _UNHURRIED)),
+        **(_AS_DEPLOYED if dice.random() < _AS_DEPLOYED_IN else _UNHURRIED),
         registration_timeout_seconds=dice.choice((120, 300, 300)),
         sweep=sweep,
         thaw=dice.random() < _THAWS,
-        ends_empty=dice.random() < 0.33,
+        ends_empty=dice.random() < 0.25,
     )
 
 
@@ -66,6 +70,13 @@ def _pool(dice: Random, name: str, types: tuple[str, ...]) -> Pool:
         termination_grace_seconds=dice.choice((0, 0, 45, 90)),
         weight=dice.choice((0, 0, 10)),
     )
+
+
+def _static_pool(dice: Random, types: tuple[str, ...]) -> tuple[Pool, ...]:
+    """Now and then; it has no weight and no limit of vCPUs, for the API server would refuse it."""
+    if dice.random() >= _STATIC:
+        return ()
+    return (replace(_pool(dice, "static", types), replicas=dice.choice((1, 2, 3)), limit_cpus=0, weight=0),)
 
 
 def _budget(dice: Random) -> Budget:

@@ -49,6 +49,16 @@ class Hand:
         with suppress(RefusedError), self._ledger.hand_of(SOMEONE):
             self._account.instances.end(_id(provider_id))
 
+    def fail_check(self, provider_id: str, check: str) -> None:
+        """It fails one of EC2's status checks from now on."""
+        self._account.instances.checks.fail(_id(provider_id), check)
+
+    def pass_checks(self, provider_id: str = "") -> None:
+        """It passes them all again; without a provider id every instance does."""
+        ids = [_id(provider_id)] if provider_id else list(self._account.instances.known)
+        for instance_id in ids:
+            self._account.instances.checks.recover(instance_id)
+
     def let_next_never_join(self) -> None:
         """The next machine never becomes a node."""
         self._account.instances.let_next_never_join()

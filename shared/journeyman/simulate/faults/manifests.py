@@ -51,17 +51,14 @@ def node_pool(pool: Pool) -> Manifest:
     }
     if pool.termination_grace_seconds:
         template["terminationGracePeriod"] = f"{pool.termination_grace_seconds}s"
-    spec: Manifest = {"template": {"spec": template}}
+    disruption = {
+        "consolidationPolicy": pool.policy,
+        "consolidateAfter": "Never" if pool.consolidate_after_seconds < 0 else f"{pool.consolidate_after_seconds}s",
+        "budgets": [{"nodes": b.nodes, **({"reasons": list(b.reasons)} if b.reasons else {})} for b in pool.budgets],
+    }
+    spec: Manifest = {"template": {"spec": template}, "disruption": disruption}
     if pool.replicas:
         spec["replicas"] = pool.replicas
-    else:
-        spec["disruption"] = {
-            "consolidationPolicy": pool.policy,
-            "consolidateAfter": "Never" if pool.consolidate_after_seconds < 0 else f"{pool.consolidate_after_seconds}s",
-            "budgets": [
-                {"nodes": b.nodes, **({"reasons": list(b.reasons)} if b.reasons else {})} for b in pool.budgets
-            ],
-        }
     if pool.limit_cpus:
         spec["limits"] = {"cpu": str(pool.limit_cpus)}
     if pool.weight:
@@ -106,7 +103,11 @@ def deployment(act: Deploy) -> Manifest:
                 "labelSelector": {"matchLabels": {"app": act.app}},
             }
         ]
-    annotations = {"karpenter.sh/do-not-disrupt": "true"} if act.do_not_disrupt else {}
+    if act.one_per_node:
+        alone = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"app": act.app}}}
+        pod["affinity"] = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [alone]}}
+    protection = "true" if act.do_not_disrupt else f"{act.protected_seconds}s" if act.protected_seconds else ""
+    annotations = {"karpenter.sh/do-not-disrupt": protection} if protection else {}
     spec = {
         "replicas": act.replicas,
         "selector": {"matchLabels": {"app": act.app}},

@@ -128,6 +128,7 @@ CALL_SITES: Final = tuple(
             "version",
         ),
         "sweep": (
+            "list EC2NodeClass",
             "list NodeClaim",
             "list NodePool",
             "list Pod",

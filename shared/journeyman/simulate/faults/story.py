@@ -15,6 +15,15 @@ from msgspec import Struct
 
 CAPACITY_TYPES: Final = ("on-demand", "spot")
 Policy = Literal["WhenEmpty", "WhenEmptyOrUnderutilized"]
+Change = Literal[
+    "drop-pool-label",
+    "drop-hash",
+    "do-not-disrupt",
+    "foreign-label",
+    "drop-class-label",
+    "drop-finalizers",
+    "drop-provider-id",
+]
 
 # -- what stands at the beginning -----------------------------------------------------------------------------------
 
@@ -81,6 +90,8 @@ class Deploy(Act, frozen=True, kw_only=True):
     memory_mib: int = 256
     min_available: int = -1
     do_not_disrupt: bool = False
+    protected_seconds: int = 0  # do-not-disrupt for so long from a pod's start
+    one_per_node: bool = False  # its pods refuse each other's company
     spread_zones: bool = False
     pool: str = ""  # pods select it; empty: any
     grace_seconds: int = 1  # terminationGracePeriodSeconds
@@ -111,6 +122,13 @@ class SetLimit(Act, frozen=True, kw_only=True):
 
     pool: int
     cpus: int
+
+
+class SetReplicas(Act, frozen=True, kw_only=True):
+    """A static pool's size changes; the API server refuses that for others."""
+
+    pool: int
+    replicas: int
 
 
 class Drift(Act, frozen=True, kw_only=True):
@@ -186,15 +204,7 @@ class EditClaim(Act, frozen=True, kw_only=True):
     """A NodeClaim is edited by hand."""
 
     claim: int
-    change: Literal[
-        "drop-pool-label",
-        "drop-hash",
-        "do-not-disrupt",
-        "foreign-label",
-        "drop-class-label",
-        "drop-finalizers",
-        "drop-provider-id",
-    ]
+    change: Change
 
 
 class StripFinalizer(Act, frozen=True, kw_only=True):
@@ -232,6 +242,14 @@ class UnhealthyCondition(Act, frozen=True, kw_only=True):
     seconds: float
 
 
+class FailCheck(Act, frozen=True, kw_only=True):
+    """An instance fails one of EC2's status checks, for a while."""
+
+    node: int
+    check: Literal["InstanceStatus", "SystemStatus"]
+    seconds: float
+
+
 class JumpClock(Act, frozen=True, kw_only=True):
     """The functions' clocks are off by so much from now on; the API server's and the cloud's are right."""
 
@@ -240,6 +258,12 @@ class JumpClock(Act, frozen=True, kw_only=True):
 
 class Protect(Act, frozen=True, kw_only=True):
     """A running pod gets `karpenter.sh/do-not-disrupt`."""
+
+    pod: int
+
+
+class CompletePod(Act, frozen=True, kw_only=True):
+    """A running pod comes to its end by itself, and lies where it ran."""
 
     pod: int
 
@@ -254,6 +278,7 @@ AnyAct = (
     | Undeploy
     | SetBudget
     | SetLimit
+    | SetReplicas
     | Drift
     | ShortenExpiry
     | DeletePool
@@ -272,9 +297,11 @@ AnyAct = (
     | NeverJoins
     | StopKubelet
     | UnhealthyCondition
+    | FailCheck
     | JumpClock
     | Protect
     | Unprotect
+    | CompletePod
 )
 
 # -- what goes wrong ------------------------------------------------------------------------------------------------

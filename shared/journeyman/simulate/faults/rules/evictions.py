@@ -23,8 +23,10 @@ from journeyman.simulate.faults.rules.looking import (
     lateness,
     node_named,
     nodes,
+    parsed_time,
     pods,
     says,
+    seconds,
     skew,
 )
 from journeyman.simulate.faults.scene import RUNS, CloudEvent, Scene
@@ -56,7 +58,7 @@ class PodsGoAsAgreed(Rule):
 
     def _remember(self, write: Write) -> None:
         uid = write.result["metadata"]["uid"]
-        if _protection(write.result):
+        if write.result["metadata"].get("annotations", {}).get(DO_NOT_DISRUPT):
             self._protected.setdefault(uid, self.scene.clock.now())
         else:
             self._protected.pop(uid, None)
@@ -65,7 +67,7 @@ class PodsGoAsAgreed(Rule):
         pod, who = write.result, f"{write.user} evicted {write.name}"
         uid = pod["metadata"]["uid"]
         now = self.scene.clock.now()
-        if _protection(pod) and now - self._protected.get(uid, now) >= self._late:
+        if _is_protected(pod, now + self._skew) and now - self._protected.get(uid, now) >= self._late:
             yield f"{who}, which must not be disrupted"
         if pod["status"].get("phase") == "Running":
             yield from (f"{who} against PodDisruptionBudget {name}" for name in self._against(pod))
@@ -150,8 +152,13 @@ def _on_its_way_out(scene: Scene, node: Node) -> bool:
     return claim is not None and is_leaving(claim) and has_taint(node)
 
 
-def _protection(pod: Mapping[str, Any]) -> bool:
-    return (pod["metadata"].get("annotations") or {}).get(DO_NOT_DISRUPT) == "true"
+def _is_protected(pod: Mapping[str, Any], now: datetime) -> bool:
+    """For good, or for so long from its start."""
+    protection = (pod["metadata"].get("annotations") or {}).get(DO_NOT_DISRUPT, "")
+    if protection in {"", "true"}:
+        return bool(protection)
+    started = pod["status"].get("startTime")
+    return not started or now < parsed_time(started) + timedelta(seconds=seconds(protection) or 0)
 
 
 def _selects(budget: PodDisruptionBudget, labels: Mapping[str, str]) -> bool:

@@ -136,6 +136,11 @@ def has_ended(pod: Pod) -> bool:
     return pod.status.phase in {"Succeeded", "Failed"}
 
 
+def parsed_time(text: str) -> datetime:
+    """As the API server writes times."""
+    return datetime.fromisoformat(text.replace("Z", "+00:00"))
+
+
 def seconds(text: str | None) -> float | None:
     """Of a duration as stories write them ("90s"), and the API server keeps them ("1m30s"); None for "Never" or nothing."""
     if not text or text == "Never":
@@ -153,7 +158,7 @@ def end_of(claim: NodeClaim) -> datetime | None:
     """When everything on its node is forced to end: its grace period from its deletion, or earlier if it says so."""
     grace, deleted = seconds(claim.spec.termination_grace_period), claim.metadata.deletion_timestamp
     written = claim.metadata.annotations.get(END_ANNOTATION)
-    ends = [datetime.fromisoformat(written.replace("Z", "+00:00"))] if written else []
+    ends = [parsed_time(written)] if written else []
     if grace is not None and deleted is not None:
         ends.append(deleted + timedelta(seconds=grace))
     return min(ends, default=None)

@@ -15,6 +15,7 @@ from journeyman.simulate.faults.rules.looking import (
     claims,
     commands,
     cpus,
+    has_ended,
     has_taint,
     holds,
     is_leaving,
@@ -45,7 +46,7 @@ class AllThatFitsRuns(Rule):
     def at_rest(self) -> Iterator[str]:
         """Looks at pods that do not run."""
         for pod in pods(self.scene):
-            if pod.status.phase == "Running":
+            if pod.status.phase == "Running" or has_ended(pod):
                 continue
             for pool in pools(self.scene):
                 if found := fitting(self.scene, pool, pod):
