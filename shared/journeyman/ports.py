@@ -249,6 +249,10 @@ class CloudProvider(Protocol):
         """
         ...
 
+    def release(self, node_class: JSON) -> None:
+        """Take back what was made for a NodeClass that nothing needs any more; safe to repeat. Raises CloudProviderError."""
+        ...
+
     def get_instance_types(self, node_class: JSON) -> tuple[InstanceType, ...]:
         """What this NodeClass could launch, by name, with current prices. Raises CloudProviderError."""
         ...

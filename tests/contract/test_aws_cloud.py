@@ -209,6 +209,43 @@ def test_the_profile_is_made_once_and_holds_the_role(provider, aws, account, set
     assert profile["Path"] == f"/karpenter/{REGION}/{settings.cluster_name}/0c6f/"
 
 
+def test_what_was_made_for_a_node_class_is_taken_back_with_it_and_nothing_else(
+    provider, aws, account, settings, clock, request_for, launch
+):
+    """Profiles of all the roles it ever had, and its launch templates; not another NodeClass's. Twice is once."""
+    iam, ec2, uid = aws.client("iam"), aws.client("ec2"), settings.cluster_name
+    iam.create_role(RoleName=f"former-{uid}", AssumeRolePolicyDocument="{}")
+
+    def resolved(name, **spec):
+        body = node_class(account, **spec)
+        body = {**body, "metadata": {**body["metadata"], "name": name, "uid": f"{name}-{uid}"}}
+        return {**body, "status": provider.resolve(body, clock.now())}
+
+    def profiles(name):
+        path = f"/karpenter/{REGION}/{settings.cluster_name}/{name}-{uid}/"
+        return [p for p in iam.list_instance_profiles(PathPrefix=path)["InstanceProfiles"] if p["Path"] == path]
+
+    def templates(name):
+        owned = {"tag:eks:eks-cluster-name": settings.cluster_name, "tag:karpenter.k8s.aws/ec2nodeclass": name}
+        filters = [{"Name": key, "Values": [value]} for key, value in owned.items()]
+        return ec2.describe_launch_templates(Filters=filters)["LaunchTemplates"]
+
+    resolved("going", role=f"former-{uid}")
+    bodies = [resolved("going"), resolved("staying")]
+    for body in bodies:
+        name = body["metadata"]["name"]
+        launch(request_for(f"claim-{name}", body=body))
+    assert (len(profiles("going")), len(profiles("staying"))) == (2, 1)
+    assert templates("going")
+    assert templates("staying")
+
+    for _ in range(2):
+        provider.release(bodies[0])
+        assert (profiles("going"), templates("going")) == ([], [])
+    assert len(profiles("staying")) == 1
+    assert templates("staying")
+
+
 @pytest.mark.parametrize(
     ("spec", "type_", "reason"),
     [

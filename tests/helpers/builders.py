@@ -134,6 +134,7 @@ def a_node_class(name: str = CLASS, **changes: Any) -> NodeClassState:
         "group": "karpenter.k8s.aws",
         "generation": 1,
         "ready": True,
+        "observed_generation": 1,
         "reason": "Ready",
         "raw": node_class_body(name),
     }

@@ -31,7 +31,7 @@ class FakeCloud:
 
     `out_of_stock` are offerings it refuses; `failures` are raised, one for each launch call's claim, before anything
     else; `ready` says whether NodeClasses resolve to Ready; `sick` is what its checks find wrong; `frozen` machines run
-    without their kubelet, by provider id.
+    without their kubelet, by provider id; `released` names the NodeClasses that were let go.
     """
 
     name = "fake"
@@ -52,6 +52,7 @@ class FakeCloud:
         self.frozen: set[str] = set()
         self.launches: list[str] = []
         self.resolved = 0
+        self.released: list[str] = []
         self._by_token: dict[str, Instance] = {}
         self._labels: dict[str, dict[str, str]] = {}
         self._ends: dict[str, datetime] = {}
@@ -69,6 +70,11 @@ class FakeCloud:
             observedGeneration=node_class["metadata"].get("generation", 0),
         )
         return {"conditions": [{**ready, "lastTransitionTime": since}]}
+
+    def release(self, node_class: dict[str, Any]) -> None:
+        if self.failures:
+            raise self.failures.pop(0)
+        self.released.append(node_class["metadata"]["name"])
 
     def annotations(self, node_class: dict[str, Any]) -> dict[str, str]:
         return {"karpenter.k8s.aws/ec2nodeclass-hash": str(node_class["metadata"].get("generation", 0))}

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 FILE = ROOT / "infra" / "aws" / "cluster.yaml"
 HOME, CLUSTER = read_template(ROOT / "template.yaml"), read_template(FILE)
 RESOURCES = CLUSTER["Resources"]
-POLICIES = ("KubernetesPolicy", "CatalogueReadPolicy", "LaunchPolicy", "TerminatePolicy")
+POLICIES = ("KubernetesPolicy", "CatalogueReadPolicy", "LaunchPolicy", "ReleasePolicy", "TerminatePolicy")
 RULES = [name for name, resource in HOME["Resources"].items() if resource["Type"] == "AWS::Events::Rule"]
 
 

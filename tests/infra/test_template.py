@@ -201,10 +201,10 @@ def test_no_policy_allows_a_wildcard_action():
 
 
 def test_only_reading_is_allowed_on_any_resource():
-    """Describe calls cannot be narrowed down; whatever changes something is."""
+    """Describe calls and lists cannot be narrowed down; whatever changes something is."""
     wide = {a for _, s in every_allow() if listed(s["Resource"]) == ["*"] for a in listed(s["Action"])}
 
-    assert {a for a in wide if not a.startswith("ec2:Describe")} == {"pricing:GetProducts"}
+    assert {a for a in wide if not a.startswith("ec2:Describe")} == {"pricing:GetProducts", "iam:ListInstanceProfiles"}
 
 
 def test_what_launches_or_ends_instances_is_bound_to_this_clusters_tags():
@@ -226,12 +226,17 @@ def test_only_the_node_role_can_be_passed_and_only_to_ec2():
 
 
 def test_each_function_has_the_rights_of_its_step_and_no_more():
-    """Launching: provision, and consolidate for replacements. Ending: terminate alone. Interrupt looks instances up."""
+    """Launching: provision, and consolidate for replacements. Ending: terminate alone, but for what is a NodeClass's.
+
+    Interrupt looks instances up.
+    """
     launching = {f for f in FUNCTIONS if "ec2:RunInstances" in actions_of(f)}
     ending = {f for f in FUNCTIONS if "ec2:TerminateInstances" in actions_of(f)}
+    releasing = {f for f in FUNCTIONS if {"iam:DeleteInstanceProfile", "ec2:DeleteLaunchTemplate"} & actions_of(f)}
 
     assert launching == {"ProvisionFunction", "ConsolidateFunction"}
     assert ending == {"TerminateFunction"}
+    assert releasing == {"ProvisionFunction"}
     assert actions_of("SweepFunction") == {"eks:DescribeCluster", "sqs:SendMessage"}
     assert actions_of("InterruptFunction") == actions_of("SweepFunction") | {"ec2:DescribeInstances"}
     assert {a for a in actions_of("ApiFunction") if not a.partition(":")[2].startswith(("Describe", "Get"))} == {

@@ -110,6 +110,14 @@ class TerminateInstance(Struct, frozen=True, kw_only=True):
     unless_claimed: bool = False
 
 
+class ReleaseNodeClass(Struct, frozen=True, kw_only=True):
+    """Take back what the cloud holds for a NodeClass alone, `raw` as it was read; what is gone counts as done."""
+
+    name: str
+    raw: Mapping[str, Any]
+    why: str
+
+
 class EvictPod(Struct, frozen=True, kw_only=True):
     """Evict through the Eviction API, so that PodDisruptionBudgets are honoured; that they refuse is no failure."""
 
@@ -183,6 +191,7 @@ Action = (
     | DeleteObject
     | LaunchInstance
     | TerminateInstance
+    | ReleaseNodeClass
     | EvictPod
     | DeletePod
     | NominatePods

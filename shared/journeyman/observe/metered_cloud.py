@@ -2,8 +2,8 @@
 
 Restates: karpenter pkg/cloudprovider/metrics/cloudprovider.go `Decorate`; karpenter-provider-aws
 pkg/providers/instance/metrics.go.
-Differs: resolving NodeClasses and asking for status checks are calls, too (`Resolve`, `Statuses`). Launches are asked for
-together: each one's `Create` lasts from then until its own outcome, a wait for its turn included.
+Differs: resolving NodeClasses, taking back what was made for them and asking for status checks are calls, too (`Resolve`,
+`Release`, `Statuses`). Launches are asked for together: each one's `Create` lasts from then until its own outcome, a wait for its turn included.
 """
 
 from __future__ import annotations
@@ -52,6 +52,11 @@ class MeteredCloud:
     def annotations(self, node_class: JSON) -> JSON:
         """Not metered: nobody is asked."""
         return self._cloud.annotations(node_class)
+
+    def release(self, node_class: JSON) -> None:
+        """Metered as `Release`."""
+        with self._call("Release"):
+            self._cloud.release(node_class)
 
     def get_instance_types(self, node_class: JSON) -> tuple[InstanceType, ...]:
         """Metered as `GetInstanceTypes`."""

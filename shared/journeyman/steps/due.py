@@ -1,12 +1,13 @@
-"""Which steps are due: derived from claims, pools and unassigned pods alone, so that looking costs next to nothing.
+"""Which steps are due: derived from claims, pools, their classes and unassigned pods alone, so that looking costs little.
 
 Lost messages are made up for here; nothing rests on any of them.
 
 =============  ====================================================================================================
 provision      pods without a node, or that may have missed the one they were planned for; claims not initialized yet,
                or without what every claim of ours carries; pools whose conditions are not current, or that
-               have another number of nodes than the fixed one they ask for; buffers, whose room pods take without
-               asking anybody
+               have another number of nodes than the fixed one they ask for; NodeClasses in use that changed, and
+               those being deleted that nothing needs (or, every ten minutes, whatever needs them); buffers, whose
+               room pods take without asking anybody
 terminate      claims being deleted, expired, or said to be ending although nobody deleted them; and every two minutes,
                for garbage (ten without any claim)
 consolidate    a disruption under way; a claim whose consolidateAfter has just passed; a budget window that has just
@@ -43,6 +44,8 @@ from journeyman.core.disruption.consolidatable import consolidate_after
 from journeyman.core.disruption.static_pools import static_pools
 from journeyman.core.lifecycle.expiration import is_expired
 from journeyman.core.lifecycle.hints import has_open_hints
+from journeyman.core.lifecycle.hydration import hydrated, is_at_work
+from journeyman.core.lifecycle.node_class_end import REMINDER, is_held
 from journeyman.core.plan import Step, Wake
 from journeyman.core.scheduling.demand.validation import opted_out
 from journeyman.core.scheduling.pods import is_provisionable
@@ -60,7 +63,7 @@ def due_steps(snapshot: Snapshot, *, static_capacity: bool = False) -> tuple[Wak
     """At most one wake-up for each step that has work to do now, with the first reason found for it.
 
     Args:
-        snapshot: Claims, pools (and those set aside), buffers and unassigned pods.
+        snapshot: Claims, pools (and those set aside), NodeClasses, buffers and unassigned pods.
         static_capacity: Whether pools with a fixed number of nodes are looked after.
     """
     reasons = {
@@ -75,6 +78,7 @@ def _provision(snapshot: Snapshot, *, static_capacity: bool) -> Iterator[str]:
     yield from _waiting_pods(snapshot)
     yield from _unfinished(snapshot)
     yield from _outdated_pools(snapshot)
+    yield from _node_classes(snapshot)
     if static_capacity:
         yield from _static(snapshot)
 
@@ -83,19 +87,17 @@ def _unfinished(snapshot: Snapshot) -> Iterator[str]:
     for claim in snapshot.claims:
         if claim.metadata.deletion_timestamp is not None:
             continue
-        if not is_true(claim.status.conditions, INITIALIZED):
+        if not is_at_work(claim):
             yield f"NodeClaim {claim.metadata.name} is not initialized"
         if not _is_whole(claim):
-            yield f"NodeClaim {claim.metadata.name} lacks its finalizer, its NodeClass's label or its provider id"
+            yield f"NodeClaim {claim.metadata.name} lacks its finalizer, a label or its provider id"
         if _is_hashed_otherwise(claim, snapshot):
             yield f"NodeClaim {claim.metadata.name} has a hash of another version"
 
 
 def _is_whole(claim: NodeClaim) -> bool:
     """Whether it carries what every initialized claim does; Karpenter's old ones and hand-edited ones may not."""
-    ref = claim.spec.node_class_ref
-    has_class = f"{ref.group}/{ref.kind.lower()}" in claim.metadata.labels
-    return has_class and bool(claim.status.provider_id) and labels.TERMINATION_FINALIZER in claim.metadata.finalizers
+    return bool(claim.status.provider_id) and hydrated(claim) is claim
 
 
 def _is_hashed_otherwise(claim: NodeClaim, snapshot: Snapshot) -> bool:
@@ -123,6 +125,17 @@ def _outdated_pools(snapshot: Snapshot) -> Iterator[str]:
         refused = condition_of(item.conditions, VALIDATION_SUCCEEDED)
         if item.kind == NODEPOOL.kind and (refused is None or refused.observed_generation != item.generation):
             yield f"NodePool {item.name} does not validate"
+
+
+def _node_classes(snapshot: Snapshot) -> Iterator[str]:
+    needed = {claim.spec.node_class_ref.name for claim in snapshot.claims}
+    in_use = needed | {pool.spec.template.spec.node_class_ref.name for pool in snapshot.node_pools}
+    for node_class in snapshot.node_classes:
+        if node_class.deleting:
+            if is_held(node_class) and (node_class.name not in needed or _passed(snapshot.now, REMINDER)):
+                yield f"{node_class.kind} {node_class.name} is being deleted"
+        elif node_class.name in in_use and node_class.observed_generation != node_class.generation:
+            yield f"{node_class.kind} {node_class.name} is new or changed"
 
 
 def _waiting_pods(snapshot: Snapshot) -> Iterator[str]:

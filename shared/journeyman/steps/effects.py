@@ -21,6 +21,7 @@ from journeyman.core.plan import (
     NominatePods,
     ObjectRef,
     PatchObject,
+    ReleaseNodeClass,
     RememberUnavailable,
     TerminateInstance,
     Wake,
@@ -73,6 +74,8 @@ class Effects:
                 self._run.store.evict(action.ref.namespace, action.ref.name, uid=action.ref.uid)
             case TerminateInstance():
                 self._terminate(action)
+            case ReleaseNodeClass():
+                self._run.cloud.release(action.raw)
             case RememberUnavailable():
                 remember_unavailable(self._run, action)
             case ForgetFailures():
@@ -95,6 +98,10 @@ class Effects:
     def claim(self, name: str, snapshot: Snapshot) -> NodeClaim | None:
         """The claim as it is stored now, as far as this run knows; None if it is gone."""
         return self.claims[name] if name in self.claims else snapshot.claims_by_name.get(name)
+
+    def is_written(self, action: PatchObject) -> bool:
+        """Whether this run has patched that object in the version that the action names."""
+        return _key(action.ref, action.resource_version) in self._versions
 
     def _create(self, action: CreateObject) -> None:
         namespace = str(action.body["metadata"].get("namespace", ""))

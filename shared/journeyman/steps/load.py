@@ -100,7 +100,7 @@ EVERYTHING: Final = Scope(
 )
 FLEET: Final = Scope(nodes=True)
 """Claims and nodes: what interruption and the beginning of termination need."""
-GLANCE: Final = Scope(pools=True, pods=Pods.UNASSIGNED)
+GLANCE: Final = Scope(pools=True, node_classes=True, pods=Pods.UNASSIGNED)
 """What the sweep may afford every minute."""
 
 
@@ -260,9 +260,12 @@ def node_class_state(raw: Mapping[str, Any], resource: Resource[dict[str, Any]])
         group=resource.group,
         generation=meta.generation,
         ready=ready is not None and ready.status == "True" and ready.observed_generation == meta.generation,
+        observed_generation=ready.observed_generation if ready is not None else 0,
         reason=ready.reason if ready is not None else "AwaitingReconciliation",
         message=_why_not_ready(conditions),
         deleting=meta.deletion_timestamp is not None,
+        deletion_timestamp=meta.deletion_timestamp,
+        finalizers=meta.finalizers,
         hash=meta.annotations.get(prefix, ""),
         hash_version=meta.annotations.get(f"{prefix}-version", ""),
         raw=raw,

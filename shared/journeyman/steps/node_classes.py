@@ -3,6 +3,8 @@
 A NodeClass is resolved again when its spec changed, while it is not Ready, and when the last look is older than
 `Settings.node_class_refresh`; the time of that look is kept in an annotation. In between, nothing is asked and nothing
 is written.
+
+One in use also gets our finalizer, before anything is made for it; one in deletion is let go once no claim needs it.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from msgspec.structs import replace
 
 from journeyman.core.api import labels
 from journeyman.core.api.conditions import format_time
+from journeyman.core.lifecycle.node_class_end import held, is_held, node_class_endings
 from journeyman.core.plan import ObjectRef, PatchObject, Plan, one
 from journeyman.core.state import NodeClassState, Snapshot
 from journeyman.core.state.transition_samples import told_with
@@ -36,9 +39,10 @@ def refresh_node_classes(hand: Applier, snapshot: Snapshot) -> Snapshot:
     used |= {(c.spec.node_class_ref.kind, c.spec.node_class_ref.name) for c in snapshot.claims}
     period = hand.run.settings.node_class_refresh
     fresh = tuple(
-        _resolved(hand, c, snapshot.now) if (c.kind, c.name) in used and is_due(c, snapshot.now, period) else c
+        _current(hand, c, snapshot.now, period) if (c.kind, c.name) in used and not c.deleting else c
         for c in snapshot.node_classes
     )
+    hand.apply(node_class_endings(snapshot, hand.run.cloud.node_class))
     return replace(snapshot, node_classes=fresh)
 
 
@@ -93,6 +97,18 @@ def _looked_at(node_class: NodeClassState) -> datetime | None:
         return msgspec.convert(annotations.get(labels.RESOLVED_AT), AwareTime)
     except msgspec.ValidationError:
         return None
+
+
+def _current(hand: Applier, node_class: NodeClassState, now: datetime, period: timedelta) -> NodeClassState:
+    """Held by our finalizer, and resolved if that is due; as it was if it cannot be held, as nothing is made for it then."""
+    if not is_held(node_class):
+        action = held(node_class, hand.run.cloud.node_class)
+        hand.apply(Plan(chains=(one(f"{node_class.kind} {node_class.name}", action),)))
+        if not hand.effects.is_written(action):
+            return node_class
+        metadata = {**node_class.raw["metadata"], **action.patch["metadata"]}
+        node_class = node_class_state({**node_class.raw, "metadata": metadata}, hand.run.cloud.node_class)
+    return _resolved(hand, node_class, now) if is_due(node_class, now, period) else node_class
 
 
 def _resolved(hand: Applier, node_class: NodeClassState, now: datetime) -> NodeClassState:

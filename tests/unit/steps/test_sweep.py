@@ -65,7 +65,7 @@ def unlabelled(claim):
         ({"claims": (consolidatable(age=timedelta(days=31)),)}, {Step.TERMINATE}),
         ({"claims": (a_running_claim(age=timedelta(hours=1)),)}, {Step.CONSOLIDATE}),
         (
-            {"claims": (a_running_claim(true=("Initialized", "DisruptionReason"), age=timedelta(0)),)},
+            {"claims": (consolidatable(("DisruptionReason",)),)},
             {Step.CONSOLIDATE},
         ),
         ({"node_pools": (a_pool(),)}, {Step.PROVISION}),

@@ -103,7 +103,7 @@ object as it is at that moment. What there may be many of is listed once, and th
   resources: [nodepools/status]
   verbs: [patch]
 - apiGroups: [karpenter.k8s.aws]
-  resources: [ec2nodeclasses, ec2nodeclasses/status]
+  resources: [ec2nodeclasses, ec2nodeclasses/status] # the finalizer, and what its selectors mean
   verbs: [patch]
 - apiGroups: [""]
   resources: [nodes] # labels and taints at registration
@@ -190,6 +190,9 @@ object as it is at that moment. What there may be many of is listed once, and th
   verbs: [list, watch]
 - apiGroups: [karpenter.sh]
   resources: [nodepools]
+  verbs: [list]
+- apiGroups: [karpenter.k8s.aws]
+  resources: [ec2nodeclasses]
   verbs: [list]
 {{- if .Values.features.capacityBuffer }}
 - apiGroups: [autoscaling.x-k8s.io]

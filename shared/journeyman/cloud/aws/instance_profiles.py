@@ -3,11 +3,14 @@
 Restates: karpenter-provider-aws pkg/providers/instanceprofile/instanceprofile.go,
 pkg/controllers/nodeclass/instanceprofile.go.
 Differs: the name is a digest of what the profile is for, upstream's is random: a run that died halfway finds its own.
+Profiles that Karpenter made before 1.8, under no path, are not looked for when their NodeClass goes.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, Final
 
@@ -53,6 +56,27 @@ class InstanceProfiles:
         name = profile_name(self._settings, node_class, role)
         return self._ready.get(name, lambda: self._make(name, role, node_class))
 
+    def release(self, node_class: NodeClassView) -> None:
+        """Delete all that were ever made for the NodeClass, under its path: roles change, and each had its own.
+
+        One that the user named is not among them. Raises CloudProviderError.
+        """
+        pages, path = self._clients.iam.get_paginator("list_instance_profiles"), _path(self._settings, node_class)
+        with translated("iam:ListInstanceProfiles"):
+            listed = [p for page in pages.paginate(PathPrefix=path) for p in page["InstanceProfiles"]]
+        found = [profile for profile in listed if profile["Path"] == path]  # whoever answers: another's stay
+        for profile in found:
+            self._delete(profile["InstanceProfileName"], [role["RoleName"] for role in profile["Roles"]])
+
+    def _delete(self, name: str, roles: list[str]) -> None:
+        iam = self._clients.iam
+        for role in roles:
+            with _unless_gone("iam:RemoveRoleFromInstanceProfile", name):
+                iam.remove_role_from_instance_profile(InstanceProfileName=name, RoleName=role)
+        with _unless_gone("iam:DeleteInstanceProfile", name):
+            iam.delete_instance_profile(InstanceProfileName=name)
+        self._ready.forget(name)
+
     def _make(self, name: str, role: str, node_class: NodeClassView) -> str:
         current = self._roles(name)
         if current is None:
@@ -79,7 +103,7 @@ class InstanceProfiles:
             with translated("iam:CreateInstanceProfile", instance_profile=name):
                 self._clients.iam.create_instance_profile(
                     InstanceProfileName=name,
-                    Path=f"/karpenter/{settings.region}/{settings.cluster_name}/{node_class.uid}/",
+                    Path=_path(settings, node_class),
                     Tags=_tags(settings, node_class),
                 )
         except CloudProviderError as error:
@@ -97,10 +121,26 @@ class InstanceProfiles:
                 raise
 
 
+@contextmanager
+def _unless_gone(operation: str, name: str) -> Iterator[None]:
+    """What IAM no longer has counts as done. Raises CloudProviderError for all else."""
+    try:
+        with translated(operation, instance_profile=name):
+            yield
+    except CloudProviderError as error:
+        if code_of(error) != _NO_SUCH:
+            raise
+
+
 def profile_name(settings: AwsSettings, node_class: NodeClassView, role: str) -> str:
     """`<cluster>_<digest>`; another role, another profile, since instances keep the one they started with."""
     identity = "\n".join((settings.region, node_class.name, node_class.uid, role))
     return f"{settings.cluster_name}_{hashlib.sha256(identity.encode()).hexdigest()[:20]}"
+
+
+def _path(settings: AwsSettings, node_class: NodeClassView) -> str:
+    """Where all profiles of a NodeClass are, and no other's; Karpenter's are there, too."""
+    return f"/karpenter/{settings.region}/{settings.cluster_name}/{node_class.uid}/"
 
 
 def _tags(settings: AwsSettings, node_class: NodeClassView) -> list[dict[str, Any]]:

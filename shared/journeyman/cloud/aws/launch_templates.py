@@ -2,7 +2,7 @@
 
 Restates: karpenter-provider-aws pkg/providers/launchtemplate/launchtemplate.go `EnsureAll`,
 pkg/providers/amifamily/resolver.go `Resolve`.
-Differs: one lookup for all names instead of one each; nothing is deleted when a cache forgets it.
+Differs: one lookup for all names instead of one each; nothing is deleted when a cache forgets it, only with its NodeClass.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ _PREFIX: Final = "karpenter.k8s.aws"
 _TTL: Final = timedelta(minutes=5)
 _NAMES_PER_CALL: Final = 200  # EC2's limit of values in one filter
 _ALREADY_THERE: Final = "InvalidLaunchTemplateName.AlreadyExistsException"
+_NO_SUCH: Final = "InvalidLaunchTemplateName.NotFoundException"
 
 
 class LaunchTemplate(Struct, frozen=True, kw_only=True):
@@ -72,6 +73,24 @@ class LaunchTemplates:
         for template in templates:
             self._known.forget(template.name)
 
+    def release(self, *, cluster: str, node_class: str) -> None:
+        """Delete those that were made for the NodeClass in this cluster; who else needs one makes it again.
+
+        Raises CloudProviderError.
+        """
+        owned = [
+            {"Name": f"tag:{tags.CLUSTER}", "Values": [cluster]},
+            {"Name": f"tag:{tags.NODE_CLASS}", "Values": [node_class]},
+        ]
+        for name in sorted(self._names(owned)):
+            try:
+                with translated("ec2:DeleteLaunchTemplate", launch_template=name):
+                    self._clients.ec2.delete_launch_template(LaunchTemplateName=name)
+            except CloudProviderError as error:
+                if code_of(error) != _NO_SUCH:
+                    raise
+            self._known.forget(name)
+
     def _create_missing(self, bodies: Mapping[str, dict[str, Any]], shared: Mapping[str, str]) -> None:
         unknown = sorted(name for name in bodies if not self._known.has(name))
         existing = self._existing(unknown)
@@ -84,12 +103,15 @@ class LaunchTemplates:
         """Those of the names that EC2 has; a filter, unlike a list of names, does not fail on a missing one."""
         found: set[str] = set()
         for start in range(0, len(names), _NAMES_PER_CALL):
-            filters = [{"Name": "launch-template-name", "Values": names[start : start + _NAMES_PER_CALL]}]
-            pages = self._clients.ec2.get_paginator("describe_launch_templates")
-            with translated("ec2:DescribeLaunchTemplates"):
-                for page in pages.paginate(Filters=filters):
-                    found.update(template["LaunchTemplateName"] for template in page["LaunchTemplates"])
+            found |= self._names([{"Name": "launch-template-name", "Values": names[start : start + _NAMES_PER_CALL]}])
         return found
+
+    def _names(self, filters: list[dict[str, Any]]) -> set[str]:
+        pages = self._clients.ec2.get_paginator("describe_launch_templates")
+        with translated("ec2:DescribeLaunchTemplates"):
+            return {
+                t["LaunchTemplateName"] for page in pages.paginate(Filters=filters) for t in page["LaunchTemplates"]
+            }
 
     def _create(self, name: str, body: dict[str, Any], shared: Mapping[str, str]) -> None:
         try:

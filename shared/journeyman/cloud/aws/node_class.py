@@ -80,6 +80,10 @@ class NodeClassResolver:
         status["conditions"] = self._validated(node_class, conditions, now).to_wire()
         return status
 
+    def release(self, node_class: NodeClassView) -> None:
+        """Delete the instance profiles that were made for it. Raises CloudProviderError."""
+        self._profiles.release(node_class)
+
     def _find_images(self, node_class: NodeClassView, now: datetime) -> _Finding:
         try:
             images = [image.to_status() for image in self._images.find(node_class, now)]

@@ -43,13 +43,15 @@ class AwsCloudProvider:
         self._types = InstanceTypes(clients, settings, self._prices, clock)
         self._instances = Instances(clients, settings.cluster_name)
         self._resolver = NodeClassResolver(clients, settings, clock)
+        self._templates = LaunchTemplates(clients, clock)
+        self._cluster_name = settings.cluster_name
         self._launcher = Launcher(
             clients,
             settings,
             clock,
             instances=self._instances,
             subnets=Subnets(clients, clock),
-            templates=LaunchTemplates(clients, clock),
+            templates=self._templates,
         )
 
     def resolve(self, node_class: JSON, now: datetime) -> Mapping[str, Any]:
@@ -63,6 +65,16 @@ class AwsCloudProvider:
     def annotations(self, node_class: JSON) -> Mapping[str, str]:
         """The static hash and its version. Raises InvalidObjectError if the EC2NodeClass does not validate."""
         return ec2_node_class_hash_annotations(parse(EC2NodeClass, node_class), ca_bundle=self._cluster_ca)
+
+    def release(self, node_class: JSON) -> None:
+        """Delete the instance profiles and launch templates that were made for an EC2NodeClass; safe to repeat.
+
+        Raises:
+            CloudProviderError: AWS could not be asked, or refused; some may be gone already.
+        """
+        view = NodeClassView(node_class)
+        self._resolver.release(view)
+        self._templates.release(cluster=self._cluster_name, node_class=view.name)
 
     def get_instance_types(self, node_class: JSON) -> tuple[InstanceType, ...]:
         """What this EC2NodeClass could launch, by name; the identical tuple while nothing changed.

@@ -67,7 +67,6 @@ NODE_PRICE: Final = f"{OWN_GROUP}/node-price"  # on a NodePool: what each node c
 
 # Finalizers and taints
 TERMINATION_FINALIZER: Final = f"{GROUP}/termination"
-NODE_CLASS_FINALIZER: Final = f"{AWS_GROUP}/termination"  # on an EC2NodeClass
 DISRUPTED_TAINT: Final = f"{GROUP}/disrupted"  # effect NoSchedule
 UNREGISTERED_TAINT: Final = f"{GROUP}/unregistered"  # effect NoExecute
 

@@ -46,12 +46,20 @@ class NodeClassState(Struct, frozen=True, kw_only=True):
     group: str
     generation: int
     ready: bool  # Ready=True at the current generation
+    observed_generation: int = 0  # of its condition Ready
     reason: str = ""
     message: str = ""
     deleting: bool = False
+    deletion_timestamp: datetime | None = None
+    finalizers: tuple[str, ...] = ()
     hash: str = ""
     hash_version: str = ""
     raw: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def finalizer(self) -> str:
+        """The one by which we keep it until nobody needs it: of an EC2NodeClass Karpenter's own."""
+        return f"{self.group}/termination"
 
 
 class SetAside(Struct, frozen=True, kw_only=True):

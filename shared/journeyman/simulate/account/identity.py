@@ -50,6 +50,9 @@ class Identity:
             "GetInstanceProfile": Operation(self._get_profile, requires=(name,)),
             "CreateInstanceProfile": Operation(self._create_profile, requires=(name,), accepts=("Path", "Tags")),
             "AddRoleToInstanceProfile": Operation(self._add_role, requires=(name, "RoleName")),
+            "ListInstanceProfiles": Operation(self._list_profiles, accepts=("PathPrefix", "Marker", "MaxItems")),
+            "RemoveRoleFromInstanceProfile": Operation(self._remove_role, requires=(name, "RoleName")),
+            "DeleteInstanceProfile": Operation(self._delete_profile, requires=(name,)),
         }
 
     def _create_role(self, ask: Ask) -> dict[str, Any]:
@@ -83,6 +86,29 @@ class Identity:
         if profile.role:
             raise RefusedError("LimitExceeded", "Cannot exceed quota for InstanceSessionsPerInstanceProfile: 1")
         profile.role, profile.role_since = role, self._time.now()
+        return {}
+
+    def _list_profiles(self, ask: Ask) -> dict[str, Any]:
+        prefix = ask.get("PathPrefix", "/")
+        found = [p for _, p in sorted(self.profiles.items()) if p.path.startswith(prefix) and p.created <= ask.as_of]
+        return {"InstanceProfiles": [self._described(profile, ask.as_of) for profile in found], "IsTruncated": False}
+
+    def _remove_role(self, ask: Ask) -> dict[str, Any]:
+        profile = self.profiles.get(ask["InstanceProfileName"])
+        if profile is None:
+            raise _no_such_profile(ask)
+        if profile.role != ask["RoleName"]:
+            raise RefusedError("NoSuchEntity", f"The role with name {ask['RoleName']} cannot be found.")
+        profile.role, profile.role_since = "", None
+        return {}
+
+    def _delete_profile(self, ask: Ask) -> dict[str, Any]:
+        profile = self.profiles.get(ask["InstanceProfileName"])
+        if profile is None:
+            raise _no_such_profile(ask)
+        if profile.role:
+            raise RefusedError("DeleteConflict", "Cannot delete entity, must remove roles from instance profile first.")
+        del self.profiles[profile.name]
         return {}
 
     def _described(self, profile: Profile, as_of: datetime) -> dict[str, Any]:

@@ -1,0 +1,85 @@
+"""A NodeClass stays until nobody needs it: the finalizer that holds it, and what happens once it is being deleted.
+
+The finalizer comes before anything is made for the NodeClass in the cloud. In deletion it waits for its NodeClaims, which is
+told on it; then what was made is taken back, and the finalizer goes. Each step twice is once.
+
+Restates: karpenter-provider-aws pkg/controllers/nodeclass/controller.go `Reconcile`, `finalize`; events.go.
+Differs: a NodeClass that no pool or claim names gets no finalizer, as nothing is made for it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from journeyman.core.api.objects import Resource
+from journeyman.core.plan import Chain, Event, ObjectRef, Observation, PatchObject, Plan, ReleaseNodeClass
+from journeyman.core.state import NodeClassState, Snapshot
+
+REMINDER: Final = timedelta(minutes=10)  # karpenter-provider-aws: the event of waiting comes again
+_SHOWN: Final = 5
+
+
+def is_held(node_class: NodeClassState) -> bool:
+    """Whether it has our finalizer."""
+    return node_class.finalizer in node_class.finalizers
+
+
+def held(node_class: NodeClassState, kind: Resource[Any]) -> PatchObject:
+    """Put our finalizer on it, on the version that was read."""
+    finalizers = [*node_class.finalizers, node_class.finalizer]
+    return _finalizers(node_class, kind, finalizers, why="what is made for it is to be taken back with it")
+
+
+def node_class_endings(snapshot: Snapshot, kind: Resource[Any]) -> Plan:
+    """For each NodeClass in deletion that has our finalizer: wait for its claims and tell them, or let it go."""
+    waiting = _claims_by_class(snapshot)
+    chains: list[Chain] = []
+    events: list[Event] = []
+    for node_class in snapshot.node_classes:
+        if not node_class.deleting or not is_held(node_class):
+            continue
+        if claims := waiting.get(node_class.name):
+            events.append(_waits(node_class, kind, claims))
+        else:
+            chains.append(_end(node_class, kind, snapshot.now))
+    return Plan(chains=tuple(chains), events=tuple(events))
+
+
+def _claims_by_class(snapshot: Snapshot) -> Mapping[str, Sequence[str]]:
+    found: defaultdict[str, list[str]] = defaultdict(list)
+    for claim in snapshot.claims:
+        found[claim.spec.node_class_ref.name].append(claim.metadata.name)
+    return found
+
+
+def _waits(node_class: NodeClassState, kind: Resource[Any], claims: Sequence[str]) -> Event:
+    more = f" and {len(claims) - _SHOWN} other(s)" if len(claims) > _SHOWN else ""
+    text = f"Waiting on NodeClaim termination for {', '.join(claims[:_SHOWN])}{more}"
+    return Event(ref=_ref(node_class, kind), reason="WaitingOnNodeClaimTermination", message=text)
+
+
+def _end(node_class: NodeClassState, kind: Resource[Any], now: datetime) -> Chain:
+    why = "it is being deleted, and no NodeClaim needs it"
+    left = [name for name in node_class.finalizers if name != node_class.finalizer]
+    release = ReleaseNodeClass(name=node_class.name, raw=node_class.raw, why=why)
+    took = (now - (node_class.deletion_timestamp or now)).total_seconds()
+    name = f"operator_{node_class.kind.lower()}_termination_duration_seconds"
+    return Chain(
+        subject=f"{node_class.kind} {node_class.name}",
+        actions=(release, _finalizers(node_class, kind, left, why=why)),
+        events=(Event(ref=_ref(node_class, kind), reason="Finalized", message="Finalized"),),
+        observations=(Observation(name=name, value=max(took, 0.0), kind="histogram"),),
+    )
+
+
+def _finalizers(node_class: NodeClassState, kind: Resource[Any], names: Sequence[str], *, why: str) -> PatchObject:
+    version = str((node_class.raw.get("metadata") or {}).get("resourceVersion", ""))
+    patch = {"metadata": {"finalizers": list(names)}}
+    return PatchObject(ref=_ref(node_class, kind), patch=patch, why=why, resource_version=version)
+
+
+def _ref(node_class: NodeClassState, kind: Resource[Any]) -> ObjectRef:
+    return ObjectRef(resource=kind, name=node_class.name, uid=node_class.uid)
