@@ -49,7 +49,7 @@ def end_of(*acts, setting=None):
         (told.StopInstance(at_seconds=LATER, node=0), ("Node", "InstanceStopping")),
         (told.Interrupt(at_seconds=LATER, node=0), ("Node", "SpotInterrupted")),
         (told.Maintenance(at_seconds=LATER, node=0), ("Node", "InstanceUnhealthy")),
-        (told.DeleteNode(at_seconds=LATER, node=0), ("NodeClaim", "Finalized")),
+        (told.DeleteNode(at_seconds=LATER, node=0), ("NodeClaim", "NodeDeleted")),
         (told.DeleteClaim(at_seconds=LATER, claim=0), ("NodeClaim", "Finalized")),
         (told.DeleteClaim(at_seconds=LAUNCHING, claim=0), ("NodeClaim", "Finalized")),
         (told.StripFinalizer(at_seconds=LATER, claim=0), ("Node", "NodeClaimMissing")),
@@ -70,9 +70,8 @@ def test_what_is_lost_is_replaced_by_one_node(act, said):
     [
         *(
             told.EditClaim(at_seconds=LATER, claim=0, change=change)
-            for change in ("drop-pool-label", "drop-class-label", "drop-hash", "do-not-disrupt", "foreign-label")
+            for change in ("drop-class-label", "drop-hash", "do-not-disrupt", "foreign-label")
         ),
-        told.BreakNodeClass(at_seconds=LATER),
         told.JumpClock(at_seconds=LAUNCHING, seconds=120),
         told.JumpClock(at_seconds=LATER, seconds=600),
         told.JumpClock(at_seconds=LATER, seconds=-600),
@@ -86,7 +85,7 @@ def test_what_hurts_nobody_changes_nothing(act):
     assert end_of(act)[0] == (6, 3, 3)
 
 
-@pytest.mark.parametrize("change", ["drop-finalizers", "drop-provider-id"])
+@pytest.mark.parametrize("change", ["drop-finalizers", "drop-provider-id", "drop-pool-label"])
 def test_what_is_taken_off_a_claim_is_put_back(change):
     """No node goes for it, and an Event says so."""
     numbers, events = end_of(told.EditClaim(at_seconds=LATER, claim=0, change=change))
@@ -100,7 +99,23 @@ def test_a_pool_that_is_deleted_in_mid_launch_takes_its_instances_along():
     numbers, events = end_of(told.DeletePool(at_seconds=LAUNCHING, pool=0))
 
     assert numbers == (0, 0, 3)
-    assert {("Pod", "FailedScheduling"), ("NodeClaim", "Finalized")} <= events
+    assert {("Pod", "FailedScheduling"), ("NodeClaim", "NodePoolDeleted"), ("NodeClaim", "Finalized")} <= events
+
+
+def test_a_node_class_that_becomes_invalid_costs_no_node():
+    """Those that run stay; it says so itself, and so does its NodePool."""
+    numbers, events = end_of(told.BreakNodeClass(at_seconds=LATER))
+
+    assert numbers == (6, 3, 3)
+    assert {("EC2NodeClass", "SubnetsReady"), ("NodePool", "NodeClassReady")} <= events
+
+
+def test_a_clock_that_jumps_over_every_time_out_costs_what_was_on_its_way_and_is_told():
+    """As if their nodes had not joined in all that time: given up, and launched once more."""
+    numbers, events = end_of(told.JumpClock(at_seconds=LAUNCHING, seconds=1200))
+
+    assert numbers == (6, 3, 6)
+    assert ("NodeClaim", "RegistrationTimedOut") in events
 
 
 def test_a_node_class_that_is_broken_from_the_start_launches_as_many_once_it_is_mended():

@@ -1,6 +1,7 @@
 """Expiration: a node that is older than its claim's expireAfter goes, whatever the budgets say.
 
 Restates: karpenter pkg/controllers/nodeclaim/expiration/controller.go `Reconcile`.
+Differs: an Event says so, too: a clock that was set ahead makes many nodes old at once.
 """
 
 from __future__ import annotations
@@ -12,15 +13,16 @@ from msgspec.structs import replace
 from journeyman.core.api.duration import NEVER, parse_duration
 from journeyman.core.api.objects import NodeClaim
 from journeyman.core.lifecycle.explain import disrupted
-from journeyman.core.lifecycle.progress import claim_ref
-from journeyman.core.plan import DeleteObject, Plan, merged, one
-from journeyman.core.state import Snapshot
+from journeyman.core.lifecycle.progress import claim_ref, refs_of
+from journeyman.core.plan import DeleteObject, Event, Plan, merged, one
+from journeyman.core.state import Snapshot, StateNode
 from journeyman.errors import ConfigurationError
 
 
 def expire(snapshot: Snapshot) -> Plan:
     """Delete every claim that has reached its age; drain and termination follow from the deletion."""
-    return merged(_expire(claim) for claim in snapshot.claims if is_expired(claim, snapshot.now))
+    states = snapshot.state_nodes_by_claim
+    return merged(_expire(c, states[c.metadata.name]) for c in snapshot.claims if is_expired(c, snapshot.now))
 
 
 def is_expired(claim: NodeClaim, now: datetime) -> bool:
@@ -41,10 +43,11 @@ def expires_at(claim: NodeClaim) -> datetime | None:
         return None
 
 
-def _expire(claim: NodeClaim) -> Plan:
-    name = claim.metadata.name
+def _expire(claim: NodeClaim, state: StateNode) -> Plan:
+    name, text = claim.metadata.name, f"Disrupting node: Expired (older than {claim.spec.expire_after})"
     chain = one(f"NodeClaim {name}", DeleteObject(ref=claim_ref(claim), why=f"older than {claim.spec.expire_after}"))
+    events = tuple(Event(ref=ref, reason="DisruptionTerminating", message=text) for ref in refs_of(state))
     return Plan(
-        chains=(replace(chain, observations=(disrupted(claim, "expired"),)),),
+        chains=(replace(chain, events=events, observations=(disrupted(claim, "expired"),)),),
         notes=(f"NodeClaim {name} expired after {claim.spec.expire_after}",),
     )

@@ -20,8 +20,8 @@ from journeyman.core.lifecycle.explain import disrupted
 from journeyman.core.lifecycle.instances import Cloud, RunningInstance
 from journeyman.core.lifecycle.leaving import leaves
 from journeyman.core.lifecycle.pace import A_MOMENT
-from journeyman.core.lifecycle.progress import claim_ref, node_patches, node_ref, with_node
-from journeyman.core.plan import DeleteObject, ObjectRef, Plan, Step, TerminateInstance, Wake, merged, one
+from journeyman.core.lifecycle.progress import claim_ref, node_patches, node_ref, refs_of, with_node
+from journeyman.core.plan import DeleteObject, Event, ObjectRef, Plan, Step, TerminateInstance, Wake, merged, one
 from journeyman.core.state import Snapshot
 
 GOING: Final = frozenset({"shutting-down", "terminated"})
@@ -61,7 +61,7 @@ def orphans(snapshot: Snapshot, cloud: Cloud, orphan_age: timedelta) -> Plan:
 
 def lost(snapshot: Snapshot, cloud: Cloud) -> Plan:
     """Delete registered claims whose instance is gone or stands still, and whose node is missing or not Ready."""
-    return merged(_delete_lost(claim, snapshot) for claim in snapshot.claims if is_lost(claim, snapshot, cloud))
+    return merged(_delete_lost(claim, snapshot, cloud) for claim in snapshot.claims if is_lost(claim, snapshot, cloud))
 
 
 def is_lost(claim: NodeClaim, snapshot: Snapshot, cloud: Cloud) -> bool:
@@ -125,13 +125,16 @@ def _delete_working(node: Node, instance: RunningInstance, snapshot: Snapshot) -
     return Plan(chains=(chain,), notes=(f"deleted node {name}: {why}",))
 
 
-def _delete_lost(claim: NodeClaim, snapshot: Snapshot) -> Plan:
-    name = claim.metadata.name
-    why = f"instance {claim.status.provider_id} is gone"
+def _delete_lost(claim: NodeClaim, snapshot: Snapshot, cloud: Cloud) -> Plan:
+    name, state = claim.metadata.name, snapshot.state_nodes_by_claim[claim.metadata.name]
+    instance = cloud.find(state.provider_id)
+    why = f"instance {state.provider_id} is {'gone' if instance is None else instance.state}"
     chain = one(
         f"NodeClaim {name}",
         DeleteObject(ref=claim_ref(claim), why=why),
         Wake(step=Step.PROVISION, at=snapshot.now, reason=f"NodeClaim {name}: {why}"),
     )
-    counted = replace(chain, observations=(disrupted(claim, "garbage_collected"),))
-    return Plan(chains=(counted,), notes=(f"deleted NodeClaim {name}: {why}",))
+    text = f"{why[0].upper()}{why[1:]}, and no pod runs on it any more; NodeClaim {name} is deleted, its pods are planned again"
+    events = tuple(Event(ref=ref, reason="InstanceGone", message=text, type="Warning") for ref in refs_of(state))
+    told = replace(chain, events=events, observations=(disrupted(claim, "garbage_collected"),))
+    return Plan(chains=(told,), notes=(f"deleted NodeClaim {name}: {why}",))

@@ -15,8 +15,8 @@ from typing import Final
 
 from journeyman.core.api.objects import NodeClaim
 from journeyman.core.lifecycle.explain import disrupted
-from journeyman.core.lifecycle.progress import claim_ref, node_ref
-from journeyman.core.plan import Action, Chain, DeleteObject, Event, ObjectRef, Observation, Plan, Step, Wake, one
+from journeyman.core.lifecycle.progress import claim_ref, refs_of
+from journeyman.core.plan import Action, Chain, DeleteObject, Event, Observation, Plan, Step, Wake, one
 from journeyman.core.state import StateNode
 from journeyman.core.state.cordon import cordon
 
@@ -111,12 +111,7 @@ def wakes(kind: InterruptionKind, now: datetime, *steps: Step) -> Plan:
 def told(node: StateNode, kind: InterruptionKind, *, type_: str) -> tuple[Event, ...]:
     """The Events on claim and node that say what was received."""
     reason, message = NOTICES[kind]
-    return tuple(Event(ref=ref, reason=reason, message=message, type=type_) for ref in _refs(node))
-
-
-def _refs(node: StateNode) -> tuple[ObjectRef, ...]:
-    claims = (claim_ref(node.claim),) if node.claim is not None else ()
-    return (*claims, node_ref(node.node)) if node.node is not None else claims
+    return tuple(Event(ref=ref, reason=reason, message=message, type=type_) for ref in refs_of(node))
 
 
 def _terminating(node: StateNode) -> tuple[Event, ...]:
@@ -127,5 +122,5 @@ def _terminating(node: StateNode) -> tuple[Event, ...]:
             message=f"Interruption triggered termination for the {ref.resource.kind}",
             type="Warning",
         )
-        for ref in _refs(node)
+        for ref in refs_of(node)
     )

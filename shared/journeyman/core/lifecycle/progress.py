@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from journeyman.core.api.conditions import ConditionSet, Status, format_time, to_wire
 from journeyman.core.api.objects import NODE, NODECLAIM, Node, NodeClaim, ObjectMeta
 from journeyman.core.plan import Action, Chain, DeleteObject, Event, ObjectRef, Observation, PatchObject, look_at
+from journeyman.core.state import StateNode
 from journeyman.core.state.transition_samples import told_with
 
 
@@ -105,6 +106,12 @@ def deletion(claim: NodeClaim, why: str) -> DeleteObject:
 def node_ref(node: Node) -> ObjectRef:
     """This incarnation of the node."""
     return ObjectRef(resource=NODE, name=node.metadata.name, uid=node.metadata.uid)
+
+
+def refs_of(state: StateNode) -> tuple[ObjectRef, ...]:
+    """What Events about a node are told on: its claim and itself, as far as there are both."""
+    claims = (claim_ref(state.claim),) if state.claim is not None else ()
+    return (*claims, node_ref(state.node)) if state.node is not None else claims
 
 
 def claim_patches(before: NodeClaim, after: NodeClaim, why: str) -> tuple[PatchObject, ...]:

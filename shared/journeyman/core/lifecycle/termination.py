@@ -27,6 +27,7 @@ import msgspec
 from journeyman.core.api.conditions import DRAINED, INSTANCE_TERMINATING, VOLUMES_DETACHED
 from journeyman.core.api.objects import Node, NodeClaim, condition_of, is_true
 from journeyman.core.lifecycle.bare_nodes import finalize_bare
+from journeyman.core.lifecycle.behind_our_back import told_why
 from journeyman.core.lifecycle.drain import Drain, another_place, drain, drain_behind, drain_chains, eviction_reason
 from journeyman.core.lifecycle.explain import node_event
 from journeyman.core.lifecycle.held_up import drain_events, volume_events
@@ -49,7 +50,9 @@ def finalize(snapshot: Snapshot, cloud: Cloud, pace: Termination) -> Plan:
         cloud: What is known of their instances.
         pace: How long to wait for what.
     """
-    return merged(_finalize(n, snapshot, cloud, pace) for n in snapshot.state_nodes if is_leaving(n))
+    leaving = [n for n in snapshot.state_nodes if is_leaving(n)]
+    told = Plan(events=tuple(event for n in leaving for event in told_why(n, snapshot)))
+    return merged([told, *(_finalize(n, snapshot, cloud, pace) for n in leaving)])
 
 
 def awaits_volumes(state: StateNode, now: datetime) -> bool:

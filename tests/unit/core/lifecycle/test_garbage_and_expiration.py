@@ -91,9 +91,13 @@ def test_an_instance_of_an_earlier_claim_of_the_same_name_is_an_orphan():
 )
 def test_a_claim_that_lost_its_instance_is_deleted(node, cloud):
     """The instance is gone or stands still, and no Ready node says otherwise."""
-    (deletion, _) = run([a_running_claim()], [node] if node else [], **cloud).actions
+    (chain,) = run([a_running_claim()], [node] if node else [], **cloud).chains
+    (deletion, _) = chain.actions
     assert isinstance(deletion, DeleteObject)
     assert deletion.ref.resource.kind == "NodeClaim"
+    assert [(e.ref.resource.kind, e.reason) for e in chain.events] == [
+        (kind, "InstanceGone") for kind in (["NodeClaim", "Node"] if node else ["NodeClaim"])
+    ]
 
 
 @pytest.mark.parametrize(
@@ -122,6 +126,9 @@ def test_a_claim_expires_at_its_age_and_not_before(expire_after, age, goes):
     assert bool(plan.actions) is goes
     if goes:
         assert plan.chains[0].observations[0].labels["reason"] == "expired"
+        assert [(e.ref.resource.kind, e.reason) for e in plan.chains[0].events] == [
+            ("NodeClaim", "DisruptionTerminating")
+        ]
 
 
 def test_a_claim_on_its_way_out_does_not_expire_again():
