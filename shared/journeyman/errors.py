@@ -82,7 +82,11 @@ class NoInstanceIdError(CloudProviderError):
 
 
 class InsufficientCapacityError(CloudProviderError):
-    """None of the offerings asked for could be had; `offerings` names the ones to avoid for a while."""
+    """None of the offerings asked for could be had; `offerings` names the ones to avoid for a while.
+
+    The claim goes, and its pods are planned again. So without offerings it says that plans know already: a launch that
+    taught nothing is another error, or the next plan would be the same, and so its launch.
+    """
 
     def __init__(self, message: str, *, offerings: tuple[tuple[str, str, str], ...] = (), **context: Any) -> None:
         super().__init__(message, **context)

@@ -510,6 +510,37 @@ def test_out_of_stock_names_the_offerings(launch, aws, clock, request_for):
     assert all(r.zone_id.startswith("use1-az") for r in outcome.refusals)
 
 
+def test_a_fleet_that_says_nothing_is_no_shortage(aws, settings, clock, request_for):
+    """There is nothing to avoid, so another plan would ask for the same: the claim stays, and is launched again later."""
+
+    class Silent:
+        def __init__(self, real):
+            self._real = real
+
+        def __getattr__(self, name):
+            return getattr(self._real, name)
+
+        def create_fleet(self, **_):
+            return {"FleetId": "fleet-1", "Instances": [], "Errors": []}
+
+    mute = Clients(lambda service, region: Silent(aws.client(service)), REGION)
+    [outcome] = AwsCloudProvider(mute, settings, clock).launch([request_for("mute")])
+
+    assert isinstance(outcome.error, CreateError)
+    assert outcome.answered
+
+
+def test_zones_without_a_subnet_are_avoided(launch, ready, request_for):
+    """The NodeClass lost them after the plan was made."""
+    request = request_for("nowhere", zones=("us-east-1a",), capacity_type=("on-demand",))
+    elsewhere = [s for s in ready["status"]["subnets"] if s["zone"] != "us-east-1a"]
+    body = {**ready, "status": {**ready["status"], "subnets": elsewhere}}
+    outcome = launch(replace(request, node_class=replace(request.node_class, raw=body)))
+
+    assert isinstance(outcome.error, InsufficientCapacityError)
+    assert outcome.unavailable == (("*", "us-east-1a", "on-demand"), ("*", "us-east-1a", "spot"))
+
+
 def test_what_was_refused_on_the_way_is_told_too(launch, aws, clock, request_for):
     """The launch went elsewhere; the next plan should not count on what was refused."""
     aws.market.out_of_stock("c6a.large", "us-east-1a", "on-demand", clock.now() + timedelta(minutes=3))

@@ -45,6 +45,13 @@ def launchable(claim: NodeClaim, types: Iterable[InstanceType]) -> tuple[Instanc
     return cheapest if _has_variety(cheapest, wanted) else ()
 
 
+def asks_for_too_much(claim: NodeClaim, types: Iterable[InstanceType]) -> bool:
+    """Whether nothing could be launched for its minValues even if everything were in stock, though types do suit."""
+    stocked = tuple(replace(t, offerings=tuple(replace(o, available=True) for o in t.offerings)) for t in types)
+    suit = _compatible_and_available(claim, requirements.from_selectors(claim.spec.requirements), stocked)
+    return bool(suit) and not launchable(claim, stocked)
+
+
 def capacity_type_of(types: Iterable[InstanceType]) -> str:
     """How to buy, over offerings that `launchable` left: spot before on-demand."""
     offered = {offering.capacity_type for t in types for offering in t.offerings}

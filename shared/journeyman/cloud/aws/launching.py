@@ -41,7 +41,7 @@ from journeyman.cloud.aws.fleets import (
     refused_offerings,
 )
 from journeyman.cloud.aws.instances import Instances, provider_id_of
-from journeyman.cloud.aws.launch_filters import bought_as, capacity_type_of, launchable
+from journeyman.cloud.aws.launch_filters import asks_for_too_much, bought_as, capacity_type_of, launchable
 from journeyman.cloud.aws.launch_outcome import launched
 from journeyman.cloud.aws.launch_templates import LaunchTemplate, LaunchTemplates
 from journeyman.cloud.aws.lowering import TENANCY
@@ -65,6 +65,7 @@ from journeyman.ports import Clock, Instance, Launched, LaunchFailed, LaunchOutc
 
 _log = logging.getLogger(__name__)
 
+_CAPACITY_TYPES: Final = (labels.ON_DEMAND, labels.SPOT)
 _FLEXIBLE: Final = 5  # instance.go `instanceTypeFlexibilityThreshold`
 _LOOKS: Final = 7  # attempts, which take a minute
 _SHOWN_WITHIN: Final = timedelta(minutes=2)  # EC2 API reference, "Eventual consistency": seconds, in rare cases minutes
@@ -213,7 +214,9 @@ class Launcher:
             context="" if relaxed else str(attempt.node_class.spec.get("context") or ""),
         )
         if not parameters["LaunchTemplateConfigs"]:
-            raise InsufficientCapacityError("no subnet in a zone where an instance type could be had")
+            barred = {("*", o.zone, kind) for t in attempt.types for o in t.offerings for kind in _CAPACITY_TYPES}
+            text = "no subnet in a zone where an instance type could be had"
+            raise InsufficientCapacityError(text, offerings=tuple(sorted(barred)))
         try:
             with translated("ec2:CreateFleet", nodeclaim=attempt.claim.metadata.name):
                 return read_answer(self._clients.ec2.create_fleet(**parameters))
@@ -239,12 +242,16 @@ class Launcher:
     def _failure(self, attempt: _Attempt, errors: tuple[FleetError, ...]) -> LaunchFailed:
         """Nothing was launched: out of stock if that is all EC2 says, else an error with a reason.
 
+        Out of stock lets the claim go, to be planned again: without anything to avoid the next plan would be the same, so
+        the claim is launched again instead, ever more rarely.
+
         Restates: instance.go `combineFleetErrors`.
         """
         text = "; ".join(sorted({str(error) for error in errors})) or "the fleet gave neither instances nor errors"
         refused = self._refused(attempt, errors)
         failure: CloudProviderError
-        if all(error.is_capacity for error in errors):
+        teaches = bool(refused or exhausted_subnets(errors))
+        if teaches and all(error.is_capacity for error in errors):
             failure = InsufficientCapacityError(f"with fleet error(s), {text}", offerings=refused)
         else:
             reason, message = launch_reason(text)
@@ -292,13 +299,17 @@ def _attempt(request: LaunchRequest) -> _Attempt:
     """What to ask for.
 
     Raises:
-        InsufficientCapacityError: The NodeClass is being deleted, or nothing that suits the claim can be had now.
+        InsufficientCapacityError: The NodeClass is being deleted, or nothing that suits the claim can be had now, as all
+            plans know.
         NodeClassNotReadyError: The NodeClass is not ready at its current generation.
-        CreateError: Whether it is ready is not known yet.
+        CreateError: Whether it is ready is not known yet, or the claim asks for a variety that there is not.
     """
     node_class = NodeClassView(request.node_class.raw)
     _check_ready(request, node_class)
     types = launchable(request.claim, request.instance_types)
+    if not types and asks_for_too_much(request.claim, request.instance_types):
+        text = "too few instance types suit the claim for its minValues"
+        raise CreateError(text, condition_reason="MinValuesNotMet")
     if not types:
         raise InsufficientCapacityError("all requested instance types were unavailable during launch")
     capacity_type = capacity_type_of(types)

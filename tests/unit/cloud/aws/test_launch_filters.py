@@ -2,7 +2,13 @@
 
 import msgspec
 
-from journeyman.cloud.aws.launch_filters import MAX_INSTANCE_TYPES, bought_as, capacity_type_of, launchable
+from journeyman.cloud.aws.launch_filters import (
+    MAX_INSTANCE_TYPES,
+    asks_for_too_much,
+    bought_as,
+    capacity_type_of,
+    launchable,
+)
 from journeyman.core.api import labels
 from journeyman.core.api.objects import NodeSelectorRequirement
 from journeyman.core.catalogue import InstanceType, Offering, label_requirements
@@ -108,6 +114,18 @@ def test_min_values_keep_variety_or_refuse():
 
     assert names(launchable(asking, types)) == ["m5.large", "m5.metal"]
     assert launchable(asking, types[:1]) == ()
+
+
+def test_a_variety_that_is_out_of_stock_may_come_back_one_that_there_is_not_is_too_much():
+    """The former is planned anew without what is avoided; planning the latter again would make the same claim."""
+    types = (a_type("m5.large", 0.1), a_type("c5.large", 0.1, unavailable=[("a", "on-demand")]))
+    wish = NodeSelectorRequirement(key=labels.INSTANCE_TYPE, operator="Exists", min_values=2)
+    base = claim()
+    asking = msgspec.structs.replace(base, spec=msgspec.structs.replace(base.spec, requirements=(wish,)))
+
+    assert not asks_for_too_much(asking, types)
+    assert asks_for_too_much(asking, types[:1])
+    assert not asks_for_too_much(asking, ())
 
 
 def test_spot_is_preferred_and_narrows_the_types():
