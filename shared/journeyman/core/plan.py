@@ -106,7 +106,7 @@ class TerminateInstance(Struct, frozen=True, kw_only=True):
     claim: str
     why: str
     claim_uid: str = ""
-    node: str = ""
+    node: ObjectRef | None = None
     unless_claimed: bool = False
 
 
@@ -119,10 +119,10 @@ class ReleaseNodeClass(Struct, frozen=True, kw_only=True):
 
 
 class EvictPod(Struct, frozen=True, kw_only=True):
-    """Evict through the Eviction API, so that PodDisruptionBudgets are honoured; that they refuse is no failure."""
+    """Evict through the Eviction API, so that PodDisruptionBudgets are honoured; that they refuse is told on `node`."""
 
     ref: ObjectRef
-    node: str
+    node: ObjectRef
     why: str
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from journeyman.core.api.objects import NODE, NODECLAIM
+from journeyman.core.api.objects import NODECLAIM
 from journeyman.core.plan import Event, EvictPod, ObjectRef, Observation, TerminateInstance
 from journeyman.errors import ConflictError, JourneymanError, KubeAPIError, NotFoundError, TooManyRequestsError
 
@@ -53,16 +53,11 @@ def held_by_budget(action: EvictPod, error: JourneymanError) -> Event:
         else f"evicting pod {pod} violates a PDB"
     )
     text = f"Failed to drain node, {what}: {error.message}"
-    return Event(ref=_node(action.node), reason="FailedDraining", message=text, type="Warning")
+    return Event(ref=action.node, reason="FailedDraining", message=text, type="Warning")
 
 
 def not_terminated(action: TerminateInstance, error: JourneymanError) -> Event:
     """What the cloud said, on the node or, if the instance has none, on its claim."""
     claim = ObjectRef(resource=NODECLAIM, name=action.claim, uid=action.claim_uid)
     text = f"Failed to terminate instance {action.provider_id}: {error.message}"
-    ref = _node(action.node) if action.node else claim
-    return Event(ref=ref, reason="FailedTermination", message=text, type="Warning")
-
-
-def _node(name: str) -> ObjectRef:
-    return ObjectRef(resource=NODE, name=name)
+    return Event(ref=action.node or claim, reason="FailedTermination", message=text, type="Warning")

@@ -187,6 +187,10 @@ def test_what_is_deleted_because_something_is_absent_stays_if_that_is_there_afte
     assert outcome.counts == ({"DeleteObject": 1} if deletes else {"conflicts": 1})
 
 
+NODE_REF = ObjectRef(resource=NODE, name="n", uid="uid-n")
+"""With its UID, by which `kubectl describe node` looks for Events."""
+
+
 def budget(name):
     """One that allows nothing."""
     return {
@@ -199,7 +203,7 @@ def budget(name):
 
 def eviction(pod_ref):
     """Its chain tells of an eviction."""
-    return Chain(subject="Pod p", actions=(EvictPod(ref=pod_ref, node="n", why="test"),), events=(TOLD,))
+    return Chain(subject="Pod p", actions=(EvictPod(ref=pod_ref, node=NODE_REF, why="test"),), events=(TOLD,))
 
 
 @pytest.mark.parametrize(
@@ -214,7 +218,7 @@ def test_an_eviction_that_budgets_refuse_is_counted_and_told_and_no_failure(clus
 
     assert outcome.counts == {"evictions refused": 1}
     (event,) = cluster.record.events
-    assert (event.reason, event.ref.resource.kind, event.type) == ("FailedDraining", "Node", "Warning")
+    assert (event.reason, event.ref, event.type) == ("FailedDraining", NODE_REF, "Warning")
     assert "default/p" in event.message
     assert says in event.message
     assert [o.labels["code"] for o in cluster.record.observations] == [code]
@@ -276,17 +280,17 @@ def test_an_instance_that_may_not_be_ended_is_told_on_its_node(cluster, error, e
         def delete(self, _):
             raise error
 
-    end = TerminateInstance(provider_id="i-1", claim="c", node="n", why="test")
+    end = TerminateInstance(provider_id="i-1", claim="c", node=NODE_REF, why="test")
     outcome = carry_out(cluster, one("n", end), run=cluster.run(cloud=Refusing()))
     assert outcome.counts == {"errors": 1}
     assert cluster.record.reasons == events
-    assert all((e.ref.resource.kind, e.ref.name, e.type) == ("Node", "n", "Warning") for e in cluster.record.events)
+    assert all((e.ref, e.type) == (NODE_REF, "Warning") for e in cluster.record.events)
 
 
 def test_pods_are_evicted_gracefully_and_deleted_by_force_with_the_time_they_are_given(cluster):
     """Both carry the pod's UID as precondition."""
     cluster.add(pod_body("a", node="n"), pod_body("b", node="n"))
-    evict = EvictPod(ref=ref(cluster, POD, "a", "default"), node="n", why="test")
+    evict = EvictPod(ref=ref(cluster, POD, "a", "default"), node=NODE_REF, why="test")
     force = DeletePod(ref=ref(cluster, POD, "b", "default"), node="n", grace_period_seconds=7, why="test")
 
     carry_out(cluster, one("a", evict), one("b", force))

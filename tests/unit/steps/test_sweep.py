@@ -5,7 +5,8 @@ from datetime import timedelta
 import pytest
 from msgspec.structs import replace
 
-from journeyman.core.api.objects import NODECLAIM
+from journeyman.core.api import labels
+from journeyman.core.api.objects import NODECLAIM, OwnerReference
 from journeyman.core.plan import Step
 from journeyman.errors import CloudProviderError
 from journeyman.ports import Trigger
@@ -52,6 +53,13 @@ def unlabelled(claim):
     return replace(claim, metadata=replace(claim.metadata, labels=kept))
 
 
+def disowned(claim):
+    """The claim without its NodePool's label, which its owner still names."""
+    kept = {key: value for key, value in claim.metadata.labels.items() if key != labels.NODEPOOL}
+    owner = OwnerReference(api_version="karpenter.sh/v1", kind="NodePool", name="default", uid="uid-default")
+    return replace(claim, metadata=replace(claim.metadata, labels=kept, owner_references=(owner,)))
+
+
 @pytest.mark.parametrize(
     ("cluster", "steps"),
     [
@@ -73,6 +81,8 @@ def unlabelled(claim):
         ({"claims": (unlabelled(consolidatable()),)}, {Step.PROVISION}),
         ({"claims": (consolidatable(provider_id=""),)}, {Step.PROVISION}),
         ({"claims": (consolidatable(more=("InstanceTerminating",)),)}, {Step.TERMINATE}),
+        ({"claims": (a_launched_claim(true=("Launched", "Initialized", "Consolidatable")),)}, {Step.PROVISION}),
+        ({"claims": (disowned(consolidatable()),)}, {Step.PROVISION}),
     ],
     ids=[
         "nothing, in a cluster without nodes",
@@ -90,6 +100,8 @@ def unlabelled(claim):
         "a claim without its NodeClass's label",
         "a claim without its provider id",
         "a claim that is said to be ending",
+        "a claim that is said to be initialized",
+        "a claim without its NodePool's label",
     ],
 )
 def test_what_makes_a_step_due(cluster, steps):

@@ -62,7 +62,7 @@ def _draining(node: Node, decided: Drain, state: StateNode, snapshot: Snapshot, 
         elsewhere = another_place(state.pods, state.name, now)
     look = drain_look(decided, state.name, now, node.metadata.deletion_timestamp or now, pace)
     closing = one(f"Node {state.name}", *patches, look, *elsewhere)
-    chains = drain_behind(closing, drain_chains(decided, state.name, FORCEFUL, None), node)
+    chains = drain_behind(closing, drain_chains(decided, node, FORCEFUL, None), node)
     return Plan(chains=chains, events=told)
 
 
@@ -73,7 +73,7 @@ def _ending(node: Node, instance: RunningInstance, snapshot: Snapshot, pace: Ter
         provider_id=provider_id,
         claim=instance.claim,
         claim_uid=instance.claim_uid,
-        node=name,
+        node=node_ref(node),
         why="its node is drained, and no NodeClaim owns it",
         unless_claimed=True,
     )

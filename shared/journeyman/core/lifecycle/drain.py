@@ -22,6 +22,7 @@ from msgspec.structs import replace
 
 from journeyman.core.api.conditions import DISRUPTION_REASON
 from journeyman.core.api.objects import POD, Node, NodeClaim, Pod, condition_of
+from journeyman.core.lifecycle.progress import node_ref
 from journeyman.core.plan import Chain, DeletePod, Event, EvictPod, ObjectRef, Observation, Step, Wake, one
 from journeyman.core.scheduling.pods import (
     is_disruptable,
@@ -96,10 +97,10 @@ def is_drainable(pod: Pod, now: datetime) -> bool:
     return deletion is None or now <= deletion + STUCK_AFTER
 
 
-def drain_chains(decided: Drain, node: str, reason: str, end: datetime | None) -> tuple[Chain, ...]:
+def drain_chains(decided: Drain, node: Node, reason: str, end: datetime | None) -> tuple[Chain, ...]:
     """One chain for each pod, so that a refusal of one never holds up another."""
-    forced = tuple(_force_chain(pod, seconds, node, end) for pod, seconds in decided.force)
-    return forced + tuple(_evict_chain(pod, node, reason) for pod in decided.evict)
+    forced = tuple(_force_chain(pod, seconds, node.metadata.name, end) for pod, seconds in decided.force)
+    return forced + tuple(_evict_chain(pod, node_ref(node), reason) for pod in decided.evict)
 
 
 def drain_behind(closing: Chain, pods: tuple[Chain, ...], node: Node) -> tuple[Chain, ...]:
@@ -160,7 +161,7 @@ def _drained(reason: str) -> tuple[Observation, ...]:
     return (Observation(name="karpenter_pods_drained_total", labels={"reason": reason}),)
 
 
-def _evict_chain(pod: Pod, node: str, reason: str) -> Chain:
+def _evict_chain(pod: Pod, node: ObjectRef, reason: str) -> Chain:
     chain = one(f"Pod {pod.key}", EvictPod(ref=_ref(pod), node=node, why=reason))
     event = Event(ref=_ref(pod), reason="Evicted", message=f"Evicted pod: {reason}")
     return replace(chain, events=(event,), observations=_drained(reason))

@@ -69,7 +69,7 @@ def end_instance(claim: NodeClaim, node: Node | None, now: datetime, pace: Termi
         provider_id=provider_id,
         claim=claim.metadata.name,
         claim_uid=claim.metadata.uid,
-        node=node.metadata.name if node is not None else "",
+        node=node_ref(node) if node is not None else None,
         why=why,
     )
     return (end, instance_look(provider_id, now, since(claim, INSTANCE_TERMINATING, now), pace))

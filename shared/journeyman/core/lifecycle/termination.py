@@ -121,7 +121,7 @@ def _draining(progress: Progress, node: Node, decided: Drain, state: StateNode, 
     if not is_true(claim.status.conditions, DRAINED):  # a pod that comes later than that changes nothing of it
         progress = progress.with_condition(DRAINED, "Unknown", "Draining", "Draining")
     closing = progress.chain(*delete_halves(progress), why="drain")
-    pods = drain_chains(decided, name, eviction_reason(claim), terminates_at(claim))
+    pods = drain_chains(decided, node, eviction_reason(claim), terminates_at(claim))
     chains = (
         *drain_behind(closing, pods, node),
         one(

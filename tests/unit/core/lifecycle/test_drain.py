@@ -7,7 +7,7 @@ import pytest
 from journeyman.core.api import labels
 from journeyman.core.lifecycle.drain import drain, drain_chains
 from journeyman.core.plan import DeletePod, EvictPod
-from tests.helpers.builders import NOW, a_pod, ago, stamp
+from tests.helpers.builders import NOW, a_node, a_pod, ago, stamp
 
 DAEMON = {"ownerReferences": [{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "uid": "d"}]}
 MIRROR = {"ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": "n", "uid": "n"}]}
@@ -102,7 +102,8 @@ def test_each_pod_has_a_chain_of_its_own_with_its_uid_as_precondition():
         NOW,
         end,
     )
-    chains = drain_chains(decided, "n", "Empty", end)
+    chains = drain_chains(decided, a_node("n"), "Empty", end)
     assert [type(c.actions[0]) for c in chains] == [DeletePod, EvictPod]
     assert [c.actions[0].ref.uid for c in chains] == ["uid-b", "uid-a"]
     assert [c.events[0].reason for c in chains] == ["Disrupted", "Evicted"]
+    assert chains[1].actions[0].node.uid == a_node("n").metadata.uid
