@@ -32,6 +32,7 @@ from journeyman.ports import Clock, CloudProvider, KubeStore, Lease, Queue
 from journeyman.runtime.collector import collect_rarely
 from journeyman.runtime.composition import Runtime, current
 from journeyman.runtime.environment import Environment, read_environment
+from journeyman.runtime.patience import CONNECT_SECONDS, READ_SECONDS, Patience
 from journeyman.runtime.ways import Sessions, new_session, ways
 from journeyman.steps.invocation import Settings
 
@@ -80,7 +81,8 @@ class AwsAdapters:
         self.clock: Clock = clock or SystemClock()
         self._environment = environment
         self._stores = stores or self._connected_store
-        self._clients = clients or _boto3_client
+        self._patience = Patience(self.clock)
+        self._clients = clients or self._boto3_client
         self._log_to = log_to
         self._described: dict[str, Mapping[str, Any]] = {}
         self._sessions = Sessions()
@@ -147,11 +149,18 @@ class AwsAdapters:
         transport = Transport(self._registry.connect(name), cluster=name)
         return MirroredKubeStore(HttpKubeStore(transport), self._mirrors, cluster=name, log=self.log)
 
+    def lasts(self, until: datetime | None) -> None:
+        """Calls to AWS have to end with the run. Those made side by side are ended by their platform together."""
+        self._patience.until = until
+
+    def _boto3_client(self, service: str, region: str) -> Any:
+        return self._patience.watch(_client_of(new_session(region), service))
+
     def _clients_for(self, cluster: Cluster) -> ClientFactory:
         """boto3 clients in the role that a cluster's settings name, or else the process's own."""
         if isinstance(cluster.access, EksAccess) and cluster.access.role_arn:
             session = self._sessions.of(cluster)
-            return lambda service, _region: _client_of(session, service)
+            return lambda service, _region: self._patience.watch(_client_of(session, service))
         return self._clients
 
     def _describe(self, cluster: Cluster) -> Mapping[str, Any]:
@@ -179,16 +188,12 @@ class AwsAdapters:
         )
 
 
-def _boto3_client(service: str, region: str) -> Any:
-    return _client_of(new_session(region), service)
-
-
 def _client_of(session: boto3.Session, service: str) -> Any:
     from botocore.config import Config  # noqa: PLC0415 - a simulation with its own clients does without
 
     config = Config(
-        connect_timeout=2,
-        read_timeout=20,
+        connect_timeout=CONNECT_SECONDS,
+        read_timeout=READ_SECONDS,
         retries={"mode": "standard", "total_max_attempts": 4},
         user_agent_extra="journeyman",
     )

@@ -96,6 +96,10 @@ class Adapters(Protocol):
         """The explanations of one run; `fields` go onto each log line."""
         ...
 
+    def lasts(self, until: datetime | None) -> None:
+        """A run begins, and must have ended by then; None: it has ended."""
+        ...
+
     def log(self, level: str, message: str, **fields: Any) -> None:
         """A line that belongs to no run."""
         ...
@@ -194,6 +198,7 @@ class Runtime:
                 "correlation_id": trigger.id,
             },
         )
+        self._adapters.lasts(deadline - FLUSH_MARGIN)
         try:
             with self._forgotten_out_of_reach(settings):
                 yield Invocation(
@@ -212,6 +217,7 @@ class Runtime:
                     memory=self._memories.of(settings),
                 )
         finally:
+            self._adapters.lasts(None)
             telemetry.flush(until=deadline - FLUSH_MARGIN)
             cost = allowance.usage.observations(trigger.step.value)  # what was flushed had its price, too
             for observation in cost:

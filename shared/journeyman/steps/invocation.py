@@ -66,7 +66,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     registration_poll: timedelta = timedelta(seconds=5)
     node_class_refresh: timedelta = timedelta(minutes=5)
     deadline_margin: timedelta = timedelta(seconds=5)
-    launch_patience: timedelta = timedelta(seconds=22)  # how long a client connects and reads before it gives up
+    launch_patience: timedelta = timedelta(seconds=30)  # how long a cloud's client asks, all attempts together
     claims_per_run: int = 300
 
     @property
