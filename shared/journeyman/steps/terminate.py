@@ -60,7 +60,7 @@ def _terminate(hand: Applier) -> None:
     cloud = _cloud(run, snapshot, instances)
     hand.apply(finalize(snapshot, cloud, _pace(run.settings)))
     fresh = expire(snapshot) + collect(snapshot, cloud, run.settings.orphan_age)
-    fresh += end_strays(snapshot, cloud, run.settings.stray_after) + abandon(snapshot, cloud.gone)
+    fresh += end_strays(snapshot, cloud, run.settings.stray_after) + abandon(snapshot, cloud.ended)
     fresh += look_after_the_sick(hand, snapshot)
     fresh += hydrate_nodes(snapshot) + check_nodes(snapshot, run.settings.consistency_period)
     hand.apply(fresh)

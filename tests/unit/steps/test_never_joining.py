@@ -46,11 +46,12 @@ def test_nodes_that_never_join_are_told_of_on_the_pool_until_others_do(living):
     assert health(living) == ("True", "NodeRegistrationHealthy")
 
 
-def test_an_instance_that_ends_before_it_joins_is_replaced_at_once(living):
+@pytest.mark.parametrize("end", ["lose", "stop"])
+def test_an_instance_that_ends_before_it_joins_is_replaced_at_once(living, end):
     """Nobody was told, so the run that looks for garbage finds it: minutes, not the quarter of an hour of the time-out."""
     living.live(minutes=2)
     first, second = living.claims()
-    living.cloud.lose(first.status.provider_id)
+    getattr(living.cloud, end)(first.status.provider_id)
     living.live(minutes=3)
 
     now = {claim.metadata.uid for claim in living.claims()}

@@ -9,7 +9,6 @@ first; a machine that has stopped counts as gone, as nothing will start it again
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Final
 
 from msgspec.structs import replace
 
@@ -17,17 +16,12 @@ from journeyman.core.api import labels
 from journeyman.core.api.conditions import REGISTERED
 from journeyman.core.api.objects import NODECLAIM, Node, NodeClaim, is_true
 from journeyman.core.lifecycle.explain import disrupted
-from journeyman.core.lifecycle.instances import Cloud, RunningInstance
+from journeyman.core.lifecycle.instances import GOING, Cloud, RunningInstance
 from journeyman.core.lifecycle.leaving import leaves
 from journeyman.core.lifecycle.pace import A_MOMENT
 from journeyman.core.lifecycle.progress import claim_ref, node_patches, node_ref, refs_of, with_node
 from journeyman.core.plan import DeleteObject, Event, ObjectRef, Plan, Step, TerminateInstance, Wake, merged, one
 from journeyman.core.state import Snapshot
-
-GOING: Final = frozenset({"shutting-down", "terminated"})
-"""States of an instance that is on its way out already."""
-HALTED: Final = GOING | {"stopping", "stopped"}
-"""States in which no pod runs on it, and none will."""
 
 
 def collect(snapshot: Snapshot, cloud: Cloud, orphan_age: timedelta) -> Plan:
@@ -71,8 +65,7 @@ def is_lost(claim: NodeClaim, snapshot: Snapshot, cloud: Cloud) -> bool:
         return False
     if not is_true(claim.status.conditions, REGISTERED):
         return False
-    instance = cloud.find(state.provider_id)
-    return instance.state in HALTED if instance is not None else state.provider_id in cloud.gone
+    return state.provider_id in cloud.ended
 
 
 def _is_awaited(instance: RunningInstance, snapshot: Snapshot) -> bool:

@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime
 from functools import cached_property
-from typing import Protocol
+from typing import Final, Protocol
 
 from msgspec import Struct
 
 from journeyman.core.api.objects import NodeClaim
+
+GOING: Final = frozenset({"shutting-down", "terminated"})
+"""States of an instance that is on its way out already."""
+HALTED: Final = GOING | {"stopping", "stopped"}
+"""States in which no pod runs on it, and none will."""
 
 
 class RunningInstance(Protocol):
@@ -57,6 +62,11 @@ class Cloud(Struct, frozen=True, kw_only=True, dict=True):
         """
         by_name = self._by_claim.get(("", claim.metadata.name), "")
         return self._by_claim.get((claim.metadata.uid, claim.metadata.name), by_name)
+
+    @cached_property
+    def ended(self) -> frozenset[str]:
+        """Provider ids of instances that are gone, or stand still."""
+        return self.gone | {instance.provider_id for instance in self.listed if instance.state in HALTED}
 
     @cached_property
     def _by_provider_id(self) -> Mapping[str, RunningInstance]:

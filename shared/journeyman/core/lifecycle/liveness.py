@@ -56,14 +56,15 @@ def awaits_node(claim: NodeClaim) -> bool:
     return claim.metadata.deletion_timestamp is None and bool(claim.status.provider_id) and not joined
 
 
-def abandon(snapshot: Snapshot, gone: Collection[str]) -> Plan:
-    """Give up the claims that await the node of an instance that is gone; their pods are planned again.
+def abandon(snapshot: Snapshot, ended: Collection[str]) -> Plan:
+    """Give up the claims that await the node of an instance that has ended; their pods are planned again.
 
     Args:
         snapshot: The claims.
-        gone: Provider ids of instances that the cloud, asked for each of them, says have ended.
+        ended: Provider ids of instances that the cloud, asked for each of them, says are gone, and of those that it says
+            stand still: nothing starts them again.
     """
-    abandoned = (claim for claim in snapshot.claims if awaits_node(claim) and claim.status.provider_id in gone)
+    abandoned = (claim for claim in snapshot.claims if awaits_node(claim) and claim.status.provider_id in ended)
     return merged(give_up(claim, INSTANCE_GONE, snapshot.now) for claim in abandoned)
 
 
