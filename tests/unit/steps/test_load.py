@@ -50,13 +50,13 @@ def test_nodes_and_claims_are_read_first_and_pods_last_each_kind_once():
     assert len(kinds) == len(set(kinds))
 
 
-def test_the_sweep_reads_claims_pools_and_unassigned_pods_and_nothing_else():
+def test_the_sweep_reads_claims_pools_their_classes_and_unassigned_pods_and_nothing_else():
     """It runs every minute for ever."""
     cluster = Cluster()
     cluster.add(pod_body("waiting"), pod_body("running", node="n"))
     store = Counting(cluster.server)
     snapshot = load(cluster.run(store=store), GLANCE)
-    assert store.listed == [("NodeClaim", ""), ("NodePool", ""), ("Pod", "spec.nodeName=")]
+    assert store.listed == [("NodeClaim", ""), ("NodePool", ""), ("EC2NodeClass", ""), ("Pod", "spec.nodeName=")]
     assert [pod.key for pod in snapshot.pods] == ["default/waiting"]
 
 
