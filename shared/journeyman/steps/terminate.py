@@ -22,9 +22,10 @@ from journeyman.core.lifecycle.garbage import collect
 from journeyman.core.lifecycle.hydration import hydrate_nodes
 from journeyman.core.lifecycle.instances import Cloud
 from journeyman.core.lifecycle.leaving import is_leaving
-from journeyman.core.lifecycle.liveness import abandon
+from journeyman.core.lifecycle.liveness import Timeouts, abandon
 from journeyman.core.lifecycle.nodepool_status import count
 from journeyman.core.lifecycle.pace import Termination, since
+from journeyman.core.lifecycle.registration_health import outcomes
 from journeyman.core.lifecycle.strays import end_strays
 from journeyman.core.lifecycle.termination import awaits_volumes, finalize
 from journeyman.core.plan import DeleteObject, Plan, Step
@@ -66,8 +67,9 @@ def _terminate(hand: Applier) -> None:
     hand.apply(fresh)
     if _deletes_claims(fresh):
         hand.wake(Step.TERMINATE, run.clock.now(), "claims were deleted")
-    if leaving:
-        hand.apply(count(_without_gone(hand, snapshot)))
+    came_of_claims = outcomes(snapshot, hand.effects.claims, _timeouts(run.settings), cloud.ended)
+    if leaving or came_of_claims:
+        hand.apply(count(_without_gone(hand, snapshot), came_of_claims))
 
 
 def _with_what_holds(hand: Applier, snapshot: Snapshot, leaving: list[StateNode]) -> Snapshot:
@@ -131,6 +133,10 @@ def _without_gone(hand: Applier, snapshot: Snapshot) -> Snapshot:
         claims=tuple(c for c in snapshot.claims if c.metadata.uid not in uids),
         nodes=tuple(n for n in snapshot.nodes if n.metadata.name not in gone),
     )
+
+
+def _timeouts(settings: Settings) -> Timeouts:
+    return Timeouts(launch=settings.launch_timeout, registration=settings.registration_timeout)
 
 
 def _pace(settings: Settings) -> Termination:

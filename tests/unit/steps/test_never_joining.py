@@ -61,3 +61,16 @@ def test_an_instance_that_ends_before_it_joins_is_replaced_at_once(living, end):
     assert len(living.cloud.launches) == 3
     [message] = [e.message for e in living.record.events if e.reason == "InstanceGone"]
     assert first.status.provider_id in message
+
+
+def test_instances_that_end_before_they_join_are_told_of_on_the_pool(living):
+    """Two of the last four are enough: an image that shuts down at boot is nothing that time heals."""
+    living.live(minutes=2)
+    first, second = living.claims()
+    living.cloud.lose(first.status.provider_id)
+    living.live(minutes=3)
+    assert health(living) == ("Unknown", "AwaitingReconciliation")
+
+    living.cloud.lose(second.status.provider_id)
+    living.live(minutes=3)
+    assert health(living) == ("False", "RegistrationFailed")

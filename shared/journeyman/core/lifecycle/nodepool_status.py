@@ -72,10 +72,18 @@ def reconcile(snapshot: Snapshot, outcomes: Mapping[str, tuple[Outcome, ...]] | 
     return merged(plans)
 
 
-def count(snapshot: Snapshot) -> Plan:
-    """Write every pool's counts alone, where they changed."""
-    usages = usage_by_pool(snapshot)
-    chains = (_chain(pool, _counts(pool, usages.get(pool.metadata.name, NOTHING)), {}) for pool in snapshot.node_pools)
+def count(snapshot: Snapshot, outcomes: Mapping[str, tuple[Outcome, ...]] | None = None) -> Plan:
+    """Write every pool's counts and registration health alone, where they changed; asks for no NodeClasses.
+
+    Args:
+        snapshot: Pools, claims and nodes.
+        outcomes: What came of claims since the last time, by NodePool; none if missing.
+    """
+    usages, news = usage_by_pool(snapshot), outcomes or {}
+    chains = (
+        _counted(pool, usages.get(pool.metadata.name, NOTHING), news.get(pool.metadata.name, ()), snapshot.now)
+        for pool in snapshot.node_pools
+    )
     return Plan(chains=tuple(chain for chain in chains if chain.actions))
 
 
@@ -96,24 +104,37 @@ def _capacity(node: StateNode) -> Resources:
     return to_resources(texts, round_up=False)
 
 
+def _counted(pool: NodePool, usage: Usage, news: tuple[Outcome, ...], now: datetime) -> Chain:
+    counts = _counts(pool, usage)
+    if not news:
+        return _chain(pool, counts, {})
+    health = judged(pool, _stored_conditions(pool), pool.status.node_class_observed_generation, news, now)
+    return _with_conditions(pool, counts, health.conditions, {labels.REGISTRATIONS: health.annotation})
+
+
 def _reconcile(pool: NodePool, snapshot: Snapshot, usage: Usage, news: tuple[Outcome, ...]) -> Plan:
     node_class = snapshot.node_class_of(pool)
     conditions = _pool_conditions(pool, node_class, snapshot.now)
     status, wanted = _counts(pool, usage), node_pool_hash_annotations(pool)
     if node_class is not None:
-        health = judged(pool, conditions, node_class, news, snapshot.now)
+        health = judged(pool, conditions, node_class.generation, news, snapshot.now)
         conditions = health.conditions
         wanted |= {labels.REGISTRATIONS: health.annotation} if health.annotation else {}
         if node_class.generation != pool.status.node_class_observed_generation:
             status["nodeClassObservedGeneration"] = node_class.generation
-    if conditions.changed_from(pool.status.conditions):
-        status["conditions"] = conditions.to_wire()
+    chain = _with_conditions(pool, status, conditions, wanted)
+    return Plan(chains=(chain,) if chain.actions else ())
+
+
+def _with_conditions(
+    pool: NodePool, status: Mapping[str, Any], conditions: ConditionSet, wanted: Mapping[str, str]
+) -> Chain:
+    """These fields of its status, with its conditions and annotations where they changed."""
+    changed = {"conditions": conditions.to_wire()} if conditions.changed_from(pool.status.conditions) else {}
     annotations = {k: v for k, v in wanted.items() if pool.metadata.annotations.get(k) != v}
-    chain = _chain(pool, status, annotations)
-    if not chain.actions:
-        return Plan()
+    chain = _chain(pool, {**status, **changed}, annotations)
     ref = ObjectRef(resource=NODEPOOL, name=pool.metadata.name, uid=pool.metadata.uid)
-    return Plan(chains=(told_with(chain, ref, {}, pool.status.conditions, conditions.conditions),))
+    return told_with(chain, ref, {}, pool.status.conditions, conditions.conditions) if changed else chain
 
 
 def _chain(pool: NodePool, status: Mapping[str, Any], annotations: Mapping[str, str]) -> Chain:
@@ -146,14 +167,7 @@ def _counts(pool: NodePool, usage: Usage) -> dict[str, Any]:
 
 
 def _pool_conditions(pool: NodePool, node_class: NodeClassState | None, now: datetime) -> ConditionSet:
-    conditions = ConditionSet(
-        conditions=pool.status.conditions,
-        dependents=NODEPOOL_DEPENDENTS,
-        generation=pool.metadata.generation,
-        created=pool.metadata.creation_timestamp,
-        deleting=pool.metadata.deletion_timestamp is not None,
-    )
-    conditions = conditions.initialised(now).set_true(VALIDATION_SUCCEEDED, now)
+    conditions = _stored_conditions(pool).initialised(now).set_true(VALIDATION_SUCCEEDED, now)
     if node_class is None:
         return conditions.set_false(NODE_CLASS_READY, now, "NodeClassNotFound", "NodeClass not found on cluster")
     if node_class.deleting:
@@ -165,6 +179,16 @@ def _pool_conditions(pool: NodePool, node_class: NodeClassState | None, now: dat
             NODE_CLASS_READY, now, "NodeClassReadinessUnknown", "NodeClass readiness is not known yet"
         )
     return conditions.set_false(NODE_CLASS_READY, now, node_class.reason, node_class.message)
+
+
+def _stored_conditions(pool: NodePool) -> ConditionSet:
+    return ConditionSet(
+        conditions=pool.status.conditions,
+        dependents=NODEPOOL_DEPENDENTS,
+        generation=pool.metadata.generation,
+        created=pool.metadata.creation_timestamp,
+        deleting=pool.metadata.deletion_timestamp is not None,
+    )
 
 
 def _refuse(item: SetAside, now: datetime) -> Plan:

@@ -157,6 +157,7 @@ CALL_SITES: Final = tuple(
             "patch Node",
             "patch NodeClaim",
             "patch NodeClaim/status",
+            "patch NodePool",
             "patch NodePool/status",
             "sqs SendMessageBatch",
         ),
