@@ -54,6 +54,10 @@ def end_of(*acts, setting=None):
         (told.DeleteClaim(at_seconds=LAUNCHING, claim=0), ("NodeClaim", "Finalized")),
         (told.StripFinalizer(at_seconds=LATER, claim=0), ("Node", "NodeClaimMissing")),
         (told.NeverJoins(at_seconds=0), ("NodeClaim", "RegistrationTimedOut")),
+        (
+            told.EditClaim(at_seconds=LAUNCHING, claim=0, change="nonsense-provider-id"),
+            ("NodeClaim", "InstanceGone"),
+        ),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, told.Act) else value[1],
 )
@@ -70,7 +74,7 @@ def test_what_is_lost_is_replaced_by_one_node(act, said):
     [
         *(
             told.EditClaim(at_seconds=LATER, claim=0, change=change)
-            for change in ("drop-class-label", "drop-hash", "do-not-disrupt", "foreign-label")
+            for change in ("drop-class-label", "drop-hash", "do-not-disrupt", "foreign-label", "nonsense-end")
         ),
         told.JumpClock(at_seconds=LAUNCHING, seconds=120),
         told.JumpClock(at_seconds=LATER, seconds=600),
@@ -85,7 +89,24 @@ def test_what_hurts_nobody_changes_nothing(act):
     assert end_of(act)[0] == (6, 3, 3)
 
 
-@pytest.mark.parametrize("change", ["drop-finalizers", "drop-provider-id", "drop-pool-label"])
+@pytest.mark.parametrize("seconds", [LAUNCHING, LATER])
+@pytest.mark.parametrize("change", ["say-registered", "say-initialized"])
+def test_a_claim_that_is_said_to_have_come_further_gets_there(change, seconds):
+    """Its node is opened to pods all the same."""
+    assert end_of(told.EditClaim(at_seconds=seconds, claim=0, change=change))[0][:2] == (6, 3)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "drop-finalizers",
+        "drop-provider-id",
+        "drop-pool-label",
+        "drop-conditions",
+        "drop-status",
+        "nonsense-provider-id",
+    ],
+)
 def test_what_is_taken_off_a_claim_is_put_back(change):
     """No node goes for it, and an Event says so."""
     numbers, events = end_of(told.EditClaim(at_seconds=LATER, claim=0, change=change))

@@ -20,7 +20,7 @@ from journeyman.core.api.objects import NODEPOOL, Node, NodeClaim, is_true
 from journeyman.core.lifecycle.hash_migration import migrated
 from journeyman.core.lifecycle.progress import Progress, claim_ref, node_ref, with_metadata, with_node
 from journeyman.core.lifecycle.registration import is_unregistered, owned, synced
-from journeyman.core.plan import Chain, Event, Plan
+from journeyman.core.plan import Chain, Event, Plan, Step, Wake, one
 from journeyman.core.state import Snapshot, StateNode
 
 
@@ -90,7 +90,10 @@ def hydrate(claim: NodeClaim, snapshot: Snapshot) -> Plan:
 
 
 def hydrate_nodes(snapshot: Snapshot) -> Plan:
-    """Make the nodes of claims that registered whole again, those that are leaving aside; nothing if they are."""
+    """Make the nodes of claims that registered whole again, those that are leaving aside; nothing if they are.
+
+    Here alone it is seen that a claim names another instance than its node does; the provision step puts that right.
+    """
     chains = (chain for state in snapshot.state_nodes for chain in _hydrate_node(state, snapshot))
     return Plan(chains=tuple(chains))
 
@@ -99,6 +102,9 @@ def _hydrate_node(state: StateNode, snapshot: Snapshot) -> Iterator[Chain]:
     node, claim = state.node, state.claim
     if node is None or claim is None or state.deleting or not is_true(claim.status.conditions, REGISTERED):
         return
+    if state.provider_id != claim.status.provider_id:
+        why = f"NodeClaim {claim.metadata.name} names another instance than its node"
+        yield one(f"NodeClaim {claim.metadata.name}", Wake(step=Step.PROVISION, at=snapshot.now, reason=why))
     missing = {key: value for key, value in _marks(claim).items() if key not in node.metadata.labels}
     has_finalizer = labels.TERMINATION_FINALIZER in node.metadata.finalizers
     has_owner = any(o.uid == claim.metadata.uid for o in node.metadata.owner_references)

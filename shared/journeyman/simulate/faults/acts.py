@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 from functools import partial, singledispatchmethod
 from typing import Any, Final, Protocol, TypeVar
 
+from journeyman.core.api.conditions import format_time, to_wire
 from journeyman.core.api.objects import (
     EC2NODECLASS,
     NODE,
@@ -46,7 +47,12 @@ _EDITS: Final[Mapping[str, Mapping[str, Any]]] = {
     "drop-class-label": {"metadata": {"labels": {"karpenter.k8s.aws/ec2nodeclass": None}}},
     "drop-finalizers": {"metadata": {"finalizers": None}},
     "drop-provider-id": {"status": {"providerID": None}},
+    "drop-conditions": {"status": {"conditions": None}},
+    "drop-status": {"status": dict.fromkeys(("conditions", "providerID", "nodeName", "capacity", "allocatable"))},
+    "nonsense-provider-id": {"status": {"providerID": "i-am-none"}},
+    "nonsense-end": {"metadata": {"annotations": {"karpenter.sh/nodeclaim-termination-timestamp": "soon"}}},
 }
+_SAID: Final[Mapping[str, str]] = {"say-registered": "Registered", "say-initialized": "Initialized"}
 
 
 class CloudHand(Protocol):
@@ -259,9 +265,16 @@ class Acts:
     @_do.register
     def _(self, act: told.EditClaim) -> None:
         for claim in self._claim(act.claim):
-            patch = _EDITS[act.change]
+            patch = self._said(claim, _SAID[act.change]) if act.change in _SAID else _EDITS[act.change]
             subresource = "status" if "status" in patch else ""
             self._server.patch(NODECLAIM, claim.metadata.name, patch, subresource=subresource)
+
+    def _said(self, claim: NodeClaim, condition: str) -> Mapping[str, Any]:
+        """A status that has this condition True, as if it had come to that just now."""
+        now = format_time(self._clock.now())
+        others = [c for c in to_wire(claim.status.conditions) if c["type"] != condition]
+        said = {"type": condition, "status": "True", "reason": condition, "message": "", "lastTransitionTime": now}
+        return {"status": {"conditions": [*others, said]}}
 
     @_do.register
     def _(self, act: told.StripFinalizer) -> None:

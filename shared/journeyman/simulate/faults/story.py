@@ -24,6 +24,15 @@ Change = Literal[
     "drop-finalizers",
     "drop-provider-id",
 ]
+StatusChange = Literal[
+    "drop-conditions",
+    "drop-status",
+    "nonsense-provider-id",
+    "nonsense-end",
+    "say-registered",
+    "say-initialized",
+]
+"""What takes somebody who knows what they do wrong; never drawn by chance."""
 
 # -- what stands at the beginning -----------------------------------------------------------------------------------
 
@@ -204,7 +213,7 @@ class EditClaim(Act, frozen=True, kw_only=True):
     """A NodeClaim is edited by hand."""
 
     claim: int
-    change: Change
+    change: Change | StatusChange
 
 
 class StripFinalizer(Act, frozen=True, kw_only=True):
