@@ -12,12 +12,14 @@ from types import TracebackType
 from typing import Any
 
 import boto3
+import botocore.session
 from botocore.config import Config
 from moto.core.models import DEFAULT_ACCOUNT_ID
 from moto.moto_api._internal.models import moto_api_backend
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
 from werkzeug.serving import make_server
 
+from journeyman.cloud.aws.timestamps import with_fast_times
 from journeyman.errors import ConfigurationError
 from journeyman.ports import Clock
 from journeyman.simulate.aws import patches
@@ -206,4 +208,4 @@ def client_for(endpoint_url: str, service: str, *, region: str = "us-east-1", ma
 @cache
 def _session() -> boto3.session.Session:
     """Shared by all clients: reading a service's model takes longer than everything else about a client."""
-    return boto3.session.Session()
+    return boto3.session.Session(botocore_session=with_fast_times(botocore.session.get_session()))
