@@ -12,8 +12,10 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Final
 
-from journeyman.simulate.faults.generate_acts import acts_of
-from journeyman.simulate.faults.generate_setting import setting_of
+from msgspec.structs import replace
+
+from journeyman.simulate.faults.generate_acts import acts_of, by_time, emptied_at_once
+from journeyman.simulate.faults.generate_setting import narrowly_budgeted, setting_of
 from journeyman.simulate.faults.sites import CALL_SITES, has_effect, kinds_of
 from journeyman.simulate.faults.story import CallFault, Fault, Kind, MessageFault, MessageKind, Story
 
@@ -24,6 +26,7 @@ MOST_MESSAGE_FAULTS: Final = 4
 _DEADLY: Final = 0.35  # of call faults
 _LAGGING: Final = 0.1  # of stories: any list may be stale
 _WAITS_FOR_NOTHING: Final = 0.15  # of stories: no sweep, so nothing may be lost
+_EMPTIED_AT_ONCE: Final = 0.08  # of stories: more nodes are empty than a budget lets go
 _LOST_LAUNCHES: Final = 0.1  # of stories: a launch is heard of late
 _BLIND_LOOKS: Final = 10  # at instances, after the first one
 _AGAIN: Final = 0.3  # of faults: the next call of the site goes wrong, too
@@ -39,6 +42,15 @@ _DELAYS: Final = (1.0, 10.0, 45.0, 120.0)
 
 def story_of(seed: int) -> Story:
     """The story of a seed, always the same one."""
+    story, dice = _story_of(seed), Random(f"{seed}: a budget binds")
+    if dice.random() >= _EMPTIED_AT_ONCE:
+        return story
+    setting = narrowly_budgeted(story.setting)
+    acts = by_time([*story.acts, *emptied_at_once(dice, setting)])
+    return replace(story, setting=setting, acts=acts)
+
+
+def _story_of(seed: int) -> Story:
     dice = Random(seed)
     sweep = dice.random() >= _WAITS_FOR_NOTHING
     setting = setting_of(dice, sweep=sweep)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from random import Random
 from typing import Final, Literal, get_args
 
@@ -13,6 +13,7 @@ LAST_ACT_SECONDS: Final = 150
 FEWEST_ACTS: Final = 3
 MOST_ACTS: Final = 6
 APPS: Final = ("a", "b", "c")
+_SHORT_LIVED: Final = "d"
 _NODES: Final = 6  # ordinals are drawn below this
 _CPUS: Final = (200, 500, 900, 1500)
 _MEMORIES: Final = (128, 256, 1024, 3000)
@@ -35,7 +36,19 @@ def acts_of(dice: Random, setting: Setting) -> tuple[AnyAct, ...]:
         for draw in dice.choices(draws, weights, k=dice.randint(FEWEST_ACTS, MOST_ACTS))
     ]
     ill = _ill_for_long(dice) if setting.node_repair and setting.sweep and dice.random() < _LONG_ILLNESSES else []
-    return tuple(sorted([*first, *later, *ill], key=lambda act: act.at_seconds))
+    return by_time([*first, *later, *ill])
+
+
+def by_time(acts: Iterable[AnyAct]) -> tuple[AnyAct, ...]:
+    """In the order in which they happen."""
+    return tuple(sorted(acts, key=lambda act: act.at_seconds))
+
+
+def emptied_at_once(dice: Random, setting: Setting) -> tuple[AnyAct, ...]:
+    """An application with a node for each of its pods goes as a whole."""
+    replicas, pool = dice.randint(3, _FEW), setting.pools[0].name
+    deployed = told.Deploy(at_seconds=0, app=_SHORT_LIVED, replicas=replicas, one_per_node=True, pool=pool)
+    return (deployed, told.Undeploy(at_seconds=dice.randrange(60, LAST_ACT_SECONDS, 5), app=_SHORT_LIVED))
 
 
 def _has_its_place(draw: Draw, setting: Setting) -> bool:
@@ -236,7 +249,7 @@ _DRAWS: Final[tuple[tuple[Draw, float], ...]] = (
     (_set_budget, 1.0),
     (_set_limit, 1.0),
     (_set_replicas, 6.0),
-    (_drift, 2.5),
+    (_drift, 1.0),
     (_expiry, 0.7),
     (_delete_pool, 0.7),
     (_break_class, 0.7),
@@ -258,5 +271,5 @@ _DRAWS: Final[tuple[tuple[Draw, float], ...]] = (
     (_jump_clock, 1.0),
 )
 
-_FOUND_BY_THE_SWEEP: Final = frozenset({_delete_node, _strip_finalizer, _break_class, _set_limit})
-"""No message tells that a Node is on its way out, or that a class was mended or a limit raised while pods wait for it."""
+_FOUND_BY_THE_SWEEP: Final = frozenset({_strip_finalizer})
+"""No message tells that a mark of ours was taken off."""

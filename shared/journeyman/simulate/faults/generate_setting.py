@@ -72,6 +72,12 @@ def _pool(dice: Random, name: str, types: tuple[str, ...]) -> Pool:
     )
 
 
+def narrowly_budgeted(setting: Setting) -> Setting:
+    """The same where the first pool gives back one node at a time."""
+    first = replace(setting.pools[0], budgets=(Budget(nodes="1"),), consolidate_after_seconds=0, limit_cpus=0)
+    return replace(setting, pools=(first, *setting.pools[1:]))
+
+
 def _static_pool(dice: Random, types: tuple[str, ...]) -> tuple[Pool, ...]:
     """Now and then; it has no weight and no limit of vCPUs, for the API server would refuse it."""
     if dice.random() >= _STATIC:
