@@ -11,6 +11,7 @@ from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from chalice.app import Response
+from msgspec.structs import replace
 
 from journeyman.core.plan import Step
 from journeyman.core.scheduling.results import PlannedClaim, Results
@@ -63,7 +64,8 @@ def plan(runtime: Runtime, cluster: str, context: Context) -> Body:
     """
     with runtime.invocation(_asked(runtime, cluster, context, "what would provision do?"), context) as run:
         world = with_catalogue(run, load(run, EVERYTHING))
-        results = solve(world.snapshot, world.catalogue, options=run.settings.scheduling)
+        options = replace(run.settings.scheduling, bound=True)
+        results = solve(world.snapshot, world.catalogue, options=options)
         defects = verify(world.snapshot, world.catalogue, results)
         return {"cluster": cluster, "time": run.clock.now().isoformat(), **_results(results), "defects": list(defects)}
 

@@ -71,11 +71,12 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     @property
     def scheduling(self) -> Options:
-        """How the scheduler is to decide."""
+        """How the scheduler is to decide; nobody who carries its plans out asks what they are short of the best."""
         return Options(
             preferences=self.preference_policy,
             min_values=self.min_values_policy,
             ignore_dra_requests=self.ignore_dra_requests,
+            bound=False,
         )
 
 

@@ -32,7 +32,8 @@ class Options(Struct, frozen=True, kw_only=True):
     A claim lists every instance type up to `near_price` times the cheapest, at least `min_types` where there are as
     many (Karpenter's count for spot-to-spot consolidation), at most `max_types` (AWS cuts a launch to 60, so more would
     be lost there). `compare_up_to`: with at most so many pods Karpenter's own way is tried as well, and the better plan
-    kept. `ignore_dra_requests`: pods with ResourceClaims are set aside (Karpenter's IGNORE_DRA_REQUESTS).
+    kept. `ignore_dra_requests`: pods with ResourceClaims are set aside (Karpenter's IGNORE_DRA_REQUESTS). `bound`: say
+    how far the price may be from the best one, for people; it decides nothing, and takes a third of a small pass.
     """
 
     near_price: float = 1.25
@@ -42,3 +43,4 @@ class Options(Struct, frozen=True, kw_only=True):
     min_values: MinValuesPolicy = MinValuesPolicy.STRICT
     compare_up_to: int = 600
     ignore_dra_requests: bool = True
+    bound: bool = True

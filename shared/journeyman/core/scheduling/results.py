@@ -98,8 +98,8 @@ class Results(Struct, frozen=True, kw_only=True):
 
     `existing` maps a StateNode's `name` to the pod keys planned onto it; `pod_errors` has every pod considered and not
     placed. `price` is the sum over `new_claims`; `lower_bound` is the linear-programming bound on it (0 if nothing
-    new). `devices` are there by node name for the ResourceClaims of the pods in `existing`. `remarks` tell by NodePool
-    what of its wishes could not be understood, though it is used.
+    new, or if nobody asks). `devices` are there by node name for the ResourceClaims of the pods in `existing`. `remarks`
+    tell by NodePool what of its wishes could not be understood, though it is used.
     """
 
     new_claims: tuple[PlannedClaim, ...] = ()
