@@ -87,9 +87,14 @@ class _Watched:
         self._kind = kind
         self._resource = resource
         self._seen: tuple[Any, ...] | None = None
+        self._seen_at = -1
 
     def news(self, version: str) -> list[Any]:
         """What has happened since the last look."""
+        there = self._server.version_of(self._kind)
+        if there == self._seen_at:
+            return []
+        self._seen_at = there
         entries = self._server.page(self._kind, field_selector=self._resource.selector).entries
         if self._seen is not None and _same(self._seen, entries):
             return []

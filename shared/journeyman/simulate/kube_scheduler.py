@@ -71,7 +71,7 @@ class KubeScheduler:
     def __init__(self, server: ApiServer, clock: Clock) -> None:
         self._server = server
         self._clock = clock
-        self._seen = ""
+        self._seen = -1
 
     def due(self) -> datetime | None:
         """The scheduler only reacts."""
@@ -79,10 +79,10 @@ class KubeScheduler:
 
     def act(self) -> bool:
         """One pass over all waiting pods, most important and oldest first; True if anything was written."""
-        before = self._server.resource_version
-        if before == self._seen:
+        news = self._server.version_of(POD, NODE)
+        if news == self._seen:
             return False
-        self._seen = before
+        self._seen = news
         pods = [p for p in self._server.list(POD).items if p.status.phase not in _TERMINAL]
         waiting = [p for p in pods if not p.spec.node_name and _is_ours(p)]
         if not waiting:
@@ -92,7 +92,7 @@ class KubeScheduler:
         for pod in sorted(waiting, key=_queue_order):
             nominated.pop(pod.key, None)  # whatever becomes of it, it is on a node then or its nomination is lost
             self._schedule(pod, infos, tuple(nominated.values()))
-        return self._server.resource_version != before
+        return self._server.version_of(POD, NODE) != news
 
     def _schedule(self, pod: Pod, infos: Mapping[str, NodeInfo], nominated: Sequence[Pod]) -> None:
         requests = pod_requests(pod)

@@ -54,6 +54,7 @@ class Kubelets:
         self._clock = clock
         self._source = source
         self._due: list[datetime] = []
+        self._seen: tuple[object, ...] = ()
 
     def due(self) -> datetime | None:
         """The next boot, readiness, pod start or stop."""
@@ -61,11 +62,15 @@ class Kubelets:
 
     def act(self) -> bool:
         """Everything kubelets do at this moment; True if anything was written."""
-        before = self._server.resource_version
+        machines, before = self._source.machines(), self._server.version_of(NODE, POD)
+        due = self.due()
+        if self._seen == (before, machines) and (due is None or due > self._clock.now()):
+            return False
+        self._seen = (before, machines)
         self._due = []
         nodes = {n.spec.provider_id: n for n in self._server.list(NODE).items if n.spec.provider_id}
         alive: set[str] = set()
-        for machine in self._source.machines():
+        for machine in machines:
             node = nodes.get(machine.provider_id)
             if machine.running_since is not None:
                 self._run_node(machine, node)
@@ -76,7 +81,7 @@ class Kubelets:
         for pod in self._server.list(POD).items:
             if pod.spec.node_name in alive:
                 self._run_pod(pod)
-        return self._server.resource_version != before
+        return self._server.version_of(NODE, POD) != before
 
     def _wait(self, until: datetime) -> bool:
         """Whether that moment is still to come; remembers it."""

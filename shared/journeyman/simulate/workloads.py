@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
-from journeyman.core.api.objects import NODE, POD, Node, Pod, Resource, is_true
+from journeyman.core.api.objects import NODE, PDB, POD, Node, Pod, Resource, is_true
 from journeyman.errors import NotFoundError
 from journeyman.simulate.apiserver import ApiServer
 
@@ -27,6 +27,7 @@ REPLICASET: Resource[dict[str, Any]] = Resource(
 DAEMONSET_RAW: Resource[dict[str, Any]] = Resource(
     group="apps", version="v1", kind="DaemonSet", plural="daemonsets", namespaced=True, type=dict
 )
+_LOOKED_AT = (POD, NODE, DEPLOYMENT, REPLICASET, DAEMONSET_RAW, PDB)
 _DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
 
 
@@ -36,6 +37,7 @@ class Workloads:
     def __init__(self, server: ApiServer) -> None:
         self._server = server
         self._seen = ""
+        self._seen_there = -1
         self._serial = 0
 
     def due(self) -> datetime | None:
@@ -48,15 +50,25 @@ class Workloads:
             return False
         before = self._server.resource_version
         self._seen = before
+        there = self._server.version_of(*_LOOKED_AT)
+        is_news, self._seen_there = there != self._seen_there, there
+        if is_news:
+            self._play()
+        if self._server.collect_garbage() or is_news:
+            self._server.sync_disruption_budgets()
+        return self._server.resource_version != before
+
+    def _play(self) -> None:
         pods = self._server.list(POD).items
         nodes = {node.metadata.name: node for node in self._server.list(NODE).items}
         self._collect(pods, nodes)
         self._deployments()
         self._replica_sets(pods)
         self._daemon_sets(pods, nodes.values())
-        self._server.collect_garbage()
-        self._server.sync_disruption_budgets()
-        return self._server.resource_version != before
+
+    def _stored(self, resource: Resource[dict[str, Any]]) -> list[Mapping[str, Any]]:
+        """Objects as they are stored, to be read only."""
+        return [entry.object for entry in self._server.page(resource).entries]
 
     def _collect(self, pods: Iterable[Pod], nodes: Mapping[str, Node]) -> None:
         """Pods whose node is gone are removed for good."""
@@ -66,8 +78,8 @@ class Workloads:
 
     def _deployments(self) -> None:
         """Each Deployment owns one ReplicaSet per template; only the current one keeps replicas."""
-        sets = self._server.list(REPLICASET).items
-        for deployment in self._server.list(DEPLOYMENT).items:
+        sets = self._stored(REPLICASET)
+        for deployment in self._stored(DEPLOYMENT):
             meta, spec = deployment["metadata"], deployment["spec"]
             name = f"{meta['name']}-{_digest(spec['template'])}"
             owned = [s for s in sets if _owned_by(s["metadata"], meta["uid"])]
@@ -80,7 +92,7 @@ class Workloads:
 
     def _replica_sets(self, pods: Iterable[Pod]) -> None:
         living = [p for p in pods if p.metadata.deletion_timestamp is None and p.status.phase not in _TERMINAL]
-        for replica_set in self._server.list(REPLICASET).items:
+        for replica_set in self._stored(REPLICASET):
             meta, spec = replica_set["metadata"], replica_set["spec"]
             mine = [p for p in living if any(o.uid == meta["uid"] for o in p.metadata.owner_references)]
             missing = spec.get("replicas", 1) - len(mine)
@@ -92,7 +104,7 @@ class Workloads:
     def _daemon_sets(self, pods: Iterable[Pod], nodes: Iterable[Node]) -> None:
         """One pod on every node that the DaemonSet's tolerations and selector allow, bound straight to it."""
         running = {(o.uid, p.spec.node_name) for p in pods for o in p.metadata.owner_references}
-        for daemon_set in self._server.list(DAEMONSET_RAW).items:
+        for daemon_set in self._stored(DAEMONSET_RAW):
             uid = daemon_set["metadata"]["uid"]
             selector = daemon_set["spec"]["template"]["spec"].get("nodeSelector", {})
             for node in nodes:

@@ -5,7 +5,7 @@ Restates: kubernetes `pkg/controller/garbagecollector` (background policy), `pkg
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from typing import Any
 
 from journeyman.core.api.objects import NAMESPACE
@@ -47,19 +47,19 @@ def empty_namespaces(registry: Registry) -> tuple[str, ...]:
 
 def _due(registry: Registry) -> Iterator[tuple[Kind, Key]]:
     storage = registry.storage
-    namespaces = {
-        name for (_, name), entry in storage.table(NAMESPACE.plural).entries.items() if not is_deleting(entry.object)
-    }
-    living = {
-        entry.object["metadata"]["uid"] for kind in registry.kinds for entry in storage.table(kind.id).entries.values()
-    }
+    homes = {"", *(key[1] for key, e in storage.table(NAMESPACE.plural).entries.items() if not is_deleting(e.object))}
     for kind in registry.kinds:
-        for key, entry in sorted(storage.table(kind.id).entries.items()):
-            homeless = kind.resource.namespaced and key[0] not in namespaces
-            if (homeless or _orphaned(entry.object, living)) and not is_deleting(entry.object):
-                yield kind, key
+        found = (
+            key
+            for key, entry in storage.table(kind.id).entries.items()
+            if (key[0] not in homes or _orphaned(entry.object, storage.uids)) and not is_deleting(entry.object)
+        )
+        yield from ((kind, key) for key in sorted(found))
 
 
-def _orphaned(obj: JSON, living: set[str]) -> bool:
-    owners = [owner["uid"] for owner in obj["metadata"].get("ownerReferences") or () if owner.get("uid")]
-    return bool(owners) and not any(uid in living for uid in owners)
+def _orphaned(obj: JSON, living: Container[str]) -> bool:
+    owners = obj["metadata"].get("ownerReferences")
+    if not owners:
+        return False
+    uids = [owner["uid"] for owner in owners if owner.get("uid")]
+    return bool(uids) and not any(uid in living for uid in uids)

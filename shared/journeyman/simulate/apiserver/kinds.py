@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import force_setattr
 
 from journeyman.core.api import crds, objects, storage
 from journeyman.core.api.objects import Resource
@@ -41,11 +42,10 @@ class Kind(Struct, frozen=True, kw_only=True):
     shape: Callable[[], JSON] = lambda: BUILT_IN_SHAPE
     default: Default = lambda obj: obj
     validate: Validate = lambda _new, _old: ()
+    id: str = ""  # how the kind is stored, whatever Struct a reader asks for: `pods`, `nodeclaims.karpenter.sh`
 
-    @property
-    def id(self) -> str:
-        """`pods`, `nodeclaims.karpenter.sh`: how the kind is stored, whatever Struct a reader asks for."""
-        return refusals.group_resource(self.resource)
+    def __post_init__(self) -> None:
+        force_setattr(self, "id", refusals.group_resource(self.resource))
 
 
 def _raw(api_version: str, kind: str, plural: str, *, namespaced: bool = True) -> Resource[dict[str, Any]]:

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from journeyman.errors import GoneError
 from journeyman.simulate.apiserver import refusals
-from journeyman.simulate.apiserver.selectors import Predicate
+from journeyman.simulate.apiserver.selectors import Predicate, everything
 from journeyman.simulate.apiserver.storage import Entry, Key, Storage
 
 
@@ -34,6 +34,10 @@ def page(
         GoneError: The version the token continues is no longer in the history; start again.
     """
     table = storage.table(kind)
+    if not token and not limit:
+        whole = table.in_order()
+        chosen = whole if selected is everything else tuple(entry for entry in whole if selected(entry.object))
+        return Page(entries=chosen, version=storage.version)
     if token:
         version, start = _read(token)
         try:

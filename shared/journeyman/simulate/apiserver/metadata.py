@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
+from functools import lru_cache
 from typing import Any, Final
 from uuid import UUID
 
@@ -142,6 +143,7 @@ def problems(new: JSON, old: JSON | None, *, custom: bool) -> Iterable[Cause]:
         yield from _added_finalizers(meta.get("finalizers") or (), old["metadata"].get("finalizers") or ())
 
 
+@lru_cache(maxsize=4096)
 def qualified_name_problem(key: str) -> str:
     """Why a label, annotation, taint or finalizer name is not one; empty if it is."""
     prefix, slash, name = key.rpartition("/")
@@ -149,6 +151,7 @@ def qualified_name_problem(key: str) -> str:
     return "" if sound else f'Invalid value: "{key}": {_NAME_RULE}'
 
 
+@lru_cache(maxsize=4096)
 def label_value_problem(value: str) -> str:
     """Why a text is no label value; empty if it is."""
     if len(value) > 63:

@@ -99,9 +99,13 @@ class ApiServer:
         cached: bool = False,
     ) -> Listing[T]:
         """All selected objects, by namespace and name; nothing is ever stale here, `cached` or not."""
-        whole = self.page(resource, namespace, label_selector, field_selector)
-        items = tuple(entry.decoded(resource.type) for entry in whole.entries)
-        return Listing(items=items, resource_version=str(whole.version))
+        if not (namespace or label_selector or field_selector):
+            with self._storage.changed:
+                everything = self._storage.table(self.registry.kind(resource).id).decoded(resource.type)
+                return Listing(items=everything, resource_version=str(self._storage.version), in_order=True)
+        some = self.page(resource, namespace, label_selector, field_selector)
+        items = tuple(entry.decoded(resource.type) for entry in some.entries)
+        return Listing(items=items, resource_version=str(some.version), in_order=True)
 
     def get(self, resource: Resource[T], name: str, *, namespace: str = "") -> T:
         """One object."""
@@ -253,12 +257,16 @@ class ApiServer:
             selected = _predicate(kind, namespace, label_selector, field_selector)
             entries = self._storage.table(kind.id).at(version)
         items = tuple(entries[key].decoded(resource.type) for key in sorted(entries) if selected(entries[key].object))
-        return Listing(items=items, resource_version=str(version))
+        return Listing(items=items, resource_version=str(version), in_order=True)
 
     @property
     def resource_version(self) -> str:
         """The store's current version; it changes with every write."""
         return str(self._storage.version)
+
+    def version_of(self, *resources: Resource[Any]) -> int:
+        """The store's version at the last write to an object of these kinds; 0 if there was none."""
+        return max(self._storage.table(self.registry.kind(resource).id).version for resource in resources)
 
     def register(self, kind: Kind) -> None:
         """Serve one more kind."""

@@ -74,6 +74,34 @@ class Table(Struct):
     entries: dict[Key, Entry] = field(default_factory=dict)
     changes: list[Change] = field(default_factory=list)
     floor: int = 0  # changes up to this version may be forgotten
+    version: int = 0  # the last change's
+    _ordered: tuple[Entry, ...] | None = None
+    _decoded: dict[Any, tuple[Any, ...]] = field(default_factory=dict)
+
+    def in_order(self) -> tuple[Entry, ...]:
+        """All objects by namespace and name; sorted once for each state of the table."""
+        if self._ordered is None:
+            self._ordered = tuple(self.entries[key] for key in sorted(self.entries))
+        return self._ordered
+
+    def decoded(self, type_: Any) -> tuple[Any, ...]:
+        """The same as `type_` (`Entry.decoded`); Structs are shared by all who ask, JSON is each one's own."""
+        if type_ is dict:
+            return tuple(entry.decoded(dict) for entry in self.in_order())
+        if type_ not in self._decoded:
+            self._decoded[type_] = tuple(entry.decoded(type_) for entry in self.in_order())
+        return self._decoded[type_]
+
+    def commit(self, change: Change) -> None:
+        """Make a change."""
+        self.changes.append(change)
+        self.version = change.version
+        self._ordered = None
+        self._decoded.clear()
+        if change.after is None:
+            del self.entries[change.key]
+        else:
+            self.entries[change.key] = change.after
 
     def since(self, version: int) -> list[Change]:
         """Changes after `version`. Raises GoneError if some of them are forgotten."""
@@ -107,6 +135,8 @@ class Storage:
         self.version = 1
         self._history = history
         self._tables: dict[str, Table] = {}
+        self.uids: set[str] = set()
+        """Of all objects that there are."""
         self._serial = 0
 
     def table(self, kind: str) -> Table:
@@ -129,13 +159,12 @@ class Storage:
         """Store an object under the next version, which its metadata gets."""
         table, entry = self.table(kind), self._stamp(obj)
         self._commit(table, Change(entry.version, key, table.entries.get(key), entry, entry))
-        table.entries[key] = entry
         return entry
 
     def remove(self, kind: str, key: Key, obj: Mapping[str, Any]) -> Entry:
         """Remove an object; `obj` is its last state, which watches report under the removal's version."""
         table, entry = self.table(kind), self._stamp(obj)
-        self._commit(table, Change(entry.version, key, table.entries.pop(key), None, entry))
+        self._commit(table, Change(entry.version, key, table.entries[key], None, entry))
         return entry
 
     def compact(self) -> None:
@@ -150,7 +179,11 @@ class Storage:
         return Entry({**obj, "metadata": {**obj["metadata"], "resourceVersion": str(self.version)}}, self.version)
 
     def _commit(self, table: Table, change: Change) -> None:
-        table.changes.append(change)
+        table.commit(change)
+        if change.before is not None:
+            self.uids.discard(change.before.object["metadata"]["uid"])
+        if change.after is not None:
+            self.uids.add(change.after.object["metadata"]["uid"])
         if len(table.changes) > 2 * self._history:  # trimmed in halves: constant cost per write
             table.forget(self._history)
         self.changed.notify_all()
