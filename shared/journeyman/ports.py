@@ -194,6 +194,7 @@ class Launched(Struct, frozen=True, kw_only=True):
     price: float
     unavailable: tuple[tuple[str, str, str], ...] = ()  # offerings that were refused on the way
     refusals: tuple[LaunchRefusal, ...] = ()  # every single one, to be counted
+    user_data_bytes: int = 0  # what it boots with; 0 if that was not looked at
 
 
 class LaunchFailed(Struct, frozen=True, kw_only=True):
@@ -207,6 +208,7 @@ class LaunchFailed(Struct, frozen=True, kw_only=True):
     error: Exception
     unavailable: tuple[tuple[str, str, str], ...] = ()
     refusals: tuple[LaunchRefusal, ...] = ()
+    user_data_bytes: int = 0  # what it would have booted with; 0 if that was not looked at
     answered: bool = False
     retry_after: timedelta = timedelta(0)
 

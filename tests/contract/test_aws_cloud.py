@@ -234,7 +234,7 @@ def test_what_was_made_for_a_node_class_is_taken_back_with_it_and_nothing_else(
     bodies = [resolved("going"), resolved("staying")]
     for body in bodies:
         name = body["metadata"]["name"]
-        launch(request_for(f"claim-{name}", body=body))
+        assert launch(request_for(f"claim-{name}", body=body)).user_data_bytes > 100
     assert (len(profiles("going")), len(profiles("staying"))) == (2, 1)
     assert templates("going")
     assert templates("staying")

@@ -1,7 +1,7 @@
 """A cloud whose calls are timed and counted, by the step that makes them.
 
 Restates: karpenter pkg/cloudprovider/metrics/cloudprovider.go `Decorate`; karpenter-provider-aws
-pkg/providers/instance/metrics.go.
+pkg/providers/instance/metrics.go, pkg/providers/launchtemplate/metrics.go.
 Differs: resolving NodeClasses, taking back what was made for them and asking for status checks are calls, too (`Resolve`,
 `Release`, `Statuses`). Launches are asked for together: each one's `Create` lasts from then until its own outcome, a wait for its turn included.
 """
@@ -66,11 +66,13 @@ class MeteredCloud:
     def launch(self, requests: Sequence[LaunchRequest]) -> Iterator[LaunchOutcome]:
         """Metered as one `Create` for each outcome; offerings asked for in vain are counted."""
         began = self._clock.now()
+        node_classes = {request.claim.metadata.name: request.node_class.name for request in requests}
         for outcome in self._cloud.launch(requests):
             self._took("Create", began)
             if isinstance(outcome, LaunchFailed):
                 self._failed("Create", outcome.error)
             self._refused(outcome)
+            self._boots_with(outcome.user_data_bytes, node_classes.get(outcome.claim, ""))
             yield outcome
 
     def list(self) -> tuple[Instance, ...]:
@@ -123,6 +125,11 @@ class MeteredCloud:
     def _failed(self, method: str, error: Exception) -> None:
         known = next((kind.__name__ for kind in _TOLD_BY_NAME if isinstance(error, kind)), "")
         self._count("karpenter_cloudprovider_errors_total", **self._labels(method), error=known)
+
+    def _boots_with(self, size: int, node_class: str) -> None:
+        if size:
+            name = "karpenter_ec2nodeclasses_userdata_bytes"
+            self._observe(Observation(name=name, value=float(size), labels={"nodeclass": node_class}, kind="gauge"))
 
     def _refused(self, outcome: LaunchOutcome) -> None:
         for refusal in outcome.refusals:

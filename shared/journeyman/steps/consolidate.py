@@ -14,11 +14,14 @@ look next: at validation, at the end of a consolidateAfter, at the edge of a bud
 
 from __future__ import annotations
 
+from collections.abc import Generator, Iterator
+from contextlib import closing
 from datetime import timedelta
 
 from msgspec.structs import replace
 
 from journeyman.core.api.node_disruption import Method, NodeDisruption
+from journeyman.core.disruption import explain
 from journeyman.core.disruption.budgets import next_window_change, schedule_error
 from journeyman.core.disruption.commands import advance, execute, reject
 from journeyman.core.disruption.consolidatable import assess
@@ -120,14 +123,31 @@ def _decide_on(hand: Applier, now: Pass, disruption: NodeDisruption, world: Worl
 
 def _look(hand: Applier, now: Pass, world: World) -> None:
     """Propose the first command found, as long as there is time."""
-    for considered in now.look():
-        hand.apply(considered.told, world)
-        if considered.command.candidates and _is_sound(hand, now, considered.command, considered.method):
-            hand.apply(_proposal(hand, now, considered), world)
-            return
-        if hand.run.out_of_time:
-            hand.apply(_timed_out(), world)
-            return
+    with closing(_timed(hand, now.look())) as looks:
+        for considered in looks:
+            hand.apply(considered.told, world)
+            if considered.command.candidates and _is_sound(hand, now, considered.command, considered.method):
+                hand.apply(_proposal(hand, now, considered), world)
+                return
+            if hand.run.out_of_time:
+                hand.apply(_timed_out(), world)
+                return
+
+
+def _timed(hand: Applier, looks: Iterator[Considered]) -> Generator[Considered, None, None]:
+    """The same, and how long each method has been looking once it, or the caller, ends."""
+    clock = hand.run.clock
+    took: dict[tuple[str, str], timedelta] = {}
+    try:
+        began = clock.now()
+        for considered in looks:
+            key = (considered.method, considered.command.reason.value)
+            took[key] = took.get(key, timedelta(0)) + (clock.now() - began)
+            yield considered
+            began = clock.now()
+    finally:
+        samples = (explain.evaluated(*key, spent.total_seconds()) for key, spent in took.items())
+        hand.tell(Plan(observations=tuple(samples)))
 
 
 def _proposal(hand: Applier, now: Pass, considered: Considered) -> Plan:

@@ -28,10 +28,11 @@ from journeyman.core.lifecycle.nodeclaim import Lifecycle, Pace, advance
 from journeyman.core.lifecycle.nodepool_status import reconcile
 from journeyman.core.lifecycle.opening import open_claims, retry_at, tell_pods
 from journeyman.core.lifecycle.overlay_status import tell_overlays
+from journeyman.core.lifecycle.pending import pending_gauges
 from journeyman.core.lifecycle.progress import poll_at
 from journeyman.core.lifecycle.registration_health import outcomes
 from journeyman.core.lifecycle.settling import SETTLES_FROM
-from journeyman.core.plan import Observation, Step
+from journeyman.core.plan import Observation, Plan, Step
 from journeyman.core.scheduling.demand.buffers import without_virtual
 from journeyman.core.scheduling.pods import is_currently_reschedulable
 from journeyman.core.scheduling.results import PlannedClaim, Results
@@ -99,7 +100,9 @@ def _decide(hand: Applier, world: World) -> _Decision:
     results = solve(snapshot, world.catalogue, pods=pods, without_nodes=gone, options=run.settings.scheduling)
     took = (run.clock.now() - began).total_seconds()
     decision = _verified(world, results, pods, gone)
-    _explain(hand, snapshot, without_virtual(results, pods), took)
+    results_of_pods = without_virtual(results, pods)
+    _explain(hand, snapshot, results_of_pods, took)
+    hand.tell(Plan(observations=tuple(pending_gauges(snapshot, results_of_pods))))
     hand.apply(tell_buffers(snapshot, results))
     for defect in decision.defects:
         run.telemetry.log("error", "rejected by verify", defect=defect)

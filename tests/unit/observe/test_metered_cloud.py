@@ -2,17 +2,20 @@
 
 from datetime import datetime, timezone
 
+import msgspec
 import pytest
 
 from journeyman.core.api.metrics import METRICS
+from journeyman.core.api.objects import NodeClaim
 from journeyman.errors import (
     CloudUnavailableError,
     InsufficientCapacityError,
     NodeClaimNotFoundError,
 )
 from journeyman.observe.metered_cloud import MeteredCloud
-from journeyman.ports import LaunchFailed, LaunchRefusal
+from journeyman.ports import LaunchFailed, LaunchRefusal, LaunchRequest
 from journeyman.simulate.clock import VirtualClock
+from tests.helpers.builders import a_node_class
 from tests.helpers.fakes import FakeCloud
 
 NOW = datetime(2026, 11, 21, 9, 0, tzinfo=timezone.utc)
@@ -42,7 +45,8 @@ class SlowCloud(FakeCloud):
     def launch(self, requests):
         self._answer()
         refusal = LaunchRefusal(zone="z-a", zone_id="z1", capacity_type="spot", reason="LaunchFailed")
-        yield LaunchFailed(claim="c-1", error=InsufficientCapacityError("none left"), refusals=(refusal, refusal))
+        error = InsufficientCapacityError("none left")
+        yield LaunchFailed(claim="c-1", error=error, refusals=(refusal, refusal), user_data_bytes=1234)
         self._answer()
         yield LaunchFailed(claim="c-2", error=CloudUnavailableError("no answer"))
 
@@ -108,6 +112,15 @@ def test_each_launch_is_a_create_and_each_offering_asked_for_in_vain_is_counted(
     assert found(samples, "karpenter_cloudprovider_instance_launch_failures_total") == [(refused, 1.0)] * 2
 
 
+def test_how_large_the_user_data_is_is_told_of_each_launch_that_made_some(metered, samples):
+    """By NodeClass, also of those that are refused: EC2 takes 16 KiB, and somebody may be about to reach that."""
+    claims = [msgspec.convert({"metadata": {"name": name}}, NodeClaim) for name in ("c-1", "c-2")]
+    list(metered.launch([LaunchRequest(claim=c, node_class=a_node_class("web"), instance_types=()) for c in claims]))
+
+    (sample,) = [s for s in samples if s.name == "karpenter_ec2nodeclasses_userdata_bytes"]
+    assert (dict(sample.labels), sample.value, sample.kind) == ({"nodeclass": "web"}, 1234.0, "gauge")
+
+
 def test_labels_are_those_that_the_table_declares(cloud, metered, samples):
     """A label that is not declared would be lost by whoever exposes it."""
     cloud.error = None
@@ -116,5 +129,5 @@ def test_labels_are_those_that_the_table_declares(cloud, metered, samples):
     with pytest.raises(CloudUnavailableError):
         metered.delete("x")
 
-    assert len({s.name for s in samples}) == 4
+    assert len({s.name for s in samples}) == 5
     assert all(set(s.labels) == set(METRICS[s.name].labels) and s.kind == METRICS[s.name].kind for s in samples)

@@ -54,6 +54,12 @@ def test_a_node_that_became_too_large_is_replaced_the_new_one_first():
     living.live(minutes=10)
     assert living.disruptions() == [("Underutilized", "replace", "Succeeded")]
     assert living.record.count_of("karpenter_voluntary_disruption_decisions_total") == 1
+    looked = {
+        (s.labels["reason"], s.labels["consolidation_type"])
+        for s in living.record.observations
+        if s.name == "karpenter_voluntary_disruption_decision_evaluation_duration_seconds"
+    }
+    assert looked == {("empty", "empty"), ("underutilized", "single")}
     expected = {"ConsolidationCandidate", "DisruptionLaunching", "DisruptionWaitingReadiness", "DisruptionTerminating"}
     assert expected <= set(living.record.reasons)
 

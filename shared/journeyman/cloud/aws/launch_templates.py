@@ -7,6 +7,7 @@ Differs: one lookup for all names instead of one each; nothing is deleted when a
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
@@ -40,6 +41,7 @@ class LaunchTemplate(Struct, frozen=True, kw_only=True):
     name: str
     image_id: str
     instance_types: tuple[InstanceType, ...]
+    user_data_bytes: int = 0  # as instances read it, without the encoding that it travels in
 
 
 class LaunchTemplates:
@@ -62,7 +64,14 @@ class LaunchTemplates:
             body = content.data(variant)
             name = f"{_PREFIX}/{_digest(body)}"
             bodies[name] = body
-            templates.append(LaunchTemplate(name=name, image_id=variant.image_id, instance_types=tuple(members)))
+            templates.append(
+                LaunchTemplate(
+                    name=name,
+                    image_id=variant.image_id,
+                    instance_types=tuple(members),
+                    user_data_bytes=len(base64.b64decode(body["UserData"])),
+                )
+            )
         if not templates:
             raise CreateError("no AMI of the NodeClass fits the instance types", condition_reason="AMINotFound")
         self._create_missing(bodies, content.tags)

@@ -145,7 +145,11 @@ class Launcher:
         except NodeClassNotReadyError as error:
             return LaunchFailed(claim=request.claim.metadata.name, error=error)
         except CloudProviderError as error:
-            return LaunchFailed(claim=request.claim.metadata.name, error=as_create_error(error, "launching"))
+            return LaunchFailed(
+                claim=request.claim.metadata.name,
+                error=as_create_error(error, "launching"),
+                user_data_bytes=int(error.context.get("user_data_bytes", 0)),
+            )
         except JourneymanError as error:
             failure = CreateError(f"launching: {error}", condition_reason="LaunchFailed")
             failure.__cause__ = error
@@ -195,7 +199,10 @@ class Launcher:
             used = answer.subnet if isinstance(answer, FleetAnswer) else None
         finally:
             self._subnets.settle(subnets.values(), used)
-        return self._success(attempt, answer) if isinstance(answer, FleetAnswer) else self._failure(attempt, answer)
+        size = max(template.user_data_bytes for template in templates)
+        if isinstance(answer, FleetAnswer):
+            return replace(self._success(attempt, answer), user_data_bytes=size)
+        return replace(self._failure(attempt, answer), user_data_bytes=size)
 
     def _create_fleet(
         self,

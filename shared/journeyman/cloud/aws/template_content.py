@@ -113,7 +113,7 @@ class TemplateContent(Struct, frozen=True, kw_only=True):
             raise CreateError(message, condition_reason="LaunchFailed") from error
         if len(text) > MAX_BYTES:
             message = f"the user data has {len(text)} bytes, EC2 takes {MAX_BYTES}"
-            raise CreateError(message, condition_reason="UserDataSizeLimitExceeded")
+            raise CreateError(message, condition_reason="UserDataSizeLimitExceeded", user_data_bytes=len(text))
         return base64.b64encode(text).decode()
 
     def _bootstrap(self, variant: Variant) -> Bootstrap:

@@ -57,6 +57,16 @@ def decided(disruption: NodeDisruption) -> tuple[Observation, ...]:
     return (Observation(name="karpenter_voluntary_disruption_decisions_total", labels=values), *by_pool)
 
 
+def evaluated(method: str, reason: str, seconds: float) -> Observation:
+    """How long one method looked for something to disrupt; found or not."""
+    return Observation(
+        name="karpenter_voluntary_disruption_decision_evaluation_duration_seconds",
+        value=max(seconds, 0.0),
+        labels={"reason": reason.lower(), "consolidation_type": CONSOLIDATION_TYPES.get(method, "")},
+        kind="histogram",
+    )
+
+
 def failed_validation(disruption: NodeDisruption) -> Observation:
     """One decision that no longer held when it was looked at again."""
     return Observation(

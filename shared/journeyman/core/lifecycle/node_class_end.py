@@ -15,8 +15,9 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from journeyman.core.api.objects import Resource
-from journeyman.core.plan import Chain, Event, ObjectRef, Observation, PatchObject, Plan, ReleaseNodeClass
+from journeyman.core.plan import Chain, Event, ObjectRef, PatchObject, Plan, ReleaseNodeClass
 from journeyman.core.state import NodeClassState, Snapshot
+from journeyman.core.state.transition_samples import end_samples
 
 REMINDER: Final = timedelta(minutes=10)  # karpenter-provider-aws: the event of waiting comes again
 _SHOWN: Final = 5
@@ -65,13 +66,11 @@ def _end(node_class: NodeClassState, kind: Resource[Any], now: datetime) -> Chai
     why = "it is being deleted, and no NodeClaim needs it"
     left = [name for name in node_class.finalizers if name != node_class.finalizer]
     release = ReleaseNodeClass(name=node_class.name, raw=node_class.raw, why=why)
-    took = (now - (node_class.deletion_timestamp or now)).total_seconds()
-    name = f"operator_{node_class.kind.lower()}_termination_duration_seconds"
     return Chain(
         subject=f"{node_class.kind} {node_class.name}",
         actions=(release, _finalizers(node_class, kind, left, why=why)),
         events=(Event(ref=_ref(node_class, kind), reason="Finalized", message="Finalized"),),
-        observations=(Observation(name=name, value=max(took, 0.0), kind="histogram"),),
+        observations=end_samples(node_class.kind.lower(), {}, node_class.deletion_timestamp, now),
     )
 
 

@@ -16,23 +16,19 @@ _NO_QUEUE = "A pass runs from its beginning to its end in one invocation; nobody
 _KUBELET = "The kubelet writes a Node's conditions; nobody here sees each change. The gauges say what they are."
 _OTHERS_END = "Nothing of ours keeps such an object from its end, so nobody sees it."
 _NOT_BALANCED = "The Balanced policy is not there."
-_NOT_YET = "Not measured yet."
 
 
 def _of_kinds() -> Iterator[tuple[str, str]]:
     for part in ("transition_seconds", "transitions_total"):
         yield f"operator_node_status_condition_{part}", _KUBELET
-    for kind in ("nodepool", "ec2nodeclass", "nodeoverlay", "capacitybuffer"):
+    for kind in ("nodepool", "nodeoverlay", "capacitybuffer"):
         yield f"operator_{kind}_termination_duration_seconds", _OTHERS_END
 
 
 ABSENT: Final[Mapping[str, str]] = {
     "karpenter_scheduler_queue_depth": _NO_QUEUE,
     "karpenter_scheduler_unfinished_work_seconds": _NO_QUEUE,
-    "karpenter_scheduler_ignored_pods_count": _NOT_YET,
-    "karpenter_scheduler_pending_pods_by_effective_zone_count": _NOT_YET,
     "karpenter_pods_scheduling_decision_duration_seconds": _FIRST_SEEN,
-    "karpenter_voluntary_disruption_decision_evaluation_duration_seconds": _NOT_YET,
     "karpenter_consolidation_score": _NOT_BALANCED,
     "karpenter_consolidation_moves_total": _NOT_BALANCED,
     "karpenter_nodepools_cost_tracker_errors_total": "A price that is not known counts as nothing, without an error.",
@@ -43,7 +39,6 @@ ABSENT: Final[Mapping[str, str]] = {
     "karpenter_pods_provisioning_unbound_time_seconds": _FIRST_SEEN,
     "karpenter_pods_provisioning_unstarted_time_seconds": _FIRST_SEEN,
     "karpenter_pods_provisioning_scheduling_undecided_time_seconds": _FIRST_SEEN,
-    "karpenter_ec2nodeclasses_userdata_bytes": _NOT_YET,
     **dict(_of_kinds()),
 }
 """Why a metric is not there, by its name."""

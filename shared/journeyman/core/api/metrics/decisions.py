@@ -41,12 +41,12 @@ SCHEDULING: Final = (
     Metric(
         "karpenter_scheduler_ignored_pods_count",
         "gauge",
-        "Pods that are left out, as what they ask for cannot be had here.",
+        "Pods that are left out: they ask for none of our nodes, or for something that cannot be.",
     ),
     Metric(
         "karpenter_scheduler_pending_pods_by_effective_zone_count",
         "gauge",
-        "Pods without a node by the zone they must run in: its name, flexible, or none that suits.",
+        "Pods without a node by the zone that their selectors and volumes leave: its name, flexible, or none.",
         ("controller", "zone"),
     ),
     Metric("karpenter_cluster_state_node_count", "gauge", "Nodes, and NodeClaims whose node is still to come."),

@@ -1,0 +1,77 @@
+"""Pods without a node by the zone that is left to them, and those that are left out."""
+
+import pytest
+
+from journeyman.core.api import labels
+from journeyman.core.api.metrics import METRICS
+from journeyman.core.lifecycle.pending import effective_zones, pending_gauges
+from journeyman.core.scheduling.results import PodError, Results
+from tests.helpers.builders import a_pod, a_snapshot, a_volume, a_volume_claim, claims_as_volumes
+
+
+def wanting(*terms):
+    """A pod whose required node affinity has these alternatives: zones, or the operator that stands for them."""
+    expressions = [
+        [{"key": labels.ZONE, "operator": "In", "values": list(zones)}] if isinstance(zones, tuple) else [zones]
+        for zones in terms
+    ]
+    required = {"nodeSelectorTerms": [{"matchExpressions": found} for found in expressions]}
+    return {"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}}
+
+
+NOT_A = {"key": labels.ZONE, "operator": "NotIn", "values": ["a"]}
+
+
+@pytest.mark.parametrize(
+    ("spec", "zone"),
+    [
+        ({}, "flexible"),
+        ({"nodeSelector": {"disk": "fast"}}, "flexible"),
+        ({"nodeSelector": {labels.ZONE: "b"}}, "b"),
+        (wanting(("a",)), "a"),
+        (wanting(("a", "b")), "flexible"),
+        (wanting(("a",), ("b",)), "flexible"),
+        (wanting(NOT_A), "flexible"),
+        ({"nodeSelector": {labels.ZONE: "b"}, **wanting(("a",))}, "none"),
+        ({"nodeSelector": {labels.ZONE: "b"}, **wanting(("a",), ("b",))}, "b"),
+        (claims_as_volumes("data")["spec"], "a"),
+        ({**claims_as_volumes("data")["spec"], "nodeSelector": {labels.ZONE: "b"}}, "none"),
+        ({**claims_as_volumes("data")["spec"], **wanting(("a", "b"))}, "a"),
+        (claims_as_volumes("missing")["spec"], "none"),
+    ],
+)
+def test_a_pods_zone_is_what_its_selectors_and_volumes_leave(spec, zone):
+    """A name where one is left, `flexible` where several are, `none` where they contradict each other."""
+    snapshot = a_snapshot(
+        persistent_volume_claims=(a_volume_claim("data", volume="disk"),),
+        persistent_volumes=(a_volume("disk", {labels.ZONE: ("a",)}),),
+    )
+
+    assert effective_zones([a_pod("p", spec=spec)], snapshot) == {zone: 1}
+
+
+def test_pods_that_are_left_out_are_counted_and_have_no_zone():
+    """Those that want none of our nodes, and those that ask for what cannot be; who found no room is not one of them."""
+    elsewhere = wanting({"key": labels.NODEPOOL, "operator": "DoesNotExist"})
+    pods = (
+        a_pod("elsewhere", spec=elsewhere),
+        a_pod("wrong"),
+        a_pod("large"),
+        a_pod("placed"),
+        a_pod("runs", node="n"),
+    )
+    errors = {f"default/{name}": PodError(kind=kind, message="-") for name, kind in ERRORS.items()}
+    samples = list(pending_gauges(a_snapshot(pods=pods), Results(pod_errors=errors)))
+
+    assert [(s.name, dict(s.labels), s.value) for s in samples] == [
+        ("karpenter_scheduler_ignored_pods_count", {}, 2.0),
+        (
+            "karpenter_scheduler_pending_pods_by_effective_zone_count",
+            {"controller": "provisioner", "zone": "flexible"},
+            2.0,
+        ),
+    ]
+    assert all(set(s.labels) == set(METRICS[s.name].labels) and s.kind == METRICS[s.name].kind for s in samples)
+
+
+ERRORS = {"wrong": "invalid", "large": "unschedulable"}
