@@ -5,7 +5,7 @@ Where both place as many pods the cheaper wins, and of equal ones that with fewe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
 from msgspec import Struct, field
@@ -13,7 +13,9 @@ from msgspec.structs import replace
 
 from journeyman.core.api import labels
 from journeyman.core.scheduling.bulk import plan_in_bulk
+from journeyman.core.scheduling.domains.staying import no_longer_level
 from journeyman.core.scheduling.draft import Draft, Question
+from journeyman.core.scheduling.keeping import Kept
 from journeyman.core.scheduling.one_by_one import Way, place_one_by_one
 from journeyman.core.scheduling.opening.choosing import planned_claims
 from journeyman.core.scheduling.options import PreferencePolicy
@@ -61,6 +63,21 @@ class Plan(Struct, frozen=True, kw_only=True, eq=False):
         return self.left, round(self.price + self.fees, _DECIMALS), len(self.claims)
 
 
+def answer(asked: Asked) -> Plan:
+    """The best plan for a question in which those stay with their claims whom no rule sends elsewhere.
+
+    Nor do they stay if fewer pods had a place then.
+    """
+    plan = best_plan(asked)
+    while out_of_place := no_longer_level(asked.question, plan.draft, asked.kept):
+        asked = asked.releasing(out_of_place)
+        plan = best_plan(asked)
+    if plan.left and asked.kept:
+        afresh = best_plan(asked.releasing(asked.kept))
+        return afresh if afresh.left < plan.left else plan
+    return plan
+
+
 def best_plan(asked: Asked) -> Plan:
     """The best plan for a question, preferences heeded as its options say."""
     if asked.question.options.preferences is PreferencePolicy.WHEN_FREE:
@@ -70,12 +87,12 @@ def best_plan(asked: Asked) -> Plan:
 
 def _best(asked: Asked) -> Plan:
     question = asked.question
-    plan = _finished(question, plan_in_bulk(asked))
+    plan = _finished(asked, plan_in_bulk(asked))
     if plan.rank == _FREE or not _worth_comparing(question):
         return plan
     best = plan
     if _has_slack(question):
-        thrifty = _finished(question, plan_in_bulk(asked, is_thrifty=True))
+        thrifty = _finished(asked, plan_in_bulk(asked, is_thrifty=True))
         best = min(best, thrifty, key=lambda p: p.rank) if thrifty.leftover == plan.leftover else best
     for way in _ways(asked):
         rival = _rival(asked, way)
@@ -111,7 +128,7 @@ def _ways(asked: Asked) -> Iterator[Way]:
 def _rival(asked: Asked, way: Way) -> Plan:
     draft = asked.draft()
     place_one_by_one(asked.question, draft, way=way)
-    return _finished(asked.question, draft)
+    return _finished(asked, draft)
 
 
 def _worth_comparing(question: Question) -> bool:
@@ -120,11 +137,12 @@ def _worth_comparing(question: Question) -> bool:
     return by_price and 0 < sum(question.counts) <= question.options.compare_up_to
 
 
-def _finished(question: Question, draft: Draft) -> Plan:
-    draw = _Drawing(question)
+def _finished(asked: Asked, draft: Draft) -> Plan:
+    question = asked.question
+    draw = _Drawing(question, asked.kept)
     existing: dict[str, tuple[str, ...]] = {}
     for node, taken in sorted(draft.on_existing.items()):
-        keys = [key for row, count in taken for key in draw(row, count)]
+        keys = [key for row, count in taken for key in draw.onto(node, row, count)]
         existing[question.existing.nodes[node].name] = tuple(sorted(keys))
     claims = tuple(planned_claims(draft.opened, question, draw))
     plan = Plan(
@@ -134,19 +152,20 @@ def _finished(question: Question, draft: Draft) -> Plan:
         unplaced={c: draw.rest(c) for c, left in enumerate(draft.left) if left},
         fees=sum(question.stalls[node.stall].template.node_price for node in draft.opened),
     )
-    return plan if draft.devices is None else _with_devices(question, draft, plan)
+    return plan if draft.devices is None else _with_devices(asked, draft, plan)
 
 
-def _with_devices(question: Question, draft: Draft, plan: Plan) -> Plan:
+def _with_devices(asked: Asked, draft: Draft, plan: Plan) -> Plan:
     """The plan with what is there for its pods' ResourceClaims; pods are drawn again, as they were."""
     from journeyman.core.scheduling.dra import drivers_of, granted  # noqa: PLC0415 - only who has claims pays for it
 
+    question = asked.question
     assert question.devices is not None and draft.devices is not None  # noqa: S101, PT018 - there are claims
     names, nodes = question.devices.claims.names, question.existing.nodes
-    draw = _Drawing(question)
+    draw = _Drawing(question, asked.kept)
     devices: dict[str, tuple[DeviceGrant, ...]] = {}
     for place, taken in sorted(draft.on_existing.items()):
-        drawn = {row: draw(row, count) for row, count in taken}
+        drawn = {row: draw.onto(place, row, count) for row, count in taken}
         for found in granted(draft.devices.at(place), drawn, names).values():
             if found:
                 devices[nodes[place].name] = found
@@ -161,16 +180,34 @@ def _with_devices(question: Question, draft: Draft, plan: Plan) -> Plan:
 
 
 class _Drawing:
-    """Hands out the pods of each class in queue order, whatever the row that asks."""
+    """Hands out the pods of each class in queue order, whatever the row that asks; those kept go to their own node."""
 
-    def __init__(self, question: Question) -> None:
+    def __init__(self, question: Question, kept: Iterable[Kept]) -> None:
         self._question = question
         self._drawn = [0] * len(question.counts)
+        self._kept = {(entry.node, question.family[entry.row]): list(entry.keys) for entry in kept}
+        self._queues = self._without_kept()
+
+    def _without_kept(self) -> dict[int, list[str]]:
+        """The pods of classes of which some are kept that nobody keeps."""
+        away: dict[int, set[str]] = {}
+        for (_, family), keys in self._kept.items():
+            away.setdefault(family, set()).update(keys)
+        first = {family: self._question.rows[self._question.ladders[family][0]] for family in away}
+        return {family: [key for key in first[family].keys if key not in away[family]] for family in away}
+
+    def onto(self, node: int, row: int, count: int) -> list[str]:
+        """Pods for an existing node."""
+        own = self._kept.get((node, self._question.family[row]), [])
+        staying, own[:count] = own[:count], []
+        return staying + self(row, count - len(staying))
 
     def __call__(self, row: int, count: int) -> list[str]:
         family = self._question.family[row]
         start = self._drawn[family]
         self._drawn[family] = start + count
+        if family in self._queues:
+            return self._queues[family][start : start + count]
         return [pod.key for pod in self._question.rows[row].pods[start : start + count]]
 
     def rest(self, family: int) -> tuple[str, ...]:

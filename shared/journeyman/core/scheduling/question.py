@@ -6,7 +6,7 @@ cluster.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -22,6 +22,7 @@ from journeyman.core.scheduling.demand.classes import PodClass, collapse
 from journeyman.core.scheduling.demand.preferences import ladder
 from journeyman.core.scheduling.demand.volumes import Storage, resolve
 from journeyman.core.scheduling.draft import Draft, Question
+from journeyman.core.scheduling.keeping import Kept, kept_by_claims
 from journeyman.core.scheduling.limits import Headroom
 from journeyman.core.scheduling.offering.daemons import Daemon, make_daemons, stall_of
 from journeyman.core.scheduling.offering.reserved import Reservations
@@ -88,26 +89,35 @@ class Ground(Struct, frozen=True, kw_only=True, eq=False, dict=True):
 
 
 class Asked(Struct, frozen=True, kw_only=True, eq=False):
-    """A question, with the pods that need no answer.
+    """A question, with what is settled before it is answered.
 
-    `errors` are the pods that nothing could place, by key; `adopted` the pods that stay with the claim that was opened
-    for them, by node name.
+    `errors` are the pods that nothing could place, by key; `kept` those that stay with the claim opened for them.
     """
 
     question: Question
     headroom: tuple[Headroom, ...]
     reservations: Reservations
     errors: Mapping[str, PodError]
-    adopted: Mapping[str, tuple[str, ...]]
+    kept: tuple[Kept, ...] = ()
 
     def climbing(self, ladders: Sequence[tuple[int, ...]]) -> Asked:
         """The same question with other ladders, of the same rows."""
         return replace(self, question=replace(self.question, ladders=tuple(ladders)))
 
+    def releasing(self, kept: Collection[Kept]) -> Asked:
+        """The same question without keeping these in their places."""
+        return replace(self, kept=tuple(entry for entry in self.kept if entry not in kept))
+
     def draft(self) -> Draft:
-        """A plan in which nothing is decided yet."""
+        """A plan in which nothing is decided yet but who is kept."""
+        left = list(self.question.counts)
+        on_existing: dict[int, list[tuple[int, int]]] = {}
+        for kept in self.kept:
+            left[self.question.family[kept.row]] -= len(kept.keys)
+            on_existing.setdefault(kept.node, []).append((kept.row, len(kept.keys)))
         return Draft(
-            left=list(self.question.counts),
+            left=left,
+            on_existing=on_existing,
             headroom=[room.copy() for room in self.headroom],
             reservations=self.reservations.copy(),
             devices=self.question.devices.begin() if self.question.devices is not None else None,
@@ -140,26 +150,27 @@ def ask(ground: Ground, pods: Sequence[Pod], without_nodes: frozenset[str]) -> A
     used_ports = inventory.used_ports(standing) if any(cls.ports for cls in classes) else frozenset()
     caps = lower_hosts(climb.rows, repelled, used_ports)
     existing = inventory.survey(standing, climb.rows, axes=axes, caps=caps)
+    question = Question(
+        rows=tuple(climb.rows),
+        family=tuple(climb.family),
+        ladders=tuple(climb.ladders),
+        counts=tuple(len(cls.pods) for cls in classes),
+        axes=axes,
+        requests=_requests(climb.rows, axes),
+        stalls=ground.stalls(axes),
+        existing=existing,
+        leaving=leaving,
+        repelled=repelled,
+        options=ground.options,
+        caps=caps,
+        devices=_devices(ground, claims, classes, existing, leaving),
+    )
     return Asked(
-        question=Question(
-            rows=tuple(climb.rows),
-            family=tuple(climb.family),
-            ladders=tuple(climb.ladders),
-            counts=tuple(len(cls.pods) for cls in classes),
-            axes=axes,
-            requests=_requests(climb.rows, axes),
-            stalls=ground.stalls(axes),
-            existing=existing,
-            leaving=leaving,
-            repelled=repelled,
-            options=ground.options,
-            caps=caps,
-            devices=_devices(ground, claims, classes, existing, leaving),
-        ),
+        question=question,
         headroom=ground.headroom(standing),
         reservations=Reservations.of(ground.templates, snapshot.claims),
         errors=errors,
-        adopted=standing.adopted,
+        kept=kept_by_claims(question),
     )
 
 

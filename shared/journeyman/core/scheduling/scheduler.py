@@ -17,7 +17,7 @@ from journeyman.core.api.objects import Pod
 from journeyman.core.catalogue import Catalogue
 from journeyman.core.scheduling.bound import lower_bound_of
 from journeyman.core.scheduling.options import MinValuesPolicy, Options
-from journeyman.core.scheduling.plans import Plan, best_plan
+from journeyman.core.scheduling.plans import Plan, answer
 from journeyman.core.scheduling.pods import is_currently_reschedulable, is_provisionable
 from journeyman.core.scheduling.question import Asked, Ground, ask
 from journeyman.core.scheduling.results import PodError, Results
@@ -80,13 +80,13 @@ class Scheduler:
         if not considered:  # most runs of a cluster at rest, or of one that waits for its nodes
             return Results(set_aside_pools=self._ground.set_aside, remarks=self._ground.remarks)
         asked = ask(self._ground, considered, without_nodes)
-        plan = best_plan(asked)
+        plan = answer(asked)
         return Results(
             new_claims=tuple(sorted(plan.claims, key=lambda c: (c.node_pool, c.pods))),
-            existing=_with_adopted(plan.existing, asked.adopted),
+            existing=plan.existing,
             pod_errors=dict(sorted({**asked.errors, **self._errors(asked, plan)}.items())),
             price=plan.price,
-            lower_bound=lower_bound_of(asked.question, plan.draft.opened) if self._ground.options.bound else 0.0,
+            lower_bound=lower_bound_of(asked.question, plan.draft.opened),
             set_aside_pools=self._ground.set_aside,
             remarks=self._ground.remarks,
             devices=plan.devices,
@@ -124,11 +124,3 @@ class Scheduler:
             error = explainer.explain(question.rows[row], question.requests[row], stuck=stuck)
             errors.update(dict.fromkeys(keys, error))
         return errors
-
-
-def _with_adopted(
-    existing: Mapping[str, tuple[str, ...]], adopted: Mapping[str, tuple[str, ...]]
-) -> dict[str, tuple[str, ...]]:
-    """Pod keys by node name, with the pods that stay with the claim opened for them."""
-    names = sorted({*existing, *adopted})
-    return {name: tuple(sorted((*existing.get(name, ()), *adopted.get(name, ())))) for name in names}

@@ -27,6 +27,7 @@ from tests.helpers.builders import (
     a_running_claim,
     a_snapshot,
     an_instance_type,
+    merge,
     provider_id_of,
     stamp,
     with_reservation,
@@ -510,20 +511,102 @@ def test_initialized_nodes_come_before_those_on_their_way():
     assert schedule(*pods(1), **cluster).existing == {"node-b": ("default/p0",)}
 
 
-def test_a_claim_in_flight_keeps_the_pods_it_was_opened_for():
-    """Although its labels do not show the zone they ask for, nothing is launched twice."""
-    pod = a_pod("p", spec={"nodeSelector": {labels.ZONE: "a"}})
-    asked = {"cpu": "3", "memory": "4Gi", "pods": "3"}
-    claim = a_claim(
-        metadata={"annotations": {labels.PLANNED_PODS: "default/p,default/gone"}},
-        spec={"resources": {"requests": asked}},
+def opened_for(*names, zone="", **changes):
+    """A claim on its way for these pods, in a zone."""
+    asked = [{"key": labels.ZONE, "operator": "In", "values": [zone]}] if zone else []
+    remembered = {labels.PLANNED_PODS: ",".join(f"default/{name}" for name in names)}
+    return merge(
+        {"metadata": {"annotations": remembered, "labels": {labels.ZONE: zone}}, "spec": {"requirements": asked}},
+        changes,
     )
-    snapshot = a_snapshot(pods=(pod,), claims=(claim,))
 
-    results = solve(snapshot, Catalogue({"default": TYPES}))
+
+def test_a_claim_in_flight_keeps_the_pods_it_was_opened_for():
+    """Although its node may come to be in one of two zones, both of which suit them, nothing is launched twice."""
+    wanted = {"key": labels.ZONE, "operator": "In", "values": ["a", "b"]}
+    asked = {"requirements": [wanted], "resources": {"requests": {"cpu": "3", "memory": "4Gi", "pods": "3"}}}
+    claim = a_claim(metadata={"annotations": {labels.PLANNED_PODS: "default/p,default/gone"}}, spec=asked)
+
+    results = schedule(a_pod("p", spec=required([(labels.ZONE, "In", ("a", "b"))])), claims=(claim,), types=(ZONAL,))
 
     assert results.existing == {"default-1": ("default/p",)}
     assert results.new_claims == ()
+
+
+def test_pods_planned_for_a_claim_in_flight_leave_room_for_a_daemon_that_came_later():
+    """Both fitted when it was opened; now the second needs another node."""
+    claim = a_launched_claim(**opened_for("p0", "p1"))
+
+    results = schedule(*pods(2, cpu="2"), claims=(claim,), daemon_sets=(a_daemon_set("agent", cpu="500m"),))
+
+    assert results.existing == {"default-1": ("default/p0",)}
+    assert [c.pods for c in results.new_claims] == [("default/p1",)]
+
+
+def test_pods_stay_with_their_claim_although_another_zone_can_be_had_by_now():
+    """Zone b was all there was; kube-scheduler will let them in there, so none of them is provisioned for twice."""
+    web = pods(3, spec=spread(labels.ZONE))
+
+    results = schedule(*web, claims=(a_launched_claim(**opened_for("p0", "p1", "p2", zone="b")),), types=(ZONAL,))
+
+    assert results.existing == {"default-1": ("default/p0", "default/p1", "default/p2")}
+    assert results.new_claims == ()
+
+
+def test_a_pod_that_comes_later_is_spread_around_those_who_stay():
+    """To zone a, which is empty, not to the claim in zone b, which has room."""
+    web = pods(4, cpu="500m", spec=spread(labels.ZONE))
+
+    results = schedule(*web, claims=(a_launched_claim(**opened_for("p0", "p1", "p2", zone="b")),), types=(ZONAL,))
+
+    assert results.existing == {"default-1": ("default/p0", "default/p1", "default/p2")}
+    assert [claim.offering[1] for claim in results.new_claims] == ["a"]
+
+
+def test_of_the_pods_of_a_claim_in_flight_only_those_stay_whom_their_spread_lets_in():
+    """Nothing can be launched any more. Two run in zone a, so that of the four planned for zone b three may come."""
+    running = [a_pod(f"r{i}", node="node-a", cpu="1900m") for i in range(2)]
+    coming = a_launched_claim("b", **opened_for("p0", "p1", "p2", "p3", zone="b"))
+
+    results = schedule(
+        *running,
+        *pods(4, cpu="500m", spec=spread(labels.ZONE)),
+        nodes=(a_node("a"),),
+        claims=(a_running_claim("a"), coming),
+        node_classes=(a_node_class(ready=False),),
+    )
+
+    assert len(results.existing["b"]) == 3
+    assert [error.kind for error in results.pod_errors.values()] == ["no-nodepool"]
+
+
+@pytest.mark.parametrize("kind", ["podAffinity", "podAntiAffinity"])
+def test_a_pod_of_a_claim_in_flight_goes_elsewhere_if_its_company_has_changed(kind):
+    """It was planned for zone b; whom it must be with is in zone a only, or whom it must avoid came to b."""
+    term = {"topologyKey": labels.ZONE, "labelSelector": {"matchLabels": {"app": "db"}}}
+    moody = a_pod("p", spec={"affinity": {kind: {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}})
+    where = "a" if kind == "podAffinity" else "b"
+    db = a_pod("db", node="node-db", cpu="3800m", metadata={"labels": {"app": "db"}})
+
+    results = schedule(
+        moody,
+        db,
+        nodes=(a_node("db", metadata={"labels": {labels.ZONE: where}}),),
+        claims=(a_running_claim("db"), a_launched_claim("late", **opened_for("p", zone="b"))),
+        types=(ZONAL,),
+    )
+
+    assert results.existing == {}
+    assert [claim.offering[1] for claim in results.new_claims] == ["a"]
+
+
+def test_a_pod_is_kept_by_one_claim_if_two_remember_it():
+    """The first by name that has room."""
+    claims = [a_launched_claim(name, **opened_for("p0", "p1")) for name in ("first", "second")]
+
+    results = schedule(*pods(2, cpu="3"), claims=tuple(claims))
+
+    assert results.existing == {"first": ("default/p0",), "second": ("default/p1",)}
 
 
 def test_a_pod_that_a_claim_in_flight_was_opened_for_is_not_counted_where_it_still_runs():

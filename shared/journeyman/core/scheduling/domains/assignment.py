@@ -91,7 +91,7 @@ class _Assignment:
         self._keys: dict[int, tuple[str, ...]] = {}
         self._needs: dict[int, frozenset[str]] = {}
         self._reaches_of: dict[tuple[int, str], set[str]] = {}
-        self._enter_earlier()
+        self._ledger.enter_draft(draft)  # what earlier engines placed
 
     def assign(self) -> tuple[tuple[Unit, ...], dict[int, int]]:
         """All classes, in an order of their own."""
@@ -373,22 +373,6 @@ class _Assignment:
                     f"{group.in_words} that it asks for"
                 )
         return self._ledger.why_closed(row, cells)
-
-    def _enter_earlier(self) -> None:
-        """Count what earlier engines placed."""
-        nodes = self._filling.existing.nodes
-        for node, entries in sorted(self._filling.taken.items()):
-            for row, count in entries:
-                values = nodes[node].labels
-                self._ledger.enter(row, values, count, tuple(sorted(values.items())))
-        for opened in self._draft.opened:
-            singles = {key: r.single for key, r in opened.requirements.items()}
-            values = {key: value for key, value in singles.items() if value is not None}
-            open_keys = self._ledger.keys - values.keys()
-            for row, count in opened.pods:
-                self._ledger.enter(row, values, count, tuple(sorted(values.items())))
-                for key in sorted(open_keys):
-                    self._ledger.enter_possible(row, key, self._ledger.domains_of(opened, key), count)
 
 
 def _cost(pods: int, cells: Sequence[Cell]) -> tuple[int, float]:

@@ -14,9 +14,9 @@ from msgspec import Struct, field
 from journeyman.core.api import labels
 from journeyman.core.scheduling.demand.classes import PodClass
 from journeyman.core.scheduling.demand.topology import Group, LabelIndex, Pins, Spread
-from journeyman.core.scheduling.domains.dealing import Cell, Level
+from journeyman.core.scheduling.domains.dealing import UNLIMITED, Cell, Level
 from journeyman.core.scheduling.domains.spreading import ANY_TAINT, Counts, Spreading, Watcher
-from journeyman.core.scheduling.draft import OpenNode, Question
+from journeyman.core.scheduling.draft import Draft, OpenNode, Question
 from journeyman.core.scheduling.offering.wishes import Shape, Wish
 
 
@@ -148,6 +148,19 @@ class Ledger:
                     return True
         return False
 
+    def is_out_of_place(self, row: int, values: Mapping[str, str]) -> bool:
+        """Whether the row's pods, who came to these domains before all others, are not level any more.
+
+        They are held to the domains in which nodes stand if these have more: kube-scheduler knows of no others. And all
+        who were placed later may be there first. A domain that is decided at launch is not judged before.
+        """
+        for spread, spreading in self._own[row]:
+            held = spreading.held_against(UNLIMITED).get(values.get(spread.key, ""), 0)
+            floor = max(spreading.floor(spread.min_domains), spreading.standing_floor(spread.min_domains))
+            if held - floor > spread.max_skew:
+                return True
+        return False
+
     def why_closed(self, row: int, cells: Sequence[Cell]) -> str:
         """The first rule that closes all of these cells alone, in words; or that all of them together do."""
         levels = self.levels(row)
@@ -188,6 +201,22 @@ class Ledger:
             if value is not None:
                 surely, maybe = self._watcher.lets_in(spreading, row, pins)
                 spreading.enter(value, pods, skew=skew, surely=surely, maybe=maybe)
+
+    def enter_draft(self, draft: Draft) -> None:
+        """Count all whom a draft has placed."""
+        nodes = self._question.existing.nodes
+        for node, entries in sorted(draft.on_existing.items()):
+            for row, count in entries:
+                values = nodes[node].labels
+                self.enter(row, values, count, tuple(sorted(values.items())))
+        for opened in draft.opened:
+            singles = {key: r.single for key, r in opened.requirements.items()}
+            known = {key: value for key, value in singles.items() if value is not None}
+            open_keys = self.keys - known.keys()
+            for row, count in opened.pods:
+                self.enter(row, known, count, tuple(sorted(known.items())))
+                for key in sorted(open_keys):
+                    self.enter_possible(row, key, self.domains_of(opened, key), count)
 
     def enter_possible(self, row: int, key: str, domains: Iterable[str], pods: int) -> None:
         """Pods of the row whose domain is one of several: whoever keeps away from them keeps away from all of these."""

@@ -44,13 +44,15 @@ class Spreading(Struct, eq=False):
     """The pods that some constraints count, by domain.
 
     `counts` are all of them, over the domains that the emptiest is looked for in. `running` are those that run, leaving
-    nodes included; `planned` those that came with such a constraint themselves, by its maxSkew.
+    nodes included; `planned` those that came with such a constraint themselves, by its maxSkew. `standing` are the
+    domains in which nodes stand.
     """
 
     watch: _Watch
     key: str
     counts: Counts
     running: Counts
+    standing: frozenset[str]
     planned: dict[int, Counts] = field(default_factory=dict)
 
     def is_short_of(self, min_domains: int) -> bool:
@@ -60,6 +62,11 @@ class Spreading(Struct, eq=False):
     def floor(self, min_domains: int) -> int:
         """How many pods the emptiest domain has."""
         return 0 if self.is_short_of(min_domains) else min(self.counts.values(), default=0)
+
+    def standing_floor(self, min_domains: int) -> int:
+        """The same of the domains in which nodes stand."""
+        found = [pods for domain, pods in self.counts.items() if domain in self.standing]
+        return min(found) if found and len(found) >= min_domains else 0
 
     def held_against(self, max_skew: int) -> Counts:
         """The pods that count against one of that maxSkew, by domain; those that bear more may all come after it."""
@@ -124,12 +131,14 @@ class Watcher:
         if watch.untainted_only:
             counting &= self._nodes.accepted(watch.tolerations, heeds_preferences=False)
         staying = self.running(group, counting & self._staying)
-        domains = self._domains(group.key, watch, counting & self._staying)
+        here = self._standing_in(group.key, counting & self._staying)
+        domains = self._domains(group.key, watch, here)
         return Spreading(
             watch=watch,
             key=group.key,
             counts={domain: staying.get(domain, 0) for domain in domains},
             running=self.running(group, counting),
+            standing=here,
         )
 
     def running(self, group: Group, nodes: Bools | None = None) -> Counts:
@@ -145,14 +154,18 @@ class Watcher:
                     found[value] = found.get(value, 0) + pods
         return dict(sorted(found.items()))
 
-    def _domains(self, key: str, watch: _Watch, nodes: Bools) -> list[str]:
-        """Where the emptiest domain is looked for: domains that can be had, and those of nodes that count."""
+    def _standing_in(self, key: str, nodes: Bools) -> frozenset[str]:
+        """The domains of these nodes."""
+        if not nodes.any():
+            return frozenset()
+        codes, values = self._nodes.label(key)
+        here = {values[code] for code in set(codes[nodes].tolist())}
+        return frozenset(value for value in here if value is not None)
+
+    def _domains(self, key: str, watch: _Watch, here: frozenset[str]) -> list[str]:
+        """Where the emptiest domain is looked for: domains that can be had, and those of nodes that count, `here`."""
         wish = Wish(Shape(watch.terms, watch.tolerations))
-        found = {value for stall in self._stalls for (value,) in stall.domains_for(wish, (key,))}
-        if nodes.any():
-            codes, values = self._nodes.label(key)
-            here = {values[code] for code in set(codes[nodes].tolist())}
-            found |= {value for value in here if value is not None}
+        found = {value for stall in self._stalls for (value,) in stall.domains_for(wish, (key,))} | here
         admitted = [term.get(key) for term in watch.terms]
         return sorted(value for value in found if any(wanted is None or wanted.has(value) for wanted in admitted))
 

@@ -4,67 +4,20 @@ Order: initialized nodes first, then by name.
 
 Restates: karpenter pkg/controllers/provisioning/scheduling/existingnode.go `NewExistingNode`, scheduler.go
 `calculateExistingNodeClaims`.
-Differs: pods that a claim without a node was opened for are kept with it (its annotation and their nomination say so), so
-that one burst of pods is never provisioned for twice.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
 import numpy as np
 from msgspec import Struct, field
-from msgspec.structs import replace
 
 from journeyman.core.api import labels
-from journeyman.core.api.objects import Pod
-from journeyman.core.api.resources import fits, pod_requests, subtract, to_resources, total_requests
+from journeyman.core.api.resources import to_resources
 from journeyman.core.scheduling.arrays import Bools, Ints
-from journeyman.core.scheduling.claims import planned_pods
 from journeyman.core.scheduling.demand.topology import Census
 from journeyman.core.scheduling.demand.volumes import VolumeRoom
 from journeyman.core.scheduling.standing.node_columns import NodeColumns
-from journeyman.core.scheduling.taints import untolerated
 from journeyman.core.state.state_node import StateNode
-
-
-def adopt_planned(
-    nodes: Sequence[StateNode], pods: Sequence[Pod]
-) -> tuple[tuple[StateNode, ...], dict[str, tuple[str, ...]]]:
-    """Claims whose node has not registered keep the pods they were opened for, as far as these fit.
-
-    Returns:
-        The nodes, such claims with their pods; and by node name the keys of those pods, of `pods` only.
-    """
-    by_key = {pod.key: pod for pod in pods}
-    adopted: dict[str, tuple[str, ...]] = {}
-    result: list[StateNode] = []
-    for node in nodes:
-        kept = () if node.claim is None or node.registered or node.deleting else _planned_on(node, by_key)
-        for pod in kept:
-            del by_key[pod.key]
-        if kept:
-            adopted[node.name] = tuple(pod.key for pod in kept)
-        result.append(replace(node, pods=(*node.pods, *kept)) if kept else node)
-    return tuple(result), adopted
-
-
-def _planned_on(node: StateNode, by_key: Mapping[str, Pod]) -> tuple[Pod, ...]:
-    if node.claim is None:
-        return ()
-    left = subtract(allocatable_of(node), total_requests(node.pods))
-    kept: list[Pod] = []
-    for key in planned_pods(node.claim.metadata.annotations):
-        pod = by_key.get(key)
-        if pod is not None and pod.spec.resource_claims:
-            continue  # its devices have to be found anew, so it is asked about like any other
-        if pod is None or untolerated(node.taints, pod.spec.tolerations) is not None:
-            continue
-        requests = pod_requests(pod)
-        if fits(requests, left):
-            left = subtract(left, requests)
-            kept.append(pod)
-    return tuple(kept)
 
 
 def allocatable_of(node: StateNode) -> dict[str, int]:

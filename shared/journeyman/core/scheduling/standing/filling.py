@@ -105,8 +105,12 @@ class Filling:
 
     def open_to(self, row: int) -> Bools:
         """Which nodes can take one more pod of the row now."""
+        return self.suits(row) & self.has_room(row)
+
+    def has_room(self, row: int) -> Bools:
+        """The same whatever their labels and taints: resources, rules about one node, and volumes."""
         ask = self._ask(row)
-        found: Bools = self.suits(row).copy()
+        found: Bools = np.ones(len(self.existing.nodes), dtype=bool)
         for column, amount in ask.amounts:
             found &= self._free[column] >= amount
         for conflict in ask.counted:
@@ -136,15 +140,19 @@ class Filling:
         """Which nodes the row tolerates and whose labels suit it. Not to be changed by the caller."""
         known = self._suitable_by_row.get(row)
         if known is None:
-            known = self._suitable_by_row[row] = self._find_suitable(self._rows[row])
+            known = self._suitable_by_row[row] = self._find_suitable(row)
         return known
 
-    def _find_suitable(self, wanted: PodClass) -> Bools:
+    def accepts(self, row: int) -> Bools:
+        """Which nodes the row tolerates, whatever their labels."""
+        wanted = self._rows[row]
+        return self.existing.columns.accepted(wanted.tolerations, heeds_preferences=wanted.heeds_preferences)
+
+    def _find_suitable(self, row: int) -> Bools:
+        wanted = self._rows[row]
         shape = (wanted.node_terms, wanted.tolerations, wanted.heeds_preferences)
         if shape not in self._suitable:
-            columns = self.existing.columns
-            accepted = columns.accepted(wanted.tolerations, heeds_preferences=wanted.heeds_preferences)
-            self._suitable[shape] = accepted & columns.meeting(wanted.node_terms)
+            self._suitable[shape] = self.accepts(row) & self.existing.columns.meeting(wanted.node_terms)
         return self._suitable[shape]
 
     # --- placing

@@ -5,7 +5,7 @@ A question thinks nodes away, and places some of the pods that run anew. Whateve
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -32,7 +32,7 @@ from journeyman.core.scheduling.offering.daemons import Daemon, missing_daemon_o
 from journeyman.core.scheduling.pods import is_active
 from journeyman.core.scheduling.requirements import from_labels
 from journeyman.core.scheduling.standing.caps import HostCaps
-from journeyman.core.scheduling.standing.existing import Existing, adopt_planned, allocatable_of, is_leaving
+from journeyman.core.scheduling.standing.existing import Existing, allocatable_of, is_leaving
 from journeyman.core.scheduling.standing.node_columns import NodeColumns
 from journeyman.core.scheduling.taints import untolerated
 from journeyman.core.state.snapshot import Snapshot
@@ -43,8 +43,7 @@ class Standing(Struct, frozen=True, kw_only=True, eq=False):
     """The nodes that count in one question, by name, with the pods that will stay or come for sure.
 
     `places` are their positions in the inventory; `gone` are the names of those thought away. `asking` are the pods to
-    place, `leaving` their keys, `adopted` by node name the keys of those that stay with the claim opened for them.
-    `touched` are the positions of nodes on which other pods count than in the snapshot.
+    place, `leaving` their keys. `touched` are the positions of nodes on which other pods count than in the snapshot.
     """
 
     nodes: tuple[StateNode, ...]
@@ -52,7 +51,6 @@ class Standing(Struct, frozen=True, kw_only=True, eq=False):
     gone: Collection[str]
     asking: Sequence[Pod]
     leaving: frozenset[str]
-    adopted: Mapping[str, tuple[str, ...]]
     touched: frozenset[int]
 
 
@@ -111,15 +109,6 @@ class Inventory:
         return NodeColumns(self.nodes)
 
     @cached_property
-    def _unregistered(self) -> tuple[int, ...]:
-        """Claims whose node has not come yet; pods may be planned onto them."""
-        return tuple(
-            place
-            for place, n in enumerate(self.nodes)
-            if n.claim is not None and not (n.registered or n.deleting or n.hollow)
-        )
-
-    @cached_property
     def _place_of(self) -> Mapping[str, int]:
         """Where each pod is, by key."""
         return {pod.key: place for place, node in enumerate(self.nodes) for pod in node.pods}
@@ -133,29 +122,16 @@ class Inventory:
         """
         kept = np.array([name not in without for name in self._names], dtype=bool)
         places = np.flatnonzero(kept)
-        waiting = [place for place in self._unregistered if kept[place]]
-        changed, adopted = adopt_planned([self.nodes[place] for place in waiting], pods) if waiting else ((), {})
-        by_place = {p: node for p, node in zip(waiting, changed, strict=True) if node is not self.nodes[p]}
-        mine = {key for keys in adopted.values() for key in keys}
-        by_place.update((place, node) for place, node in self._left_by(mine) if kept[place])
-        asking = [pod for pod in pods if pod.key not in mine] if mine else pods
-        leaving = frozenset(pod.key for pod in asking)
+        leaving = frozenset(pod.key for pod in pods)
         moved = (self._place_of.get(key) for key in leaving)
         return Standing(
-            nodes=tuple(by_place.get(place) or self.nodes[place] for place in places.tolist()),
+            nodes=tuple(self.nodes[place] for place in places.tolist()),
             places=places,
             gone=without,
-            asking=asking,
+            asking=pods,
             leaving=leaving,
-            adopted=adopted,
-            touched=frozenset((*by_place, *(place for place in moved if place is not None and kept[place]))),
+            touched=frozenset(place for place in moved if place is not None and kept[place]),
         )
-
-    def _left_by(self, adopted: Collection[str]) -> Iterator[tuple[int, StateNode]]:
-        """The nodes that adopted pods still run on, without those pods: nobody is counted in two places."""
-        for place in sorted({self._place_of[key] for key in adopted if key in self._place_of}):
-            node = self.nodes[place]
-            yield place, replace(node, pods=tuple(pod for pod in node.pods if pod.key not in adopted))
 
     # --- the pods on them
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from journeyman.core.api.objects import QuantityText
 from journeyman.core.api.resources import to_resources
 from journeyman.core.scheduling.verify.claims import check_ports, total_requests
 from journeyman.core.scheduling.verify.index import Index, Place
 from journeyman.core.scheduling.verify.kinds import Kind, is_daemon
-from journeyman.core.scheduling.verify.matching import untolerated
+from journeyman.core.scheduling.verify.matching import is_met, normalized, untolerated
+from journeyman.core.scheduling.verify.possible import Alternatives, Possibilities
 from journeyman.core.scheduling.verify.volumes import Storage
 from journeyman.core.state import StateNode
 from journeyman.errors import InvalidQuantityError
@@ -30,15 +31,36 @@ def _check_node(index: Index, place: Place, storage: Storage) -> Iterator[str]:
         taint = untolerated(kind.pod, place.taints)
         if taint is not None:
             yield f"{place.name}: pod {pod} does not tolerate taint {taint.key}:{taint.effect}"
-        if not place.possible.suiting(kind.wishes) & place.rows:
+        if not _suits(place, kind.wishes):
             yield f"{place.name}: pod {pod} does not accept its labels"
-        if not place.possible.suiting(storage.wishes(kind)) & place.rows:
+        if not _suits(place, storage.wishes(kind)):
             yield f"{place.name}: the volumes of pod {pod} cannot be reached from there"
     daemons = [daemon for daemon in index.daemons if _belongs(daemon, place)]
     yield from _check_room(place, daemons)
     running = [port for kind in place.staying for port in kind.ports]
     yield from check_ports(place, running, "a pod that runs there")
     yield from storage.check_attachments(place)
+
+
+def _suits(place: Place, wishes: Iterable[Alternatives]) -> bool:
+    """Whether the node's labels meet the wishes; of a claim that has no instance yet, whatever they come to be."""
+    asked = tuple(wishes)
+    if place.possible.suiting(asked) & place.rows:
+        return True
+    return place.is_unlaunched and place.node is not None and bool(_promised(place.node).suiting(asked))
+
+
+def _promised(node: StateNode) -> Possibilities:
+    """The one row of a claim that is yet to be launched: labels that it has, and those it lists values for."""
+    asked = node.claim.spec.requirements if node.claim is not None else ()
+    column: dict[str, frozenset[str]] = {}
+    for requirement in asked:
+        if requirement.operator == "In":
+            rules = [other for other in asked if other.key == requirement.key]
+            values = frozenset(v for v in requirement.values if all(is_met(rule, v) for rule in rules))
+            column[normalized(requirement.key)] = values
+    column.update((key, frozenset({value})) for key, value in node.labels.items())
+    return Possibilities(1, {key: {values: 1} for key, values in column.items()})
 
 
 def _belongs(daemon: Kind, place: Place) -> bool:

@@ -25,7 +25,8 @@ if TYPE_CHECKING:  # the models build validators; nothing here needs them
 class Place(Struct, frozen=True, eq=False):
     """A node, standing or planned. `planned` are the pods that the plan puts there, `staying` those that are there.
 
-    `rows` of `possible` are what it may turn out to be. `open`: whether pods can still be planned onto it.
+    `rows` of `possible` are what it may turn out to be. `open`: whether pods can still be planned onto it. `opened_for`
+    are the pods (by key) for which a claim was made that is still on its way.
     """
 
     name: str
@@ -38,7 +39,13 @@ class Place(Struct, frozen=True, eq=False):
     open: bool
     node: StateNode | None = None
     claim: PlannedClaim | None = None
+    opened_for: frozenset[str] = frozenset()
     _domains: dict[str, frozenset[str]] = field(default_factory=dict)
+
+    @property
+    def is_unlaunched(self) -> bool:
+        """Whether it is a claim that has no instance yet."""
+        return self.node is not None and self.node.claim is not None and not self.node.provider_id
 
     def domains(self, key: str) -> frozenset[str]:
         """The values that a label may get here; a new node's name is its own."""
@@ -111,6 +118,7 @@ class Index:
                 taints=(*node.taints, *_cordon(node)),
                 open=not (is_leaving(node) or node.hollow),
                 node=node,
+                opened_for=_opened_for(node),
             )
             for index, node in enumerate(self.standing)
         )
@@ -194,6 +202,14 @@ def is_leaving(node: StateNode) -> bool:
     """Whether the node is on its way out, so that it takes no pods."""
     tainted = node.node is not None and any(t.key == labels.DISRUPTED_TAINT for t in node.node.spec.taints)
     return node.deleting or tainted
+
+
+def _opened_for(node: StateNode) -> frozenset[str]:
+    """The pods that a claim on its way remembers, as `namespace/name:<beginning of the UID>`."""
+    if node.claim is None or node.registered:
+        return frozenset()
+    entries = node.claim.metadata.annotations.get(labels.PLANNED_PODS, "").split(",")
+    return frozenset(entry.partition(":")[0] for entry in entries if entry)
 
 
 def _cordon(node: StateNode) -> tuple[Taint, ...]:

@@ -6,7 +6,8 @@ have it, those of the smallest allowance come first: the n-th of them must be al
 
 The minimum is over the domains the pod could live in, with all counted pods, existing and planned. Per host name it is
 0, since a new node can always be opened. A planned node whose domain is open counts wherever it may come to be, and for
-the minimum nowhere.
+the minimum nowhere. Pods that stay with a claim on its way that was opened for them were let in when it was; now it is
+enough that kube-scheduler will, to whom the domains are those in which nodes stand.
 
 Restates: karpenter pkg/controllers/provisioning/scheduling/topologygroup.go `nextDomainTopologySpread`.
 Differs: a domain where nothing that the pod accepts can be launched, and where no node stands, is no domain.
@@ -15,7 +16,7 @@ Differs: a domain where nothing that the pod accepts can be launched, and where 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping, Set
 
 import msgspec
 from msgspec import Struct, field
@@ -31,13 +32,14 @@ _ENCODER = msgspec.msgpack.Encoder()
 
 
 class _Owner(Struct, frozen=True, eq=False):
-    """Pods of one kind that have the constraint, in one place."""
+    """Pods of one kind that have the constraint, in one place. `stays`: its claim was opened for all of them."""
 
     kind: Kind
     constraint: TopologySpreadConstraint
     place: Place
     pod: str
     number: int
+    stays: bool
 
 
 class _Entry(Struct, frozen=True, eq=False):
@@ -95,8 +97,14 @@ def _rules(index: Index) -> dict[bytes, _Rule]:
                 continue
             rule = _rule(kind, constraint)
             known = rules.setdefault(_identity(rule, kind), rule)
-            known.owners.extend(_Owner(kind, constraint, place, pod, number) for place, pod, number in where)
+            known.owners.extend(
+                _Owner(kind, constraint, place, pod, number, stays=_stays(kind, place)) for place, pod, number in where
+            )
     return rules
+
+
+def _stays(kind: Kind, place: Place) -> bool:
+    return bool(place.opened_for) and all(key in place.opened_for for key, k in place.planned.items() if k is kind)
 
 
 def _rule(kind: Kind, constraint: TopologySpreadConstraint) -> _Rule:
@@ -120,13 +128,13 @@ _Entering = dict[tuple[bytes, str], list[tuple[_Rule, _Entry]]]
 
 def _enter(index: Index, rule: _Rule, surely: Mapping[str, int], entering: _Entering) -> Iterator[str]:
     """Note a rule's pods in the domains they enter; what is wrong with those whose domain is not decided."""
-    minimums: dict[tuple[Kind, int], int] = {}
+    minimums: dict[tuple[Kind, int, bool], int] = {}
     strictest: dict[tuple[Kind, str, str], _Entry] = {}
     for owner in rule.owners:
         domains = owner.place.domains(rule.group.key)
-        if not domains:
+        if not domains and not (owner.stays and owner.place.is_unlaunched):
             yield f"{owner.place.name}: pod {owner.pod} spreads over {rule.group.key}, which is not decided there"
-        case = (owner.kind, owner.constraint.min_domains or 1)
+        case = (owner.kind, owner.constraint.min_domains or 1, owner.stays)
         if case not in minimums:
             minimums[case] = _minimum(index, rule, owner, surely)
         entry = _Entry(minimums[case] + owner.constraint.max_skew, minimums[case], owner)
@@ -172,21 +180,26 @@ def _minimum(index: Index, rule: _Rule, owner: _Owner, surely: Mapping[str, int]
     """How many counted pods the emptiest of its domains has."""
     if rule.group.key == labels.HOSTNAME:
         return 0
-    domains = _domains(index, rule, owner.kind)
+    here = _standing(index, rule, owner.kind)
+    found = _emptiest(here | _launchable(index, owner.kind, rule.group.key), owner, surely)
+    return max(found, _emptiest(here, owner, surely)) if owner.stays else found
+
+
+def _emptiest(domains: Set[str], owner: _Owner, surely: Mapping[str, int]) -> int:
     if len(domains) < (owner.constraint.min_domains or 1):
         return 0
     return min((surely.get(domain, 0) for domain in domains), default=0)
 
 
-def _domains(index: Index, rule: _Rule, kind: Kind) -> frozenset[str]:
-    """Where the pod could live: where a node stands that counts, or something that it accepts can be launched."""
+def _standing(index: Index, rule: _Rule, kind: Kind) -> frozenset[str]:
+    """Where the pod could live on a node that stands and counts."""
     key = rule.group.key
     standing = (p.domains(key) for p in index.standing_places if p.open and rule.counts_on(p, kind))
-    found = {domain for domains in standing for domain in domains if kind.admits(key, domain)}
-    return frozenset(found | _launchable(index, kind, key))
+    return frozenset(domain for domains in standing for domain in domains if kind.admits(key, domain))
 
 
 def _launchable(index: Index, kind: Kind, key: str) -> set[str]:
+    """Where something can be launched that it accepts."""
     found: set[str] = set()
     for pool in index.usable_pools.values():
         if untolerated(kind.pod, pool.spec.template.spec.taints) is None:
