@@ -130,6 +130,23 @@ def test_what_people_terminate_comes_back():
     assert how == "6 pods, 3 claims, 3 nodes, 3 instances of 4"
 
 
+def test_a_replacement_whose_command_was_undone_meanwhile_is_never_launched():
+    """A frozen run creates its claim when it wakes; what was launched is the first node and the second try's."""
+    big, small = (
+        Deploy(at_seconds=0, app=app, replicas=1, cpu_millicores=cpu) for app, cpu in (("b", 3000), ("a", 500))
+    )
+    pool = Pool(name="default", capacity_types=("on-demand",), policy="WhenEmptyOrUnderutilized")
+    how, told = end_of(
+        small,
+        big,
+        Scale(at_seconds=60, app="b", replicas=0),
+        faults=(wrong(Kind.PARK, "consolidate: create NodeClaim", 1, 400),),
+        setting=Setting(pools=(pool,), thaw=True),
+    )
+    assert happened(told, "delete NodeClaim")
+    assert how == "1 pods, 1 claims, 1 nodes, 1 instances of 2"
+
+
 def test_in_the_quiet_nobody_holds_a_drain_up_any_more():
     """A budget that allows nothing and pods that forbid it hold a deleted claim through the storm, not beyond."""
     held = Deploy(at_seconds=0, app="a", replicas=6, cpu_millicores=900, min_available=6, do_not_disrupt=True)

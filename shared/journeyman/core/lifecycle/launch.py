@@ -107,6 +107,21 @@ def launch_pending(claims: Iterable[NodeClaim], now: datetime) -> Plan:
     return plan
 
 
+def withdrawn(claim: NodeClaim, reason: str, why: str, now: datetime) -> Chain:
+    """Delete a claim that is not to be launched any more. Its pods are planned again; an Event says `reason` and why."""
+    name = claim.metadata.name
+    chain = one(
+        f"NodeClaim {name}",
+        deletion(claim, why),
+        *(
+            Wake(step=step, at=now, reason=f"NodeClaim {name} was withdrawn")
+            for step in (Step.TERMINATE, Step.PROVISION)
+        ),
+    )
+    text = f"{why}; the claim is deleted before it is launched"
+    return replace(chain, events=(Event(ref=claim_ref(claim), reason=reason, message=text, type="Warning"),))
+
+
 def answered_failures(claim: NodeClaim) -> int:
     """How many launches of the claim the cloud has answered with a failure; a new attempt needs a new token each time.
 

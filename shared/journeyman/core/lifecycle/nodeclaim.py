@@ -8,23 +8,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
+from typing import Final
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from journeyman.core.api import labels
 from journeyman.core.api.objects import Node, NodeClaim, Pod, is_true
 from journeyman.core.api.resources import total_requests
 from journeyman.core.lifecycle.consistency import checked
 from journeyman.core.lifecycle.hints import Hints, hinted_at, is_held, look_after_hints, nominations, take_back
 from journeyman.core.lifecycle.hydration import begun, hydrate, is_at_work, recalled
 from journeyman.core.lifecycle.initialization import initialize
-from journeyman.core.lifecycle.launch import is_pending, launch_pending
+from journeyman.core.lifecycle.launch import is_pending, launch_pending, withdrawn
 from journeyman.core.lifecycle.liveness import Timeouts, give_up, timed_out
 from journeyman.core.lifecycle.progress import Progress, poll_at
 from journeyman.core.lifecycle.registration import register
 from journeyman.core.lifecycle.settling import Settling, hinted
 from journeyman.core.plan import Chain, NominatePods, Plan, Step, Wake, look_at, merged, one
 from journeyman.core.state import Snapshot
+
+_UNDONE: Final = frozenset({"Rejected", "RolledBack"})
+"""Phases of commands that came to nothing."""
 
 
 class Pace(Struct, frozen=True, kw_only=True):
@@ -110,7 +115,7 @@ def _advance(
     if reason := timed_out(claim, lifecycle.timeouts, snapshot.now):
         return give_up(claim, reason, snapshot.now)
     if is_pending(claim):
-        return launch_pending((claim,), snapshot.now)
+        return _undone(claim, snapshot) or launch_pending((claim,), snapshot.now)
     nodes = () if state.duplicate_of else by_provider.get(state.provider_id, ())
     joined = nodes[0] if len(nodes) == 1 and not is_true(claim.status.conditions, "Registered") else None
     pods = room.hints.waiting(claim) if joined is not None else ()
@@ -125,6 +130,20 @@ def _advance(
     hints = nominations(given, joined) if joined is not None else ()
     expected = nominations(room.hints.expected(claim), joined) if joined is not None else ()
     return _record(progress, hints, lifecycle.pace, held, expected)
+
+
+def _undone(claim: NodeClaim, snapshot: Snapshot) -> Plan | None:
+    """Withdraws a replacement whose command was undone, None for any other claim.
+
+    A run that was frozen before it created the claim finds nothing wrong with that when it wakes.
+    """
+    name = claim.metadata.annotations.get(labels.DISRUPTION, "")
+    phase = next((d.status.phase for d in snapshot.node_disruptions if d.metadata.name == name), "")
+    if phase not in _UNDONE:
+        return None
+    why = f"{name}, which it was opened for, was undone"
+    note = f"NodeClaim {claim.metadata.name} is withdrawn: {why}"
+    return Plan(chains=(withdrawn(claim, "DisruptionUndone", why, snapshot.now),), notes=(note,))
 
 
 class _Held(Struct, frozen=True, kw_only=True):

@@ -28,16 +28,14 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from journeyman.core.api.conditions import DISRUPTION_REASON
 from journeyman.core.api.nodepool import NodePool
 from journeyman.core.api.objects import NodeClaim, is_true
 from journeyman.core.api.resources import Resources, add
 from journeyman.core.catalogue import Catalogue
-from journeyman.core.lifecycle.launch import is_pending
-from journeyman.core.lifecycle.progress import claim_ref, deletion
-from journeyman.core.plan import Chain, Event, Plan, Step, Wake, merged, one
+from journeyman.core.lifecycle.launch import is_pending, withdrawn
+from journeyman.core.plan import Plan, Step, Wake, merged, one
 from journeyman.core.scheduling.limits import size_of
 from journeyman.core.scheduling.standing.existing import is_leaving
 from journeyman.core.state import Snapshot, StateNode
@@ -123,7 +121,7 @@ def _within(amounts: Mapping[str, int], limits: Resources) -> bool:
 
 def _told(pool: str, waiting: tuple[tuple[NodeClaim, bool], ...], now: datetime) -> Plan:
     why = f"with all that was opened meanwhile, NodePool {pool} would get over its limits"
-    chains = [_withdrawn(claim, why, now) for claim, fits in waiting if not fits]
+    chains = [withdrawn(claim, "LimitsExceeded", why, now) for claim, fits in waiting if not fits]
     if any(fits for _, fits in waiting):
         look = Wake(
             step=Step.PROVISION, at=now + LOOK_AGAIN, reason=f"NodePool {pool} waits for claims to be withdrawn"
@@ -133,17 +131,3 @@ def _told(pool: str, waiting: tuple[tuple[NodeClaim, bool], ...], now: datetime)
         f"NodeClaim {claim.metadata.name} {'waits' if fits else 'is withdrawn'}: {why}" for claim, fits in waiting
     )
     return Plan(chains=tuple(chains), notes=notes)
-
-
-def _withdrawn(claim: NodeClaim, why: str, now: datetime) -> Chain:
-    name = claim.metadata.name
-    text = f"{why}; the claim is deleted, its pods are planned again"
-    chain = one(
-        f"NodeClaim {name}",
-        deletion(claim, why),
-        *(
-            Wake(step=step, at=now, reason=f"NodeClaim {name} was withdrawn")
-            for step in (Step.TERMINATE, Step.PROVISION)
-        ),
-    )
-    return replace(chain, events=(Event(ref=claim_ref(claim), reason="LimitsExceeded", message=text, type="Warning"),))

@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from journeyman.core.api import labels
 from journeyman.core.api.hashes import node_pool_hash_annotations
+from journeyman.core.api.node_disruption import NodeDisruption
 from journeyman.core.lifecycle.nodeclaim import Lifecycle, advance
 from journeyman.core.plan import DeleteObject, LaunchInstance, PatchObject, Step, Wake
 from tests.helpers.builders import (
@@ -288,3 +289,28 @@ def test_builders_agree_on_the_instance():
     """The node of a claim carries the claim's provider id, or every test here would prove nothing."""
     assert a_node("x").spec.provider_id == a_launched_claim("x").status.provider_id == provider_id_of("x")
     assert merge({"a": {"b": 1}}, {"a": {"c": 2}}) == {"a": {"b": 1, "c": 2}}
+
+
+@pytest.mark.parametrize(
+    ("phase", "launched"), [("Executing", True), ("Succeeded", True), ("RolledBack", False), ("Rejected", False)]
+)
+def test_a_replacement_is_launched_only_while_its_command_has_not_come_to_nothing(phase, launched):
+    """A run that was frozen may create the claim of a command that another has undone."""
+    command = NodeDisruption.model_validate(
+        {
+            "metadata": {"name": "underutilized-1", "uid": "uid-1"},
+            "spec": {
+                "method": "single-node",
+                "decision": "replace",
+                "reason": "Underutilized",
+                "candidates": [{"nodeClaim": "old", "nodeClaimUid": "uid-old"}],
+            },
+            "status": {"phase": phase},
+        }
+    )
+    replacement = a_claim(metadata={"annotations": {labels.DISRUPTION: "underutilized-1"}})
+    plan = advance(a_snapshot(claims=(replacement,), node_disruptions=(command,)), Lifecycle())
+
+    assert any(isinstance(a, LaunchInstance) for a in plan.actions) is launched
+    assert [a.ref.name for a in plan.actions if isinstance(a, DeleteObject)] == ([] if launched else ["default-1"])
+    assert any(event.reason == "DisruptionUndone" for chain in plan.chains for event in chain.events) is not launched
