@@ -400,8 +400,10 @@ class Acts:
         return [_nth(names, ordinal)] if names else []
 
     def _instance(self, ordinal: int) -> list[str]:
-        """Of the node; none if there is no node."""
-        return [node.spec.provider_id for node in self._node(ordinal)]
+        """Of the node; while there is no node, one on its way to become one; none if there is none."""
+        nodes = [node.spec.provider_id for node in self._node(ordinal)]
+        launched = [claim for claim in self._server.list(NODECLAIM).items if claim.status.provider_id]
+        return nodes or [claim.status.provider_id for claim in _oldest(launched, ordinal)]
 
 
 def _nth(items: Sequence[T], ordinal: int) -> T:

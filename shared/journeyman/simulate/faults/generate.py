@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from journeyman.simulate.faults.generate_acts import acts_of, by_time, emptied_at_once
 from journeyman.simulate.faults.generate_setting import narrowly_budgeted, setting_of
 from journeyman.simulate.faults.sites import CALL_SITES, has_effect, kinds_of
-from journeyman.simulate.faults.story import CallFault, Fault, Kind, MessageFault, MessageKind, Story
+from journeyman.simulate.faults.story import CallFault, ConsoleTerminate, Fault, Kind, MessageFault, MessageKind, Story
 
 QUEUES: Final = ("provision", "terminate", "consolidate", "interrupt", "wake")
 DEATHS: Final = (Kind.DIE_BEFORE, Kind.DIE_AFTER)
@@ -29,6 +29,7 @@ _WAITS_FOR_NOTHING: Final = 0.15  # of stories: no sweep, so nothing may be lost
 _EMPTIED_AT_ONCE: Final = 0.08  # of stories: more nodes are empty than a budget lets go
 _LOST_LAUNCHES: Final = 0.1  # of stories: a launch is heard of late
 _BLIND_LOOKS: Final = 10  # at instances, after the first one
+_LOST_AT_BOOT: Final = "terminate: patch NodePool"  # an instance ends before its node joins, and nobody hears of it
 _AGAIN: Final = 0.3  # of faults: the next call of the site goes wrong, too
 
 # Between two calls of a run; a Lease has lapsed; a message is visible again (90, 150 and 210 s)
@@ -42,7 +43,7 @@ _DELAYS: Final = (1.0, 10.0, 45.0, 120.0)
 
 def story_of(seed: int) -> Story:
     """The story of a seed, always the same one."""
-    story, dice = _story_of(seed), Random(f"{seed}: a budget binds")
+    story, dice = _reaching(_story_of(seed)), Random(f"{seed}: a budget binds")
     if dice.random() >= _EMPTIED_AT_ONCE:
         return story
     setting = narrowly_budgeted(story.setting)
@@ -61,6 +62,16 @@ def _story_of(seed: int) -> Story:
     messages = _message_faults(dice)
     lost = _lost_launch(dice) if dice.random() < _LOST_LAUNCHES else ()
     return Story(seed=seed, setting=setting, acts=acts, faults=(*_death_in_turn(seed), *lost, *calls, *messages))
+
+
+def _reaching(story: Story) -> Story:
+    """The story, with what it takes to come to a call that hardly any story makes, if that is to go wrong."""
+    sites = {fault.site for fault in story.faults if isinstance(fault, CallFault)}
+    if _LOST_AT_BOOT not in sites or not story.setting.sweep:
+        return story
+    ends = (ConsoleTerminate(at_seconds=at, node=node) for node, at in enumerate((4.0, 8.0)))
+    unheard = (MessageFault(queue="interrupt", nth=nth, kind=MessageKind.DROP) for nth in range(1, 7))
+    return replace(story, acts=by_time([*story.acts, *ends]), faults=(*story.faults, *unheard))
 
 
 # -- calls ----------------------------------------------------------------------------------------------------------
