@@ -109,10 +109,21 @@ def _drain(claim: NodeClaim, node: Node, state: StateNode, snapshot: Snapshot, p
     rested = is_true(claim.status.conditions, DRAINED) or now >= since(claim, DRAINED, now) + pace.min_drain
     if decided.remaining or not rested:
         return _draining(progress, node, decided, state, pace)
+    if _others_drain(state, snapshot):  # they come back to it
+        return Plan(chains=(progress.chain(*delete_halves(progress), why="drain"),))
     volumes = attached_volumes(state, snapshot)
     if volumes and (end is None or now <= end):
         return _detaching(progress, node, volumes, end, pace)
     return _drained(progress, node, volumes, pace)
+
+
+def _others_drain(state: StateNode, snapshot: Snapshot) -> bool:
+    """Whether pods run on another node of the same instance: its kubelet was renamed, and registered a second one."""
+    return any(
+        drain(other.pods, snapshot.now, None).remaining
+        for other in snapshot.state_nodes
+        if other.claim is state.claim and other.node is not state.node
+    )
 
 
 def _draining(progress: Progress, node: Node, decided: Drain, state: StateNode, pace: Termination) -> Plan:

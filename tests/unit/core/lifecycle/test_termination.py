@@ -251,6 +251,21 @@ def test_a_node_whose_instance_vanished_is_not_drained():
     assert not of_type(plan, EvictPod)
 
 
+def test_an_instance_with_two_nodes_ends_once_both_are_drained():
+    """Its kubelet was renamed; whoever has no pods must not take the instance away from under the other."""
+    renamed = a_node(metadata={"name": "renamed", "uid": "uid-renamed"}, deleting=ago(seconds=9))
+    assert renamed.spec.provider_id == a_node().spec.provider_id
+    pods = (a_pod("p", node="renamed"),)
+    nodes = (a_node(deleting=ago(seconds=9)), renamed)
+    snapshot = a_snapshot(claims=(draining(9),), nodes=nodes, pods=pods)
+
+    plan = finalize(snapshot, Cloud(), Termination())
+
+    assert not of_type(plan, TerminateInstance)
+    assert [e.ref.name for e in of_type(plan, EvictPod)] == ["p"]
+    assert of_type(finalize(replace(snapshot, pods=()), Cloud(), Termination()), TerminateInstance)
+
+
 def test_both_halves_are_deleted_before_either_is_let_go():
     """A claim that nobody deleted must not lose its finalizer while it lives."""
     plan = run(a_running_claim(), a_node(ready=False, deleting=NOW), cloud=GONE)
