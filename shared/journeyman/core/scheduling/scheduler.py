@@ -86,7 +86,7 @@ class Scheduler:
             existing=plan.existing,
             pod_errors=dict(sorted({**asked.errors, **self._errors(asked, plan)}.items())),
             price=plan.price,
-            lower_bound=lower_bound_of(asked.question, plan.draft.opened),
+            lower_bound=lower_bound_of(asked.question, plan.draft.opened) if self._ground.options.bound else 0.0,
             set_aside_pools=self._ground.set_aside,
             remarks=self._ground.remarks,
             devices=plan.devices,
