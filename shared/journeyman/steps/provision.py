@@ -13,9 +13,6 @@ Restates: karpenter pkg/controllers/provisioning/provisioner.go `Reconcile`, `Sc
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from msgspec import Struct
 from msgspec.structs import replace
 
 from journeyman.core.api.objects import Pod
@@ -37,7 +34,6 @@ from journeyman.core.scheduling.demand.buffers import without_virtual
 from journeyman.core.scheduling.pods import is_currently_reschedulable
 from journeyman.core.scheduling.results import PlannedClaim, Results
 from journeyman.core.scheduling.scheduler import pods_to_place, solve
-from journeyman.core.scheduling.verify import verify
 from journeyman.core.state import Snapshot
 from journeyman.errors import InvariantError, KubeAPIError
 from journeyman.ports import Trigger
@@ -45,6 +41,7 @@ from journeyman.steps.apply import Applier, run_step
 from journeyman.steps.invocation import Invocation, Outcome
 from journeyman.steps.load import EVERYTHING, World, load, with_catalogue
 from journeyman.steps.node_classes import catalogued, refresh_node_classes, tell_prices
+from journeyman.steps.soundness import AGAIN, Check, Checked
 from journeyman.steps.static import scale_static_pools
 from journeyman.steps.stored_pools import still_allowed
 
@@ -73,10 +70,9 @@ def _provision(hand: Applier) -> None:
         scale_static_pools(hand, world, snapshot)
         world = _as_written(hand, world)
     decision = _decide(hand, world)
-    if not decision.defects:
-        hints = Hints.of(world.snapshot, enabled=lifecycle.most_hints > 0)
-        hand.apply(on_standing_nodes(world.snapshot, decision.existing, hints))
-    _open(hand, world, decision.accepted)
+    hints = Hints.of(world.snapshot, enabled=lifecycle.most_hints > 0)
+    hand.apply(on_standing_nodes(world.snapshot, decision.results.existing, hints))
+    _open(hand, world, decision.results.new_claims)
     came_of_claims = outcomes(snapshot, hand.effects.claims, lifecycle.timeouts)
     hand.apply(reconcile(_as_written(hand, world).snapshot, came_of_claims))
     if decision.defects:
@@ -85,21 +81,14 @@ def _provision(hand: Applier) -> None:
         )
 
 
-class _Decision(Struct, frozen=True, kw_only=True):
-    """Claims that verify, and what is wrong with the others; `existing` are pods by node, if nothing is wrong."""
-
-    accepted: tuple[PlannedClaim, ...]
-    existing: Mapping[str, tuple[str, ...]]
-    defects: tuple[str, ...]
-
-
-def _decide(hand: Applier, world: World) -> _Decision:
+def _decide(hand: Applier, world: World) -> Checked:
     run, snapshot = hand.run, world.snapshot
     began = run.clock.now()
     pods, gone = _question(snapshot)
-    results = solve(snapshot, world.catalogue, pods=pods, without_nodes=gone, options=run.settings.scheduling)
+    answer = solve(snapshot, world.catalogue, pods=pods, without_nodes=gone, options=run.settings.scheduling)
     took = (run.clock.now() - began).total_seconds()
-    decision = _verified(world, results, pods, gone)
+    decision = Check(snapshot=snapshot, catalogue=world.catalogue, pods=pods, gone=gone).of(answer)
+    results = decision.results
     results_of_pods = without_virtual(results, pods)
     _explain(hand, snapshot, results_of_pods, took)
     hand.tell(Plan(observations=tuple(pending_gauges(snapshot, results_of_pods))))
@@ -107,6 +96,8 @@ def _decide(hand: Applier, world: World) -> _Decision:
     for defect in decision.defects:
         run.telemetry.log("error", "rejected by verify", defect=defect)
         run.telemetry.observe(Observation(name="journeyman_plan_defects_total"))
+    if decision.defects:
+        hand.wake(Step.PROVISION, snapshot.now + AGAIN, "the places of some pods were refused by verify")
     if at := retry_at(snapshot, results):
         hand.wake(Step.PROVISION, at, "offerings that were out of stock may be had again")
     return decision
@@ -128,28 +119,6 @@ def _question(snapshot: Snapshot) -> tuple[tuple[Pod, ...], frozenset[str]]:
     asking = (pod for pod in pods_to_place(snapshot) if pod.key not in staying)
     pods = {pod.key: pod for pod in (*asking, *moving)}  # a tainted node's pods are in both
     return tuple(pods.values()), frozenset(n.name for n in given_back)
-
-
-def _verified(world: World, results: Results, pods: tuple[Pod, ...], gone: frozenset[str]) -> _Decision:
-    """Everything, if it verifies as a whole; if not, as many of the claims as verify together."""
-    defects = verify(world.snapshot, world.catalogue, results, pods=pods, without_nodes=gone)
-    accepted = _sound(world, results.new_claims, gone) if defects else results.new_claims
-    return _Decision(accepted=accepted, existing=results.existing, defects=defects)
-
-
-def _sound(world: World, claims: tuple[PlannedClaim, ...], gone: frozenset[str]) -> tuple[PlannedClaim, ...]:
-    """Claims that verify together, found by halving: few are wrong among many, and each look costs."""
-    if not claims or not _check(world, claims, gone):
-        return claims
-    if len(claims) == 1:
-        return ()
-    middle = len(claims) // 2
-    first, second = _sound(world, claims[:middle], gone), _sound(world, claims[middle:], gone)
-    return first if _check(world, first + second, gone) else first + second
-
-
-def _check(world: World, claims: tuple[PlannedClaim, ...], gone: frozenset[str]) -> tuple[str, ...]:
-    return verify(world.snapshot, world.catalogue, Results(new_claims=claims), without_nodes=gone)
 
 
 def _open(hand: Applier, world: World, planned: tuple[PlannedClaim, ...]) -> None:

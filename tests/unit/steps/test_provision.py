@@ -3,18 +3,14 @@
 from datetime import timedelta
 
 import pytest
-from msgspec.structs import replace
 
 from journeyman.core.api import labels
 from journeyman.core.api.objects import NODE, NODECLAIM, NODEPOOL, OFFERING_STATE, condition_of
 from journeyman.core.plan import Step
-from journeyman.core.scheduling.results import Results
-from journeyman.core.scheduling.scheduler import solve
 from journeyman.errors import CloudProviderError, CreateError, NodeClassNotReadyError, RateLimitedError
 from journeyman.ports import Trigger
 from journeyman.simulate.kubelet import BOOT, Kubelets
-from journeyman.steps.load import EVERYTHING, load, with_catalogue
-from journeyman.steps.provision import _question, _verified, provision
+from journeyman.steps.provision import provision
 from journeyman.steps.stored_pools import LIMITS_PERIOD
 from tests.helpers.builders import NOW, claim_body, merge, node_class_body, pod_body, pool_body
 from tests.helpers.fakes import Cluster, Interfering
@@ -92,7 +88,7 @@ def test_a_launch_whose_answer_was_lost_makes_no_second_instance(cluster):
         raise DyingError
 
     with pytest.raises(DyingError):  # the patch of the launched claim's status is the last thing the process does
-        run(cluster, store=Interfering(cluster.server, "patch", 5, die))
+        run(cluster, store=Interfering(cluster.server, "patch", 6, die))
     assert [c.status.provider_id for c in claims(cluster)] == [""]
 
     run(cluster)
@@ -328,23 +324,3 @@ def test_a_quiet_cluster_costs_no_writes(cluster):
     outcome = run(cluster)
     assert writes == []
     assert outcome.wakes == ()
-
-
-def test_what_does_not_verify_is_never_carried_out_and_the_rest_is(cluster):
-    """A claim that is too small for its pods is dropped; the sound one beside it stays."""
-    add_pods(cluster, 6)
-    world = with_catalogue(cluster.run(), refreshed(cluster))
-    pods, gone = _question(world.snapshot)
-    sound = solve(world.snapshot, world.catalogue, pods=pods[:1]).new_claims[0]
-    overfull = replace(sound, pods=tuple(f"default/p{i}" for i in range(1, 6)))
-
-    decision = _verified(world, Results(new_claims=(sound, overfull)), pods, gone)
-
-    assert decision.accepted == (sound,)
-    assert decision.defects
-
-
-def refreshed(cluster):
-    """The cluster with its NodeClass resolved."""
-    run(cluster, cloud=type(cluster.cloud)(cluster.clock, types=()))
-    return load(cluster.run(), EVERYTHING)

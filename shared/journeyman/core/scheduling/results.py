@@ -73,7 +73,7 @@ class PoolReason(Struct, frozen=True, kw_only=True):
 
 
 class PodError(Struct, frozen=True, kw_only=True):
-    """Why one pod is not placed. `kind` is for machines: unsupported, invalid, unschedulable, limits, no-nodepool.
+    """Why one pod is not placed. `kind` is for machines: unsupported, invalid, unschedulable, limits, no-nodepool, refused.
 
     `by_node_pool` gives each pool's own reason, ranked most helpful first; `reasons` are the same as data.
     `smallest_change` is what would be enough to give it a place, in words; empty if nobody looked for it.

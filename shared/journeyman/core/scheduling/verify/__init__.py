@@ -14,7 +14,9 @@ of a required node affinity are alternatives at once.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+
+from msgspec.structs import replace
 
 from journeyman.core.api.objects import Pod
 from journeyman.core.catalogue import Catalogue
@@ -25,13 +27,13 @@ from journeyman.core.scheduling.verify.claims import check_claims
 from journeyman.core.scheduling.verify.counting import Census
 from journeyman.core.scheduling.verify.devices import check_devices
 from journeyman.core.scheduling.verify.existing import check_existing
-from journeyman.core.scheduling.verify.index import Index
+from journeyman.core.scheduling.verify.index import Index, name_of_claim, name_of_node
 from journeyman.core.scheduling.verify.limits import check_limits, check_reservations
 from journeyman.core.scheduling.verify.spread import check_spread
 from journeyman.core.scheduling.verify.volumes import Storage
 from journeyman.core.state import Snapshot
 
-__all__ = ["verify"]
+__all__ = ["verify", "without_accused"]
 
 
 def verify(
@@ -69,6 +71,21 @@ def verify(
     found += check_anti_affinity(index, census)
     found += check_devices(index, catalogue)
     return tuple(found)
+
+
+def without_accused(results: Results, defects: Iterable[str]) -> Results:
+    """What is left of a plan without the nodes that these sentences begin with, and without their pods."""
+    named = tuple(defects)
+
+    def is_accused(name: str) -> bool:
+        return any(defect.startswith((f"{name}:", f"{name} ")) for defect in named)
+
+    return replace(
+        results,
+        new_claims=tuple(claim for claim in results.new_claims if not is_accused(name_of_claim(claim))),
+        existing={name: keys for name, keys in results.existing.items() if not is_accused(name_of_node(name))},
+        devices={name: found for name, found in results.devices.items() if not is_accused(name_of_node(name))},
+    )
 
 
 def _check_bookkeeping(index: Index) -> Iterator[str]:

@@ -109,7 +109,7 @@ class Index:
         possible = _labels_of(self.standing)
         return tuple(
             Place(
-                name=f"node {node.name}",
+                name=name_of_node(node.name),
                 host=node.labels.get(labels.HOSTNAME, node.name),
                 planned={key: self.kind(key) for key in self.results.existing.get(node.name, ())},
                 staying=self._staying(node),
@@ -145,10 +145,9 @@ class Index:
             if pool is None:
                 continue
             possible, rows = self.launches(pool).claimed(claim.requirements)
-            shown = f"{', '.join(claim.pods[:3])}{'…' if len(claim.pods) > 3 else ''}"
             found.append(
                 Place(
-                    name=f"the NodeClaim of NodePool {claim.node_pool} for {shown}",
+                    name=name_of_claim(claim),
                     host=f"new node {index}",
                     planned={key: self.kind(key) for key in claim.pods},
                     staying=(),
@@ -196,6 +195,17 @@ class Index:
         if name not in self._launches:
             self._launches[name] = Launches(pool, self._markets.of(name), self.daemons)
         return self._launches[name]
+
+
+def name_of_node(name: str) -> str:
+    """What a standing node is called in sentences."""
+    return f"node {name}"
+
+
+def name_of_claim(claim: PlannedClaim) -> str:
+    """What a planned node is called in sentences."""
+    shown = f"{', '.join(claim.pods[:3])}{'…' if len(claim.pods) > 3 else ''}"
+    return f"the NodeClaim of NodePool {claim.node_pool} for {shown}"
 
 
 def is_leaving(node: StateNode) -> bool:

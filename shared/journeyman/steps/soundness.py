@@ -1,0 +1,81 @@
+"""What becomes of an answer that its own check refuses: what is wrong is left out, everything else is carried out.
+
+First the nodes go that the check names; with them others may lose what they counted on, so it is asked again. Where it
+names none (limits of a NodePool, say), as many of the new claims are kept as verify together, and nothing else.
+
+The pods concerned have an error like any that found no place, and are looked at again `AGAIN` later: whatever made the
+scheduler err may be over by then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from journeyman.core.api.objects import Pod
+from journeyman.core.catalogue import Catalogue
+from journeyman.core.scheduling.results import PlannedClaim, PodError, Results
+from journeyman.core.scheduling.verify import verify, without_accused
+from journeyman.core.state import Snapshot
+
+AGAIN: Final = timedelta(minutes=1)
+
+
+class Checked(Struct, frozen=True, kw_only=True):
+    """What of an answer may be carried out, and what was wrong with the rest."""
+
+    results: Results
+    defects: tuple[str, ...]
+
+
+class Check(Struct, frozen=True, kw_only=True):
+    """The second opinion about answers to one question: the pods to place, and the nodes that were thought away."""
+
+    snapshot: Snapshot
+    catalogue: Catalogue
+    pods: tuple[Pod, ...]
+    gone: frozenset[str]
+
+    def of(self, results: Results) -> Checked:
+        """Everything, if it verifies as a whole; if not, what is left without whatever is wrong."""
+        defects = verify(self.snapshot, self.catalogue, results, pods=self.pods, without_nodes=self.gone)
+        return Checked(results=self._sound(results, defects) if defects else results, defects=defects)
+
+    def _sound(self, results: Results, defects: Sequence[str]) -> Results:
+        left, wrong = results, tuple(defects)
+        while wrong:
+            fewer = without_accused(left, wrong)
+            if fewer == left:
+                left = replace(left, new_claims=self._halved(left.new_claims), existing={}, devices={})
+                break
+            left = fewer
+            wrong = self._wrong_with(left)
+        kept = _placed(left)
+        error = PodError(kind="refused", message=f"its place did not pass the independent check: {defects[0]}")
+        refused = dict.fromkeys(sorted(_placed(results) - kept - results.pod_errors.keys()), error)
+        price = sum(claim.price for claim in left.new_claims)
+        return replace(left, pod_errors={**results.pod_errors, **refused}, price=price)
+
+    def _halved(self, claims: tuple[PlannedClaim, ...]) -> tuple[PlannedClaim, ...]:
+        """Claims that verify together, found by halving: few are wrong among many, and each look costs."""
+        if not claims or not self._wrong_with(Results(new_claims=claims)):
+            return claims
+        if len(claims) == 1:
+            return ()
+        middle = len(claims) // 2
+        first, second = self._halved(claims[:middle]), self._halved(claims[middle:])
+        return first if self._wrong_with(Results(new_claims=first + second)) else first + second
+
+    def _wrong_with(self, results: Results) -> tuple[str, ...]:
+        """The defects of a part; pods that it leaves out stay where they are."""
+        part = replace(results, pod_errors={})
+        return verify(self.snapshot, self.catalogue, part, without_nodes=self.gone)
+
+
+def _placed(results: Results) -> frozenset[str]:
+    lists = (*(claim.pods for claim in results.new_claims), *results.existing.values())
+    return frozenset(key for keys in lists for key in keys)

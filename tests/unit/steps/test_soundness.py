@@ -1,0 +1,106 @@
+"""Answers that are wrong somewhere, on purpose: what is right in them is kept, and who loses a place is told."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from journeyman.core.api import labels
+from journeyman.core.catalogue import Catalogue
+from journeyman.core.scheduling.results import Results
+from journeyman.core.scheduling.scheduler import pods_to_place, solve
+from journeyman.steps.soundness import Check
+from tests.helpers.builders import a_node, a_pod, a_pool, a_running_claim, a_snapshot, an_instance_type
+
+ZONAL = an_instance_type("z.medium", cpu=4, memory_gib=16, price=0.2, zones=("a", "b", "c"))
+SPREAD = {
+    "topologySpreadConstraints": [
+        {
+            "maxSkew": 1,
+            "topologyKey": labels.ZONE,
+            "whenUnsatisfiable": "DoNotSchedule",
+            "labelSelector": {"matchLabels": {"app": "even"}},
+        }
+    ]
+}
+
+
+def checking(*pods, **cluster):
+    """The check of answers for these pods."""
+    snapshot = a_snapshot(pods=tuple(sorted(pods, key=lambda p: p.key)), **cluster)
+    catalogue = Catalogue({pool.metadata.name: (ZONAL,) for pool in snapshot.node_pools})
+    return Check(snapshot=snapshot, catalogue=catalogue, pods=pods_to_place(snapshot), gone=frozenset())
+
+
+def answer(check):
+    """The scheduler's."""
+    return solve(check.snapshot, check.catalogue, pods=check.pods)
+
+
+def test_a_right_answer_passes_untouched():
+    """The very same."""
+    check = checking(*(a_pod(f"p{i}") for i in range(6)))
+    right = answer(check)
+
+    checked = check.of(right)
+
+    assert checked.results is right
+    assert checked.defects == ()
+
+
+def test_a_claim_that_is_too_small_is_left_out_and_the_sound_one_stays():
+    """Its pods have an error that says why, and are not forgotten."""
+    check = checking(*(a_pod(f"p{i}") for i in range(6)))
+    sound = solve(check.snapshot, check.catalogue, pods=check.pods[:1]).new_claims[0]
+    others = tuple(pod.key for pod in check.pods[1:])
+
+    checked = check.of(Results(new_claims=(sound, replace(sound, pods=others)), price=2 * sound.price))
+
+    assert checked.results.new_claims == (sound,)
+    assert checked.results.price == sound.price
+    assert tuple(checked.results.pod_errors) == others
+    assert {error.kind for error in checked.results.pod_errors.values()} == {"refused"}
+    assert checked.defects[0] in checked.results.pod_errors[others[0]].message
+
+
+def test_a_node_that_is_overbooked_takes_nothing_from_other_nodes_nor_from_new_ones():
+    """Six cores on a node of four; the spread of the new nodes' pods verifies only with all three of them."""
+    nodes, claims = (a_node("x"), a_node("y")), (a_running_claim("x"), a_running_claim("y"))
+    even = [a_pod(f"e{i}", cpu="3", spec=SPREAD, metadata={"labels": {"app": "even"}}) for i in range(6)]
+    alone = answer(checking(*even))
+    large = [a_pod("l0", cpu="3"), a_pod("l1", cpu="3"), a_pod("s", cpu="100m")]
+    check = checking(*even, *large, nodes=nodes, claims=claims)
+    existing = {"node-x": ("default/l0", "default/l1"), "node-y": ("default/s",)}
+
+    checked = check.of(replace(alone, existing=existing))
+
+    assert checked.results.new_claims == alone.new_claims
+    assert checked.results.existing == {"node-y": ("default/s",)}
+    assert tuple(checked.results.pod_errors) == ("default/l0", "default/l1")
+
+
+def test_who_counted_on_what_is_left_out_is_left_out_as_well():
+    """Zone c's claim is wrong: in the others one pod each may stay, no two."""
+    even = [a_pod(f"e{i}", cpu="3", spec=SPREAD, metadata={"labels": {"app": "even"}}) for i in range(6)]
+    check = checking(*even)
+    right = answer(check)
+    wrong = tuple(replace(c, price=0.0) if c.offering[1] == "c" else c for c in right.new_claims)
+
+    checked = check.of(replace(right, new_claims=wrong))
+
+    kept = checked.results.new_claims
+    assert all(claim.offering[1] != "c" for claim in kept)
+    assert check.of(replace(checked.results)).defects == ()
+    assert {pod.key for pod in even} == {key for claim in kept for key in claim.pods} | set(checked.results.pod_errors)
+
+
+def test_of_claims_that_exceed_a_limit_together_some_are_kept():
+    """The check names no node: as many stay as the NodePool may have."""
+    pods = [a_pod(f"p{i}", cpu="3") for i in range(3)]
+    generous = answer(checking(*pods))
+    check = checking(*pods, node_pools=(a_pool(spec={"limits": {"cpu": "8"}}),))
+
+    checked = check.of(generous)
+
+    assert len(generous.new_claims) == 3
+    assert 1 <= len(checked.results.new_claims) <= 2
+    assert len(checked.results.pod_errors) == 3 - len(checked.results.new_claims)
