@@ -46,14 +46,15 @@ class Simulation(Struct, frozen=True, kw_only=True, dict=True):
 
         Errors are: pods of candidates or leaving nodes that find no place; pods of candidates planned onto a node
         that is not initialized (it may never be), or that is still within its consolidateAfter (they would restart
-        its clock). Where no other pods need a place, such nodes are not offered in the first place.
+        its clock). Where no other pods need a place, such nodes are not offered in the first place, unless they take
+        their share of a limit.
         """
         chosen = tuple(candidates)
         moving = tuple(self._pods_on(self._node_of[c.nodeclaim] for c in chosen))
         others = self._pending + self._leaving_pods
         gone = self._leaving | {self._node_of[c.nodeclaim].name for c in chosen}
         if not others:
-            gone |= self._unsettled
+            gone |= self._unsettled - self._limited
         pods = tuple(sorted(moving + others, key=lambda p: p.key))
         results = (self._frugal_scheduler if fewest_nodes else self._scheduler).solve(pods, gone)
         return Simulated(pods=pods, gone=gone, results=results, errors=self._errors(results, moving))
@@ -113,6 +114,12 @@ class Simulation(Struct, frozen=True, kw_only=True, dict=True):
         """Managed nodes that are not initialized, or still within their consolidateAfter."""
         nodes = (n for n in self.snapshot.state_nodes if n.managed)
         return frozenset(n.name for n in nodes if not n.initialized or self._claim(n) in self.waiting)
+
+    @cached_property
+    def _limited(self) -> frozenset[str]:
+        """Nodes of pools with limits: whoever thinks them away thinks that there is room for others."""
+        pools = {pool.metadata.name for pool in self.snapshot.node_pools if pool.spec.limits}
+        return frozenset(n.name for n in self.snapshot.state_nodes if n.node_pool in pools)
 
     @cached_property
     def _pending(self) -> tuple[Pod, ...]:

@@ -165,6 +165,20 @@ def test_pods_do_not_move_to_a_node_that_is_not_settled(pending):
     assert decide(a_fleet(old, fresh, pending=pending), "old", waiting=frozenset({"fresh"})).decision is Decision.NO_OP
 
 
+def test_a_node_that_is_not_settled_takes_its_share_of_a_limit():
+    """It takes no pods, and it stays: what would stand in its place goes beyond the limit."""
+    spot = a_pool("spot", capacity_types=(labels.SPOT,))
+    limited = spot.model_copy(update={"spec": spot.spec.model_copy(update={"limits": {"cpu": "8"}})})
+    old = a_member("old", size="l", cpus=["1400m"] * 5)
+    fresh = a_member("fresh", size="l", pool="spot", capacity_type=labels.SPOT)
+
+    def replaced(pool):
+        return decide(a_fleet(old, fresh, pools=[a_pool(), pool]), "old", waiting=frozenset({"fresh"})).decision
+
+    assert replaced(spot) is Decision.REPLACE
+    assert replaced(limited) is Decision.NO_OP
+
+
 def test_room_on_nodes_that_leave_is_no_room():
     """A command under way gives the other node back, and its pods need the same place."""
     snapshot = a_fleet(
