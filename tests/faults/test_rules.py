@@ -315,8 +315,10 @@ def test_a_candidate_that_goes_before_its_replacement_is_ready_is_seen():
     """And one that no command takes any more."""
     stage = Stage(ReplacementsFirst)
     for name in ("old", "new", "other"):
-        stage.claim(name)
+        stage.claim(name, "Launched")
+    stage.claim("withdrawn")
     stage.command("d", ["old"], ["new"])
+    stage.as_("consolidate").delete(NODECLAIM, "withdrawn")
     stage.as_("consolidate").delete(NODECLAIM, "old")
     stage.as_("consolidate").delete(NODECLAIM, "other")
     assert stage.broken == [
@@ -328,7 +330,7 @@ def test_a_candidate_that_goes_before_its_replacement_is_ready_is_seen():
 def test_a_candidate_may_go_once_its_replacement_was_ready():
     """Whatever the replacement is by then."""
     stage = Stage(ReplacementsFirst)
-    stage.claim("old")
+    stage.claim("old", "Launched")
     stage.claim("new", "Initialized")
     stage.say("new")
     stage.command("d", ["old"], ["new"])

@@ -20,7 +20,10 @@ from journeyman.simulate.faults.scene import CloudEvent, CloudInstance, Scene
 
 
 class ReplacementsFirst(Rule):
-    """A node that is given back goes after all that its command opened in its place were initialized."""
+    """A node that is given back goes after all that its command opened in its place were initialized.
+
+    A replacement that is withdrawn before it was launched is none.
+    """
 
     name = "replacements first"
 
@@ -34,7 +37,7 @@ class ReplacementsFirst(Rule):
             return
         if says(write.result, "Initialized"):
             self._initialized.add(write.name)
-        if write.verb == "delete" and is_ours(write, "consolidate"):
+        if write.verb == "delete" and is_ours(write, "consolidate") and says(write.result, "Launched"):
             yield from self._judged(write.name)
 
     def _judged(self, name: str) -> Iterator[str]:
