@@ -202,12 +202,16 @@ Action = (
 
 
 class Event(Struct, frozen=True, kw_only=True):
-    """A Kubernetes Event to record on an object, with Karpenter's reason."""
+    """A Kubernetes Event to record on an object, with Karpenter's reason.
+
+    Events with one reason about one object are repeats of each other, unless `key` tells them apart.
+    """
 
     ref: ObjectRef
     reason: str
     message: str
     type: str = "Normal"  # or "Warning"
+    key: str = ""
 
 
 class Observation(Struct, frozen=True, kw_only=True):

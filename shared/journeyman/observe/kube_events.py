@@ -1,6 +1,6 @@
 """Kubernetes Events with Karpenter's reasons, deduplicated without a memory.
 
-An Event's name is made of its reason and the object it is about, so a repeat finds the Event that is there and becomes a
+An Event's name is made of its reason, the object it is about and what else tells it apart (`Event.key`), so a repeat finds the Event that is there and becomes a
 patch of its count. Within Karpenter's dedupe window even that is left out. Explanations are cheap to lose: nothing
 here raises, and a flood of one reason is cut off and counted.
 
@@ -34,6 +34,7 @@ DEDUPE_BY_REASON: Final[Mapping[str, timedelta]] = {
     "NodeRepairBlocked": timedelta(minutes=15),
     "NotUnderstood": timedelta(minutes=15),
 }
+BUDGET_DEDUPE: Final = timedelta(minutes=1)  # karpenter disruption/events: budgets can change every minute
 WRITES_PER_REASON: Final = 10  # Karpenter's burst for Nominated, here for every reason of one run
 NAME_LIMIT: Final = 253
 MESSAGE_LIMIT: Final = 1024  # the API server refuses longer ones
@@ -76,7 +77,7 @@ class EventRecorder:
 
     def record(self, event: Event) -> None:
         """Keep it for `flush`; a repeat in the same run raises the count."""
-        name = name_of(event.ref, event.reason)
+        name = name_of(event.ref, event.reason, event.key)
         seen = self._pending.get(name)
         self._pending[name] = _Pending(event, seen.count + 1 if seen else 1)
 
@@ -121,16 +122,23 @@ class EventRecorder:
             stored = self._store.get(_EVENT, name, namespace=namespace)
         except NotFoundError:  # it expired in between; the next repeat makes a new one
             return
-        window = DEDUPE_BY_REASON.get(item.event.reason, DEDUPE)
+        window = window_of(item.event)
         if stored.last_timestamp is not None and self._clock.now() - stored.last_timestamp < window:
             return
         changed = {"count": stored.count + item.count, **{k: body[k] for k in ("lastTimestamp", "message", "type")}}
         self._store.patch(_EVENT, name, changed, namespace=namespace)
 
 
-def name_of(ref: ObjectRef, reason: str) -> str:
+def window_of(event: Event) -> timedelta:
+    """For how long a repeat of it is not told."""
+    if (event.ref.resource.kind, event.reason) == ("NodePool", "DisruptionBlocked"):
+        return BUDGET_DEDUPE
+    return DEDUPE_BY_REASON.get(event.reason, DEDUPE)
+
+
+def name_of(ref: ObjectRef, reason: str, key: str = "") -> str:
     """The name of the Event with this reason about this object: the same every time, within Kubernetes' limit."""
-    identity = "/".join((ref.resource.kind, ref.namespace, ref.name, ref.uid, reason))
+    identity = "/".join((ref.resource.kind, ref.namespace, ref.name, ref.uid, reason, *([key] if key else [])))
     digest = hashlib.sha256(identity.encode()).hexdigest()[:16]
     return f"{ref.name[: NAME_LIMIT - len(digest) - 1]}.{digest}"
 

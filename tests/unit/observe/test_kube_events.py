@@ -125,6 +125,19 @@ def test_repeats_in_one_run_are_one_event(recorder, server, clock):
     assert (event["count"], event["message"]) == (3, "last")
 
 
+def test_events_that_a_key_tells_apart_are_no_repeats_of_each_other(recorder, server, clock):
+    """Two resources of which a node has too little, say; each is told once in its window."""
+    ref = ObjectRef(resource=NODECLAIM, name="default-1", uid="u-2")
+    lacking = [Event(ref=ref, reason="FailedConsistencyCheck", message=m, key=m) for m in ("too little cpu", "no disk")]
+    record(recorder, clock, *lacking)
+    record(recorder, clock, *lacking)
+
+    assert sorted((event["message"], event["count"]) for event in stored(server)) == [
+        ("no disk", 1),
+        ("too little cpu", 1),
+    ]
+
+
 def test_another_incarnation_of_the_object_has_its_own_event(recorder, server, clock):
     """A pod of the same name but another UID is another pod."""
     record(recorder, clock, an_event(), an_event(ref=a_pod_ref(uid="u-2")))

@@ -115,8 +115,9 @@ def execute(
 
 def reject(disruption: NodeDisruption, why: str, snapshot: Snapshot) -> Plan:
     """End a proposal that no longer holds; marks that an interrupted start may have left are taken off."""
+    told = f"Consolidation rejected: {disruption.spec.explanation}, reason: {why}"
     events = tuple(
-        Event(ref=ref, reason="ConsolidationRejected", message=f"{disruption.spec.explanation}: {why}")
+        Event(ref=ref, reason="ConsolidationRejected", message=told, key=told)
         for name in disruption.claims
         if explain.consolidation_type(disruption)
         if (node := snapshot.state_nodes_by_claim.get(name)) is not None
@@ -185,7 +186,8 @@ def _replacement(name: str, planned: PlannedClaim, disruption: NodeDisruption, s
 
 def _launching(disruption: NodeDisruption, name: str) -> Event:
     ref = ObjectRef(resource=NODECLAIM, name=name)
-    return Event(ref=ref, reason="DisruptionLaunching", message=f"Launching NodeClaim: {disruption.spec.reason}")
+    reason = disruption.spec.reason
+    return Event(ref=ref, reason="DisruptionLaunching", message=f"Launching NodeClaim: {reason}", key=reason)
 
 
 def _await(disruption: NodeDisruption, waiting: Iterable[NodeClaim], nodes: Iterable[StateNode], at: datetime) -> Plan:
@@ -217,8 +219,7 @@ def _deletion(disruption: NodeDisruption, nodes: Iterable[StateNode], snapshot: 
                 ref=ref, why=disruption.spec.explanation, resource_version=node.claim.metadata.resource_version
             )
         )
-        message = f"Disrupting node: {disruption.spec.reason}"
-        events += [Event(ref=r, reason="DisruptionTerminating", message=message) for r in explain.refs(node)]
+        events += explain.terminating(explain.refs(node), disruption.spec.reason)
         pods = next(len(c.pods) for c in disruption.spec.candidates if c.node_claim == node.claim.metadata.name)
         pool = snapshot.node_pools_by_name.get(node.node_pool)
         observations += explain.disrupted(disruption, node.claim, pool, pods)

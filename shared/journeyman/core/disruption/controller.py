@@ -156,6 +156,7 @@ class Pass(Struct, frozen=True, kw_only=True, dict=True):
                 ref=ObjectRef(resource=NODEPOOL, name=pool, uid=pools[pool].metadata.uid),
                 reason=BLOCKED,
                 message=f"No allowed disruptions for disruption reason {reason.value} due to blocking budget",
+                key=reason.value,
             )
             for pool in sorted(blocked)
         )

@@ -28,11 +28,19 @@ def refs(node: StateNode) -> tuple[ObjectRef, ...]:
     return tuple(ObjectRef(resource=kind, name=meta.name, uid=meta.uid) for kind, meta in both if meta is not None)
 
 
-def about(candidate: Candidate, reason: str, message: str) -> tuple[Event, ...]:
+def about(candidate: Candidate, reason: str, message: str, *, key: str = "") -> tuple[Event, ...]:
     """The same event on the candidate's claim and node."""
     claim = ObjectRef(resource=NODECLAIM, name=candidate.nodeclaim, uid=candidate.nodeclaim_uid)
     node = ObjectRef(resource=NODE, name=candidate.node, uid=candidate.node_uid)
-    return tuple(Event(ref=ref, reason=reason, message=message) for ref in (claim, node))
+    return tuple(Event(ref=ref, reason=reason, message=message, key=key) for ref in (claim, node))
+
+
+def terminating(refs_: Iterable[ObjectRef], reason: str) -> tuple[Event, ...]:
+    """The event on claim and node that are disrupted now, and why."""
+    return tuple(
+        Event(ref=ref, reason="DisruptionTerminating", message=f"Disrupting {ref.resource.kind}: {reason}", key=reason)
+        for ref in refs_
+    )
 
 
 def consolidation_type(disruption: NodeDisruption) -> str:

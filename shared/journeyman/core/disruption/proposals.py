@@ -58,14 +58,14 @@ def replacement_name(disruption: str, node_pool: str, index: int) -> str:
 
 def proposal_plan(disruption: NodeDisruption, command: Command, validate_at: datetime) -> Plan:
     """Write the intent down, and look at it again at `validate_at`."""
-    body = disruption.to_wire()
+    body, said = disruption.to_wire(), disruption.spec.explanation
     create = CreateObject(resource=NODE_DISRUPTION, body=body, why=disruption.spec.explanation)
     wake = Wake(step=Step.CONSOLIDATE, at=validate_at, reason=f"validate {disruption.metadata.name}")
     events = tuple(
         event
         for c in command.candidates
         if explain.consolidation_type(disruption)
-        for event in explain.about(c, "ConsolidationCandidate", f"Proposed: {disruption.spec.explanation}")
+        for event in explain.about(c, "ConsolidationCandidate", f"Consolidation candidate: {said}", key=said)
     )
     chain = Chain(subject=f"NodeDisruption {disruption.metadata.name}", actions=(create, wake), events=events)
     return Plan(chains=(chain,), notes=(f"proposed: {disruption.spec.explanation}",))

@@ -47,7 +47,9 @@ def checked(progress: Progress, node: Node) -> Progress:
     if not issues:
         return progress.with_condition(CONSISTENT_STATE_FOUND, "True")
     ref = claim_ref(progress.claim)
-    events = (Event(ref=ref, reason="FailedConsistencyCheck", message=issue, type="Warning") for issue in issues)
+    events = (
+        Event(ref=ref, reason="FailedConsistencyCheck", message=issue, type="Warning", key=issue) for issue in issues
+    )
     return progress.with_condition(
         CONSISTENT_STATE_FOUND, "False", "ConsistencyCheckFailed", "Consistency Check Failed"
     ).told(*events)

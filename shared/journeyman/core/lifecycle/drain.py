@@ -168,7 +168,8 @@ def _evict_chain(pod: Pod, node: ObjectRef, reason: str) -> Chain:
 
 
 def _force_chain(pod: Pod, seconds: int, node: str, end: datetime | None) -> Chain:
-    text = f"Deleting the pod to accommodate the terminationTimestamp {end} of the node. The pod was granted {seconds} seconds of grace-period. This bypasses the PDB of the pod and the do-not-disrupt annotation."
+    granted = f"The pod was granted {seconds} seconds of grace-period of its {int(_grace(pod).total_seconds())} terminationGracePeriodSeconds."
+    text = f"Deleting the pod to accommodate the terminationTime {end} of the node. {granted} This bypasses the PDB of the pod and the do-not-disrupt annotation."
     action = DeletePod(ref=_ref(pod), node=node, grace_period_seconds=seconds, why="the node's end has come")
     event = Event(ref=_ref(pod), reason="Disrupted", message=text)
     return replace(one(f"Pod {pod.key}", action), events=(event,), observations=_drained(FORCEFUL))

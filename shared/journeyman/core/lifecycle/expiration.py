@@ -44,9 +44,12 @@ def expires_at(claim: NodeClaim) -> datetime | None:
 
 
 def _expire(claim: NodeClaim, state: StateNode) -> Plan:
-    name, text = claim.metadata.name, f"Disrupting node: Expired (older than {claim.spec.expire_after})"
+    name, why = claim.metadata.name, f"Expired (older than {claim.spec.expire_after})"
     chain = one(f"NodeClaim {name}", DeleteObject(ref=claim_ref(claim), why=f"older than {claim.spec.expire_after}"))
-    events = tuple(Event(ref=ref, reason="DisruptionTerminating", message=text) for ref in refs_of(state))
+    events = tuple(
+        Event(ref=ref, reason="DisruptionTerminating", message=f"Disrupting {ref.resource.kind}: {why}", key="Expired")
+        for ref in refs_of(state)
+    )
     return Plan(
         chains=(replace(chain, events=events, observations=(disrupted(claim, "expired"),)),),
         notes=(f"NodeClaim {name} expired after {claim.spec.expire_after}",),

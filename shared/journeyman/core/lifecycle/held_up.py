@@ -55,12 +55,12 @@ def _protection(pod: Pod, now: datetime) -> Iterator[Event]:
     duration = parse_duration(value)
     if duration is None or duration <= timedelta(0):
         text = f'Invalid {labels.DO_NOT_DISRUPT} annotation: "{value}" is neither "true" nor a positive duration such as 1h30m, ignoring annotation'
-        yield Event(ref=ref, reason="InvalidDoNotDisruptAnnotation", message=text, type="Warning")
+        yield Event(ref=ref, reason="InvalidDoNotDisruptAnnotation", message=text, type="Warning", key=value)
     elif pod.status.start_time is None:
         return
     elif now < (end := pod.status.start_time + duration):
         text = f"The {labels.DO_NOT_DISRUPT} grace period will elapse at {format_time(end)}"
-        yield Event(ref=ref, reason="DoNotDisruptUntil", message=text)
+        yield Event(ref=ref, reason="DoNotDisruptUntil", message=text, key=format_time(end))
     else:
         text = f"The {labels.DO_NOT_DISRUPT} grace period has elapsed, pod is now disruptable"
         yield Event(ref=ref, reason="DoNotDisruptGracePeriodElapsed", message=text)

@@ -191,8 +191,7 @@ def _given_up(claim: NodeClaim, error: Exception, now: datetime, remember: tuple
     )
     if no_capacity:
         actions += (Wake(step=Step.PROVISION, at=now, reason=f"no capacity for NodeClaim {name}"),)
-    message = f"NodeClaim {name} event: {text}" if no_capacity else text
-    event = Event(ref=claim_ref(claim), reason=reason, message=message, type="Warning")
+    event = Event(ref=claim_ref(claim), reason=reason, message=f"NodeClaim {name} event: {text}", type="Warning")
     return Plan(
         chains=(replace(one(f"NodeClaim {name}", *actions), observations=(disrupted(claim, metric),)),),
         events=(event,),

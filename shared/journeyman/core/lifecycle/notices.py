@@ -36,19 +36,19 @@ class InterruptionKind(str, Enum):
     NO_OP = "no_op"
 
 
-_UNHEALTHY: Final = ("InstanceUnhealthy", "An unhealthy warning was received for the instance")
+_UNHEALTHY: Final = ("InstanceUnhealthy", "An unhealthy warning was triggered for the instance")
 NOTICES: Final[Mapping[InterruptionKind, tuple[str, str]]] = {
-    InterruptionKind.SPOT_INTERRUPTED: ("SpotInterrupted", "Spot interruption warning was received"),
+    InterruptionKind.SPOT_INTERRUPTED: ("SpotInterrupted", "Spot interruption warning was triggered"),
     InterruptionKind.REBALANCE_RECOMMENDATION: (
         "SpotRebalanceRecommendation",
-        "Spot rebalance recommendation was received",
+        "Spot rebalance recommendation was triggered",
     ),
     InterruptionKind.INSTANCE_STOPPED: ("InstanceStopping", "Instance is stopping"),
     InterruptionKind.INSTANCE_TERMINATED: ("InstanceTerminating", "Instance is terminating"),
     InterruptionKind.SCHEDULED_CHANGE: _UNHEALTHY,
     InterruptionKind.CAPACITY_RESERVATION_INTERRUPTED: (
         "CapacityReservationInstanceInterrupted",
-        "Capacity reservation interruption warning was received",
+        "Capacity Reservation interruption warning was triggered",
     ),
     InterruptionKind.INSTANCE_STATUS: _UNHEALTHY,
     InterruptionKind.SYSTEM_STATUS: _UNHEALTHY,

@@ -23,7 +23,7 @@ from journeyman.core.scheduling.claims import claim_name, to_node_claim
 from journeyman.core.scheduling.demand.buffers import is_virtual
 from journeyman.core.scheduling.offering.templates import NO_TYPES
 from journeyman.core.scheduling.results import PlannedClaim, Results
-from journeyman.core.state import Snapshot
+from journeyman.core.state import Snapshot, StateNode
 
 _MESSAGE_LENGTH: Final = 1000  # of the 1,024 characters that an Event may have
 
@@ -45,8 +45,9 @@ def open_claims(snapshot: Snapshot, planned: Iterable[PlannedClaim], look_again:
 def tell_pods(snapshot: Snapshot, results: Results) -> Plan:
     """Events for pods that go to existing nodes, for those that find no place, and for pools that can open no node."""
     pods = {pod.key: pod for pod in snapshot.pods}
+    places = {node.name: _place(node) for node in snapshot.state_nodes if node.name in results.existing}
     events = [
-        _event(pods[key], "Nominated", f"Pod should schedule on: {name}")
+        _event(pods[key], "Nominated", f"Pod should schedule on: {places[name]}")
         for name, keys in sorted(results.existing.items())
         for key in keys
         if key in pods and not pods[key].spec.node_name
@@ -64,12 +65,19 @@ def tell_pods(snapshot: Snapshot, results: Results) -> Plan:
     return Plan(events=(*events, *_unmatched(snapshot, results), *_not_understood(snapshot, results)))
 
 
+def _place(node: StateNode) -> str:
+    """Its claim and its node, as far as there are such."""
+    claim = f"nodeclaim/{node.claim.metadata.name}" if node.claim is not None else ""
+    host = f"node/{node.node.metadata.name}" if node.node is not None else ""
+    return ", ".join(filter(None, (claim, host)))
+
+
 def _unmatched(snapshot: Snapshot, results: Results) -> Iterator[Event]:
     """Restates: karpenter pkg/controllers/provisioning/scheduling/events.go `NoCompatibleInstanceTypes`."""
     for name, why in results.set_aside_pools.items():
         if why.startswith(NO_TYPES):
             ref = ObjectRef(resource=NODEPOOL, name=name, uid=snapshot.node_pools_by_name[name].metadata.uid)
-            message = f"NodePool {name} can open no node: {why}"
+            message = f"NodePool requirements filtered out all compatible available instance types: {why}"
             yield Event(ref=ref, reason="NoCompatibleInstanceTypes", message=message, type="Warning")
 
 

@@ -80,7 +80,7 @@ def _registered(progress: Progress, node: Node) -> Progress:
     claim = progress.claim
     warnings: tuple[Event, ...] = ()
     if labels.REGISTERED not in node.metadata.labels and not is_unregistered(node):
-        text = f"Missing required taint {labels.UNREGISTERED_TAINT}:NoExecute, which prevents a race with pods that bind before the node is ready for them"
+        text = f"Missing {labels.UNREGISTERED_TAINT} taint which prevents registration related race conditions on Karpenter-managed nodes"
         warnings = (Event(ref=claim_ref(claim), reason="UnregisteredTaintMissing", message=text, type="Warning"),)
     status = msgspec.structs.replace(claim.status, node_name=node.metadata.name)
     progress = replace(

@@ -150,9 +150,14 @@ def _wakes(why: str, now: datetime) -> tuple[Wake, ...]:
 
 
 def _told(claim: NodeClaim, node: Node, sickness: Sickness) -> tuple[Event, ...]:
-    message = f"Disrupting node: Unhealthy ({sickness})"
     return tuple(
-        Event(ref=ref, reason="DisruptionTerminating", message=message) for ref in (claim_ref(claim), node_ref(node))
+        Event(
+            ref=ref,
+            reason="DisruptionTerminating",
+            message=f"Disrupting {ref.resource.kind}: Unhealthy ({sickness})",
+            key="Unhealthy",
+        )
+        for ref in (claim_ref(claim), node_ref(node))
     )
 
 

@@ -32,7 +32,12 @@ def transitions(ref: ObjectRef, before: tuple[Condition, ...], after: tuple[Cond
         after: Its conditions as they are written.
     """
     return tuple(
-        Event(ref=ref, reason=condition.type, message=_text(condition, was.status if was is not None else "Unknown"))
+        Event(
+            ref=ref,
+            reason=condition.type,
+            message=_text(condition, was.status if was is not None else "Unknown"),
+            key=condition.status,
+        )
         for condition, was in changes(before, after)
     )
 

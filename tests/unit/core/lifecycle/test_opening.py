@@ -11,7 +11,7 @@ from journeyman.core.lifecycle.opening import open_claims, retry_at, tell_pods
 from journeyman.core.plan import CreateObject, LaunchInstance, Step, Wake
 from journeyman.core.scheduling.offering.templates import NO_TYPES
 from journeyman.core.scheduling.results import PlannedClaim, PodError, Results
-from tests.helpers.builders import NOW, a_claim, a_pod, a_pool, a_snapshot
+from tests.helpers.builders import NOW, a_claim, a_launched_claim, a_pod, a_pool, a_snapshot
 
 SOON = NOW + timedelta(seconds=5)
 PODS = (a_pod("a"), a_pod("b"))
@@ -57,7 +57,7 @@ def test_the_same_decision_names_its_claim_the_same_and_a_later_one_does_not():
 def test_pods_hear_where_they_go_or_why_nowhere():
     """Pods that still run on a node that goes are told nothing: it is their replacements that will wait."""
     moving = a_pod("moving", node="old")
-    snapshot = a_snapshot(pods=(*PODS, moving))
+    snapshot = a_snapshot(pods=(*PODS, moving), claims=(a_launched_claim("n1"),))
     error = PodError(kind="unschedulable", message="no instance type is large enough")
     results = Results(existing={"n1": ("default/a", "default/moving")}, pod_errors={"default/b": error})
     events = tell_pods(snapshot, results).events
@@ -65,6 +65,7 @@ def test_pods_hear_where_they_go_or_why_nowhere():
         ("Nominated", "a", "Normal"),
         ("FailedScheduling", "b", "Warning"),
     ]
+    assert events[0].message == "Pod should schedule on: nodeclaim/n1"
 
 
 def test_what_would_help_is_told_however_many_pools_there_are():

@@ -86,8 +86,8 @@ def test_a_repair_ends_the_grace_period_before_it_deletes_the_claim():
     assert (forced.ref.uid, deletion.ref.uid) == ("uid-n", "uid-n")
     assert {wake.step for wake in wakes} == {Step.PROVISION, Step.TERMINATE}
     assert {(e.ref.resource.kind, e.message) for e in chain.events} == {
-        ("NodeClaim", "Disrupting node: Unhealthy (Ready=False)"),
-        ("Node", "Disrupting node: Unhealthy (Ready=False)"),
+        ("NodeClaim", "Disrupting NodeClaim: Unhealthy (Ready=False)"),
+        ("Node", "Disrupting Node: Unhealthy (Ready=False)"),
     }
     assert [(o.name, o.labels.get("reason"), o.labels.get("image_id")) for o in chain.observations] == [
         ("karpenter_nodeclaims_disrupted_total", "unhealthy", None),

@@ -1,0 +1,178 @@
+"""Every Event that is Karpenter's is told as Karpenter tells it: reason, object, type, message, and for how long once.
+
+The table restates karpenter v1.14.1 pkg/events, pkg/controllers/*/events.go and karpenter-provider-aws v1.14.1
+pkg/controllers/{interruption/events,nodeclass/events.go}: alerts match on reason, type and the beginning of messages.
+Covers: the Events of living clusters (provisioned, consolidated, drained, forced, interrupted, repaired, refused), and
+every reason that the code names.
+"""
+
+import ast
+import re
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+import journeyman
+from journeyman.core.api.objects import EC2NODECLASS, NODE, NODECLAIM, NODEPOOL, PDB
+from journeyman.core.lifecycle.notices import NOTICES
+from journeyman.core.plan import Event, ObjectRef, Step
+from journeyman.observe.kube_events import DEDUPE_BY_REASON, window_of
+from tests.helpers.builders import SMALL, condition, pool_body
+from tests.helpers.living import Living
+
+SOURCE = Path(journeyman.__file__).parent
+BOTH = {"Node", "NodeClaim"}
+KARPENTER = {  # reason: (type, kinds, beginning of the message, minutes, what tells two of them apart)
+    "Nominated": ("Normal", {"Pod"}, r"Pod should schedule on: (nodeclaim/|node/)", 2, False),
+    "FailedScheduling": ("Warning", {"Pod"}, r"Failed to schedule pod, ", 5, False),
+    "NoCompatibleInstanceTypes": (
+        "Warning", {"NodePool"}, r"NodePool requirements filtered out all compatible available instance types", 1, False,
+    ),
+    "InvalidDoNotDisruptAnnotation": (
+        "Warning", {"Pod"}, r"Invalid karpenter.sh/do-not-disrupt annotation: .*, ignoring annotation$", 2, True,
+    ),
+    "DoNotDisruptUntil": ("Normal", {"Pod"}, r"The karpenter.sh/do-not-disrupt grace period will elapse at ", 2, True),
+    "DoNotDisruptGracePeriodElapsed": (
+        "Normal", {"Pod"}, r"The karpenter.sh/do-not-disrupt grace period has elapsed, pod is now disruptable$", 2, False,
+    ),
+    "DisruptionBlocked": ("Normal", {*BOTH, "NodePool"}, r"", 2, None),  # on a NodePool for each reason, one minute
+    "Unconsolidatable": ("Normal", BOTH, r"", 15, False),
+    "ConsolidationCandidate": ("Normal", BOTH, r"Consolidation candidate: ", 2, True),
+    "ConsolidationRejected": ("Normal", BOTH, r"Consolidation rejected: .*, reason: ", 2, True),
+    "DisruptionLaunching": ("Normal", {"NodeClaim"}, r"Launching NodeClaim: [A-Z]", 2, True),
+    "DisruptionWaitingReadiness": ("Normal", {"NodeClaim"}, r"Waiting on readiness to continue disruption$", 2, False),
+    "DisruptionTerminating": ("Normal", BOTH, r"Disrupting (Node|NodeClaim): [A-Z]", 2, True),
+    "Evicted": ("Normal", {"Pod"}, r"Evicted pod: ", 2, False),
+    "Disrupted": (
+        "Normal", {"Pod"},
+        r"Deleting the pod to accommodate the terminationTime .* of the node. The pod was granted \d+ seconds", 2, False,
+    ),
+    "FailedDraining": ("Warning", {"Node"}, r"Failed to drain node, ", 2, False),
+    "AwaitingVolumeDetachment": ("Normal", {"Node"}, r"Awaiting deletion of bound volumeattachments \(", 2, False),
+    "TerminationGracePeriodExpiring": ("Warning", BOTH, r"All pods will be deleted by ", 2, False),
+    "FailedTermination": ("Warning", BOTH, r"", 2, False),
+    "InsufficientCapacityError": ("Warning", {"NodeClaim", "NodePool"}, r"(NodeClaim .* event: |NodePool )", 2, False),
+    "NodeClassNotReady": ("Warning", {"NodeClaim"}, r"NodeClaim .* event: ", 2, False),
+    "UnregisteredTaintMissing": (
+        "Warning", {"NodeClaim"},
+        r"Missing karpenter.sh/unregistered taint which prevents registration related race conditions", 2, False,
+    ),
+    "FailedConsistencyCheck": ("Warning", {"NodeClaim"}, r"", 2, True),
+    "NodeRepairBlocked": ("Warning", {"Node"}, r"more than 20% nodes are unhealthy in the (nodepool|cluster)", 15, False),
+    "SpotInterrupted": ("Warning", BOTH, r"Spot interruption warning was triggered$", 2, False),
+    "CapacityReservationInstanceInterrupted": (
+        "Warning", BOTH, r"Capacity Reservation interruption warning was triggered$", 2, False,
+    ),
+    "SpotRebalanceRecommendation": ("Normal", BOTH, r"Spot rebalance recommendation was triggered$", 2, False),
+    "InstanceStopping": ("Warning", BOTH, r"Instance is stopping$", 2, False),
+    "InstanceTerminating": ("Warning", BOTH, r"Instance is terminating$", 2, False),
+    "InstanceUnhealthy": ("Warning", BOTH, r"An unhealthy warning was triggered for the instance$", 2, False),
+    "TerminatingOnInterruption": (
+        "Warning", BOTH, r"Interruption triggered termination for the (Node|NodeClaim)$", 2, False,
+    ),
+    "WaitingOnNodeClaimTermination": ("Normal", {"EC2NodeClass"}, r"Waiting on NodeClaim termination for ", 2, False),
+    "Finalized": ("Normal", {*BOTH, "EC2NodeClass"}, r"Finalized$", 2, False),
+}  # fmt: skip
+OURS = {"InstanceGone", "MultipleNodeClaimsFound", "NodeClaimMissing", "NotUnderstood", "Restored"}
+KINDS = {kind.kind: kind for kind in (NODE, NODECLAIM, NODEPOOL, EC2NODECLASS)}
+CONDITION_TOLD = re.compile(r"Status condition transitioned, Type: \w+, Status: \w+ -> \w+, Reason: \w+")
+
+
+def told_in_the_code():
+    """(reason, type) of every Event that the code makes with both written out; the type is Normal if none is given."""
+    for path in SOURCE.rglob("*.py"):
+        for call in ast.walk(ast.parse(path.read_text())):
+            if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "Event":
+                given = {k.arg: k.value for k in call.keywords}
+                reason, type_ = given.get("reason"), given.get("type", ast.Constant("Normal"))
+                if isinstance(reason, ast.Constant) and isinstance(type_, ast.Constant):
+                    yield str(reason.value), str(type_.value)
+
+
+def test_every_reason_that_the_code_names_is_karpenters_or_listed_as_ours():
+    """And of Karpenter's type: `kubectl get events` and alerts show warnings apart."""
+    told = set(told_in_the_code())
+    assert len(told) > 20
+    assert {reason for reason, _ in told} - KARPENTER.keys() == OURS
+    assert {(reason, type_) for reason, type_ in told if reason in KARPENTER} == {
+        (reason, KARPENTER[reason][0]) for reason, _ in told if reason in KARPENTER
+    }
+
+
+def test_every_notice_has_karpenters_reason_and_message():
+    """What EventBridge says of an instance."""
+    for reason, message in NOTICES.values():
+        assert re.match(KARPENTER[reason][2], message)
+
+
+@pytest.mark.parametrize("reason", KARPENTER)
+def test_a_repeat_is_left_out_for_as_long_as_with_karpenter(reason):
+    """Two minutes unless Karpenter says otherwise; budgets may change each minute."""
+    kinds, minutes = KARPENTER[reason][1], KARPENTER[reason][3]
+    for kind in kinds & KINDS.keys():
+        event = Event(ref=ObjectRef(resource=KINDS[kind], name="n"), reason=reason, message="m")
+        on_a_budget = (kind, reason) == ("NodePool", "DisruptionBlocked")
+        assert window_of(event) == timedelta(minutes=1 if on_a_budget else minutes)
+    assert set(DEDUPE_BY_REASON) <= KARPENTER.keys() | OURS
+
+
+def drained_by_force(living):
+    """A claim with a terminationGracePeriod is deleted, and a budget stands in the way."""
+    budget = {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": {"name": "b", "namespace": "default"},
+    }
+    living.cluster.add({**budget, "spec": {"selector": {"matchLabels": {"app": "web"}}, "maxUnavailable": 0}})
+    living.server.delete(NODECLAIM, living.claims()[0].metadata.name)
+    living.wake(Step.TERMINATE)
+    living.live(minutes=12)
+    living.server.delete(PDB, "b", namespace="default")
+
+
+def consolidated(living):
+    living.scale("web", 1)
+    living.live(minutes=12)
+
+
+def repaired(living):
+    name = living.claims()[0].status.node_name
+    living.server.patch(
+        NODE, name, {"status": {"conditions": [condition("StorageReady", "False")]}}, subresource="status"
+    )
+    living.live(minutes=5)
+
+
+def refused(living):
+    """No room left, then a NodeClass that goes."""
+    living.server.patch(NODEPOOL, "default", {"spec": {"limits": {"cpu": "0"}}})
+    living.scale("web", 5)
+    living.live(minutes=3)
+    living.server.delete(EC2NODECLASS, "default")
+    living.live(minutes=11)
+
+
+@pytest.mark.parametrize("story", [drained_by_force, consolidated, repaired, refused])
+def test_what_is_told_of_a_living_cluster_is_in_karpenters_words(story):
+    """On the objects, with the type and the beginning that the table says; and apart where Karpenter tells them apart."""
+    disruption = {"consolidateAfter": "30s", "budgets": [{"nodes": "100%"}]}
+    template = {"spec": {"terminationGracePeriod": "5m"}}
+    living = Living((SMALL,), pool_body(spec={"disruption": disruption, "template": template}))
+    living.deploy("web", 3, cpu="1.5")
+    living.until(lambda: living.running() == 3, "three pods")
+    story(living)
+
+    events = living.record.events
+    assert len(events) > 10
+    for event in events:
+        if event.reason in OURS:
+            continue
+        if CONDITION_TOLD.match(event.message):
+            assert (event.type, bool(event.key)) == ("Normal", True)
+            continue
+        type_, kinds, form, _, apart = KARPENTER[event.reason]
+        assert event.ref.resource.kind in kinds
+        assert event.type == type_, event
+        assert re.match(form, event.message), event
+        assert apart is None or bool(event.key) is apart, event
