@@ -19,11 +19,8 @@ Neighbouring chains that only patch are carried out side by side (`side_by_side`
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from datetime import datetime, timedelta
 from itertools import groupby
-from typing import Any, Final
 
 from msgspec.structs import replace
 
@@ -34,7 +31,6 @@ from journeyman.core.plan import (
     EvictPod,
     LaunchInstance,
     NominatePods,
-    Observation,
     PatchObject,
     Plan,
     RememberUnavailable,
@@ -49,13 +45,10 @@ from journeyman.errors import (
     JourneymanError,
     LeaseLostError,
     NotFoundError,
-    RateLimitedError,
-    TooManyRequestsError,
 )
-from journeyman.ports import Message
 from journeyman.steps.effects import Effects
 from journeyman.steps.hinting import Hints
-from journeyman.steps.invocation import BUSY, DONE, PARTIAL, Invocation, Outcome
+from journeyman.steps.invocation import Invocation, Outcome
 from journeyman.steps.launching import PendingLaunch, launch_together
 from journeyman.steps.load import World
 from journeyman.steps.refusals import (
@@ -65,25 +58,17 @@ from journeyman.steps.refusals import (
     is_held_by_budget,
     not_terminated,
 )
+from journeyman.steps.report import Report
 from journeyman.steps.side_by_side import Track, next_wave, only_patches
 
-RETRY_AFTER: Final = timedelta(seconds=1)
-RETRY_ERROR_AFTER: Final = timedelta(seconds=5)
-FURTHEST_WAKE: Final = timedelta(minutes=15)  # what a delay queue holds; what is due later, the sweep finds
 
-
-class Applier:
-    """One run's hand: applies plans, remembers what came of it, sends the wake-ups at the end."""
+class Applier(Report):
+    """One run's hand: applies plans, and reports what came of it."""
 
     def __init__(self, run: Invocation, step: Step) -> None:
-        self.run = run
-        self.step = step
+        super().__init__(run, step)
         self.effects = Effects(run)
         self.remembered: list[RememberUnavailable] = []
-        self._counts: Counter[str] = Counter()
-        self._notes: list[str] = []
-        self._wakes: dict[Step, Wake] = {}
-        self._status = DONE
         self._hints = Hints(run, self.count)
 
     def apply(self, plan: Plan, world: World | None = None) -> None:
@@ -113,34 +98,6 @@ class Applier:
                 raise InvariantError("a plan without a catalogue asks for launches", claim=launches[0].claim)
             self._check()
             launches = self._launched(launches, world)
-
-    def tell(self, plan: Plan) -> None:
-        """Say what was decided, and take note of its wake-ups: they come whatever happens to its chains."""
-        for note in plan.notes:
-            self.note(note)
-        for event in plan.events:
-            self.run.telemetry.event(event)
-        self._observe(plan.observations)
-        for action in plan.actions:
-            if isinstance(action, Wake):
-                self.wake(action.step, action.at, action.reason)
-
-    def note(self, text: str, message: str = "", *, level: str = "info", **fields: Any) -> None:
-        """One line for a person in the outcome; the log gets `message` and its fields, if they say the same better."""
-        self._notes.append(text)
-        self.run.telemetry.log(level, message or text, **fields)
-
-    def count(self, what: str, number: int = 1) -> None:
-        """Add to the outcome's counts."""
-        self._counts[what] += number
-
-    def wake(self, step: Step, at: datetime, reason: str) -> None:
-        """Ask for a run of `step` at `at`; of several, the earliest is sent. One that is far off is left to the sweep."""
-        if at - self.run.clock.now() > FURTHEST_WAKE:
-            return
-        known = self._wakes.get(step)
-        if known is None or at < known.at:
-            self._wakes[step] = Wake(step=step, at=at, reason=reason)
 
     def carry_out(self, plan: Plan) -> None:
         """Carry out a plan without launches: what follows from an answer of the cloud, so the margin is there for it."""
@@ -176,7 +133,7 @@ class Applier:
                 self._hints.give(action)
             elif not self._done(action, chain):
                 return
-        self._explain(chain)
+        self.explain(chain)
         for behind in chain.then:
             self._run_chain(behind, launches, in_margin=in_margin)
 
@@ -204,7 +161,7 @@ class Applier:
         if isinstance(action, EvictPod):
             self._not_evicted(action, chain, error)
         elif isinstance(error, ConflictError) or (isinstance(error, NotFoundError) and isinstance(action, PatchObject)):
-            self._moved_on(chain, error)
+            self.moved_on(chain.subject, error)
         else:
             self._failed_action(action, chain, error)
         return False
@@ -252,7 +209,7 @@ class Applier:
             for track, went_well in zip(wave, self._sent(wave), strict=True):
                 track.left = track.left[1:] if went_well else []
                 if went_well and not track.left:
-                    self._explain(track.chain)
+                    self.explain(track.chain)
 
     def _sent(self, wave: Sequence[Track]) -> list[bool]:
         """Send the next patch of each; whether its chain may go on."""
@@ -272,17 +229,12 @@ class Applier:
         if isinstance(action, RememberUnavailable):
             self.remembered.append(action)
         if isinstance(action, EvictPod):
-            self._observe(eviction_counted(None))
-
-    def _explain(self, chain: Chain) -> None:
-        for event in chain.events:
-            self.run.telemetry.event(event)
-        self._observe(chain.observations)
+            self.observe(eviction_counted(None))
 
     # -- what goes wrong ----------------------------------------------------------------------------------------
 
     def _not_evicted(self, action: EvictPod, chain: Chain, error: JourneymanError) -> None:
-        self._observe(eviction_counted(error))
+        self.observe(eviction_counted(error))
         if is_held_by_budget(error):
             self.count("evictions refused")
             self.run.telemetry.event(held_by_budget(action, error))
@@ -295,76 +247,6 @@ class Applier:
         if isinstance(action, TerminateInstance) and not error.retryable and (action.node or action.claim):
             self.run.telemetry.event(not_terminated(action, error))
         self.failed(chain.subject, error)
-
-    def _observe(self, observations: Iterable[Observation]) -> None:
-        for observation in observations:
-            self.run.telemetry.observe(observation)
-
-    def _moved_on(self, chain: Chain, error: JourneymanError) -> None:
-        self.count("conflicts")
-        self.run.telemetry.log("debug", "the cluster moved on, deciding again", subject=chain.subject, error=str(error))
-        self.wake(self.step, self.run.clock.now() + RETRY_AFTER, f"{chain.subject} changed meanwhile")
-
-    def failed(self, subject: str, error: JourneymanError) -> None:
-        """Report an error that stops one chain; one that may pass leaves a wake-up."""
-        self.count("errors")
-        self._notes.append(f"{subject}: {error}")
-        level = "warning" if error.retryable else "error"
-        self.run.telemetry.log(level, error.message, subject=subject, error=type(error).__name__, **_fields(error))
-        if error.retryable:
-            at = self.run.clock.now() + _retry_after(error)
-            self.wake(self.step, at, f"{subject}: {error.message}")
-
-    # -- the end ------------------------------------------------------------------------------------------------
-
-    def busy(self, error: LeaseLostError) -> None:
-        """Another run holds the step: nothing more is done here, and the message that woke us comes back."""
-        self._status = BUSY
-        self.run.telemetry.log("info", error.message, **_fields(error))
-
-    def partial(self, error: JourneymanError) -> None:
-        """The run stops before its work is done: come back at once, or when it may help."""
-        self._status = PARTIAL
-        self.run.telemetry.log("info", error.message, **_fields(error))
-        wait = timedelta(0) if isinstance(error, DeadlineError) else _retry_after(error)
-        self.wake(self.step, self.run.clock.now() + wait, error.message)
-
-    def send_wakes(self) -> None:
-        """Hand the wake-ups over. Losing them is harmless: the sweep derives all due work again."""
-        now = self.run.clock.now()
-        messages = [
-            Message(cluster=self.run.cluster, step=w.step, reason=w.reason, at=w.at if w.at > now else None)
-            for w in self.wakes
-        ]
-        if not messages:
-            return
-        try:
-            self.run.queue.send(messages)
-        except JourneymanError as error:
-            self.run.telemetry.log("warning", f"wake-ups were not sent: {error.message}", **_fields(error))
-
-    @property
-    def wakes(self) -> tuple[Wake, ...]:
-        """The wake-ups so far, at most one for each step, by step."""
-        return tuple(self._paused(wake) for _, wake in sorted(self._wakes.items(), key=lambda item: item[0].value))
-
-    def _paused(self, wake: Wake) -> Wake:
-        """A run that met an error does not come back at once: what fails for good would keep it running without end."""
-        now = self.run.clock.now()
-        if wake.step is not self.step or wake.at > now or not self._counts["errors"]:
-            return wake
-        return replace(wake, at=now + RETRY_ERROR_AFTER)
-
-    def outcome(self) -> Outcome:
-        """What came of it."""
-        return Outcome(
-            step=self.step,
-            cluster=self.run.cluster,
-            status=self._status,
-            notes=tuple(self._notes),
-            counts=dict(sorted(self._counts.items())),
-            wakes=self.wakes,
-        )
 
 
 def run_step(run: Invocation, step: Step, work: Callable[[Applier], None]) -> Outcome:
@@ -397,13 +279,3 @@ def _opens_with(chain: Chain) -> PatchObject | None:
     """What opens the chain's node to pods, None if it opens none."""
     first = chain.actions[0] if chain.opens and chain.actions else None
     return first if isinstance(first, PatchObject) else None
-
-
-def _retry_after(error: JourneymanError) -> timedelta:
-    if isinstance(error, RateLimitedError | TooManyRequestsError):
-        return timedelta(seconds=error.retry_after_seconds)
-    return RETRY_AFTER if isinstance(error, ConflictError) else RETRY_ERROR_AFTER
-
-
-def _fields(error: JourneymanError) -> dict[str, str]:
-    return {key: str(value) for key, value in error.context.items()}
