@@ -76,6 +76,7 @@ def test_what_is_lost_is_replaced_by_one_node(act, said):
             told.EditClaim(at_seconds=LATER, claim=0, change=change)
             for change in ("drop-class-label", "drop-hash", "do-not-disrupt", "foreign-label", "nonsense-end")
         ),
+        *(told.EditNode(at_seconds=LATER, node=0, change=change) for change in ("drop-taints", "mark")),
         told.JumpClock(at_seconds=LAUNCHING, seconds=120),
         told.JumpClock(at_seconds=LATER, seconds=600),
         told.JumpClock(at_seconds=LATER, seconds=-600),
@@ -113,6 +114,15 @@ def test_what_is_taken_off_a_claim_is_put_back(change):
 
     assert numbers == (6, 3, 3)
     assert ("NodeClaim", "Restored") in events
+
+
+@pytest.mark.parametrize("change", ["drop-finalizers", "drop-owner", "drop-labels", "close"])
+def test_what_is_taken_off_a_node_is_put_back(change):
+    """No node goes for it, and an Event says so."""
+    numbers, events = end_of(told.EditNode(at_seconds=LATER, node=0, change=change))
+
+    assert numbers == (6, 3, 3)
+    assert ("Node", "Restored") in events
 
 
 def test_a_pool_that_is_deleted_in_mid_launch_takes_its_instances_along():

@@ -52,6 +52,18 @@ _EDITS: Final[Mapping[str, Mapping[str, Any]]] = {
     "nonsense-provider-id": {"status": {"providerID": "i-am-none"}},
     "nonsense-end": {"metadata": {"annotations": {"karpenter.sh/nodeclaim-termination-timestamp": "soon"}}},
 }
+_NODE_EDITS: Final[Mapping[str, Mapping[str, Any]]] = {
+    "drop-finalizers": {"metadata": {"finalizers": None}},
+    "drop-owner": {"metadata": {"ownerReferences": None}},
+    "drop-labels": {
+        "metadata": {
+            "labels": dict.fromkeys(f"karpenter.sh/{name}" for name in ("nodepool", "registered", "initialized"))
+        }
+    },
+    "drop-taints": {"spec": {"taints": None}},
+    "close": {"spec": {"taints": [{"key": "karpenter.sh/unregistered", "effect": "NoExecute"}]}},
+    "mark": {"spec": {"taints": [{"key": "karpenter.sh/disrupted", "effect": "NoSchedule"}]}},
+}
 _SAID: Final[Mapping[str, str]] = {"say-registered": "Registered", "say-initialized": "Initialized"}
 
 
@@ -268,6 +280,11 @@ class Acts:
             patch = self._said(claim, _SAID[act.change]) if act.change in _SAID else _EDITS[act.change]
             subresource = "status" if "status" in patch else ""
             self._server.patch(NODECLAIM, claim.metadata.name, patch, subresource=subresource)
+
+    @_do.register
+    def _(self, act: told.EditNode) -> None:
+        for node in self._node(act.node):
+            self._patch(NODE, node.metadata.name, _NODE_EDITS[act.change])
 
     def _said(self, claim: NodeClaim, condition: str) -> Mapping[str, Any]:
         """A status that has this condition True, as if it had come to that just now."""

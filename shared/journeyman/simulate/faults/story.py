@@ -33,6 +33,8 @@ StatusChange = Literal[
     "say-initialized",
 ]
 """What takes somebody who knows what they do wrong; never drawn by chance."""
+NodeChange = Literal["drop-finalizers", "drop-owner", "drop-labels", "drop-taints", "close", "mark"]
+"""The last two put our taints on: that of nodes that are not registered, and that of those that leave."""
 
 # -- what stands at the beginning -----------------------------------------------------------------------------------
 
@@ -216,6 +218,13 @@ class EditClaim(Act, frozen=True, kw_only=True):
     change: Change | StatusChange
 
 
+class EditNode(Act, frozen=True, kw_only=True):
+    """A Node is edited by hand; never drawn by chance."""
+
+    node: int
+    change: NodeChange
+
+
 class StripFinalizer(Act, frozen=True, kw_only=True):
     """All finalizers of a NodeClaim are removed by hand; then it is deleted."""
 
@@ -301,6 +310,7 @@ AnyAct = (
     | DeleteNode
     | DeleteClaim
     | EditClaim
+    | EditNode
     | StripFinalizer
     | OutOfStock
     | NeverJoins
