@@ -70,16 +70,18 @@ class Sandboxes:
 
     def __init__(self, handler: str, outside: Outside) -> None:
         self._handler = handler
-        self._step = handler.partition(".")[0]
+        self.step = handler.partition(".")[0]
         self._outside = outside
         self._free: list[Runtime] = []
         self.runs = 0
+        self.last: dict[str, Any] = {}  # the event of the latest run
         self.busy: dict[int, Run] = {}
 
     def __call__(self, event: dict[str, Any], context: StormContext) -> Any:
         """One invocation. Raises Died if it is the sandbox's last."""
         self.runs += 1
-        run = Run(step=self._step, serial=self.runs, ends_at=context.ends_at)
+        self.last = event
+        run = Run(step=self.step, serial=self.runs, ends_at=context.ends_at)
         self.busy[run.serial] = run
         runtime = self._free.pop() if self._free else self._cold()
         try:
@@ -112,7 +114,7 @@ class Sandboxes:
         self._outside.on_error(told)
 
     def _cold(self) -> Runtime:
-        return Runtime(self._outside.environment.settings, StormAdapters(self._step, self._outside))
+        return Runtime(self._outside.environment.settings, StormAdapters(self.step, self._outside))
 
 
 class StormContext(LambdaContext):

@@ -10,8 +10,8 @@ from msgspec import Struct
 
 from journeyman.core.api.objects import NODEPOOL
 from journeyman.runtime.sandboxes import silenced
-from journeyman.runtime.storm_world import START, StormWorld
-from journeyman.simulate.faults.actors import MINUTE
+from journeyman.runtime.storm_world import MOST_RUNS, START, StormWorld
+from journeyman.simulate.faults.actors import MINUTE, EndlessError
 from journeyman.simulate.faults.coverage import Coverage
 from journeyman.simulate.faults.history import Moment
 from journeyman.simulate.faults.manifests import NAMESPACE
@@ -29,6 +29,7 @@ PATIENCE_MINUTES: Final = 8
 """So long instead while pods wait: longer than the cloud's refusals are remembered."""
 LONGEST_QUIET: Final = timedelta(minutes=45)
 STUCK: Final = "nothing is stuck"
+ENDLESS: Final = "no story goes on and on"
 LEFT: Final = "nothing is left"
 
 
@@ -44,20 +45,29 @@ class Told(Struct, frozen=True, kw_only=True):
     minutes: float  # of virtual time
 
 
-def tell(story: Story, *, rules: Sequence[type[Rule]] = (), on_moment: Callable[[Moment], None] | None = None) -> Told:
+def tell(
+    story: Story,
+    *,
+    rules: Sequence[type[Rule]] = (),
+    on_moment: Callable[[Moment], None] | None = None,
+    most_runs: int = MOST_RUNS,
+) -> Told:
     """Tell a story from beginning to end, or until a rule is broken.
 
     Args:
         story: What happens.
         rules: Who looks on.
         on_moment: Is told of everything that happens, at once.
+        most_runs: With more of them a story is one that does not end.
     """
     with silenced():
-        world = StormWorld(story, rules, on_moment)
+        world = StormWorld(story, rules, on_moment, most_runs=most_runs)
         try:
             _play(world)
         except WorldStuckError as error:
             world.judges.report(STUCK, str(error))
+        except EndlessError as error:
+            world.judges.report(ENDLESS, str(error))
         finally:
             world.end()
     return Told(

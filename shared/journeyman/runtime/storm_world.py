@@ -16,6 +16,7 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from journeyman.core.plan import Step
+from journeyman.events import parse_trigger
 from journeyman.runtime.checkout import found
 from journeyman.runtime.environment import Environment, read_environment
 from journeyman.runtime.local_forwarder import LocalForwarder
@@ -29,7 +30,7 @@ from journeyman.simulate.aws.machines import Ec2Machines
 from journeyman.simulate.aws.stack import Stack, read_template
 from journeyman.simulate.aws.ticker import Ticker
 from journeyman.simulate.clock import SkewedClock, VirtualClock
-from journeyman.simulate.faults.actors import DirectInvocations, Minutes, Poller
+from journeyman.simulate.faults.actors import DirectInvocations, Minutes, Most, Poller
 from journeyman.simulate.faults.acts import Acts
 from journeyman.simulate.faults.baton import Baton
 from journeyman.simulate.faults.coverage import Coverage
@@ -49,6 +50,8 @@ from journeyman.simulate.workloads import Workloads
 from journeyman.simulate.world import World, WorldStuckError
 
 START: Final = datetime(2026, 1, 5, 12, tzinfo=timezone.utc)
+MOST_RUNS: Final = 600
+"""Three times as many as in the longest of ten thousand stories."""
 KUBERNETES_VERSION: Final = "1.33"
 SERVICE_CIDR: Final = "10.100.0.0/16"
 
@@ -57,7 +60,12 @@ class StormWorld:
     """Everything that a story happens to. A `scene.Scene`."""
 
     def __init__(
-        self, story: Story, rules: Sequence[type[Rule]], on_moment: Callable[[Moment], None] | None = None
+        self,
+        story: Story,
+        rules: Sequence[type[Rule]],
+        on_moment: Callable[[Moment], None] | None = None,
+        *,
+        most_runs: int = MOST_RUNS,
     ) -> None:
         """Stands at the story's beginning."""
         self.story = story
@@ -73,6 +81,7 @@ class StormWorld:
         self._make_account(story.setting)
         self._make_weather(story)
         self._make_functions()
+        self._most = Most(most_runs, lambda: self.runs, self._told_of_runs)
         self._world = World(self.clock, self._actors())
 
     # -- time and weather ---------------------------------------------------------------------------------------------
@@ -82,6 +91,7 @@ class StormWorld:
 
         Raises:
             WorldStuckError: At some moment somebody was never done.
+            EndlessError: Functions run too often.
         """
         self._world.run_for(span, unless=lambda: bool(self.judges.broken))
 
@@ -107,6 +117,11 @@ class StormWorld:
     def runs(self) -> int:
         """Invocations so far."""
         return sum(sandboxes.runs for sandboxes in self._sandboxes)
+
+    def _told_of_runs(self) -> str:
+        """Who ran how often and what woke them last, the busiest first."""
+        busiest = sorted((s for s in self._sandboxes if s.runs), key=lambda s: -s.runs)
+        return "; ".join(f"{s.step} {s.runs} times, lastly for {_why(s.last)}" for s in busiest)
 
     def instances(self) -> tuple[CloudInstance, ...]:
         """`scene.Scene.instances`."""
@@ -220,6 +235,7 @@ class StormWorld:
             new_id=lambda: f"tick-{next(self._ids)}",
         )
         return [
+            self._most,
             self._acts,
             Workloads(self.server.acting_as("kube-controller-manager")),
             KubeScheduler(self.server.acting_as("kube-scheduler"), self.clock),
@@ -252,6 +268,11 @@ class StormWorld:
     def _note_error(self, error: RunError) -> None:
         self.history.note(f"{error.error}: {error.message}")
         self.judges.on_error(error)
+
+
+def _why(event: dict[str, Any]) -> str:
+    """What an event says it is for."""
+    return " and ".join(parse_trigger(record).reason for record in event.get("Records", [event])) or "no reason"
 
 
 def _waiting(queue: str, message: Message) -> Waiting:

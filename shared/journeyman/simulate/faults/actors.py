@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Final
 
+from journeyman.errors import JourneymanError
 from journeyman.ports import Clock
 from journeyman.simulate.account.account import Account
 from journeyman.simulate.aws.event_source import EventSourceMapping, Function
@@ -52,6 +53,35 @@ class DirectInvocations:
         for delivery in deliveries:
             self._baton.start(partial(self._functions[delivery.function_arn].invoke, delivery.event))
         return bool(deliveries)
+
+
+class EndlessError(JourneymanError):
+    """A story goes on and on."""
+
+
+class Most:
+    """Ends a story in which functions run more often than in any that comes to rest.
+
+    Args:
+        most: So many runs, of all functions together, are not too many yet.
+        runs: How many there were.
+        told: Who ran how often, and what woke them last.
+    """
+
+    def __init__(self, most: int, runs: Callable[[], int], told: Callable[[], str]) -> None:
+        self._most = most
+        self._runs = runs
+        self._told = told
+
+    def due(self) -> datetime | None:
+        """It only looks on."""
+        return None
+
+    def act(self) -> bool:
+        """Raises EndlessError if there were too many."""
+        if self._runs() > self._most:
+            raise EndlessError(f"more than {self._most} runs: {self._told()}")
+        return False
 
 
 class Minutes:
