@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 from rich.console import Console
 from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from journeyman.errors import ConfigurationError
 from journeyman.runtime.collector import collect_rarely
@@ -30,6 +31,7 @@ _NOISE: Final = re.compile(
     r" Lease |^patch Pod/status|PodDisruptionBudget/status|ReplicaSet|^patch Node (?!.*journeyman)"
 )
 _LAST_MOMENTS: Final = 30
+_COLUMNS: Final = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
 
 
 def run_story(seed: int, file: Path | None, *, shrink: bool, quiet: bool) -> int:
@@ -60,7 +62,15 @@ def run_hunt(seeds: str, *, everywhere: bool) -> int:
     """
     collect_rarely()
     console = Console(highlight=False, soft_wrap=True)
-    caught = hunt(_range(seeds), processes=os.cpu_count() or 1, on_found=lambda found: _print(console, _about(found)))
+    wanted = _range(seeds)
+    with Progress(*_COLUMNS, console=console, transient=True) as progress:
+        task = progress.add_task("stories", total=len(wanted))
+        caught = hunt(
+            wanted,
+            processes=os.cpu_count() or 1,
+            on_found=lambda found: _print(console, _about(found)),
+            on_told=lambda number: progress.advance(task, number),
+        )
     console.print(caught.coverage.table(), markup=False)
     _print(console, _figures(caught))
     undead = [

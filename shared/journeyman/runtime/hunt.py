@@ -60,23 +60,33 @@ def judged(story: Story, on_moment: Callable[[Moment], None] | None = None) -> T
         return _untold(story, traceback.format_exc())
 
 
-def hunt(seeds: Sequence[int], *, processes: int = 1, on_found: Callable[[Found], None] | None = None) -> Caught:
+def hunt(
+    seeds: Sequence[int],
+    *,
+    processes: int = 1,
+    on_found: Callable[[Found], None] | None = None,
+    on_told: Callable[[int], None] | None = None,
+) -> Caught:
     """Tell the stories of these seeds, in their order as far as reports go.
 
     Args:
         seeds: Whose stories.
         processes: So many at once; with one they are told here.
         on_found: Is told of each seed that breaks a rule, once its part of the seeds is done.
+        on_told: Is told how many stories were told since it was told last.
     """
     caught, began = Caught(), time.monotonic()
     for part in _parts([seeds[start : start + CHUNK] for start in range(0, len(seeds), CHUNK)], processes):
-        caught.coverage.add(from_json(part.coverage))
+        coverage = from_json(part.coverage)
+        caught.coverage.add(coverage)
         caught.runs += part.runs
         caught.virtual_minutes += part.minutes
         for found in part.found:
             caught.found.append(found)
             if on_found is not None:
                 on_found(found)
+        if on_told is not None:
+            on_told(coverage.stories)
     caught.seconds = time.monotonic() - began
     return caught
 

@@ -55,9 +55,8 @@ class History:
         self._times.append(now)
         self._versions.append(write.version)
         self._digest.update(msgspec.json.encode(write.body, order="deterministic"))
-        subresource = f"/{write.subresource}" if write.subresource else ""
         ours = self._who() if write.user.startswith(RUNS) else ""
-        self.note(f"{write.verb} {write.resource.kind}{subresource} {write.name}", ours or write.user)
+        self.note(_told(write) if write.resource.kind == "Event" else _done(write), ours or write.user)
 
     def note(self, what: str, who: str = "") -> None:
         """Anything else."""
@@ -71,3 +70,16 @@ class History:
         """The API server's version at the end of that moment; 1, an empty cluster, if nothing was written before."""
         before = bisect_right(self._times, moment)
         return self._versions[before - 1] if before else 1
+
+
+def _done(write: Write) -> str:
+    subresource = f"/{write.subresource}" if write.subresource else ""
+    return f"{write.verb} {write.resource.kind}{subresource} {write.name}"
+
+
+def _told(write: Write) -> str:
+    """What an Event says, to whom it happened; and how often by now."""
+    event = write.result
+    about, count = event["involvedObject"], event.get("count", 1)
+    times = f" ({count} times)" if count > 1 else ""
+    return f"Event {event['reason']} of {about['kind']} {about['name']}: {event['message']}{times}"
