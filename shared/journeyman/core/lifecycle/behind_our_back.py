@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from journeyman.core.api import labels
 from journeyman.core.api.conditions import DRAINED, INSTANCE_TERMINATING
-from journeyman.core.api.objects import NODEPOOL, NodeClaim, condition_of
+from journeyman.core.api.objects import NODEPOOL, NodeClaim, OwnerReference, condition_of
 from journeyman.core.lifecycle.progress import refs_of
 from journeyman.core.plan import Event
 from journeyman.core.state import Snapshot, StateNode
@@ -41,13 +40,14 @@ def _causes(state: StateNode, snapshot: Snapshot) -> Iterator[tuple[str, str]]:
             f"Node {state.name} was deleted: NodeClaim {name} goes with it, and its instance once it is drained",
         )
         return
-    pool = state.claim.metadata.labels.get(labels.NODEPOOL, "")
-    if pool and _is_going(pool, snapshot):
-        yield "NodePoolDeleted", f"NodePool {pool} was deleted: NodeClaim {name} goes with it"
+    for owner in state.claim.metadata.owner_references:
+        if owner.kind == NODEPOOL.kind and _is_going(owner, snapshot):
+            yield "NodePoolDeleted", f"NodePool {owner.name} was deleted: NodeClaim {name} goes with it"
 
 
-def _is_going(name: str, snapshot: Snapshot) -> bool:
-    pool = snapshot.node_pools_by_name.get(name)
-    if pool is not None:
+def _is_going(owner: OwnerReference, snapshot: Snapshot) -> bool:
+    """Whether the NodePool is gone, or another one has its name by now, or it is being deleted."""
+    pool = snapshot.node_pools_by_name.get(owner.name)
+    if pool is not None and pool.metadata.uid == owner.uid:
         return pool.metadata.deletion_timestamp is not None
-    return not any(item.kind == NODEPOOL.kind and item.name == name for item in snapshot.set_aside)
+    return not any(item.kind == NODEPOOL.kind and item.uid == owner.uid for item in snapshot.set_aside)

@@ -8,8 +8,13 @@ from journeyman.core.lifecycle.behind_our_back import told_why
 from journeyman.core.state import SetAside
 from tests.helpers.builders import NOW, a_launched_claim, a_node, a_pool, a_running_claim, a_snapshot, ago, condition
 
+OWNED = {
+    "ownerReferences": [
+        {"apiVersion": "karpenter.sh/v1", "kind": "NodePool", "name": "default", "uid": a_pool().metadata.uid}
+    ]
+}
 GOING = {"deletionTimestamp": "2026-03-02T21:00:00Z", "finalizers": ["foregroundDeletion"]}
-INVALID = SetAside(kind="NodePool", name="default", uid="uid-default", why="it does not validate")
+INVALID = SetAside(kind="NodePool", name="default", uid=a_pool().metadata.uid, why="it does not validate")
 
 
 def told(claim, node=None, **kwargs):
@@ -28,20 +33,31 @@ def test_a_deleted_node_is_why_its_claim_goes():
     assert told(a_running_claim(deleting=NOW), node, node_pools=(a_pool(),)) == []
 
 
-@pytest.mark.parametrize("pools", [(), (a_pool(metadata=GOING),)], ids=["gone", "going"])
+@pytest.mark.parametrize(
+    "pools",
+    [(), (a_pool(metadata=GOING),), (a_pool(metadata={"uid": "another"}),)],
+    ids=["gone", "going", "made anew"],
+)
 @pytest.mark.parametrize("claim", [a_launched_claim, a_running_claim], ids=["in mid-launch", "at work"])
 def test_a_deleted_pool_is_why_its_claims_go(pools, claim):
     """The API server deletes them with their owner, and says nothing."""
-    assert told(claim(deleting=NOW), node_pools=pools) == [("NodeClaim", "uid-default-1", "NodePoolDeleted")]
+    assert told(claim(deleting=NOW, metadata=OWNED), node_pools=pools) == [
+        ("NodeClaim", "uid-default-1", "NodePoolDeleted")
+    ]
 
 
 def test_a_pool_that_does_not_validate_is_there():
     """A claim that is deleted meanwhile goes because somebody wanted that."""
-    assert told(a_running_claim(deleting=NOW), set_aside=(INVALID,)) == []
+    assert told(a_running_claim(deleting=NOW, metadata=OWNED), node_pools=(), set_aside=(INVALID,)) == []
+
+
+def test_a_claim_that_no_pool_owns_goes_as_somebody_wants_it():
+    """Its label alone takes no claim along."""
+    assert told(a_running_claim(deleting=NOW), node_pools=()) == []
 
 
 def test_it_is_told_once():
     """Later runs see what the first one wrote."""
     begun = condition("Drained", "Unknown", since=ago(seconds=1), reason="Draining")
-    claim = a_running_claim(deleting=NOW - timedelta(seconds=1), status={"conditions": [begun]})
-    assert told(claim) == []
+    claim = a_running_claim(deleting=NOW - timedelta(seconds=1), metadata=OWNED, status={"conditions": [begun]})
+    assert told(claim, node_pools=()) == []
