@@ -8,7 +8,8 @@ tag and their UID as client token, so the next run finds them instead of launchi
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
 
@@ -18,7 +19,7 @@ from journeyman.core.lifecycle.hydration import hydrated
 from journeyman.core.lifecycle.launch import Avoidance, FailedLaunch, LaunchedInstance, after_launch
 from journeyman.core.lifecycle.progress import claim_patches
 from journeyman.core.lifecycle.room import room_for
-from journeyman.core.plan import Chain, Observation, Plan, one
+from journeyman.core.plan import Chain, Observation, Plan, Step, one
 from journeyman.core.state import Snapshot
 from journeyman.errors import (
     DeadlineError,
@@ -32,6 +33,10 @@ from journeyman.steps.load import World
 
 if TYPE_CHECKING:
     from journeyman.steps.apply import Applier
+
+
+SETTLES: Final = timedelta(seconds=5)
+"""By so much the cloud's clock may differ from ours."""
 
 
 class PendingLaunch(Struct, frozen=True, kw_only=True):
@@ -57,6 +62,7 @@ def launch_together(hand: Applier, claims: Sequence[str], world: World) -> Itera
             continue  # deleted meanwhile: its finalizer, or garbage collection, takes the instance
         _answer(hand, claim, outcome, avoidance)
         if isinstance(outcome, Launched):
+            _look_after_unwritten(hand, outcome, world)
             yield outcome.claim
 
 
@@ -182,6 +188,17 @@ def _answer(hand: Applier, claim: NodeClaim, outcome: LaunchOutcome, avoidance: 
     for instance_type, zone, capacity_type in outcome.unavailable:
         values = {"instance_type": instance_type, "zone": zone, "capacity_type": capacity_type}
         hand.run.telemetry.observe(Observation(name="journeyman_offerings_refused_total", labels=values))
+
+
+def _look_after_unwritten(hand: Applier, outcome: Launched, world: World) -> None:
+    """If the answer could not be written: the claim may have gone while it was launched, and its instance is nobody's.
+
+    Who let the claim go found no instance yet; in a cluster without claims garbage is looked for rarely.
+    """
+    claim = hand.claim(outcome.claim, world)
+    if claim is None or claim.status.provider_id != outcome.instance.provider_id:
+        at = hand.run.clock.now() + hand.run.settings.orphan_age + SETTLES
+        hand.wake(Step.TERMINATE, at, f"instance {outcome.instance.provider_id} may be without a claim")
 
 
 def _tell_failure(hand: Applier, outcome: LaunchFailed) -> None:

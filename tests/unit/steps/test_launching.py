@@ -1,5 +1,7 @@
 """Launching many claims together: what is between one launch and the next."""
 
+from datetime import timedelta
+
 import pytest
 
 from journeyman.core.api.objects import NODECLAIM, NODEPOOL
@@ -121,3 +123,30 @@ class Counting(Interfering):
     def __getattr__(self, name):
         self.number += name == "list"
         return super().__getattr__(name)
+
+
+class Late(FakeCloud):
+    """While the cloud launches, its claim is deleted and, as there is no instance yet, let go."""
+
+    def launch(self, requests):
+        for request in requests:
+            name = request.claim.metadata.name
+            self.server.patch(NODECLAIM, name, {"metadata": {"finalizers": None}})
+            self.server.delete(NODECLAIM, name)
+            yield self._launch(request)
+
+
+def test_an_instance_whose_claim_went_while_it_was_launched_is_looked_for_as_soon_as_it_may_count_as_nobodys(cluster):
+    """In a cluster without other claims nobody would look for ten minutes."""
+    cluster.cloud = Late(cluster.clock)
+    cluster.cloud.server = cluster.server
+    outcome = launch(cluster, "a")
+
+    assert cluster.cloud.launches == ["a"]
+    at = next(wake.at for wake in outcome.wakes if wake.step is Step.TERMINATE)
+    assert timedelta(seconds=30) < at - cluster.clock.now() < timedelta(minutes=1)
+
+
+def test_an_instance_whose_claim_knows_it_is_looked_for_by_nobody(cluster):
+    """The usual case costs no further run."""
+    assert Step.TERMINATE not in {wake.step for wake in launch(cluster, "a").wakes}
