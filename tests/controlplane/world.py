@@ -29,7 +29,7 @@ from infra.forwarder.forwarder import Forwarder
 from infra.forwarder.news import Ledger
 from infra.forwarder.news import Step as Lane
 from journeyman.cloud.aws.prices import shipped_on_demand
-from journeyman.core.api.objects import NODE, NODECLAIM, POD, is_true
+from journeyman.core.api.objects import NODE, NODECLAIM, POD, Resource, is_true
 from journeyman.kube.access import from_kubeconfig
 from journeyman.kube.http_store import HttpKubeStore
 from journeyman.kube.transport import Transport
@@ -116,7 +116,7 @@ class RealWorld:
                 function.fatal = (SandboxDiedError,)
             opened.enter_context(captured_logs(self.logs.append))
             opened.enter_context(installed(self.sandbox()))
-            self._kubelets = Kubelets(_CountingWrites(self.store), self.clock, self.machines)
+            self._kubelets = Kubelets(_CountingWrites(self.store), self.clock, self.machines, hears_all=False)
             ticker = Ticker(self.aws.client("events"), self.aws.client("scheduler"), self.clock, self.aws.bus.deliver)
             self._actors = (self.aws, ticker, *self.stack.mappings)
             self._seen, self._rest_seconds = "", _REST_SECONDS
@@ -321,10 +321,13 @@ class _CountingWrites:
 
     def __init__(self, store: DatedStore) -> None:
         self._store = store
-        self.resource_version = 0
+        self._writes = 0
+
+    def version_of(self, *_: Resource[Any]) -> int:
+        return self._writes
 
     def __getattr__(self, verb: str) -> Any:
         call = getattr(self._store, verb)
         if verb in {"create", "patch", "delete"}:
-            self.resource_version += 1
+            self._writes += 1
         return call

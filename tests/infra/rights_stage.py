@@ -87,7 +87,7 @@ class RightsStage:
             self._stack.stand_up(load_handler, self.clock, self.aws.queues.due)
             self.queue_urls = self._stack.queue_urls
             opened.enter_context(captured_logs(self.logs.append))
-            self._kubelets = Kubelets(_Kubelet(self._plane), self.clock, self._machines)
+            self._kubelets = Kubelets(_Kubelet(self._plane), self.clock, self._machines, hears_all=False)
             self.deploy(ALL_FEATURES)
             self._opened = opened.pop_all()
         return self
@@ -243,10 +243,12 @@ class _Adapters(AwsAdapters):
 class _Kubelet(HttpKubeStore):
     """The admin's store; simulated kubelets ask it whether they did anything, and nobody here asks them."""
 
-    resource_version = ""
-
     def __init__(self, plane: ControlPlane) -> None:
         super().__init__(Transport(from_kubeconfig(str(plane.kubeconfig))))
+
+    def version_of(self, *_: Resource[Any]) -> int:
+        """Always the same."""
+        return 0
 
 
 class _Repeating:
