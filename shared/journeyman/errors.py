@@ -31,7 +31,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 
 class JourneymanError(Exception):
@@ -139,8 +139,12 @@ class KubeAPIError(JourneymanError):
         self.details = details
 
 
+NOT_SERVED: Final = "NotServed"
+"""The reason of a NotFoundError where not an object is missing but its whole kind: its CustomResourceDefinition."""
+
+
 class NotFoundError(KubeAPIError):
-    """404: the object does not exist."""
+    """404: the object does not exist, or its kind is not served (`NOT_SERVED`)."""
 
 
 class AlreadyExistsError(KubeAPIError):

@@ -11,6 +11,7 @@ import msgspec
 from urllib3 import exceptions
 
 from journeyman.errors import (
+    NOT_SERVED,
     AlreadyExistsError,
     ConfigurationError,
     ConflictError,
@@ -52,7 +53,6 @@ _ADVICE: Final[Mapping[int, str]] = {
     403: _RIGHTS,
     415: "the API server is too old or no Kubernetes API server",
 }
-NOT_SERVED: Final = "NotServed"
 """The reason of a NotFoundError that is about a whole kind: nobody serves it."""
 _NO_SUCH_KIND: Final = "the server could not find the requested resource"
 _FORBIDDEN: Final = re.compile(

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from journeyman.core.api.objects import POD, Resource
-from journeyman.errors import GoneError, KubeAPIError, NotFoundError
+from journeyman.errors import NOT_SERVED, GoneError, KubeAPIError, NotFoundError
 from journeyman.kube import errors
 from journeyman.kube.allowance import Allowance
 from journeyman.kube.lists import UnreadableError, Versioned, Whole, decode, has_own_encoding, open_page
@@ -245,7 +245,7 @@ class HttpKubeStore:
         try:
             yield
         except NotFoundError as error:
-            if error.reason != errors.NOT_SERVED:
+            if error.reason != NOT_SERVED:
                 raise
             raise errors.served_otherwise(error, resource.version, self._served_versions(resource.group)) from error
 

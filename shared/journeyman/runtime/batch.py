@@ -38,6 +38,7 @@ from journeyman.events import parse_trigger
 from journeyman.ports import Message, Trigger
 from journeyman.runtime.composition import Context, Runtime
 from journeyman.steps.invocation import BUSY, Invocation, Outcome
+from journeyman.steps.mending import tell_error
 
 StepFunction = Callable[[Invocation, Trigger], Outcome]
 Event = Mapping[str, Any]
@@ -169,12 +170,21 @@ class StepRunner:
     def _attempt(self, trigger: Trigger) -> Outcome | Exception:
         try:
             with self._runtime.invocation(trigger, self._context) as run:
-                return self._checked(self._function(run, trigger), trigger)
+                return self._checked(self._told(run, trigger), trigger)
         except Exception as error:  # noqa: BLE001 - logged, and raised for its record after the other clusters ran
             self._runtime.log_error(error, controller=self._step.value, correlation_id=trigger.id, on=trigger.cluster)
             if isinstance(error, KubeUnavailableError):
                 self._silent[trigger.cluster] = error
             return self._verdict(error, trigger)
+
+    def _told(self, run: Invocation, trigger: Trigger) -> Outcome:
+        """Run the step; what ends it is told while its cluster can still be told of it."""
+        try:
+            return self._function(run, trigger)
+        except JourneymanError as error:
+            if not isinstance(error, LeaseLostError):
+                tell_error(run, self._step, error)
+            raise
 
     def _checked(self, outcome: Outcome, trigger: Trigger) -> Outcome:
         """A sweep that finds another one under way has nothing to come back for; a lane's message has."""

@@ -20,6 +20,7 @@ from journeyman.errors import (
 )
 from journeyman.ports import Message
 from journeyman.steps.invocation import BUSY, DONE, PARTIAL, Invocation, Outcome
+from journeyman.steps.mending import tell_error
 
 RETRY_AFTER: Final = timedelta(seconds=1)
 RETRY_ERROR_AFTER: Final = timedelta(seconds=5)
@@ -90,6 +91,7 @@ class Report:
         self._notes.append(f"{subject}: {error}")
         level = "warning" if error.retryable else "error"
         self.run.telemetry.log(level, error.message, subject=subject, error=type(error).__name__, **_fields(error))
+        tell_error(self.run, self.step, error)
         if error.retryable:
             at = self.run.clock.now() + _retry_after(error)
             self.wake(self.step, at, f"{subject}: {error.message}")

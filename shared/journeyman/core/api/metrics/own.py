@@ -9,6 +9,12 @@ from journeyman.core.api.metrics.metric import Metric
 OWN: Final = (
     Metric("journeyman_plan_defects_total", "counter", "Plans that were not carried out because verify rejects them."),
     Metric(
+        "journeyman_errors_total",
+        "counter",
+        "Errors that stopped a run, or a part of it, by their kind.",
+        ("controller", "error"),
+    ),
+    Metric(
         "journeyman_offerings_refused_total",
         "counter",
         "Offerings that the cloud could not give.",

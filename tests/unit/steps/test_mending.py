@@ -1,0 +1,63 @@
+"""What only a person can mend is an Event, once for each right and kind; every error that stops something is counted."""
+
+import pytest
+
+from journeyman.core.plan import Step
+from journeyman.errors import (
+    NOT_SERVED,
+    CloudProviderError,
+    ConflictError,
+    ForbiddenError,
+    KubeAPIError,
+    NotFoundError,
+)
+from journeyman.steps.mending import tell_error, to_be_mended
+from tests.helpers.fakes import Cluster
+
+CREATE = {"verb": "create", "api_group": "karpenter.sh", "resource": "nodeclaims"}
+
+
+def refused(name="a", **right):
+    return ForbiddenError(
+        f'nodeclaims "{name}" is forbidden', status=403, to_do="see infra/chart", **{**CREATE, **right}
+    )
+
+
+def test_a_right_that_is_missing_is_told_with_the_remedy_once_for_each():
+    """Many objects may be refused for want of one right."""
+    first, second, other = (
+        to_be_mended(Step.PROVISION, e) for e in (refused(), refused("b"), refused(resource="nodepools"))
+    )
+
+    assert (first.reason, first.type, str(first.ref)) == ("RightMissing", "Warning", "Namespace default")
+    assert first.message == 'provision: nodeclaims "a" is forbidden; see infra/chart'
+    assert first.key == second.key != other.key
+    assert first.key != to_be_mended(Step.CONSOLIDATE, refused()).key
+
+
+def test_a_kind_that_is_not_served_is_told_and_an_object_that_is_gone_is_not():
+    """Objects go all the time; a kind goes with its CustomResourceDefinition."""
+    missing = NotFoundError("the API server does not serve nodeclaims", reason=NOT_SERVED, to_do="install the CRDs")
+
+    event = to_be_mended(Step.TERMINATE, missing)
+    assert (event.reason, event.message) == (
+        "KindMissing",
+        "terminate: the API server does not serve nodeclaims; install the CRDs",
+    )
+    assert to_be_mended(Step.TERMINATE, NotFoundError("pods a not found", status=404, reason="NotFound")) is None
+
+
+@pytest.mark.parametrize(
+    "error", [ConflictError("changed"), KubeAPIError("full", status=507), CloudProviderError("no")]
+)
+def test_what_passes_is_counted_and_nothing_more(error):
+    """By its kind and by who met it, for an alarm."""
+    cluster = Cluster()
+    tell_error(cluster.run(), Step.PROVISION, error)
+
+    assert cluster.record.events == []
+    (sample,) = cluster.record.observations
+    assert (sample.name, dict(sample.labels)) == (
+        "journeyman_errors_total",
+        {"controller": "provision", "error": type(error).__name__},
+    )
