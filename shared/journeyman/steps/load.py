@@ -89,7 +89,7 @@ class Scope(Struct, frozen=True, kw_only=True):
     nodes: bool = False
     pools: bool = False
     node_classes: bool = False
-    scheduling: bool = False  # DaemonSets, PodDisruptionBudgets, Namespaces, storage
+    scheduling: bool = False  # DaemonSets, PodDisruptionBudgets, Namespaces, storage, NodeOverlays
     disruptions: bool = False
     offerings: bool = False
     pods: Pods = Pods.NONE
@@ -139,7 +139,7 @@ def load(run: Invocation, scope: Scope) -> Snapshot:
     pools, bad_pools = _parsed(run, NODEPOOL, NodePool) if scope.pools else ((), ())
     disruptions, bad_disruptions = _parsed(run, NODE_DISRUPTION, NodeDisruption) if scope.disruptions else ((), ())
     states, bad_states = _parsed(run, OFFERING_STATE, OfferingState) if scope.offerings else ((), ())
-    overlaid = scope.node_classes and run.settings.feature_gates.node_overlay
+    overlaid = scope.scheduling and run.settings.feature_gates.node_overlay
     overlays, bad_overlays = _parsed(run, NODE_OVERLAY, NodeOverlay, optional=True) if overlaid else ((), ())
     buffered = scope.pods is not Pods.NONE and run.settings.feature_gates.capacity_buffer
     buffers, bad_buffers = _parsed(run, CAPACITY_BUFFER, CapacityBuffer, optional=True) if buffered else ((), ())
