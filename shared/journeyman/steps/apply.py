@@ -105,6 +105,11 @@ class Applier(Report):
         for chain in plan.chains:
             self._run_chain(chain, [], in_margin=True)
 
+    def explain(self, chain: Chain) -> None:
+        """Tell what is true now; of a claim that this run created by the UID that it has got."""
+        events = tuple(replace(event, ref=self.effects.identified(event.ref)) for event in chain.events)
+        super().explain(replace(chain, events=events))
+
     def claim(self, name: str, world: World) -> NodeClaim | None:
         """The claim as it is stored now, as far as this run knows."""
         return self.effects.claim(name, world.snapshot)

@@ -95,6 +95,11 @@ class Effects:
                 self._patched(action, answer)
         return tuple(answer if isinstance(answer, KubeAPIError) else None for answer in answers)
 
+    def identified(self, ref: ObjectRef) -> ObjectRef:
+        """The same with the UID of a claim that this run created: whoever decided on it could not know that."""
+        claim = self.claims.get(ref.name) if ref.resource.kind == NODECLAIM.kind and not ref.uid else None
+        return msgspec.structs.replace(ref, uid=claim.metadata.uid) if claim is not None else ref
+
     def claim(self, name: str, snapshot: Snapshot) -> NodeClaim | None:
         """The claim as it is stored now, as far as this run knows; None if it is gone."""
         return self.claims[name] if name in self.claims else snapshot.claims_by_name.get(name)

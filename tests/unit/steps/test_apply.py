@@ -129,6 +129,16 @@ def _fields(action):
     return {name: getattr(action, name) for name in type(action).__slots__}
 
 
+def test_events_about_a_claim_that_was_just_created_carry_its_uid(cluster):
+    """By which `kubectl describe` finds them; whoever planned the claim could not know it."""
+    told = Event(ref=ObjectRef(resource=NODECLAIM, name="c"), reason="DisruptionLaunching", message="")
+    create = CreateObject(resource=NODECLAIM, body=claim_body("c"), why="test")
+    carry_out(cluster, Chain(subject="NodeClaim c", actions=(create,), events=(told,)))
+
+    [event] = cluster.record.events
+    assert event.ref.uid == cluster.server.get(NODECLAIM, "c").metadata.uid
+
+
 def test_creating_what_is_there_already_counts_as_done_only_if_it_is_the_same(cluster):
     """An earlier run was cut off after its create; somebody else's object of that name is an error."""
     body = claim_body("mine")
@@ -261,7 +271,8 @@ def test_an_eviction_that_fails_otherwise_is_an_error_with_its_code(cluster):
         cluster, eviction(ref(cluster, POD, "p", "default")), run=cluster.run(store=Broken(cluster.server))
     )
     assert outcome.counts == {"errors": 1}
-    assert [o.labels["code"] for o in cluster.record.observations] == ["500"]
+    requests = [o for o in cluster.record.observations if o.name == "karpenter_pods_eviction_requests_total"]
+    assert [o.labels["code"] for o in requests] == ["500"]
 
 
 @pytest.mark.parametrize(
