@@ -15,6 +15,8 @@ from email.message import Message
 from ipaddress import ip_address
 from typing import Any, Final
 
+import msgspec
+
 from journeyman.cloud.aws import toml
 from journeyman.cloud.aws.bootstrap import Bootstrap
 from journeyman.cloud.aws.bottlerocket import bottlerocket_settings
@@ -64,7 +66,8 @@ def _node_config(bootstrap: Bootstrap) -> str:
     if bootstrap.raid0:
         spec["instance"] = {"localStorage": {"strategy": "RAID0"}}
     config = {"apiVersion": "node.eks.aws/v1alpha1", "kind": "NodeConfig", "spec": spec}
-    return json.dumps(config, indent=2, sort_keys=True) + "\n"
+    # indented by msgspec, as json itself does that in Python, for each launch anew
+    return msgspec.json.format(json.dumps(config, sort_keys=True), indent=2) + "\n"
 
 
 def _eks_bootstrap(bootstrap: Bootstrap) -> str:
