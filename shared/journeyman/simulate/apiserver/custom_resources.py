@@ -6,7 +6,7 @@ Restates: k8s.io/apiextensions-apiserver `pkg/registry/customresource/strategy.g
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any
 
@@ -15,6 +15,7 @@ from journeyman.core.api.model import Model
 from journeyman.simulate.apiserver import schema, structural
 from journeyman.simulate.apiserver.fieldsets import METADATA_SHAPE
 from journeyman.simulate.apiserver.refusals import Cause
+from journeyman.simulate.apiserver.soundness import Ready, ready
 
 JSON = Mapping[str, Any]
 
@@ -46,19 +47,17 @@ class CustomResource:
         Faults that the stored one has already do not count again (CRD ratcheting). So a part that stays as it is need
         not be looked at, which is what makes writes of a status cheap.
         """
-        changed = new if old is None else {field for field in new if new[field] != old.get(field)}
-        looked_at = self._parts(changed)
-        found = [*schema.faults(new, looked_at, ""), *self._bad_scale(new), *schema.duplicates(new, looked_at, "")]
+        changed = new if old is None else (field for field in new if new[field] != old.get(field))
+        made = _ready(self._definition.model, frozenset(changed))
+        looked_at = made.schema
+        found = [*self._bad_scale(new)]
+        if not made.is_sound(new):
+            found = [*schema.faults(new, looked_at, ""), *found, *schema.duplicates(new, looked_at, "")]
         if any(cause.blocks for cause in found):
             found.append(schema.UNCHECKED)
-        else:
-            found += schema.broken_rules(new, old, looked_at, "")
+        elif made.rules is not None:
+            found += schema.broken_rules(new, old, made.rules, "")
         return found if old is None or not found else self._beyond(old, found, looked_at)
-
-    def _parts(self, fields: Container[str]) -> JSON:
-        """The schema, as far as it is about these fields; the others must be there all the same."""
-        known = {field: part for field, part in self._schema["properties"].items() if field in fields}
-        return {**self._schema, "properties": known}
 
     def _beyond(self, old: JSON, found: list[Cause], looked_at: JSON) -> Iterable[Cause]:
         """The faults that the stored object does not have itself."""
@@ -77,6 +76,13 @@ class CustomResource:
             value = value.get(part) if isinstance(value, Mapping) else None
         if isinstance(value, int) and value < 0:
             yield Cause(path, f"Invalid value: {value}: should be a non-negative integer")
+
+
+@cache
+def _ready(model: type[Model], fields: frozenset[str]) -> Ready:
+    """A model's schema, as far as it is about these fields; the others must be there all the same."""
+    whole = _schema_of(model)
+    return ready({**whole, "properties": {name: part for name, part in whole["properties"].items() if name in fields}})
 
 
 @cache

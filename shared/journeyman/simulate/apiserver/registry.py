@@ -176,7 +176,7 @@ class Registry:
                 new = metadata.with_metadata(new, ownerReferences=old["metadata"].get("ownerReferences"))
         self._check(kind, new, old)
         if kind.custom:
-            new = dict(kind.default(new))
+            new = _completed(kind, new, old)
         self._validate(kind, new, old)
         return new
 
@@ -188,7 +188,7 @@ class Registry:
             if "status" in old:
                 new["status"] = old["status"]
         self._check(kind, new, old)
-        new = dict(kind.default(new))
+        new = _completed(kind, new, old)
         self._validate(kind, new, old)
         if kind.generation and _counted(new) != _counted(old):
             new = metadata.with_metadata(new, generation=old["metadata"].get("generation", 0) + 1)
@@ -238,6 +238,13 @@ class Registry:
 
 
 _OTHER_NAMESPACE: Final = "the namespace of the provided object does not match the namespace sent on the request"
+
+
+def _completed(kind: Kind, new: JSON, old: JSON) -> dict[str, Any]:
+    """The object with its defaults; of a custom resource what is stored has them, and is not looked through again."""
+    kept = {field: part for field, part in new.items() if kind.custom and part is old.get(field)}
+    completed = kind.default({field: part for field, part in new.items() if field not in kept})
+    return {**{field: part for field, part in completed.items() if field not in kept}, **kept}
 
 
 def _shapeless(obj: JSON) -> Iterator[refusals.Cause]:

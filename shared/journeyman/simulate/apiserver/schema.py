@@ -33,7 +33,7 @@ def faults(value: Any, schema: JSON, path: str) -> Iterator[Cause]:
     if wrong is not None:
         yield wrong
         return
-    for keyword, check in _CHECKS.items():
+    for keyword, check in CHECKS.items():
         if keyword in schema:
             message = check(value, schema[keyword], path)
             if message:
@@ -43,10 +43,10 @@ def faults(value: Any, schema: JSON, path: str) -> Iterator[Cause]:
 
 def duplicates(value: Any, schema: JSON, path: str) -> Iterator[Cause]:
     """Items that a list of type set or map has twice."""
-    if isinstance(value, list) and (identity := _identity(schema)) is not None:
+    if isinstance(value, list) and (identify := identity(schema)) is not None:
         seen: list[Any] = []
         for index, item in enumerate(value):
-            key = identity(item)
+            key = identify(item)
             if key in seen:
                 yield Cause(f"{path}[{index}]", f"Duplicate value: {_shown(key)}")
             seen.append(key)
@@ -132,7 +132,7 @@ def _type_of(value: Any) -> str:
 _TYPES: Final[Mapping[type, str]] = {str: "string", int: "integer", float: "number", list: "array", Mapping: "object"}
 
 
-def _identity(schema: JSON) -> Callable[[Any], Any] | None:
+def identity(schema: JSON) -> Callable[[Any], Any] | None:
     """What tells a list's items apart: themselves, or the fields of their key; None if they may be alike."""
     kind, keys = schema.get("x-kubernetes-list-type"), schema.get("x-kubernetes-list-map-keys", ())
     if kind == "set":
@@ -194,7 +194,7 @@ def _max_items(value: Any, most: int, _: str) -> str:
     return f"Too many: {len(value)}: must have at most {most} items" if wrong else ""
 
 
-_CHECKS: Final[Mapping[str, Callable[[Any, Any, str], str]]] = {
+CHECKS: Final[Mapping[str, Callable[[Any, Any, str], str]]] = {
     "enum": _enum,
     "pattern": _pattern,
     "format": _format,
