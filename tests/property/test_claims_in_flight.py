@@ -34,7 +34,7 @@ PLAIN = ("plain",)
 KINDS = ("plain", "spread", "spread", "spread", "both", "near", "apart")
 SIZES = (2, 4, 8)
 ROOM = 2700  # mCPU of a claim, before and after launch, beside the daemon
-FEW = settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+FEW = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 selectors = st.sampled_from(APPS).map(lambda app: {"matchLabels": {"app": app}})
 
@@ -63,6 +63,10 @@ def specs(draw, kinds):
         wanted = {"key": CATEGORY, "operator": "In", "values": ["c", "m"]}
         terms = {"nodeSelectorTerms": [{"matchExpressions": [wanted]}]}
         spec.setdefault("affinity", {})["nodeAffinity"] = {REQUIRED: terms}
+    if kinds != PLAIN and draw(st.integers(0, 5)) == 0:
+        spec["nodeSelector"] = {labels.ZONE: draw(st.sampled_from(ZONES))}
+    if kinds != PLAIN and draw(st.integers(0, 5)) == 0:
+        spec["containers"] = [{"name": "c", "ports": [{"containerPort": 80, "hostPort": 80}]}]
     return spec
 
 
@@ -93,7 +97,9 @@ def clusters(draw, kinds=KINDS):
         if draw(st.integers(0, 3)):
             planned[draw(st.integers(0, len(coming) - 1))].append(f"default/{name}")
     made = [_standing(n, zone, leaves=leaves) for n, (zone, leaves) in enumerate(standing)]
-    made += [_coming(n, zone, way, planned[n]) for n, (zone, way) in enumerate(coming)]
+    made += [
+        _coming(n, zone, way, planned[n], draw(st.sets(st.sampled_from(ZONES)))) for n, (zone, way) in enumerate(coming)
+    ]
     simple = kinds == PLAIN
     stocked = frozenset(draw(st.sets(st.sampled_from(ZONES), min_size=int(simple))))
     return (
@@ -122,10 +128,10 @@ def _standing(n, zone, *, leaves):
     return a_running_claim(f"s{n}", deleting=since), node
 
 
-def _coming(n, zone, way, planned):
-    """Before launch a claim says what it may become, afterwards what it is."""
+def _coming(n, zone, way, planned, others):
+    """Before launch a claim says what it may become (in other zones, too), afterwards what it is."""
     values = {} if way == "asked for" else {labels.ZONE: zone, labels.INSTANCE_TYPE: "z4", CATEGORY: "m"}
-    asked = [(labels.ZONE, [zone]), (CATEGORY, ["c", "m"]), (labels.INSTANCE_TYPE, ["z4", "z8"])]
+    asked = [(labels.ZONE, sorted({zone, *others})), (CATEGORY, ["c", "m"]), (labels.INSTANCE_TYPE, ["z4", "z8"])]
     claim = a_claim(
         f"c{n}",
         provider_id="" if way == "asked for" else provider_id_of(f"c{n}"),
