@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from functools import lru_cache
 from typing import Any, Final
@@ -137,7 +137,11 @@ def identity(schema: JSON) -> Callable[[Any], Any] | None:
     kind, keys = schema.get("x-kubernetes-list-type"), schema.get("x-kubernetes-list-map-keys", ())
     if kind == "set":
         return lambda item: item
-    return (lambda item: {key: item.get(key) for key in keys if key in item}) if kind == "map" else None
+    return (lambda item: _named(item, keys)) if kind == "map" else None
+
+
+def _named(item: Any, keys: Iterable[str]) -> Any:
+    return {key: item[key] for key in keys if key in item} if isinstance(item, Mapping) else item
 
 
 def _enum(value: Any, allowed: Any, _: str) -> str:
