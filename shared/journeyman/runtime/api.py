@@ -23,7 +23,8 @@ from journeyman.ports import Message, Trigger
 from journeyman.runtime.composition import Context, Runtime
 from journeyman.runtime.receiver import Receiver, read_sender
 from journeyman.runtime.scrape import groups, no_larger_than_may_be, scrape
-from journeyman.steps.load import EVERYTHING, load, with_catalogue
+from journeyman.steps.load import EVERYTHING, load
+from journeyman.steps.world import with_catalogue
 
 Body = dict[str, Any]
 

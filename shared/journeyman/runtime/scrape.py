@@ -23,7 +23,8 @@ from journeyman.core.plan import Observation
 from journeyman.errors import ConfigurationError
 from journeyman.observe.prometheus import exposed
 from journeyman.steps.invocation import Invocation
-from journeyman.steps.load import EVERYTHING, World, load, with_catalogue
+from journeyman.steps.load import EVERYTHING, load
+from journeyman.steps.world import World, with_catalogue
 
 Group = Callable[[World], Iterable[Observation]]
 

@@ -50,7 +50,6 @@ from journeyman.steps.effects import Effects
 from journeyman.steps.hinting import Hints
 from journeyman.steps.invocation import Invocation, Outcome
 from journeyman.steps.launching import PendingLaunch, launch_together
-from journeyman.steps.load import World
 from journeyman.steps.refusals import (
     eviction_counted,
     held_by_budget,
@@ -60,6 +59,7 @@ from journeyman.steps.refusals import (
 )
 from journeyman.steps.report import Report
 from journeyman.steps.side_by_side import Track, next_wave, only_patches
+from journeyman.steps.world import World
 
 
 class Applier(Report):

@@ -39,8 +39,9 @@ from journeyman.errors import InvariantError
 from journeyman.ports import Trigger
 from journeyman.steps.apply import Applier, run_step
 from journeyman.steps.invocation import Invocation, Outcome
-from journeyman.steps.load import EVERYTHING, World, load
+from journeyman.steps.load import EVERYTHING, load
 from journeyman.steps.node_classes import catalogued
+from journeyman.steps.world import World
 
 
 def consolidate(run: Invocation, trigger: Trigger) -> Outcome:

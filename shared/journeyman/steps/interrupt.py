@@ -25,7 +25,8 @@ from journeyman.errors import JourneymanError, MalformedEventError
 from journeyman.ports import Trigger
 from journeyman.steps.apply import Applier, run_step
 from journeyman.steps.invocation import DONE, Invocation, Outcome
-from journeyman.steps.load import FLEET, Scope, World, load
+from journeyman.steps.load import FLEET, Scope, load
+from journeyman.steps.world import World
 
 ADVISED: Final = Scope(nodes=True, pools=True)
 """For recommendations: NodePools say whether they are acted upon."""

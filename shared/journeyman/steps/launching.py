@@ -29,7 +29,7 @@ from journeyman.errors import (
     NodeClassNotReadyError,
 )
 from journeyman.ports import Launched, LaunchFailed, LaunchOutcome, LaunchRequest
-from journeyman.steps.load import World
+from journeyman.steps.world import World
 
 if TYPE_CHECKING:
     from journeyman.steps.apply import Applier

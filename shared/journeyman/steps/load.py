@@ -1,9 +1,10 @@
-"""Read a cluster once: the Snapshot, and the catalogue that goes with it.
+"""Read a cluster once: the Snapshot.
 
 Nodes and claims are asked for first, pods last. A pod that binds in between is then seen on a node that is known, and one
 that was created in between waits for the next run. A store may read all lists side by side, as `kube.mirror` does; then pods
 may be the older ones by some milliseconds: a pod that was bound meanwhile is still seen pending, beside the node that had
-room for it. Claims are made by no other run meanwhile. So a race under-provisions, it never doubles.
+room for it. Claims that another step makes meanwhile replace nodes, so they are no room that is missed. So a race
+under-provisions, it never doubles; limits are looked at once more before anything is launched (`lifecycle.room`).
 One list per kind. An object that does not validate is set aside, by name and with why; the others go on.
 """
 
@@ -12,16 +13,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from enum import Enum
-from operator import attrgetter
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import msgspec
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import replace
 
 from journeyman.core.api.capacity_buffer import CapacityBuffer
 from journeyman.core.api.dra import DEVICE_CLASS, RESOURCE_CLAIM, RESOURCE_SLICE
-from journeyman.core.api.model import Model, parse
 from journeyman.core.api.node_disruption import NodeDisruption
 from journeyman.core.api.nodeoverlay import NodeOverlay
 from journeyman.core.api.nodepool import NodePool
@@ -39,7 +38,6 @@ from journeyman.core.api.objects import (
     POD,
     Condition,
     NodeClaim,
-    Object,
     ObjectMeta,
     Pod,
     Resource,
@@ -62,17 +60,12 @@ from journeyman.core.api.workloads import (
     SERVICE,
     STATEFUL_SET,
 )
-from journeyman.core.catalogue import Catalogue, InstanceType, Unavailable, without_unavailable
+from journeyman.core.catalogue import Unavailable
 from journeyman.core.scheduling.demand.buffers import resolve_buffers, virtual_pods
 from journeyman.core.scheduling.demand.default_spread import with_default_spread
-from journeyman.core.scheduling.offering.overlays import apply_overlays
-from journeyman.core.state import NodeClassState, SetAside, Snapshot, Workloads
-from journeyman.errors import CloudProviderError, InvalidObjectError, NotFoundError
+from journeyman.core.state import NodeClassState, Snapshot, Workloads
 from journeyman.steps.invocation import Invocation
-
-T = TypeVar("T")
-O = TypeVar("O", bound=Object)  # noqa: E741 - any Kubernetes object
-M = TypeVar("M", bound=Model)
+from journeyman.steps.reading import O, by_name, conditions_in, in_order, items, parsed, served
 
 
 class Pods(str, Enum):
@@ -104,45 +97,26 @@ GLANCE: Final = Scope(pools=True, node_classes=True, pods=Pods.UNASSIGNED)
 """What the sweep may afford every minute."""
 
 
-class World(Struct, frozen=True, kw_only=True):
-    """A snapshot with the catalogue of its pools, and all types by NodeClass (for claims that have no pool).
-
-    `failures` are the NodeClasses whose types the cloud did not tell, with why; `overlay_conflicts` the NodeOverlays that
-    were left out, each with the one it collides with.
-    """
-
-    snapshot: Snapshot
-    catalogue: Catalogue
-    by_node_class: Mapping[str, tuple[InstanceType, ...]]
-    failures: Mapping[str, CloudProviderError] = field(default_factory=dict)
-    overlay_conflicts: Mapping[str, str] = field(default_factory=dict)
-
-    def node_class(self, claim: NodeClaim) -> NodeClassState | None:
-        """The NodeClass a claim refers to, None if it does not exist."""
-        name = claim.spec.node_class_ref.name
-        return next((n for n in self.snapshot.node_classes if n.name == name), None)
-
-
 def load(run: Invocation, scope: Scope) -> Snapshot:
     """Read what `scope` asks for. Raises KubeAPIError if a list fails: a partial picture is no basis for a decision."""
 
     def listed(resource: Resource[O], *, cached: bool = False) -> tuple[O, ...]:
-        return _in_order(run, resource, cached=cached) if scope.scheduling else ()
+        return in_order(run, resource, cached=cached) if scope.scheduling else ()
 
     def devices(resource: Resource[O]) -> tuple[O, ...]:
         wanted = scope.scheduling and not run.settings.ignore_dra_requests
-        return _by_name(_served(run, resource)) if wanted else ()
+        return by_name(served(run, resource)) if wanted else ()
 
     now = run.clock.now()
-    nodes = _in_order(run, NODE) if scope.nodes else ()
-    claims = tuple(c for c in _in_order(run, NODECLAIM) if _is_ours(run, c))
-    pools, bad_pools = _parsed(run, NODEPOOL, NodePool) if scope.pools else ((), ())
-    disruptions, bad_disruptions = _parsed(run, NODE_DISRUPTION, NodeDisruption) if scope.disruptions else ((), ())
-    states, bad_states = _parsed(run, OFFERING_STATE, OfferingState) if scope.offerings else ((), ())
+    nodes = in_order(run, NODE) if scope.nodes else ()
+    claims = tuple(c for c in in_order(run, NODECLAIM) if _is_ours(run, c))
+    pools, bad_pools = parsed(run, NODEPOOL, NodePool) if scope.pools else ((), ())
+    disruptions, bad_disruptions = parsed(run, NODE_DISRUPTION, NodeDisruption) if scope.disruptions else ((), ())
+    states, bad_states = parsed(run, OFFERING_STATE, OfferingState) if scope.offerings else ((), ())
     overlaid = scope.scheduling and run.settings.feature_gates.node_overlay
-    overlays, bad_overlays = _parsed(run, NODE_OVERLAY, NodeOverlay, optional=True) if overlaid else ((), ())
+    overlays, bad_overlays = parsed(run, NODE_OVERLAY, NodeOverlay, optional=True) if overlaid else ((), ())
     buffered = scope.pods is not Pods.NONE and run.settings.feature_gates.capacity_buffer
-    buffers, bad_buffers = _parsed(run, CAPACITY_BUFFER, CapacityBuffer, optional=True) if buffered else ((), ())
+    buffers, bad_buffers = parsed(run, CAPACITY_BUFFER, CapacityBuffer, optional=True) if buffered else ((), ())
     spread = run.settings.default_spread if scope.scheduling else ()
     workloads = _workloads(run, buffers) if scope.scheduling else Workloads()
     set_aside = (*bad_pools, *bad_disruptions, *bad_states, *bad_overlays, *bad_buffers)
@@ -185,7 +159,7 @@ def _completed(
     """The pods as scheduling is to see them: with those that buffers stand for, and with default constraints."""
     resolved = resolve_buffers(buffers, workloads)
     virtual = virtual_pods(resolved, now, (pod.key for pod in pods)) if resolved else ()
-    return with_default_spread(_by_name((*pods, *virtual)) if virtual else pods, workloads, spread)
+    return with_default_spread(by_name((*pods, *virtual)) if virtual else pods, workloads, spread)
 
 
 def with_pods_of(run: Invocation, snapshot: Snapshot, nodes: Iterable[str]) -> Snapshot:
@@ -193,8 +167,8 @@ def with_pods_of(run: Invocation, snapshot: Snapshot, nodes: Iterable[str]) -> S
     names = sorted(set(nodes))
     if len(names) > MANY_NODES:
         return replace(snapshot, pods=_pods(run, Pods.ALL))
-    found = [pod for name in names for pod in _items(run, POD, field_selector=f"spec.nodeName={name}")]
-    return replace(snapshot, pods=_by_name(found))
+    found = [pod for name in names for pod in items(run, POD, field_selector=f"spec.nodeName={name}")]
+    return replace(snapshot, pods=by_name(found))
 
 
 MANY_NODES: Final = 10
@@ -206,45 +180,10 @@ def with_volumes_of(run: Invocation, snapshot: Snapshot, nodes: Iterable[str]) -
     Nothing is read if there are no nodes. No list of one node's attachments can be had.
     """
     names = frozenset(nodes)
-    found = _in_order(run, VOLUME_ATTACHMENT) if names else ()
+    found = in_order(run, VOLUME_ATTACHMENT) if names else ()
     attached = tuple(attachment for attachment in found if attachment.spec.node_name in names)
-    claims = _in_order(run, PERSISTENT_VOLUME_CLAIM) if attached else ()
+    claims = in_order(run, PERSISTENT_VOLUME_CLAIM) if attached else ()
     return replace(snapshot, volume_attachments=attached, persistent_volume_claims=claims)
-
-
-def with_catalogue(run: Invocation, snapshot: Snapshot) -> World:
-    """The snapshot with what could be launched now.
-
-    A NodeClass whose types cannot be had leaves only its own pools without any. NodeOverlays are laid over what the pools
-    may use. While nothing changed since the last run of this sandbox, the catalogue is the same object, so that solvers
-    keep what they derived from it.
-    """
-    failures: dict[str, CloudProviderError] = {}
-    by_class = {c.name: _types(run, c, failures) for c in snapshot.node_classes}
-    active = frozenset(u for u in snapshot.unavailable if u.until > snapshot.now)
-    offered = {name: without_unavailable(types, active, snapshot.now) for name, types in by_class.items()}
-    by_pool = {p.metadata.name: p.spec.template.spec.node_class_ref.name for p in snapshot.node_pools}
-    overlays = _generations(snapshot.node_overlays, snapshot.node_pools)
-    key = (frozenset(by_pool.items()), active, overlays, *sorted(by_class.items(), key=lambda entry: entry[0]))
-    memory = run.memory
-    if memory.catalogue is None or not _same(memory.catalogue_key, key):
-        plain = Catalogue({pool: offered.get(name, ()) for pool, name in by_pool.items()})
-        overlaid = apply_overlays(snapshot.node_pools, plain, snapshot.node_overlays)
-        memory.catalogue, memory.overlay_conflicts = overlaid.catalogue, overlaid.conflicts
-        memory.catalogue_key = key
-    return World(
-        snapshot=snapshot,
-        catalogue=memory.catalogue,
-        by_node_class=offered,
-        failures=failures,
-        overlay_conflicts=memory.overlay_conflicts,
-    )
-
-
-def _generations(overlays: Iterable[NodeOverlay], pools: Iterable[NodePool]) -> frozenset[tuple[str, int]]:
-    """What overlays are applied, and to pools with which labels; nothing where there are no overlays."""
-    found = [o.metadata for o in overlays]
-    return frozenset((m.uid, m.generation) for m in [*found, *(p.metadata for p in pools if found)])
 
 
 def node_class_state(raw: Mapping[str, Any], resource: Resource[dict[str, Any]]) -> NodeClassState:
@@ -279,38 +218,9 @@ def _why_not_ready(conditions: tuple[Condition, ...]) -> str:
     return "; ".join(told) or (ready.message if ready is not None else "")
 
 
-def conditions_in(raw: Mapping[str, Any]) -> tuple[Condition, ...]:
-    """`status.conditions` of a raw object; none if they do not read as conditions."""
-    try:
-        return msgspec.convert((raw.get("status") or {}).get("conditions") or (), tuple[Condition, ...])
-    except msgspec.ValidationError:
-        return ()
-
-
 def _node_classes(run: Invocation) -> tuple[NodeClassState, ...]:
     kind = run.cloud.node_class
-    return tuple(sorted((node_class_state(raw, kind) for raw in _items(run, kind)), key=lambda c: c.name))
-
-
-def _items(run: Invocation, resource: Resource[T], *, field_selector: str = "", cached: bool = False) -> tuple[T, ...]:
-    """Objects of a kind. `cached` is for those that change rarely: a moment's delay is as if the change had come later."""
-    return run.store.list(resource, field_selector=field_selector, cached=cached).items
-
-
-def _in_order(
-    run: Invocation, resource: Resource[O], *, field_selector: str = "", cached: bool = False
-) -> tuple[O, ...]:
-    """The same by namespace and name; a store that has them so says it, as sorting all pods takes its time."""
-    found = run.store.list(resource, field_selector=field_selector, cached=cached)
-    return found.items if found.in_order else _by_name(found.items)
-
-
-def _served(run: Invocation, resource: Resource[T]) -> tuple[T, ...]:
-    """Objects of a kind; none if the API server does not know the kind, for its CustomResourceDefinition may not be there."""
-    try:
-        return _items(run, resource)
-    except NotFoundError:
-        return ()
+    return tuple(sorted((node_class_state(raw, kind) for raw in items(run, kind)), key=lambda c: c.name))
 
 
 def _workloads(run: Invocation, buffers: Iterable[CapacityBuffer]) -> Workloads:
@@ -319,72 +229,19 @@ def _workloads(run: Invocation, buffers: Iterable[CapacityBuffer]) -> Workloads:
     named = {b.spec.scalable_ref.kind for b in buffers if b.active and b.spec.scalable_ref is not None}
     templates = any(b.active and b.spec.pod_template_ref is not None for b in buffers)
     return Workloads(
-        services=_in_order(run, SERVICE) if spread else (),
-        replication_controllers=_in_order(run, REPLICATION_CONTROLLER) if spread else (),
-        replica_sets=_in_order(run, REPLICA_SET) if spread or REPLICA_SET.kind in named else (),
-        stateful_sets=_in_order(run, STATEFUL_SET) if spread or STATEFUL_SET.kind in named else (),
-        deployments=_in_order(run, DEPLOYMENT) if DEPLOYMENT.kind in named else (),
-        pod_templates=_in_order(run, POD_TEMPLATE) if templates else (),
+        services=in_order(run, SERVICE) if spread else (),
+        replication_controllers=in_order(run, REPLICATION_CONTROLLER) if spread else (),
+        replica_sets=in_order(run, REPLICA_SET) if spread or REPLICA_SET.kind in named else (),
+        stateful_sets=in_order(run, STATEFUL_SET) if spread or STATEFUL_SET.kind in named else (),
+        deployments=in_order(run, DEPLOYMENT) if DEPLOYMENT.kind in named else (),
+        pod_templates=in_order(run, POD_TEMPLATE) if templates else (),
     )
-
-
-_NAME: Final = attrgetter(
-    "metadata.namespace", "metadata.name"
-)  # three times as fast as a function, for each of all pods
-
-
-def _by_name(items: Iterable[O]) -> tuple[O, ...]:
-    return tuple(sorted(items, key=_NAME))
 
 
 def _pods(run: Invocation, which: Pods) -> tuple[Pod, ...]:
     if which is Pods.NONE:
         return ()
-    return _in_order(run, POD, field_selector="spec.nodeName=" if which is Pods.UNASSIGNED else "")
-
-
-def _parsed(
-    run: Invocation, resource: Resource[dict[str, Any]], model: type[M], *, optional: bool = False
-) -> tuple[tuple[M, ...], tuple[SetAside, ...]]:
-    """Objects of a kind that validate, and those that do not, both by name; an `optional` kind need not be served.
-
-    Validating one takes half a millisecond: a warm sandbox looks at each version once.
-    """
-    found = _served(run, resource) if optional else _items(run, resource)
-    raws = sorted(found, key=lambda raw: (str(raw["metadata"].get("namespace", "")), str(raw["metadata"]["name"])))
-    known = run.memory.parsed.get(resource.kind, {})
-    read = [known.get(_version(raw)) or _parse(resource.kind, model, raw) for raw in raws]
-    run.memory.parsed[resource.kind] = dict(zip(map(_version, raws), read, strict=True))
-    good = tuple(item for item in read if not isinstance(item, SetAside))
-    return good, tuple(item for item in read if isinstance(item, SetAside))
-
-
-def _version(raw: Mapping[str, Any]) -> tuple[str, str, str]:
-    """Name, UID and version: an object of which all are the same is the same to the last byte."""
-    meta = raw["metadata"]
-    return str(meta["name"]), str(meta["uid"]), str(meta["resourceVersion"])
-
-
-def _parse(kind: str, model: type[M], raw: Mapping[str, Any]) -> M | SetAside:
-    try:
-        return parse(model, raw)
-    except InvalidObjectError as error:
-        return _set_aside(kind, raw, error.message)
-
-
-def _set_aside(kind: str, raw: Mapping[str, Any], why: str) -> SetAside:
-    meta = msgspec.convert(raw["metadata"], ObjectMeta)
-    return SetAside(
-        kind=kind,
-        name=meta.name,
-        uid=meta.uid,
-        why=why,
-        resource_version=meta.resource_version,
-        generation=meta.generation,
-        namespace=meta.namespace,
-        created=meta.creation_timestamp,
-        conditions=conditions_in(raw),
-    )
+    return in_order(run, POD, field_selector="spec.nodeName=" if which is Pods.UNASSIGNED else "")
 
 
 def _is_ours(run: Invocation, claim: NodeClaim) -> bool:
@@ -408,20 +265,3 @@ def _unavailable(states: Iterable[OfferingState]) -> Iterable[Unavailable]:
                 until=offering.until,
                 reason=offering.reason,
             )
-
-
-def _types(
-    run: Invocation, node_class: NodeClassState, failures: dict[str, CloudProviderError]
-) -> tuple[InstanceType, ...]:
-    try:
-        return run.cloud.get_instance_types(node_class.raw)
-    except CloudProviderError as error:
-        failures[node_class.name] = error
-        return ()
-
-
-def _same(before: Any, after: Any) -> bool:
-    """Whether two catalogue keys stand for the same; lists of types are compared by identity, as adapters keep them."""
-    if not before or len(before) != len(after) or before[:3] != after[:3]:
-        return False
-    return all(a == b and old is new for (a, old), (b, new) in zip(before[3:], after[3:], strict=True))

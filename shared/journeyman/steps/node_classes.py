@@ -24,8 +24,10 @@ from journeyman.core.state import NodeClassState, Snapshot
 from journeyman.core.state.transition_samples import told_with
 from journeyman.errors import CloudProviderError, ConflictError, InvalidObjectError, KubeAPIError
 from journeyman.steps.apply import Applier
-from journeyman.steps.load import World, conditions_in, node_class_state, with_catalogue
+from journeyman.steps.load import node_class_state
+from journeyman.steps.reading import conditions_in
 from journeyman.steps.remembering import note_prices
+from journeyman.steps.world import World, with_catalogue
 
 AwareTime = Annotated[datetime, msgspec.Meta(tz=True)]
 

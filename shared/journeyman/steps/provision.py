@@ -39,11 +39,12 @@ from journeyman.errors import InvariantError, KubeAPIError
 from journeyman.ports import Trigger
 from journeyman.steps.apply import Applier, run_step
 from journeyman.steps.invocation import Invocation, Outcome
-from journeyman.steps.load import EVERYTHING, World, load, with_catalogue
+from journeyman.steps.load import EVERYTHING, load
 from journeyman.steps.node_classes import catalogued, refresh_node_classes, tell_prices
 from journeyman.steps.soundness import AGAIN, Check, Checked
 from journeyman.steps.static import scale_static_pools
 from journeyman.steps.stored_pools import still_allowed
+from journeyman.steps.world import World, with_catalogue
 
 
 def provision(run: Invocation, trigger: Trigger) -> Outcome:

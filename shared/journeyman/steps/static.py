@@ -17,8 +17,8 @@ from journeyman.core.lifecycle.progress import poll_at
 from journeyman.core.plan import Step
 from journeyman.core.state import Snapshot
 from journeyman.steps.apply import Applier
-from journeyman.steps.load import World
 from journeyman.steps.stored_pools import still_allowed
+from journeyman.steps.world import World
 
 
 def scale_static_pools(hand: Applier, world: World, read: Snapshot) -> None:

@@ -25,7 +25,8 @@ from journeyman.core.plan import (
 )
 from journeyman.errors import CloudProviderError, InvariantError, KubeAPIError, NotFoundError, RateLimitedError
 from journeyman.steps.apply import run_step
-from journeyman.steps.load import EVERYTHING, load, with_catalogue
+from journeyman.steps.load import EVERYTHING, load
+from journeyman.steps.world import with_catalogue
 from tests.helpers.builders import NOW, claim_body, condition, merge, node_class_body, pod_body, pool_body
 from tests.helpers.fakes import Cluster, Interfering
 

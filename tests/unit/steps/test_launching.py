@@ -8,7 +8,8 @@ from journeyman.core.api.objects import NODECLAIM, NODEPOOL
 from journeyman.core.plan import CreateObject, LaunchInstance, Plan, Step, one
 from journeyman.errors import LeaseLostError
 from journeyman.steps.apply import run_step
-from journeyman.steps.load import EVERYTHING, load, with_catalogue
+from journeyman.steps.load import EVERYTHING, load
+from journeyman.steps.world import with_catalogue
 from tests.helpers.builders import claim_body, condition, node_class_body, pool_body
 from tests.helpers.fakes import Cluster, FakeCloud, Fence, Interfering
 

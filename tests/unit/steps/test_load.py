@@ -11,7 +11,8 @@ from journeyman.core.scheduling.pods import selects
 from journeyman.errors import CloudProviderError, NotFoundError
 from journeyman.steps.due import due_steps
 from journeyman.steps.invocation import FeatureGates
-from journeyman.steps.load import EVERYTHING, FLEET, GLANCE, load, with_catalogue, with_pods_of, with_volumes_of
+from journeyman.steps.load import EVERYTHING, FLEET, GLANCE, load, with_pods_of, with_volumes_of
+from journeyman.steps.world import with_catalogue
 from tests.helpers.builders import (
     EBS,
     LARGE,
