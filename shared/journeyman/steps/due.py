@@ -44,7 +44,7 @@ from journeyman.core.disruption.consolidatable import consolidate_after
 from journeyman.core.disruption.static_pools import static_pools
 from journeyman.core.lifecycle.expiration import is_expired
 from journeyman.core.lifecycle.hints import has_open_hints
-from journeyman.core.lifecycle.hydration import hydrated, is_at_work
+from journeyman.core.lifecycle.hydration import contradicts_itself, hydrated, is_at_work
 from journeyman.core.lifecycle.node_class_end import REMINDER, is_held
 from journeyman.core.plan import Step, Wake
 from journeyman.core.scheduling.demand.validation import opted_out
@@ -90,14 +90,14 @@ def _unfinished(snapshot: Snapshot) -> Iterator[str]:
         if not is_at_work(claim):
             yield f"NodeClaim {claim.metadata.name} is not initialized"
         if not _is_whole(claim):
-            yield f"NodeClaim {claim.metadata.name} lacks its finalizer, a label or its provider id"
+            yield f"NodeClaim {claim.metadata.name} lacks its finalizer, a label, its provider id or Ready"
         if _is_hashed_otherwise(claim, snapshot):
             yield f"NodeClaim {claim.metadata.name} has a hash of another version"
 
 
 def _is_whole(claim: NodeClaim) -> bool:
     """Whether it carries what every initialized claim does; Karpenter's old ones and hand-edited ones may not."""
-    return bool(claim.status.provider_id) and hydrated(claim) is claim
+    return bool(claim.status.provider_id) and hydrated(claim) is claim and not contradicts_itself(claim)
 
 
 def _is_hashed_otherwise(claim: NodeClaim, snapshot: Snapshot) -> bool:

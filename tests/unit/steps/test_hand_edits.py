@@ -173,7 +173,7 @@ def particular(method):
 def test_a_claim_that_is_said_to_have_come_further_than_it_has_gets_there(said):
     """Its node joins, and is opened to pods, no matter what somebody wrote into the claim's status before."""
     living = starting()
-    said_of(living, living.claims()[0], condition(said, since=living.clock.now(), observedGeneration=1))
+    said_of(living, living.claims()[0], condition(said, since=living.clock.now()))
 
     living.live(minutes=4)
 

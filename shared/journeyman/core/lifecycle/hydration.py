@@ -15,8 +15,8 @@ import msgspec
 from msgspec.structs import replace
 
 from journeyman.core.api import labels
-from journeyman.core.api.conditions import INITIALIZED, LAUNCHED, REGISTERED
-from journeyman.core.api.objects import NODEPOOL, Node, NodeClaim, is_true
+from journeyman.core.api.conditions import INITIALIZED, LAUNCHED, NODECLAIM_DEPENDENTS, READY, REGISTERED
+from journeyman.core.api.objects import NODEPOOL, Node, NodeClaim, condition_of, is_true
 from journeyman.core.lifecycle.hash_migration import migrated
 from journeyman.core.lifecycle.progress import Progress, claim_ref, node_ref, with_metadata, with_node
 from journeyman.core.lifecycle.registration import is_unregistered, owned, synced
@@ -28,6 +28,12 @@ def is_at_work(claim: NodeClaim) -> bool:
     """Whether its node was opened and found ready. One of the two conditions alone is some hand's work."""
     conditions = claim.status.conditions
     return is_true(conditions, REGISTERED) and is_true(conditions, INITIALIZED)
+
+
+def contradicts_itself(claim: NodeClaim) -> bool:
+    """Whether it is at work and says that it is not ready, of which its node is no reason: that is Initialized for good."""
+    ready = condition_of(claim.status.conditions, READY)
+    return is_at_work(claim) and ready is not None and ready.status != "True"
 
 
 def hydrated(claim: NodeClaim) -> NodeClaim:
@@ -84,9 +90,22 @@ def hydrate(claim: NodeClaim, snapshot: Snapshot) -> Plan:
         whole = msgspec.structs.replace(
             whole, status=msgspec.structs.replace(whole.status, provider_id=state.provider_id)
         )
+    if state.provider_id and contradicts_itself(whole):
+        whole = _ready(whole, snapshot.now)
     if whole is claim:
         return Plan()
     return Plan(chains=(_restored(claim, whole, snapshot.now).chain(why="it is not as we made it"),))
+
+
+def _ready(claim: NodeClaim, now: datetime) -> NodeClaim:
+    """With all that Ready depends on said anew: a condition that a hand wrote may be of no generation, or contradict them.
+
+    Restates: karpenter pkg/controllers/nodeclaim/lifecycle, whose steps stamp their conditions in each reconcile.
+    """
+    progress = Progress.of(claim, now)
+    for type_ in NODECLAIM_DEPENDENTS:
+        progress = progress.with_condition(type_, "True")
+    return progress.claim
 
 
 def hydrate_nodes(snapshot: Snapshot) -> Plan:
