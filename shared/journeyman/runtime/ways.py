@@ -140,9 +140,8 @@ def _assuming(region: str, role_arn: str, external_id: str) -> Any:
     from botocore import config, credentials, session  # noqa: PLC0415 - as in `new_session`
 
     own, assumed = session.get_session(), session.get_session()
-    quick = config.Config(
-        connect_timeout=2, read_timeout=10
-    )  # in a VPC without a way to STS, botocore would wait for minutes
+    # in a VPC without a way to STS, botocore would wait for minutes
+    quick = config.Config(connect_timeout=2, read_timeout=10, retries={"mode": "standard", "total_max_attempts": 2})
     external = {"ExternalId": external_id} if external_id else {}
     fetcher = credentials.AssumeRoleCredentialFetcher(
         client_creator=lambda service, **given: own.create_client(
