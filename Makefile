@@ -37,7 +37,7 @@ test: setup sam oracle controlplane helm ## Everything that needs no cloud accou
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m "not hunt"
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup
 	@$(BIN)/python -m tests.differential.karpenter >/dev/null
 
 check: setup format lint types imports unit ## What to run before each commit (under a minute)
@@ -95,7 +95,6 @@ bench-reading: setup controlplane ## Reading a real API server, and what it cost
 	@$(BIN)/python -m tests.bench.bench_reading
 
 faults: setup ## 10,000 stories (SEEDS=…) in which everything goes wrong that can; each outside call is once a process's last
-	$(BIN)/python -m pytest -n $(JOBS) -m hunt tests/faults
 	@$(BIN)/journeyman simulate --seeds 1..$(SEEDS) --everywhere
 
 nightly: setup oracle ## 2,000 new clusters (CASES=…) compared with Karpenter, and new examples for every property

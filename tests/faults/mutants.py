@@ -17,23 +17,77 @@ from typing import Any
 from msgspec import Struct
 
 from journeyman.cloud.aws import launching
-from journeyman.core.disruption import budgets, commands
-from journeyman.core.lifecycle import drain, garbage
+from journeyman.core.api.nodepool import NodePoolSpec
+from journeyman.core.disruption import budgets, commands, consolidation, static_pools
+from journeyman.core.lifecycle import drain, garbage, repair, termination
+from journeyman.core.scheduling.limits import Headroom
+from journeyman.core.scheduling.pods import is_provisionable
 from journeyman.simulate.faults.rules import Rule
 from journeyman.simulate.faults.rules.budgets import BudgetsHold
-from journeyman.simulate.faults.rules.commands import ReplacementsFirst
-from journeyman.simulate.faults.rules.evictions import PodsGoAsAgreed
+from journeyman.simulate.faults.rules.commands import PricesFall, ReplacementsFirst
+from journeyman.simulate.faults.rules.errors import NothingUnexpected
+from journeyman.simulate.faults.rules.evictions import InstancesEndEmpty, PodsGoAsAgreed
+from journeyman.simulate.faults.rules.illness import TheIllAreReplaced
 from journeyman.simulate.faults.rules.instances import NoInstanceWithoutAClaim, OneInstanceForAClaim
+from journeyman.simulate.faults.rules.limits import LimitsHold
+from journeyman.simulate.faults.rules.rest import AllThatFitsRuns, NothingWaitsForNobody
+from journeyman.simulate.faults.rules.sizes import StaticPoolsKeepTheirSize
+from journeyman.simulate.faults.story import (
+    CallFault,
+    DeleteClaim,
+    DeleteNode,
+    DeletePool,
+    Deploy,
+    Scale,
+    Story,
+    StripFinalizer,
+    Undeploy,
+    UnhealthyCondition,
+)
+from journeyman.steps.apply import Applier
 
 
 class Mutant(Struct, frozen=True, kw_only=True):
-    """`old` becomes `new` in that function; `rule` is the judge who must see it."""
+    """`old` becomes `new` in that function; `rule` is the judge who must see it, in a story of this kind."""
 
     name: str
     function: Callable[..., Any]
     old: str
     new: str
     rule: type[Rule]
+    where: Callable[[Story], bool] = lambda _: True  # most stories have nothing to do with most promises
+
+
+def _goes_wrong(*sites: str) -> Callable[[Story], bool]:
+    return lambda story: any(isinstance(fault, CallFault) and fault.site in sites for fault in story.faults)
+
+
+def _does(*acts: type) -> Callable[[Story], bool]:
+    return lambda story: any(isinstance(act, acts) for act in story.acts)
+
+
+def _has_pool(**like: object) -> Callable[[Story], bool]:
+    return lambda story: any(
+        all(getattr(pool, key) == value for key, value in like.items()) for pool in story.setting.pools
+    )
+
+
+def _empties_nodes_at_once(story: Story) -> bool:
+    return "d" in {act.app for act in story.acts if isinstance(act, Undeploy)}
+
+
+def _makes_nodes_too_large(story: Story) -> bool:
+    """What is left after pods went may fit a cheaper node."""
+    looked_at = any(
+        p.policy == "WhenEmptyOrUnderutilized" and 0 <= p.consolidate_after_seconds < 60 for p in story.setting.pools
+    )
+    sizes = {act.app: act.replicas for act in story.acts if isinstance(act, Deploy)}
+    shrinks = any(isinstance(act, Scale) and 0 < act.replicas < sizes.get(act.app, 0) for act in story.acts)
+    return looked_at and shrinks
+
+
+def _is_ill_for_long(story: Story) -> bool:
+    return any(isinstance(act, UnhealthyCondition) and act.seconds > 600 for act in story.acts)
 
 
 MUTANTS = (
@@ -43,6 +97,15 @@ MUTANTS = (
         old="answered = answered_failures(claim)",
         new="answered = int(claim.metadata.resource_version)",
         rule=OneInstanceForAClaim,
+        where=_goes_wrong("provision: ec2 CreateFleet"),
+    ),
+    Mutant(
+        name="no garbage collection",
+        function=garbage.collect,
+        old="return orphans(snapshot, cloud, orphan_age) + lost(snapshot, cloud)",
+        new="return Plan()",
+        rule=NoInstanceWithoutAClaim,
+        where=_does(StripFinalizer),
     ),
     Mutant(
         name="a drain that is deaf to do-not-disrupt",
@@ -52,11 +115,44 @@ MUTANTS = (
         rule=PodsGoAsAgreed,
     ),
     Mutant(
+        name="evictions that do not wait for the taint",
+        function=drain.drain_behind,
+        old="return (closing, *pods) if is_cordoned(node) else (replace(closing, then=pods),)",
+        new="return (closing, *pods)",
+        rule=PodsGoAsAgreed,
+        where=_goes_wrong("terminate: patch Node"),
+    ),
+    Mutant(
+        name="a drain that does not wait for its pods",
+        function=termination._drain,
+        old="if decided.remaining or not rested:",
+        new="if not rested:",
+        rule=InstancesEndEmpty,
+        where=_does(DeleteClaim, DeleteNode, DeletePool),
+    ),
+    Mutant(
         name="a budget of so many nodes that allows all of them",
         function=budgets._share,
         old="return int(nodes)",
         new="return total",
         rule=BudgetsHold,
+        where=_empties_nodes_at_once,
+    ),
+    Mutant(
+        name="limits that count double",
+        function=NodePoolSpec.limit_amounts.fget,
+        old="return resources.to_resources(self.limits, round_up=False)",
+        new="return {k: 2 * v for k, v in resources.to_resources(self.limits, round_up=False).items()}",
+        rule=LimitsHold,
+        where=_has_pool(limit_cpus=4),
+    ),
+    Mutant(
+        name="a static pool that does not count those that are replaced, nor all that run",
+        function=static_pools.StaticPool.lacking.fget,
+        old="len(self.running) - len(self.replaced)",
+        new="len(self.running[1:])",
+        rule=StaticPoolsKeepTheirSize,
+        where=_has_pool(name="static"),
     ),
     Mutant(
         name="a command that takes a registered replacement for a ready one",
@@ -64,13 +160,46 @@ MUTANTS = (
         old="is_true(c.status.conditions, INITIALIZED)",
         new="is_true(c.status.conditions, 'Registered')",
         rule=ReplacementsFirst,
+        where=_makes_nodes_too_large,
     ),
     Mutant(
-        name="no garbage collection",
-        function=garbage.collect,
-        old="return orphans(snapshot, cloud, orphan_age) + lost(snapshot, cloud)",
-        new="return Plan()",
-        rule=NoInstanceWithoutAClaim,
+        name="consolidation that takes what costs the same",
+        function=consolidation._below,
+        old="p < price",
+        new="p <= price",
+        rule=PricesFall,
+        where=_makes_nodes_too_large,
+    ),
+    Mutant(
+        name="pods of which every third is overlooked",
+        function=is_provisionable,
+        old="return is_active(pod)",
+        new="return int(pod.metadata.uid[-1], 16) % 3 and is_active(pod)",
+        rule=AllThatFitsRuns,
+    ),
+    Mutant(
+        name="a hospital that is full with one patient",
+        function=repair._Ward._too_many,
+        old="if sick <= allowed:",
+        new="if sick < allowed:",
+        rule=TheIllAreReplaced,
+        where=_is_ill_for_long,
+    ),
+    Mutant(
+        name="wake-ups that are never sent",
+        function=Applier.send_wakes,
+        old="if not messages:",
+        new="if messages:",
+        rule=NothingWaitsForNobody,
+        where=lambda story: not story.setting.sweep,
+    ),
+    Mutant(
+        name="a scheduler that knows no limits",
+        function=Headroom.__init__,
+        old="self.left: Ints = whole - sum(self._used.values())",
+        new="self.left: Ints = 2 * whole",
+        rule=NothingUnexpected,
+        where=_has_pool(limit_cpus=4),
     ),
 )
 
@@ -90,7 +219,8 @@ def grafted(mutant: Mutant) -> Iterator[None]:
         made,
     )
     before = function.__code__
-    function.__code__ = made[function.__name__].__code__
+    twin = made[function.__name__]
+    function.__code__ = (twin.fget if isinstance(twin, property) else twin).__code__
     try:
         yield
     finally:
