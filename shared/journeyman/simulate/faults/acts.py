@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import partial, singledispatchmethod
 from typing import Any, Final, Protocol, TypeVar
@@ -23,7 +24,7 @@ from journeyman.core.api.objects import (
     NodeClaim,
     Resource,
 )
-from journeyman.errors import KubeAPIError
+from journeyman.errors import KubeAPIError, NotFoundError
 from journeyman.ports import Clock
 from journeyman.simulate.apiserver import ApiServer
 from journeyman.simulate.clock import SkewedClock
@@ -240,6 +241,10 @@ class Acts:
         self._mend()
 
     @_do.register
+    def _(self, _: told.DeleteNodeClass) -> None:
+        self._server.delete(EC2NODECLASS, manifests.NODE_CLASS)
+
+    @_do.register
     def _(self, act: told.Interrupt) -> None:
         for provider_id in self._instance(act.node):
             self._cloud.interrupt(provider_id)
@@ -369,7 +374,8 @@ class Acts:
         self._server.patch(resource, name, patch, namespace=namespace)
 
     def _mend(self) -> None:
-        self._select_subnets(manifests.CLUSTER)
+        with suppress(NotFoundError):  # it was deleted
+            self._select_subnets(manifests.CLUSTER)
 
     def _stop_expiry(self) -> None:
         """Nodes that come and go by the clock never come to rest."""

@@ -169,6 +169,10 @@ class MendNodeClass(Act, frozen=True, kw_only=True):
     """The EC2NodeClass is as it was."""
 
 
+class DeleteNodeClass(Act, frozen=True, kw_only=True):
+    """The EC2NodeClass is deleted; it goes once its last NodeClaim has gone."""
+
+
 class Interrupt(Act, frozen=True, kw_only=True):
     """EC2 warns that it takes an instance back, and does so two minutes later."""
 
@@ -302,6 +306,7 @@ AnyAct = (
     | DeletePool
     | BreakNodeClass
     | MendNodeClass
+    | DeleteNodeClass
     | Interrupt
     | Rebalance
     | Maintenance

@@ -1,0 +1,66 @@
+"""A NodeClass and what was made for it in the cloud go last of all, whatever call is the last that a process makes.
+
+Six pods run on three nodes; then their NodePool and their NodeClass are deleted.
+"""
+
+import pytest
+
+from journeyman.core.api.objects import EC2NODECLASS, NODECLAIM
+from journeyman.runtime.storm import tell
+from journeyman.simulate.faults import story as told
+from journeyman.simulate.faults.rules import Rule
+from journeyman.simulate.faults.story import CallFault, Kind, MessageFault, MessageKind
+
+ACTS = (
+    told.Deploy(at_seconds=0, app="a", replicas=6, cpu_millicores=900),
+    told.DeleteNodeClass(at_seconds=90),
+    told.DeletePool(at_seconds=100, pool=0),
+)
+CALLS = (
+    "patch EC2NodeClass", "iam ListInstanceProfiles", "iam RemoveRoleFromInstanceProfile", "iam DeleteInstanceProfile",
+    "ec2 DeleteLaunchTemplate",
+)  # fmt: skip
+
+
+def look(scene):
+    """(NodeClasses, claims, instances that run, instance profiles, launch templates)."""
+    account = scene._account
+    classes, claims = (len(scene.server.list(kind).items) for kind in (EC2NODECLASS, NODECLAIM))
+    templates = [t for t in account.templates._all if t.deleted is None]
+    running = sum(instance.runs for instance in scene.instances())
+    return (classes, claims, running, len(account.identity.profiles), len(templates))
+
+
+def end_of(*faults):
+    """What is left at rest, and how many launch templates and profiles there were while the pods ran."""
+    seen = []
+
+    class Looks(Rule):
+        name = "looks"
+
+        def at_rest(self):
+            seen.append(look(self.scene))
+            return ()
+
+    story = told.Story(seed=1, setting=told.Setting(), acts=ACTS, faults=faults)
+    result = tell(story, rules=[Looks])
+    assert result.broken == ()
+    return seen[0], result.coverage
+
+
+@pytest.mark.parametrize("kind", [Kind.DIE_BEFORE, Kind.DIE_AFTER, Kind.FAIL_AFTER, Kind.FAIL_BEFORE])
+@pytest.mark.parametrize("call", CALLS)
+def test_nothing_is_left_whatever_goes_wrong_on_the_way(call, kind):
+    """The finalizer goes last, so that whoever comes next finds what is left to do."""
+    site = f"provision: {call}"
+    left, coverage = end_of(CallFault(site=site, nth=1, kind=kind))
+
+    assert left == (0, 0, 0, 0, 0)
+    assert site in coverage.calls
+
+
+def test_nobody_need_be_told_of_it():
+    """The sweep finds it, though every message to provision is lost for a while."""
+    lost = (MessageFault(queue="provision", nth=nth, kind=MessageKind.DROP) for nth in range(4, 12))
+
+    assert end_of(*lost)[0] == (0, 0, 0, 0, 0)
