@@ -20,6 +20,7 @@ from journeyman.core.lifecycle.instances import GOING, Cloud, RunningInstance
 from journeyman.core.lifecycle.leaving import leaves
 from journeyman.core.lifecycle.pace import A_MOMENT
 from journeyman.core.lifecycle.progress import claim_ref, node_patches, node_ref, refs_of, with_node
+from journeyman.core.lifecycle.registration import is_unregistered
 from journeyman.core.plan import DeleteObject, Event, ObjectRef, Plan, Step, TerminateInstance, Wake, merged, one
 from journeyman.core.state import Snapshot
 
@@ -81,7 +82,7 @@ def _end_orphan(instance: RunningInstance, snapshot: Snapshot) -> Plan:
     nodes = [n.node for n in snapshot.state_nodes if n.node is not None and n.provider_id == instance.provider_id]
     if any(leaves(node) for node in nodes):
         return Plan()
-    working = {n.name for n in snapshot.state_nodes if n.ready and n.node in nodes and _is_registered(n.node)}
+    working = {n.name for n in snapshot.state_nodes if n.ready and n.node in nodes and _was_opened(n.node)}
     if working:
         return merged(_delete_working(node, instance, snapshot) for node in nodes)
     why = "no NodeClaim stands for this instance"
@@ -93,11 +94,17 @@ def _end_orphan(instance: RunningInstance, snapshot: Snapshot) -> Plan:
         unless_claimed=True,
     )
     chain = one(f"instance {instance.provider_id}", end, *(DeleteObject(ref=node_ref(node), why=why) for node in nodes))
+    text = "No NodeClaim stands for this node and its instance, and it is not at work: both go"
+    events = tuple(Event(ref=node_ref(n), reason="NodeClaimMissing", message=text, type="Warning") for n in nodes)
+    chain = replace(chain, events=events)
     return Plan(chains=(chain,), notes=(f"terminated instance {instance.provider_id}: {why}",))
 
 
-def _is_registered(node: Node | None) -> bool:
-    return node is not None and node.metadata.labels.get(labels.REGISTERED) == "true"
+def _was_opened(node: Node | None) -> bool:
+    """Whether pods may run on it: it registered, or has lost both the label that says so and the taint that kept them away."""
+    if node is None:
+        return False
+    return node.metadata.labels.get(labels.REGISTERED) == "true" or not is_unregistered(node)
 
 
 def _delete_working(node: Node, instance: RunningInstance, snapshot: Snapshot) -> Plan:

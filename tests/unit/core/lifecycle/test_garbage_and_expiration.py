@@ -34,15 +34,18 @@ def run(claims=(), nodes=(), instances=(), gone=()):
 @pytest.mark.parametrize("node", [a_node(ready=False), a_node(registered=False)], ids=["not Ready", "never registered"])
 def test_an_instance_without_a_claim_is_terminated_and_its_node_deleted(node):
     """Nobody would ever give it back otherwise; unless the claim that its tags name is there after all."""
-    terminate, delete = run(nodes=[node], instances=[an_instance()]).actions
+    (chain,) = run(nodes=[node], instances=[an_instance()]).chains
+    terminate, delete = chain.actions
     assert isinstance(terminate, TerminateInstance)
     assert (terminate.claim, terminate.claim_uid, terminate.unless_claimed) == ("default-1", "uid-default-1", True)
     assert delete.ref.name == "node-default-1"
+    assert [(e.ref.name, e.reason) for e in chain.events] == [("node-default-1", "NodeClaimMissing")]
 
 
-def test_the_node_of_an_orphan_that_is_at_work_is_deleted_and_nothing_else():
+@pytest.mark.parametrize("registered", ["true", "no more"])
+def test_the_node_of_an_orphan_that_is_at_work_is_deleted_and_nothing_else(registered):
     """Its pods are drained before its instance goes; without our finalizer there would be no time for that."""
-    node = a_node(metadata={"finalizers": []})
+    node = a_node(metadata={"finalizers": [], "labels": {labels.REGISTERED: registered}})
     held, deleted, _ = run(nodes=[node], instances=[an_instance()]).actions
     assert isinstance(held, PatchObject)
     assert held.patch == {"metadata": {"finalizers": [labels.TERMINATION_FINALIZER]}}
