@@ -85,7 +85,7 @@ class Reader(Generic[T]):
             raise ValueError(str(error)) from error
         return found
 
-    def _struct(self, type_: type[Any]) -> Make:
+    def _struct(self, type_: type) -> Make:
         """Makes a Struct of its message."""
         own, others = messages.own_fields(type_), messages.other_fields(type_)
         build = _builder(type_, own + others)
