@@ -58,11 +58,12 @@ def launch_together(hand: Applier, claims: Sequence[str], world: World) -> Itera
     avoidance = _avoidance(hand, world)
     for outcome in _outcomes(hand, _with_room(hand, claims, world), world):
         claim = hand.claim(outcome.claim, world)
-        if claim is None:
-            continue  # deleted meanwhile: its finalizer, or garbage collection, takes the instance
-        _answer(hand, claim, outcome, avoidance)
-        if isinstance(outcome, Launched):
+        try:
+            if claim is not None:
+                _answer(hand, claim, outcome, avoidance)
+        finally:
             _look_after_unwritten(hand, outcome, world)
+        if claim is not None and isinstance(outcome, Launched):
             yield outcome.claim
 
 
@@ -190,11 +191,14 @@ def _answer(hand: Applier, claim: NodeClaim, outcome: LaunchOutcome, avoidance: 
         hand.run.telemetry.observe(Observation(name="journeyman_offerings_refused_total", labels=values))
 
 
-def _look_after_unwritten(hand: Applier, outcome: Launched, world: World) -> None:
-    """If the answer could not be written: the claim may have gone while it was launched, and its instance is nobody's.
+def _look_after_unwritten(hand: Applier, outcome: LaunchOutcome, world: World) -> None:
+    """If an instance could not be written down: its claim may have gone while it was launched, and it is nobody's.
 
-    Who let the claim go found no instance yet; in a cluster without claims garbage is looked for rarely.
+    Who let the claim go found no instance yet; in a cluster without claims garbage is looked for rarely. So is it if
+    another run has the step by now, since it may have given the claim up.
     """
+    if not isinstance(outcome, Launched):
+        return
     claim = hand.claim(outcome.claim, world)
     if claim is None or claim.status.provider_id != outcome.instance.provider_id:
         at = hand.run.clock.now() + hand.run.settings.orphan_age + SETTLES

@@ -148,6 +148,16 @@ def test_an_instance_whose_claim_went_while_it_was_launched_is_looked_for_as_soo
     assert timedelta(seconds=30) < at - cluster.clock.now() < timedelta(minutes=1)
 
 
+def test_so_is_one_that_a_run_launched_whose_step_another_has_by_then(cluster):
+    """It was frozen in the middle of the launch: the other may have given the claim up."""
+    cluster.fence.done = lambda: bool(cluster.cloud.launches)
+    outcome = launch(cluster, "a")
+
+    assert outcome.status == "busy"
+    assert with_instance(cluster) == []
+    assert Step.TERMINATE in {wake.step for wake in outcome.wakes}
+
+
 def test_an_instance_whose_claim_knows_it_is_looked_for_by_nobody(cluster):
     """The usual case costs no further run."""
     assert Step.TERMINATE not in {wake.step for wake in launch(cluster, "a").wakes}
