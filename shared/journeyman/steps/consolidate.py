@@ -73,6 +73,7 @@ def _consolidate(hand: Applier) -> None:
         judged=judged,
         spot_to_spot=settings.feature_gates.spot_to_spot_consolidation,
         options=settings.scheduling,
+        known=hand.run.memory.answers.about(snapshot, world.catalogue, settings.scheduling),
     )
     proposed = [d for d in active(snapshot) if d.status.phase == PROPOSED]
     for disruption in proposed:

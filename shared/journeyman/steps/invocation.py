@@ -15,6 +15,7 @@ from msgspec import Struct, field
 from journeyman.core.api.objects import TopologySpreadConstraint
 from journeyman.core.catalogue import Catalogue
 from journeyman.core.plan import Step, Wake
+from journeyman.core.scheduling.answers import Answers
 from journeyman.core.scheduling.options import MinValuesPolicy, Options, PreferencePolicy
 from journeyman.ports import Clock, CloudProvider, KubeStore, Lease, Queue, Telemetry
 
@@ -90,6 +91,7 @@ class Memory(Struct):
     parsed: dict[str, Mapping[Hashable, Any]] = field(
         default_factory=dict
     )  # by kind: what `load` has made of each version
+    answers: Answers = field(default_factory=Answers)
     checks_due: datetime | None = None  # not before then are the cloud's own checks of instances asked for again
     checks_refused: bool = False  # we may not ask for them
 

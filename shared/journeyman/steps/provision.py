@@ -86,9 +86,8 @@ def _decide(hand: Applier, world: World) -> Checked:
     run, snapshot = hand.run, world.snapshot
     began = run.clock.now()
     pods, gone = _question(snapshot)
-    answer = solve(snapshot, world.catalogue, pods=pods, without_nodes=gone, options=run.settings.scheduling)
+    decision = _answered(run, world, pods, gone)
     took = (run.clock.now() - began).total_seconds()
-    decision = Check(snapshot=snapshot, catalogue=world.catalogue, pods=pods, gone=gone).of(answer)
     results = decision.results
     results_of_pods = without_virtual(results, pods)
     _explain(hand, snapshot, results_of_pods, took)
@@ -102,6 +101,20 @@ def _decide(hand: Applier, world: World) -> Checked:
     if at := retry_at(snapshot, results):
         hand.wake(Step.PROVISION, at, "offerings that were out of stock may be had again")
     return decision
+
+
+def _answered(run: Invocation, world: World, pods: tuple[Pod, ...], gone: frozenset[str]) -> Checked:
+    """The scheduler's answer, checked; the one that it gave to the same question, if the cluster is as it was then."""
+    snapshot, options = world.snapshot, run.settings.scheduling
+    known = run.memory.answers.about(snapshot, world.catalogue, options)
+    question = (tuple(pod.key for pod in pods), gone, "")
+    if question in known:
+        return Checked(results=known[question], defects=())
+    answer = solve(snapshot, world.catalogue, pods=pods, without_nodes=gone, options=options)
+    checked = Check(snapshot=snapshot, catalogue=world.catalogue, pods=pods, gone=gone).of(answer)
+    if not checked.defects:
+        known[question] = checked.results
+    return checked
 
 
 def _question(snapshot: Snapshot) -> tuple[tuple[Pod, ...], frozenset[str]]:

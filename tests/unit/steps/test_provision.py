@@ -7,6 +7,7 @@ import pytest
 from journeyman.core.api import labels
 from journeyman.core.api.objects import NODE, NODECLAIM, NODEPOOL, OFFERING_STATE, condition_of
 from journeyman.core.plan import Step
+from journeyman.core.scheduling.answers import Answers
 from journeyman.errors import CloudProviderError, CreateError, NodeClassNotReadyError, RateLimitedError
 from journeyman.ports import Trigger
 from journeyman.simulate.kubelet import BOOT, Kubelets
@@ -54,6 +55,32 @@ def test_pending_pods_get_nodes_in_one_run(cluster):
     assert cluster.record.count_of("karpenter_nodeclaims_created_total") == len(made)
     assert wake_of(cluster, Step.PROVISION).at == NOW + timedelta(seconds=5)
     assert outcome.status == "done"
+
+
+class Counted(Answers):
+    """Notes how many answers were known whenever there was a question."""
+
+    def __init__(self):
+        super().__init__()
+        self.found = []
+
+    def about(self, snapshot, catalogue, options):
+        known = super().about(snapshot, catalogue, options)
+        self.found.append(len(known))
+        return known
+
+
+def test_a_cluster_that_did_not_change_is_not_solved_for_again(cluster):
+    """A pod that fits nowhere is told so by each run; the answer is worked out anew once there is another pod."""
+    cluster.memory.answers = answers = Counted()
+    add_pods(cluster, 1, cpu="500")
+    for _ in range(3):
+        run(cluster)
+    cluster.add(pod_body("another", cpu="500"))
+    run(cluster)
+
+    assert answers.found == [0, 0, 1, 0]  # the first run writes that the pool is sound
+    assert cluster.record.reasons.count("FailedScheduling") == 5
 
 
 def test_the_same_pods_are_not_given_nodes_twice(cluster):

@@ -30,7 +30,9 @@ from journeyman.core.disruption.single_node_consolidation import barred, conside
 from journeyman.core.disruption.types import Command, DisruptionReason, NodePoolName
 from journeyman.core.disruption.validation import validate
 from journeyman.core.plan import Event, ObjectRef, Plan
+from journeyman.core.scheduling.answers import Question
 from journeyman.core.scheduling.options import Options
+from journeyman.core.scheduling.results import Results
 from journeyman.core.state import Snapshot
 
 BLOCKED: Final = "DisruptionBlocked"
@@ -48,7 +50,8 @@ class Considered(Struct, frozen=True, kw_only=True):
 class Pass(Struct, frozen=True, kw_only=True, dict=True):
     """The cluster at one moment, as all methods of a pass see it.
 
-    `spot_to_spot` is the feature gate, `options` are the scheduler's, whose plans they all rest on.
+    `spot_to_spot` is the feature gate, `options` are the scheduler's, whose plans they all rest on. `known` are
+    its answers about this very cluster, to which more are added.
     """
 
     snapshot: Snapshot
@@ -56,6 +59,7 @@ class Pass(Struct, frozen=True, kw_only=True, dict=True):
     judged: Consolidatability
     spot_to_spot: bool = False
     options: Options = field(default_factory=Options)
+    known: dict[Question, Results] = field(default_factory=dict)
 
     def look(self) -> Iterator[Considered]:
         """Rebalance, emptiness, then single-node consolidation node by node: take the first command that has candidates.
@@ -92,6 +96,7 @@ class Pass(Struct, frozen=True, kw_only=True, dict=True):
             marked=marked_for_deletion(self.snapshot),
             waiting=self.judged.waiting,
             options=self.options,
+            known=self.known,
         )
 
     def _rebalance(self) -> Iterator[Considered]:

@@ -17,6 +17,7 @@ from journeyman.core.api.nodepool import NodePool
 from journeyman.core.api.objects import Pod
 from journeyman.core.catalogue import Catalogue
 from journeyman.core.disruption.types import Candidate, Command, Simulated
+from journeyman.core.scheduling.answers import Question
 from journeyman.core.scheduling.demand.buffers import buffer_hosts, is_virtual
 from journeyman.core.scheduling.offering.templates import FEWEST_NODES
 from journeyman.core.scheduling.options import Options
@@ -31,6 +32,7 @@ class Simulation(Struct, frozen=True, kw_only=True, dict=True):
     """One cluster to ask "what if" of, several times.
 
     `marked` are the claims that commands under way give back; `waiting` those whose consolidateAfter has not passed.
+    `known` are the scheduler's answers about this very cluster, to which more are added.
     """
 
     snapshot: Snapshot
@@ -38,6 +40,7 @@ class Simulation(Struct, frozen=True, kw_only=True, dict=True):
     marked: frozenset[str] = frozenset()
     waiting: frozenset[str] = frozenset()
     options: Options = field(default_factory=Options)
+    known: dict[Question, Results] = field(default_factory=dict)
 
     def without(self, candidates: Iterable[Candidate], *, fewest_nodes: bool = False) -> Simulated:
         """Schedule the candidates' pods, the pending ones and those on leaving nodes, on what remains.
@@ -56,7 +59,11 @@ class Simulation(Struct, frozen=True, kw_only=True, dict=True):
         if not others:
             gone |= self._unsettled - self._limited
         pods = tuple(sorted(moving + others, key=lambda p: p.key))
-        results = (self._frugal_scheduler if fewest_nodes else self._scheduler).solve(pods, gone)
+        question = (tuple(pod.key for pod in pods), gone, "few nodes" if fewest_nodes else "")
+        results = self.known.get(question)
+        if results is None:
+            results = (self._frugal_scheduler if fewest_nodes else self._scheduler).solve(pods, gone)
+            self.known[question] = results
         return Simulated(pods=pods, gone=gone, results=results, errors=self._errors(results, moving))
 
     @cached_property
