@@ -38,14 +38,14 @@ def test_what_never_happened_is_told_by_site_and_kind():
 
 
 def test_the_table_has_a_dot_where_something_possible_has_not_happened():
-    """Sites down, kinds across; a launch is never stale."""
+    """Step by step, calls down, kinds across; a launch is never stale."""
     coverage = counted((LAUNCH, Kind.DIE_AFTER))
     coverage.lost("wake", "drop")
-    head, launch, _, messages = coverage.table().splitlines()
-    cells = dict(
-        zip(head.split(), [launch[head.index(word) :][: len(word)].strip() for word in head.split()], strict=True)
-    )
-    assert launch.startswith(LAUNCH)
+    _, head, launch, _, sweep, look, _, messages = coverage.table().splitlines()
+    words = head.split()[1:]
+    cells = {word: launch[head.index(word) :][: len(word)].strip() for word in words}
+    assert (head.split()[0], launch.split()[:2], sweep.split()[0]) == ("provision", ["ec2", "CreateFleet"], "sweep")
+    assert look.startswith("  list Pod ")
     assert (cells["die-after"], cells["die-before"], cells["stale"]) == ("1", ".", "")
     assert messages == "messages to wake: 1 drop"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from itertools import groupby
 
 import msgspec
 from msgspec import Struct, field
@@ -53,18 +54,23 @@ class Coverage(Struct, kw_only=True):
         )
 
     def table(self) -> str:
-        """Sites by kinds; "." is a cell that is possible and has not fired, blank one that is impossible."""
+        """For each step, its calls by kinds; "." is a cell that is possible and has not fired, blank one that is impossible."""
         sites = sorted({*self.calls, *self.fired})
         width = max((len(site) for site in sites), default=0)
-        heads = [kind.value for kind in Kind]
-        lines = [" ".join([f"{'':{width}}", f"{'calls':>8}", *heads])]
-        for site in sites:
-            cells = (f"{self._cell(site, kind):>{len(kind.value)}}" for kind in Kind)
-            lines.append(" ".join([f"{site:{width}}", f"{self.calls[site]:>8}", *cells]).rstrip())
+        lines: list[str] = []
+        for step, own in groupby(sites, key=lambda site: site.partition(":")[0]):
+            lines += ["", " ".join([f"{step:{width}}", f"{'calls':>8}", *(kind.value for kind in Kind)])]
+            lines += [self._row(site, width) for site in own]
+        lines.append("")
         for queue, counts in sorted(self.messages.items()):
             told = ", ".join(f"{number} {kind}" for kind, number in sorted(counts.items()))
             lines.append(f"messages to {queue}: {told}")
         return "\n".join(lines)
+
+    def _row(self, site: str, width: int) -> str:
+        call = f"  {site.partition(': ')[2]}"
+        cells = (f"{self._cell(site, kind):>{len(kind.value)}}" for kind in Kind)
+        return " ".join([f"{call:{width}}", f"{self.calls[site]:>8}", *cells]).rstrip()
 
     def _cell(self, site: str, kind: Kind) -> str:
         fired = self._fired(site, kind)
