@@ -12,7 +12,7 @@ Differs: Karpenter places every pending pod anew on each pass, its nodes in flig
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec import Struct
 
@@ -48,6 +48,21 @@ def kept_by_claims(question: Question) -> tuple[Kept, ...]:
         return ()
     keeping = _Keeping(question)
     return tuple(kept for n, node in waiting for kept in keeping.on(n, node))
+
+
+def may_keep_from_a_place(question: Question, kept: Iterable[Kept], classes: Iterable[int]) -> bool:
+    """Whether pods of these classes might have a place if nobody were kept.
+
+    They would have room on such a node; or a rule of theirs is about domains, where everybody has a say.
+    """
+    nodes = sorted({entry.node for entry in kept})
+    filling = Filling(question.existing, question.rows, question.requests, question.caps)
+    for row in (question.ladders[c][-1] for c in classes):
+        pods = question.rows[row]
+        keys = {rule.key for rules in (pods.spreads, pods.affinities, pods.anti_affinities) for rule in rules}
+        if keys - {labels.HOSTNAME} or filling.open_to(row)[nodes].any():
+            return True
+    return False
 
 
 def _planned_on(node: StateNode) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from journeyman.core.api import labels
 from journeyman.core.scheduling.bulk import plan_in_bulk
 from journeyman.core.scheduling.domains.staying import no_longer_level
 from journeyman.core.scheduling.draft import Draft, Question
-from journeyman.core.scheduling.keeping import Kept
+from journeyman.core.scheduling.keeping import Kept, may_keep_from_a_place
 from journeyman.core.scheduling.one_by_one import Way, place_one_by_one
 from journeyman.core.scheduling.opening.choosing import planned_claims
 from journeyman.core.scheduling.options import PreferencePolicy
@@ -72,7 +72,7 @@ def answer(asked: Asked) -> Plan:
     while out_of_place := no_longer_level(asked.question, plan.draft, asked.kept):
         asked = asked.releasing(out_of_place)
         plan = best_plan(asked)
-    if plan.left and asked.kept:
+    if asked.kept and may_keep_from_a_place(asked.question, asked.kept, plan.unplaced):
         afresh = best_plan(asked.releasing(asked.kept))
         return afresh if afresh.left < plan.left else plan
     return plan
