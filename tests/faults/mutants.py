@@ -30,7 +30,7 @@ from journeyman.simulate.faults.rules.evictions import InstancesEndEmpty, PodsGo
 from journeyman.simulate.faults.rules.illness import TheIllAreReplaced
 from journeyman.simulate.faults.rules.instances import NoInstanceWithoutAClaim, OneInstanceForAClaim
 from journeyman.simulate.faults.rules.limits import LimitsHold
-from journeyman.simulate.faults.rules.rest import AllThatFitsRuns, NothingWaitsForNobody
+from journeyman.simulate.faults.rules.rest import AllThatFitsRuns, NothingIsLeftBehind, NothingWaitsForNobody
 from journeyman.simulate.faults.rules.sizes import StaticPoolsKeepTheirSize
 from journeyman.simulate.faults.story import (
     CallFault,
@@ -38,12 +38,14 @@ from journeyman.simulate.faults.story import (
     DeleteNode,
     DeletePool,
     Deploy,
+    Maintenance,
     Scale,
     Story,
     StripFinalizer,
     Undeploy,
     UnhealthyCondition,
 )
+from journeyman.steps import interrupt
 from journeyman.steps.apply import Applier
 
 
@@ -192,6 +194,15 @@ MUTANTS = (
         new="if messages:",
         rule=NothingWaitsForNobody,
         where=lambda story: not story.setting.sweep,
+    ),
+    Mutant(
+        name="a notice of maintenance that is handed back for ever",
+        function=interrupt.interrupt,
+        old="kind, instance_ids, event_time = _read(trigger)",
+        new="kind, instance_ids, event_time = _read(trigger)\n"
+        "    if kind is InterruptionKind.SCHEDULED_CHANGE: raise JourneymanError('not now')",
+        rule=NothingIsLeftBehind,
+        where=_does(Maintenance),
     ),
     Mutant(
         name="a scheduler that knows no limits",

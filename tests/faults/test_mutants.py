@@ -1,9 +1,10 @@
-"""The test of the test: each promise broken on purpose is seen by its judge within three hundred stories."""
+"""The test of the test: every promise is broken on purpose, and its judge sees it within three hundred stories."""
 
 import pytest
 
 from journeyman.runtime.hunt import judged
 from journeyman.simulate.faults.generate import story_of
+from journeyman.simulate.faults.rules.book import RULES
 from tests.faults.mutants import MUTANTS, grafted
 
 MOST = 300
@@ -17,6 +18,11 @@ def test_a_promise_broken_on_purpose_is_seen_by_its_judge(mutant):
         caught = next((story for story in stories if _objects(mutant, story)), None)
     assert caught is not None
     assert not _objects(mutant, caught)
+
+
+def test_every_judge_is_seen_to_object_to_the_product():
+    """A rule that nothing can break is none."""
+    assert {mutant.rule for mutant in MUTANTS} == {*RULES}
 
 
 def _objects(mutant, story):
