@@ -168,9 +168,12 @@ def test_a_node_without_claim_and_owner_is_drained_before_its_instance_ends(livi
     living.until(lambda: is_gone(living, claim), "all of it is gone")
 
 
-def test_a_machine_that_was_stopped_is_replaced(living):
-    """The notice was lost; nothing will start it again, and its disk is paid for."""
+@pytest.mark.parametrize("protected", [False, True])
+def test_a_machine_that_was_stopped_is_replaced(living, protected):
+    """The notice was lost; nothing will start it again, and its disk is paid for, whatever protects what ran there."""
     claim = living.claims()[0]
+    if protected:
+        living.cluster.add(a_budget("web", maxUnavailable=0))
     living.cloud.stop(claim.status.provider_id)
 
     living.until(lambda: is_gone(living, claim), "all of it is gone", minutes=10)

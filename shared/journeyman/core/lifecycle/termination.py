@@ -15,7 +15,8 @@ is gone go the same way by themselves (bare_nodes).
 Restates: karpenter pkg/controllers/node/termination/controller.go `finalize`, pkg/controllers/nodeclaim/lifecycle/
 controller.go `finalize`.
 Differs: one decision for both halves, so that node and claim go in one run; a claim that was deleted before its instance id
-was written finds the instance by its tag; that an instance is terminating counts only after a drain, whoever wrote it.
+was written finds the instance by its tag; that an instance is terminating counts only after a drain, whoever wrote it; a
+machine that somebody stopped is not waited for, whatever protects the pods that no longer run on it.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ def _finalize(state: StateNode, snapshot: Snapshot, cloud: Cloud, pace: Terminat
         return finalize_bare(node, state, snapshot, cloud, pace)
     if _is_ending(claim) or _instance_lost(state, cloud):
         return finish(claim, node, snapshot.now, cloud, pace)
-    return _drain(claim, node, state, snapshot, pace)
+    return _drain(claim, state, snapshot, cloud, pace)
 
 
 def _identified(state: StateNode, cloud: Cloud) -> NodeClaim | None:
@@ -101,12 +102,21 @@ def _instance_lost(state: StateNode, cloud: Cloud) -> bool:
     return not state.ready and state.provider_id in cloud.gone
 
 
-def _drain(claim: NodeClaim, node: Node, state: StateNode, snapshot: Snapshot, pace: Termination) -> Plan:
-    now = snapshot.now
+def _is_stopped(state: StateNode, cloud: Cloud) -> bool:
+    """Somebody stopped the machine: no pod runs on it, and none of those that it holds is served by waiting."""
+    instance = cloud.find(state.provider_id)
+    return not state.ready and instance is not None and instance.state == "stopped"
+
+
+def _drain(claim: NodeClaim, state: StateNode, snapshot: Snapshot, cloud: Cloud, pace: Termination) -> Plan:
+    node, now = state.node, snapshot.now
+    assert node is not None  # noqa: S101 - the caller's
     progress = announced(Progress.of(claim, now).found(node))
     end = terminates_at(progress.claim)
     decided = drain(state.pods, now, end)
     rested = is_true(claim.status.conditions, DRAINED) or now >= since(claim, DRAINED, now) + pace.min_drain
+    if rested and _is_stopped(state, cloud):
+        return finish(claim, node, now, cloud, pace)
     if decided.remaining or not rested:
         return _draining(progress, node, decided, state, pace)
     if _others_drain(state, snapshot):  # they come back to it
