@@ -14,7 +14,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from journeyman.simulate.faults.generate_acts import acts_of, by_time, emptied_at_once
+from journeyman.simulate.faults.generate_acts import acts_of, by_time, emptied_at_once, uninstall
 from journeyman.simulate.faults.generate_setting import narrowly_budgeted, setting_of
 from journeyman.simulate.faults.sites import CALL_SITES, has_effect, kinds_of
 from journeyman.simulate.faults.story import CallFault, ConsoleTerminate, Fault, Kind, MessageFault, MessageKind, Story
@@ -30,6 +30,15 @@ _EMPTIED_AT_ONCE: Final = 0.08  # of stories: more nodes are empty than a budget
 _LOST_LAUNCHES: Final = 0.1  # of stories: a launch is heard of late
 _BLIND_LOOKS: Final = 10  # at instances, after the first one
 _LOST_AT_BOOT: Final = "terminate: patch NodePool"  # an instance ends before its node joins, and nobody hears of it
+_OF_A_NODE_CLASS_THAT_GOES: Final = frozenset(
+    f"provision: {call}"
+    for call in (
+        "ec2 DeleteLaunchTemplate",
+        "iam DeleteInstanceProfile",
+        "iam ListInstanceProfiles",
+        "iam RemoveRoleFromInstanceProfile",
+    )
+)
 _AGAIN: Final = 0.3  # of faults: the next call of the site goes wrong, too
 
 # Between two calls of a run; a Lease has lapsed; a message is visible again (90, 150 and 210 s)
@@ -65,13 +74,17 @@ def _story_of(seed: int) -> Story:
 
 
 def _reaching(story: Story) -> Story:
-    """The story, with what it takes to come to a call that hardly any story makes, if that is to go wrong."""
+    """The story, with what it takes to come to calls that hardly any story makes, if one of them is to go wrong."""
     sites = {fault.site for fault in story.faults if isinstance(fault, CallFault)}
-    if _LOST_AT_BOOT not in sites or not story.setting.sweep:
+    if not story.setting.sweep:
         return story
-    ends = (ConsoleTerminate(at_seconds=at, node=node) for node, at in enumerate((4.0, 8.0)))
-    unheard = (MessageFault(queue="interrupt", nth=nth, kind=MessageKind.DROP) for nth in range(1, 7))
-    return replace(story, acts=by_time([*story.acts, *ends]), faults=(*story.faults, *unheard))
+    if _LOST_AT_BOOT in sites:
+        ends = (ConsoleTerminate(at_seconds=at, node=node) for node, at in enumerate((4.0, 8.0)))
+        unheard = (MessageFault(queue="interrupt", nth=nth, kind=MessageKind.DROP) for nth in range(1, 7))
+        return replace(story, acts=by_time([*story.acts, *ends]), faults=(*story.faults, *unheard))
+    if sites & _OF_A_NODE_CLASS_THAT_GOES:
+        return replace(story, acts=by_time([*story.acts, *uninstall(story.setting)]))
+    return story
 
 
 # -- calls ----------------------------------------------------------------------------------------------------------

@@ -51,6 +51,12 @@ def emptied_at_once(dice: Random, setting: Setting) -> tuple[AnyAct, ...]:
     return (deployed, told.Undeploy(at_seconds=dice.randrange(60, LAST_ACT_SECONDS, 5), app=_SHORT_LIVED))
 
 
+def uninstall(setting: Setting) -> tuple[AnyAct, ...]:
+    """The NodeClass goes, and soon all NodePools; the pods are left without."""
+    pools = range(len(setting.pools))
+    return (told.DeleteNodeClass(at_seconds=80), *(told.DeletePool(at_seconds=85, pool=pool) for pool in pools))
+
+
 def _has_its_place(draw: Draw, setting: Setting) -> bool:
     if draw is _set_replicas:
         return any(pool.replicas for pool in setting.pools)
