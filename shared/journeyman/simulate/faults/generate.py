@@ -14,8 +14,8 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from journeyman.simulate.faults.generate_acts import acts_of, by_time, emptied_at_once, uninstall
-from journeyman.simulate.faults.generate_setting import narrowly_budgeted, setting_of
+from journeyman.simulate.faults.generate_acts import acts_of, by_time, emptied_at_once, outgrown, uninstall
+from journeyman.simulate.faults.generate_setting import narrowly_budgeted, readily_consolidated, setting_of
 from journeyman.simulate.faults.sites import CALL_SITES, has_effect, kinds_of
 from journeyman.simulate.faults.story import CallFault, ConsoleTerminate, Fault, Kind, MessageFault, MessageKind, Story
 
@@ -37,6 +37,17 @@ _OF_A_NODE_CLASS_THAT_GOES: Final = frozenset(
         "iam DeleteInstanceProfile",
         "iam ListInstanceProfiles",
         "iam RemoveRoleFromInstanceProfile",
+    )
+)
+_OF_A_SHORTAGE: Final = frozenset({"consolidate: apply OfferingState", "consolidate: patch OfferingState/status"})
+_OF_A_REPLACEMENT: Final = _OF_A_SHORTAGE | frozenset(
+    f"consolidate: {call}"
+    for call in (
+        "create NodeClaim",
+        "ec2 CreateFleet",
+        "ec2 CreateLaunchTemplate",
+        "ec2 DescribeInstances",
+        "ec2 DescribeLaunchTemplates",
     )
 )
 _AGAIN: Final = 0.3  # of faults: the next call of the site goes wrong, too
@@ -84,6 +95,9 @@ def _reaching(story: Story) -> Story:
         return replace(story, acts=by_time([*story.acts, *ends]), faults=(*story.faults, *unheard))
     if sites & _OF_A_NODE_CLASS_THAT_GOES:
         return replace(story, acts=by_time([*story.acts, *uninstall(story.setting)]))
+    if sites & _OF_A_REPLACEMENT:
+        acts = outgrown(out_of_stock=bool(sites & _OF_A_SHORTAGE))
+        return replace(story, setting=readily_consolidated(story.setting), acts=acts)
     return story
 
 

@@ -51,6 +51,18 @@ def emptied_at_once(dice: Random, setting: Setting) -> tuple[AnyAct, ...]:
     return (deployed, told.Undeploy(at_seconds=dice.randrange(60, LAST_ACT_SECONDS, 5), app=_SHORT_LIVED))
 
 
+def outgrown(*, out_of_stock: bool) -> tuple[AnyAct, ...]:
+    """Most of what is on a node goes, and a smaller one would do; which cannot be had, if nothing is in stock."""
+    empty = told.OutOfStock(at_seconds=65, type=-1, zone=-1, capacity_type="", seconds=40)
+    return (
+        told.Deploy(at_seconds=0, app="a", replicas=1, cpu_millicores=500),
+        told.Deploy(at_seconds=0, app="b", replicas=1, cpu_millicores=3000),
+        told.Scale(at_seconds=60, app="b", replicas=0),
+        *([empty] if out_of_stock else []),
+        told.Unprotect(at_seconds=150),  # the storm lasts until then
+    )
+
+
 def uninstall(setting: Setting) -> tuple[AnyAct, ...]:
     """The NodeClass goes, and soon all NodePools; the pods are left without."""
     pools = range(len(setting.pools))

@@ -72,6 +72,12 @@ def _pool(dice: Random, name: str, types: tuple[str, ...]) -> Pool:
     )
 
 
+def readily_consolidated(setting: Setting) -> Setting:
+    """The same with one NodePool whose nodes are replaced as soon as something cheaper would do."""
+    pool = Pool(name="default", capacity_types=("on-demand",), policy="WhenEmptyOrUnderutilized")
+    return replace(setting, pools=(pool,), types=(), daemons=False)
+
+
 def narrowly_budgeted(setting: Setting) -> Setting:
     """The same where the first pool gives back one node at a time."""
     first = replace(setting.pools[0], budgets=(Budget(nodes="1"),), consolidate_after_seconds=0, limit_cpus=0)

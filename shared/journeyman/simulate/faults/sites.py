@@ -31,12 +31,18 @@ CALL_SITES: Final = tuple(
     f"{step}: {call}"
     for step, calls in {
         "consolidate": (
+            "apply OfferingState",
             "create Event",
             "create Lease",
+            "create NodeClaim",
             "create NodeDisruption",
             "delete NodeClaim",
+            "ec2 CreateFleet",
+            "ec2 CreateLaunchTemplate",
             "ec2 DescribeInstanceTypeOfferings",
             "ec2 DescribeInstanceTypes",
+            "ec2 DescribeInstances",
+            "ec2 DescribeLaunchTemplates",
             "ec2 DescribeSpotPriceHistory",
             "get Event",
             "get Lease",
@@ -60,6 +66,7 @@ CALL_SITES: Final = tuple(
             "patch NodeClaim",
             "patch NodeClaim/status",
             "patch NodeDisruption/status",
+            "patch OfferingState/status",
             "sqs SendMessageBatch",
         ),
         "interrupt": (
