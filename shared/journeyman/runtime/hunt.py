@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from datetime import datetime, timezone
 from functools import partial
 from typing import Final
@@ -55,9 +57,23 @@ class _Part(Struct, frozen=True, kw_only=True):
 def judged(story: Story, on_moment: Callable[[Moment], None] | None = None) -> Told:
     """Tell a story before all rules; one that cannot be told is broken, too."""
     try:
-        return tell(story, rules=RULES, on_moment=on_moment)
+        with _undisturbed():
+            return tell(story, rules=RULES, on_moment=on_moment)
     except Exception:  # noqa: BLE001 - whatever it is, it is told with the story that led to it
         return _untold(story, traceback.format_exc())
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """No garbage is collected while a story is told; at its end its world is, and only what came with it is looked at."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+            gc.collect(0)
 
 
 def hunt(

@@ -66,10 +66,6 @@ class Workloads:
         self._replica_sets(pods)
         self._daemon_sets(pods, nodes.values())
 
-    def _stored(self, resource: Resource[dict[str, Any]]) -> list[Mapping[str, Any]]:
-        """Objects as they are stored, to be read only."""
-        return [entry.object for entry in self._server.page(resource).entries]
-
     def _collect(self, pods: Iterable[Pod], nodes: Mapping[str, Node]) -> None:
         """Pods whose node is gone are removed for good."""
         for pod in pods:
@@ -78,8 +74,8 @@ class Workloads:
 
     def _deployments(self) -> None:
         """Each Deployment owns one ReplicaSet per template; only the current one keeps replicas."""
-        sets = self._stored(REPLICASET)
-        for deployment in self._stored(DEPLOYMENT):
+        sets = self._server.stored(REPLICASET)
+        for deployment in self._server.stored(DEPLOYMENT):
             meta, spec = deployment["metadata"], deployment["spec"]
             name = f"{meta['name']}-{_digest(spec['template'])}"
             owned = [s for s in sets if _owned_by(s["metadata"], meta["uid"])]
@@ -92,7 +88,7 @@ class Workloads:
 
     def _replica_sets(self, pods: Iterable[Pod]) -> None:
         living = [p for p in pods if p.metadata.deletion_timestamp is None and p.status.phase not in _TERMINAL]
-        for replica_set in self._stored(REPLICASET):
+        for replica_set in self._server.stored(REPLICASET):
             meta, spec = replica_set["metadata"], replica_set["spec"]
             mine = [p for p in living if any(o.uid == meta["uid"] for o in p.metadata.owner_references)]
             missing = spec.get("replicas", 1) - len(mine)
@@ -104,7 +100,7 @@ class Workloads:
     def _daemon_sets(self, pods: Iterable[Pod], nodes: Iterable[Node]) -> None:
         """One pod on every node that the DaemonSet's tolerations and selector allow, bound straight to it."""
         running = {(o.uid, p.spec.node_name) for p in pods for o in p.metadata.owner_references}
-        for daemon_set in self._stored(DAEMONSET_RAW):
+        for daemon_set in self._server.stored(DAEMONSET_RAW):
             uid = daemon_set["metadata"]["uid"]
             selector = daemon_set["spec"]["template"]["spec"].get("nodeSelector", {})
             for node in nodes:

@@ -264,6 +264,10 @@ class ApiServer:
         """The store's current version; it changes with every write."""
         return str(self._storage.version)
 
+    def stored(self, resource: Resource[Any]) -> tuple[JSON, ...]:
+        """All objects by namespace and name, as they are stored: to be read, never to be changed."""
+        return tuple(entry.object for entry in self.page(resource).entries)
+
     def version_of(self, *resources: Resource[Any]) -> int:
         """The store's version at the last write to an object of these kinds; 0 if there was none."""
         return max(self._storage.table(self.registry.kind(resource).id).version for resource in resources)
@@ -290,10 +294,14 @@ class ApiServer:
             collector.delete(kind.resource, key[1], namespace=key[0])
 
         with self._storage.changed:
+            if self._storage.swept == self._storage.stirred:
+                return 0
             deleted = garbage.collect(self.registry, delete)
             for name in garbage.empty_namespaces(self.registry):
                 collector._wrote("update", NAMESPACE, self.registry.finalize(name), {}, "finalize")  # noqa: SLF001 - ours
                 deleted += 1
+            if not deleted:
+                self._storage.swept = self._storage.stirred
             return deleted
 
     def sync_disruption_budgets(self) -> int:

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct, field
 
+from journeyman.core.api.objects import NAMESPACE
 from journeyman.errors import InvalidObjectError
 from journeyman.simulate.apiserver import refusals
 from journeyman.simulate.apiserver.merge_patch import clone
@@ -137,6 +138,10 @@ class Storage:
         self._tables: dict[str, Table] = {}
         self.uids: set[str] = set()
         """Of all objects that there are."""
+        self.stirred = 0
+        """Counts the writes that may leave garbage behind."""
+        self.swept = -1
+        """How far these were looked after."""
         self._serial = 0
 
     def table(self, kind: str) -> Table:
@@ -158,13 +163,13 @@ class Storage:
     def put(self, kind: str, key: Key, obj: Mapping[str, Any]) -> Entry:
         """Store an object under the next version, which its metadata gets."""
         table, entry = self.table(kind), self._stamp(obj)
-        self._commit(table, Change(entry.version, key, table.entries.get(key), entry, entry))
+        self._commit(kind, table, Change(entry.version, key, table.entries.get(key), entry, entry))
         return entry
 
     def remove(self, kind: str, key: Key, obj: Mapping[str, Any]) -> Entry:
         """Remove an object; `obj` is its last state, which watches report under the removal's version."""
         table, entry = self.table(kind), self._stamp(obj)
-        self._commit(table, Change(entry.version, key, table.entries[key], None, entry))
+        self._commit(kind, table, Change(entry.version, key, table.entries[key], None, entry))
         return entry
 
     def compact(self) -> None:
@@ -178,12 +183,21 @@ class Storage:
         self.version += 1
         return Entry({**obj, "metadata": {**obj["metadata"], "resourceVersion": str(self.version)}}, self.version)
 
-    def _commit(self, table: Table, change: Change) -> None:
+    def _commit(self, kind: str, table: Table, change: Change) -> None:
         table.commit(change)
         if change.before is not None:
             self.uids.discard(change.before.object["metadata"]["uid"])
         if change.after is not None:
             self.uids.add(change.after.object["metadata"]["uid"])
+        self.stirred += _stirs(kind, change)
         if len(table.changes) > 2 * self._history:  # trimmed in halves: constant cost per write
             table.forget(self._history)
         self.changed.notify_all()
+
+
+def _stirs(kind: str, change: Change) -> bool:
+    """Whether something may be without its owner or namespace since: by a removal, or by what it says of its owners."""
+    if change.after is None or kind == NAMESPACE.plural:
+        return True
+    owners = change.after.object["metadata"].get("ownerReferences")
+    return bool(owners) and (change.before is None or change.before.object["metadata"].get("ownerReferences") != owners)

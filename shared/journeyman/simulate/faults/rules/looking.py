@@ -80,14 +80,14 @@ def pods(scene: Scene) -> tuple[Pod, ...]:
     return scene.server.list(POD).items
 
 
-def pools(scene: Scene) -> tuple[dict[str, Any], ...]:
+def pools(scene: Scene) -> tuple[Mapping[str, Any], ...]:
     """All NodePools, as JSON."""
-    return scene.server.list(NODEPOOL).items
+    return scene.server.stored(NODEPOOL)
 
 
-def commands(scene: Scene) -> tuple[dict[str, Any], ...]:
+def commands(scene: Scene) -> tuple[Mapping[str, Any], ...]:
     """All NodeDisruptions, as JSON."""
-    return scene.server.list(NODE_DISRUPTION).items
+    return scene.server.stored(NODE_DISRUPTION)
 
 
 def phase(command: Mapping[str, Any]) -> str:
