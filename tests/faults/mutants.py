@@ -117,14 +117,6 @@ MUTANTS = (
         rule=PodsGoAsAgreed,
     ),
     Mutant(
-        name="evictions that do not wait for the taint",
-        function=drain.drain_behind,
-        old="return (closing, *pods) if is_cordoned(node) else (replace(closing, then=pods),)",
-        new="return (closing, *pods)",
-        rule=PodsGoAsAgreed,
-        where=_goes_wrong("terminate: patch Node"),
-    ),
-    Mutant(
         name="a drain that does not wait for its pods",
         function=termination._drain,
         old="if decided.remaining or not rested:",
