@@ -516,7 +516,10 @@ def opened_for(*names, zone="", **changes):
     asked = [{"key": labels.ZONE, "operator": "In", "values": [zone]}] if zone else []
     remembered = {labels.PLANNED_PODS: ",".join(f"default/{name}" for name in names)}
     return merge(
-        {"metadata": {"annotations": remembered, "labels": {labels.ZONE: zone}}, "spec": {"requirements": asked}},
+        {
+            "metadata": {"annotations": remembered, "labels": {labels.ZONE: zone} if zone else {}},
+            "spec": {"requirements": asked},
+        },
         changes,
     )
 
@@ -598,6 +601,24 @@ def test_a_pod_of_a_claim_in_flight_goes_elsewhere_if_its_company_has_changed(ki
 
     assert results.existing == {}
     assert [claim.offering[1] for claim in results.new_claims] == ["a"]
+
+
+def test_who_stays_with_a_claim_that_is_not_launched_is_held_against_those_of_its_spread():
+    """Its node will suit them whatever becomes of it. A host port lets one of two stay; zone b may have no second pod."""
+    listening = {"containers": [{"name": "c", "ports": [{"containerPort": 80, "hostPort": 80}]}]}
+    processors = required([(labels.ARCH, "In", ("amd64", "arm64"))])
+    wanted = [{"key": labels.ZONE, "operator": "In", "values": ["b"]}]
+    wanted += [{"key": labels.ARCH, "operator": "In", "values": ["amd64", "arm64"]}]
+    claim = a_claim(**merge(opened_for("p0", "p1"), {"spec": {"requirements": wanted}}))
+
+    results = schedule(
+        *pods(2, spec={**spread(labels.ZONE, minDomains=2), **processors, **listening}),
+        claims=(claim,),
+        types=(ZONAL_B,),
+    )
+
+    assert results.existing == {"default-1": ("default/p0",)}
+    assert list(results.pod_errors) == ["default/p1"]
 
 
 def test_a_pod_is_kept_by_one_claim_if_two_remember_it():

@@ -18,6 +18,7 @@ from journeyman.core.scheduling.domains.dealing import UNLIMITED, Cell, Level
 from journeyman.core.scheduling.domains.spreading import ANY_TAINT, Counts, Spreading, Watcher
 from journeyman.core.scheduling.draft import Draft, OpenNode, Question
 from journeyman.core.scheduling.offering.wishes import Shape, Wish
+from journeyman.core.scheduling.requirements import from_labels
 
 
 class _Entries(Struct):
@@ -184,7 +185,7 @@ class Ledger:
 
     # --- entries
 
-    def enter(self, row: int, values: Mapping[str, str], pods: int, pins: Pins) -> None:
+    def enter(self, row: int, values: Mapping[str, str], pods: int, pins: Pins, *, certain: bool = True) -> None:
         """Count pods of the row (take them back if fewer than 0) on nodes of these domains.
 
         Args:
@@ -192,6 +193,7 @@ class Ledger:
             values: The domains, by label.
             pods: How many.
             pins: What is known of their nodes' labels.
+            certain: Their nodes suit them by what is known already.
         """
         entries = self._entries_of(row)
         for key, counts in entries.counts:
@@ -200,7 +202,7 @@ class Ledger:
             value = values.get(spreading.key)
             if value is not None:
                 surely, maybe = self._watcher.lets_in(spreading, row, pins)
-                spreading.enter(value, pods, skew=skew, surely=surely, maybe=maybe)
+                spreading.enter(value, pods, skew=skew, surely=surely and certain, maybe=maybe)
 
     def enter_draft(self, draft: Draft) -> None:
         """Count all whom a draft has placed."""
@@ -208,7 +210,8 @@ class Ledger:
         for node, entries in sorted(draft.on_existing.items()):
             for row, count in entries:
                 values = nodes[node].labels
-                self.enter(row, values, count, tuple(sorted(values.items())))
+                certain = bool(nodes[node].provider_id) or self._suits(row, values)
+                self.enter(row, values, count, tuple(sorted(values.items())), certain=certain)
         for opened in draft.opened:
             singles = {key: r.single for key, r in opened.requirements.items()}
             known = {key: value for key, value in singles.items() if value is not None}
@@ -217,6 +220,11 @@ class Ledger:
                 self.enter(row, known, count, tuple(sorted(known.items())))
                 for key in sorted(open_keys):
                     self.enter_possible(row, key, self.domains_of(opened, key), count)
+
+    def _suits(self, row: int, values: Mapping[str, str]) -> bool:
+        """Whether these labels suit the row; those of a claim to be launched do not tell everything yet."""
+        offered = from_labels(values)
+        return any(offered.compatible(term) is None for term in self._rows[row].strict_terms)
 
     def enter_possible(self, row: int, key: str, domains: Iterable[str], pods: int) -> None:
         """Pods of the row whose domain is one of several: whoever keeps away from them keeps away from all of these."""

@@ -122,13 +122,14 @@ class Ledger:
         """So many pods of a row are on an existing node."""
         node = self._places.standing[place]
         for tally in self._counted[row]:
-            if not self.counts_node(tally.nodes, node):
-                continue
+            counts = self.counts_node(tally.nodes, node)
+            if not counts and node.provider_id:
+                continue  # before its launch a claim's labels do not tell everything yet
             if isinstance(tally, HostTally):
                 tally.add(place, count)
             else:
                 domain = domain_of(node, tally.key)
-                tally.add(() if domain is None else (domain,), count)
+                tally.add(() if domain is None else (domain,), count, surely=counts)
 
     def place_open(self, place: int, row: int, count: int = 1) -> None:
         """So many pods of a row are on a node to open, which is as narrow already as they make it."""
