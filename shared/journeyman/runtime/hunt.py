@@ -87,7 +87,7 @@ def hunt(
 
     Args:
         seeds: Whose stories.
-        processes: So many at once; with one they are told here.
+        processes: So many at once; with one, or with few seeds, they are told here.
         on_found: Is told of each seed that breaks a rule, once its part of the seeds is done.
         on_told: Is told how many stories were told since it was told last.
     """
@@ -117,7 +117,7 @@ def _breaks(rule: str, story: Story) -> bool:
 
 
 def _parts(chunks: Sequence[Sequence[int]], processes: int) -> Iterator[_Part]:
-    if processes == 1:
+    if processes == 1 or len(chunks) == 1:
         yield from map(_hunted, chunks)
         return
     with ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn")) as pool:
