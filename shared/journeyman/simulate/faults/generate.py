@@ -17,7 +17,16 @@ from msgspec.structs import replace
 from journeyman.simulate.faults.generate_acts import acts_of, by_time, emptied_at_once, outgrown, uninstall
 from journeyman.simulate.faults.generate_setting import narrowly_budgeted, readily_consolidated, setting_of
 from journeyman.simulate.faults.sites import CALL_SITES, has_effect, kinds_of
-from journeyman.simulate.faults.story import CallFault, ConsoleTerminate, Fault, Kind, MessageFault, MessageKind, Story
+from journeyman.simulate.faults.story import (
+    CallFault,
+    ConsoleTerminate,
+    Deploy,
+    Fault,
+    Kind,
+    MessageFault,
+    MessageKind,
+    Story,
+)
 
 QUEUES: Final = ("provision", "terminate", "consolidate", "interrupt", "wake")
 DEATHS: Final = (Kind.DIE_BEFORE, Kind.DIE_AFTER)
@@ -27,6 +36,7 @@ _DEADLY: Final = 0.35  # of call faults
 _LAGGING: Final = 0.1  # of stories: any list may be stale
 _WAITS_FOR_NOTHING: Final = 0.15  # of stories: no sweep, so nothing may be lost
 _EMPTIED_AT_ONCE: Final = 0.08  # of stories: more nodes are empty than a budget lets go
+_SPREAD: Final = 0.2  # of applications: over zones
 _LOST_LAUNCHES: Final = 0.1  # of stories: a launch is heard of late
 _BLIND_LOOKS: Final = 10  # at instances, after the first one
 _LOST_AT_BOOT: Final = "terminate: patch NodePool"  # an instance ends before its node joins, and nobody hears of it
@@ -63,7 +73,7 @@ _DELAYS: Final = (1.0, 10.0, 45.0, 120.0)
 
 def story_of(seed: int) -> Story:
     """The story of a seed, always the same one."""
-    story, dice = _reaching(_story_of(seed)), Random(f"{seed}: a budget binds")
+    story, dice = _spread(_reaching(_story_of(seed))), Random(f"{seed}: a budget binds")
     if dice.random() >= _EMPTIED_AT_ONCE:
         return story
     setting = narrowly_budgeted(story.setting)
@@ -82,6 +92,15 @@ def _story_of(seed: int) -> Story:
     messages = _message_faults(dice)
     lost = _lost_launch(dice) if dice.random() < _LOST_LAUNCHES else ()
     return Story(seed=seed, setting=setting, acts=acts, faults=(*_death_in_turn(seed), *lost, *calls, *messages))
+
+
+def _spread(story: Story) -> Story:
+    """The story, with some of its applications spread over zones; by dice of their own, so that all else stays."""
+    dice = Random(f"{story.seed}: spread over zones")
+    acts = (
+        replace(act, spread_zones=dice.random() < _SPREAD) if isinstance(act, Deploy) else act for act in story.acts
+    )
+    return replace(story, acts=tuple(acts))
 
 
 def _reaching(story: Story) -> Story:
