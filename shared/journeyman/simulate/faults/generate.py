@@ -12,21 +12,11 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Final
 
-from msgspec.structs import replace
-
-from journeyman.simulate.faults.generate_acts import acts_of, by_time, emptied_at_once, outgrown, uninstall
-from journeyman.simulate.faults.generate_setting import narrowly_budgeted, readily_consolidated, setting_of
+from journeyman.simulate.faults.generate_acts import acts_of
+from journeyman.simulate.faults.generate_setting import setting_of
+from journeyman.simulate.faults.generate_twists import twisted
 from journeyman.simulate.faults.sites import CALL_SITES, has_effect, kinds_of
-from journeyman.simulate.faults.story import (
-    CallFault,
-    ConsoleTerminate,
-    Deploy,
-    Fault,
-    Kind,
-    MessageFault,
-    MessageKind,
-    Story,
-)
+from journeyman.simulate.faults.story import CallFault, Fault, Kind, MessageFault, MessageKind, Story
 
 QUEUES: Final = ("provision", "terminate", "consolidate", "interrupt", "wake")
 DEATHS: Final = (Kind.DIE_BEFORE, Kind.DIE_AFTER)
@@ -35,31 +25,8 @@ MOST_MESSAGE_FAULTS: Final = 4
 _DEADLY: Final = 0.35  # of call faults
 _LAGGING: Final = 0.1  # of stories: any list may be stale
 _WAITS_FOR_NOTHING: Final = 0.15  # of stories: no sweep, so nothing may be lost
-_EMPTIED_AT_ONCE: Final = 0.08  # of stories: more nodes are empty than a budget lets go
-_SPREAD: Final = 0.2  # of applications: over zones
 _LOST_LAUNCHES: Final = 0.1  # of stories: a launch is heard of late
 _BLIND_LOOKS: Final = 10  # at instances, after the first one
-_LOST_AT_BOOT: Final = "terminate: patch NodePool"  # an instance ends before its node joins, and nobody hears of it
-_OF_A_NODE_CLASS_THAT_GOES: Final = frozenset(
-    f"provision: {call}"
-    for call in (
-        "ec2 DeleteLaunchTemplate",
-        "iam DeleteInstanceProfile",
-        "iam ListInstanceProfiles",
-        "iam RemoveRoleFromInstanceProfile",
-    )
-)
-_OF_A_SHORTAGE: Final = frozenset({"consolidate: apply OfferingState", "consolidate: patch OfferingState/status"})
-_OF_A_REPLACEMENT: Final = _OF_A_SHORTAGE | frozenset(
-    f"consolidate: {call}"
-    for call in (
-        "create NodeClaim",
-        "ec2 CreateFleet",
-        "ec2 CreateLaunchTemplate",
-        "ec2 DescribeInstances",
-        "ec2 DescribeLaunchTemplates",
-    )
-)
 _AGAIN: Final = 0.3  # of faults: the next call of the site goes wrong, too
 
 # Between two calls of a run; a Lease has lapsed; a message is visible again (90, 150 and 210 s)
@@ -73,12 +40,7 @@ _DELAYS: Final = (1.0, 10.0, 45.0, 120.0)
 
 def story_of(seed: int) -> Story:
     """The story of a seed, always the same one."""
-    story, dice = _spread(_reaching(_story_of(seed))), Random(f"{seed}: a budget binds")
-    if dice.random() >= _EMPTIED_AT_ONCE:
-        return story
-    setting = narrowly_budgeted(story.setting)
-    acts = by_time([*story.acts, *emptied_at_once(dice, setting)])
-    return replace(story, setting=setting, acts=acts)
+    return twisted(_story_of(seed))
 
 
 def _story_of(seed: int) -> Story:
@@ -92,32 +54,6 @@ def _story_of(seed: int) -> Story:
     messages = _message_faults(dice)
     lost = _lost_launch(dice) if dice.random() < _LOST_LAUNCHES else ()
     return Story(seed=seed, setting=setting, acts=acts, faults=(*_death_in_turn(seed), *lost, *calls, *messages))
-
-
-def _spread(story: Story) -> Story:
-    """The story, with some of its applications spread over zones; by dice of their own, so that all else stays."""
-    dice = Random(f"{story.seed}: spread over zones")
-    acts = (
-        replace(act, spread_zones=dice.random() < _SPREAD) if isinstance(act, Deploy) else act for act in story.acts
-    )
-    return replace(story, acts=tuple(acts))
-
-
-def _reaching(story: Story) -> Story:
-    """The story, with what it takes to come to calls that hardly any story makes, if one of them is to go wrong."""
-    sites = {fault.site for fault in story.faults if isinstance(fault, CallFault)}
-    if not story.setting.sweep:
-        return story
-    if _LOST_AT_BOOT in sites:
-        ends = (ConsoleTerminate(at_seconds=at, node=node) for node, at in enumerate((4.0, 8.0)))
-        unheard = (MessageFault(queue="interrupt", nth=nth, kind=MessageKind.DROP) for nth in range(1, 7))
-        return replace(story, acts=by_time([*story.acts, *ends]), faults=(*story.faults, *unheard))
-    if sites & _OF_A_NODE_CLASS_THAT_GOES:
-        return replace(story, acts=by_time([*story.acts, *uninstall(story.setting)]))
-    if sites & _OF_A_REPLACEMENT:
-        acts = outgrown(out_of_stock=bool(sites & _OF_A_SHORTAGE))
-        return replace(story, setting=readily_consolidated(story.setting), acts=acts)
-    return story
 
 
 # -- calls ----------------------------------------------------------------------------------------------------------

@@ -289,5 +289,5 @@ _DRAWS: Final[tuple[tuple[Draw, float], ...]] = (
     (_jump_clock, 1.0),
 )
 
-_FOUND_BY_THE_SWEEP: Final = frozenset({_strip_finalizer})
-"""No message tells that a mark of ours was taken off."""
+_FOUND_BY_THE_SWEEP: Final = frozenset({_strip_finalizer, _edit_claim})
+"""No message tells that a claim lacks what it carried, or that an instance has none any more."""

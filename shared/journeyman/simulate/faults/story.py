@@ -32,7 +32,7 @@ StatusChange = Literal[
     "say-registered",
     "say-initialized",
 ]
-"""What takes somebody who knows what they do wrong; never drawn by chance."""
+"""What takes somebody who knows what they do wrong."""
 NodeChange = Literal["drop-finalizers", "drop-owner", "drop-labels", "drop-taints", "close", "mark"]
 """The last two put our taints on: that of nodes that are not registered, and that of those that leave."""
 
@@ -223,7 +223,7 @@ class EditClaim(Act, frozen=True, kw_only=True):
 
 
 class EditNode(Act, frozen=True, kw_only=True):
-    """A Node is edited by hand; never drawn by chance."""
+    """A Node is edited by hand."""
 
     node: int
     change: NodeChange
