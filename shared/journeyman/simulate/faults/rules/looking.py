@@ -71,8 +71,10 @@ def node_named(scene: Scene, name: str) -> Node | None:
 
 
 def claim_of(scene: Scene, node: Node) -> NodeClaim | None:
-    """The claim whose status says that it is that node."""
-    return next((c for c in claims(scene) if c.status.provider_id == node.spec.provider_id), None)
+    """The claim whose status says that it is that node; or else, for somebody may have wiped that off, its owner."""
+    owners = {owner.uid for owner in node.metadata.owner_references}
+    by_id = (c for c in claims(scene) if c.status.provider_id == node.spec.provider_id)
+    return next(by_id, next((c for c in claims(scene) if c.metadata.uid in owners), None))
 
 
 def pods(scene: Scene) -> tuple[Pod, ...]:
@@ -157,8 +159,15 @@ def seconds(text: str | None) -> float | None:
 def end_of(claim: NodeClaim) -> datetime | None:
     """When everything on its node is forced to end: its grace period from its deletion, or earlier if it says so."""
     grace, deleted = seconds(claim.spec.termination_grace_period), claim.metadata.deletion_timestamp
-    written = claim.metadata.annotations.get(END_ANNOTATION)
-    ends = [parsed_time(written)] if written else []
+    ends = _times(claim.metadata.annotations.get(END_ANNOTATION, ""))
     if grace is not None and deleted is not None:
         ends.append(deleted + timedelta(seconds=grace))
     return min(ends, default=None)
+
+
+def _times(text: str) -> list[datetime]:
+    """The one that it says, or none: anybody may have written it."""
+    try:
+        return [parsed_time(text)]
+    except ValueError:
+        return []
