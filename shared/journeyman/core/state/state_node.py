@@ -51,8 +51,9 @@ class StateNode(Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def node_pool(self) -> str:
-        """The owning NodePool's name, empty if none."""
-        return self.labels.get(labels.NODEPOOL, "")
+        """The owning NodePool's name, empty if none; its claim's word if somebody took the label off the Node."""
+        claimed = self.claim.metadata.labels.get(labels.NODEPOOL, "") if self.claim is not None else ""
+        return self.labels.get(labels.NODEPOOL) or claimed
 
     @property
     def registered(self) -> bool:
