@@ -99,6 +99,10 @@ class CloudHand(Protocol):
         """It passes them all again; without a provider id every instance does."""
         ...
 
+    def launched(self) -> Sequence[str]:
+        """Provider ids of all instances that ever were, by launch."""
+        ...
+
     def let_next_never_join(self) -> None:
         """The next machine never becomes a node."""
         ...
@@ -424,6 +428,8 @@ class Acts:
 
     def _instance(self, ordinal: int) -> list[str]:
         """Of the node; while there is no node, one on its way to become one; none if there is none."""
+        if ordinal < 0:  # the youngest, whether it is a node yet or not
+            return [*self._cloud.launched()][ordinal:][:1]
         nodes = [node.spec.provider_id for node in self._node(ordinal)]
         launched = [claim for claim in self._server.list(NODECLAIM).items if claim.status.provider_id]
         return nodes or [claim.status.provider_id for claim in _oldest(launched, ordinal)]

@@ -14,6 +14,7 @@ FEWEST_ACTS: Final = 3
 MOST_ACTS: Final = 6
 APPS: Final = ("a", "b", "c")
 _SHORT_LIVED: Final = "d"
+_HELD_UP_UNTIL: Final = 330  # seconds
 _NODES: Final = 6  # ordinals are drawn below this
 _CPUS: Final = (200, 500, 900, 1500)
 _MEMORIES: Final = (128, 256, 1024, 3000)
@@ -42,6 +43,13 @@ def acts_of(dice: Random, setting: Setting) -> tuple[AnyAct, ...]:
 def by_time(acts: Iterable[AnyAct]) -> tuple[AnyAct, ...]:
     """In the order in which they happen."""
     return tuple(sorted(acts, key=lambda act: act.at_seconds))
+
+
+def held_up(nodes: int) -> tuple[AnyAct, ...]:
+    """Nodes go, and a budget keeps one of them until the storm is over: so long that what is told is told again."""
+    kept = told.Deploy(at_seconds=0, app=_SHORT_LIVED, replicas=2, min_available=2)
+    going = (told.DeleteClaim(at_seconds=60, claim=claim) for claim in range(nodes))
+    return (kept, *going, told.Unprotect(at_seconds=_HELD_UP_UNTIL))
 
 
 def emptied_at_once(dice: Random, setting: Setting) -> tuple[AnyAct, ...]:

@@ -14,6 +14,7 @@ from journeyman.simulate.faults.generate_acts import (
     LAST_ACT_SECONDS,
     by_time,
     emptied_at_once,
+    held_up,
     outgrown,
     uninstall,
 )
@@ -25,9 +26,11 @@ from journeyman.simulate.faults.story import (
     Deploy,
     EditClaim,
     EditNode,
+    Kind,
     MessageFault,
     MessageKind,
     NodeChange,
+    Rebalance,
     StatusChange,
     Story,
 )
@@ -47,6 +50,9 @@ _OF_A_NODE_CLASS_THAT_GOES: Final = frozenset(
         "iam RemoveRoleFromInstanceProfile",
     )
 )
+_OF_AN_UNKNOWN_INSTANCE: Final = "interrupt: ec2 DescribeInstances"
+_OF_A_SECOND_NOTICE: Final = "interrupt: get Event"
+_OF_A_LONG_DRAIN: Final = "terminate: patch Event"
 _OF_A_SHORTAGE: Final = frozenset({"consolidate: apply OfferingState", "consolidate: patch OfferingState/status"})
 _OF_A_REPLACEMENT: Final = _OF_A_SHORTAGE | frozenset(
     f"consolidate: {call}"
@@ -76,6 +82,15 @@ def _reaching(story: Story) -> Story:
         ends = (ConsoleTerminate(at_seconds=at, node=node) for node, at in enumerate((4.0, 8.0)))
         unheard = (MessageFault(queue="interrupt", nth=nth, kind=MessageKind.DROP) for nth in range(1, 7))
         return replace(story, acts=by_time([*story.acts, *ends]), faults=(*story.faults, *unheard))
+    if _OF_AN_UNKNOWN_INSTANCE in sites:
+        lost = CallFault(site="provision: ec2 CreateFleet", nth=1, kind=Kind.DIE_AFTER)
+        youngest = ConsoleTerminate(at_seconds=10, node=-1)
+        return replace(story, acts=by_time([*story.acts, youngest]), faults=(lost, *story.faults))
+    if _OF_A_SECOND_NOTICE in sites:
+        notices = (Rebalance(at_seconds=at, node=node) for at in (60, 65) for node in range(_NODES))
+        return replace(story, acts=by_time([*story.acts, *notices]))
+    if _OF_A_LONG_DRAIN in sites:
+        return replace(story, acts=by_time([*story.acts, *held_up(_NODES)]))
     if sites & _OF_A_NODE_CLASS_THAT_GOES:
         return replace(story, acts=by_time([*story.acts, *uninstall(story.setting)]))
     if sites & _OF_A_REPLACEMENT:

@@ -59,6 +59,10 @@ class Hand:
         for instance_id in ids:
             self._account.instances.checks.recover(instance_id)
 
+    def launched(self) -> Sequence[str]:
+        """Provider ids of all instances that ever were, by launch."""
+        return [instance.provider_id for instance in self._ledger.instances()]
+
     def let_next_never_join(self) -> None:
         """The next machine never becomes a node."""
         self._account.instances.let_next_never_join()
