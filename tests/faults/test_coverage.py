@@ -26,15 +26,10 @@ def test_counts_of_many_stories_add_up_wherever_they_were_told():
     assert total.messages == {"wake": {"drop": 1}}
 
 
-def test_what_never_happened_is_told_by_site_and_kind():
-    """Only what is possible there, and only the kinds asked for."""
-    coverage = counted((LAUNCH, Kind.DIE_AFTER))
-    assert coverage.never([LAUNCH, LOOK], Kind.DIE_BEFORE, Kind.DIE_AFTER) == (
-        (LAUNCH, "die-before"),
-        (LOOK, "die-before"),
-        (LOOK, "die-after"),
-    )
-    assert len(coverage.never([LAUNCH])) == len(kinds_of(LAUNCH)) - 1
+def test_a_site_is_untouched_until_one_of_the_kinds_has_fired_there():
+    """Whichever of them."""
+    coverage = counted((LAUNCH, Kind.DIE_AFTER), (LOOK, Kind.LAG))
+    assert coverage.untouched([LAUNCH, LOOK], Kind.DIE_BEFORE, Kind.DIE_AFTER) == (LOOK,)
 
 
 def test_the_table_has_a_dot_where_something_possible_has_not_happened():

@@ -74,7 +74,8 @@ def run_hunt(seeds: str, *, everywhere: bool) -> int:
     console.print(caught.coverage.table(), markup=False)
     _print(console, _figures(caught))
     undead = [
-        f"{site}: never {kind}" for site, kind in caught.coverage.never(CALL_SITES, Kind.DIE_BEFORE, Kind.DIE_AFTER)
+        f"{site}: never the last call before a death"
+        for site in caught.coverage.untouched(CALL_SITES, Kind.DIE_BEFORE, Kind.DIE_AFTER)
     ]
     unlisted = sorted(f"{site}: not in the list of call sites" for site in {*caught.coverage.calls} - {*CALL_SITES})
     missing = [*undead, *unlisted] if everywhere else []

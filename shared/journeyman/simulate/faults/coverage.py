@@ -12,9 +12,6 @@ from msgspec import Struct, field
 from journeyman.simulate.faults.sites import kinds_of
 from journeyman.simulate.faults.story import Kind
 
-Cell = tuple[str, str]
-"""(site or queue, kind)."""
-
 
 class Coverage(Struct, kw_only=True):
     """Counts of one story, or of many."""
@@ -44,14 +41,9 @@ class Coverage(Struct, kw_only=True):
             for place, counts in theirs.items():
                 mine.setdefault(place, Counter()).update(counts)
 
-    def never(self, sites: Iterable[str], *kinds: Kind) -> tuple[Cell, ...]:
-        """Cells of these sites that are possible and have not fired; of all kinds if none is given."""
-        return tuple(
-            (site, kind.value)
-            for site in sites
-            for kind in kinds_of(site)
-            if (not kinds or kind in kinds) and not self._fired(site, kind)
-        )
+    def untouched(self, sites: Iterable[str], *kinds: Kind) -> tuple[str, ...]:
+        """Those of these sites at which none of these kinds has fired."""
+        return tuple(site for site in sites if not any(self._fired(site, kind) for kind in kinds))
 
     def table(self) -> str:
         """For each step, its calls by kinds; "." is a cell that is possible and has not fired, blank one that is impossible."""

@@ -59,6 +59,18 @@ def emptied_at_once(dice: Random, setting: Setting) -> tuple[AnyAct, ...]:
     return (deployed, told.Undeploy(at_seconds=dice.randrange(60, LAST_ACT_SECONDS, 5), app=_SHORT_LIVED))
 
 
+def emptied_early() -> tuple[AnyAct, ...]:
+    """Nodes have nothing left as soon as they have joined; the storm lasts until somebody has looked."""
+    deployed = told.Deploy(at_seconds=0, app=_SHORT_LIVED, replicas=2, one_per_node=True)
+    return (deployed, told.Undeploy(at_seconds=60, app=_SHORT_LIVED), told.Unprotect(at_seconds=LAST_ACT_SECONDS))
+
+
+def protected(nodes: int) -> tuple[AnyAct, ...]:
+    """Nodes go, with pods that must not be disrupted."""
+    deployed = told.Deploy(at_seconds=0, app=_SHORT_LIVED, replicas=2, do_not_disrupt=True)
+    return (deployed, *(told.DeleteClaim(at_seconds=60, claim=claim) for claim in range(nodes)))
+
+
 def outgrown(*, out_of_stock: bool) -> tuple[AnyAct, ...]:
     """Most of what is on a node goes, and a smaller one would do; which cannot be had, if nothing is in stock."""
     empty = told.OutOfStock(at_seconds=65, type=-1, zone=-1, capacity_type="", seconds=40)

@@ -78,6 +78,21 @@ def readily_consolidated(setting: Setting) -> Setting:
     return replace(setting, pools=(pool,), types=(), daemons=False)
 
 
+def readily_emptied(setting: Setting) -> Setting:
+    """The same with one NodePool whose nodes are given back as soon as they are empty."""
+    return replace(setting, pools=(Pool(name="default"),))
+
+
+def ended_by_force(setting: Setting) -> Setting:
+    """The same where all nodes end half a minute after their deletion."""
+    return replace(setting, pools=tuple(replace(pool, termination_grace_seconds=30) for pool in setting.pools))
+
+
+def rebalanced(setting: Setting) -> Setting:
+    """The same with one NodePool, of Spot instances, that acts on recommendations."""
+    return replace(setting, pools=(Pool(name="default", capacity_types=("spot",), rebalance=True),))
+
+
 def narrowly_budgeted(setting: Setting) -> Setting:
     """The same where the first pool gives back one node at a time."""
     first = replace(setting.pools[0], budgets=(Budget(nodes="1"),), consolidate_after_seconds=0, limit_cpus=0)
