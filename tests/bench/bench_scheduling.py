@@ -22,7 +22,7 @@ from typing import Any
 from journeyman.cli.solve import options_of
 from journeyman.core.scheduling.results import Results
 from journeyman.core.scheduling.scheduler import pods_to_place, solve
-from journeyman.core.scheduling.verify import verify
+from journeyman.core.scheduling.verify import Defect, verify
 from journeyman.simulate.scenario import parse_scenario
 from tests.bench.footprint import growth, imports, memory
 from tests.differential.karpenter import Karpenter, OracleMissingError
@@ -68,7 +68,7 @@ class Row:
     ours: Results
     seconds: float
     verify_seconds: float
-    objections: tuple[str, ...]
+    objections: tuple[Defect, ...]
     karpenter: JSONDict | None
 
     @property

@@ -21,7 +21,7 @@ from journeyman.core.api.objects import NodeSelectorRequirement
 from journeyman.core.api.resources import to_resources
 from journeyman.core.scheduling.results import PlannedClaim, PodError, Results
 from journeyman.core.scheduling.scheduler import pods_to_place, solve
-from journeyman.core.scheduling.verify import verify
+from journeyman.core.scheduling.verify import Defect, verify
 from journeyman.simulate.scenario import Scenario, parse_scenario
 from tests.differential.karpenter import Karpenter
 
@@ -76,7 +76,7 @@ class Ours:
         left = [_shrunk(o, gone) for o in self.scenario["objects"] if o["kind"] != "Pod" or key_of(o) not in gone]
         return answer_to(read({**self.scenario, "objects": left}))
 
-    def objections(self, results: Results, pods: Iterable[str] | None = None) -> tuple[str, ...]:
+    def objections(self, results: Results, pods: Iterable[str] | None = None) -> tuple[Defect, ...]:
         """What verification says about a plan."""
         wanted = None if pods is None else set(pods)
         asked = [p for p in pods_to_place(self.case.snapshot) if wanted is None or p.key in wanted]
@@ -209,7 +209,7 @@ def _planned(claim: JSONDict) -> PlannedClaim:
     )
 
 
-def _objections_to(ours: Ours, theirs: Results) -> tuple[str, ...]:
+def _objections_to(ours: Ours, theirs: Results) -> tuple[Defect, ...]:
     """Verification of Karpenter's plan, but for what only our own plans promise.
 
     With BestEffort its claims say only sometimes that minValues were lowered: whether this is known when the first pod is
@@ -275,9 +275,9 @@ def _nodes(results: Results) -> str:
     return ", ".join([*(f"{n}x {kind}" for kind, n in sorted(kinds.items())), f"{on_existing} pods on existing nodes"])
 
 
-def _as_findings(kind: str, objections: Iterable[str]) -> Iterable[Finding]:
+def _as_findings(kind: str, objections: Iterable[Defect]) -> Iterable[Finding]:
     by_cause: dict[str, list[str]] = {}
-    for objection in objections:
+    for objection in map(str, objections):
         by_cause.setdefault(_without_names(objection), []).append(objection)
     for cause, alike in by_cause.items():
         about = tuple(re.findall(r"\bpod ([\w.-]+/[\w.-]+)", " ".join(alike)))

@@ -128,8 +128,9 @@ class Case:
         return [a_planned_claim(*pods, types=TYPES, **pins) for pods, pins in made.values()]
 
     def objections(self):
-        """What the second opinion says."""
-        return verify(self.snapshot, self.catalogue, self.results, pods=tuple(self.pods.values()))
+        """What the second opinion says, in words."""
+        found = verify(self.snapshot, self.catalogue, self.results, pods=tuple(self.pods.values()))
+        return tuple(map(str, found))
 
     def claim(self, name):
         """The claim for these pods."""

@@ -68,7 +68,8 @@ def plan(runtime: Runtime, cluster: str, context: Context) -> Body:
         options = replace(run.settings.scheduling, bound=True)
         results = solve(world.snapshot, world.catalogue, options=options)
         defects = verify(world.snapshot, world.catalogue, results)
-        return {"cluster": cluster, "time": run.clock.now().isoformat(), **_results(results), "defects": list(defects)}
+        told = {"cluster": cluster, "time": run.clock.now().isoformat()}
+        return {**told, **_results(results), "defects": list(map(str, defects))}
 
 
 def metrics(runtime: Runtime, cluster: str, of: str, context: Context) -> Response:

@@ -168,7 +168,9 @@ def _is_sound(hand: Applier, now: Pass, command: Command, subject: str) -> bool:
     defects = now.simulation.defects(command)
     if defects:
         hand.run.telemetry.observe(Observation(name="journeyman_plan_defects_total"))
-        hand.failed(subject, InvariantError("a disruption does not pass verify", defects="; ".join(defects[:5])))
+        hand.failed(
+            subject, InvariantError("a disruption does not pass verify", defects="; ".join(map(str, defects[:5])))
+        )
     return not defects
 
 

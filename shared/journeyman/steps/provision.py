@@ -77,9 +77,8 @@ def _provision(hand: Applier) -> None:
     came_of_claims = outcomes(snapshot, hand.effects.claims, lifecycle.timeouts)
     hand.apply(reconcile(_as_written(hand, world).snapshot, came_of_claims))
     if decision.defects:
-        raise InvariantError(
-            "the scheduler's answer does not verify; what does was carried out", defects="; ".join(decision.defects)
-        )
+        told = "; ".join(map(str, decision.defects))
+        raise InvariantError("the scheduler's answer does not verify; what does was carried out", defects=told)
 
 
 def _decide(hand: Applier, world: World) -> Checked:
@@ -94,7 +93,7 @@ def _decide(hand: Applier, world: World) -> Checked:
     hand.tell(Plan(observations=tuple(pending_gauges(snapshot, results_of_pods))))
     hand.apply(tell_buffers(snapshot, results))
     for defect in decision.defects:
-        run.telemetry.log("error", "rejected by verify", defect=defect)
+        run.telemetry.log("error", "rejected by verify", defect=str(defect))
         run.telemetry.observe(Observation(name="journeyman_plan_defects_total"))
     if decision.defects:
         hand.wake(Step.PROVISION, snapshot.now + AGAIN, "the places of some pods were refused by verify")

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from journeyman.core.api.objects import Pod
 from journeyman.core.catalogue import Catalogue
 from journeyman.core.scheduling.results import PlannedClaim, PodError, Results
-from journeyman.core.scheduling.verify import verify, without_accused
+from journeyman.core.scheduling.verify import Defect, verify, without_accused
 from journeyman.core.state import Snapshot
 
 AGAIN: Final = timedelta(minutes=1)
@@ -29,7 +29,7 @@ class Checked(Struct, frozen=True, kw_only=True):
     """What of an answer may be carried out, and what was wrong with the rest."""
 
     results: Results
-    defects: tuple[str, ...]
+    defects: tuple[Defect, ...]
 
 
 class Check(Struct, frozen=True, kw_only=True):
@@ -45,7 +45,7 @@ class Check(Struct, frozen=True, kw_only=True):
         defects = verify(self.snapshot, self.catalogue, results, pods=self.pods, without_nodes=self.gone)
         return Checked(results=self._sound(results, defects) if defects else results, defects=defects)
 
-    def _sound(self, results: Results, defects: Sequence[str]) -> Results:
+    def _sound(self, results: Results, defects: Sequence[Defect]) -> Results:
         left, wrong = results, tuple(defects)
         while wrong:
             fewer = without_accused(left, wrong)
@@ -70,7 +70,7 @@ class Check(Struct, frozen=True, kw_only=True):
         first, second = self._halved(claims[:middle]), self._halved(claims[middle:])
         return first if self._wrong_with(Results(new_claims=first + second)) else first + second
 
-    def _wrong_with(self, results: Results) -> tuple[str, ...]:
+    def _wrong_with(self, results: Results) -> tuple[Defect, ...]:
         """The defects of a part; pods that it leaves out stay where they are."""
         part = replace(results, pod_errors={})
         return verify(self.snapshot, self.catalogue, part, without_nodes=self.gone)

@@ -59,7 +59,7 @@ def test_a_claim_that_is_too_small_is_left_out_and_the_sound_one_stays():
     assert checked.results.price == sound.price
     assert tuple(checked.results.pod_errors) == others
     assert {error.kind for error in checked.results.pod_errors.values()} == {"refused"}
-    assert checked.defects[0] in checked.results.pod_errors[others[0]].message
+    assert checked.defects[0].sentence in checked.results.pod_errors[others[0]].message
 
 
 def test_a_node_that_is_overbooked_takes_nothing_from_other_nodes_nor_from_new_ones():

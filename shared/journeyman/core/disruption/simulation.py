@@ -24,7 +24,7 @@ from journeyman.core.scheduling.options import Options
 from journeyman.core.scheduling.pods import is_currently_reschedulable, is_provisionable
 from journeyman.core.scheduling.results import Results
 from journeyman.core.scheduling.scheduler import Scheduler
-from journeyman.core.scheduling.verify import verify
+from journeyman.core.scheduling.verify import Defect, verify
 from journeyman.core.state import Snapshot, StateNode
 
 
@@ -76,7 +76,7 @@ class Simulation(Struct, frozen=True, kw_only=True, dict=True):
             return frozenset()
         return buffer_hosts(self._pending, self.without(()).results)
 
-    def defects(self, command: Command) -> tuple[str, ...]:
+    def defects(self, command: Command) -> tuple[Defect, ...]:
         """What the independent check finds wrong with a command's placements; empty if nothing is."""
         if command.simulated is None or not command.candidates:
             return ()

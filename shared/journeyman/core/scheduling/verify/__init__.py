@@ -25,6 +25,7 @@ from journeyman.core.scheduling.verify.affinity import check_affinity
 from journeyman.core.scheduling.verify.anti_affinity import check_anti_affinity
 from journeyman.core.scheduling.verify.claims import check_claims
 from journeyman.core.scheduling.verify.counting import Census
+from journeyman.core.scheduling.verify.defect import Defect
 from journeyman.core.scheduling.verify.devices import check_devices
 from journeyman.core.scheduling.verify.existing import check_existing
 from journeyman.core.scheduling.verify.index import Index, name_of_claim, name_of_node
@@ -33,7 +34,7 @@ from journeyman.core.scheduling.verify.spread import check_spread
 from journeyman.core.scheduling.verify.volumes import Storage
 from journeyman.core.state import Snapshot
 
-__all__ = ["verify", "without_accused"]
+__all__ = ["Defect", "verify", "without_accused"]
 
 
 def verify(
@@ -43,7 +44,7 @@ def verify(
     *,
     pods: Sequence[Pod] | None = None,
     without_nodes: frozenset[str] = frozenset(),
-) -> tuple[str, ...]:
+) -> tuple[Defect, ...]:
     """Check a plan against the snapshot it was made from.
 
     Args:
@@ -54,7 +55,7 @@ def verify(
         without_nodes: Names of state nodes that were not to be used.
 
     Returns:
-        What is wrong, one sentence each, naming pod and node; empty if nothing is.
+        What is wrong, each with a sentence that names pod and node; empty if nothing is.
     """
     index = Index(snapshot, catalogue, results, pods, without_nodes)
     found = list(_check_bookkeeping(index))
@@ -73,43 +74,45 @@ def verify(
     return tuple(found)
 
 
-def without_accused(results: Results, defects: Iterable[str]) -> Results:
-    """What is left of a plan without the nodes that these sentences begin with, and without their pods."""
-    named = tuple(defects)
-
-    def is_accused(name: str) -> bool:
-        return any(defect.startswith((f"{name}:", f"{name} ")) for defect in named)
-
+def without_accused(results: Results, defects: Iterable[Defect]) -> Results:
+    """What is left of a plan without the nodes that are wrong, and without their pods."""
+    accused = {place for defect in defects for place in defect.places}
     return replace(
         results,
-        new_claims=tuple(claim for claim in results.new_claims if not is_accused(name_of_claim(claim))),
-        existing={name: keys for name, keys in results.existing.items() if not is_accused(name_of_node(name))},
-        devices={name: found for name, found in results.devices.items() if not is_accused(name_of_node(name))},
+        new_claims=tuple(claim for claim in results.new_claims if name_of_claim(claim) not in accused),
+        existing={name: keys for name, keys in results.existing.items() if name_of_node(name) not in accused},
+        devices={name: found for name, found in results.devices.items() if name_of_node(name) not in accused},
     )
 
 
-def _check_bookkeeping(index: Index) -> Iterator[str]:
+def _check_bookkeeping(index: Index) -> Iterator[Defect]:
     """Each pod is placed at most once, is known, and is either placed or has an error."""
     results = index.results
     for claim in results.new_claims:
         if not claim.pods:
-            yield f"a NodeClaim of NodePool {claim.node_pool} was opened for no pod"
+            yield Defect(f"a NodeClaim of NodePool {claim.node_pool} was opened for no pod", (name_of_claim(claim),))
     placed = Counter(index.placed)
     for key, times in sorted(placed.items()):
         if times > 1:
-            yield f"pod {key} is placed {times} times"
+            yield Defect(f"pod {key} is placed {times} times", _places_of(results, key))
         if key in results.pod_errors:
-            yield f"pod {key} is placed and yet has an error"
+            yield Defect(f"pod {key} is placed and yet has an error")
         if key not in index.known:
-            yield f"pod {key} is placed but does not exist"
+            yield Defect(f"pod {key} is placed but does not exist", _places_of(results, key))
     for pod in index.asked or ():
         if pod.key not in placed and pod.key not in results.pod_errors and not index.kind(pod.key).opted_out:
-            yield f"pod {pod.key} was forgotten: neither placed nor explained"
+            yield Defect(f"pod {pod.key} was forgotten: neither placed nor explained")
 
 
-def _check_pods(index: Index, storage: Storage) -> Iterator[str]:
+def _places_of(results: Results, key: str) -> tuple[str, ...]:
+    """The nodes that get a pod, by their names in sentences."""
+    new = (name_of_claim(claim) for claim in results.new_claims if key in claim.pods)
+    return (*new, *(name_of_node(name) for name, keys in results.existing.items() if key in keys))
+
+
+def _check_pods(index: Index, storage: Storage) -> Iterator[Defect]:
     """Pods that no node can serve must be left alone."""
     for kind, where in index.planned_by_kind.items():
         why = kind.unreadable or storage.defect(kind)
         if why:
-            yield from (f"{place.name}: pod {pod} is placed although {why}" for place, pod, _ in where)
+            yield from (place.defect(f"pod {pod} is placed although {why}") for place, pod, _ in where)

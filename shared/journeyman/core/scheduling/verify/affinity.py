@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from msgspec import Struct
 
 from journeyman.core.scheduling.verify.counting import Census, Group, group_of_term
+from journeyman.core.scheduling.verify.defect import Defect
 from journeyman.core.scheduling.verify.index import Index, Place
 from journeyman.core.scheduling.verify.kinds import Identity, Kind
 
@@ -59,7 +60,7 @@ class _Present:
         return any(kind.admits(group.key, domain) for domain in self._possible.get(group.id, ()))
 
 
-def check_affinity(index: Index, census: Census) -> Iterator[str]:
+def check_affinity(index: Index, census: Census) -> Iterator[Defect]:
     """What is wrong, one sentence for each kind of pod and place."""
     arrivals = _arrivals(index, census)
     if not any(arrival.groups for arrival in arrivals):
@@ -78,7 +79,9 @@ def check_affinity(index: Index, census: Census) -> Iterator[str]:
         _enter(arrival, present)
     for arrival in _let_in(waiting, present, _Present()):
         lacking = next(g for g in arrival.groups if not present.accompanies(g, arrival.place))
-        yield f"{arrival.place.name}: pod {arrival.pod} finds none of the pods in its {lacking.key} that its affinity asks for"
+        yield arrival.place.defect(
+            f"pod {arrival.pod} finds none of the pods in its {lacking.key} that its affinity asks for"
+        )
 
 
 def _arrivals(index: Index, census: Census) -> list[_Arrival]:

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from msgspec import Struct, field
 
 from journeyman.core.scheduling.verify.counting import Census, Group, group_of_term
+from journeyman.core.scheduling.verify.defect import Defect
 from journeyman.core.scheduling.verify.index import Index, Place
 from journeyman.core.scheduling.verify.kinds import Kind, is_going
 
@@ -26,7 +27,7 @@ class _Rule(Struct, eq=False):
     guarded: dict[str, Kind] = field(default_factory=dict)
 
 
-def check_anti_affinity(index: Index, census: Census) -> Iterator[str]:
+def check_anti_affinity(index: Index, census: Census) -> Iterator[Defect]:
     """What is wrong, one sentence for each term and place."""
     for rule in _rules(index).values():
         yield from _check_rule(census, rule)
@@ -51,20 +52,22 @@ def _rules(index: Index) -> dict[bytes, _Rule]:
     return rules
 
 
-def _check_rule(census: Census, rule: _Rule) -> Iterator[str]:
+def _check_rule(census: Census, rule: _Rule) -> Iterator[Defect]:
     counted: Counter[str] = Counter()
     for presence in census.presences(rule.group):
         for domain in presence.place.domains(rule.group.key):
             counted[domain] += presence.planned + presence.staying
             if presence.planned and domain in rule.guarded:
                 pod = rule.guarded[domain].pod.key
-                yield f"{presence.place.name}: in {rule.group.key} {domain} runs pod {pod}, whose anti-affinity selects a pod planned there"
+                yield presence.place.defect(
+                    f"in {rule.group.key} {domain} runs pod {pod}, whose anti-affinity selects a pod planned there"
+                )
     for kind, place, pod in rule.owners:
         itself = 1 if census.counts(rule.group, kind) else 0
         for domain in sorted(place.domains(rule.group.key)):
             if counted[domain] > itself:
-                yield (
-                    f"{place.name}: the anti-affinity of pod {pod} selects {counted[domain] - itself} other pod(s) in "
-                    f"{rule.group.key} {domain}"
+                others = counted[domain] - itself
+                yield place.defect(
+                    f"the anti-affinity of pod {pod} selects {others} other pod(s) in {rule.group.key} {domain}"
                 )
                 break

@@ -15,19 +15,20 @@ from journeyman.core.api.dra import DeviceConstraint, DeviceRequest, ResourceCla
 from journeyman.core.api.objects import Object, Pod
 from journeyman.core.catalogue import Catalogue
 from journeyman.core.scheduling.results import DeviceGrant
+from journeyman.core.scheduling.verify.defect import Defect
 from journeyman.core.scheduling.verify.device_stock import Book, Known, Stock, is_selected, nano, selected
 from journeyman.core.scheduling.verify.index import Index, Place, is_leaving
 from journeyman.errors import InvalidQuantityError
 
 
-def check_devices(index: Index, catalogue: Catalogue) -> Iterator[str]:
+def check_devices(index: Index, catalogue: Catalogue) -> Iterator[Defect]:
     """What is wrong with the devices of the plan, one sentence each."""
     users = {key: index.known[key] for key in index.placed if index.kind(key).asks_for_devices}
     if users or index.results.devices or any(claim.devices for claim in index.results.new_claims):
         try:
             yield from _Check(index, catalogue).run(users)
         except InvalidQuantityError as error:
-            yield f"devices are planned for although an amount cannot be read: {error.message}"
+            yield Defect(f"devices are planned for although an amount cannot be read: {error.message}")
 
 
 class _Check:
@@ -43,16 +44,14 @@ class _Check:
         self._published = Stock.of(specs, published=True)
         self._homes: dict[str, dict[str, list[DeviceGrant]]] = {}  # by claim and place, its devices there
 
-    def run(self, users: Mapping[str, Pod]) -> Iterator[str]:
+    def run(self, users: Mapping[str, Pod]) -> Iterator[Defect]:
         """Every place, then all of them together, then who uses what."""
         together = self._in_use()
         for place in self._index.places:
             yield from self._check_place(place, together)
-        yield from together.excess(self._published.totals)
-        for key, pod in users.items():
-            place = next(place for place in self._index.places if key in place.planned)
-            for name in _used_by(pod):
-                yield from self._check_user(f"pod {key} is placed", place, name)
+        yield from map(Defect, together.excess(self._published.totals))
+        for place in self._index.places:
+            yield from self._check_users(place, {key: users[key] for key in place.planned if key in users})
 
     def _in_use(self) -> Book:
         """What claims have that nobody gives back."""
@@ -84,10 +83,10 @@ class _Check:
         found = self._index.results.devices.get(place.node.name) if place.node is not None else None
         return {"": found} if found else {}
 
-    def _check_place(self, place: Place, together: Book) -> Iterator[str]:
+    def _check_place(self, place: Place, together: Book) -> Iterator[Defect]:
         by_type = self._grants(place)
         if place.claim is not None and by_type and set(by_type) != set(place.claim.instance_types):
-            yield f"{place.name}: the plan does not say for each of its instance types which devices are there"
+            yield place.defect("the plan does not say for each of its instance types which devices are there")
         most = Book()
         for name, grants in sorted(by_type.items()):
             brought = Stock.of(self._brought(place, name), published=False)
@@ -95,9 +94,8 @@ class _Check:
             for claim in dict.fromkeys(grant.claim for grant in grants):
                 mine = [grant for grant in grants if grant.claim == claim]
                 self._homes.setdefault(claim, {}).setdefault(place.name, []).extend(mine)
-                yield from self._check_claim(place, claim, mine, brought, (published, own))
-            for excess in own.excess(brought.totals):
-                yield f"{place.name}: its {excess}"
+                yield from map(place.defect, self._check_claim(place, claim, mine, brought, (published, own)))
+            yield from (place.defect(f"its {excess}") for excess in own.excess(brought.totals))
             most.widen(published)
         together.devices += most.devices
         together.add(most.parts)
@@ -116,7 +114,7 @@ class _Check:
         self, place: Place, key: str, grants: Sequence[DeviceGrant], brought: Stock, books: tuple[Book, Book]
     ) -> Iterator[str]:
         """One claim's devices at one place, for one instance type; `books` are for published ones and the node's own."""
-        claim, where = self._claims.get(key), f"{place.name}: ResourceClaim {key}"
+        claim, where = self._claims.get(key), f"ResourceClaim {key}"
         if claim is None:
             yield f"{where} does not exist"
             return
@@ -161,22 +159,27 @@ class _Check:
 
     # -- who uses what ------------------------------------------------------------------------------------------------
 
-    def _check_user(self, pod: str, place: Place, name: str) -> Iterator[str]:
+    def _check_users(self, place: Place, users: Mapping[str, Pod]) -> Iterator[Defect]:
+        for key, pod in users.items():
+            for name in _used_by(pod):
+                yield from (Defect(f"pod {key} is placed {w}", (place.name,)) for w in self._check_user(place, name))
+
+    def _check_user(self, place: Place, name: str) -> Iterator[str]:
         """A pod is where its claims have, or get, their devices."""
         claim = self._claims.get(name)
         if claim is None:
-            yield f"{pod} although it has resource claims that do not exist ({name})"
+            yield f"although it has resource claims that do not exist ({name})"
             return
         allocation = claim.status.allocation
         if allocation is not None and not self._gives_back(claim):
             if allocation.node_selector is not None and not selected(place, allocation.node_selector):
-                yield f"{pod} on {place.name}, from where the devices of ResourceClaim {name} cannot be reached"
+                yield f"on {place.name}, from where the devices of ResourceClaim {name} cannot be reached"
             return
         homes = self._homes.get(name, {})
         if len(homes) != 1:
-            yield f"{pod} although ResourceClaim {name} gets its devices at {len(homes)} places"
+            yield f"although ResourceClaim {name} gets its devices at {len(homes)} places"
         if place.name not in homes and not all(map(self._reaches(place), (g for home in homes.values() for g in home))):
-            yield f"{pod} on {place.name}, but the devices of ResourceClaim {name} are elsewhere"
+            yield f"on {place.name}, but the devices of ResourceClaim {name} are elsewhere"
 
     def _reaches(self, place: Place) -> Callable[[DeviceGrant], bool]:
         def reaches(grant: DeviceGrant) -> bool:

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from journeyman.core.api.objects import QuantityText
 from journeyman.core.api.resources import to_resources
 from journeyman.core.scheduling.verify.claims import check_ports, total_requests
-from journeyman.core.scheduling.verify.index import Index, Place
+from journeyman.core.scheduling.verify.defect import Defect
+from journeyman.core.scheduling.verify.index import Index, Place, name_of_node
 from journeyman.core.scheduling.verify.kinds import Kind, is_daemon
 from journeyman.core.scheduling.verify.matching import is_met, normalized, untolerated
 from journeyman.core.scheduling.verify.possible import Alternatives, Possibilities
@@ -16,25 +17,28 @@ from journeyman.core.state import StateNode
 from journeyman.errors import InvalidQuantityError
 
 
-def check_existing(index: Index, storage: Storage) -> Iterator[str]:
+def check_existing(index: Index, storage: Storage) -> Iterator[Defect]:
     """What is wrong with these placements, one sentence each."""
     usable = {place.node.name: place for place in index.standing_places if place.node is not None and place.open}
     for name, pods in sorted(index.results.existing.items()):
         if name not in usable:
-            yield f"node {name} gets pods ({', '.join(pods[:3])}) although it does not exist, is going, or was to be left out"
+            place, shown = name_of_node(name), ", ".join(pods[:3])
+            yield Defect(
+                f"{place} gets pods ({shown}) although it does not exist, is going, or was to be left out", (place,)
+            )
         elif pods:
             yield from _check_node(index, usable[name], storage)
 
 
-def _check_node(index: Index, place: Place, storage: Storage) -> Iterator[str]:
+def _check_node(index: Index, place: Place, storage: Storage) -> Iterator[Defect]:
     for pod, kind in place.planned.items():
         taint = untolerated(kind.pod, place.taints)
         if taint is not None:
-            yield f"{place.name}: pod {pod} does not tolerate taint {taint.key}:{taint.effect}"
+            yield place.defect(f"pod {pod} does not tolerate taint {taint.key}:{taint.effect}")
         if not _suits(place, kind.wishes):
-            yield f"{place.name}: pod {pod} does not accept its labels"
+            yield place.defect(f"pod {pod} does not accept its labels")
         if not _suits(place, storage.wishes(kind)):
-            yield f"{place.name}: the volumes of pod {pod} cannot be reached from there"
+            yield place.defect(f"the volumes of pod {pod} cannot be reached from there")
     daemons = [daemon for daemon in index.daemons if _belongs(daemon, place)]
     yield from _check_room(place, daemons)
     running = [port for kind in place.staying for port in kind.ports]
@@ -68,12 +72,12 @@ def _belongs(daemon: Kind, place: Place) -> bool:
     return untolerated(daemon.pod, place.taints) is None and bool(place.possible.suiting(daemon.wishes) & place.rows)
 
 
-def _check_room(place: Place, daemons: list[Kind]) -> Iterator[str]:
+def _check_room(place: Place, daemons: list[Kind]) -> Iterator[Defect]:
     """What is allocatable, less the pods there, the daemons still to come, and the pods planned. Nothing may lack."""
     try:
         left = allocatable(place.node) if place.node is not None else {}
     except InvalidQuantityError as error:
-        yield f"{place.name}: its size cannot be read: {error.message}"
+        yield place.defect(f"its size cannot be read: {error.message}")
         return
     running = total_requests(kind for kind in place.staying if is_daemon(kind.pod))
     missing = {name: max(n - running.get(name, 0), 0) for name, n in total_requests(daemons).items()}
@@ -82,7 +86,7 @@ def _check_room(place: Place, daemons: list[Kind]) -> Iterator[str]:
             left[resource] = left.get(resource, 0) - amount
     for resource, amount in sorted(left.items()):
         if amount < 0:
-            yield f"{place.name}: {resource} is overbooked by {-amount} with pods {', '.join(sorted(place.planned))}"
+            yield place.defect(f"{resource} is overbooked by {-amount} with pods {', '.join(sorted(place.planned))}")
 
 
 def allocatable(node: StateNode) -> dict[str, int]:

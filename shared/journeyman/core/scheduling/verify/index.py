@@ -12,6 +12,7 @@ from journeyman.core.api import labels
 from journeyman.core.api.objects import Pod, Taint
 from journeyman.core.catalogue import Catalogue
 from journeyman.core.scheduling.results import PlannedClaim, Results
+from journeyman.core.scheduling.verify.defect import Defect
 from journeyman.core.scheduling.verify.kinds import Kind, Kinds, daemon_of, is_daemon, is_going
 from journeyman.core.scheduling.verify.launches import Launches, markets_of
 from journeyman.core.scheduling.verify.matching import CORDON
@@ -46,6 +47,10 @@ class Place(Struct, frozen=True, eq=False):
     def is_unlaunched(self) -> bool:
         """Whether it is a claim that has no instance yet."""
         return self.node is not None and self.node.claim is not None and not self.node.provider_id
+
+    def defect(self, wrong: str) -> Defect:
+        """What is wrong here."""
+        return Defect(f"{self.name}: {wrong}", (self.name,))
 
     def domains(self, key: str) -> frozenset[str]:
         """The values that a label may get here; a new node's name is its own."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from journeyman.core.api import labels
 from journeyman.core.api.resources import NODES, to_resources
+from journeyman.core.scheduling.verify.defect import Defect
 from journeyman.core.scheduling.verify.index import Index, Place, is_leaving
 from journeyman.core.scheduling.verify.launches import Launches
 from journeyman.core.state import StateNode
@@ -22,7 +23,7 @@ if TYPE_CHECKING:  # the models build validators; nothing here needs them
     from journeyman.core.api.nodepool import NodePool
 
 
-def check_limits(index: Index) -> Iterator[str]:
+def check_limits(index: Index) -> Iterator[Defect]:
     """Usage plus the largest type of each planned claim must stay within the limits; `nodes` counts one each."""
     for pool in index.usable_pools.values():
         name = pool.metadata.name
@@ -34,7 +35,9 @@ def check_limits(index: Index) -> Iterator[str]:
             total += sum(_largest(index.launches(pool), place, resource) for place in planned)
             if total > limit:
                 first = next(iter(planned[0].planned), "")
-                yield f"NodePool {name}: {resource} could reach {total} with the NodeClaim for {first}, its limit is {limit}"
+                yield Defect(
+                    f"NodePool {name}: {resource} could reach {total} with the NodeClaim for {first}, its limit is {limit}"
+                )
 
 
 def _largest(launches: Launches, place: Place, resource: str) -> int:
@@ -62,7 +65,7 @@ def _size(node: StateNode, launches: Launches, resource: str) -> int:
     return max((types[name].capacity.get(resource, 0) for name in listed if name in types), default=0)
 
 
-def check_reservations(index: Index) -> Iterator[str]:
+def check_reservations(index: Index) -> Iterator[Defect]:
     """Claims that hold a reservation, or that nothing else can serve, must not be more than it has room for."""
     bound: Counter[str] = Counter()
     room: dict[str, int] = {}
@@ -75,5 +78,6 @@ def check_reservations(index: Index) -> Iterator[str]:
         for reservation, left in market.reservation_room.items():
             room[reservation] = min(room.get(reservation, left), left)
     for reservation, number in sorted(bound.items()):
-        if number > room.get(reservation, 0):
-            yield f"reservation {reservation}: {number} NodeClaims count on it, it has room for {room.get(reservation, 0)}"
+        left = room.get(reservation, 0)
+        if number > left:
+            yield Defect(f"reservation {reservation}: {number} NodeClaims count on it, it has room for {left}")

@@ -24,6 +24,7 @@ from msgspec import Struct, field
 from journeyman.core.api import labels
 from journeyman.core.api.objects import NodeSelectorRequirement, TopologySpreadConstraint
 from journeyman.core.scheduling.verify.counting import Census, Group, group_of_spread
+from journeyman.core.scheduling.verify.defect import Defect
 from journeyman.core.scheduling.verify.index import Index, Place
 from journeyman.core.scheduling.verify.kinds import Kind
 from journeyman.core.scheduling.verify.matching import untolerated
@@ -74,7 +75,7 @@ class _Rule(Struct, frozen=True, eq=False):
         return not self.heeds_affinity or place.rows & ~place.possible.possibly_suiting(sample.wishes) == 0
 
 
-def check_spread(index: Index, census: Census) -> Iterator[str]:
+def check_spread(index: Index, census: Census) -> Iterator[Defect]:
     """What is wrong, one sentence for each constraint and domain."""
     rules = tuple(_rules(index).values())
     staying: dict[int, Counter[str]] = {}
@@ -126,14 +127,14 @@ _Entering = dict[tuple[bytes, str], list[tuple[_Rule, _Entry]]]
 """Who enters which domain, by group and domain."""
 
 
-def _enter(index: Index, rule: _Rule, surely: Mapping[str, int], entering: _Entering) -> Iterator[str]:
+def _enter(index: Index, rule: _Rule, surely: Mapping[str, int], entering: _Entering) -> Iterator[Defect]:
     """Note a rule's pods in the domains they enter; what is wrong with those whose domain is not decided."""
     minimums: dict[tuple[Kind, int, bool], int] = {}
     strictest: dict[tuple[Kind, str, str], _Entry] = {}
     for owner in rule.owners:
         domains = owner.place.domains(rule.group.key)
         if not domains and not (owner.stays and owner.place.is_unlaunched):
-            yield f"{owner.place.name}: pod {owner.pod} spreads over {rule.group.key}, which is not decided there"
+            yield owner.place.defect(f"pod {owner.pod} spreads over {rule.group.key}, which is not decided there")
         case = (owner.kind, owner.constraint.min_domains or 1, owner.stays)
         if case not in minimums:
             minimums[case] = _minimum(index, rule, owner, surely)
@@ -162,16 +163,16 @@ def _counted(census: Census, rule: _Rule) -> tuple[Counter[str], Counter[str]]:
 
 def _check_domain(
     census: Census, rule: _Rule, domain: str, entries: Iterable[_Entry], own: Container[int], *, there: int
-) -> Iterator[str]:
+) -> Iterator[Defect]:
     """Let them in, the smallest allowance first; the rule's `own` entries must find it so."""
     for entry in sorted(entries, key=lambda entry: (entry.allowance, entry.owner.pod)):
         owner = entry.owner
         if census.counts(rule.group, owner.kind):
             there += owner.number
         if there > entry.allowance and id(entry) in own:
-            yield (
-                f"{owner.place.name}: pod {owner.pod} is one of {there} in {rule.group.key} {domain}, the emptiest domain "
-                f"has {entry.minimum}, its spread allows {owner.constraint.max_skew} more"
+            yield owner.place.defect(
+                f"pod {owner.pod} is one of {there} in {rule.group.key} {domain}, the emptiest domain has {entry.minimum}, "
+                f"its spread allows {owner.constraint.max_skew} more"
             )
             return
 

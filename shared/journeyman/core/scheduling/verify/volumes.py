@@ -13,6 +13,7 @@ from typing import Final
 from journeyman.core.api import labels
 from journeyman.core.api.objects import NodeSelectorRequirement, Pod
 from journeyman.core.api.storage import PersistentVolumeClaim, StorageClass
+from journeyman.core.scheduling.verify.defect import Defect
 from journeyman.core.scheduling.verify.index import Place
 from journeyman.core.scheduling.verify.kinds import Kind
 from journeyman.core.scheduling.verify.matching import normalized
@@ -94,7 +95,7 @@ class Storage:
             return f"{shown} is unbound, and its StorageClass does not exist"
         return f"{shown} is to be bound before it has a pod" if found.volume_binding_mode == "Immediate" else ""
 
-    def check_attachments(self, place: Place) -> Iterator[str]:
+    def check_attachments(self, place: Place) -> Iterator[Defect]:
         """Of each driver a node that stands attaches only so many volumes; a claim that several pods use counts once."""
         limits = self._limits.get(place.node.node.metadata.name, {}) if place.node and place.node.node else {}
         if not limits:
@@ -105,7 +106,7 @@ class Storage:
             number = len(claims | there.get(driver, set()))
             if driver in limits and number > limits[driver]:
                 pods = ", ".join(sorted(place.planned))
-                yield f"{place.name}: {number} volumes of {driver} with pods {pods}, it attaches {limits[driver]}"
+                yield place.defect(f"{number} volumes of {driver} with pods {pods}, it attaches {limits[driver]}")
 
     def _by_driver(self, kinds: Iterable[Kind]) -> dict[str, set[tuple[str, str]]]:
         found: dict[str, set[tuple[str, str]]] = {}

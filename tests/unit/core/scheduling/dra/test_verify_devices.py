@@ -48,7 +48,7 @@ def a_case():
 
 def objections(snapshot, results):
     """All that is wrong, in one text."""
-    return "; ".join(verify(snapshot, CATALOGUE, results, pods=pods_to_place(snapshot)))
+    return "; ".join(map(str, verify(snapshot, CATALOGUE, results, pods=pods_to_place(snapshot))))
 
 
 def with_grants(results, change):
@@ -131,3 +131,12 @@ def test_an_allocated_claim_must_be_reached_from_its_pods_node():
     found = objections(replace(snapshot, resource_claims=claims), results)
 
     assert "from where the devices of ResourceClaim default/c1 cannot be reached" in found
+
+
+def test_whoever_asks_for_devices_on_a_node_that_is_not_there_is_told_so():
+    """Nothing can be said of the devices there, and everything else is said all the same."""
+    snapshot, results = a_case()
+
+    found = objections(snapshot, replace(results, existing={"node-gone": ("default/p0",)}, devices={}))
+
+    assert "node node-gone gets pods (default/p0) although it does not exist" in found

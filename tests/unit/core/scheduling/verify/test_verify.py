@@ -40,7 +40,7 @@ def objections(results, *pods, types=BOTH, without_nodes=frozenset(), **cluster)
     """All that is wrong with a plan for these pods, in one text."""
     snapshot = a_snapshot(**{"pods": pods, **cluster})
     catalogue = Catalogue({pool.metadata.name: types for pool in snapshot.node_pools})
-    return "\n".join(verify(snapshot, catalogue, results, pods=pods, without_nodes=without_nodes))
+    return "\n".join(map(str, verify(snapshot, catalogue, results, pods=pods, without_nodes=without_nodes)))
 
 
 def on_a_new_node(*pods, types=BOTH, **cluster):

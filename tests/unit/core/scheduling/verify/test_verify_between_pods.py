@@ -36,7 +36,7 @@ def objections(results, *pods, running=(), types=(TYPE,), **cluster):
     there = {"nodes": (a_node("n1"),), "claims": (a_running_claim("n1"),)}
     snapshot = a_snapshot(**{"pods": (*pods, *running), **there, **cluster})
     catalogue = Catalogue({pool.metadata.name: types for pool in snapshot.node_pools})
-    return "\n".join(verify(snapshot, catalogue, results, pods=pods))
+    return "\n".join(map(str, verify(snapshot, catalogue, results, pods=pods)))
 
 
 def by_zone(*placed, types=(TYPE,), **cluster):

@@ -33,7 +33,7 @@ def objections(results, *pods, running=(), **cluster):
     there = {"nodes": (a_node(),), "claims": (a_running_claim(),)}
     snapshot = a_snapshot(**{"pods": (*pods, *running), **there, **cluster})
     catalogue = Catalogue({pool.metadata.name: TYPES for pool in snapshot.node_pools})
-    return "\n".join(verify(snapshot, catalogue, results, pods=pods))
+    return "\n".join(map(str, verify(snapshot, catalogue, results, pods=pods)))
 
 
 def on_a_new_node(*pods, zone="a", **cluster):
