@@ -1,7 +1,8 @@
 """What becomes of an answer that its own check refuses: what is wrong is left out, everything else is carried out.
 
-First the nodes go that the check names; with them others may lose what they counted on, so it is asked again. Where it
-names none (limits of a NodePool, say), as many of the new claims are kept as verify together, and nothing else.
+First the nodes go that the check names; with them others may lose what they counted on, so it is asked again, `_ROUNDS`
+times at most. Where it names none (limits of a NodePool, say), or never comes to an end, as many of the new claims are
+kept as verify together, in `2 ** _HALVINGS` groups at most, and nothing else: each look costs, and the run has other work.
 
 The pods concerned have an error like any that found no place, and are looked at again `AGAIN` later: whatever made the
 scheduler err may be over by then.
@@ -23,6 +24,8 @@ from journeyman.core.scheduling.verify import Defect, verify, without_accused
 from journeyman.core.state import Snapshot
 
 AGAIN: Final = timedelta(minutes=1)
+_ROUNDS: Final = 12
+_HALVINGS: Final = 6
 
 
 class Checked(Struct, frozen=True, kw_only=True):
@@ -46,28 +49,34 @@ class Check(Struct, frozen=True, kw_only=True):
         return Checked(results=self._sound(results, defects) if defects else results, defects=defects)
 
     def _sound(self, results: Results, defects: Sequence[Defect]) -> Results:
-        left, wrong = results, tuple(defects)
-        while wrong:
-            fewer = without_accused(left, wrong)
-            if fewer == left:
-                left = replace(left, new_claims=self._halved(left.new_claims), existing={}, devices={})
-                break
-            left = fewer
-            wrong = self._wrong_with(left)
+        left = self._without_accused(results)
         kept = _placed(left)
         error = PodError(kind="refused", message=f"its place did not pass the independent check: {defects[0]}")
         refused = dict.fromkeys(sorted(_placed(results) - kept - results.pod_errors.keys()), error)
-        price = sum(claim.price for claim in left.new_claims)
-        return replace(left, pod_errors={**results.pod_errors, **refused}, price=price)
+        errors = {key: error for key, error in {**results.pod_errors, **refused}.items() if key not in kept}
+        return replace(left, pod_errors=errors, price=sum(claim.price for claim in left.new_claims))
 
-    def _halved(self, claims: tuple[PlannedClaim, ...]) -> tuple[PlannedClaim, ...]:
-        """Claims that verify together, found by halving: few are wrong among many, and each look costs."""
+    def _without_accused(self, results: Results) -> Results:
+        """What verifies; pods that have no place at all are no reason to take one from others."""
+        left = results
+        for _ in range(_ROUNDS):
+            wrong = self._wrong_with(left)
+            if not wrong:
+                return left
+            fewer = without_accused(left, wrong)
+            if fewer == left:
+                break
+            left = fewer
+        return replace(left, new_claims=self._halved(left.new_claims, _HALVINGS), existing={}, devices={})
+
+    def _halved(self, claims: tuple[PlannedClaim, ...], times: int) -> tuple[PlannedClaim, ...]:
+        """Claims that verify together, found by halving so many times: few are wrong among many."""
         if not claims or not self._wrong_with(Results(new_claims=claims)):
             return claims
-        if len(claims) == 1:
+        if len(claims) == 1 or not times:
             return ()
         middle = len(claims) // 2
-        first, second = self._halved(claims[:middle]), self._halved(claims[middle:])
+        first, second = self._halved(claims[:middle], times - 1), self._halved(claims[middle:], times - 1)
         return first if self._wrong_with(Results(new_claims=first + second)) else first + second
 
     def _wrong_with(self, results: Results) -> tuple[Defect, ...]:

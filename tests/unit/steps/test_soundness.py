@@ -104,3 +104,58 @@ def test_of_claims_that_exceed_a_limit_together_some_are_kept():
     assert len(generous.new_claims) == 3
     assert 1 <= len(checked.results.new_claims) <= 2
     assert len(checked.results.pod_errors) == 3 - len(checked.results.new_claims)
+
+
+def test_a_claim_of_a_pool_that_cannot_be_used_takes_no_other_nodes_places():
+    """The check names it, though nothing can be said of what it would become."""
+    node, claim = a_node("x"), a_running_claim("x")
+    check = checking(a_pod("p0"), a_pod("p1"), nodes=(node,), claims=(claim,))
+    (planned,) = solve(
+        check.snapshot, check.catalogue, pods=check.pods[:1], without_nodes=frozenset({"node-x"})
+    ).new_claims
+    wrong = replace(planned, node_pool="gone")
+
+    checked = check.of(Results(new_claims=(wrong,), existing={"node-x": ("default/p1",)}, price=wrong.price))
+
+    assert checked.results.new_claims == ()
+    assert checked.results.existing == {"node-x": ("default/p1",)}
+    assert tuple(checked.results.pod_errors) == ("default/p0",)
+
+
+def test_a_pod_in_two_places_loses_both_and_nobody_else_does():
+    """Which of them is right nobody knows."""
+    names = ("x", "y", "z")
+    cluster = {"nodes": tuple(a_node(n) for n in names), "claims": tuple(a_running_claim(n) for n in names)}
+    check = checking(a_pod("p0"), a_pod("p1"), **cluster)
+
+    checked = check.of(
+        Results(existing={"node-x": ("default/p0",), "node-y": ("default/p0",), "node-z": ("default/p1",)})
+    )
+
+    assert checked.results.existing == {"node-z": ("default/p1",)}
+    assert tuple(checked.results.pod_errors) == ("default/p0",)
+
+
+def test_a_pod_that_was_forgotten_takes_no_place_from_those_that_were_not():
+    """It is a defect, and every place is right."""
+    check = checking(a_pod("p0"), a_pod("p1"), nodes=(a_node("x"),), claims=(a_running_claim("x"),))
+
+    checked = check.of(Results(existing={"node-x": ("default/p1",)}))
+
+    assert "forgotten" in checked.defects[0].sentence
+    assert checked.results.existing == {"node-x": ("default/p1",)}
+
+
+def test_of_sixty_claims_that_crowd_one_zone_of_three_some_are_kept_and_verify():
+    """Each look takes one of them out, and looks are counted: the rest is found by halving."""
+    even = [a_pod(f"e{i:02}", cpu="3", spec=SPREAD, metadata={"labels": {"app": "even"}}) for i in range(60)]
+    check = checking(*even)
+    claims = tuple(claim for claim in answer(check).new_claims if claim.offering[1] == "a")
+    crowded = tuple(replace(claims[i % len(claims)], pods=(pod.key,)) for i, pod in enumerate(even))
+
+    checked = check.of(Results(new_claims=crowded))
+
+    kept = checked.results.new_claims
+    assert kept
+    assert check.of(checked.results).defects == ()
+    assert len(checked.results.pod_errors) == 60 - len(kept)
