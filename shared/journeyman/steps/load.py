@@ -205,6 +205,7 @@ def node_class_state(raw: Mapping[str, Any], resource: Resource[dict[str, Any]])
         deleting=meta.deletion_timestamp is not None,
         deletion_timestamp=meta.deletion_timestamp,
         finalizers=meta.finalizers,
+        conditions=conditions,
         hash=meta.annotations.get(prefix, ""),
         hash_version=meta.annotations.get(f"{prefix}-version", ""),
         raw=raw,

@@ -151,5 +151,5 @@ def _writes(
         )
     mark = {"metadata": {"annotations": dict(annotations)}}
     actions.append(PatchObject(ref=ref, patch=mark, why="its hash, and when it was resolved"))
-    told, wanted = conditions_in(node_class.raw), conditions_in({"status": status})
-    return Plan(chains=(told_with(one(f"{node_class.kind} {node_class.name}", *actions), ref, {}, told, wanted),))
+    chain, wanted = one(f"{node_class.kind} {node_class.name}", *actions), conditions_in({"status": status})
+    return Plan(chains=(told_with(chain, ref, {}, node_class.conditions, wanted),))

@@ -9,10 +9,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
-import msgspec
 from msgspec import Struct
 
-from journeyman.core.api.objects import Condition, ObjectMeta
+from journeyman.core.api.objects import Condition
 from journeyman.core.observability.amounts import gauge
 from journeyman.core.plan import Observation
 from journeyman.core.state import NodeClassState, Snapshot
@@ -75,11 +74,9 @@ def _objects(kind: str, objects: Iterable[Any]) -> Iterator[_Watched]:
 
 
 def _node_class(node_class: NodeClassState) -> _Watched:
-    meta = msgspec.convert(node_class.raw.get("metadata") or {}, ObjectMeta)
-    conditions = (node_class.raw.get("status") or {}).get("conditions") or ()
     return _Watched(
         kind=node_class.kind.lower(),
         name=node_class.name,
-        deleted=meta.deletion_timestamp,
-        conditions=msgspec.convert(conditions, tuple[Condition, ...]),
+        deleted=node_class.deletion_timestamp,
+        conditions=node_class.conditions,
     )

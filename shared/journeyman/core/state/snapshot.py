@@ -52,6 +52,7 @@ class NodeClassState(Struct, frozen=True, kw_only=True):
     deleting: bool = False
     deletion_timestamp: datetime | None = None
     finalizers: tuple[str, ...] = ()
+    conditions: tuple[Condition, ...] = ()
     hash: str = ""
     hash_version: str = ""
     raw: Mapping[str, Any] = field(default_factory=dict)

@@ -13,7 +13,7 @@ from journeyman.core.observability.offerings import offering_gauges
 from journeyman.core.observability.pods import pod_gauges
 from journeyman.core.observability.pools import pool_gauges
 from journeyman.core.state import SetAside
-from tests.helpers.builders import NOW, a_node, a_pool, ago, condition, stamp
+from tests.helpers.builders import NOW, a_node, a_node_class, a_pool, a_snapshot, ago, condition, stamp
 from tests.helpers.fleets import a_catalogue, a_fleet, a_member, a_pod, price, types
 
 GI = 2**30
@@ -167,3 +167,15 @@ def test_every_gauge_has_the_kind_and_no_other_labels_than_the_table_declares(fl
     assert all(METRICS[s.name].kind == s.kind == "gauge" for s in samples)
     assert all(set(s.labels) <= set(METRICS[s.name].labels) and all(s.labels.values()) for s in samples)
     assert len({(s.name, *sorted(s.labels.items())) for s in samples}) == len(samples)
+
+
+def test_conditions_of_a_node_class_that_do_not_read_keep_no_others_from_being_told():
+    """Another controller's, with a time that is none: the rest of the scrape is there."""
+    strange = [{"type": "Ready", "status": "True", "lastTransitionTime": "lately"}]
+    broken = a_node_class("broken", raw={"metadata": {"name": "broken"}, "status": {"conditions": strange}})
+
+    found = {
+        (s.name, s.labels["name"]) for s in condition_gauges(a_snapshot(node_classes=(broken,), nodes=(a_node("x"),)))
+    }
+
+    assert ("operator_node_status_condition_count", "node-x") in found
