@@ -106,9 +106,12 @@ class KubeStore(Protocol):
         ...
 
     def patch_each(
-        self, resource: Resource[Any], patches: Sequence[Patch], *, subresource: str = ""
+        self, resource: Resource[Any], patches: Sequence[Patch], *, subresource: str = "", at_once: bool = False
     ) -> tuple[dict[str, Any] | KubeAPIError, ...]:
-        """Several patches that are independent of each other, side by side; what became of each, in their order."""
+        """Several patches that are independent of each other, side by side; what became of each, in their order.
+
+        With `at_once` none is to take effect noticeably before the others, as far as that can be had.
+        """
         ...
 
     def delete(

@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from itertools import chain
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -18,16 +19,17 @@ from journeyman.core.api.objects import POD, Resource
 from journeyman.errors import NOT_SERVED, GoneError, KubeAPIError, NotFoundError
 from journeyman.kube import errors
 from journeyman.kube.allowance import Allowance
+from journeyman.kube.at_once import StartLine
 from journeyman.kube.lists import UnreadableError, Versioned, Whole, decode, has_own_encoding, open_page
 from journeyman.kube.retries import EVICTIONS
-from journeyman.kube.transport import Transport
+from journeyman.kube.transport import CONNECTIONS, Transport
 from journeyman.ports import JSON, Listing, Patch, WatchEvent
 
 T = TypeVar("T")
 
 MERGE_PATCH: Final = "application/merge-patch+json"
 APPLY_PATCH: Final = "application/apply-patch+yaml"
-_AT_A_TIME: Final = 8  # writes side by side: half of the connections kept, and no flood for the server
+_AT_A_TIME: Final = 8  # writes side by side: no flood for the server
 _SILENCE_SECONDS: Final = 10.0  # beyond a watch's own timeout: then the connection is dead
 
 
@@ -122,18 +124,13 @@ class HttpKubeStore:
         return self._write("PATCH", resource, path, patch, MERGE_PATCH)
 
     def patch_each(
-        self, resource: Resource[Any], patches: Sequence[Patch], *, subresource: str = ""
+        self, resource: Resource[Any], patches: Sequence[Patch], *, subresource: str = "", at_once: bool = False
     ) -> tuple[dict[str, Any] | KubeAPIError, ...]:
-        """Several at a time, on as many connections."""
-
-        def one(patch: Patch) -> dict[str, Any] | KubeAPIError:
-            try:
-                return self.patch(resource, patch.name, patch.body, namespace=patch.namespace, subresource=subresource)
-            except KubeAPIError as error:
-                return error
-
+        """Several at a time, on as many connections; `at_once` makes them wait for each other."""
+        if at_once:
+            return tuple(chain.from_iterable(self._at_once(resource, part, subresource) for part in _parts(patches)))
         with ThreadPoolExecutor(min(_AT_A_TIME, max(len(patches), 1))) as threads:
-            return tuple(threads.map(one, patches))
+            return tuple(threads.map(lambda patch: self._patched(resource, patch, subresource), patches))
 
     def apply(
         self,
@@ -268,6 +265,25 @@ class HttpKubeStore:
         decoded: T = decode(bytes(change.object), resource, resource.type, "")
         return WatchEvent(type=change.type, object=decoded, resource_version=version)
 
+    def _at_once(
+        self, resource: Resource[Any], patches: Sequence[Patch], subresource: str
+    ) -> tuple[dict[str, Any] | KubeAPIError, ...]:
+        line = StartLine(len(patches))
+        with ThreadPoolExecutor(len(patches)) as threads:
+            return tuple(threads.map(lambda patch: self._patched(resource, patch, subresource, line), patches))
+
+    def _patched(
+        self, resource: Resource[Any], patch: Patch, subresource: str, line: StartLine | None = None
+    ) -> dict[str, Any] | KubeAPIError:
+        path = resource.path(patch.namespace, patch.name, subresource)
+        try:
+            return self._write("PATCH", resource, path, patch.body, MERGE_PATCH, line=line)
+        except KubeAPIError as error:
+            return error
+        finally:
+            if line is not None:
+                line.leave()
+
     def _write(
         self,
         method: str,
@@ -277,8 +293,14 @@ class HttpKubeStore:
         content_type: str = "application/json",
         *,
         query: Mapping[str, str] | None = None,
+        line: StartLine | None = None,
     ) -> dict[str, Any]:
-        content = msgspec.json.encode(body)
+        encoded = msgspec.json.encode(body)
+        content = line.body(encoded) if line is not None else encoded
         answer = self.transport.request(method, path, query=query, body=content, content_type=content_type)
         written: dict[str, Any] = decode(answer, resource, dict, path)
         return written
+
+
+def _parts(patches: Sequence[Patch]) -> Iterator[Sequence[Patch]]:
+    return (patches[begin : begin + CONNECTIONS] for begin in range(0, len(patches), CONNECTIONS))

@@ -26,12 +26,15 @@ from journeyman import __version__
 from journeyman.errors import ForbiddenError
 from journeyman.kube import errors
 from journeyman.kube.allowance import Allowance
+from journeyman.kube.at_once import HeldBody
 from journeyman.kube.connection import Connection
 from journeyman.kube.pool import Pool
 from journeyman.kube.retries import READS, WRITES, Patient
 
 CONNECT_SECONDS: Final = 3.0
 READ_SECONDS: Final = 30.0
+CONNECTIONS: Final = 64
+"""Kept open: as many writes as may have to take effect at once. A pool makes none before it needs it."""
 QUIET_FACTOR: Final = 4.0
 """Where an answer takes long to begin, so do the pauses within it: a silence that ends it is that many times as long."""
 LONGEST_QUIET_SECONDS: Final = 1.0
@@ -45,7 +48,7 @@ class Transport:
     """Sends requests and hands back bodies; every failure is a `JourneymanError`. Safe to use from several threads."""
 
     def __init__(
-        self, connection: Connection, *, cluster: str = "", user_agent: str = _USER_AGENT, pool_size: int = 16
+        self, connection: Connection, *, cluster: str = "", user_agent: str = _USER_AGENT, pool_size: int = CONNECTIONS
     ) -> None:
         """Prepare a pool; nothing is sent yet.
 
@@ -93,7 +96,7 @@ class Transport:
         path: str,
         *,
         query: Mapping[str, str] | None = None,
-        body: bytes | None = None,
+        body: bytes | HeldBody | None = None,
         content_type: str = "application/json",
         accept: str = "application/json",
         retries: Patient | None = None,
@@ -106,7 +109,9 @@ class Transport:
         """
         policy = retries or (READS if method == "GET" else WRITES)
         with self._translated(method, path):
-            headers = {"Accept": accept} | ({"Content-Type": content_type} if body is not None else {})
+            headers = {"Accept": accept}
+            if body is not None:
+                headers |= {"Content-Type": content_type, "Content-Length": str(len(body))}
             response = self._send(method, path, query, policy, body=body, headers=headers)
             content = response.data
         self._allowance.received(response.tell())
@@ -205,7 +210,7 @@ class Transport:
         query: Mapping[str, str] | None,
         policy: Patient,
         *,
-        body: bytes | None = None,
+        body: bytes | HeldBody | None = None,
         headers: Mapping[str, str] | None = None,
         read_seconds: float = READ_SECONDS,
         preload_content: bool = True,

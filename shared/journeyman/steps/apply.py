@@ -195,7 +195,8 @@ class Applier(Report):
         if not opening:
             return all_chains
         self._check()
-        outcomes = dict(zip(opening, self.effects.patch_together(tuple(opening.values())), strict=True))
+        answers = self.effects.patch_together(tuple(opening.values()), at_once=True)
+        outcomes = dict(zip(opening, answers, strict=True))
         self._hints.expect(nominated for i in opening for nominated in all_chains[i].expects)
         self._look_after_hints()
         rest = []

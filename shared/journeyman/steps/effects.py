@@ -85,11 +85,16 @@ class Effects:
             case _:
                 assert_never(action)
 
-    def patch_together(self, actions: Sequence[PatchObject]) -> tuple[KubeAPIError | None, ...]:
-        """Patch objects of one kind, as good as at once; for each the API server's refusal, None if it was done."""
+    def patch_together(
+        self, actions: Sequence[PatchObject], *, at_once: bool = False
+    ) -> tuple[KubeAPIError | None, ...]:
+        """Patch objects of one kind side by side; for each the API server's refusal, None if it was done.
+
+        With `at_once` the API server gets to carry them out in the same moment.
+        """
         ref = actions[0].ref
         patches = [Patch(name=a.ref.name, namespace=a.ref.namespace, body=self._body(a)) for a in actions]
-        answers = self._run.store.patch_each(ref.resource, patches, subresource=actions[0].subresource)
+        answers = self._run.store.patch_each(ref.resource, patches, subresource=actions[0].subresource, at_once=at_once)
         for action, answer in zip(actions, answers, strict=True):
             if not isinstance(answer, KubeAPIError):
                 self._patched(action, answer)

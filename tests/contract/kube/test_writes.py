@@ -3,7 +3,8 @@
 import pytest
 
 from journeyman.core.api.objects import NODE, NODECLAIM, NODEPOOL, POD
-from journeyman.errors import ConflictError, InvalidError, KubeAPIError
+from journeyman.errors import ConflictError, InvalidError, KubeAPIError, NotFoundError
+from journeyman.ports import Patch
 from tests.contract.kube.clusters import CLASS_REF, names
 
 
@@ -22,6 +23,23 @@ def test_a_patch_that_changes_nothing_writes_nothing(cluster):
     before = cluster.claim("same", labels={"a": "1"})["metadata"]
     after = cluster.store.patch(NODECLAIM, before["name"], {"metadata": {"labels": {"a": "1"}}})
     assert after["metadata"]["resourceVersion"] == before["resourceVersion"]
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+def test_patches_that_go_together_have_answers_of_their_own(cluster, at_once):
+    """In their order; what is refused keeps nothing from the others."""
+    claims = [cluster.claim(name)["metadata"]["name"] for name in ("one", "two", "three")]
+    body = {"metadata": {"labels": {"a": "1"}}}
+    stale = {"metadata": {"resourceVersion": "1", "labels": {"a": "1"}}}
+    patches = [
+        Patch(name=claims[0], body=body),
+        Patch(name=cluster.own("nobody"), body=body),
+        Patch(name=claims[1], body=stale),
+        Patch(name=claims[2], body=body),
+    ]
+    answers = cluster.store.patch_each(NODECLAIM, patches, at_once=at_once)
+    assert [type(answer) for answer in answers] == [dict, NotFoundError, ConflictError, dict]
+    assert [cluster.store.get(NODECLAIM, name).metadata.labels.get("a") for name in claims] == ["1", None, "1"]
 
 
 def test_status_and_the_rest_are_written_apart(cluster):

@@ -26,9 +26,9 @@ class Watched:
         self.together.append(1)
         return self._server.patch(*args, **kwargs)
 
-    def patch_each(self, resource, patches, *, subresource=""):
+    def patch_each(self, resource, patches, **how):
         self.together.append(len(patches))
-        return self._server.patch_each(resource, patches, subresource=subresource)
+        return self._server.patch_each(resource, patches, **how)
 
 
 @pytest.fixture

@@ -129,7 +129,7 @@ class ApiServer:
         return self._update("patch", resource, name, merged, namespace=namespace, subresource=subresource, body=patch)
 
     def patch_each(
-        self, resource: Resource[Any], patches: Sequence[Patch], *, subresource: str = ""
+        self, resource: Resource[Any], patches: Sequence[Patch], *, subresource: str = "", at_once: bool = False
     ) -> tuple[dict[str, Any] | KubeAPIError, ...]:
         """One after the other, so that histories repeat."""
 

@@ -86,7 +86,7 @@ class FaultyStore:
         )
 
     def patch_each(
-        self, resource: Resource[Any], patches: Sequence[Patch], *, subresource: str = ""
+        self, resource: Resource[Any], patches: Sequence[Patch], *, subresource: str = "", at_once: bool = False
     ) -> tuple[dict[str, Any] | KubeAPIError, ...]:
         """One after the other, each a call of its own."""
 

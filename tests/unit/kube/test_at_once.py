@@ -1,0 +1,81 @@
+"""Writes that wait for each other: nobody goes early, nobody waits for ever, nobody waits twice."""
+
+import threading
+import time
+
+import pytest
+
+from journeyman.core.api.objects import POD
+from journeyman.errors import KubeUnavailableError
+from journeyman.kube.at_once import StartLine
+from journeyman.ports import Patch
+
+PATCHES = tuple(Patch(name=name, namespace="default", body={"metadata": {"labels": {"a": name}}}) for name in "abc")
+
+
+class Sender(threading.Thread):
+    """Sends a body as a connection does, piece by piece, and leaves."""
+
+    def __init__(self, line, content):
+        super().__init__()
+        self.line, self.content, self.sent = line, content, b""
+        self.start()
+
+    def run(self):
+        for piece in self.line.body(self.content):
+            self.sent += piece
+        self.line.leave()
+
+
+def test_nobody_sends_the_last_byte_before_everybody_is_that_far():
+    """However long the last one takes to come."""
+    line = StartLine(3)
+    early = [Sender(line, b"first"), Sender(line, b"second")]
+    for sender in early:
+        sender.join(0.1)
+    assert [sender.sent for sender in early] == [b"firs", b"secon"]
+    late = Sender(line, b"third")
+    for sender in (*early, late):
+        sender.join(5)
+    assert [sender.sent for sender in (*early, late)] == [b"first", b"second", b"third"]
+
+
+def test_who_does_not_come_is_not_waited_for():
+    """A request that failed before it was sent; and one that takes longer than anybody should wait."""
+    line = StartLine(2)
+    waiting = Sender(line, b"one")
+    line.leave()
+    waiting.join(1)
+    assert waiting.sent == b"one"
+    impatient = Sender(StartLine(2, patience_seconds=0.05), b"two")
+    impatient.join(5)
+    assert impatient.sent == b"two"
+
+
+def test_a_second_try_waits_for_nobody():
+    """The others are gone."""
+    line = StartLine(1)
+    body = line.body(b"again")
+    assert (len(body), b"".join(body)) == (5, b"again")
+    began = time.monotonic()
+    assert b"".join(body) == b"again"
+    assert time.monotonic() < began + 1
+
+
+def test_each_write_has_its_own_answer_and_its_own_second_try(script, store_for):
+    """Those that are turned away come again, alone and whole."""
+    script.say(429, {"kind": "Status", "code": 429}, Retry_After="0")
+    script.say(429, {"kind": "Status", "code": 429}, Retry_After="0")
+    script.say(200, {"metadata": {"name": "done"}})
+    answers = store_for(script.url).patch_each(POD, PATCHES, at_once=True)
+    assert [answer["metadata"]["name"] for answer in answers] == ["done"] * 3
+    lengths = [headers["Content-Length"] for _, _, headers in script.requests]
+    assert lengths == [lengths[0]] * 5
+    assert not any("Transfer-Encoding" in headers for _, _, headers in script.requests)
+
+
+@pytest.mark.parametrize("patches", [PATCHES, ()])
+def test_nobody_there_is_told_of_each(store_for, patches):
+    """Nothing hangs where no connection comes about."""
+    answers = store_for("http://127.0.0.1:9").patch_each(POD, patches, at_once=True)
+    assert [type(answer) for answer in answers] == [KubeUnavailableError] * len(patches)
