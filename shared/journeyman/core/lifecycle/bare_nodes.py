@@ -12,7 +12,15 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from journeyman.core.api.objects import Node
-from journeyman.core.lifecycle.drain import FORCEFUL, Drain, another_place, drain, drain_behind, drain_chains
+from journeyman.core.lifecycle.drain import (
+    FORCEFUL,
+    Drain,
+    another_place,
+    drain,
+    drain_behind,
+    drain_chains,
+    others_drain,
+)
 from journeyman.core.lifecycle.endings import node_ended
 from journeyman.core.lifecycle.held_up import drain_events, volume_events
 from journeyman.core.lifecycle.instance_end import free_node
@@ -23,12 +31,14 @@ from journeyman.core.lifecycle.progress import node_patches, node_ref
 from journeyman.core.lifecycle.volumes import attached_volumes
 from journeyman.core.plan import Event, Plan, TerminateInstance, Wake, one
 from journeyman.core.state import Snapshot, StateNode
+from journeyman.core.state.cordon import is_cordoned
 
 
 def finalize_bare(node: Node, state: StateNode, snapshot: Snapshot, cloud: Cloud, pace: Termination) -> Plan:
     """Move it one step on: its pods, its volumes, its instance, itself.
 
-    Without a claim there is no terminationGracePeriod either: its pods have all the time they need.
+    Without a claim there is no terminationGracePeriod either: its pods have all the time they need. A machine that
+    somebody stopped is not waited for once its pods have been asked to go.
 
     Args:
         node: The node, being deleted.
@@ -41,13 +51,15 @@ def finalize_bare(node: Node, state: StateNode, snapshot: Snapshot, cloud: Cloud
     if provider_id in cloud.gone and not state.ready:
         return _let_go(node, snapshot)
     decided = drain(state.pods, snapshot.now, None)
-    if decided.remaining:
+    instance, stopped = cloud.find(provider_id), cloud.is_stopped(state) and is_cordoned(node)
+    if decided.remaining and not stopped:
         return _draining(node, decided, state, snapshot, pace)
-    if volumes := attached_volumes(state, snapshot):
+    if instance is not None and others_drain(state, snapshot):
+        return Plan()  # they come back to it
+    if not stopped and (volumes := attached_volumes(state, snapshot)):
         began = node.metadata.deletion_timestamp or snapshot.now
         look = volume_look(state.name, snapshot.now, began, None, pace)
         return Plan(chains=(one(f"Node {state.name}", look),), events=volume_events(volumes, node))
-    instance = cloud.find(provider_id)
     return _ending(node, instance, snapshot, pace) if instance is not None else _let_go(node, snapshot)
 
 

@@ -33,6 +33,7 @@ from journeyman.core.scheduling.pods import (
     is_terminating,
 )
 from journeyman.core.scheduling.taints import untolerated
+from journeyman.core.state import Snapshot, StateNode
 from journeyman.core.state.cordon import DISRUPTED, is_cordoned
 
 STUCK_AFTER: Final = timedelta(minutes=1)  # pkg/utils/pod/scheduling.go `IsStuckTerminating`
@@ -95,6 +96,18 @@ def is_drainable(pod: Pod, now: datetime) -> bool:
         return False
     deletion = pod.metadata.deletion_timestamp
     return deletion is None or now <= deletion + STUCK_AFTER
+
+
+def others_drain(state: StateNode, snapshot: Snapshot) -> bool:
+    """Whether pods run, or may, on another node of the same instance: its kubelet was renamed, and registered a second one.
+
+    One that is at work and not on its way out yet is, in a moment; its pods are not known before.
+    """
+    return any(
+        (other.ready and not other.deleting) or drain(other.pods, snapshot.now, None).remaining
+        for other in snapshot.state_nodes
+        if other.node is not None and other.node is not state.node and other.provider_id == state.provider_id
+    )
 
 
 def drain_chains(decided: Drain, node: Node, reason: str, end: datetime | None) -> tuple[Chain, ...]:

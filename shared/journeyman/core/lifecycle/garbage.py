@@ -80,11 +80,11 @@ def _is_awaited(instance: RunningInstance, snapshot: Snapshot) -> bool:
 def _end_orphan(instance: RunningInstance, snapshot: Snapshot) -> Plan:
     """At once, unless its node is at work: then the node is deleted, which drains it first (`bare_nodes`)."""
     nodes = [n.node for n in snapshot.state_nodes if n.node is not None and n.provider_id == instance.provider_id]
-    if any(leaves(node) for node in nodes):
+    leaving = [node for node in nodes if leaves(node)]
+    if any(n.ready and n.node in nodes and _was_opened(n.node) for n in snapshot.state_nodes):
+        return merged(_delete_working(node, instance, snapshot) for node in nodes if node not in leaving)
+    if leaving:
         return Plan()
-    working = {n.name for n in snapshot.state_nodes if n.ready and n.node in nodes and _was_opened(n.node)}
-    if working:
-        return merged(_delete_working(node, instance, snapshot) for node in nodes)
     why = "no NodeClaim stands for this instance"
     end = TerminateInstance(
         provider_id=instance.provider_id,

@@ -10,6 +10,7 @@ from typing import Final, Protocol
 from msgspec import Struct
 
 from journeyman.core.api.objects import NodeClaim
+from journeyman.core.state import StateNode
 
 GOING: Final = frozenset({"shutting-down", "terminated"})
 """States of an instance that is on its way out already."""
@@ -67,6 +68,11 @@ class Cloud(Struct, frozen=True, kw_only=True, dict=True):
     def ended(self) -> frozenset[str]:
         """Provider ids of instances that are gone, or stand still."""
         return self.gone | {instance.provider_id for instance in self.listed if instance.state in HALTED}
+
+    def is_stopped(self, state: StateNode) -> bool:
+        """Somebody stopped the machine: no pod runs on it, and none of those that it holds is served by waiting."""
+        instance = self.find(state.provider_id)
+        return not state.ready and instance is not None and instance.state == "stopped"
 
     @cached_property
     def _by_provider_id(self) -> Mapping[str, RunningInstance]:

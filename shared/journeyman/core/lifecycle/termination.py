@@ -29,7 +29,15 @@ from journeyman.core.api.conditions import DRAINED, INSTANCE_TERMINATING, VOLUME
 from journeyman.core.api.objects import Node, NodeClaim, condition_of, is_true
 from journeyman.core.lifecycle.bare_nodes import finalize_bare
 from journeyman.core.lifecycle.behind_our_back import told_why
-from journeyman.core.lifecycle.drain import Drain, another_place, drain, drain_behind, drain_chains, eviction_reason
+from journeyman.core.lifecycle.drain import (
+    Drain,
+    another_place,
+    drain,
+    drain_behind,
+    drain_chains,
+    eviction_reason,
+    others_drain,
+)
 from journeyman.core.lifecycle.explain import node_event
 from journeyman.core.lifecycle.held_up import drain_events, volume_events
 from journeyman.core.lifecycle.instance_end import end_instance, finish, finish_claim
@@ -102,12 +110,6 @@ def _instance_lost(state: StateNode, cloud: Cloud) -> bool:
     return not state.ready and state.provider_id in cloud.gone
 
 
-def _is_stopped(state: StateNode, cloud: Cloud) -> bool:
-    """Somebody stopped the machine: no pod runs on it, and none of those that it holds is served by waiting."""
-    instance = cloud.find(state.provider_id)
-    return not state.ready and instance is not None and instance.state == "stopped"
-
-
 def _drain(claim: NodeClaim, state: StateNode, snapshot: Snapshot, cloud: Cloud, pace: Termination) -> Plan:
     node, now = state.node, snapshot.now
     assert node is not None  # noqa: S101 - the caller's
@@ -115,25 +117,16 @@ def _drain(claim: NodeClaim, state: StateNode, snapshot: Snapshot, cloud: Cloud,
     end = terminates_at(progress.claim)
     decided = drain(state.pods, now, end)
     rested = is_true(claim.status.conditions, DRAINED) or now >= since(claim, DRAINED, now) + pace.min_drain
-    if rested and _is_stopped(state, cloud):
+    if rested and cloud.is_stopped(state):
         return finish(claim, node, now, cloud, pace)
     if decided.remaining or not rested:
         return _draining(progress, node, decided, state, pace)
-    if _others_drain(state, snapshot):  # they come back to it
+    if others_drain(state, snapshot):  # they come back to it
         return Plan(chains=(progress.chain(*delete_halves(progress), why="drain"),))
     volumes = attached_volumes(state, snapshot)
     if volumes and (end is None or now <= end):
         return _detaching(progress, node, volumes, end, pace)
     return _drained(progress, node, volumes, pace)
-
-
-def _others_drain(state: StateNode, snapshot: Snapshot) -> bool:
-    """Whether pods run on another node of the same instance: its kubelet was renamed, and registered a second one."""
-    return any(
-        drain(other.pods, snapshot.now, None).remaining
-        for other in snapshot.state_nodes
-        if other.claim is state.claim and other.node is not state.node
-    )
 
 
 def _draining(progress: Progress, node: Node, decided: Drain, state: StateNode, pace: Termination) -> Plan:

@@ -79,3 +79,40 @@ def test_an_instance_that_is_not_of_this_cluster_is_not_ended():
     """Who put our finalizer onto somebody else's node only gets it drained."""
     plan = run(a_node(deleting=NOW), cloud=Cloud())
     assert [a.patch for a in plan.actions] == [FREED]
+
+
+def renamed(**changes):
+    """A second Node of the same instance: its kubelet was renamed."""
+    return a_node(metadata={"name": "renamed", "uid": "uid-renamed"}, **changes)
+
+
+def test_an_instance_with_two_nodes_ends_once_both_are_drained():
+    """Whoever has no pods must not take the instance away from under the other."""
+    nodes = (a_node(deleting=NOW), renamed(deleting=NOW))
+    snapshot = a_snapshot(nodes=nodes, pods=(a_pod("p", node="renamed"),))
+    assert not of_type(finalize(snapshot, RUNNING, Termination()), TerminateInstance)
+
+    drained = finalize(a_snapshot(nodes=nodes), RUNNING, Termination())
+    assert {a.provider_id for a in of_type(drained, TerminateInstance)} == {provider_id_of("default-1")}
+
+
+def test_an_instance_is_left_to_its_other_node_while_that_is_at_work():
+    """It is to be deleted and drained, too; until then nobody knows its pods."""
+    assert not run_with(a_node(deleting=NOW), renamed()).actions
+    assert run_with(a_node(deleting=NOW), renamed(ready=False)).actions
+
+
+def run_with(*nodes):
+    return finalize(a_snapshot(nodes=nodes), RUNNING, Termination())
+
+
+def test_a_machine_that_somebody_stopped_is_not_waited_for():
+    """It is closed and its pods are asked to go; then it ends, whatever protects pods that no longer run on it."""
+    stopped = Cloud(listed=(an_instance(state="stopped"),))
+    kept = a_pod("p", node=NODE, metadata={"annotations": {labels.DO_NOT_DISRUPT: "true"}})
+    begun = run(a_node(ready=False, deleting=NOW), [kept], stopped)
+    assert not of_type(begun, TerminateInstance)
+
+    closed = {"taints": [{"key": labels.DISRUPTED_TAINT, "effect": "NoSchedule"}]}
+    later = run(a_node(ready=False, deleting=NOW, spec=closed), [kept], stopped)
+    assert of_type(later, TerminateInstance)

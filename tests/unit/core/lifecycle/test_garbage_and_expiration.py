@@ -138,3 +138,10 @@ def test_a_claim_on_its_way_out_does_not_expire_again():
     """One deletion is enough."""
     claim = a_running_claim(age=timedelta(days=99), deleting=NOW)
     assert expire(a_snapshot(claims=(claim,))).actions == ()
+
+
+def test_of_an_orphan_with_two_nodes_the_one_at_work_is_deleted_though_the_other_is_being_drained():
+    """Its kubelet was renamed: both are drained before the instance ends."""
+    working = a_node(metadata={"name": "renamed", "uid": "uid-renamed"})
+    plan = run(nodes=[a_node(deleting=NOW), working], instances=[an_instance()])
+    assert [a.ref.name for a in plan.actions if isinstance(a, DeleteObject)] == ["renamed"]
