@@ -10,9 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import partial, singledispatchmethod
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
-from journeyman.core.api.conditions import format_time, to_wire
 from journeyman.core.api.objects import (
     EC2NODECLASS,
     NODE,
@@ -30,7 +29,9 @@ from journeyman.simulate.apiserver import ApiServer
 from journeyman.simulate.clock import SkewedClock
 from journeyman.simulate.faults import manifests
 from journeyman.simulate.faults import story as told
-from journeyman.simulate.faults.manifests import NAMESPACE
+from journeyman.simulate.faults.cloud_hand import CloudHand
+from journeyman.simulate.faults.edits import edit_of_claim, edit_of_node
+from journeyman.simulate.faults.manifests import DO_NOT_DISRUPT, NAMESPACE
 from journeyman.simulate.faults.scene import SOMEONE
 from journeyman.simulate.faults.story import CAPACITY_TYPES, Story
 from journeyman.simulate.faults.troubles import Troubles
@@ -38,78 +39,7 @@ from journeyman.simulate.workloads import DEPLOYMENT
 
 T = TypeVar("T")
 
-_DO_NOT_DISRUPT: Final = "karpenter.sh/do-not-disrupt"
-_UNPROTECTED: Final = {"metadata": {"annotations": {_DO_NOT_DISRUPT: None}}}
-_EDITS: Final[Mapping[str, Mapping[str, Any]]] = {
-    "drop-pool-label": {"metadata": {"labels": {"karpenter.sh/nodepool": None}}},
-    "drop-hash": {"metadata": {"annotations": {"karpenter.sh/nodepool-hash": None}}},
-    "do-not-disrupt": {"metadata": {"annotations": {_DO_NOT_DISRUPT: "true"}}},
-    "foreign-label": {"metadata": {"labels": {"example.com/edited": "by-hand"}}},
-    "drop-class-label": {"metadata": {"labels": {"karpenter.k8s.aws/ec2nodeclass": None}}},
-    "drop-finalizers": {"metadata": {"finalizers": None}},
-    "drop-provider-id": {"status": {"providerID": None}},
-    "drop-conditions": {"status": {"conditions": None}},
-    "drop-status": {"status": dict.fromkeys(("conditions", "providerID", "nodeName", "capacity", "allocatable"))},
-    "nonsense-provider-id": {"status": {"providerID": "i-am-none"}},
-    "nonsense-end": {"metadata": {"annotations": {"karpenter.sh/nodeclaim-termination-timestamp": "soon"}}},
-}
-_NODE_EDITS: Final[Mapping[str, Mapping[str, Any]]] = {
-    "drop-finalizers": {"metadata": {"finalizers": None}},
-    "drop-owner": {"metadata": {"ownerReferences": None}},
-    "drop-labels": {
-        "metadata": {
-            "labels": dict.fromkeys(f"karpenter.sh/{name}" for name in ("nodepool", "registered", "initialized"))
-        }
-    },
-    "drop-taints": {"spec": {"taints": None}},
-    "close": {"spec": {"taints": [{"key": "karpenter.sh/unregistered", "effect": "NoExecute"}]}},
-    "mark": {"spec": {"taints": [{"key": "karpenter.sh/disrupted", "effect": "NoSchedule"}]}},
-}
-_SAID: Final[Mapping[str, str]] = {"say-registered": "Registered", "say-initialized": "Initialized"}
-
-
-class CloudHand(Protocol):
-    """What people and EC2 do in the account, by provider id; whatever cannot be done to an instance is not."""
-
-    def interrupt(self, provider_id: str) -> None:
-        """EC2 warns that it takes a Spot instance, and takes it two minutes later."""
-        ...
-
-    def recommend_rebalance(self, provider_id: str) -> None:
-        """EC2 says that a Spot instance is at risk."""
-        ...
-
-    def announce_retirement(self, provider_id: str) -> None:
-        """AWS Health says that an instance's host is going to be retired."""
-        ...
-
-    def stop(self, provider_id: str) -> None:
-        """Somebody stops it."""
-        ...
-
-    def terminate(self, provider_id: str) -> None:
-        """Somebody terminates it."""
-        ...
-
-    def fail_check(self, provider_id: str, check: str) -> None:
-        """It fails one of EC2's status checks from now on."""
-        ...
-
-    def pass_checks(self, provider_id: str = "") -> None:
-        """It passes them all again; without a provider id every instance does."""
-        ...
-
-    def launched(self) -> Sequence[str]:
-        """Provider ids of all instances that ever were, by launch."""
-        ...
-
-    def let_next_never_join(self) -> None:
-        """The next machine never becomes a node."""
-        ...
-
-    def set_stock(self, pools: Sequence[tuple[str, str, str]], *, sold_out: bool) -> None:
-        """(type, zone, capacity type) cannot be had, or can be had again."""
-        ...
+_UNPROTECTED: Final = {"metadata": {"annotations": {DO_NOT_DISRUPT: None}}}
 
 
 class Acts:
@@ -286,21 +216,14 @@ class Acts:
     @_do.register
     def _(self, act: told.EditClaim) -> None:
         for claim in self._claim(act.claim):
-            patch = self._said(claim, _SAID[act.change]) if act.change in _SAID else _EDITS[act.change]
+            patch = edit_of_claim(claim, act.change, self._clock.now())
             subresource = "status" if "status" in patch else ""
             self._server.patch(NODECLAIM, claim.metadata.name, patch, subresource=subresource)
 
     @_do.register
     def _(self, act: told.EditNode) -> None:
         for node in self._node(act.node):
-            self._patch(NODE, node.metadata.name, _NODE_EDITS[act.change])
-
-    def _said(self, claim: NodeClaim, condition: str) -> Mapping[str, Any]:
-        """A status that has this condition True, as if it had come to that just now."""
-        now = format_time(self._clock.now())
-        others = [c for c in to_wire(claim.status.conditions) if c["type"] != condition]
-        said = {"type": condition, "status": "True", "reason": condition, "message": "", "lastTransitionTime": now}
-        return {"status": {"conditions": [*others, said]}}
+            self._patch(NODE, node.metadata.name, edit_of_node(act.change))
 
     @_do.register
     def _(self, act: told.StripFinalizer) -> None:
@@ -348,7 +271,7 @@ class Acts:
     def _(self, act: told.Protect) -> None:
         for name in self._running_pod(act.pod):
             self._protected.append(name)
-            self._patch(POD, name, {"metadata": {"annotations": {_DO_NOT_DISRUPT: "true"}}}, NAMESPACE)
+            self._patch(POD, name, {"metadata": {"annotations": {DO_NOT_DISRUPT: "true"}}}, NAMESPACE)
 
     @_do.register
     def _(self, _: told.Unprotect) -> None:
@@ -394,11 +317,11 @@ class Acts:
             name = budget.metadata.name
             self._patch(PDB, name, {"spec": {"minAvailable": 0}}, budget.metadata.namespace)
         for pod in self._server.list(POD).items:
-            if _DO_NOT_DISRUPT in pod.metadata.annotations:
+            if DO_NOT_DISRUPT in pod.metadata.annotations:
                 self._patch(POD, pod.metadata.name, _UNPROTECTED, pod.metadata.namespace)
         for deployment in self._server.list(DEPLOYMENT).items:  # those that come after them, too
             template, meta = deployment["spec"]["template"], deployment["metadata"]
-            if _DO_NOT_DISRUPT in template["metadata"].get("annotations", {}):
+            if DO_NOT_DISRUPT in template["metadata"].get("annotations", {}):
                 self._patch(DEPLOYMENT, meta["name"], {"spec": {"template": _UNPROTECTED}}, meta["namespace"])
 
     def _select_subnets(self, discovery: str) -> None:

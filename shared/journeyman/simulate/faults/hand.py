@@ -1,4 +1,4 @@
-"""What people and EC2 do to the simulated account: `acts.CloudHand`."""
+"""What people and EC2 do to the simulated account: `cloud_hand.CloudHand`."""
 
 from __future__ import annotations
 

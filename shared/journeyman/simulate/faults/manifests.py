@@ -9,6 +9,7 @@ from journeyman.simulate.faults.story import Deploy, Pool, Setting
 
 CLUSTER: Final = "demo"
 NAMESPACE: Final = "default"
+DO_NOT_DISRUPT: Final = "karpenter.sh/do-not-disrupt"
 NODE_CLASS: Final = "default"
 _DISCOVERY: Final = "karpenter.sh/discovery"
 
@@ -107,7 +108,7 @@ def deployment(act: Deploy) -> Manifest:
         alone = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"app": act.app}}}
         pod["affinity"] = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [alone]}}
     protection = "true" if act.do_not_disrupt else f"{act.protected_seconds}s" if act.protected_seconds else ""
-    annotations = {"karpenter.sh/do-not-disrupt": protection} if protection else {}
+    annotations = {DO_NOT_DISRUPT: protection} if protection else {}
     spec = {
         "replicas": act.replicas,
         "selector": {"matchLabels": {"app": act.app}},
