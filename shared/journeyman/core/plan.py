@@ -1,8 +1,8 @@
 """What a decision may ask for: a closed union of actions, and the events and observations that explain them.
 
-A `Plan` is a list of independent `Chain`s. Inside a chain order is law: intent before effect, and a failed
-action stops the rest of its chain and what stands behind it (`Chain.then`), never the other chains. `steps.apply` is the only code that carries actions out,
-and matches the union exhaustively. Every action may be carried out twice with the effect of once.
+A `Plan` is a list of independent `Chain`s. Inside a chain order is law: intent before effect, and a failed action stops
+the rest of its chain and what stands behind it (`Chain.then`), never the other chains. `steps.apply` is the only code that
+carries actions out, and matches the union exhaustively. Every action may be carried out twice with the effect of once.
 """
 
 from __future__ import annotations

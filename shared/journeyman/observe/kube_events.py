@@ -1,8 +1,8 @@
 """Kubernetes Events with Karpenter's reasons, deduplicated without a memory.
 
-An Event's name is made of its reason, the object it is about and what else tells it apart (`Event.key`), so a repeat finds the Event that is there and becomes a
-patch of its count. Within Karpenter's dedupe window even that is left out. Explanations are cheap to lose: nothing
-here raises, and a flood of one reason is cut off and counted.
+An Event's name is made of its reason, the object it is about and what else tells it apart (`Event.key`), so a repeat
+finds the Event that is there and becomes a patch of its count. Within Karpenter's dedupe window even that is left out.
+Explanations are cheap to lose: nothing here raises, and a flood of one reason is cut off and counted.
 
 Restates: karpenter pkg/events/recorder.go (dedupe, rate limit) and the reasons' own windows.
 Differs: the window is kept in the Event (`lastTimestamp`), not in memory, so that it holds across functions. Source and

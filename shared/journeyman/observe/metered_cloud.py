@@ -3,7 +3,8 @@
 Restates: karpenter pkg/cloudprovider/metrics/cloudprovider.go `Decorate`; karpenter-provider-aws
 pkg/providers/instance/metrics.go, pkg/providers/launchtemplate/metrics.go.
 Differs: resolving NodeClasses, taking back what was made for them and asking for status checks are calls, too (`Resolve`,
-`Release`, `Statuses`). Launches are asked for together: each one's `Create` lasts from then until its own outcome, a wait for its turn included.
+`Release`, `Statuses`). Launches are asked for together: each one's `Create` lasts from then until its own outcome, a wait
+for its turn included.
 """
 
 from __future__ import annotations

@@ -45,8 +45,9 @@ def marked(node: Node) -> Node:
 def announced(progress: Progress) -> Progress:
     """The node marked, and the time by which it must be gone written down once: a time that others set stands.
 
-    What is no time says nothing, and would leave the node without an end. A node that lost our finalizer gets it back before it is deleted: it would be gone at once, and its pods with it. Until
-    the claim has a deletionTimestamp there is nothing to count from.
+    What is no time says nothing, and would leave the node without an end. A node that lost our finalizer gets it back
+    before it is deleted: it would be gone at once, and its pods with it. Until the claim has a deletionTimestamp there is
+    nothing to count from.
     """
     if progress.node is not None:
         progress = replace(progress, node=_held(marked(progress.node)))
