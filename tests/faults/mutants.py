@@ -50,13 +50,17 @@ from journeyman.steps.apply import Applier
 
 
 class Mutant(Struct, frozen=True, kw_only=True):
-    """`old` becomes `new` in that function; `rule` is the judge who must see it, in a story of this kind."""
+    """`old` becomes `new` in that function; `rule` is the judge who must see it, in a story of this kind.
+
+    `seed` is where to look first: its story showed it once, most others do not.
+    """
 
     name: str
     function: Callable[..., Any]
     old: str
     new: str
     rule: type[Rule]
+    seed: int
     where: Callable[[Story], bool] = lambda _: True  # most stories have nothing to do with most promises
 
 
@@ -99,6 +103,7 @@ MUTANTS = (
         old="answered = answered_failures(claim)",
         new="answered = int(claim.metadata.resource_version)",
         rule=OneInstanceForAClaim,
+        seed=11,
         where=_goes_wrong("provision: ec2 CreateFleet"),
     ),
     Mutant(
@@ -107,6 +112,7 @@ MUTANTS = (
         old="return orphans(snapshot, cloud, orphan_age) + lost(snapshot, cloud)",
         new="return Plan()",
         rule=NoInstanceWithoutAClaim,
+        seed=44,
         where=_does(StripFinalizer),
     ),
     Mutant(
@@ -115,6 +121,7 @@ MUTANTS = (
         old=" if is_disruptable(p, now)",
         new="",
         rule=PodsGoAsAgreed,
+        seed=45,
     ),
     Mutant(
         name="a drain that does not wait for its pods",
@@ -122,6 +129,7 @@ MUTANTS = (
         old="if decided.remaining or not rested:",
         new="if not rested:",
         rule=InstancesEndEmpty,
+        seed=28,
         where=_does(DeleteClaim, DeleteNode, DeletePool),
     ),
     Mutant(
@@ -130,6 +138,7 @@ MUTANTS = (
         old="return int(nodes)",
         new="return total",
         rule=BudgetsHold,
+        seed=73,
         where=_empties_nodes_at_once,
     ),
     Mutant(
@@ -138,6 +147,7 @@ MUTANTS = (
         old="return resources.to_resources(self.limits, round_up=False)",
         new="return {k: 2 * v for k, v in resources.to_resources(self.limits, round_up=False).items()}",
         rule=LimitsHold,
+        seed=58,
         where=_has_pool(limit_cpus=4),
     ),
     Mutant(
@@ -146,6 +156,7 @@ MUTANTS = (
         old="len(self.running) - len(self.replaced)",
         new="len(self.running[1:])",
         rule=StaticPoolsKeepTheirSize,
+        seed=19,
         where=_has_pool(name="static"),
     ),
     Mutant(
@@ -154,6 +165,7 @@ MUTANTS = (
         old="is_true(c.status.conditions, INITIALIZED)",
         new="is_true(c.status.conditions, 'Registered')",
         rule=ReplacementsFirst,
+        seed=14,
         where=_makes_nodes_too_large,
     ),
     Mutant(
@@ -162,6 +174,7 @@ MUTANTS = (
         old="p < price",
         new="p <= price",
         rule=PricesFall,
+        seed=25,
         where=_makes_nodes_too_large,
     ),
     Mutant(
@@ -170,6 +183,7 @@ MUTANTS = (
         old="return is_active(pod)",
         new="return int(pod.metadata.uid[-1], 16) % 3 and is_active(pod)",
         rule=AllThatFitsRuns,
+        seed=1,
     ),
     Mutant(
         name="a hospital that is full with one patient",
@@ -177,6 +191,7 @@ MUTANTS = (
         old="if sick <= allowed:",
         new="if sick < allowed:",
         rule=TheIllAreReplaced,
+        seed=50,
         where=_is_ill_for_long,
     ),
     Mutant(
@@ -185,6 +200,7 @@ MUTANTS = (
         old="if not messages:",
         new="if messages:",
         rule=NothingWaitsForNobody,
+        seed=28,
         where=lambda story: not story.setting.sweep,
     ),
     Mutant(
@@ -194,6 +210,7 @@ MUTANTS = (
         new="kind, instance_ids, event_time = _read(trigger)\n"
         "    if kind is InterruptionKind.SCHEDULED_CHANGE: raise JourneymanError('not now')",
         rule=NothingIsLeftBehind,
+        seed=23,
         where=_does(Maintenance),
     ),
     Mutant(
@@ -202,6 +219,7 @@ MUTANTS = (
         old="self.left: Ints = whole - sum(self._used.values())",
         new="self.left: Ints = 2 * whole",
         rule=NothingUnexpected,
+        seed=58,
         where=_has_pool(limit_cpus=4),
     ),
 )
