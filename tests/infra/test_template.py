@@ -1,16 +1,19 @@
 """What template.yaml says, read as data: who wakes whom, what each function may do, where bad messages end."""
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import yaml
 
+from journeyman.core.api.metrics import METRICS
 from journeyman.core.plan import Step
 from journeyman.core.scheduling.options import MinValuesPolicy, PreferencePolicy
 from journeyman.events import parse_trigger
 from journeyman.kube.registry import EksAccess, KubeconfigAccess
+from journeyman.observe.metrics import NAMESPACE
 from journeyman.runtime.environment import LANES, read_environment
 from journeyman.simulate.aws.stack import Stack, read_template
 
@@ -98,8 +101,18 @@ def test_every_queue_has_a_dead_letter_queue_of_its_kind_with_an_alarm(name):
     assert 2 <= queue["RedrivePolicy"]["maxReceiveCount"] <= 10
     assert QUEUES[letters].get("FifoQueue") == queue.get("FifoQueue")
     assert QUEUES[letters]["MessageRetentionPeriod"] == DAYS_14
-    watched = {get_att(alarm["Dimensions"][0]["Value"]) for alarm in of_type("AWS::CloudWatch::Alarm").values()}
-    assert letters in watched
+    alarms = of_type("AWS::CloudWatch::Alarm").values()
+    assert letters in {get_att(dimension["Value"]) for alarm in alarms for dimension in alarm.get("Dimensions", ())}
+
+
+def test_a_plan_that_its_own_check_refuses_raises_an_alarm():
+    """Its message does not come to the dead-letter queue; the metric is declared, and written under that namespace."""
+    alarm = of_type("AWS::CloudWatch::Alarm")["DefectsAlarm"]
+    (query,) = alarm["Metrics"]
+    name, namespace = re.fullmatch(r"SELECT SUM\((\w+)\) FROM (\w+)", query["Expression"]).groups()
+    assert METRICS[name].kind == "counter"
+    assert namespace == NAMESPACE
+    assert alarm["Threshold"] == 0
 
 
 @pytest.mark.parametrize("name", QUEUES)

@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from journeyman.cloud.aws.queue import SQSQueue
 from journeyman.cloud.aws.settings import AwsSettings
 from journeyman.core.plan import Observation
-from journeyman.errors import JourneymanError
+from journeyman.errors import InvariantError, JourneymanError
 from journeyman.kube.registry import Cluster
 from journeyman.observe import RunTelemetry
 from journeyman.observe.logs import SERVICE
@@ -157,8 +157,8 @@ class StormAdapters(AwsAdapters):
         )
 
     def telemetry(self, store: KubeStore, fields: Mapping[str, str]) -> RunTelemetry:
-        """Events in the cluster, and nothing else."""
-        return _EventsOnly(silent(), store, self.clock, fields=fields, stream=io.StringIO())
+        """Events in the cluster, and nothing else but defects."""
+        return _EventsOnly(store, self.clock, fields, on_defect=self.log)
 
     def observe(self, observations: Sequence[Observation]) -> None:
         """Not kept."""
@@ -188,7 +188,18 @@ class StormAdapters(AwsAdapters):
 
 
 class _EventsOnly(RunTelemetry):
-    """Nobody reads a storm's metrics, and writing them takes a tenth of its time."""
+    """Nobody reads a storm's metrics, and writing them takes a tenth of its time; of its lines, judges read of defects."""
+
+    def __init__(
+        self, store: KubeStore, clock: Clock, fields: Mapping[str, str], *, on_defect: Callable[..., None]
+    ) -> None:
+        super().__init__(silent(), store, clock, fields=fields, stream=io.StringIO())
+        self._on_defect = on_defect
+
+    def log(self, level: str, message: str, **fields: Any) -> None:
+        """What a run found wrong with itself, and went on."""
+        if fields.get("error") == InvariantError.__name__:
+            self._on_defect(level, message, **fields)
 
     def observe(self, observation: Observation) -> None:
         """Not kept."""

@@ -35,12 +35,12 @@ from journeyman.core.disruption.regrets import new_regrets, record
 from journeyman.core.disruption.types import Command
 from journeyman.core.plan import Observation, Plan, Step, look_at, merged
 from journeyman.core.state import Snapshot
-from journeyman.errors import InvariantError
 from journeyman.ports import Trigger
 from journeyman.steps.apply import Applier, run_step
 from journeyman.steps.invocation import Invocation, Outcome
 from journeyman.steps.load import EVERYTHING, load
 from journeyman.steps.node_classes import catalogued
+from journeyman.steps.soundness import tell_defects
 from journeyman.steps.world import World
 
 
@@ -167,10 +167,7 @@ def _is_sound(hand: Applier, now: Pass, command: Command, subject: str) -> bool:
     """The second opinion; what it rejects is never applied, and is a defect of ours."""
     defects = now.simulation.defects(command)
     if defects:
-        hand.run.telemetry.observe(Observation(name="journeyman_plan_defects_total"))
-        hand.failed(
-            subject, InvariantError("a disruption does not pass verify", defects="; ".join(map(str, defects[:5])))
-        )
+        tell_defects(hand, subject, "a disruption does not pass verify", defects)
     return not defects
 
 

@@ -35,13 +35,13 @@ from journeyman.core.scheduling.pods import is_currently_reschedulable
 from journeyman.core.scheduling.results import PlannedClaim, Results
 from journeyman.core.scheduling.scheduler import pods_to_place, solve
 from journeyman.core.state import Snapshot
-from journeyman.errors import InvariantError, KubeAPIError
+from journeyman.errors import KubeAPIError
 from journeyman.ports import Trigger
 from journeyman.steps.apply import Applier, run_step
 from journeyman.steps.invocation import Invocation, Outcome
 from journeyman.steps.load import EVERYTHING, load
 from journeyman.steps.node_classes import catalogued, refresh_node_classes, tell_prices
-from journeyman.steps.soundness import AGAIN, Check, Checked
+from journeyman.steps.soundness import AGAIN, Check, Checked, tell_defects
 from journeyman.steps.static import scale_static_pools
 from journeyman.steps.stored_pools import still_allowed
 from journeyman.steps.world import World, with_catalogue
@@ -51,7 +51,6 @@ def provision(run: Invocation, trigger: Trigger) -> Outcome:
     """Run the step once for one cluster; `trigger` says why, and all due work is derived from the cluster.
 
     Raises:
-        InvariantError: The scheduler's answer did not verify. What did verify has been carried out.
         JourneymanError: As `run_step`.
     """
     run.telemetry.log("debug", "provisioning", trigger=trigger.source, reason=trigger.reason)
@@ -76,9 +75,6 @@ def _provision(hand: Applier) -> None:
     _open(hand, world, decision.results.new_claims)
     came_of_claims = outcomes(snapshot, hand.effects.claims, lifecycle.timeouts)
     hand.apply(reconcile(_as_written(hand, world).snapshot, came_of_claims))
-    if decision.defects:
-        told = "; ".join(map(str, decision.defects))
-        raise InvariantError("the scheduler's answer does not verify; what does was carried out", defects=told)
 
 
 def _decide(hand: Applier, world: World) -> Checked:
@@ -92,10 +88,8 @@ def _decide(hand: Applier, world: World) -> Checked:
     _explain(hand, snapshot, results_of_pods, took)
     hand.tell(Plan(observations=tuple(pending_gauges(snapshot, results_of_pods))))
     hand.apply(tell_buffers(snapshot, results))
-    for defect in decision.defects:
-        run.telemetry.log("error", "rejected by verify", defect=str(defect))
-        run.telemetry.observe(Observation(name="journeyman_plan_defects_total"))
     if decision.defects:
+        tell_defects(hand, "pods", "the scheduler's answer does not verify; what does is carried out", decision.defects)
         hand.wake(Step.PROVISION, snapshot.now + AGAIN, "the places of some pods were refused by verify")
     if at := retry_at(snapshot, results):
         hand.wake(Step.PROVISION, at, "offerings that were out of stock may be had again")

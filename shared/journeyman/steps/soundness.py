@@ -5,7 +5,7 @@ times at most. Where it names none (limits of a NodePool, say), or never comes t
 kept as verify together, in `2 ** _HALVINGS` groups at most, and nothing else: each look costs, and the run has other work.
 
 The pods concerned have an error like any that found no place, and are looked at again `AGAIN` later: whatever made the
-scheduler err may be over by then.
+scheduler err may be over by then. It is told as a defect of ours, and no failure of the run: that would hold up its lane.
 """
 
 from __future__ import annotations
@@ -19,11 +19,15 @@ from msgspec.structs import replace
 
 from journeyman.core.api.objects import Pod
 from journeyman.core.catalogue import Catalogue
+from journeyman.core.plan import Observation
 from journeyman.core.scheduling.results import PlannedClaim, PodError, Results
 from journeyman.core.scheduling.verify import Defect, verify, without_accused
 from journeyman.core.state import Snapshot
+from journeyman.errors import InvariantError
+from journeyman.steps.report import Report
 
 AGAIN: Final = timedelta(minutes=1)
+_SHOWN: Final = 5
 _ROUNDS: Final = 12
 _HALVINGS: Final = 6
 
@@ -83,6 +87,20 @@ class Check(Struct, frozen=True, kw_only=True):
         """The defects of a part; pods that it leaves out stay where they are."""
         part = replace(results, pod_errors={})
         return verify(self.snapshot, self.catalogue, part, without_nodes=self.gone)
+
+
+def tell_defects(hand: Report, subject: str, message: str, defects: Sequence[Defect]) -> None:
+    """Report that the check refuses a plan or a part of it: log, metrics, outcome; the run goes on.
+
+    Args:
+        hand: The run.
+        subject: What the plan is about.
+        message: What was refused, and what becomes of it.
+        defects: Why.
+    """
+    hand.observe((Observation(name="journeyman_plan_defects_total"),))
+    more = (f"and {len(defects) - _SHOWN} more",) if len(defects) > _SHOWN else ()
+    hand.failed(subject, InvariantError(message, defects="; ".join((*map(str, defects[:_SHOWN]), *more))))
 
 
 def _placed(results: Results) -> frozenset[str]:

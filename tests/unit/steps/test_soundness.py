@@ -6,10 +6,14 @@ from msgspec.structs import replace
 
 from journeyman.core.api import labels
 from journeyman.core.catalogue import Catalogue
+from journeyman.core.plan import Step
 from journeyman.core.scheduling.results import Results
 from journeyman.core.scheduling.scheduler import pods_to_place, solve
-from journeyman.steps.soundness import Check
+from journeyman.core.scheduling.verify import Defect
+from journeyman.steps.apply import run_step
+from journeyman.steps.soundness import Check, tell_defects
 from tests.helpers.builders import a_node, a_pod, a_pool, a_running_claim, a_snapshot, an_instance_type
+from tests.helpers.fakes import Cluster
 
 ZONAL = an_instance_type("z.medium", cpu=4, memory_gib=16, price=0.2, zones=("a", "b", "c"))
 SPREAD = {
@@ -159,3 +163,14 @@ def test_of_sixty_claims_that_crowd_one_zone_of_three_some_are_kept_and_verify()
     assert kept
     assert check.of(checked.results).defects == ()
     assert len(checked.results.pod_errors) == 60 - len(kept)
+
+
+def test_a_defect_is_told_and_fails_no_run():
+    """Its message would hide the lane's for minutes, and everybody else's pods with it."""
+    cluster, defects = Cluster(), (Defect("node x: cpu is overbooked", ("node x",)),)
+
+    outcome = run_step(cluster.run(), Step.PROVISION, lambda hand: tell_defects(hand, "pods", "refused", defects))
+
+    assert (outcome.status, outcome.counts) == ("done", {"errors": 1})
+    assert "node x: cpu is overbooked" in outcome.notes[0]
+    assert {o.name for o in cluster.record.observations} == {"journeyman_plan_defects_total", "journeyman_errors_total"}
