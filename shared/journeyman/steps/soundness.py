@@ -10,7 +10,7 @@ scheduler err may be over by then. It is told as a defect of ours, and no failur
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import Final
 
@@ -21,7 +21,7 @@ from journeyman.core.api.objects import Pod
 from journeyman.core.catalogue import Catalogue
 from journeyman.core.plan import Observation
 from journeyman.core.scheduling.results import PlannedClaim, PodError, Results
-from journeyman.core.scheduling.verify import Defect, verify, without_accused
+from journeyman.core.scheduling.verify import Defect, placements, verify, without_accused
 from journeyman.core.state import Snapshot
 from journeyman.errors import InvariantError
 from journeyman.steps.report import Report
@@ -54,10 +54,9 @@ class Check(Struct, frozen=True, kw_only=True):
 
     def _sound(self, results: Results, defects: Sequence[Defect]) -> Results:
         left = self._without_accused(results)
-        kept = _placed(left)
-        error = PodError(kind="refused", message=f"its place did not pass the independent check: {defects[0]}")
-        refused = dict.fromkeys(sorted(_placed(results) - kept - results.pod_errors.keys()), error)
-        errors = {key: error for key, error in {**results.pod_errors, **refused}.items() if key not in kept}
+        kept = frozenset(key for _, keys in placements(left) for key in keys)
+        refused = dict(sorted(_refused(results, defects)))
+        errors = {key: error for key, error in {**refused, **results.pod_errors}.items() if key not in kept}
         return replace(left, pod_errors=errors, price=sum(claim.price for claim in left.new_claims))
 
     def _without_accused(self, results: Results) -> Results:
@@ -103,6 +102,11 @@ def tell_defects(hand: Report, subject: str, message: str, defects: Sequence[Def
     hand.failed(subject, InvariantError(message, defects="; ".join((*map(str, defects[:_SHOWN]), *more))))
 
 
-def _placed(results: Results) -> frozenset[str]:
-    lists = (*(claim.pods for claim in results.new_claims), *results.existing.values())
-    return frozenset(key for keys in lists for key in keys)
+def _refused(results: Results, defects: Sequence[Defect]) -> Iterator[tuple[str, PodError]]:
+    """For each pod that has a place, what to tell it if it loses that."""
+    accused = {place: defect for defect in reversed(defects) for place in defect.places}
+    rests = f"its place, or one that it rests on, did not pass the independent check: {defects[0]}"
+    for place, keys in placements(results):
+        own = accused.get(place)
+        told = rests if own is None else f"its place did not pass the independent check: {own}"
+        yield from ((key, PodError(kind="refused", message=told)) for key in keys)

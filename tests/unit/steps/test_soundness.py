@@ -174,3 +174,20 @@ def test_a_defect_is_told_and_fails_no_run():
     assert (outcome.status, outcome.counts) == ("done", {"errors": 1})
     assert "node x: cpu is overbooked" in outcome.notes[0]
     assert {o.name for o in cluster.record.observations} == {"journeyman_plan_defects_total", "journeyman_errors_total"}
+
+
+def test_each_pod_is_told_what_is_wrong_with_its_own_place():
+    """Two nodes are overbooked, and nobody reads of the other's."""
+    nodes, claims = (a_node("x"), a_node("y")), (a_running_claim("x"), a_running_claim("y"))
+    pods = [a_pod(f"{name}{i}", cpu="3") for name in "xy" for i in range(2)]
+    check = checking(*pods, nodes=nodes, claims=claims)
+
+    crowded = {f"node-{name}": (f"default/{name}0", f"default/{name}1") for name in "xy"}
+    errors = check.of(Results(existing=crowded)).results.pod_errors
+
+    assert {key: "node node-x: cpu is overbooked" in e.message for key, e in errors.items()} == {
+        "default/x0": True,
+        "default/x1": True,
+        "default/y0": False,
+        "default/y1": False,
+    }

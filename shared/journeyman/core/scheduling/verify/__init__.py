@@ -28,13 +28,13 @@ from journeyman.core.scheduling.verify.counting import Census
 from journeyman.core.scheduling.verify.defect import Defect
 from journeyman.core.scheduling.verify.devices import check_devices
 from journeyman.core.scheduling.verify.existing import check_existing
-from journeyman.core.scheduling.verify.index import Index, name_of_claim, name_of_node
+from journeyman.core.scheduling.verify.index import Index, name_of_claim, name_of_node, placements
 from journeyman.core.scheduling.verify.limits import check_limits, check_reservations
 from journeyman.core.scheduling.verify.spread import check_spread
 from journeyman.core.scheduling.verify.volumes import Storage
 from journeyman.core.state import Snapshot
 
-__all__ = ["Defect", "verify", "without_accused"]
+__all__ = ["Defect", "placements", "verify", "without_accused"]
 
 
 def verify(
@@ -105,9 +105,7 @@ def _check_bookkeeping(index: Index) -> Iterator[Defect]:
 
 
 def _places_of(results: Results, key: str) -> tuple[str, ...]:
-    """The nodes that get a pod, by their names in sentences."""
-    new = (name_of_claim(claim) for claim in results.new_claims if key in claim.pods)
-    return (*new, *(name_of_node(name) for name, keys in results.existing.items() if key in keys))
+    return tuple(place for place, keys in placements(results) if key in keys)
 
 
 def _check_pods(index: Index, storage: Storage) -> Iterator[Defect]:

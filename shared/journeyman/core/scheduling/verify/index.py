@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -200,6 +200,12 @@ class Index:
         if name not in self._launches:
             self._launches[name] = Launches(pool, self._markets.of(name), self.daemons)
         return self._launches[name]
+
+
+def placements(results: Results) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """The nodes that get pods, by their names in sentences, and which."""
+    yield from ((name_of_claim(claim), claim.pods) for claim in results.new_claims)
+    yield from ((name_of_node(name), keys) for name, keys in results.existing.items())
 
 
 def name_of_node(name: str) -> str:
