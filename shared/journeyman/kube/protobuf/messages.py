@@ -9,7 +9,7 @@ from __future__ import annotations
 import types
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
-from typing import Any, Final, Union, get_args, get_origin, get_type_hints
+from typing import Any, Final, Union, get_args, get_origin
 
 import msgspec
 from google.protobuf.descriptor_pb2 import EDITION_2023, DescriptorProto, FieldDescriptorProto, FileDescriptorProto
@@ -45,8 +45,8 @@ _TEXT, _BYTES, _NUMBER, _FLAG, _MESSAGE = (
 @lru_cache(maxsize=256)
 def fields(type_: type[msgspec.Struct]) -> Mapping[str, Any]:
     """What each field of a Struct holds when it is there, without those that only custom resources have."""
-    hints, numbers = get_type_hints(type_), NUMBERS[type_]
-    return {name: _present(hints[name]) for name in type_.__struct_fields__ if numbers[name] is not None}
+    numbers = NUMBERS[type_]
+    return {name: _present(each.type) for name, each in _declared(type_).items() if numbers[name] is not None}
 
 
 @lru_cache(maxsize=256)
@@ -144,13 +144,18 @@ def _of_struct(type_: type[msgspec.Struct], name: str) -> FieldDescriptorProto:
     return made
 
 
-@lru_cache(maxsize=1024)
-def default_of(type_: type, name: str) -> Any:
+def default_of(type_: type[msgspec.Struct], name: str) -> Any:
     """What a Struct's field holds when nothing is said; nothing for one that must be there, which then is empty."""
-    found = next(field for field in msgspec.structs.fields(type_) if field.name == name)
+    found = _declared(type_)[name]
     if found.default_factory is not msgspec.NODEFAULT:
         return found.default_factory()
     return "" if found.default is msgspec.NODEFAULT else found.default
+
+
+@lru_cache(maxsize=256)
+def _declared(type_: type[msgspec.Struct]) -> Mapping[str, msgspec.structs.FieldInfo]:
+    """A Struct's fields by name, as it declares them. Asked for once: their types are texts, which are compiled each time."""
+    return {each.name: each for each in msgspec.structs.fields(type_)}
 
 
 def _kind(hint: Any) -> int | str:
