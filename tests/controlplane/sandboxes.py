@@ -29,10 +29,6 @@ _FIRST_SECONDS = 0.5  # of a function that has not ended yet
 _MOST_RECEIVES = 3  # of a message; the fourth that fails is a dead letter
 _SHARES = defaultdict(lambda: 0.6, {"sweep.lambda_handler": 0.1})
 """Of the invocations that may die, as long as deaths are left. Most sweeps do nothing that could be cut short."""
-_PRELOADED = (
-    "tests.controlplane.sandboxes",
-    *(f"functions.aws.{n}" for n in ("provision", "terminate", "consolidate", "interrupt", "sweep")),
-)
 
 
 class SandboxDiedError(Exception):
@@ -83,7 +79,7 @@ class Sandboxes:
         self.killed: list[str] = []
         self._variables, self._endpoint, self._clock, self._log = variables, endpoint, clock, log
         self._forking = multiprocessing.get_context("forkserver")
-        self._forking.set_forkserver_preload(list(_PRELOADED))
+        self._forking.set_forkserver_preload(["tests.controlplane.preloaded"])
         self._process: ForkServerProcess | None = None
         self._connection: Connection
 
