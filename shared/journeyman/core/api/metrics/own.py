@@ -7,7 +7,11 @@ from typing import Final
 from journeyman.core.api.metrics.metric import Metric
 
 OWN: Final = (
-    Metric("journeyman_plan_defects_total", "counter", "Plans that were not carried out because verify rejects them."),
+    Metric(
+        "journeyman_plan_defects_total",
+        "counter",
+        "Plans of which verify rejects a part, or all: that is not carried out.",
+    ),
     Metric(
         "journeyman_errors_total",
         "counter",
