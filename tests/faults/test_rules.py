@@ -1,6 +1,8 @@
 """The judges: each is seen to object to a breach made by hand, and to nothing beside it."""
 
+import json
 from datetime import datetime, timezone
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -20,7 +22,12 @@ from journeyman.simulate.faults.rules.evictions import InstancesEndEmpty, PodsGo
 from journeyman.simulate.faults.rules.illness import TheIllAreReplaced
 from journeyman.simulate.faults.rules.instances import NoInstanceWithoutAClaim, OneInstanceForAClaim
 from journeyman.simulate.faults.rules.limits import LimitsHold
-from journeyman.simulate.faults.rules.rest import AllThatFitsRuns, NothingIsLeftBehind, NothingWaitsForNobody
+from journeyman.simulate.faults.rules.rest import (
+    MOST_RECEIVES,
+    AllThatFitsRuns,
+    NothingIsLeftBehind,
+    NothingWaitsForNobody,
+)
 from journeyman.simulate.faults.rules.sizes import StaticPoolsKeepTheirSize
 from journeyman.simulate.faults.scene import CloudEvent, CloudInstance, RunError, Waiting
 from journeyman.simulate.faults.story import Budget, CallFault, Kind, Pool, Setting, Story
@@ -400,6 +407,23 @@ def test_marks_and_messages_that_are_left_behind_are_seen():
         "Node node-c1 is tainted, and stays",
         "a message was given up: {}",
     ]
+
+
+@pytest.mark.parametrize(("dying", "step", "seen"), [(4, "terminate", 0), (3, "terminate", 1), (4, "provision", 1)])
+def test_a_message_may_be_given_up_if_each_run_that_had_it_came_to_nothing(dying, step, seen):
+    """So often as it is handed out, and in its own step."""
+    stage = Stage(NothingIsLeftBehind)
+    deaths = (CallFault(site="terminate: evict Pod", nth=nth, kind=Kind.DIE_BEFORE) for nth in range(1, dying + 1))
+    stage.story = msgspec.structs.replace(stage.story, faults=tuple(deaths))
+    stage.letters = [json.dumps({"step": step})]
+    stage.judges.at_rest()
+    assert len(stage.broken) == seen
+
+
+def test_a_message_is_handed_out_as_often_as_the_template_says():
+    """Else the judge would count on others."""
+    template = (Path(__file__).parents[2] / "template.yaml").read_text()
+    assert template.count(f"maxReceiveCount: {MOST_RECEIVES}") == template.count("maxReceiveCount: ")
 
 
 @pytest.mark.parametrize(

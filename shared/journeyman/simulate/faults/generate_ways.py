@@ -20,6 +20,7 @@ from journeyman.simulate.faults.story import AnyAct, CallFault, Fault, Kind, Mes
 Way = Callable[[Story], Story]
 _NODES: Final = 4  # the oldest ones
 _BUSY: Final = 60  # seconds: by then nodes have joined and pods run
+_A_MINUTE: Final = 63  # seconds: of notices that far apart the third is told again, if its claim lives that long
 
 
 def reaching(story: Story) -> Story:
@@ -52,6 +53,10 @@ def _an_instance_that_no_claim_knows_ends(story: Story) -> Story:
 
 def _two_notices_of_each_instance(story: Story) -> Story:
     return _with(story, _recommendations(_BUSY, _BUSY + 5))
+
+
+def _a_notice_comes_again_late(story: Story) -> Story:
+    return _with(story, _recommendations(*range(_BUSY - 20, 300, _A_MINUTE)))
 
 
 def _a_pool_acts_on_recommendations(story: Story) -> Story:
@@ -102,6 +107,7 @@ _WAYS: Final[dict[str, Way]] = {
     "consolidate: patch OfferingState/status": _a_replacement_cannot_be_had,
     "interrupt: ec2 DescribeInstances": _an_instance_that_no_claim_knows_ends,
     "interrupt: get Event": _two_notices_of_each_instance,
+    "interrupt: patch Event": _a_notice_comes_again_late,
     "interrupt: patch NodeClaim": _a_pool_acts_on_recommendations,
     "provision: delete NodeClaim": _nothing_is_in_stock_at_first,
     "provision: ec2 DeleteLaunchTemplate": _the_node_class_goes,

@@ -78,6 +78,7 @@ CALL_SITES: Final = tuple(
             "list Node",
             "list NodeClaim",
             "list NodePool",
+            "patch Event",
             "patch Node",
             "patch NodeClaim",
             "patch OfferingState/status",

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Any, Final
 
+import msgspec
+
 from journeyman.core.api.objects import Pod
 from journeyman.core.plan import Step
 from journeyman.simulate.faults.rules import Rule
@@ -28,6 +30,7 @@ from journeyman.simulate.faults.rules.looking import (
     skew,
 )
 from journeyman.simulate.faults.scene import Scene
+from journeyman.simulate.faults.story import CallFault, Kind, Story
 
 FULL_CPU: Final = 0.85  # of a type, the rest is Kubernetes' own: what fits this fits for sure
 FULL_MEMORY: Final = 0.55
@@ -35,6 +38,9 @@ LONGEST_SWEEP: Final = timedelta(minutes=4)
 """A thing may wait so long for the sweep to find it: a minute, and a run or two of the sweep that came to nothing."""
 LONGEST_WITHOUT_CLAIMS: Final = timedelta(minutes=12)
 """What is left of a cluster without claims is looked for every ten minutes."""
+MOST_RECEIVES: Final = 4
+"""template.yaml's `maxReceiveCount`: so often a message is handed out before it is given up."""
+_ANSWERED: Final = frozenset({Kind.STALE, Kind.LAG})  # what goes wrong with a call, and fails no run
 _UNENDED: Final = frozenset({"", "Proposed", "Executing"})
 _TYPE: Final = "node.kubernetes.io/instance-type"
 
@@ -104,6 +110,7 @@ class NothingWaitsForNobody(Rule):
 class NothingIsLeftBehind(Rule):
     """At rest no node is marked for a disruption that nobody carries out, and no message was given up.
 
+    A message is given up, rightly, if each run that got it came to nothing: only where so much goes wrong in one step.
     Where clocks jump a dead run's Lease may be dated minutes ahead: messages that wait for it so long are given up,
     and the sweep does their work.
     """
@@ -123,7 +130,16 @@ class NothingIsLeftBehind(Rule):
                 if owner is None or owner.metadata.name not in taken:
                     yield f"Node {node.metadata.name} is tainted, and stays"
         if not skew(self.scene.story):
-            yield from (f"a message was given up: {letter}" for letter in self.scene.dead_letters())
+            for letter in self.scene.dead_letters():
+                if _runs_that_come_to_nothing(self.scene.story, letter) < MOST_RECEIVES:
+                    yield f"a message was given up: {letter}"
+
+
+def _runs_that_come_to_nothing(story: Story, letter: str) -> int:
+    """At most so many, of the step that the message is for; an interruption's names none."""
+    step = msgspec.json.decode(letter).get("step", Step.INTERRUPT.value)
+    faults = (fault for fault in story.faults if isinstance(fault, CallFault) and fault.kind not in _ANSWERED)
+    return sum(fault.site.startswith(f"{step}: ") for fault in faults)
 
 
 def fitting(scene: Scene, pool: Mapping[str, Any], pod: Pod) -> str:
