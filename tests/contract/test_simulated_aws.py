@@ -645,7 +645,7 @@ def test_two_simulations_cannot_overlap_in_one_process(aws, clock):
 def test_leaving_puts_moto_back_and_forgets_the_account(clock):
     """Whoever uses moto afterwards gets moto."""
     from moto.ec2.models.instances import Instance
-    from moto.moto_server.werkzeug_app import MotoRequestHandler
+    from moto.ec2.responses import EC2Response
 
     original = Instance.terminate
     with SimulatedAws(clock, PRICES) as first:
@@ -656,7 +656,7 @@ def test_leaving_puts_moto_back_and_forgets_the_account(clock):
 
     assert patched is not original
     assert Instance.terminate is original
-    assert "protocol_version" not in vars(MotoRequestHandler)
+    assert "describe_placement_groups" not in vars(EC2Response)
     assert "QueueUrls" not in queues
 
 
@@ -665,6 +665,31 @@ def test_a_client_of_any_endpoint_speaks_to_the_simulation(aws):
     client = client_for(aws.endpoint_url, "sts")
 
     assert client.get_caller_identity()["Account"] == aws.account
+
+
+def test_a_connection_serves_one_request_after_the_other(aws):
+    """Whatever is asked, and whatever came of it."""
+    from http.client import HTTPConnection
+
+    def asked(action):
+        body = f"Action={action}&Version=2016-11-15"
+        kind = {"Content-Type": "application/x-www-form-urlencoded", "Authorization": SIGNED}
+        connection.request("POST", "/", body, kind)
+        with connection.getresponse() as answer:
+            return answer.status, answer.will_close, len(answer.read()) > 0
+
+    connection = HTTPConnection(aws.endpoint_url.removeprefix("http://"))
+    try:
+        first = asked("DescribeRegions"), connection.sock.getsockname()
+        aws.fail_next("DescribeRegions", "RequestLimitExceeded")
+        refused, again = asked("DescribeRegions"), asked("DescribeRegions")
+        assert (first, refused, again) == (
+            ((200, False, True), connection.sock.getsockname()),
+            (503, False, True),
+            (200, False, True),
+        )
+    finally:
+        connection.close()
 
 
 def test_it_listens_where_it_is_told_to(clock):
@@ -691,6 +716,9 @@ def test_launches_at_the_same_time_do_not_get_in_each_others_way(ec2, fleet):
     ids = {answer["Instances"][0]["InstanceIds"][0] for answer in answers}
     assert len(ids) == 8
     assert len(ec2.describe_instances()["Reservations"]) == 8
+
+
+SIGNED = "AWS4-HMAC-SHA256 Credential=simulated/20261102/us-east-1/ec2/aws4_request, SignedHeaders=host, Signature=0"
 
 
 class Shape:

@@ -28,9 +28,3 @@ def parse_timestamp(value: Any) -> datetime:
             pass  # more or fewer digits than it takes
     guessed: datetime = guess(value)
     return guessed
-
-
-def with_fast_times(session: Any) -> Any:
-    """The botocore session, whose clients read times so from now on."""
-    session.get_component("response_parser_factory").set_parser_defaults(timestamp_parser=parse_timestamp)
-    return session

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING
 
+import moto.core.responses
 from moto.core.responses import ActionResult
 from moto.ec2.models.amis import AmiBackend
 from moto.ec2.responses import EC2Response
-from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler
+from moto.moto_server.werkzeug_app import DomainDispatcherApplication
 
 from journeyman.simulate.aws import catalogue, fleet, gate_patch, price_list, prices, schedule_checks, timekeeping, wire
 from journeyman.simulate.aws.patching import Patch
@@ -21,18 +23,16 @@ def table(aws: SimulatedAws) -> tuple[Patch, ...]:
     return (
         # the server
         Patch(
-            owner=MotoRequestHandler,
-            name="protocol_version",
-            replace=lambda _: "HTTP/1.1",
-            reason="connections are kept alive",
-            adds=True,
+            owner=DomainDispatcherApplication,
+            name="get_backend_for_host",
+            replace=cache,
+            reason="a host always means the same; moto reads its own folder for each request",
         ),
         Patch(
-            owner=MotoRequestHandler,
-            name="disable_nagle_algorithm",
-            replace=lambda _: True,
-            reason="an answer goes out at once, not after the client's delayed acknowledgement",
-            adds=True,
+            owner=moto.core.responses,
+            name="method_names_from_class",
+            replace=cache,
+            reason="a class stays as it is; moto looks through all its members for each request",
         ),
         Patch(
             owner=DomainDispatcherApplication,

@@ -49,6 +49,7 @@ class PriceTable:
         self._offered = frozenset(self._pools)
         self._firsts: dict[tuple[str, str], float | None] = {}
         self._changes: dict[tuple[str, str], list[SpotPrice]] = {}
+        self.version = 0  # grows with every change of a Spot price
 
     def is_offered(self, instance_type: str, zone: str) -> bool:
         """Whether the zone has this type at all."""
@@ -75,6 +76,7 @@ class PriceTable:
     def set_spot(self, instance_type: str, zone: str, price: float, since: datetime) -> None:
         """Let a pool cost something else from now on."""
         self._changes.setdefault((instance_type, zone), []).append(SpotPrice(since, price))
+        self.version += 1
 
     def history(self, instance_type: str, zone: str) -> tuple[SpotPrice, ...]:
         """All prices of a pool, newest first."""

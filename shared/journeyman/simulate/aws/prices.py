@@ -33,13 +33,18 @@ def regional_prices(on_demand: Mapping[str, float], region: str, since: datetime
 
 def patches(table: PriceTable, time: Timekeeper) -> tuple[Patch, ...]:
     """DescribeSpotPriceHistory answers from the table."""
+    latest: tuple[Any, list[dict[str, Any]]] = (None, [])  # whoever reads one page reads the next, too
+
+    def rows_for(query: SpotPriceQuery) -> list[dict[str, Any]]:
+        nonlocal latest
+        if latest[0] != (query, table.version):
+            rows = [{**row, "Timestamp": row["Timestamp"].replace(tzinfo=None)} for row in query.rows(table)]
+            latest = (query, table.version), rows
+        return latest[1]
 
     def describe_spot_price_history(response: Any) -> str:
         read = response._get_param  # noqa: SLF001 - moto's way to read a parameter
-        rows = [
-            {**row, "Timestamp": row["Timestamp"].replace(tzinfo=None)}
-            for row in _query(response, time.now()).rows(table)
-        ]
+        rows = rows_for(_query(response, time.now()))
         start = int(read("NextToken") or 0)
         end = start + min(int(read("MaxResults") or _PAGE), _PAGE)
         token = str(end) if end < len(rows) else ""

@@ -16,10 +16,10 @@ import botocore.session
 from botocore.config import Config
 from moto.core.models import DEFAULT_ACCOUNT_ID
 from moto.moto_api._internal.models import moto_api_backend
-from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
+from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import make_server
 
-from journeyman.cloud.aws.timestamps import with_fast_times
+from journeyman.cloud.aws.answers import with_fast_answers
 from journeyman.errors import ConfigurationError
 from journeyman.ports import Clock
 from journeyman.simulate.aws import patches
@@ -30,6 +30,7 @@ from journeyman.simulate.aws.instance_timing import InstanceTiming
 from journeyman.simulate.aws.instances import InstanceLifecycles
 from journeyman.simulate.aws.patching import applied
 from journeyman.simulate.aws.prices import regional_prices
+from journeyman.simulate.aws.serving import KeepingConnections
 from journeyman.simulate.aws.sqs import Queues
 from journeyman.simulate.aws.timekeeper import Timekeeper
 
@@ -174,7 +175,7 @@ class SimulatedAws:
         stack.callback(access_log.setLevel, access_log.level)
         access_log.setLevel(logging.ERROR)
         application = DomainDispatcherApplication(create_backend_app)
-        server = make_server(_HOST, self._port, application, threaded=True, request_handler=MotoRequestHandler)
+        server = make_server(_HOST, self._port, application, threaded=True, request_handler=KeepingConnections)
         # Moto's own ThreadedMotoServer does the same, but takes half a second to stop and leaves its socket open.
         thread = Thread(target=server.serve_forever, args=(_STOP_POLL_SECONDS,), name="simulated-aws", daemon=True)
         thread.start()
@@ -208,4 +209,4 @@ def client_for(endpoint_url: str, service: str, *, region: str = "us-east-1", ma
 @cache
 def _session() -> boto3.session.Session:
     """Shared by all clients: reading a service's model takes longer than everything else about a client."""
-    return boto3.session.Session(botocore_session=with_fast_times(botocore.session.get_session()))
+    return boto3.session.Session(botocore_session=with_fast_answers(botocore.session.get_session()))

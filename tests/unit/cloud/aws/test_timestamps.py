@@ -1,12 +1,9 @@
 """Times in AWS's answers."""
 
-from datetime import datetime, timezone
-
-import botocore.session
 import pytest
 from botocore.utils import parse_timestamp as guess
 
-from journeyman.cloud.aws.timestamps import parse_timestamp, with_fast_times
+from journeyman.cloud.aws.timestamps import parse_timestamp
 
 
 @pytest.mark.parametrize(
@@ -31,18 +28,3 @@ def test_what_is_no_time_is_refused():
     """As botocore does."""
     with pytest.raises(ValueError, match="Invalid timestamp"):
         parse_timestamp("soonZ")
-
-
-def test_clients_of_such_a_session_read_their_answers_so():
-    """The parser of a response takes the fast way: times are in the standard library's UTC, not in dateutil's."""
-    session = with_fast_times(botocore.session.get_session())
-    shape = session.get_service_model("ec2").operation_model("DescribeSpotPriceHistory").output_shape
-    body = b"""<DescribeSpotPriceHistoryResponse xmlns="http://ec2.amazonaws.com/doc/2016-11-15/"><spotPriceHistorySet>
-    <item><timestamp>2026-03-02T21:00:00.000Z</timestamp></item></spotPriceHistorySet></DescribeSpotPriceHistoryResponse>"""
-    parser = session.get_component("response_parser_factory").create_parser("ec2")
-
-    answer = parser.parse({"status_code": 200, "headers": {}, "body": body}, shape)
-
-    [entry] = answer["SpotPriceHistory"]
-    assert entry["Timestamp"] == datetime(2026, 3, 2, 21, tzinfo=timezone.utc)
-    assert entry["Timestamp"].tzinfo is timezone.utc
