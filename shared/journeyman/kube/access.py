@@ -53,7 +53,10 @@ def in_cluster() -> Connection:
         load: Callable[..., None] = config.load_incluster_config
         load(client_configuration=configuration)
     except config.ConfigException as error:
-        raise ConfigurationError(f"not inside a cluster: {error}") from error
+        raise ConfigurationError(
+            f"not inside a cluster: {error}",
+            to_do="run in a pod with a service account's token, or register the cluster with another kind of access",
+        ) from error
     return _connection(configuration)
 
 

@@ -66,7 +66,13 @@ class KubeconfigAccess(
     context: str = ""
 
 
-Access: TypeAlias = EksAccess | AckAccess | CceAccess | KubeconfigAccess
+class InClusterAccess(
+    Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True, tag_field="kind", tag="in-cluster"
+):
+    """The cluster whose pod the steps run in: as its service account."""
+
+
+Access: TypeAlias = EksAccess | AckAccess | CceAccess | KubeconfigAccess | InClusterAccess
 
 
 class Cluster(Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
@@ -75,7 +81,7 @@ class Cluster(Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_
     name: Name
     region: Name
     access: Access = EksAccess()
-    # What EKS's DescribeCluster says otherwise: needed with a kubeconfig, for it does not say.
+    # What EKS's DescribeCluster says otherwise: needed where it is not asked: with a kubeconfig, and in a pod.
     endpoint: str = ""
     certificate_authority: str = ""  # base64 PEM
     kubernetes_version: str = ""

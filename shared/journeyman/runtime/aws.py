@@ -25,7 +25,7 @@ from journeyman.kube import eks
 from journeyman.kube.http_store import HttpKubeStore
 from journeyman.kube.lease import KubeLease
 from journeyman.kube.mirror import MirroredKubeStore, Mirrors
-from journeyman.kube.registry import Cluster, EksAccess, KubeconfigAccess, Registry
+from journeyman.kube.registry import Cluster, EksAccess, InClusterAccess, KubeconfigAccess, Registry
 from journeyman.kube.transport import Transport
 from journeyman.observe import RunTelemetry, logs, metrics
 from journeyman.ports import Clock, CloudProvider, KubeStore, Lease, Queue
@@ -96,7 +96,7 @@ class AwsAdapters:
     def cloud(self, cluster: Settings, store: KubeStore) -> CloudProvider:
         """EC2 in the cluster's account and region. Raises ConfigurationError if it is another cloud's."""
         registered = self._environment.clusters[cluster.cluster_name]
-        if not isinstance(registered.access, (EksAccess, KubeconfigAccess)):
+        if not isinstance(registered.access, (EksAccess, KubeconfigAccess, InClusterAccess)):
             raise ConfigurationError(
                 f"nodes of cluster {registered.name!r} cannot be launched from AWS",
                 cluster=registered.name,

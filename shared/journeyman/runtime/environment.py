@@ -6,8 +6,8 @@
         access is one of           {"kind": "eks", "roleArn": "arn:…", "externalId": "…", "endpoint": "any|public|private"}
                                    {"kind": "ack", "clusterId": "c…", "endpoint": "public|private", "minutes": 180}
                                    {"kind": "cce", "clusterId": "…", "projectId": "…", "endpoint": "…", "days": 1}
-                                   {"kind": "kubeconfig", "path": "…", "context": "…"}; then endpoint, certificateAuthority,
-                                   kubernetesVersion and serviceCidr beside it say what nodes join with
+                                   {"kind": "kubeconfig", "path": "…", "context": "…"}, {"kind": "in-cluster"}; then endpoint,
+                                   certificateAuthority, kubernetesVersion and serviceCidr beside it say what nodes join with
     JOURNEYMAN_MORE_CLUSTERS       the same, added to it
     JOURNEYMAN_PROVISION_QUEUE_URL, …_TERMINATE_QUEUE_URL, …_CONSOLIDATE_QUEUE_URL, …_WAKE_QUEUE_URL
     AWS_REGION                     set by Lambda: where the queues are

@@ -12,7 +12,15 @@ from journeyman.core.plan import Step
 from journeyman.errors import ConfigurationError
 from journeyman.kube import access, eks
 from journeyman.kube.connection import Connection
-from journeyman.kube.registry import AckAccess, CceAccess, Cluster, EksAccess, KubeconfigAccess, Way
+from journeyman.kube.registry import (
+    AckAccess,
+    CceAccess,
+    Cluster,
+    EksAccess,
+    InClusterAccess,
+    KubeconfigAccess,
+    Way,
+)
 from journeyman.ports import Clock
 from journeyman.signing.credentials import Credentials
 
@@ -77,7 +85,16 @@ def ways(
     def by_kubeconfig(_: Cluster, how: KubeconfigAccess) -> Connection:
         return access.from_kubeconfig(how.path, how.context)
 
-    return {EksAccess: by_eks, AckAccess: by_ack, CceAccess: by_cce, KubeconfigAccess: by_kubeconfig}
+    def in_cluster(_: Cluster, __: InClusterAccess) -> Connection:
+        return access.in_cluster()
+
+    return {
+        EksAccess: by_eks,
+        AckAccess: by_ack,
+        CceAccess: by_cce,
+        KubeconfigAccess: by_kubeconfig,
+        InClusterAccess: in_cluster,
+    }
 
 
 def _groups(handler: str, how: EksAccess) -> tuple[str, ...]:

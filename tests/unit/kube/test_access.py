@@ -105,12 +105,6 @@ def test_a_kubeconfig_that_cannot_be_used_is_named(tmp_path, tls_front):
         access.from_kubeconfig(a_kubeconfig(tmp_path, tls_front), "prod")
 
 
-def test_outside_of_a_pod_there_is_no_service_account():
-    """Says so."""
-    with pytest.raises(ConfigurationError, match="not inside a cluster"):
-        access.in_cluster()
-
-
 def test_the_eks_token_is_a_signed_question_who_am_i(session, clock):
     """Its URL carries the cluster in the signature, and STS answers it."""
     header = eks.EksToken("prod", session, clock)()

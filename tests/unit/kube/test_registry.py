@@ -8,6 +8,7 @@ from journeyman.kube.registry import (
     AckAccess,
     CceAccess,
     EksAccess,
+    InClusterAccess,
     KubeconfigAccess,
     Registry,
     read_clusters,
@@ -36,6 +37,7 @@ def with_access(access: str) -> str:
         ('{"kind": "ack", "clusterId": "c1"}', AckAccess(cluster_id="c1", endpoint="public", minutes=180)),
         ('{"kind": "cce", "clusterId": "c1", "projectId": "p"}', CceAccess(cluster_id="c1", project_id="p", days=1)),
         ('{"kind": "kubeconfig", "path": "/opt/k"}', KubeconfigAccess(path="/opt/k")),
+        ('{"kind": "in-cluster"}', InClusterAccess()),
     ],
 )
 def test_each_kind_of_access_has_what_it_needs(access, expected):
@@ -95,6 +97,15 @@ def test_a_kind_of_access_that_a_deployment_does_not_have_says_so():
 
     with pytest.raises(ConfigurationError, match="cannot be reached from here by KubeconfigAccess"):
         registry.connect("a")
+
+
+def test_outside_of_a_pod_there_is_no_service_account():
+    """Says so, and for which cluster."""
+    known = ways(VirtualClock(NOW), {}, Sessions().of, lambda _: {})
+    registry = Registry(registered(read_clusters(with_access('{"kind": "in-cluster"}'))), known)
+    with pytest.raises(ConfigurationError, match="not inside a cluster") as caught:
+        registry.connect("a")
+    assert caught.value.context["cluster"] == "a"
 
 
 @pytest.mark.parametrize(
