@@ -21,6 +21,7 @@ from tests.helpers import builders
 from tests.helpers.go_programs import GoProgramMissingError
 
 PODS_PER_NODE = 10
+RUNS = {"official": 1, "ours": 5}  # lists; what takes a second is at the mercy of the API server's garbage collector
 
 
 def main(nodes: int = 1000) -> int:
@@ -81,7 +82,8 @@ def _snapshots(found: dict[str, Any], nodes: int, pods: int) -> bool:
 
 def _lists(plane: ControlPlane, pods: int) -> bool:
     say(f"{'list of pods':12} {'pods':>7} {'seconds':>8} {'CPU s':>7} {'peak MB':>8} {'of it for the list':>19}")
-    found = {name: _read(plane, name) for name in ("official", "ours")}
+    runs = {name: sorted((_read(plane, name) for _ in range(times)), key=_seconds) for name, times in RUNS.items()}
+    found = {name: rows[len(rows) // 2] for name, rows in runs.items()}
     for name, row in found.items():
         grown = (row["peak"] - row["base"]) / 1e6
         say(
@@ -92,7 +94,14 @@ def _lists(plane: ControlPlane, pods: int) -> bool:
         f"ours is {theirs['seconds'] / own['seconds']:.1f} times as fast ({theirs['cpu'] / own['cpu']:.1f} times in CPU), with 1/{theirs['peak'] / own['peak']:.1f} of the memory "
         f"(1/{(theirs['peak'] - theirs['base']) / (own['peak'] - own['base']):.1f} of what the list itself takes)"
     )
-    return {row["pods"] for row in found.values()} == {pods}
+    every = ", ".join(f"{row['seconds']:.2f}" for row in runs["ours"])
+    say(f"ours is the middle one of {RUNS['ours']} runs ({every} s), the official client's is one")
+    return {row["pods"] for rows in runs.values() for row in rows} == {pods}
+
+
+def _seconds(row: dict[str, Any]) -> float:
+    seconds: float = row["seconds"]
+    return seconds
 
 
 def _read(plane: ControlPlane, reading: str) -> dict[str, Any]:

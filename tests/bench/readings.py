@@ -38,7 +38,9 @@ def ours(server: str, ca_file: str, token: str) -> dict[str, Any]:
     """All pods as Journeyman reads them."""
     from journeyman.core.api.objects import NAMESPACE, POD
     from journeyman.kube.http_store import HttpKubeStore
+    from journeyman.runtime.collector import collect_rarely
 
+    collect_rarely()  # as every sandbox does
     store = HttpKubeStore(_transport(server, ca_file, token))
     store.list(NAMESPACE)
     return _listed(lambda: store.list(POD))

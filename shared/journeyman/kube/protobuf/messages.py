@@ -144,6 +144,7 @@ def _of_struct(type_: type[msgspec.Struct], name: str) -> FieldDescriptorProto:
     return made
 
 
+@lru_cache(maxsize=1024)
 def default_of(type_: type[msgspec.Struct], name: str) -> Any:
     """What a Struct's field holds when nothing is said; nothing for one that must be there, which then is empty."""
     found = _declared(type_)[name]
