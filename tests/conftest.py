@@ -20,6 +20,10 @@ pytest_plugins = ["tests.controlplane.fixtures"]  # a real API server, for whoev
 os.environ.setdefault("GOGC", "400")  # for real servers and the oracle, which live for seconds
 
 
+gc.disable()  # until all is collected: next to nothing of what is imported goes again
+
+
 def pytest_collection_finish() -> None:
     """What is there now stays to the end: modules and tests by the hundred thousand objects, that nobody need look through."""
     gc.freeze()
+    gc.enable()
