@@ -12,6 +12,8 @@ from journeyman.ports import KubeStore
 from journeyman.simulate.kube_scheduler import _node_infos, why_not
 from tests.controlplane.caller import Caller
 
+_ENDED = {"Succeeded", "Failed"}
+
 
 def at_rest(store: KubeStore, admin: Caller) -> bool:
     """Whether workloads have the pods they should, and each pod has a node or has been refused, with good reason.
@@ -20,10 +22,11 @@ def at_rest(store: KubeStore, admin: Caller) -> bool:
     would bind is one that the real one is about to.
     """
     pods = store.list(POD).items
-    waiting = [pod for pod in pods if not pod.spec.node_name and pod.metadata.deletion_timestamp is None]
+    active = [pod for pod in pods if pod.metadata.deletion_timestamp is None and pod.status.phase not in _ENDED]
+    waiting = [pod for pod in active if not pod.spec.node_name]
     if not all(map(_is_refused, waiting)) or (waiting and _any_fits(waiting, store.list(NODE).items, pods)):
         return False
-    return all(map(_has_its_pods, admin.do("GET", DEPLOYMENT.path())["items"]))
+    return all(_has_its_pods(deployment, active) for deployment in admin.do("GET", DEPLOYMENT.path())["items"])
 
 
 def _is_refused(pod: Pod) -> bool:
@@ -36,9 +39,12 @@ def _any_fits(waiting: list[Pod], nodes: tuple[Node, ...], pods: tuple[Pod, ...]
     return any(not why_not(pod, pod_requests(pod), info, infos) for pod in waiting for info in infos.values())
 
 
-def _has_its_pods(deployment: Mapping[str, Any]) -> bool:
-    status, meta = deployment.get("status", {}), deployment["metadata"]
+def _has_its_pods(deployment: Mapping[str, Any], active: list[Pod]) -> bool:
+    """In its status, and in truth: a pod that has just gone is in the status until its controller has seen that."""
+    status, meta, spec = deployment.get("status", {}), deployment["metadata"], deployment["spec"]
+    chosen = spec["selector"]["matchLabels"].items()
+    own = sum(p.metadata.namespace == meta["namespace"] and chosen <= p.metadata.labels.items() for p in active)
     return (
         status.get("observedGeneration", 0) >= meta["generation"]
-        and status.get("replicas", 0) == deployment["spec"]["replicas"]
+        and status.get("replicas", 0) == spec["replicas"] == own
     )

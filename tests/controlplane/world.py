@@ -53,10 +53,10 @@ from tests.controlplane.rest import at_rest
 from tests.controlplane.sandboxes import Deaths, SandboxDiedError, Sandboxes
 from tests.helpers.waiting import wait_until
 
-_REST_SECONDS = 0.15  # that long nothing happens: then it is time that is waited for
-_REST_ROUND_TRIPS = 20  # and so many times as long as the API server takes to answer, for a busy machine
+_REST_SECONDS = 0.06  # that long nothing happens: then it is time that is waited for
+_REST_ROUND_TRIPS = 12  # and so many times as long as the API server takes to answer, for a busy machine
 _LONGEST_REST_SECONDS = 12.0  # kube-scheduler tries a pod again after ten seconds at the latest
-_POLL_SECONDS = 0.04
+_POLL_SECONDS = 0.03
 
 
 class RealWorld:
