@@ -32,12 +32,11 @@ $(STAMP): tests/requirements.txt pyproject.toml
 demo: setup ## The main job, end to end, on a simulated cluster and cloud
 	@$(BIN)/journeyman demo
 
-test: setup sam oracle controlplane helm ## Everything that needs no cloud account
-	$(BIN)/ruff format --check .
-	$(BIN)/ruff check .
-	$(BIN)/mypy
-	$(BIN)/lint-imports
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup
+test: setup sam oracle controlplane helm format lint imports ## Everything that needs no cloud account
+	@echo "$(BIN)/mypy, beside $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup"
+	@mkdir -p .cache; $(BIN)/mypy >.cache/mypy.log 2>&1 & types=$$!; \
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup; tests=$$?; \
+	wait $$types; types=$$?; cat .cache/mypy.log; exit $$((tests | types))
 	@$(BIN)/python -m tests.differential.karpenter >/dev/null
 
 check: setup format lint types imports unit ## What to run before each commit (under a minute)
