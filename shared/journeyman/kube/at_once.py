@@ -2,14 +2,18 @@
 
 An API server does nothing before it has a body whole. Requests sent one by one take effect as the server comes to them,
 and what it does on account of the first keeps it busy meanwhile: nodes that were to open together opened over a second.
+One thread sends the last bytes, one after the other, within a millisecond: threads that are woken for it are not.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final
+
+from urllib3.connection import HTTPConnection, HTTPSConnection
+from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 
 PATIENCE_SECONDS: Final = 5.0
 """How long a request waits for the others: a connection of its own may have to be made, and a busy server takes its time."""
@@ -20,40 +24,110 @@ class StartLine:
 
     Args:
         runners: How many there are.
-        patience_seconds: Whoever has waited for the others that long goes, and so does everybody else then.
+        patience_seconds: Whoever has waited for the others that long goes alone, and so does everybody else then.
     """
 
     def __init__(self, runners: int, *, patience_seconds: float = PATIENCE_SECONDS) -> None:
-        self._barrier = threading.Barrier(runners)
+        self._barrier = threading.Barrier(runners, action=self._start)
         self._patience_seconds = patience_seconds
+        self._waiting: list[_Send] = []
 
-    def body(self, content: bytes) -> HeldBody:
-        """A request's body that waits here; `content` is not empty."""
-        return HeldBody(content, self)
+    def body(self, content: bytes, place: int = 0) -> HeldBody:
+        """A request's body that waits here; `content` is not empty. The lowest place sets out first."""
+        return HeldBody(content, self, place)
 
-    def wait(self) -> None:
-        """Come back once everybody is here, or somebody will not come."""
+    def send(self, send: Callable[[], None], place: int) -> None:
+        """Have it sent together with the others', alone if somebody will not come. Raises what `send` raises."""
+        mine = _Send(send, place)
+        self._waiting.append(mine)
         with suppress(threading.BrokenBarrierError):
             self._barrier.wait(self._patience_seconds)
+        mine.go()
+        if mine.error is not None:
+            raise mine.error
 
     def leave(self) -> None:
         """Nobody needs to wait for me: my request has ended, or never began. Harmless once all are gone."""
         self._barrier.abort()
 
+    def _start(self) -> None:
+        for waiting in sorted(self._waiting, key=lambda each: each.place):
+            waiting.go()
+
+
+class _Send:
+    """Something to send, once; by its own thread or by the one that came last."""
+
+    def __init__(self, send: Callable[[], None], place: int) -> None:
+        self.place = place
+        self.error: OSError | None = None
+        self._send: Callable[[], None] | None = send
+
+    def go(self) -> None:
+        send, self._send = self._send, None
+        if send is None:
+            return
+        try:
+            send()
+        except OSError as error:  # of this connection alone
+            self.error = error
+
 
 class HeldBody:
     """A body whose last byte waits, the first time that it is sent; the next try does not."""
 
-    def __init__(self, content: bytes, line: StartLine) -> None:
+    def __init__(self, content: bytes, line: StartLine, place: int) -> None:
         self._content = content
-        self._line: StartLine | None = line
+        self._last: bytes | None = _LastByte(content[-1:], line, place)
 
     def __len__(self) -> int:
         return len(self._content)
 
     def __iter__(self) -> Iterator[bytes]:
         yield self._content[:-1]
-        line, self._line = self._line, None
-        if line is not None:
-            line.wait()
-        yield self._content[-1:]
+        last, self._last = self._last, None
+        yield last or self._content[-1:]
+
+
+class _LastByte(bytes):
+    """Knows where it is to wait."""
+
+    line: StartLine
+    place: int
+
+    def __new__(cls, content: bytes, line: StartLine, place: int) -> _LastByte:
+        made = super().__new__(cls, content)
+        made.line, made.place = line, place
+        return made
+
+
+class Holding:
+    """A connection that has last bytes sent together."""
+
+    def send(self, data: Any) -> None:
+        """Send it, or have it sent."""
+        plain: Callable[[Any], None] = super().send  # type: ignore[misc]
+        if isinstance(data, _LastByte):
+            data.line.send(lambda: plain(bytes(data)), data.place)
+        else:
+            plain(data)
+
+
+class _HoldingHttp(Holding, HTTPConnection):
+    pass
+
+
+class _HoldingHttps(Holding, HTTPSConnection):
+    pass
+
+
+class HttpPool(HTTPConnectionPool):
+    """Connections over which held bodies go."""
+
+    ConnectionCls = _HoldingHttp
+
+
+class HttpsPool(HTTPSConnectionPool):
+    """The same under TLS."""
+
+    ConnectionCls = _HoldingHttps

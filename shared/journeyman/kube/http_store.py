@@ -7,9 +7,10 @@ official client's model classes.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from functools import partial
 from itertools import chain
 from typing import Any, Final, TypeVar
 
@@ -19,7 +20,7 @@ from journeyman.core.api.objects import POD, Resource
 from journeyman.errors import NOT_SERVED, GoneError, KubeAPIError, NotFoundError
 from journeyman.kube import errors
 from journeyman.kube.allowance import Allowance
-from journeyman.kube.at_once import StartLine
+from journeyman.kube.at_once import HeldBody, StartLine
 from journeyman.kube.lists import UnreadableError, Versioned, Whole, decode, has_own_encoding, open_page
 from journeyman.kube.retries import EVICTIONS
 from journeyman.kube.transport import CONNECTIONS, Transport
@@ -269,20 +270,28 @@ class HttpKubeStore:
         self, resource: Resource[Any], patches: Sequence[Patch], subresource: str
     ) -> tuple[dict[str, Any] | KubeAPIError, ...]:
         line = StartLine(len(patches))
+
+        def one(place: int) -> dict[str, Any] | KubeAPIError:
+            try:
+                return self._patched(resource, patches[place], subresource, partial(line.body, place=place))
+            finally:
+                line.leave()
+
         with ThreadPoolExecutor(len(patches)) as threads:
-            return tuple(threads.map(lambda patch: self._patched(resource, patch, subresource, line), patches))
+            return tuple(threads.map(one, range(len(patches))))
 
     def _patched(
-        self, resource: Resource[Any], patch: Patch, subresource: str, line: StartLine | None = None
+        self,
+        resource: Resource[Any],
+        patch: Patch,
+        subresource: str,
+        held: Callable[[bytes], HeldBody] | None = None,
     ) -> dict[str, Any] | KubeAPIError:
         path = resource.path(patch.namespace, patch.name, subresource)
         try:
-            return self._write("PATCH", resource, path, patch.body, MERGE_PATCH, line=line)
+            return self._write("PATCH", resource, path, patch.body, MERGE_PATCH, held=held)
         except KubeAPIError as error:
             return error
-        finally:
-            if line is not None:
-                line.leave()
 
     def _write(
         self,
@@ -293,10 +302,10 @@ class HttpKubeStore:
         content_type: str = "application/json",
         *,
         query: Mapping[str, str] | None = None,
-        line: StartLine | None = None,
+        held: Callable[[bytes], HeldBody] | None = None,
     ) -> dict[str, Any]:
         encoded = msgspec.json.encode(body)
-        content = line.body(encoded) if line is not None else encoded
+        content = held(encoded) if held is not None else encoded
         answer = self.transport.request(method, path, query=query, body=content, content_type=content_type)
         written: dict[str, Any] = decode(answer, resource, dict, path)
         return written

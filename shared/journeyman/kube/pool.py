@@ -8,6 +8,7 @@ from typing import Any, Final
 import urllib3
 from urllib3.connectionpool import HTTPConnectionPool
 
+from journeyman.kube.at_once import HttpPool, HttpsPool
 from journeyman.kube.connection import Connection
 
 IDLE_SECONDS: Final = 60.0
@@ -38,6 +39,7 @@ class Pool(urllib3.PoolManager):
         self._idle_seconds = idle_seconds
         self._used_at = 0.0
         super().__init__(num_pools=1, maxsize=size, timeout=timeout, **tls)
+        self.pool_classes_by_scheme = {"http": HttpPool, "https": HttpsPool}
 
     def connection_from_host(
         self, host: str | None, port: int | None = None, scheme: str | None = "http", pool_kwargs: Any = None

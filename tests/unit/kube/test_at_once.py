@@ -2,28 +2,57 @@
 
 import threading
 import time
+from typing import ClassVar
 
 import pytest
 
 from journeyman.core.api.objects import POD
 from journeyman.errors import KubeUnavailableError
-from journeyman.kube.at_once import StartLine
+from journeyman.kube.at_once import Holding, StartLine
 from journeyman.ports import Patch
 
 PATCHES = tuple(Patch(name=name, namespace="default", body={"metadata": {"labels": {"a": name}}}) for name in "abc")
 
 
-class Sender(threading.Thread):
-    """Sends a body as a connection does, piece by piece, and leaves."""
+class Wire:
+    """Takes what is sent, unless it is cut; the order of all that is sent is noted."""
 
-    def __init__(self, line, content):
+    order: ClassVar[list[bytes]] = []
+
+    def __init__(self):
+        self.sent, self.is_cut = b"", False
+
+    def send(self, data):
+        if self.is_cut:
+            raise BrokenPipeError
+        self.sent += data
+        self.order.append(data)
+
+
+class HoldingWire(Holding, Wire):
+    """As the connections to an API server are."""
+
+
+class Sender(threading.Thread):
+    """Sends a body piece by piece, and leaves."""
+
+    def __init__(self, line, content, place=0, is_cut=False):
         super().__init__()
-        self.line, self.content, self.sent = line, content, b""
+        self.line, self.body, self.wire, self.error = line, line.body(content, place), HoldingWire(), None
+        self.is_cut = is_cut
         self.start()
 
+    @property
+    def sent(self):
+        return self.wire.sent
+
     def run(self):
-        for piece in self.line.body(self.content):
-            self.sent += piece
+        try:
+            for piece in self.body:
+                self.wire.send(piece)
+                self.wire.is_cut = self.is_cut
+        except OSError as error:
+            self.error = error
         self.line.leave()
 
 
@@ -38,6 +67,25 @@ def test_nobody_sends_the_last_byte_before_everybody_is_that_far():
     for sender in (*early, late):
         sender.join(5)
     assert [sender.sent for sender in (*early, late)] == [b"first", b"second", b"third"]
+
+
+def test_they_set_out_in_their_order_whoever_came_first():
+    """The nodes with the largest pods first."""
+    line, Wire.order[:] = StartLine(3), []
+    senders = [Sender(line, content, place) for place, content in ((2, b"-c"), (0, b"-a"), (1, b"-b"))]
+    for sender in senders:
+        sender.join(5)
+    assert Wire.order[-3:] == [b"a", b"b", b"c"]
+
+
+def test_a_connection_that_breaks_breaks_no_other():
+    """Its own request is told, by its own thread."""
+    line = StartLine(3)
+    senders = [Sender(line, b"one"), Sender(line, b"two", is_cut=True), Sender(line, b"six")]
+    for sender in senders:
+        sender.join(5)
+    assert [sender.sent for sender in senders] == [b"one", b"tw", b"six"]
+    assert [type(sender.error) for sender in senders] == [type(None), BrokenPipeError, type(None)]
 
 
 def test_who_does_not_come_is_not_waited_for():
