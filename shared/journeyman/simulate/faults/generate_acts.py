@@ -23,7 +23,7 @@ _FEW: Final = 4  # replicas, of those that want a node each
 _STATUSES: Final[tuple[Literal["True", "False", "Unknown"], ...]] = ("False", "Unknown")
 _EDITS: Final[tuple[told.Change, ...]] = get_args(told.Change)
 _REPAIRED_AFTER: Final = 600  # seconds: what the cloud tolerates of the illness that it tolerates shortest
-_LONG_ILLNESSES: Final = 0.1  # of stories with the gate on: long enough for a repair
+_LONG_ILLNESSES: Final = 0.3  # of stories with the gate on: long enough for a repair
 
 Draw = Callable[[Random, float, Setting], AnyAct]
 
