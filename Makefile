@@ -8,9 +8,13 @@ JOBS   ?= 2
 CASES  ?= 2000
 SEEDS  ?= 10000
 
-# Compiled modules are kept, whatever the environment says, in one place: every process here imports hundreds of them.
+# What is compiled and checked is kept, whatever the environment says, outside of the repository: every process here
+# imports hundreds of modules, and a new clone's are the last one's.
+KEPT   := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/journeyman
 unexport PYTHONDONTWRITEBYTECODE
-export PYTHONPYCACHEPREFIX := $(CURDIR)/.cache/python
+export PYTHONPYCACHEPREFIX := $(KEPT)/python
+export MYPY_CACHE_DIR := $(KEPT)/mypy
+export RUFF_CACHE_DIR := $(KEPT)/ruff
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test check format lint types imports unit sam oracle controlplane helm crds metrics lock bench bench-binding bench-reading faults nightly clean
@@ -100,4 +104,4 @@ nightly: setup oracle ## 2,000 new clusters (CASES=…) compared with Karpenter,
 	HYPOTHESIS_PROFILE=search JOURNEYMAN_CASES=$(CASES) $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup tests/differential tests/property
 
 clean: ## Remove everything that was made here
-	rm -rf $(VENV) .tools .cache .aws-sam .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .tools .cache .aws-sam .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache "$(PYTHONPYCACHEPREFIX)$(CURDIR)"
