@@ -17,6 +17,7 @@ from journeyman.errors import KubeAPIError
 from journeyman.ports import JSON, Clock, Listing, Patch, WatchEvent
 from journeyman.simulate.apiserver import eviction, garbage, kinds, loading, metadata, refusals, selectors
 from journeyman.simulate.apiserver.applying import Applier, Owner
+from journeyman.simulate.apiserver.in_turn import patched_in_turn
 from journeyman.simulate.apiserver.kinds import Kind
 from journeyman.simulate.apiserver.listing import Page, page
 from journeyman.simulate.apiserver.merge_patch import clone, merge_patch
@@ -132,14 +133,7 @@ class ApiServer:
         self, resource: Resource[Any], patches: Sequence[Patch], *, subresource: str = "", at_once: bool = False
     ) -> tuple[dict[str, Any] | KubeAPIError, ...]:
         """One after the other, so that histories repeat."""
-
-        def one(patch: Patch) -> dict[str, Any] | KubeAPIError:
-            try:
-                return self.patch(resource, patch.name, patch.body, namespace=patch.namespace, subresource=subresource)
-            except KubeAPIError as error:
-                return error
-
-        return tuple(one(patch) for patch in patches)
+        return patched_in_turn(self, resource, patches, subresource)
 
     def applied(
         self,

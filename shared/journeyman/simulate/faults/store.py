@@ -11,6 +11,7 @@ from journeyman.core.api.objects import POD, Resource
 from journeyman.errors import GoneError, KubeAPIError
 from journeyman.ports import JSON, Listing, Patch, WatchEvent
 from journeyman.simulate.apiserver import ApiServer
+from journeyman.simulate.apiserver.in_turn import patched_in_turn
 from journeyman.simulate.faults.errors import kube_error
 from journeyman.simulate.faults.injector import Call, Faults
 from journeyman.simulate.faults.scene import RUNS, SOMEONE
@@ -89,14 +90,7 @@ class FaultyStore:
         self, resource: Resource[Any], patches: Sequence[Patch], *, subresource: str = "", at_once: bool = False
     ) -> tuple[dict[str, Any] | KubeAPIError, ...]:
         """One after the other, each a call of its own."""
-
-        def one(patch: Patch) -> dict[str, Any] | KubeAPIError:
-            try:
-                return self.patch(resource, patch.name, patch.body, namespace=patch.namespace, subresource=subresource)
-            except KubeAPIError as error:
-                return error
-
-        return tuple(one(patch) for patch in patches)
+        return patched_in_turn(self, resource, patches, subresource)
 
     def apply(
         self,
