@@ -4,7 +4,8 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 SAM    := .tools/sam
-JOBS   ?= 2
+# One more than a machine of two cores has: stories on a real control plane wait a lot.
+JOBS   ?= 3
 CASES  ?= 2000
 SEEDS  ?= 10000
 
