@@ -33,7 +33,7 @@ from journeyman.core.disruption.rebalance import METHOD as REBALANCE
 from journeyman.core.disruption.rebalance import endangered
 from journeyman.core.disruption.regrets import new_regrets, record
 from journeyman.core.disruption.types import Command
-from journeyman.core.plan import Observation, Plan, Step, look_at, merged
+from journeyman.core.plan import Observation, Plan, Step, Wake, look_at, merged, one
 from journeyman.core.state import Snapshot
 from journeyman.ports import Trigger
 from journeyman.steps.apply import Applier, run_step
@@ -155,6 +155,10 @@ def _timed(hand: Applier, looks: Iterator[Considered]) -> Generator[Considered, 
 def _proposal(hand: Applier, now: Pass, considered: Considered) -> Plan:
     made_at = now.snapshot.now
     disruption = propose(considered.command, considered.method, made_at)
+    name = disruption.metadata.name
+    if any(known.metadata.name == name for known in now.snapshot.node_disruptions):
+        later, why = look_at(made_at, hand.run.settings.disruption_poll), f"{name} was rejected this very moment"
+        return Plan(chains=(one(f"NodeDisruption {name}", Wake(step=Step.CONSOLIDATE, at=later, reason=why)),))
     return proposal_plan(disruption, considered.command, made_at + _delay(hand, considered.method))
 
 
