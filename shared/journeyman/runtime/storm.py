@@ -8,7 +8,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from journeyman.core.api.objects import NODEPOOL
+from journeyman.core.api.objects import NODE, NODECLAIM, NODEPOOL
 from journeyman.runtime.sandboxes import silenced
 from journeyman.runtime.storm_world import MOST_RUNS, START, StormWorld
 from journeyman.simulate.faults.actors import MINUTE, EndlessError
@@ -25,6 +25,8 @@ from journeyman.simulate.world import WorldStuckError
 STORM_AFTER_LAST_ACT: Final = timedelta(seconds=60)
 REST_MINUTES: Final = 3
 """So long nothing may change until the cluster counts as at rest: longer than any period in which steps look by themselves."""
+LEFT_ALONE_MINUTES: Final = 11
+"""The same where nodes or instances are left, and no claims: what is left is looked for every ten minutes then."""
 PATIENCE_MINUTES: Final = 8
 """So long instead while pods wait: longer than the cloud's refusals are remembered."""
 LONGEST_QUIET: Final = timedelta(minutes=45)
@@ -111,12 +113,19 @@ def _come_to_rest(world: StormWorld) -> None:
         now = state(world.server)
         before, unchanged = now, unchanged + 1 if now == before else 0
         busy = [*unfinished(world.server), *(f"{run} stands still" for run in world.busy())]
-        if not busy and unchanged >= (PATIENCE_MINUTES if pods_wait(world.server) else REST_MINUTES):
+        if not busy and unchanged >= _minutes_of_rest(world):
             world.history.note("at rest", "story")
             world.judges.at_rest()
             return
         if world.clock.now() >= ends_at:
             world.judges.report(STUCK, f"it never came to rest: {', '.join(busy) or 'it goes on and on'}")
+
+
+def _minutes_of_rest(world: StormWorld) -> int:
+    if pods_wait(world.server):
+        return PATIENCE_MINUTES
+    anything = world.server.list(NODE).items or any(instance.runs for instance in world.instances())
+    return LEFT_ALONE_MINUTES if anything and not world.server.list(NODECLAIM).items else REST_MINUTES
 
 
 def _empty(world: StormWorld) -> None:

@@ -12,7 +12,7 @@ terminate      claims being deleted, expired, or said to be ending although nobo
                for garbage (ten without any claim)
 consolidate    a disruption under way; a claim whose consolidateAfter has just passed; a budget window that has just
                opened; and every two minutes while there are nodes to consolidate: that pods went away is seen by a
-               run that reads them all and by nothing else; and every hour, for commands that the last nodes
+               run that reads them all and by nothing else; and every ten minutes, for commands that the last nodes
                left behind and for history that is to be forgotten
 =============  ====================================================================================================
 
@@ -55,7 +55,7 @@ SWEEP_OVERLAP: Final = timedelta(seconds=75)  # a minute, and what schedules are
 GARBAGE_PERIOD: Final = timedelta(minutes=2)  # karpenter nodeclaim/garbagecollection: every 2 min
 GARBAGE_PERIOD_WITHOUT_CLAIMS: Final = timedelta(minutes=10)
 CONSOLIDATION_PERIOD: Final = timedelta(minutes=2)  # Karpenter looks every 10 s, and skips while nothing changed
-HISTORY_PERIOD: Final = timedelta(hours=1)
+HISTORY_PERIOD: Final = timedelta(minutes=10)
 UNREADY_POOL_PERIOD: Final = timedelta(minutes=5)
 
 
