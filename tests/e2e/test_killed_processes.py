@@ -6,6 +6,7 @@ from datetime import timedelta
 import pytest
 import yaml
 
+from journeyman.core.api.node_disruption import FINISHED
 from journeyman.core.api.objects import NODE_DISRUPTION
 from journeyman.runtime.checkout import found
 from tests.controlplane.manifests import install_crds
@@ -65,7 +66,7 @@ def test_functions_killed_at_twenty_moments_leave_the_cluster_as_if_nothing_had_
     assert len(world.sandboxes.killed) == DEATHS
     assert set(launches(world).values()) == {1}
     world.until(
-        lambda: {d["status"]["phase"] for d in world.store.list(NODE_DISRUPTION).items} <= {"Succeeded", "RolledBack"},
+        lambda: {d["status"]["phase"] for d in world.store.list(NODE_DISRUPTION).items} <= FINISHED,
         "the end of all disruptions",
         within=LONG,
     )
