@@ -8,11 +8,10 @@ from typing import Any
 from journeyman.core.api.objects import NODE, POD, Node, Pod, condition_of
 from journeyman.core.api.resources import pod_requests
 from journeyman.core.api.workloads import DEPLOYMENT
+from journeyman.core.scheduling.pods import is_active
 from journeyman.ports import KubeStore
 from journeyman.simulate.kube_scheduler import _node_infos, why_not
 from tests.controlplane.caller import Caller
-
-_ENDED = {"Succeeded", "Failed"}
 
 
 def at_rest(store: KubeStore, admin: Caller) -> bool:
@@ -22,7 +21,7 @@ def at_rest(store: KubeStore, admin: Caller) -> bool:
     would bind is one that the real one is about to.
     """
     pods = store.list(POD).items
-    active = [pod for pod in pods if pod.metadata.deletion_timestamp is None and pod.status.phase not in _ENDED]
+    active = [*filter(is_active, pods)]
     waiting = [pod for pod in active if not pod.spec.node_name]
     if not all(map(_is_refused, waiting)) or (waiting and _any_fits(waiting, store.list(NODE).items, pods)):
         return False

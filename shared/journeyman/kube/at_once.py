@@ -2,7 +2,8 @@
 
 An API server does nothing before it has a body whole. Requests sent one by one take effect as the server comes to them,
 and what it does on account of the first keeps it busy meanwhile: nodes that were to open together opened over a second.
-One thread sends the last bytes, one after the other, within a millisecond: threads that are woken for it are not.
+One thread sends the last bytes, one after the other, as a rule within a millisecond; threads that are woken for it take
+the longer the busier the machine is.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class StartLine:
         self._patience_seconds = patience_seconds
         self._waiting: list[_Send] = []
 
-    def body(self, content: bytes, place: int = 0) -> HeldBody:
+    def body(self, content: bytes, place: int) -> HeldBody:
         """A request's body that waits here; `content` is not empty. The lowest place sets out first."""
         return HeldBody(content, self, place)
 

@@ -33,7 +33,7 @@ from journeyman.core.disruption.rebalance import METHOD as REBALANCE
 from journeyman.core.disruption.rebalance import endangered
 from journeyman.core.disruption.regrets import new_regrets, record
 from journeyman.core.disruption.types import Command
-from journeyman.core.plan import Observation, Plan, Step, Wake, look_at, merged, one
+from journeyman.core.plan import Observation, Plan, Step, look_at, merged
 from journeyman.core.state import Snapshot
 from journeyman.ports import Trigger
 from journeyman.steps.apply import Applier, run_step
@@ -129,7 +129,7 @@ def _look(hand: Applier, now: Pass, world: World) -> None:
         for considered in looks:
             hand.apply(considered.told, world)
             if considered.command.candidates and _is_sound(hand, now, considered.command, considered.method):
-                hand.apply(_proposal(hand, now, considered), world)
+                _propose(hand, now, considered, world)
                 return
             if hand.run.out_of_time:
                 hand.apply(_timed_out(), world)
@@ -152,14 +152,16 @@ def _timed(hand: Applier, looks: Iterator[Considered]) -> Generator[Considered, 
         hand.tell(Plan(observations=tuple(samples)))
 
 
-def _proposal(hand: Applier, now: Pass, considered: Considered) -> Plan:
+def _propose(hand: Applier, now: Pass, considered: Considered, world: World) -> None:
+    """Write it down; later if it was rejected this very moment: its name is taken then."""
     made_at = now.snapshot.now
     disruption = propose(considered.command, considered.method, made_at)
     name = disruption.metadata.name
     if any(known.metadata.name == name for known in now.snapshot.node_disruptions):
-        later, why = look_at(made_at, hand.run.settings.disruption_poll), f"{name} was rejected this very moment"
-        return Plan(chains=(one(f"NodeDisruption {name}", Wake(step=Step.CONSOLIDATE, at=later, reason=why)),))
-    return proposal_plan(disruption, considered.command, made_at + _delay(hand, considered.method))
+        later = look_at(made_at, hand.run.settings.disruption_poll)
+        hand.wake(Step.CONSOLIDATE, later, f"{name} was rejected this very moment")
+        return
+    hand.apply(proposal_plan(disruption, considered.command, made_at + _delay(hand, considered.method)), world)
 
 
 def _delay(hand: Applier, method: Method) -> timedelta:

@@ -103,7 +103,7 @@ def test_who_does_not_come_is_not_waited_for():
 def test_a_second_try_waits_for_nobody():
     """The others are gone."""
     line = StartLine(1)
-    body = line.body(b"again")
+    body = line.body(b"again", 0)
     assert (len(body), b"".join(body)) == (5, b"again")
     began = time.monotonic()
     assert b"".join(body) == b"again"
