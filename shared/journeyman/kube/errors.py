@@ -59,6 +59,7 @@ _FORBIDDEN: Final = re.compile(
     r'cannot (?P<verb>\w+) resource "(?P<resource>[^"]+)" in API group "(?P<api_group>[^"]*)"'
 )
 _KIND_PATH: Final = re.compile(r"/apis/(?P<group>[^/]+)/(?P<version>[^/]+)/(?:namespaces/[^/]+/)?(?P<plural>[^/?]+)")
+_OF_OUR_CERTIFICATE: Final = ("certificate", "unknown ca", "access denied")  # among the alerts of TLS
 _LONGEST_UNKNOWN_BODY: Final = 300
 _DEFAULT_RETRY_AFTER_SECONDS: Final = 1.0
 
@@ -194,7 +195,7 @@ def _other_name(ours: str, theirs: Sequence[str], facts: Mapping[str, Any]) -> C
 
 def _untrusted(told: str, facts: Mapping[str, Any]) -> JourneymanError:
     """What OpenSSL says, by whose certificate it is about."""
-    if "alert" in told:  # what the other side says of ours
+    if "alert" in told and any(sign in told for sign in _OF_OUR_CERTIFICATE):  # what the other side says of ours
         advice = "renew the client certificate of the kubeconfig"
         return ConfigurationError(f"the API server does not accept our certificate: {told}", to_do=advice, **facts)
     if "expired" in told or "not yet valid" in told:
@@ -202,7 +203,7 @@ def _untrusted(told: str, facts: Mapping[str, Any]) -> JourneymanError:
         return ConfigurationError(
             f"the API server's certificate has expired or is not valid yet: {told}", to_do=advice, **facts
         )
-    if "certificate" in told.lower():
+    if "alert" not in told and "certificate" in told.lower():
         advice = "check the cluster's CA certificate and the server's name"
         return ConfigurationError(f"the API server's certificate is not trusted: {told}", to_do=advice, **facts)
     advice = "check that the endpoint is an API server's, and what stands in front of it"

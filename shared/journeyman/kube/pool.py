@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ssl
+import threading
 import time
 from typing import Any, Final
 
 import urllib3
 from urllib3.connectionpool import HTTPConnectionPool
+from urllib3.util.ssl_ import ALPN_PROTOCOLS
 
 from journeyman.kube.at_once import HttpPool, HttpsPool
 from journeyman.kube.connection import Connection
@@ -14,6 +17,8 @@ from journeyman.kube.connection import Connection
 IDLE_SECONDS: Final = 60.0
 """After that long a connection may be dead without our knowing: kube-apiserver closes idle ones after 90 s, address
 translation forgets them after some minutes, and a sandbox that was frozen meanwhile has heard of neither."""
+
+_telling = threading.Lock()
 
 
 class Pool(urllib3.PoolManager):
@@ -32,7 +37,9 @@ class Pool(urllib3.PoolManager):
     def __init__(
         self, connection: Connection, *, size: int, timeout: urllib3.Timeout, idle_seconds: float = IDLE_SECONDS
     ) -> None:
-        tls: dict[str, Any] = {"ssl_context": connection.ssl_context} if connection.ssl_context is not None else {}
+        tls: dict[str, Any] = {}
+        if connection.ssl_context is not None:
+            tls["ssl_context"] = _shareable(connection.ssl_context)
         if connection.assert_hostname:
             tls |= {"assert_hostname": connection.assert_hostname, "server_hostname": connection.assert_hostname}
         self._renewed_context = connection.renewed_context
@@ -50,5 +57,22 @@ class Pool(urllib3.PoolManager):
             self.clear()
         self._used_at = now
         if self._renewed_context is not None:
-            pool_kwargs = {**(pool_kwargs or {}), "ssl_context": self._renewed_context()}
+            pool_kwargs = {**(pool_kwargs or {}), "ssl_context": _shareable(self._renewed_context())}
         return super().connection_from_host(host, port, scheme, pool_kwargs)
+
+
+def _shareable(context: ssl.SSLContext) -> ssl.SSLContext:
+    """The context, told once and for all which protocols are spoken over it.
+
+    urllib3 tells it anew for each connection. OpenSSL does not allow that while another thread begins one: what that
+    sends then is garbage, to which API servers answer with "alert decode error".
+    """
+    with _telling:
+        if "set_alpn_protocols" not in vars(context):
+            context.set_alpn_protocols(ALPN_PROTOCOLS)
+            context.set_alpn_protocols = _is_told  # type: ignore[assignment,method-assign]
+    return context
+
+
+def _is_told(_protocols: object) -> None:
+    pass

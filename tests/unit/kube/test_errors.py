@@ -1,7 +1,9 @@
 """What goes wrong between us and an API server is told with the cluster's name and what to do about it."""
 
 import json
+import socket
 import ssl
+import threading
 from datetime import datetime, timedelta, timezone
 
 import pytest
@@ -121,6 +123,26 @@ def test_a_certificate_for_another_name_is_told_with_both_names(certificate, hos
     assert error.message == f"the API server's certificate is not for {said!r} but for '127.0.0.1'"
     assert error.context["cluster"] == "prod"
     assert "tls-server-name" in error.context["to_do"]
+
+
+@pytest.mark.parametrize(
+    ("alert", "kind", "retryable"),
+    [(42, ConfigurationError, False), (48, ConfigurationError, False), (50, KubeUnavailableError, True)],
+    ids=["bad certificate", "unknown CA", "decode error"],
+)
+def test_only_what_is_said_of_our_certificate_is_about_it(alert, kind, retryable):
+    """Other alerts are accidents, and the next try may go well."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def refuse():
+            with listening.accept()[0] as peer:
+                peer.recv(1024)
+                peer.sendall(bytes((21, 3, 3, 0, 2, 2, alert)))
+
+        threading.Thread(target=refuse, daemon=True).start()
+        connection = Connection(server=f"https://127.0.0.1:{listening.getsockname()[1]}")
+        error = raised(lambda: HttpKubeStore(Transport(connection, cluster="prod")).patch(NODE, "n", {"spec": {}}))
+    assert (type(error), error.retryable) == (kind, retryable)
 
 
 def test_an_unreachable_server_names_cluster_and_request(prod, script):

@@ -3,6 +3,7 @@
 import gzip
 import json
 import socket
+import ssl
 
 import pytest
 import urllib3
@@ -232,3 +233,20 @@ def test_a_wrong_certificate_is_a_matter_of_configuration(store_for, tls_front):
         store_for(tls_front.url).get(NODE, "n")
     assert not caught.value.retryable
     assert "CA certificate" in caught.value.context["to_do"]
+
+
+def test_a_context_is_told_once_which_protocols_are_spoken_over_it(store_for, tls_front, certificate):
+    """While other threads make connections of it OpenSSL does not allow that, and sends garbage."""
+
+    class Counting(ssl.SSLContext):
+        told = 0
+
+        def set_alpn_protocols(self, protocols):
+            Counting.told += 1
+            super().set_alpn_protocols(protocols)
+
+    trust = Counting(ssl.PROTOCOL_TLS_CLIENT)
+    trust.load_verify_locations(certificate[0])
+    for _ in range(3):
+        store_for(tls_front.url, ssl_context=trust, authorization=lambda: "Bearer secret").list(NODE)
+    assert Counting.told == 1
