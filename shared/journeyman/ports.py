@@ -5,7 +5,7 @@ Every adapter translates its SDK's errors into `journeyman.errors`; none of the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -106,11 +106,17 @@ class KubeStore(Protocol):
         ...
 
     def patch_each(
-        self, resource: Resource[Any], patches: Sequence[Patch], *, subresource: str = "", at_once: bool = False
+        self, resource: Resource[Any], patches: Sequence[Patch], *, subresource: str = ""
     ) -> tuple[dict[str, Any] | KubeAPIError, ...]:
-        """Several patches that are independent of each other, side by side; what became of each, in their order.
+        """Several patches that are independent of each other, side by side; what became of each, in their order."""
+        ...
 
-        With `at_once` none is to take effect noticeably before the others, as far as that can be had.
+    def patch_at_once(
+        self, resource: Resource[Any], patches: Sequence[Patch], meanwhile: Callable[[], None]
+    ) -> tuple[dict[str, Any] | KubeAPIError, ...]:
+        """The same; none is to take effect noticeably before the others, nor before those in front of it, if that can be had.
+
+        Where answers take their time `meanwhile` is called, again and again, until all have come.
         """
         ...
 

@@ -138,10 +138,12 @@ class DeletePod(Struct, frozen=True, kw_only=True):
 class NominatePods(Struct, frozen=True, kw_only=True):
     """Tell kube-scheduler which node pods were planned for (`status.nominatedNodeName`); an empty `node` takes it back.
 
-    Hints and no more: if one cannot be given, that is told and the chain goes on.
+    Hints and no more: if one cannot be given, that is told and the chain goes on. `turns` say when kube-scheduler comes to
+    each pod, the lowest first: a run gives its hints in that order. Nominations that are taken back come before all others.
     """
 
     pods: tuple[ObjectRef, ...]
+    turns: tuple[int, ...] = ()
     node: str
     why: str
 

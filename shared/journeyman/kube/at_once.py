@@ -2,13 +2,14 @@
 
 An API server does nothing before it has a body whole. Requests sent one by one take effect as the server comes to them,
 and what it does on account of the first keeps it busy meanwhile: nodes that were to open together opened over a second.
-One thread sends the last bytes, one after the other, as a rule within a millisecond; threads that are woken for it take
-the longer the busier the machine is.
+One thread sends the last bytes, one after the other, a millisecond apart; threads that are woken for it take the longer
+the busier the machine is.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any, Final
@@ -18,6 +19,10 @@ from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 
 PATIENCE_SECONDS: Final = 5.0
 """How long a request waits for the others: a connection of its own may have to be made, and a busy server takes its time."""
+
+
+GAP_SECONDS: Final = 0.001
+"""Between two last bytes: about as long as an API server needs for a request. What it gets in one go it does backwards."""
 
 
 class StartLine:
@@ -32,6 +37,7 @@ class StartLine:
         self._barrier = threading.Barrier(runners, action=self._start)
         self._patience_seconds = patience_seconds
         self._waiting: list[_Send] = []
+        self._is_empty = False
 
     def body(self, content: bytes, place: int) -> HeldBody:
         """A request's body that waits here; `content` is not empty. The lowest place sets out first."""
@@ -47,13 +53,22 @@ class StartLine:
         if mine.error is not None:
             raise mine.error
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether they are gone, together or not."""
+        return self._is_empty
+
     def leave(self) -> None:
         """Nobody needs to wait for me: my request has ended, or never began. Harmless once all are gone."""
+        self._is_empty = True
         self._barrier.abort()
 
     def _start(self) -> None:
-        for waiting in sorted(self._waiting, key=lambda each: each.place):
+        began = time.perf_counter()
+        for number, waiting in enumerate(sorted(self._waiting, key=lambda each: each.place)):
+            time.sleep(max(0.0, began + number * GAP_SECONDS - time.perf_counter()))
             waiting.go()
+        self._is_empty = True
 
 
 class _Send:

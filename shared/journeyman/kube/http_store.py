@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import chain
@@ -31,6 +31,7 @@ T = TypeVar("T")
 MERGE_PATCH: Final = "application/merge-patch+json"
 APPLY_PATCH: Final = "application/apply-patch+yaml"
 _AT_A_TIME: Final = 8  # writes side by side: no flood for the server
+_MEANWHILE_SECONDS: Final = 0.02  # between two looks while answers are awaited
 _SILENCE_SECONDS: Final = 10.0  # beyond a watch's own timeout: then the connection is dead
 
 
@@ -125,13 +126,17 @@ class HttpKubeStore:
         return self._write("PATCH", resource, path, patch, MERGE_PATCH)
 
     def patch_each(
-        self, resource: Resource[Any], patches: Sequence[Patch], *, subresource: str = "", at_once: bool = False
+        self, resource: Resource[Any], patches: Sequence[Patch], *, subresource: str = ""
     ) -> tuple[dict[str, Any] | KubeAPIError, ...]:
-        """Several at a time, on as many connections; `at_once` makes them wait for each other."""
-        if at_once:
-            return tuple(chain.from_iterable(self._at_once(resource, part, subresource) for part in _parts(patches)))
+        """Several at a time, on as many connections."""
         with ThreadPoolExecutor(min(_AT_A_TIME, max(len(patches), 1))) as threads:
             return tuple(threads.map(lambda patch: self._patched(resource, patch, subresource), patches))
+
+    def patch_at_once(
+        self, resource: Resource[Any], patches: Sequence[Patch], meanwhile: Callable[[], None]
+    ) -> tuple[dict[str, Any] | KubeAPIError, ...]:
+        """A connection for each, on which they wait for each other."""
+        return tuple(chain.from_iterable(self._at_once(resource, part, meanwhile) for part in _parts(patches)))
 
     def apply(
         self,
@@ -267,18 +272,22 @@ class HttpKubeStore:
         return WatchEvent(type=change.type, object=decoded, resource_version=version)
 
     def _at_once(
-        self, resource: Resource[Any], patches: Sequence[Patch], subresource: str
+        self, resource: Resource[Any], patches: Sequence[Patch], meanwhile: Callable[[], None]
     ) -> tuple[dict[str, Any] | KubeAPIError, ...]:
         line = StartLine(len(patches))
 
         def one(place: int) -> dict[str, Any] | KubeAPIError:
             try:
-                return self._patched(resource, patches[place], subresource, partial(line.body, place=place))
+                return self._patched(resource, patches[place], "", partial(line.body, place=place))
             finally:
                 line.leave()
 
         with ThreadPoolExecutor(len(patches)) as threads:
-            return tuple(threads.map(one, range(len(patches))))
+            answers = [threads.submit(one, place) for place in range(len(patches))]
+            while wait(answers, _MEANWHILE_SECONDS).not_done:
+                if line.is_empty:
+                    meanwhile()
+            return tuple(answer.result() for answer in answers)
 
     def _patched(
         self,

@@ -24,7 +24,7 @@ from itertools import groupby
 
 from msgspec.structs import replace
 
-from journeyman.core.api.objects import NodeClaim
+from journeyman.core.api.objects import NODE, NodeClaim
 from journeyman.core.plan import (
     Action,
     Chain,
@@ -173,15 +173,17 @@ class Applier(Report):
 
     def _hinted_first(self, chains: Iterable[Chain]) -> list[Chain]:
         """Nominate the pods that chains begin with, all of them before any node is opened; the chains without that."""
-        rest = []
+        rest, hints = [], []
         for chain in chains:
             first = next(iter(chain.actions), None)
             if isinstance(first, NominatePods):
-                self._check()
-                self._hints.give(first)
+                hints.append(first)
                 rest.append(replace(chain, actions=chain.actions[1:]))
             else:
                 rest.append(chain)
+        if hints:
+            self._check()
+            self._hints.give(*hints)
         self._look_after_hints()
         return rest
 
@@ -195,9 +197,9 @@ class Applier(Report):
         if not opening:
             return all_chains
         self._check()
-        answers = self.effects.patch_together(tuple(opening.values()), at_once=True)
-        outcomes = dict(zip(opening, answers, strict=True))
         self._hints.expect(nominated for i in opening for nominated in all_chains[i].expects)
+        answers = self.effects.patch_at_once(tuple(opening.values()), meanwhile=self._hints.give_again)
+        outcomes = dict(zip(opening, answers, strict=True))
         self._look_after_hints()
         rest = []
         for i, chain in enumerate(all_chains):
@@ -282,6 +284,6 @@ def run_step(run: Invocation, step: Step, work: Callable[[Applier], None]) -> Ou
 
 
 def _opens_with(chain: Chain) -> PatchObject | None:
-    """What opens the chain's node to pods, None if it opens none."""
+    """What opens the chain's node to pods, None if it opens none, or one that is open already."""
     first = chain.actions[0] if chain.opens and chain.actions else None
-    return first if isinstance(first, PatchObject) else None
+    return first if isinstance(first, PatchObject) and first.ref.resource is NODE else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -85,16 +85,27 @@ class Effects:
             case _:
                 assert_never(action)
 
-    def patch_together(
-        self, actions: Sequence[PatchObject], *, at_once: bool = False
-    ) -> tuple[KubeAPIError | None, ...]:
-        """Patch objects of one kind side by side; for each the API server's refusal, None if it was done.
+    def patch_together(self, actions: Sequence[PatchObject]) -> tuple[KubeAPIError | None, ...]:
+        """Patch objects of one kind side by side; for each the API server's refusal, None if it was done."""
+        resource, subresource = actions[0].ref.resource, actions[0].subresource
+        return self._told(
+            actions, self._run.store.patch_each(resource, self._patches(actions), subresource=subresource)
+        )
 
-        With `at_once` the API server gets to carry them out in the same moment.
-        """
-        ref = actions[0].ref
-        patches = [Patch(name=a.ref.name, namespace=a.ref.namespace, body=self._body(a)) for a in actions]
-        answers = self._run.store.patch_each(ref.resource, patches, subresource=actions[0].subresource, at_once=at_once)
+    def patch_at_once(
+        self, actions: Sequence[PatchObject], meanwhile: Callable[[], None]
+    ) -> tuple[KubeAPIError | None, ...]:
+        """The same in one moment, in their order, as far as the API server can; `meanwhile` is called while it does."""
+        return self._told(
+            actions, self._run.store.patch_at_once(actions[0].ref.resource, self._patches(actions), meanwhile)
+        )
+
+    def _patches(self, actions: Sequence[PatchObject]) -> list[Patch]:
+        return [Patch(name=a.ref.name, namespace=a.ref.namespace, body=self._body(a)) for a in actions]
+
+    def _told(
+        self, actions: Sequence[PatchObject], answers: Sequence[dict[str, Any] | KubeAPIError]
+    ) -> tuple[KubeAPIError | None, ...]:
         for action, answer in zip(actions, answers, strict=True):
             if not isinstance(answer, KubeAPIError):
                 self._patched(action, answer)

@@ -28,23 +28,24 @@ class Hints:
         """Whether there are any that kube-scheduler may take back."""
         return bool(self._given) and not self._given_up
 
-    def give(self, action: NominatePods) -> None:
-        """Nominate pods, or take their nominations back; a refusal that is not about the pod alone ends it for this run."""
-        if self._given_up:
-            self._count("hints not given", len(action.pods))
+    def give(self, *actions: NominatePods) -> None:
+        """Nominate pods, or take their nominations back; a refusal that is not about one pod alone ends it for this run."""
+        asked = sum(len(action.pods) for action in actions)
+        if self._given_up or not asked:
+            self._count("hints not given", asked)
             return
-        outcome = nominate(self._run.store, action)
-        self._given += [action] if action.node and outcome.given else []
+        outcome = nominate(self._run.store, actions)
+        self._given += [action for action in actions if action.node and outcome.given]
         self._count("hints", outcome.given)
-        self._count("hints not given", len(outcome.refused))
+        self._count("hints not given", asked - outcome.given)
         self._given_up = outcome.is_hopeless
-        for pod, error in outcome.refused:
+        for hint, error in outcome.refused[: 1 if outcome.is_hopeless else None]:
             level = "debug" if is_gone(error) else "warning"
-            text = f"{pod} is not nominated to node {action.node}: {error.message}"
+            text = f"{hint.pod} is not nominated to node {hint.node}: {error.message}"
             fields = {key: str(value) for key, value in error.context.items()}
             self._run.telemetry.log(level, text, error=type(error).__name__, **fields)
         if outcome.is_hopeless:
-            self._run.telemetry.log("warning", "no more placement hints in this run", node=action.node)
+            self._run.telemetry.log("warning", "no more placement hints in this run")
 
     def expect(self, given: Iterable[NominatePods]) -> None:
         """Look after these as well, which an earlier run gave."""
@@ -52,7 +53,8 @@ class Hints:
 
     def give_again(self) -> None:
         """Who lost the nomination meanwhile gets it again."""
-        self._count("hints given again", nominate_again(self._run.store, self._given))
+        if self.may_be_lost:
+            self._count("hints given again", nominate_again(self._run.store, self._given))
 
     def forget(self) -> None:
         """Look after none of them any longer."""

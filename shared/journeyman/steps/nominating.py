@@ -1,14 +1,15 @@
-"""Nominating pods: placement hints as kube-scheduler gets them, all of a node's at once.
+"""Nominating pods: placement hints as kube-scheduler gets them, all of a run's at once, in the order of its attempts.
 
 An attempt of kube-scheduler that fails takes a pod's nomination back, and while nodes join it attempts all the time. So
-once the last of a node's pods has its nomination, those that lost theirs meanwhile get it again; and so do, once the
-nodes are open, those whose attempt was still under way then. kube-scheduler leaves a pod that has just failed alone for
+once the last pod has its nomination, those that lost theirs meanwhile get it again; and so do, while the nodes open and
+once they are, those whose attempt was still under way then. kube-scheduler leaves a pod that has just failed alone for
 a second at least (pkg/scheduler `podInitialBackoffSeconds`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import Final
 
 from msgspec import Struct
@@ -19,13 +20,22 @@ from journeyman.errors import ConflictError, ForbiddenError, InvalidError, KubeA
 from journeyman.ports import KubeStore, Patch
 
 _UNDECIDED: Final = "spec.nodeName=,status.nominatedNodeName="
+_PART: Final = 50
+"""So many are asked for before anybody looks whether it is of any use."""
+
+
+class Hint(Struct, frozen=True):
+    """One pod and its node."""
+
+    pod: ObjectRef
+    node: str
 
 
 class Nominated(Struct, frozen=True, kw_only=True):
-    """How many pods were nominated, and why the others were not, by pod."""
+    """How many pods were nominated, and why others were not."""
 
     given: int
-    refused: tuple[tuple[ObjectRef, KubeAPIError], ...] = ()
+    refused: tuple[tuple[Hint, KubeAPIError], ...] = ()
 
     @property
     def is_hopeless(self) -> bool:
@@ -40,41 +50,59 @@ def is_gone(error: KubeAPIError) -> bool:
     return isinstance(error, NotFoundError | ConflictError | InvalidError)
 
 
-def nominate(store: KubeStore, action: NominatePods) -> Nominated:
-    """Nominate the pods to their node, or take their nominations back. Never raises KubeAPIError: see `Nominated`."""
-    refused = _patch(store, action.pods, action.node)
-    return Nominated(given=len(action.pods) - len(refused), refused=refused)
+def nominate(store: KubeStore, actions: Sequence[NominatePods]) -> Nominated:
+    """Nominate the pods to their nodes, or take their nominations back, until that is hopeless. Never raises KubeAPIError."""
+    hints = _in_turn(actions)
+    done = Nominated(given=0)
+    for begin in range(0, len(hints), _PART):
+        if not done.is_hopeless:
+            part = hints[begin : begin + _PART]
+            refused = _patch(store, part)
+            done = Nominated(given=done.given + len(part) - len(refused), refused=done.refused + refused)
+    return done
 
 
 def nominate_again(store: KubeStore, actions: Sequence[NominatePods]) -> int:
     """Nominate those once more who lost their nomination since these actions were carried out; how many."""
-    pods = [pod for action in actions for pod in action.pods]
-    lost = _undecided(store, pods)
-    for action in actions:
-        if mine := [pod for pod in action.pods if pod.uid in lost]:
-            _patch(store, mine, action.node)
+    hints = _in_turn(actions)
+    lost = _undecided(store, [hint.pod for hint in hints])
+    _patch(store, [hint for hint in hints if hint.pod.uid in lost])
     return len(lost)
 
 
-def _patch(store: KubeStore, pods: Sequence[ObjectRef], node: str) -> tuple[tuple[ObjectRef, KubeAPIError], ...]:
-    """The pods that were refused. The UID is a precondition: only the pod that was meant, not a namesake."""
+def _in_turn(actions: Sequence[NominatePods]) -> list[Hint]:
+    """All of them, as kube-scheduler comes to their pods."""
+    hints = [
+        (turn, Hint(pod, action.node))
+        for action in actions
+        for turn, pod in zip(action.turns or (0,) * len(action.pods), action.pods, strict=True)
+    ]
+    return [hint for _, hint in sorted(hints, key=itemgetter(0))]
+
+
+def _patch(store: KubeStore, hints: Sequence[Hint]) -> tuple[tuple[Hint, KubeAPIError], ...]:
+    """Those that were refused. The UID is a precondition: only the pod that was meant, not a namesake."""
     patches = [
         Patch(
-            name=pod.name,
-            namespace=pod.namespace,
-            body={"metadata": {"uid": pod.uid}, "status": {"nominatedNodeName": node or None}},
+            name=hint.pod.name,
+            namespace=hint.pod.namespace,
+            body={"metadata": {"uid": hint.pod.uid}, "status": {"nominatedNodeName": hint.node or None}},
         )
-        for pod in pods
+        for hint in hints
     ]
     answers = store.patch_each(POD, patches, subresource="status")
-    return tuple((pod, answer) for pod, answer in zip(pods, answers, strict=True) if isinstance(answer, KubeAPIError))
+    return tuple(
+        (hint, answer) for hint, answer in zip(hints, answers, strict=True) if isinstance(answer, KubeAPIError)
+    )
 
 
 def _undecided(store: KubeStore, pods: Sequence[ObjectRef]) -> frozenset[str]:
     """UIDs of those of the pods that have neither node nor nomination now; none if that cannot be told."""
     spaces = {pod.namespace for pod in pods}
     try:
-        found = store.list(POD, namespace=spaces.pop() if len(spaces) == 1 else "", field_selector=_UNDECIDED)
+        found = store.list(
+            POD, namespace=spaces.pop() if len(spaces) == 1 else "", field_selector=_UNDECIDED, cached=True
+        )
     except KubeAPIError:
         return frozenset()
     return frozenset(pod.metadata.uid for pod in found.items) & {pod.uid for pod in pods}

@@ -37,7 +37,8 @@ def test_patches_that_go_together_have_answers_of_their_own(cluster, at_once):
         Patch(name=claims[1], body=stale),
         Patch(name=claims[2], body=body),
     ]
-    answers = cluster.store.patch_each(NODECLAIM, patches, at_once=at_once)
+    store = cluster.store
+    answers = store.patch_at_once(NODECLAIM, patches, list) if at_once else store.patch_each(NODECLAIM, patches)
     assert [type(answer) for answer in answers] == [dict, NotFoundError, ConflictError, dict]
     assert [cluster.store.get(NODECLAIM, name).metadata.labels.get("a") for name in claims] == ["1", None, "1"]
 

@@ -70,7 +70,7 @@ def test_nobody_sends_the_last_byte_before_everybody_is_that_far():
 
 
 def test_they_set_out_in_their_order_whoever_came_first():
-    """The nodes with the largest pods first."""
+    """The nodes whose pods are tried first."""
     line, Wire.order[:] = StartLine(3), []
     senders = [Sender(line, content, place) for place, content in ((2, b"-c"), (0, b"-a"), (1, b"-b"))]
     for sender in senders:
@@ -110,12 +110,16 @@ def test_a_second_try_waits_for_nobody():
     assert time.monotonic() < began + 1
 
 
+def nothing():
+    pass
+
+
 def test_each_write_has_its_own_answer_and_its_own_second_try(script, store_for):
     """Those that are turned away come again, alone and whole."""
     script.say(429, {"kind": "Status", "code": 429}, Retry_After="0")
     script.say(429, {"kind": "Status", "code": 429}, Retry_After="0")
     script.say(200, {"metadata": {"name": "done"}})
-    answers = store_for(script.url).patch_each(POD, PATCHES, at_once=True)
+    answers = store_for(script.url).patch_at_once(POD, PATCHES, nothing)
     assert [answer["metadata"]["name"] for answer in answers] == ["done"] * 3
     lengths = [headers["Content-Length"] for _, _, headers in script.requests]
     assert lengths == [lengths[0]] * 5
@@ -125,5 +129,15 @@ def test_each_write_has_its_own_answer_and_its_own_second_try(script, store_for)
 @pytest.mark.parametrize("patches", [PATCHES, ()])
 def test_nobody_there_is_told_of_each(store_for, patches):
     """Nothing hangs where no connection comes about."""
-    answers = store_for("http://127.0.0.1:9").patch_each(POD, patches, at_once=True)
+    answers = store_for("http://127.0.0.1:9").patch_at_once(POD, patches, nothing)
     assert [type(answer) for answer in answers] == [KubeUnavailableError] * len(patches)
+
+
+def test_whoever_waits_for_answers_has_time_for_something_else(script, store_for):
+    """Again and again once all have been sent, until the last answer is there."""
+    asked = []
+    script.dawdle(seconds=0.2)
+    script.say(200, {"metadata": {"name": "done"}})
+    answers = store_for(script.url).patch_at_once(POD, PATCHES, lambda: asked.append(1))
+    assert [answer["metadata"]["name"] for answer in answers] == ["done"] * 3
+    assert len(asked) > 1

@@ -77,6 +77,17 @@ def test_every_hint_of_a_run_is_given_before_any_node_opens(cluster):
     assert (outcome.counts["hints"], outcome.status) == (3, "done")
 
 
+def test_hints_are_given_in_the_order_of_kube_schedulers_attempts(cluster):
+    """Whatever their nodes: versions tell that order, and go on telling it."""
+    writes = []
+    cluster.server.on_write(lambda write: writes.append(write.name))
+
+    first, second = replace(hint(cluster, "a", "c"), turns=(998, 1002)), replace(hint(cluster, "b"), turns=(1001,))
+    carry_out(cluster, one("n", first), one("m", second))
+
+    assert writes == ["a", "b", "c"]
+
+
 def test_nodes_open_before_anything_else_is_written(cluster):
     """As one, since each that opens costs others their hints; a node that is gone stops its own chain alone."""
     cluster.add({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "m"}})
@@ -91,6 +102,16 @@ def test_nodes_open_before_anything_else_is_written(cluster):
     carry_out(cluster, *(replace(chain, opens=True) for chain in chains))
 
     assert writes == ["n", "m", "a", "c"]
+
+
+def test_a_node_that_is_open_already_is_no_reason_to_patch_its_claim_as_a_node(cluster):
+    """A claim that is seen to have registered may have nothing to change on its node."""
+    told = PatchObject(ref=refs(cluster, "a")[0], patch={"status": {"phase": "Running"}}, subresource="status", why="t")
+
+    carry_out(cluster, *(replace(one(name, patch), opens=True) for name, patch in (("n", MARK), ("a", told))))
+
+    assert is_open(cluster)
+    assert cluster.server.get(POD, "a", namespace="default").status.phase == "Running"
 
 
 def test_a_nomination_that_an_attempt_took_is_given_again(cluster):
@@ -156,7 +177,7 @@ def test_a_refusal_that_all_pods_would_meet_ends_the_runs_hints_and_opens_the_no
         cluster, one("n", hint(cluster, "a"), MARK), one("m", hint(cluster, "b", "c"), MARK), store=store
     )
 
-    assert store.asked == 1
+    assert store.asked == 3
     assert is_open(cluster)
     assert outcome.counts["hints not given"] == 3
     assert [message for level, message, _ in cluster.record.lines if level == "warning"] == [

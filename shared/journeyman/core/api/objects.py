@@ -52,6 +52,11 @@ class ObjectMeta(Read, frozen=True):
     finalizers: tuple[str, ...] = ()
     owner_references: tuple[OwnerReference, ...] = ()
 
+    @property
+    def version_number(self) -> int:
+        """Of two versions of one API server's the older one has the lower; 0 where they are no numbers."""
+        return int(self.resource_version) if self.resource_version.isdecimal() else 0
+
 
 class Condition(Read, frozen=True):
     """One status condition of any kind (node conditions included)."""

@@ -6,6 +6,7 @@ Differs: launching is asked for and not awaited; what the cloud answers comes ba
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Final
@@ -15,7 +16,7 @@ from msgspec.structs import replace
 
 from journeyman.core.api import labels
 from journeyman.core.api.objects import Node, NodeClaim, Pod, is_true
-from journeyman.core.api.resources import total_requests
+from journeyman.core.api.resources import pod_requests
 from journeyman.core.lifecycle.consistency import checked
 from journeyman.core.lifecycle.hints import Hints, hinted_at, is_held, look_after_hints, nominations, take_back
 from journeyman.core.lifecycle.hydration import begun, hydrate, is_at_work, recalled
@@ -59,24 +60,42 @@ def advance(snapshot: Snapshot, lifecycle: Lifecycle) -> Plan:
     by_provider = nodes_by_provider_id(snapshot)
     hints = Hints.of(snapshot, enabled=lifecycle.most_hints > 0)
     settling = Settling.of(snapshot, by_provider, hints, lifecycle.settles_from)
-    plans, left = [take_back(snapshot)], lifecycle.most_hints
+    plans, left = [], lifecycle.most_hints
     for claim in snapshot.claims:
         if claim.metadata.deletion_timestamp is None:
             room = _Room(hints=hints, left=left, most=lifecycle.most_hints, settling=settling)
             plan = _advance(claim, by_provider, snapshot, lifecycle, room)
             left -= sum(len(action.pods) for action in plan.actions if isinstance(action, NominatePods))
             plans.append(plan)
-    return merged(sorted(plans, key=lambda plan: -_largest_expected(plan, hints)))
+    return merged((take_back(snapshot), *_most_urgent_first(plans, hints)))
 
 
-def _largest_expected(plan: Plan, hints: Hints) -> int:
-    """CPU of the largest pod for which the plan opens a node, 0 if there is none.
+def _most_urgent_first(plans: Sequence[Plan], hints: Hints) -> list[Plan]:
+    """First those that open a node to a pod that kube-scheduler tries early, and to a large one before that.
 
-    While nodes open kube-scheduler already tries pods, and those whose nodes are still closed may lose their room: the
-    larger a pod, the less it finds another. So the nodes with the largest pods are opened first.
+    While nodes open it already tries pods, and takes the hint of whoever comes up before its own node does. A large pod
+    that loses its room to others finds no second one; a small one does.
     """
-    expected = (f"{ref.namespace}/{ref.name}" for chain in plan.chains for n in chain.expects for ref in n.pods)
-    return max((total_requests((hints.pods[key],)).get("cpu", 0) for key in expected), default=0)
+    turns = sorted({turn for plan in plans for chain in plan.chains for n in chain.expects for turn in n.turns})
+    places = {turn: place for place, turn in enumerate(turns, start=1)}
+
+    def urgency(plan: Plan) -> float:
+        expected = (
+            (ref, turn)
+            for chain in plan.chains
+            for n in chain.expects
+            for ref, turn in zip(n.pods, n.turns, strict=True)
+        )
+        return min(
+            (places[turn] / _cores(hints.pods[f"{ref.namespace}/{ref.name}"]) for ref, turn in expected),
+            default=math.inf,
+        )
+
+    return sorted(plans, key=urgency)
+
+
+def _cores(pod: Pod) -> float:
+    return max(pod_requests(pod).get("cpu", 0), 1)
 
 
 class _Room(Struct, frozen=True, kw_only=True):

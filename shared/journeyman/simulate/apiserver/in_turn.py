@@ -11,7 +11,7 @@ from journeyman.ports import KubeStore, Patch
 
 
 def patched_in_turn(
-    store: KubeStore, resource: Resource[Any], patches: Sequence[Patch], subresource: str
+    store: KubeStore, resource: Resource[Any], patches: Sequence[Patch], subresource: str = ""
 ) -> tuple[dict[str, Any] | KubeAPIError, ...]:
     """What became of each, in their order."""
 

@@ -130,10 +130,16 @@ class ApiServer:
         return self._update("patch", resource, name, merged, namespace=namespace, subresource=subresource, body=patch)
 
     def patch_each(
-        self, resource: Resource[Any], patches: Sequence[Patch], *, subresource: str = "", at_once: bool = False
+        self, resource: Resource[Any], patches: Sequence[Patch], *, subresource: str = ""
     ) -> tuple[dict[str, Any] | KubeAPIError, ...]:
         """One after the other, so that histories repeat."""
         return patched_in_turn(self, resource, patches, subresource)
+
+    def patch_at_once(
+        self, resource: Resource[Any], patches: Sequence[Patch], _meanwhile: Callable[[], None]
+    ) -> tuple[dict[str, Any] | KubeAPIError, ...]:
+        """The same: nobody acts in between."""
+        return patched_in_turn(self, resource, patches)
 
     def applied(
         self,

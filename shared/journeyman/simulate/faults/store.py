@@ -87,10 +87,16 @@ class FaultyStore:
         )
 
     def patch_each(
-        self, resource: Resource[Any], patches: Sequence[Patch], *, subresource: str = "", at_once: bool = False
+        self, resource: Resource[Any], patches: Sequence[Patch], *, subresource: str = ""
     ) -> tuple[dict[str, Any] | KubeAPIError, ...]:
         """One after the other, each a call of its own."""
         return patched_in_turn(self, resource, patches, subresource)
+
+    def patch_at_once(
+        self, resource: Resource[Any], patches: Sequence[Patch], _meanwhile: Callable[[], None]
+    ) -> tuple[dict[str, Any] | KubeAPIError, ...]:
+        """The same."""
+        return patched_in_turn(self, resource, patches)
 
     def apply(
         self,
