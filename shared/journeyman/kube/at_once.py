@@ -2,8 +2,8 @@
 
 An API server does nothing before it has a body whole. Requests sent one by one take effect as the server comes to them,
 and what it does on account of the first keeps it busy meanwhile: nodes that were to open together opened over a second.
-One thread sends the last bytes, one after the other, a millisecond apart; threads that are woken for it take the longer
-the busier the machine is.
+One thread sends the last bytes, one after the other; threads that are woken for it take the longer the busier the machine
+is.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ PATIENCE_SECONDS: Final = 5.0
 """How long a request waits for the others: a connection of its own may have to be made, and a busy server takes its time."""
 
 
-GAP_SECONDS: Final = 0.001
-"""Between two last bytes: about as long as an API server needs for a request. What it gets in one go it does backwards."""
+GAP_SECONDS: Final = 0.0005
+"""Between two last bytes: what an API server gets in one go it does in any order, the last one first as a rule."""
 
 
 class StartLine:

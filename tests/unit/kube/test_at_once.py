@@ -70,7 +70,7 @@ def test_nobody_sends_the_last_byte_before_everybody_is_that_far():
 
 
 def test_they_set_out_in_their_order_whoever_came_first():
-    """The nodes whose pods are tried first."""
+    """The nodes whose pods are tried last."""
     line, Wire.order[:] = StartLine(3), []
     senders = [Sender(line, content, place) for place, content in ((2, b"-c"), (0, b"-a"), (1, b"-b"))]
     for sender in senders:

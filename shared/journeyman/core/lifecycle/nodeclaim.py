@@ -6,7 +6,6 @@ Differs: launching is asked for and not awaited; what the cloud answers comes ba
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Final
@@ -16,7 +15,6 @@ from msgspec.structs import replace
 
 from journeyman.core.api import labels
 from journeyman.core.api.objects import Node, NodeClaim, Pod, is_true
-from journeyman.core.api.resources import pod_requests
 from journeyman.core.lifecycle.consistency import checked
 from journeyman.core.lifecycle.hints import Hints, hinted_at, is_held, look_after_hints, nominations, take_back
 from journeyman.core.lifecycle.hydration import begun, hydrate, is_at_work, recalled
@@ -67,35 +65,18 @@ def advance(snapshot: Snapshot, lifecycle: Lifecycle) -> Plan:
             plan = _advance(claim, by_provider, snapshot, lifecycle, room)
             left -= sum(len(action.pods) for action in plan.actions if isinstance(action, NominatePods))
             plans.append(plan)
-    return merged((take_back(snapshot), *_most_urgent_first(plans, hints)))
+    return merged((take_back(snapshot), *sorted(plans, key=_first_turn, reverse=True)))
 
 
-def _most_urgent_first(plans: Sequence[Plan], hints: Hints) -> list[Plan]:
-    """First those that open a node to a pod that kube-scheduler tries early, and to a large one before that.
+def _first_turn(plan: Plan) -> int:
+    """When kube-scheduler comes to the first of the pods that the plan opens nodes to; 0 if it opens none to anybody.
 
-    While nodes open it already tries pods, and takes the hint of whoever comes up before its own node does. A large pod
-    that loses its room to others finds no second one; a small one does.
+    Nodes open in the opposite order. The first that opens makes kube-scheduler try all pods, and whoever comes up before
+    its own node is open loses its hint: one of the first few, whatever one does. But the room that it leaves is taken
+    only by pods that come up before their own nodes are open, too; so it is there last, and is there still when the hint
+    is given again.
     """
-    turns = sorted({turn for plan in plans for chain in plan.chains for n in chain.expects for turn in n.turns})
-    places = {turn: place for place, turn in enumerate(turns, start=1)}
-
-    def urgency(plan: Plan) -> float:
-        expected = (
-            (ref, turn)
-            for chain in plan.chains
-            for n in chain.expects
-            for ref, turn in zip(n.pods, n.turns, strict=True)
-        )
-        return min(
-            (places[turn] / _cores(hints.pods[f"{ref.namespace}/{ref.name}"]) for ref, turn in expected),
-            default=math.inf,
-        )
-
-    return sorted(plans, key=urgency)
-
-
-def _cores(pod: Pod) -> float:
-    return max(pod_requests(pod).get("cpu", 0), 1)
+    return min((turn for chain in plan.chains for n in chain.expects for turn in n.turns), default=0)
 
 
 class _Room(Struct, frozen=True, kw_only=True):

@@ -96,15 +96,15 @@ def test_a_node_that_opens_expects_its_planned_pods_whether_they_have_their_hint
     assert [(n.node, [pod.name for pod in n.pods]) for c in plan.chains for n in c.expects] == [("node-a", ["a", "b"])]
 
 
-def test_nodes_open_as_kube_scheduler_comes_to_their_pods_and_sooner_for_large_ones():
-    """It tries whoever failed longest ago first; a large pod that loses its room finds no other. Nobody's nodes are last."""
+def test_nodes_whose_pods_kube_scheduler_tries_first_open_last():
+    """Those pods lose their hints in any case; who comes up later must not find their room, but its own. Nobody's are last."""
     claims = tuple(a_claim(name, hinted=SETTLE) for name in "abcd")
     pods = [
-        a_pod(n, cpu=cpu, metadata={"resourceVersion": version}, status={"nominatedNodeName": f"node-{n}"})
-        for n, cpu, version in (("b", "1", "1002"), ("c", "1", "998"), ("d", "4", "1001"))
+        a_pod(n, metadata={"resourceVersion": version}, status={"nominatedNodeName": f"node-{n}"})
+        for n, version in (("b", "1001"), ("c", "998"), ("d", "1002"))
     ]
 
-    assert opened(advanced(claims, *pods)) == ["d", "c", "b", "a"]
+    assert opened(advanced(claims, *pods)) == ["d", "b", "c", "a"]
 
 
 def test_a_node_is_kept_closed_until_its_own_time_is_over():
