@@ -17,7 +17,9 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "gate"))
 
 pytest_plugins = ["tests.controlplane.fixtures"]  # a real API server, for whoever asks for one
 
-os.environ.setdefault("GOGC", "400")  # for real servers and the oracle, which live for seconds
+# For real servers and the oracle, which live for seconds: they collect nothing before they have that much.
+os.environ.setdefault("GOGC", "off")
+os.environ.setdefault("GOMEMLIMIT", "1GiB")
 
 
 gc.disable()  # until all is collected: next to nothing of what is imported goes again

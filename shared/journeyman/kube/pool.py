@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import ipaddress
+import socket
 import ssl
 import threading
 import time
+from functools import cached_property
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import urllib3
 from urllib3.connectionpool import HTTPConnectionPool
@@ -42,11 +46,21 @@ class Pool(urllib3.PoolManager):
             tls["ssl_context"] = _shareable(connection.ssl_context)
         if connection.assert_hostname:
             tls |= {"assert_hostname": connection.assert_hostname, "server_hostname": connection.assert_hostname}
+        self._server = connection.server
         self._renewed_context = connection.renewed_context
         self._idle_seconds = idle_seconds
         self._used_at = 0.0
         super().__init__(num_pools=1, maxsize=size, timeout=timeout, **tls)
         self.pool_classes_by_scheme = {"http": HttpPool, "https": HttpsPool}
+
+    @cached_property
+    def is_near(self) -> bool:
+        """Whether the server has none but private addresses. False if its name does not resolve: its requests will say so."""
+        try:
+            found = socket.getaddrinfo(urlsplit(self._server).hostname, None)
+        except OSError:
+            return False
+        return not any(ipaddress.ip_address(str(address[0]).partition("%")[0]).is_global for *_, address in found)
 
     def connection_from_host(
         self, host: str | None, port: int | None = None, scheme: str | None = "http", pool_kwargs: Any = None

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gzip
 import itertools
+import socket
 
 import msgspec
 import pytest
+import urllib3
 from google.protobuf.descriptor import FieldDescriptor
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,6 +17,8 @@ from journeyman.core.api.objects import POD, Pod
 from journeyman.errors import InvalidObjectError, KubeAPIError, KubeUnavailableError, NotFoundError
 from journeyman.kube import protobuf
 from journeyman.kube.allowance import Allowance
+from journeyman.kube.connection import Connection
+from journeyman.kube.pool import Pool
 from journeyman.kube.protobuf import messages
 from journeyman.kube.protobuf.numbers import LISTED, NUMBERS, OWN_FIELDS
 from journeyman.kube.protobuf.reading import Reader
@@ -76,6 +80,34 @@ def test_the_whole_list_comes_at_once(script, store_for):
     ((_, asked, headers),) = script.requests
     assert headers["Accept"] == f"{protobuf.MEDIA_TYPE}, application/json"
     assert asked == "/api/v1/namespaces/default/pods"
+
+
+@pytest.mark.parametrize(("near", "asked"), [(True, "identity"), (False, "gzip")])
+def test_a_whole_list_is_compressed_if_it_comes_from_afar(script, store_for, monkeypatch, near, asked):
+    """An API server packs more slowly than it sends, but the way may be narrow."""
+    monkeypatch.setattr(Pool, "is_near", near)
+    script.say(200, page(pod(b"a")))
+    store_for(script.url).list(POD)
+    assert script.requests[0][2]["Accept-Encoding"] == asked
+
+
+@pytest.mark.parametrize(
+    ("addresses", "near"),
+    [(["10.1.2.3", "fd00::1"], True), (["100.64.0.7"], True), (["10.1.2.3", "52.1.2.3"], False), (OSError, False)],
+    ids=["private", "shared", "public", "unknown"],
+)
+def test_a_server_is_near_if_all_its_addresses_are_private(monkeypatch, addresses, near):
+    """Then it is in our network, or in one that ours leads to."""
+
+    def resolved(host, _):
+        assert host == "prod.example"
+        if addresses is OSError:
+            raise OSError
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, 443)) for address in addresses]
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolved)
+    connection = Connection(server="https://prod.example:6443")
+    assert Pool(connection, size=1, timeout=urllib3.Timeout(1)).is_near is near
 
 
 def test_what_is_the_same_is_shared():
