@@ -114,7 +114,7 @@ class KubeStore(Protocol):
     def patch_at_once(
         self, resource: Resource[Any], patches: Sequence[Patch], meanwhile: Callable[[], None]
     ) -> tuple[dict[str, Any] | KubeAPIError, ...]:
-        """The same; none is to take effect noticeably before the others, nor before those in front of it, if that can be had.
+        """The same, as good as in one moment, the first of them first, as far as that can be had.
 
         Where answers take their time `meanwhile` is called, again and again, until all have come.
         """

@@ -129,7 +129,8 @@ class Transport:
         """What `take` makes of the body of a successful answer, which it gets in pieces as they come.
 
         It comes compressed from afar only: an API server needs longer to pack a large list than to send it to somebody
-        near (Kubernetes' own components do without, too). An answer that breaks off is asked for again, as often as by `request`; then `take` begins again. Raises as `request`.
+        near (Kubernetes' own components do without, too). An answer that breaks off is asked for again, as often as by
+        `request`; then `take` begins again. Raises as `request`.
         """
         policy, headers = READS, {"Accept": accept, "Accept-Encoding": "identity" if self._pool.is_near else "gzip"}
         with self._translated("GET", path):

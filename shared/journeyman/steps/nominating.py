@@ -97,7 +97,10 @@ def _patch(store: KubeStore, hints: Sequence[Hint]) -> tuple[tuple[Hint, KubeAPI
 
 
 def _undecided(store: KubeStore, pods: Sequence[ObjectRef]) -> frozenset[str]:
-    """UIDs of those of the pods that have neither node nor nomination now; none if that cannot be told."""
+    """UIDs of those of the pods that have neither node nor nomination now; none if that cannot be told.
+
+    As the API server's cache has it, which answers at once: pods are being bound by the hundred meanwhile.
+    """
     spaces = {pod.namespace for pod in pods}
     try:
         found = store.list(

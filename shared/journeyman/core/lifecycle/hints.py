@@ -92,7 +92,7 @@ def nominations(pods: Sequence[Pod], node: Node) -> tuple[NominatePods, ...]:
     """Tell kube-scheduler that these pods were planned for this node; nothing if there are none.
 
     It tries whoever failed longest ago first, and writes to a pod that fails: so versions tell when it comes to whom. They
-    can be compared (Kubernetes 1.35 and later say so; earlier ones get no hints). Hints that are given in that order leave
+    can be compared (KEP-5504, Kubernetes 1.35; earlier ones get no hints). Hints that are given in that order leave
     it as it is.
     """
     refs, turns = tuple(map(_ref, pods)), tuple(pod.metadata.version_number for pod in pods)
