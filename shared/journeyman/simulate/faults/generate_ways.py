@@ -96,6 +96,10 @@ def _a_replacement_cannot_be_had(story: Story) -> Story:
     return replace(story, setting=readily_consolidated(story.setting), acts=outgrown(out_of_stock=True))
 
 
+def _claims_go_before_their_instances(story: Story) -> Story:
+    return _with(story, [told.StripFinalizer(at_seconds=_BUSY + 30 * n, claim=0) for n in range(3)])
+
+
 _WAYS: Final[dict[str, Way]] = {
     "consolidate: apply OfferingState": _a_replacement_cannot_be_had,
     "consolidate: create NodeClaim": _a_node_is_replaced,
@@ -115,6 +119,7 @@ _WAYS: Final[dict[str, Way]] = {
     "provision: iam ListInstanceProfiles": _the_node_class_goes,
     "provision: iam RemoveRoleFromInstanceProfile": _the_node_class_goes,
     "terminate: delete Pod": _a_drain_is_ended_by_force,
+    "terminate: get NodeClaim": _claims_go_before_their_instances,
     "terminate: patch Event": _a_drain_takes_long,
     "terminate: patch NodePool": _end_before_their_nodes_join,
 }
