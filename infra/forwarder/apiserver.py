@@ -241,3 +241,7 @@ def _read(decode: Callable[[Any], Any], data: Any) -> Any:
         return decode(data)
     except (msgspec.DecodeError, LookupError) as error:
         raise ApiServerError(f"the answer cannot be read, so it is not an API server's: {error}") from error
+
+
+for _type in (_Line, _Status, _Versioned):  # before threads do: see `resources`
+    msgspec.json.Decoder(_type)

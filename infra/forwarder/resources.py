@@ -222,3 +222,8 @@ class NodeClasses(_Specs):
 
     name = "ec2nodeclasses"
     path = "/apis/karpenter.k8s.aws/v1/ec2nodeclasses"
+
+
+# msgspec looks into a type at its first use, and two threads that do so side by side may crash: each kind has one.
+for _type in (_PodPage, Pod, _NodePage, _NodeChange, _ClaimPage, Claim, _SpecPage, Spec):
+    msgspec.json.Decoder(_type)

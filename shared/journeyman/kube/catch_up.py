@@ -64,6 +64,9 @@ class _Now(msgspec.Struct, frozen=True):
         return None if remaining is None else len(self.items) + remaining
 
 
+_NOW: Final = msgspec.json.Decoder(_Now)  # made before threads meet in it
+
+
 def catch_up(store: HttpKubeStore, mirror: Mirror[Any], quiet_seconds: float) -> Mirror[Any]:
     """The list as it is now.
 
@@ -90,7 +93,7 @@ def _now(store: HttpKubeStore, question: Question) -> _Now:
     path = question.resource.path(question.namespace)
     body = store.transport.request("GET", path, query={name: value for name, value in query.items() if value})
     try:
-        return msgspec.json.decode(body, type=_Now)
+        return _NOW.decode(body)
     except msgspec.DecodeError as error:
         raise GoneError(f"GET {path} does not tell the version of what it lists: {error}") from error
 

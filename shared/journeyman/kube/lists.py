@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import lru_cache, partial
@@ -23,6 +24,7 @@ T = TypeVar("T")
 
 JSON: Final = "application/json"
 _HEAD_BYTES: Final = 4096
+_making = threading.Lock()
 
 
 class _ListMeta(msgspec.Struct, frozen=True, rename="camel"):
@@ -153,7 +155,8 @@ def _head(body: bytes, resource: Resource[Any]) -> Versioned:
     head, items, _ = body[:_HEAD_BYTES].partition(b'"items":')
     if items:
         with suppress(msgspec.DecodeError):  # somebody sends it after them
-            return msgspec.json.decode(head.rstrip().rstrip(b",") + b"}", type=Versioned)
+            early: Versioned = _decoder(Versioned).decode(head.rstrip().rstrip(b",") + b"}")
+            return early
     found: Versioned = decode(body, resource, Versioned, "")
     return found
 
@@ -175,8 +178,14 @@ def _name_of(raw: Mapping[str, Any]) -> str:
     return "/".join(str(metadata[part]) for part in ("namespace", "name") if metadata.get(part))
 
 
-@lru_cache(maxsize=64)
 def _decoder(type_: Any) -> msgspec.json.Decoder[Any]:
+    """Made by one thread at a time: msgspec looks into a type at its first use, and two that do so side by side may crash."""
+    with _making:
+        return _made(type_)
+
+
+@lru_cache(maxsize=64)
+def _made(type_: Any) -> msgspec.json.Decoder[Any]:
     return msgspec.json.Decoder(type_)
 
 
