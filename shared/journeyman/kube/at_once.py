@@ -19,8 +19,6 @@ from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 
 PATIENCE_SECONDS: Final = 5.0
 """How long a request waits for the others: a connection of its own may have to be made, and a busy server takes its time."""
-
-
 GAP_SECONDS: Final = 0.0005
 """Between two last bytes: what an API server gets in one go it does in any order, the last one first as a rule."""
 

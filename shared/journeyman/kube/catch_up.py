@@ -64,7 +64,7 @@ class _Now(msgspec.Struct, frozen=True):
         return None if remaining is None else len(self.items) + remaining
 
 
-_NOW: Final = msgspec.json.Decoder(_Now)  # made before threads meet in it
+_NOW: Final = msgspec.json.Decoder(_Now)  # made before threads meet in it: see `lists._decoder`
 
 
 def catch_up(store: HttpKubeStore, mirror: Mirror[Any], quiet_seconds: float) -> Mirror[Any]:

@@ -87,6 +87,9 @@ class Status(msgspec.Struct, frozen=True):
     details: Details | None = None
 
 
+_STATUS: Final = msgspec.json.Decoder(Status)  # made before threads meet in it: see `lists._decoder`
+
+
 def refusal(code: int, body: bytes, request: str, *, retry_after: str = "", cluster: str = "") -> KubeAPIError:
     """The error for an HTTP answer that is no success.
 
@@ -108,7 +111,7 @@ def refusal(code: int, body: bytes, request: str, *, retry_after: str = "", clus
 def _status(body: bytes) -> Status:
     """The Status that an answer is. Raises ValueError: it is none."""
     if not body.startswith(protobuf.MAGIC):
-        return msgspec.json.decode(body, type=Status)
+        return _STATUS.decode(body)
     from journeyman.kube.protobuf import reading  # noqa: PLC0415 - only who asks for such answers pays for it
 
     return reading.refusal(body)

@@ -66,7 +66,8 @@ def nominate_again(store: KubeStore, actions: Sequence[NominatePods]) -> int:
     """Nominate those once more who lost their nomination since these actions were carried out; how many."""
     hints = _in_turn(actions)
     lost = _undecided(store, [hint.pod for hint in hints])
-    _patch(store, [hint for hint in hints if hint.pod.uid in lost])
+    if lost:
+        _patch(store, [hint for hint in hints if hint.pod.uid in lost])
     return len(lost)
 
 
