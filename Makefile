@@ -100,7 +100,7 @@ bench-reading: setup controlplane ## Reading a real API server, and what it cost
 	@$(BIN)/python -m tests.bench.bench_reading
 
 faults: setup ## 10,000 stories (SEEDS=…) in which everything goes wrong that can; each outside call is once a process's last
-	@$(BIN)/journeyman simulate --seeds 1..$(SEEDS) --everywhere
+	@$(BIN)/journeyman journeyman_simulator --seeds 1..$(SEEDS) --everywhere
 
 nightly: setup oracle ## 2,000 new clusters (CASES=…) compared with Karpenter, and new examples for every property
 	HYPOTHESIS_PROFILE=search JOURNEYMAN_CASES=$(CASES) $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup tests/differential tests/property

@@ -6,10 +6,10 @@ from datetime import datetime, timezone
 
 import pytest
 
-from journeyman.simulate.account.account import Account
-from journeyman.simulate.account.types import KNOWN_TYPES
-from journeyman.simulate.aws.instance_timing import InstanceTiming
-from journeyman.simulate.clock import VirtualClock
+from journeyman_simulator.account.account import Account
+from journeyman_simulator.account.types import KNOWN_TYPES
+from journeyman_simulator.aws.instance_timing import InstanceTiming
+from journeyman_simulator.clock import VirtualClock
 
 # USD per hour in us-east-1, July 2026
 PRICES = {
@@ -36,7 +36,7 @@ def clock() -> VirtualClock:
 def opened(kind: str, clock: VirtualClock, prices: Mapping[str, float] = PRICES, **given) -> Iterator:
     """An empty account of either kind in six zones, of which us-east-1e lacks most types."""
     if kind == "moto":
-        from journeyman.simulate.aws.server import SimulatedAws
+        from journeyman_simulator.aws.server import SimulatedAws
 
         with SimulatedAws(clock, prices, **given) as account:
             yield account
@@ -52,7 +52,7 @@ def seeded(aws, **given):
     """Make a cluster's surroundings in either kind of account."""
     if isinstance(aws, Account):
         return aws.seed(**given)
-    from journeyman.simulate.aws.images import seed
+    from journeyman_simulator.aws.images import seed
 
     return seed(aws, **given)
 

@@ -36,8 +36,8 @@ from journeyman.errors import (
     RateLimitedError,
 )
 from journeyman.ports import Launched, LaunchFailed, LaunchRequest
-from journeyman.simulate.account.account import Account
-from journeyman.simulate.clock import VirtualClock
+from journeyman_simulator.account.account import Account
+from journeyman_simulator.clock import VirtualClock
 from tests.contract.conftest import opened, seeded
 
 pytestmark = pytest.mark.xdist_group("aws-cloud")  # the account is made once, so on one worker

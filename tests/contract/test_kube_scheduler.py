@@ -11,9 +11,9 @@ from journeyman.core.api.objects import NODE, POD, Resource, condition_of
 from journeyman.kube.access import from_kubeconfig
 from journeyman.kube.http_store import HttpKubeStore
 from journeyman.kube.transport import Transport
-from journeyman.simulate.apiserver import ApiServer
-from journeyman.simulate.clock import VirtualClock
-from journeyman.simulate.kube_scheduler import KubeScheduler
+from journeyman_simulator.apiserver import ApiServer
+from journeyman_simulator.clock import VirtualClock
+from journeyman_simulator.kube_scheduler import KubeScheduler
 from tests.helpers.builders import NOW, condition
 from tests.helpers.waiting import wait_until
 

@@ -17,7 +17,7 @@ from journeyman.kube.transport import Transport
 from journeyman.runtime.aws import SystemClock
 from journeyman.runtime.ways import ALIBABA_VARIABLES, HUAWEI_VARIABLES, Sessions, ways
 from journeyman.signing.credentials import Credentials
-from journeyman.simulate.clock import VirtualClock
+from journeyman_simulator.clock import VirtualClock
 from tests.helpers import ack, cce
 from tests.helpers.ack import FakeAck
 from tests.helpers.cce import FakeCce

@@ -10,12 +10,12 @@ from botocore.exceptions import ClientError
 
 from journeyman.cloud.aws.instance_type_info import parse
 from journeyman.errors import ConfigurationError
-from journeyman.simulate.account.account import Account
-from journeyman.simulate.account.types import KNOWN_TYPES
-from journeyman.simulate.aws.instance_timing import InstanceTiming
-from journeyman.simulate.aws.patching import Patch, applied
-from journeyman.simulate.aws.server import SimulatedAws, client_for
-from journeyman.simulate.clock import VirtualClock
+from journeyman_simulator.account.account import Account
+from journeyman_simulator.account.types import KNOWN_TYPES
+from journeyman_simulator.aws.instance_timing import InstanceTiming
+from journeyman_simulator.aws.patching import Patch, applied
+from journeyman_simulator.aws.server import SimulatedAws, client_for
+from journeyman_simulator.clock import VirtualClock
 from tests.contract.conftest import PRICES, on_both_accounts, opened, seeded
 
 ZONES = ("us-east-1a", "us-east-1b", "us-east-1c", "us-east-1d", "us-east-1e", "us-east-1f")

@@ -7,7 +7,7 @@ import pytest
 from aws_lambda_powertools.utilities.data_classes import SQSEvent
 from botocore.exceptions import ClientError
 
-from journeyman.simulate.aws.event_source import EventSourceMapping, Function, Outcome
+from journeyman_simulator.aws.event_source import EventSourceMapping, Function, Outcome
 from tests.contract.conftest import on_both_accounts
 
 pytestmark = on_both_accounts

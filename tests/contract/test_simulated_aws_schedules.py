@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 from botocore.exceptions import ClientError
 
-from journeyman.simulate.aws.ticker import Ticker
+from journeyman_simulator.aws.ticker import Ticker
 from tests.contract.conftest import on_both_accounts
 
 FUNCTION = "arn:aws:lambda:us-east-1:123456789012:function:sweep"

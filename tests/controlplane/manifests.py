@@ -9,7 +9,7 @@ import yaml
 
 from journeyman.core.api.objects import DAEMONSET, EC2NODECLASS, NAMESPACE, NODEPOOL, PDB
 from journeyman.core.api.workloads import DEPLOYMENT
-from journeyman.runtime.checkout import found
+from journeyman_simulator.checkout import found
 from tests.controlplane.caller import Caller
 from tests.helpers.waiting import wait_until
 

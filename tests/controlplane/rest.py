@@ -10,7 +10,7 @@ from journeyman.core.api.resources import pod_requests
 from journeyman.core.api.workloads import DEPLOYMENT
 from journeyman.core.scheduling.pods import is_active
 from journeyman.ports import KubeStore
-from journeyman.simulate.kube_scheduler import _node_infos, why_not
+from journeyman_simulator.kube_scheduler import _node_infos, why_not
 from tests.controlplane.caller import Caller
 
 

@@ -18,10 +18,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from journeyman.runtime.checkout import load_handler
 from journeyman.runtime.composition import installed
-from journeyman.simulate.aws.event_source import Handler
-from journeyman.simulate.aws.server import client_for
+from journeyman_simulator.aws.event_source import Handler
+from journeyman_simulator.aws.server import client_for
+from journeyman_simulator.checkout import load_handler
 from tests.controlplane.adapters import runtime
 from tests.controlplane.clock import JumpingClock
 

@@ -6,7 +6,7 @@
         world.until_running("inflate", 10)
 
 kube-apiserver, kube-scheduler and the controllers are Kubernetes' own and live in real time. AWS is moto, the nodes are
-played by `simulate.kubelet`, and both follow a clock that stands still while anybody acts, and then jumps (`clock`). The functions find the
+played by `journeyman_simulator.kubelet`, and both follow a clock that stands still while anybody acts, and then jumps (`clock`). The functions find the
 cluster as they do on Lambda (a kubeconfig with a token, the HTTP store), and the forwarder is the one that is deployed.
 """
 
@@ -33,17 +33,17 @@ from journeyman.core.api.objects import NODE, NODECLAIM, POD, Resource, is_true
 from journeyman.kube.access import from_kubeconfig
 from journeyman.kube.http_store import HttpKubeStore
 from journeyman.kube.transport import Transport
-from journeyman.runtime.checkout import found, load_handler
 from journeyman.runtime.composition import Runtime, installed
-from journeyman.runtime.local import KUBERNETES_VERSION, REGION, captured_logs
-from journeyman.simulate.aws.event_source import Handler
-from journeyman.simulate.aws.images import seed
-from journeyman.simulate.aws.machines import Ec2Machines
-from journeyman.simulate.aws.server import SimulatedAws
-from journeyman.simulate.aws.stack import Stack, read_template
-from journeyman.simulate.aws.ticker import Ticker
-from journeyman.simulate.kubelet import Kubelets
-from journeyman.simulate.world import WorldStuckError
+from journeyman_simulator.aws.event_source import Handler
+from journeyman_simulator.aws.images import seed
+from journeyman_simulator.aws.machines import Ec2Machines
+from journeyman_simulator.aws.server import SimulatedAws
+from journeyman_simulator.aws.stack import Stack, read_template
+from journeyman_simulator.aws.ticker import Ticker
+from journeyman_simulator.checkout import found, load_handler
+from journeyman_simulator.kubelet import Kubelets
+from journeyman_simulator.local import KUBERNETES_VERSION, REGION, captured_logs
+from journeyman_simulator.world import WorldStuckError
 from tests.controlplane.adapters import runtime
 from tests.controlplane.clock import DatedStore, JumpingClock
 from tests.controlplane.manifests import apply

@@ -22,7 +22,7 @@ from journeyman.core.api.resources import to_resources
 from journeyman.core.scheduling.results import PlannedClaim, PodError, Results
 from journeyman.core.scheduling.scheduler import pods_to_place, solve
 from journeyman.core.scheduling.verify import Defect, verify
-from journeyman.simulate.scenario import Scenario, parse_scenario
+from journeyman_simulator.scenario import Scenario, parse_scenario
 from tests.differential.karpenter import Karpenter
 
 JSONDict = dict[str, Any]

@@ -10,7 +10,7 @@ import pytest
 
 from journeyman.core.scheduling.scheduler import solve
 from journeyman.core.scheduling.verify import verify
-from journeyman.simulate.scenario import parse_scenario
+from journeyman_simulator.scenario import parse_scenario
 from tests.helpers.bound import lower_bound
 from tests.helpers.workloads import WORKLOADS, scenario
 

@@ -5,10 +5,10 @@ import io
 import pytest
 from rich.console import Console
 
-from journeyman.cli.demo import START, WINDOW, Story
-from journeyman.cli.timeline import Timeline
 from journeyman.core.api.objects import NODE, NODE_DISRUPTION, NODECLAIM
-from journeyman.runtime.local import ACTOR, LocalDeployment
+from journeyman_simulator.cli.demo import START, WINDOW, Story
+from journeyman_simulator.cli.timeline import Timeline
+from journeyman_simulator.local import ACTOR, LocalDeployment
 
 
 class Told:

@@ -13,11 +13,11 @@ import yaml
 from journeyman.core.plan import Step
 from journeyman.runtime.aws import AwsAdapters
 from journeyman.runtime.batch import StepRunner, run_records
-from journeyman.runtime.checkout import found
 from journeyman.runtime.composition import Runtime
 from journeyman.runtime.environment import read_environment
 from journeyman.steps.provision import provision
 from journeyman.steps.sweep import sweep
+from journeyman_simulator.checkout import found
 from tests.controlplane.manifests import install, install_crds, remove_crds
 from tests.controlplane.registered import registered
 from tests.helpers.fakes import Lanes

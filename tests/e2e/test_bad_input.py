@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from journeyman.core.api.objects import EC2NODECLASS, NODE, NODECLAIM, NODEPOOL, OFFERING_STATE, is_true
-from journeyman.runtime.local import ACTOR, LocalDeployment
-from journeyman.simulate.aws.event_source import Outcome
-from journeyman.simulate.workloads import DEPLOYMENT
+from journeyman_simulator.aws.event_source import Outcome
+from journeyman_simulator.local import ACTOR, LocalDeployment
+from journeyman_simulator.workloads import DEPLOYMENT
 from tests.helpers.stage import INSTANCE_TYPE, Mortal, Stage
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("moto")]

@@ -18,9 +18,9 @@ from infra.forwarder.serving import serve
 from journeyman.core.api.objects import EC2NODECLASS, NODE, NODECLAIM, NODEPOOL, POD
 from journeyman.events import parse_trigger
 from journeyman.runtime.aws import SystemClock
-from journeyman.simulate.apiserver import ApiServer
-from journeyman.simulate.apiserver.http import HttpFront
-from journeyman.simulate.aws.server import SimulatedAws
+from journeyman_simulator.apiserver import ApiServer
+from journeyman_simulator.apiserver.http import HttpFront
+from journeyman_simulator.aws.server import SimulatedAws
 from tests.helpers.waiting import wait_until
 
 CREDENTIALS = {"aws_access_key_id": "test", "aws_secret_access_key": "test"}

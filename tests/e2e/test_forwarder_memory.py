@@ -24,9 +24,9 @@ import pytest
 from infra.forwarder.metrics import PREFIX
 from journeyman.core.api.objects import POD
 from journeyman.runtime.aws import SystemClock
-from journeyman.simulate.apiserver import ApiServer
-from journeyman.simulate.apiserver.http import HttpFront
-from journeyman.simulate.aws.server import SimulatedAws
+from journeyman_simulator.apiserver import ApiServer
+from journeyman_simulator.apiserver.http import HttpFront
+from journeyman_simulator.aws.server import SimulatedAws
 from tests.controlplane.certificates import Authority
 
 ROOT = Path(__file__).parents[2]

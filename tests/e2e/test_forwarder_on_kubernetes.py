@@ -32,7 +32,7 @@ from journeyman.kube.transport import Transport
 from journeyman.runtime.aws import AwsAdapters, SystemClock
 from journeyman.runtime.composition import Runtime, installed
 from journeyman.runtime.environment import read_environment
-from journeyman.simulate.aws.server import SimulatedAws
+from journeyman_simulator.aws.server import SimulatedAws
 from tests.controlplane.certificates import Authority
 from tests.controlplane.manifests import install_crds
 from tests.helpers.waiting import wait_until

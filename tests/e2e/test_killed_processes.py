@@ -8,7 +8,7 @@ import yaml
 
 from journeyman.core.api.node_disruption import FINISHED
 from journeyman.core.api.objects import NODE_DISRUPTION
-from journeyman.runtime.checkout import found
+from journeyman_simulator.checkout import found
 from tests.controlplane.manifests import install_crds
 from tests.controlplane.sandboxes import Deaths
 from tests.controlplane.world import RealWorld

@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from journeyman.core.api.objects import NODE_DISRUPTION, NODECLAIM
-from journeyman.runtime.checkout import found
 from journeyman.runtime.composition import installed
+from journeyman_simulator.checkout import found
 from tests.controlplane.manifests import install_crds, remove_crds
 from tests.controlplane.world import RealWorld
 

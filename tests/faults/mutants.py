@@ -22,17 +22,19 @@ from journeyman.core.disruption import budgets, commands, consolidation, static_
 from journeyman.core.lifecycle import drain, garbage, repair, termination
 from journeyman.core.scheduling.limits import Headroom
 from journeyman.core.scheduling.pods import is_provisionable
-from journeyman.simulate.faults.rules import Rule
-from journeyman.simulate.faults.rules.budgets import BudgetsHold
-from journeyman.simulate.faults.rules.commands import PricesFall, ReplacementsFirst
-from journeyman.simulate.faults.rules.errors import NothingUnexpected
-from journeyman.simulate.faults.rules.evictions import InstancesEndEmpty, PodsGoAsAgreed
-from journeyman.simulate.faults.rules.illness import TheIllAreReplaced
-from journeyman.simulate.faults.rules.instances import NoInstanceWithoutAClaim, OneInstanceForAClaim
-from journeyman.simulate.faults.rules.limits import LimitsHold
-from journeyman.simulate.faults.rules.rest import AllThatFitsRuns, NothingIsLeftBehind, NothingWaitsForNobody
-from journeyman.simulate.faults.rules.sizes import StaticPoolsKeepTheirSize
-from journeyman.simulate.faults.story import (
+from journeyman.steps import interrupt
+from journeyman.steps.apply import Applier
+from journeyman_simulator.faults.rules import Rule
+from journeyman_simulator.faults.rules.budgets import BudgetsHold
+from journeyman_simulator.faults.rules.commands import PricesFall, ReplacementsFirst
+from journeyman_simulator.faults.rules.errors import NothingUnexpected
+from journeyman_simulator.faults.rules.evictions import InstancesEndEmpty, PodsGoAsAgreed
+from journeyman_simulator.faults.rules.illness import TheIllAreReplaced
+from journeyman_simulator.faults.rules.instances import NoInstanceWithoutAClaim, OneInstanceForAClaim
+from journeyman_simulator.faults.rules.limits import LimitsHold
+from journeyman_simulator.faults.rules.rest import AllThatFitsRuns, NothingIsLeftBehind, NothingWaitsForNobody
+from journeyman_simulator.faults.rules.sizes import StaticPoolsKeepTheirSize
+from journeyman_simulator.faults.story import (
     CallFault,
     DeleteClaim,
     DeleteNode,
@@ -45,8 +47,6 @@ from journeyman.simulate.faults.story import (
     Undeploy,
     UnhealthyCondition,
 )
-from journeyman.steps import interrupt
-from journeyman.steps.apply import Applier
 
 
 class Mutant(Struct, frozen=True, kw_only=True):

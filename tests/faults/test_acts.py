@@ -6,17 +6,17 @@ from typing import get_args
 import pytest
 
 from journeyman.core.api.objects import EC2NODECLASS, NODE, NODECLAIM, NODEPOOL, PDB, POD
-from journeyman.simulate.account.account import Account
-from journeyman.simulate.apiserver import ApiServer
-from journeyman.simulate.clock import SkewedClock, VirtualClock
-from journeyman.simulate.faults import story as told
-from journeyman.simulate.faults.acts import Acts
-from journeyman.simulate.faults.hand import Hand
-from journeyman.simulate.faults.ledger import Ledger
-from journeyman.simulate.faults.manifests import furniture
-from journeyman.simulate.faults.troubles import Troubles
-from journeyman.simulate.kubelet import Machine
-from journeyman.simulate.workloads import DEPLOYMENT
+from journeyman_simulator.account.account import Account
+from journeyman_simulator.apiserver import ApiServer
+from journeyman_simulator.clock import SkewedClock, VirtualClock
+from journeyman_simulator.faults import story as told
+from journeyman_simulator.faults.acts import Acts
+from journeyman_simulator.faults.hand import Hand
+from journeyman_simulator.faults.ledger import Ledger
+from journeyman_simulator.faults.manifests import furniture
+from journeyman_simulator.faults.troubles import Troubles
+from journeyman_simulator.kubelet import Machine
+from journeyman_simulator.workloads import DEPLOYMENT
 
 TYPES, ZONES = ("c5.large", "m5.large"), ("us-east-1a", "us-east-1b")
 EXAMPLES = {

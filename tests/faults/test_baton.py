@@ -4,9 +4,9 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from journeyman.simulate.clock import VirtualClock
-from journeyman.simulate.faults.baton import Baton
-from journeyman.simulate.world import World
+from journeyman_simulator.clock import VirtualClock
+from journeyman_simulator.faults.baton import Baton
+from journeyman_simulator.world import World
 
 START = datetime(2026, 1, 5, 12, tzinfo=timezone.utc)
 

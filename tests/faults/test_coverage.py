@@ -1,8 +1,8 @@
 """What was counted: per story, added up, as a table for people."""
 
-from journeyman.simulate.faults.coverage import Coverage, from_json, to_json
-from journeyman.simulate.faults.sites import CALL_SITES, has_effect, kinds_of
-from journeyman.simulate.faults.story import Kind
+from journeyman_simulator.faults.coverage import Coverage, from_json, to_json
+from journeyman_simulator.faults.sites import CALL_SITES, has_effect, kinds_of
+from journeyman_simulator.faults.story import Kind
 
 LAUNCH, LOOK = "provision: ec2 CreateFleet", "sweep: list Pod"
 

@@ -1,6 +1,6 @@
-"""`journeyman simulate --seeds`: what it prints, and that nobody overlooks what it found."""
+"""`journeyman journeyman_simulator --seeds`: what it prints, and that nobody overlooks what it found."""
 
-from journeyman.cli.simulate import run_hunt
+from journeyman_simulator.cli.faults import run_hunt
 from tests.faults.mutants import MUTANTS, grafted
 
 DEAF = next(mutant for mutant in MUTANTS if mutant.name == "pods of which every third is overlooked")
@@ -27,4 +27,4 @@ def test_a_broken_rule_fails_the_hunt_and_says_how_to_see_it_again(capsys):
         assert run_hunt("1..3", everywhere=False) == 1
     out = capsys.readouterr().out
     assert "every pod that fits somewhere runs" in out
-    assert "journeyman simulate --seed " in out
+    assert "journeyman journeyman_simulator --seed " in out

@@ -7,18 +7,18 @@ from botocore.exceptions import ClientError, ConnectionClosedError, ReadTimeoutE
 
 from journeyman.core.api.objects import LEASE, NODE
 from journeyman.errors import ConflictError, KubeUnavailableError, NotFoundError, TooManyRequestsError
-from journeyman.simulate.account.account import Account
-from journeyman.simulate.apiserver import ApiServer
-from journeyman.simulate.clock import VirtualClock
-from journeyman.simulate.faults.baton import Baton
-from journeyman.simulate.faults.client import FaultyClient
-from journeyman.simulate.faults.coverage import Coverage
-from journeyman.simulate.faults.history import History
-from journeyman.simulate.faults.injector import Died, Faults, Run, current_name, running
-from journeyman.simulate.faults.sites import kinds_of
-from journeyman.simulate.faults.store import TOUCHED, FaultyStore
-from journeyman.simulate.faults.story import CallFault, Kind
-from journeyman.simulate.world import World
+from journeyman_simulator.account.account import Account
+from journeyman_simulator.apiserver import ApiServer
+from journeyman_simulator.clock import VirtualClock
+from journeyman_simulator.faults.baton import Baton
+from journeyman_simulator.faults.client import FaultyClient
+from journeyman_simulator.faults.coverage import Coverage
+from journeyman_simulator.faults.history import History
+from journeyman_simulator.faults.injector import Died, Faults, Run, current_name, running
+from journeyman_simulator.faults.sites import kinds_of
+from journeyman_simulator.faults.store import TOUCHED, FaultyStore
+from journeyman_simulator.faults.story import CallFault, Kind
+from journeyman_simulator.world import World
 
 START = datetime(2026, 1, 5, 12, tzinfo=timezone.utc)
 MINUTE = timedelta(minutes=1)

@@ -9,28 +9,28 @@ import pytest
 
 from journeyman.core.api.objects import NODE, NODE_DISRUPTION, NODECLAIM, NODEPOOL, PDB, POD
 from journeyman.core.plan import Step
-from journeyman.simulate.apiserver import ApiServer
-from journeyman.simulate.apiserver.server import Write
-from journeyman.simulate.clock import VirtualClock
-from journeyman.simulate.faults.manifests import furniture
-from journeyman.simulate.faults.rules import Judges
-from journeyman.simulate.faults.rules.book import RULES
-from journeyman.simulate.faults.rules.budgets import BudgetsHold
-from journeyman.simulate.faults.rules.commands import PricesFall, ReplacementsFirst
-from journeyman.simulate.faults.rules.errors import NothingUnexpected
-from journeyman.simulate.faults.rules.evictions import InstancesEndEmpty, PodsGoAsAgreed
-from journeyman.simulate.faults.rules.illness import TheIllAreReplaced
-from journeyman.simulate.faults.rules.instances import NoInstanceWithoutAClaim, OneInstanceForAClaim
-from journeyman.simulate.faults.rules.limits import LimitsHold
-from journeyman.simulate.faults.rules.rest import (
+from journeyman_simulator.apiserver import ApiServer
+from journeyman_simulator.apiserver.server import Write
+from journeyman_simulator.clock import VirtualClock
+from journeyman_simulator.faults.manifests import furniture
+from journeyman_simulator.faults.rules import Judges
+from journeyman_simulator.faults.rules.book import RULES
+from journeyman_simulator.faults.rules.budgets import BudgetsHold
+from journeyman_simulator.faults.rules.commands import PricesFall, ReplacementsFirst
+from journeyman_simulator.faults.rules.errors import NothingUnexpected
+from journeyman_simulator.faults.rules.evictions import InstancesEndEmpty, PodsGoAsAgreed
+from journeyman_simulator.faults.rules.illness import TheIllAreReplaced
+from journeyman_simulator.faults.rules.instances import NoInstanceWithoutAClaim, OneInstanceForAClaim
+from journeyman_simulator.faults.rules.limits import LimitsHold
+from journeyman_simulator.faults.rules.rest import (
     MOST_RECEIVES,
     AllThatFitsRuns,
     NothingIsLeftBehind,
     NothingWaitsForNobody,
 )
-from journeyman.simulate.faults.rules.sizes import StaticPoolsKeepTheirSize
-from journeyman.simulate.faults.scene import CloudEvent, CloudInstance, RunError, Waiting
-from journeyman.simulate.faults.story import Budget, CallFault, Kind, Pool, Setting, Story
+from journeyman_simulator.faults.rules.sizes import StaticPoolsKeepTheirSize
+from journeyman_simulator.faults.scene import CloudEvent, CloudInstance, RunError, Waiting
+from journeyman_simulator.faults.story import Budget, CallFault, Kind, Pool, Setting, Story
 
 START = datetime(2026, 1, 5, 12, tzinfo=timezone.utc)
 TAINT = {"key": "karpenter.sh/disrupted", "effect": "NoSchedule"}

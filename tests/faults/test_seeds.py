@@ -8,8 +8,8 @@ from statistics import median
 
 import pytest
 
-from journeyman.runtime.hunt import Caught, hunt
-from journeyman.simulate.faults.sites import CALL_SITES
+from journeyman_simulator.faults.sites import CALL_SITES
+from journeyman_simulator.hunt import Caught, hunt
 
 SEEDS = range(1, 301)
 EACH = 25  # seeds of a part; parts go to several workers
@@ -32,7 +32,7 @@ def told(seed: int) -> Caught:
 
 @pytest.mark.parametrize("part", PARTS)
 def test_no_story_breaks_a_rule(part):
-    """A seed that does is told again, and shortened, by `journeyman simulate --seed N --shrink`."""
+    """A seed that does is told again, and shortened, by `journeyman journeyman_simulator --seed N --shrink`."""
     caught = [told(seed) for seed in part]
     assert [(found.seed, str(found.broken[0])) for one in caught for found in one.found] == []
     assert {call for one in caught for call in one.coverage.calls} <= {*CALL_SITES}

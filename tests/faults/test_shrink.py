@@ -1,10 +1,10 @@
 """Shortening: what remains of a story is what it takes."""
 
-from journeyman.simulate.faults.generate import story_of
-from journeyman.simulate.faults.shrink import shortened
-from journeyman.simulate.faults.sites import CALL_SITES
-from journeyman.simulate.faults.story import CallFault, Deploy, Kind, Pool, Scale, Setting, Story
-from journeyman.simulate.faults.telling import lines
+from journeyman_simulator.faults.generate import story_of
+from journeyman_simulator.faults.shrink import shortened
+from journeyman_simulator.faults.sites import CALL_SITES
+from journeyman_simulator.faults.story import CallFault, Deploy, Kind, Pool, Scale, Setting, Story
+from journeyman_simulator.faults.telling import lines
 
 LONG = story_of(4)
 CULPRIT = CallFault(site="provision: ec2 CreateFleet", nth=3, kind=Kind.DIE_AFTER, seconds=0)

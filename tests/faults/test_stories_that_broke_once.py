@@ -1,6 +1,6 @@
 """Stories that broke a rule once, shortened: they are told again in each build, and must not any more.
 
-`stories/<what happened>.json` is what `journeyman simulate --seed N --shrink` wrote. Seeds draw other stories once the
+`stories/<what happened>.json` is what `journeyman journeyman_simulator --seed N --shrink` wrote. Seeds draw other stories once the
 generator changes; these stay as they are.
 """
 
@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from journeyman.runtime.hunt import judged
-from journeyman.simulate.faults.story import from_json
+from journeyman_simulator.faults.story import from_json
+from journeyman_simulator.hunt import judged
 
 STORIES = sorted((Path(__file__).parent / "stories").glob("*.json"))
 

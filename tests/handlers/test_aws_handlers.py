@@ -15,8 +15,8 @@ import yaml
 from journeyman.core.api.objects import NODE, NODECLAIM
 from journeyman.core.plan import Step
 from journeyman.events import parse_trigger
-from journeyman.runtime.local import LocalDeployment
-from journeyman.simulate.aws.event_source import Outcome
+from journeyman_simulator.aws.event_source import Outcome
+from journeyman_simulator.local import LocalDeployment
 
 ROOT = Path(__file__).parents[2]
 SAMPLES = ROOT / "events"

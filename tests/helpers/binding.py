@@ -26,10 +26,10 @@ from journeyman.kube.http_store import HttpKubeStore
 from journeyman.kube.transport import Transport
 from journeyman.ports import Trigger
 from journeyman.runtime.aws import SystemClock
-from journeyman.simulate.kubelet import Machine
-from journeyman.simulate.scenario import parse_scenario
 from journeyman.steps.invocation import Invocation, Memory, Settings
 from journeyman.steps.provision import provision
+from journeyman_simulator.kubelet import Machine
+from journeyman_simulator.scenario import parse_scenario
 from tests.controlplane.manifests import install_crds
 from tests.controlplane.plane import ControlPlane
 from tests.helpers import builders, workloads

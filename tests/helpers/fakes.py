@@ -17,10 +17,10 @@ from journeyman.core.plan import Event, Observation
 from journeyman.core.state import InstanceStatus, RepairPolicy
 from journeyman.errors import InsufficientCapacityError, LeaseLostError, NodeClaimNotFoundError
 from journeyman.ports import Clock, Instance, Launched, LaunchFailed, LaunchOutcome, LaunchRequest, Message, Prices
-from journeyman.simulate.apiserver import ApiServer
-from journeyman.simulate.clock import VirtualClock
-from journeyman.simulate.kubelet import Machine
 from journeyman.steps.invocation import Invocation, Memory, Settings
+from journeyman_simulator.apiserver import ApiServer
+from journeyman_simulator.clock import VirtualClock
+from journeyman_simulator.kubelet import Machine
 from tests.helpers import builders
 
 SHUT_DOWN = timedelta(seconds=12)

@@ -14,15 +14,15 @@ from journeyman.core.api.objects import NODE, NODE_DISRUPTION, NODECLAIM, POD
 from journeyman.core.catalogue import InstanceType
 from journeyman.core.plan import Step
 from journeyman.ports import Message, Trigger
-from journeyman.simulate.kube_scheduler import KubeScheduler
-from journeyman.simulate.kubelet import Kubelets
-from journeyman.simulate.workloads import DEPLOYMENT, Workloads
-from journeyman.simulate.world import World
 from journeyman.steps.consolidate import consolidate
 from journeyman.steps.invocation import Invocation, Outcome
 from journeyman.steps.provision import provision
 from journeyman.steps.sweep import sweep
 from journeyman.steps.terminate import terminate
+from journeyman_simulator.kube_scheduler import KubeScheduler
+from journeyman_simulator.kubelet import Kubelets
+from journeyman_simulator.workloads import DEPLOYMENT, Workloads
+from journeyman_simulator.world import World
 from tests.helpers.builders import CLUSTER, node_class_body
 from tests.helpers.fakes import Cluster, FakeCloud
 

@@ -4,7 +4,7 @@
         stage.run("provision")
 
 Each function has its own composition, as on Lambda: the chart's group, its own memory, the real store. AWS is moto, nodes
-are played by `simulate.kubelet`, kube-scheduler's part by `bind`; both follow a clock that is moved by hand. The API server
+are played by `journeyman_simulator.kubelet`, kube-scheduler's part by `bind`; both follow a clock that is moved by hand. The API server
 stamps in real time, which that clock is always ahead of.
 """
 
@@ -24,18 +24,18 @@ from journeyman.kube.mirror import MirroredKubeStore, Mirrors
 from journeyman.kube.transport import Transport
 from journeyman.ports import CloudProvider, KubeStore
 from journeyman.runtime.aws import AwsAdapters, SystemClock
-from journeyman.runtime.checkout import found, load_handler
 from journeyman.runtime.composition import Runtime, installed
 from journeyman.runtime.environment import read_environment
-from journeyman.runtime.local import KUBERNETES_VERSION, REGION, captured_logs
-from journeyman.simulate.aws.event_source import Outcome
-from journeyman.simulate.aws.images import seed
-from journeyman.simulate.aws.machines import Ec2Machines
-from journeyman.simulate.aws.server import SimulatedAws
-from journeyman.simulate.aws.stack import Stack, read_template
-from journeyman.simulate.clock import VirtualClock
-from journeyman.simulate.kubelet import Kubelets
 from journeyman.steps.invocation import Settings
+from journeyman_simulator.aws.event_source import Outcome
+from journeyman_simulator.aws.images import seed
+from journeyman_simulator.aws.machines import Ec2Machines
+from journeyman_simulator.aws.server import SimulatedAws
+from journeyman_simulator.aws.stack import Stack, read_template
+from journeyman_simulator.checkout import found, load_handler
+from journeyman_simulator.clock import VirtualClock
+from journeyman_simulator.kubelet import Kubelets
+from journeyman_simulator.local import KUBERNETES_VERSION, REGION, captured_logs
 from tests.controlplane.plane import ControlPlane
 from tests.controlplane.registered import registered
 

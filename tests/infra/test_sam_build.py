@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import pytest
 
-from journeyman.simulate.aws.stack import read_template
+from journeyman_simulator.aws.stack import read_template
 from tests.helpers.runtime_api import RuntimeApi
 
 ROOT = Path(__file__).parents[2]
@@ -87,7 +87,7 @@ def test_the_layer_is_small_enough_and_made_for_its_interpreter(built):
     assert megabytes <= LARGEST_LAYER_MB
     assert tags == {built.version.replace(".", "")}
     assert not (site / "kubernetes" / "aio").exists()
-    assert not (site / "journeyman" / "simulate").exists()
+    assert not (site / "journeyman_simulator").exists()
     assert {d.name for d in (site / "botocore" / "data").iterdir() if d.is_dir()} >= {
         "ec2",
         "sqs",

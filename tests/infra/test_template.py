@@ -15,7 +15,7 @@ from journeyman.events import parse_trigger
 from journeyman.kube.registry import EksAccess, KubeconfigAccess
 from journeyman.observe.metrics import NAMESPACE
 from journeyman.runtime.environment import LANES, read_environment
-from journeyman.simulate.aws.stack import Stack, read_template
+from journeyman_simulator.aws.stack import Stack, read_template
 
 ROOT = Path(__file__).parents[2]
 TEMPLATE = read_template(ROOT / "template.yaml")

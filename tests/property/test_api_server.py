@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from journeyman.core.api.objects import NODE, NODECLAIM, POD, LabelSelector, LabelSelectorRequirement
 from journeyman.errors import KubeAPIError
-from journeyman.simulate.apiserver import ApiServer, selectors
-from journeyman.simulate.apiserver.merge_patch import clone, merge_patch
-from journeyman.simulate.clock import VirtualClock
+from journeyman_simulator.apiserver import ApiServer, selectors
+from journeyman_simulator.apiserver.merge_patch import clone, merge_patch
+from journeyman_simulator.clock import VirtualClock
 
 NAMES = st.sampled_from(["a", "b", "c", "d"])
 APPS = st.sampled_from(["web", "db"])

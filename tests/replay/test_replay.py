@@ -18,9 +18,9 @@ import pytest
 import yaml
 from rich.console import Console
 
-from journeyman.cli.replay import run_replay
 from journeyman.errors import ConfigurationError
-from journeyman.simulate.aws.endpoint import EndpointAccount
+from journeyman_simulator.aws.endpoint import EndpointAccount
+from journeyman_simulator.cli.replay import run_replay
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("moto")]
 

@@ -38,7 +38,7 @@ def demo(
 ) -> None:
     """Run the main job on a simulated cluster and cloud, through the real AWS Lambda handlers."""
     _leave_own_account()
-    from journeyman.cli.demo import run_demo
+    from journeyman_simulator.cli.demo import run_demo
 
     raise typer.Exit(run_demo(quiet=quiet))
 
@@ -87,13 +87,13 @@ def replay(
 ) -> None:
     """Feed recorded events to the real handlers on a recorded cluster; show the decisions and every write."""
     _leave_own_account()
-    from journeyman.cli.replay import run_replay
+    from journeyman_simulator.cli.replay import run_replay
 
     raise typer.Exit(run_replay(events, cluster, aws))
 
 
 @app.command()
-def simulate(
+def journeyman_simulator(
     *,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Which story.")] = 0,
     story: Annotated[
@@ -108,7 +108,7 @@ def simulate(
 ) -> None:
     """Tell a story in which everything goes wrong that can, and judge whether all promises were kept."""
     _leave_own_account()
-    from journeyman.cli.simulate import run_hunt, run_story
+    from journeyman_simulator.cli.faults import run_hunt, run_story
 
     raise typer.Exit(
         run_hunt(seeds, everywhere=everywhere) if seeds else run_story(seed, story, shrink=shrink, quiet=quiet)

@@ -17,7 +17,7 @@ from journeyman.core.scheduling.results import PlannedClaim, Results
 from journeyman.core.scheduling.scheduler import solve as schedule
 from journeyman.core.state import Snapshot
 from journeyman.errors import ConfigurationError
-from journeyman.simulate.scenario import Scenario, read_scenario
+from journeyman_simulator.scenario import Scenario, read_scenario
 
 
 def solve(paths: list[Path], *, rules: bool = False) -> None:

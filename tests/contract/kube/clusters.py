@@ -23,10 +23,10 @@ from journeyman.kube.connection import Connection
 from journeyman.kube.http_store import HttpKubeStore
 from journeyman.kube.transport import Transport
 from journeyman.ports import KubeStore
-from journeyman.simulate.apiserver import ApiServer
-from journeyman.simulate.apiserver.http import HttpFront
-from journeyman.simulate.clock import VirtualClock
-from journeyman.simulate.workloads import Workloads
+from journeyman_simulator.apiserver import ApiServer
+from journeyman_simulator.apiserver.http import HttpFront
+from journeyman_simulator.clock import VirtualClock
+from journeyman_simulator.workloads import Workloads
 from tests.helpers.waiting import wait_until
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ import pytest
 from journeyman.core.api.crds import DEFINITIONS, object_schema
 from journeyman.core.api.objects import EC2NODECLASS, NODE_DISRUPTION, NODECLAIM, NODEPOOL, OFFERING_STATE
 from journeyman.errors import InvalidError
-from journeyman.simulate.apiserver import expressions
+from journeyman_simulator.apiserver import expressions
 from tests.contract.kube.clusters import CLASS_REF
 
 UNCHECKED = (

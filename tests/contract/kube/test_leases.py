@@ -7,7 +7,7 @@ import pytest
 from journeyman.core.api.objects import LEASE
 from journeyman.errors import ConflictError, LeaseLostError
 from journeyman.kube.lease import DURATION_SECONDS, KubeLease
-from journeyman.simulate.clock import VirtualClock
+from journeyman_simulator.clock import VirtualClock
 from tests.contract.kube.clusters import START
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from journeyman.cli.timeline import Timeline
-from journeyman.simulate.clock import VirtualClock
+from journeyman_simulator.cli.timeline import Timeline
+from journeyman_simulator.clock import VirtualClock
 
 COMMAND = Path(sys.executable).parent / "journeyman"
 

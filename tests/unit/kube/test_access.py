@@ -23,7 +23,7 @@ from journeyman.errors import CloudUnavailableError, ConfigurationError, Forbidd
 from journeyman.kube import access, eks
 from journeyman.kube.http_store import HttpKubeStore
 from journeyman.kube.transport import Transport
-from journeyman.simulate.clock import VirtualClock
+from journeyman_simulator.clock import VirtualClock
 
 
 @pytest.fixture

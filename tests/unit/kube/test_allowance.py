@@ -15,7 +15,7 @@ from journeyman.kube.allowance import Allowance, Usage
 from journeyman.kube.connection import Connection
 from journeyman.kube.pool import Pool
 from journeyman.kube.retries import READS
-from journeyman.simulate.clock import VirtualClock
+from journeyman_simulator.clock import VirtualClock
 
 NOW = datetime(2026, 3, 1, tzinfo=timezone.utc)
 BUSY = {"kind": "Status", "code": 429, "reason": "TooManyRequests", "message": "please wait"}

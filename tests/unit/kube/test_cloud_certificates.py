@@ -23,9 +23,9 @@ from journeyman.kube.connection import Connection
 from journeyman.kube.http_store import HttpKubeStore
 from journeyman.kube.transport import Transport
 from journeyman.signing.credentials import Credentials
-from journeyman.simulate.apiserver import ApiServer
-from journeyman.simulate.apiserver.http import HttpFront
-from journeyman.simulate.clock import VirtualClock
+from journeyman_simulator.apiserver import ApiServer
+from journeyman_simulator.apiserver.http import HttpFront
+from journeyman_simulator.clock import VirtualClock
 from tests.controlplane.certificates import Authority
 from tests.helpers import ack as fake_ack
 from tests.helpers import cce as fake_cce

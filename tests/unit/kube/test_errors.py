@@ -20,9 +20,9 @@ from journeyman.errors import (
 from journeyman.kube.connection import Connection
 from journeyman.kube.http_store import HttpKubeStore
 from journeyman.kube.transport import Transport
-from journeyman.simulate.apiserver import ApiServer
-from journeyman.simulate.apiserver.http import HttpFront
-from journeyman.simulate.clock import VirtualClock
+from journeyman_simulator.apiserver import ApiServer
+from journeyman_simulator.apiserver.http import HttpFront
+from journeyman_simulator.clock import VirtualClock
 
 NOW = datetime(2026, 3, 1, tzinfo=timezone.utc)
 PAGE_NOT_FOUND = b"404 page not found\n"  # kube-apiserver's whole answer for a path that is no kind's

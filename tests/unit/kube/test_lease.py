@@ -7,8 +7,8 @@ import pytest
 from journeyman.core.api.objects import LEASE
 from journeyman.errors import KubeUnavailableError, LeaseLostError
 from journeyman.kube.lease import KubeLease
-from journeyman.simulate.apiserver import ApiServer
-from journeyman.simulate.clock import VirtualClock
+from journeyman_simulator.apiserver import ApiServer
+from journeyman_simulator.clock import VirtualClock
 
 
 @pytest.fixture

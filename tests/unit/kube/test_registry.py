@@ -15,7 +15,7 @@ from journeyman.kube.registry import (
     registered,
 )
 from journeyman.runtime.ways import ALIBABA_VARIABLES, HUAWEI_VARIABLES, Sessions, ways
-from journeyman.simulate.clock import VirtualClock
+from journeyman_simulator.clock import VirtualClock
 from tests.helpers.builders import NOW
 
 A_CLUSTER = '{"name": "a", "region": "eu-west-1"}'

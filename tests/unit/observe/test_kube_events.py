@@ -9,8 +9,8 @@ from journeyman.core.api.objects import EVENT, NAMESPACE, NODECLAIM, POD
 from journeyman.core.plan import Event, ObjectRef
 from journeyman.errors import ForbiddenError
 from journeyman.observe.kube_events import WRITES_PER_REASON, EventRecorder, name_of
-from journeyman.simulate.apiserver import ApiServer
-from journeyman.simulate.clock import VirtualClock
+from journeyman_simulator.apiserver import ApiServer
+from journeyman_simulator.clock import VirtualClock
 
 RAW = msgspec.structs.replace(EVENT, type=dict)
 START = datetime(2026, 11, 21, 9, 0, tzinfo=timezone.utc)

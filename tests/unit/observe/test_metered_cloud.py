@@ -14,7 +14,7 @@ from journeyman.errors import (
 )
 from journeyman.observe.metered_cloud import MeteredCloud
 from journeyman.ports import LaunchFailed, LaunchRefusal, LaunchRequest
-from journeyman.simulate.clock import VirtualClock
+from journeyman_simulator.clock import VirtualClock
 from tests.helpers.builders import a_node_class
 from tests.helpers.fakes import FakeCloud
 

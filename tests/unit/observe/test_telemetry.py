@@ -8,8 +8,8 @@ import pytest
 
 from journeyman.core.plan import Observation
 from journeyman.observe import RunTelemetry, logs
-from journeyman.simulate.apiserver import ApiServer
-from journeyman.simulate.clock import VirtualClock
+from journeyman_simulator.apiserver import ApiServer
+from journeyman_simulator.clock import VirtualClock
 
 START = datetime(2026, 11, 21, 9, 0, tzinfo=timezone.utc)
 FIELDS = {"controller": "provision", "reconcileID": "req-1", "cluster": "demo", "correlation_id": "msg-1"}

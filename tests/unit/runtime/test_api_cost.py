@@ -16,9 +16,9 @@ from journeyman.ports import Trigger
 from journeyman.runtime.aws import AwsAdapters
 from journeyman.runtime.composition import Runtime
 from journeyman.runtime.environment import read_environment
-from journeyman.simulate.apiserver import ApiServer
-from journeyman.simulate.apiserver.http import HttpFront
-from journeyman.simulate.clock import VirtualClock
+from journeyman_simulator.apiserver import ApiServer
+from journeyman_simulator.apiserver.http import HttpFront
+from journeyman_simulator.clock import VirtualClock
 from tests.unit.runtime.test_aws import Clients
 from tests.unit.runtime.test_environment import MINIMAL
 

@@ -18,8 +18,8 @@ from journeyman.runtime.aws import AwsAdapters
 from journeyman.runtime.composition import Runtime, current, installed
 from journeyman.runtime.environment import read_environment
 from journeyman.runtime.lambda_entry import entry_point
-from journeyman.simulate.apiserver import ApiServer
-from journeyman.simulate.clock import VirtualClock
+from journeyman_simulator.apiserver import ApiServer
+from journeyman_simulator.clock import VirtualClock
 from tests.unit.runtime.test_environment import MINIMAL
 
 START = datetime(2026, 11, 21, 9, 0, tzinfo=timezone.utc)
@@ -70,7 +70,7 @@ def test_importing_a_handler_reads_no_environment_and_opens_nothing():
     """Lambda imports before it has anything to do; an empty environment must not matter."""
     code = (
         "import sys; import functions.aws.provision, functions.aws.api;"
-        "heavy = 'moto', 'rich', 'scipy', 'kubernetes', 'aws_xray_sdk', 'journeyman.core.api.crds', 'journeyman.simulate';"
+        "heavy = 'moto', 'rich', 'scipy', 'kubernetes', 'aws_xray_sdk', 'journeyman.core.api.crds', 'journeyman_simulator';"
         "print([m for m in heavy if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], env={}, capture_output=True, text=True, check=False)

@@ -12,8 +12,8 @@ from botocore.exceptions import ClientError
 
 from journeyman.errors import CloudUnavailableError, DeadlineError
 from journeyman.runtime.patience import CALL_SECONDS, CONNECT_SECONDS, READ_SECONDS, Patience
-from journeyman.simulate.clock import VirtualClock
 from journeyman.steps.invocation import Settings
+from journeyman_simulator.clock import VirtualClock
 
 START = datetime(2026, 11, 22, 3, 0, tzinfo=timezone.utc)
 ATTEMPTS = 3

@@ -9,8 +9,8 @@ import pytest
 from journeyman.errors import ConfigurationError, KubeUnavailableError
 from journeyman.runtime.composition import Runtime
 from journeyman.runtime.receiver import Receiver, read_sender
-from journeyman.simulate.clock import VirtualClock
 from journeyman.steps.invocation import Settings
+from journeyman_simulator.clock import VirtualClock
 from tests.helpers.fakes import Lanes
 
 NOW = datetime(2026, 11, 21, 9, 0, tzinfo=timezone.utc)

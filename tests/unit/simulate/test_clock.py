@@ -4,7 +4,7 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from journeyman.simulate.clock import SkewedClock, VirtualClock
+from journeyman_simulator.clock import SkewedClock, VirtualClock
 
 START = datetime(2026, 3, 1, 12, 0, tzinfo=timezone.utc)
 

@@ -5,7 +5,7 @@ import pytest
 
 from journeyman.core.api import labels
 from journeyman.errors import ConfigurationError
-from journeyman.simulate.scenario import parse_scenario
+from journeyman_simulator.scenario import parse_scenario
 from tests.helpers.builders import buffer_body, merge, overlay_body, pod_body, pool_body
 
 TYPE = {

@@ -5,12 +5,12 @@ from datetime import datetime, timedelta, timezone
 import pytest
 
 from journeyman.core.api.objects import NODE, POD
-from journeyman.simulate.apiserver import ApiServer
-from journeyman.simulate.clock import VirtualClock
-from journeyman.simulate.kube_scheduler import KubeScheduler
-from journeyman.simulate.kubelet import Kubelets, Machine
-from journeyman.simulate.workloads import DEPLOYMENT, Workloads
-from journeyman.simulate.world import World, WorldStuckError
+from journeyman_simulator.apiserver import ApiServer
+from journeyman_simulator.clock import VirtualClock
+from journeyman_simulator.kube_scheduler import KubeScheduler
+from journeyman_simulator.kubelet import Kubelets, Machine
+from journeyman_simulator.workloads import DEPLOYMENT, Workloads
+from journeyman_simulator.world import World, WorldStuckError
 
 START = datetime(2026, 3, 2, 21, 0, tzinfo=timezone.utc)
 

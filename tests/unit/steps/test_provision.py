@@ -10,9 +10,9 @@ from journeyman.core.plan import Step
 from journeyman.core.scheduling.answers import Answers
 from journeyman.errors import CloudProviderError, CreateError, NodeClassNotReadyError, RateLimitedError
 from journeyman.ports import Trigger
-from journeyman.simulate.kubelet import BOOT, Kubelets
 from journeyman.steps.provision import provision
 from journeyman.steps.stored_pools import LIMITS_PERIOD
+from journeyman_simulator.kubelet import BOOT, Kubelets
 from tests.helpers.builders import NOW, claim_body, merge, node_class_body, pod_body, pool_body
 from tests.helpers.fakes import Cluster, Interfering
 

@@ -10,9 +10,9 @@ from journeyman.core.api.objects import NODE, NODECLAIM, NODEPOOL, PDB, POD, is_
 from journeyman.core.plan import Step
 from journeyman.errors import ForbiddenError, RateLimitedError
 from journeyman.ports import Trigger
-from journeyman.simulate.kubelet import Kubelets
 from journeyman.steps.provision import provision
 from journeyman.steps.terminate import terminate
+from journeyman_simulator.kubelet import Kubelets
 from tests.helpers.builders import NOW, claim_body, node_class_body, pod_body, pool_body
 from tests.helpers.fakes import Cluster
 

@@ -11,7 +11,7 @@ from journeyman.cloud.aws.settings import AwsSettings
 from journeyman.cloud.aws.view import NodeClassView
 from journeyman.core.api import labels
 from journeyman.core.api.objects import NodeClaim, NodeSelectorRequirement
-from journeyman.simulate.clock import VirtualClock
+from journeyman_simulator.clock import VirtualClock
 
 START = datetime(2026, 11, 2, 8, 0, tzinfo=timezone.utc)
 M5_LARGE = InstanceTypeInfo(

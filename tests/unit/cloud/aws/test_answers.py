@@ -6,8 +6,8 @@ import botocore.session
 import pytest
 
 from journeyman.cloud.aws.answers import with_fast_answers
-from journeyman.simulate.account.types import KNOWN_TYPES, InstanceTypes
-from journeyman.simulate.aws.wire import ec2_answer
+from journeyman_simulator.account.types import KNOWN_TYPES, InstanceTypes
+from journeyman_simulator.aws.wire import ec2_answer
 
 TYPES = [*InstanceTypes(KNOWN_TYPES, ["us-east-1a"], (), "us-east-1")._described.values()]
 HEAD = '<?xml version="1.0" encoding="UTF-8"?><{0}Response xmlns="http://ec2.amazonaws.com/doc/2016-11-15/">'

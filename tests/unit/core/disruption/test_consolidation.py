@@ -23,7 +23,7 @@ BOTH = (labels.ON_DEMAND, labels.SPOT)
 NONE = frozenset()
 
 
-def simulate(snapshot, *, catalogue=None, waiting=NONE, marked=NONE):
+def journeyman_simulator(snapshot, *, catalogue=None, waiting=NONE, marked=NONE):
     """The simulation, and its candidates by claim name."""
     types = catalogue or a_catalogue(*(p.metadata.name for p in snapshot.node_pools))
     simulation = Simulation(snapshot=snapshot, catalogue=types, waiting=waiting, marked=marked)
@@ -34,7 +34,7 @@ def simulate(snapshot, *, catalogue=None, waiting=NONE, marked=NONE):
 
 def decide(snapshot, *names: str, spot_to_spot: bool = False, **kwargs):
     """The command for these nodes together."""
-    simulation, candidates = simulate(snapshot, **kwargs)
+    simulation, candidates = journeyman_simulator(snapshot, **kwargs)
     command = consolidate(simulation, [candidates[n] for n in names], spot_to_spot=spot_to_spot)
     assert simulation.defects(command) == ()
     return command
@@ -240,7 +240,7 @@ def test_single_node_consolidation_goes_by_savings_and_stops_at_budgets():
         a_member("empty"),
         pools=[a_pool(), a_pool("other")],
     )
-    simulation, candidates = simulate(snapshot)
+    simulation, candidates = journeyman_simulator(snapshot)
 
     seen = [c.nodeclaim for c, _ in consider(simulation, candidates.values(), {"default": 1})]
 
@@ -253,7 +253,7 @@ def test_pools_take_turns_at_being_first():
     members = [
         a_member(f"{p}{i}", pool=p, cpus=["1"], size=s) for p in ("one", "two") for i, s in enumerate(("l", "m"))
     ]
-    _, candidates = simulate(a_fleet(*members, pools=pools))
+    _, candidates = journeyman_simulator(a_fleet(*members, pools=pools))
 
     even, odd = ([c.nodeclaim for c in interleaved(candidates.values(), NOW + timedelta(minutes=m))] for m in (0, 1))
 
@@ -272,7 +272,7 @@ def test_pools_take_turns_at_being_first():
 def test_a_pool_may_bar_its_nodes_from_consolidation(disruption, why):
     """Whatever the others do, and with a reason for the node's events."""
     snapshot = a_fleet(a_member("n", cpus=["1"]), pools=[a_pool(**disruption)])
-    simulation, candidates = simulate(snapshot)
+    simulation, candidates = journeyman_simulator(snapshot)
 
     assert why in barred(candidates["n"], snapshot)
     assert list(consider(simulation, candidates.values(), {"default": 9})) == []
@@ -281,7 +281,7 @@ def test_a_pool_may_bar_its_nodes_from_consolidation(disruption, why):
 def test_a_node_whose_labels_are_incomplete_is_barred():
     """Without zone and capacity type nothing is known of its price."""
     snapshot = a_fleet(a_member("n", cpus=["1"]))
-    _, candidates = simulate(snapshot)
+    _, candidates = journeyman_simulator(snapshot)
 
     assert barred(replace(candidates["n"], instance_type=""), snapshot) == "Instance Type not found"
     assert barred(replace(candidates["n"], zone=""), snapshot) == f'Node does not have label "{labels.ZONE}"'

@@ -12,10 +12,10 @@ from botocore.exceptions import ClientError, ParamValidationError
 
 from journeyman.errors import ConfigurationError
 from journeyman.events import parse_trigger
-from journeyman.simulate.account.account import Account
-from journeyman.simulate.account.asking import NotSimulatedError
-from journeyman.simulate.account.queues import Fate
-from journeyman.simulate.clock import VirtualClock
+from journeyman_simulator.account.account import Account
+from journeyman_simulator.account.asking import NotSimulatedError
+from journeyman_simulator.account.queues import Fate
+from journeyman_simulator.clock import VirtualClock
 
 EVENTS = Path(__file__).parents[4] / "events" / "eventbridge"
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from journeyman.simulate.apiserver.expressions import EvaluationError, UnreadableRuleError, read
+from journeyman_simulator.apiserver.expressions import EvaluationError, UnreadableRuleError, read
 
 SELF = {"name": "a.example.com/b", "numbers": [1, 2, 3], "map": {"x": "1", "y": ""}, "yes": True, "size": 4}
 

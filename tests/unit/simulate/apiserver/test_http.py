@@ -10,9 +10,9 @@ import pytest
 import urllib3
 
 from journeyman.core.api.objects import NODE
-from journeyman.simulate.apiserver import ApiServer
-from journeyman.simulate.apiserver.http import HttpFront
-from journeyman.simulate.clock import VirtualClock
+from journeyman_simulator.apiserver import ApiServer
+from journeyman_simulator.apiserver.http import HttpFront
+from journeyman_simulator.clock import VirtualClock
 
 START = datetime(2026, 3, 1, 12, 0, tzinfo=timezone.utc)
 MERGE = {"Content-Type": "application/merge-patch+json"}

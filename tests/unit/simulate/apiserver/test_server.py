@@ -7,8 +7,8 @@ import yaml
 
 from journeyman.core.api.objects import EVENT, NAMESPACE, NODE, NODECLAIM, NODEPOOL, PDB, POD, Resource
 from journeyman.errors import InvalidError, InvalidObjectError, KubeAPIError, NotFoundError
-from journeyman.simulate.apiserver import ApiServer, Kind
-from journeyman.simulate.clock import VirtualClock
+from journeyman_simulator.apiserver import ApiServer, Kind
+from journeyman_simulator.clock import VirtualClock
 
 START = datetime(2026, 3, 1, 12, 0, tzinfo=timezone.utc)
 REPLICASET = Resource(group="apps", version="v1", kind="ReplicaSet", plural="replicasets", namespaced=True, type=dict)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from journeyman.simulate.apiserver.schema import broken_rules, duplicates, faults
-from journeyman.simulate.apiserver.soundness import ready
+from journeyman_simulator.apiserver.schema import broken_rules, duplicates, faults
+from journeyman_simulator.apiserver.soundness import ready
 
 NAMED = {"type": "object", "required": ["name"], "properties": {"name": {"type": "string", "minLength": 2}}}
 SCHEMAS = {

@@ -5,7 +5,7 @@ from datetime import datetime, timedelta, timezone
 import pytest
 
 from journeyman.errors import ConfigurationError
-from journeyman.simulate.aws.schedule_expressions import parse
+from journeyman_simulator.aws.schedule_expressions import parse
 
 MONDAY = datetime(2026, 11, 2, 8, 0, tzinfo=timezone.utc)
 

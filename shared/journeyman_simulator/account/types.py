@@ -1,0 +1,136 @@
+"""Instance types that the simulated account sells: some of EC2's, as DescribeInstanceTypes tells them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any, Final
+
+from msgspec import Struct
+
+from journeyman_simulator.account.asking import PAGING, Ask, Operation, Operations, paged, selected
+from journeyman_simulator.aws.refusal import RefusedError
+
+_LARGEST_PAGE: Final = 100  # of DescribeInstanceTypes
+
+# EC2's record: architecture, maker, GHz, vCPUs, MiB, interfaces, addresses each, EBS Mbit/s, encryption in transit, Nitro Enclaves
+_RECORD: Final = {
+    "a1.large": ("arm64", "AWS", 2.3, 2, 4096, 3, 10, 3500, False, False),
+    "c5.large": ("x86_64", "Intel", 3.4, 2, 4096, 3, 10, 4750, False, False),
+    "c6a.large": ("x86_64", "AMD", 3.6, 2, 4096, 3, 10, 10000, True, False),
+    "c6g.large": ("arm64", "AWS", 2.5, 2, 4096, 3, 10, 4750, False, True),
+    "c6i.large": ("x86_64", "Intel", 3.5, 2, 4096, 3, 10, 10000, True, False),
+    "m5.large": ("x86_64", "Intel", 3.1, 2, 8192, 3, 10, 4750, False, False),
+    "m5.xlarge": ("x86_64", "Intel", 3.1, 4, 16384, 4, 15, 4750, False, True),
+    "m5.2xlarge": ("x86_64", "Intel", 3.1, 8, 32768, 4, 15, 4750, False, True),
+    "m5.24xlarge": ("x86_64", "Intel", 3.1, 96, 393216, 15, 50, 19000, False, True),
+    "m6g.large": ("arm64", "AWS", 2.5, 2, 8192, 3, 10, 4750, False, True),
+    "m6g.xlarge": ("arm64", "AWS", 2.5, 4, 16384, 4, 15, 4750, False, True),
+    "r5.large": ("x86_64", "Intel", 3.1, 2, 16384, 3, 10, 4750, False, False),
+    "r5.xlarge": ("x86_64", "Intel", 3.1, 4, 32768, 4, 15, 4750, False, True),
+    "r6g.large": ("arm64", "AWS", 2.5, 2, 16384, 3, 10, 4750, False, True),
+    "t3.large": ("x86_64", "Intel", 2.5, 2, 8192, 3, 12, 2780, False, False),
+    "t3.medium": ("x86_64", "Intel", 2.5, 2, 4096, 3, 6, 2085, False, False),
+    "t3.nano": ("x86_64", "Intel", 2.5, 2, 512, 2, 2, 2085, False, False),
+}
+KNOWN_TYPES: Final = tuple(_RECORD)
+SMALL_SELECTION: Final = ("c5.large", "c6g.large", "m5.large", "m5.xlarge", "m6g.large", "r5.large")
+
+
+class InstanceTypes:
+    """The types on offer, and the zones that lack some of them.
+
+    Args:
+        names: Of `KNOWN_TYPES`.
+        zones: Of the region.
+        missing: (type, zone) of what a zone does not have.
+        region: Its name.
+
+    Raises:
+        KeyError: A name is not known here.
+    """
+
+    def __init__(
+        self, names: Sequence[str], zones: Sequence[str], missing: Collection[tuple[str, str]], region: str
+    ) -> None:
+        self._described = {name: _described(name) for name in sorted(names)}
+        self._region = region
+        self.pools = [(name, zone) for name in self._described for zone in zones if (name, zone) not in missing]
+
+    def architecture(self, name: str) -> str:
+        """EC2's word for it."""
+        return str(self._described[name]["ProcessorInfo"]["SupportedArchitectures"][0])
+
+    def operations(self) -> Operations:
+        """What EC2 answers from here."""
+        return {
+            "DescribeInstanceTypes": Operation(self._types, accepts=("Filters", "InstanceTypes", *PAGING)),
+            "DescribeInstanceTypeOfferings": Operation(self._offerings, accepts=("Filters", "LocationType", *PAGING)),
+        }
+
+    def _types(self, ask: Ask) -> dict[str, Any]:
+        names = ask.get("InstanceTypes") or tuple(self._described)
+        if unknown := [name for name in names if name not in self._described]:
+            message = f"The following supplied instance types do not exist: [{', '.join(unknown)}]"
+            raise RefusedError("InvalidInstanceType", message)
+        found = selected((self._described[name] for name in names), ask.get("Filters", ()), _READERS)
+        return paged("InstanceTypes", found, ask, _LARGEST_PAGE)
+
+    def _offerings(self, ask: Ask) -> dict[str, Any]:
+        kind = ask.get("LocationType", "region")
+        pools = self.pools if kind == "availability-zone" else [(name, self._region) for name in self._described]
+        rows = [{"InstanceType": name, "LocationType": kind, "Location": location} for name, location in pools]
+        readers = {"instance-type": lambda row: [row["InstanceType"]], "location": lambda row: [row["Location"]]}
+        return paged("InstanceTypeOfferings", selected(rows, ask.get("Filters", ()), readers), ask)
+
+
+_READERS = {
+    "instance-type": lambda entry: [entry["InstanceType"]],
+    "supported-virtualization-type": lambda entry: entry["SupportedVirtualizationTypes"],
+    "processor-info.supported-architecture": lambda entry: entry["ProcessorInfo"]["SupportedArchitectures"],
+}
+
+
+class _Facts(Struct, frozen=True):
+    """A line of the record."""
+
+    architecture: str
+    maker: str
+    ghz: float
+    vcpus: int
+    memory_mib: int
+    interfaces: int
+    addresses_each: int
+    ebs_megabits: int
+    encrypts: bool
+    enclaves: bool
+
+
+def _described(name: str) -> dict[str, Any]:
+    facts = _Facts(*_RECORD[name])
+    return {
+        "InstanceType": name,
+        "BareMetal": False,
+        "Hypervisor": "nitro",
+        "SupportedUsageClasses": ["on-demand", "spot"],
+        "SupportedVirtualizationTypes": ["hvm"],
+        "ProcessorInfo": {
+            "Manufacturer": facts.maker,
+            "SupportedArchitectures": [facts.architecture],
+            "SustainedClockSpeedInGhz": facts.ghz,
+        },
+        "VCpuInfo": {"DefaultVCpus": facts.vcpus},
+        "MemoryInfo": {"SizeInMiB": facts.memory_mib},
+        "InstanceStorageSupported": False,
+        "EbsInfo": {
+            "EbsOptimizedSupport": "default",
+            "EbsOptimizedInfo": {"MaximumBandwidthInMbps": facts.ebs_megabits},
+        },
+        "NitroEnclavesSupport": "supported" if facts.enclaves else "unsupported",
+        "NetworkInfo": {
+            "DefaultNetworkCardIndex": 0,
+            "MaximumNetworkInterfaces": facts.interfaces,
+            "Ipv4AddressesPerInterface": facts.addresses_each,
+            "EncryptionInTransitSupported": facts.encrypts,
+            "NetworkCards": [{"NetworkCardIndex": 0, "MaximumNetworkInterfaces": facts.interfaces}],
+        },
+    }

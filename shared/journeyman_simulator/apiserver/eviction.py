@@ -1,0 +1,138 @@
+"""The pod subresources `eviction` and `binding`.
+
+Restates: kubernetes `pkg/registry/core/pod/storage/eviction.go` `EvictionREST.Create`, `storage.go` `assignPod`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from journeyman.core.api.objects import PDB, POD, PodDisruptionBudget
+from journeyman_simulator.apiserver import budgets, metadata, pods, refusals
+from journeyman_simulator.apiserver.registry import Registry
+from journeyman_simulator.apiserver.storage import Entry, Key
+
+JSON = Mapping[str, Any]
+
+
+def evict(registry: Registry, namespace: str, name: str, uid: str) -> Entry:
+    """Delete a pod gracefully if its budget allows; returns its last state.
+
+    Raises:
+        NotFoundError, ConflictError: It is gone, or another incarnation.
+        TooManyRequestsError: Its PodDisruptionBudget forbids it now.
+        KubeAPIError: 500, more than one budget covers it.
+    """
+    kind = registry.kind(POD)
+    key = (namespace, name)
+    pod = registry.get(kind, key).object
+    if uid and uid != pod["metadata"]["uid"]:
+        raise refusals.other_incarnation(POD, name, uid, pod["metadata"]["uid"])
+    covering = [] if _needs_no_budget(pod) else _covering(registry, namespace, pod)
+    if len(covering) > 1:
+        raise refusals.unreasoned(
+            "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support."
+        )
+    for pdb_key, pdb in covering:
+        _ask(registry, pdb_key, pdb, pod)
+    entry = registry.delete(kind, key, uid=uid)
+    for pdb_key, _ in covering:
+        _write_status(registry, pdb_key)
+    return entry
+
+
+def budget_status(registry: Registry, key: Key) -> dict[str, Any] | None:
+    """A budget's status as it should be written now; None if that is what is stored."""
+    entry = registry.get(registry.kind(PDB), key)
+    status = _status(registry, key[0], entry.decoded(PodDisruptionBudget))
+    stored = entry.object.get("status") or {}
+    return None if {**stored, **status} == stored else status
+
+
+def bind(registry: Registry, namespace: str, name: str, node: str, *, uid: str, now: str) -> Entry:
+    """Assign a pod to a node; a nomination it carried is done with.
+
+    Raises:
+        NotFoundError: No such pod.
+        ConflictError: It is assigned already, being deleted, or another incarnation.
+    """
+    kind = registry.kind(POD)
+    pod = registry.get(kind, (namespace, name)).object
+    if uid and uid != pod["metadata"]["uid"]:
+        stored_at = f"/registry/pods/{namespace}/{name}"
+        raise refusals.storage_precondition(POD, stored_at, name, uid, pod["metadata"]["uid"])
+    if metadata.is_deleting(pod):
+        raise refusals.conflict(_BINDING, name, f"pod {name} is being deleted, cannot be assigned to a host")
+    if assigned := pod["spec"].get("nodeName"):
+        raise refusals.conflict(_BINDING, name, f'pod {name} is already assigned to node "{assigned}"')
+    condition = {"type": "PodScheduled", "status": "True", "lastTransitionTime": now}
+    others = [c for c in pod["status"].get("conditions", ()) if c["type"] != "PodScheduled"]
+    status = {**pod["status"], "conditions": [*others, condition]}
+    status.pop("nominatedNodeName", None)
+    bound = {**pod, "spec": {**pod["spec"], "nodeName": node}, "status": status}
+    return registry.storage.put(kind.id, (namespace, name), bound)
+
+
+_BINDING = type(POD)(group="", version="v1", kind="Binding", plural="pods/binding", namespaced=True, type=dict)
+
+
+def _needs_no_budget(pod: JSON) -> bool:
+    """Restates: eviction.go `canIgnorePDB`."""
+    return pods.is_terminal(pod) or pod["status"].get("phase") == "Pending" or metadata.is_deleting(pod)
+
+
+def _covering(registry: Registry, namespace: str, pod: JSON) -> list[tuple[Key, PodDisruptionBudget]]:
+    entries = registry.storage.table(registry.kind(PDB).id).entries
+    found = [(key, entry.decoded(PodDisruptionBudget)) for key, entry in sorted(entries.items()) if key[0] == namespace]
+    return [(key, pdb) for key, pdb in found if budgets.guards(pdb, pod)]
+
+
+def _ask(registry: Registry, key: Key, pdb: PodDisruptionBudget, pod: JSON) -> None:
+    """Raise TooManyRequestsError unless the budget lets this pod go now."""
+    status = _status(registry, key[0], pdb)
+    if not pods.is_ready(pod) and _lets_unhealthy_go(pdb, status):
+        return
+    if status["disruptionsAllowed"] > 0:
+        return
+    needs, has = status["desiredHealthy"], status["currentHealthy"]
+    raise refusals.budget_refuses(
+        f"The disruption budget {pdb.metadata.name} needs {needs} healthy pods and has {has} currently"
+    )
+
+
+def _write_status(registry: Registry, key: Key) -> None:
+    """Part of the eviction itself: it takes from the budget."""
+    status = budget_status(registry, key)
+    if status is not None:
+        registry.update(
+            registry.kind(PDB), key, lambda old: {**old, "status": {**old.get("status", {}), **status}}, "status"
+        )
+
+
+def _lets_unhealthy_go(pdb: PodDisruptionBudget, status: Mapping[str, int]) -> bool:
+    if pdb.spec.unhealthy_pod_eviction_policy == "AlwaysAllow":
+        return True
+    return status["currentHealthy"] >= status["desiredHealthy"] > 0
+
+
+def _status(registry: Registry, namespace: str, pdb: PodDisruptionBudget) -> dict[str, Any]:
+    entries = registry.storage.table(registry.kind(POD).id).entries
+    here = [entry.object for key, entry in entries.items() if key[0] == namespace]
+
+    def scale_of(where: str, owner: JSON) -> tuple[str, int | None]:
+        return _scale(registry, where, owner)
+
+    return budgets.status(pdb, here, scale_of)
+
+
+def _scale(registry: Registry, namespace: str, owner: JSON) -> tuple[str, int | None]:
+    """The workload behind an owner, a Deployment behind its ReplicaSet, and the replicas it wants."""
+    kind = registry.kind_named("apps", owner["kind"])
+    entry = registry.storage.table(kind.id).entries.get((namespace, owner["name"])) if kind is not None else None
+    if entry is None or entry.object["metadata"]["uid"] != owner["uid"]:
+        return owner["uid"], None
+    above = [o for o in entry.object["metadata"].get("ownerReferences") or () if o.get("controller")]
+    if above:
+        return _scale(registry, namespace, above[0])
+    return owner["uid"], entry.object["spec"].get("replicas")

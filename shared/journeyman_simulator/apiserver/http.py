@@ -1,0 +1,332 @@
+"""The in-memory API server behind real HTTP/1.1, for whatever only speaks the wire protocol.
+
+get, list (in pages), create, merge patch, server-side apply, replace, delete, status, eviction, binding, watch and discovery, with
+`Status` bodies for refusals; bodies are compressed when the client asks and they are large. Bind it to the loopback
+interface only: it authenticates nobody unless told to.
+"""
+
+from __future__ import annotations
+
+import gzip
+import ssl
+import threading
+import time
+from collections.abc import Callable, Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import TracebackType
+from typing import Any, Final
+from urllib.parse import parse_qsl, urlsplit
+
+import msgspec
+
+from journeyman.core.api.objects import POD
+from journeyman.errors import ForbiddenError, GoneError, KubeAPIError
+from journeyman_simulator.apiserver import refusals, routes
+from journeyman_simulator.apiserver.refusals import Cause
+from journeyman_simulator.apiserver.routes import Route
+from journeyman_simulator.apiserver.server import ApiServer
+from journeyman_simulator.apiserver.watch import Watch
+
+MERGE_PATCH: Final = "application/merge-patch+json"
+APPLY_PATCH: Final = "application/apply-patch+yaml"
+_GZIP_FROM_BYTES: Final = 128 * 1024  # k8s.io/apiserver `defaultGzipThresholdBytes`
+_BOOKMARK_AFTER_SECONDS: Final = 1.0  # kube-apiserver 1.36 was measured at 0.7 to 2.5
+_WATCH_SECONDS: Final = 1800  # kube-apiserver's --min-request-timeout
+_VERSION: Final = {"major": "1", "minor": "36", "gitVersion": "v1.36.0+journeyman", "platform": "linux/amd64"}
+_SUCCESS: Final = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}
+
+
+class HttpFront:
+    """Serves an `ApiServer` until closed; a context manager.
+
+    Args:
+        server: What is served.
+        port: 0 picks a free one; see `url`.
+        authenticate: Says whether a bearer token may in ("" if none was sent); None lets everybody in.
+        ssl_context: Serve TLS with this context.
+    """
+
+    def __init__(
+        self,
+        server: ApiServer,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        authenticate: Callable[[str], bool] | None = None,
+        ssl_context: ssl.SSLContext | None = None,
+    ) -> None:
+        self._http = _Listener((host, port), _Handler)
+        self._http.api, self._http.authenticate = server, authenticate
+        if ssl_context is not None:
+            self._http.socket = ssl_context.wrap_socket(self._http.socket, server_side=True)
+        scheme = "https" if ssl_context is not None else "http"
+        self.url = f"{scheme}://{host}:{self._http.server_port}"
+        self._thread = threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop; watches that are open end within a second."""
+        self._http.closing.set()
+        self._http.shutdown()
+        self._http.server_close()
+        self._thread.join()
+
+    def __enter__(self) -> HttpFront:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class _Listener(ThreadingHTTPServer):
+    daemon_threads = True
+    api: ApiServer
+    authenticate: Callable[[str], bool] | None
+
+    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
+        super().__init__(address, handler)
+        self.closing = threading.Event()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    wbufsize = -1  # a whole answer in one segment
+    disable_nagle_algorithm = True
+    server: _Listener
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name is http.server's
+        """Say nothing: the observers of the ApiServer see every write."""
+
+    def _handle(self) -> None:
+        """Answer one request; a refusal becomes its Status."""
+        length = int(self.headers.get("Content-Length") or 0)
+        body = self.rfile.read(length)  # before any refusal, or the connection could not be used again
+        try:
+            self._authenticate()
+            self._dispatch(body)
+        except routes.NoSuchPathError:
+            self._send(404, b"404 page not found\n", "text/plain; charset=utf-8")
+        except KubeAPIError as error:
+            self._answer(error.status or 500, refusals.status_of(error))
+        if self.server.closing.is_set():  # a connection that is kept must not outlive the server
+            self.close_connection = True
+
+    do_GET = do_POST = do_PATCH = do_PUT = do_DELETE = _handle  # noqa: N815 - the names are http.server's
+
+    def _authenticate(self) -> None:
+        token = (self.headers.get("Authorization") or "").removeprefix("Bearer ").strip()
+        if self.server.authenticate is not None and not self.server.authenticate(token):
+            raise ForbiddenError("Unauthorized", status=401, reason="Unauthorized")
+
+    def _dispatch(self, body: bytes) -> None:
+        url = urlsplit(self.path)
+        self._query = dict(parse_qsl(url.query, keep_blank_values=True))
+        self._api = self.server.api.acting_as((self.headers.get("User-Agent") or "").partition(" ")[0])
+        if self.command == "GET" and self._unrouted(url.path):
+            return
+        route = routes.route(url.path, self._api.registry.kinds)
+        action = _ACTIONS.get((self.command, bool(route.name)))
+        if action is None:
+            why = "the server does not allow this method on the requested resource"
+            raise KubeAPIError(why, status=405, reason="MethodNotAllowed")
+        action(self, route, body)
+
+    def _unrouted(self, path: str) -> bool:
+        """Answer the paths that name no object; whether it was one."""
+        if path in {"/healthz", "/livez", "/readyz"}:
+            self._send(200, b"ok", "text/plain")
+            return True
+        answer = _VERSION if path == "/version" else routes.discovery(path, self._api.registry.kinds)
+        if answer is not None:
+            self._answer(200, answer)
+        return answer is not None
+
+    def _get(self, route: Route, _: bytes) -> None:
+        self._answer(200, self._api.entry(route.resource, route.namespace, route.name).encoded())
+
+    def _list(self, route: Route, _: bytes) -> None:
+        selection = (route.namespace, self._query.get("labelSelector", ""), self._query.get("fieldSelector", ""))
+        version = self._query.get("resourceVersion", "")
+        if self._query.get("watch") in {"1", "true"}:
+            self._stream(route, self._api.open_watch(route.resource, version, *selection))
+            return
+        page = self._api.page(
+            route.resource,
+            *selection,
+            limit=_integer("limit", self._query.get("limit") or 0),
+            token=self._query.get("continue", ""),
+        )
+        if version.isdecimal() and int(version) > page.version:
+            why = f"Timeout: Too large resource version: {version}, current: {page.version}"
+            cause = {"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}
+            details = {"causes": [cause], "retryAfterSeconds": 1}
+            raise KubeAPIError(why, status=504, reason="Timeout", details=details)
+        metadata: dict[str, Any] = {"resourceVersion": str(page.version)}
+        if page.next:
+            metadata["continue"] = page.next
+        if page.remaining:
+            metadata["remainingItemCount"] = page.remaining
+        kind = {"kind": f"{route.resource.kind}List", "apiVersion": route.resource.api_version}
+        self._answer(200, {**kind, "metadata": metadata, "items": [entry.encoded() for entry in page.entries]})
+
+    def _post(self, route: Route, content: bytes) -> None:
+        body = _object_of(route, content)
+        self._answer(201, self._api.create(route.resource, body, namespace=route.namespace))
+
+    def _post_to(self, route: Route, content: bytes) -> None:
+        body = _json(content)
+        if route.resource.plural != POD.plural or route.subresource not in {"eviction", "binding"}:
+            raise refusals.unknown_resource()
+        if route.subresource == "binding":
+            uid = (body.get("metadata") or {}).get("uid", "")
+            self._api.bind(route.namespace, route.name, body["target"]["name"], uid=uid)
+        else:
+            uid = ((body.get("deleteOptions") or {}).get("preconditions") or {}).get("uid", "")
+            self._api.evict(route.namespace, route.name, uid=uid)
+        self._answer(201, _SUCCESS)
+
+    def _patch(self, route: Route, content: bytes) -> None:
+        kind_of_patch = self.headers.get_content_type()
+        if kind_of_patch == APPLY_PATCH:
+            self._apply(route, content)
+            return
+        if kind_of_patch != MERGE_PATCH:
+            known = ", ".join((MERGE_PATCH, APPLY_PATCH))
+            why = f"the body of the request was in an unknown format - accepted media types include: {known}"
+            raise KubeAPIError(why, status=415, reason="UnsupportedMediaType")
+        if "force" in self._query:
+            raise refusals.bad_options(Cause("force", "Forbidden: may not be specified for non-apply patch"))
+        where = {"namespace": route.namespace, "subresource": route.subresource}
+        self._answer(200, self._api.patch(route.resource, route.name, _json(content), **where))
+
+    def _apply(self, route: Route, content: bytes) -> None:
+        """Server-side apply; of YAML only what is JSON as well is understood."""
+        body, manager = _json(content), self._query.get("fieldManager", "")
+        if not manager:
+            raise refusals.bad_options(Cause("fieldManager", "Required value: is required for apply patch"))
+        if (body.get("apiVersion"), body.get("kind")) != (route.resource.api_version, route.resource.kind):
+            group, _, version = str(body.get("apiVersion", "")).rpartition("/")
+            raise refusals.bad_request(f"invalid object type: {group}/{version}, Kind={body.get('kind', '')}")
+        if (body.get("metadata") or {}).get("managedFields"):
+            raise refusals.bad_request("metadata.managedFields must be nil")
+        where = {"namespace": route.namespace, "subresource": route.subresource}
+        force = self._query.get("force", "") in {"1", "true"}
+        applied, new = self._api.applied(route.resource, route.name, body, manager=manager, force=force, **where)
+        self._answer(201 if new else 200, applied)
+
+    def _put(self, route: Route, content: bytes) -> None:
+        where = {"namespace": route.namespace, "subresource": route.subresource}
+        self._answer(200, self._api.update(route.resource, route.name, _object_of(route, content), **where))
+
+    def _delete(self, route: Route, content: bytes) -> None:
+        options = _json(content)
+        preconditions = options.get("preconditions") or {}
+        grace = options.get("gracePeriodSeconds", self._query.get("gracePeriodSeconds"))
+        self._api.delete(
+            route.resource,
+            route.name,
+            namespace=route.namespace,
+            uid=preconditions.get("uid", ""),
+            resource_version=preconditions.get("resourceVersion", ""),
+            grace_period_seconds=None if grace is None else _integer("gracePeriodSeconds", grace),
+        )
+        self._answer(200, _SUCCESS)
+
+    def _answer(self, status: int, content: Any) -> None:
+        self._send(status, msgspec.json.encode(content), "application/json")
+
+    def _send(self, status: int, body: bytes, content_type: str) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", content_type)
+        if "gzip" in (self.headers.get("Accept-Encoding") or "") and len(body) >= _GZIP_FROM_BYTES:
+            body = gzip.compress(body, compresslevel=1)
+            self.send_header("Content-Encoding", "gzip")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def _stream(self, route: Route, watch: Watch) -> None:
+        """One JSON document a line, each in its own chunk, until the client's timeout."""
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        try:
+            self._stream_events(route, watch)
+            self.wfile.write(b"0\r\n\r\n")
+        except (BrokenPipeError, ConnectionResetError):
+            self.close_connection = True  # the client has gone, as watchers do
+
+    def _stream_events(self, route: Route, watch: Watch) -> None:
+        end = time.monotonic() + _integer("timeoutSeconds", self._query.get("timeoutSeconds") or _WATCH_SECONDS)
+        wants_bookmarks = self._query.get("allowWatchBookmarks") in {"1", "true"}
+        bookmarked, quiet_since = -1, time.monotonic()
+        while (now := time.monotonic()) < end and not self.server.closing.is_set():
+            try:
+                events = watch.take()
+            except GoneError as error:
+                self._chunk("ERROR", refusals.status_of(error))
+                return
+            for type_, entry in events:
+                self._chunk(type_, entry.encoded())
+                quiet_since = now
+            if wants_bookmarks and watch.version > bookmarked and now - quiet_since >= _BOOKMARK_AFTER_SECONDS:
+                bookmarked = self._bookmark(route, watch)
+            self.wfile.flush()
+            watch.wait(min(end - now, _BOOKMARK_AFTER_SECONDS / 4))
+        if wants_bookmarks and watch.version > bookmarked:
+            self._bookmark(route, watch)
+
+    def _bookmark(self, route: Route, watch: Watch) -> int:
+        kind = {"kind": route.resource.kind, "apiVersion": route.resource.api_version}
+        self._chunk("BOOKMARK", {**kind, "metadata": {"resourceVersion": str(watch.version)}})
+        return watch.version
+
+    def _chunk(self, type_: str, obj: Any) -> None:
+        line = msgspec.json.encode({"type": type_, "object": obj}) + b"\n"
+        self.wfile.write(b"%x\r\n%b\r\n" % (len(line), line))
+
+
+_ACTIONS: Final[Mapping[tuple[str, bool], Callable[[_Handler, Route, bytes], None]]] = {
+    # (method, whether the path names one object)
+    ("GET", False): _Handler._list,  # noqa: SLF001 - the handler's own table
+    ("GET", True): _Handler._get,  # noqa: SLF001 - same
+    ("POST", False): _Handler._post,  # noqa: SLF001 - same
+    ("POST", True): _Handler._post_to,  # noqa: SLF001 - same
+    ("PATCH", True): _Handler._patch,  # noqa: SLF001 - same
+    ("PUT", True): _Handler._put,  # noqa: SLF001 - same
+    ("DELETE", True): _Handler._delete,  # noqa: SLF001 - same
+}
+
+
+def _json(body: bytes) -> Mapping[str, Any]:
+    """The body as a JSON object, empty if there is none. Raises 400 BadRequest."""
+    if not body:
+        return {}
+    try:
+        content = msgspec.json.decode(body)
+    except msgspec.DecodeError as error:
+        raise refusals.bad_request(f"the body of the request is not JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise refusals.bad_request("the body of the request must be a JSON object")
+    return content
+
+
+def _integer(name: str, value: Any) -> int:
+    """A whole number out of a query or body. Raises 400 BadRequest."""
+    try:
+        return int(value)
+    except (TypeError, ValueError) as error:
+        raise refusals.bad_request(f"{name}: {value!r} is not a whole number") from error
+
+
+def _object_of(route: Route, content: bytes) -> Mapping[str, Any]:
+    """The body as an object of the route's kind. Raises 400 BadRequest."""
+    body = _json(content)
+    sent = body.get("kind", route.resource.kind)
+    if sent != route.resource.kind:
+        why = f"{sent} in the body, but {route.resource.kind} is expected at this address"
+        raise refusals.bad_request(why)
+    return body

@@ -1,0 +1,164 @@
+"""What the API server knows of each kind: subresources, generation, selectable fields, defaults and validation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import force_setattr
+
+from journeyman.core.api import crds, objects, storage
+from journeyman.core.api.objects import Resource
+from journeyman_simulator.apiserver import custom_resources, pods, refusals, validation
+from journeyman_simulator.apiserver.fieldsets import BUILT_IN_SHAPE
+from journeyman_simulator.apiserver.refusals import Cause
+
+JSON = Mapping[str, Any]
+Default = Callable[[JSON], JSON]
+"""The object with its defaults filled in; runs on every write of the main resource."""
+Validate = Callable[[JSON, "JSON | None"], Iterable[Cause]]
+"""What is wrong with a new object, given the stored one (None on creation)."""
+
+_METADATA_FIELDS = frozenset({"metadata.name", "metadata.namespace"})
+_INVOLVED = ("kind", "namespace", "name", "uid", "apiVersion", "resourceVersion", "fieldPath")
+
+
+class Kind(Struct, frozen=True, kw_only=True):
+    """How one kind behaves.
+
+    `status_on_create`: the status sent with a creation is kept (kubelets register nodes so); otherwise it is dropped
+    wherever there is a status subresource. `generation`: the server counts changes of everything but metadata and status.
+    `custom`: a CustomResourceDefinition makes it, which the server treats differently here and there. `shape` gives the
+    schema that says which lists an apply merges.
+    """
+
+    resource: Resource[Any]
+    status_subresource: bool = True
+    status_on_create: bool = False
+    generation: bool = True
+    custom: bool = False
+    fields: frozenset[str] = _METADATA_FIELDS
+    shape: Callable[[], JSON] = lambda: BUILT_IN_SHAPE
+    default: Default = lambda obj: obj
+    validate: Validate = lambda _new, _old: ()
+    id: str = ""  # how the kind is stored, whatever Struct a reader asks for: `pods`, `nodeclaims.karpenter.sh`
+
+    def __post_init__(self) -> None:
+        force_setattr(self, "id", refusals.group_resource(self.resource))
+
+
+def _raw(api_version: str, kind: str, plural: str, *, namespaced: bool = True) -> Resource[dict[str, Any]]:
+    group, _, version = api_version.rpartition("/")
+    return Resource(group=group, version=version, kind=kind, plural=plural, namespaced=namespaced, type=dict)
+
+
+def _selectable(*fields: str) -> frozenset[str]:
+    return _METADATA_FIELDS | set(fields)
+
+
+_EVENT_FIELDS = _selectable(
+    "reason", "type", "source", "reportingComponent", *(f"involvedObject.{f}" for f in _INVOLVED)
+)
+_CLASS_REF_FIELDS = _selectable(*(f"spec.nodeClassRef.{field}" for field in ("group", "kind", "name")))
+
+
+def _default_storage_class(obj: JSON) -> JSON:
+    """Restates: kubernetes `pkg/apis/storage/v1/defaults.go` `SetDefaults_StorageClass`."""
+    return {"reclaimPolicy": "Delete", "volumeBindingMode": "Immediate", **obj}
+
+
+def _workloads() -> Iterable[Kind]:
+    for kind, plural in (("Deployment", "deployments"), ("ReplicaSet", "replicasets"), ("StatefulSet", "statefulsets")):
+        yield Kind(resource=_raw("apps/v1", kind, plural), default=pods.default_replicas)
+    yield Kind(resource=objects.DAEMONSET)
+    yield Kind(resource=_raw("batch/v1", "Job", "jobs"))
+
+
+def _plain() -> Iterable[Kind]:
+    """Kinds that are only stored."""
+    for api_version, kind, plural, namespaced in (
+        ("v1", "ConfigMap", "configmaps", True),
+        ("v1", "Secret", "secrets", True),
+        ("v1", "ServiceAccount", "serviceaccounts", True),
+        ("storage.k8s.io/v1", "CSINode", "csinodes", False),
+        ("resource.k8s.io/v1", "DeviceClass", "deviceclasses", False),
+        ("resource.k8s.io/v1", "ResourceSlice", "resourceslices", False),
+        ("scheduling.k8s.io/v1", "PriorityClass", "priorityclasses", False),
+    ):
+        resource = _raw(api_version, kind, plural, namespaced=namespaced)
+        yield Kind(resource=resource, status_subresource=False, generation=False)
+    yield Kind(
+        resource=storage.STORAGE_CLASS, status_subresource=False, generation=False, default=_default_storage_class
+    )
+    for api_version, kind, plural, namespaced in (
+        ("v1", "Service", "services", True),
+        ("v1", "ReplicationController", "replicationcontrollers", True),
+        ("v1", "PodTemplate", "podtemplates", True),
+        ("resource.k8s.io/v1", "ResourceClaim", "resourceclaims", True),
+        ("v1", "PersistentVolumeClaim", "persistentvolumeclaims", True),
+        ("v1", "PersistentVolume", "persistentvolumes", False),
+        ("storage.k8s.io/v1", "VolumeAttachment", "volumeattachments", False),
+    ):
+        yield Kind(resource=_raw(api_version, kind, plural, namespaced=namespaced), generation=False)
+
+
+def _default_namespace(obj: JSON) -> JSON:
+    """Restates: kubernetes `pkg/registry/core/namespace/strategy.go` `PrepareForCreate`, `Canonicalize`."""
+    meta = obj["metadata"]
+    labels = {**(meta.get("labels") or {}), "kubernetes.io/metadata.name": meta["name"]}
+    spec = {"finalizers": ["kubernetes"], **(obj.get("spec") or {})}
+    status = {"phase": "Active", **(obj.get("status") or {})}
+    return {**obj, "metadata": {**meta, "labels": labels}, "spec": spec, "status": status}
+
+
+def _custom() -> Iterable[Kind]:
+    for definition in crds.DEFINITIONS:
+        custom = custom_resources.CustomResource(definition)
+        fields = _CLASS_REF_FIELDS if custom.resource is objects.NODECLAIM else _METADATA_FIELDS
+        yield Kind(
+            resource=custom.resource,
+            custom=True,
+            shape=custom.shape,
+            default=custom.default,
+            validate=custom.validate,
+            fields=fields,
+        )
+
+
+def _buffers() -> Iterable[Kind]:
+    """Kinds of other autoscalers that we read; their definitions are not ours, so nothing is checked."""
+    yield Kind(resource=objects.CAPACITY_BUFFER, custom=True)
+
+
+def built_in() -> tuple[Kind, ...]:
+    """Every kind an `ApiServer` serves from its start."""
+    return (
+        Kind(resource=objects.POD, fields=_selectable(*pods.FIELDS), default=pods.default, validate=pods.validate),
+        Kind(
+            resource=objects.NODE,
+            generation=False,
+            status_on_create=True,
+            fields=_selectable("spec.unschedulable"),
+            validate=validation.node,
+        ),
+        Kind(
+            resource=objects.NAMESPACE,
+            generation=False,
+            fields=_selectable("status.phase"),
+            default=_default_namespace,
+        ),
+        Kind(
+            resource=objects.EVENT,
+            status_subresource=False,
+            generation=False,
+            fields=_EVENT_FIELDS,
+            validate=validation.event,
+        ),
+        Kind(resource=objects.LEASE, status_subresource=False, generation=False, validate=validation.lease),
+        Kind(resource=objects.PDB, validate=validation.budget),
+        *_workloads(),
+        *_plain(),
+        *_custom(),
+        *_buffers(),
+    )

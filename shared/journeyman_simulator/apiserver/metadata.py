@@ -1,0 +1,208 @@
+"""The part of every object that the server itself keeps: identity, versions, life and death."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta, timezone
+from functools import lru_cache
+from typing import Any, Final
+from uuid import UUID
+
+from journeyman_simulator.apiserver.refusals import Cause
+
+JSON = Mapping[str, Any]
+
+SYSTEM_FIELDS: Final = (
+    "name",
+    "namespace",
+    "uid",
+    "creationTimestamp",
+    "deletionTimestamp",
+    "deletionGracePeriodSeconds",
+    "generation",
+)
+"""Metadata that the server keeps; what a write says about them is ignored where it is not refused."""
+_IMMUTABLE: Final = ("deletionTimestamp", "deletionGracePeriodSeconds")
+
+_SUBDOMAIN: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_NAME: Final = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
+_NAME_RULE: Final = (
+    "name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric "
+    "character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is "
+    "'([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')"
+)
+_LABEL_RULE: Final = (
+    "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must start and "
+    "end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for validation is "
+    "'(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')"
+)
+_SUBDOMAIN_RULE: Final = (
+    "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and "
+    "end with an alphanumeric character (e.g. 'example.com', regex used for validation is "
+    r"'[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')"
+)
+_MOST_ANNOTATION_BYTES: Final = 256 * 1024
+_STANDARD_FINALIZERS: Final = frozenset({"kubernetes", "orphan", "foregroundDeletion"})
+_SUFFIX_LETTERS: Final = "bcdfghjklmnpqrstvwxz2456789"  # those of k8s.io/apimachinery/pkg/util/rand
+_SUFFIX_LENGTH: Final = 5
+_SCATTER: Final = 8_191_159  # coprime with 27**5: consecutive serials give unlike suffixes, and none twice
+
+
+def text(moment: datetime) -> str:
+    """RFC 3339 in UTC with whole seconds, as `metav1.Time` is written."""
+    return moment.astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def uid(serial: int) -> str:
+    """A UID that depends on nothing but the serial number."""
+    return str(UUID(int=(0x4A << 120) | (4 << 76) | (2 << 62) | serial))
+
+
+def generated_name(prefix: str, serial: int) -> str:
+    """The name that `generateName` asks for: five letters behind the prefix."""
+    number = serial * _SCATTER % len(_SUFFIX_LETTERS) ** _SUFFIX_LENGTH
+    letters = []
+    for _ in range(_SUFFIX_LENGTH):
+        number, digit = divmod(number, len(_SUFFIX_LETTERS))
+        letters.append(_SUFFIX_LETTERS[digit])
+    return prefix + "".join(letters)
+
+
+def with_metadata(obj: JSON, **fields: Any) -> dict[str, Any]:
+    """The object with these metadata fields set; None removes one."""
+    metadata = {**obj["metadata"], **fields}
+    return {**obj, "metadata": {key: value for key, value in metadata.items() if value is not None}}
+
+
+def is_deleting(obj: JSON) -> bool:
+    """Whether the object has a deletionTimestamp."""
+    return "deletionTimestamp" in obj["metadata"]
+
+
+def deletion_is_complete(obj: JSON) -> bool:
+    """Whether nothing holds a deleted object any more: no finalizer, no grace period."""
+    meta = obj["metadata"]
+    return is_deleting(obj) and not meta.get("finalizers") and not meta.get("deletionGracePeriodSeconds")
+
+
+def marked_for_deletion(obj: JSON, now: datetime, grace_seconds: int) -> dict[str, Any]:
+    """The object with a deletionTimestamp at the end of its grace period.
+
+    Restates: k8s.io/apiserver `pkg/registry/rest/delete.go` `BeforeDelete`: a later deletion may shorten the period,
+    never lengthen it; the first one counts as a new generation.
+    """
+    meta = obj["metadata"]
+    if not is_deleting(obj):
+        return with_metadata(
+            obj,
+            deletionTimestamp=text(now + timedelta(seconds=grace_seconds)),
+            deletionGracePeriodSeconds=grace_seconds,
+            generation=meta["generation"] + 1 if "generation" in meta else None,
+        )
+    current = meta.get("deletionGracePeriodSeconds", 0)
+    if grace_seconds >= current:
+        return dict(obj)
+    end = datetime.fromisoformat(meta["deletionTimestamp"].replace("Z", "+00:00"))
+    return with_metadata(
+        obj,
+        deletionTimestamp=text(end - timedelta(seconds=current - grace_seconds)),
+        deletionGracePeriodSeconds=grace_seconds,
+    )
+
+
+def changes_refused(asked: JSON, old: JSON) -> Iterable[Cause]:
+    """What a write says of the server's own fields that is not just ignored.
+
+    Restates: k8s.io/apimachinery `pkg/api/validation/objectmeta.go` `ValidateObjectMetaAccessorUpdate`.
+    """
+    for field in _IMMUTABLE:
+        value = asked.get(field)
+        if value is not None and not is_deleting(old):
+            yield Cause(f"metadata.{field}", f"Invalid value: {json.dumps(value)}: field is immutable")
+
+
+def problems(new: JSON, old: JSON | None, *, custom: bool) -> Iterable[Cause]:
+    """What is wrong with an object's metadata; a custom resource's finalizers need no domain.
+
+    Restates: k8s.io/apimachinery `pkg/api/validation/objectmeta.go` `ValidateObjectMeta`; kubernetes
+    `pkg/apis/core/validation/validation.go` `ValidateObjectMeta`.
+    """
+    meta = new["metadata"]
+    name = meta.get("name")
+    if not name:
+        yield Cause("metadata.name", "Required value: name or generateName is required")
+    elif len(name) > 253 or not _SUBDOMAIN.fullmatch(name):
+        yield Cause("metadata.name", f'Invalid value: "{name}": {_SUBDOMAIN_RULE}')
+    yield from _bad_labels(meta.get("labels") or {})
+    yield from _bad_annotations(meta.get("annotations") or {})
+    yield from _bad_owners(meta.get("ownerReferences") or ())
+    yield from _bad_finalizers(meta.get("finalizers") or (), custom=custom)
+    if old is not None and is_deleting(old):
+        yield from _added_finalizers(meta.get("finalizers") or (), old["metadata"].get("finalizers") or ())
+
+
+@lru_cache(maxsize=4096)
+def qualified_name_problem(key: str) -> str:
+    """Why a label, annotation, taint or finalizer name is not one; empty if it is."""
+    prefix, slash, name = key.rpartition("/")
+    sound = len(name) <= 63 and _NAME.fullmatch(name) and (not slash or _SUBDOMAIN.fullmatch(prefix))
+    return "" if sound else f'Invalid value: "{key}": {_NAME_RULE}'
+
+
+@lru_cache(maxsize=4096)
+def label_value_problem(value: str) -> str:
+    """Why a text is no label value; empty if it is."""
+    if len(value) > 63:
+        return f'Invalid value: "{value}": must be no more than 63 characters'
+    return "" if not value or _NAME.fullmatch(value) else f'Invalid value: "{value}": {_LABEL_RULE}'
+
+
+def _bad_labels(labels: JSON) -> Iterable[Cause]:
+    for key, value in labels.items():
+        if not isinstance(value, str):
+            yield Cause(f"metadata.labels.{key}", f"Invalid value: {value!r}: must be a string")
+        else:
+            problems_ = (qualified_name_problem(key), label_value_problem(value))
+            yield from (Cause("metadata.labels", problem) for problem in problems_ if problem)
+
+
+def _bad_annotations(annotations: JSON) -> Iterable[Cause]:
+    for key, value in annotations.items():
+        if not isinstance(value, str):
+            yield Cause(f"metadata.annotations.{key}", f"Invalid value: {value!r}: must be a string")
+        elif problem := qualified_name_problem(key.lower()):
+            yield Cause("metadata.annotations", problem)
+    if sum(len(key) + len(str(value)) for key, value in annotations.items()) > _MOST_ANNOTATION_BYTES:
+        yield Cause("metadata.annotations", f"Too long: may not be more than {_MOST_ANNOTATION_BYTES} bytes")
+
+
+def _bad_owners(owners: Iterable[JSON]) -> Iterable[Cause]:
+    owners, controllers = list(owners), []
+    for owner in owners:
+        missing = [field for field in ("apiVersion", "kind", "name", "uid") if not owner.get(field)]
+        for field in missing:
+            what = "version must" if field == "apiVersion" else "must"
+            yield Cause(f"metadata.ownerReferences.{field}", f'Invalid value: "": {what} not be empty')
+        controllers += [f"{owner.get('kind')}/{owner.get('name')}"] if owner.get("controller") else []
+    if len(controllers) > 1:
+        shown = json.dumps(owners, separators=(",", ":"))
+        why = f'Only one reference can have Controller set to true. Found "true" in references for {controllers[0]}'
+        yield Cause("metadata.ownerReferences", f"Invalid value: {shown}: {why} and {controllers[1]}")
+
+
+def _bad_finalizers(finalizers: Iterable[str], *, custom: bool) -> Iterable[Cause]:
+    for index, finalizer in enumerate(finalizers):
+        if problem := qualified_name_problem(finalizer):
+            yield Cause("metadata.finalizers", problem)
+        elif not custom and "/" not in finalizer and finalizer not in _STANDARD_FINALIZERS:
+            why = f'Invalid value: "{finalizer}": name is neither a standard finalizer name nor is it fully qualified'
+            yield Cause(f"metadata.finalizers[{index}]", why)
+
+
+def _added_finalizers(new: Sequence[str], old: Sequence[str]) -> Iterable[Cause]:
+    if added := [finalizer for finalizer in new if finalizer not in old]:
+        shown = f"[]string{{{', '.join(map(json.dumps, added))}}}"
+        why = f"no new finalizers can be added if the object is being deleted, found new finalizers {shown}"
+        yield Cause("metadata.finalizers", f"Forbidden: {why}")

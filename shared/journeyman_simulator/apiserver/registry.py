@@ -1,0 +1,264 @@
+"""The life of one object, whatever its kind: created, changed under preconditions, marked, released, removed.
+
+Restates: k8s.io/apiserver `pkg/registry/generic/registry/store.go`, `pkg/registry/rest/{create,update,delete}.go`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final
+
+from journeyman.core.api.objects import NAMESPACE, POD, Resource
+from journeyman.ports import Clock
+from journeyman_simulator.apiserver import metadata, pods, refusals, schema
+from journeyman_simulator.apiserver.kinds import Kind
+from journeyman_simulator.apiserver.merge_patch import clone
+from journeyman_simulator.apiserver.storage import Entry, Key, Storage
+
+JSON = Mapping[str, Any]
+
+
+class Registry:
+    """All kinds over one storage. Callers hold the storage's lock."""
+
+    def __init__(self, storage: Storage, clock: Clock, kinds: Iterable[Kind]) -> None:
+        self.storage = storage
+        self._clock = clock
+        self._kinds: dict[str, Kind] = {}
+        self.kinds: tuple[Kind, ...] = ()
+        """Every kind served, by group and plural."""
+        for kind in kinds:
+            self.register(kind)
+
+    def register(self, kind: Kind) -> None:
+        """Serve one more kind, or serve a kind differently."""
+        self._kinds[kind.id] = kind
+        self.kinds = tuple(sorted(self._kinds.values(), key=lambda k: (k.resource.group, k.resource.plural)))
+
+    def kind(self, resource: Resource[Any]) -> Kind:
+        """The kind behind a resource. Raises NotFoundError if it is not served."""
+        kind = self._kinds.get(refusals.group_resource(resource))
+        if kind is None:
+            raise refusals.unknown_resource()
+        return kind
+
+    def kind_named(self, group: str, name: str) -> Kind | None:
+        """The kind of that group and name (`apps`, `ReplicaSet`), None if it is not served."""
+        return next((kind for kind in self.kinds if (kind.resource.group, kind.resource.kind) == (group, name)), None)
+
+    def key(self, kind: Kind, namespace: str, name: str) -> Key:
+        """Where an object of this kind is stored; cluster-scoped kinds ignore the namespace."""
+        return (namespace if kind.resource.namespaced else "", name)
+
+    def get(self, kind: Kind, key: Key) -> Entry:
+        """The stored object. Raises NotFoundError."""
+        entry = self.storage.table(kind.id).entries.get(key)
+        if entry is None:
+            raise refusals.not_found(kind.resource, key[1])
+        return entry
+
+    def create(self, kind: Kind, namespace: str, body: JSON) -> Entry:
+        """Store a new object with its identity, first generation and defaults; `namespace` defaults to the object's.
+
+        Raises:
+            AlreadyExistsError: The name is taken.
+            NotFoundError, ForbiddenError: The namespace does not exist, or is going.
+            InvalidError: It does not validate.
+        """
+        obj = self._identified(kind, namespace, body)
+        if kind.status_subresource and not kind.status_on_create:
+            obj.pop("status", None)
+        self._check(kind, obj, None)  # the shape is sound before anything reads it
+        obj = dict(kind.default(obj))
+        self._validate(kind, obj, None)
+        key = self.key(kind, namespace or obj["metadata"].get("namespace", ""), obj["metadata"]["name"])
+        if key in self.storage.table(kind.id).entries:
+            raise refusals.already_exists(kind.resource, key[1])
+        return self.storage.put(kind.id, key, obj)
+
+    def update(self, kind: Kind, key: Key, change: Callable[[JSON], JSON], subresource: str = "") -> Entry:
+        """Replace an object by what `change` makes of it, as far as the (sub)resource may.
+
+        `metadata.resourceVersion` and `metadata.uid` of the result are preconditions; but a custom resource's status
+        does not heed a UID. Nothing changed means nothing is written. An object that is marked for deletion and has
+        lost its last finalizer is removed.
+
+        Raises:
+            NotFoundError, ConflictError, InvalidError: It is gone, other than expected, or would not validate.
+        """
+        entry = self.get(kind, key)
+        old, asked = entry.object, change(entry.object)
+        _check_is_map(asked.get("metadata", {}))
+        self._check_preconditions(kind, old, asked.get("metadata") or {}, heeds_uid=not (subresource and kind.custom))
+        new = self._with_status(kind, old, asked) if subresource == "status" else self._changed(kind, old, asked)
+        if new == old:
+            return entry
+        if self._is_done(kind, new):
+            return self.storage.remove(kind.id, key, new)
+        return self.storage.put(kind.id, key, new)
+
+    def delete(
+        self,
+        kind: Kind,
+        key: Key,
+        *,
+        uid: str = "",
+        resource_version: str = "",
+        grace_period_seconds: int | None = None,
+    ) -> Entry:
+        """Mark an object for deletion, or remove it if nothing holds it; returns its last state.
+
+        Raises:
+            NotFoundError, ConflictError: It is gone, or another incarnation or version than expected.
+        """
+        entry = self.get(kind, key)
+        self._check_identity(kind, entry.object, uid, resource_version)
+        is_pod = kind.id == POD.plural
+        grace = pods.grace_period(entry.object, grace_period_seconds) if is_pod else 0
+        marked = metadata.marked_for_deletion(entry.object, self._clock.now(), grace)
+        if kind.id == NAMESPACE.plural:
+            marked["status"] = {**(marked.get("status") or {}), "phase": "Terminating"}
+        if not self._is_done(kind, marked):
+            return entry if marked == entry.object else self.storage.put(kind.id, key, marked)
+        if is_pod and marked != entry.object:  # even a deletion without grace is written down first
+            marked = self.storage.put(kind.id, key, marked).object
+        return self.storage.remove(kind.id, key, marked)
+
+    def finalize(self, name: str) -> Entry:
+        """Remove a namespace in which nothing is left; returns its last state."""
+        kind, key = self.kind(NAMESPACE), ("", name)
+        return self.storage.remove(kind.id, key, {**self.get(kind, key).object, "spec": {}})
+
+    def _is_done(self, kind: Kind, obj: JSON) -> bool:
+        """Whether nothing holds a deleted object any more; a namespace is held by what is in it."""
+        held = kind.id == NAMESPACE.plural and bool((obj.get("spec") or {}).get("finalizers"))
+        return metadata.deletion_is_complete(obj) and not held
+
+    def _identified(self, kind: Kind, namespace: str, body: JSON) -> dict[str, Any]:
+        """A copy of the body with the server's own metadata in it."""
+        obj: dict[str, Any] = clone(body)
+        meta = obj.setdefault("metadata", {})
+        _check_is_map(meta)
+        if meta.get("resourceVersion"):
+            raise refusals.unreasoned("resourceVersion should not be set on objects to be created")
+        serial = self.storage.next_serial()
+        if not meta.get("name") and meta.get("generateName"):
+            meta["name"] = metadata.generated_name(meta["generateName"], serial)
+        if kind.resource.namespaced:
+            namespace = namespace or str(meta.get("namespace", ""))
+            self._check_namespace(kind, namespace, meta)
+        for field in ("deletionTimestamp", "deletionGracePeriodSeconds", "resourceVersion", "generation"):
+            meta.pop(field, None)
+        meta |= {"uid": metadata.uid(serial), "creationTimestamp": metadata.text(self._clock.now())}
+        if kind.resource.namespaced:
+            meta["namespace"] = namespace
+        if kind.generation:
+            meta["generation"] = 1
+        return {"apiVersion": kind.resource.api_version, "kind": kind.resource.kind, **obj}
+
+    def _check_namespace(self, kind: Kind, namespace: str, meta: JSON) -> None:
+        if not namespace:
+            raise refusals.bad_request("an empty namespace may not be set during creation")
+        if meta.get("namespace") and meta["namespace"] != namespace:
+            raise refusals.bad_request(_OTHER_NAMESPACE)
+        home = self.storage.table(NAMESPACE.plural).entries.get(("", namespace))
+        if home is None:
+            raise refusals.not_found(NAMESPACE, namespace)
+        if metadata.is_deleting(home.object):
+            raise refusals.namespace_is_terminating(kind.resource, str(meta.get("name", "")), namespace)
+
+    def _with_status(self, kind: Kind, old: JSON, asked: JSON) -> dict[str, Any]:
+        """The object with the status asked for; of built-in kinds metadata may be written along with it."""
+        new: dict[str, Any] = {**old, "status": asked.get("status") or {}}
+        if not kind.custom:
+            new["metadata"] = self._metadata(kind, old, asked)
+            if kind.id == POD.plural:  # kubernetes `pkg/registry/core/pod/strategy.go` podStatusStrategy
+                new = metadata.with_metadata(new, ownerReferences=old["metadata"].get("ownerReferences"))
+        self._check(kind, new, old)
+        if kind.custom:
+            new = _completed(kind, new, old)
+        self._validate(kind, new, old)
+        return new
+
+    def _changed(self, kind: Kind, old: JSON, asked: JSON) -> dict[str, Any]:
+        new = {**asked, "metadata": self._metadata(kind, old, asked)}
+        new |= {field: old[field] for field in ("apiVersion", "kind") if field in old}
+        if kind.status_subresource:
+            new.pop("status", None)
+            if "status" in old:
+                new["status"] = old["status"]
+        self._check(kind, new, old)
+        new = _completed(kind, new, old)
+        self._validate(kind, new, old)
+        if kind.generation and _counted(new) != _counted(old):
+            new = metadata.with_metadata(new, generation=old["metadata"].get("generation", 0) + 1)
+        return new
+
+    def _metadata(self, kind: Kind, old: JSON, asked: JSON) -> dict[str, Any]:
+        """The metadata asked for, with the server's own fields as they were."""
+        wanted = asked.get("metadata") or {}
+        name, namespace = old["metadata"]["name"], old["metadata"].get("namespace")
+        if wanted.get("name", name) != name:
+            raise refusals.other_name(wanted["name"], name)
+        if namespace and wanted.get("namespace", namespace) != namespace:
+            raise refusals.bad_request(_OTHER_NAMESPACE)
+        if refused := list(metadata.changes_refused(wanted, old)):
+            raise refusals.invalid(kind.resource, name, refused)
+        kept = {field: old["metadata"].get(field) for field in (*metadata.SYSTEM_FIELDS, "resourceVersion")}
+        merged = {**wanted, **kept}
+        return {key: value for key, value in merged.items() if value is not None}
+
+    def _check(self, kind: Kind, new: JSON, old: JSON | None) -> None:
+        causes = list(metadata.problems(new, old, custom=kind.custom))
+        if kind.custom and any(cause.blocks for cause in causes):
+            causes.append(schema.UNCHECKED)
+        causes += [] if kind.custom else _shapeless(new)
+        if causes:
+            raise refusals.invalid(kind.resource, new["metadata"].get("name", ""), causes)
+
+    def _validate(self, kind: Kind, new: JSON, old: JSON | None) -> None:
+        if causes := list(kind.validate(new, old)):
+            raise refusals.invalid(kind.resource, new["metadata"]["name"], causes)
+
+    def _check_preconditions(self, kind: Kind, old: JSON, asked: JSON, *, heeds_uid: bool) -> None:
+        uid, version = asked.get("uid", ""), asked.get("resourceVersion", "")
+        stored = old["metadata"]
+        if version and version != stored["resourceVersion"]:
+            raise refusals.modified(kind.resource, stored["name"])
+        if heeds_uid and uid and uid != stored["uid"]:
+            raise refusals.other_object(kind.resource, stored["name"], uid)
+
+    def _check_identity(self, kind: Kind, obj: JSON, uid: str, resource_version: str) -> None:
+        stored = obj["metadata"]
+        if uid and uid != stored["uid"]:
+            raise refusals.other_incarnation(kind.resource, stored["name"], uid, stored["uid"])
+        if resource_version and resource_version != stored["resourceVersion"]:
+            version = stored["resourceVersion"]
+            raise refusals.other_version(kind.resource, stored["name"], resource_version, version)
+
+
+_OTHER_NAMESPACE: Final = "the namespace of the provided object does not match the namespace sent on the request"
+
+
+def _completed(kind: Kind, new: JSON, old: JSON) -> dict[str, Any]:
+    """The object with its defaults; of a custom resource what is stored has them, and is not looked through again."""
+    kept = {field: part for field, part in new.items() if kind.custom and part is old.get(field)}
+    completed = kind.default({field: part for field, part in new.items() if field not in kept})
+    return {**{field: part for field, part in completed.items() if field not in kept}, **kept}
+
+
+def _shapeless(obj: JSON) -> Iterator[refusals.Cause]:
+    """The parts that nobody could read; of custom resources the schema tells."""
+    for field in ("spec", "status"):
+        if not isinstance(obj.get(field, {}), Mapping):
+            yield refusals.Cause(field, f"Invalid value: {obj[field]!r}: must be an object")
+
+
+def _check_is_map(meta: Any) -> None:
+    if not isinstance(meta, Mapping):
+        raise refusals.bad_request(f"metadata must be an object, not {meta!r}")
+
+
+def _counted(obj: JSON) -> dict[str, Any]:
+    """The part of an object whose changes make a new generation."""
+    return {key: value for key, value in obj.items() if key not in {"metadata", "status"}}

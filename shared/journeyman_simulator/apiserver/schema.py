@@ -1,0 +1,222 @@
+"""Whether a custom resource is what its structural schema says, in the API server's words.
+
+Restates: k8s.io/apiextensions-apiserver `pkg/apiserver/validation/validation.go`, k8s.io/kube-openapi
+`pkg/validation/{validate,errors}`; `pkg/apiserver/schema/listtype/validation.go`; `pkg/apiserver/schema/cel/validation.go`.
+Differs: faults come in the order of the schema, where the server's follow from its maps; formats other than date-time, and
+bounds that the generated definitions do not use, are not looked at.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import datetime
+from functools import lru_cache
+from typing import Any, Final
+
+from journeyman_simulator.apiserver import expressions
+from journeyman_simulator.apiserver.refusals import Cause
+
+JSON = Mapping[str, Any]
+UNCHECKED: Final = Cause(
+    "<nil>",
+    "Invalid value: null: some validation rules were not checked because the object was invalid; "
+    "correct the existing errors to complete validation",
+)
+"""What the server adds where a fault keeps it from asking the rules."""
+
+
+def faults(value: Any, schema: JSON, path: str) -> Iterator[Cause]:
+    """What is wrong with a value, all the way down: types, bounds, patterns, and what is required."""
+    wrong = _type_fault(value, schema, path)
+    if wrong is not None:
+        yield wrong
+        return
+    for keyword, check in CHECKS.items():
+        if keyword in schema:
+            message = check(value, schema[keyword], path)
+            if message:
+                yield Cause(path, message)
+    yield from _faults_inside(value, schema, path)
+
+
+def duplicates(value: Any, schema: JSON, path: str) -> Iterator[Cause]:
+    """Items that a list of type set or map has twice."""
+    if isinstance(value, list) and (identify := identity(schema)) is not None:
+        seen: list[Any] = []
+        for index, item in enumerate(value):
+            key = identify(item)
+            if key in seen:
+                yield Cause(f"{path}[{index}]", f"Duplicate value: {_shown(key)}")
+            seen.append(key)
+    for _, part, inner, where in _parts(value, schema, path):
+        yield from duplicates(part, inner, where)
+
+
+def broken_rules(value: Any, old: Any, schema: JSON, path: str) -> Iterator[Cause]:
+    """The CEL rules that do not hold.
+
+    Args:
+        value: What is to be stored, of which the schema holds.
+        old: What is stored there, None if nothing is: then rules about changes are not asked.
+        schema: Of both.
+        path: Where they are in the object.
+    """
+    for rule in schema.get("x-kubernetes-validations", ()):
+        message = _broken(rule, value, old)
+        if message:
+            yield Cause(path, f"Invalid value: {message}")
+    for name, part, inner, where in _parts(value, schema, path):
+        before = old.get(name) if isinstance(old, Mapping) else None  # of a list's items nobody can tell
+        yield from broken_rules(part, before, inner, where)
+
+
+def _broken(rule: JSON, value: Any, old: Any) -> str:
+    """What is told of a rule that does not hold, behind the value where that is a plain one."""
+    scope = {"self": value, "oldSelf": old}
+    if old is None:
+        if "oldSelf" in rule["rule"]:
+            return ""
+        del scope["oldSelf"]
+    message = rule.get("message") or f"failed rule: {rule['rule']}"
+    try:
+        holds = expressions.read(rule["rule"])(scope)
+    except expressions.EvaluationError as error:
+        return f'"{_type_of(value)}": {error} evaluating rule: {message}'
+    shown = "" if isinstance(value, (Mapping, list)) else f"{_shown(value)}: "
+    return "" if holds is True else f"{shown}{message}"
+
+
+def _parts(value: Any, schema: JSON, path: str) -> Iterator[tuple[str, Any, JSON, str]]:
+    """What is inside a value: each part's name (of items ""), itself, its schema and its path."""
+    if isinstance(value, list) and "items" in schema:
+        yield from (("", item, schema["items"], f"{path}[{index}]") for index, item in enumerate(value))
+    elif isinstance(value, Mapping):
+        known: JSON = schema.get("properties", {})
+        rest = schema.get("additionalProperties")
+        for name, inner in known.items():
+            if name in value:
+                yield name, value[name], inner, f"{path}.{name}" if path else name
+        if rest is not None:
+            yield from ((name, item, rest, f"{path}.{name}") for name, item in value.items() if name not in known)
+
+
+def _faults_inside(value: Any, schema: JSON, path: str) -> Iterator[Cause]:
+    for _, part, inner, where in _parts(value, schema, path):
+        yield from faults(part, inner, where)
+    if isinstance(value, Mapping):
+        for name in schema.get("required", ()):
+            if name not in value:
+                yield Cause(f"{path}.{name}" if path else name, "Required value")
+
+
+def _type_fault(value: Any, schema: JSON, path: str) -> Cause | None:
+    if schema.get("x-kubernetes-int-or-string"):
+        wanted, fits = "integer,string", isinstance(value, (int, str)) and not isinstance(value, bool)
+    else:
+        wanted = schema.get("type", "")
+        fits = not wanted or _type_of(value) == wanted or (wanted == "number" and _type_of(value) == "integer")
+    if fits:
+        return None
+    found = _type_of(value)
+    return Cause(path, f'Invalid value: "{found}": {path} in body must be of type {wanted}: "{found}"')
+
+
+def _type_of(value: Any) -> str:
+    if isinstance(value, bool):
+        return "boolean"
+    return next((name for type_, name in _TYPES.items() if isinstance(value, type_)), "null")
+
+
+_TYPES: Final[Mapping[type, str]] = {str: "string", int: "integer", float: "number", list: "array", Mapping: "object"}
+
+
+def identity(schema: JSON) -> Callable[[Any], Any] | None:
+    """What tells a list's items apart: themselves, or the fields of their key; None if they may be alike."""
+    kind, keys = schema.get("x-kubernetes-list-type"), schema.get("x-kubernetes-list-map-keys", ())
+    if kind == "set":
+        return lambda item: item
+    return (lambda item: _named(item, keys)) if kind == "map" else None
+
+
+def _named(item: Any, keys: Iterable[str]) -> Any:
+    return {key: item[key] for key in keys if key in item} if isinstance(item, Mapping) else item
+
+
+def _enum(value: Any, allowed: Any, _: str) -> str:
+    if value in allowed:
+        return ""
+    return f"Unsupported value: {_shown(value)}: supported values: {', '.join(map(_shown, allowed))}"
+
+
+def _pattern(value: Any, pattern: str, path: str) -> str:
+    if not isinstance(value, str) or _compiled(pattern).search(value):
+        return ""
+    return f"Invalid value: {_shown(value)}: {path} in body should match '{pattern}'"
+
+
+def _format(value: Any, name: str, path: str) -> str:
+    if name != "date-time" or not isinstance(value, str) or _is_time(value):
+        return ""
+    return f"Invalid value: {_shown(value)}: {path} in body must be of type date-time: {_shown(value)}"
+
+
+def _is_time(text: str) -> bool:
+    try:
+        return datetime.fromisoformat(text.replace("Z", "+00:00")).tzinfo is not None
+    except ValueError:
+        return False
+
+
+def _minimum(value: Any, least: Any, path: str) -> str:
+    wrong = isinstance(value, (int, float)) and value < least
+    return f"Invalid value: {value}: {path} in body should be greater than or equal to {least}" if wrong else ""
+
+
+def _maximum(value: Any, most: Any, path: str) -> str:
+    wrong = isinstance(value, (int, float)) and value > most
+    return f"Invalid value: {value}: {path} in body should be less than or equal to {most}" if wrong else ""
+
+
+def _min_length(value: Any, least: int, path: str) -> str:
+    wrong = isinstance(value, str) and len(value) < least
+    return f"Invalid value: {_shown(value)}: {path} in body should be at least {least} chars long" if wrong else ""
+
+
+def _max_length(value: Any, most: int, _: str) -> str:
+    return f"Too long: may not be more than {most} bytes" if isinstance(value, str) and len(value) > most else ""
+
+
+def _min_items(value: Any, least: int, path: str) -> str:
+    wrong = isinstance(value, list) and len(value) < least
+    return f"Invalid value: {len(value)}: {path} in body should have at least {least} items" if wrong else ""
+
+
+def _max_items(value: Any, most: int, _: str) -> str:
+    wrong = isinstance(value, (list, Mapping)) and len(value) > most
+    return f"Too many: {len(value)}: must have at most {most} items" if wrong else ""
+
+
+CHECKS: Final[Mapping[str, Callable[[Any, Any, str], str]]] = {
+    "enum": _enum,
+    "pattern": _pattern,
+    "format": _format,
+    "minimum": _minimum,
+    "maximum": _maximum,
+    "minLength": _min_length,
+    "maxLength": _max_length,
+    "minItems": _min_items,
+    "maxItems": _max_items,
+    "maxProperties": _max_items,
+}
+"""What each keyword demands; an empty text means that it is met."""
+
+
+@lru_cache(maxsize=256)
+def _compiled(pattern: str) -> re.Pattern[str]:
+    return re.compile(pattern, re.ASCII)
+
+
+def _shown(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"))

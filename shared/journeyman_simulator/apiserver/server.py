@@ -1,0 +1,439 @@
+"""The in-memory API server as a `ports.KubeStore`, with what the rest of a simulated cluster needs on top.
+
+One lock, one version counter. Time comes from the clock it is given; nothing here waits, so a watch delivers what has
+happened and ends. (`http.py` serves the same store over HTTP, where watches wait.)
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+from msgspec import Struct
+
+from journeyman.core.api.objects import NAMESPACE, PDB, POD, Resource
+from journeyman.errors import KubeAPIError
+from journeyman.ports import JSON, Clock, Listing, Patch, WatchEvent
+from journeyman_simulator.apiserver import eviction, garbage, kinds, loading, metadata, refusals, selectors
+from journeyman_simulator.apiserver.applying import Applier, Owner
+from journeyman_simulator.apiserver.in_turn import patched_in_turn
+from journeyman_simulator.apiserver.kinds import Kind
+from journeyman_simulator.apiserver.listing import Page, page
+from journeyman_simulator.apiserver.merge_patch import clone, merge_patch
+from journeyman_simulator.apiserver.registry import Registry
+from journeyman_simulator.apiserver.storage import Entry, Key, Storage
+from journeyman_simulator.apiserver.watch import Watch
+
+T = TypeVar("T")
+
+NAMESPACES = ("default", "kube-node-lease", "kube-public", "kube-system")
+"""The namespaces every cluster begins with."""
+
+
+VERSION = (1, 36)
+
+
+class Write(Struct, frozen=True, kw_only=True):
+    """One request that the server accepted.
+
+    `verb` is create, update, patch, apply, delete, evict or bind; `body` what was sent (for delete and evict: the
+    preconditions and grace period); `result` the object after it, for a removal its last state; `version` the store's
+    version after it; `user` who asked (`ApiServer.acting_as`).
+    """
+
+    verb: str
+    resource: Resource[Any]
+    namespace: str
+    name: str
+    subresource: str
+    body: JSON
+    result: JSON
+    version: int
+    user: str
+
+
+class ApiServer:
+    """One cluster's API server in memory; every write is seen by the observers."""
+
+    def __init__(self, clock: Clock, *, history: int = 10_000) -> None:
+        """An empty cluster.
+
+        Args:
+            clock: Gives creation and deletion timestamps.
+            history: How many changes of each kind are remembered at least, for watches and pages to continue from.
+        """
+        self.registry = Registry(Storage(history), clock, kinds.built_in())
+        self._storage = self.registry.storage
+        self._applier = Applier(self.registry)
+        self._clock = clock
+        self._observers: list[Callable[[Write], None]] = []
+        self._user = ""
+        for name in NAMESPACES:
+            self.create(NAMESPACE, {"metadata": {"name": name}})
+
+    # -- who asks, who looks on ---------------------------------------------------------------------------------
+
+    def acting_as(self, user: str) -> ApiServer:
+        """The same server, with this user's name on every write."""
+        view = copy.copy(self)
+        view._user = user  # noqa: SLF001 - a copy of ourselves
+        return view
+
+    def on_write(self, observer: Callable[[Write], None]) -> None:
+        """Call `observer` with every write from now on, in order, whoever makes it."""
+        self._observers.append(observer)
+
+    # -- KubeStore ----------------------------------------------------------------------------------------------
+
+    def version(self) -> tuple[int, int]:
+        """The Kubernetes whose behaviour this server restates."""
+        return VERSION
+
+    def list(
+        self,
+        resource: Resource[T],
+        *,
+        namespace: str = "",
+        label_selector: str = "",
+        field_selector: str = "",
+        cached: bool = False,
+    ) -> Listing[T]:
+        """All selected objects, by namespace and name; nothing is ever stale here, `cached` or not."""
+        if not (namespace or label_selector or field_selector):
+            with self._storage.changed:
+                everything = self._storage.table(self.registry.kind(resource).id).decoded(resource.type)
+                return Listing(items=everything, resource_version=str(self._storage.version), in_order=True)
+        some = self.page(resource, namespace, label_selector, field_selector)
+        items = tuple(entry.decoded(resource.type) for entry in some.entries)
+        return Listing(items=items, resource_version=str(some.version), in_order=True)
+
+    def get(self, resource: Resource[T], name: str, *, namespace: str = "") -> T:
+        """One object."""
+        decoded: T = self.entry(resource, namespace, name).decoded(resource.type)
+        return decoded
+
+    def create(self, resource: Resource[Any], body: JSON, *, namespace: str = "") -> dict[str, Any]:
+        """Create an object in `namespace`, by default the body's."""
+        with self._storage.changed:
+            kind = self.registry.kind(resource)
+            return self._wrote("create", resource, self.registry.create(kind, namespace, body), body)
+
+    def patch(
+        self, resource: Resource[Any], name: str, patch: JSON, *, namespace: str = "", subresource: str = ""
+    ) -> dict[str, Any]:
+        """JSON merge patch of the object, or of its status alone."""
+
+        def merged(old: JSON) -> Any:
+            return merge_patch(old, clone(patch))
+
+        return self._update("patch", resource, name, merged, namespace=namespace, subresource=subresource, body=patch)
+
+    def patch_each(
+        self, resource: Resource[Any], patches: Sequence[Patch], *, subresource: str = ""
+    ) -> tuple[dict[str, Any] | KubeAPIError, ...]:
+        """One after the other, so that histories repeat."""
+        return patched_in_turn(self, resource, patches, subresource)
+
+    def patch_at_once(
+        self, resource: Resource[Any], patches: Sequence[Patch], _meanwhile: Callable[[], None]
+    ) -> tuple[dict[str, Any] | KubeAPIError, ...]:
+        """The same: nobody acts in between."""
+        return patched_in_turn(self, resource, patches)
+
+    def applied(
+        self,
+        resource: Resource[Any],
+        name: str,
+        body: JSON,
+        *,
+        manager: str,
+        force: bool = False,
+        namespace: str = "",
+        subresource: str = "",
+    ) -> tuple[dict[str, Any], bool]:
+        """What `apply` answers, and whether the object is new."""
+        with self._storage.changed:
+            kind = self.registry.kind(resource)
+            _check_subresource(kind, subresource)
+            key = self.registry.key(kind, namespace, name)
+            before = self._storage.version
+            entry, new = self._applier.apply(kind, key, body, manager, force=force, subresource=subresource)
+            if self._storage.version == before:
+                return clone(entry.object), False
+            return self._wrote("apply", resource, entry, body, subresource), new
+
+    def update(
+        self, resource: Resource[Any], name: str, body: JSON, *, namespace: str = "", subresource: str = ""
+    ) -> dict[str, Any]:
+        """Replace the object, or its status alone (HTTP PUT)."""
+        return self._update(
+            "update", resource, name, lambda _: clone(body), namespace=namespace, subresource=subresource, body=body
+        )
+
+    def apply(
+        self,
+        resource: Resource[Any],
+        name: str,
+        body: JSON,
+        *,
+        manager: str,
+        force: bool = False,
+        namespace: str = "",
+        subresource: str = "",
+    ) -> dict[str, Any]:
+        """Server-side apply: create the object, or make it say what `body` says."""
+        named = {**body, "metadata": {"name": name, **body.get("metadata", {})}}
+        return self.applied(
+            resource, name, named, manager=manager, force=force, namespace=namespace, subresource=subresource
+        )[0]
+
+    def delete(
+        self,
+        resource: Resource[Any],
+        name: str,
+        *,
+        namespace: str = "",
+        uid: str = "",
+        resource_version: str = "",
+        grace_period_seconds: int | None = None,
+    ) -> None:
+        """Mark for deletion what finalizers or a grace period hold, remove the rest."""
+        with self._storage.changed:
+            kind = self.registry.kind(resource)
+            entry = self.registry.delete(
+                kind,
+                self.registry.key(kind, namespace, name),
+                uid=uid,
+                resource_version=resource_version,
+                grace_period_seconds=grace_period_seconds,
+            )
+            options = {"uid": uid, "resourceVersion": resource_version, "gracePeriodSeconds": grace_period_seconds}
+            self._wrote(
+                "delete", resource, entry, {key: value for key, value in options.items() if value not in {"", None}}
+            )
+
+    def evict(self, namespace: str, name: str, *, uid: str = "") -> None:
+        """Evict a pod if every PodDisruptionBudget allows it."""
+        with self._storage.changed:
+            entry = eviction.evict(self.registry, namespace, name, uid)
+            self._wrote("evict", POD, entry, {"uid": uid} if uid else {}, "eviction")
+
+    def watch(
+        self,
+        resource: Resource[T],
+        *,
+        resource_version: str,
+        namespace: str = "",
+        label_selector: str = "",
+        field_selector: str = "",
+        timeout_seconds: float = 30,
+    ) -> Iterator[WatchEvent[T]]:
+        """What has happened since that version, what happens while it is read, and a bookmark at the end.
+
+        The timeout never elapses: nobody can move a virtual clock while we wait for it.
+        """
+        watch = self.open_watch(resource, resource_version, namespace, label_selector, field_selector)
+        while events := watch.take():
+            for type_, entry in events:
+                decoded = entry.decoded(resource.type)
+                yield WatchEvent(type=type_, object=decoded, resource_version=str(entry.version))
+        yield WatchEvent(type="BOOKMARK", object=None, resource_version=str(watch.version))
+
+    # -- the rest of a cluster's API ----------------------------------------------------------------------------
+
+    def list_at(
+        self,
+        resource: Resource[T],
+        version: int,
+        *,
+        namespace: str = "",
+        label_selector: str = "",
+        field_selector: str = "",
+    ) -> Listing[T]:
+        """What `list` answered at that version. Raises GoneError if the history does not reach so far back."""
+        with self._storage.changed:
+            kind = self.registry.kind(resource)
+            selected = _predicate(kind, namespace, label_selector, field_selector)
+            entries = self._storage.table(kind.id).at(version)
+        items = tuple(entries[key].decoded(resource.type) for key in sorted(entries) if selected(entries[key].object))
+        return Listing(items=items, resource_version=str(version), in_order=True)
+
+    @property
+    def resource_version(self) -> str:
+        """The store's current version; it changes with every write."""
+        return str(self._storage.version)
+
+    def stored(self, resource: Resource[Any]) -> tuple[JSON, ...]:
+        """All objects by namespace and name, as they are stored: to be read, never to be changed."""
+        return tuple(entry.object for entry in self.page(resource).entries)
+
+    def version_of(self, *resources: Resource[Any]) -> int:
+        """The store's version at the last write to an object of these kinds; 0 if there was none."""
+        return max(self._storage.table(self.registry.kind(resource).id).version for resource in resources)
+
+    def register(self, kind: Kind) -> None:
+        """Serve one more kind."""
+        self.registry.register(kind)
+
+    def bind(self, namespace: str, name: str, node: str, *, uid: str = "") -> None:
+        """Assign a pod to a node (`pods/binding`), as a scheduler does.
+
+        Raises:
+            ConflictError: It is assigned, or being deleted, or another incarnation.
+        """
+        with self._storage.changed:
+            entry = eviction.bind(self.registry, namespace, name, node, uid=uid, now=metadata.text(self._clock.now()))
+            self._wrote("bind", POD, entry, {"target": {"kind": "Node", "name": node}}, "binding")
+
+    def collect_garbage(self) -> int:
+        """Delete what lost its owners or its namespace; the number of deletions."""
+        collector = self.acting_as("garbage-collector")
+
+        def delete(kind: Kind, key: Key) -> None:
+            collector.delete(kind.resource, key[1], namespace=key[0])
+
+        with self._storage.changed:
+            if self._storage.swept == self._storage.stirred:
+                return 0
+            deleted = garbage.collect(self.registry, delete)
+            for name in garbage.empty_namespaces(self.registry):
+                collector._wrote("update", NAMESPACE, self.registry.finalize(name), {}, "finalize")  # noqa: SLF001 - ours
+                deleted += 1
+            if not deleted:
+                self._storage.swept = self._storage.stirred
+            return deleted
+
+    def sync_disruption_budgets(self) -> int:
+        """Bring every PodDisruptionBudget's status up to date; the number that changed."""
+        controller = self.acting_as("disruption-controller")
+        changed = 0
+        with self._storage.changed:
+            for namespace, name in sorted(self._storage.table(self.registry.kind(PDB).id).entries):
+                status = eviction.budget_status(self.registry, (namespace, name))
+                if status is not None:
+                    controller.patch(PDB, name, {"status": status}, namespace=namespace, subresource="status")
+                    changed += 1
+        return changed
+
+    def load(self, objects: Iterable[Mapping[str, Any]]) -> int:
+        """Take over objects as `kubectl get -o yaml` prints them, status and identity kept; the number stored."""
+        with self._storage.changed:
+            return loading.load(self.registry, self._clock, objects)
+
+    def forget_history(self) -> None:
+        """Answer 410 Gone to everyone who continues from an older version, as after a compaction."""
+        self._storage.compact()
+
+    # -- for the HTTP front -------------------------------------------------------------------------------------
+
+    def entry(self, resource: Resource[Any], namespace: str, name: str) -> Entry:
+        """One stored object. Raises NotFoundError."""
+        with self._storage.changed:
+            kind = self.registry.kind(resource)
+            return self.registry.get(kind, self.registry.key(kind, namespace, name))
+
+    def page(
+        self,
+        resource: Resource[Any],
+        namespace: str = "",
+        label_selector: str = "",
+        field_selector: str = "",
+        *,
+        limit: int = 0,
+        token: str = "",
+    ) -> Page:
+        """Stored objects, in pages if `limit` is not 0."""
+        with self._storage.changed:
+            kind = self.registry.kind(resource)
+            selected = _predicate(kind, namespace, label_selector, field_selector)
+            selective = bool(label_selector or field_selector)
+            return page(self._storage, kind.id, selected, limit=limit, token=token, selective=selective)
+
+    def open_watch(
+        self,
+        resource: Resource[Any],
+        resource_version: str,
+        namespace: str = "",
+        label_selector: str = "",
+        field_selector: str = "",
+    ) -> Watch:
+        """A watch that the caller drives. Raises KubeAPIError if the version or a selector does not parse."""
+        kind = self.registry.kind(resource)
+        selected = _predicate(kind, namespace, label_selector, field_selector)
+        if resource_version and not resource_version.isdecimal():
+            why = f'resourceVersion: Invalid value: "{resource_version}"'
+            raise refusals.unreasoned(f'{why}: strconv.ParseUint: parsing "{resource_version}": invalid syntax')
+        return Watch(self._storage, kind.id, selected, resource_version)
+
+    # -- one place for every write ------------------------------------------------------------------------------
+
+    def _update(
+        self,
+        verb: str,
+        resource: Resource[Any],
+        name: str,
+        change: Callable[[JSON], Any],
+        *,
+        namespace: str,
+        subresource: str,
+        body: JSON,
+    ) -> dict[str, Any]:
+        with self._storage.changed:
+            kind = self.registry.kind(resource)
+            _check_subresource(kind, subresource)
+            entry = self.registry.update(kind, self.registry.key(kind, namespace, name), change, subresource)
+            return self._wrote(verb, resource, entry, body, subresource)
+
+    def _wrote(
+        self, verb: str, resource: Resource[Any], entry: Entry, body: JSON, subresource: str = ""
+    ) -> dict[str, Any]:
+        meta = entry.object["metadata"]
+        if verb != "apply":
+            self._disown(resource, entry, subresource)
+        write = Write(
+            verb=verb,
+            resource=resource,
+            namespace=meta.get("namespace", ""),
+            name=meta["name"],
+            subresource=subresource,
+            body=clone(body) if self._observers else body,
+            result=entry.object,
+            version=self._storage.version,
+            user=self._user,
+        )
+        for observer in self._observers:
+            observer(write)
+        result: dict[str, Any] = clone(entry.object)
+        return result
+
+    def _disown(self, resource: Resource[Any], entry: Entry, subresource: str) -> None:
+        """Tell the applier of a write that was none of its own."""
+        kind = self.registry.kind(resource)
+        change = self._storage.table(kind.id).changes[-1]
+        if change.last is not entry:
+            return  # nothing was written
+        if change.after is None:
+            self._applier.forget(entry.object["metadata"]["uid"])
+        elif change.before is not None:
+            owner = Owner(manager=self._user, subresource=subresource, api_version=resource.api_version)
+            self._applier.written(kind, change.before, entry, owner)
+
+
+def _check_subresource(kind: Kind, subresource: str) -> None:
+    if subresource and not (subresource == "status" and kind.status_subresource):
+        raise refusals.unknown_resource()
+
+
+def _predicate(kind: Kind, namespace: str, label_selector: str, field_selector: str) -> selectors.Predicate:
+    """One predicate for a whole query; selectors that are not there cost nothing."""
+    parts: list[selectors.Predicate] = []
+    if namespace and kind.resource.namespaced:
+        parts.append(lambda obj: bool(obj["metadata"].get("namespace") == namespace))
+    if label_selector:
+        parts.append(selectors.label_predicate(label_selector))
+    if field_selector:
+        parts.append(selectors.field_predicate(field_selector, kind.fields))
+    if not parts:
+        return selectors.everything
+    return parts[0] if len(parts) == 1 else lambda obj: all(part(obj) for part in parts)

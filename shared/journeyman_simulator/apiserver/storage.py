@@ -1,0 +1,203 @@
+"""What is stored: every object at one version counter, and the bounded history that watches are served from.
+
+Objects are plain JSON dicts, immutable by convention: a write stores a new dict, so an `Entry` may be shared by
+any number of readers and caches what it was decoded and encoded to.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+from msgspec import Struct, field
+
+from journeyman.core.api.objects import NAMESPACE
+from journeyman.errors import InvalidObjectError
+from journeyman_simulator.apiserver import refusals
+from journeyman_simulator.apiserver.merge_patch import clone
+
+Key = tuple[str, str]
+"""(namespace, name); the namespace is empty for cluster-scoped kinds."""
+
+
+class Entry:
+    """One object at one version."""
+
+    __slots__ = ("_decoded", "_encoded", "object", "version")
+
+    def __init__(self, obj: dict[str, Any], version: int) -> None:
+        self.object = obj
+        self.version = version
+        self._decoded: Any = None
+        self._encoded: msgspec.Raw | None = None
+
+    def decoded(self, type_: Any) -> Any:
+        """The object as `type_` (a Struct, decoded once), or a copy of the JSON if `type_` is dict."""
+        if type_ is dict:
+            return clone(self.object)
+        if type(self._decoded) is not type_:
+            self._decoded = self._decode(type_)
+        return self._decoded
+
+    def encoded(self) -> msgspec.Raw:
+        """The object as JSON bytes, encoded once."""
+        if self._encoded is None:
+            self._encoded = msgspec.Raw(msgspec.json.encode(self.object))
+        return self._encoded
+
+    def _decode(self, type_: Any) -> Any:
+        try:
+            return msgspec.convert(self.object, type_)
+        except msgspec.ValidationError as error:
+            kind, name = self.object.get("kind", type_.__name__), self.object["metadata"]["name"]
+            raise InvalidObjectError(f"{kind} {name} cannot be read: {error}", kind=kind, name=name) from error
+
+
+class Change(Struct, frozen=True):
+    """One committed write: `before` is None for a creation; `after` is None for a removal.
+
+    `last` is the object as the removal found it, carrying the removal's version, as watches report it.
+    """
+
+    version: int
+    key: Key
+    before: Entry | None
+    after: Entry | None
+    last: Entry
+
+
+class Table(Struct):
+    """All objects of one kind, and its recent changes, oldest first."""
+
+    entries: dict[Key, Entry] = field(default_factory=dict)
+    changes: list[Change] = field(default_factory=list)
+    floor: int = 0  # changes up to this version may be forgotten
+    version: int = 0  # the last change's
+    _ordered: tuple[Entry, ...] | None = None
+    _decoded: dict[Any, tuple[Any, ...]] = field(default_factory=dict)
+
+    def in_order(self) -> tuple[Entry, ...]:
+        """All objects by namespace and name; sorted once for each state of the table."""
+        if self._ordered is None:
+            self._ordered = tuple(self.entries[key] for key in sorted(self.entries))
+        return self._ordered
+
+    def decoded(self, type_: Any) -> tuple[Any, ...]:
+        """The same as `type_` (`Entry.decoded`); Structs are shared by all who ask, JSON is each one's own."""
+        if type_ is dict:
+            return tuple(entry.decoded(dict) for entry in self.in_order())
+        if type_ not in self._decoded:
+            self._decoded[type_] = tuple(entry.decoded(type_) for entry in self.in_order())
+        return self._decoded[type_]
+
+    def commit(self, change: Change) -> None:
+        """Make a change."""
+        self.changes.append(change)
+        self.version = change.version
+        self._ordered = None
+        self._decoded.clear()
+        if change.after is None:
+            del self.entries[change.key]
+        else:
+            self.entries[change.key] = change.after
+
+    def since(self, version: int) -> list[Change]:
+        """Changes after `version`. Raises GoneError if some of them are forgotten."""
+        if version < self.floor:
+            raise refusals.too_old(version, self.floor)
+        return self.changes[bisect_right(self.changes, version, key=lambda change: change.version) :]
+
+    def at(self, version: int) -> dict[Key, Entry]:
+        """The objects as they were at `version`. Raises GoneError if the history does not reach that far."""
+        entries = dict(self.entries)
+        for change in reversed(self.since(version)):
+            if change.before is None:
+                del entries[change.key]
+            else:
+                entries[change.key] = change.before
+        return entries
+
+    def forget(self, keep: int) -> None:
+        """Drop all but the newest `keep` changes."""
+        surplus = len(self.changes) - keep
+        if surplus > 0:
+            self.floor = self.changes[surplus - 1].version
+            del self.changes[:surplus]
+
+
+class Storage:
+    """Tables under one lock and one version counter; `changed` wakes whoever waits for a change."""
+
+    def __init__(self, history: int) -> None:
+        self.changed = threading.Condition(threading.RLock())
+        self.version = 1
+        self._history = history
+        self._tables: dict[str, Table] = {}
+        self.uids: set[str] = set()
+        """Of all objects that there are."""
+        self.stirred = 0
+        """Counts the writes that may leave garbage behind."""
+        self.swept = -1
+        """How far these were looked after."""
+        self._serial = 0
+
+    def table(self, kind: str) -> Table:
+        """The table of a kind (by its group resource), made when first asked for."""
+        table = self._tables.get(kind)
+        if table is None:
+            table = self._tables[kind] = Table()
+        return table
+
+    def kinds(self) -> Iterator[str]:
+        """The kinds that have a table, by name."""
+        return iter(sorted(self._tables))
+
+    def next_serial(self) -> int:
+        """A number never handed out before: what UIDs and generated names are made from, so that runs replay."""
+        self._serial += 1
+        return self._serial
+
+    def put(self, kind: str, key: Key, obj: Mapping[str, Any]) -> Entry:
+        """Store an object under the next version, which its metadata gets."""
+        table, entry = self.table(kind), self._stamp(obj)
+        self._commit(kind, table, Change(entry.version, key, table.entries.get(key), entry, entry))
+        return entry
+
+    def remove(self, kind: str, key: Key, obj: Mapping[str, Any]) -> Entry:
+        """Remove an object; `obj` is its last state, which watches report under the removal's version."""
+        table, entry = self.table(kind), self._stamp(obj)
+        self._commit(kind, table, Change(entry.version, key, table.entries[key], None, entry))
+        return entry
+
+    def compact(self) -> None:
+        """Forget the whole history: every watch or page from an older version is answered 410 Gone."""
+        with self.changed:
+            for table in self._tables.values():
+                table.changes.clear()
+                table.floor = self.version
+
+    def _stamp(self, obj: Mapping[str, Any]) -> Entry:
+        self.version += 1
+        return Entry({**obj, "metadata": {**obj["metadata"], "resourceVersion": str(self.version)}}, self.version)
+
+    def _commit(self, kind: str, table: Table, change: Change) -> None:
+        table.commit(change)
+        if change.before is not None:
+            self.uids.discard(change.before.object["metadata"]["uid"])
+        if change.after is not None:
+            self.uids.add(change.after.object["metadata"]["uid"])
+        self.stirred += _stirs(kind, change)
+        if len(table.changes) > 2 * self._history:  # trimmed in halves: constant cost per write
+            table.forget(self._history)
+        self.changed.notify_all()
+
+
+def _stirs(kind: str, change: Change) -> bool:
+    """Whether something may be without its owner or namespace since: by a removal, or by what it says of its owners."""
+    if change.after is None or kind == NAMESPACE.plural:
+        return True
+    owners = change.after.object["metadata"].get("ownerReferences")
+    return bool(owners) and (change.before is None or change.before.object["metadata"].get("ownerReferences") != owners)

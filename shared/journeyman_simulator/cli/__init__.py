@@ -1,0 +1,1 @@
+"""Commands that the simulator contributes to `journeyman`."""

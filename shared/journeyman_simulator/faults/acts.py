@@ -1,0 +1,374 @@
+"""People and the cloud at work: carries a story's acts out when their time comes.
+
+Who acts by hand writes as "someone". What a person asks for may be refused; then nothing happens.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime, timedelta
+from functools import partial, singledispatchmethod
+from typing import Any, Final, TypeVar
+
+from journeyman.core.api.objects import (
+    EC2NODECLASS,
+    NODE,
+    NODECLAIM,
+    NODEPOOL,
+    PDB,
+    POD,
+    Node,
+    NodeClaim,
+    Resource,
+)
+from journeyman.errors import KubeAPIError, NotFoundError
+from journeyman.ports import Clock
+from journeyman_simulator.apiserver import ApiServer
+from journeyman_simulator.clock import SkewedClock
+from journeyman_simulator.faults import manifests
+from journeyman_simulator.faults import story as told
+from journeyman_simulator.faults.cloud_hand import CloudHand
+from journeyman_simulator.faults.edits import edit_of_claim, edit_of_node
+from journeyman_simulator.faults.manifests import DO_NOT_DISRUPT, NAMESPACE
+from journeyman_simulator.faults.scene import SOMEONE
+from journeyman_simulator.faults.story import CAPACITY_TYPES, Story
+from journeyman_simulator.faults.troubles import Troubles
+from journeyman_simulator.workloads import DEPLOYMENT
+
+T = TypeVar("T")
+
+_UNPROTECTED: Final = {"metadata": {"annotations": {DO_NOT_DISRUPT: None}}}
+
+
+class Acts:
+    """An `Actor` of the story's world.
+
+    Args:
+        story: What is to be done.
+        server: Where people act.
+        clock: The story's, at its beginning.
+        cloud: The account.
+        troubles: What is wrong with machines.
+        skew: The functions' clock.
+        types: Instance types that ordinals point at.
+        zones: Zones, as well.
+        note: Is told of each act.
+    """
+
+    def __init__(
+        self,
+        story: Story,
+        *,
+        server: ApiServer,
+        clock: Clock,
+        cloud: CloudHand,
+        troubles: Troubles,
+        skew: SkewedClock,
+        types: Sequence[str],
+        zones: Sequence[str],
+        note: Callable[[str], None],
+    ) -> None:
+        self._server = server.acting_as(SOMEONE)
+        self._clock = clock
+        self._cloud = cloud
+        self._troubles = troubles
+        self._skew = skew
+        self._types, self._zones = types, zones
+        self._pools = [pool.name for pool in story.setting.pools]
+        self._agenda: list[tuple[datetime, int, Callable[[], None]]] = []
+        self._serial = 0
+        self._protected: list[str] = []
+        self._sold_out: set[tuple[str, str, str]] = set()
+        self._note = note
+        for act in story.acts:
+            self._at(act.at_seconds, self._doing(act))
+
+    def due(self) -> datetime | None:
+        """The next act, or the end of one."""
+        return self._agenda[0][0] if self._agenda else None
+
+    def act(self) -> bool:
+        """Do what is due; True if there was something."""
+        done = False
+        while self._agenda and self._agenda[0][0] <= self._clock.now():
+            heapq.heappop(self._agenda)[2]()
+            done = True
+        return done
+
+    def calm(self) -> None:
+        """Everything that was broken is whole again, and nobody acts any more but EC2, which keeps its word."""
+        self._cloud.set_stock(sorted(self._sold_out), sold_out=False)
+        self._mend()
+        self._stop_expiry()
+        self._let_go()
+        self._troubles.calm()
+        self._cloud.pass_checks()
+        self._skew.offset = timedelta()
+
+    # -- one act after the other ------------------------------------------------------------------------------------
+
+    def _doing(self, act: told.AnyAct) -> Callable[[], None]:
+        def do() -> None:
+            self._note(_described(act))
+            try:
+                self._do(act)
+            except KubeAPIError:
+                return  # refused, or gone: so nothing happens
+
+        return do
+
+    @singledispatchmethod
+    def _do(self, act: Any) -> None:
+        raise NotImplementedError(f"nobody knows how to carry out {act}")
+
+    @_do.register
+    def _(self, act: told.Deploy) -> None:
+        self._server.create(DEPLOYMENT, manifests.deployment(act), namespace=NAMESPACE)
+        if act.min_available >= 0:
+            self._server.create(PDB, manifests.disruption_budget(act), namespace=NAMESPACE)
+
+    @_do.register
+    def _(self, act: told.Scale) -> None:
+        self._patch(DEPLOYMENT, act.app, {"spec": {"replicas": act.replicas}}, NAMESPACE)
+
+    @_do.register
+    def _(self, act: told.Undeploy) -> None:
+        self._server.delete(DEPLOYMENT, act.app, namespace=NAMESPACE)
+        self._server.delete(PDB, act.app, namespace=NAMESPACE)
+
+    @_do.register
+    def _(self, act: told.SetBudget) -> None:
+        self._patch(NODEPOOL, self._pool(act.pool), {"spec": {"disruption": {"budgets": [{"nodes": act.nodes}]}}})
+
+    @_do.register
+    def _(self, act: told.SetLimit) -> None:
+        limits = {"cpu": str(act.cpus) if act.cpus else None}
+        self._patch(NODEPOOL, self._pool(act.pool), {"spec": {"limits": limits}})
+
+    @_do.register
+    def _(self, act: told.SetReplicas) -> None:
+        self._patch(NODEPOOL, self._pool(act.pool), {"spec": {"replicas": act.replicas}})
+
+    @_do.register
+    def _(self, act: told.Drift) -> None:
+        self._serial += 1
+        mark = {"metadata": {"labels": {"example.com/generation": str(self._serial)}}}
+        self._patch(NODEPOOL, self._pool(act.pool), {"spec": {"template": mark}})
+
+    @_do.register
+    def _(self, act: told.ShortenExpiry) -> None:
+        template = {"spec": {"expireAfter": manifests.expire_after(act.seconds)}}
+        self._patch(NODEPOOL, self._pool(act.pool), {"spec": {"template": template}})
+
+    @_do.register
+    def _(self, act: told.DeletePool) -> None:
+        self._server.delete(NODEPOOL, self._pool(act.pool))
+
+    @_do.register
+    def _(self, _: told.BreakNodeClass) -> None:
+        self._select_subnets("nowhere")
+
+    @_do.register
+    def _(self, _: told.MendNodeClass) -> None:
+        self._mend()
+
+    @_do.register
+    def _(self, _: told.DeleteNodeClass) -> None:
+        self._server.delete(EC2NODECLASS, manifests.NODE_CLASS)
+
+    @_do.register
+    def _(self, act: told.Interrupt) -> None:
+        for provider_id in self._instance(act.node):
+            self._cloud.interrupt(provider_id)
+
+    @_do.register
+    def _(self, act: told.Rebalance) -> None:
+        for provider_id in self._instance(act.node):
+            self._cloud.recommend_rebalance(provider_id)
+
+    @_do.register
+    def _(self, act: told.Maintenance) -> None:
+        for provider_id in self._instance(act.node):
+            self._cloud.announce_retirement(provider_id)
+
+    @_do.register
+    def _(self, act: told.StopInstance) -> None:
+        for provider_id in self._instance(act.node):
+            self._cloud.stop(provider_id)
+
+    @_do.register
+    def _(self, act: told.ConsoleTerminate) -> None:
+        for provider_id in self._instance(act.node):
+            self._cloud.terminate(provider_id)
+
+    @_do.register
+    def _(self, act: told.DeleteNode) -> None:
+        for node in self._node(act.node):
+            self._server.delete(NODE, node.metadata.name)
+
+    @_do.register
+    def _(self, act: told.DeleteClaim) -> None:
+        for claim in self._claim(act.claim):
+            self._server.delete(NODECLAIM, claim.metadata.name)
+
+    @_do.register
+    def _(self, act: told.EditClaim) -> None:
+        for claim in self._claim(act.claim):
+            patch = edit_of_claim(claim, act.change, self._clock.now())
+            subresource = "status" if "status" in patch else ""
+            self._server.patch(NODECLAIM, claim.metadata.name, patch, subresource=subresource)
+
+    @_do.register
+    def _(self, act: told.EditNode) -> None:
+        for node in self._node(act.node):
+            self._patch(NODE, node.metadata.name, edit_of_node(act.change))
+
+    @_do.register
+    def _(self, act: told.StripFinalizer) -> None:
+        for claim in self._claim(act.claim):
+            self._patch(NODECLAIM, claim.metadata.name, {"metadata": {"finalizers": None}})
+            self._server.delete(NODECLAIM, claim.metadata.name)
+
+    @_do.register
+    def _(self, act: told.OutOfStock) -> None:
+        types = [_nth(self._types, act.type)] if act.type >= 0 else self._types
+        zones = [_nth(self._zones, act.zone)] if act.zone >= 0 else self._zones
+        kinds = [act.capacity_type] if act.capacity_type else CAPACITY_TYPES
+        pools = [(type_, zone, kind) for type_ in types for zone in zones for kind in kinds]
+        self._set_stock(pools, sold_out=True)
+        self._in(timedelta(seconds=act.seconds), partial(self._set_stock, pools, sold_out=False))
+
+    @_do.register
+    def _(self, _: told.NeverJoins) -> None:
+        self._cloud.let_next_never_join()
+
+    @_do.register
+    def _(self, act: told.StopKubelet) -> None:
+        for provider_id in self._instance(act.node):
+            self._troubles.silence(provider_id)
+            self._in(timedelta(seconds=act.seconds), partial(self._troubles.unsilence, provider_id))
+
+    @_do.register
+    def _(self, act: told.UnhealthyCondition) -> None:
+        for node in self._node(act.node):
+            name = node.metadata.name
+            self._troubles.report(name, act.condition, act.status)
+            self._in(timedelta(seconds=act.seconds), partial(self._troubles.unreport, name, act.condition))
+
+    @_do.register
+    def _(self, act: told.FailCheck) -> None:
+        for provider_id in self._instance(act.node):
+            self._cloud.fail_check(provider_id, act.check)
+            self._in(timedelta(seconds=act.seconds), partial(self._cloud.pass_checks, provider_id))
+
+    @_do.register
+    def _(self, act: told.JumpClock) -> None:
+        self._skew.offset += timedelta(seconds=act.seconds)
+
+    @_do.register
+    def _(self, act: told.Protect) -> None:
+        for name in self._running_pod(act.pod):
+            self._protected.append(name)
+            self._patch(POD, name, {"metadata": {"annotations": {DO_NOT_DISRUPT: "true"}}}, NAMESPACE)
+
+    @_do.register
+    def _(self, _: told.Unprotect) -> None:
+        protected, self._protected = self._protected, []
+        present = {pod.metadata.name for pod in self._server.list(POD).items}
+        for name in protected:
+            if name in present:
+                self._patch(POD, name, _UNPROTECTED, NAMESPACE)
+
+    @_do.register
+    def _(self, act: told.CompletePod) -> None:
+        for name in self._running_pod(act.pod):
+            unready = [{"type": "Ready", "status": "False", "reason": "PodCompleted"}]
+            ended = {"status": {"phase": "Succeeded", "conditions": unready}}
+            self._server.patch(POD, name, ended, namespace=NAMESPACE, subresource="status")
+
+    # -- hands ------------------------------------------------------------------------------------------------------
+
+    def _at(self, seconds: float, do: Callable[[], None]) -> None:
+        self._in(timedelta(seconds=seconds), do)
+
+    def _in(self, span: timedelta, do: Callable[[], None]) -> None:
+        self._serial += 1
+        heapq.heappush(self._agenda, (self._clock.now() + span, self._serial, do))
+
+    def _patch(self, resource: Resource[Any], name: str, patch: Mapping[str, Any], namespace: str = "") -> None:
+        self._server.patch(resource, name, patch, namespace=namespace)
+
+    def _mend(self) -> None:
+        with suppress(NotFoundError):  # it was deleted
+            self._select_subnets(manifests.CLUSTER)
+
+    def _stop_expiry(self) -> None:
+        """Nodes that come and go by the clock never come to rest."""
+        for pool in self._server.list(NODEPOOL).items:
+            if pool["spec"]["template"]["spec"].get("expireAfter", "Never") != "Never":
+                forever = {"spec": {"template": {"spec": {"expireAfter": "Never"}}}}
+                self._patch(NODEPOOL, pool["metadata"]["name"], forever)
+
+    def _let_go(self) -> None:
+        """No pod holds its node any more: a drain that a person forbids lasts until that person changes their mind."""
+        for budget in self._server.list(PDB).items:
+            name = budget.metadata.name
+            self._patch(PDB, name, {"spec": {"minAvailable": 0}}, budget.metadata.namespace)
+        for pod in self._server.list(POD).items:
+            if DO_NOT_DISRUPT in pod.metadata.annotations:
+                self._patch(POD, pod.metadata.name, _UNPROTECTED, pod.metadata.namespace)
+        for deployment in self._server.list(DEPLOYMENT).items:  # those that come after them, too
+            template, meta = deployment["spec"]["template"], deployment["metadata"]
+            if DO_NOT_DISRUPT in template["metadata"].get("annotations", {}):
+                self._patch(DEPLOYMENT, meta["name"], {"spec": {"template": _UNPROTECTED}}, meta["namespace"])
+
+    def _select_subnets(self, discovery: str) -> None:
+        selector = manifests.subnet_selector(discovery)
+        self._patch(EC2NODECLASS, manifests.NODE_CLASS, {"spec": {"subnetSelectorTerms": selector}})
+
+    def _set_stock(self, pools: Sequence[tuple[str, str, str]], *, sold_out: bool) -> None:
+        self._sold_out = self._sold_out | {*pools} if sold_out else self._sold_out - {*pools}
+        self._cloud.set_stock(pools, sold_out=sold_out)
+
+    def _pool(self, ordinal: int) -> str:
+        return _nth(self._pools, ordinal)
+
+    def _node(self, ordinal: int) -> list[Node]:
+        return _oldest(self._server.list(NODE).items, ordinal)
+
+    def _claim(self, ordinal: int) -> list[NodeClaim]:
+        return _oldest(self._server.list(NODECLAIM).items, ordinal)
+
+    def _running_pod(self, ordinal: int) -> list[str]:
+        """Its name; daemons are left alone."""
+        running = (p for p in self._server.list(POD).items if p.status.phase == "Running")
+        names = sorted(
+            p.metadata.name for p in running if all(o.kind != "DaemonSet" for o in p.metadata.owner_references)
+        )
+        return [_nth(names, ordinal)] if names else []
+
+    def _instance(self, ordinal: int) -> list[str]:
+        """Of the node; while there is no node, one on its way to become one; none if there is none."""
+        if ordinal < 0:  # the youngest, whether it is a node yet or not
+            return [*self._cloud.launched()][ordinal:][:1]
+        nodes = [node.spec.provider_id for node in self._node(ordinal)]
+        launched = [claim for claim in self._server.list(NODECLAIM).items if claim.status.provider_id]
+        return nodes or [claim.status.provider_id for claim in _oldest(launched, ordinal)]
+
+
+def _nth(items: Sequence[T], ordinal: int) -> T:
+    return items[ordinal % len(items)]
+
+
+def _oldest(items: Sequence[Any], ordinal: int) -> list[Any]:
+    """The ordinal-th by age, as a list of one; none if there are none."""
+    ranked = sorted(items, key=lambda item: (item.metadata.creation_timestamp, item.metadata.name))
+    return [_nth(ranked, ordinal)] if ranked else []
+
+
+def _described(act: told.AnyAct) -> str:
+    """`Scale app=a replicas=3`."""
+    fields = {name: getattr(act, name) for name in act.__struct_fields__ if name != "at_seconds"}
+    return " ".join([type(act).__name__, *(f"{name}={value}" for name, value in fields.items() if value != "")])

@@ -1,0 +1,198 @@
+"""Decides at each outside call whether it goes wrong, and how: the only place that does."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from datetime import datetime, timedelta
+from typing import Final, TypeVar
+
+from msgspec import Struct
+
+from journeyman.ports import Clock
+from journeyman_simulator.faults.baton import Baton
+from journeyman_simulator.faults.coverage import Coverage
+from journeyman_simulator.faults.story import CallFault, Kind
+
+T = TypeVar("T")
+
+
+class Died(BaseException):
+    """The process is gone: nothing of the run goes on, and nothing that it says in its last moments is heard."""
+
+
+class Run(Struct, kw_only=True, eq=False):
+    """One invocation of one function."""
+
+    step: str
+    serial: int
+    ends_at: datetime  # when its platform ends it
+    alive: bool = True
+
+    @property
+    def name(self) -> str:
+        """For people: "provision#12"."""
+        return f"{self.step}#{self.serial}"
+
+    def die(self, why: str) -> Died:
+        """From now on every outside call of the run raises; returns what to raise now."""
+        self.alive = False
+        return Died(f"{self.name}: {why}")
+
+
+_current: Final[ContextVar[Run]] = ContextVar("run")
+
+
+@contextmanager
+def running(run: Run) -> Iterator[Run]:
+    """Calls made inside are this run's; each thread has its own."""
+    token = _current.set(run)
+    try:
+        yield run
+    finally:
+        _current.reset(token)
+
+
+def current_run() -> Run:
+    """The run under way in this thread. Raises LookupError outside of one."""
+    return _current.get()
+
+
+def current_name() -> str:
+    """Its name; empty outside of one."""
+    run = _current.get(None)
+    return run.name if run else ""
+
+
+def current_step() -> str:
+    """Its step; empty outside of one."""
+    run = _current.get(None)
+    return run.step if run else ""
+
+
+class Call(Struct, frozen=True, kw_only=True):
+    """An outside call, as far as it may go wrong.
+
+    `error` makes what its caller sees. `touch` is what somebody else does to its object first. `cached` says whether the
+    caller of a read allows an answer that is stale.
+    """
+
+    site: str
+    error: Callable[[Kind], Exception]
+    touch: Callable[[], None] | None = None
+    cached: bool = False
+
+
+class Faults:
+    """The faults of one story, each waiting for its call.
+
+    Args:
+        faults: Of calls; of several for one call the first counts.
+        clock: Virtual time.
+        baton: Lets a run stand still.
+        coverage: Counts.
+        note: Is told of each fault that happens.
+        thaw: Whether a run that stood still beyond its end goes on all the same.
+    """
+
+    def __init__(
+        self,
+        faults: Iterable[CallFault],
+        *,
+        clock: Clock,
+        baton: Baton,
+        coverage: Coverage,
+        note: Callable[[str], None],
+        thaw: bool = False,
+    ) -> None:
+        self._waiting: dict[tuple[str, int], CallFault] = {}
+        for fault in faults:
+            self._waiting.setdefault((fault.site, fault.nth), fault)
+        self._clock = clock
+        self._baton = baton
+        self._coverage = coverage
+        self._note = note
+        self._thaw = thaw
+        self._calls: Counter[str] = Counter()
+        self._over = False
+        self.storm = True
+        """Off: nothing goes wrong any more."""
+
+    def end(self) -> None:
+        """The story is over: whoever still stands somewhere dies there."""
+        self._over = True
+
+    def call(self, call: Call, act: Callable[[], T], as_of: Callable[[datetime], T] | None = None) -> T:
+        """Make the call, or let it go wrong.
+
+        Args:
+            call: What is known of it.
+            act: Makes it.
+            as_of: Makes a read that is answered as it would have been then.
+
+        Raises:
+            Died: The run has ended, now or before.
+            Exception: What `call.error` makes, or the call's own.
+        """
+        run = current_run()
+        self._check(run, call.site)
+        self._coverage.called(call.site)
+        fault = self._fault(call)
+        if fault is None:
+            return act()
+        return self._wrong(run, call, fault, act, as_of)
+
+    def _fault(self, call: Call) -> CallFault | None:
+        if not self.storm:
+            return None
+        self._calls[call.site] += 1
+        fault = self._waiting.get((call.site, self._calls[call.site]))
+        if fault is None or (fault.kind is Kind.STALE and not call.cached):
+            return None
+        self._coverage.fell(call.site, fault.kind.value)
+        self._note(f"{fault.kind.value} {call.site}{f' {fault.seconds:g} s' if fault.seconds else ''}")
+        return fault
+
+    def _wrong(
+        self,
+        run: Run,
+        call: Call,
+        fault: CallFault,
+        act: Callable[[], T],
+        as_of: Callable[[datetime], T] | None,
+    ) -> T:
+        kind = fault.kind
+        if kind in _AFTER:
+            with suppress(Exception):
+                act()
+        if kind in {Kind.DIE_BEFORE, Kind.DIE_AFTER}:
+            raise run.die(f"{kind.value} {call.site}")
+        if kind in _WAITS:
+            self._stand_still(run, fault.seconds)
+        if kind in {Kind.STALE, Kind.LAG} and as_of is not None:
+            return as_of(self._clock.now() - timedelta(seconds=fault.seconds))
+        if kind is Kind.CONFLICT and call.touch is not None:
+            call.touch()
+        if kind in _FAILS:
+            raise call.error(kind)
+        return act()
+
+    def _stand_still(self, run: Run, seconds: float) -> None:
+        """Others go on; the platform ends a run that stands still for too long, unless frozen ones are thawed."""
+        until = self._clock.now() + timedelta(seconds=seconds)
+        ends_here = until >= run.ends_at and not self._thaw
+        self._baton.park(run.ends_at if ends_here else until)
+        if ends_here and self._clock.now() >= run.ends_at:
+            raise run.die("the function's time was up")
+        self._check(run, "standing still")
+
+    def _check(self, run: Run, where: str) -> None:
+        if self._over or not run.alive:
+            raise run.die(f"{where} after the end")
+
+
+_AFTER: Final = frozenset({Kind.FAIL_AFTER, Kind.TIMEOUT_AFTER, Kind.DIE_AFTER})
+_WAITS: Final = frozenset({Kind.PARK, Kind.TIMEOUT_BEFORE, Kind.TIMEOUT_AFTER})
+_FAILS: Final = frozenset({Kind.FAIL_BEFORE, Kind.FAIL_AFTER, Kind.TIMEOUT_BEFORE, Kind.TIMEOUT_AFTER, Kind.THROTTLE})

@@ -1,0 +1,173 @@
+"""What judges see in a cluster, read their own way: straight from the objects, with nothing of what decides."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from journeyman.core.api.objects import NODE, NODE_DISRUPTION, NODECLAIM, NODEPOOL, POD, Condition, Node, NodeClaim, Pod
+from journeyman_simulator.apiserver.server import Write
+from journeyman_simulator.faults.scene import RUNS, Scene
+from journeyman_simulator.faults.story import CallFault, JumpClock, Kind, Story
+
+POOL_LABEL: Final = "karpenter.sh/nodepool"
+UID_TAG: Final = "journeyman.dev/nodeclaim-uid"
+FINALIZER: Final = "karpenter.sh/termination"
+TAINT: Final = "karpenter.sh/disrupted"
+DO_NOT_DISRUPT: Final = "karpenter.sh/do-not-disrupt"
+END_ANNOTATION: Final = "karpenter.sh/nodeclaim-termination-timestamp"
+COMMAND_ANNOTATION: Final = "journeyman.dev/node-disruption"
+
+_GIB_PER_CPU: Final = {"c": 2, "m": 4, "r": 8, "t": 2}
+_CPUS: Final = {"medium": 2, "large": 2, "xlarge": 4, "2xlarge": 8}
+_LATE: Final = frozenset({Kind.PARK, Kind.TIMEOUT_BEFORE, Kind.TIMEOUT_AFTER, Kind.STALE, Kind.LAG})
+
+
+def cpus(instance_type: str) -> int:
+    """Of the types that stories sell. Raises KeyError for others."""
+    return _CPUS[instance_type.partition(".")[2]]
+
+
+def memory_mib(instance_type: str) -> int:
+    """As well."""
+    return cpus(instance_type) * _GIB_PER_CPU[instance_type[0]] * 1024
+
+
+def is_ours(write: Write, step: str = "") -> bool:
+    """Whether a run wrote it; of that step, if one is given."""
+    return write.user == f"{RUNS}{step}" if step else write.user.startswith(RUNS)
+
+
+def lateness(story: Story) -> timedelta:
+    """How old a run's knowledge may be at most: runs take no time but what faults make them wait or see late."""
+    seconds = (fault.seconds for fault in story.faults if isinstance(fault, CallFault) and fault.kind in _LATE)
+    return timedelta(seconds=sum(seconds))
+
+
+def skew(story: Story) -> timedelta:
+    """How far the functions' clocks may be off."""
+    return timedelta(seconds=sum(abs(act.seconds) for act in story.acts if isinstance(act, JumpClock)))
+
+
+def claims(scene: Scene) -> tuple[NodeClaim, ...]:
+    """All NodeClaims."""
+    return scene.server.list(NODECLAIM).items
+
+
+def claim_named(scene: Scene, name: str) -> NodeClaim | None:
+    """None if there is none."""
+    return next((claim for claim in claims(scene) if claim.metadata.name == name), None)
+
+
+def nodes(scene: Scene) -> tuple[Node, ...]:
+    """All Nodes."""
+    return scene.server.list(NODE).items
+
+
+def node_named(scene: Scene, name: str) -> Node | None:
+    """None if there is none."""
+    return next((node for node in nodes(scene) if node.metadata.name == name), None)
+
+
+def claim_of(scene: Scene, node: Node) -> NodeClaim | None:
+    """The claim whose status says that it is that node; or else, for somebody may have wiped that off, its owner."""
+    owners = {owner.uid for owner in node.metadata.owner_references}
+    by_id = (c for c in claims(scene) if c.status.provider_id == node.spec.provider_id)
+    return next(by_id, next((c for c in claims(scene) if c.metadata.uid in owners), None))
+
+
+def pods(scene: Scene) -> tuple[Pod, ...]:
+    """All pods."""
+    return scene.server.list(POD).items
+
+
+def pools(scene: Scene) -> tuple[Mapping[str, Any], ...]:
+    """All NodePools, as JSON."""
+    return scene.server.stored(NODEPOOL)
+
+
+def commands(scene: Scene) -> tuple[Mapping[str, Any], ...]:
+    """All NodeDisruptions, as JSON."""
+    return scene.server.stored(NODE_DISRUPTION)
+
+
+def phase(command: Mapping[str, Any]) -> str:
+    """Of a NodeDisruption; empty if nobody wrote one yet."""
+    return str((command.get("status") or {}).get("phase", ""))
+
+
+def candidates(command: Mapping[str, Any]) -> list[str]:
+    """Names of the claims that a NodeDisruption gives back."""
+    return [candidate["nodeClaim"] for candidate in command["spec"]["candidates"]]
+
+
+def holds(conditions: Iterable[Condition], kind: str) -> bool:
+    """Whether a condition of that type is True."""
+    return any(condition.type == kind and condition.status == "True" for condition in conditions)
+
+
+def says(body: Mapping[str, Any], kind: str) -> bool:
+    """As `holds`, of an object as JSON."""
+    conditions = (body.get("status") or {}).get("conditions") or ()
+    return any(condition["type"] == kind and condition["status"] == "True" for condition in conditions)
+
+
+def pool_of(claim: NodeClaim) -> str:
+    """By its label."""
+    return claim.metadata.labels.get(POOL_LABEL, "")
+
+
+def is_leaving(claim: NodeClaim) -> bool:
+    """Whether it was deleted, and waits for its finalizers."""
+    return claim.metadata.deletion_timestamp is not None
+
+
+def has_taint(node: Node) -> bool:
+    """Whether Karpenter's taint is on it."""
+    return any(taint.key == TAINT for taint in node.spec.taints)
+
+
+def comes_from(pod: Pod, kind: str) -> bool:
+    """Whether that kind of object owns it."""
+    return any(owner.kind == kind for owner in pod.metadata.owner_references)
+
+
+def has_ended(pod: Pod) -> bool:
+    """Whether it ran to its end."""
+    return pod.status.phase in {"Succeeded", "Failed"}
+
+
+def parsed_time(text: str) -> datetime:
+    """As the API server writes times."""
+    return datetime.fromisoformat(text.replace("Z", "+00:00"))
+
+
+def seconds(text: str | None) -> float | None:
+    """Of a duration as stories write them ("90s"), and the API server keeps them ("1m30s"); None for "Never" or nothing."""
+    if not text or text == "Never":
+        return None
+    total, number = 0.0, ""
+    for letter in text:
+        if letter.isdigit() or letter == ".":
+            number += letter
+        else:
+            total, number = total + float(number) * {"h": 3600, "m": 60, "s": 1}[letter], ""
+    return total
+
+
+def end_of(claim: NodeClaim) -> datetime | None:
+    """When everything on its node is forced to end: its grace period from its deletion, or earlier if it says so."""
+    grace, deleted = seconds(claim.spec.termination_grace_period), claim.metadata.deletion_timestamp
+    ends = _times(claim.metadata.annotations.get(END_ANNOTATION, ""))
+    if grace is not None and deleted is not None:
+        ends.append(deleted + timedelta(seconds=grace))
+    return min(ends, default=None)
+
+
+def _times(text: str) -> list[datetime]:
+    """The one that it says, or none: anybody may have written it."""
+    try:
+        return [parsed_time(text)]
+    except ValueError:
+        return []

@@ -1,0 +1,178 @@
+"""Once the storm is over everything comes right, and until then nothing waits for nobody."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+import msgspec
+
+from journeyman.core.api.objects import Pod
+from journeyman.core.plan import Step
+from journeyman_simulator.faults.rules import Rule
+from journeyman_simulator.faults.rules.looking import (
+    candidates,
+    claim_of,
+    claims,
+    commands,
+    cpus,
+    has_ended,
+    has_taint,
+    holds,
+    is_leaving,
+    memory_mib,
+    nodes,
+    phase,
+    pods,
+    pool_of,
+    pools,
+    skew,
+)
+from journeyman_simulator.faults.scene import Scene
+from journeyman_simulator.faults.story import CallFault, Kind, Story
+
+FULL_CPU: Final = 0.85  # of a type, the rest is Kubernetes' own: what fits this fits for sure
+FULL_MEMORY: Final = 0.55
+LONGEST_SWEEP: Final = timedelta(minutes=4)
+"""A thing may wait so long for the sweep to find it: a minute, and a run or two of the sweep that came to nothing."""
+LONGEST_WITHOUT_CLAIMS: Final = timedelta(minutes=12)
+"""What is left of a cluster without claims is looked for every ten minutes."""
+MOST_RECEIVES: Final = 4
+"""template.yaml's `maxReceiveCount`: so often a message is handed out before it is given up."""
+_ANSWERED: Final = frozenset({Kind.STALE, Kind.LAG})  # what goes wrong with a call, and fails no run
+_UNENDED: Final = frozenset({"", "Proposed", "Executing"})
+_TYPE: Final = "node.kubernetes.io/instance-type"
+
+
+class AllThatFitsRuns(Rule):
+    """Every pod that an instance type of a pool within its limits has room for runs."""
+
+    name = "every pod that fits somewhere runs"
+
+    def at_rest(self) -> Iterator[str]:
+        """Looks at pods that do not run."""
+        for pod in pods(self.scene):
+            if pod.status.phase == "Running" or has_ended(pod):
+                continue
+            for pool in pools(self.scene):
+                if found := fitting(self.scene, pool, pod):
+                    yield f"{pod.metadata.name} does not run, and a {found} of {pool['metadata']['name']} would do"
+                    break
+
+
+class NothingWaitsForNobody(Rule):
+    """Whatever is unfinished has a message on its way to the step that goes on with it, or a run at it.
+
+    With a sweep it is found by the sweep within minutes; without one it must be there all the time.
+    """
+
+    name = "nothing waits without a wake-up"
+
+    def __init__(self, scene: Scene) -> None:
+        super().__init__(scene)
+        self._since: dict[tuple[Step, str], datetime] = {}
+        self._had_claims = False
+
+    def at_tick(self) -> Iterator[str]:
+        """Each minute."""
+        now = self.scene.clock.now()
+        expected = {waiting.step for waiting in self.scene.waiting()}
+        expected |= {Step(run.partition("#")[0]) for run in self.scene.busy()}
+        alone = {(step, what) for step, what in self._unfinished() if step not in expected}
+        known = self._since if bool(claims(self.scene)) == self._had_claims else {}  # the sweep's pace has changed
+        self._had_claims = bool(claims(self.scene))
+        self._since = {thing: known.get(thing, now) for thing in alone}
+        longest = self._longest()
+        for (step, what), since in sorted(self._since.items()):
+            if now - since > longest:
+                yield f"{what}, and nothing is on its way to {step.value} since {since:%H:%M:%S}"
+
+    def _longest(self) -> timedelta:
+        if not self.scene.story.setting.sweep:
+            return timedelta()
+        return LONGEST_SWEEP if claims(self.scene) else LONGEST_WITHOUT_CLAIMS
+
+    def _unfinished(self) -> Iterator[tuple[Step, str]]:
+        for claim in claims(self.scene):
+            if is_leaving(claim):
+                yield Step.TERMINATE, f"NodeClaim {claim.metadata.name} is leaving"
+            elif not holds(claim.status.conditions, "Initialized"):
+                yield Step.PROVISION, f"NodeClaim {claim.metadata.name} is not initialized"
+        for node in nodes(self.scene):
+            if node.metadata.deletion_timestamp is not None:
+                yield Step.TERMINATE, f"Node {node.metadata.name} is leaving"
+        for command in commands(self.scene):
+            if phase(command) in _UNENDED:
+                yield Step.CONSOLIDATE, f"NodeDisruption {command['metadata']['name']} has not ended"
+
+
+class NothingIsLeftBehind(Rule):
+    """At rest no node is marked for a disruption that nobody carries out, and no message was given up.
+
+    A message is given up, rightly, if each run that got it came to nothing: only where so much goes wrong in one step.
+    Where clocks jump a dead run's Lease may be dated minutes ahead: messages that wait for it so long are given up,
+    and the sweep does their work.
+    """
+
+    name = "nothing is stuck"
+
+    def at_rest(self) -> Iterator[str]:
+        """Marks, commands, dead letters."""
+        taken = {name for c in commands(self.scene) if phase(c) in _UNENDED for name in candidates(c)}
+        for claim in claims(self.scene):
+            name = claim.metadata.name
+            if name not in taken and holds(claim.status.conditions, "DisruptionReason"):
+                yield f"NodeClaim {name} carries a DisruptionReason, and no command takes it"
+        for node in nodes(self.scene):
+            if has_taint(node) and node.metadata.deletion_timestamp is None:
+                owner = claim_of(self.scene, node)
+                if owner is None or owner.metadata.name not in taken:
+                    yield f"Node {node.metadata.name} is tainted, and stays"
+        if not skew(self.scene.story):
+            for letter in self.scene.dead_letters():
+                if _runs_that_come_to_nothing(self.scene.story, letter) < MOST_RECEIVES:
+                    yield f"a message was given up: {letter}"
+
+
+def _runs_that_come_to_nothing(story: Story, letter: str) -> int:
+    """At most so many, of the step that the message is for; an interruption's names none."""
+    step = msgspec.json.decode(letter).get("step", Step.INTERRUPT.value)
+    faults = (fault for fault in story.faults if isinstance(fault, CallFault) and fault.kind not in _ANSWERED)
+    return sum(fault.site.startswith(f"{step}: ") for fault in faults)
+
+
+def fitting(scene: Scene, pool: Mapping[str, Any], pod: Pod) -> str:
+    """A type of the pool that the pod fits for sure, with room for it within the limit; empty if there is none."""
+    name = pool["metadata"]["name"]
+    if pool["metadata"].get("deletionTimestamp") or pool["spec"].get("replicas") is not None:
+        return ""
+    if pod.spec.node_selector.get("karpenter.sh/nodepool", name) != name:
+        return ""
+    room = _room(scene, pool)
+    sold = _sold(scene, pool)
+    return next((t for t in sold if cpus(t) <= room and _has_room(t, pod)), "")
+
+
+def _sold(scene: Scene, pool: Mapping[str, Any]) -> tuple[str, ...]:
+    """Types that the pool may use and the account sells, the smallest first."""
+    requirements = pool["spec"]["template"]["spec"].get("requirements") or ()
+    wanted = [r["values"] for r in requirements if r["key"] == _TYPE]
+    sold = scene.story.setting.types
+    return tuple(sorted((t for t in sold if not wanted or t in wanted[0]), key=lambda t: (cpus(t), t)))
+
+
+def _room(scene: Scene, pool: Mapping[str, Any]) -> float:
+    """How many vCPUs the pool may still open."""
+    limit = (pool["spec"].get("limits") or {}).get("cpu")
+    if not limit:
+        return float("inf")
+    own = {c.metadata.name for c in claims(scene) if pool_of(c) == pool["metadata"]["name"]}
+    return int(limit) - sum(cpus(i.instance_type) for i in scene.instances() if i.runs and i.claim in own)
+
+
+def _has_room(instance_type: str, pod: Pod) -> bool:
+    wanted = [container.resources.requests for container in pod.spec.containers]
+    millicores = sum(int(str(r.get("cpu", "0m")).removesuffix("m")) for r in wanted)
+    mib = sum(int(str(r.get("memory", "0Mi")).removesuffix("Mi")) for r in wanted)
+    return millicores <= cpus(instance_type) * 1000 * FULL_CPU and mib <= memory_mib(instance_type) * FULL_MEMORY

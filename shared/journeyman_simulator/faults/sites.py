@@ -1,0 +1,217 @@
+"""Where runs call the outside: "<step>: <verb> <Kind>[/<subresource>]" or "<step>: <service> <Operation>".
+
+The list is kept by hand and held against what stories meet, so that a new outside call fails the build until it stands here;
+from then on stories make it fail, and make it the last thing a process does.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from journeyman.core.api.objects import Resource
+from journeyman_simulator.faults.story import Kind
+
+KUBE_READS: Final = frozenset({"list", "get", "version"})
+SERVICES: Final = frozenset({"ec2", "iam", "pricing", "sqs", "ssm"})
+_READING_OPERATIONS: Final = ("Describe", "Get", "List")
+_HISTORICAL: Final = frozenset({"ec2 DescribeInstances", "ec2 DescribeLaunchTemplates", "iam GetInstanceProfile"})
+"""Answers of an account that time changes within a story."""
+
+_ANY: Final = (
+    Kind.FAIL_BEFORE,
+    Kind.TIMEOUT_BEFORE,
+    Kind.THROTTLE,
+    Kind.DIE_BEFORE,
+    Kind.DIE_AFTER,
+    Kind.PARK,
+)
+_EFFECT: Final = (Kind.FAIL_AFTER, Kind.TIMEOUT_AFTER)
+
+CALL_SITES: Final = tuple(
+    f"{step}: {call}"
+    for step, calls in {
+        "consolidate": (
+            "apply OfferingState",
+            "create Event",
+            "create Lease",
+            "create NodeClaim",
+            "create NodeDisruption",
+            "delete NodeClaim",
+            "ec2 CreateFleet",
+            "ec2 CreateLaunchTemplate",
+            "ec2 DescribeInstanceTypeOfferings",
+            "ec2 DescribeInstanceTypes",
+            "ec2 DescribeInstances",
+            "ec2 DescribeLaunchTemplates",
+            "ec2 DescribeSpotPriceHistory",
+            "get Event",
+            "get Lease",
+            "list CSINode",
+            "list DaemonSet",
+            "list EC2NodeClass",
+            "list Namespace",
+            "list Node",
+            "list NodeClaim",
+            "list NodeDisruption",
+            "list NodePool",
+            "list OfferingState",
+            "list PersistentVolume",
+            "list PersistentVolumeClaim",
+            "list Pod",
+            "list PodDisruptionBudget",
+            "list StorageClass",
+            "patch Event",
+            "patch Lease",
+            "patch Node",
+            "patch NodeClaim",
+            "patch NodeClaim/status",
+            "patch NodeDisruption/status",
+            "patch OfferingState/status",
+            "sqs SendMessageBatch",
+        ),
+        "interrupt": (
+            "apply OfferingState",
+            "create Event",
+            "delete NodeClaim",
+            "ec2 DescribeInstances",
+            "get Event",
+            "list Node",
+            "list NodeClaim",
+            "list NodePool",
+            "patch Event",
+            "patch Node",
+            "patch NodeClaim",
+            "patch OfferingState/status",
+            "sqs SendMessageBatch",
+        ),
+        "provision": (
+            "apply OfferingState",
+            "create Event",
+            "create Lease",
+            "create NodeClaim",
+            "delete NodeClaim",
+            "ec2 CreateFleet",
+            "ec2 CreateLaunchTemplate",
+            "ec2 DeleteLaunchTemplate",
+            "ec2 DescribeImages",
+            "ec2 DescribeInstanceTypeOfferings",
+            "ec2 DescribeInstanceTypes",
+            "ec2 DescribeInstances",
+            "ec2 DescribeLaunchTemplates",
+            "ec2 DescribeSecurityGroups",
+            "ec2 DescribeSpotPriceHistory",
+            "ec2 DescribeSubnets",
+            "get Event",
+            "get Lease",
+            "get NodeClaim",
+            "get NodePool",
+            "iam AddRoleToInstanceProfile",
+            "iam CreateInstanceProfile",
+            "iam DeleteInstanceProfile",
+            "iam GetInstanceProfile",
+            "iam ListInstanceProfiles",
+            "iam RemoveRoleFromInstanceProfile",
+            "list CSINode",
+            "list DaemonSet",
+            "list EC2NodeClass",
+            "list Namespace",
+            "list Node",
+            "list NodeClaim",
+            "list NodeDisruption",
+            "list NodePool",
+            "list OfferingState",
+            "list PersistentVolume",
+            "list PersistentVolumeClaim",
+            "list Pod",
+            "list PodDisruptionBudget",
+            "list StorageClass",
+            "patch EC2NodeClass",
+            "patch EC2NodeClass/status",
+            "patch Event",
+            "patch Lease",
+            "patch Node",
+            "patch NodeClaim",
+            "patch NodeClaim/status",
+            "patch NodePool",
+            "patch NodePool/status",
+            "patch OfferingState",
+            "patch OfferingState/status",
+            "patch Pod/status",
+            "sqs SendMessageBatch",
+            "ssm GetParameters",
+            "version",
+        ),
+        "sweep": (
+            "list EC2NodeClass",
+            "list NodeClaim",
+            "list NodePool",
+            "list Pod",
+            "sqs SendMessageBatch",
+        ),
+        "terminate": (
+            "create Event",
+            "create Lease",
+            "delete Node",
+            "delete NodeClaim",
+            "delete Pod",
+            "ec2 DescribeInstanceStatus",
+            "ec2 DescribeInstances",
+            "ec2 TerminateInstances",
+            "evict Pod",
+            "get Event",
+            "get Lease",
+            "get NodeClaim",
+            "list Node",
+            "list NodeClaim",
+            "list NodePool",
+            "list Pod",
+            "list VolumeAttachment",
+            "patch Event",
+            "patch Lease",
+            "patch Node",
+            "patch NodeClaim",
+            "patch NodeClaim/status",
+            "patch NodePool",
+            "patch NodePool/status",
+            "sqs SendMessageBatch",
+        ),
+    }.items()
+    for call in calls
+)
+"""All of them, by step."""
+
+
+def kube_site(step: str, verb: str, resource: Resource[Any] | None, subresource: str = "") -> str:
+    """The name of a call to the API server; no resource for its version."""
+    kind = "" if resource is None else f" {resource.kind}"
+    return f"{step}: {verb}{kind}{'/' + subresource if subresource else ''}"
+
+
+def aws_site(step: str, service: str, operation: str) -> str:
+    """The name of a call to the account; `operation` as AWS writes it."""
+    return f"{step}: {service} {operation}"
+
+
+def kinds_of(site: str) -> tuple[Kind, ...]:
+    """What can go wrong with calls at a site, in the order of `Kind`.
+
+    A read that fails afterwards has failed before. Nobody writes to an account behind our back.
+    """
+    call = site.partition(": ")[2]
+    verb, _, object_ = call.partition(" ")
+    possible = set(_ANY)
+    if verb in SERVICES:
+        if call in _HISTORICAL:
+            possible.add(Kind.STALE)
+        if not object_.startswith(_READING_OPERATIONS):
+            possible.update(_EFFECT)
+    elif verb == "list":
+        possible.update({Kind.STALE, Kind.LAG})
+    elif verb not in KUBE_READS:
+        possible.update({*_EFFECT, Kind.CONFLICT} if verb != "create" else _EFFECT)
+    return tuple(kind for kind in Kind if kind in possible)
+
+
+def has_effect(site: str) -> bool:
+    """Whether calls at the site change something outside."""
+    return Kind.FAIL_AFTER in kinds_of(site)

@@ -1,0 +1,196 @@
+"""The API server as runs see it: a `ports.KubeStore` in which each call may go wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
+from functools import partial
+from typing import Any, Final, TypeVar
+
+from journeyman.core.api.objects import POD, Resource
+from journeyman.errors import GoneError, KubeAPIError
+from journeyman.ports import JSON, Listing, Patch, WatchEvent
+from journeyman_simulator.apiserver import ApiServer
+from journeyman_simulator.apiserver.in_turn import patched_in_turn
+from journeyman_simulator.faults.errors import kube_error
+from journeyman_simulator.faults.injector import Call, Faults
+from journeyman_simulator.faults.scene import RUNS, SOMEONE
+from journeyman_simulator.faults.sites import kube_site
+from journeyman_simulator.faults.story import Kind
+
+T = TypeVar("T")
+
+TOUCHED: Final = "example.com/touched"
+"""The annotation that somebody else writes to an object to make a conflict."""
+
+
+class FaultyStore:
+    """One function's connection to a cluster.
+
+    Args:
+        server: The API server.
+        step: The function's step; its writes are "journeyman/<step>"'s.
+        faults: Decides.
+        version_at: The server's version at a moment, for answers that are stale.
+    """
+
+    def __init__(self, server: ApiServer, step: str, faults: Faults, version_at: Callable[[datetime], int]) -> None:
+        self._server = server.acting_as(f"{RUNS}{step}")
+        self._someone = server.acting_as(SOMEONE)
+        self._step = step
+        self._faults = faults
+        self._version_at = version_at
+        self._touches = 0
+
+    def version(self) -> tuple[int, int]:
+        """Of the API server."""
+        return self._faults.call(self._call("version", None), self._server.version)
+
+    def list(
+        self,
+        resource: Resource[T],
+        *,
+        namespace: str = "",
+        label_selector: str = "",
+        field_selector: str = "",
+        cached: bool = False,
+    ) -> Listing[T]:
+        """As of now; or as of a while ago, which every kind of list may be in a story with `Kind.LAG`."""
+        look = partial(self._server.list, resource)
+        look_back = partial(self._server.list_at, resource)
+        selected = {"namespace": namespace, "label_selector": label_selector, "field_selector": field_selector}
+        return self._faults.call(
+            self._call("list", resource, cached=cached),
+            partial(look, **selected),
+            lambda moment: look_back(self._version_at(moment), **selected),
+        )
+
+    def get(self, resource: Resource[T], name: str, *, namespace: str = "") -> T:
+        """One object, never stale."""
+        return self._faults.call(
+            self._call("get", resource), partial(self._server.get, resource, name, namespace=namespace)
+        )
+
+    def create(self, resource: Resource[Any], body: JSON, *, namespace: str = "") -> dict[str, Any]:
+        """Create an object."""
+        return self._faults.call(
+            self._call("create", resource), partial(self._server.create, resource, body, namespace=namespace)
+        )
+
+    def patch(
+        self, resource: Resource[Any], name: str, patch: JSON, *, namespace: str = "", subresource: str = ""
+    ) -> dict[str, Any]:
+        """Patch an object or its status."""
+        return self._faults.call(
+            self._call("patch", resource, subresource, name=name, namespace=namespace),
+            partial(self._server.patch, resource, name, patch, namespace=namespace, subresource=subresource),
+        )
+
+    def patch_each(
+        self, resource: Resource[Any], patches: Sequence[Patch], *, subresource: str = ""
+    ) -> tuple[dict[str, Any] | KubeAPIError, ...]:
+        """One after the other, each a call of its own."""
+        return patched_in_turn(self, resource, patches, subresource)
+
+    def patch_at_once(
+        self, resource: Resource[Any], patches: Sequence[Patch], _meanwhile: Callable[[], None]
+    ) -> tuple[dict[str, Any] | KubeAPIError, ...]:
+        """The same."""
+        return patched_in_turn(self, resource, patches)
+
+    def apply(
+        self,
+        resource: Resource[Any],
+        name: str,
+        body: JSON,
+        *,
+        manager: str,
+        force: bool = False,
+        namespace: str = "",
+        subresource: str = "",
+    ) -> dict[str, Any]:
+        """Server-side apply."""
+        return self._faults.call(
+            self._call("apply", resource, subresource, name=name, namespace=namespace),
+            partial(
+                self._server.apply,
+                resource,
+                name,
+                body,
+                manager=manager,
+                force=force,
+                namespace=namespace,
+                subresource=subresource,
+            ),
+        )
+
+    def delete(
+        self,
+        resource: Resource[Any],
+        name: str,
+        *,
+        namespace: str = "",
+        uid: str = "",
+        resource_version: str = "",
+        grace_period_seconds: int | None = None,
+    ) -> None:
+        """Delete an object."""
+        self._faults.call(
+            self._call("delete", resource, name=name, namespace=namespace),
+            partial(
+                self._server.delete,
+                resource,
+                name,
+                namespace=namespace,
+                uid=uid,
+                resource_version=resource_version,
+                grace_period_seconds=grace_period_seconds,
+            ),
+        )
+
+    def evict(self, namespace: str, name: str, *, uid: str = "") -> None:
+        """Evict a pod."""
+        self._faults.call(
+            self._call("evict", POD, name=name, namespace=namespace),
+            partial(self._server.evict, namespace, name, uid=uid),
+        )
+
+    def watch(
+        self,
+        resource: Resource[T],
+        *,
+        resource_version: str,
+        namespace: str = "",
+        label_selector: str = "",
+        field_selector: str = "",
+        timeout_seconds: float = 30,
+    ) -> Iterator[WatchEvent[T]]:
+        """No run watches in these stories; a store with a mirror would, and is another world."""
+        raise GoneError("nothing is watched here", status=410, reason="Expired", resource=resource.kind)
+
+    def _call(
+        self,
+        verb: str,
+        resource: Resource[Any] | None,
+        subresource: str = "",
+        *,
+        name: str = "",
+        namespace: str = "",
+        cached: bool = False,
+    ) -> Call:
+        site = kube_site(self._step, verb, resource, subresource)
+        touch = partial(self._touch, resource, name, namespace) if resource is not None and name else None
+        return Call(site=site, error=partial(_error, site), touch=touch, cached=cached)
+
+    def _touch(self, resource: Resource[Any], name: str, namespace: str) -> None:
+        """Somebody else writes to it; on a Lease that looks as if another run had taken it."""
+        self._touches += 1
+        mark = {"metadata": {"annotations": {TOUCHED: str(self._touches)}}}
+        try:
+            self._someone.patch(resource, name, mark, namespace=namespace)
+        except KubeAPIError:
+            return  # it is not there: nothing to be quicker at
+
+
+def _error(site: str, kind: Kind) -> Exception:
+    return kube_error(kind, site)

@@ -1,0 +1,79 @@
+"""What is wrong with machines: some never become nodes, some kubelets fall silent, some nodes report that they are ill."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Any
+
+from msgspec.structs import replace
+
+from journeyman.core.api.objects import NODE, Resource
+from journeyman.errors import NotFoundError
+from journeyman.ports import Clock
+from journeyman_simulator.apiserver import ApiServer, metadata
+from journeyman_simulator.kubelet import Machine, MachineSource
+
+AGENT = "node-problem-agent"
+_RAW_NODE: Resource[dict[str, Any]] = Resource(
+    group=NODE.group, version=NODE.version, kind=NODE.kind, plural=NODE.plural, namespaced=False, type=dict
+)
+
+
+class Troubles:
+    """A `MachineSource` between the account and the kubelets, and the agents that report conditions."""
+
+    def __init__(
+        self, machines: MachineSource, server: ApiServer, clock: Clock, never_join: Callable[[], Collection[str]]
+    ) -> None:
+        """Args: `never_join` gives the provider ids of machines that never become nodes."""
+        self._machines = machines
+        self._server = server.acting_as(AGENT)
+        self._clock = clock
+        self._never_join = never_join
+        self._silent: set[str] = set()
+        self._ill: dict[str, dict[str, str]] = {}
+
+    def machines(self) -> tuple[Machine, ...]:
+        """As they show themselves: who is silent does not seem to run."""
+        hidden = self._silent.union(self._never_join())
+        return tuple(
+            replace(machine, running_since=None) if machine.provider_id in hidden else machine
+            for machine in self._machines.machines()
+        )
+
+    def silence(self, provider_id: str) -> None:
+        """Its kubelet stops."""
+        self._silent.add(provider_id)
+
+    def unsilence(self, provider_id: str) -> None:
+        """Its kubelet runs again."""
+        self._silent.discard(provider_id)
+
+    def report(self, node: str, condition: str, status: str) -> None:
+        """An agent reports a condition of a node."""
+        self._ill.setdefault(node, {})[condition] = status
+        self._write(node, condition, status)
+
+    def unreport(self, node: str, condition: str) -> None:
+        """It is well again."""
+        if self._ill.get(node, {}).pop(condition, None) is not None:
+            self._write(node, condition, "")
+
+    def calm(self) -> None:
+        """All kubelets run, all nodes are well."""
+        self._silent.clear()
+        for node, conditions in sorted(self._ill.items()):
+            for condition in sorted(conditions):
+                self.unreport(node, condition)
+
+    def _write(self, node: str, condition: str, status: str) -> None:
+        """Its status without that condition, or with it; the list is replaced whole."""
+        try:
+            found = self._server.get(_RAW_NODE, node)
+        except NotFoundError:
+            return
+        others = [c for c in found["status"].get("conditions", ()) if c["type"] != condition]
+        since = metadata.text(self._clock.now())
+        entry = {"type": condition, "status": status, "reason": "Reported", "lastTransitionTime": since}
+        conditions = [*others, entry] if status else others
+        self._server.patch(NODE, node, {"status": {"conditions": conditions}}, subresource="status")

@@ -1,0 +1,339 @@
+"""kube-scheduler, as far as node autoscaling can tell: filter, score, bind, or say why not.
+
+Filters: unschedulable nodes, taints, node selector and required affinity, resources, DoNotSchedule topology spread,
+required pod (anti-)affinity. Score: least allocated, which spreads pods as the real default does. A pod's nominated node
+is tried before all others; pods nominated to a node, and not less important, count there as if they ran; a pod that fits
+nowhere loses its nomination. Preemption, volumes and host ports are not played: such pods are left to wait, with that
+said. It shares no code with the planner on purpose: it is the judge of what the planner promised.
+Restates: kubernetes `pkg/scheduler/framework/plugins/{nodeaffinity,tainttoleration,noderesources,podtopologyspread,interpodaffinity}`,
+`pkg/scheduler/schedule_one.go` `evaluateNominatedNode`, `framework/runtime` `RunFilterPluginsWithNominatedPods`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+
+from msgspec import Struct, field
+
+from journeyman.core.api import labels
+from journeyman.core.api.objects import (
+    NODE,
+    POD,
+    LabelSelector,
+    Node,
+    NodeSelectorRequirement,
+    Pod,
+    PodAffinityTerm,
+    Taint,
+    TopologySpreadConstraint,
+    condition_of,
+)
+from journeyman.core.api.resources import pod_requests, to_resources
+from journeyman.ports import Clock
+from journeyman_simulator.apiserver import ApiServer
+
+_TERMINAL = frozenset({"Succeeded", "Failed"})
+
+
+class NodeInfo(Struct):
+    """A node and what is on it."""
+
+    node: Node
+    free: dict[str, int]
+    total: dict[str, int]
+    pods: list[Pod] = field(default_factory=list)
+
+    def place(self, pod: Pod, requests: Mapping[str, int]) -> None:
+        """Count the pod against the node."""
+        self.pods.append(pod)
+        for name, amount in requests.items():
+            self.free[name] = self.free.get(name, 0) - amount
+
+    def copy(self) -> NodeInfo:
+        """The same, to be changed."""
+        return NodeInfo(node=self.node, free=dict(self.free), total=self.total, pods=list(self.pods))
+
+    def score(self, requests: Mapping[str, int]) -> float:
+        """NodeResourcesFit LeastAllocated: the mean free share of cpu and memory after placing."""
+        shares = [
+            (self.free.get(name, 0) - requests.get(name, 0)) / self.total[name]
+            for name in ("cpu", "memory")
+            if self.total.get(name)
+        ]
+        return sum(shares) / len(shares) if shares else 0.0
+
+
+class KubeScheduler:
+    """Binds pending pods whenever the cluster changed; reacts only."""
+
+    def __init__(self, server: ApiServer, clock: Clock) -> None:
+        self._server = server
+        self._clock = clock
+        self._seen = -1
+
+    def due(self) -> datetime | None:
+        """The scheduler only reacts."""
+        return None
+
+    def act(self) -> bool:
+        """One pass over all waiting pods, most important and oldest first; True if anything was written."""
+        news = self._server.version_of(POD, NODE)
+        if news == self._seen:
+            return False
+        self._seen = news
+        pods = [p for p in self._server.list(POD).items if p.status.phase not in _TERMINAL]
+        waiting = [p for p in pods if not p.spec.node_name and _is_ours(p)]
+        if not waiting:
+            return False
+        infos = _node_infos(self._server.list(NODE).items, pods)
+        nominated = {pod.key: pod for pod in pods if pod.status.nominated_node_name and not pod.spec.node_name}
+        for pod in sorted(waiting, key=_queue_order):
+            nominated.pop(pod.key, None)  # whatever becomes of it, it is on a node then or its nomination is lost
+            self._schedule(pod, infos, tuple(nominated.values()))
+        return self._server.version_of(POD, NODE) != news
+
+    def _schedule(self, pod: Pod, infos: Mapping[str, NodeInfo], nominated: Sequence[Pod]) -> None:
+        requests = pod_requests(pod)
+        refusals: Counter[str] = Counter()
+        fitting: list[NodeInfo] = []
+        for info in _tried_in_order(pod, infos):
+            refusal = _refusal(pod, requests, info, infos, nominated)
+            if refusal:
+                refusals[refusal] += 1
+                continue
+            fitting.append(info)
+            if info.node.metadata.name == pod.status.nominated_node_name:
+                break  # taken without a look at the others
+        if not fitting:
+            self._report_unschedulable(pod, len(infos), refusals)
+            return
+        best = min(fitting, key=lambda i: (-i.score(requests), i.node.metadata.name))
+        self._server.bind(pod.metadata.namespace, pod.metadata.name, best.node.metadata.name)
+        best.place(pod, requests)
+
+    def _report_unschedulable(self, pod: Pod, total: int, refusals: Counter[str]) -> None:
+        details = ", ".join(f"{count} {why}" for why, count in sorted(refusals.items()))
+        message = f"0/{total} nodes are available: {details}." if details else "no nodes available to schedule pods"
+        known = condition_of(pod.status.conditions, "PodScheduled")
+        told = known is not None and known.status == "False" and known.message == message
+        if told and not pod.status.nominated_node_name:
+            return
+        now = self._clock.now().strftime("%Y-%m-%dT%H:%M:%SZ")
+        condition = {
+            "type": "PodScheduled",
+            "status": "False",
+            "reason": "Unschedulable",
+            "message": message,
+            "lastTransitionTime": now,
+        }
+        self._server.patch(
+            POD,
+            pod.metadata.name,
+            {"status": {"conditions": [condition], "nominatedNodeName": None}},
+            namespace=pod.metadata.namespace,
+            subresource="status",
+        )
+
+
+def _tried_in_order(pod: Pod, infos: Mapping[str, NodeInfo]) -> Iterator[NodeInfo]:
+    """All nodes, the nominated one first."""
+    nominated = infos.get(pod.status.nominated_node_name)
+    if nominated is not None:
+        yield nominated
+    yield from (info for info in infos.values() if info is not nominated)
+
+
+def _refusal(
+    pod: Pod, requests: Mapping[str, int], info: NodeInfo, infos: Mapping[str, NodeInfo], nominated: Sequence[Pod]
+) -> str:
+    """The first filter that refuses the pod, with the node as it is or with those that are nominated there."""
+    name, priority = info.node.metadata.name, pod.spec.priority or 0
+    coming = [p for p in nominated if p.status.nominated_node_name == name and (p.spec.priority or 0) >= priority]
+    refusal = why_not(pod, requests, info, infos)
+    if refusal or not coming:
+        return refusal
+    expected = info.copy()
+    for other in coming:
+        expected.place(other, pod_requests(other))
+    return why_not(pod, requests, expected, {**infos, name: expected})
+
+
+def why_not(pod: Pod, requests: Mapping[str, int], info: NodeInfo, infos: Mapping[str, NodeInfo]) -> str:
+    """The first filter that refuses this pod on this node, in kube-scheduler's words; empty if it fits."""
+    node = info.node
+    if node.spec.unschedulable:
+        return "node(s) were unschedulable"
+    taint = _untolerated(pod, node.spec.taints)
+    if taint is not None:
+        return f"node(s) had untolerated taint {{{taint.key}: {taint.value}}}"
+    if not _node_affinity_matches(pod, node):
+        return "node(s) didn't match Pod's node affinity/selector"
+    for name, amount in sorted(requests.items()):
+        if amount > info.free.get(name, 0):
+            return "Too many pods" if name == "pods" else f"Insufficient {name}"
+    if any(not _spread_allows(pod, c, info, infos) for c in pod.spec.topology_spread_constraints):
+        return "node(s) didn't match pod topology spread constraints"
+    if not _affinity_allows(pod, info, infos):
+        return "node(s) didn't match pod affinity/anti-affinity rules"
+    if any(v.persistent_volume_claim or v.ephemeral for v in pod.spec.volumes):
+        return "node(s) could not be checked for volumes, which this simulation does not play"
+    return ""
+
+
+def _is_ours(pod: Pod) -> bool:
+    return (
+        pod.spec.scheduler_name == "default-scheduler"
+        and not pod.spec.scheduling_gates
+        and pod.metadata.deletion_timestamp is None
+    )
+
+
+def _queue_order(pod: Pod) -> tuple[int, float, str]:
+    created = pod.metadata.creation_timestamp
+    return (-(pod.spec.priority or 0), created.timestamp() if created else 0.0, pod.key)
+
+
+def _node_infos(nodes: Iterable[Node], pods: Iterable[Pod]) -> dict[str, NodeInfo]:
+    infos = {}
+    for node in sorted(nodes, key=lambda n: n.metadata.name):
+        total = to_resources(node.status.allocatable, round_up=False)
+        infos[node.metadata.name] = NodeInfo(node=node, free=dict(total), total=total)
+    for pod in pods:
+        info = infos.get(pod.spec.node_name)
+        if info is not None:
+            info.place(pod, pod_requests(pod))
+    return infos
+
+
+def _untolerated(pod: Pod, taints: Iterable[Taint]) -> Taint | None:
+    return next((t for t in taints if t.effect != "PreferNoSchedule" and not _tolerates(pod, t)), None)
+
+
+def _tolerates(pod: Pod, taint: Taint) -> bool:
+    return any(
+        (not t.effect or t.effect == taint.effect)
+        and (not t.key or t.key == taint.key)
+        and (t.operator == "Exists" or (t.operator in {"", "Equal"} and bool(t.key) and t.value == taint.value))
+        for t in pod.spec.tolerations
+    )
+
+
+def _node_affinity_matches(pod: Pod, node: Node) -> bool:
+    node_labels = node.metadata.labels
+    if any(node_labels.get(key) != value for key, value in pod.spec.node_selector.items()):
+        return False
+    affinity = pod.spec.affinity.node_affinity if pod.spec.affinity else None
+    if affinity is None or affinity.required is None:
+        return True
+    return any(
+        all(_requirement_matches(r, node_labels) for r in term.match_expressions)
+        and all(_requirement_matches(r, {"metadata.name": node.metadata.name}) for r in term.match_fields)
+        for term in affinity.required.node_selector_terms
+        if term.match_expressions or term.match_fields
+    )
+
+
+def _requirement_matches(requirement: NodeSelectorRequirement, values: Mapping[str, str]) -> bool:
+    value = values.get(requirement.key)
+    if requirement.operator in {"Gt", "Lt"}:
+        if value is None or not value.lstrip("-").isdigit():
+            return False
+        bound = int(requirement.values[0])
+        return int(value) > bound if requirement.operator == "Gt" else int(value) < bound
+    return _in_set(requirement.operator, value, requirement.values)
+
+
+def _in_set(operator: str, value: str | None, wanted: tuple[str, ...]) -> bool:
+    if operator == "In":
+        return value is not None and value in wanted
+    if operator == "NotIn":
+        return value is None or value not in wanted
+    return (value is not None) if operator == "Exists" else (operator == "DoesNotExist" and value is None)
+
+
+def _selects(selector: LabelSelector | None, pod: Pod) -> bool:
+    if selector is None:
+        return False
+    found = pod.metadata.labels
+    return all(found.get(k) == v for k, v in selector.match_labels.items()) and all(
+        _in_set(e.operator, found.get(e.key), e.values) for e in selector.match_expressions
+    )
+
+
+def _domain(info: NodeInfo, key: str) -> str | None:
+    name = info.node.metadata.name if key == labels.HOSTNAME else None
+    return info.node.metadata.labels.get(key, name)
+
+
+def _spread_allows(
+    pod: Pod, constraint: TopologySpreadConstraint, info: NodeInfo, infos: Mapping[str, NodeInfo]
+) -> bool:
+    if constraint.when_unsatisfiable != "DoNotSchedule":
+        return True
+    here = _domain(info, constraint.topology_key)
+    if here is None:
+        return False
+    counts: dict[str, int] = {}
+    for other in infos.values():
+        domain = _domain(other, constraint.topology_key)
+        eligible = constraint.node_affinity_policy == "Ignore" or _node_affinity_matches(pod, other.node)
+        tolerated = constraint.node_taints_policy != "Honor" or _untolerated(pod, other.node.spec.taints) is None
+        if domain is None or not eligible or not tolerated:
+            continue
+        counts[domain] = counts.get(domain, 0) + sum(
+            1
+            for p in other.pods
+            if p.metadata.deletion_timestamp is None
+            and p.metadata.namespace == pod.metadata.namespace
+            and _selects(constraint.label_selector, p)
+        )
+    least = 0 if len(counts) < (constraint.min_domains or 1) else min(counts.values())
+    itself = int(_selects(constraint.label_selector, pod))
+    return counts.get(here, 0) + itself - least <= constraint.max_skew
+
+
+def _affinity_allows(pod: Pod, info: NodeInfo, infos: Mapping[str, NodeInfo]) -> bool:
+    affinity = pod.spec.affinity
+    wanted = affinity.pod_affinity.required if affinity and affinity.pod_affinity else ()
+    unwanted = affinity.pod_anti_affinity.required if affinity and affinity.pod_anti_affinity else ()
+    if any(_neighbours(pod, term, info, infos) for term in unwanted):
+        return False
+    for term in wanted:
+        alone = not any(_term_selects(pod, term, other) for i in infos.values() for other in i.pods)
+        may_start = alone and _term_selects(pod, term, pod) and _domain(info, term.topology_key) is not None
+        if not may_start and not _neighbours(pod, term, info, infos):
+            return False
+    return not any(_refused_by(other, pod, info, infos) for i in infos.values() for other in i.pods)
+
+
+def _neighbours(pod: Pod, term: PodAffinityTerm, info: NodeInfo, infos: Mapping[str, NodeInfo]) -> bool:
+    """Whether a pod that the term selects runs in this node's domain."""
+    here = _domain(info, term.topology_key)
+    return here is not None and any(
+        _term_selects(pod, term, other)
+        for i in infos.values()
+        if _domain(i, term.topology_key) == here
+        for other in i.pods
+    )
+
+
+def _term_selects(owner: Pod, term: PodAffinityTerm, other: Pod) -> bool:
+    everywhere = term.namespace_selector is not None and term.namespace_selector == LabelSelector()
+    namespaces = term.namespaces or (owner.metadata.namespace,)
+    return (everywhere or other.metadata.namespace in namespaces) and _selects(term.label_selector, other)
+
+
+def _refused_by(other: Pod, pod: Pod, info: NodeInfo, infos: Mapping[str, NodeInfo]) -> bool:
+    """Whether a running pod's anti-affinity keeps this pod out of the node's domain."""
+    anti = other.spec.affinity.pod_anti_affinity if other.spec.affinity else None
+    home = infos.get(other.spec.node_name)
+    if anti is None or home is None:
+        return False
+    return any(
+        _term_selects(other, term, pod)
+        and _domain(home, term.topology_key) is not None
+        and _domain(home, term.topology_key) == _domain(info, term.topology_key)
+        for term in anti.required
+    )

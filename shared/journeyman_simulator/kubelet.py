@@ -1,0 +1,202 @@
+"""Kubelets and the node lifecycle controller: machines become nodes, bound pods run, dead machines' nodes go.
+
+A `MachineSource` (the simulated cloud) says which machines exist and with which settings they booted; a machine
+that has booted registers its own Node from those settings alone, as a real kubelet does: if the launch template's user
+data were wrong, the node would come up wrong. Timings are typical of an EKS node and are constants here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any, Protocol
+
+from msgspec import Struct, field
+
+from journeyman.core.api.objects import NODE, POD, Node, Pod, is_true
+from journeyman.errors import AlreadyExistsError, NotFoundError
+from journeyman.ports import Clock
+from journeyman_simulator.apiserver import ApiServer
+
+BOOT = timedelta(seconds=25)  # from running to a registered node
+BECOME_READY = timedelta(seconds=8)  # from registered to Ready (CNI up)
+START_POD = timedelta(seconds=2)  # image is there; from bound to Running
+STOP_POD = timedelta(seconds=1)  # the container heeds SIGTERM
+_NOT_READY = {"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}
+
+
+class Machine(Struct, frozen=True, kw_only=True):
+    """One machine as its own hypervisor and boot settings show it."""
+
+    provider_id: str
+    node_name: str
+    running_since: datetime | None  # None: not running (yet, or any more)
+    gone: bool  # terminated for good
+    labels: Mapping[str, str] = field(default_factory=dict)
+    taints: tuple[Mapping[str, str], ...] = ()
+    capacity: Mapping[str, str] = field(default_factory=dict)
+    allocatable: Mapping[str, str] = field(default_factory=dict)
+
+
+class MachineSource(Protocol):
+    """Where machines come from."""
+
+    def machines(self) -> tuple[Machine, ...]:
+        """All machines, gone ones included for a while, by provider id."""
+        ...
+
+
+class Kubelets:
+    """All kubelets of a cluster, and the controller that watches over their nodes.
+
+    Args:
+        server: The cluster.
+        clock: Virtual time.
+        source: The machines.
+        hears_all: Whether the server's versions tell of everybody's writes; if only of ours, each look is a whole one.
+    """
+
+    def __init__(self, server: ApiServer, clock: Clock, source: MachineSource, *, hears_all: bool = True) -> None:
+        self._server = server
+        self._clock = clock
+        self._source = source
+        self._due: list[datetime] = []
+        self._hears_all = hears_all
+        self._seen: tuple[object, ...] = ()
+
+    def due(self) -> datetime | None:
+        """The next boot, readiness, pod start or stop."""
+        return min(self._due, default=None)
+
+    def act(self) -> bool:
+        """Everything kubelets do at this moment; True if anything was written."""
+        machines, before = self._source.machines(), self._server.version_of(NODE, POD)
+        due = self.due()
+        nothing_new = self._hears_all and self._seen == (before, machines)
+        if nothing_new and (due is None or due > self._clock.now()):
+            return False
+        self._seen = (before, machines)
+        self._due = []
+        nodes = {n.spec.provider_id: n for n in self._server.list(NODE).items if n.spec.provider_id}
+        alive: set[str] = set()
+        for machine in machines:
+            node = nodes.get(machine.provider_id)
+            if machine.running_since is not None:
+                self._run_node(machine, node)
+                if node is not None:
+                    alive.add(node.metadata.name)
+            elif node is not None:
+                self._lose_node(machine, node)
+        for pod in self._server.list(POD).items:
+            if pod.spec.node_name in alive:
+                self._run_pod(pod)
+        return self._server.version_of(NODE, POD) != before
+
+    def _wait(self, until: datetime) -> bool:
+        """Whether that moment is still to come; remembers it."""
+        if until <= self._clock.now():
+            return False
+        self._due.append(until)
+        return True
+
+    def _run_node(self, machine: Machine, node: Node | None) -> None:
+        assert machine.running_since is not None  # noqa: S101 - the caller looked
+        if node is None:
+            if not self._wait(machine.running_since + BOOT):
+                self._register(machine)
+        elif not is_true(node.status.conditions, "Ready"):
+            created = node.metadata.creation_timestamp or self._clock.now()
+            if not self._wait(created + BECOME_READY):
+                self._set_ready(node, "True", "KubeletReady", "kubelet is posting ready status")
+
+    def _register(self, machine: Machine) -> None:
+        condition = _condition("Ready", "False", "KubeletNotReady", "network plugin not ready", self._clock.now())
+        body = {
+            "apiVersion": "v1",
+            "kind": "Node",
+            "metadata": {
+                "name": machine.node_name,
+                "labels": {**machine.labels, "kubernetes.io/hostname": machine.node_name},
+            },
+            "spec": {"providerID": machine.provider_id, "taints": [*map(dict, machine.taints), _NOT_READY]},
+            "status": {
+                "capacity": dict(machine.capacity),
+                "allocatable": dict(machine.allocatable),
+                "conditions": [condition],
+            },
+        }
+        try:
+            self._server.create(NODE, body)
+        except AlreadyExistsError:
+            return
+        self._wait(self._clock.now() + BECOME_READY)
+
+    def _set_ready(self, node: Node, status: str, reason: str, message: str) -> None:
+        now = self._clock.now()
+        taints = [t for t in _raw_taints(node) if t["key"] != _NOT_READY["key"]]
+        if status != "True":
+            taints.append(_NOT_READY)
+        name = node.metadata.name
+        self._server.patch(NODE, name, {"spec": {"taints": taints}})
+        conditions = [_condition("Ready", status, reason, message, now)]
+        self._server.patch(NODE, name, {"status": {"conditions": conditions}}, subresource="status")
+
+    def _lose_node(self, machine: Machine, node: Node) -> None:
+        """The machine stopped: its node turns NotReady, and once it is terminated the cloud controller deletes it."""
+        if is_true(node.status.conditions, "Ready"):
+            self._set_ready(node, "Unknown", "NodeStatusUnknown", "Kubelet stopped posting node status.")
+        if machine.gone and node.metadata.deletion_timestamp is None:
+            self._server.delete(NODE, node.metadata.name)
+
+    def _run_pod(self, pod: Pod) -> None:
+        if pod.metadata.deletion_timestamp is not None:
+            self._stop_pod(pod)
+        elif pod.status.phase == "Pending":
+            if pod.status.start_time is None:
+                self._patch_status(pod, {"startTime": _text(self._clock.now())})
+                self._wait(self._clock.now() + START_POD)
+            elif not self._wait(pod.status.start_time + START_POD):
+                self._start_pod(pod)
+
+    def _start_pod(self, pod: Pod) -> None:
+        now = self._clock.now()
+        kinds = ("PodScheduled", "Initialized", "ContainersReady", "Ready")
+        self._patch_status(
+            pod, {"phase": "Running", "conditions": [_condition(kind, "True", "", "", now) for kind in kinds]}
+        )
+
+    def _stop_pod(self, pod: Pod) -> None:
+        """The API server sets deletionTimestamp to the end of the grace period; containers here stop sooner."""
+        deadline = pod.metadata.deletion_timestamp
+        assert deadline is not None  # noqa: S101 - the caller looked
+        grace = timedelta(seconds=pod.spec.termination_grace_period_seconds or 30)
+        if self._wait(min(deadline, max(deadline - grace, _started(pod)) + STOP_POD)):
+            return
+        try:
+            self._server.delete(
+                POD, pod.metadata.name, namespace=pod.metadata.namespace, uid=pod.metadata.uid, grace_period_seconds=0
+            )
+        except NotFoundError:
+            return
+
+    def _patch_status(self, pod: Pod, status: Mapping[str, Any]) -> None:
+        meta = pod.metadata
+        self._server.patch(POD, meta.name, {"status": status}, namespace=meta.namespace, subresource="status")
+
+
+def _started(pod: Pod) -> datetime:
+    moment = pod.metadata.creation_timestamp
+    assert moment is not None  # noqa: S101 - the API server stamps every object
+    return moment
+
+
+def _raw_taints(node: Node) -> list[dict[str, str]]:
+    return [{"key": t.key, "effect": t.effect, **({"value": t.value} if t.value else {})} for t in node.spec.taints]
+
+
+def _condition(kind: str, status: str, reason: str, message: str, now: datetime) -> dict[str, str]:
+    return {"type": kind, "status": status, "reason": reason, "message": message, "lastTransitionTime": _text(now)}
+
+
+def _text(moment: datetime) -> str:
+    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,246 @@
+"""Event replay: recorded events, a recorded cluster, the real handlers, and everything they decide and write.
+
+Only the handlers run: no kubelet, no scheduler, no time passing. What a handler sends itself for later is shown as a
+wake-up. The account is moto in this process (honest CreateFleet and all), or whatever answers at an endpoint.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from datetime import datetime, timezone
+from typing import Any, Final
+
+from botocore.exceptions import BotoCoreError
+from msgspec import Struct, field
+
+from journeyman.cloud.aws.prices import shipped_on_demand
+from journeyman.core.api.objects import EC2NODECLASS, NODECLAIM
+from journeyman.core.plan import Step
+from journeyman.errors import ConfigurationError, MalformedEventError
+from journeyman.events import parse_trigger
+from journeyman.runtime.composition import EVERY_CLUSTER, installed
+from journeyman_simulator.apiserver import ApiServer, Write
+from journeyman_simulator.aws.endpoint import EndpointAccount
+from journeyman_simulator.aws.event_source import Function, Invocation
+from journeyman_simulator.aws.furnish import adopt, furnish
+from journeyman_simulator.aws.images import seed
+from journeyman_simulator.aws.server import SimulatedAws
+from journeyman_simulator.aws.stack import Stack, read_template
+from journeyman_simulator.checkout import found, load_handler
+from journeyman_simulator.clock import VirtualClock
+from journeyman_simulator.local import (
+    ACTOR,
+    REGION,
+    captured_logs,
+    local_runtime,
+)
+
+JSON = Mapping[str, Any]
+KUBERNETES_ENDPOINT: Final = "https://kubernetes.invalid"
+DEFAULT_CLUSTER: Final = "demo"
+DEFAULT_TIME: Final = datetime(2026, 1, 5, 12, tzinfo=timezone.utc)  # for events that tell no time
+_READS: Final = ("Describe", "Get", "List", "Receive")
+
+
+class CloudCall(Struct, frozen=True, kw_only=True):
+    """A request that changes something in the cloud."""
+
+    service: str
+    operation: str
+    parameters: JSON
+
+
+class Replayed(Struct, kw_only=True):
+    """What one event led to, in order."""
+
+    function: str
+    invocation: Invocation | None = None
+    log: list[JSON] = field(default_factory=list)
+    writes: list[Write] = field(default_factory=list)
+    calls: list[CloudCall] = field(default_factory=list)
+    wakes: list[JSON] = field(default_factory=list)
+
+
+class Replay:
+    """A recorded cluster on which events can be replayed, one after another; the later ones see what the earlier did."""
+
+    def __init__(self, account: Any, objects: Iterable[JSON], *, cluster: str, now: datetime) -> None:
+        self.clock = VirtualClock(now)
+        self.server = ApiServer(self.clock)
+        self._account = _Recording(account, self._note_call)
+        self._cluster = cluster
+        self._current = Replayed(function="")
+        self.server.load(objects)
+        self.server.on_write(self._note_write)
+        self._variables = Stack(account, read_template(found("template.yaml")), {"ClusterName": cluster}).variables
+
+    def run(self, event: JSON) -> Replayed:
+        """Hand the event to its function and note everything."""
+        name, shaped = addressed(event)
+        self._current = replayed = Replayed(function=name)
+        function = Function(name=name, handler=load_handler(f"{name}.lambda_handler"), clock=self.clock)
+        runtime = local_runtime(
+            self._account,
+            self._variables,
+            cluster=self._cluster,
+            endpoint=KUBERNETES_ENDPOINT,
+            store=self.server.acting_as(ACTOR),
+            clock=self.clock,
+        )
+        with captured_logs(replayed.log.append), installed(runtime):
+            replayed.invocation = function.invoke(dict(shaped))
+        return replayed
+
+    def _note_write(self, write: Write) -> None:
+        self._current.writes.append(write)
+
+    def _note_call(self, call: CloudCall) -> None:
+        if call.operation == "SendMessageBatch":
+            entries = call.parameters.get("Entries", ())
+            self._current.wakes += [
+                {**json.loads(e["MessageBody"]), "delaySeconds": e.get("DelaySeconds", 0)} for e in entries
+            ]
+        else:
+            self._current.calls.append(call)
+
+
+@contextmanager
+def opened(events: Iterable[JSON], objects: Iterable[JSON], aws: str) -> Iterator[tuple[Replay, Mapping[str, str]]]:
+    """A replay on the account that `aws` names ("moto", or an endpoint).
+
+    Yields:
+        The replay, and the ids that stand for recorded instance ids in the simulated account (empty at an endpoint).
+
+    Raises:
+        ConfigurationError: `aws` is no endpoint, or nothing answers there.
+    """
+    events, objects = list(events), list(objects)
+    cluster, now = _cluster_of(events), _time_of(events)
+    with ExitStack() as stack:
+        if aws != "moto":
+            yield _at_endpoint(aws, objects, cluster, now), {}
+            return
+        account = stack.enter_context(SimulatedAws(VirtualClock(now), shipped_on_demand(REGION), region=REGION))
+        seed(account, cluster=cluster)
+        scratch = ApiServer(VirtualClock(now))
+        scratch.load(objects)
+        furnish(account, scratch.list(EC2NODECLASS).items)
+        given = adopt(account, scratch.list(NODECLAIM).items, cluster)
+        objects = [renamed(o, given) for o in _unresolved(objects)]
+        yield Replay(account, objects, cluster=cluster, now=now), given
+
+
+def _at_endpoint(url: str, objects: Iterable[JSON], cluster: str, now: datetime) -> Replay:
+    try:
+        return Replay(EndpointAccount(url), objects, cluster=cluster, now=now)
+    except BotoCoreError as error:
+        raise ConfigurationError(f"no AWS answers at {url}: {error}", to_do="start it, or use --aws moto") from error
+
+
+def renamed(value: Any, names: Mapping[str, str]) -> Any:
+    """The JSON value with every id in it replaced."""
+    if isinstance(value, str):
+        for old, new in names.items():
+            value = value.replace(old, new)
+        return value
+    if isinstance(value, Mapping):
+        return {key: renamed(item, names) for key, item in value.items()}
+    return [renamed(item, names) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def addressed(event: JSON) -> tuple[str, JSON]:
+    """The function an event is for, and the event as that function gets it.
+
+    SQS batches and API requests arrive as they are; a single message is wrapped as SQS would, EventBridge's go through the
+    interrupt queue, the minute sweep is invoked directly.
+
+    Raises:
+        MalformedEventError: Nobody would get this event.
+    """
+    if "Records" in event:
+        return _function_of_queue(event), event
+    if "requestContext" in event:
+        return Step.SWEEP.value if "source" in event else "api", event
+    trigger = parse_trigger(event)
+    if trigger.step is Step.SWEEP and trigger.source != "wake":
+        return Step.SWEEP.value, event
+    return trigger.step.value, {"Records": [_record(event, trigger.step.value)]}
+
+
+def _function_of_queue(event: JSON) -> str:
+    """The queue's name says whose it is; the wake queue is the sweep's."""
+    records: list[JSON] = event["Records"]
+    arn = str(records[0].get("eventSourceARN", "")) if records else ""
+    for step in Step:
+        if step.value in arn:
+            return step.value
+    if "wake" in arn:
+        return Step.SWEEP.value
+    raise MalformedEventError(f"no function listens to queue {arn!r}", to_do="give the record its eventSourceARN")
+
+
+def _record(event: JSON, lane: str) -> JSON:
+    return {
+        "messageId": str(event.get("id", "replayed")),
+        "receiptHandle": "replayed",
+        "body": json.dumps(event),
+        "attributes": {"ApproximateReceiveCount": "1", "SentTimestamp": "0"},
+        "messageAttributes": {},
+        "md5OfBody": "",
+        "eventSource": "aws:sqs",
+        "eventSourceARN": f"arn:aws:sqs:{REGION}:123456789012:journeyman-{lane}",
+        "awsRegion": REGION,
+    }
+
+
+def _bodies(event: JSON) -> Iterator[JSON]:
+    """The messages in an event that can be read; what cannot be is for the handler to refuse."""
+    for record in event.get("Records", [event]):
+        body = record.get("body", record)
+        with suppress(ValueError):
+            decoded = json.loads(body) if isinstance(body, str) else body
+            if isinstance(decoded, Mapping):
+                yield decoded
+
+
+def _cluster_of(events: Iterable[JSON]) -> str:
+    named = [str(body.get("cluster", "")) for event in events for body in _bodies(event)]
+    return next((name for name in named if name and name != EVERY_CLUSTER), DEFAULT_CLUSTER)
+
+
+def _time_of(events: Iterable[JSON]) -> datetime:
+    """The latest moment an event speaks of, so that nothing in it lies in the future."""
+    moments = [_moment(str(body.get("time", ""))) for event in events for body in _bodies(event)]
+    return max((m for m in moments if m is not None), default=DEFAULT_TIME)
+
+
+def _moment(text: str) -> datetime | None:
+    with suppress(ValueError):
+        return datetime.fromisoformat(text.replace("Z", "+00:00"))
+    return None
+
+
+def _unresolved(objects: Iterable[JSON]) -> list[JSON]:
+    """NodeClasses without their status: it speaks of another account, and is resolved anew."""
+    return [{k: v for k, v in o.items() if k != "status"} if o.get("kind") == EC2NODECLASS.kind else o for o in objects]
+
+
+class _Recording:
+    """An account whose changing requests are noted."""
+
+    def __init__(self, account: Any, note: Callable[[CloudCall], None]) -> None:
+        self._account = account
+        self._note = note
+
+    def client(self, service: str) -> Any:
+        """A boto3 client that tells of what it is asked to change."""
+        client = self._account.client(service)
+
+        def before(params: JSON, model: Any, **_: Any) -> None:
+            if not model.name.startswith(_READS):
+                self._note(CloudCall(service=service, operation=model.name, parameters=dict(params)))
+
+        client.meta.events.register("provide-client-params.*.*", before)
+        return client

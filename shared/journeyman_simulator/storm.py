@@ -1,0 +1,140 @@
+"""Tells a story of faults: through a storm, into the quiet, and to the end or until a rule is broken."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Final
+
+from msgspec import Struct
+
+from journeyman.core.api.objects import NODE, NODECLAIM, NODEPOOL
+from journeyman_simulator.faults.actors import MINUTE, EndlessError
+from journeyman_simulator.faults.coverage import Coverage
+from journeyman_simulator.faults.history import Moment
+from journeyman_simulator.faults.manifests import NAMESPACE
+from journeyman_simulator.faults.rest import leftovers, pods_wait, state, unfinished
+from journeyman_simulator.faults.rules import Broken, Rule
+from journeyman_simulator.faults.scene import SOMEONE
+from journeyman_simulator.faults.story import Story
+from journeyman_simulator.sandboxes import silenced
+from journeyman_simulator.storm_world import MOST_RUNS, START, StormWorld
+from journeyman_simulator.workloads import DEPLOYMENT
+from journeyman_simulator.world import WorldStuckError
+
+STORM_AFTER_LAST_ACT: Final = timedelta(seconds=60)
+REST_MINUTES: Final = 3
+"""So long nothing may change until the cluster counts as at rest: longer than any period in which steps look by themselves."""
+LEFT_ALONE_MINUTES: Final = 11
+"""The same where nodes or instances are left, and no claims: what is left is looked for every ten minutes then."""
+PATIENCE_MINUTES: Final = 8
+"""So long instead while pods wait: longer than the cloud's refusals are remembered."""
+LONGEST_QUIET: Final = timedelta(minutes=45)
+STUCK: Final = "nothing is stuck"
+ENDLESS: Final = "no story goes on and on"
+LEFT: Final = "nothing is left"
+
+
+class Told(Struct, frozen=True, kw_only=True):
+    """What came of a story."""
+
+    story: Story
+    broken: tuple[Broken, ...]
+    coverage: Coverage
+    digest: str
+    history: tuple[Moment, ...]
+    runs: int
+    minutes: float  # of virtual time
+
+
+def tell(
+    story: Story,
+    *,
+    rules: Sequence[type[Rule]] = (),
+    on_moment: Callable[[Moment], None] | None = None,
+    most_runs: int = MOST_RUNS,
+) -> Told:
+    """Tell a story from beginning to end, or until a rule is broken.
+
+    Args:
+        story: What happens.
+        rules: Who looks on.
+        on_moment: Is told of everything that happens, at once.
+        most_runs: With more of them a story is one that does not end.
+    """
+    with silenced():
+        world = StormWorld(story, rules, on_moment, most_runs=most_runs)
+        try:
+            _play(world)
+        except WorldStuckError as error:
+            world.judges.report(STUCK, str(error))
+        except EndlessError as error:
+            world.judges.report(ENDLESS, str(error))
+        finally:
+            world.end()
+    return Told(
+        story=story,
+        broken=tuple(world.judges.broken),
+        coverage=world.coverage,
+        digest=world.history.digest,
+        history=tuple(world.history.moments),
+        runs=world.runs,
+        minutes=(world.clock.now() - START) / MINUTE,
+    )
+
+
+def _play(world: StormWorld) -> None:
+    """Each part begins only if no rule is broken yet."""
+    _storm(world)
+    for part in (_calm, _come_to_rest, *((_empty,) if world.story.setting.ends_empty else ())):
+        if not world.judges.broken:
+            part(world)
+
+
+def _storm(world: StormWorld) -> None:
+    """Until a while after the last act, and until nobody stands still any more."""
+    last = max((act.at_seconds for act in world.story.acts), default=0.0)
+    world.live(timedelta(seconds=last) + STORM_AFTER_LAST_ACT)
+    while (until := world.parked_until()) is not None and not world.judges.broken:
+        world.live(until - world.clock.now())
+
+
+def _calm(world: StormWorld) -> None:
+    world.history.note("the storm is over", "story")
+    world.calm()
+
+
+def _come_to_rest(world: StormWorld) -> None:
+    """Live until nothing has changed for a while and nobody is on the way; then the judges are asked."""
+    ends_at = world.clock.now() + LONGEST_QUIET
+    before, unchanged = state(world.server), 0
+    while not world.judges.broken:
+        world.live(MINUTE)
+        now = state(world.server)
+        before, unchanged = now, unchanged + 1 if now == before else 0
+        busy = [*unfinished(world.server), *(f"{run} stands still" for run in world.busy())]
+        if not busy and unchanged >= _minutes_of_rest(world):
+            world.history.note("at rest", "story")
+            world.judges.at_rest()
+            return
+        if world.clock.now() >= ends_at:
+            world.judges.report(STUCK, f"it never came to rest: {', '.join(busy) or 'it goes on and on'}")
+
+
+def _minutes_of_rest(world: StormWorld) -> int:
+    if pods_wait(world.server):
+        return PATIENCE_MINUTES
+    anything = world.server.list(NODE).items or any(instance.runs for instance in world.instances())
+    return LEFT_ALONE_MINUTES if anything and not world.server.list(NODECLAIM).items else REST_MINUTES
+
+
+def _empty(world: StormWorld) -> None:
+    """People take everything away: pods go, then pools, and whatever was ours must go by itself."""
+    world.history.note("everything is taken away", "story")
+    someone = world.server.acting_as(SOMEONE)
+    for resource, namespace in ((DEPLOYMENT, NAMESPACE), (NODEPOOL, "")):
+        for item in world.server.list(resource).items:
+            someone.delete(resource, item["metadata"]["name"], namespace=namespace)
+    _come_to_rest(world)
+    for left in leftovers(world.server, world.instances()):
+        world.judges.report(LEFT, left)
