@@ -1,0 +1,343 @@
+"""Write docs/karpenter-map.md: where each of Karpenter's controllers and scheduling symbols is restated here.
+
+`make karpenter-map` runs it. The page comes from two sources: the `Restates:` lines of our docstrings, and
+docs/karpenter-symbols.json, an index of Karpenter's Go files (symbols, and a digest of each test title). The index is
+renewed with `python -m docs.karpenter_map index KARPENTER_CHECKOUT PROVIDER_AWS_CHECKOUT`.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+import re
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+ROOT: Final = Path(__file__).parents[1]
+INDEX: Final = Path(__file__).with_name("karpenter-symbols.json")
+PAGE: Final = Path(__file__).with_name("karpenter-map.md")
+SOURCES: Final = ("shared", "infra")
+KARPENTER: Final = "karpenter"
+REPOSITORIES: Final = (KARPENTER, "karpenter-provider-aws")
+MAPPED: Final = re.compile(r"pkg/(controllers|scheduling)/")
+"""Files of Karpenter's core whose exported symbols the page lists, restated or not."""
+
+_LINE: Final = re.compile(r"Restates:\s*(.+?)(?=\n\s*\n|\n\s*[A-Z][a-z]+:\s|\Z)", re.DOTALL)
+_TOKEN: Final = re.compile(
+    r"(?P<path>[\w.-]*(?:/(?:[\w.-]+|\{[^}]*\}))*/?(?:[\w-]+|\{[^}]*\})\.go)(?![\w])|`(?P<symbol>[^`]+)`|(?P<clause>;)"
+    r"|(?P<repository>[\w.-]+(?:/[\w.-]+)*) (?=(?:pkg|staging|cel|status|resource|plugins|typed|apis)/)"
+)
+_SYMBOL: Final = re.compile(
+    r"^(?:func (?:\(\w+ \*?(?P<owner>\w+)(?:\[[^]]*\])?\) )?(?P<function>\w+)|type (?P<type>\w+)"
+    r"|(?:var|const) (?P<value>\w+)|\t(?P<grouped>\w+)\s*(?:[\w.\[\]*]+\s*)?=)",
+    re.MULTILINE,
+)
+_SPEC: Final = re.compile(r"\b(?:It|Entry|DescribeTable)\(\s*\"((?:[^\"\\]|\\.)*)\"|\b(?:It|Entry)\(\s*`([^`]*)`")
+
+
+class Reference(NamedTuple):
+    """One place of Karpenter's that a docstring of ours names; `symbol` is empty where it names the whole file."""
+
+    repository: str
+    path: str
+    symbol: str
+    ours: str
+
+
+class Cited(NamedTuple):
+    """One spec that a test of ours says it restates."""
+
+    spec: str
+    title: str
+    test: str
+
+
+def read_index() -> dict[str, Any]:
+    """Return the index: by repository its commit and, by path, the file's `symbols` and `specs` (digests of titles)."""
+    index: dict[str, Any] = json.loads(INDEX.read_text(encoding="utf-8"))
+    return index
+
+
+def digest(title: str) -> str:
+    """Return what stands for a spec's title in the index."""
+    return hashlib.sha256(title.encode()).hexdigest()[:8]
+
+
+# -- our references -----------------------------------------------------------------------------------------------
+
+
+def references(index: Mapping[str, Any]) -> Iterator[Reference]:
+    """Yield what our docstrings say they restate of Karpenter, in the order of our files."""
+    for source in SOURCES:
+        for file in sorted((ROOT / source).rglob("*.py")):
+            for name, docstring in _docstrings(ast.parse(file.read_text(encoding="utf-8"))):
+                module = str(file.relative_to(ROOT))
+                ours = f"{module}:{name}" if name else module
+                for found in _LINE.finditer(docstring):
+                    yield from _parse(found[1], ours, index)
+
+
+def _docstrings(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    yield "", ast.get_docstring(tree) or ""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef):
+            for part in node.body:
+                if isinstance(part, ast.FunctionDef):
+                    yield f"{node.name}.{part.name}", ast.get_docstring(part) or ""
+            yield node.name, ast.get_docstring(node) or ""
+    for part in tree.body:
+        if isinstance(part, ast.FunctionDef):
+            yield part.name, ast.get_docstring(part) or ""
+
+
+def _parse(text: str, ours: str, index: Mapping[str, Any]) -> Iterator[Reference]:
+    """Yield the references of one line; a bare file name is looked for beside the file named before it."""
+    repository, path, named = KARPENTER, "", True
+    for token in _TOKEN.finditer(text):
+        if token["repository"]:
+            repository = token["repository"]
+        elif token["path"]:
+            if not named and path:
+                yield from _known(Reference(repository, path, "", ours))
+            for each in _expanded(token["path"]):
+                path, named = _located(each, path, index.get(repository, {}).get("files", {})), False
+                if each != _expanded(token["path"])[-1]:
+                    yield from _known(Reference(repository, path, "", ours))
+        elif token["symbol"] and path:
+            yield from _known(Reference(repository, path, token["symbol"], ours))
+            named = True
+    if not named and path:
+        yield from _known(Reference(repository, path, "", ours))
+
+
+def _known(reference: Reference) -> Iterator[Reference]:
+    if reference.repository in REPOSITORIES:
+        yield reference
+
+
+def _expanded(path: str) -> list[str]:
+    """Return the paths that one with `{a,b}` stands for."""
+    found = re.search(r"\{([^}]*)\}", path)
+    if not found:
+        return [path]
+    return [path[: found.start()] + part.strip() + path[found.end() :] for part in found[1].split(",")]
+
+
+def _located(path: str, before: str, files: Mapping[str, Any]) -> str:
+    """Return the full path of a file that is named in full, beside the one before it, or by a unique ending."""
+    if path in files:
+        return path
+    beside = f"{before.rpartition('/')[0]}/{path}" if before else path
+    if beside in files:
+        return beside
+    ending = [known for known in files if known.endswith(f"/{path}")]
+    return ending[0] if len(ending) == 1 else path
+
+
+def dead(found: list[Reference], index: Mapping[str, Any]) -> list[str]:
+    """Return one line for each reference to a file or symbol that the index does not have."""
+    lines = []
+    for reference in found:
+        file = index[reference.repository]["files"].get(reference.path)
+        if file is None:
+            lines.append(f"{reference.ours}: {reference.repository} has no file {reference.path}")
+        elif reference.symbol and not _has(file["symbols"], reference.symbol):
+            lines.append(f"{reference.ours}: {reference.path} has no symbol {reference.symbol}")
+    return lines
+
+
+def _has(symbols: list[str], name: str) -> bool:
+    return any(symbol == name or symbol.endswith(f".{name}") for symbol in symbols)
+
+
+# -- specs that our tests cite ------------------------------------------------------------------------------------
+
+
+def cited() -> Iterator[Cited]:
+    """Yield the specs that tests of ours carry in `@pytest.mark.karpenter(spec, it=title)`."""
+    for file in sorted((ROOT / "tests").rglob("test_*.py")):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "pytest.mark.karpenter":
+                spec = ast.literal_eval(node.args[0])
+                title = next(ast.literal_eval(k.value) for k in node.keywords if k.arg == "it")
+                yield Cited(spec, title, str(file.relative_to(ROOT)))
+
+
+def spec_file(spec: str, index: Mapping[str, Any]) -> str:
+    """Return the path of the Go test file that a marker names, empty if there is none.
+
+    `disruption/emptiness` is pkg/controllers/disruption/emptiness_test.go, a folder its suite_test.go, and
+    `scheduling/taints` pkg/scheduling/taints_test.go.
+    """
+    for repository in REPOSITORIES:
+        files = index[repository]["files"]
+        for path in (f"pkg/controllers/{spec}_test.go", f"pkg/controllers/{spec}/suite_test.go", f"pkg/{spec}_test.go"):
+            if path in files:
+                return f"{repository} {path}"
+    return ""
+
+
+def unknown_specs(found: list[Cited], index: Mapping[str, Any]) -> list[str]:
+    """Return one line for each citation of a spec that Karpenter does not have."""
+    lines = []
+    for each in found:
+        where = spec_file(each.spec, index)
+        if not where:
+            lines.append(f"{each.test}: Karpenter has no spec file {each.spec!r}")
+            continue
+        repository, _, path = where.partition(" ")
+        if digest(each.title) not in index[repository]["files"][path]["specs"]:
+            lines.append(f"{each.test}: {path} has no spec {each.title!r}")
+    return lines
+
+
+# -- the page -----------------------------------------------------------------------------------------------------
+
+
+def page(index: Mapping[str, Any]) -> str:
+    """Return the page's text."""
+    found = list(references(index))
+    by_file: dict[tuple[str, str], list[Reference]] = defaultdict(list)
+    for reference in found:
+        by_file[reference.repository, reference.path].append(reference)
+    return "\n".join([*_head(index), *_core(index, by_file), *_provider(by_file), *_specs(index)]) + "\n"
+
+
+def _head(index: Mapping[str, Any]) -> list[str]:
+    commits = ", ".join(f"{name} at {index[name]['commit'][:9]}" for name in REPOSITORIES)
+    return [
+        "# From Karpenter to Journeyman",
+        "",
+        "Generated from the `Restates:` lines of our docstrings by `make karpenter-map`; do not edit.",
+        f"Compared with {commits}.",
+        "",
+        "Find a Go file or symbol of Karpenter's and follow it to the code that restates it. “Not restated by name” lists the",
+        "exported symbols that no docstring of ours cites: plumbing of a long-running controller that a function does not need,",
+        "or a rule that our code states in other terms.",
+        "",
+        "## Controllers and scheduling",
+        "",
+    ]
+
+
+def _core(index: Mapping[str, Any], by_file: Mapping[tuple[str, str], list[Reference]]) -> Iterator[str]:
+    files = index[KARPENTER]["files"]
+    for path in sorted(path for path in files if MAPPED.match(path) and not path.endswith("_test.go")):
+        exported = [symbol for symbol in files[path]["symbols"] if symbol.rpartition(".")[2][:1].isupper()]
+        if not exported:
+            continue
+        yield f"### {path}"
+        ours = by_file.get((KARPENTER, path), [])
+        for symbol, places in sorted(_by_symbol(ours).items()):
+            yield f"- {f'`{symbol}`' if symbol else 'the file'} → {', '.join(_link(place) for place in sorted(places))}"
+        missing = [s for s in exported if not any(_has([s], r.symbol) for r in ours if r.symbol)]
+        if missing:
+            yield f"- Not restated by name: {', '.join(f'`{symbol}`' for symbol in missing)}"
+        yield ""
+
+
+def _by_symbol(found: list[Reference]) -> dict[str, set[str]]:
+    places: dict[str, set[str]] = defaultdict(set)
+    for reference in found:
+        places[reference.symbol].add(reference.ours)
+    return places
+
+
+def _link(place: str) -> str:
+    module, _, name = place.partition(":")
+    return f"[{f'{name} in ' if name else ''}{module.removeprefix('shared/journeyman/')}](../{module})"
+
+
+def _provider(by_file: Mapping[tuple[str, str], list[Reference]]) -> Iterator[str]:
+    yield "## Karpenter's API, state and helpers, and the AWS provider"
+    yield ""
+    yield "| Go file | restated in |"
+    yield "|---|---|"
+    for (repository, path), found in sorted(by_file.items()):
+        if repository == KARPENTER and MAPPED.match(path):
+            continue
+        places = sorted({reference.ours.partition(":")[0] for reference in found})
+        yield f"| {repository} {path} | {', '.join(_link(place) for place in places)} |"
+    yield ""
+
+
+def _specs(index: Mapping[str, Any]) -> Iterator[str]:
+    counted: dict[str, set[str]] = defaultdict(set)
+    for each in cited():
+        counted[spec_file(each.spec, index)].add(each.title)
+    yield "## Karpenter's specs that our tests cite"
+    yield ""
+    yield "A test that restates a spec carries `@pytest.mark.karpenter(file, it=title)`."
+    yield ""
+    yield "| spec file | specs | cited |"
+    yield "|---|---:|---:|"
+    total = [0, 0]
+    for repository in REPOSITORIES:
+        for path, file in sorted(index[repository]["files"].items()):
+            if not path.endswith("_test.go") or not file["specs"]:
+                continue
+            number = len(counted.get(f"{repository} {path}", ()))
+            total = [total[0] + len(file["specs"]), total[1] + number]
+            if number or (repository == KARPENTER and MAPPED.match(path)):
+                yield f"| {repository} {path} | {len(file['specs'])} | {number} |"
+    yield f"| all | {total[0]} | {total[1]} |"
+
+
+# -- the index ----------------------------------------------------------------------------------------------------
+
+
+def build_index(checkouts: Mapping[str, Path]) -> dict[str, Any]:
+    """Return the index of the newest commit of Karpenter's and its AWS provider's Git repositories."""
+    return {name: _indexed(path) for name, path in checkouts.items()}
+
+
+def _indexed(checkout: Path) -> dict[str, Any]:
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(checkout), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+    files = {}
+    for path in git("ls-tree", "-r", "--name-only", "HEAD", "pkg").splitlines():
+        if not path.endswith(".go") or "zz_generated" in path:
+            continue
+        source = git("show", f"HEAD:{path}")
+        if path.endswith("_test.go"):
+            titles = [first or second for first, second in _SPEC.findall(source)]
+            files[path] = {"symbols": [], "specs": sorted({digest(_unescaped(title)) for title in titles})}
+        else:
+            files[path] = {"symbols": sorted(set(_symbols(source))), "specs": []}
+    return {"commit": git("rev-parse", "HEAD").strip(), "files": files}
+
+
+def _symbols(source: str) -> Iterator[str]:
+    for found in _SYMBOL.finditer(source):
+        if found["function"]:
+            yield f"{found['owner']}.{found['function']}" if found["owner"] else found["function"]
+        else:
+            yield found["type"] or found["value"] or found["grouped"]
+
+
+def _unescaped(title: str) -> str:
+    return title.replace('\\"', '"').replace("\\\\", "\\")
+
+
+def main(arguments: list[str]) -> int:
+    """Write the page, or the index with `index KARPENTER PROVIDER_AWS`; return 1 where references are dead."""
+    if arguments[:1] == ["index"]:
+        built = build_index(dict(zip(REPOSITORIES, map(Path, arguments[1:]), strict=True)))
+        INDEX.write_text(json.dumps(built, indent=None, separators=(",", ":"), sort_keys=True) + "\n", encoding="utf-8")
+    index = read_index()
+    findings = [*dead(list(references(index)), index), *unknown_specs(list(cited()), index)]
+    for finding in findings:
+        print(finding)
+    PAGE.write_text(page(index), encoding="utf-8")
+    return min(len(findings), 1)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
