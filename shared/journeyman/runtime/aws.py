@@ -29,10 +29,10 @@ from journeyman.kube.registry import Cluster, EksAccess, InClusterAccess, Kubeco
 from journeyman.kube.transport import Transport
 from journeyman.observe import RunTelemetry, logs, metrics
 from journeyman.ports import Clock, CloudProvider, KubeStore, Lease, Queue
+from journeyman.runtime.call_deadline import CONNECT_SECONDS, READ_SECONDS, CallDeadline
 from journeyman.runtime.collector import collect_rarely
 from journeyman.runtime.composition import Runtime, current
 from journeyman.runtime.environment import Environment, read_environment
-from journeyman.runtime.patience import CONNECT_SECONDS, READ_SECONDS, Patience
 from journeyman.runtime.ways import Sessions, new_session, ways
 from journeyman.steps.invocation import Settings
 
@@ -81,7 +81,7 @@ class AwsAdapters:
         self.clock: Clock = clock or SystemClock()
         self._environment = environment
         self._stores = stores or self._connected_store
-        self._patience = Patience(self.clock)
+        self._call_deadline = CallDeadline(self.clock)
         self._clients = clients or self._boto3_client
         self._log_to = log_to
         self._described: dict[str, Mapping[str, Any]] = {}
@@ -149,18 +149,14 @@ class AwsAdapters:
         transport = Transport(self._registry.connect(name), cluster=name)
         return MirroredKubeStore(HttpKubeStore(transport), self._mirrors, cluster=name, log=self.log)
 
-    def lasts(self, until: datetime | None) -> None:
-        """Calls to AWS have to end with the run. Those made side by side are ended by their platform together."""
-        self._patience.until = until
-
     def _boto3_client(self, service: str, region: str) -> Any:
-        return self._patience.watch(_client_of(new_session(region), service))
+        return self._call_deadline.watch(_client_of(new_session(region), service))
 
     def _clients_for(self, cluster: Cluster) -> ClientFactory:
         """boto3 clients in the role that a cluster's settings name, or else the process's own."""
         if isinstance(cluster.access, EksAccess) and cluster.access.role_arn:
             session = self._sessions.of(cluster)
-            return lambda service, _region: self._patience.watch(_client_of(session, service))
+            return lambda service, _region: self._call_deadline.watch(_client_of(session, service))
         return self._clients
 
     def _describe(self, cluster: Cluster) -> Mapping[str, Any]:

@@ -28,6 +28,7 @@ from journeyman.errors import (
 from journeyman.kube.allowance import Allowance
 from journeyman.observe.metered_cloud import MeteredCloud
 from journeyman.ports import Clock, CloudProvider, KubeStore, Lease, Queue, Telemetry, Trigger
+from journeyman.runtime.call_deadline import calls_end_by
 from journeyman.steps.invocation import Invocation, Memory, Settings
 
 EVERY_CLUSTER = "*"
@@ -94,10 +95,6 @@ class Adapters(Protocol):
 
     def telemetry(self, store: KubeStore, fields: Mapping[str, str]) -> RunTelemetry:
         """The explanations of one run; `fields` go onto each log line."""
-        ...
-
-    def lasts(self, until: datetime | None) -> None:
-        """A run begins, and must have ended by then; None: it has ended."""
         ...
 
     def log(self, level: str, message: str, **fields: Any) -> None:
@@ -198,9 +195,8 @@ class Runtime:
                 "correlation_id": trigger.id,
             },
         )
-        self._adapters.lasts(deadline - FLUSH_MARGIN)
         try:
-            with self._forgotten_out_of_reach(settings):
+            with calls_end_by(deadline - FLUSH_MARGIN), self._forgotten_out_of_reach(settings):
                 yield Invocation(
                     cluster=settings.cluster_name,
                     settings=settings,
@@ -217,7 +213,6 @@ class Runtime:
                     memory=self._memories.of(settings),
                 )
         finally:
-            self._adapters.lasts(None)
             telemetry.flush(until=deadline - FLUSH_MARGIN)
             cost = allowance.usage.observations(trigger.step.value)  # what was flushed had its price, too
             for observation in cost:

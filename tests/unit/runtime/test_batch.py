@@ -53,7 +53,6 @@ class Adapters:
     lines: list[tuple[str, str, Mapping[str, Any]]] = field(default_factory=list)
     records: list[FlushedRecord] = field(default_factory=list)
     counted: list[tuple[str, Mapping[str, str]]] = field(default_factory=list)
-    until: list[datetime | None] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.cluster = Cluster()
@@ -73,9 +72,6 @@ class Adapters:
 
     def lease(self, cluster, step, store, holder):
         return Fence()
-
-    def lasts(self, until):
-        self.until.append(until)
 
     def telemetry(self, store, fields):
         self.records.append(FlushedRecord())
@@ -403,12 +399,6 @@ def test_explanations_are_flushed_however_the_run_ends(runtime, adapters):
     (record,) = adapters.records
     assert record.count_of("ran_total") == 1
     assert record.flushed_until == [NOW + timedelta(seconds=29)]
-
-
-def test_calls_to_the_cloud_end_with_the_run_and_what_comes_after_has_its_own_time(runtime, adapters):
-    """However it ends."""
-    run_lane(runtime, StepOf(fails={"blue": ZeroDivisionError("oops")}), a_record(1))
-    assert adapters.until == [NOW + timedelta(seconds=29), None]
 
 
 def hand_on(runtime, sweep, *records):

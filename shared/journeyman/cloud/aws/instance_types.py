@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from datetime import timedelta
 from threading import Lock
 from typing import Any, Final
@@ -89,7 +90,8 @@ class InstanceTypes:
         if not self._settings.parallel_reads:
             return _read_infos(ec2), _read_zones(ec2)
         with ThreadPoolExecutor(max_workers=2, thread_name_prefix="instance-types") as pool:
-            infos, zones = pool.submit(_read_infos, ec2), pool.submit(_read_zones, ec2)
+            infos = pool.submit(copy_context().run, _read_infos, ec2)
+            zones = pool.submit(copy_context().run, _read_zones, ec2)
             return infos.result(), zones.result()
 
     def _lower(self, universe: Universe, node_class: NodeClassView) -> tuple[InstanceType, ...]:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from contextvars import copy_context
 from datetime import timedelta
 from itertools import islice
 from typing import Final
@@ -126,7 +127,9 @@ class Launcher:
             yield from (self._outcome(request, running.get(request.claim.metadata.uid)) for request in requests)
             return
         with ThreadPoolExecutor(max_workers=workers, thread_name_prefix="launch") as pool:
-            to_begin = (pool.submit(self._outcome, r, running.get(r.claim.metadata.uid)) for r in requests)
+            to_begin = (
+                pool.submit(copy_context().run, self._outcome, r, running.get(r.claim.metadata.uid)) for r in requests
+            )
             under_way = set(islice(to_begin, workers))
             while under_way:
                 done, under_way = wait(under_way, return_when=FIRST_COMPLETED)

@@ -1,0 +1,168 @@
+"""Call deadlines: real boto3 clients against a slow server, and several runs in one process."""
+
+import json
+import threading
+from contextlib import contextmanager, nullcontext, suppress
+from datetime import datetime, timedelta, timezone
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
+
+import boto3
+import pytest
+from botocore.config import Config
+from botocore.exceptions import ClientError
+from moto import mock_aws
+
+from journeyman.core.plan import Step
+from journeyman.errors import CloudUnavailableError, DeadlineError
+from journeyman.ports import Trigger
+from journeyman.runtime.aws import AwsAdapters
+from journeyman.runtime.call_deadline import (
+    CALL_SECONDS,
+    CONNECT_SECONDS,
+    READ_SECONDS,
+    CallDeadline,
+    calls_end_by,
+)
+from journeyman.runtime.composition import Runtime
+from journeyman.runtime.environment import read_environment
+from journeyman.steps.invocation import Settings
+from journeyman_simulator.apiserver import ApiServer
+from journeyman_simulator.clock import VirtualClock
+from tests.unit.runtime.test_environment import MINIMAL
+
+START = datetime(2026, 11, 22, 3, 0, tzinfo=timezone.utc)
+ATTEMPTS = 3
+
+
+@pytest.fixture
+def clock():
+    return VirtualClock(START)
+
+
+@contextmanager
+def asked(clock, *, seconds_each, until=None):
+    """(A call to EC2, which fails inside after so long each time; when it was asked)."""
+    times = []
+
+    class Failing(BaseHTTPRequestHandler):
+        def do_POST(self):
+            times.append(clock.now())
+            clock.advance(seconds_each)
+            self.send_response(503)
+            self.end_headers()
+
+        def log_message(self, *_):
+            """Nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Failing) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        client = boto3.client(
+            "ec2",
+            region_name="us-east-1",
+            endpoint_url=f"http://127.0.0.1:{server.server_port}",
+            aws_access_key_id="x",
+            aws_secret_access_key="y",
+            config=Config(retries={"mode": "standard", "total_max_attempts": ATTEMPTS}),
+        )
+        with calls_end_by(until) if until else nullcontext():
+            yield CallDeadline(clock).watch(client).describe_instances, times
+        server.shutdown()
+        thread.join()
+
+
+def test_quick_failures_are_retried(clock):
+    """As often as the SDK does by itself; the error is AWS's own."""
+    with asked(clock, seconds_each=1) as (call, times), pytest.raises(ClientError):
+        call()
+    assert len(times) == ATTEMPTS
+
+
+def test_slow_calls_are_not_retried(clock):
+    """Another attempt might outlast the Lease."""
+    with asked(clock, seconds_each=READ_SECONDS) as (call, times), pytest.raises(CloudUnavailableError) as caught:
+        call()
+    assert caught.value.retryable
+    assert len(times) == 1
+
+
+def test_retries_that_may_outlast_the_run_are_not_started(clock):
+    """The message about what is left is sent at the very end."""
+    end = START + timedelta(seconds=10)
+    with asked(clock, seconds_each=1, until=end) as (call, times), pytest.raises(CloudUnavailableError):
+        call()
+    assert len(times) == 1
+
+
+def test_no_call_is_made_after_the_run_has_ended(clock):
+    """The platform may end the process at any moment."""
+    with asked(clock, seconds_each=1, until=START) as (call, times), pytest.raises(DeadlineError):
+        call()
+    assert times == []
+
+
+def test_a_call_ends_before_the_lease_must_be_renewed():
+    """A launch is begun only if there is time for all of its attempts."""
+    assert CONNECT_SECONDS + READ_SECONDS < CALL_SECONDS
+    assert Settings(cluster_name="demo").launch_patience >= timedelta(seconds=CALL_SECONDS)
+
+
+# -- runs of several clusters in one process ------------------------------------------------------------------------
+
+TWO_CLUSTERS = json.dumps(
+    [{"name": name, "region": "us-east-1", "access": {"kind": "kubeconfig", "path": "x"}} for name in ("blue", "green")]
+)
+TEN_SECONDS = SimpleNamespace(aws_request_id="req-1", get_remaining_time_in_millis=lambda: 10_000)
+
+
+@pytest.fixture
+def aws_runtime(clock, monkeypatch):
+    """Two clusters on AWS in one process, with the clients that a Lambda function has."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIAEXAMPLE")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "example")
+    environment = read_environment({**MINIMAL, "JOURNEYMAN_CLUSTERS": TWO_CLUSTERS})
+    with mock_aws():
+        yield Runtime(environment.settings, AwsAdapters(environment, clock=clock, stores=lambda _: ApiServer(clock)))
+
+
+def run_of(runtime, cluster):
+    trigger = Trigger(
+        id="m-1", cluster=cluster, step=Step.TERMINATE, source="sweep", reason="garbage collection", time=START
+    )
+    return runtime.invocation(trigger, TEN_SECONDS)
+
+
+def test_a_run_that_ends_leaves_the_deadlines_of_other_runs_alone(aws_runtime, clock):
+    """Up to 16 clusters run in one process: the first that is done must not let the others outlast it."""
+
+    def run_green():
+        with run_of(aws_runtime, "green") as run:
+            run.cloud.list()
+
+    with run_of(aws_runtime, "blue") as blue:
+        other = threading.Thread(target=run_green)
+        other.start()
+        other.join()
+        assert blue.cloud.list() == ()
+        clock.advance(9)
+        with pytest.raises(DeadlineError):
+            blue.cloud.list()
+
+
+def test_threads_of_a_run_share_its_deadline(aws_runtime, clock):
+    """The adapter reads instance types in two threads."""
+    node_class = {"metadata": {"name": "default"}, "spec": {"amiFamily": "AL2023"}}
+    node_class["status"] = {"subnets": [{"id": "subnet-1", "zone": "us-east-1a"}]}
+    with run_of(aws_runtime, "blue") as run:
+        clock.advance(9)
+        with pytest.raises(DeadlineError):
+            run.cloud.get_instance_types(node_class)
+
+
+def test_what_follows_a_run_has_no_deadline(aws_runtime, clock):
+    """Messages that cannot be read are returned to their queue after the runs, however those end."""
+    with suppress(ZeroDivisionError), run_of(aws_runtime, "blue") as run:
+        clock.advance(9)
+        raise ZeroDivisionError
+    assert run.cloud.list() == ()
