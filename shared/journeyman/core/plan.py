@@ -148,7 +148,7 @@ class NominatePods(Struct, frozen=True, kw_only=True):
     why: str
 
 
-class RememberUnavailable(Struct, frozen=True, kw_only=True):
+class MarkOfferingUnavailable(Struct, frozen=True, kw_only=True):
     """Write offerings into the NodeClass's OfferingState, to be avoided for a while from `at`, when they failed.
 
     The first time for `first`, longer if it fails again and again, at most for `longest`: who writes it knows how often
@@ -168,7 +168,7 @@ class RememberUnavailable(Struct, frozen=True, kw_only=True):
         return self.at + self.first
 
 
-class ForgetFailures(Struct, frozen=True, kw_only=True):
+class ClearOfferingFailures(Struct, frozen=True, kw_only=True):
     """Take an offering's earlier failures out of the NodeClass's OfferingState: it was had at `at`, after all of them.
 
     `offering`: (instance type, zone, capacity type). What is still avoided at `at` stays: it failed meanwhile.
@@ -179,7 +179,7 @@ class ForgetFailures(Struct, frozen=True, kw_only=True):
     at: datetime
 
 
-class Wake(Struct, frozen=True, kw_only=True):
+class Requeue(Struct, frozen=True, kw_only=True):
     """Run `step` again at `at` (now or past: at once). Lost or doubled wake-ups are harmless."""
 
     step: Step
@@ -197,9 +197,9 @@ Action = (
     | EvictPod
     | DeletePod
     | NominatePods
-    | RememberUnavailable
-    | ForgetFailures
-    | Wake
+    | MarkOfferingUnavailable
+    | ClearOfferingFailures
+    | Requeue
 )
 
 
@@ -241,9 +241,9 @@ class Chain(Struct, frozen=True, kw_only=True):
     then: tuple[Chain, ...] = ()  # begin once all of it has been carried out; independent of one another
 
     @property
-    def whole(self) -> tuple[Action, ...]:
+    def all_actions(self) -> tuple[Action, ...]:
         """Its actions, then those of the chains behind it."""
-        return self.actions + tuple(action for chain in self.then for action in chain.whole)
+        return self.actions + tuple(action for chain in self.then for action in chain.all_actions)
 
 
 class Plan(Struct, frozen=True, kw_only=True):
@@ -265,14 +265,14 @@ class Plan(Struct, frozen=True, kw_only=True):
     @property
     def actions(self) -> tuple[Action, ...]:
         """All actions, chain after chain."""
-        return tuple(action for chain in self.chains for action in chain.whole)
+        return tuple(action for chain in self.chains for action in chain.all_actions)
 
 
-LOOK_GRIDS: Final = (60, 30, 10, 5, 2, 1)
+REQUEUE_GRIDS: Final = (60, 30, 10, 5, 2, 1)
 """Seconds between looks that runs share, longest first."""
 
 
-def look_at(now: datetime, wait: timedelta) -> datetime:
+def next_requeue(now: datetime, wait: timedelta) -> datetime:
     """When to look again at something, about `wait` from now.
 
     Looks lie on a grid as coarse as the wait, so that all runs that wait ask for the same moments. Otherwise each run
@@ -283,18 +283,18 @@ def look_at(now: datetime, wait: timedelta) -> datetime:
         now: The time.
         wait: The pace; a look is at most half of it early or late.
     """
-    grid = next((seconds for seconds in LOOK_GRIDS if wait.total_seconds() >= seconds), LOOK_GRIDS[-1])
+    grid = next((seconds for seconds in REQUEUE_GRIDS if wait.total_seconds() >= seconds), REQUEUE_GRIDS[-1])
     soonest = now + timedelta(seconds=grid / 2)
     past = timedelta(seconds=soonest.timestamp() % grid)
     return soonest - past + timedelta(seconds=grid) if past else soonest
 
 
-def one(subject: str, *actions: Action) -> Chain:
+def chain_of(subject: str, *actions: Action) -> Chain:
     """A chain of these actions."""
     return Chain(subject=subject, actions=actions)
 
 
-def merged(plans: Iterable[Plan]) -> Plan:
+def merge_plans(plans: Iterable[Plan]) -> Plan:
     """All of them as one, in order."""
     parts = tuple(plans)
     return Plan(

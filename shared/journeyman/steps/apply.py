@@ -30,13 +30,13 @@ from journeyman.core.plan import (
     Chain,
     EvictPod,
     LaunchInstance,
+    MarkOfferingUnavailable,
     NominatePods,
     PatchObject,
     Plan,
-    RememberUnavailable,
+    Requeue,
     Step,
     TerminateInstance,
-    Wake,
 )
 from journeyman.errors import (
     ConflictError,
@@ -68,7 +68,7 @@ class Applier(Report):
     def __init__(self, run: Invocation, step: Step) -> None:
         super().__init__(run, step)
         self.effects = Effects(run)
-        self.remembered: list[RememberUnavailable] = []
+        self.remembered: list[MarkOfferingUnavailable] = []
         self._hints = Hints(run, self.count)
 
     def apply(self, plan: Plan, world: World | None = None) -> None:
@@ -126,7 +126,7 @@ class Applier(Report):
 
     def _run_chain(self, chain: Chain, launches: list[PendingLaunch], *, in_margin: bool = False) -> None:
         for index, action in enumerate(chain.actions):
-            if isinstance(action, Wake):
+            if isinstance(action, Requeue):
                 continue  # noted when the plan was told
             if isinstance(action, LaunchInstance):
                 launches.append(
@@ -234,7 +234,7 @@ class Applier(Report):
 
     def _counted(self, action: Action) -> None:
         self.count(type(action).__name__)
-        if isinstance(action, RememberUnavailable):
+        if isinstance(action, MarkOfferingUnavailable):
             self.remembered.append(action)
         if isinstance(action, EvictPod):
             self.observe(eviction_counted(None))

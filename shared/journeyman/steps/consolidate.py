@@ -33,7 +33,7 @@ from journeyman.core.disruption.rebalance import METHOD as REBALANCE
 from journeyman.core.disruption.rebalance import endangered
 from journeyman.core.disruption.regrets import new_regrets, record
 from journeyman.core.disruption.types import Command
-from journeyman.core.plan import Observation, Plan, Step, look_at, merged
+from journeyman.core.plan import Observation, Plan, Step, merge_plans, next_requeue
 from journeyman.core.state import Snapshot
 from journeyman.ports import Trigger
 from journeyman.steps.apply import Applier, run_step
@@ -59,7 +59,7 @@ def _consolidate(hand: Applier) -> None:
     snapshot, settings = world.snapshot, hand.run.settings
     hand.apply(heal(snapshot) + forget(snapshot) + record(new_regrets(snapshot)), world)
     executing = (d for d in active(snapshot) if d.status.phase == EXECUTING)
-    hand.apply(merged(advance(d, snapshot, settings.disruption_poll) for d in executing), world)
+    hand.apply(merge_plans(advance(d, snapshot, settings.disruption_poll) for d in executing), world)
     judged = assess(snapshot, leave_alone=under_way(snapshot) | marked(snapshot))
     hand.apply(judged.plan, world)
     if judged.next_at is not None:
@@ -90,7 +90,9 @@ def _all_launched(hand: Applier, snapshot: Snapshot) -> bool:
     if waiting:
         hand.note(f"not disrupting while NodeClaim {waiting[0]} and {len(waiting) - 1} others are not launched")
         hand.wake(
-            Step.CONSOLIDATE, look_at(snapshot.now, hand.run.settings.disruption_poll), "claims are not launched yet"
+            Step.CONSOLIDATE,
+            next_requeue(snapshot.now, hand.run.settings.disruption_poll),
+            "claims are not launched yet",
         )
     return not waiting
 
@@ -158,7 +160,7 @@ def _propose(hand: Applier, now: Pass, considered: Considered, world: World) -> 
     disruption = propose(considered.command, considered.method, made_at)
     name = disruption.metadata.name
     if any(known.metadata.name == name for known in now.snapshot.node_disruptions):
-        later = look_at(made_at, hand.run.settings.disruption_poll)
+        later = next_requeue(made_at, hand.run.settings.disruption_poll)
         hand.wake(Step.CONSOLIDATE, later, f"{name} was rejected this very moment")
         return
     hand.apply(proposal_plan(disruption, considered.command, made_at + _delay(hand, considered.method)), world)

@@ -46,7 +46,7 @@ from journeyman.core.lifecycle.expiration import is_expired
 from journeyman.core.lifecycle.hints import has_open_hints
 from journeyman.core.lifecycle.hydration import contradicts_itself, hydrated, is_at_work
 from journeyman.core.lifecycle.node_class_end import REMINDER, is_held
-from journeyman.core.plan import Step, Wake
+from journeyman.core.plan import Requeue, Step
 from journeyman.core.scheduling.demand.validation import opted_out
 from journeyman.core.scheduling.pods import is_provisionable
 from journeyman.core.state import Snapshot
@@ -59,7 +59,7 @@ HISTORY_PERIOD: Final = timedelta(minutes=10)
 UNREADY_POOL_PERIOD: Final = timedelta(minutes=5)
 
 
-def due_steps(snapshot: Snapshot, *, static_capacity: bool = False) -> tuple[Wake, ...]:
+def due_steps(snapshot: Snapshot, *, static_capacity: bool = False) -> tuple[Requeue, ...]:
     """At most one wake-up for each step that has work to do now, with the first reason found for it.
 
     Args:
@@ -71,7 +71,7 @@ def due_steps(snapshot: Snapshot, *, static_capacity: bool = False) -> tuple[Wak
         Step.TERMINATE: next(_terminate(snapshot), None),
         Step.CONSOLIDATE: next(_consolidate(snapshot), None),
     }
-    return tuple(Wake(step=step, at=snapshot.now, reason=why) for step, why in reasons.items() if why)
+    return tuple(Requeue(step=step, at=snapshot.now, reason=why) for step, why in reasons.items() if why)
 
 
 def _provision(snapshot: Snapshot, *, static_capacity: bool) -> Iterator[str]:

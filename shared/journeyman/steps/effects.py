@@ -12,19 +12,19 @@ from typing_extensions import assert_never
 from journeyman.core.api.objects import NODECLAIM, NodeClaim, Resource
 from journeyman.core.plan import (
     Action,
+    ClearOfferingFailures,
     CreateObject,
     DeleteObject,
     DeletePod,
     EvictPod,
-    ForgetFailures,
     LaunchInstance,
+    MarkOfferingUnavailable,
     NominatePods,
     ObjectRef,
     PatchObject,
     ReleaseNodeClass,
-    RememberUnavailable,
+    Requeue,
     TerminateInstance,
-    Wake,
 )
 from journeyman.core.state import Snapshot
 from journeyman.errors import (
@@ -37,7 +37,7 @@ from journeyman.errors import (
 )
 from journeyman.ports import JSON, Patch
 from journeyman.steps.invocation import Invocation
-from journeyman.steps.remembering import forget_failures, remember_unavailable
+from journeyman.steps.remembering import clear_offering_failures, mark_offering_unavailable
 
 _Key = tuple[str, str, str, str]
 
@@ -76,11 +76,11 @@ class Effects:
                 self._terminate(action)
             case ReleaseNodeClass():
                 self._run.cloud.release(action.raw)
-            case RememberUnavailable():
-                remember_unavailable(self._run, action)
-            case ForgetFailures():
-                forget_failures(self._run, action)
-            case LaunchInstance() | NominatePods() | Wake():
+            case MarkOfferingUnavailable():
+                mark_offering_unavailable(self._run, action)
+            case ClearOfferingFailures():
+                clear_offering_failures(self._run, action)
+            case LaunchInstance() | NominatePods() | Requeue():
                 raise InvariantError(f"{type(action).__name__} is not carried out here", action=action)
             case _:
                 assert_never(action)

@@ -14,7 +14,7 @@ from msgspec import Struct, field
 
 from journeyman.core.api.objects import TopologySpreadConstraint
 from journeyman.core.catalogue import Catalogue
-from journeyman.core.plan import Step, Wake
+from journeyman.core.plan import Requeue, Step
 from journeyman.core.scheduling.answers import Answers
 from journeyman.core.scheduling.options import MinValuesPolicy, Options, PreferencePolicy
 from journeyman.ports import Clock, CloudProvider, KubeStore, Lease, Queue, Telemetry
@@ -134,4 +134,4 @@ class Outcome(Struct, frozen=True, kw_only=True):
     status: str = DONE
     notes: tuple[str, ...] = ()
     counts: Mapping[str, int] = field(default_factory=dict)
-    wakes: tuple[Wake, ...] = ()
+    wakes: tuple[Requeue, ...] = ()

@@ -19,7 +19,7 @@ from journeyman.core.lifecycle.hydration import hydrated
 from journeyman.core.lifecycle.launch import Avoidance, FailedLaunch, LaunchedInstance, after_launch
 from journeyman.core.lifecycle.progress import claim_patches
 from journeyman.core.lifecycle.room import room_for
-from journeyman.core.plan import Chain, Observation, Plan, Step, one
+from journeyman.core.plan import Chain, Observation, Plan, Step, chain_of
 from journeyman.core.state import Snapshot
 from journeyman.errors import (
     DeadlineError,
@@ -143,7 +143,7 @@ def _protected(hand: Applier, name: str, world: World) -> NodeClaim | None:
     if claim is None or labels.TERMINATION_FINALIZER in claim.metadata.finalizers:
         return claim
     patches = claim_patches(claim, hydrated(claim), "protect the claim before its launch")
-    hand.carry_out(Plan(chains=(one(f"NodeClaim {name}", *patches),)))
+    hand.carry_out(Plan(chains=(chain_of(f"NodeClaim {name}", *patches),)))
     claim = hand.claim(name, world)
     protected = claim is not None and labels.TERMINATION_FINALIZER in claim.metadata.finalizers
     return claim if protected else None

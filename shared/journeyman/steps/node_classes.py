@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from journeyman.core.api import labels
 from journeyman.core.api.conditions import format_time
 from journeyman.core.lifecycle.node_class_end import held, is_held, node_class_endings
-from journeyman.core.plan import ObjectRef, PatchObject, Plan, one
+from journeyman.core.plan import ObjectRef, PatchObject, Plan, chain_of
 from journeyman.core.state import NodeClassState, Snapshot
 from journeyman.core.state.transition_samples import told_with
 from journeyman.errors import CloudProviderError, ConflictError, InvalidObjectError, KubeAPIError
@@ -105,7 +105,7 @@ def _current(hand: Applier, node_class: NodeClassState, now: datetime, period: t
     """Held by our finalizer, and resolved if that is due; as it was if it cannot be held, as nothing is made for it then."""
     if not is_held(node_class):
         action = held(node_class, hand.run.cloud.node_class)
-        hand.apply(Plan(chains=(one(f"{node_class.kind} {node_class.name}", action),)))
+        hand.apply(Plan(chains=(chain_of(f"{node_class.kind} {node_class.name}", action),)))
         if not hand.effects.is_written(action):
             return node_class
         metadata = {**node_class.raw["metadata"], **action.patch["metadata"]}
@@ -151,5 +151,5 @@ def _writes(
         )
     mark = {"metadata": {"annotations": dict(annotations)}}
     actions.append(PatchObject(ref=ref, patch=mark, why="its hash, and when it was resolved"))
-    chain, wanted = one(f"{node_class.kind} {node_class.name}", *actions), conditions_in({"status": status})
+    chain, wanted = chain_of(f"{node_class.kind} {node_class.name}", *actions), conditions_in({"status": status})
     return Plan(chains=(told_with(chain, ref, {}, node_class.conditions, wanted),))

@@ -18,7 +18,7 @@ from journeyman.core.api.offering_state import (
     forget,
     remember,
 )
-from journeyman.core.plan import ForgetFailures, RememberUnavailable
+from journeyman.core.plan import ClearOfferingFailures, MarkOfferingUnavailable
 from journeyman.core.state import NodeClassState
 from journeyman.errors import ConflictError, InvalidObjectError
 from journeyman.ports import Prices
@@ -30,7 +30,7 @@ MANAGER: Final = "journeyman"
 Offerings = tuple[UnavailableOffering, ...]
 
 
-def remember_unavailable(run: Invocation, action: RememberUnavailable) -> None:
+def mark_offering_unavailable(run: Invocation, action: MarkOfferingUnavailable) -> None:
     """Add the offerings to the NodeClass's OfferingState, which is created if there is none.
 
     Raises:
@@ -51,7 +51,7 @@ def remember_unavailable(run: Invocation, action: RememberUnavailable) -> None:
     _update(run, action.node_class, failed)
 
 
-def forget_failures(run: Invocation, action: ForgetFailures) -> None:
+def clear_offering_failures(run: Invocation, action: ClearOfferingFailures) -> None:
     """Take what could be had again out of the NodeClass's OfferingState.
 
     Raises:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from journeyman.core.plan import Chain, Observation, Plan, Step, Wake
+from journeyman.core.plan import Chain, Observation, Plan, Requeue, Step
 from journeyman.errors import (
     ConflictError,
     DeadlineError,
@@ -35,7 +35,7 @@ class Report:
         self.step = step
         self._counts: Counter[str] = Counter()
         self._notes: list[str] = []
-        self._wakes: dict[Step, Wake] = {}
+        self._wakes: dict[Step, Requeue] = {}
         self._status = DONE
 
     def tell(self, plan: Plan) -> None:
@@ -46,7 +46,7 @@ class Report:
             self.run.telemetry.event(event)
         self.observe(plan.observations)
         for action in plan.actions:
-            if isinstance(action, Wake):
+            if isinstance(action, Requeue):
                 self.wake(action.step, action.at, action.reason)
 
     def note(self, text: str, message: str = "", *, level: str = "info", **fields: Any) -> None:
@@ -64,7 +64,7 @@ class Report:
             return
         known = self._wakes.get(step)
         if known is None or at < known.at:
-            self._wakes[step] = Wake(step=step, at=at, reason=reason)
+            self._wakes[step] = Requeue(step=step, at=at, reason=reason)
 
     def explain(self, chain: Chain) -> None:
         """Tell what is true now that all of a chain has been carried out."""
@@ -125,11 +125,11 @@ class Report:
             self.run.telemetry.log("warning", f"wake-ups were not sent: {error.message}", **_fields(error))
 
     @property
-    def wakes(self) -> tuple[Wake, ...]:
+    def wakes(self) -> tuple[Requeue, ...]:
         """The wake-ups so far, at most one for each step, by step."""
         return tuple(self._paused(wake) for _, wake in sorted(self._wakes.items(), key=lambda item: item[0].value))
 
-    def _paused(self, wake: Wake) -> Wake:
+    def _paused(self, wake: Requeue) -> Requeue:
         """A run that met an error does not come back at once: what fails for good would keep it running without end."""
         now = self.run.clock.now()
         if wake.step is not self.step or wake.at > now or not self._counts["errors"]:

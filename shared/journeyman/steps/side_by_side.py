@@ -12,7 +12,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from journeyman.core.plan import Chain, PatchObject, Wake
+from journeyman.core.plan import Chain, PatchObject, Requeue
 
 AT_MOST: Final = 32
 """Patches between two looks at the clock and the fence."""
@@ -36,7 +36,7 @@ class Track(Struct):
 def only_patches(chain: Chain) -> bool:
     """Whether the chain asks for patches and nothing else but wake-ups, which are noted when a plan is told."""
     kinds = {type(action) for action in chain.actions}
-    return not chain.then and PatchObject in kinds and kinds <= {PatchObject, Wake}
+    return not chain.then and PatchObject in kinds and kinds <= {PatchObject, Requeue}
 
 
 def next_wave(tracks: Sequence[Track]) -> tuple[Track, ...]:

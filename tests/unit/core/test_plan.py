@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from journeyman.core.plan import look_at
+from journeyman.core.plan import next_requeue
 from tests.helpers.builders import NOW
 
 
@@ -14,7 +14,7 @@ def test_runs_that_began_at_different_moments_meet_in_one_wake_up(seconds):
     wait = timedelta(seconds=seconds)
     looks, moments = set(), [NOW + timedelta(seconds=s / 4) for s in range(4 * 600)]
     for now in moments:
-        at = look_at(now, wait)
+        at = next_requeue(now, wait)
         assert timedelta(0) < at - now <= 2 * wait
         looks.add(at)
     assert len(looks) <= 601 / min(seconds, 60) * 2
@@ -23,5 +23,5 @@ def test_runs_that_began_at_different_moments_meet_in_one_wake_up(seconds):
 def test_a_chain_of_looks_keeps_its_pace():
     """A run that begins a little late does not shift those after it."""
     late = timedelta(seconds=0.7)
-    assert look_at(NOW, timedelta(seconds=30)) == look_at(NOW + late, timedelta(seconds=30))
-    assert look_at(NOW, timedelta(seconds=30)) == NOW + timedelta(seconds=30)
+    assert next_requeue(NOW, timedelta(seconds=30)) == next_requeue(NOW + late, timedelta(seconds=30))
+    assert next_requeue(NOW, timedelta(seconds=30)) == NOW + timedelta(seconds=30)

@@ -13,15 +13,15 @@ from journeyman.core.plan import (
     Event,
     EvictPod,
     LaunchInstance,
+    MarkOfferingUnavailable,
     ObjectRef,
     Observation,
     PatchObject,
     Plan,
-    RememberUnavailable,
+    Requeue,
     Step,
     TerminateInstance,
-    Wake,
-    one,
+    chain_of,
 )
 from journeyman.errors import CloudProviderError, InvariantError, KubeAPIError, NotFoundError, RateLimitedError
 from journeyman.steps.apply import run_step
@@ -85,7 +85,7 @@ def test_chains_are_independent_and_what_they_tell_is_told_only_if_they_were_car
 
 def test_what_stands_behind_a_chain_begins_once_all_of_it_was_carried_out(cluster):
     """Chains behind it are independent of one another."""
-    behind = (one("a", mark("missing")), Chain(subject="b", actions=(mark(),), events=(TOLD,)))
+    behind = (chain_of("a", mark("missing")), Chain(subject="b", actions=(mark(),), events=(TOLD,)))
 
     stopped = carry_out(cluster, Chain(subject="x", actions=(mark("missing"),), then=behind))
     assert (stopped.counts, cluster.record.reasons) == ({"conflicts": 1}, [])
@@ -100,7 +100,7 @@ def test_a_conflict_stops_the_chain_and_asks_to_decide_again(cluster):
     version = cluster.server.get(NODEPOOL, "default")["metadata"]["resourceVersion"]
     cluster.server.patch(NODEPOOL, "default", other)
 
-    outcome = carry_out(cluster, one("NodePool default", mark(version=version), mark()))
+    outcome = carry_out(cluster, chain_of("NodePool default", mark(version=version), mark()))
 
     assert not is_marked(cluster)
     assert outcome.status == "done"
@@ -111,7 +111,7 @@ def test_two_writes_of_one_chain_to_one_object_hold_on_to_the_version_that_was_r
     """Our own first write is no conflict for the second; a stranger's in between is."""
     version = cluster.server.get(NODEPOOL, "default")["metadata"]["resourceVersion"]
     second = mark(version=version, patch={"metadata": {"annotations": {"second": "yes"}}})
-    chain = one("NodePool default", mark(version=version), second)
+    chain = chain_of("NodePool default", mark(version=version), second)
 
     def stranger():
         cluster.server.patch(NODEPOOL, "default", {"metadata": {"annotations": {"stranger": "yes"}}})
@@ -120,7 +120,7 @@ def test_two_writes_of_one_chain_to_one_object_hold_on_to_the_version_that_was_r
     assert outcome.counts == {"PatchObject": 1, "conflicts": 1}
 
     version = cluster.server.get(NODEPOOL, "default")["metadata"]["resourceVersion"]
-    chain = one(
+    chain = chain_of(
         "NodePool default", mark(version=version), PatchObject(**{**_fields(second), "resource_version": version})
     )
     assert carry_out(cluster, chain).counts == {"PatchObject": 2}
@@ -146,7 +146,7 @@ def test_creating_what_is_there_already_counts_as_done_only_if_it_is_the_same(cl
     again = CreateObject(resource=NODECLAIM, body=body, why="test")
     different = CreateObject(resource=NODECLAIM, body=merge(body, {"spec": {"expireAfter": "1h"}}), why="test")
 
-    outcome = carry_out(cluster, one("a", again), one("b", again), one("c", different))
+    outcome = carry_out(cluster, chain_of("a", again), chain_of("b", again), chain_of("c", different))
 
     assert outcome.counts == {"CreateObject": 2, "errors": 1}
     assert outcome.notes[-1].startswith("c: another object has that name")
@@ -158,7 +158,7 @@ def test_deleting_what_is_gone_or_came_back_as_another_is_done(cluster):
     gone = DeleteObject(ref=ObjectRef(resource=NODECLAIM, name="gone", uid="1"), why="test")
     reborn = DeleteObject(ref=ObjectRef(resource=NODECLAIM, name="reborn", uid="former"), why="test")
 
-    assert carry_out(cluster, one("a", gone, reborn)).counts == {"DeleteObject": 2}
+    assert carry_out(cluster, chain_of("a", gone, reborn)).counts == {"DeleteObject": 2}
     assert cluster.server.get(NODECLAIM, "reborn").metadata.deletion_timestamp is None
 
 
@@ -169,7 +169,7 @@ def test_what_is_deleted_for_what_it_says_stays_if_it_says_something_else_now(cl
     def marked_and_deleted(name):
         meant, version = ref(cluster, NODECLAIM, name), cluster.server.get(NODECLAIM, name).metadata.resource_version
         mine = PatchObject(ref=meant, patch=MARK, why="test", resource_version=version)
-        return one(name, mine, DeleteObject(ref=meant, why="test", resource_version=version))
+        return chain_of(name, mine, DeleteObject(ref=meant, why="test", resource_version=version))
 
     def stranger():
         cluster.server.patch(NODECLAIM, "changed", {"metadata": {"annotations": {"stranger": "yes"}}})
@@ -192,7 +192,7 @@ def test_what_is_deleted_because_something_is_absent_stays_if_that_is_there_afte
     absent = ObjectRef(resource=NODECLAIM, name=name, uid=uid)
     deletion = DeleteObject(ref=ref(cluster, NODECLAIM, "conclusion"), why="test", unless_there=absent)
 
-    outcome = carry_out(cluster, one("a", deletion))
+    outcome = carry_out(cluster, chain_of("a", deletion))
 
     assert ("conclusion" not in {c.metadata.name for c in cluster.server.list(NODECLAIM).items}) is deletes
     assert outcome.counts == ({"DeleteObject": 1} if deletes else {"conflicts": 1})
@@ -293,7 +293,7 @@ def test_an_instance_that_may_not_be_ended_is_told_on_its_node(cluster, error, e
             raise error
 
     end = TerminateInstance(provider_id="i-1", claim="c", node=NODE_REF, why="test")
-    outcome = carry_out(cluster, one("n", end), run=cluster.run(cloud=Refusing()))
+    outcome = carry_out(cluster, chain_of("n", end), run=cluster.run(cloud=Refusing()))
     assert outcome.counts == {"errors": 1}
     assert cluster.record.reasons == events
     assert all((e.ref, e.type) == (NODE_REF, "Warning") for e in cluster.record.events)
@@ -305,7 +305,7 @@ def test_pods_are_evicted_gracefully_and_deleted_by_force_with_the_time_they_are
     evict = EvictPod(ref=ref(cluster, POD, "a", "default"), node=NODE_REF, why="test")
     force = DeletePod(ref=ref(cluster, POD, "b", "default"), node="n", grace_period_seconds=7, why="test")
 
-    carry_out(cluster, one("a", evict), one("b", force))
+    carry_out(cluster, chain_of("a", evict), chain_of("b", force))
 
     going = [cluster.server.get(POD, name, namespace="default").metadata.deletion_timestamp for name in ("a", "b")]
     assert going == [NOW + timedelta(seconds=30), NOW + timedelta(seconds=7)]
@@ -316,7 +316,7 @@ def test_terminating_twice_is_terminating_once(cluster):
     cluster.cloud.run_orphan("i-1", NOW)
     terminate = TerminateInstance(provider_id="i-1", claim="", why="test")
     gone = TerminateInstance(provider_id="i-2", claim="", why="test")
-    assert carry_out(cluster, one("a", terminate, terminate, gone)).counts == {"TerminateInstance": 3}
+    assert carry_out(cluster, chain_of("a", terminate, terminate, gone)).counts == {"TerminateInstance": 3}
     assert cluster.cloud.get("i-1").state == "shutting-down"
 
 
@@ -338,7 +338,7 @@ def test_an_orphan_is_left_alone_if_its_claim_turns_up(cluster, uid, provider_id
     cluster.add({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}})
     node = DeleteObject(ref=ref(cluster, NODE, "n"), why="test")
 
-    carry_out(cluster, one("instance i-1", orphan, node))
+    carry_out(cluster, chain_of("instance i-1", orphan, node))
 
     assert cluster.cloud.get("i-1").state == state
     assert bool(cluster.server.list(NODE).items) == (state == "running")
@@ -348,9 +348,9 @@ def test_refused_offerings_are_remembered_and_added_to_what_is_known(cluster):
     """One OfferingState per NodeClass, created when first needed; a repeated message writes nothing."""
 
     def remember(*offerings):
-        return one(
+        return chain_of(
             "o",
-            RememberUnavailable(
+            MarkOfferingUnavailable(
                 node_class="default",
                 offerings=offerings,
                 at=NOW,
@@ -383,8 +383,8 @@ def test_launches_of_all_chains_are_asked_together_after_everything_else_and_the
     ]
     outcome = carry_out(
         cluster,
-        one("first", *first),
-        one(
+        chain_of("first", *first),
+        chain_of(
             "second",
             CreateObject(resource=NODECLAIM, body=claim_body("c"), why="t"),
             LaunchInstance(claim="c", why="t"),
@@ -402,7 +402,7 @@ def test_a_chain_whose_launch_fails_ends_there(cluster):
     """What was to follow an instance does not follow none."""
     cluster.cloud.failures = [CloudProviderError("down")]
     create = CreateObject(resource=NODECLAIM, body=claim_body("a"), why="test")
-    outcome = carry_out(cluster, one("x", create, LaunchInstance(claim="a", why="test"), mark()))
+    outcome = carry_out(cluster, chain_of("x", create, LaunchInstance(claim="a", why="test"), mark()))
     assert not is_marked(cluster)
     assert wakes(outcome) == {Step.PROVISION: NOW + timedelta(seconds=1)}
 
@@ -411,7 +411,7 @@ def test_a_claim_that_lacks_its_finalizer_gets_it_before_its_instance(cluster):
     """Whoever made it: no instance without protection."""
     body = merge(claim_body("bare"), {"metadata": {"finalizers": []}})
     create = CreateObject(resource=NODECLAIM, body=body, why="test")
-    carry_out(cluster, one("x", create, LaunchInstance(claim="bare", why="test")))
+    carry_out(cluster, chain_of("x", create, LaunchInstance(claim="bare", why="test")))
     claim = cluster.server.get(NODECLAIM, "bare")
     assert claim.metadata.finalizers == ("karpenter.sh/termination",)
     assert claim.status.provider_id
@@ -419,7 +419,7 @@ def test_a_claim_that_lacks_its_finalizer_gets_it_before_its_instance(cluster):
 
 def test_a_plan_that_launches_without_a_catalogue_is_a_bug(cluster):
     """It fails loudly instead of doing nothing."""
-    plan = Plan(chains=(one("x", LaunchInstance(claim="a", why="test")),))
+    plan = Plan(chains=(chain_of("x", LaunchInstance(claim="a", why="test")),))
     with pytest.raises(InvariantError):
         run_step(cluster.run(), Step.TERMINATE, lambda hand: hand.apply(plan))
     assert cluster.fence.releases == 1
@@ -429,9 +429,9 @@ def test_of_several_wake_ups_for_a_step_the_earliest_is_sent_whatever_happens_to
     """One message for each step; one that is due goes without a time."""
     later, soon = NOW + timedelta(minutes=1), NOW + timedelta(seconds=5)
     chains = (
-        one("a", mark("missing"), Wake(step=Step.TERMINATE, at=later, reason="late")),
-        one("b", Wake(step=Step.TERMINATE, at=soon, reason="soon")),
-        one("c", Wake(step=Step.CONSOLIDATE, at=NOW, reason="now")),
+        chain_of("a", mark("missing"), Requeue(step=Step.TERMINATE, at=later, reason="late")),
+        chain_of("b", Requeue(step=Step.TERMINATE, at=soon, reason="soon")),
+        chain_of("c", Requeue(step=Step.CONSOLIDATE, at=NOW, reason="now")),
     )
     carry_out(cluster, *chains)
     sent = {m.step: (m.at, m.reason) for m in cluster.lanes.sent}
@@ -442,9 +442,9 @@ def test_of_several_wake_ups_for_a_step_the_earliest_is_sent_whatever_happens_to
 def test_a_run_that_met_an_error_does_not_come_back_at_once(cluster):
     """What fails today would fail again a moment later, for ever: an error has its pause, other steps have none."""
     chains = (
-        one("x", mark("missing", version="1"), Wake(step=Step.PROVISION, at=NOW, reason="more to do")),
-        one("y", CreateObject(resource=NODECLAIM, body={"metadata": {"name": "A B"}}, why="invalid")),
-        one("z", Wake(step=Step.TERMINATE, at=NOW, reason="its turn")),
+        chain_of("x", mark("missing", version="1"), Requeue(step=Step.PROVISION, at=NOW, reason="more to do")),
+        chain_of("y", CreateObject(resource=NODECLAIM, body={"metadata": {"name": "A B"}}, why="invalid")),
+        chain_of("z", Requeue(step=Step.TERMINATE, at=NOW, reason="its turn")),
     )
     outcome = carry_out(cluster, *chains)
     assert outcome.counts["errors"] == 1
@@ -454,7 +454,7 @@ def test_a_run_that_met_an_error_does_not_come_back_at_once(cluster):
 def test_a_wake_up_that_is_far_off_is_left_to_the_sweep(cluster):
     """A queue holds none for hours: each run's would be passed on and on, beside those of all other runs."""
     times = {Step.CONSOLIDATE: NOW + timedelta(minutes=15), Step.TERMINATE: NOW + timedelta(minutes=16)}
-    carry_out(cluster, *(one("x", Wake(step=step, at=at, reason="t")) for step, at in times.items()))
+    carry_out(cluster, *(chain_of("x", Requeue(step=step, at=at, reason="t")) for step, at in times.items()))
     assert [m.step for m in cluster.lanes.sent] == [Step.CONSOLIDATE]
 
 
@@ -474,7 +474,7 @@ def test_wake_ups_are_sent_even_if_the_run_fails(cluster):
 def test_a_queue_that_fails_does_not_fail_the_run(cluster):
     """The sweep makes up for lost wake-ups; the log says so."""
     cluster.lanes.fails = CloudProviderError("no queue")
-    outcome = carry_out(cluster, one("a", mark(), Wake(step=Step.TERMINATE, at=NOW, reason="x")))
+    outcome = carry_out(cluster, chain_of("a", mark(), Requeue(step=Step.TERMINATE, at=NOW, reason="x")))
     assert outcome.status == "done"
     assert any("wake-ups were not sent" in message for _, message, _ in cluster.record.lines)
 
@@ -483,7 +483,7 @@ def test_near_the_deadline_nothing_more_is_begun_and_the_rest_is_left_for_a_wake
     """The first write uses the time up; the second is not made."""
     cluster.add(pool_body("second"))
     tired = Interfering(cluster.server, "patch", 1, lambda: cluster.clock.advance(56))
-    outcome = carry_out(cluster, one("a", mark(), mark("second")), run=cluster.run(store=tired))
+    outcome = carry_out(cluster, chain_of("a", mark(), mark("second")), run=cluster.run(store=tired))
     assert (is_marked(cluster), is_marked(cluster, "second")) == (True, False)
     assert outcome.status == "partial"
     assert wakes(outcome) == {Step.PROVISION: cluster.clock.now()}
@@ -493,7 +493,7 @@ def test_an_answer_of_the_cloud_is_written_down_even_in_the_margin(cluster):
     """That is what the margin is for."""
     create = CreateObject(resource=NODECLAIM, body=claim_body("a"), why="test")
     store = Interfering(cluster.server, "patch", 1, lambda: cluster.clock.advance(57))
-    carry_out(cluster, one("x", create, LaunchInstance(claim="a", why="test")), run=cluster.run(store=store))
+    carry_out(cluster, chain_of("x", create, LaunchInstance(claim="a", why="test")), run=cluster.run(store=store))
     assert cluster.server.get(NODECLAIM, "a").status.provider_id
 
 
@@ -501,7 +501,7 @@ def test_a_lost_fence_stops_everything_at_once(cluster):
     """Another run has the step; this one writes nothing more and says so."""
     cluster.add(pool_body("second"))
     cluster.fence.checks_left = 1
-    outcome = carry_out(cluster, one("a", mark(), mark("second")))
+    outcome = carry_out(cluster, chain_of("a", mark(), mark("second")))
     assert outcome.status == "busy"
     assert (is_marked(cluster), is_marked(cluster, "second")) == (True, False)
     assert cluster.fence.releases == 1
@@ -510,7 +510,7 @@ def test_a_lost_fence_stops_everything_at_once(cluster):
 def test_a_run_that_cannot_take_the_fence_does_nothing(cluster):
     """Busy, before anything was read."""
     cluster.fence.held_by_other = True
-    assert carry_out(cluster, one("a", mark())).status == "busy"
+    assert carry_out(cluster, chain_of("a", mark())).status == "busy"
     assert not is_marked(cluster)
 
 
@@ -523,6 +523,6 @@ def test_throttling_comes_back_when_the_cloud_says(cluster):
 
     cloud = Throttled(cluster.clock)
     terminate = TerminateInstance(provider_id="i-1", claim="", why="test")
-    outcome = carry_out(cluster, one("a", terminate), one("b", mark()), run=cluster.run(cloud=cloud))
+    outcome = carry_out(cluster, chain_of("a", terminate), chain_of("b", mark()), run=cluster.run(cloud=cloud))
     assert is_marked(cluster)
     assert wakes(outcome) == {Step.PROVISION: NOW + timedelta(seconds=9)}

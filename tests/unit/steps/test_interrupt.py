@@ -13,7 +13,7 @@ from journeyman.core.api import labels
 from journeyman.core.api.objects import NODE, NODECLAIM, OFFERING_STATE, POD, Pod
 from journeyman.core.lifecycle.interruption import interrupt_claims
 from journeyman.core.lifecycle.notices import InterruptionKind
-from journeyman.core.plan import DeleteObject, PatchObject, RememberUnavailable, Step
+from journeyman.core.plan import DeleteObject, MarkOfferingUnavailable, PatchObject, Step
 from journeyman.errors import ForbiddenError, JourneymanError, MalformedEventError
 from journeyman.events import parse_trigger
 from journeyman.ports import Instance, Trigger
@@ -271,7 +271,7 @@ def test_the_offering_of_an_instance_that_its_claim_does_not_know_is_avoided():
         event_time=NOW, unavailable_for=THREE_MINUTES, fresh=[fresh],
     )  # fmt: skip
 
-    (avoided,) = (a for a in plan.actions if isinstance(a, RememberUnavailable))
+    (avoided,) = (a for a in plan.actions if isinstance(a, MarkOfferingUnavailable))
     assert avoided.offerings == (("l", "b", labels.SPOT),)
 
 
@@ -306,12 +306,12 @@ def test_an_offering_is_avoided_from_the_time_of_the_event():
     late = decide(fleet, InterruptionKind.SPOT_INTERRUPTED, "i-n", at=ago(minutes=2))
     later = decide(fleet, InterruptionKind.SPOT_INTERRUPTED, "i-n", at=ago(minutes=4))
 
-    remembered = [a for a in late.actions if isinstance(a, RememberUnavailable)]
+    remembered = [a for a in late.actions if isinstance(a, MarkOfferingUnavailable)]
     assert [(a.soonest_end, a.longest) for a in remembered] == [
         (NOW + timedelta(minutes=1), a.first) for a in remembered
     ]
     assert len(remembered) == 1
-    assert not any(isinstance(a, RememberUnavailable) for a in later.actions)
+    assert not any(isinstance(a, MarkOfferingUnavailable) for a in later.actions)
     assert any(isinstance(a, DeleteObject) for a in later.actions)
 
 

@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from journeyman.core.api.objects import NODECLAIM, NODEPOOL
-from journeyman.core.plan import CreateObject, LaunchInstance, Plan, Step, one
+from journeyman.core.plan import CreateObject, LaunchInstance, Plan, Step, chain_of
 from journeyman.errors import LeaseLostError
 from journeyman.steps.apply import run_step
 from journeyman.steps.load import EVERYTHING, load
@@ -53,7 +53,7 @@ def launch(cluster, *names, run=None):
 
 def opened(name):
     launch = LaunchInstance(claim=name, why="test")
-    return one(name, CreateObject(resource=NODECLAIM, body=claim_body(name), why="test"), launch)
+    return chain_of(name, CreateObject(resource=NODECLAIM, body=claim_body(name), why="test"), launch)
 
 
 def with_instance(cluster):

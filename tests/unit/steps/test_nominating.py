@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from journeyman.core.api import labels
 from journeyman.core.api.objects import NODE, NODECLAIM, POD
-from journeyman.core.plan import NominatePods, ObjectRef, PatchObject, Plan, Step, one
+from journeyman.core.plan import NominatePods, ObjectRef, PatchObject, Plan, Step, chain_of
 from journeyman.errors import ForbiddenError, KubeAPIError, KubeUnavailableError
 from journeyman.ports import Trigger
 from journeyman.steps.apply import run_step
@@ -64,12 +64,15 @@ def is_open(cluster):
 
 def test_every_hint_of_a_run_is_given_before_any_node_opens(cluster):
     """Also those of later chains; an empty node takes a nomination back."""
-    carry_out(cluster, one("first", hint(cluster, "a"), MARK))
+    carry_out(cluster, chain_of("first", hint(cluster, "a"), MARK))
     writes = []
     cluster.server.on_write(lambda write: writes.append(write.name))
 
     outcome = carry_out(
-        cluster, one("take back", hint(cluster, "a", node="")), one("n", MARK), one("m", hint(cluster, "b", "c"), MARK)
+        cluster,
+        chain_of("take back", hint(cluster, "a", node="")),
+        chain_of("n", MARK),
+        chain_of("m", hint(cluster, "b", "c"), MARK),
     )
 
     assert nominations(cluster) == {"a": "", "b": "n", "c": "n"}
@@ -83,7 +86,7 @@ def test_hints_are_given_in_the_order_of_kube_schedulers_attempts(cluster):
     cluster.server.on_write(lambda write: writes.append(write.name))
 
     first, second = replace(hint(cluster, "a", "c"), turns=(998, 1002)), replace(hint(cluster, "b"), turns=(1001,))
-    carry_out(cluster, one("n", first), one("m", second))
+    carry_out(cluster, chain_of("n", first), chain_of("m", second))
 
     assert writes == ["a", "b", "c"]
 
@@ -98,7 +101,7 @@ def test_nodes_open_before_anything_else_is_written(cluster):
     writes = []
     cluster.server.on_write(lambda write: writes.append(write.name))
 
-    chains = [one(name, first, then) for (name, first), then in zip(opening.items(), told, strict=True)]
+    chains = [chain_of(name, first, then) for (name, first), then in zip(opening.items(), told, strict=True)]
     carry_out(cluster, *(replace(chain, opens=True) for chain in chains))
 
     assert writes == ["n", "m", "a", "c"]
@@ -108,7 +111,7 @@ def test_a_node_that_is_open_already_is_no_reason_to_patch_its_claim_as_a_node(c
     """A claim that is seen to have registered may have nothing to change on its node."""
     told = PatchObject(ref=refs(cluster, "a")[0], patch={"status": {"phase": "Running"}}, subresource="status", why="t")
 
-    carry_out(cluster, *(replace(one(name, patch), opens=True) for name, patch in (("n", MARK), ("a", told))))
+    carry_out(cluster, *(replace(chain_of(name, patch), opens=True) for name, patch in (("n", MARK), ("a", told))))
 
     assert is_open(cluster)
     assert cluster.server.get(POD, "a", namespace="default").status.phase == "Running"
@@ -125,7 +128,9 @@ def test_a_nomination_that_an_attempt_took_is_given_again(cluster):
 
     for look in (1, 2):
         outcome = carry_out(
-            cluster, one("n", hint(cluster, "a", "b"), MARK), store=Interfering(cluster.server, "list", look, attempt)
+            cluster,
+            chain_of("n", hint(cluster, "a", "b"), MARK),
+            store=Interfering(cluster.server, "list", look, attempt),
         )
         assert nominations(cluster) == {"a": "n", "b": "n", "c": ""}
         assert outcome.counts["hints given again"] == 2
@@ -133,7 +138,7 @@ def test_a_nomination_that_an_attempt_took_is_given_again(cluster):
 
 def test_whoever_loses_the_nomination_while_nodes_open_gets_it_again_at_once(cluster):
     """Before anything else is written: until then the room is anybody's. Those that lost nothing are left alone."""
-    carry_out(cluster, one("hints", hint(cluster, "a", "b", "c")))
+    carry_out(cluster, chain_of("hints", hint(cluster, "a", "b", "c")))
     expected = hint(cluster, "a", "b", "c")
     told = PatchObject(ref=ObjectRef(resource=NODE, name="n"), patch={"metadata": {"labels": {"told": "yes"}}}, why="t")
     writes = []
@@ -146,7 +151,7 @@ def test_whoever_loses_the_nomination_while_nodes_open_gets_it_again_at_once(clu
             )
 
     cluster.server.on_write(attempt)
-    outcome = carry_out(cluster, replace(one("n", MARK, told), opens=True, expects=(expected,)))
+    outcome = carry_out(cluster, replace(chain_of("n", MARK, told), opens=True, expects=(expected,)))
 
     assert nominations(cluster) == {"a": "n", "b": "n", "c": "n"}
     assert writes == ["n", "b", "b", "n"]
@@ -160,7 +165,7 @@ def test_pods_that_are_gone_or_bound_need_no_hint(cluster):
     cluster.server.delete(POD, "a", namespace="default", grace_period_seconds=0)
     action = replace(action, pods=(gone, replace(namesake, uid="another"), meant))
 
-    outcome = carry_out(cluster, one("n", action, MARK))
+    outcome = carry_out(cluster, chain_of("n", action, MARK))
 
     assert nominations(cluster) == {"b": "", "c": "n"}
     assert is_open(cluster)
@@ -174,7 +179,7 @@ def test_a_refusal_that_all_pods_would_meet_ends_the_runs_hints_and_opens_the_no
     store = Refusing(cluster.server, error)
 
     outcome = carry_out(
-        cluster, one("n", hint(cluster, "a"), MARK), one("m", hint(cluster, "b", "c"), MARK), store=store
+        cluster, chain_of("n", hint(cluster, "a"), MARK), chain_of("m", hint(cluster, "b", "c"), MARK), store=store
     )
 
     assert store.asked == 3

@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from journeyman.core.api.objects import OFFERING_STATE
-from journeyman.core.plan import ForgetFailures, Plan, RememberUnavailable, Step, one
+from journeyman.core.plan import ClearOfferingFailures, MarkOfferingUnavailable, Plan, Step, chain_of
 from journeyman.ports import Prices, Trigger
 from journeyman.steps.apply import Applier
 from journeyman.steps.provision import provision
@@ -45,12 +45,12 @@ def run_later(cluster, *, minutes=6):
 
 
 def apply(cluster, *actions):
-    Applier(cluster.run(), Step.PROVISION).apply(Plan(chains=(one("o", *actions),)))
+    Applier(cluster.run(), Step.PROVISION).apply(Plan(chains=(chain_of("o", *actions),)))
 
 
 def failed(offering=OFFERING, at=NOW):
     wait = timedelta(minutes=3)
-    return RememberUnavailable(
+    return MarkOfferingUnavailable(
         node_class=CLASS, offerings=(offering,), at=at, first=wait, longest=timedelta(hours=1), reason="ICE"
     )
 
@@ -94,10 +94,10 @@ def test_what_is_remembered_of_offerings_goes_with_its_node_class(cluster):
 def test_what_could_be_had_again_is_forgotten_unless_it_failed_meanwhile(cluster):
     """A launch that succeeds while the offering is avoided was asked for before that was known."""
     apply(cluster, failed())
-    apply(cluster, ForgetFailures(node_class=CLASS, offering=OFFERING, at=NOW + timedelta(minutes=1)))
+    apply(cluster, ClearOfferingFailures(node_class=CLASS, offering=OFFERING, at=NOW + timedelta(minutes=1)))
     assert len(state(cluster)["status"]["unavailable"]) == 1
 
-    apply(cluster, ForgetFailures(node_class=CLASS, offering=OFFERING, at=NOW + timedelta(minutes=3)))
+    apply(cluster, ClearOfferingFailures(node_class=CLASS, offering=OFFERING, at=NOW + timedelta(minutes=3)))
     assert state(cluster)["status"]["unavailable"] == []
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from journeyman.core.api.objects import NODECLAIM, NODEPOOL
-from journeyman.core.plan import Chain, CreateObject, Event, ObjectRef, PatchObject, Plan, Step, one
+from journeyman.core.plan import Chain, CreateObject, Event, ObjectRef, PatchObject, Plan, Step, chain_of
 from journeyman.steps.apply import run_step
 from journeyman.steps.side_by_side import AT_MOST
 from tests.helpers.builders import claim_body, pool_body
@@ -66,7 +66,7 @@ def the_labels(cluster, resource, name):
 
 def test_the_first_patches_of_all_go_together_then_the_second(cluster):
     """Six requests in the time of two."""
-    outcome, together = carry_out(cluster, *(one(name, labelled(NODECLAIM, name), imaged(name)) for name in "abc"))
+    outcome, together = carry_out(cluster, *(chain_of(name, labelled(NODECLAIM, name), imaged(name)) for name in "abc"))
     assert together == [3, 3]
     assert outcome.counts == {"PatchObject": 6}
     for name in "abc":
@@ -89,7 +89,7 @@ def test_a_chain_whose_patch_is_refused_goes_no_further_and_is_silent(cluster):
 def test_patches_of_one_object_wait_for_each_other(cluster):
     """The second is made on what the first made of the version that both have read."""
     version = cluster.server.get(NODECLAIM, "a").metadata.resource_version
-    chains = (one(value, labelled(NODECLAIM, "a", value, version=version)) for value in ("first", "second"))
+    chains = (chain_of(value, labelled(NODECLAIM, "a", value, version=version)) for value in ("first", "second"))
     outcome, together = carry_out(cluster, *chains)
     assert together == [1, 1]
     assert outcome.counts == {"PatchObject": 2}
@@ -99,8 +99,8 @@ def test_patches_of_one_object_wait_for_each_other(cluster):
 def test_what_does_more_than_patch_keeps_its_place(cluster):
     """Nothing overtakes it: what stands before it is done, what stands behind is not begun."""
     create = CreateObject(resource=NODECLAIM, body=claim_body("new"), why="test")
-    pools = [one(name, labelled(NODEPOOL, name)) for name in ("p00", "p01", "p02", "p03")]
-    late = one("late", create, labelled(NODECLAIM, "new"))
+    pools = [chain_of(name, labelled(NODEPOOL, name)) for name in ("p00", "p01", "p02", "p03")]
+    late = chain_of("late", create, labelled(NODECLAIM, "new"))
     _, together = carry_out(cluster, *pools[:2], late, *pools[2:])
     assert together == [2, 1, 2]
 
@@ -109,7 +109,7 @@ def test_the_fence_is_looked_at_before_each_few(cluster):
     """Another run has the step: what was begun is done, and nothing more."""
     cluster.fence.checks_left = 1
     names = [f"p{n:02}" for n in range(40)]
-    outcome, together = carry_out(cluster, *(one(name, labelled(NODEPOOL, name)) for name in names))
+    outcome, together = carry_out(cluster, *(chain_of(name, labelled(NODEPOOL, name)) for name in names))
     assert together == [AT_MOST]
     assert outcome.status == "busy"
     assert "touched" not in the_labels(cluster, NODEPOOL, names[AT_MOST])

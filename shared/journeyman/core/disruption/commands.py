@@ -50,10 +50,10 @@ from journeyman.core.plan import (
     ObjectRef,
     Observation,
     Plan,
+    Requeue,
     Step,
-    Wake,
-    look_at,
-    one,
+    chain_of,
+    next_requeue,
 )
 from journeyman.core.scheduling.claims import to_node_claim
 from journeyman.core.scheduling.results import PlannedClaim
@@ -92,7 +92,7 @@ def execute(
         actions.append(CreateObject(resource=NODECLAIM, body=body, why=disruption.spec.explanation))
     actions += cordons(nodes, disruption)
     launches = tuple(
-        one(f"NodeClaim {name}", LaunchInstance(claim=name, why=f"replacement for {disruption.metadata.name}"))
+        chain_of(f"NodeClaim {name}", LaunchInstance(claim=name, why=f"replacement for {disruption.metadata.name}"))
         for name in names
     )
     events: tuple[Event, ...] = tuple(_launching(disruption, name) for name in names)
@@ -106,8 +106,8 @@ def execute(
         events += deletion.events
         observations += deletion.observations
     else:
-        actions.append(Wake(step=Step.PROVISION, at=now, reason=f"replacements of {disruption.metadata.name} start"))
-    actions.append(_look_again(disruption, look_at(now, poll)))
+        actions.append(Requeue(step=Step.PROVISION, at=now, reason=f"replacements of {disruption.metadata.name} start"))
+    actions.append(_look_again(disruption, next_requeue(now, poll)))
     chain = Chain(subject=_subject(disruption), actions=tuple(actions), events=events, observations=tuple(observations))
     chain = told_of_marks(chain, nodes, disruption, now)
     return Plan(chains=(chain, *launches), notes=(f"disrupting node(s): {disruption.spec.explanation}",))
@@ -142,20 +142,22 @@ def advance(disruption: NodeDisruption, snapshot: Snapshot, poll: timedelta) -> 
         return _without_candidates(disruption, snapshot)
     if not staying:
         return Plan(
-            chains=(one(_subject(disruption), _look_again(disruption, _drain_look(disruption, snapshot.now, poll))),)
+            chains=(
+                chain_of(_subject(disruption), _look_again(disruption, _drain_look(disruption, snapshot.now, poll))),
+            )
         )
     if lost := missing(disruption, snapshot):
         return _roll_back(disruption, f"replacement {', '.join(lost)} is gone", staying, snapshot)
     waiting = [c for c in replacements(disruption, snapshot) if not is_true(c.status.conditions, INITIALIZED)]
     if not waiting:
         chain = _deletion(disruption, staying, snapshot)
-        again = one(_subject(disruption), _look_again(disruption, look_at(snapshot.now, poll)))
+        again = chain_of(_subject(disruption), _look_again(disruption, next_requeue(snapshot.now, poll)))
         return Plan(
             chains=(chain, again), notes=(f"replacements are ready, terminating: {disruption.spec.explanation}",)
         )
     if snapshot.now >= deadline(disruption):
         return _roll_back(disruption, "the replacements were not ready in time", staying, snapshot)
-    return _await(disruption, waiting, staying, look_at(snapshot.now, poll))
+    return _await(disruption, waiting, staying, next_requeue(snapshot.now, poll))
 
 
 def _without_candidates(disruption: NodeDisruption, snapshot: Snapshot) -> Plan:
@@ -200,7 +202,7 @@ def _await(disruption: NodeDisruption, waiting: Iterable[NodeClaim], nodes: Iter
         for c in waiting
     )
     actions = (*cordons(nodes, disruption), _look_again(disruption, at))
-    return Plan(chains=(one(_subject(disruption), *actions),), events=events)
+    return Plan(chains=(chain_of(_subject(disruption), *actions),), events=events)
 
 
 def _deletion(disruption: NodeDisruption, nodes: Iterable[StateNode], snapshot: Snapshot) -> Chain:
@@ -223,7 +225,7 @@ def _deletion(disruption: NodeDisruption, nodes: Iterable[StateNode], snapshot: 
         pods = next(len(c.pods) for c in disruption.spec.candidates if c.node_claim == node.claim.metadata.name)
         pool = snapshot.node_pools_by_name.get(node.node_pool)
         observations += explain.disrupted(disruption, node.claim, pool, pods)
-    actions.append(Wake(step=Step.TERMINATE, at=snapshot.now, reason=disruption.metadata.name))
+    actions.append(Requeue(step=Step.TERMINATE, at=snapshot.now, reason=disruption.metadata.name))
     return Chain(
         subject=_subject(disruption), actions=tuple(actions), events=tuple(events), observations=tuple(observations)
     )
@@ -239,9 +241,9 @@ def _ended(disruption: NodeDisruption, phase: str, why: str, unmarked: Iterable[
     """Marks come off before the phase is written, so that a run cut off between the two comes back for the rest."""
     actions = [action for node in unmarked if not node.deleting for action in unmark(node, why, now)]
     actions.append(set_phase(disruption, phase, why, now))
-    actions.append(Wake(step=Step.CONSOLIDATE, at=now, reason=f"{disruption.metadata.name}: {phase}"))
+    actions.append(Requeue(step=Step.CONSOLIDATE, at=now, reason=f"{disruption.metadata.name}: {phase}"))
     note = f"{disruption.metadata.name} {phase}: {why}"
-    return Plan(chains=(one(_subject(disruption), *actions),), notes=(note,))
+    return Plan(chains=(chain_of(_subject(disruption), *actions),), notes=(note,))
 
 
 def _started(disruption: NodeDisruption) -> datetime:
@@ -252,11 +254,11 @@ def _started(disruption: NodeDisruption) -> datetime:
 
 def _drain_look(disruption: NodeDisruption, now: datetime, poll: timedelta) -> datetime:
     """When to look again at a drain, which belongs to the terminate step: ever more rarely, at least once a minute."""
-    return look_at(now, min(max((now - _started(disruption)) / 10, poll), SLOWEST_LOOK))
+    return next_requeue(now, min(max((now - _started(disruption)) / 10, poll), SLOWEST_LOOK))
 
 
-def _look_again(disruption: NodeDisruption, at: datetime) -> Wake:
-    return Wake(step=Step.CONSOLIDATE, at=at, reason=f"{disruption.metadata.name} is under way")
+def _look_again(disruption: NodeDisruption, at: datetime) -> Requeue:
+    return Requeue(step=Step.CONSOLIDATE, at=at, reason=f"{disruption.metadata.name} is under way")
 
 
 def _subject(disruption: NodeDisruption) -> str:

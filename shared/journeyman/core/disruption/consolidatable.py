@@ -24,7 +24,7 @@ from journeyman.core.api.conditions import CONSOLIDATABLE, INITIALIZED, Conditio
 from journeyman.core.api.duration import parse_nillable_duration
 from journeyman.core.api.nodepool import NodePool
 from journeyman.core.api.objects import NODECLAIM, NodeClaim, Pod, condition_of
-from journeyman.core.plan import Action, Chain, ObjectRef, PatchObject, Plan, one
+from journeyman.core.plan import Action, Chain, ObjectRef, PatchObject, Plan, chain_of
 from journeyman.core.scheduling.pods import is_owned_by_daemon_set, is_owned_by_node
 from journeyman.core.state import Snapshot
 from journeyman.core.state.transition_samples import told_with
@@ -130,7 +130,7 @@ def _chains(verdicts: Iterable[_Verdict], now: datetime) -> Iterator[Chain]:
         after = _conditions(claim, verdict.at is not None and verdict.at <= now, now)
         actions = tuple(_writes(verdict, after, now))
         if actions:
-            ref, chain = _ref(claim), one(f"NodeClaim {claim.metadata.name}", *actions)
+            ref, chain = _ref(claim), chain_of(f"NodeClaim {claim.metadata.name}", *actions)
             yield told_with(chain, ref, claim.metadata.labels, claim.status.conditions, after.conditions)
 
 

@@ -16,7 +16,7 @@ from journeyman.core.api.objects import NODE_DISRUPTION
 from journeyman.core.disruption.damping import was_in_vain
 from journeyman.core.disruption.in_flight import under_way
 from journeyman.core.disruption.marks import unmark
-from journeyman.core.plan import Action, Chain, DeleteObject, ObjectRef, Plan, one
+from journeyman.core.plan import Action, Chain, DeleteObject, ObjectRef, Plan, chain_of
 from journeyman.core.state import Snapshot
 
 HISTORY: Final = timedelta(hours=24)
@@ -26,7 +26,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 def heal(snapshot: Snapshot) -> Plan:
     """Take taint and DisruptionReason off nodes that are neither leaving nor named by an active command."""
-    return Plan(chains=tuple(one(f"NodeClaim {name}", *actions) for name, actions in _stale_marks(snapshot)))
+    return Plan(chains=tuple(chain_of(f"NodeClaim {name}", *actions) for name, actions in _stale_marks(snapshot)))
 
 
 def forget(snapshot: Snapshot) -> Plan:
@@ -67,4 +67,4 @@ def _newest_first(disruption: NodeDisruption) -> tuple[float, str]:
 def _deletion(disruption: NodeDisruption) -> Chain:
     name = disruption.metadata.name
     ref = ObjectRef(resource=NODE_DISRUPTION, name=name, uid=disruption.metadata.uid)
-    return one(f"NodeDisruption {name}", DeleteObject(ref=ref, why="history"))
+    return chain_of(f"NodeDisruption {name}", DeleteObject(ref=ref, why="history"))

@@ -17,7 +17,7 @@ from journeyman.core.api.node_disruption import (
 from journeyman.core.api.objects import NODE_DISRUPTION, ObjectMeta
 from journeyman.core.disruption import explain
 from journeyman.core.disruption.types import Candidate, Command, Decision
-from journeyman.core.plan import Chain, CreateObject, Plan, Step, Wake
+from journeyman.core.plan import Chain, CreateObject, Plan, Requeue, Step
 from journeyman.core.scheduling.claims import claim_name
 
 MAX_PODS_NAMED: Final = 1000  # of one candidate, as the CRD allows
@@ -60,7 +60,7 @@ def proposal_plan(disruption: NodeDisruption, command: Command, validate_at: dat
     """Write the intent down, and look at it again at `validate_at`."""
     body, said = disruption.to_wire(), disruption.spec.explanation
     create = CreateObject(resource=NODE_DISRUPTION, body=body, why=disruption.spec.explanation)
-    wake = Wake(step=Step.CONSOLIDATE, at=validate_at, reason=f"validate {disruption.metadata.name}")
+    wake = Requeue(step=Step.CONSOLIDATE, at=validate_at, reason=f"validate {disruption.metadata.name}")
     events = tuple(
         event
         for c in command.candidates

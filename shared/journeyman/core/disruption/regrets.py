@@ -18,7 +18,7 @@ from journeyman.core.api import labels
 from journeyman.core.api.node_disruption import NodeDisruption
 from journeyman.core.api.objects import NODE_DISRUPTION, NodeClaim
 from journeyman.core.disruption.types import DisruptionReason
-from journeyman.core.plan import Chain, ObjectRef, PatchObject, Plan, one
+from journeyman.core.plan import Chain, ObjectRef, PatchObject, Plan, chain_of
 from journeyman.core.scheduling.claims import planned_pods
 from journeyman.core.state import Snapshot
 
@@ -109,7 +109,7 @@ def _regret(disruption: NodeDisruption, opened: Iterable[tuple[datetime, str, fr
 def _written(regret: Regret) -> Chain:
     meta = regret.disruption.metadata
     patch: Mapping[str, object] = {"status": {"regrettedFor": list(regret.workloads)[:1000]}}
-    return one(
+    return chain_of(
         f"NodeDisruption {meta.name}",
         PatchObject(
             ref=ObjectRef(resource=NODE_DISRUPTION, name=meta.name, uid=meta.uid),

@@ -20,7 +20,7 @@ from journeyman.core.api.objects import NODECLAIM, NodeClaim
 from journeyman.core.disruption import explain
 from journeyman.core.disruption.candidates import eviction_cost
 from journeyman.core.disruption.static_pools import StaticPool, static_pools
-from journeyman.core.plan import Chain, DeleteObject, ObjectRef, Plan, Step, Wake, merged
+from journeyman.core.plan import Chain, DeleteObject, ObjectRef, Plan, Requeue, Step, merge_plans
 from journeyman.core.scheduling.pods import is_disruptable, is_owned_by_daemon_set
 from journeyman.core.state import Snapshot
 from journeyman.errors import ConfigurationError
@@ -35,7 +35,9 @@ def close_static(snapshot: Snapshot) -> Plan:
     Args:
         snapshot: NodePools, all NodeClaims with their nodes, and all pods.
     """
-    return merged(_close_pool(p, snapshot) for p in static_pools(snapshot.claims, snapshot.node_pools) if p.surplus)
+    return merge_plans(
+        _close_pool(p, snapshot) for p in static_pools(snapshot.claims, snapshot.node_pools) if p.surplus
+    )
 
 
 def lifetime_left(claim: NodeClaim, now: datetime) -> float:
@@ -80,7 +82,7 @@ def _delete(claim: NodeClaim, pool: StaticPool, snapshot: Snapshot) -> Chain:
         subject=f"NodeClaim {name}",
         actions=(
             DeleteObject(ref=ref, why=why, resource_version=claim.metadata.resource_version),
-            Wake(step=Step.TERMINATE, at=snapshot.now, reason=f"NodeClaim {name}: {why}"),
+            Requeue(step=Step.TERMINATE, at=snapshot.now, reason=f"NodeClaim {name}: {why}"),
         ),
         observations=(explain.overprovisioned(claim, pool.pool),),
     )

@@ -32,11 +32,11 @@ from journeyman.core.plan import (
     ObjectRef,
     Observation,
     Plan,
+    Requeue,
     Step,
-    Wake,
-    look_at,
-    merged,
-    one,
+    chain_of,
+    merge_plans,
+    next_requeue,
 )
 from journeyman.core.scheduling.claims import claim_name, to_node_claim
 from journeyman.core.scheduling.offering.templates import NO_TYPES, Template, make_template
@@ -64,7 +64,7 @@ def open_static(snapshot: Snapshot, catalogue: Catalogue, *, most: int, look_aga
         plan = _open_pool(pool, snapshot, catalogue, most, look_again) if pool.lacking else Plan()
         most -= len(plan.chains)
         plans.append(plan)
-    return merged(plans)
+    return merge_plans(plans)
 
 
 def _open_pool(pool: StaticPool, snapshot: Snapshot, catalogue: Catalogue, most: int, look_again: datetime) -> Plan:
@@ -80,7 +80,7 @@ def _open_pool(pool: StaticPool, snapshot: Snapshot, catalogue: Catalogue, most:
     chains = [_open(name, slot, pool, template, look_again) for slot, name in islice(_vacancies(pool), number)]
     if number < pool.allowed:
         reason = f"{pool.allowed - number} node(s) of NodePool {pool.name} are left for the next run"
-        chains.append(one(f"NodePool {pool.name}", Wake(step=Step.PROVISION, at=snapshot.now, reason=reason)))
+        chains.append(chain_of(f"NodePool {pool.name}", Requeue(step=Step.PROVISION, at=snapshot.now, reason=reason)))
     note = (
         f"provisioning nodeclaims to satisfy replica count: NodePool {pool.name} has {len(pool.running)} "
         f"of {pool.replicas} node(s), {number} more"
@@ -116,7 +116,7 @@ def _open(name: str, slot: int, pool: StaticPool, template: Template, look_again
         actions=(
             CreateObject(resource=NODECLAIM, body=_body(name, slot, pool, template), why=why),
             LaunchInstance(claim=name, why=why),
-            Wake(step=Step.PROVISION, at=look_again, reason=f"NodeClaim {name} starts"),
+            Requeue(step=Step.PROVISION, at=look_again, reason=f"NodeClaim {name} starts"),
         ),
         observations=(created,),
     )
@@ -159,9 +159,9 @@ def _out_of_stock(pool: StaticPool, snapshot: Snapshot) -> Plan:
     """Come back when the first offering is tried again; the sweep would, too, but for many runs that find nothing."""
     note = f"NodePool {pool.name} lacks {pool.lacking} node(s): all that would do is out of stock now"
     until = min((u.until for u in snapshot.unavailable if u.until > snapshot.now), default=None)
-    wake = () if until is None else (Wake(step=Step.PROVISION, at=until, reason=note),)
+    wake = () if until is None else (Requeue(step=Step.PROVISION, at=until, reason=note),)
     return Plan(
-        chains=(one(f"NodePool {pool.name}", *wake),) if wake else (),
+        chains=(chain_of(f"NodePool {pool.name}", *wake),) if wake else (),
         events=(_warning(pool, "InsufficientCapacityError", note),),
         notes=(note,),
     )
@@ -173,8 +173,8 @@ def _blocked(pool: StaticPool, now: datetime) -> Plan:
     note = f"nodepool node limit reached: NodePool {pool.name} asks for {lacking} node(s) more than limits.nodes allows"
     if not pool.leaving:
         return Plan(events=(_warning(pool, "NodeLimitReached", note),), notes=(note,))
-    wake = Wake(step=Step.PROVISION, at=look_at(now, NODE_LIMIT_POLL), reason=note)
-    return Plan(chains=(one(f"NodePool {pool.name}", wake),), notes=(note,))
+    wake = Requeue(step=Step.PROVISION, at=next_requeue(now, NODE_LIMIT_POLL), reason=note)
+    return Plan(chains=(chain_of(f"NodePool {pool.name}", wake),), notes=(note,))
 
 
 def _warning(pool: StaticPool, reason: str, message: str) -> Event:

@@ -29,7 +29,7 @@ from journeyman.core.lifecycle.leaving import marked
 from journeyman.core.lifecycle.pace import Termination, drain_look, instance_look, volume_look
 from journeyman.core.lifecycle.progress import node_patches, node_ref
 from journeyman.core.lifecycle.volumes import attached_volumes
-from journeyman.core.plan import Event, Plan, TerminateInstance, Wake, one
+from journeyman.core.plan import Event, Plan, Requeue, TerminateInstance, chain_of
 from journeyman.core.state import Snapshot, StateNode
 from journeyman.core.state.cordon import is_cordoned
 
@@ -59,7 +59,7 @@ def finalize_bare(node: Node, state: StateNode, snapshot: Snapshot, cloud: Cloud
     if not stopped and (volumes := attached_volumes(state, snapshot)):
         began = node.metadata.deletion_timestamp or snapshot.now
         look = volume_look(state.name, snapshot.now, began, None, pace)
-        return Plan(chains=(one(f"Node {state.name}", look),), events=volume_events(volumes, node))
+        return Plan(chains=(chain_of(f"Node {state.name}", look),), events=volume_events(volumes, node))
     return _ending(node, instance, snapshot, pace) if instance is not None else _let_go(node, snapshot)
 
 
@@ -67,13 +67,13 @@ def _draining(node: Node, decided: Drain, state: StateNode, snapshot: Snapshot, 
     now, closed = snapshot.now, marked(node)
     patches = node_patches(node, closed, "drain")
     told = drain_events(decided, node, now)
-    elsewhere: tuple[Wake, ...] = ()
+    elsewhere: tuple[Requeue, ...] = ()
     if patches:  # it begins
         text = "No NodeClaim stands for this node and its instance: it is drained, then both go"
         told += (Event(ref=node_ref(node), reason="NodeClaimMissing", message=text, type="Warning"),)
         elsewhere = another_place(state.pods, state.name, now)
     look = drain_look(decided, state.name, now, node.metadata.deletion_timestamp or now, pace)
-    closing = one(f"Node {state.name}", *patches, look, *elsewhere)
+    closing = chain_of(f"Node {state.name}", *patches, look, *elsewhere)
     chains = drain_behind(closing, drain_chains(decided, node, FORCEFUL, None), node)
     return Plan(chains=chains, events=told)
 
@@ -91,11 +91,13 @@ def _ending(node: Node, instance: RunningInstance, snapshot: Snapshot, pace: Ter
     )
     began = node.metadata.deletion_timestamp or snapshot.now
     look = instance_look(provider_id, snapshot.now, began, pace)
-    return Plan(chains=(one(f"Node {name}", end, look),), notes=(f"drained node {name}, terminating its instance",))
+    return Plan(
+        chains=(chain_of(f"Node {name}", end, look),), notes=(f"drained node {name}, terminating its instance",)
+    )
 
 
 def _let_go(node: Node, snapshot: Snapshot) -> Plan:
     name = node.metadata.name
-    chain = one(f"Node {name}", *free_node(node, "drained, and no NodeClaim owns it"))
+    chain = chain_of(f"Node {name}", *free_node(node, "drained, and no NodeClaim owns it"))
     counted = replace(chain, observations=node_ended(node, snapshot.now))
     return Plan(chains=(counted,), notes=(f"deleted node {name}, which no NodeClaim owned",))

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 from journeyman.core.api.capacity_buffer import PROVISIONING, READY_FOR_PROVISIONING
 from journeyman.core.api.conditions import set_condition, to_wire
 from journeyman.core.api.objects import CAPACITY_BUFFER, Condition, Pod
-from journeyman.core.plan import ObjectRef, PatchObject, Plan, merged, one
+from journeyman.core.plan import ObjectRef, PatchObject, Plan, chain_of, merge_plans
 from journeyman.core.scheduling.demand.buffers import ResolvedBuffer, buffer_of, is_virtual, resolve_buffers
 from journeyman.core.scheduling.results import Results
 from journeyman.core.state import Snapshot
@@ -36,7 +36,7 @@ def tell_buffers(snapshot: Snapshot, results: Results) -> Plan:
         key = resolved.buffer.key
         verdict = _provisioning(resolved, standing[key], opened[key], failed[key])
         plans.append(_tell(resolved, verdict, snapshot.now))
-    return merged(plans)
+    return merge_plans(plans)
 
 
 def _count(pods: Iterable[Pod], keys: Iterable[str]) -> Mapping[str, int]:
@@ -89,7 +89,7 @@ def _tell(resolved: ResolvedBuffer, provisioning: _Verdict | None, now: datetime
         resource_version=meta.resource_version,
         subresource="status",
     )
-    chain = one(f"CapacityBuffer {buffer.key}", patch)
+    chain = chain_of(f"CapacityBuffer {buffer.key}", patch)
     return Plan(chains=(told_with(chain, patch.ref, {}, before.conditions, conditions),))
 
 

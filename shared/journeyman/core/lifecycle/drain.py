@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from journeyman.core.api.conditions import DISRUPTION_REASON
 from journeyman.core.api.objects import POD, Node, NodeClaim, Pod, condition_of
 from journeyman.core.lifecycle.progress import node_ref
-from journeyman.core.plan import Chain, DeletePod, Event, EvictPod, ObjectRef, Observation, Step, Wake, one
+from journeyman.core.plan import Chain, DeletePod, Event, EvictPod, ObjectRef, Observation, Requeue, Step, chain_of
 from journeyman.core.scheduling.pods import (
     is_disruptable,
     is_owned_by_daemon_set,
@@ -124,11 +124,11 @@ def drain_behind(closing: Chain, pods: tuple[Chain, ...], node: Node) -> tuple[C
     return (closing, *pods) if is_cordoned(node) else (replace(closing, then=pods),)
 
 
-def another_place(pods: Iterable[Pod], node: str, now: datetime) -> tuple[Wake, ...]:
+def another_place(pods: Iterable[Pod], node: str, now: datetime) -> tuple[Requeue, ...]:
     """What lets the next place of these pods be planned while they are still being evicted; nothing if none needs one."""
     if not any(is_reschedulable(pod) for pod in pods):
         return ()
-    return (Wake(step=Step.PROVISION, at=now, reason=f"pods of node {node} need another place"),)
+    return (Requeue(step=Step.PROVISION, at=now, reason=f"pods of node {node} need another place"),)
 
 
 def eviction_reason(claim: NodeClaim) -> str:
@@ -175,7 +175,7 @@ def _drained(reason: str) -> tuple[Observation, ...]:
 
 
 def _evict_chain(pod: Pod, node: ObjectRef, reason: str) -> Chain:
-    chain = one(f"Pod {pod.key}", EvictPod(ref=_ref(pod), node=node, why=reason))
+    chain = chain_of(f"Pod {pod.key}", EvictPod(ref=_ref(pod), node=node, why=reason))
     event = Event(ref=_ref(pod), reason="Evicted", message=f"Evicted pod: {reason}")
     return replace(chain, events=(event,), observations=_drained(reason))
 
@@ -185,4 +185,4 @@ def _force_chain(pod: Pod, seconds: int, node: str, end: datetime | None) -> Cha
     text = f"Deleting the pod to accommodate the terminationTime {end} of the node. {granted} This bypasses the PDB of the pod and the do-not-disrupt annotation."
     action = DeletePod(ref=_ref(pod), node=node, grace_period_seconds=seconds, why="the node's end has come")
     event = Event(ref=_ref(pod), reason="Disrupted", message=text)
-    return replace(one(f"Pod {pod.key}", action), events=(event,), observations=_drained(FORCEFUL))
+    return replace(chain_of(f"Pod {pod.key}", action), events=(event,), observations=_drained(FORCEFUL))

@@ -14,7 +14,7 @@ from journeyman.core.api.duration import NEVER, parse_duration
 from journeyman.core.api.objects import NodeClaim
 from journeyman.core.lifecycle.explain import disrupted
 from journeyman.core.lifecycle.progress import claim_ref, refs_of
-from journeyman.core.plan import DeleteObject, Event, Plan, merged, one
+from journeyman.core.plan import DeleteObject, Event, Plan, chain_of, merge_plans
 from journeyman.core.state import Snapshot, StateNode
 from journeyman.errors import ConfigurationError
 
@@ -22,7 +22,7 @@ from journeyman.errors import ConfigurationError
 def expire(snapshot: Snapshot) -> Plan:
     """Delete every claim that has reached its age; drain and termination follow from the deletion."""
     states = snapshot.state_nodes_by_claim
-    return merged(_expire(c, states[c.metadata.name]) for c in snapshot.claims if is_expired(c, snapshot.now))
+    return merge_plans(_expire(c, states[c.metadata.name]) for c in snapshot.claims if is_expired(c, snapshot.now))
 
 
 def is_expired(claim: NodeClaim, now: datetime) -> bool:
@@ -45,7 +45,9 @@ def expires_at(claim: NodeClaim) -> datetime | None:
 
 def _expire(claim: NodeClaim, state: StateNode) -> Plan:
     name, why = claim.metadata.name, f"Expired (older than {claim.spec.expire_after})"
-    chain = one(f"NodeClaim {name}", DeleteObject(ref=claim_ref(claim), why=f"older than {claim.spec.expire_after}"))
+    chain = chain_of(
+        f"NodeClaim {name}", DeleteObject(ref=claim_ref(claim), why=f"older than {claim.spec.expire_after}")
+    )
     events = tuple(
         Event(ref=ref, reason="DisruptionTerminating", message=f"Disrupting {ref.resource.kind}: {why}", key="Expired")
         for ref in refs_of(state)

@@ -21,7 +21,17 @@ from journeyman.core.lifecycle.leaving import leaves
 from journeyman.core.lifecycle.pace import A_MOMENT
 from journeyman.core.lifecycle.progress import claim_ref, node_patches, node_ref, refs_of, with_node
 from journeyman.core.lifecycle.registration import is_unregistered
-from journeyman.core.plan import DeleteObject, Event, ObjectRef, Plan, Step, TerminateInstance, Wake, merged, one
+from journeyman.core.plan import (
+    DeleteObject,
+    Event,
+    ObjectRef,
+    Plan,
+    Requeue,
+    Step,
+    TerminateInstance,
+    chain_of,
+    merge_plans,
+)
 from journeyman.core.state import Snapshot
 
 
@@ -44,7 +54,7 @@ def orphans(snapshot: Snapshot, cloud: Cloud, orphan_age: timedelta) -> Plan:
     """
     known = {c.status.provider_id for c in snapshot.claims if c.status.provider_id}
     known |= {n.provider_id for n in snapshot.state_nodes if n.managed}  # a claim's own may have been edited away
-    return merged(
+    return merge_plans(
         _end_orphan(instance, snapshot)
         for instance in sorted(cloud.listed, key=lambda i: i.provider_id)
         if instance.provider_id not in known
@@ -56,7 +66,9 @@ def orphans(snapshot: Snapshot, cloud: Cloud, orphan_age: timedelta) -> Plan:
 
 def lost(snapshot: Snapshot, cloud: Cloud) -> Plan:
     """Delete registered claims whose instance is gone or stands still, and whose node is missing or not Ready."""
-    return merged(_delete_lost(claim, snapshot, cloud) for claim in snapshot.claims if is_lost(claim, snapshot, cloud))
+    return merge_plans(
+        _delete_lost(claim, snapshot, cloud) for claim in snapshot.claims if is_lost(claim, snapshot, cloud)
+    )
 
 
 def is_lost(claim: NodeClaim, snapshot: Snapshot, cloud: Cloud) -> bool:
@@ -82,7 +94,7 @@ def _end_orphan(instance: RunningInstance, snapshot: Snapshot) -> Plan:
     nodes = [n.node for n in snapshot.state_nodes if n.node is not None and n.provider_id == instance.provider_id]
     leaving = [node for node in nodes if leaves(node)]
     if any(n.ready and n.node in nodes and _was_opened(n.node) for n in snapshot.state_nodes):
-        return merged(_delete_working(node, instance, snapshot) for node in nodes if node not in leaving)
+        return merge_plans(_delete_working(node, instance, snapshot) for node in nodes if node not in leaving)
     if leaving:
         return Plan()
     why = "no NodeClaim stands for this instance"
@@ -93,7 +105,9 @@ def _end_orphan(instance: RunningInstance, snapshot: Snapshot) -> Plan:
         why=why,
         unless_claimed=True,
     )
-    chain = one(f"instance {instance.provider_id}", end, *(DeleteObject(ref=node_ref(node), why=why) for node in nodes))
+    chain = chain_of(
+        f"instance {instance.provider_id}", end, *(DeleteObject(ref=node_ref(node), why=why) for node in nodes)
+    )
     text = "No NodeClaim stands for this node and its instance, and it is not at work: both go"
     events = tuple(Event(ref=node_ref(n), reason="NodeClaimMissing", message=text, type="Warning") for n in nodes)
     chain = replace(chain, events=events)
@@ -116,11 +130,11 @@ def _delete_working(node: Node, instance: RunningInstance, snapshot: Snapshot) -
     held = with_node(node, metadata={"finalizers": finalizers})
     name = node.metadata.name
     claim = ObjectRef(resource=NODECLAIM, name=instance.claim, uid=instance.claim_uid) if instance.claim else None
-    chain = one(
+    chain = chain_of(
         f"Node {name}",
         *node_patches(node, held, why),
         DeleteObject(ref=node_ref(node), why=why, unless_there=claim),
-        Wake(step=Step.TERMINATE, at=snapshot.now + A_MOMENT, reason=f"node {name} is to be drained"),
+        Requeue(step=Step.TERMINATE, at=snapshot.now + A_MOMENT, reason=f"node {name} is to be drained"),
     )
     return Plan(chains=(chain,), notes=(f"deleted node {name}: {why}",))
 
@@ -129,10 +143,10 @@ def _delete_lost(claim: NodeClaim, snapshot: Snapshot, cloud: Cloud) -> Plan:
     name, state = claim.metadata.name, snapshot.state_nodes_by_claim[claim.metadata.name]
     instance = cloud.find(state.provider_id)
     why = f"instance {state.provider_id} is {'gone' if instance is None else instance.state}"
-    chain = one(
+    chain = chain_of(
         f"NodeClaim {name}",
         DeleteObject(ref=claim_ref(claim), why=why),
-        Wake(step=Step.PROVISION, at=snapshot.now, reason=f"NodeClaim {name}: {why}"),
+        Requeue(step=Step.PROVISION, at=snapshot.now, reason=f"NodeClaim {name}: {why}"),
     )
     text = f"{why[0].upper()}{why[1:]}, and no pod runs on it any more; NodeClaim {name} is deleted, its pods are planned again"
     events = tuple(Event(ref=ref, reason="InstanceGone", message=text, type="Warning") for ref in refs_of(state))

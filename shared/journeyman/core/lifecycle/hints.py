@@ -29,7 +29,7 @@ from journeyman.core.api import labels
 from journeyman.core.api.conditions import INITIALIZED, format_time
 from journeyman.core.api.objects import NODECLAIM, POD, Node, NodeClaim, Pod, condition_of, is_true
 from journeyman.core.api.resources import fits, pod_requests, subtract, to_resources, total_requests
-from journeyman.core.plan import Action, Chain, NominatePods, ObjectRef, PatchObject, Plan, Step, Wake, one
+from journeyman.core.plan import Action, Chain, NominatePods, ObjectRef, PatchObject, Plan, Requeue, Step, chain_of
 from journeyman.core.scheduling.claims import remembered_pods, remembering
 from journeyman.core.scheduling.demand.buffers import is_virtual
 from journeyman.core.scheduling.pods import is_active
@@ -99,10 +99,10 @@ def nominations(pods: Sequence[Pod], node: Node) -> tuple[NominatePods, ...]:
     return (NominatePods(pods=refs, turns=turns, node=node.metadata.name, why="planned for this node"),) if refs else ()
 
 
-def look_after_hints(claim: NodeClaim, now: datetime) -> Wake:
+def look_after_hints(claim: NodeClaim, now: datetime) -> Requeue:
     """Look soon whether an attempt of kube-scheduler that was under way took the hints of some."""
     why = f"pods of NodeClaim {claim.metadata.name} may have lost their nomination"
-    return Wake(step=Step.PROVISION, at=now + AGAIN, reason=why)
+    return Requeue(step=Step.PROVISION, at=now + AGAIN, reason=why)
 
 
 def on_standing_nodes(snapshot: Snapshot, existing: Mapping[str, Sequence[str]], hints: Hints) -> Plan:
@@ -124,7 +124,7 @@ def on_standing_nodes(snapshot: Snapshot, existing: Mapping[str, Sequence[str]],
         pods = hints.among(keys, node.claim)
         actions = _planned_onto(node, pods, snapshot) if pods else ()
         if actions:
-            chains.append(one(f"NodeClaim {node.claim.metadata.name}", *actions))
+            chains.append(chain_of(f"NodeClaim {node.claim.metadata.name}", *actions))
             left -= len(pods)
     return Plan(chains=tuple(chains))
 
@@ -151,7 +151,7 @@ def take_back(snapshot: Snapshot) -> Plan:
             chains.append(_cleared(pod, why, snapshot.now))
         elif not pod.spec.node_name and is_true(claim.status.conditions, "Registered"):
             why = f"pod {pod.key} is not yet on the node it was planned for"
-            chains.append(one(f"Pod {pod.key}", Wake(step=Step.PROVISION, at=snapshot.now + LOOK, reason=why)))
+            chains.append(chain_of(f"Pod {pod.key}", Requeue(step=Step.PROVISION, at=snapshot.now + LOOK, reason=why)))
     return Plan(chains=tuple(chains))
 
 
@@ -265,8 +265,8 @@ def hinted_at(claim: NodeClaim) -> datetime | None:
 
 
 def _cleared(pod: Pod, why: str, now: datetime) -> Chain:
-    wake = Wake(step=Step.PROVISION, at=now, reason=f"pod {pod.key} is not expected on a node any more")
-    return one(f"Pod {pod.key}", NominatePods(pods=(_ref(pod),), node="", why=why), wake)
+    wake = Requeue(step=Step.PROVISION, at=now, reason=f"pod {pod.key} is not expected on a node any more")
+    return chain_of(f"Pod {pod.key}", NominatePods(pods=(_ref(pod),), node="", why=why), wake)
 
 
 def _ref(pod: Pod) -> ObjectRef:

@@ -20,7 +20,7 @@ from journeyman.core.api.objects import NODEPOOL, Node, NodeClaim, condition_of,
 from journeyman.core.lifecycle.hash_migration import migrated
 from journeyman.core.lifecycle.progress import Progress, claim_ref, node_ref, with_metadata, with_node
 from journeyman.core.lifecycle.registration import is_unregistered, owned, synced
-from journeyman.core.plan import Chain, Event, Plan, Step, Wake, one
+from journeyman.core.plan import Chain, Event, Plan, Requeue, Step, chain_of
 from journeyman.core.state import Snapshot, StateNode
 
 
@@ -123,7 +123,7 @@ def _hydrate_node(state: StateNode, snapshot: Snapshot) -> Iterator[Chain]:
         return
     if state.provider_id != claim.status.provider_id:
         why = f"NodeClaim {claim.metadata.name} names another instance than its node"
-        yield one(f"NodeClaim {claim.metadata.name}", Wake(step=Step.PROVISION, at=snapshot.now, reason=why))
+        yield chain_of(f"NodeClaim {claim.metadata.name}", Requeue(step=Step.PROVISION, at=snapshot.now, reason=why))
     missing = {key: value for key, value in _marks(claim).items() if key not in node.metadata.labels}
     has_finalizer = labels.TERMINATION_FINALIZER in node.metadata.finalizers
     has_owner = any(o.uid == claim.metadata.uid for o in node.metadata.owner_references)

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from journeyman.core.lifecycle.forced_end import end_now
 from journeyman.core.lifecycle.notices import NOTICES, InterruptionKind, take_down, wakes
-from journeyman.core.plan import Observation, Plan, Step, merged
+from journeyman.core.plan import Observation, Plan, Step, merge_plans
 from journeyman.core.state import InstanceStatus, Snapshot, StateNode
 
 KINDS: Final[Mapping[str, InterruptionKind]] = {
@@ -46,7 +46,9 @@ def impaired(snapshot: Snapshot, statuses: Iterable[InstanceStatus], impaired_fo
     for status in counting:
         by_instance.setdefault(status.provider_id, []).append(status)
     living = (n for n in snapshot.state_nodes if n.claim is not None and not n.deleting and not n.duplicate_of)
-    return merged(_end(n, by_instance[n.provider_id], snapshot.now) for n in living if n.provider_id in by_instance)
+    return merge_plans(
+        _end(n, by_instance[n.provider_id], snapshot.now) for n in living if n.provider_id in by_instance
+    )
 
 
 def next_look(statuses: Iterable[InstanceStatus], now: datetime, impaired_for: timedelta) -> datetime | None:

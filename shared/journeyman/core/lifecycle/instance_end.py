@@ -25,7 +25,7 @@ from journeyman.core.lifecycle.progress import (
     with_metadata,
     with_node,
 )
-from journeyman.core.plan import Action, Chain, Event, ObjectRef, Plan, Step, TerminateInstance, Wake, one
+from journeyman.core.plan import Action, Chain, Event, ObjectRef, Plan, Requeue, Step, TerminateInstance, chain_of
 
 
 def finish(claim: NodeClaim, node: Node, now: datetime, cloud: Cloud, pace: Termination) -> Plan:
@@ -34,8 +34,8 @@ def finish(claim: NodeClaim, node: Node, now: datetime, cloud: Cloud, pace: Term
     if provider_id and provider_id not in cloud.gone:
         return _await(claim, node, now, pace)
     if halves := delete_halves(Progress.of(claim, now).found(node)):
-        wake = Wake(step=Step.TERMINATE, at=now, reason=f"the instance of node {node.metadata.name} is gone")
-        return Plan(chains=(one(f"NodeClaim {claim.metadata.name}", *halves, wake),))
+        wake = Requeue(step=Step.TERMINATE, at=now, reason=f"the instance of node {node.metadata.name} is gone")
+        return Plan(chains=(chain_of(f"NodeClaim {claim.metadata.name}", *halves, wake),))
     chain = Chain(
         subject=f"NodeClaim {claim.metadata.name}",
         actions=(*free_node(node, "its instance is gone"), *_free(claim, now)),
@@ -86,7 +86,7 @@ def _await(claim: NodeClaim, node: Node | None, now: datetime, pace: Termination
     progress = announced(Progress.of(claim, now)).with_condition(INSTANCE_TERMINATING, "True")
     ended = end_instance(claim, node, now, pace, "the NodeClaim is being deleted")
     told = progress.chain(why="its instance is terminating")
-    return Plan(chains=(told, one(f"instance {claim.status.provider_id}", *ended)))
+    return Plan(chains=(told, chain_of(f"instance {claim.status.provider_id}", *ended)))
 
 
 def _free(claim: NodeClaim, now: datetime) -> tuple[Action, ...]:

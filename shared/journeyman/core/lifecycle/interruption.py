@@ -24,7 +24,7 @@ from journeyman.core.api.conditions import format_time
 from journeyman.core.api.objects import NodeClaim
 from journeyman.core.lifecycle.notices import InterruptionKind, instance_id, take_down, told, wakes
 from journeyman.core.lifecycle.progress import claim_ref
-from journeyman.core.plan import Chain, PatchObject, Plan, RememberUnavailable, Step, merged, one
+from journeyman.core.plan import Chain, MarkOfferingUnavailable, PatchObject, Plan, Step, chain_of, merge_plans
 from journeyman.core.state import Snapshot, StateNode
 
 Offering = tuple[str, str, str]
@@ -79,7 +79,7 @@ def interrupt_claims(
         going, or gone, asks for nothing.
     """
     notice = _Notice(snapshot=snapshot, kind=kind, at=event_time, unavailable_for=unavailable_for, fresh=tuple(fresh))
-    plan = merged(notice.about(id_) for id_ in sorted(set(instance_ids)))
+    plan = merge_plans(notice.about(id_) for id_ in sorted(set(instance_ids)))
     return plan + wakes(kind, snapshot.now, *notice.goes_on) if plan.chains else plan
 
 
@@ -134,7 +134,7 @@ class _Notice(Struct, frozen=True, kw_only=True, dict=True):
         note = PatchObject(
             ref=claim_ref(claim), patch={"metadata": {"annotations": annotations}}, why="rebalance recommendation"
         )
-        return Plan(chains=(one(f"nodeclaim {claim.metadata.name}", note),))
+        return Plan(chains=(chain_of(f"nodeclaim {claim.metadata.name}", note),))
 
     def _avoided(self, claim: NodeClaim, id_: str) -> tuple[Chain, ...]:
         """The Spot offering that was taken back is avoided for this long, which does not grow: it was to be had before."""
@@ -142,7 +142,7 @@ class _Notice(Struct, frozen=True, kw_only=True, dict=True):
         over = self.at + self.unavailable_for <= self.snapshot.now
         if self.kind is not InterruptionKind.SPOT_INTERRUPTED or over or not _is_spot(offering):
             return ()
-        remember = RememberUnavailable(
+        remember = MarkOfferingUnavailable(
             node_class=claim.spec.node_class_ref.name,
             offerings=(offering,),
             at=self.at,
@@ -150,7 +150,7 @@ class _Notice(Struct, frozen=True, kw_only=True, dict=True):
             longest=self.unavailable_for,
             reason="SpotInterruption",
         )
-        return (one(f"offering {'/'.join(offering)}", remember),)
+        return (chain_of(f"offering {'/'.join(offering)}", remember),)
 
     @cached_property
     def _known(self) -> Mapping[str, StateNode]:

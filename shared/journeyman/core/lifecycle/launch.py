@@ -24,14 +24,14 @@ from journeyman.core.lifecycle.progress import Progress, claim_ref, deletion, wi
 from journeyman.core.plan import (
     Action,
     Chain,
+    ClearOfferingFailures,
     Event,
-    ForgetFailures,
     LaunchInstance,
+    MarkOfferingUnavailable,
     Plan,
-    RememberUnavailable,
+    Requeue,
     Step,
-    Wake,
-    one,
+    chain_of,
 )
 from journeyman.errors import (
     CreateError,
@@ -99,7 +99,7 @@ def launch_pending(claims: Iterable[NodeClaim], now: datetime) -> Plan:
             continue
         due = retry_at(claim)
         if due is not None and due > now:
-            plan += Plan(chains=(one(f"NodeClaim {claim.metadata.name}", _retry_wake(claim, due)),))
+            plan += Plan(chains=(chain_of(f"NodeClaim {claim.metadata.name}", _retry_wake(claim, due)),))
             continue
         launch = LaunchInstance(claim=claim.metadata.name, why="the claim has no instance yet")
         progress = replace(Progress.of(claim, now), claim=hydrated(claim))
@@ -110,11 +110,11 @@ def launch_pending(claims: Iterable[NodeClaim], now: datetime) -> Plan:
 def withdrawn(claim: NodeClaim, reason: str, why: str, now: datetime) -> Chain:
     """Delete a claim that is not to be launched any more. Its pods are planned again; an Event says `reason` and why."""
     name = claim.metadata.name
-    chain = one(
+    chain = chain_of(
         f"NodeClaim {name}",
         deletion(claim, why),
         *(
-            Wake(step=step, at=now, reason=f"NodeClaim {name} was withdrawn")
+            Requeue(step=step, at=now, reason=f"NodeClaim {name} was withdrawn")
             for step in (Step.TERMINATE, Step.PROVISION)
         ),
     )
@@ -187,13 +187,13 @@ def _given_up(claim: NodeClaim, error: Exception, now: datetime, remember: tuple
     actions: tuple[Action, ...] = (
         *remember,
         deletion(claim, f"launch failed: {text}"),
-        Wake(step=Step.TERMINATE, at=now, reason=f"NodeClaim {name} was given up"),
+        Requeue(step=Step.TERMINATE, at=now, reason=f"NodeClaim {name} was given up"),
     )
     if no_capacity:
-        actions += (Wake(step=Step.PROVISION, at=now, reason=f"no capacity for NodeClaim {name}"),)
+        actions += (Requeue(step=Step.PROVISION, at=now, reason=f"no capacity for NodeClaim {name}"),)
     event = Event(ref=claim_ref(claim), reason=reason, message=f"NodeClaim {name} event: {text}", type="Warning")
     return Plan(
-        chains=(replace(one(f"NodeClaim {name}", *actions), observations=(disrupted(claim, metric),)),),
+        chains=(replace(chain_of(f"NodeClaim {name}", *actions), observations=(disrupted(claim, metric),)),),
         events=(event,),
     )
 
@@ -211,7 +211,7 @@ def _to_retry(claim: NodeClaim, failed: FailedLaunch, now: datetime, remember: t
     noted = with_metadata(claim, annotations={**claim.metadata.annotations, **mark})
     progress = replace(Progress.of(claim, now), claim=noted).with_condition("Launched", "Unknown", reason, text)
     name = claim.metadata.name
-    wake = one(f"NodeClaim {name}", _retry_wake(claim, due))
+    wake = chain_of(f"NodeClaim {name}", _retry_wake(claim, due))
     return Plan(chains=(progress.chain(why=f"launch failed: {reason}"), wake, *_alone(name, remember)))
 
 
@@ -224,14 +224,14 @@ def _condition_reason(error: Exception) -> str:
 
 def _remember(
     claim: NodeClaim, outcome: LaunchedInstance | FailedLaunch, now: datetime, avoidance: Avoidance
-) -> tuple[RememberUnavailable, ...]:
+) -> tuple[MarkOfferingUnavailable, ...]:
     offerings = set(outcome.unavailable)
     if isinstance(outcome, FailedLaunch) and isinstance(outcome.error, InsufficientCapacityError):
         offerings |= set(outcome.error.offerings)
     if not offerings:
         return ()
     return (
-        RememberUnavailable(
+        MarkOfferingUnavailable(
             node_class=claim.spec.node_class_ref.name,
             offerings=tuple(sorted(offerings)),
             at=now,
@@ -244,21 +244,21 @@ def _remember(
 
 def _forget(
     claim: NodeClaim, instance: LaunchedInstance, now: datetime, avoidance: Avoidance
-) -> Iterator[ForgetFailures]:
+) -> Iterator[ClearOfferingFailures]:
     """What it was launched as can be had again, should it have failed before."""
     _, zone, capacity_type = instance.offering
     if avoidance.remembered & {instance.offering, ("*", zone, capacity_type)}:
         at = instance.launched_at or now
-        yield ForgetFailures(node_class=claim.spec.node_class_ref.name, offering=instance.offering, at=at)
+        yield ClearOfferingFailures(node_class=claim.spec.node_class_ref.name, offering=instance.offering, at=at)
 
 
 def _alone(name: str, actions: tuple[Action, ...]) -> tuple[Chain, ...]:
     """In a chain of their own, so that a conflict on the claim does not lose them."""
-    return tuple(one(f"what NodeClaim {name} was offered", action) for action in actions)
+    return tuple(chain_of(f"what NodeClaim {name} was offered", action) for action in actions)
 
 
-def _retry_wake(claim: NodeClaim, due: datetime) -> Wake:
-    return Wake(step=Step.PROVISION, at=due, reason=f"retry the launch of NodeClaim {claim.metadata.name}")
+def _retry_wake(claim: NodeClaim, due: datetime) -> Requeue:
+    return Requeue(step=Step.PROVISION, at=due, reason=f"retry the launch of NodeClaim {claim.metadata.name}")
 
 
 def _retry_state(claim: NodeClaim) -> tuple[int, datetime | None, int]:

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from journeyman.core.api.objects import NodeClaim, condition_of, is_true
 from journeyman.core.lifecycle.explain import disrupted
 from journeyman.core.lifecycle.progress import claim_ref, deletion
-from journeyman.core.plan import Event, Plan, Step, Wake, merged, one
+from journeyman.core.plan import Event, Plan, Requeue, Step, chain_of, merge_plans
 from journeyman.core.state import Snapshot
 
 LAUNCH_TIMEOUT: Final = "launch_timeout"
@@ -65,7 +65,7 @@ def abandon(snapshot: Snapshot, ended: Collection[str]) -> Plan:
             stand still: nothing starts them again.
     """
     abandoned = (claim for claim in snapshot.claims if awaits_node(claim) and claim.status.provider_id in ended)
-    return merged(give_up(claim, INSTANCE_GONE, snapshot.now) for claim in abandoned)
+    return merge_plans(give_up(claim, INSTANCE_GONE, snapshot.now) for claim in abandoned)
 
 
 def give_up(claim: NodeClaim, reason: str, now: datetime) -> Plan:
@@ -78,11 +78,11 @@ def give_up(claim: NodeClaim, reason: str, now: datetime) -> Plan:
     """
     name, ref = claim.metadata.name, claim_ref(claim)
     event = Event(ref=ref, reason=_EVENTS[reason], message=_why(claim, reason, now), type="Warning")
-    chain = one(
+    chain = chain_of(
         f"NodeClaim {name}",
         deletion(claim, reason),
-        Wake(step=Step.TERMINATE, at=now, reason=f"NodeClaim {name}: {reason}"),
-        Wake(step=Step.PROVISION, at=now, reason=f"NodeClaim {name}: {reason}"),
+        Requeue(step=Step.TERMINATE, at=now, reason=f"NodeClaim {name}: {reason}"),
+        Requeue(step=Step.PROVISION, at=now, reason=f"NodeClaim {name}: {reason}"),
     )
     chain = replace(chain, events=(event,), observations=(disrupted(claim, reason),))
     return Plan(chains=(chain,), notes=(f"gave up NodeClaim {name}: {reason}",))

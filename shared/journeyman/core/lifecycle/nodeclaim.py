@@ -24,7 +24,7 @@ from journeyman.core.lifecycle.liveness import Timeouts, give_up, timed_out
 from journeyman.core.lifecycle.progress import Progress, poll_at
 from journeyman.core.lifecycle.registration import register
 from journeyman.core.lifecycle.settling import Settling, hinted
-from journeyman.core.plan import Chain, NominatePods, Plan, Step, Wake, look_at, merged, one
+from journeyman.core.plan import Chain, NominatePods, Plan, Requeue, Step, chain_of, merge_plans, next_requeue
 from journeyman.core.state import Snapshot
 
 _UNDONE: Final = frozenset({"Rejected", "RolledBack"})
@@ -65,7 +65,7 @@ def advance(snapshot: Snapshot, lifecycle: Lifecycle) -> Plan:
             plan = _advance(claim, by_provider, snapshot, lifecycle, room)
             left -= sum(len(action.pods) for action in plan.actions if isinstance(action, NominatePods))
             plans.append(plan)
-    return merged((take_back(snapshot), *sorted(plans, key=_first_turn, reverse=True)))
+    return merge_plans((take_back(snapshot), *sorted(plans, key=_first_turn, reverse=True)))
 
 
 def _first_turn(plan: Plan) -> int:
@@ -182,9 +182,9 @@ def _record(
     claim = progress.claim
     if not is_at_work(claim):
         at, reason = min(_looks(progress, pace, held)), f"NodeClaim {claim.metadata.name} is not initialized yet"
-        chains += (one(f"NodeClaim {claim.metadata.name}", Wake(step=Step.PROVISION, at=at, reason=reason)),)
+        chains += (chain_of(f"NodeClaim {claim.metadata.name}", Requeue(step=Step.PROVISION, at=at, reason=reason)),)
     if opens and hinted_at(claim):
-        chains += (one(f"NodeClaim {claim.metadata.name}", look_after_hints(claim, progress.now)),)
+        chains += (chain_of(f"NodeClaim {claim.metadata.name}", look_after_hints(claim, progress.now)),)
     return Plan(chains=chains, notes=progress.notes)
 
 
@@ -192,7 +192,7 @@ def _looks(progress: Progress, pace: Pace, held: _Held) -> Iterator[datetime]:
     since = progress.claim.metadata.creation_timestamp or progress.now
     yield poll_at(progress.now, since, pace.shortest, pace.longest)
     if held.reason:
-        yield held.until or look_at(progress.now, pace.held)
+        yield held.until or next_requeue(progress.now, pace.held)
 
 
 def _opens(progress: Progress) -> bool:

@@ -28,7 +28,7 @@ from journeyman.core.api.resources import (
     to_resources,
 )
 from journeyman.core.lifecycle.registration_health import Outcome, judged
-from journeyman.core.plan import Chain, ObjectRef, PatchObject, Plan, merged, one
+from journeyman.core.plan import Chain, ObjectRef, PatchObject, Plan, chain_of, merge_plans
 from journeyman.core.state import NodeClassState, SetAside, Snapshot, StateNode
 from journeyman.core.state.transition_samples import told_with
 
@@ -69,7 +69,7 @@ def reconcile(snapshot: Snapshot, outcomes: Mapping[str, tuple[Outcome, ...]] | 
         for pool in snapshot.node_pools
     ]
     plans += [_refuse(item, snapshot.now) for item in snapshot.set_aside if item.kind == NODEPOOL.kind]
-    return merged(plans)
+    return merge_plans(plans)
 
 
 def count(snapshot: Snapshot, outcomes: Mapping[str, tuple[Outcome, ...]] | None = None) -> Plan:
@@ -152,7 +152,7 @@ def _chain(pool: NodePool, status: Mapping[str, Any], annotations: Mapping[str, 
     if annotations:
         patch = {"metadata": {"annotations": dict(annotations)}}
         actions.append(PatchObject(ref=ref, patch=patch, why="the template's hash, and how its nodes join"))
-    return one(f"NodePool {meta.name}", *actions)
+    return chain_of(f"NodePool {meta.name}", *actions)
 
 
 def _counts(pool: NodePool, usage: Usage) -> dict[str, Any]:
@@ -210,5 +210,5 @@ def _refuse(item: SetAside, now: datetime) -> Plan:
         resource_version=item.resource_version,
         subresource="status",
     )
-    chain = told_with(one(f"NodePool {item.name}", patch), ref, {}, item.conditions, after.conditions)
+    chain = told_with(chain_of(f"NodePool {item.name}", patch), ref, {}, item.conditions, after.conditions)
     return Plan(chains=(chain,), notes=(item.why,))

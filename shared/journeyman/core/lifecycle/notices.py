@@ -16,7 +16,7 @@ from typing import Final
 from journeyman.core.api.objects import NodeClaim
 from journeyman.core.lifecycle.explain import disrupted
 from journeyman.core.lifecycle.progress import claim_ref, refs_of
-from journeyman.core.plan import Action, Chain, DeleteObject, Event, Observation, Plan, Step, Wake, one
+from journeyman.core.plan import Action, Chain, DeleteObject, Event, Observation, Plan, Requeue, Step, chain_of
 from journeyman.core.state import StateNode
 from journeyman.core.state.cordon import cordon
 
@@ -95,16 +95,18 @@ def take_down(node: StateNode, claim: NodeClaim, kind: InterruptionKind, *first:
     )
     taint = cordon(node.node, why) if node.node is not None else None
     return Plan(
-        chains=(deletion, *([one(f"node {node.name}", taint)] if taint else [])),
+        chains=(deletion, *([chain_of(f"node {node.name}", taint)] if taint else [])),
         events=told(node, kind, type_="Warning"),
         notes=(f"initiating delete of nodeclaim {name} from interruption message: {kind.value}",),
     )
 
 
 def wakes(kind: InterruptionKind, now: datetime, *steps: Step) -> Plan:
-    """Wake those who go on."""
+    """Requeue the steps that carry on."""
     return Plan(
-        chains=(one("wake-ups", *(Wake(step=step, at=now, reason=f"interruption: {kind.value}") for step in steps)),)
+        chains=(
+            chain_of("wake-ups", *(Requeue(step=step, at=now, reason=f"interruption: {kind.value}") for step in steps)),
+        )
     )
 
 

@@ -18,7 +18,7 @@ from journeyman.core.api.hashes import NODEPOOL_HASH_VERSION, node_pool_hash
 from journeyman.core.api.nodepool import NodePool
 from journeyman.core.api.objects import NODECLAIM, NODEPOOL, POD, Pod
 from journeyman.core.lifecycle.explain import created
-from journeyman.core.plan import Chain, CreateObject, Event, LaunchInstance, ObjectRef, Plan, Step, Wake, one
+from journeyman.core.plan import Chain, CreateObject, Event, LaunchInstance, ObjectRef, Plan, Requeue, Step, chain_of
 from journeyman.core.scheduling.claims import claim_name, to_node_claim
 from journeyman.core.scheduling.demand.buffers import is_virtual
 from journeyman.core.scheduling.offering.templates import NO_TYPES
@@ -110,11 +110,11 @@ def _open(planned: PlannedClaim, snapshot: Snapshot, seed: str, pods: Mapping[st
     told = replace(planned, pods=real)
     uids = {key: pods[key].metadata.uid for key in real}
     why = f"{len(planned.pods)} pod(s) need a node"
-    chain = one(
+    chain = chain_of(
         f"NodeClaim {name}",
         CreateObject(resource=NODECLAIM, body=claim_body(told, pool, name, uids), why=why),
         LaunchInstance(claim=name, why=why),
-        Wake(step=Step.PROVISION, at=look_again, reason=f"NodeClaim {name} starts"),
+        Requeue(step=Step.PROVISION, at=look_again, reason=f"NodeClaim {name} starts"),
     )
     return replace(
         chain,

@@ -12,7 +12,7 @@ from typing import Final
 from journeyman.core.api.conditions import NODE_OVERLAY_DEPENDENTS, VALIDATION_SUCCEEDED, ConditionSet
 from journeyman.core.api.nodeoverlay import NodeOverlay
 from journeyman.core.api.objects import NODE_OVERLAY
-from journeyman.core.plan import ObjectRef, PatchObject, Plan, merged, one
+from journeyman.core.plan import ObjectRef, PatchObject, Plan, chain_of, merge_plans
 from journeyman.core.state import SetAside, Snapshot
 from journeyman.core.state.transition_samples import told_with
 
@@ -31,7 +31,7 @@ def tell_overlays(snapshot: Snapshot, conflicts: Mapping[str, str]) -> Plan:
         _tell(overlay, conflicts.get(overlay.metadata.name, ""), snapshot.now) for overlay in snapshot.node_overlays
     ]
     plans += [_refuse(item, snapshot.now) for item in snapshot.set_aside if item.kind == NODE_OVERLAY.kind]
-    return merged(plans)
+    return merge_plans(plans)
 
 
 def _tell(overlay: NodeOverlay, collides_with: str, now: datetime) -> Plan:
@@ -74,5 +74,5 @@ def _write(ref: ObjectRef, before: ConditionSet, after: ConditionSet, resource_v
         resource_version=resource_version,
         subresource="status",
     )
-    chain = one(f"NodeOverlay {ref.name}", patch)
+    chain = chain_of(f"NodeOverlay {ref.name}", patch)
     return Plan(chains=(told_with(chain, ref, {}, before.conditions, after.conditions),))

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from journeyman.core.api.conditions import ConditionSet, Status, format_time, to_wire
 from journeyman.core.api.objects import NODE, NODECLAIM, Node, NodeClaim, ObjectMeta
-from journeyman.core.plan import Action, Chain, DeleteObject, Event, ObjectRef, Observation, PatchObject, look_at
+from journeyman.core.plan import Action, Chain, DeleteObject, Event, ObjectRef, Observation, PatchObject, next_requeue
 from journeyman.core.state import StateNode
 from journeyman.core.state.transition_samples import told_with
 
@@ -160,7 +160,7 @@ def metadata_patch(before: ObjectMeta, after: ObjectMeta) -> dict[str, Any]:
 
 def poll_at(now: datetime, since: datetime, shortest: timedelta, longest: timedelta) -> datetime:
     """When to look again at something that began at `since`: soon at first, ever more rarely as it drags on."""
-    return look_at(now, min(max((now - since) / 20, shortest), longest))
+    return next_requeue(now, min(max((now - since) / 20, shortest), longest))
 
 
 def _changed(before: msgspec.Struct, after: msgspec.Struct) -> dict[str, Any]:

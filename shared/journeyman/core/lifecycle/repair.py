@@ -30,7 +30,7 @@ from journeyman.core.api.objects import Condition, Node, NodeClaim, condition_of
 from journeyman.core.lifecycle.explain import disrupted
 from journeyman.core.lifecycle.forced_end import end_now
 from journeyman.core.lifecycle.progress import claim_ref, node_ref
-from journeyman.core.plan import Chain, DeleteObject, Event, Observation, Plan, Step, Wake, merged, one
+from journeyman.core.plan import Chain, DeleteObject, Event, Observation, Plan, Requeue, Step, chain_of, merge_plans
 from journeyman.core.state import RepairPolicy, Snapshot
 
 ALLOWED_SICK_PERCENT: Final = 20  # karpenter pkg/controllers/node/health/controller.go `allowedUnhealthyPercent`
@@ -91,7 +91,7 @@ class _Ward(Struct, frozen=True, kw_only=True, dict=True):
             for node in self.snapshot.state_nodes
             if node.claim is not None and node.node is not None and (found := self._sick.get(node.node.metadata.name))
         ]
-        return merged(self._look_after(*one_of_them) for one_of_them in sick)
+        return merge_plans(self._look_after(*one_of_them) for one_of_them in sick)
 
     def _look_after(self, claim: NodeClaim, node: Node, sickness: Sickness) -> Plan:
         now = self.snapshot.now
@@ -99,7 +99,7 @@ class _Ward(Struct, frozen=True, kw_only=True, dict=True):
             return Plan(notes=(f"node {node.metadata.name} is sick ({sickness}), and does not say since when",))
         if now < sickness.due:
             reason = f"node {node.metadata.name} will have been {sickness} for longer than is tolerated"
-            return Plan(chains=(one("wake-ups", Wake(step=Step.TERMINATE, at=sickness.due, reason=reason)),))
+            return Plan(chains=(chain_of("wake-ups", Requeue(step=Step.TERMINATE, at=sickness.due, reason=reason)),))
         if too_many := self._too_many(claim):
             event = Event(ref=node_ref(node), reason="NodeRepairBlocked", message=too_many, type="Warning")
             return Plan(events=(event,), notes=(f"node {node.metadata.name} is not repaired: {too_many}",))
@@ -135,7 +135,7 @@ def _replaced(claim: NodeClaim, node: Node, sickness: Sickness, now: datetime) -
     why = f"node {node.metadata.name} is sick: {sickness}"
     sooner = end_now(claim, now, why)
     if claim.metadata.deletion_timestamp is not None:
-        return Plan(chains=(one(f"NodeClaim {name}", *sooner, *_wakes(why, now)),)) if sooner else Plan()
+        return Plan(chains=(chain_of(f"NodeClaim {name}", *sooner, *_wakes(why, now)),)) if sooner else Plan()
     chain = Chain(
         subject=f"NodeClaim {name}",
         actions=(*sooner, DeleteObject(ref=claim_ref(claim), why=why), *_wakes(why, now)),
@@ -145,8 +145,8 @@ def _replaced(claim: NodeClaim, node: Node, sickness: Sickness, now: datetime) -
     return Plan(chains=(chain,), notes=(f"repairing NodeClaim {name}: {why}",))
 
 
-def _wakes(why: str, now: datetime) -> tuple[Wake, ...]:
-    return tuple(Wake(step=step, at=now, reason=why) for step in (Step.PROVISION, Step.TERMINATE))
+def _wakes(why: str, now: datetime) -> tuple[Requeue, ...]:
+    return tuple(Requeue(step=step, at=now, reason=why) for step in (Step.PROVISION, Step.TERMINATE))
 
 
 def _told(claim: NodeClaim, node: Node, sickness: Sickness) -> tuple[Event, ...]:

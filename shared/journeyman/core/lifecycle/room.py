@@ -35,7 +35,7 @@ from journeyman.core.api.objects import NodeClaim, is_true
 from journeyman.core.api.resources import Resources, add
 from journeyman.core.catalogue import Catalogue
 from journeyman.core.lifecycle.launch import is_pending, withdrawn
-from journeyman.core.plan import Plan, Step, Wake, merged, one
+from journeyman.core.plan import Plan, Requeue, Step, chain_of, merge_plans
 from journeyman.core.scheduling.limits import size_of
 from journeyman.core.scheduling.standing.existing import is_leaving
 from journeyman.core.state import Snapshot, StateNode
@@ -72,7 +72,7 @@ def room_for(names: Iterable[str], snapshot: Snapshot, catalogue: Catalogue) -> 
     }
     return Room(
         held=frozenset(name for pool in held for name in asked[pool]),
-        plan=merged(_told(pool, waiting, snapshot.now) for pool, waiting in held.items()),
+        plan=merge_plans(_told(pool, waiting, snapshot.now) for pool, waiting in held.items()),
     )
 
 
@@ -123,10 +123,10 @@ def _told(pool: str, waiting: tuple[tuple[NodeClaim, bool], ...], now: datetime)
     why = f"with all that was opened meanwhile, NodePool {pool} would get over its limits"
     chains = [withdrawn(claim, "LimitsExceeded", why, now) for claim, fits in waiting if not fits]
     if any(fits for _, fits in waiting):
-        look = Wake(
+        look = Requeue(
             step=Step.PROVISION, at=now + LOOK_AGAIN, reason=f"NodePool {pool} waits for claims to be withdrawn"
         )
-        chains.append(one(f"NodePool {pool}", look))
+        chains.append(chain_of(f"NodePool {pool}", look))
     notes = tuple(
         f"NodeClaim {claim.metadata.name} {'waits' if fits else 'is withdrawn'}: {why}" for claim, fits in waiting
     )

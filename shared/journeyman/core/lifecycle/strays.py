@@ -27,7 +27,7 @@ from journeyman.core.lifecycle.explain import disrupted
 from journeyman.core.lifecycle.garbage import is_lost
 from journeyman.core.lifecycle.instances import Cloud
 from journeyman.core.lifecycle.progress import Progress, claim_ref, deletion, with_metadata
-from journeyman.core.plan import Chain, Event, Plan, Step, Wake, one
+from journeyman.core.plan import Chain, Event, Plan, Requeue, Step, chain_of
 from journeyman.core.state import Snapshot, StateNode
 
 _AwareTime = Annotated[datetime, msgspec.Meta(tz=True)]
@@ -59,16 +59,16 @@ def _end(state: StateNode, snapshot: Snapshot, cloud: Cloud, stray_after: timede
             yield _noted(claim, None, now)
     elif (since := _missing_since(claim)) is None:
         yield _noted(claim, now, now)
-        yield one(f"NodeClaim {claim.metadata.name}", _look(claim, now + stray_after))
+        yield chain_of(f"NodeClaim {claim.metadata.name}", _look(claim, now + stray_after))
     elif now < since + stray_after:
-        yield one(f"NodeClaim {claim.metadata.name}", _look(claim, since + stray_after))
+        yield chain_of(f"NodeClaim {claim.metadata.name}", _look(claim, since + stray_after))
     else:
         text = f"Node {claim.status.node_name} of NodeClaim {claim.metadata.name} has been gone since {format_time(since)}, and its instance did not bring it back: both are deleted"
         yield _deleted(claim, "NodeMissing", text, now)
 
 
-def _look(claim: NodeClaim, at: datetime) -> Wake:
-    return Wake(step=Step.TERMINATE, at=at, reason=f"the node of NodeClaim {claim.metadata.name} is missing")
+def _look(claim: NodeClaim, at: datetime) -> Requeue:
+    return Requeue(step=Step.TERMINATE, at=at, reason=f"the node of NodeClaim {claim.metadata.name} is missing")
 
 
 def _missing_since(claim: NodeClaim) -> datetime | None:
@@ -92,7 +92,7 @@ def _deleted(claim: NodeClaim, reason: str, text: str, now: datetime) -> Chain:
         subject=f"NodeClaim {name}",
         actions=(
             deletion(claim, text),
-            Wake(step=Step.PROVISION, at=now, reason=f"NodeClaim {name} goes: {reason}"),
+            Requeue(step=Step.PROVISION, at=now, reason=f"NodeClaim {name} goes: {reason}"),
         ),
         events=(Event(ref=claim_ref(claim), reason=reason, message=text, type="Warning"),),
         observations=(disrupted(claim, "garbage_collected"),),

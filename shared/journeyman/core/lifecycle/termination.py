@@ -46,7 +46,7 @@ from journeyman.core.lifecycle.leaving import announced, delete_halves, is_leavi
 from journeyman.core.lifecycle.pace import Termination, drain_look, since, volume_look
 from journeyman.core.lifecycle.progress import Progress
 from journeyman.core.lifecycle.volumes import attached_volumes
-from journeyman.core.plan import Plan, merged, one
+from journeyman.core.plan import Plan, chain_of, merge_plans
 from journeyman.core.state import Snapshot, StateNode
 
 
@@ -61,7 +61,7 @@ def finalize(snapshot: Snapshot, cloud: Cloud, pace: Termination) -> Plan:
     """
     leaving = [n for n in snapshot.state_nodes if is_leaving(n)]
     told = Plan(events=tuple(event for n in leaving for event in told_why(n, snapshot)))
-    return merged([told, *(_finalize(n, snapshot, cloud, pace) for n in leaving)])
+    return merge_plans([told, *(_finalize(n, snapshot, cloud, pace) for n in leaving)])
 
 
 def awaits_volumes(state: StateNode, now: datetime) -> bool:
@@ -138,7 +138,7 @@ def _draining(progress: Progress, node: Node, decided: Drain, state: StateNode, 
     pods = drain_chains(decided, node, eviction_reason(claim), terminates_at(claim))
     chains = (
         *drain_behind(closing, pods, node),
-        one(
+        chain_of(
             f"Node {name}",
             drain_look(decided, name, now, since(claim, DRAINED, now), pace),
             *(another_place(state.pods, name, now) if begins else ()),

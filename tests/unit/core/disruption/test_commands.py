@@ -18,7 +18,7 @@ from journeyman.core.disruption.controller import Pass
 from journeyman.core.disruption.healing import forget, heal
 from journeyman.core.disruption.in_flight import marked_for_deletion, taken, under_way
 from journeyman.core.disruption.proposals import proposal_plan, propose
-from journeyman.core.plan import CreateObject, DeleteObject, LaunchInstance, PatchObject, Plan, Step, Wake
+from journeyman.core.plan import CreateObject, DeleteObject, LaunchInstance, PatchObject, Plan, Requeue, Step
 from tests.helpers import builders
 from tests.helpers.builders import NOW, ago, condition, merge, stamp
 from tests.helpers.fleets import Member, a_catalogue, a_fleet, a_member, a_pool, price
@@ -74,7 +74,7 @@ def the_replacement(disruption: NodeDisruption, *, initialized: bool) -> Member:
 
 def kinds(plan) -> list[str]:
     """Action types in order, wake-ups left out."""
-    return [type(a).__name__ for a in plan.actions if not isinstance(a, Wake)]
+    return [type(a).__name__ for a in plan.actions if not isinstance(a, Requeue)]
 
 
 def phase_of(plan) -> str:
@@ -112,7 +112,7 @@ def test_a_replacement_is_open_before_its_candidate_is_tainted():
     assert told == [("DisruptionReason", "NodeClaim")] * len(command.candidates)
 
     subjects = [a.ref.resource.kind if isinstance(a, PatchObject) else type(a).__name__ for a in plan.actions]
-    assert [s for s in subjects if s != "Wake"] == [
+    assert [s for s in subjects if s != "Requeue"] == [
         "NodeClaim",
         "NodeDisruption",
         "CreateObject",
@@ -124,7 +124,7 @@ def test_a_replacement_is_open_before_its_candidate_is_tainted():
     assert create.name == launch.claim == disruption.spec.replacements[0].name
     assert create.body["metadata"]["annotations"][labels.DISRUPTION] == disruption.metadata.name
     assert create.body["metadata"]["finalizers"] == [labels.TERMINATION_FINALIZER]
-    assert {a.step for a in plan.actions if isinstance(a, Wake)} == {Step.PROVISION, Step.CONSOLIDATE}
+    assert {a.step for a in plan.actions if isinstance(a, Requeue)} == {Step.PROVISION, Step.CONSOLIDATE}
 
 
 def test_a_delete_command_deletes_in_the_run_that_validated_it():
@@ -136,7 +136,7 @@ def test_a_delete_command_deletes_in_the_run_that_validated_it():
 
     assert kinds(plan) == ["PatchObject"] * 5 + ["DeleteObject"] * 2
     assert {a.ref.uid for a in plan.actions if isinstance(a, DeleteObject)} == {"uid-a", "uid-b"}
-    assert Step.TERMINATE in {a.step for a in plan.actions if isinstance(a, Wake)}
+    assert Step.TERMINATE in {a.step for a in plan.actions if isinstance(a, Requeue)}
 
 
 def test_candidates_go_when_every_replacement_is_initialized():
@@ -218,7 +218,7 @@ def test_a_command_has_succeeded_when_its_candidates_are_gone():
     """While they drain it only looks again, ever more rarely; a namesake of another UID is not its candidate."""
     draining = a_member("n", size="xl", claim=MARKED, node=TAINTED, deleting=True)
     disruption, snapshot = executing(draining, ago_seconds=300)
-    wakes = [a.at for a in advance(disruption, snapshot, POLL).actions if isinstance(a, Wake)]
+    wakes = [a.at for a in advance(disruption, snapshot, POLL).actions if isinstance(a, Requeue)]
     assert wakes == [NOW + timedelta(seconds=30)]
 
     namesake = a_member("n", size="xl", claim=merge(MARKED, {"metadata": {"uid": "another"}}))

@@ -4,7 +4,7 @@ from journeyman.core.api import labels
 from journeyman.core.lifecycle.instances import Cloud
 from journeyman.core.lifecycle.pace import Termination
 from journeyman.core.lifecycle.termination import finalize
-from journeyman.core.plan import DeletePod, EvictPod, PatchObject, TerminateInstance, Wake
+from journeyman.core.plan import DeletePod, EvictPod, PatchObject, Requeue, TerminateInstance
 from tests.helpers.builders import (
     NOW,
     a_node,
@@ -37,7 +37,7 @@ def test_it_is_closed_and_drained_first_and_its_instance_waits():
     (closed,) = of_type(plan, PatchObject)
     assert closed.patch["spec"]["taints"] == [{"key": labels.DISRUPTED_TAINT, "effect": "NoSchedule"}]
     assert [e.ref.name for e in of_type(plan, EvictPod)] == ["p"]
-    assert [w.step.value for w in of_type(plan, Wake)] == ["terminate", "provision"]
+    assert [w.step.value for w in of_type(plan, Requeue)] == ["terminate", "provision"]
     assert [e.reason for e in plan.events] == ["NodeClaimMissing"]
     assert not of_type(plan, TerminateInstance) + of_type(plan, DeletePod)
 
@@ -45,7 +45,7 @@ def test_it_is_closed_and_drained_first_and_its_instance_waits():
 def test_then_volumes_are_waited_for():
     """As on any other node."""
     plan = run(a_node(deleting=NOW), attachments=[an_attachment("pv", NODE)])
-    assert [type(a) for a in plan.actions] == [Wake]
+    assert [type(a) for a in plan.actions] == [Requeue]
     assert [e.reason for e in plan.events] == ["AwaitingVolumeDetachment"]
 
 
@@ -54,7 +54,7 @@ def test_then_its_instance_ends_unless_it_has_a_claim_after_all():
     end, look = run(a_node(deleting=NOW)).actions
     assert (end.provider_id, end.claim, end.claim_uid) == (provider_id_of("default-1"), "default-1", "uid-default-1")
     assert end.unless_claimed
-    assert isinstance(look, Wake)
+    assert isinstance(look, Requeue)
 
 
 def test_it_is_let_go_once_its_instance_is_gone_and_counted():

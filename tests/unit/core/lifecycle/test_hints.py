@@ -7,7 +7,7 @@ import pytest
 from journeyman.core.api import labels
 from journeyman.core.lifecycle.hints import AGAIN, HOLD, LOOK, PATIENCE, Hints, has_open_hints, on_standing_nodes
 from journeyman.core.lifecycle.nodeclaim import Lifecycle, advance
-from journeyman.core.plan import NominatePods, PatchObject, Step, Wake
+from journeyman.core.plan import NominatePods, PatchObject, Requeue, Step
 from journeyman.core.scheduling.claims import planned_pods
 from tests.helpers.builders import (
     NOW,
@@ -128,7 +128,7 @@ def test_a_node_that_takes_no_pods_yet_stays_closed_and_is_looked_at_soon():
     assert [(c["status"], c["reason"]) for c in status["conditions"] if c["type"] == "Registered"] == [
         ("Unknown", "AwaitingReadiness")
     ]
-    (wake,) = [a for a in plan.actions if isinstance(a, Wake)]
+    (wake,) = [a for a in plan.actions if isinstance(a, Requeue)]
     assert wake.at - NOW <= timedelta(seconds=3)
 
 
@@ -156,7 +156,7 @@ def test_a_run_nominates_so_many_pods_and_the_other_nodes_stay_closed_until_the_
 
     assert {node for _, node in nominated(plan)} == {"node-c0"}
     assert opened(plan) == ["node-c0", "node-c2"]
-    assert "NodeClaim c1 is not initialized yet" in {a.reason for a in plan.actions if isinstance(a, Wake)}
+    assert "NodeClaim c1 is not initialized yet" in {a.reason for a in plan.actions if isinstance(a, Requeue)}
 
 
 # -- what is taken back ---------------------------------------------------------------------------------------------
@@ -200,7 +200,7 @@ def test_only_nominations_of_ours_that_have_become_pointless_are_taken_back(clai
     plan = advance(a_snapshot(claims=(claim,), nodes=nodes, pods=(pod,)), Lifecycle())
 
     assert nominated(plan) == ([("a", "")] if pointless else [])
-    wakes = [a for a in plan.actions if isinstance(a, Wake) and a.step is Step.PROVISION]
+    wakes = [a for a in plan.actions if isinstance(a, Requeue) and a.step is Step.PROVISION]
     assert any(wake.at == NOW for wake in wakes) is pointless
 
 
@@ -218,7 +218,7 @@ def test_a_pod_whose_room_others_have_taken_is_planned_for_at_once():
     assert nominated(after(a_pod("b", **here))) == [("a", "")]
     for plan in (after(a_pod("b", **here, **leaving)), after(a_pod("b", status={"nominatedNodeName": "node-x"}))):
         assert nominated(plan) == []
-        assert [a.at for a in plan.actions if isinstance(a, Wake)] == [NOW + LOOK]
+        assert [a.at for a in plan.actions if isinstance(a, Requeue)] == [NOW + LOOK]
 
 
 def test_hints_given_to_a_standing_node_have_their_own_time():

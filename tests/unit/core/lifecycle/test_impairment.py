@@ -8,7 +8,7 @@ import pytest
 
 from journeyman.core.api import labels
 from journeyman.core.lifecycle.impairment import impaired, next_look
-from journeyman.core.plan import DeleteObject, PatchObject, Step, Wake
+from journeyman.core.plan import DeleteObject, PatchObject, Requeue, Step
 from journeyman.core.state import InstanceStatus
 from tests.helpers.builders import NOW, ago, provider_id_of, stamp
 from tests.helpers.fleets import a_fleet, a_member
@@ -65,7 +65,7 @@ def test_the_end_is_told_counted_and_passed_on():
         ("karpenter_interruption_instance_status_unhealthy_total", "InstanceStatus"),
         ("karpenter_interruption_instance_status_unhealthy_total", "SystemStatus"),
     ]
-    assert {a.step for a in plan.actions if isinstance(a, Wake)} == {Step.PROVISION, Step.TERMINATE}
+    assert {a.step for a in plan.actions if isinstance(a, Requeue)} == {Step.PROVISION, Step.TERMINATE}
 
 
 def test_others_instances_and_nodes_that_are_leaving_ask_for_nothing():

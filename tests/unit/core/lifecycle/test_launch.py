@@ -15,7 +15,7 @@ from journeyman.core.lifecycle.launch import (
     launch_pending,
     retry_at,
 )
-from journeyman.core.plan import DeleteObject, LaunchInstance, PatchObject, RememberUnavailable, Step, Wake
+from journeyman.core.plan import DeleteObject, LaunchInstance, MarkOfferingUnavailable, PatchObject, Requeue, Step
 from journeyman.errors import (
     CloudProviderError,
     CloudUnavailableError,
@@ -74,7 +74,7 @@ def test_a_launched_claim_carries_what_the_cloud_says_and_keeps_its_own_labels()
     assert patch["status"]["allocatable"] == {"cpu": "3900m"}
     assert conditions_of(plan)["Launched"] == ("True", "Launched")
     assert conditions_of(plan)["Ready"] == ("Unknown", "ReconcilingDependents")
-    assert [a.offerings for a in of_type(plan, RememberUnavailable)] == [(OFFERING,)]
+    assert [a.offerings for a in of_type(plan, MarkOfferingUnavailable)] == [(OFFERING,)]
 
 
 def test_without_capacity_the_claim_goes_and_its_pods_are_planned_again():
@@ -82,9 +82,9 @@ def test_without_capacity_the_claim_goes_and_its_pods_are_planned_again():
     plan = failed(a_claim(), InsufficientCapacityError("no stock", offerings=(OFFERING,)))
 
     kinds = [type(action) for action in plan.actions]
-    assert kinds.index(RememberUnavailable) < kinds.index(DeleteObject)
-    assert of_type(plan, RememberUnavailable)[0].soonest_end == NOW + timedelta(minutes=3)
-    assert {w.step for w in of_type(plan, Wake)} == {Step.PROVISION, Step.TERMINATE}
+    assert kinds.index(MarkOfferingUnavailable) < kinds.index(DeleteObject)
+    assert of_type(plan, MarkOfferingUnavailable)[0].soonest_end == NOW + timedelta(minutes=3)
+    assert {w.step for w in of_type(plan, Requeue)} == {Step.PROVISION, Step.TERMINATE}
     assert [e.reason for e in plan.events] == ["InsufficientCapacityError"]
     assert plan.chains[0].observations[0].labels["reason"] == "insufficient_capacity"
 
@@ -94,7 +94,7 @@ def test_a_node_class_that_is_not_ready_costs_the_claim_but_asks_for_no_hurry():
     plan = failed(a_claim(), NodeClassNotReadyError("no subnets"))
 
     assert of_type(plan, DeleteObject)
-    assert {w.step for w in of_type(plan, Wake)} == {Step.TERMINATE}
+    assert {w.step for w in of_type(plan, Requeue)} == {Step.TERMINATE}
     assert [e.reason for e in plan.events] == ["NodeClassNotReady"]
 
 
@@ -113,8 +113,8 @@ def test_another_failure_is_said_in_the_condition_and_tried_again(error, reason)
     assert conditions_of(plan)["Launched"] == ("Unknown", reason)
     launched = next(c for c in patched(plan)["status"]["conditions"] if c["type"] == "Launched")
     assert len(launched["message"]) <= 300
-    assert of_type(plan, Wake) == [
-        Wake(step=Step.PROVISION, at=NOW + timedelta(seconds=1), reason="retry the launch of NodeClaim default-1")
+    assert of_type(plan, Requeue) == [
+        Requeue(step=Step.PROVISION, at=NOW + timedelta(seconds=1), reason="retry the launch of NodeClaim default-1")
     ]
 
 
@@ -153,13 +153,13 @@ def test_a_failure_may_ask_for_more_patience():
     unsettled = CreateError("used", condition_reason="LaunchFailed")
     plan = failed(a_claim(), unsettled, retry_after=timedelta(minutes=2))
 
-    assert of_type(plan, Wake)[0].at == NOW + timedelta(minutes=2)
+    assert of_type(plan, Requeue)[0].at == NOW + timedelta(minutes=2)
 
 
 def test_throttling_waits_at_least_as_long_as_the_cloud_asks():
     """RateLimitedError carries its own delay."""
     plan = failed(a_claim(), RateLimitedError("slow down", retry_after_seconds=20))
-    assert of_type(plan, Wake)[0].at == NOW + timedelta(seconds=20)
+    assert of_type(plan, Requeue)[0].at == NOW + timedelta(seconds=20)
 
 
 def test_a_claim_gets_its_finalizer_before_its_instance():
@@ -185,7 +185,7 @@ def test_a_claim_that_waits_for_its_next_attempt_is_not_launched_yet():
     due = NOW + timedelta(seconds=30)
     claim = a_claim(metadata={"annotations": {labels.LAUNCH_RETRY: f"5 {due.isoformat()}"}})
     assert launch_pending([claim], NOW).actions == (
-        Wake(step=Step.PROVISION, at=due, reason="retry the launch of NodeClaim default-1"),
+        Requeue(step=Step.PROVISION, at=due, reason="retry the launch of NodeClaim default-1"),
     )
 
 

@@ -9,7 +9,7 @@ from journeyman.core.api import labels
 from journeyman.core.api.hashes import node_pool_hash_annotations
 from journeyman.core.api.node_disruption import NodeDisruption
 from journeyman.core.lifecycle.nodeclaim import Lifecycle, advance
-from journeyman.core.plan import DeleteObject, LaunchInstance, PatchObject, Step, Wake
+from journeyman.core.plan import DeleteObject, LaunchInstance, PatchObject, Requeue, Step
 from tests.helpers.builders import (
     CLASS,
     CLASS_LABEL,
@@ -104,14 +104,14 @@ def test_a_ready_node_is_registered_and_initialized_in_one_run():
     plan = run([a_launched_claim()], [a_node(registered=False)])
     assert patch_of(plan, "Node", "metadata")["labels"][labels.INITIALIZED] == "true"
     assert conditions(plan)["Ready"] == ("True", "Ready")
-    assert not [a for a in plan.actions if isinstance(a, Wake)]
+    assert not [a for a in plan.actions if isinstance(a, Requeue)]
 
 
 def test_while_the_node_has_not_joined_the_claim_says_so_once_and_the_step_comes_back():
     """The second look writes nothing."""
     plan = run([a_launched_claim()])
     assert conditions(plan)["Registered"] == ("Unknown", "NodeNotFound")
-    (wake,) = [a for a in plan.actions if isinstance(a, Wake)]
+    (wake,) = [a for a in plan.actions if isinstance(a, Requeue)]
     assert (wake.step, wake.at) == (Step.PROVISION, NOW + timedelta(seconds=5))
 
     said = a_launched_claim(status={"conditions": patch_of(plan, "NodeClaim", "status")["conditions"]})
@@ -216,7 +216,7 @@ def test_a_claim_that_does_not_get_there_in_time_is_given_up(claim, minutes, rea
     (deletion,) = [a for a in plan.actions if isinstance(a, DeleteObject)]
     assert deletion.ref.uid == "uid-default-1"
     assert not [a for a in plan.actions if isinstance(a, LaunchInstance)]
-    assert {a.step for a in plan.actions if isinstance(a, Wake)} == {Step.PROVISION, Step.TERMINATE}
+    assert {a.step for a in plan.actions if isinstance(a, Requeue)} == {Step.PROVISION, Step.TERMINATE}
     assert plan.chains[0].observations[0].labels["reason"] == reason
 
 
@@ -232,7 +232,7 @@ def test_after_registration_there_is_no_time_out():
     """A node that takes an hour to become ready is waited for, ever more rarely."""
     claim = a_launched_claim(true=("Launched", "Registered"), age=timedelta(hours=1))
     plan = run([claim], [a_node(ready=False)])
-    assert [a.at for a in plan.actions if isinstance(a, Wake)] == [NOW + timedelta(seconds=30)]
+    assert [a.at for a in plan.actions if isinstance(a, Requeue)] == [NOW + timedelta(seconds=30)]
 
 
 def test_a_claim_that_lost_a_mark_of_ours_gets_it_back():
@@ -281,7 +281,7 @@ def test_initialized_and_deleting_claims_are_nobodys_business_here():
 def test_looks_fall_on_a_grid_so_that_several_waits_share_one_wake_up():
     """A look between two moments of the grid asks for the next one that is not too near."""
     snapshot = a_snapshot(claims=(a_launched_claim(),), now=NOW + timedelta(seconds=2.5))
-    (wake,) = [a for a in advance(snapshot, Lifecycle()).actions if isinstance(a, Wake)]
+    (wake,) = [a for a in advance(snapshot, Lifecycle()).actions if isinstance(a, Requeue)]
     assert wake.at == NOW + timedelta(seconds=5)
 
 

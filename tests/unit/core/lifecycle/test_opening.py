@@ -8,7 +8,7 @@ from journeyman.core.api import labels
 from journeyman.core.api.objects import NodeSelectorRequirement
 from journeyman.core.catalogue import Unavailable
 from journeyman.core.lifecycle.opening import open_claims, retry_at, tell_pods
-from journeyman.core.plan import CreateObject, LaunchInstance, Step, Wake
+from journeyman.core.plan import CreateObject, LaunchInstance, Requeue, Step
 from journeyman.core.scheduling.offering.templates import NO_TYPES
 from journeyman.core.scheduling.results import PlannedClaim, PodError, Results
 from tests.helpers.builders import NOW, a_claim, a_launched_claim, a_pod, a_pool, a_snapshot
@@ -41,7 +41,7 @@ def test_a_planned_node_becomes_a_protected_claim_then_an_instance_then_a_look()
     assert create.body["metadata"]["annotations"][labels.PLANNED_PODS] == "default/a:uid-a,default/b:uid-b"
     assert isinstance(launch, LaunchInstance)
     assert launch.claim == create.name
-    assert wake == Wake(step=Step.PROVISION, at=SOON, reason=f"NodeClaim {create.name} starts")
+    assert wake == Requeue(step=Step.PROVISION, at=SOON, reason=f"NodeClaim {create.name} starts")
     assert [(e.reason, e.ref.name) for e in chain.events] == [("Nominated", "a"), ("Nominated", "b")]
 
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from journeyman.cloud.aws.repair_policies import REPAIR_POLICIES
 from journeyman.core.api import labels
 from journeyman.core.lifecycle.repair import repair
-from journeyman.core.plan import DeleteObject, PatchObject, Step, Wake
+from journeyman.core.plan import DeleteObject, PatchObject, Requeue, Step
 from tests.helpers.builders import NOW, ago, condition, stamp
 from tests.helpers.fleets import Member, a_fleet, a_member
 
@@ -112,7 +112,7 @@ def test_a_node_that_is_leaving_anyway_only_leaves_sooner():
     over = {"metadata": {"annotations": {labels.TERMINATION_TIMESTAMP: stamp(NOW)}}}
     again = decide(a_sick_member("n", since=HALF_AN_HOUR, deleting=True, claim=over))
 
-    assert [type(a) for a in first.actions] == [PatchObject, Wake, Wake]
+    assert [type(a) for a in first.actions] == [PatchObject, Requeue, Requeue]
     assert not any(chain.observations for chain in first.chains)
     assert again.chains == ()
 

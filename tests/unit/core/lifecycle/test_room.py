@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from journeyman.core.api import labels
 from journeyman.core.catalogue import Catalogue
 from journeyman.core.lifecycle.room import room_for
-from journeyman.core.plan import DeleteObject, Step, Wake
+from journeyman.core.plan import DeleteObject, Requeue, Step
 from tests.helpers.builders import (
     NOW,
     a_claim,
@@ -29,7 +29,7 @@ def looked(*claims, asked, limits, nodes=()):
     snapshot = a_snapshot(claims=claims, nodes=nodes, node_pools=(a_pool(spec={"limits": limits}),))
     room = room_for(asked, snapshot, CATALOGUE)
     deleted = [a.ref.name for a in room.plan.actions if isinstance(a, DeleteObject)]
-    wakes = sorted((a for a in room.plan.actions if isinstance(a, Wake)), key=lambda wake: wake.at, reverse=True)
+    wakes = sorted((a for a in room.plan.actions if isinstance(a, Requeue)), key=lambda wake: wake.at, reverse=True)
     return sorted(room.held), deleted, {wake.step: wake.at for wake in wakes}
 
 

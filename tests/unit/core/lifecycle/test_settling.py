@@ -8,7 +8,7 @@ from journeyman.core.api import labels
 from journeyman.core.lifecycle.hints import AGAIN, HOLD
 from journeyman.core.lifecycle.nodeclaim import Lifecycle, advance
 from journeyman.core.lifecycle.settling import GATHER, MOST_SETTLE, SETTLE
-from journeyman.core.plan import NominatePods, PatchObject, Step, Wake
+from journeyman.core.plan import NominatePods, PatchObject, Requeue, Step
 from tests.helpers.builders import NOW, a_launched_claim, a_node, a_pod, a_snapshot, ago, condition, stamp
 
 MOMENT = timedelta(milliseconds=100)
@@ -58,7 +58,7 @@ def opened(plan):
 
 def woken(plan):
     """How long until the step looks again."""
-    return min(a.at for a in plan.actions if isinstance(a, Wake) and a.step is Step.PROVISION) - NOW
+    return min(a.at for a in plan.actions if isinstance(a, Requeue) and a.step is Step.PROVISION) - NOW
 
 
 def test_a_run_that_nominates_opens_nothing_and_comes_back():

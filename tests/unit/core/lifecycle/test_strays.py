@@ -7,7 +7,7 @@ import pytest
 from journeyman.core.api import labels
 from journeyman.core.lifecycle.instances import Cloud
 from journeyman.core.lifecycle.strays import end_strays
-from journeyman.core.plan import DeleteObject, PatchObject, Wake
+from journeyman.core.plan import DeleteObject, PatchObject, Requeue
 from tests.helpers.builders import (
     NOW,
     a_launched_claim,
@@ -45,7 +45,7 @@ def test_a_node_that_is_missed_is_noted_and_looked_for_again():
 def test_a_node_that_stays_away_takes_its_claim_along():
     """Five minutes later: no pod can be bound to it, and its instance costs money."""
     waiting = run(missing(ago(minutes=4)))
-    assert [type(a) for a in waiting.actions] == [Wake]
+    assert [type(a) for a in waiting.actions] == [Requeue]
     assert waiting.actions[0].at == NOW + timedelta(minutes=1)
 
     plan = run(missing(ago(minutes=5)))
@@ -66,14 +66,14 @@ def test_a_node_that_came_back_is_as_if_it_had_never_been_away():
 def test_a_time_that_does_not_read_counts_from_now():
     """Somebody edited it; a claim is not deleted for that."""
     claim = a_running_claim(metadata={"annotations": {labels.NODE_MISSING_SINCE: "yesterday"}})
-    assert [type(a) for a in run(claim).actions] == [PatchObject, Wake]
+    assert [type(a) for a in run(claim).actions] == [PatchObject, Requeue]
 
 
 def test_a_claim_that_says_that_its_instance_ends_is_deleted():
     """That is what follows from the condition; its drain comes first all the same."""
     claim = a_running_claim(status={"conditions": [condition("InstanceTerminating")]})
     plan = run(claim, a_node())
-    assert [type(a) for a in plan.actions] == [DeleteObject, Wake]
+    assert [type(a) for a in plan.actions] == [DeleteObject, Requeue]
     assert [e.reason for e in plan.chains[0].events] == ["ContradictoryStatus"]
 
 

@@ -9,7 +9,7 @@ from journeyman.core.api import labels
 from journeyman.core.lifecycle.instances import Cloud
 from journeyman.core.lifecycle.pace import Termination
 from journeyman.core.lifecycle.termination import awaits_volumes, finalize
-from journeyman.core.plan import DeleteObject, EvictPod, PatchObject, Step, TerminateInstance, Wake
+from journeyman.core.plan import DeleteObject, EvictPod, PatchObject, Requeue, Step, TerminateInstance
 from tests.helpers.builders import (
     NOW,
     a_claim,
@@ -55,7 +55,7 @@ def conditions(plan):
 
 
 def wakes(plan):
-    return {w.step: w.at for w in of_type(plan, Wake)}
+    return {w.step: w.at for w in of_type(plan, Requeue)}
 
 
 def expiring(plan):
@@ -85,7 +85,7 @@ def test_a_deleted_claim_closes_its_node_deletes_it_and_evicts_its_pods_in_one_r
     pod = a_pod("p", node="node-default-1")
     plan = run(a_running_claim(deleting=NOW), a_node(), [pod])
 
-    node, claim, deletion, eviction = [a for a in plan.actions if not isinstance(a, Wake)]
+    node, claim, deletion, eviction = [a for a in plan.actions if not isinstance(a, Requeue)]
     assert node.patch["spec"]["taints"] == [{"key": labels.DISRUPTED_TAINT, "effect": "NoSchedule"}]
     assert node.patch["metadata"]["labels"] == {labels.EXCLUDE_BALANCERS: "karpenter"}
     assert claim.subresource == "status"
@@ -234,7 +234,7 @@ def test_finalizers_stay_until_the_cloud_says_that_the_instance_is_gone():
     assert patches(plan, "Node") == [{"metadata": {"finalizers": []}}]
     assert patches(plan, "NodeClaim") == [{"metadata": {"finalizers": []}}]
     assert [a.ref.resource.kind for a in plan.actions] == ["Node", "NodeClaim"]
-    assert not of_type(plan, Wake)
+    assert not of_type(plan, Requeue)
     told = {o.name: o.value for o in plan.chains[0].observations}
     assert told["karpenter_nodes_terminated_total"] == told["karpenter_nodeclaims_terminated_total"] == 1
     assert told["karpenter_nodes_lifetime_duration_seconds"] == 60
