@@ -102,8 +102,8 @@ bench-binding: setup controlplane ## Plans against what the real kube-scheduler 
 bench-reading: setup controlplane ## Reading a real API server, and what it costs, beside the official client (some minutes)
 	@$(BIN)/python -m tests.bench.bench_reading
 
-faults: setup ## 10,000 stories (SEEDS=…) in which everything goes wrong that can; each outside call is once a process's last
-	@$(BIN)/journeyman journeyman_simulator --seeds 1..$(SEEDS) --everywhere
+faults: setup ## 10,000 fault scenarios (SEEDS=…), with a crash at each API call at least once
+	@$(BIN)/journeyman faults --seeds 1..$(SEEDS) --require-crash-coverage
 
 nightly: setup oracle ## 2,000 new clusters (CASES=…) compared with Karpenter, and new examples for every property
 	HYPOTHESIS_PROFILE=search JOURNEYMAN_CASES=$(CASES) $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup tests/differential tests/property

@@ -19,11 +19,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from journeyman.cli.scenario import parse_scenario
 from journeyman.cli.solve import options_of
 from journeyman.core.scheduling.results import Results
 from journeyman.core.scheduling.scheduler import pods_to_place, solve
 from journeyman.core.scheduling.verify import Defect, verify
-from journeyman_simulator.scenario import parse_scenario
 from tests.bench.footprint import growth, imports, memory
 from tests.differential.karpenter import Karpenter, OracleMissingError
 from tests.helpers import karpenter_benchmark, production_trace, workloads

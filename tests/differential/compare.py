@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from journeyman.cli.scenario import Scenario, parse_scenario
 from journeyman.cli.solve import options_of
 from journeyman.core.api.labels import INSTANCE_TYPE
 from journeyman.core.api.objects import NodeSelectorRequirement
@@ -22,7 +23,6 @@ from journeyman.core.api.resources import to_resources
 from journeyman.core.scheduling.results import PlannedClaim, PodError, Results
 from journeyman.core.scheduling.scheduler import pods_to_place, solve
 from journeyman.core.scheduling.verify import Defect, verify
-from journeyman_simulator.scenario import Scenario, parse_scenario
 from tests.differential.karpenter import Karpenter
 
 JSONDict = dict[str, Any]

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from journeyman.cli.scenario import parse_scenario
 from journeyman.core.scheduling.scheduler import solve
 from journeyman.core.scheduling.verify import verify
-from journeyman_simulator.scenario import parse_scenario
 from tests.helpers.bound import lower_bound
 from tests.helpers.workloads import WORKLOADS, scenario
 

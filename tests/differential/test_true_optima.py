@@ -8,8 +8,8 @@ import random
 
 import pytest
 
+from journeyman.cli.scenario import parse_scenario
 from journeyman.core.scheduling.scheduler import solve
-from journeyman_simulator.scenario import parse_scenario
 from tests.helpers import workloads
 from tests.helpers.optimum import optimum
 from tests.helpers.workloads import instance_types, node_pool, pods, scenario

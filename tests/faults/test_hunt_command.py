@@ -1,6 +1,6 @@
-"""`journeyman journeyman_simulator --seeds`: what it prints, and that nobody overlooks what it found."""
+"""`journeyman faults --seeds`: what it prints, and that nobody overlooks what it found."""
 
-from journeyman_simulator.cli.faults import run_hunt
+from journeyman_simulator.cli.faults import run_seeds
 from tests.faults.mutants import MUTANTS, grafted
 
 DEAF = next(mutant for mutant in MUTANTS if mutant.name == "pods of which every third is overlooked")
@@ -8,7 +8,7 @@ DEAF = next(mutant for mutant in MUTANTS if mutant.name == "pods of which every 
 
 def test_a_hunt_that_finds_nothing_ends_well_and_shows_what_went_wrong_where(capsys):
     """Step by step, call by call; then the figures."""
-    assert run_hunt("1..2", everywhere=False) == 0
+    assert run_seeds("1..2", require_crash_coverage=False) == 0
     out = capsys.readouterr().out
     assert "  ec2 CreateFleet " in out
     assert "2 stories, " in out
@@ -17,14 +17,14 @@ def test_a_hunt_that_finds_nothing_ends_well_and_shows_what_went_wrong_where(cap
 
 def test_a_call_that_was_never_a_process_s_last_fails_the_hunt_that_asks_for_it(capsys):
     """By its name: two stories cannot have died everywhere."""
-    assert run_hunt("1..2", everywhere=True) == 1
+    assert run_seeds("1..2", require_crash_coverage=True) == 1
     assert "terminate: ec2 TerminateInstances: never the last call before a death" in capsys.readouterr().out
 
 
 def test_a_broken_rule_fails_the_hunt_and_says_how_to_see_it_again(capsys):
     """With the seed."""
     with grafted(DEAF):
-        assert run_hunt("1..3", everywhere=False) == 1
+        assert run_seeds("1..3", require_crash_coverage=False) == 1
     out = capsys.readouterr().out
     assert "every pod that fits somewhere runs" in out
-    assert "journeyman journeyman_simulator --seed " in out
+    assert "journeyman faults --seed " in out

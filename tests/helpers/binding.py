@@ -17,6 +17,7 @@ from typing import Any
 
 import msgspec
 
+from journeyman.cli.scenario import parse_scenario
 from journeyman.core.api.objects import EC2NODECLASS, NODE, NODECLAIM, NODEPOOL, POD, Node
 from journeyman.core.plan import Step
 from journeyman.core.scheduling.claims import planned_pods
@@ -29,7 +30,6 @@ from journeyman.runtime.aws import SystemClock
 from journeyman.steps.invocation import Invocation, Memory, Settings
 from journeyman.steps.provision import provision
 from journeyman_simulator.kubelet import Machine
-from journeyman_simulator.scenario import parse_scenario
 from tests.controlplane.manifests import install_crds
 from tests.controlplane.plane import ControlPlane
 from tests.helpers import builders, workloads

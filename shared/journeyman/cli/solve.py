@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from journeyman.cli.scenario import Scenario, read_scenario
 from journeyman.core.api.objects import NodeSelectorRequirement
 from journeyman.core.catalogue import Catalogue
 from journeyman.core.disruption.consolidatable import assess
@@ -17,7 +18,6 @@ from journeyman.core.scheduling.results import PlannedClaim, Results
 from journeyman.core.scheduling.scheduler import solve as schedule
 from journeyman.core.state import Snapshot
 from journeyman.errors import ConfigurationError
-from journeyman_simulator.scenario import Scenario, read_scenario
 
 
 def solve(paths: list[Path], *, rules: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""`journeyman journeyman_simulator`: a story of faults told for a person, or a hunt through many."""
+"""`journeyman faults`: a story of faults told for a person, or a hunt through many."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _LAST_MOMENTS: Final = 30
 _COLUMNS: Final = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
 
 
-def run_story(seed: int, file: Path | None, *, shrink: bool, quiet: bool) -> int:
+def run_scenario(seed: int, file: Path | None, *, shrink: bool, quiet: bool) -> int:
     """Tell one story, moment by moment; the exit code is 1 if it breaks a rule.
 
     Raises:
@@ -50,12 +50,12 @@ def run_story(seed: int, file: Path | None, *, shrink: bool, quiet: bool) -> int
     return 1 if told.broken else 0
 
 
-def run_hunt(seeds: str, *, everywhere: bool) -> int:
+def run_seeds(seeds: str, *, require_crash_coverage: bool) -> int:
     """Tell the stories of many seeds ("1..300"), print what broke and where what went wrong; the exit code is 1 if any did.
 
     Args:
         seeds: First and last.
-        everywhere: It also fails if some call was never the last one before a death.
+        require_crash_coverage: Fail also if no process crashed at one of the API calls.
 
     Raises:
         ConfigurationError: That is no range.
@@ -78,7 +78,7 @@ def run_hunt(seeds: str, *, everywhere: bool) -> int:
         for site in caught.coverage.untouched(CALL_SITES, Kind.DIE_BEFORE, Kind.DIE_AFTER)
     ]
     unlisted = sorted(f"{site}: not in the list of call sites" for site in {*caught.coverage.calls} - {*CALL_SITES})
-    missing = [*undead, *unlisted] if everywhere else []
+    missing = [*undead, *unlisted] if require_crash_coverage else []
     _print(console, missing)
     return 1 if caught.found or missing else 0
 
@@ -128,12 +128,12 @@ def _shrink(console: Console, told: Told) -> None:
     file.write_bytes(to_json(story))
     _print(console, [*lines(story), *(str(moment) for moment in short.history[-_LAST_MOMENTS:])])
     _verdict(console, short)
-    console.print(f"kept in {file}; journeyman journeyman_simulator --story {file} tells it again")
+    console.print(f"saved in {file}; run it again with journeyman faults --scenario {file}")
 
 
 def _about(found: Found) -> list[str]:
     first: Broken = found.broken[0]
-    return [f"seed {found.seed}: {first}", f"  journeyman journeyman_simulator --seed {found.seed} --shrink"]
+    return [f"seed {found.seed}: {first}", f"  journeyman faults --seed {found.seed} --shrink"]
 
 
 def _figures(caught: Caught) -> list[str]:

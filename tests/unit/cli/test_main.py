@@ -19,7 +19,7 @@ def journeyman(*arguments):
     return subprocess.run([COMMAND, *arguments], capture_output=True, text=True, check=False, timeout=60)
 
 
-def test_a_file_that_is_no_scenario_is_told_in_one_line(tmp_path):
+def test_invalid_scenario_file_is_reported_in_one_line(tmp_path):
     """No traceback, and no fact twice."""
     broken = tmp_path / "broken.json"
     broken.write_text("{")
@@ -32,10 +32,17 @@ def test_a_file_that_is_no_scenario_is_told_in_one_line(tmp_path):
 
 
 def test_without_a_command_the_help_is_shown():
-    """And nothing has failed."""
+    """Exit code 0; the simulator's commands are listed beside the product's own."""
     done = journeyman()
     assert done.returncode == 0
-    assert all(command in done.stdout for command in ("demo", "solve", "replay"))
+    assert all(command in done.stdout for command in ("demo", "solve", "replay", "faults"))
+
+
+def test_help_imports_neither_the_scheduler_nor_an_sdk():
+    """Contributed commands import what they need when they run."""
+    code = "import sys; from journeyman.cli.main import add_contributed_commands; add_contributed_commands(); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not {"numpy", "boto3", "moto", "msgspec", "pydantic"} & set(done.stdout.split())
 
 
 @pytest.mark.parametrize(

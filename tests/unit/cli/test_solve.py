@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from journeyman.cli.scenario import parse_scenario, read_scenario
 from journeyman.cli.solve import answer, solve
 from journeyman.errors import ConfigurationError
-from journeyman_simulator.scenario import parse_scenario, read_scenario
 from tests.helpers.builders import pod_body, pool_body
 from tests.helpers.devices import exactly, gpus, slice_spec
 

@@ -3,9 +3,9 @@
 import msgspec
 import pytest
 
+from journeyman.cli.scenario import parse_scenario
 from journeyman.core.api import labels
 from journeyman.errors import ConfigurationError
-from journeyman_simulator.scenario import parse_scenario
 from tests.helpers.builders import buffer_body, merge, overlay_body, pod_body, pool_body
 
 TYPE = {
