@@ -1,6 +1,6 @@
-"""Writes docs/metrics.md: every metric, where it is to be had, or why it is not. `make metrics` runs it.
+"""Generates docs/metrics.md: every metric, where to find it, or why it is not emitted. `make metrics` runs it.
 
-Where is read from the source: what `core/observability` and the scrape name is Prometheus', the rest CloudWatch's.
+Metrics that `core/observability` and the scrape name are on Prometheus, all others on CloudWatch.
 """
 
 from __future__ import annotations
@@ -11,40 +11,42 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import journeyman
-from journeyman.core.api.metrics import METRICS, Metric
-from journeyman.core.api.metrics.absent import ABSENT
+from journeyman.core.api.metrics import METRICS, NOT_EMITTED, Metric
 
 SOURCE = Path(journeyman.__file__).parent
-DECLARED = SOURCE / "core/api/metrics"
+DECLARED = SOURCE / "core/api/metrics.py"
 PAGE = Path(__file__).with_suffix(".md")
-_MAY_NAME = re.compile("operator_{")
-SHORTEST = 12  # characters that a pattern must have besides its holes, to be the name of a metric
+_MAY_HAVE_PATTERN = re.compile("operator_{")
+SHORTEST = 12  # characters of an f-string besides its fields, for it to be a metric name
 
 INTRODUCTION = """# Metrics
-Generated from `shared/journeyman/core/api/metrics`; `make metrics` writes it anew.
+Generated from `shared/journeyman/core/api/metrics.py` by `make metrics`.
 
-Names and labels are Karpenter's. On top comes `cluster`, as one deployment may serve several; a label without a value is left out.
+Names and labels are Karpenter's. Every metric also has the label `cluster`, because one deployment may serve several clusters. Empty labels are omitted.
 
-- **Prometheus**: `GET /clusters/{name}/metrics` of the API answers in the text format, from the cluster as it is at that moment.
-  Requests are signed with AWS credentials (Prometheus: `sigv4`; the collector's `sigv4auth`). `?of=nodes,pods` asks for some groups
-  alone: `cluster`, `offerings`, `nodes`, `nodepools`, `pods`, `conditions`. An answer may have 5.5 MB; large clusters are scraped group by group.
-  Each scrape reads the whole cluster, so once a minute is often enough.
-- **CloudWatch**: counters, histograms and the gauges of decisions are lines in the embedded metric format, namespace `Journeyman`:
-  a function has no memory to count in. Prometheus gets them with a CloudWatch exporter. CloudWatch bills each label set.
+- **Prometheus**: `GET /clusters/{name}/metrics` of the API returns the gauges of the cluster's current state in the text format.
+  Sign requests with AWS credentials (Prometheus: `sigv4`; OpenTelemetry collector: `sigv4auth`). `?of=nodes,pods` selects groups:
+  `cluster`, `offerings`, `nodes`, `nodepools`, `pods`, `conditions`. A response is at most 5.5 MB; scrape large clusters group by group.
+  Each scrape reads the whole cluster; scrape at most once a minute.
+- **CloudWatch**: counters, histograms and the gauges of decisions are written in the embedded metric format, namespace `Journeyman`,
+  because a function has no memory to count in. A CloudWatch exporter brings them to Prometheus. CloudWatch bills each label set.
 
-`DISABLE_CLUSTER_STATE_OBSERVABILITY=true` leaves out nodes, NodePools, pods and `operator_*`, as in Karpenter; Events of changed
-conditions are told all the same. Karpenter's summaries are histograms here, and `{kind}` is one of `nodeclaim`, `node`, `nodepool`,
+`DISABLE_CLUSTER_STATE_OBSERVABILITY=true` turns off the metrics of nodes, NodePools and pods and `operator_*`, as in Karpenter; Events of
+changed conditions are still recorded. Karpenter's summaries are histograms here. `{kind}` is one of `nodeclaim`, `node`, `nodepool`,
 `ec2nodeclass`, `nodeoverlay`, `capacitybuffer`.
 
 """
 
 
 def named_in(*paths: Path) -> frozenset[str]:
-    """Which declared metrics the source names there, in a text or by a pattern (`f"operator_{kind}_…"`)."""
+    """Return the declared metrics that source files name, as a string or by an f-string (`f"operator_{kind}_…"`)."""
     files = [file for path in paths for file in ([path] if path.is_file() else sorted(path.rglob("*.py")))]
-    texts = [file.read_text() for file in files if DECLARED not in file.parents]
+    texts = [file.read_text() for file in files if file != DECLARED]
     patterns = [
-        re.compile(pattern) for text in texts if _MAY_NAME.search(text) for pattern in _patterns(ast.parse(text))
+        re.compile(pattern)
+        for text in texts
+        if _MAY_HAVE_PATTERN.search(text)
+        for pattern in _patterns(ast.parse(text))
     ]
     return frozenset(
         name
@@ -62,16 +64,16 @@ def _patterns(tree: ast.AST) -> Iterator[str]:
 
 
 def page() -> str:
-    """The page as it should be."""
+    """Return the text of docs/metrics.md."""
     scraped = named_in(SOURCE / "core/observability", SOURCE / "runtime/scrape.py")
     rows = [_row(metric, scraped) for metric in METRICS.values()]
-    head = "| metric | kind | labels | where | says |\n|---|---|---|---|---|\n"
-    missing = "".join(f"| `{name}` | {ABSENT[name]} |\n" for name in METRICS if name in ABSENT)
+    head = "| metric | kind | labels | where | description |\n|---|---|---|---|---|\n"
+    missing = "".join(f"| `{name}` | {NOT_EMITTED[name]} |\n" for name in METRICS if name in NOT_EMITTED)
     return (
         INTRODUCTION
         + head
-        + "".join(row for metric, row in zip(METRICS.values(), rows, strict=True) if metric.name not in ABSENT)
-        + "\n## Declared and not there\n| metric | why |\n|---|---|\n"
+        + "".join(row for metric, row in zip(METRICS.values(), rows, strict=True) if metric.name not in NOT_EMITTED)
+        + "\n## Not emitted\n| metric | why |\n|---|---|\n"
         + missing
     )
 

@@ -15,8 +15,8 @@ from journeyman.core.api.offering_state import (
     OfferingState,
     PriceRefresh,
     UnavailableOffering,
-    forget,
-    remember,
+    with_failures,
+    without_offering,
 )
 from journeyman.core.plan import ClearOfferingFailures, MarkOfferingUnavailable
 from journeyman.core.state import NodeClassState
@@ -38,7 +38,7 @@ def mark_offering_unavailable(run: Invocation, action: MarkOfferingUnavailable) 
     """
 
     def failed(known: Offerings) -> Offerings:
-        return remember(
+        return with_failures(
             known,
             action.offerings,
             at=action.at,
@@ -57,7 +57,7 @@ def clear_offering_failures(run: Invocation, action: ClearOfferingFailures) -> N
     Raises:
         ConflictError: Others kept writing it.
     """
-    _update(run, action.node_class, lambda known: forget(known, action.offering, action.at))
+    _update(run, action.node_class, lambda known: without_offering(known, action.offering, action.at))
 
 
 def note_prices(run: Invocation, node_class: NodeClassState) -> None:

@@ -80,7 +80,7 @@ def _own_rules() -> Iterator[Rule]:
     yield Rule(kind=kind, path="status.messages", good=messages, bad=(["x" * 4097], ["m"] * 101, [1], [None], "m"))
     workloads = ([], None, ["default/web"], ["x" * 512], ["w"] * 1000)
     refused = (["x" * 513], ["w"] * 1001, [1], [None], "w")
-    yield Rule(kind=kind, path="status.regrettedFor", good=workloads, bad=refused)
+    yield Rule(kind=kind, path="status.reprovisionedWorkloads", good=workloads, bad=refused)
     for field in ("startedAt", "finishedAt"):
         yield Rule(
             kind=kind, path=f"status.{field}", good=(*TIMES_GOOD, None), bad=TIMES_BAD, again=field == "finishedAt"

@@ -45,7 +45,7 @@ def test_nodes_do_not_come_and_go_for_ever_where_kube_scheduler_packs_otherwise(
     assert 1 <= counts[0] <= 10
     assert counts[1] - counts[0] <= 3
     assert len(living.cloud.launches) - before == counts[-1]
-    regretted = [d["status"].get("regrettedFor") for d in living.server.list(NODE_DISRUPTION).items]
+    regretted = [d["status"].get("reprovisionedWorkloads") for d in living.server.list(NODE_DISRUPTION).items]
     assert sum(1 for workloads in regretted if workloads) >= len(regretted) - 1
     blocked = [e.message for e in living.record.events if e.reason == "DisruptionBlocked"]
     assert any("Consolidation waits until" in message for message in blocked)

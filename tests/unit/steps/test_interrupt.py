@@ -198,7 +198,7 @@ def test_a_recommendation_is_noted_where_the_pool_asks_for_that_once():
     sent = [(m.step, m.at) for m in cluster.lanes.sent]
     interrupt(cluster.run(), a_notice("rebalance_recommendation", "i-n", event_time=NOW + timedelta(minutes=1)))
 
-    assert noted.metadata.annotations[labels.REBALANCE_RECOMMENDED] == "2026-03-02T21:00:00Z"
+    assert noted.metadata.annotations[labels.REBALANCE_RECOMMENDED_AT] == "2026-03-02T21:00:00Z"
     assert noted.metadata.deletion_timestamp is None
     assert sent == [(Step.CONSOLIDATE, None)]
     assert the_claim(cluster) == noted

@@ -73,13 +73,13 @@ def test_a_node_that_dies_is_replaced():
     """In the slot of the one that went, whose name may be free again or not."""
     living = a_living_cluster(3)
     settle(living, 3)
-    slots = {c.metadata.annotations[labels.SLOT] for c in living.claims()}
+    slots = {c.metadata.annotations[labels.REPLICA_INDEX] for c in living.claims()}
 
     living.server.delete(NODECLAIM, living.claims()[0].metadata.name)
     living.wake(Step.TERMINATE)
     settle(living, 3)
 
-    assert {c.metadata.annotations[labels.SLOT] for c in living.claims()} == slots == {"0", "1", "2"}
+    assert {c.metadata.annotations[labels.REPLICA_INDEX] for c in living.claims()} == slots == {"0", "1", "2"}
 
 
 def test_claims_are_made_of_the_template_alone():

@@ -44,26 +44,24 @@ BUFFER_POD: Final = f"{GROUP}/capacity-buffer-fake-pod"  # "true" on a virtual p
 BUFFER_NAME: Final = f"{GROUP}/capacity-buffer-name"
 BUFFER_NAMESPACE: Final = f"{GROUP}/capacity-buffer-namespace"
 
-# Journeyman annotations
-PLANNED_PODS: Final = (
-    f"{OWN_GROUP}/planned-pods"  # on a claim: the pods it was opened for, as `core.scheduling.claims` says
-)
-HINTED_AT: Final = (
-    f"{OWN_GROUP}/hinted-at"  # on a claim: when pods were nominated to its node; `core.lifecycle.settling`
-)
-PLACEMENT_HINTS: Final = f"{OWN_GROUP}/placement-hints"  # on a NodePool: "disabled" leaves kube-scheduler to itself
-SLOT: Final = f"{OWN_GROUP}/slot"  # which of its static NodePool's replicas a claim is: 0 and up
-DISRUPTION: Final = f"{OWN_GROUP}/node-disruption"  # the NodeDisruption that a replacement belongs to
-PODS_SEEN: Final = f"{OWN_GROUP}/pods-seen"  # on a claim: digest of the pods its consolidateAfter clock has counted
-LAUNCH_RETRY: Final = f"{OWN_GROUP}/launch-retry"  # "<failures> <RFC 3339 next attempt> <answered failures>"
-RESOLVED_AT: Final = f"{OWN_GROUP}/resolved-at"  # on a NodeClass: when its status was last compared with the cloud
-PACKING: Final = f"{OWN_GROUP}/packing"  # on a NodePool: "price" (default) or "fewest-nodes" (Karpenter's way)
-REGISTRATIONS: Final = f"{OWN_GROUP}/registrations"  # on a NodePool: how its last four claims ended up
-REBALANCE: Final = f"{OWN_GROUP}/rebalance"  # on a NodePool: "replace" acts on rebalance recommendations
+# Journeyman's annotations on NodePools, set by users
+PACKING: Final = f"{OWN_GROUP}/packing"  # "price" (the default) or "fewest-nodes", as Karpenter packs
+NODE_SURCHARGE: Final = f"{OWN_GROUP}/node-surcharge"  # price per hour of a node beyond its instance
+POD_NOMINATION: Final = f"{OWN_GROUP}/pod-nomination"  # "disabled": kube-scheduler alone chooses the node of a pod
+REBALANCE: Final = f"{OWN_GROUP}/rebalance"  # "replace": rebalance recommendations replace the node
 REBALANCE_REPLACE: Final = "replace"
-REBALANCE_RECOMMENDED: Final = f"{OWN_GROUP}/rebalance-recommended"  # on a claim: when the cloud recommended it
-NODE_MISSING_SINCE: Final = f"{OWN_GROUP}/node-missing-since"  # on a registered claim: when its Node was first missed
-NODE_PRICE: Final = f"{OWN_GROUP}/node-price"  # on a NodePool: what each node costs besides its instance, per hour
+
+# Journeyman's annotations, written and read by Journeyman alone
+PLANNED_PODS: Final = f"{OWN_GROUP}/planned-pods"  # NodeClaim: the pods it was created for (`core.scheduling.claims`)
+NOMINATED_AT: Final = f"{OWN_GROUP}/nominated-at"  # NodeClaim: when pods were nominated to its node
+REPLICA_INDEX: Final = f"{OWN_GROUP}/replica-index"  # NodeClaim of a static NodePool: which replica it is, from 0
+DISRUPTION: Final = f"{OWN_GROUP}/node-disruption"  # NodeClaim: the NodeDisruption whose replacement it is
+PODS_HASH: Final = f"{OWN_GROUP}/pods-hash"  # NodeClaim: the node's pods when lastPodEventTime was last computed
+LAUNCH_RETRY: Final = f"{OWN_GROUP}/launch-retry"  # NodeClaim: "<failures> <RFC 3339 next attempt> <answered failures>"
+REBALANCE_RECOMMENDED_AT: Final = f"{OWN_GROUP}/rebalance-recommended-at"  # NodeClaim: when the cloud recommended it
+NODE_MISSING_SINCE: Final = f"{OWN_GROUP}/node-missing-since"  # registered NodeClaim: since when its Node is missing
+RESOLVED_AT: Final = f"{OWN_GROUP}/resolved-at"  # NodeClass: when its status was last compared with the cloud
+REGISTRATION_HISTORY: Final = f"{OWN_GROUP}/registration-history"  # NodePool: outcomes of its last four NodeClaims
 
 # Finalizers and taints
 TERMINATION_FINALIZER: Final = f"{GROUP}/termination"

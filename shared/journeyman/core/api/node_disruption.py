@@ -1,8 +1,8 @@
-"""NodeDisruption (`journeyman.dev/v1alpha1`): one decision to give nodes back, its progress and its end.
+"""NodeDisruption (`journeyman.dev/v1alpha1`): one disruption command, its progress and its result.
 
-It is written before the first taint, so a run that dies leaves behind what the next one must finish or undo; once it is
-over it stays for a while as history. Prices are decimal text in the provider's currency per hour, because the
-Kubernetes API has no floating point; `price` and `saving` give them as numbers.
+The consolidate step creates the object before it taints the first node, so that the next run can finish or roll back a
+command whose run crashed. Finished commands are kept as history for a day. Prices are decimal text in the provider's
+currency per hour, because the Kubernetes API has no floating point; `saving` is the number.
 """
 
 from __future__ import annotations
@@ -28,65 +28,65 @@ _PRICE_PATTERN: Final = r"^-?[0-9]{1,12}(\.[0-9]{1,9})?$"
 
 
 def price_text(price: float | Decimal) -> str:
-    """A number as decimal text with at most nine decimals, no exponent."""
+    """Return a number as decimal text with at most nine decimals and no exponent."""
     text = f"{price:.9f}".rstrip("0").rstrip(".")
     return "0" if text == "-0" else text
 
 
 Price = Annotated[str, Field(pattern=_PRICE_PATTERN, max_length=24)]
-"""Decimal text; `price_text` makes it."""
+"""Decimal text, as `price_text` returns it."""
 
 _Name = Annotated[str, Field(max_length=253)]
 
 
 class DisruptionCandidate(Model):
-    """A node that is given back."""
+    """A node that the command disrupts."""
 
-    node_claim: _Name = Field(min_length=1, description="Name of the NodeClaim.")
-    node_claim_uid: _Name = Field(default="", alias="nodeClaimUID", description="UID of the NodeClaim.")
+    node_claim: _Name = Field(min_length=1, description="Name of the NodeClaim to delete.")
+    node_claim_uid: _Name = Field(default="", alias="nodeClaimUID", description="UID of the NodeClaim to delete.")
     node: _Name = Field(default="", description="Name of the Node.")
     node_pool: _Name = Field(default="", description="Name of the NodePool.")
-    instance_type: _Name = Field(default="", description="Its instance type.")
-    zone: _Name = Field(default="", description="Its zone.")
-    capacity_type: _Name = Field(default="", description="on-demand, spot or reserved.")
-    price: Price = Field(default="0", description="What it costs per hour; 0 if unknown.")
+    instance_type: _Name = Field(default="", description="Instance type of the Node.")
+    zone: _Name = Field(default="", description="Zone of the Node.")
+    capacity_type: _Name = Field(default="", description="Capacity type of the Node: on-demand, spot or reserved.")
+    price: Price = Field(default="0", description="Price of the Node per hour; 0 if unknown.")
     pods: tuple[Annotated[str, Field(max_length=512)], ...] = Field(
         default=(),
         max_length=1000,
-        description="The pods that must find another place, as namespace/name.",
+        description="Pods that must be rescheduled to another node, as namespace/name.",
         json_schema_extra=crd(x_kubernetes_list_type="atomic"),
     )
 
 
 class DisruptionReplacement(Model):
-    """A NodeClaim that is opened first."""
+    """A NodeClaim that the command launches before it deletes the candidates."""
 
-    name: _Name = Field(min_length=1, description="Name of the NodeClaim.")
-    instance_type: _Name = Field(default="", description="The cheapest instance type it may get.")
-    zone: _Name = Field(default="", description="The zone of that offering.")
-    capacity_type: _Name = Field(default="", description="The capacity type of that offering.")
-    price: Price = Field(default="0", description="What that offering costs per hour.")
+    name: _Name = Field(min_length=1, description="Name of the replacement NodeClaim.")
+    instance_type: _Name = Field(default="", description="Instance type of the cheapest compatible offering.")
+    zone: _Name = Field(default="", description="Zone of the cheapest compatible offering.")
+    capacity_type: _Name = Field(default="", description="Capacity type of the cheapest compatible offering.")
+    price: Price = Field(default="0", description="Price of the cheapest compatible offering per hour.")
 
 
 class NodeDisruptionSpec(Model):
-    """`spec` of a NodeDisruption: what was decided. Immutable."""
+    """`spec` of a NodeDisruption: the decision. Immutable."""
 
     model_config = ConfigDict(json_schema_extra=rules(("spec is immutable", "self == oldSelf")))
 
-    reason: Reason = Field(description="Why: Underutilized, Empty, Drifted or Interrupted.")
-    decision: Decision = Field(description="delete the nodes, or replace them.")
-    method: Method = Field(description="Which way of looking found it.")
+    reason: Reason = Field(description="Reason for the disruption: Underutilized, Empty, Drifted or Interrupted.")
+    decision: Decision = Field(description="delete the candidates, or replace them by new nodes.")
+    method: Method = Field(description="Disruption method that found the candidates.")
     candidates: tuple[DisruptionCandidate, ...] = Field(
-        min_length=1, max_length=1000, description="The nodes that are given back, most valuable first."
+        min_length=1, max_length=1000, description="Nodes to disrupt, highest savings first."
     )
     replacements: tuple[DisruptionReplacement, ...] = Field(
-        default=(), max_length=1000, description="The NodeClaims that are opened first."
+        default=(), max_length=1000, description="NodeClaims to launch before the candidates are deleted."
     )
     saving_per_hour: Price = Field(
-        default="0", description="Price per hour saved once it is done, as decimal text; negative if it costs more."
+        default="0", description="Price per hour that the command saves, as decimal text; negative if it costs more."
     )
-    created_at: Time | None = Field(default=None, description="When it was decided.")
-    explanation: str = Field(default="", max_length=4096, description="The decision in words.")
+    created_at: Time | None = Field(default=None, description="Time of the decision.")
+    explanation: str = Field(default="", max_length=4096, description="Summary of the decision for people.")
 
     @property
     def saving(self) -> float:
@@ -95,28 +95,30 @@ class NodeDisruptionSpec(Model):
 
 
 class NodeDisruptionStatus(Model):
-    """`status` of a NodeDisruption: how far it came."""
+    """`status` of a NodeDisruption: its progress."""
 
     phase: Phase = Field(
         default="Proposed",
-        description="Proposed, Executing, then Succeeded, RolledBack (undone) or Rejected (not begun).",
+        description="Proposed, Executing, then Succeeded, RolledBack (undone after it started) or Rejected (never started).",
     )
     messages: tuple[Annotated[str, Field(max_length=4096)], ...] = Field(
-        default=(), max_length=100, description="What happened, oldest first."
+        default=(), max_length=100, description="Changes of phase with time and reason, oldest first."
     )
-    conditions: Conditions = Field(default=(), description="Details of its progress.")
-    started_at: Time | None = Field(default=None, description="When the first node was tainted.")
-    finished_at: Time | None = Field(default=None, description="When it ended.")
-    regretted_for: tuple[Annotated[str, Field(max_length=512)], ...] = Field(
+    conditions: Conditions = Field(default=(), description="Conditions of the command.")
+    started_at: Time | None = Field(default=None, description="Time at which the command started to execute.")
+    finished_at: Time | None = Field(
+        default=None, description="Time at which the command succeeded, was rolled back or was rejected."
+    )
+    reprovisioned_workloads: tuple[Annotated[str, Field(max_length=512)], ...] = Field(
         default=(),
         max_length=1000,
-        description="Workloads, as namespace/name, whose pods had to move, if one of them got a new node soon after.",
+        description="Workloads (namespace/name) whose pods the command moved, set if a new node was launched for one of them soon after. Consolidation backs off from them.",
         json_schema_extra=crd(x_kubernetes_list_type="atomic"),
     )
 
 
 class NodeDisruption(Model):
-    """One decision to give nodes back, its progress and its end."""
+    """A disruption command: the nodes to disrupt, their replacements, and its progress."""
 
     api_version: Literal["journeyman.dev/v1alpha1"] = "journeyman.dev/v1alpha1"
     kind: Literal["NodeDisruption"] = "NodeDisruption"
@@ -126,15 +128,15 @@ class NodeDisruption(Model):
 
     @property
     def finished(self) -> bool:
-        """Whether it has ended, one way or another."""
+        """Whether the command succeeded, was rolled back or was rejected."""
         return self.status.phase in FINISHED
 
     @property
     def since(self) -> datetime | None:
-        """When it was decided; the object's creation if the spec does not say."""
+        """The time of the decision; the creation of the object if the spec does not say."""
         return self.spec.created_at or self.metadata.creation_timestamp
 
     @property
     def claims(self) -> tuple[str, ...]:
-        """Names of the NodeClaims it gives back."""
+        """Names of the candidates' NodeClaims."""
         return tuple(candidate.node_claim for candidate in self.spec.candidates)

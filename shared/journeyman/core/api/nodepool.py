@@ -261,29 +261,31 @@ class NodePool(Model):
 
     @property
     def packing(self) -> str:
-        """How its nodes are chosen: `price` unless the annotation asks for `fewest-nodes`."""
+        """The packing of pods into new nodes: `price` (the default) or `fewest-nodes`."""
         return self.metadata.annotations.get(labels.PACKING, "price")
 
     @property
-    def placement_hints_disabled(self) -> bool:
-        """Whether kube-scheduler is not to be told which node each pod was planned for."""
-        return self.metadata.annotations.get(labels.PLACEMENT_HINTS) == "disabled"
+    def is_pod_nomination_disabled(self) -> bool:
+        """Whether pods planned for nodes of this pool are not nominated to them."""
+        return self.metadata.annotations.get(labels.POD_NOMINATION) == "disabled"
 
     @property
-    def node_price(self) -> float:
-        """What each node costs besides its instance (licences, log agents), in the provider's currency per hour.
+    def node_surcharge(self) -> float:
+        """The price of a node beyond its instance (licences, log agents), in the provider's currency per hour.
 
-        Plans weigh it: at `journeyman.dev/node-price: "0.05"` two small nodes must be 0.05 cheaper than a large one to be
-        chosen. It is no part of the prices that plans report.
+        The scheduler adds it to the price of each new node: with `journeyman.dev/node-surcharge: "0.05"` it chooses two
+        small nodes over a large one only if they are more than 0.05 cheaper. Reported prices do not include it.
 
         Raises:
-            ConfigurationError: The annotation is no number, negative, or without end.
+            ConfigurationError: The annotation is not a finite number, or negative.
         """
-        text = self.metadata.annotations.get(labels.NODE_PRICE, "0")
+        text = self.metadata.annotations.get(labels.NODE_SURCHARGE, "0")
         try:
             price = float(text)
         except ValueError:
             price = math.nan
         if not 0 <= price < math.inf:
-            raise ConfigurationError(f"annotation {labels.NODE_PRICE}: {text!r} is not a price per hour, such as 0.05")
+            raise ConfigurationError(
+                f"annotation {labels.NODE_SURCHARGE}: {text!r} is not a price per hour, such as 0.05"
+            )
         return price

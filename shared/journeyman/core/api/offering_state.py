@@ -1,7 +1,6 @@
-"""OfferingState (`journeyman.dev/v1alpha1`): what is known of one NodeClass's offerings beyond the catalogue.
+"""OfferingState (`journeyman.dev/v1alpha1`): unavailable offerings and the age of prices, per NodeClass.
 
-One per NodeClass and of its name: offerings that could not be had and until when they are avoided, and when prices were
-last refreshed. Everything in it may be lost without harm; it then is learned again.
+One object per NodeClass, with the NodeClass's name. It is a cache: if it is deleted, the next runs fill it again.
 """
 
 from __future__ import annotations
@@ -20,22 +19,24 @@ from journeyman.core.api.requirement_rules import NodeClassRef
 MAX_UNAVAILABLE: Final = 2000
 MAX_SOURCE: Final = 253
 MAX_MESSAGE: Final = 1024
-MEMORY: Final = timedelta(hours=6)
-"""How long failures count after the time to avoid an offering is over: what fails again after that fails anew."""
-MOST_DOUBLINGS: Final = 20  # of a wait that is bounded long before; a count read from the cluster may be any number
+FAILURE_MEMORY: Final = timedelta(hours=6)
+"""How long after `until` failures are still counted; a later failure counts as the first."""
+MAX_DOUBLINGS: Final = 20  # keeps the arithmetic finite: a count that is read from the cluster may be any number
 
 _Name = Annotated[str, Field(max_length=253)]
 
 
 class UnavailableOffering(Model):
-    """An offering that could not be had."""
+    """An offering that a launch found unavailable."""
 
-    instance_type: _Name = Field(min_length=1, description="The instance type; * means all of them.")
-    zone: _Name = Field(min_length=1, description="The zone.")
-    capacity_type: _Name = Field(min_length=1, description="on-demand, spot or reserved.")
-    until: Time = Field(description="It is avoided until then.")
-    reason: str = Field(default="", max_length=1024, description="The cloud's word for why.")
-    failures: Int = Field(default=1, ge=1, description="How often it failed in a row.")
+    instance_type: _Name = Field(min_length=1, description="Instance type; * means every instance type.")
+    zone: _Name = Field(min_length=1, description="Zone of the offering.")
+    capacity_type: _Name = Field(
+        min_length=1, description="Capacity type of the offering: on-demand, spot or reserved."
+    )
+    until: Time = Field(description="Time until which the offering is not used for launches.")
+    reason: str = Field(default="", max_length=1024, description="Error code of the cloud.")
+    failures: Int = Field(default=1, ge=1, description="Number of failures since the last successful launch.")
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -44,28 +45,30 @@ class UnavailableOffering(Model):
 
 
 class PriceRefresh(Model):
-    """Where prices come from and how old they are."""
+    """The source and the age of prices."""
 
-    on_demand_refreshed_at: Time | None = Field(default=None, description="Last refresh of on-demand prices.")
-    spot_refreshed_at: Time | None = Field(default=None, description="Last refresh of Spot prices.")
+    on_demand_refreshed_at: Time | None = Field(
+        default=None, description="Time of the last refresh of on-demand prices."
+    )
+    spot_refreshed_at: Time | None = Field(default=None, description="Time of the last refresh of Spot prices.")
     source: str = Field(
-        default="", max_length=MAX_SOURCE, description="Where on-demand prices come from: a table, or an API."
+        default="", max_length=MAX_SOURCE, description="Source of on-demand prices: the bundled table or a pricing API."
     )
     message: str = Field(
-        default="", max_length=MAX_MESSAGE, description="What went wrong on the last try, if anything."
+        default="", max_length=MAX_MESSAGE, description="Error of the last refresh; empty if it succeeded."
     )
 
 
 class OfferingStateSpec(Model):
     """`spec` of an OfferingState."""
 
-    node_class_ref: NodeClassRef | None = Field(default=None, description="The NodeClass it is about.")
+    node_class_ref: NodeClassRef | None = Field(default=None, description="NodeClass that the offerings belong to.")
 
 
 def _check_unique(offerings: tuple[UnavailableOffering, ...]) -> tuple[UnavailableOffering, ...]:
     for key, count in Counter(offering.key for offering in offerings).items():
         if count > 1:
-            raise problem(f"{'/'.join(key)} is there {count} times; keep one")
+            raise problem(f"{'/'.join(key)} is listed {count} times; keep one")
     return offerings
 
 
@@ -75,16 +78,16 @@ class OfferingStateStatus(Model):
     unavailable: Annotated[tuple[UnavailableOffering, ...], AfterValidator(_check_unique)] = Field(
         default=(),
         max_length=MAX_UNAVAILABLE,
-        description="Offerings that could not be had; for hours after they may be tried again, their failures count.",
+        description="Unavailable offerings. An entry is kept for six hours after it expires, to count further failures.",
         json_schema_extra=crd(
             x_kubernetes_list_type="map", x_kubernetes_list_map_keys=["instanceType", "zone", "capacityType"]
         ),
     )
-    prices: PriceRefresh = Field(default_factory=PriceRefresh, description="How old prices are.")
+    prices: PriceRefresh = Field(default_factory=PriceRefresh, description="Source and age of prices.")
 
 
 class OfferingState(Model):
-    """What is known of one NodeClass's offerings beyond the catalogue."""
+    """Unavailable offerings and the age of prices, for one NodeClass."""
 
     api_version: Literal["journeyman.dev/v1alpha1"] = "journeyman.dev/v1alpha1"
     kind: Literal["OfferingState"] = "OfferingState"
@@ -93,7 +96,7 @@ class OfferingState(Model):
     status: OfferingStateStatus = Field(default_factory=OfferingStateStatus)
 
 
-def remember(
+def with_failures(
     known: Iterable[UnavailableOffering],
     offerings: Iterable[tuple[str, str, str]],
     *,
@@ -103,44 +106,45 @@ def remember(
     reason: str,
     now: datetime,
 ) -> tuple[UnavailableOffering, ...]:
-    """The offerings to avoid, once these have failed too.
+    """Return the unavailable offerings after further launch failures.
 
-    An offering that was avoided, was tried once that was over, and failed again counts one failure more and is avoided
-    for twice as long as before. What fails while it is avoided was asked for before that was known, or side by side
-    with what failed first: one shortage, one failure. What has been over for `MEMORY` is forgotten.
+    A failure after `until` counts one more and doubles the time for which the offering is unavailable. A failure before
+    `until` comes from a launch that was requested before the first failure was recorded: it is not counted again.
+    Entries are dropped `FAILURE_MEMORY` after `until`.
 
     Args:
-        known: What is remembered.
-        offerings: What failed: (instance type, zone, capacity type).
-        at: When it failed.
-        first: How long an offering is avoided that failed once.
-        longest: The longest that one is avoided for, however often it failed.
-        reason: The cloud's word for why.
+        known: Entries so far.
+        offerings: Failed offerings as (instance type, zone, capacity type).
+        at: Time of the failure.
+        first: How long an offering is unavailable after its first failure.
+        longest: Upper bound of that time, however many failures there were.
+        reason: Error code of the cloud.
         now: The time.
 
     Returns:
-        Sorted by instance type, zone, capacity type; at most `MAX_UNAVAILABLE`, those that last longest.
+        Entries sorted by instance type, zone, capacity type; at most `MAX_UNAVAILABLE`, those that expire last.
     """
-    merged = {offering.key: offering for offering in known if offering.until + MEMORY > now}
+    merged = {offering.key: offering for offering in known if offering.until + FAILURE_MEMORY > now}
     for key in offerings:
         merged[key] = _failed(merged.get(key), key, at=at, first=first, longest=longest, reason=reason)
-    lasting = sorted(merged.values(), key=lambda o: (-o.until.timestamp(), o.key))[:MAX_UNAVAILABLE]
-    return tuple(sorted(lasting, key=lambda o: o.key))
+    longest_first = sorted(merged.values(), key=lambda o: (-o.until.timestamp(), o.key))[:MAX_UNAVAILABLE]
+    return tuple(sorted(longest_first, key=lambda o: o.key))
 
 
-def forget(
+def without_offering(
     known: Iterable[UnavailableOffering], offering: tuple[str, str, str], at: datetime
 ) -> tuple[UnavailableOffering, ...]:
-    """What is still remembered once an offering could be had: its next failure is a first one again.
+    """Return the unavailable offerings after a successful launch of one, which resets its failures.
 
     Args:
-        known: What is remembered.
-        offering: (instance type, zone, capacity type) of what could be had; what was said of all types there is over, too.
-        at: When it could be had. What is avoided at that time failed meanwhile, and is kept.
+        known: Entries so far.
+        offering: (instance type, zone, capacity type) of the launched instance; the entry for all instance types of that
+            zone and capacity type is reset, too.
+        at: Time of the launch. Entries that are unavailable at that time failed later, and are kept.
     """
     _, zone, capacity_type = offering
-    had = {offering, ("*", zone, capacity_type)}
-    return tuple(o for o in known if o.key not in had or o.until > at)
+    launched = {offering, ("*", zone, capacity_type)}
+    return tuple(o for o in known if o.key not in launched or o.until > at)
 
 
 def _failed(
@@ -157,7 +161,7 @@ def _failed(
         failures, until = before.failures, max(until, before.until)
     elif before is not None:
         failures = before.failures + 1
-        until = at + min(first * 2 ** min(before.failures, MOST_DOUBLINGS), longest)
+        until = at + min(first * 2 ** min(before.failures, MAX_DOUBLINGS), longest)
     instance_type, zone, capacity_type = key
     return UnavailableOffering(
         instance_type=instance_type,

@@ -100,7 +100,7 @@ def _verdicts(snapshot: Snapshot) -> Iterator[_Verdict]:
 
 def _last_pod_event(claim: NodeClaim, pods: Iterable[Pod], digest: str, now: datetime) -> datetime | None:
     stored = claim.status.last_pod_event_time
-    seen = claim.metadata.annotations.get(labels.PODS_SEEN)
+    seen = claim.metadata.annotations.get(labels.PODS_HASH)
     if seen == digest:
         return stored
     if seen is not None:
@@ -143,7 +143,7 @@ def _writes(verdict: _Verdict, updated: ConditionSet, now: datetime) -> Iterator
     claim = verdict.claim
     ref = _ref(claim)
     stored = claim.status.last_pod_event_time
-    news = claim.metadata.annotations.get(labels.PODS_SEEN) != verdict.digest
+    news = claim.metadata.annotations.get(labels.PODS_HASH) != verdict.digest
     news = news and (stored is None or now - stored >= POD_EVENT_DEDUPE)
     status: dict[str, Any] = {}
     if news and verdict.last_pod_event is not None and verdict.last_pod_event != stored:
@@ -159,7 +159,7 @@ def _writes(verdict: _Verdict, updated: ConditionSet, now: datetime) -> Iterator
             subresource="status",
         )
     if news:
-        patch = {"metadata": {"annotations": {labels.PODS_SEEN: verdict.digest}}}
+        patch = {"metadata": {"annotations": {labels.PODS_HASH: verdict.digest}}}
         yield PatchObject(ref=ref, patch=patch, why="pods seen on the node")
 
 

@@ -60,7 +60,9 @@ class Damper(Struct, frozen=True, kw_only=True):
         fresh = {r.disruption.metadata.name: r.workloads for r in regrets}
         remembered = [d for d in snapshot.node_disruptions if is_remembered(d, snapshot.now)]
         workloads = [
-            (workload, d) for d in remembered for workload in d.status.regretted_for or fresh.get(d.metadata.name, ())
+            (workload, d)
+            for d in remembered
+            for workload in d.status.reprovisioned_workloads or fresh.get(d.metadata.name, ())
         ]
         undone = [d for d in remembered if d.status.phase == "RolledBack"]
         pools = [(pool, d) for d in undone for pool in sorted(_opened_in(d, snapshot))]
@@ -100,7 +102,7 @@ def is_remembered(disruption: NodeDisruption, now: datetime) -> bool:
 
 def was_in_vain(disruption: NodeDisruption) -> bool:
     """Whether its end, or what came after, says so."""
-    return disruption.status.phase == "RolledBack" or bool(disruption.status.regretted_for)
+    return disruption.status.phase == "RolledBack" or bool(disruption.status.reprovisioned_workloads)
 
 
 def _since(disruption: NodeDisruption) -> datetime | None:

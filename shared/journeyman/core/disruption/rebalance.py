@@ -151,7 +151,7 @@ def _recommended_at(claim: NodeClaim, snapshot: Snapshot) -> datetime | None:
         return None
     try:
         since = datetime.fromisoformat(
-            claim.metadata.annotations.get(labels.REBALANCE_RECOMMENDED, "").replace("Z", "+00:00")
+            claim.metadata.annotations.get(labels.REBALANCE_RECOMMENDED_AT, "").replace("Z", "+00:00")
         )
     except ValueError:
         return None

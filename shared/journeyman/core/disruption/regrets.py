@@ -78,7 +78,7 @@ def record(regrets: Iterable[Regret]) -> Plan:
 def _is_judged(disruption: NodeDisruption, now: datetime) -> bool:
     """Whether it moves or moved pods for money's sake, and not so long ago that nobody would put anything down to it."""
     status = disruption.status
-    if disruption.spec.reason != DisruptionReason.UNDERUTILIZED.value or status.regretted_for:
+    if disruption.spec.reason != DisruptionReason.UNDERUTILIZED.value or status.reprovisioned_workloads:
         return False
     if status.phase == "Succeeded":
         return status.finished_at is not None and now - status.finished_at <= JUDGED_FOR
@@ -108,7 +108,7 @@ def _regret(disruption: NodeDisruption, opened: Iterable[tuple[datetime, str, fr
 
 def _written(regret: Regret) -> Chain:
     meta = regret.disruption.metadata
-    patch: Mapping[str, object] = {"status": {"regrettedFor": list(regret.workloads)[:1000]}}
+    patch: Mapping[str, object] = {"status": {"reprovisionedWorkloads": list(regret.workloads)[:1000]}}
     return chain_of(
         f"NodeDisruption {meta.name}",
         PatchObject(

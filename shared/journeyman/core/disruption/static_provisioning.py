@@ -91,7 +91,7 @@ def _open_pool(pool: StaticPool, snapshot: Snapshot, catalogue: Catalogue, most:
 def _vacancies(pool: StaticPool) -> Iterator[tuple[int, str]]:
     """Slots without a living claim, lowest first, each with the name of the claim to open there."""
     living = (*pool.running, *pool.replaced)
-    taken = {claim.metadata.annotations.get(labels.SLOT) for claim in living}
+    taken = {claim.metadata.annotations.get(labels.REPLICA_INDEX) for claim in living}
     names = frozenset(claim.metadata.name for claim in (*living, *pool.leaving))
     for slot in count():
         if str(slot) not in taken:
@@ -138,7 +138,7 @@ def _body(name: str, slot: int, pool: StaticPool, template: Template) -> dict[st
         planned, pool.pool, name=name, hash=node_pool_hash(pool.pool), hash_version=NODEPOOL_HASH_VERSION
     )
     metadata = body["metadata"]
-    annotations = {**metadata["annotations"], labels.SLOT: str(slot)}
+    annotations = {**metadata["annotations"], labels.REPLICA_INDEX: str(slot)}
     return {
         **body,
         "metadata": {**metadata, "annotations": annotations, "finalizers": [labels.TERMINATION_FINALIZER]},

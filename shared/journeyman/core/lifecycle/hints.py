@@ -60,7 +60,7 @@ class Hints(Struct, frozen=True, kw_only=True):
     @classmethod
     def of(cls, snapshot: Snapshot, *, enabled: bool) -> Hints:
         """Of one moment."""
-        without = (p.metadata.name for p in snapshot.node_pools if p.placement_hints_disabled)
+        without = (p.metadata.name for p in snapshot.node_pools if p.is_pod_nomination_disabled)
         pods = {pod.key: pod for pod in snapshot.pods} if enabled else {}
         return cls(enabled=enabled, pods=pods, without=frozenset(without))
 
@@ -179,7 +179,7 @@ def _planned_onto(node: StateNode, pods: Sequence[Pod], snapshot: Snapshot) -> t
     uids.update({pod.key: pod.metadata.uid for pod in pods})
     notes = {labels.PLANNED_PODS: remembering(tuple(uids), uids)}
     if is_open:
-        notes[labels.HINTED_AT] = format_time(snapshot.now)
+        notes[labels.NOMINATED_AT] = format_time(snapshot.now)
     ref = ObjectRef(resource=NODECLAIM, name=claim.metadata.name, uid=claim.metadata.uid)
     patch = PatchObject(ref=ref, patch={"metadata": {"annotations": notes}}, why="more pods are planned onto it")
     if not is_open or node.node is None:
@@ -258,7 +258,7 @@ def _is_new(claim: NodeClaim, now: datetime) -> bool:
 def hinted_at(claim: NodeClaim) -> datetime | None:
     """When the claim's pods were nominated: the first time while its node is closed, the last time once it is open."""
     try:
-        at = datetime.fromisoformat(claim.metadata.annotations[labels.HINTED_AT].replace("Z", "+00:00"))
+        at = datetime.fromisoformat(claim.metadata.annotations[labels.NOMINATED_AT].replace("Z", "+00:00"))
     except (KeyError, ValueError):
         return None
     return at if at.tzinfo else None

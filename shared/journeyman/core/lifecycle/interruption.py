@@ -128,9 +128,9 @@ class _Notice(Struct, frozen=True, kw_only=True, dict=True):
         """Note on the claim that it should be replaced, if its NodePool asks for that; the first time stays."""
         pool = self.snapshot.node_pools_by_name.get(claim.metadata.labels.get(labels.NODEPOOL, ""))
         asked = pool is not None and pool.metadata.annotations.get(labels.REBALANCE) == labels.REBALANCE_REPLACE
-        if not asked or labels.REBALANCE_RECOMMENDED in claim.metadata.annotations:
+        if not asked or labels.REBALANCE_RECOMMENDED_AT in claim.metadata.annotations:
             return Plan()
-        annotations = {labels.REBALANCE_RECOMMENDED: format_time(self.at)}
+        annotations = {labels.REBALANCE_RECOMMENDED_AT: format_time(self.at)}
         note = PatchObject(
             ref=claim_ref(claim), patch={"metadata": {"annotations": annotations}}, why="rebalance recommendation"
         )

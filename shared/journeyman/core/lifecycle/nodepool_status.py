@@ -109,7 +109,7 @@ def _counted(pool: NodePool, usage: Usage, news: tuple[Outcome, ...], now: datet
     if not news:
         return _chain(pool, counts, {})
     health = judged(pool, _stored_conditions(pool), pool.status.node_class_observed_generation, news, now)
-    return _with_conditions(pool, counts, health.conditions, {labels.REGISTRATIONS: health.annotation})
+    return _with_conditions(pool, counts, health.conditions, {labels.REGISTRATION_HISTORY: health.annotation})
 
 
 def _reconcile(pool: NodePool, snapshot: Snapshot, usage: Usage, news: tuple[Outcome, ...]) -> Plan:
@@ -119,7 +119,7 @@ def _reconcile(pool: NodePool, snapshot: Snapshot, usage: Usage, news: tuple[Out
     if node_class is not None:
         health = judged(pool, conditions, node_class.generation, news, snapshot.now)
         conditions = health.conditions
-        wanted |= {labels.REGISTRATIONS: health.annotation} if health.annotation else {}
+        wanted |= {labels.REGISTRATION_HISTORY: health.annotation} if health.annotation else {}
         if node_class.generation != pool.status.node_class_observed_generation:
             status["nodeClassObservedGeneration"] = node_class.generation
     chain = _with_conditions(pool, status, conditions, wanted)

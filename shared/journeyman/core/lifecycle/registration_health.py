@@ -114,7 +114,7 @@ def _with(outcome: Outcome, row: str, conditions: ConditionSet, now: datetime) -
 
 def _row(pool: NodePool, generation: int, conditions: ConditionSet) -> str:
     """What is known of the last outcomes; where that is lost, what Karpenter takes up of the condition at a restart."""
-    about, _, row = pool.metadata.annotations.get(labels.REGISTRATIONS, "").partition(":")
+    about, _, row = pool.metadata.annotations.get(labels.REGISTRATION_HISTORY, "").partition(":")
     if about == _about(pool, generation) and row and set(row) <= {_JOINED, _FAILED}:
         return row[-ROW:]
     known = conditions.get(NODE_REGISTRATION_HEALTHY)

@@ -45,7 +45,7 @@ def hinted(claim: NodeClaim, now: datetime) -> NodeClaim:
     if hinted_at(claim) is not None:
         return claim
     at = now.isoformat(timespec="milliseconds")
-    return with_metadata(claim, annotations={**claim.metadata.annotations, labels.HINTED_AT: at})
+    return with_metadata(claim, annotations={**claim.metadata.annotations, labels.NOMINATED_AT: at})
 
 
 class Settling(Struct, frozen=True, kw_only=True):

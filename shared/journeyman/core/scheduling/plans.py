@@ -150,7 +150,7 @@ def _finished(asked: Asked, draft: Draft) -> Plan:
         claims=claims,
         existing=existing,
         unplaced={c: draw.rest(c) for c, left in enumerate(draft.left) if left},
-        fees=sum(question.stalls[node.stall].template.node_price for node in draft.opened),
+        fees=sum(question.stalls[node.stall].template.node_surcharge for node in draft.opened),
     )
     return plan if draft.devices is None else _with_devices(asked, draft, plan)
 

@@ -236,13 +236,13 @@ def test_something_that_is_no_object_is_refused_too():
 @pytest.mark.parametrize(("text", "price"), [("0.05", 0.05), ("1e-3", 0.001), ("0", 0.0)])
 def test_a_pool_may_charge_for_each_node(text, price):
     """Provider currency per hour; nothing if it does not say."""
-    assert parse(NodePool, changed("metadata.annotations", {labels.NODE_PRICE: text})).node_price == price
-    assert parse(NodePool, changed("metadata.annotations", {})).node_price == 0.0
+    assert parse(NodePool, changed("metadata.annotations", {labels.NODE_SURCHARGE: text})).node_surcharge == price
+    assert parse(NodePool, changed("metadata.annotations", {})).node_surcharge == 0.0
 
 
 @pytest.mark.parametrize("text", ["", "much", "-0.1", "inf", "nan", "0.05$"])
 def test_a_price_that_is_none_is_named(text):
     """The pool itself stays valid: whoever reads the price decides what to do."""
-    pool = parse(NodePool, changed("metadata.annotations", {labels.NODE_PRICE: text}))
+    pool = parse(NodePool, changed("metadata.annotations", {labels.NODE_SURCHARGE: text}))
     with pytest.raises(ConfigurationError, match="not a price per hour"):
-        assert pool.node_price
+        assert pool.node_surcharge

@@ -17,7 +17,7 @@ SECONDS = timedelta(seconds=1)
 
 def seen(*pods) -> dict:
     """A claim that has counted these pods already."""
-    return {"metadata": {"annotations": {labels.PODS_SEEN: pods_digest(pods)}}}
+    return {"metadata": {"annotations": {labels.PODS_HASH: pods_digest(pods)}}}
 
 
 def patched(found, key: str):
@@ -86,7 +86,7 @@ def test_scaling_down_restarts_the_clock():
     assert found.next_at == NOW + 30 * SECONDS
     assert patched(found, "lastPodEventTime") == stamp(NOW)
     assert [a.subresource for a in found.plan.actions] == ["status", ""]
-    assert found.plan.actions[1].patch == {"metadata": {"annotations": {labels.PODS_SEEN: pods_digest([stays])}}}
+    assert found.plan.actions[1].patch == {"metadata": {"annotations": {labels.PODS_HASH: pods_digest([stays])}}}
 
 
 def test_a_pod_that_begins_to_terminate_counts_once():
@@ -128,7 +128,7 @@ def test_events_in_quick_succession_are_written_once_in_ten_seconds():
 
     assert found.next_at == NOW + 30 * SECONDS
     assert patched(found, "lastPodEventTime") is None
-    assert all(labels.PODS_SEEN not in str(a.patch) for a in found.plan.actions)
+    assert all(labels.PODS_HASH not in str(a.patch) for a in found.plan.actions)
 
 
 def test_nothing_is_written_when_nothing_changed():

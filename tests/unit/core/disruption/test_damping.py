@@ -97,7 +97,7 @@ def test_a_workload_is_known_by_the_names_of_its_pods(pod, workload):
         (a_command("c", phase="RolledBack"), an_opened_claim("default/web-7c-z9"), False),
         (a_command("c", phase="Rejected"), an_opened_claim("default/web-7c-z9"), False),
         (a_command("c", reason="Drifted"), an_opened_claim("default/web-7c-z9"), False),
-        (a_command("c", regretted_for=("default/web-7c",)), an_opened_claim("default/web-7c-z9"), False),
+        (a_command("c", reprovisioned_workloads=("default/web-7c",)), an_opened_claim("default/web-7c-z9"), False),
     ],
     ids=[
         "at-its-end", "under-way", "soon-after", "late", "before-it", "another-workload", "another-namespace",
@@ -117,7 +117,7 @@ def test_a_regret_is_written_on_the_version_that_was_read():
         new_regrets(a_snapshot(node_disruptions=(command,), claims=(an_opened_claim("default/web-7c-z"),)))
     ).actions
     assert isinstance(action, PatchObject)
-    assert action.patch == {"status": {"regrettedFor": ["default/api-6d", "default/web-7c"]}}
+    assert action.patch == {"status": {"reprovisionedWorkloads": ["default/api-6d", "default/web-7c"]}}
     assert (action.ref.uid, action.resource_version, action.subresource) == ("uid-c", "7", "status")
 
 
@@ -126,7 +126,7 @@ def test_a_regret_is_written_on_the_version_that_was_read():
 
 def held_for(*ends: datetime, now: datetime = NOW, **changes) -> bool:
     """Whether a node with a pod of `default/web-7c` has to wait after commands that were regretted ended so."""
-    regretted = {"regretted_for": ("default/api-6d", "default/web-7c"), **changes}
+    regretted = {"reprovisioned_workloads": ("default/api-6d", "default/web-7c"), **changes}
     history = tuple(a_command(f"c{index}", ended=end, **regretted) for index, end in enumerate(ends))
     return bool(Damper.of(a_snapshot(node_disruptions=history, now=now)).why_not(a_candidate("default/web-7c-q")))
 
@@ -151,7 +151,7 @@ def test_what_is_seen_just_now_counts_before_it_is_written():
 
 def test_only_nodes_with_pods_of_those_workloads_wait_and_are_told_why():
     """Another workload's are as free as before."""
-    damper = Damper.of(a_snapshot(node_disruptions=(a_command("c", regretted_for=("default/web-7c",)),)))
+    damper = Damper.of(a_snapshot(node_disruptions=(a_command("c", reprovisioned_workloads=("default/web-7c",)),)))
     assert damper.why_not(a_candidate("default/other-7c-q", "default/api-6d-q")) == ""
     why = damper.why_not(a_candidate("default/other-7c-q", "default/web-7c-q"))
     assert why.startswith("Consolidation waits until 21:02:00 UTC, as it was in vain once in 6 hours")
@@ -183,6 +183,6 @@ def test_commands_that_are_not_consolidation_or_came_to_their_end_hold_nothing_b
 def test_commands_in_vain_are_not_forgotten_for_those_that_came_to_something():
     """A hundred of each are kept: a busy hour of deleting empty nodes must not end all waiting."""
     busy = [a_command(f"b{index:03}", ended=ago(seconds=index)) for index in range(101)]
-    regretted = a_command("regretted", ended=ago(hours=1), regretted_for=("default/web-7c",))
+    regretted = a_command("regretted", ended=ago(hours=1), reprovisioned_workloads=("default/web-7c",))
     plan = forget(a_snapshot(node_disruptions=(*busy, regretted)))
     assert [action.ref.name for action in plan.actions] == ["b100"]

@@ -23,7 +23,7 @@ BOTH = (labels.SPOT, labels.ON_DEMAND)
 
 def a_risky_member(name: str, *, since=NOW, **more) -> Member:
     """A Spot node that the cloud recommends to leave, with a pod."""
-    noted = {"metadata": {"annotations": {labels.REBALANCE_RECOMMENDED: stamp(since)}}}
+    noted = {"metadata": {"annotations": {labels.REBALANCE_RECOMMENDED_AT: stamp(since)}}}
     return a_member(name, capacity_type=labels.SPOT, claim=noted, **{"cpus": ["3"], **more})
 
 
@@ -194,7 +194,7 @@ def test_a_proposal_that_no_longer_holds_is_dropped_with_the_reason(later, why):
 
 def test_what_is_at_risk_is_avoided_for_a_day():
     """Each Spot offering once; on-demand nodes are not taken back."""
-    other = a_member("other", claim={"metadata": {"annotations": {labels.REBALANCE_RECOMMENDED: stamp(NOW)}}})
+    other = a_member("other", claim={"metadata": {"annotations": {labels.REBALANCE_RECOMMENDED_AT: stamp(NOW)}}})
     fleet = a_fleet(
         a_risky_member("a"), a_risky_member("b"), a_risky_member("c", zone="b"), other, pools=[a_rebalancing_pool()]
     )

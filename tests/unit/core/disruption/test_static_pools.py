@@ -48,7 +48,7 @@ def closed(snapshot) -> list[str]:
 def from_body(body, *, deleting: bool = False):
     """A claim that was created from it."""
     meta = body["metadata"]
-    annotations = {labels.SLOT: meta["annotations"][labels.SLOT]}
+    annotations = {labels.REPLICA_INDEX: meta["annotations"][labels.REPLICA_INDEX]}
     return a_running_claim(meta["name"], deleting=NOW if deleting else None, metadata={"annotations": annotations})
 
 
@@ -59,7 +59,7 @@ def test_names_follow_from_pool_and_slot_alone():
     """Whoever sees more of what was opened opens less of the same, and never anything else."""
     pool = a_static_pool(4)
     wanted = opened(a_world(pool))
-    assert [body["metadata"]["annotations"][labels.SLOT] for body in wanted] == ["0", "1", "2", "3"]
+    assert [body["metadata"]["annotations"][labels.REPLICA_INDEX] for body in wanted] == ["0", "1", "2", "3"]
     assert opened(a_world(pool)) == wanted
     assert opened(a_world(pool, from_body(wanted[0]), from_body(wanted[2]))) == [wanted[1], wanted[3]]
 
@@ -76,7 +76,7 @@ def test_a_slot_whose_claim_is_leaving_gets_one_of_another_name():
     [third] = opened(a_world(pool, from_body(first, deleting=True), from_body(second, deleting=True)))
     names = [body["metadata"]["name"] for body in (first, second, third)]
     assert len(set(names)) == 3
-    assert {body["metadata"]["annotations"][labels.SLOT] for body in (first, second, third)} == {"0"}
+    assert {body["metadata"]["annotations"][labels.REPLICA_INDEX] for body in (first, second, third)} == {"0"}
     assert opened(a_world(pool, from_body(third, deleting=True))) == [first]
 
 

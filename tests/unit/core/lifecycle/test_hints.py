@@ -96,7 +96,7 @@ def test_a_stateful_sets_next_pod_is_the_one_that_was_planned():
 @pytest.mark.parametrize("off", ["cluster", "pool"])
 def test_without_hints_nodes_open_as_soon_as_they_join(off):
     """Switched off for the cluster, or by the NodePool's annotation: as Karpenter does it."""
-    pool = a_pool(metadata={"annotations": {labels.PLACEMENT_HINTS: "disabled"}} if off == "pool" else {})
+    pool = a_pool(metadata={"annotations": {labels.POD_NOMINATION: "disabled"}} if off == "pool" else {})
     starting = a_joined_node(
         ready=False, spec={"taints": [CLOSED, STARTING]}, metadata={"creationTimestamp": stamp(NOW)}
     )
@@ -225,7 +225,7 @@ def test_hints_given_to_a_standing_node_have_their_own_time():
     """The claim says when they were given last; text that is no time does not matter."""
 
     def taken_back(hinted_at):
-        annotations = {**remembering("default/a")["annotations"], labels.HINTED_AT: hinted_at}
+        annotations = {**remembering("default/a")["annotations"], labels.NOMINATED_AT: hinted_at}
         claim = a_ready_claim(timedelta(hours=1), annotations=annotations)
         return nominated(advance(a_snapshot(claims=(claim,), nodes=(a_node(),), pods=(a_hinted_pod(),)), Lifecycle()))
 
@@ -272,7 +272,7 @@ def test_kube_scheduler_is_not_fought_over_a_pod():
     def hinted(seconds_ago):
         annotations = {
             **remembering("default/a:uid-a")["annotations"],
-            labels.HINTED_AT: stamp(ago(seconds=seconds_ago)),
+            labels.NOMINATED_AT: stamp(ago(seconds=seconds_ago)),
         }
         return on_standing(a_ready_claim(annotations=annotations), a_node(), a_pod("a"))
 

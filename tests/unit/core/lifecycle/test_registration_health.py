@@ -75,7 +75,7 @@ def test_two_failures_among_the_last_four_are_too_many(news, expected, together)
     for part in [row] if together else [[outcome] for outcome in row]:
         pool, _ = after(pool, *part)
     assert health(pool) == expected
-    assert pool.metadata.annotations[labels.REGISTRATIONS] == f"1/1:{news[-4:]}"
+    assert pool.metadata.annotations[labels.REGISTRATION_HISTORY] == f"1/1:{news[-4:]}"
 
 
 def test_a_failed_launch_lends_the_condition_its_own_words():

@@ -20,7 +20,7 @@ def remembering(name, **notes):
 
 def a_claim(name, hinted=None):
     """For one pod of its name; nominated so long ago."""
-    notes = {labels.HINTED_AT: (NOW - hinted).isoformat()} if hinted is not None else {}
+    notes = {labels.NOMINATED_AT: (NOW - hinted).isoformat()} if hinted is not None else {}
     return a_launched_claim(name, metadata=remembering(name, **notes))
 
 
@@ -69,7 +69,7 @@ def test_a_run_that_nominates_opens_nothing_and_comes_back():
     notes = [
         a.patch["metadata"]["annotations"] for a in plan.actions if isinstance(a, PatchObject) and "metadata" in a.patch
     ]
-    assert notes == [{labels.HINTED_AT: NOW.isoformat(timespec="milliseconds")}]
+    assert notes == [{labels.NOMINATED_AT: NOW.isoformat(timespec="milliseconds")}]
     assert woken(plan) == SETTLE
 
 
@@ -85,7 +85,7 @@ def test_nodes_open_together_once_kube_scheduler_has_had_time():
 
 def test_a_node_that_opens_expects_its_planned_pods_whether_they_have_their_hints_or_not():
     """Those that lose them in this very moment get them again; the bound and the gone are expected no more."""
-    notes = {labels.HINTED_AT: (NOW - MOST_SETTLE).isoformat()}
+    notes = {labels.NOMINATED_AT: (NOW - MOST_SETTLE).isoformat()}
     remembered = ",".join(f"default/{name}:uid-{name}" for name in ("a", "b", "c", "gone"))
     claim = a_launched_claim("a", metadata={"annotations": {labels.PLANNED_PODS: remembered, **notes}})
     bound = a_pod("c", spec={"nodeName": "node-elsewhere"})

@@ -255,7 +255,7 @@ def _spot(stall: Stall, pins: Pins, rows: Ints) -> _Spot:
     of_row = table.row_type[rows]
     types = distinct(of_row)
     sizes = stall.sizes[types]
-    prices = table.prices[rows] + stall.template.node_price
+    prices = table.prices[rows] + stall.template.node_surcharge
     cheapest: Floats = np.full(len(table.types), np.inf)
     np.minimum.at(cheapest, of_row, prices)
     per_unit = prices[:, None] / np.maximum(stall.sizes[of_row], 1)

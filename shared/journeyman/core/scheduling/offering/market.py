@@ -76,7 +76,7 @@ def open_market(stalls: Sequence[Stall], wishes: Sequence[Wish], varied: Ints | 
     ]
     place = np.concatenate([p[0] for p in parts] or [np.zeros((5, 0), dtype=np.int64)], axis=1)
     stall, variant, types, numbers, stock = place
-    fees = np.array([s.template.node_price for s in stalls])[stall]
+    fees = np.array([s.template.node_surcharge for s in stalls])[stall]
     prices = np.concatenate([p[1] for p in parts] or [np.zeros(0)]) + fees
     order = np.lexsort((types, variant, stall, prices))
     packed = np.frombuffer(b"".join(signatures), dtype=np.uint8).reshape(len(signatures), -(-len(wishes) // 8))

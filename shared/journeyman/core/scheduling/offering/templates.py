@@ -32,7 +32,7 @@ class Template(Struct, frozen=True, kw_only=True, eq=False):
     """One NodePool ready for scheduling.
 
     `requirements` are what its nodes offer, for simulation including that they will be registered and initialized.
-    `rows` are the offerings of `table` that can be had now and suit the requirements. `node_price` is what the pool
+    `rows` are the offerings of `table` that can be had now and suit the requirements. `node_surcharge` is what the pool
     charges for a node as such, and `remark` what of its wishes could not be understood. `min_values` tells by label how
     many different values a claim must leave the cloud to choose from.
     """
@@ -41,7 +41,7 @@ class Template(Struct, frozen=True, kw_only=True, eq=False):
     requirements: Requirements
     table: OfferTable
     rows: Bools
-    node_price: float = 0.0
+    node_surcharge: float = 0.0
     remark: str = ""
     min_values: Mapping[str, int] = field(default_factory=dict)
 
@@ -103,22 +103,22 @@ def _template(pool: NodePool, snapshot: Snapshot, tables: Mapping[str, OfferTabl
     if not suitable.any():
         unmet = table.unmet(requirements)
         return f"{NO_TYPES}{f': there is none with {unmet}' if unmet else ''}"
-    node_price, unread = _node_price(pool)
+    node_surcharge, unread = _node_surcharge(pool)
     return Template(
         pool=pool,
         requirements=requirements,
         table=table,
         rows=suitable & table.available,
-        node_price=node_price,
+        node_surcharge=node_surcharge,
         remark="; ".join(filter(None, (unread, _unknown_packing(pool), _unknown_rebalance(pool)))),
         min_values={key: r.min_values for key, r in sorted(requirements.items()) if r.min_values},
     )
 
 
-def _node_price(pool: NodePool) -> tuple[float, str]:
+def _node_surcharge(pool: NodePool) -> tuple[float, str]:
     """What the pool charges for a node, and why that is nothing if it cannot be read."""
     try:
-        return pool.node_price, ""
+        return pool.node_surcharge, ""
     except ConfigurationError as error:
         return 0.0, f"{error.message}; its nodes are planned without it"
 

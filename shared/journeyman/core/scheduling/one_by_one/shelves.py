@@ -86,7 +86,7 @@ class Shelf:
 
     def price(self, offerings: int) -> float:
         """The price of the cheapest of these offerings, and what the pool charges for a node as such."""
-        return self._prices[lowest(offerings)] + self.stall.template.node_price
+        return self._prices[lowest(offerings)] + self.stall.template.node_surcharge
 
     def suiting(self, wanted: int) -> int:
         """The offerings that suit requirements, by their number."""

@@ -230,7 +230,7 @@ def test_the_least_that_any_offering_says_is_what_a_reservation_has():
 def test_a_price_for_each_node_makes_for_fewer_nodes(annotation, nodes):
     """Four tiny nodes cost 0.28 and one large 0.37; what cannot be read counts for nothing."""
     tiny = an_instance_type("m.tiny", cpu=2, memory_gib=4, price=0.07)
-    annotations = {labels.NODE_PRICE: annotation} if annotation else {}
+    annotations = {labels.NODE_SURCHARGE: annotation} if annotation else {}
     pool = a_pool(metadata={"annotations": annotations})
 
     results = Outcome(*pods(4, cpu="1500m"), types=(tiny, LARGE), pools=(pool,))
@@ -241,7 +241,7 @@ def test_a_price_for_each_node_makes_for_fewer_nodes(annotation, nodes):
 
 def test_a_price_that_cannot_be_read_is_told():
     """The pool is used without it."""
-    pool = a_pool(metadata={"annotations": {labels.NODE_PRICE: "a lot"}})
+    pool = a_pool(metadata={"annotations": {labels.NODE_SURCHARGE: "a lot"}})
     ground = Ground.of(a_snapshot(node_pools=(pool,)), Catalogue({"default": TYPES}), Options())
 
     assert "'a lot' is not a price per hour" in ground.remarks["default"]
