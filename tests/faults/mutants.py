@@ -24,17 +24,7 @@ from journeyman.core.scheduling.limits import Headroom
 from journeyman.core.scheduling.pods import is_provisionable
 from journeyman.steps import interrupt
 from journeyman.steps.apply import Applier
-from journeyman_simulator.faults.rules import Rule
-from journeyman_simulator.faults.rules.budgets import BudgetsHold
-from journeyman_simulator.faults.rules.commands import PricesFall, ReplacementsFirst
-from journeyman_simulator.faults.rules.errors import NothingUnexpected
-from journeyman_simulator.faults.rules.evictions import InstancesEndEmpty, PodsGoAsAgreed
-from journeyman_simulator.faults.rules.illness import TheIllAreReplaced
-from journeyman_simulator.faults.rules.instances import NoInstanceWithoutAClaim, OneInstanceForAClaim
-from journeyman_simulator.faults.rules.limits import LimitsHold
-from journeyman_simulator.faults.rules.rest import AllThatFitsRuns, NothingIsLeftBehind, NothingWaitsForNobody
-from journeyman_simulator.faults.rules.sizes import StaticPoolsKeepTheirSize
-from journeyman_simulator.faults.story import (
+from journeyman_simulator.faults.fault_scenario import (
     CallFault,
     DeleteClaim,
     DeleteNode,
@@ -46,6 +36,24 @@ from journeyman_simulator.faults.story import (
     StripFinalizer,
     Undeploy,
     UnhealthyCondition,
+)
+from journeyman_simulator.faults.invariants.checkers import Rule
+from journeyman_simulator.faults.invariants.disruption_invariants import (
+    PricesFall,
+    ReplacementsFirst,
+    TheIllAreReplaced,
+)
+from journeyman_simulator.faults.invariants.instance_invariants import (
+    InstancesEndEmpty,
+    NoInstanceWithoutAClaim,
+    OneInstanceForAClaim,
+)
+from journeyman_simulator.faults.invariants.nodepool_invariants import BudgetsHold, LimitsHold, StaticPoolsKeepTheirSize
+from journeyman_simulator.faults.invariants.pod_invariants import AllThatFitsRuns, PodsGoAsAgreed
+from journeyman_simulator.faults.invariants.progress_invariants import (
+    NothingIsLeftBehind,
+    NothingUnexpected,
+    NothingWaitsForNobody,
 )
 
 

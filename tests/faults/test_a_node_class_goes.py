@@ -6,10 +6,10 @@ Six pods run on three nodes; then their NodePool and their NodeClass are deleted
 import pytest
 
 from journeyman.core.api.objects import EC2NODECLASS, NODECLAIM
-from journeyman_simulator.faults import story as told
-from journeyman_simulator.faults.rules import Rule
-from journeyman_simulator.faults.story import CallFault, Kind, MessageFault, MessageKind
-from journeyman_simulator.storm import tell
+from journeyman_simulator.faults import fault_scenario as told
+from journeyman_simulator.faults.fault_scenario import CallFault, Kind, MessageFault, MessageKind
+from journeyman_simulator.faults.invariants.checkers import Rule
+from journeyman_simulator.faults.scenario_run import tell
 
 ACTS = (
     told.Deploy(at_seconds=0, app="a", replicas=6, cpu_millicores=900),

@@ -9,12 +9,11 @@ from journeyman.core.api.objects import EC2NODECLASS, NODE, NODECLAIM, NODEPOOL,
 from journeyman_simulator.account.account import Account
 from journeyman_simulator.apiserver import ApiServer
 from journeyman_simulator.clock import SkewedClock, VirtualClock
-from journeyman_simulator.faults import story as told
-from journeyman_simulator.faults.acts import Acts
-from journeyman_simulator.faults.hand import Hand
-from journeyman_simulator.faults.ledger import Ledger
+from journeyman_simulator.faults import fault_scenario as told
+from journeyman_simulator.faults.account_operations import Hand, Ledger
 from journeyman_simulator.faults.manifests import furniture
-from journeyman_simulator.faults.troubles import Troubles
+from journeyman_simulator.faults.node_faults import Troubles
+from journeyman_simulator.faults.operations import Acts
 from journeyman_simulator.kubelet import Machine
 from journeyman_simulator.workloads import DEPLOYMENT
 

@@ -6,9 +6,9 @@ Six pods need three nodes. The act comes while they run, or while their nodes ar
 import pytest
 
 from journeyman.core.api.objects import NODE, NODECLAIM, POD, Resource
-from journeyman_simulator.faults import story as told
-from journeyman_simulator.faults.rules import Rule
-from journeyman_simulator.storm import tell
+from journeyman_simulator.faults import fault_scenario as told
+from journeyman_simulator.faults.invariants.checkers import Rule
+from journeyman_simulator.faults.scenario_run import tell
 
 RAW_EVENT: Resource = Resource(group="", version="v1", kind="Event", plural="events", namespaced=True, type=dict)
 LATER, LAUNCHING = 90, 3  # seconds: all pods run; instances are on their way

@@ -5,7 +5,7 @@ from datetime import datetime, timedelta, timezone
 import pytest
 
 from journeyman_simulator.clock import VirtualClock
-from journeyman_simulator.faults.baton import Baton
+from journeyman_simulator.faults.cooperative_scheduler import Baton
 from journeyman_simulator.world import World
 
 START = datetime(2026, 1, 5, 12, tzinfo=timezone.utc)

@@ -1,7 +1,7 @@
 """A story that never comes to rest costs its seed alone, and not the hunt."""
 
-from journeyman_simulator.faults.story import Deploy, Story
-from journeyman_simulator.storm import ENDLESS, tell
+from journeyman_simulator.faults.fault_scenario import Deploy, Story
+from journeyman_simulator.faults.scenario_run import ENDLESS, tell
 
 
 def test_a_story_that_goes_on_and_on_is_ended_and_says_who_ran_and_why():

@@ -1,8 +1,7 @@
 """What was counted: per story, added up, as a table for people."""
 
-from journeyman_simulator.faults.coverage import Coverage, from_json, to_json
-from journeyman_simulator.faults.sites import CALL_SITES, has_effect, kinds_of
-from journeyman_simulator.faults.story import Kind
+from journeyman_simulator.faults.call_sites import CALL_SITES, Coverage, from_json, has_effect, kinds_of, to_json
+from journeyman_simulator.faults.fault_scenario import Kind
 
 LAUNCH, LOOK = "provision: ec2 CreateFleet", "sweep: list Pod"
 

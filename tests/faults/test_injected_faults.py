@@ -10,14 +10,12 @@ from journeyman.errors import ConflictError, KubeUnavailableError, NotFoundError
 from journeyman_simulator.account.account import Account
 from journeyman_simulator.apiserver import ApiServer
 from journeyman_simulator.clock import VirtualClock
-from journeyman_simulator.faults.baton import Baton
-from journeyman_simulator.faults.client import FaultyClient
-from journeyman_simulator.faults.coverage import Coverage
+from journeyman_simulator.faults.call_sites import Coverage, kinds_of
+from journeyman_simulator.faults.cooperative_scheduler import Baton
+from journeyman_simulator.faults.fault_injection import Died, Faults, Run, current_name, running
+from journeyman_simulator.faults.fault_scenario import CallFault, Kind
+from journeyman_simulator.faults.faulty_adapters import TOUCHED, FaultyClient, FaultyStore
 from journeyman_simulator.faults.history import History
-from journeyman_simulator.faults.injector import Died, Faults, Run, current_name, running
-from journeyman_simulator.faults.sites import kinds_of
-from journeyman_simulator.faults.store import TOUCHED, FaultyStore
-from journeyman_simulator.faults.story import CallFault, Kind
 from journeyman_simulator.world import World
 
 START = datetime(2026, 1, 5, 12, tzinfo=timezone.utc)

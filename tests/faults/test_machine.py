@@ -8,8 +8,7 @@ import pytest
 
 from journeyman.core.api.objects import NODE, NODECLAIM, POD
 from journeyman_simulator.checkout import ROOT
-from journeyman_simulator.faults.rules import Rule
-from journeyman_simulator.faults.story import (
+from journeyman_simulator.faults.fault_scenario import (
     CallFault,
     ConsoleTerminate,
     DeleteClaim,
@@ -26,7 +25,8 @@ from journeyman_simulator.faults.story import (
     from_json,
     to_json,
 )
-from journeyman_simulator.storm import tell
+from journeyman_simulator.faults.invariants.checkers import Rule
+from journeyman_simulator.faults.scenario_run import tell
 
 SIX = Deploy(at_seconds=0, app="a", replicas=6, cpu_millicores=900)
 
@@ -245,8 +245,8 @@ def test_the_same_story_has_the_same_history_in_every_process(tmp_path):
     path.write_bytes(to_json(STORMY))
     program = (
         "import pathlib, sys\n"
-        "from journeyman_simulator.storm import tell\n"
-        "from journeyman_simulator.faults.story import from_json\n"
+        "from journeyman_simulator.faults.scenario_run import tell\n"
+        "from journeyman_simulator.faults.fault_scenario import from_json\n"
         "print(tell(from_json(pathlib.Path(sys.argv[1]).read_bytes())).digest)\n"
     )
     hashing = "1" if os.environ.get("PYTHONHASHSEED") != "1" else "2"

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from journeyman_simulator.faults.generate import story_of
-from journeyman_simulator.faults.rules.book import RULES
-from journeyman_simulator.hunt import judged
+from journeyman_simulator.faults.invariants import RULES
+from journeyman_simulator.faults.scenario_generator import story_of
+from journeyman_simulator.faults.seed_search import judged
 from tests.faults.mutants import MUTANTS, grafted
 
 MOST = 300

@@ -4,9 +4,9 @@ from collections import Counter
 
 import pytest
 
-from journeyman_simulator.faults.rules import Rule
-from journeyman_simulator.faults.story import CallFault, Deploy, Kind, OutOfStock, Story
-from journeyman_simulator.storm import tell
+from journeyman_simulator.faults.fault_scenario import CallFault, Deploy, Kind, OutOfStock, Story
+from journeyman_simulator.faults.invariants.checkers import Rule
+from journeyman_simulator.faults.scenario_run import tell
 
 FLEET, LISTING = "provision: ec2 CreateFleet", "provision: ec2 DescribeInstances"
 SIX = Deploy(at_seconds=0, app="a", replicas=6, cpu_millicores=900)

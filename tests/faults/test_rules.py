@@ -12,25 +12,29 @@ from journeyman.core.plan import Step
 from journeyman_simulator.apiserver import ApiServer
 from journeyman_simulator.apiserver.server import Write
 from journeyman_simulator.clock import VirtualClock
-from journeyman_simulator.faults.manifests import furniture
-from journeyman_simulator.faults.rules import Judges
-from journeyman_simulator.faults.rules.book import RULES
-from journeyman_simulator.faults.rules.budgets import BudgetsHold
-from journeyman_simulator.faults.rules.commands import PricesFall, ReplacementsFirst
-from journeyman_simulator.faults.rules.errors import NothingUnexpected
-from journeyman_simulator.faults.rules.evictions import InstancesEndEmpty, PodsGoAsAgreed
-from journeyman_simulator.faults.rules.illness import TheIllAreReplaced
-from journeyman_simulator.faults.rules.instances import NoInstanceWithoutAClaim, OneInstanceForAClaim
-from journeyman_simulator.faults.rules.limits import LimitsHold
-from journeyman_simulator.faults.rules.rest import (
+from journeyman_simulator.faults.fault_scenario import Budget, CallFault, Kind, Pool, Setting, Story
+from journeyman_simulator.faults.invariants import RULES
+from journeyman_simulator.faults.invariants.checkers import Judges
+from journeyman_simulator.faults.invariants.disruption_invariants import (
+    PricesFall,
+    ReplacementsFirst,
+    TheIllAreReplaced,
+)
+from journeyman_simulator.faults.invariants.instance_invariants import (
+    InstancesEndEmpty,
+    NoInstanceWithoutAClaim,
+    OneInstanceForAClaim,
+)
+from journeyman_simulator.faults.invariants.nodepool_invariants import BudgetsHold, LimitsHold, StaticPoolsKeepTheirSize
+from journeyman_simulator.faults.invariants.pod_invariants import AllThatFitsRuns, PodsGoAsAgreed
+from journeyman_simulator.faults.invariants.progress_invariants import (
     MOST_RECEIVES,
-    AllThatFitsRuns,
     NothingIsLeftBehind,
+    NothingUnexpected,
     NothingWaitsForNobody,
 )
-from journeyman_simulator.faults.rules.sizes import StaticPoolsKeepTheirSize
-from journeyman_simulator.faults.scene import CloudEvent, CloudInstance, RunError, Waiting
-from journeyman_simulator.faults.story import Budget, CallFault, Kind, Pool, Setting, Story
+from journeyman_simulator.faults.manifests import furniture
+from journeyman_simulator.faults.scenario_view import CloudEvent, CloudInstance, RunError, Waiting
 
 START = datetime(2026, 1, 5, 12, tzinfo=timezone.utc)
 TAINT = {"key": "karpenter.sh/disrupted", "effect": "NoSchedule"}

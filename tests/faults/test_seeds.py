@@ -8,8 +8,8 @@ from statistics import median
 
 import pytest
 
-from journeyman_simulator.faults.sites import CALL_SITES
-from journeyman_simulator.hunt import Caught, hunt
+from journeyman_simulator.faults.call_sites import CALL_SITES
+from journeyman_simulator.faults.seed_search import Caught, hunt
 
 SEEDS = range(1, 301)
 EACH = 25  # seeds of a part; parts go to several workers

@@ -1,10 +1,9 @@
 """Shortening: what remains of a story is what it takes."""
 
-from journeyman_simulator.faults.generate import story_of
-from journeyman_simulator.faults.shrink import shortened
-from journeyman_simulator.faults.sites import CALL_SITES
-from journeyman_simulator.faults.story import CallFault, Deploy, Kind, Pool, Scale, Setting, Story
-from journeyman_simulator.faults.telling import lines
+from journeyman_simulator.faults.call_sites import CALL_SITES
+from journeyman_simulator.faults.fault_scenario import CallFault, Deploy, Kind, Pool, Scale, Setting, Story, lines
+from journeyman_simulator.faults.scenario_generator import story_of
+from journeyman_simulator.faults.shrinking import shortened
 
 LONG = story_of(4)
 CULPRIT = CallFault(site="provision: ec2 CreateFleet", nth=3, kind=Kind.DIE_AFTER, seconds=0)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from journeyman_simulator.faults.story import from_json
-from journeyman_simulator.hunt import judged
+from journeyman_simulator.faults.fault_scenario import from_json
+from journeyman_simulator.faults.seed_search import judged
 
 STORIES = sorted((Path(__file__).parent / "stories").glob("*.json"))
 

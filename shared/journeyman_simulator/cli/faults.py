@@ -16,15 +16,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from journeyman.errors import ConfigurationError
 from journeyman.runtime.collector import collect_rarely
-from journeyman_simulator.faults.generate import story_of
+from journeyman_simulator.faults.call_sites import CALL_SITES
+from journeyman_simulator.faults.fault_scenario import Kind, Story, from_json, lines, to_json
 from journeyman_simulator.faults.history import Moment
-from journeyman_simulator.faults.rules import Broken
-from journeyman_simulator.faults.scene import SOMEONE
-from journeyman_simulator.faults.sites import CALL_SITES
-from journeyman_simulator.faults.story import Kind, Story, from_json, to_json
-from journeyman_simulator.faults.telling import lines
-from journeyman_simulator.hunt import Caught, Found, hunt, judged, shortest
-from journeyman_simulator.storm import Told
+from journeyman_simulator.faults.invariants.checkers import Broken
+from journeyman_simulator.faults.scenario_generator import story_of
+from journeyman_simulator.faults.scenario_run import Told
+from journeyman_simulator.faults.scenario_view import SOMEONE
+from journeyman_simulator.faults.seed_search import Caught, Found, hunt, judged, shortest
 
 _SEEDS: Final = re.compile(r"(\d+)(?:\.\.(\d+))?")
 _NOISE: Final = re.compile(

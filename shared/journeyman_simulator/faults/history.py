@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from journeyman.ports import Clock
 from journeyman_simulator.apiserver.server import Write
-from journeyman_simulator.faults.scene import RUNS
+from journeyman_simulator.faults.scenario_view import RUNS
 
 
 class Moment(Struct, frozen=True):

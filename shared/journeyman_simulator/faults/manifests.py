@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from journeyman.core.api import labels
-from journeyman_simulator.faults.story import Deploy, Pool, Setting
+from journeyman_simulator.faults.fault_scenario import Deploy, Pool, Setting
 
 CLUSTER: Final = "demo"
 NAMESPACE: Final = "default"

@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from functools import partial, singledispatchmethod
 from typing import Any, Final, TypeVar
 
+from journeyman.core.api.conditions import format_time, to_wire
 from journeyman.core.api.objects import (
     EC2NODECLASS,
     NODE,
@@ -27,14 +28,13 @@ from journeyman.errors import KubeAPIError, NotFoundError
 from journeyman.ports import Clock
 from journeyman_simulator.apiserver import ApiServer
 from journeyman_simulator.clock import SkewedClock
+from journeyman_simulator.faults import fault_scenario as told
 from journeyman_simulator.faults import manifests
-from journeyman_simulator.faults import story as told
-from journeyman_simulator.faults.cloud_hand import CloudHand
-from journeyman_simulator.faults.edits import edit_of_claim, edit_of_node
+from journeyman_simulator.faults.account_operations import Hand
+from journeyman_simulator.faults.fault_scenario import CAPACITY_TYPES, Change, NodeChange, StatusChange, Story
 from journeyman_simulator.faults.manifests import DO_NOT_DISRUPT, NAMESPACE
-from journeyman_simulator.faults.scene import SOMEONE
-from journeyman_simulator.faults.story import CAPACITY_TYPES, Story
-from journeyman_simulator.faults.troubles import Troubles
+from journeyman_simulator.faults.node_faults import Troubles
+from journeyman_simulator.faults.scenario_view import SOMEONE
 from journeyman_simulator.workloads import DEPLOYMENT
 
 T = TypeVar("T")
@@ -63,7 +63,7 @@ class Acts:
         *,
         server: ApiServer,
         clock: Clock,
-        cloud: CloudHand,
+        cloud: Hand,
         troubles: Troubles,
         skew: SkewedClock,
         types: Sequence[str],
@@ -372,3 +372,56 @@ def _described(act: told.AnyAct) -> str:
     """`Scale app=a replicas=3`."""
     fields = {name: getattr(act, name) for name in act.__struct_fields__ if name != "at_seconds"}
     return " ".join([type(act).__name__, *(f"{name}={value}" for name, value in fields.items() if value != "")])
+
+
+JSON = Mapping[str, Any]
+
+_OF_CLAIMS: Final[Mapping[str, JSON]] = {
+    "drop-pool-label": {"metadata": {"labels": {"karpenter.sh/nodepool": None}}},
+    "drop-hash": {"metadata": {"annotations": {"karpenter.sh/nodepool-hash": None}}},
+    "do-not-disrupt": {"metadata": {"annotations": {DO_NOT_DISRUPT: "true"}}},
+    "foreign-label": {"metadata": {"labels": {"example.com/edited": "by-hand"}}},
+    "drop-class-label": {"metadata": {"labels": {"karpenter.k8s.aws/ec2nodeclass": None}}},
+    "drop-finalizers": {"metadata": {"finalizers": None}},
+    "drop-provider-id": {"status": {"providerID": None}},
+    "drop-conditions": {"status": {"conditions": None}},
+    "drop-status": {"status": dict.fromkeys(("conditions", "providerID", "nodeName", "capacity", "allocatable"))},
+    "nonsense-provider-id": {"status": {"providerID": "i-am-none"}},
+    "nonsense-end": {"metadata": {"annotations": {"karpenter.sh/nodeclaim-termination-timestamp": "soon"}}},
+}
+_OF_NODES: Final[Mapping[str, JSON]] = {
+    "drop-finalizers": {"metadata": {"finalizers": None}},
+    "drop-owner": {"metadata": {"ownerReferences": None}},
+    "drop-labels": {
+        "metadata": {
+            "labels": dict.fromkeys(f"karpenter.sh/{name}" for name in ("nodepool", "registered", "initialized"))
+        }
+    },
+    "drop-taints": {"spec": {"taints": None}},
+    "close": {"spec": {"taints": [{"key": "karpenter.sh/unregistered", "effect": "NoExecute"}]}},
+    "mark": {"spec": {"taints": [{"key": "karpenter.sh/disrupted", "effect": "NoSchedule"}]}},
+}
+_SAID: Final[Mapping[str, str]] = {"say-registered": "Registered", "say-initialized": "Initialized"}
+
+
+def edit_of_claim(claim: NodeClaim, change: Change | StatusChange, now: datetime) -> JSON:
+    """The patch; of its status if it has one."""
+    return _said(claim, _SAID[change], now) if change in _SAID else _OF_CLAIMS[change]
+
+
+def edit_of_node(change: NodeChange) -> JSON:
+    """The patch."""
+    return _OF_NODES[change]
+
+
+def _said(claim: NodeClaim, condition: str, now: datetime) -> JSON:
+    """A status that has this condition True, as if it had come to that just now."""
+    others = [c for c in to_wire(claim.status.conditions) if c["type"] != condition]
+    said = {
+        "type": condition,
+        "status": "True",
+        "reason": condition,
+        "message": "",
+        "lastTransitionTime": format_time(now),
+    }
+    return {"status": {"conditions": [*others, said]}}

@@ -18,7 +18,7 @@ from msgspec import Struct, field
 from journeyman.core.plan import Step
 from journeyman.ports import Clock
 from journeyman_simulator.apiserver import ApiServer
-from journeyman_simulator.faults.story import Story
+from journeyman_simulator.faults.fault_scenario import Story
 
 SOMEONE: Final = "someone"
 CLOUD: Final = "cloud"

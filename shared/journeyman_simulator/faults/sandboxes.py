@@ -34,10 +34,9 @@ from journeyman_simulator.apiserver import ApiServer
 from journeyman_simulator.aws.account import Account
 from journeyman_simulator.aws.event_source import Function, LambdaContext
 from journeyman_simulator.checkout import load_handler
-from journeyman_simulator.faults.client import FaultyClient
-from journeyman_simulator.faults.injector import Faults, Run, current_name, running
-from journeyman_simulator.faults.scene import RunError
-from journeyman_simulator.faults.store import FaultyStore
+from journeyman_simulator.faults.fault_injection import Faults, Run, current_name, running
+from journeyman_simulator.faults.faulty_adapters import FaultyClient, FaultyStore
+from journeyman_simulator.faults.scenario_view import RunError
 
 
 class Outside(Struct, frozen=True, kw_only=True):

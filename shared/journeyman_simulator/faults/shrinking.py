@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 from msgspec import NODEFAULT, Struct
 from msgspec.structs import fields, replace
 
-from journeyman_simulator.faults.story import Act, AnyAct, Fault, Story
+from journeyman_simulator.faults.fault_scenario import Act, AnyAct, Fault, Story
 
 MOST_TRIES: Final = 400
 _KEPT: Final = frozenset({"name", "app", "site", "queue", "kind", "seed", "condition", "status", "change"})

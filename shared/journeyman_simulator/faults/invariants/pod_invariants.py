@@ -8,12 +8,12 @@ from typing import Any, Final
 
 from journeyman.core.api.objects import PDB, Node, Pod, PodDisruptionBudget
 from journeyman_simulator.apiserver.server import Write
-from journeyman_simulator.faults.rules import Rule
-from journeyman_simulator.faults.rules.looking import (
+from journeyman_simulator.faults.invariants.checkers import Rule
+from journeyman_simulator.faults.invariants.cluster_queries import (
     DO_NOT_DISRUPT,
-    claim_named,
     claim_of,
-    comes_from,
+    claims,
+    cpus,
     end_of,
     has_ended,
     has_taint,
@@ -21,17 +21,20 @@ from journeyman_simulator.faults.rules.looking import (
     is_leaving,
     is_ours,
     lateness,
+    memory_mib,
     node_named,
-    nodes,
     parsed_time,
     pods,
-    says,
+    pool_of,
+    pools,
     seconds,
     skew,
 )
-from journeyman_simulator.faults.scene import RUNS, CloudEvent, Scene
+from journeyman_simulator.faults.scenario_view import Scene
 
-STUCK_AFTER: Final = timedelta(minutes=1)  # a pod that ends for longer than its grace period and this is on a dead node
+FULL_CPU: Final = 0.85  # of a type, the rest is Kubernetes' own: what fits this fits for sure
+FULL_MEMORY: Final = 0.55
+_TYPE: Final = "node.kubernetes.io/instance-type"
 
 
 class PodsGoAsAgreed(Rule):
@@ -100,50 +103,6 @@ class PodsGoAsAgreed(Rule):
             yield f"{write.user} deleted {write.name} although its node ends at {end:%H:%M:%S} only"
 
 
-class InstancesEndEmpty(Rule):
-    """We end no instance on which pods still run, unless its end has come, it never was a node, or it is dead."""
-
-    name = "no instance ended under its pods"
-
-    def __init__(self, scene: Scene) -> None:
-        super().__init__(scene)
-        self._skew = skew(scene.story)
-        self._late = lateness(scene.story)
-        self._registered: set[str] = set()
-
-    def on_write(self, write: Write) -> Iterator[str]:
-        """Remembers which claims ever registered, by provider id."""
-        if write.resource.kind == "NodeClaim" and says(write.result, "Registered"):
-            self._registered.add(write.result["status"].get("providerID", ""))
-        yield from ()
-
-    def on_cloud(self, event: CloudEvent) -> Iterator[str]:
-        """When we ask for an instance's end."""
-        instance = event.instance
-        if event.kind != "terminate" or not event.by.startswith(RUNS) or instance.provider_id not in self._registered:
-            return
-        claim = claim_named(self.scene, instance.claim)
-        now = self.scene.clock.now()
-        end = end_of(claim) if claim is not None else None
-        if end is not None and now + self._skew >= end:
-            return
-        for node in nodes(self.scene):
-            if node.spec.provider_id == instance.provider_id and holds(node.status.conditions, "Ready"):
-                running = sorted(pod.metadata.name for pod in pods(self.scene) if self._runs(pod, node, now))
-                if running:
-                    yield f"{event.by} ended {instance.provider_id} ({instance.claim}) under {', '.join(running)}"
-
-    def _runs(self, pod: Pod, node: Node, now: datetime) -> bool:
-        if pod.spec.node_name != node.metadata.name or has_ended(pod):
-            return False
-        if comes_from(pod, "DaemonSet") or comes_from(pod, "Node"):
-            return False
-        if pod.status.start_time is None or now - pod.status.start_time <= self._late:
-            return False  # bound behind the back of a run that knew no better
-        deleted = pod.metadata.deletion_timestamp
-        return deleted is None or now + self._skew <= deleted + STUCK_AFTER
-
-
 def _on_its_way_out(scene: Scene, node: Node) -> bool:
     """Whether it or its claim was deleted, and nothing new comes to it."""
     if node.metadata.deletion_timestamp is not None:
@@ -173,3 +132,55 @@ def _of(scene: Scene, budget: PodDisruptionBudget) -> Iterator[Pod]:
 def _is_healthy(pod: Pod) -> bool:
     ready = pod.status.phase == "Running" and holds(pod.status.conditions, "Ready")
     return ready and pod.metadata.deletion_timestamp is None
+
+
+class AllThatFitsRuns(Rule):
+    """Every pod that an instance type of a pool within its limits has room for runs."""
+
+    name = "every pod that fits somewhere runs"
+
+    def at_rest(self) -> Iterator[str]:
+        """Looks at pods that do not run."""
+        for pod in pods(self.scene):
+            if pod.status.phase == "Running" or has_ended(pod):
+                continue
+            for pool in pools(self.scene):
+                if found := fitting(self.scene, pool, pod):
+                    yield f"{pod.metadata.name} does not run, and a {found} of {pool['metadata']['name']} would do"
+                    break
+
+
+def fitting(scene: Scene, pool: Mapping[str, Any], pod: Pod) -> str:
+    """A type of the pool that the pod fits for sure, with room for it within the limit; empty if there is none."""
+    name = pool["metadata"]["name"]
+    if pool["metadata"].get("deletionTimestamp") or pool["spec"].get("replicas") is not None:
+        return ""
+    if pod.spec.node_selector.get("karpenter.sh/nodepool", name) != name:
+        return ""
+    room = _room(scene, pool)
+    sold = _sold(scene, pool)
+    return next((t for t in sold if cpus(t) <= room and _has_room(t, pod)), "")
+
+
+def _sold(scene: Scene, pool: Mapping[str, Any]) -> tuple[str, ...]:
+    """Types that the pool may use and the account sells, the smallest first."""
+    requirements = pool["spec"]["template"]["spec"].get("requirements") or ()
+    wanted = [r["values"] for r in requirements if r["key"] == _TYPE]
+    sold = scene.story.setting.types
+    return tuple(sorted((t for t in sold if not wanted or t in wanted[0]), key=lambda t: (cpus(t), t)))
+
+
+def _room(scene: Scene, pool: Mapping[str, Any]) -> float:
+    """How many vCPUs the pool may still open."""
+    limit = (pool["spec"].get("limits") or {}).get("cpu")
+    if not limit:
+        return float("inf")
+    own = {c.metadata.name for c in claims(scene) if pool_of(c) == pool["metadata"]["name"]}
+    return int(limit) - sum(cpus(i.instance_type) for i in scene.instances() if i.runs and i.claim in own)
+
+
+def _has_room(instance_type: str, pod: Pod) -> bool:
+    wanted = [container.resources.requests for container in pod.spec.containers]
+    millicores = sum(int(str(r.get("cpu", "0m")).removesuffix("m")) for r in wanted)
+    mib = sum(int(str(r.get("memory", "0Mi")).removesuffix("Mi")) for r in wanted)
+    return millicores <= cpus(instance_type) * 1000 * FULL_CPU and mib <= memory_mib(instance_type) * FULL_MEMORY

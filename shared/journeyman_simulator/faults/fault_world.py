@@ -16,36 +16,35 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from journeyman.core.plan import Step
+from journeyman.errors import JourneymanError
 from journeyman.events import parse_trigger
+from journeyman.ports import Clock
 from journeyman.runtime.environment import Environment, read_environment
 from journeyman_simulator.account.account import ACCOUNT_ID, REGION, ZONES, Account
 from journeyman_simulator.account.queues import Message
 from journeyman_simulator.account.types import SMALL_SELECTION
 from journeyman_simulator.apiserver import ApiServer
-from journeyman_simulator.aws.event_source import Handler
+from journeyman_simulator.aws.event_source import EventSourceMapping, Function, Handler
 from journeyman_simulator.aws.machines import Ec2Machines
 from journeyman_simulator.aws.stack import Stack, read_template
 from journeyman_simulator.aws.ticker import Ticker
 from journeyman_simulator.checkout import found
 from journeyman_simulator.clock import SkewedClock, VirtualClock
-from journeyman_simulator.faults.actors import DirectInvocations, Minutes, Most, Poller
-from journeyman_simulator.faults.acts import Acts
-from journeyman_simulator.faults.baton import Baton
-from journeyman_simulator.faults.coverage import Coverage
-from journeyman_simulator.faults.hand import Hand
+from journeyman_simulator.faults.account_operations import Hand, Ledger
+from journeyman_simulator.faults.call_sites import Coverage
+from journeyman_simulator.faults.cooperative_scheduler import Baton
+from journeyman_simulator.faults.fault_injection import Died, Faults, MessageFaults, current_name
+from journeyman_simulator.faults.fault_scenario import CallFault, MessageFault, Setting, Story
 from journeyman_simulator.faults.history import History, Moment
-from journeyman_simulator.faults.injector import Died, Faults, current_name
-from journeyman_simulator.faults.ledger import Ledger
+from journeyman_simulator.faults.invariants.checkers import Judges, Rule
 from journeyman_simulator.faults.manifests import CLUSTER, furniture
-from journeyman_simulator.faults.messages import MessageFaults
-from journeyman_simulator.faults.rules import Judges, Rule
-from journeyman_simulator.faults.scene import SOMEONE, CloudEvent, CloudInstance, RunError, Waiting
-from journeyman_simulator.faults.story import CallFault, MessageFault, Setting, Story
-from journeyman_simulator.faults.troubles import Troubles
+from journeyman_simulator.faults.node_faults import Troubles
+from journeyman_simulator.faults.operations import Acts
+from journeyman_simulator.faults.sandboxes import Outside, Sandboxes, StormContext
+from journeyman_simulator.faults.scenario_view import SOMEONE, CloudEvent, CloudInstance, RunError, Waiting
 from journeyman_simulator.kube_scheduler import KubeScheduler
 from journeyman_simulator.kubelet import Kubelets
 from journeyman_simulator.local_forwarder import LocalForwarder
-from journeyman_simulator.sandboxes import Outside, Sandboxes, StormContext
 from journeyman_simulator.workloads import Workloads
 from journeyman_simulator.world import World, WorldStuckError
 
@@ -321,3 +320,93 @@ def _environment(variables: dict[str, str], setting: Setting, endpoint: str) -> 
         registration_timeout=timedelta(seconds=setting.registration_timeout_seconds),
     )
     return replace(read, settings={CLUSTER: settings})
+
+
+MINUTE: Final = timedelta(minutes=1)
+
+
+class Poller:
+    """An event source mapping whose function may stand still in the middle of a batch."""
+
+    def __init__(self, mapping: EventSourceMapping, clock: Clock, baton: Baton) -> None:
+        self._mapping = mapping
+        self._clock = clock
+        self._baton = baton
+        self.due = mapping.due
+
+    def act(self) -> bool:
+        """Poll if there is something to receive; True if there was."""
+        due = self.due()
+        if due is None or due > self._clock.now():
+            return False
+        self._baton.start(self._mapping.act)
+        return True
+
+
+class DirectInvocations:
+    """Schedules that invoke a function without a queue between."""
+
+    def __init__(self, account: Account, stack: Stack, baton: Baton) -> None:
+        self._account = account
+        self._functions: dict[str, Function] = {function.arn: function for function in stack.functions.values()}
+        self._baton = baton
+
+    def due(self) -> datetime | None:
+        """They come from the ticker."""
+        return None
+
+    def act(self) -> bool:
+        """Invoke for each delivery that waits; True if there was one."""
+        deliveries = self._account.take_deliveries()
+        for delivery in deliveries:
+            self._baton.start(partial(self._functions[delivery.function_arn].invoke, delivery.event))
+        return bool(deliveries)
+
+
+class EndlessError(JourneymanError):
+    """A story goes on and on."""
+
+
+class Most:
+    """Ends a story in which functions run more often than in any that comes to rest.
+
+    Args:
+        most: So many runs, of all functions together, are not too many yet.
+        runs: How many there were.
+        told: Who ran how often, and what woke them last.
+    """
+
+    def __init__(self, most: int, runs: Callable[[], int], told: Callable[[], str]) -> None:
+        self._most = most
+        self._runs = runs
+        self._told = told
+
+    def due(self) -> datetime | None:
+        """It only looks on."""
+        return None
+
+    def act(self) -> bool:
+        """Raises EndlessError if there were too many."""
+        if self._runs() > self._most:
+            raise EndlessError(f"more than {self._most} runs: {self._told()}")
+        return False
+
+
+class Minutes:
+    """Asks the judges each minute."""
+
+    def __init__(self, clock: Clock, ask: Callable[[], None]) -> None:
+        self._clock = clock
+        self._ask = ask
+        self._next = clock.now() + MINUTE
+
+    def due(self) -> datetime | None:
+        """The next full minute."""
+        return self._next
+
+    def act(self) -> bool:
+        """Ask, if it is time; that changes nothing."""
+        if self._clock.now() >= self._next:
+            self._next += MINUTE
+            self._ask()
+        return False

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Any, Final, TypeVar
 
+from botocore.exceptions import ClientError, ConnectionClosedError, ReadTimeoutError
+
 from journeyman.core.api.objects import POD, Resource
-from journeyman.errors import GoneError, KubeAPIError
+from journeyman.errors import GoneError, KubeAPIError, KubeUnavailableError, TooManyRequestsError
 from journeyman.ports import JSON, Listing, Patch, WatchEvent
 from journeyman_simulator.apiserver import ApiServer
 from journeyman_simulator.apiserver.in_turn import patched_in_turn
-from journeyman_simulator.faults.errors import kube_error
-from journeyman_simulator.faults.injector import Call, Faults
-from journeyman_simulator.faults.scene import RUNS, SOMEONE
-from journeyman_simulator.faults.sites import kube_site
-from journeyman_simulator.faults.story import Kind
+from journeyman_simulator.faults.call_sites import aws_site, kube_site
+from journeyman_simulator.faults.fault_injection import Call, Faults
+from journeyman_simulator.faults.fault_scenario import Kind
+from journeyman_simulator.faults.scenario_view import RUNS, SOMEONE
 
 T = TypeVar("T")
 
@@ -194,3 +195,94 @@ class FaultyStore:
 
 def _error(site: str, kind: Kind) -> Exception:
     return kube_error(kind, site)
+
+
+class FaultyClient:
+    """One function's client of one service.
+
+    Args:
+        client: The account's (`account.clients.Client`).
+        service: As boto3 names it.
+        step: The function's.
+        faults: Decides.
+    """
+
+    def __init__(self, client: Any, service: str, step: str, faults: Faults) -> None:
+        self._client = client
+        self._service = service
+        self._step = step
+        self._faults = faults
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        """An operation, by its Python name."""
+        return partial(self.call, name)
+
+    def get_paginator(self, name: str) -> Pages:
+        """All pages of an operation."""
+        return Pages(self, name)
+
+    def call(self, name: str, **parameters: Any) -> Any:
+        """One call of an operation."""
+        operation = "".join(word.capitalize() for word in name.split("_"))
+
+        def as_of(moment: datetime) -> Any:
+            return getattr(self._client.as_of(moment), name)(**parameters)
+
+        def error(kind: Any) -> Exception:
+            return aws_error(kind, self._service, operation)
+
+        site = aws_site(self._step, self._service, operation)
+        act = partial(getattr(self._client, name), **parameters)
+        return self._faults.call(Call(site=site, error=error, cached=True), act, as_of)
+
+
+class Pages:
+    """A paginator."""
+
+    def __init__(self, client: FaultyClient, operation: str) -> None:
+        self._client = client
+        self._operation = operation
+
+    def paginate(self, PaginationConfig: Mapping[str, Any] | None = None, **given: Any) -> Iterator[Any]:  # noqa: N803 - boto3's name
+        """Every page, asked for when it is needed."""
+        if size := (PaginationConfig or {}).get("PageSize"):
+            given["MaxResults"] = size
+        while True:
+            page = self._client.call(self._operation, **given)
+            yield page
+            if not page.get("NextToken"):
+                return
+            given["NextToken"] = page["NextToken"]
+
+
+_THROTTLED: Final = {"ec2": "RequestLimitExceeded"}  # EC2 has a word of its own; the others say ThrottlingException
+_UNANSWERED: Final = {
+    Kind.FAIL_BEFORE: "the connection was refused",
+    Kind.FAIL_AFTER: "the connection broke before the answer",
+    Kind.TIMEOUT_BEFORE: "no answer in time",
+    Kind.TIMEOUT_AFTER: "no answer in time",
+}
+
+
+def kube_error(kind: Kind, site: str) -> KubeAPIError:
+    """As `kube.http_store` raises it after its own retries."""
+    if kind is Kind.THROTTLE:
+        return TooManyRequestsError("the server has asked us to wait", status=429, reason="TooManyRequests", call=site)
+    return KubeUnavailableError(_UNANSWERED[kind], call=site)
+
+
+def aws_error(kind: Kind, service: str, operation: str) -> Exception:
+    """As botocore raises it after its own retries."""
+    url = f"https://{service}.us-east-1.amazonaws.com/"
+    if kind is Kind.FAIL_AFTER:
+        return ConnectionClosedError(endpoint_url=url)
+    if kind in {Kind.TIMEOUT_BEFORE, Kind.TIMEOUT_AFTER}:
+        return ReadTimeoutError(endpoint_url=url)
+    if kind is Kind.THROTTLE:
+        return _refused(_THROTTLED.get(service, "ThrottlingException"), "Request limit exceeded.", 503, operation)
+    return _refused("InternalError", "An internal error has occurred", 500, operation)
+
+
+def _refused(code: str, message: str, status: int, operation: str) -> ClientError:
+    answer = {"Error": {"Code": code, "Message": message}, "ResponseMetadata": {"HTTPStatusCode": status}}
+    return ClientError(answer, operation)  # type: ignore[arg-type]  # the stubs ask for headers, too

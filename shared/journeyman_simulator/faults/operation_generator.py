@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable
 from random import Random
 from typing import Final, Literal, get_args
 
-from journeyman_simulator.faults import story as told
-from journeyman_simulator.faults.story import AnyAct, Setting
+from journeyman_simulator.faults import fault_scenario as told
+from journeyman_simulator.faults.fault_scenario import AnyAct, Setting
 
 LAST_ACT_SECONDS: Final = 150
 FEWEST_ACTS: Final = 3

@@ -7,10 +7,27 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Final
 
-from journeyman_simulator.faults.rules import Rule
-from journeyman_simulator.faults.rules.looking import FINALIZER, UID_TAG, claims, nodes
-from journeyman_simulator.faults.scene import CloudEvent, CloudInstance, Scene
+from journeyman.core.api.objects import Node, Pod
+from journeyman_simulator.apiserver.server import Write
+from journeyman_simulator.faults.invariants.checkers import Rule
+from journeyman_simulator.faults.invariants.cluster_queries import (
+    FINALIZER,
+    UID_TAG,
+    claim_named,
+    claims,
+    comes_from,
+    end_of,
+    has_ended,
+    holds,
+    lateness,
+    nodes,
+    pods,
+    says,
+    skew,
+)
+from journeyman_simulator.faults.scenario_view import RUNS, CloudEvent, CloudInstance, Scene
 
+STUCK_AFTER: Final = timedelta(minutes=1)  # a pod that ends for longer than its grace period and this is on a dead node
 LONGEST_WITHOUT_CLAIM: Final = timedelta(minutes=10)
 
 
@@ -75,3 +92,47 @@ class NoInstanceWithoutAClaim(Rule):
             for i in self.scene.instances()
             if i.runs and UID_TAG in i.tags and i.tags[UID_TAG] not in uids and i.provider_id not in known
         ]
+
+
+class InstancesEndEmpty(Rule):
+    """We end no instance on which pods still run, unless its end has come, it never was a node, or it is dead."""
+
+    name = "no instance ended under its pods"
+
+    def __init__(self, scene: Scene) -> None:
+        super().__init__(scene)
+        self._skew = skew(scene.story)
+        self._late = lateness(scene.story)
+        self._registered: set[str] = set()
+
+    def on_write(self, write: Write) -> Iterator[str]:
+        """Remembers which claims ever registered, by provider id."""
+        if write.resource.kind == "NodeClaim" and says(write.result, "Registered"):
+            self._registered.add(write.result["status"].get("providerID", ""))
+        yield from ()
+
+    def on_cloud(self, event: CloudEvent) -> Iterator[str]:
+        """When we ask for an instance's end."""
+        instance = event.instance
+        if event.kind != "terminate" or not event.by.startswith(RUNS) or instance.provider_id not in self._registered:
+            return
+        claim = claim_named(self.scene, instance.claim)
+        now = self.scene.clock.now()
+        end = end_of(claim) if claim is not None else None
+        if end is not None and now + self._skew >= end:
+            return
+        for node in nodes(self.scene):
+            if node.spec.provider_id == instance.provider_id and holds(node.status.conditions, "Ready"):
+                running = sorted(pod.metadata.name for pod in pods(self.scene) if self._runs(pod, node, now))
+                if running:
+                    yield f"{event.by} ended {instance.provider_id} ({instance.claim}) under {', '.join(running)}"
+
+    def _runs(self, pod: Pod, node: Node, now: datetime) -> bool:
+        if pod.spec.node_name != node.metadata.name or has_ended(pod):
+            return False
+        if comes_from(pod, "DaemonSet") or comes_from(pod, "Node"):
+            return False
+        if pod.status.start_time is None or now - pod.status.start_time <= self._late:
+            return False  # bound behind the back of a run that knew no better
+        deleted = pod.metadata.deletion_timestamp
+        return deleted is None or now + self._skew <= deleted + STUCK_AFTER

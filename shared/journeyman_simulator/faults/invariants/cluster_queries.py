@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from journeyman.core.api.objects import NODE, NODE_DISRUPTION, NODECLAIM, NODEPOOL, POD, Condition, Node, NodeClaim, Pod
 from journeyman_simulator.apiserver.server import Write
-from journeyman_simulator.faults.scene import RUNS, Scene
-from journeyman_simulator.faults.story import CallFault, JumpClock, Kind, Story
+from journeyman_simulator.faults.fault_scenario import CallFault, JumpClock, Kind, Story
+from journeyman_simulator.faults.scenario_view import RUNS, Scene
 
 POOL_LABEL: Final = "karpenter.sh/nodepool"
 UID_TAG: Final = "journeyman.dev/nodeclaim-uid"

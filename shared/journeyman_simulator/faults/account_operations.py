@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from datetime import timedelta
-from typing import Final
+from typing import Final, Literal
 
 from journeyman.errors import ConfigurationError
 from journeyman_simulator.account.account import Account
+from journeyman_simulator.account.instances import Instance, InstanceEvent
 from journeyman_simulator.aws.refusal import RefusedError
-from journeyman_simulator.faults.ledger import Ledger
-from journeyman_simulator.faults.scene import SOMEONE
+from journeyman_simulator.faults.fault_injection import current_step
+from journeyman_simulator.faults.scenario_view import CLOUD, RUNS, SOMEONE, CloudEvent, CloudInstance
 
 _RETIRED_WITHIN: Final = timedelta(days=14)
 _FOR_THE_STORY: Final = timedelta(days=1)
@@ -76,3 +77,68 @@ class Hand:
 
 def _id(provider_id: str) -> str:
     return provider_id.rpartition("/")[2]
+
+
+Price = Callable[[str, str, str], float]
+"""Of a type in a zone by capacity type, per hour."""
+
+
+class Ledger:
+    """Observes the account's instances, and tells the judges.
+
+    Args:
+        price: What an instance costs.
+        tell: Takes events in order.
+    """
+
+    def __init__(self, price: Price, tell: Callable[[CloudEvent], None]) -> None:
+        self._price = price
+        self._tell = tell
+        self._by = CLOUD
+        self._known: dict[str, Instance] = {}
+
+    @contextmanager
+    def hand_of(self, who: str) -> Iterator[None]:
+        """What happens inside is that person's doing."""
+        before, self._by = self._by, who
+        try:
+            yield
+        finally:
+            self._by = before
+
+    def note(self, event: InstanceEvent) -> None:
+        """An observer of the account."""
+        self._known[event.instance.id] = event.instance
+        kind: Literal["launched", "terminate", "state"] = "state"
+        if event.what == "launched":
+            kind = "launched"
+        elif event.what == "asked-to-end":
+            kind = "terminate"
+        step = current_step()
+        by = f"{RUNS}{step}" if step else self._by
+        self._tell(CloudEvent(at=event.at, kind=kind, instance=self._described(event.instance), by=by))
+
+    def instances(self) -> tuple[CloudInstance, ...]:
+        """All, by launch."""
+        return tuple(self._described(instance) for instance in self._known.values())
+
+    def never_joining(self) -> tuple[str, ...]:
+        """Provider ids of those that never become nodes."""
+        return tuple(_provider_id(instance) for instance in self._known.values() if not instance.joins)
+
+    def _described(self, instance: Instance) -> CloudInstance:
+        capacity_type = "spot" if instance.spot else "on-demand"
+        return CloudInstance(
+            provider_id=_provider_id(instance),
+            instance_type=instance.instance_type,
+            zone=instance.zone,
+            capacity_type=capacity_type,
+            price=self._price(instance.instance_type, instance.zone, capacity_type),
+            state=instance.state if instance.changes else "pending",
+            launched_at=instance.launched_at,
+            tags=dict(instance.tags),
+        )
+
+
+def _provider_id(instance: Instance) -> str:
+    return f"aws:///{instance.zone}/{instance.id}"

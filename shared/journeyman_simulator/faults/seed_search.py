@@ -15,14 +15,14 @@ from typing import Final
 
 from msgspec import Struct, field
 
-from journeyman_simulator.faults.coverage import Coverage, from_json, to_json
-from journeyman_simulator.faults.generate import story_of
+from journeyman_simulator.faults.call_sites import Coverage, from_json, to_json
+from journeyman_simulator.faults.fault_scenario import Story
 from journeyman_simulator.faults.history import Moment
-from journeyman_simulator.faults.rules import Broken
-from journeyman_simulator.faults.rules.book import RULES
-from journeyman_simulator.faults.shrink import MOST_TRIES, shortened
-from journeyman_simulator.faults.story import Story
-from journeyman_simulator.storm import Told, tell
+from journeyman_simulator.faults.invariants import RULES
+from journeyman_simulator.faults.invariants.checkers import Broken
+from journeyman_simulator.faults.scenario_generator import story_of
+from journeyman_simulator.faults.scenario_run import Told, tell
+from journeyman_simulator.faults.shrinking import MOST_TRIES, shortened
 
 CHUNK: Final = 20  # stories that a process tells before it reports
 UNTOLD: Final = "the story could not be told"

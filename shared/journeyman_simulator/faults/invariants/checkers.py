@@ -12,7 +12,7 @@ from datetime import datetime
 from msgspec import Struct
 
 from journeyman_simulator.apiserver.server import Write
-from journeyman_simulator.faults.scene import CloudEvent, RunError, Scene
+from journeyman_simulator.faults.scenario_view import CloudEvent, RunError, Scene
 
 
 class Broken(Struct, frozen=True, kw_only=True):

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
-from typing import Final
+from typing import Any, Final
 
 from msgspec import Struct
 
-from journeyman.core.api.objects import NODE, NODECLAIM, NODEPOOL
-from journeyman_simulator.faults.actors import MINUTE, EndlessError
-from journeyman_simulator.faults.coverage import Coverage
+from journeyman.core.api.conditions import INITIALIZED
+from journeyman.core.api.objects import NODE, NODE_DISRUPTION, NODECLAIM, NODEPOOL, POD, is_true
+from journeyman_simulator.apiserver import ApiServer
+from journeyman_simulator.faults.call_sites import Coverage
+from journeyman_simulator.faults.fault_scenario import Story
+from journeyman_simulator.faults.fault_world import MINUTE, MOST_RUNS, START, EndlessError, StormWorld
 from journeyman_simulator.faults.history import Moment
+from journeyman_simulator.faults.invariants.checkers import Broken, Rule
 from journeyman_simulator.faults.manifests import NAMESPACE
-from journeyman_simulator.faults.rest import leftovers, pods_wait, state, unfinished
-from journeyman_simulator.faults.rules import Broken, Rule
-from journeyman_simulator.faults.scene import SOMEONE
-from journeyman_simulator.faults.story import Story
-from journeyman_simulator.sandboxes import silenced
-from journeyman_simulator.storm_world import MOST_RUNS, START, StormWorld
+from journeyman_simulator.faults.sandboxes import silenced
+from journeyman_simulator.faults.scenario_view import SOMEONE, CloudInstance
 from journeyman_simulator.workloads import DEPLOYMENT
 from journeyman_simulator.world import WorldStuckError
 
@@ -138,3 +138,54 @@ def _empty(world: StormWorld) -> None:
     _come_to_rest(world)
     for left in leftovers(world.server, world.instances()):
         world.judges.report(LEFT, left)
+
+
+_UNENDED: Final = frozenset({"", "Proposed", "Executing"})
+
+
+def state(server: ApiServer) -> list[object]:
+    """What changes as long as anybody is busy, without the moments at which it did. Compare, and nothing else."""
+    claims = [
+        (c.metadata.name, bool(c.metadata.deletion_timestamp), [(x.type, x.status) for x in c.status.conditions])
+        for c in server.list(NODECLAIM).items
+    ]
+    nodes = [
+        (n.metadata.name, bool(n.metadata.deletion_timestamp), [(t.key, t.value) for t in n.spec.taints])
+        for n in server.list(NODE).items
+    ]
+    pods = [(p.key, p.status.phase, p.spec.node_name) for p in server.list(POD).items]
+    commands = [(d["metadata"]["name"], _phase(d)) for d in server.list(NODE_DISRUPTION).items]
+    return [claims, nodes, pods, commands]
+
+
+def unfinished(server: ApiServer) -> list[str]:
+    """What is still on the way, a sentence each."""
+    claims = server.list(NODECLAIM).items
+    commands = server.list(NODE_DISRUPTION).items
+    return [
+        *(f"NodeClaim {c.metadata.name} is leaving" for c in claims if c.metadata.deletion_timestamp),
+        *(f"Node {n.metadata.name} is leaving" for n in server.list(NODE).items if n.metadata.deletion_timestamp),
+        *(f"pod {p.key} is leaving" for p in server.list(POD).items if p.metadata.deletion_timestamp),
+        *(f"NodeClaim {c.metadata.name} is not initialized" for c in claims if not _is_initialized(c)),
+        *(f"NodeDisruption {d['metadata']['name']} has not ended" for d in commands if _phase(d) in _UNENDED),
+    ]
+
+
+def pods_wait(server: ApiServer) -> bool:
+    """Whether a pod has no node, or does not run yet."""
+    return any(pod.status.phase == "Pending" for pod in server.list(POD).items)
+
+
+def leftovers(server: ApiServer, instances: Iterable[CloudInstance]) -> Iterator[str]:
+    """What a cluster from which all was taken away should not have, a sentence each."""
+    yield from (f"NodeClaim {claim.metadata.name} is there" for claim in server.list(NODECLAIM).items)
+    yield from (f"Node {node.metadata.name} is there" for node in server.list(NODE).items)
+    yield from (f"instance {i.provider_id} is {i.state}" for i in instances if i.runs)
+
+
+def _is_initialized(claim: Any) -> bool:
+    return is_true(claim.status.conditions, INITIALIZED)
+
+
+def _phase(command: dict[str, Any]) -> str:
+    return str((command.get("status") or {}).get("phase", ""))

@@ -2,38 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
-from journeyman.core.api.objects import Pod
 from journeyman.core.plan import Step
-from journeyman_simulator.faults.rules import Rule
-from journeyman_simulator.faults.rules.looking import (
+from journeyman_simulator.faults.fault_scenario import CallFault, Kind, Story
+from journeyman_simulator.faults.invariants.checkers import Rule
+from journeyman_simulator.faults.invariants.cluster_queries import (
     candidates,
     claim_of,
     claims,
     commands,
-    cpus,
-    has_ended,
     has_taint,
     holds,
     is_leaving,
-    memory_mib,
     nodes,
     phase,
-    pods,
-    pool_of,
-    pools,
     skew,
 )
-from journeyman_simulator.faults.scene import Scene
-from journeyman_simulator.faults.story import CallFault, Kind, Story
+from journeyman_simulator.faults.scenario_view import RunError, Scene
 
-FULL_CPU: Final = 0.85  # of a type, the rest is Kubernetes' own: what fits this fits for sure
-FULL_MEMORY: Final = 0.55
 LONGEST_SWEEP: Final = timedelta(minutes=4)
 """A thing may wait so long for the sweep to find it: a minute, and a run or two of the sweep that came to nothing."""
 LONGEST_WITHOUT_CLAIMS: Final = timedelta(minutes=12)
@@ -42,23 +33,6 @@ MOST_RECEIVES: Final = 4
 """template.yaml's `maxReceiveCount`: so often a message is handed out before it is given up."""
 _ANSWERED: Final = frozenset({Kind.STALE, Kind.LAG})  # what goes wrong with a call, and fails no run
 _UNENDED: Final = frozenset({"", "Proposed", "Executing"})
-_TYPE: Final = "node.kubernetes.io/instance-type"
-
-
-class AllThatFitsRuns(Rule):
-    """Every pod that an instance type of a pool within its limits has room for runs."""
-
-    name = "every pod that fits somewhere runs"
-
-    def at_rest(self) -> Iterator[str]:
-        """Looks at pods that do not run."""
-        for pod in pods(self.scene):
-            if pod.status.phase == "Running" or has_ended(pod):
-                continue
-            for pool in pools(self.scene):
-                if found := fitting(self.scene, pool, pod):
-                    yield f"{pod.metadata.name} does not run, and a {found} of {pool['metadata']['name']} would do"
-                    break
 
 
 class NothingWaitsForNobody(Rule):
@@ -142,37 +116,13 @@ def _runs_that_come_to_nothing(story: Story, letter: str) -> int:
     return sum(fault.site.startswith(f"{step}: ") for fault in faults)
 
 
-def fitting(scene: Scene, pool: Mapping[str, Any], pod: Pod) -> str:
-    """A type of the pool that the pod fits for sure, with room for it within the limit; empty if there is none."""
-    name = pool["metadata"]["name"]
-    if pool["metadata"].get("deletionTimestamp") or pool["spec"].get("replicas") is not None:
-        return ""
-    if pod.spec.node_selector.get("karpenter.sh/nodepool", name) != name:
-        return ""
-    room = _room(scene, pool)
-    sold = _sold(scene, pool)
-    return next((t for t in sold if cpus(t) <= room and _has_room(t, pod)), "")
+class NothingUnexpected(Rule):
+    """No error but ours leaves a run, and no plan is refused by its own check."""
 
+    name = "nothing unexpected is raised"
 
-def _sold(scene: Scene, pool: Mapping[str, Any]) -> tuple[str, ...]:
-    """Types that the pool may use and the account sells, the smallest first."""
-    requirements = pool["spec"]["template"]["spec"].get("requirements") or ()
-    wanted = [r["values"] for r in requirements if r["key"] == _TYPE]
-    sold = scene.story.setting.types
-    return tuple(sorted((t for t in sold if not wanted or t in wanted[0]), key=lambda t: (cpus(t), t)))
-
-
-def _room(scene: Scene, pool: Mapping[str, Any]) -> float:
-    """How many vCPUs the pool may still open."""
-    limit = (pool["spec"].get("limits") or {}).get("cpu")
-    if not limit:
-        return float("inf")
-    own = {c.metadata.name for c in claims(scene) if pool_of(c) == pool["metadata"]["name"]}
-    return int(limit) - sum(cpus(i.instance_type) for i in scene.instances() if i.runs and i.claim in own)
-
-
-def _has_room(instance_type: str, pod: Pod) -> bool:
-    wanted = [container.resources.requests for container in pod.spec.containers]
-    millicores = sum(int(str(r.get("cpu", "0m")).removesuffix("m")) for r in wanted)
-    mib = sum(int(str(r.get("memory", "0Mi")).removesuffix("Mi")) for r in wanted)
-    return millicores <= cpus(instance_type) * 1000 * FULL_CPU and mib <= memory_mib(instance_type) * FULL_MEMORY
+    def on_error(self, error: RunError) -> Iterator[str]:
+        """Looks at each."""
+        if not error.expected or error.error == "InvariantError":
+            last = error.stack.strip().rpartition("\n")[2]
+            yield f"{error.run}: {error.error}: {error.message} {last}".rstrip()
