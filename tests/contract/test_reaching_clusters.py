@@ -14,8 +14,8 @@ from journeyman.kube.cce import Cce
 from journeyman.kube.http_store import HttpKubeStore
 from journeyman.kube.registry import Registry, read_clusters, registered
 from journeyman.kube.transport import Transport
+from journeyman.runtime.access_providers import ALIBABA_VARIABLES, HUAWEI_VARIABLES, Sessions, ways
 from journeyman.runtime.aws import SystemClock
-from journeyman.runtime.ways import ALIBABA_VARIABLES, HUAWEI_VARIABLES, Sessions, ways
 from journeyman.signing.credentials import Credentials
 from journeyman_simulator.clock import VirtualClock
 from tests.helpers import ack, cce

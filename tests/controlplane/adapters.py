@@ -11,7 +11,7 @@ from journeyman.ports import KubeStore
 from journeyman.runtime.aws import AwsAdapters, logger
 from journeyman.runtime.composition import Runtime
 from journeyman.runtime.environment import read_environment
-from journeyman.steps.invocation import Settings
+from journeyman.steps.context import Settings
 from tests.controlplane.clock import DatedStore, JumpingClock
 
 

@@ -23,7 +23,7 @@ from journeyman.core.lifecycle import drain, garbage, repair, termination
 from journeyman.core.scheduling.limits import Headroom
 from journeyman.core.scheduling.pods import is_provisionable
 from journeyman.steps import interrupt
-from journeyman.steps.apply import Applier
+from journeyman.steps.executor import Applier
 from journeyman_simulator.faults.fault_scenario import (
     CallFault,
     DeleteClaim,

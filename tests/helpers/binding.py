@@ -27,7 +27,7 @@ from journeyman.kube.http_store import HttpKubeStore
 from journeyman.kube.transport import Transport
 from journeyman.ports import Trigger
 from journeyman.runtime.aws import SystemClock
-from journeyman.steps.invocation import Invocation, Memory, Settings
+from journeyman.steps.context import Memory, RunContext, Settings
 from journeyman.steps.provision import provision
 from journeyman_simulator.kubelet import Machine
 from tests.controlplane.manifests import install_crds
@@ -208,7 +208,7 @@ class Binding:
         """One invocation of the function."""
         self.lanes.sent.clear()
         now = self.clock.now()
-        run = Invocation(
+        run = RunContext(
             cluster=CLUSTER,
             settings=self.settings,
             store=self.store,

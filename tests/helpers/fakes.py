@@ -17,7 +17,7 @@ from journeyman.core.plan import Event, Observation
 from journeyman.core.state import InstanceStatus, RepairPolicy
 from journeyman.errors import InsufficientCapacityError, LeaseLostError, NodeClaimNotFoundError
 from journeyman.ports import Clock, Instance, Launched, LaunchFailed, LaunchOutcome, LaunchRequest, Message, Prices
-from journeyman.steps.invocation import Invocation, Memory, Settings
+from journeyman.steps.context import Memory, RunContext, Settings
 from journeyman_simulator.apiserver import ApiServer
 from journeyman_simulator.clock import VirtualClock
 from journeyman_simulator.kubelet import Machine
@@ -315,7 +315,7 @@ class Cluster:
         self.server = ApiServer(self.clock)
         self.cloud = FakeCloud(self.clock)
 
-    def run(self, **changes: Any) -> Invocation:
+    def run(self, **changes: Any) -> RunContext:
         """One run, which may take `seconds` of virtual time."""
         fields = {
             "cluster": builders.CLUSTER,
@@ -330,7 +330,7 @@ class Cluster:
             "request_id": "run-1",
             "memory": self.memory,
         }
-        return Invocation(**{**fields, **changes})
+        return RunContext(**{**fields, **changes})
 
     def add(self, *bodies: dict[str, Any]) -> None:
         """Put objects, status included, on the API server."""

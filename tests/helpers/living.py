@@ -15,7 +15,7 @@ from journeyman.core.catalogue import InstanceType
 from journeyman.core.plan import Step
 from journeyman.ports import Message, Trigger
 from journeyman.steps.consolidate import consolidate
-from journeyman.steps.invocation import Invocation, Outcome
+from journeyman.steps.context import Outcome, RunContext
 from journeyman.steps.provision import provision
 from journeyman.steps.sweep import sweep
 from journeyman.steps.terminate import terminate
@@ -26,7 +26,7 @@ from journeyman_simulator.world import World
 from tests.helpers.builders import CLUSTER, node_class_body
 from tests.helpers.fakes import Cluster, FakeCloud
 
-STEPS: Mapping[Step, Callable[[Invocation, Trigger], Outcome]] = {
+STEPS: Mapping[Step, Callable[[RunContext, Trigger], Outcome]] = {
     Step.PROVISION: provision,
     Step.TERMINATE: terminate,
     Step.CONSOLIDATE: consolidate,

@@ -26,7 +26,7 @@ from journeyman.ports import CloudProvider, KubeStore
 from journeyman.runtime.aws import AwsAdapters, SystemClock
 from journeyman.runtime.composition import Runtime, installed
 from journeyman.runtime.environment import read_environment
-from journeyman.steps.invocation import Settings
+from journeyman.steps.context import Settings
 from journeyman_simulator.aws.event_source import Outcome
 from journeyman_simulator.aws.images import seed
 from journeyman_simulator.aws.machines import Ec2Machines

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from journeyman.runtime.ways import GROUPS
+from journeyman.runtime.access_providers import GROUPS
 from journeyman_simulator.aws.stack import read_template
 
 ROOT = Path(__file__).parents[2]

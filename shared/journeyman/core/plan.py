@@ -1,7 +1,7 @@
 """What a decision may ask for: a closed union of actions, and the events and observations that explain them.
 
 A `Plan` is a list of independent `Chain`s. Inside a chain order is law: intent before effect, and a failed action stops
-the rest of its chain and what stands behind it (`Chain.then`), never the other chains. `steps.apply` is the only code that
+the rest of its chain and what stands behind it (`Chain.then`), never the other chains. `steps.executor` is the only code that
 carries actions out, and matches the union exhaustively. Every action may be carried out twice with the effect of once.
 """
 
@@ -87,7 +87,7 @@ class DeleteObject(Struct, frozen=True, kw_only=True):
 class LaunchInstance(Struct, frozen=True, kw_only=True):
     """Launch the instance behind a NodeClaim that exists (or is created earlier in the same chain).
 
-    Idempotent by the claim's UID. `apply` writes the outcome into the claim's status.
+    Idempotent by the claim's UID. The executor writes the outcome into the claim's status.
     """
 
     claim: str

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from journeyman.core.plan import Step
-from journeyman.events import own
+from journeyman.events import wire_format
 from journeyman.events.decoding import EVERY_CLUSTER, Name, Time, decode
 from journeyman.ports import Trigger
 
@@ -120,7 +120,7 @@ def parse(payload: Mapping[str, Any]) -> Trigger:
     if (envelope.source, envelope.detail_type) == ("aws.events", "Scheduled Event"):
         return _scheduled(envelope)
     if envelope.source == FORWARDER:
-        return own.PARSERS["forwarder"](envelope.detail)
+        return wire_format.PARSERS["forwarder"](envelope.detail)
     known = PARSERS.get((envelope.source, envelope.detail_type))
     if known is None:
         return _interruption(envelope, "eventbridge", (NO_OP, (), {}))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from journeyman.events import eventbridge, own
+from journeyman.events import eventbridge, wire_format
 from journeyman.events.decoding import decode_json, malformed
 from journeyman.ports import Trigger
 
@@ -25,9 +25,9 @@ def parse_trigger(payload: Mapping[str, Any]) -> Trigger:
     if "detail-type" in payload:
         return eventbridge.parse(payload)
     source = payload.get("source")
-    parser = own.PARSERS.get(source) if isinstance(source, str) else None
+    parser = wire_format.PARSERS.get(source) if isinstance(source, str) else None
     if parser is None:
-        known = ", ".join(sorted(own.PARSERS))
+        known = ", ".join(sorted(wire_format.PARSERS))
         raise malformed(
             f"cannot read the event: source {source!r} is none of {known}, nor an EventBridge event", payload
         )

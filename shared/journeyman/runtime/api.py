@@ -24,7 +24,7 @@ from journeyman.runtime.composition import Context, Runtime
 from journeyman.runtime.receiver import Receiver, read_sender
 from journeyman.runtime.scrape import groups, no_larger_than_may_be, scrape
 from journeyman.steps.load import EVERYTHING, load
-from journeyman.steps.world import with_catalogue
+from journeyman.steps.scheduling_inputs import scheduling_inputs_of
 
 Body = dict[str, Any]
 
@@ -64,7 +64,7 @@ def plan(runtime: Runtime, cluster: str, context: Context) -> Body:
         JourneymanError: The cluster or the cloud cannot be read.
     """
     with runtime.invocation(_asked(runtime, cluster, context, "what would provision do?"), context) as run:
-        world = with_catalogue(run, load(run, EVERYTHING))
+        world = scheduling_inputs_of(run, load(run, EVERYTHING))
         options = replace(run.settings.scheduling, bound=True)
         results = solve(world.snapshot, world.catalogue, options=options)
         defects = verify(world.snapshot, world.catalogue, results)

@@ -29,12 +29,12 @@ from journeyman.kube.registry import Cluster, EksAccess, InClusterAccess, Kubeco
 from journeyman.kube.transport import Transport
 from journeyman.observe import RunTelemetry, logs, metrics
 from journeyman.ports import Clock, CloudProvider, KubeStore, Lease, Queue
+from journeyman.runtime.access_providers import Sessions, new_session, ways
 from journeyman.runtime.call_deadline import CONNECT_SECONDS, READ_SECONDS, CallDeadline
 from journeyman.runtime.collector import collect_rarely
 from journeyman.runtime.composition import Runtime, current
 from journeyman.runtime.environment import Environment, read_environment
-from journeyman.runtime.ways import Sessions, new_session, ways
-from journeyman.steps.invocation import Settings
+from journeyman.steps.context import Settings
 
 if TYPE_CHECKING:
     import boto3

@@ -37,10 +37,10 @@ from journeyman.errors import (
 from journeyman.events import parse_trigger
 from journeyman.ports import Message, Trigger
 from journeyman.runtime.composition import Context, Runtime
-from journeyman.steps.invocation import BUSY, Invocation, Outcome
+from journeyman.steps.context import BUSY, Outcome, RunContext
 from journeyman.steps.mending import tell_error
 
-StepFunction = Callable[[Invocation, Trigger], Outcome]
+StepFunction = Callable[[RunContext, Trigger], Outcome]
 Event = Mapping[str, Any]
 SIDE_BY_SIDE = 16
 """Clusters that are run at once. They wait for answers most of the time."""
@@ -177,7 +177,7 @@ class StepRunner:
                 self._silent[trigger.cluster] = error
             return self._verdict(error, trigger)
 
-    def _told(self, run: Invocation, trigger: Trigger) -> Outcome:
+    def _told(self, run: RunContext, trigger: Trigger) -> Outcome:
         """Run the step; what ends it is told while its cluster can still be told of it."""
         try:
             return self._function(run, trigger)

@@ -29,7 +29,7 @@ from journeyman.kube.allowance import Allowance
 from journeyman.observe.metered_cloud import MeteredCloud
 from journeyman.ports import Clock, CloudProvider, KubeStore, Lease, Queue, Telemetry, Trigger
 from journeyman.runtime.call_deadline import calls_end_by
-from journeyman.steps.invocation import Invocation, Memory, Settings
+from journeyman.steps.context import Memory, RunContext, Settings
 
 EVERY_CLUSTER = "*"
 FLUSH_MARGIN = timedelta(seconds=1)
@@ -172,7 +172,7 @@ class Runtime:
         return (trigger,)
 
     @contextmanager
-    def invocation(self, trigger: Trigger, context: Context) -> Iterator[Invocation]:
+    def invocation(self, trigger: Trigger, context: Context) -> Iterator[RunContext]:
         """One run of the trigger's step for its cluster; explanations are flushed when it ends, however it ends.
 
         Args:
@@ -197,7 +197,7 @@ class Runtime:
         )
         try:
             with calls_end_by(deadline - FLUSH_MARGIN), self._forgotten_out_of_reach(settings):
-                yield Invocation(
+                yield RunContext(
                     cluster=settings.cluster_name,
                     settings=settings,
                     store=store,

@@ -44,7 +44,7 @@ from journeyman.core.scheduling.options import MinValuesPolicy, PreferencePolicy
 from journeyman.errors import ConfigurationError
 from journeyman.kube.registry import Cluster, read_clusters, registered
 from journeyman.observe.kube_events import COMPONENT
-from journeyman.steps.invocation import FeatureGates, Settings
+from journeyman.steps.context import FeatureGates, Settings
 
 T = TypeVar("T")
 E = TypeVar("E", bound=Enum)

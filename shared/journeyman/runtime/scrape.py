@@ -22,11 +22,11 @@ from journeyman.core.observability.pools import pool_gauges
 from journeyman.core.plan import Observation
 from journeyman.errors import ConfigurationError
 from journeyman.observe.prometheus import exposed
-from journeyman.steps.invocation import Invocation
+from journeyman.steps.context import RunContext
 from journeyman.steps.load import EVERYTHING, load
-from journeyman.steps.world import World, with_catalogue
+from journeyman.steps.scheduling_inputs import SchedulingInputs, scheduling_inputs_of
 
-Group = Callable[[World], Iterable[Observation]]
+Group = Callable[[SchedulingInputs], Iterable[Observation]]
 
 GROUPS: Final[Mapping[str, Group]] = {
     "cluster": lambda world: chain(_build(), cluster_gauges(world.snapshot)),
@@ -44,7 +44,7 @@ OF_CLUSTER_STATE: Final = frozenset({"nodes", "nodepools", "pods", "conditions"}
 LARGEST: Final = 5_500_000  # bytes; AWS Lambda quotas: 6 MB for an answer, which is quoted once more on the way
 
 
-def scrape(run: Invocation, chosen: tuple[str, ...]) -> str:
+def scrape(run: RunContext, chosen: tuple[str, ...]) -> str:
     """The cluster's gauges as Prometheus' text.
 
     Args:
@@ -56,7 +56,7 @@ def scrape(run: Invocation, chosen: tuple[str, ...]) -> str:
     """
     if not run.settings.cluster_state_observability:
         chosen = tuple(name for name in chosen if name not in OF_CLUSTER_STATE)
-    world = with_catalogue(run, load(run, EVERYTHING))
+    world = scheduling_inputs_of(run, load(run, EVERYTHING))
     samples = chain.from_iterable(GROUPS[name](world) for name in chosen)
     return exposed(samples, constant={"cluster": run.cluster})
 

@@ -1,4 +1,4 @@
-"""The steps: load → decide → verify → apply. Each is one function of an `Invocation` and a `Trigger`.
+"""The steps: load → decide → verify → apply. Each is one function of an `RunContext` and a `Trigger`.
 
 `load` is the only part that reads the cluster for a decision, `apply` the only one that carries decisions out.
 """

@@ -36,15 +36,15 @@ from journeyman.core.disruption.types import Command
 from journeyman.core.plan import Observation, Plan, Step, merge_plans, next_requeue
 from journeyman.core.state import Snapshot
 from journeyman.ports import Trigger
-from journeyman.steps.apply import Applier, run_step
-from journeyman.steps.invocation import Invocation, Outcome
+from journeyman.steps.context import Outcome, RunContext
+from journeyman.steps.executor import Applier, run_step
 from journeyman.steps.load import EVERYTHING, load
 from journeyman.steps.node_classes import catalogued
-from journeyman.steps.soundness import tell_defects
-from journeyman.steps.world import World
+from journeyman.steps.scheduling_inputs import SchedulingInputs
+from journeyman.steps.verification import tell_defects
 
 
-def consolidate(run: Invocation, trigger: Trigger) -> Outcome:
+def consolidate(run: RunContext, trigger: Trigger) -> Outcome:
     """Run the step once for one cluster.
 
     Raises:
@@ -109,7 +109,7 @@ def _watch_windows(hand: Applier, snapshot: Snapshot) -> None:
             hand.wake(Step.CONSOLIDATE, at, f"a budget window of NodePool {pool.metadata.name} opens or closes")
 
 
-def _decide_on(hand: Applier, now: Pass, disruption: NodeDisruption, world: World) -> None:
+def _decide_on(hand: Applier, now: Pass, disruption: NodeDisruption, world: SchedulingInputs) -> None:
     """Validate a proposal that is old enough, and carry it out or drop it."""
     snapshot, settings = now.snapshot, hand.run.settings
     due = (disruption.since or snapshot.now) + _delay(hand, disruption.spec.method)
@@ -125,7 +125,7 @@ def _decide_on(hand: Applier, now: Pass, disruption: NodeDisruption, world: Worl
         hand.apply(reject(disruption, "defect: the plan does not pass the independent check", snapshot), world)
 
 
-def _look(hand: Applier, now: Pass, world: World) -> None:
+def _look(hand: Applier, now: Pass, world: SchedulingInputs) -> None:
     """Propose the first command found, as long as there is time."""
     with closing(_timed(hand, now.look())) as looks:
         for considered in looks:
@@ -154,7 +154,7 @@ def _timed(hand: Applier, looks: Iterator[Considered]) -> Generator[Considered, 
         hand.tell(Plan(observations=tuple(samples)))
 
 
-def _propose(hand: Applier, now: Pass, considered: Considered, world: World) -> None:
+def _propose(hand: Applier, now: Pass, considered: Considered, world: SchedulingInputs) -> None:
     """Write it down; later if it was rejected this very moment: its name is taken then."""
     made_at = now.snapshot.now
     disruption = propose(considered.command, considered.method, made_at)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from journeyman.core.plan import NominatePods
-from journeyman.steps.invocation import Invocation
+from journeyman.steps.context import RunContext
 from journeyman.steps.nominating import is_gone, nominate, nominate_again
 
 
@@ -17,7 +17,7 @@ class Hints:
         count: Adds to the run's counts.
     """
 
-    def __init__(self, run: Invocation, count: Callable[[str, int], None]) -> None:
+    def __init__(self, run: RunContext, count: Callable[[str, int], None]) -> None:
         self._run = run
         self._count = count
         self._given: list[NominatePods] = []

@@ -23,10 +23,10 @@ from journeyman.core.lifecycle.notices import InterruptionKind
 from journeyman.core.plan import Step
 from journeyman.errors import JourneymanError, MalformedEventError
 from journeyman.ports import Trigger
-from journeyman.steps.apply import Applier, run_step
-from journeyman.steps.invocation import DONE, Invocation, Outcome
+from journeyman.steps.context import DONE, Outcome, RunContext
+from journeyman.steps.executor import Applier, run_step
 from journeyman.steps.load import FLEET, Scope, load
-from journeyman.steps.world import World
+from journeyman.steps.scheduling_inputs import SchedulingInputs
 
 ADVISED: Final = Scope(nodes=True, pools=True)
 """For recommendations: NodePools say whether they are acted upon."""
@@ -45,7 +45,7 @@ class Unfenced:
         """Nothing to give back."""
 
 
-def interrupt(run: Invocation, trigger: Trigger) -> Outcome:
+def interrupt(run: RunContext, trigger: Trigger) -> Outcome:
     """Handle one notice for one cluster.
 
     Args:
@@ -70,7 +70,7 @@ def interrupt(run: Invocation, trigger: Trigger) -> Outcome:
             unavailable_for=run.settings.unavailable_for,
             fresh=fresh,
         )
-        hand.apply(plan, World(snapshot=snapshot, catalogue=Catalogue({}), by_node_class={}))
+        hand.apply(plan, SchedulingInputs(snapshot=snapshot, catalogue=Catalogue({}), by_node_class={}))
 
     # What a conflict leaves undone is the cordon, and the drain does that too: it is terminate that is woken for it.
     outcome = replace(run_step(replace(run, lease=Unfenced()), Step.TERMINATE, work), step=Step.INTERRUPT)

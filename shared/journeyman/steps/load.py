@@ -64,7 +64,7 @@ from journeyman.core.catalogue import Unavailable
 from journeyman.core.scheduling.demand.buffers import resolve_buffers, virtual_pods
 from journeyman.core.scheduling.demand.default_spread import with_default_spread
 from journeyman.core.state import NodeClassState, Snapshot, Workloads
-from journeyman.steps.invocation import Invocation
+from journeyman.steps.context import RunContext
 from journeyman.steps.reading import O, by_name, conditions_in, in_order, items, parsed, served
 
 
@@ -97,7 +97,7 @@ GLANCE: Final = Scope(pools=True, node_classes=True, pods=Pods.UNASSIGNED)
 """What the sweep may afford every minute."""
 
 
-def load(run: Invocation, scope: Scope) -> Snapshot:
+def load(run: RunContext, scope: Scope) -> Snapshot:
     """Read what `scope` asks for. Raises KubeAPIError if a list fails: a partial picture is no basis for a decision."""
 
     def listed(resource: Resource[O], *, cached: bool = False) -> tuple[O, ...]:
@@ -162,7 +162,7 @@ def _completed(
     return with_default_spread(by_name((*pods, *virtual)) if virtual else pods, workloads, spread)
 
 
-def with_pods_of(run: Invocation, snapshot: Snapshot, nodes: Iterable[str]) -> Snapshot:
+def with_pods_of(run: RunContext, snapshot: Snapshot, nodes: Iterable[str]) -> Snapshot:
     """The snapshot with the pods bound to these nodes: a list each while they are few, all pods otherwise."""
     names = sorted(set(nodes))
     if len(names) > MANY_NODES:
@@ -174,7 +174,7 @@ def with_pods_of(run: Invocation, snapshot: Snapshot, nodes: Iterable[str]) -> S
 MANY_NODES: Final = 10
 
 
-def with_volumes_of(run: Invocation, snapshot: Snapshot, nodes: Iterable[str]) -> Snapshot:
+def with_volumes_of(run: RunContext, snapshot: Snapshot, nodes: Iterable[str]) -> Snapshot:
     """The snapshot with the volumes attached to these nodes and, if there are any, all PersistentVolumeClaims.
 
     Nothing is read if there are no nodes. No list of one node's attachments can be had.
@@ -219,12 +219,12 @@ def _why_not_ready(conditions: tuple[Condition, ...]) -> str:
     return "; ".join(told) or (ready.message if ready is not None else "")
 
 
-def _node_classes(run: Invocation) -> tuple[NodeClassState, ...]:
+def _node_classes(run: RunContext) -> tuple[NodeClassState, ...]:
     kind = run.cloud.node_class
     return tuple(sorted((node_class_state(raw, kind) for raw in items(run, kind)), key=lambda c: c.name))
 
 
-def _workloads(run: Invocation, buffers: Iterable[CapacityBuffer]) -> Workloads:
+def _workloads(run: RunContext, buffers: Iterable[CapacityBuffer]) -> Workloads:
     """What default constraints need, and what buffers refer to; nothing else is asked for."""
     spread = bool(run.settings.default_spread)
     named = {b.spec.scalable_ref.kind for b in buffers if b.active and b.spec.scalable_ref is not None}
@@ -239,19 +239,19 @@ def _workloads(run: Invocation, buffers: Iterable[CapacityBuffer]) -> Workloads:
     )
 
 
-def _pods(run: Invocation, which: Pods) -> tuple[Pod, ...]:
+def _pods(run: RunContext, which: Pods) -> tuple[Pod, ...]:
     if which is Pods.NONE:
         return ()
     return in_order(run, POD, field_selector="spec.nodeName=" if which is Pods.UNASSIGNED else "")
 
 
-def _is_ours(run: Invocation, claim: NodeClaim) -> bool:
+def _is_ours(run: RunContext, claim: NodeClaim) -> bool:
     """Whether its NodeClass is of the kind that this cloud understands; others are another autoscaler's."""
     ref, kind = claim.spec.node_class_ref, run.cloud.node_class
     return (ref.group, ref.kind) == (kind.group, kind.kind)
 
 
-def _pool_is_ours(run: Invocation, pool: NodePool) -> bool:
+def _pool_is_ours(run: RunContext, pool: NodePool) -> bool:
     ref, kind = pool.spec.template.spec.node_class_ref, run.cloud.node_class
     return (ref.group, ref.kind) == (kind.group, kind.kind)
 

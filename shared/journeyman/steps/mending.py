@@ -12,12 +12,12 @@ from typing import Final
 from journeyman.core.api.objects import NAMESPACE
 from journeyman.core.plan import Event, ObjectRef, Observation, Step
 from journeyman.errors import NOT_SERVED, ForbiddenError, JourneymanError, KubeAPIError
-from journeyman.steps.invocation import Invocation
+from journeyman.steps.context import RunContext
 
 _SEEN: Final = ObjectRef(resource=NAMESPACE, name="default")
 
 
-def tell_error(run: Invocation, step: Step, error: JourneymanError) -> None:
+def tell_error(run: RunContext, step: Step, error: JourneymanError) -> None:
     """Count an error that stopped a run or a part of it; who must mend something is told."""
     labels = {"controller": step.value, "error": type(error).__name__}
     run.telemetry.observe(Observation(name="journeyman_errors_total", labels=labels))

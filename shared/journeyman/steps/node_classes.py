@@ -23,11 +23,11 @@ from journeyman.core.plan import ObjectRef, PatchObject, Plan, chain_of
 from journeyman.core.state import NodeClassState, Snapshot
 from journeyman.core.state.transition_samples import told_with
 from journeyman.errors import CloudProviderError, ConflictError, InvalidObjectError, KubeAPIError
-from journeyman.steps.apply import Applier
+from journeyman.steps.executor import Applier
 from journeyman.steps.load import node_class_state
+from journeyman.steps.offering_state_updates import note_prices
 from journeyman.steps.reading import conditions_in
-from journeyman.steps.remembering import note_prices
-from journeyman.steps.world import World, with_catalogue
+from journeyman.steps.scheduling_inputs import SchedulingInputs, scheduling_inputs_of
 
 AwareTime = Annotated[datetime, msgspec.Meta(tz=True)]
 
@@ -48,12 +48,12 @@ def refresh_node_classes(hand: Applier, snapshot: Snapshot) -> Snapshot:
     return replace(snapshot, node_classes=fresh)
 
 
-def catalogued(hand: Applier, snapshot: Snapshot) -> World:
+def catalogued(hand: Applier, snapshot: Snapshot) -> SchedulingInputs:
     """The snapshot with what could be launched now; types that the cloud does not tell are reported.
 
     Their NodePools sit this run out, and if that may pass, the step wakes up for them.
     """
-    world = with_catalogue(hand.run, snapshot)
+    world = scheduling_inputs_of(hand.run, snapshot)
     for name, error in sorted(world.failures.items()):
         kind = hand.run.cloud.node_class.kind
         if error.retryable:
@@ -64,7 +64,7 @@ def catalogued(hand: Applier, snapshot: Snapshot) -> World:
     return world
 
 
-def tell_prices(hand: Applier, world: World) -> None:
+def tell_prices(hand: Applier, world: SchedulingInputs) -> None:
     """Say beside each NodeClass that this run resolved how old the prices are that came with its types."""
     for node_class in world.snapshot.node_classes:
         resolved_now = _looked_at(node_class) == world.snapshot.now.replace(microsecond=0)

@@ -37,17 +37,17 @@ from journeyman.core.scheduling.scheduler import pods_to_place, solve
 from journeyman.core.state import Snapshot
 from journeyman.errors import KubeAPIError
 from journeyman.ports import Trigger
-from journeyman.steps.apply import Applier, run_step
-from journeyman.steps.invocation import Invocation, Outcome
+from journeyman.steps.context import Outcome, RunContext
+from journeyman.steps.executor import Applier, run_step
 from journeyman.steps.load import EVERYTHING, load
 from journeyman.steps.node_classes import catalogued, refresh_node_classes, tell_prices
-from journeyman.steps.soundness import AGAIN, Check, Checked, tell_defects
+from journeyman.steps.scheduling_inputs import SchedulingInputs, scheduling_inputs_of
 from journeyman.steps.static import scale_static_pools
 from journeyman.steps.stored_pools import still_allowed
-from journeyman.steps.world import World, with_catalogue
+from journeyman.steps.verification import AGAIN, PlanVerifier, VerifiedResults, tell_defects
 
 
-def provision(run: Invocation, trigger: Trigger) -> Outcome:
+def provision(run: RunContext, trigger: Trigger) -> Outcome:
     """Run the step once for one cluster; `trigger` says why, and all due work is derived from the cluster.
 
     Raises:
@@ -77,7 +77,7 @@ def _provision(hand: Applier) -> None:
     hand.apply(reconcile(_as_written(hand, world).snapshot, came_of_claims))
 
 
-def _decide(hand: Applier, world: World) -> Checked:
+def _decide(hand: Applier, world: SchedulingInputs) -> VerifiedResults:
     run, snapshot = hand.run, world.snapshot
     began = run.clock.now()
     pods, gone = _question(snapshot)
@@ -96,15 +96,15 @@ def _decide(hand: Applier, world: World) -> Checked:
     return decision
 
 
-def _answered(run: Invocation, world: World, pods: tuple[Pod, ...], gone: frozenset[str]) -> Checked:
+def _answered(run: RunContext, world: SchedulingInputs, pods: tuple[Pod, ...], gone: frozenset[str]) -> VerifiedResults:
     """The scheduler's answer, checked; the one that it gave to the same question, if the cluster is as it was then."""
     snapshot, options = world.snapshot, run.settings.scheduling
     known = run.memory.answers.about(snapshot, world.catalogue, options)
     question = (tuple(pod.key for pod in pods), gone, "")
     if question in known:
-        return Checked(results=known[question], defects=())
+        return VerifiedResults(results=known[question], defects=())
     answer = solve(snapshot, world.catalogue, pods=pods, without_nodes=gone, options=options)
-    checked = Check(snapshot=snapshot, catalogue=world.catalogue, pods=pods, gone=gone).of(answer)
+    checked = PlanVerifier(snapshot=snapshot, catalogue=world.catalogue, pods=pods, gone=gone).of(answer)
     if not checked.defects:
         known[question] = checked.results
     return checked
@@ -128,7 +128,7 @@ def _question(snapshot: Snapshot) -> tuple[tuple[Pod, ...], frozenset[str]]:
     return tuple(pods.values()), frozenset(n.name for n in given_back)
 
 
-def _open(hand: Applier, world: World, planned: tuple[PlannedClaim, ...]) -> None:
+def _open(hand: Applier, world: SchedulingInputs, planned: tuple[PlannedClaim, ...]) -> None:
     """Create and launch, as many as one run may; the pods of the rest are planned again at once."""
     run, snapshot = hand.run, world.snapshot
     now = run.clock.now()
@@ -141,7 +141,7 @@ def _open(hand: Applier, world: World, planned: tuple[PlannedClaim, ...]) -> Non
     hand.apply(open_claims(snapshot, wanted, look_again), world)
 
 
-def _as_written(hand: Applier, world: World) -> World:
+def _as_written(hand: Applier, world: SchedulingInputs) -> SchedulingInputs:
     """The world after this run's own writes: claims as they are stored now, refused offerings avoided."""
     written, remembered = hand.effects.claims, hand.remembered
     if not written and not remembered:
@@ -154,7 +154,7 @@ def _as_written(hand: Applier, world: World) -> World:
     )
     snapshot = world.snapshot.with_claims(c for c in claims.values() if c is not None)
     snapshot = replace(snapshot, unavailable=tuple(dict.fromkeys((*snapshot.unavailable, *refused))))
-    return with_catalogue(hand.run, snapshot)
+    return scheduling_inputs_of(hand.run, snapshot)
 
 
 def _explain(hand: Applier, snapshot: Snapshot, results: Results, took: float) -> None:
@@ -184,7 +184,7 @@ def _explain(hand: Applier, snapshot: Snapshot, results: Results, took: float) -
     )
 
 
-def _lifecycle(run: Invocation) -> Lifecycle:
+def _lifecycle(run: RunContext) -> Lifecycle:
     settings = run.settings
     return Lifecycle(
         timeouts=Timeouts(launch=settings.launch_timeout, registration=settings.registration_timeout),
@@ -195,7 +195,7 @@ def _lifecycle(run: Invocation) -> Lifecycle:
     )
 
 
-def _scheduler_takes_hints(run: Invocation) -> bool:
+def _scheduler_takes_hints(run: RunContext) -> bool:
     """Whether the cluster's Kubernetes is new enough; not, if it does not say. kube-scheduler is as new, or one older."""
     memory = run.memory
     if memory.kubernetes_version is None:

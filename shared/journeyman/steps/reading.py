@@ -12,7 +12,7 @@ from journeyman.core.api.model import Model, parse
 from journeyman.core.api.objects import Condition, Object, ObjectMeta, Resource
 from journeyman.core.state import SetAside
 from journeyman.errors import InvalidObjectError, NotFoundError
-from journeyman.steps.invocation import Invocation
+from journeyman.steps.context import RunContext
 
 T = TypeVar("T")
 O = TypeVar("O", bound=Object)  # noqa: E741 - any Kubernetes object
@@ -22,20 +22,20 @@ _NAME: Final = attrgetter("metadata.namespace", "metadata.name")
 """Three times as fast as a function, for each of all pods."""
 
 
-def items(run: Invocation, resource: Resource[T], *, field_selector: str = "", cached: bool = False) -> tuple[T, ...]:
+def items(run: RunContext, resource: Resource[T], *, field_selector: str = "", cached: bool = False) -> tuple[T, ...]:
     """Objects of a kind. `cached` is for those that change rarely: a moment's delay is as if the change had come later."""
     return run.store.list(resource, field_selector=field_selector, cached=cached).items
 
 
 def in_order(
-    run: Invocation, resource: Resource[O], *, field_selector: str = "", cached: bool = False
+    run: RunContext, resource: Resource[O], *, field_selector: str = "", cached: bool = False
 ) -> tuple[O, ...]:
     """The same by namespace and name; a store that has them so says it, as sorting all pods takes its time."""
     found = run.store.list(resource, field_selector=field_selector, cached=cached)
     return found.items if found.in_order else by_name(found.items)
 
 
-def served(run: Invocation, resource: Resource[T]) -> tuple[T, ...]:
+def served(run: RunContext, resource: Resource[T]) -> tuple[T, ...]:
     """Objects of a kind; none if the API server does not know the kind, for its CustomResourceDefinition may not be there."""
     try:
         return items(run, resource)
@@ -49,7 +49,7 @@ def by_name(objects: Iterable[O]) -> tuple[O, ...]:
 
 
 def parsed(
-    run: Invocation, resource: Resource[dict[str, Any]], model: type[M], *, optional: bool = False
+    run: RunContext, resource: Resource[dict[str, Any]], model: type[M], *, optional: bool = False
 ) -> tuple[tuple[M, ...], tuple[SetAside, ...]]:
     """Objects of a kind that validate, and those that do not, both by name; an `optional` kind need not be served.
 

@@ -13,8 +13,8 @@ from journeyman.core.lifecycle.repair import repair
 from journeyman.core.plan import Plan, Step
 from journeyman.core.state import InstanceStatus, Snapshot
 from journeyman.errors import CloudProviderError
-from journeyman.steps.apply import Applier
-from journeyman.steps.invocation import Invocation
+from journeyman.steps.context import RunContext
+from journeyman.steps.executor import Applier
 
 CHECKS_PERIOD: Final = timedelta(minutes=1)
 """karpenter-provider-aws pkg/controllers/interruption/instancestatus_controller.go `InstanceStatusInterval`."""
@@ -36,7 +36,7 @@ def look_after_the_sick(hand: Applier, snapshot: Snapshot) -> Plan:
     return repair(snapshot, run.cloud.repair_policies)
 
 
-def _statuses(run: Invocation, snapshot: Snapshot) -> tuple[InstanceStatus, ...]:
+def _statuses(run: RunContext, snapshot: Snapshot) -> tuple[InstanceStatus, ...]:
     """What the cloud's checks find wrong with our instances; nothing if it was asked a moment ago."""
     memory, now = run.memory, snapshot.now
     ours = {n.provider_id for n in snapshot.state_nodes if n.claim is not None and n.provider_id}

@@ -16,12 +16,12 @@ from journeyman.core.disruption.static_provisioning import open_static
 from journeyman.core.lifecycle.progress import poll_at
 from journeyman.core.plan import Step
 from journeyman.core.state import Snapshot
-from journeyman.steps.apply import Applier
+from journeyman.steps.executor import Applier
+from journeyman.steps.scheduling_inputs import SchedulingInputs
 from journeyman.steps.stored_pools import still_allowed
-from journeyman.steps.world import World
 
 
-def scale_static_pools(hand: Applier, world: World, read: Snapshot) -> None:
+def scale_static_pools(hand: Applier, world: SchedulingInputs, read: Snapshot) -> None:
     """Bring every static NodePool closer to the number of nodes that it asks for.
 
     Args:

@@ -16,8 +16,8 @@ from journeyman.core.lifecycle.nodepool_status import NOTHING, usage_by_pool
 from journeyman.core.plan import Step
 from journeyman.core.state import Snapshot
 from journeyman.errors import InvalidObjectError, NotFoundError
-from journeyman.steps.apply import Applier
-from journeyman.steps.invocation import Invocation
+from journeyman.steps.context import RunContext
+from journeyman.steps.executor import Applier
 
 LIMITS_PERIOD: Final = timedelta(
     seconds=10
@@ -44,7 +44,7 @@ def still_allowed(hand: Applier, snapshot: Snapshot, pools: Iterable[str]) -> fr
     return frozenset(allowed)
 
 
-def _stored_pool(run: Invocation, name: str) -> NodePool | None:
+def _stored_pool(run: RunContext, name: str) -> NodePool | None:
     try:
         raw: dict[str, Any] = run.store.get(NODEPOOL, name)
         return parse(NodePool, raw)

@@ -10,13 +10,13 @@ from datetime import datetime
 
 from journeyman.core.plan import Step
 from journeyman.ports import Message, Trigger
-from journeyman.steps.apply import Applier
+from journeyman.steps.context import Outcome, RunContext
 from journeyman.steps.due import due_steps
-from journeyman.steps.invocation import Invocation, Outcome
+from journeyman.steps.executor import Applier
 from journeyman.steps.load import GLANCE, load
 
 
-def sweep(run: Invocation, trigger: Trigger) -> Outcome:
+def sweep(run: RunContext, trigger: Trigger) -> Outcome:
     """Send a message to every step that is due, or hand a wake-up on.
 
     Args:
@@ -39,7 +39,7 @@ def sweep(run: Invocation, trigger: Trigger) -> Outcome:
     return hand.outcome()
 
 
-def _hand_on(run: Invocation, trigger: Trigger, step: Step) -> Outcome:
+def _hand_on(run: RunContext, trigger: Trigger, step: Step) -> Outcome:
     at = trigger.details.get("at")
     late = isinstance(at, datetime) and at > run.clock.now()
     run.queue.send([Message(cluster=run.cluster, step=step, reason=trigger.reason, at=at if late else None)])

@@ -32,8 +32,8 @@ from journeyman.core.plan import DeleteObject, Plan, Step
 from journeyman.core.state import Snapshot, StateNode
 from journeyman.errors import ForbiddenError, NodeClaimNotFoundError, NoInstanceIdError
 from journeyman.ports import Instance, Trigger
-from journeyman.steps.apply import Applier, run_step
-from journeyman.steps.invocation import Invocation, Outcome, Settings
+from journeyman.steps.context import Outcome, RunContext, Settings
+from journeyman.steps.executor import Applier, run_step
 from journeyman.steps.load import Scope, load, with_pods_of, with_volumes_of
 from journeyman.steps.sick import look_after_the_sick
 
@@ -42,7 +42,7 @@ ASKED_PER_RUN: Final = 100
 """Instances that one run asks for by name. Of more that vanished at once, the others come in the next run."""
 
 
-def terminate(run: Invocation, trigger: Trigger) -> Outcome:
+def terminate(run: RunContext, trigger: Trigger) -> Outcome:
     """Run the step once for one cluster; `trigger` says why, and all due work is derived from the cluster.
 
     Raises:
@@ -90,7 +90,7 @@ def _deletes_claims(plan: Plan) -> bool:
     return any(isinstance(a, DeleteObject) and a.ref.resource.kind == NODECLAIM.kind for a in plan.actions)
 
 
-def _cloud(run: Invocation, snapshot: Snapshot, instances: tuple[Instance, ...]) -> Cloud:
+def _cloud(run: RunContext, snapshot: Snapshot, instances: tuple[Instance, ...]) -> Cloud:
     """What is known of the instances; one that was not listed is asked for by name before it counts as gone."""
     listed = {i.provider_id for i in instances}
     settled = snapshot.now - run.settings.orphan_age
@@ -108,7 +108,7 @@ def _may_be_lost(node: StateNode, settled: datetime) -> bool:
     return node.claim is not None and not node.ready and since(node.claim, LAUNCHED, settled) < settled
 
 
-def _is_gone(run: Invocation, provider_id: str) -> bool:
+def _is_gone(run: RunContext, provider_id: str) -> bool:
     """Whether nothing runs there, or there is no such place: one claim that was edited must not hold up all others."""
     try:
         run.cloud.get(provider_id)

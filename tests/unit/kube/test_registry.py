@@ -14,7 +14,7 @@ from journeyman.kube.registry import (
     read_clusters,
     registered,
 )
-from journeyman.runtime.ways import ALIBABA_VARIABLES, HUAWEI_VARIABLES, Sessions, ways
+from journeyman.runtime.access_providers import ALIBABA_VARIABLES, HUAWEI_VARIABLES, Sessions, ways
 from journeyman_simulator.clock import VirtualClock
 from tests.helpers.builders import NOW
 

@@ -22,7 +22,7 @@ from journeyman.errors import (
 from journeyman.ports import Message, Trigger
 from journeyman.runtime.batch import FAILED, StepRunner, WakeUps, run_records
 from journeyman.runtime.composition import Runtime
-from journeyman.steps.invocation import BUSY, Outcome, Settings
+from journeyman.steps.context import BUSY, Outcome, Settings
 from tests.helpers.fakes import Cluster, Fence, Lanes, Record
 
 NOW = datetime(2026, 11, 21, 9, 0, tzinfo=timezone.utc)

@@ -26,7 +26,7 @@ from journeyman.runtime.call_deadline import (
 )
 from journeyman.runtime.composition import Runtime
 from journeyman.runtime.environment import read_environment
-from journeyman.steps.invocation import Settings
+from journeyman.steps.context import Settings
 from journeyman_simulator.apiserver import ApiServer
 from journeyman_simulator.clock import VirtualClock
 from tests.unit.runtime.test_environment import MINIMAL

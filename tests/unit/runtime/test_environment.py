@@ -9,7 +9,7 @@ from journeyman.core.plan import Step
 from journeyman.errors import ConfigurationError
 from journeyman.kube.registry import AckAccess, CceAccess, EksAccess
 from journeyman.runtime.environment import read_environment
-from journeyman.steps.invocation import MinValuesPolicy
+from journeyman.steps.context import MinValuesPolicy
 
 MINIMAL = {
     "JOURNEYMAN_CLUSTERS": '[{"name": "dev", "region": "eu-west-1"}, {"name": "prod", "region": "us-east-1"}]',

@@ -9,7 +9,7 @@ import pytest
 from journeyman.errors import ConfigurationError, KubeUnavailableError
 from journeyman.runtime.composition import Runtime
 from journeyman.runtime.receiver import Receiver, read_sender
-from journeyman.steps.invocation import Settings
+from journeyman.steps.context import Settings
 from journeyman_simulator.clock import VirtualClock
 from tests.helpers.fakes import Lanes
 

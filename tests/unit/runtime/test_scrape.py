@@ -8,7 +8,7 @@ from functions.aws.api import lambda_handler
 from journeyman.core.api.metrics import METRICS
 from journeyman.runtime.composition import Runtime, installed
 from journeyman.runtime.scrape import GROUPS, LARGEST, OF_CLUSTER_STATE, no_larger_than_may_be
-from journeyman.steps.invocation import Settings
+from journeyman.steps.context import Settings
 from tests.helpers.builders import condition, node_class_body, pod_body, pool_body
 from tests.unit.runtime.test_batch import Adapters
 

@@ -9,10 +9,10 @@ from journeyman.core.api.objects import NODE_OVERLAY, NODEPOOL, TopologySpreadCo
 from journeyman.core.plan import Step
 from journeyman.core.scheduling.pods import selects
 from journeyman.errors import CloudProviderError, NotFoundError
+from journeyman.steps.context import FeatureGates
 from journeyman.steps.due import due_steps
-from journeyman.steps.invocation import FeatureGates
 from journeyman.steps.load import EVERYTHING, FLEET, GLANCE, load, with_pods_of, with_volumes_of
-from journeyman.steps.world import with_catalogue
+from journeyman.steps.scheduling_inputs import scheduling_inputs_of
 from tests.helpers.builders import (
     EBS,
     LARGE,
@@ -149,16 +149,16 @@ def test_overlays_are_read_and_applied_only_with_their_gate_and_the_catalogue_st
 
     settings = replace(cluster.run().settings, feature_gates=FeatureGates(node_overlay=True))
     run = cluster.run(settings=settings)
-    world = with_catalogue(run, load(run, EVERYTHING))
+    world = scheduling_inputs_of(run, load(run, EVERYTHING))
     types = world.catalogue.instance_types("default")
     assert {o.price for t in types for o in t.offerings if t.name == LARGE.name} == {LARGE.offerings[0].price * 1.05}
     assert {t.capacity["smarter-devices/fuse"] for t in types} == {2}
     assert world.overlay_conflicts == {"a": "b"}
 
     cluster.server.patch(NODE_OVERLAY, "b", {"status": {"conditions": []}}, subresource="status")
-    assert with_catalogue(run, load(run, EVERYTHING)).catalogue is world.catalogue
+    assert scheduling_inputs_of(run, load(run, EVERYTHING)).catalogue is world.catalogue
     cluster.server.patch(NODE_OVERLAY, "b", {"spec": {"weight": 2}})
-    assert with_catalogue(run, load(run, EVERYTHING)).overlay_conflicts == {}
+    assert scheduling_inputs_of(run, load(run, EVERYTHING)).overlay_conflicts == {}
 
 
 def test_buffers_bring_their_virtual_pods_and_only_what_they_refer_to_is_read():
@@ -279,8 +279,8 @@ def test_the_catalogue_is_the_same_object_until_something_changes():
     """Solvers keep what they derived from it; an offering that is avoided, or free again, makes a new one."""
     cluster = Cluster()
     cluster.add(pool_body(), node_class_body())
-    first = with_catalogue(cluster.run(), load(cluster.run(), EVERYTHING)).catalogue
-    assert with_catalogue(cluster.run(), load(cluster.run(), EVERYTHING)).catalogue is first
+    first = scheduling_inputs_of(cluster.run(), load(cluster.run(), EVERYTHING)).catalogue
+    assert scheduling_inputs_of(cluster.run(), load(cluster.run(), EVERYTHING)).catalogue is first
 
     state = {
         "apiVersion": "journeyman.dev/v1alpha1",
@@ -298,13 +298,13 @@ def test_the_catalogue_is_the_same_object_until_something_changes():
         },
     }
     cluster.add(state)
-    avoided = with_catalogue(cluster.run(), load(cluster.run(), EVERYTHING)).catalogue
+    avoided = scheduling_inputs_of(cluster.run(), load(cluster.run(), EVERYTHING)).catalogue
     assert [o.available for t in avoided.instance_types("default") for o in t.offerings if t.name == LARGE.name] == [
         False
     ]
 
     cluster.clock.advance(181)
-    again = with_catalogue(cluster.run(), load(cluster.run(), EVERYTHING)).catalogue
+    again = scheduling_inputs_of(cluster.run(), load(cluster.run(), EVERYTHING)).catalogue
     assert all(o.available for t in again.instance_types("default") for o in t.offerings)
 
 
@@ -321,7 +321,7 @@ def test_a_node_class_whose_types_cannot_be_had_leaves_only_its_own_pools_withou
             return self.types
 
     run = cluster.run(cloud=Half(cluster.clock))
-    world = with_catalogue(run, load(run, EVERYTHING))
+    world = scheduling_inputs_of(run, load(run, EVERYTHING))
     assert world.catalogue.instance_types("default")
     assert world.catalogue.instance_types("second") == ()
     assert [(name, error.message) for name, error in world.failures.items()] == [("other", "no subnets")]

@@ -8,7 +8,7 @@ from journeyman.core.api.objects import NODE, NODECLAIM, POD
 from journeyman.core.plan import NominatePods, ObjectRef, PatchObject, Plan, Step, chain_of
 from journeyman.errors import ForbiddenError, KubeAPIError, KubeUnavailableError
 from journeyman.ports import Trigger
-from journeyman.steps.apply import run_step
+from journeyman.steps.executor import run_step
 from journeyman.steps.provision import provision
 from journeyman_simulator.kubelet import Kubelets
 from tests.helpers.builders import NOW, node_class_body, pod_body, pool_body

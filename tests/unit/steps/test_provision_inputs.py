@@ -8,7 +8,7 @@ from journeyman.core.api.objects import CAPACITY_BUFFER, NODE_OVERLAY, NODECLAIM
 from journeyman.core.plan import Step
 from journeyman.core.scheduling.claims import planned_pods
 from journeyman.ports import Trigger
-from journeyman.steps.invocation import FeatureGates
+from journeyman.steps.context import FeatureGates
 from journeyman.steps.provision import provision
 from tests.helpers.builders import (
     LARGE,

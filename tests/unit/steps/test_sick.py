@@ -12,7 +12,7 @@ from journeyman.core.plan import Step
 from journeyman.core.state import InstanceStatus
 from journeyman.errors import CloudProviderError, CloudUnavailableError
 from journeyman.ports import Trigger
-from journeyman.steps.invocation import FeatureGates
+from journeyman.steps.context import FeatureGates
 from journeyman.steps.terminate import terminate
 from tests.helpers.builders import NOW, condition, pool_body
 from tests.helpers.fakes import FakeCloud
@@ -121,7 +121,7 @@ def test_a_machine_whose_checks_fail_goes_after_two_minutes_and_its_pods_run_els
     assert living.record.count_of("karpenter_interruption_instance_status_unhealthy_total") == 1
 
 
-class Checked(FakeCloud):
+class VerifiedResults(FakeCloud):
     """Counts how often it is asked for its checks; `refusal` is raised."""
 
     asked = 0
@@ -145,7 +145,7 @@ class Checked(FakeCloud):
 def test_checks_are_asked_for_once_a_minute_and_never_again_if_we_may_not(refusal, asked, warnings):
     """One warning names the right that is missing; the step does all its other work."""
     living = a_living()
-    cloud = Checked(living.clock)
+    cloud = VerifiedResults(living.clock)
     cloud.refusal = refusal
     cluster = living.cluster
     cluster.memory.checks_due = None
@@ -162,7 +162,7 @@ def test_checks_are_asked_for_once_a_minute_and_never_again_if_we_may_not(refusa
 def test_who_has_no_nodes_asks_for_no_checks():
     """An empty cluster costs nothing."""
     living = Living(types(), pool_body())
-    cloud = Checked(living.clock)
+    cloud = VerifiedResults(living.clock)
 
     terminate(living.cluster.run(cloud=cloud), TRIGGER)
 

@@ -6,7 +6,7 @@ import pytest
 
 from journeyman.core.api.objects import NODECLAIM, NODEPOOL
 from journeyman.core.plan import Chain, CreateObject, Event, ObjectRef, PatchObject, Plan, Step, chain_of
-from journeyman.steps.apply import run_step
+from journeyman.steps.executor import run_step
 from journeyman.steps.side_by_side import AT_MOST
 from tests.helpers.builders import claim_body, pool_body
 from tests.helpers.fakes import Cluster

@@ -104,7 +104,7 @@ class SQSQueue:
         return min(max(seconds, 0), LONGEST_DELAY_SECONDS)
 
     def _body(self, message: Message, message_id: str) -> str:
-        """Our own wire format, source `wake` (`journeyman.events.own`)."""
+        """Our own wire format, source `wake` (`journeyman.events.wire_format`)."""
         body = {
             "version": "1",
             "source": "wake",

@@ -29,10 +29,10 @@ from journeyman.errors import (
     NodeClassNotReadyError,
 )
 from journeyman.ports import Launched, LaunchFailed, LaunchOutcome, LaunchRequest
-from journeyman.steps.world import World
+from journeyman.steps.scheduling_inputs import SchedulingInputs
 
 if TYPE_CHECKING:
-    from journeyman.steps.apply import Applier
+    from journeyman.steps.executor import Applier
 
 
 SETTLES: Final = timedelta(seconds=5)
@@ -46,7 +46,7 @@ class PendingLaunch(Struct, frozen=True, kw_only=True):
     rest: Chain
 
 
-def launch_together(hand: Applier, claims: Sequence[str], world: World) -> Iterator[str]:
+def launch_together(hand: Applier, claims: Sequence[str], world: SchedulingInputs) -> Iterator[str]:
     """Launch the instances of these claims, and write each answer as it comes.
 
     Yields:
@@ -67,7 +67,7 @@ def launch_together(hand: Applier, claims: Sequence[str], world: World) -> Itera
             yield outcome.claim
 
 
-def _with_room(hand: Applier, names: Sequence[str], world: World) -> Sequence[str]:
+def _with_room(hand: Applier, names: Sequence[str], world: SchedulingInputs) -> Sequence[str]:
     """Those that may be launched as far as limits go; asks for the claims once more if one of their pools has any."""
     limited = {pool.metadata.name for pool in world.snapshot.node_pools if pool.spec.limits}
     asked = (claim for name in names if (claim := hand.claim(name, world)) is not None)
@@ -91,7 +91,7 @@ def _pool_of(claim: NodeClaim) -> str:
     return claim.metadata.labels.get(labels.NODEPOOL, "")
 
 
-def _outcomes(hand: Applier, names: Sequence[str], world: World) -> Iterator[LaunchOutcome]:
+def _outcomes(hand: Applier, names: Sequence[str], world: SchedulingInputs) -> Iterator[LaunchOutcome]:
     """One outcome for each claim that still exists, those that cannot be asked for first."""
     requests: list[LaunchRequest] = []
     for name in names:
@@ -137,7 +137,7 @@ def _check(hand: Applier) -> None:
     run.lease.check()
 
 
-def _protected(hand: Applier, name: str, world: World) -> NodeClaim | None:
+def _protected(hand: Applier, name: str, world: SchedulingInputs) -> NodeClaim | None:
     """The claim with the finalizer that keeps its instance from leaking; None if it could not be protected."""
     claim = hand.claim(name, world)
     if claim is None or labels.TERMINATION_FINALIZER in claim.metadata.finalizers:
@@ -149,7 +149,7 @@ def _protected(hand: Applier, name: str, world: World) -> NodeClaim | None:
     return claim if protected else None
 
 
-def _request(claim: NodeClaim, world: World) -> LaunchRequest | LaunchFailed:
+def _request(claim: NodeClaim, world: SchedulingInputs) -> LaunchRequest | LaunchFailed:
     node_class = world.node_class(claim)
     name, ref = claim.metadata.name, claim.spec.node_class_ref
     if node_class is None or node_class.deleting:
@@ -166,7 +166,7 @@ def _request(claim: NodeClaim, world: World) -> LaunchRequest | LaunchFailed:
     )
 
 
-def _avoidance(hand: Applier, world: World) -> Avoidance:
+def _avoidance(hand: Applier, world: SchedulingInputs) -> Avoidance:
     settings, snapshot = hand.run.settings, world.snapshot
     return Avoidance(
         first=settings.unavailable_for,
@@ -191,7 +191,7 @@ def _answer(hand: Applier, claim: NodeClaim, outcome: LaunchOutcome, avoidance: 
         hand.run.telemetry.observe(Observation(name="journeyman_offerings_refused_total", labels=values))
 
 
-def _look_after_unwritten(hand: Applier, outcome: LaunchOutcome, world: World) -> None:
+def _look_after_unwritten(hand: Applier, outcome: LaunchOutcome, world: SchedulingInputs) -> None:
     """If an instance could not be written down: its claim may have gone while it was launched, and it is nobody's.
 
     Who let the claim go found no instance yet; in a cluster without claims garbage is looked for rarely. So is it if

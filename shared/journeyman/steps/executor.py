@@ -46,10 +46,11 @@ from journeyman.errors import (
     LeaseLostError,
     NotFoundError,
 )
-from journeyman.steps.effects import Effects
+from journeyman.steps.actions import Effects
+from journeyman.steps.context import Outcome, RunContext
 from journeyman.steps.hinting import Hints
-from journeyman.steps.invocation import Invocation, Outcome
-from journeyman.steps.launching import PendingLaunch, launch_together
+from journeyman.steps.instance_launch import PendingLaunch, launch_together
+from journeyman.steps.recorder import Report
 from journeyman.steps.refusals import (
     eviction_counted,
     held_by_budget,
@@ -57,21 +58,20 @@ from journeyman.steps.refusals import (
     is_held_by_budget,
     not_terminated,
 )
-from journeyman.steps.report import Report
+from journeyman.steps.scheduling_inputs import SchedulingInputs
 from journeyman.steps.side_by_side import Track, next_wave, only_patches
-from journeyman.steps.world import World
 
 
 class Applier(Report):
     """One run's hand: applies plans, and reports what came of it."""
 
-    def __init__(self, run: Invocation, step: Step) -> None:
+    def __init__(self, run: RunContext, step: Step) -> None:
         super().__init__(run, step)
         self.effects = Effects(run)
         self.remembered: list[MarkOfferingUnavailable] = []
         self._hints = Hints(run, self.count)
 
-    def apply(self, plan: Plan, world: World | None = None) -> None:
+    def apply(self, plan: Plan, world: SchedulingInputs | None = None) -> None:
         """Carry a plan out, launches included.
 
         Args:
@@ -110,11 +110,11 @@ class Applier(Report):
         events = tuple(replace(event, ref=self.effects.identified(event.ref)) for event in chain.events)
         super().explain(replace(chain, events=events))
 
-    def claim(self, name: str, world: World) -> NodeClaim | None:
+    def claim(self, name: str, world: SchedulingInputs) -> NodeClaim | None:
         """The claim as it is stored now, as far as this run knows."""
         return self.effects.claim(name, world.snapshot)
 
-    def _launched(self, launches: list[PendingLaunch], world: World) -> list[PendingLaunch]:
+    def _launched(self, launches: list[PendingLaunch], world: SchedulingInputs) -> list[PendingLaunch]:
         """Launch all of them; each that succeeds lets its chain go on, maybe to further launches."""
         further: list[PendingLaunch] = []
         rest = {launch.claim: launch.rest for launch in launches}
@@ -257,7 +257,7 @@ class Applier(Report):
         self.failed(chain.subject, error)
 
 
-def run_step(run: Invocation, step: Step, work: Callable[[Applier], None]) -> Outcome:
+def run_step(run: RunContext, step: Step, work: Callable[[Applier], None]) -> Outcome:
     """Run a step behind its fence.
 
     Returns:

@@ -7,7 +7,7 @@ import pytest
 from journeyman.core.api.objects import OFFERING_STATE
 from journeyman.core.plan import ClearOfferingFailures, MarkOfferingUnavailable, Plan, Step, chain_of
 from journeyman.ports import Prices, Trigger
-from journeyman.steps.apply import Applier
+from journeyman.steps.executor import Applier
 from journeyman.steps.provision import provision
 from tests.helpers.builders import CLASS, NOW, SMALL, node_class_body, pod_body, pool_body, stamp
 from tests.helpers.fakes import Cluster, FakeCloud

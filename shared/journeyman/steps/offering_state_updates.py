@@ -22,7 +22,7 @@ from journeyman.core.plan import ClearOfferingFailures, MarkOfferingUnavailable
 from journeyman.core.state import NodeClassState
 from journeyman.errors import ConflictError, InvalidObjectError
 from journeyman.ports import Prices
-from journeyman.steps.invocation import Invocation
+from journeyman.steps.context import RunContext
 
 ATTEMPTS: Final = 3
 MANAGER: Final = "journeyman"
@@ -30,7 +30,7 @@ MANAGER: Final = "journeyman"
 Offerings = tuple[UnavailableOffering, ...]
 
 
-def mark_offering_unavailable(run: Invocation, action: MarkOfferingUnavailable) -> None:
+def mark_offering_unavailable(run: RunContext, action: MarkOfferingUnavailable) -> None:
     """Add the offerings to the NodeClass's OfferingState, which is created if there is none.
 
     Raises:
@@ -51,7 +51,7 @@ def mark_offering_unavailable(run: Invocation, action: MarkOfferingUnavailable) 
     _update(run, action.node_class, failed)
 
 
-def clear_offering_failures(run: Invocation, action: ClearOfferingFailures) -> None:
+def clear_offering_failures(run: RunContext, action: ClearOfferingFailures) -> None:
     """Take what could be had again out of the NodeClass's OfferingState.
 
     Raises:
@@ -60,7 +60,7 @@ def clear_offering_failures(run: Invocation, action: ClearOfferingFailures) -> N
     _update(run, action.node_class, lambda known: without_offering(known, action.offering, action.at))
 
 
-def note_prices(run: Invocation, node_class: NodeClassState) -> None:
+def note_prices(run: RunContext, node_class: NodeClassState) -> None:
     """Say in the NodeClass's OfferingState how old its prices are, and make it go when the NodeClass goes.
 
     For people: nothing is decided by it. Of several sandboxes, each with prices that it read at another time, the one
@@ -88,7 +88,7 @@ def note_prices(run: Invocation, node_class: NodeClassState) -> None:
     run.store.patch(OFFERING_STATE, node_class.name, patch, subresource="status")
 
 
-def _update(run: Invocation, node_class: str, change: Callable[[Offerings], Offerings]) -> None:
+def _update(run: RunContext, node_class: str, change: Callable[[Offerings], Offerings]) -> None:
     """Change what is remembered of a NodeClass's offerings.
 
     Two steps may learn of offerings at the same moment: on a conflict it is read and changed again.
@@ -100,7 +100,7 @@ def _update(run: Invocation, node_class: str, change: Callable[[Offerings], Offe
     _change(run, node_class, change)
 
 
-def _change(run: Invocation, node_class: str, change: Callable[[Offerings], Offerings]) -> None:
+def _change(run: RunContext, node_class: str, change: Callable[[Offerings], Offerings]) -> None:
     raw = _ensured(run, node_class)
     known = _parsed(raw).status.unavailable
     changed = change(known)
@@ -113,7 +113,7 @@ def _change(run: Invocation, node_class: str, change: Callable[[Offerings], Offe
     run.store.patch(OFFERING_STATE, node_class, patch, subresource="status")
 
 
-def _ensured(run: Invocation, name: str) -> Mapping[str, Any]:
+def _ensured(run: RunContext, name: str) -> Mapping[str, Any]:
     """The object as it is stored, made if there is none; where it is there already nothing is written."""
     kind = run.cloud.node_class
     ref = {"group": kind.group, "kind": kind.kind, "name": name}

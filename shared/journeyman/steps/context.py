@@ -1,6 +1,6 @@
-"""What every step is given and what it gives back: `Settings`, `Invocation`, `Outcome`.
+"""What every step is given and what it gives back: `Settings`, `RunContext`, `Outcome`.
 
-A step is `step(run: Invocation, trigger: Trigger) -> Outcome`. It holds no state of its own: whatever it needs
+A step is `step(run: RunContext, trigger: Trigger) -> Outcome`. It holds no state of its own: whatever it needs
 to go on is in the cluster's objects, or in a wake-up message it leaves behind.
 """
 
@@ -101,7 +101,7 @@ BUSY: Final = "busy"
 PARTIAL: Final = "partial"
 
 
-class Invocation(Struct, frozen=True, kw_only=True):
+class RunContext(Struct, frozen=True, kw_only=True):
     """One run's connections to the outside. `deadline` is when the platform ends the run, margin not yet taken off."""
 
     cluster: str

@@ -19,7 +19,7 @@ from journeyman.errors import (
     TooManyRequestsError,
 )
 from journeyman.ports import Message
-from journeyman.steps.invocation import BUSY, DONE, PARTIAL, Invocation, Outcome
+from journeyman.steps.context import BUSY, DONE, PARTIAL, Outcome, RunContext
 from journeyman.steps.mending import tell_error
 
 RETRY_AFTER: Final = timedelta(seconds=1)
@@ -30,7 +30,7 @@ FURTHEST_WAKE: Final = timedelta(minutes=15)  # what a delay queue holds; what i
 class Report:
     """One run's word: what was decided, what came of it, who is to look again and when."""
 
-    def __init__(self, run: Invocation, step: Step) -> None:
+    def __init__(self, run: RunContext, step: Step) -> None:
         self.run = run
         self.step = step
         self._counts: Counter[str] = Counter()

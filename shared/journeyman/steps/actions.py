@@ -36,8 +36,8 @@ from journeyman.errors import (
     NotFoundError,
 )
 from journeyman.ports import JSON, Patch
-from journeyman.steps.invocation import Invocation
-from journeyman.steps.remembering import clear_offering_failures, mark_offering_unavailable
+from journeyman.steps.context import RunContext
+from journeyman.steps.offering_state_updates import clear_offering_failures, mark_offering_unavailable
 
 _Key = tuple[str, str, str, str]
 
@@ -48,7 +48,7 @@ class Effects:
     `claims` are the NodeClaims this run wrote, as they are stored now; None once deleted.
     """
 
-    def __init__(self, run: Invocation) -> None:
+    def __init__(self, run: RunContext) -> None:
         self._run = run
         self._versions: dict[_Key, str] = {}
         self.claims: dict[str, NodeClaim | None] = {}

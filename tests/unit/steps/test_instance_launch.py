@@ -7,9 +7,9 @@ import pytest
 from journeyman.core.api.objects import NODECLAIM, NODEPOOL
 from journeyman.core.plan import CreateObject, LaunchInstance, Plan, Step, chain_of
 from journeyman.errors import LeaseLostError
-from journeyman.steps.apply import run_step
+from journeyman.steps.executor import run_step
 from journeyman.steps.load import EVERYTHING, load
-from journeyman.steps.world import with_catalogue
+from journeyman.steps.scheduling_inputs import scheduling_inputs_of
 from tests.helpers.builders import claim_body, condition, node_class_body, pool_body
 from tests.helpers.fakes import Cluster, FakeCloud, Fence, Interfering
 
@@ -45,7 +45,7 @@ def launch(cluster, *names, run=None):
     """One run that opens these claims and launches them."""
 
     def work(hand):
-        world = with_catalogue(hand.run, load(cluster.run(), EVERYTHING))
+        world = scheduling_inputs_of(hand.run, load(cluster.run(), EVERYTHING))
         hand.apply(Plan(chains=tuple(opened(name) for name in names)), world)
 
     return run_step(run or cluster.run(), Step.PROVISION, work)

@@ -14,10 +14,10 @@ from journeyman.core.catalogue import Catalogue, InstanceType, without_unavailab
 from journeyman.core.scheduling.offering.overlays import apply_overlays
 from journeyman.core.state import NodeClassState, Snapshot
 from journeyman.errors import CloudProviderError
-from journeyman.steps.invocation import Invocation
+from journeyman.steps.context import RunContext
 
 
-class World(Struct, frozen=True, kw_only=True):
+class SchedulingInputs(Struct, frozen=True, kw_only=True):
     """A snapshot with the catalogue of its pools, and all types by NodeClass (for claims that have no pool).
 
     `failures` are the NodeClasses whose types the cloud did not tell, with why; `overlay_conflicts` the NodeOverlays that
@@ -36,7 +36,7 @@ class World(Struct, frozen=True, kw_only=True):
         return next((n for n in self.snapshot.node_classes if n.name == name), None)
 
 
-def with_catalogue(run: Invocation, snapshot: Snapshot) -> World:
+def scheduling_inputs_of(run: RunContext, snapshot: Snapshot) -> SchedulingInputs:
     """The snapshot with what could be launched now.
 
     A NodeClass whose types cannot be had leaves only its own pools without any. NodeOverlays are laid over what the pools
@@ -56,7 +56,7 @@ def with_catalogue(run: Invocation, snapshot: Snapshot) -> World:
         overlaid = apply_overlays(snapshot.node_pools, plain, snapshot.node_overlays)
         memory.catalogue, memory.overlay_conflicts = overlaid.catalogue, overlaid.conflicts
         memory.catalogue_key = key
-    return World(
+    return SchedulingInputs(
         snapshot=snapshot,
         catalogue=memory.catalogue,
         by_node_class=offered,
@@ -72,7 +72,7 @@ def _generations(overlays: Iterable[NodeOverlay], pools: Iterable[NodePool]) -> 
 
 
 def _types(
-    run: Invocation, node_class: NodeClassState, failures: dict[str, CloudProviderError]
+    run: RunContext, node_class: NodeClassState, failures: dict[str, CloudProviderError]
 ) -> tuple[InstanceType, ...]:
     try:
         return run.cloud.get_instance_types(node_class.raw)

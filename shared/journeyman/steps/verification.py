@@ -24,7 +24,7 @@ from journeyman.core.scheduling.results import PlannedClaim, PodError, Results
 from journeyman.core.scheduling.verify import Defect, placements, verify, without_accused
 from journeyman.core.state import Snapshot
 from journeyman.errors import InvariantError
-from journeyman.steps.report import Report
+from journeyman.steps.recorder import Report
 
 AGAIN: Final = timedelta(minutes=1)
 _SHOWN: Final = 5
@@ -32,14 +32,14 @@ _ROUNDS: Final = 12
 _HALVINGS: Final = 6
 
 
-class Checked(Struct, frozen=True, kw_only=True):
+class VerifiedResults(Struct, frozen=True, kw_only=True):
     """What of an answer may be carried out, and what was wrong with the rest."""
 
     results: Results
     defects: tuple[Defect, ...]
 
 
-class Check(Struct, frozen=True, kw_only=True):
+class PlanVerifier(Struct, frozen=True, kw_only=True):
     """The second opinion about answers to one question: the pods to place, and the nodes that were thought away."""
 
     snapshot: Snapshot
@@ -47,10 +47,10 @@ class Check(Struct, frozen=True, kw_only=True):
     pods: tuple[Pod, ...]
     gone: frozenset[str]
 
-    def of(self, results: Results) -> Checked:
+    def of(self, results: Results) -> VerifiedResults:
         """Everything, if it verifies as a whole; if not, what is left without whatever is wrong."""
         defects = verify(self.snapshot, self.catalogue, results, pods=self.pods, without_nodes=self.gone)
-        return Checked(results=self._sound(results, defects) if defects else results, defects=defects)
+        return VerifiedResults(results=self._sound(results, defects) if defects else results, defects=defects)
 
     def _sound(self, results: Results, defects: Sequence[Defect]) -> Results:
         left = self._without_accused(results)

@@ -24,9 +24,9 @@ from journeyman.core.plan import (
     chain_of,
 )
 from journeyman.errors import CloudProviderError, InvariantError, KubeAPIError, NotFoundError, RateLimitedError
-from journeyman.steps.apply import run_step
+from journeyman.steps.executor import run_step
 from journeyman.steps.load import EVERYTHING, load
-from journeyman.steps.world import with_catalogue
+from journeyman.steps.scheduling_inputs import scheduling_inputs_of
 from tests.helpers.builders import NOW, claim_body, condition, merge, node_class_body, pod_body, pool_body
 from tests.helpers.fakes import Cluster, Interfering
 
@@ -46,7 +46,7 @@ def carry_out(cluster, *chains, run=None, **plan):
     """One step that does nothing but apply these chains."""
 
     def work(hand):
-        world = with_catalogue(hand.run, load(cluster.run(), EVERYTHING))
+        world = scheduling_inputs_of(hand.run, load(cluster.run(), EVERYTHING))
         hand.apply(Plan(chains=chains, **plan), world)
 
     return run_step(run or cluster.run(), Step.PROVISION, work)

@@ -10,8 +10,8 @@ from journeyman.core.plan import Step
 from journeyman.core.scheduling.results import Results
 from journeyman.core.scheduling.scheduler import pods_to_place, solve
 from journeyman.core.scheduling.verify import Defect
-from journeyman.steps.apply import run_step
-from journeyman.steps.soundness import Check, tell_defects
+from journeyman.steps.executor import run_step
+from journeyman.steps.verification import PlanVerifier, tell_defects
 from tests.helpers.builders import a_node, a_pod, a_pool, a_running_claim, a_snapshot, an_instance_type
 from tests.helpers.fakes import Cluster
 
@@ -32,7 +32,7 @@ def checking(*pods, **cluster):
     """The check of answers for these pods."""
     snapshot = a_snapshot(pods=tuple(sorted(pods, key=lambda p: p.key)), **cluster)
     catalogue = Catalogue({pool.metadata.name: (ZONAL,) for pool in snapshot.node_pools})
-    return Check(snapshot=snapshot, catalogue=catalogue, pods=pods_to_place(snapshot), gone=frozenset())
+    return PlanVerifier(snapshot=snapshot, catalogue=catalogue, pods=pods_to_place(snapshot), gone=frozenset())
 
 
 def answer(check):
