@@ -37,8 +37,8 @@ from journeyman_simulator.aws.machines import Ec2Machines
 from journeyman_simulator.aws.server import SimulatedAws
 from journeyman_simulator.aws.stack import Stack, read_template
 from journeyman_simulator.aws.ticker import Ticker
-from journeyman_simulator.checkout import found, load_handler
 from journeyman_simulator.clock import VirtualClock
+from journeyman_simulator.deployment_files import deployment_file, load_handler
 from journeyman_simulator.kube_scheduler import KubeScheduler
 from journeyman_simulator.kubelet import Kubelets
 from journeyman_simulator.local_forwarder import LocalForwarder
@@ -90,7 +90,7 @@ class LocalDeployment:
             self.machines = Ec2Machines(self.aws, self.cluster)
             self.stack = Stack(
                 self.aws,
-                read_template(found("template.yaml")),
+                read_template(deployment_file("template.yaml")),
                 {
                     "ClusterName": self.cluster,
                     "NodeRoleArn": f"arn:aws:iam::{self.aws.account}:role/{seeded.role}",

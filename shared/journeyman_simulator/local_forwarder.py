@@ -15,7 +15,7 @@ from journeyman.core.api.objects import EC2NODECLASS, NODE, NODECLAIM, NODEPOOL,
 from journeyman.core.plan import Step
 from journeyman.ports import Clock
 from journeyman_simulator.apiserver import ApiServer
-from journeyman_simulator.checkout import imported
+from journeyman_simulator.deployment_files import import_deployed
 
 Send = Callable[[Step, str, str], object]
 """Takes the step that is woken, the body of a message, and its deduplication id."""
@@ -36,11 +36,11 @@ class LocalForwarder:
         self._clock = clock
         self._cluster = cluster
         self._send = send
-        self._message: Any = imported("infra.forwarder.message")
-        self._ledger: Any = imported("infra.forwarder.news").Ledger()
-        resources, fleet = imported("infra.forwarder.resources"), imported("infra.forwarder.fleet")
-        specs, cause = imported("infra.forwarder.specs").Specs, imported("infra.forwarder.news").Cause
-        self._pods = _Watched(server, POD, resources.Pods(), imported("infra.forwarder.pods").Waiting())
+        self._message: Any = import_deployed("infra.forwarder.message")
+        self._ledger: Any = import_deployed("infra.forwarder.news").Ledger()
+        resources, fleet = import_deployed("infra.forwarder.resources"), import_deployed("infra.forwarder.fleet")
+        specs, cause = import_deployed("infra.forwarder.specs").Specs, import_deployed("infra.forwarder.news").Cause
+        self._pods = _Watched(server, POD, resources.Pods(), import_deployed("infra.forwarder.pods").Waiting())
         self._watched = (
             self._pods,
             _Watched(server, NODE, resources.Nodes(), fleet.Nodes()),

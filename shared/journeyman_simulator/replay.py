@@ -28,8 +28,8 @@ from journeyman_simulator.aws.furnish import adopt, furnish
 from journeyman_simulator.aws.images import seed
 from journeyman_simulator.aws.server import SimulatedAws
 from journeyman_simulator.aws.stack import Stack, read_template
-from journeyman_simulator.checkout import found, load_handler
 from journeyman_simulator.clock import VirtualClock
+from journeyman_simulator.deployment_files import deployment_file, load_handler
 from journeyman_simulator.local import (
     ACTOR,
     REGION,
@@ -74,7 +74,9 @@ class Replay:
         self._current = Replayed(function="")
         self.server.load(objects)
         self.server.on_write(self._note_write)
-        self._variables = Stack(account, read_template(found("template.yaml")), {"ClusterName": cluster}).variables
+        self._variables = Stack(
+            account, read_template(deployment_file("template.yaml")), {"ClusterName": cluster}
+        ).variables
 
     def run(self, event: JSON) -> Replayed:
         """Hand the event to its function and note everything."""

@@ -9,7 +9,7 @@ import yaml
 
 from journeyman.core.api.objects import DAEMONSET, EC2NODECLASS, NAMESPACE, NODEPOOL, PDB
 from journeyman.core.api.workloads import DEPLOYMENT
-from journeyman_simulator.checkout import found
+from journeyman_simulator.deployment_files import deployment_file
 from tests.controlplane.caller import Caller
 from tests.helpers.waiting import wait_until
 
@@ -26,7 +26,7 @@ def apply(admin: Caller, manifest: Mapping[str, Any]) -> None:
 
 def install_crds(admin: Caller) -> None:
     """Journeyman's and Karpenter's CRDs, as they are in the repository; returns when their kinds are served."""
-    paths = sorted(found("infra", "crds").glob("*.yaml"))
+    paths = sorted(deployment_file("infra", "crds").glob("*.yaml"))
     install(admin, [yaml.load(path.read_text(), yaml.CSafeLoader) for path in paths])
 
 

@@ -21,7 +21,7 @@ from typing import Any
 from journeyman.runtime.composition import installed
 from journeyman_simulator.aws.event_source import Handler
 from journeyman_simulator.aws.server import client_for
-from journeyman_simulator.checkout import load_handler
+from journeyman_simulator.deployment_files import load_handler
 from tests.controlplane.adapters import runtime
 from tests.controlplane.clock import JumpingClock
 

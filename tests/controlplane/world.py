@@ -40,7 +40,7 @@ from journeyman_simulator.aws.machines import Ec2Machines
 from journeyman_simulator.aws.server import SimulatedAws
 from journeyman_simulator.aws.stack import Stack, read_template
 from journeyman_simulator.aws.ticker import Ticker
-from journeyman_simulator.checkout import found, load_handler
+from journeyman_simulator.deployment_files import deployment_file, load_handler
 from journeyman_simulator.kubelet import Kubelets
 from journeyman_simulator.local import KUBERNETES_VERSION, REGION, captured_logs
 from journeyman_simulator.world import WorldStuckError
@@ -110,7 +110,7 @@ class RealWorld:
                 "NodeRoleArn": f"arn:aws:iam::{self.aws.account}:role/{seeded.role}",
                 "ConsolidationWindow": self._window,
             }
-            self.stack = Stack(self.aws, read_template(found("template.yaml")), parameters)
+            self.stack = Stack(self.aws, read_template(deployment_file("template.yaml")), parameters)
             self.stack.stand_up(self._handlers(opened), self.clock, self.aws.queues.due)
             for function in self.stack.functions.values():
                 function.fatal = (SandboxDiedError,)

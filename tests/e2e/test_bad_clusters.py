@@ -17,7 +17,7 @@ from journeyman.runtime.composition import Runtime
 from journeyman.runtime.environment import read_environment
 from journeyman.steps.provision import provision
 from journeyman.steps.sweep import sweep
-from journeyman_simulator.checkout import found
+from journeyman_simulator.deployment_files import deployment_file
 from tests.controlplane.manifests import install, install_crds, remove_crds
 from tests.controlplane.registered import registered
 from tests.helpers.fakes import Lanes
@@ -107,7 +107,7 @@ def test_crds_of_another_version_are_told_with_that_version_until_they_are_repla
     remove_crds(deployed.plane.admin)
     install(
         deployed.plane.admin,
-        [of_version(path, OLD) for path in found("infra", "crds").glob("karpenter.sh_*.yaml")],
+        [of_version(path, OLD) for path in deployment_file("infra", "crds").glob("karpenter.sh_*.yaml")],
     )
     taken, (line,) = deployed.run(Step.PROVISION, provision, 1)
     written = [

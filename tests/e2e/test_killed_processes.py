@@ -8,7 +8,7 @@ import yaml
 
 from journeyman.core.api.node_disruption import FINISHED
 from journeyman.core.api.objects import NODE_DISRUPTION
-from journeyman_simulator.checkout import found
+from journeyman_simulator.deployment_files import deployment_file
 from tests.controlplane.manifests import install_crds
 from tests.controlplane.sandboxes import Deaths
 from tests.controlplane.world import RealWorld
@@ -26,7 +26,7 @@ def world(make_control_plane):
         install_crds(plane.admin)
         with RealWorld(plane, deaths=Deaths(DEATHS, seed=1)) as world:
             for name in ("demo-cluster", "inflate"):
-                world.apply(*yaml.safe_load_all(found("docs", "examples", f"{name}.yaml").read_text()))
+                world.apply(*yaml.safe_load_all(deployment_file("docs", "examples", f"{name}.yaml").read_text()))
             yield world
 
 

@@ -12,7 +12,7 @@ import yaml
 
 from journeyman.core.api.objects import NODE_DISRUPTION, NODECLAIM
 from journeyman.runtime.composition import installed
-from journeyman_simulator.checkout import found
+from journeyman_simulator.deployment_files import deployment_file
 from tests.controlplane.manifests import install_crds, remove_crds
 from tests.controlplane.world import RealWorld
 
@@ -36,7 +36,7 @@ def world(make_control_plane):
 def example(world, *names):
     """Apply examples of the documentation: the demo's pool; a Deployment, without pods."""
     for name in names:
-        world.apply(*yaml.safe_load_all(found("docs", "examples", f"{name}.yaml").read_text()))
+        world.apply(*yaml.safe_load_all(deployment_file("docs", "examples", f"{name}.yaml").read_text()))
 
 
 class Story:

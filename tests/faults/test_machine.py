@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from journeyman.core.api.objects import NODE, NODECLAIM, POD
-from journeyman_simulator.checkout import ROOT
+from journeyman_simulator.deployment_files import ROOT
 from journeyman_simulator.faults.fault_scenario import (
     CallFault,
     ConsoleTerminate,

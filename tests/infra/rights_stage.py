@@ -32,8 +32,8 @@ from journeyman_simulator.aws.images import seed
 from journeyman_simulator.aws.machines import Ec2Machines
 from journeyman_simulator.aws.server import SimulatedAws
 from journeyman_simulator.aws.stack import Stack, read_template
-from journeyman_simulator.checkout import found, load_handler
 from journeyman_simulator.clock import VirtualClock
+from journeyman_simulator.deployment_files import deployment_file, load_handler
 from journeyman_simulator.kubelet import Kubelets
 from journeyman_simulator.local import KUBERNETES_VERSION, REGION, captured_logs
 from tests.controlplane.plane import ControlPlane
@@ -83,7 +83,7 @@ class RightsStage:
             self._machines = Ec2Machines(self.aws, CLUSTER)
             role = f"arn:aws:iam::{self.aws.account}:role/{self._seeded.role}"
             parameters = {"ClusterName": CLUSTER, "NodeRoleArn": role}
-            self._stack = Stack(self.aws, read_template(found("template.yaml")), parameters)
+            self._stack = Stack(self.aws, read_template(deployment_file("template.yaml")), parameters)
             self._stack.stand_up(load_handler, self.clock, self.aws.queues.due)
             self.queue_urls = self._stack.queue_urls
             opened.enter_context(captured_logs(self.logs.append))

@@ -22,8 +22,8 @@ from rich.table import Table
 from journeyman.cli.console import standard_output
 from journeyman.core.api.objects import NODE, NODECLAIM, POD, Pod, is_true
 from journeyman.errors import JourneymanError
-from journeyman_simulator.checkout import found
 from journeyman_simulator.cli.timeline import Timeline
+from journeyman_simulator.deployment_files import deployment_file
 from journeyman_simulator.local import LocalDeployment, LogLine
 from journeyman_simulator.workloads import DEPLOYMENT
 
@@ -75,7 +75,7 @@ class Story:
 
     def _load_examples(self) -> None:
         for name in EXAMPLES:
-            self._d.server.load(yaml.safe_load_all(found("docs", "examples", f"{name}.yaml").read_text()))
+            self._d.server.load(yaml.safe_load_all(deployment_file("docs", "examples", f"{name}.yaml").read_text()))
 
     def _first_pods(self) -> None:
         self._d.world.run_for(BETWEEN_SWEEPS)  # so that the forwarder is first to tell, as it nearly always is

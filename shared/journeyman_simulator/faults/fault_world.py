@@ -28,8 +28,8 @@ from journeyman_simulator.aws.event_source import EventSourceMapping, Function, 
 from journeyman_simulator.aws.machines import Ec2Machines
 from journeyman_simulator.aws.stack import Stack, read_template
 from journeyman_simulator.aws.ticker import Ticker
-from journeyman_simulator.checkout import found
 from journeyman_simulator.clock import SkewedClock, VirtualClock
+from journeyman_simulator.deployment_files import deployment_file
 from journeyman_simulator.faults.account_operations import Hand, Ledger
 from journeyman_simulator.faults.call_sites import Coverage
 from journeyman_simulator.faults.cooperative_scheduler import Baton
@@ -290,7 +290,7 @@ def _nobody(_event: dict[str, Any], _context: Any) -> Any:
 @cache
 def _template() -> dict[str, Any]:
     """template.yaml, read once."""
-    return read_template(found("template.yaml"))
+    return read_template(deployment_file("template.yaml"))
 
 
 def _environment(variables: dict[str, str], setting: Setting, endpoint: str) -> Environment:

@@ -33,7 +33,7 @@ from journeyman.runtime.environment import Environment
 from journeyman_simulator.apiserver import ApiServer
 from journeyman_simulator.aws.account import Account
 from journeyman_simulator.aws.event_source import Function, LambdaContext
-from journeyman_simulator.checkout import load_handler
+from journeyman_simulator.deployment_files import load_handler
 from journeyman_simulator.faults.fault_injection import Faults, Run, current_name, running
 from journeyman_simulator.faults.faulty_adapters import FaultyClient, FaultyStore
 from journeyman_simulator.faults.scenario_view import RunError

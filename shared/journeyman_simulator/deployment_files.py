@@ -1,0 +1,52 @@
+"""The deployed application's files: template, handlers, forwarder, example manifests and recorded events.
+
+A wheel carries them beside this module, in the folder `deployment` (pyproject.toml, `force-include`); in a checkout of the
+repository they are where they are written. The Lambda layer has neither.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Final
+
+from journeyman.errors import ConfigurationError
+from journeyman_simulator.aws.event_source import Handler
+
+_IN_A_WHEEL: Final = Path(__file__).parent / "deployment"
+ROOT: Final = _IN_A_WHEEL if _IN_A_WHEEL.is_dir() else Path(__file__).resolve().parents[2]
+
+
+def deployment_file(*parts: str) -> Path:
+    """Return the file or folder at that path of the repository.
+
+    Raises:
+        ConfigurationError: It does not exist: this is neither a checkout nor a complete wheel.
+    """
+    path = ROOT.joinpath(*parts)
+    if not path.exists():
+        raise ConfigurationError(
+            f"{path} does not exist", to_do="install the journeyman wheel, or work in a checkout of the repository"
+        )
+    return path
+
+
+def import_deployed(name: str) -> ModuleType:
+    """Return a module of the deployed application, such as `functions.aws.provision`.
+
+    Raises:
+        ConfigurationError: There is no such module.
+    """
+    deployment_file(*name.split(".")[:-1], f"{name.rsplit('.', 1)[-1]}.py")
+    if str(ROOT) not in sys.path:
+        sys.path.append(str(ROOT))
+    return importlib.import_module(name)
+
+
+def load_handler(handler: str) -> Handler:
+    """Return the function that a template's Handler names, such as `provision.lambda_handler`."""
+    module, _, function = handler.partition(".")
+    loaded: Handler = getattr(import_deployed(f"functions.aws.{module}"), function)
+    return loaded
