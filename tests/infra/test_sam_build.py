@@ -98,6 +98,24 @@ def test_the_layer_is_small_enough_and_made_for_its_interpreter(built):
     }
 
 
+def test_every_module_of_the_layer_imports_with_its_own_requirements_alone(built):
+    """Neither the simulator nor anything of this machine's site-packages is there to be imported."""
+    site = built.folder / "JourneymanLayer" / "python"
+    names = [
+        ".".join(path.relative_to(site).with_suffix("").parts).removesuffix(".__init__")
+        for path in sorted((site / "journeyman").rglob("*.py"))
+    ]
+    code = f"import importlib, sys; sys.path.append({str(site)!r})\nfor name in sys.stdin.read().split(): importlib.import_module(name)"
+
+    done = subprocess.run(
+        [built.python, "-I", "-S", "-c", code], input="\n".join(names), text=True, capture_output=True, check=False
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert len(names) > 100
+    assert not [name for name in names if name.startswith("journeyman.cli")]
+
+
 def test_the_layer_is_compiled_for_an_interpreter_that_is_here(built):
     """Unchecked: the deployment's zip loses file times, and stale-looking files would be compiled on every cold start."""
     site = built.folder / "JourneymanLayer" / "python"
