@@ -15,7 +15,7 @@ from typing import Any, Final
 from botocore.exceptions import BotoCoreError
 from msgspec import Struct, field
 
-from journeyman.cloud.aws.prices import shipped_on_demand
+from journeyman.cloud.aws.pricing import shipped_on_demand
 from journeyman.core.api.objects import EC2NODECLASS, NODECLAIM
 from journeyman.core.plan import Step
 from journeyman.errors import ConfigurationError, MalformedEventError

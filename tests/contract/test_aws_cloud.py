@@ -14,15 +14,15 @@ import pytest
 from botocore.config import Config
 from msgspec.structs import replace
 
-from journeyman.cloud.aws.instance_types import InstanceTypes
-from journeyman.cloud.aws.instances import Instances
-from journeyman.cloud.aws.launch_templates import LaunchTemplates
-from journeyman.cloud.aws.launching import Launcher
-from journeyman.cloud.aws.prices import PriceBook, shipped_on_demand
+from journeyman.cloud.aws.instance_types import InstanceTypeProvider
+from journeyman.cloud.aws.instances import InstanceProvider
+from journeyman.cloud.aws.launch import InstanceLauncher
+from journeyman.cloud.aws.launch_templates import LaunchTemplateProvider
+from journeyman.cloud.aws.nodeclass_view import NodeClassView
+from journeyman.cloud.aws.pricing import PriceProvider, shipped_on_demand
 from journeyman.cloud.aws.provider import AwsCloudProvider
 from journeyman.cloud.aws.settings import AwsSettings, Clients
-from journeyman.cloud.aws.subnets import Subnets
-from journeyman.cloud.aws.view import NodeClassView
+from journeyman.cloud.aws.subnets import SubnetProvider
 from journeyman.core.api import labels
 from journeyman.core.api.objects import NodeClaim, NodeSelectorRequirement
 from journeyman.core.state import NodeClassState
@@ -123,7 +123,7 @@ def read_types(aws, account, clock):
     """The catalogue of a NodeClass, lowered from one reading of EC2's for the whole file."""
     clients = Clients(lambda service, region: aws.client(service), REGION)
     settings = AwsSettings(cluster_name="reader", region=REGION)
-    catalogue = InstanceTypes(clients, settings, PriceBook(clients, settings, clock), clock)
+    catalogue = InstanceTypeProvider(clients, settings, PriceProvider(clients, settings, clock), clock)
     return lambda body: catalogue.for_node_class(NodeClassView(body))
 
 
@@ -391,7 +391,7 @@ def test_an_instance_that_ends_is_not_adopted(launch, request_for, provider):
     assert second.instance.provider_id != first.instance.provider_id
 
 
-class BlindAtFirst(Instances):
+class BlindAtFirst(InstanceProvider):
     """As EC2 can be for some seconds: the first search misses what was just launched."""
 
     searches = 0
@@ -406,13 +406,13 @@ def test_an_instance_that_ec2_did_not_show_at_first_is_adopted(launch, aws, sett
     """The token, used again with other parameters, tells that there must be one."""
     first = launch(request_for("hidden"))
     clients = Clients(lambda service, region: aws.client(service), REGION)
-    launcher = Launcher(
+    launcher = InstanceLauncher(
         clients,
         settings,
         clock,
         instances=BlindAtFirst(clients, settings.cluster_name),
-        subnets=Subnets(clients, clock),
-        templates=LaunchTemplates(clients, clock),
+        subnets=SubnetProvider(clients, clock),
+        templates=LaunchTemplateProvider(clients, clock),
     )
     [second] = launcher.launch([request_for("hidden", "c5.large")])
 
@@ -420,7 +420,7 @@ def test_an_instance_that_ec2_did_not_show_at_first_is_adopted(launch, aws, sett
     assert len(provider.list()) == 1
 
 
-class Blind(Instances):
+class Blind(InstanceProvider):
     """As EC2 can be for longer."""
 
     def by_claim_uid(self, uids):
@@ -432,13 +432,13 @@ class Blind(Instances):
 def blind(aws, settings, clock):
     """Launches without ever seeing what runs."""
     clients = Clients(lambda service, region: aws.client(service), REGION)
-    return Launcher(
+    return InstanceLauncher(
         clients,
         settings,
         clock,
         instances=Blind(clients, settings.cluster_name),
-        subnets=Subnets(clients, clock),
-        templates=LaunchTemplates(clients, clock),
+        subnets=SubnetProvider(clients, clock),
+        templates=LaunchTemplateProvider(clients, clock),
     )
 
 

@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from journeyman.cloud.aws.queue import SQSQueue
+from journeyman.cloud.aws.sqs_queue import SQSQueue
 from journeyman.core.plan import Step
 from journeyman.errors import CloudProviderError, CloudUnavailableError, ConfigurationError, RateLimitedError
 from journeyman.events import parse_trigger

@@ -16,7 +16,7 @@ from contextlib import ExitStack
 from datetime import timedelta
 from typing import Any
 
-from journeyman.cloud.aws.prices import shipped_on_demand
+from journeyman.cloud.aws.pricing import shipped_on_demand
 from journeyman.core.api.objects import NODE_DISRUPTION, NODECLAIM, Resource
 from journeyman.kube.access import from_kubeconfig
 from journeyman.kube.http_store import HttpKubeStore

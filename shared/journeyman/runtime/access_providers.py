@@ -146,7 +146,7 @@ def new_session(region: str, role_arn: str = "", external_id: str = "") -> boto3
     import boto3  # noqa: PLC0415 - a simulation with its own clients does without
     from botocore import session  # noqa: PLC0415 - likewise
 
-    from journeyman.cloud.aws.answers import with_fast_answers  # noqa: PLC0415 - likewise
+    from journeyman.cloud.aws.response_parser import with_fast_answers  # noqa: PLC0415 - likewise
 
     core = _assuming(region, role_arn, external_id) if role_arn else session.get_session()
     return boto3.Session(botocore_session=with_fast_answers(core), region_name=region)

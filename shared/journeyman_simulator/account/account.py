@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Any, Final
 
-from journeyman.cloud.aws.prices import shipped_on_demand
+from journeyman.cloud.aws.pricing import shipped_on_demand
 from journeyman.ports import Clock
 from journeyman_simulator.account.asking import NotSimulatedError, Operation, Operations
 from journeyman_simulator.account.clients import Client

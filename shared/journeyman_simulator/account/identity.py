@@ -91,7 +91,10 @@ class Identity:
     def _list_profiles(self, ask: Ask) -> dict[str, Any]:
         prefix = ask.get("PathPrefix", "/")
         found = [p for _, p in sorted(self.profiles.items()) if p.path.startswith(prefix) and p.created <= ask.as_of]
-        return {"InstanceProfiles": [self._described(profile, ask.as_of) for profile in found], "IsTruncated": False}
+        return {
+            "InstanceProfiles": [self._described(profile, ask.as_of) for profile in found],
+            "IsTruncated": False,
+        }
 
     def _remove_role(self, ask: Ask) -> dict[str, Any]:
         profile = self.profiles.get(ask["InstanceProfileName"])

@@ -19,7 +19,7 @@ from moto.moto_api._internal.models import moto_api_backend
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import make_server
 
-from journeyman.cloud.aws.answers import with_fast_answers
+from journeyman.cloud.aws.response_parser import with_fast_answers
 from journeyman.errors import ConfigurationError
 from journeyman.ports import Clock
 from journeyman_simulator.aws import patches

@@ -12,13 +12,17 @@ import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from operator import attrgetter
+from threading import Lock
 from typing import Any, Final
 
+from cachetools import TTLCache, cachedmethod
+from cachetools.keys import hashkey
+
 from journeyman.cloud.aws import tags
-from journeyman.cloud.aws.errors import code_of, translated
-from journeyman.cloud.aws.settings import AwsSettings, Clients
-from journeyman.cloud.aws.ttl_cache import TtlCache
-from journeyman.cloud.aws.view import NodeClassView
+from journeyman.cloud.aws.aws_errors import code_of, translated
+from journeyman.cloud.aws.nodeclass_view import NodeClassView
+from journeyman.cloud.aws.settings import AwsSettings, Clients, ttl_cache
 from journeyman.core.api import labels
 from journeyman.errors import CloudProviderError
 from journeyman.ports import Clock
@@ -33,13 +37,14 @@ class RoleNotFoundError(Exception):
     """The NodeClass names a role that does not exist. Becomes a condition; never leaves this package."""
 
 
-class InstanceProfiles:
+class InstanceProfileProvider:
     """Profiles of one cluster."""
 
     def __init__(self, clients: Clients, settings: AwsSettings, clock: Clock) -> None:
         self._clients = clients
         self._settings = settings
-        self._ready: TtlCache[str] = TtlCache(clock, _TTL)
+        self._ready: TTLCache[Any, str] = ttl_cache(clock, _TTL)
+        self._lock = Lock()
 
     def ensure(self, node_class: NodeClassView) -> str:
         """Name of the NodeClass's profile, which exists and holds the role; empty if the NodeClass names neither.
@@ -54,7 +59,7 @@ class InstanceProfiles:
         if given or not role:
             return given
         name = profile_name(self._settings, node_class, role)
-        return self._ready.get(name, lambda: self._make(name, role, node_class))
+        return self._made(name, role, node_class)
 
     def release(self, node_class: NodeClassView) -> None:
         """Delete all that were ever made for the NodeClass, under its path: roles change, and each had its own.
@@ -75,9 +80,11 @@ class InstanceProfiles:
                 iam.remove_role_from_instance_profile(InstanceProfileName=name, RoleName=role)
         with _unless_gone("iam:DeleteInstanceProfile", name):
             iam.delete_instance_profile(InstanceProfileName=name)
-        self._ready.forget(name)
+        with self._lock:
+            self._ready.pop(hashkey(name), None)
 
-    def _make(self, name: str, role: str, node_class: NodeClassView) -> str:
+    @cachedmethod(attrgetter("_ready"), key=lambda _, name, *_others: hashkey(name), lock=attrgetter("_lock"))
+    def _made(self, name: str, role: str, node_class: NodeClassView) -> str:
         current = self._roles(name)
         if current is None:
             self._create(name, node_class)

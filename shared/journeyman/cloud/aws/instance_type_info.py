@@ -7,6 +7,8 @@ msgspec Struct, so that the whole list can be kept as a small JSON document betw
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from importlib import resources
 from typing import Any, Final
 
 import msgspec
@@ -119,3 +121,20 @@ def _accelerators(entries: Iterable[Mapping[str, Any]], manufacturer: str = "") 
         )
         for entry in entries
     )
+
+
+class NetworkLimits(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """By instance type. A type missing from `branch_interfaces` cannot trunk."""
+
+    source: str
+    as_of: str
+    branch_interfaces: dict[str, int]
+    ipv4_per_interface: dict[str, int]
+    network_bandwidth_megabits: dict[str, int]
+
+
+@lru_cache(maxsize=1)
+def network_limits() -> NetworkLimits:
+    """The table; read once in a process."""
+    text = resources.files(__package__).joinpath("data/network_limits.json").read_bytes()
+    return msgspec.json.decode(text, type=NetworkLimits)

@@ -11,21 +11,22 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from datetime import timedelta
+from operator import attrgetter
 from threading import Lock
 from typing import Any, Final
 
 import msgspec
+from cachetools import TTLCache, cachedmethod
 from msgspec import Struct
 
-from journeyman.cloud.aws.capacity import Sizing
-from journeyman.cloud.aws.errors import translated
-from journeyman.cloud.aws.families import AL2023
+from journeyman.cloud.aws.ami_families import AL2023
+from journeyman.cloud.aws.aws_errors import translated
 from journeyman.cloud.aws.instance_type_info import DESCRIBE_FILTERS, InstanceTypeInfo, parse_all
-from journeyman.cloud.aws.lowering import ZONE_ID, labels_of, requirement, requirements_of, satisfies
-from journeyman.cloud.aws.prices import PriceBook
-from journeyman.cloud.aws.settings import AwsSettings, Clients
-from journeyman.cloud.aws.ttl_cache import TtlCache
-from journeyman.cloud.aws.view import NodeClassView
+from journeyman.cloud.aws.instance_type_labels import ZONE_ID, labels_of, requirement, requirements_of, satisfies
+from journeyman.cloud.aws.node_capacity import NodeSizing
+from journeyman.cloud.aws.nodeclass_view import NodeClassView
+from journeyman.cloud.aws.pricing import PriceProvider
+from journeyman.cloud.aws.settings import AwsSettings, Clients, ttl_cache
 from journeyman.core.api import labels
 from journeyman.core.api.objects import NodeSelectorRequirement
 from journeyman.core.catalogue import InstanceType, Offering
@@ -38,22 +39,22 @@ RAW_TTL: Final = timedelta(hours=12)  # controllers/providers/instancetype/contr
 _REMEMBERED: Final = 32  # NodeClasses whose types are kept lowered
 
 
-class Universe(Struct, frozen=True, eq=False):
+class RegionInstanceTypes(Struct, frozen=True, eq=False):
     """What EC2 offers in the region. Compared by identity: a new reading is a new universe."""
 
     infos: tuple[InstanceTypeInfo, ...]  # by name
     zones: Mapping[str, frozenset[str]]  # where each type is offered
 
 
-class InstanceTypes:
+class InstanceTypeProvider:
     """The catalogue of one region, lowered for each NodeClass; one per warm sandbox."""
 
-    def __init__(self, clients: Clients, settings: AwsSettings, prices: PriceBook, clock: Clock) -> None:
+    def __init__(self, clients: Clients, settings: AwsSettings, prices: PriceProvider, clock: Clock) -> None:
         self._clients = clients
         self._settings = settings
         self._prices = prices
-        self._universe: TtlCache[Universe] = TtlCache(clock, RAW_TTL)
-        self._lowered: dict[bytes, tuple[Universe, int, tuple[InstanceType, ...]]] = {}
+        self._universe_cache: TTLCache[Any, RegionInstanceTypes] = ttl_cache(clock, RAW_TTL)
+        self._lowered: dict[bytes, tuple[RegionInstanceTypes, int, tuple[InstanceType, ...]]] = {}
         self._lock = Lock()
 
     def for_node_class(self, node_class: NodeClassView) -> tuple[InstanceType, ...]:
@@ -66,7 +67,7 @@ class InstanceTypes:
         if not node_class.subnets:
             raise NodeClassNotReadyError("no subnets in the NodeClass's status", node_class=node_class.name)
         self._prices.refresh_if_due()
-        universe = self._universe.get("universe", self._read)
+        universe = self._universe()
         key = _fingerprint(node_class)
         with self._lock:
             known = self._lowered.get(key)
@@ -79,9 +80,10 @@ class InstanceTypes:
             self._lowered[key] = (universe, self._prices.version, types)
             return types
 
-    def _read(self) -> Universe:
+    @cachedmethod(attrgetter("_universe_cache"), lock=attrgetter("_lock"))
+    def _universe(self) -> RegionInstanceTypes:
         infos, zones = self._read_both(self._clients.ec2)
-        universe = Universe(tuple(sorted(infos, key=lambda info: info.name)), zones)
+        universe = RegionInstanceTypes(tuple(sorted(infos, key=lambda info: info.name)), zones)
         _log.info("discovered instance types", extra={"count": len(universe.infos)})
         return universe
 
@@ -94,8 +96,8 @@ class InstanceTypes:
             zones = pool.submit(copy_context().run, _read_zones, ec2)
             return infos.result(), zones.result()
 
-    def _lower(self, universe: Universe, node_class: NodeClassView) -> tuple[InstanceType, ...]:
-        lowering = _Lowering(node_class, self._settings, self._prices)
+    def _lower(self, universe: RegionInstanceTypes, node_class: NodeClassView) -> tuple[InstanceType, ...]:
+        lowering = _InstanceTypeBuilder(node_class, self._settings, self._prices)
         return tuple(
             lowering.lower(info, universe.zones.get(info.name, frozenset()))
             for info in universe.infos
@@ -135,14 +137,14 @@ def _fingerprint(node_class: NodeClassView) -> bytes:
     return msgspec.json.encode(parts, order="sorted")
 
 
-class _Lowering:
+class _InstanceTypeBuilder:
     """Lowers types for one NodeClass."""
 
-    def __init__(self, node_class: NodeClassView, settings: AwsSettings, prices: PriceBook) -> None:
+    def __init__(self, node_class: NodeClassView, settings: AwsSettings, prices: PriceProvider) -> None:
         self._node_class = node_class
         self._region = settings.region
         self._prices = prices
-        self._sizing = Sizing(node_class, settings)
+        self._sizing = NodeSizing(node_class, settings)
         self._zone_ids = node_class.zone_ids
         self._bought = _offering_requirements(node_class.zone_ids)
 

@@ -7,9 +7,10 @@ from datetime import timezone
 from typing import Any, Final
 
 from journeyman.cloud.aws import tags
-from journeyman.cloud.aws.errors import translated
+from journeyman.cloud.aws.aws_errors import translated
 from journeyman.cloud.aws.settings import Clients
 from journeyman.core.api import labels
+from journeyman.core.state import InstanceStatus
 from journeyman.errors import NodeClaimNotFoundError, NoInstanceIdError
 from journeyman.ports import Instance
 
@@ -20,7 +21,7 @@ _PAGE: Final = 1000
 _FILTER_VALUES: Final = 200  # EC2's limit of values in one filter
 
 
-class Instances:
+class InstanceProvider:
     """The EC2 instances of one cluster."""
 
     def __init__(self, clients: Clients, cluster: str) -> None:
@@ -142,3 +143,43 @@ def zone_from(provider_id: str) -> str:
     """The zone in a provider id; empty if it has none."""
     parts = provider_id.split("/")
     return parts[-2] if len(parts) > 2 else ""
+
+
+# EC2 joins filters of different names by AND, so each is a call of its own
+_FILTERS: Final[Mapping[str, list[str]]] = {
+    "instance-status.status": ["impaired"],
+    "system-status.status": ["impaired"],
+    "event.code": ["instance-reboot", "system-reboot", "system-maintenance", "instance-retirement", "instance-stop"],
+}
+_CHECKS: Final = ("InstanceStatus", "SystemStatus")
+_FINISHED: Final = ("[Completed]", "[Canceled]")  # how the description of an event that is over begins
+
+
+def failing_checks(clients: Clients) -> tuple[InstanceStatus, ...]:
+    """Failed checks and planned events of all instances in the region, by provider id, category and name.
+
+    Checks of attached EBS volumes are left out, as they do not tell the node's volumes from its pods'.
+
+    Raises:
+        CloudProviderError: EC2 could not be asked, or refused.
+    """
+    pages = clients.ec2.get_paginator("describe_instance_status")
+    found: set[InstanceStatus] = set()
+    with translated("ec2:DescribeInstanceStatus"):
+        for name, values in _FILTERS.items():
+            for page in pages.paginate(Filters=[{"Name": name, "Values": values}]):
+                for entry in page["InstanceStatuses"]:
+                    found.update(_failing(entry))
+    return tuple(sorted(found, key=lambda s: (s.provider_id, s.category, s.name)))
+
+
+def _failing(entry: Mapping[str, Any]) -> Iterator[InstanceStatus]:
+    provider_id = provider_id_of(entry["AvailabilityZone"], entry["InstanceId"])
+    for category in _CHECKS:
+        for check in entry.get(category, {}).get("Details", ()):
+            if check["Status"] == "failed":
+                since = check.get("ImpairedSince")
+                yield InstanceStatus(provider_id=provider_id, category=category, name=check["Name"], since=since)
+    for event in entry.get("Events", ()):
+        if not event.get("Description", "").startswith(_FINISHED):
+            yield InstanceStatus(provider_id=provider_id, category="EventStatus", name=event["Code"])

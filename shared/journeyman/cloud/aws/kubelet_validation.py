@@ -14,8 +14,8 @@ from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from typing import Any, Final
 
-from journeyman.cloud.aws.families import AL2023, BOTTLEROCKET, CUSTOM
-from journeyman.cloud.aws.view import NodeClassView
+from journeyman.cloud.aws.ami_families import AL2023, BOTTLEROCKET, CUSTOM
+from journeyman.cloud.aws.nodeclass_view import NodeClassView
 from journeyman.core.api import quantity
 from journeyman.errors import InvalidQuantityError
 

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime
-from typing import Any
+from datetime import datetime, timedelta
+from typing import Any, Final
 
-from journeyman.cloud.aws.instance_status import failing_checks
-from journeyman.cloud.aws.instance_types import InstanceTypes
-from journeyman.cloud.aws.instances import Instances
-from journeyman.cloud.aws.launch_templates import LaunchTemplates
-from journeyman.cloud.aws.launching import Launcher
-from journeyman.cloud.aws.node_class import NodeClassResolver
-from journeyman.cloud.aws.prices import PriceBook
-from journeyman.cloud.aws.repair_policies import REPAIR_POLICIES
+from journeyman.cloud.aws.instance_types import InstanceTypeProvider
+from journeyman.cloud.aws.instances import InstanceProvider, failing_checks
+from journeyman.cloud.aws.launch import InstanceLauncher
+from journeyman.cloud.aws.launch_templates import LaunchTemplateProvider
+from journeyman.cloud.aws.nodeclass_status import NodeClassReconciler
+from journeyman.cloud.aws.nodeclass_view import NodeClassView
+from journeyman.cloud.aws.pricing import PriceProvider
 from journeyman.cloud.aws.settings import AwsSettings, Clients
-from journeyman.cloud.aws.subnets import Subnets
-from journeyman.cloud.aws.view import NodeClassView
+from journeyman.cloud.aws.subnets import SubnetProvider
 from journeyman.core.api.ec2nodeclass import EC2NodeClass
 from journeyman.core.api.hashes import ec2_node_class_hash_annotations
 from journeyman.core.api.model import parse
@@ -24,6 +22,26 @@ from journeyman.core.api.objects import EC2NODECLASS, Resource
 from journeyman.core.catalogue import InstanceType
 from journeyman.core.state import InstanceStatus, RepairPolicy
 from journeyman.ports import JSON, Clock, Instance, LaunchOutcome, LaunchRequest, Prices
+
+_HALF_AN_HOUR: Final = timedelta(minutes=30)
+_TOLERATED: Final = (
+    ("Ready", "False", _HALF_AN_HOUR),
+    ("Ready", "Unknown", _HALF_AN_HOUR),
+    ("AcceleratedHardwareReady", "False", timedelta(minutes=10)),
+    ("StorageReady", "False", _HALF_AN_HOUR),
+    ("NetworkingReady", "False", _HALF_AN_HOUR),
+    ("KernelReady", "False", _HALF_AN_HOUR),
+    ("ContainerRuntimeReady", "False", _HALF_AN_HOUR),
+)
+
+REPAIR_POLICIES: Final = tuple(
+    RepairPolicy(condition=condition, status=status, tolerated_for=duration)
+    for condition, status, duration in _TOLERATED
+)
+"""Node conditions after which a node must be replaced: the kubelet's own, and those of the EKS node monitoring agent.
+
+Restates: karpenter-provider-aws pkg/cloudprovider/cloudprovider.go `RepairPolicies`.
+"""
 
 
 class AwsCloudProvider:
@@ -39,18 +57,18 @@ class AwsCloudProvider:
     def __init__(self, clients: Clients, settings: AwsSettings, clock: Clock) -> None:
         self._clients = clients
         self._cluster_ca = settings.cluster_ca
-        self._prices = PriceBook(clients, settings, clock)
-        self._types = InstanceTypes(clients, settings, self._prices, clock)
-        self._instances = Instances(clients, settings.cluster_name)
-        self._resolver = NodeClassResolver(clients, settings, clock)
-        self._templates = LaunchTemplates(clients, clock)
+        self._prices = PriceProvider(clients, settings, clock)
+        self._types = InstanceTypeProvider(clients, settings, self._prices, clock)
+        self._instances = InstanceProvider(clients, settings.cluster_name)
+        self._resolver = NodeClassReconciler(clients, settings, clock)
+        self._templates = LaunchTemplateProvider(clients, clock)
         self._cluster_name = settings.cluster_name
-        self._launcher = Launcher(
+        self._launcher = InstanceLauncher(
             clients,
             settings,
             clock,
             instances=self._instances,
-            subnets=Subnets(clients, clock),
+            subnets=SubnetProvider(clients, clock),
             templates=self._templates,
         )
 

@@ -8,10 +8,17 @@ from fractions import Fraction
 from functools import cached_property
 from typing import Any, Final
 
+from cachetools import TTLCache
 from msgspec import Struct
+
+from journeyman.ports import Clock
 
 # pricing.go: the Pricing API is served from few regions
 _PRICING_ENDPOINTS: Final = (("ap-", "ap-south-1"), ("eu-", "eu-central-1"), ("cn-", "cn-northwest-1"))
+
+
+_CACHED: Final = 1000
+"""Entries of one cache, far more than a cluster needs."""
 
 
 class AwsSettings(Struct, frozen=True, kw_only=True):
@@ -33,6 +40,11 @@ class AwsSettings(Struct, frozen=True, kw_only=True):
     # karpenter-provider-aws pkg/controllers/providers/pricing: both every 12 h
     spot_refresh_period: timedelta | None = timedelta(hours=12)  # None: only when `refresh_prices` is called
     on_demand_refresh_period: timedelta | None = None  # a shipped table serves; the Pricing API is slow and large
+
+
+def ttl_cache(clock: Clock, ttl: timedelta) -> TTLCache[Any, Any]:
+    """Return an empty cache whose entries expire after `ttl` of the clock's time."""
+    return TTLCache(_CACHED, ttl=ttl.total_seconds(), timer=lambda: clock.now().timestamp())
 
 
 class Clients:

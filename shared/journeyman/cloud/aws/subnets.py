@@ -10,15 +10,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from datetime import timedelta
+from operator import attrgetter
 from threading import Lock
 from typing import Any, Final
 
+from cachetools import TTLCache, cachedmethod
 from msgspec import Struct
 
-from journeyman.cloud.aws.errors import translated
-from journeyman.cloud.aws.settings import Clients
-from journeyman.cloud.aws.ttl_cache import TtlCache
-from journeyman.cloud.aws.view import NodeClassView
+from journeyman.cloud.aws.aws_errors import translated
+from journeyman.cloud.aws.nodeclass_view import NodeClassView
+from journeyman.cloud.aws.settings import Clients, ttl_cache
 from journeyman.core.api.resources import PODS
 from journeyman.core.catalogue import InstanceType
 from journeyman.ports import Clock
@@ -34,12 +35,12 @@ class ChosenSubnet(Struct, frozen=True, kw_only=True):
     charged: int
 
 
-class Subnets:
+class SubnetProvider:
     """Free addresses as last read, less what launches since then are expected to take. Safe between threads."""
 
     def __init__(self, clients: Clients, clock: Clock) -> None:
         self._clients = clients
-        self._read: TtlCache[Mapping[str, int]] = TtlCache(clock, _TTL)
+        self._read: TTLCache[Any, Mapping[str, int]] = ttl_cache(clock, _TTL)
         self._taken: Counter[str] = Counter()
         self._exhausted: set[str] = set()
         self._lock = Lock()
@@ -80,8 +81,9 @@ class Subnets:
         if all(len(ids) == 1 for ids in by_zone.values()):
             return {}
         ids = tuple(sorted(id_ for group in by_zone.values() for id_ in group))
-        return self._read.get(ids, lambda: self._describe(ids))
+        return self._describe(ids)
 
+    @cachedmethod(attrgetter("_read"), lock=attrgetter("_lock"))
     def _describe(self, ids: tuple[str, ...]) -> Mapping[str, int]:
         """A fresh reading replaces our predictions for these subnets."""
         free: dict[str, int] = {}

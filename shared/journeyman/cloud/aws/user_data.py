@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Iterable, Mapping
 from email import message_from_string
 from email.message import Message
+from importlib import import_module
 from ipaddress import ip_address
 from typing import Any, Final
 
 import msgspec
+from msgspec import Struct
 
-from journeyman.cloud.aws import toml
-from journeyman.cloud.aws.bootstrap import Bootstrap
-from journeyman.cloud.aws.bottlerocket import bottlerocket_settings
-from journeyman.cloud.aws.families import AL2, BOTTLEROCKET, CUSTOM
+from journeyman.cloud.aws.ami_families import AL2, BOTTLEROCKET, CUSTOM, AmiFamily
+from journeyman.core.api import labels
+from journeyman.core.api.objects import NodeClaim, Taint
 
 MAX_BYTES: Final = 16384  # EC2's limit, before base64
 _BOUNDARY: Final = "//"
@@ -40,7 +42,7 @@ def user_data(bootstrap: Bootstrap) -> str:
     if family is CUSTOM:
         return bootstrap.custom
     if family is BOTTLEROCKET:
-        return toml.dumps(bottlerocket_settings(bootstrap))
+        return _as_toml(bottlerocket_settings(bootstrap))
     if family.is_windows:
         return _windows(bootstrap)
     if family is AL2:
@@ -170,3 +172,133 @@ def _mime(parts: Iterable[tuple[str, str]]) -> str:
     head = f'MIME-Version: 1.0\nContent-Type: multipart/mixed; boundary="{_BOUNDARY}"\n\n'
     body = "".join(f"--{_BOUNDARY}\nContent-Type: {kind}\n\n{text}\n" for kind, text in parts)
     return f"{head}{body}--{_BOUNDARY}--\n"
+
+
+_UNREGISTERED: Final = Taint(key=labels.UNREGISTERED_TAINT, effect="NoExecute")
+
+
+class Bootstrap(Struct, frozen=True, kw_only=True):
+    """All that user data is made of. `kubelet` is `spec.kubelet` with maxPods (and clusterDNS, if known) filled in."""
+
+    family: AmiFamily
+    cluster_name: str
+    cluster_endpoint: str
+    cluster_ca: str
+    service_cidr: str
+    kubelet: Mapping[str, Any]
+    labels: Mapping[str, str]
+    taints: tuple[Taint, ...]
+    custom: str = ""
+    raid0: bool = False
+    ami_name: str = ""
+
+
+def node_labels(claim: NodeClaim, capacity_type: str, family: AmiFamily) -> dict[str, str]:
+    """Labels that the kubelet sets itself when it registers.
+
+    The API server lets no kubelet set labels of the kubernetes.io and k8s.io domains; those follow at registration.
+    """
+    wanted = {**claim.metadata.labels, labels.CAPACITY_TYPE: capacity_type}
+    if family is not CUSTOM:
+        wanted[labels.DO_NOT_SYNC_TAINTS] = "true"
+    return {key: wanted[key] for key in sorted(wanted) if not _is_kubernetes_domain(key)}
+
+
+def _is_kubernetes_domain(key: str) -> bool:
+    domain = key.split("/", 1)[0] if "/" in key else ""
+    return any(domain == d or domain.endswith(f".{d}") for d in ("kubernetes.io", "k8s.io"))
+
+
+def boot_taints(claim: NodeClaim) -> tuple[Taint, ...]:
+    """Taints that the node registers with: the claim's, and the one that keeps pods off until we have seen it."""
+    taints = (*claim.spec.taints, *claim.spec.startup_taints)
+    known = any((t.key, t.effect) == (_UNREGISTERED.key, _UNREGISTERED.effect) for t in taints)
+    return taints if known else (*taints, _UNREGISTERED)
+
+
+_tomllib: Final[Any] = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
+_VERSION: Final = re.compile(r"v(\d+)\.(\d+)\.")
+_BINDS_BY_DEFAULT: Final = (1, 46)  # from here on `ephemeral-storage bind` knows the directories itself
+_DIRECTORIES: Final = ["--dirs", "/var/lib/containerd", "/var/lib/kubelet", "/var/log/pods"]
+_MAPS: Final = (
+    ("systemReserved", "system-reserved"),
+    ("kubeReserved", "kube-reserved"),
+    ("evictionHard", "eviction-hard"),
+    ("evictionSoft", "eviction-soft"),
+    ("evictionSoftGracePeriod", "eviction-soft-grace-period"),
+)
+_SCALARS: Final = (
+    ("maxPods", "max-pods", int),
+    ("evictionMaxPodGracePeriod", "eviction-max-pod-grace-period", int),
+    ("imageGCHighThresholdPercent", "image-gc-high-threshold-percent", str),
+    ("imageGCLowThresholdPercent", "image-gc-low-threshold-percent", str),
+    ("cpuCFSQuota", "cpu-cfs-quota-enforced", bool),
+)
+
+
+def bottlerocket_settings(bootstrap: Bootstrap) -> dict[str, Any]:
+    """The whole settings document.
+
+    Raises:
+        ValueError: The user's part is not TOML.
+    """
+    document: dict[str, Any] = _tomllib.loads(bootstrap.custom)
+    settings = _section(document, "settings")
+    kubernetes = _section(settings, "kubernetes")
+    kubernetes.setdefault("cloud-provider", "external")
+    kubernetes["cluster-name"] = bootstrap.cluster_name
+    kubernetes["api-server"] = bootstrap.cluster_endpoint
+    if bootstrap.cluster_ca:
+        kubernetes["cluster-certificate"] = bootstrap.cluster_ca
+    kubernetes["node-labels"] = {**_section(kubernetes, "node-labels"), **bootstrap.labels}
+    kubernetes["node-taints"] = _taints(bootstrap)
+    _apply_kubelet(kubernetes, bootstrap.kubelet)
+    if bootstrap.raid0:
+        _section(settings, "bootstrap-commands")["000-mount-instance-storage"] = _mount_local_disks(bootstrap.ami_name)
+    return document
+
+
+def _section(table: dict[str, Any], key: str) -> dict[str, Any]:
+    section = table.setdefault(key, {})
+    if not isinstance(section, dict):
+        raise ValueError(f"{key} is not a table")  # noqa: TRY004 - the user's text is wrong, not a caller's argument
+    return section
+
+
+def _taints(bootstrap: Bootstrap) -> dict[str, list[str]]:
+    taints: dict[str, list[str]] = {}
+    for taint in bootstrap.taints:
+        taints.setdefault(taint.key, []).append(f"{taint.value}:{taint.effect}")
+    return taints
+
+
+def _apply_kubelet(kubernetes: dict[str, Any], kubelet: Mapping[str, Any]) -> None:
+    if kubelet.get("clusterDNS"):
+        kubernetes["cluster-dns-ip"] = kubelet["clusterDNS"][0]
+    for field, name, convert in _SCALARS:
+        if kubelet.get(field) is not None:
+            kubernetes[name] = convert(kubelet[field])
+    for field, name in _MAPS:
+        if kubelet.get(field):
+            kubernetes[name] = {key: str(value) for key, value in kubelet[field].items()}
+
+
+def _mount_local_disks(ami_name: str) -> dict[str, Any]:
+    """Prepare the local disks at every boot, before anything that needs them."""
+    version = _VERSION.search(ami_name)
+    knows = version is not None and (int(version[1]), int(version[2])) >= _BINDS_BY_DEFAULT
+    bind = ["apiclient", "ephemeral-storage", "bind", *([] if knows else _DIRECTORIES)]
+    return {"commands": [["apiclient", "ephemeral-storage", "init"], bind], "essential": True, "mode": "always"}
+
+
+def _as_toml(settings: Mapping[str, Any]) -> str:
+    """Return the settings as TOML with sorted keys: launch templates are named by a digest of their user data."""
+    import tomli_w  # noqa: PLC0415 - only Bottlerocket needs it
+
+    return tomli_w.dumps(_with_sorted_keys(settings))
+
+
+def _with_sorted_keys(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _with_sorted_keys(value[key]) for key in sorted(value)}
+    return [_with_sorted_keys(item) for item in value] if isinstance(value, list) else value

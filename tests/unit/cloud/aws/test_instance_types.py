@@ -4,9 +4,9 @@ import pytest
 from botocore.exceptions import ClientError
 
 from journeyman.cloud.aws.instance_type_info import Accelerator, parse, parse_all
-from journeyman.cloud.aws.instance_types import InstanceTypes, incompatibility
-from journeyman.cloud.aws.lowering import labels_of
-from journeyman.cloud.aws.prices import PriceBook
+from journeyman.cloud.aws.instance_type_labels import labels_of
+from journeyman.cloud.aws.instance_types import InstanceTypeProvider, incompatibility
+from journeyman.cloud.aws.pricing import PriceProvider
 from journeyman.cloud.aws.settings import Clients
 from journeyman.core.api import labels
 from journeyman.errors import NodeClassNotReadyError, RateLimitedError
@@ -64,10 +64,10 @@ def ec2():
 
 @pytest.fixture
 def catalogue(ec2, settings, clock):
-    """InstanceTypes and the prices it uses."""
+    """InstanceTypeProvider and the prices it uses."""
     clients = Clients(lambda service, region: ec2, "us-east-1")
-    prices = PriceBook(clients, settings, clock)
-    return InstanceTypes(clients, settings, prices, clock)
+    prices = PriceProvider(clients, settings, clock)
+    return InstanceTypeProvider(clients, settings, prices, clock)
 
 
 def offerings_of(types, name):
@@ -108,8 +108,8 @@ def test_the_same_tuple_comes_back_until_something_changes(catalogue, ec2, clock
 def test_a_new_price_makes_a_new_catalogue(ec2, settings, clock):
     """Prices are part of what a catalogue is."""
     clients = Clients(lambda service, region: ec2, "us-east-1")
-    prices = PriceBook(clients, settings, clock)
-    catalogue = InstanceTypes(clients, settings, prices, clock)
+    prices = PriceProvider(clients, settings, clock)
+    catalogue = InstanceTypeProvider(clients, settings, prices, clock)
     before = catalogue.for_node_class(node_class())
     spot = {"InstanceType": "m5.large", "AvailabilityZone": "us-east-1a", "Timestamp": clock.now(), "SpotPrice": "0.01"}
     ec2.pages |= {"describe_spot_price_history": [{"SpotPriceHistory": [spot]}], "get_products": [{"PriceList": []}]}

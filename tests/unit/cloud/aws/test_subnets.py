@@ -3,9 +3,9 @@
 import pytest
 
 from journeyman.cloud.aws.settings import Clients
-from journeyman.cloud.aws.subnets import Subnets
+from journeyman.cloud.aws.subnets import SubnetProvider
 from tests.unit.cloud.aws.conftest import Pages, node_class
-from tests.unit.cloud.aws.test_launch_filters import a_type
+from tests.unit.cloud.aws.test_launch_filter import a_type
 
 TWO_IN_A = [{"id": "subnet-1", "zone": "a"}, {"id": "subnet-2", "zone": "a"}, {"id": "subnet-3", "zone": "b"}]
 TYPES = (a_type("m5.large", 0.1, pods=30), a_type("m5.xlarge", 0.2, pods=60))
@@ -23,7 +23,7 @@ def ec2():
 @pytest.fixture
 def subnets(ec2, clock):
     """What is under test."""
-    return Subnets(Clients(lambda service, region: ec2, "us-east-1"), clock)
+    return SubnetProvider(Clients(lambda service, region: ec2, "us-east-1"), clock)
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 import pytest
 from botocore.utils import parse_timestamp as guess
 
-from journeyman.cloud.aws.timestamps import parse_timestamp
+from journeyman.cloud.aws.response_parser import parse_timestamp
 
 
 @pytest.mark.parametrize(

@@ -7,23 +7,21 @@ import sys
 import pytest
 from msgspec.structs import replace
 
-from journeyman.cloud.aws import toml
-from journeyman.cloud.aws.bootstrap import Bootstrap, boot_taints, node_labels
-from journeyman.cloud.aws.families import CUSTOM, FAMILIES
-from journeyman.cloud.aws.template_content import (
+from journeyman.cloud.aws.ami_families import CUSTOM, FAMILIES
+from journeyman.cloud.aws.launch_templates import (
     TemplateContent,
-    Variant,
+    TemplateVariant,
     block_device_mappings,
     metadata_options,
     network_interfaces,
 )
-from journeyman.cloud.aws.user_data import user_data
+from journeyman.cloud.aws.user_data import Bootstrap, boot_taints, node_labels, user_data
 from journeyman.core.api.objects import Taint
 from journeyman.errors import CreateError
 from tests.unit.cloud.aws.conftest import claim, node_class
 
 UNREGISTERED = Taint(key="karpenter.sh/unregistered", effect="NoExecute")
-VARIANT = Variant(
+VARIANT = TemplateVariant(
     image_id="ami-1", image_name="bottlerocket-aws-k8s-1.34-x86_64-v1.44.0", max_pods=29, efa_interfaces=0
 )
 
@@ -168,6 +166,12 @@ class TestBottlerocket:
         }
         assert kubernetes["kube-reserved"] == {"cpu": "70m", "memory": "1Gi"}
 
+    def test_equal_settings_give_equal_user_data(self):
+        """The order in which a user writes keys does not matter: a digest of the user data names the launch template."""
+        one, other = "[settings.ntp]\na = 1\nb = 2", "[settings.ntp]\nb = 2\na = 1"
+
+        assert user_data(bootstrap("Bottlerocket", custom=one)) == user_data(bootstrap("Bottlerocket", custom=other))
+
     @pytest.mark.parametrize(("ami", "explicit"), [("v1.44.0-abc", True), ("v1.46.0-abc", False), ("unknown", True)])
     def test_local_disks_are_mounted_at_every_boot(self, ami, explicit):
         """Before 1.46 the directories have to be named."""
@@ -285,9 +289,3 @@ def test_interfaces_follow_efa_and_the_users_layout():
         }
     ]
     assert ["AssociatePublicIpAddress" in interface for interface in own] == [True, False]
-
-
-def test_toml_has_no_null():
-    """A gap in settings is a mistake to be shown, not text to be sent."""
-    with pytest.raises(TypeError, match="NoneType"):
-        toml.dumps({"settings": {"a": None}})

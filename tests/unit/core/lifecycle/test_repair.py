@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 from msgspec.structs import replace
 
-from journeyman.cloud.aws.repair_policies import REPAIR_POLICIES
+from journeyman.cloud.aws.provider import REPAIR_POLICIES
 from journeyman.core.api import labels
 from journeyman.core.lifecycle.repair import repair
 from journeyman.core.plan import DeleteObject, PatchObject, Requeue, Step

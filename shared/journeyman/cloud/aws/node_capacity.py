@@ -14,11 +14,10 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from journeyman.cloud.aws.families import CUSTOM, DEFAULT_VOLUME_BYTES, GIB
-from journeyman.cloud.aws.instance_type_info import InstanceTypeInfo
-from journeyman.cloud.aws.network_limits import network_limits
+from journeyman.cloud.aws.ami_families import CUSTOM, DEFAULT_VOLUME_BYTES, GIB
+from journeyman.cloud.aws.instance_type_info import InstanceTypeInfo, network_limits
+from journeyman.cloud.aws.nodeclass_view import NodeClassView
 from journeyman.cloud.aws.settings import AwsSettings
-from journeyman.cloud.aws.view import NodeClassView
 from journeyman.core.api import quantity
 from journeyman.core.api.resources import CPU, EPHEMERAL_STORAGE, MEMORY, PODS, amount
 from journeyman.errors import InvalidQuantityError
@@ -38,7 +37,7 @@ _PODS_WITHOUT_ENI_LIMIT: Final = 110
 _CPU_RESERVED: Final = ((0, 1000, 600), (1000, 2000, 100), (2000, 4000, 50), (4000, 1 << 31, 25))
 
 
-class Kubelet(Struct, frozen=True, kw_only=True):
+class KubeletSettings(Struct, frozen=True, kw_only=True):
     """The kubelet settings that change a node's size. Amounts are exact; what a user got wrong counts as not set."""
 
     max_pods: int | None
@@ -48,12 +47,12 @@ class Kubelet(Struct, frozen=True, kw_only=True):
     eviction_hard: Mapping[str, str]
 
 
-def kubelet_of(node_class: NodeClassView) -> Kubelet:
+def kubelet_of(node_class: NodeClassView) -> KubeletSettings:
     """`spec.kubelet`, read."""
     raw = node_class.kubelet
     max_pods = raw.get("maxPods")
     pods_per_core = raw.get("podsPerCore")
-    return Kubelet(
+    return KubeletSettings(
         max_pods=max_pods if isinstance(max_pods, int) else None,
         pods_per_core=pods_per_core if isinstance(pods_per_core, int) else 0,
         kube_reserved=_amounts(raw.get("kubeReserved")),
@@ -79,14 +78,14 @@ def _amount_or_none(name: str, text: Any) -> int | None:
         return None
 
 
-class Size(Struct, frozen=True, kw_only=True):
+class NodeSize(Struct, frozen=True, kw_only=True):
     """Capacity, and what of it is not for pods."""
 
     capacity: dict[str, int]
     overhead: dict[str, int]
 
 
-class Sizing:
+class NodeSizing:
     """Sizes instance types for one NodeClass."""
 
     def __init__(self, node_class: NodeClassView, settings: AwsSettings) -> None:
@@ -102,7 +101,7 @@ class Sizing:
             if nic.get("interfaceType") == "efa-only" and not nic.get("networkCardIndex")
         )
 
-    def size(self, info: InstanceTypeInfo) -> Size:
+    def size(self, info: InstanceTypeInfo) -> NodeSize:
         """What a node of this type has, resources it lacks left out."""
         capacity = {
             CPU: info.vcpus * 1000,
@@ -111,7 +110,7 @@ class Sizing:
             PODS: self._pods(info),
         }
         capacity.update((name, count) for name, count in self._extended(info).items() if count > 0)
-        return Size(capacity=capacity, overhead=self._overhead(info, capacity))
+        return NodeSize(capacity=capacity, overhead=self._overhead(info, capacity))
 
     def _ephemeral_bytes(self, info: InstanceTypeInfo) -> int:
         if self._node_class.raid0 and info.local_storage_gb:

@@ -12,8 +12,8 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from journeyman.cloud.aws.capacity import GPU_VENDORS, NEURON, NEURON_CORE
-from journeyman.cloud.aws.lowering import SIZE
+from journeyman.cloud.aws.instance_type_labels import SIZE
+from journeyman.cloud.aws.node_capacity import GPU_VENDORS, NEURON, NEURON_CORE
 from journeyman.core.api import labels
 from journeyman.core.api.objects import NodeClaim, NodeSelectorRequirement
 from journeyman.core.api.resources import fits, to_resources

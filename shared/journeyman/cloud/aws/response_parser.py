@@ -7,11 +7,11 @@ every one, for every type; a cold start reads a thousand types.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any
 
 from botocore import parsers
-
-from journeyman.cloud.aws.timestamps import parse_timestamp
+from botocore.utils import parse_timestamp as guess
 
 _Botocores: Any = parsers.EC2QueryParser  # typed as if it could do nothing but parse
 _Reading = tuple[str, Any, Any]
@@ -70,3 +70,21 @@ class _Ec2Answers(_Botocores):  # type: ignore[misc]
             )
             for name, member in shape.members.items()
         }
+
+
+def parse_timestamp(value: Any) -> datetime:
+    """The time, aware.
+
+    Args:
+        value: As a response has it: RFC 3339 in UTC, or whatever else a protocol writes (seconds, RFC 822).
+
+    Raises:
+        ValueError: It is no time.
+    """
+    if isinstance(value, str) and value.endswith("Z"):
+        try:
+            return datetime.fromisoformat(f"{value[:-1]}+00:00")  # Python 3.10 does not know the Z
+        except ValueError:
+            pass  # more or fewer digits than it takes
+    guessed: datetime = guess(value)
+    return guessed

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from journeyman.cloud.aws.launch_filters import (
+from journeyman.cloud.aws.launch_filter import (
     MAX_INSTANCE_TYPES,
     asks_for_too_much,
     bought_as,

@@ -5,15 +5,22 @@ from fractions import Fraction
 
 import pytest
 
-from journeyman.cloud.aws.capacity import GIB, MIB, Sizing, ebs_ephemeral_bytes, memory_bytes, reserved_millicores
 from journeyman.cloud.aws.instance_type_info import Accelerator
+from journeyman.cloud.aws.node_capacity import (
+    GIB,
+    MIB,
+    NodeSizing,
+    ebs_ephemeral_bytes,
+    memory_bytes,
+    reserved_millicores,
+)
 from tests.unit.cloud.aws.conftest import info, node_class
 
 
 @pytest.fixture
 def size(settings):
     """Sizes a type for a NodeClass."""
-    return lambda type_=None, class_=None, use=settings: Sizing(class_ or node_class(), use).size(type_ or info())
+    return lambda type_=None, class_=None, use=settings: NodeSizing(class_ or node_class(), use).size(type_ or info())
 
 
 def test_an_m5_large_has_what_karpenters_documentation_says(size):

@@ -5,9 +5,9 @@ from datetime import datetime, timedelta, timezone
 import pytest
 from msgspec.structs import replace
 
-from journeyman.cloud.aws.families import BY_ALIAS
-from journeyman.cloud.aws.images import Images, UnsupportedAliasError, alias_parameters, check_supported
-from journeyman.cloud.aws.selectors import filter_sets
+from journeyman.cloud.aws.ami_families import BY_ALIAS
+from journeyman.cloud.aws.amis import AmiProvider, UnsupportedAliasError, alias_parameters, check_supported
+from journeyman.cloud.aws.network_discovery import filter_sets
 from journeyman.cloud.aws.settings import Clients
 from tests.unit.cloud.aws.conftest import START, Pages, node_class
 
@@ -49,7 +49,7 @@ def find(settings, clock):
     def run(class_, *images, ssm=None):
         ec2 = Pages(describe_images=[{"Images": list(images)}])
         clients = Clients(lambda service, region: ssm if service == "ssm" else ec2, "us-east-1")
-        return Images(clients, replace(settings, kubernetes_version="1.34"), clock).find(class_, clock.now())
+        return AmiProvider(clients, replace(settings, kubernetes_version="1.34"), clock).find(class_, clock.now())
 
     return run
 
@@ -119,7 +119,7 @@ def test_an_alias_is_asked_once_a_day_unless_its_image_is_deprecated(settings, c
     path = f"{PREFIX}/amazon-linux-2023/x86_64/standard/recommended/image_id"
     ssm, ec2 = Parameters(**{path: "ami-1"}), Pages(describe_images=[{"Images": [image("ami-1", 1)]}])
     clients = Clients(lambda service, region: ssm if service == "ssm" else ec2, "us-east-1")
-    images = Images(clients, replace(settings, kubernetes_version="1.34"), clock)
+    images = AmiProvider(clients, replace(settings, kubernetes_version="1.34"), clock)
     for _ in range(3):
         images.find(node_class(), clock.now())
         clock.advance(3600)

@@ -16,7 +16,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from journeyman.cloud.aws.errors import translated
+from journeyman.cloud.aws.aws_errors import translated
 from journeyman.core.plan import Step
 from journeyman.errors import CloudProviderError, ConfigurationError
 from journeyman.ports import Clock, Message

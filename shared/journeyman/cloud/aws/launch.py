@@ -13,7 +13,7 @@ Differs: one fleet for each claim, as a token is worth nothing on a shared one.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextvars import copy_context
 from datetime import timedelta
@@ -24,7 +24,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from journeyman.cloud.aws import tags
-from journeyman.cloud.aws.errors import (
+from journeyman.cloud.aws.aws_errors import (
     NO_SUCH_TEMPLATE,
     TOKEN_REUSED,
     as_create_error,
@@ -32,7 +32,7 @@ from journeyman.cloud.aws.errors import (
     launch_reason,
     translated,
 )
-from journeyman.cloud.aws.fleets import (
+from journeyman.cloud.aws.create_fleet import (
     FleetAnswer,
     FleetError,
     OfferingKey,
@@ -41,18 +41,19 @@ from journeyman.cloud.aws.fleets import (
     read_answer,
     refused_offerings,
 )
-from journeyman.cloud.aws.instances import Instances, provider_id_of
-from journeyman.cloud.aws.launch_filters import asks_for_too_much, bought_as, capacity_type_of, launchable
-from journeyman.cloud.aws.launch_outcome import launched
-from journeyman.cloud.aws.launch_templates import LaunchTemplate, LaunchTemplates
-from journeyman.cloud.aws.lowering import TENANCY
+from journeyman.cloud.aws.instance_type_labels import RESERVATION_LABELS, TENANCY, ZONE_ID
+from journeyman.cloud.aws.instances import InstanceProvider, provider_id_of
+from journeyman.cloud.aws.launch_filter import asks_for_too_much, bought_as, capacity_type_of, launchable
+from journeyman.cloud.aws.launch_templates import LaunchTemplate, LaunchTemplateProvider, TemplateContent
+from journeyman.cloud.aws.node_capacity import EFA
+from journeyman.cloud.aws.nodeclass_view import NodeClassView
 from journeyman.cloud.aws.settings import AwsSettings, Clients
-from journeyman.cloud.aws.subnets import ChosenSubnet, Subnets
-from journeyman.cloud.aws.template_content import TemplateContent
-from journeyman.cloud.aws.view import NodeClassView
+from journeyman.cloud.aws.subnets import ChosenSubnet, SubnetProvider
 from journeyman.core.api import labels
+from journeyman.core.api.hashes import EC2NODECLASS_KEYS
 from journeyman.core.api.objects import NodeClaim
-from journeyman.core.catalogue import InstanceType
+from journeyman.core.api.resources import format_resources
+from journeyman.core.catalogue import InstanceType, price_of
 from journeyman.core.lifecycle.launch import answered_failures, failures
 from journeyman.core.scheduling import requirements
 from journeyman.errors import (
@@ -72,7 +73,7 @@ _LOOKS: Final = 7  # attempts, which take a minute
 _SHOWN_WITHIN: Final = timedelta(minutes=2)  # EC2 API reference, "Eventual consistency": seconds, in rare cases minutes
 
 
-class _Attempt(Struct, frozen=True, kw_only=True):
+class _LaunchAttempt(Struct, frozen=True, kw_only=True):
     """One claim's launch, everything decided but the launch templates."""
 
     request: LaunchRequest
@@ -87,7 +88,7 @@ class _Attempt(Struct, frozen=True, kw_only=True):
         return self.request.claim
 
 
-class Launcher:
+class InstanceLauncher:
     """Launches through CreateFleet, several claims at once."""
 
     def __init__(
@@ -96,9 +97,9 @@ class Launcher:
         settings: AwsSettings,
         clock: Clock,
         *,
-        instances: Instances,
-        subnets: Subnets,
-        templates: LaunchTemplates,
+        instances: InstanceProvider,
+        subnets: SubnetProvider,
+        templates: LaunchTemplateProvider,
     ) -> None:
         self._clients = clients
         self._settings = settings
@@ -158,7 +159,7 @@ class Launcher:
             failure.__cause__ = error
             return LaunchFailed(claim=request.claim.metadata.name, error=failure)
 
-    def _launch(self, attempt: _Attempt) -> LaunchOutcome:
+    def _launch(self, attempt: _LaunchAttempt) -> LaunchOutcome:
         try:
             return self._launch_once(attempt)
         except CloudProviderError as error:
@@ -169,7 +170,7 @@ class Launcher:
                 return self._adopted_or_awaited(attempt, error)
             raise
 
-    def _adopted_or_awaited(self, attempt: _Attempt, error: CloudProviderError) -> LaunchOutcome:
+    def _adopted_or_awaited(self, attempt: _LaunchAttempt, error: CloudProviderError) -> LaunchOutcome:
         """The token was used with other parameters: a run whose answer was lost launched, or tried to.
 
         What does not show after a minute of looking failed: the next token may be used, once EC2 would show the instance.
@@ -186,7 +187,7 @@ class Launcher:
             retry_after=_SHOWN_WITHIN if given_up else timedelta(0),
         )
 
-    def _launch_once(self, attempt: _Attempt) -> LaunchOutcome:
+    def _launch_once(self, attempt: _LaunchAttempt) -> LaunchOutcome:
         content = TemplateContent(
             settings=self._settings,
             node_class=attempt.node_class,
@@ -209,7 +210,7 @@ class Launcher:
 
     def _create_fleet(
         self,
-        attempt: _Attempt,
+        attempt: _LaunchAttempt,
         templates: tuple[LaunchTemplate, ...],
         subnets: dict[str, ChosenSubnet],
         instance_tags: dict[str, str],
@@ -235,7 +236,7 @@ class Launcher:
                 self._templates.forget(templates)
             raise
 
-    def _success(self, attempt: _Attempt, answer: FleetAnswer) -> Launched:
+    def _success(self, attempt: _LaunchAttempt, answer: FleetAnswer) -> Launched:
         instance = Instance(
             provider_id=provider_id_of(answer.zone, answer.instance_id),
             instance_type=answer.instance_type,
@@ -249,7 +250,7 @@ class Launcher:
         made = launched(attempt.request, instance, tenancy=attempt.tenancy, unavailable=refused)
         return replace(made, refusals=_refusals(attempt, answer.errors))
 
-    def _failure(self, attempt: _Attempt, errors: tuple[FleetError, ...]) -> LaunchFailed:
+    def _failure(self, attempt: _LaunchAttempt, errors: tuple[FleetError, ...]) -> LaunchFailed:
         """Nothing was launched: out of stock if that is all EC2 says, else an error with a reason.
 
         Out of stock lets the claim go, to be planned again: without anything to avoid the next plan would be the same, so
@@ -274,7 +275,7 @@ class Launcher:
             answered=True,
         )
 
-    def _refused(self, attempt: _Attempt, errors: tuple[FleetError, ...]) -> tuple[OfferingKey, ...]:
+    def _refused(self, attempt: _LaunchAttempt, errors: tuple[FleetError, ...]) -> tuple[OfferingKey, ...]:
         for subnet in exhausted_subnets(errors):
             self._subnets.mark_exhausted(subnet)
         zones = attempt.node_class.zone_ids
@@ -282,7 +283,7 @@ class Launcher:
         return refused_offerings(errors, attempt.capacity_type, zones, exhausted)
 
 
-def _refusals(attempt: _Attempt, errors: tuple[FleetError, ...]) -> tuple[LaunchRefusal, ...]:
+def _refusals(attempt: _LaunchAttempt, errors: tuple[FleetError, ...]) -> tuple[LaunchRefusal, ...]:
     """Each error of the fleet, to be counted (instance.go `updateUnavailableOfferingsCache`)."""
     zone_ids = attempt.node_class.zone_ids
     return tuple(
@@ -305,7 +306,7 @@ def client_token(claim: NodeClaim) -> str:
     return f"{claim.metadata.uid}-{answered}" if answered else claim.metadata.uid
 
 
-def _attempt(request: LaunchRequest) -> _Attempt:
+def _attempt(request: LaunchRequest) -> _LaunchAttempt:
     """What to ask for.
 
     Raises:
@@ -324,7 +325,7 @@ def _attempt(request: LaunchRequest) -> _Attempt:
         raise InsufficientCapacityError("all requested instance types were unavailable during launch")
     capacity_type = capacity_type_of(types)
     _warn_if_inflexible(request.claim, types, capacity_type)
-    return _Attempt(
+    return _LaunchAttempt(
         request=request,
         node_class=node_class,
         types=bought_as(capacity_type, types),
@@ -364,3 +365,65 @@ def _tenancy(claim: NodeClaim) -> str:
     """Dedicated hardware only where the claim takes nothing else."""
     wish = requirements.from_selectors(claim.spec.requirements).get(TENANCY)
     return "dedicated" if wish is not None and wish.has("dedicated") and not wish.has("default") else "default"
+
+
+INSTANCE_PROFILE: Final = f"{labels.AWS_GROUP}/instance-profile-name"
+
+
+def launched(
+    request: LaunchRequest,
+    instance: Instance,
+    *,
+    tenancy: str,
+    unavailable: tuple[OfferingKey, ...] = (),
+) -> Launched:
+    """What the claim learns of its instance."""
+    node_class = NodeClassView(request.node_class.raw)
+    instance_type = next((t for t in request.instance_types if t.name == instance.instance_type), None)
+    return Launched(
+        claim=request.claim.metadata.name,
+        instance=instance,
+        labels=_labels(instance, instance_type, node_class, tenancy),
+        annotations=_annotations(request, node_class),
+        capacity=_shown(request, instance_type.capacity) if instance_type else {},
+        allocatable=_shown(request, instance_type.allocatable) if instance_type else {},
+        price=price_of(request.instance_types, instance.instance_type, instance.zone, instance.capacity_type),
+        unavailable=unavailable,
+    )
+
+
+def _labels(
+    instance: Instance, instance_type: InstanceType | None, node_class: NodeClassView, tenancy: str
+) -> dict[str, str]:
+    """Every label on which the type leaves no choice, and what this launch decided."""
+    values = {
+        r.key: r.values[0]
+        for r in (instance_type.requirements if instance_type else ())
+        if r.operator == "In" and len(r.values) == 1 and r.key not in RESERVATION_LABELS
+    }
+    zone_id = node_class.zone_ids.get(instance.zone, "")
+    return {
+        **values,
+        labels.INSTANCE_TYPE: instance.instance_type,
+        labels.ZONE: instance.zone,
+        labels.CAPACITY_TYPE: instance.capacity_type,
+        TENANCY: tenancy,
+        **({ZONE_ID: zone_id} if zone_id else {}),
+    }
+
+
+def _annotations(request: LaunchRequest, node_class: NodeClassView) -> dict[str, str]:
+    state = request.node_class
+    values = {
+        EC2NODECLASS_KEYS.hash: state.hash,
+        EC2NODECLASS_KEYS.version: state.hash_version,
+        INSTANCE_PROFILE: str(node_class.status.get("instanceProfile") or ""),
+    }
+    return {key: value for key, value in values.items() if value}
+
+
+def _shown(request: LaunchRequest, amounts: Mapping[str, int]) -> dict[str, str]:
+    """What of a type's resources the node will really have, as quantities: EFA only where it was asked for."""
+    laid_out = bool(NodeClassView(request.node_class.raw).network_interfaces)
+    has_efa = laid_out or EFA in request.claim.spec.resources.requests
+    return format_resources({name: n for name, n in amounts.items() if n and (name != EFA or has_efa)})

@@ -10,9 +10,8 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any, Final
 
-from journeyman.cloud.aws.families import Family
-from journeyman.cloud.aws.instance_type_info import Accelerator, InstanceTypeInfo
-from journeyman.cloud.aws.network_limits import network_limits
+from journeyman.cloud.aws.ami_families import AmiFamily
+from journeyman.cloud.aws.instance_type_info import Accelerator, InstanceTypeInfo, network_limits
 from journeyman.core.api import labels
 from journeyman.core.api.objects import NodeSelectorRequirement
 
@@ -31,7 +30,12 @@ Labels = Mapping[str, tuple[str, ...]]
 
 
 def labels_of(
-    info: InstanceTypeInfo, *, family: Family, region: str, zone_ids: Mapping[str, str], capacity_types: Iterable[str]
+    info: InstanceTypeInfo,
+    *,
+    family: AmiFamily,
+    region: str,
+    zone_ids: Mapping[str, str],
+    capacity_types: Iterable[str],
 ) -> dict[str, tuple[str, ...]]:
     """The labels that nodes of this type carry.
 

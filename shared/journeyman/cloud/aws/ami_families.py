@@ -14,18 +14,18 @@ GIB: Final = 1 << 30
 DEFAULT_VOLUME_BYTES: Final = 20 * GIB  # resolver.go `DefaultEBS`
 
 
-class BlockDevice(Struct, frozen=True, kw_only=True):
+class AmiBlockDevice(Struct, frozen=True, kw_only=True):
     """A default EBS volume (gp3, encrypted)."""
 
     name: str
     size_bytes: int = DEFAULT_VOLUME_BYTES
 
 
-class Family(Struct, frozen=True, kw_only=True):
+class AmiFamily(Struct, frozen=True, kw_only=True):
     """One AMI family. `ephemeral_device` is the volume that pods' ephemeral storage is on, empty if unknowable."""
 
     name: str
-    block_devices: tuple[BlockDevice, ...] = ()
+    block_devices: tuple[AmiBlockDevice, ...] = ()
     ephemeral_device: str = ""
     eni_limited_pods: bool = True  # else 110 pods
     eni_limited_overhead: bool = True  # kube-reserved memory follows the ENI limit, whatever maxPods says
@@ -44,10 +44,10 @@ class Family(Struct, frozen=True, kw_only=True):
         return "windows" if self.is_windows else "linux"
 
 
-def _windows(year: str, build: str) -> Family:
-    return Family(
+def _windows(year: str, build: str) -> AmiFamily:
+    return AmiFamily(
         name=f"Windows{year}",
-        block_devices=(BlockDevice(name="/dev/sda1", size_bytes=50 * GIB),),
+        block_devices=(AmiBlockDevice(name="/dev/sda1", size_bytes=50 * GIB),),
         ephemeral_device="/dev/sda1",
         eni_limited_pods=False,
         eni_limited_overhead=False,
@@ -56,16 +56,18 @@ def _windows(year: str, build: str) -> Family:
     )
 
 
-AL2: Final = Family(name="AL2", block_devices=(BlockDevice(name="/dev/xvda"),), ephemeral_device="/dev/xvda")
-AL2023: Final = Family(name="AL2023", block_devices=(BlockDevice(name="/dev/xvda"),), ephemeral_device="/dev/xvda")
-BOTTLEROCKET: Final = Family(
+AL2: Final = AmiFamily(name="AL2", block_devices=(AmiBlockDevice(name="/dev/xvda"),), ephemeral_device="/dev/xvda")
+AL2023: Final = AmiFamily(
+    name="AL2023", block_devices=(AmiBlockDevice(name="/dev/xvda"),), ephemeral_device="/dev/xvda"
+)
+BOTTLEROCKET: Final = AmiFamily(
     name="Bottlerocket",
-    block_devices=(BlockDevice(name="/dev/xvda", size_bytes=4 * GIB), BlockDevice(name="/dev/xvdb")),
+    block_devices=(AmiBlockDevice(name="/dev/xvda", size_bytes=4 * GIB), AmiBlockDevice(name="/dev/xvdb")),
     ephemeral_device="/dev/xvdb",
     eni_limited_overhead=False,
     pods_per_core=False,
 )
-CUSTOM: Final = Family(name="Custom")
+CUSTOM: Final = AmiFamily(name="Custom")
 
 FAMILIES: Final = {
     family.name: family

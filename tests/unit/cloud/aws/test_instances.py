@@ -3,7 +3,7 @@
 import pytest
 from botocore.exceptions import ClientError
 
-from journeyman.cloud.aws.instance_status import failing_checks
+from journeyman.cloud.aws.instances import failing_checks
 from journeyman.cloud.aws.settings import Clients
 from journeyman.core.state import InstanceStatus
 from journeyman.errors import CloudProviderError

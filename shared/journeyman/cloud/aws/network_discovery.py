@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
+from operator import attrgetter
+from threading import Lock
 from typing import Any, Final
 
-from journeyman.cloud.aws.errors import translated
-from journeyman.cloud.aws.settings import Clients
-from journeyman.cloud.aws.ttl_cache import TtlCache
-from journeyman.cloud.aws.view import JSON, NodeClassView
+from cachetools import TTLCache, cachedmethod
+
+from journeyman.cloud.aws.aws_errors import translated
+from journeyman.cloud.aws.nodeclass_view import JSON, NodeClassView
+from journeyman.cloud.aws.settings import Clients, ttl_cache
 from journeyman.ports import Clock
 
 Filters = tuple[tuple[str, tuple[str, ...]], ...]
@@ -40,12 +43,13 @@ def filter_sets(terms: Iterable[JSON], *, id_filter: str, name_filter: str = "")
     return (*filter(None, sets), *([((id_filter, tuple(sorted(set(ids)))),)] if ids else []))
 
 
-class Network:
+class NetworkDiscovery:
     """Subnets and security groups that a NodeClass selects, remembered for a minute."""
 
     def __init__(self, clients: Clients, clock: Clock) -> None:
         self._clients = clients
-        self._cache: TtlCache[tuple[JSON, ...]] = TtlCache(clock, _TTL)
+        self._cache: TTLCache[Any, tuple[JSON, ...]] = ttl_cache(clock, _TTL)
+        self._lock = Lock()
 
     def subnets(self, node_class: NodeClassView) -> list[dict[str, str]]:
         """Entries of `status.subnets`, most free addresses first, then by id."""
@@ -64,10 +68,8 @@ class Network:
         found = {g["GroupId"]: g for g in self._select("describe_security_groups", "SecurityGroups", sets)}
         return [{"id": id_, "name": found[id_]["GroupName"]} for id_ in sorted(found)]
 
+    @cachedmethod(attrgetter("_cache"), lock=attrgetter("_lock"))
     def _select(self, operation: str, result: str, sets: tuple[Filters, ...]) -> tuple[JSON, ...]:
-        return self._cache.get((operation, sets), lambda: self._read(operation, result, sets))
-
-    def _read(self, operation: str, result: str, sets: tuple[Filters, ...]) -> tuple[JSON, ...]:
         pages = self._clients.ec2.get_paginator(operation)
         found: list[JSON] = []
         for filters in sets:

@@ -11,16 +11,16 @@ from typing import Any
 
 from msgspec import Struct
 
-from journeyman.cloud.aws.families import BY_ALIAS, CUSTOM, FAMILIES, Family
+from journeyman.cloud.aws.ami_families import BY_ALIAS, CUSTOM, FAMILIES, AmiFamily
 
 JSON = Mapping[str, Any]
 
 
-class Alias(Struct, frozen=True, kw_only=True):
+class AmiAlias(Struct, frozen=True, kw_only=True):
     """`family@version` of an AMI alias; `family` is None if there is no such family."""
 
     text: str
-    family: Family | None
+    family: AmiFamily | None
     version: str
 
 
@@ -48,16 +48,16 @@ class NodeClassView:
         return int(self.raw.get("metadata", {}).get("generation", 0) or 0)
 
     @cached_property
-    def alias(self) -> Alias | None:
+    def alias(self) -> AmiAlias | None:
         """The AMI alias, if a selector term has one."""
         text = next((str(term["alias"]) for term in self.terms("amiSelectorTerms") if term.get("alias")), "")
         if not text:
             return None
         family, _, version = text.partition("@")
-        return Alias(text=text, family=BY_ALIAS.get(family), version=version)
+        return AmiAlias(text=text, family=BY_ALIAS.get(family), version=version)
 
     @cached_property
-    def family(self) -> Family:
+    def family(self) -> AmiFamily:
         """`spec.amiFamily`, else the alias's, else Custom.
 
         Restates: karpenter-provider-aws pkg/apis/v1/ec2nodeclass.go `AMIFamily`.

@@ -7,17 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta, timezone
+from operator import attrgetter
+from threading import Lock
 from typing import Any, Final
 
+from cachetools import TTLCache, cachedmethod
+from cachetools.keys import hashkey
 from msgspec import Struct, field
 
-from journeyman.cloud.aws.errors import translated
-from journeyman.cloud.aws.families import AL2, AL2023, BOTTLEROCKET, Family
-from journeyman.cloud.aws.lowering import ACCELERATOR_COUNT, GPU_COUNT
-from journeyman.cloud.aws.selectors import tag_filters
-from journeyman.cloud.aws.settings import AwsSettings, Clients
-from journeyman.cloud.aws.ttl_cache import TtlCache
-from journeyman.cloud.aws.view import JSON, Alias, NodeClassView
+from journeyman.cloud.aws.ami_families import AL2, AL2023, BOTTLEROCKET, AmiFamily
+from journeyman.cloud.aws.aws_errors import translated
+from journeyman.cloud.aws.instance_type_labels import ACCELERATOR_COUNT, GPU_COUNT
+from journeyman.cloud.aws.network_discovery import tag_filters
+from journeyman.cloud.aws.nodeclass_view import JSON, AmiAlias, NodeClassView
+from journeyman.cloud.aws.settings import AwsSettings, Clients, ttl_cache
 from journeyman.core.api import labels
 from journeyman.ports import Clock
 
@@ -42,7 +45,7 @@ class UnsupportedAliasError(Exception):
     """An alias that this Kubernetes version has no images for. Becomes a condition; never leaves this package."""
 
 
-class Image(Struct, frozen=True, kw_only=True):
+class Ami(Struct, frozen=True, kw_only=True):
     """An image and the types it suits. One image can be several of these."""
 
     id: str
@@ -73,17 +76,18 @@ class _Query(Struct, frozen=True, kw_only=True):
     known: Mapping[str, tuple[_Variant, ...]] = field(default_factory=dict)
 
 
-class Images:
+class AmiProvider:
     """Finds images. Answers are remembered: parameters for a day, descriptions for a minute."""
 
     def __init__(self, clients: Clients, settings: AwsSettings, clock: Clock) -> None:
         self._clients = clients
         self._settings = settings
-        self._aliases: TtlCache[Mapping[str, str]] = TtlCache(clock, _ALIAS_TTL)
-        self._parameters: TtlCache[Mapping[str, str]] = TtlCache(clock, _CUSTOM_TTL)
-        self._descriptions: TtlCache[tuple[JSON, ...]] = TtlCache(clock, _IMAGES_TTL)
+        self._alias_cache: TTLCache[Any, Mapping[str, str]] = ttl_cache(clock, _ALIAS_TTL)
+        self._parameter_cache: TTLCache[Any, Mapping[str, str]] = ttl_cache(clock, _CUSTOM_TTL)
+        self._image_cache: TTLCache[Any, tuple[JSON, ...]] = ttl_cache(clock, _IMAGES_TTL)
+        self._lock = Lock()
 
-    def find(self, node_class: NodeClassView, now: datetime) -> tuple[Image, ...]:
+    def find(self, node_class: NodeClassView, now: datetime) -> tuple[Ami, ...]:
         """The best image for each set of requirements, newest first; empty if the terms match none.
 
         The best is one that is not deprecated, then the newest, then the one that comes last by name.
@@ -92,7 +96,7 @@ class Images:
             UnsupportedAliasError: The alias has no images for this Kubernetes version, or is not one.
             CloudProviderError: AWS could not be asked.
         """
-        best: dict[tuple[Requirement, ...], Image] = {}
+        best: dict[tuple[Requirement, ...], Ami] = {}
         for query in self._queries(node_class):
             for description in self._describe(query):
                 for image in _images(description, query.known, now):
@@ -118,29 +122,37 @@ class Images:
                 queries.append(_term_query(term))
         return [*queries, *([_Query(filters=(("image-id", tuple(sorted(set(ids)))),))] if ids else [])]
 
-    def _alias_queries(self, alias: Alias) -> list[_Query]:
+    def _alias_queries(self, alias: AmiAlias) -> list[_Query]:
         family = alias.family
         if family is None or not alias.version:
             raise UnsupportedAliasError(f"{alias.text} is not an alias, write family@version such as al2023@latest")
         check_supported(family, self._settings.kubernetes_version)
         paths = alias_parameters(family, self._settings.kubernetes_version, alias.version)
-        values = self._aliases.get(tuple(paths), lambda: self._get_parameters(tuple(paths)))
+        values = self._alias_parameters(tuple(paths))
         known: dict[str, tuple[_Variant, ...]] = {}
         for path, variants in paths.items():
             if path in values:
                 known[values[path]] = (*known.get(values[path], ()), *variants)
         return [_Query(filters=(("image-id", tuple(sorted(known))),), known=known)] if known else []
 
-    def _forget_alias(self, alias: Alias) -> None:
+    def _forget_alias(self, alias: AmiAlias) -> None:
         """A newer image than the deprecated one may be out: ask again next time."""
         if alias.family is not None:
-            self._aliases.forget(
-                tuple(alias_parameters(alias.family, self._settings.kubernetes_version, alias.version))
-            )
+            paths = tuple(alias_parameters(alias.family, self._settings.kubernetes_version, alias.version))
+            with self._lock:
+                self._alias_cache.pop(hashkey(paths), None)
+
+    @cachedmethod(attrgetter("_alias_cache"), key=lambda _, names: hashkey(names), lock=attrgetter("_lock"))
+    def _alias_parameters(self, names: tuple[str, ...]) -> Mapping[str, str]:
+        return self._get_parameters(names)
+
+    @cachedmethod(attrgetter("_parameter_cache"), lock=attrgetter("_lock"))
+    def _user_parameters(self, names: tuple[str, ...]) -> Mapping[str, str]:
+        return self._get_parameters(names)
 
     def _custom_parameter(self, name: str) -> list[str]:
         """The image id that a user's parameter holds; none if it is missing or holds something else."""
-        values = self._parameters.get(name, lambda: self._get_parameters((name,)))
+        values = self._user_parameters((name,))
         return [value for value in values.values() if value.startswith("ami-")]
 
     def _get_parameters(self, names: tuple[str, ...]) -> dict[str, str]:
@@ -152,10 +164,10 @@ class Images:
             values.update((parameter["Name"], parameter["Value"]) for parameter in reply["Parameters"])
         return values
 
+    @cachedmethod(
+        attrgetter("_image_cache"), key=lambda _, query: hashkey(query.filters, query.owners), lock=attrgetter("_lock")
+    )
     def _describe(self, query: _Query) -> tuple[JSON, ...]:
-        return self._descriptions.get((query.filters, query.owners), lambda: self._read_images(query))
-
-    def _read_images(self, query: _Query) -> tuple[JSON, ...]:
         filters: list[dict[str, Any]] = [{"Name": name, "Values": list(values)} for name, values in query.filters]
         filters.append({"Name": "state", "Values": ["available"]})
         owners = {"Owners": list(query.owners)} if query.owners else {}
@@ -178,12 +190,12 @@ def _term_query(term: JSON) -> _Query:
     return _Query(filters=filters, owners=owners)
 
 
-def _images(description: JSON, known: Mapping[str, tuple[_Variant, ...]], now: datetime) -> Iterable[Image]:
+def _images(description: JSON, known: Mapping[str, tuple[_Variant, ...]], now: datetime) -> Iterable[Ami]:
     arch = _ARCHITECTURES.get(description.get("Architecture", ""))
     if arch is None:
         return
     for variant in known.get(description["ImageId"], ((),)):
-        yield Image(
+        yield Ami(
             id=description["ImageId"],
             name=description.get("Name", ""),
             created=_time(description.get("CreationDate")) or _EPOCH,
@@ -192,7 +204,7 @@ def _images(description: JSON, known: Mapping[str, tuple[_Variant, ...]], now: d
         )
 
 
-def _rank(image: Image) -> tuple[bool, datetime, str]:
+def _rank(image: Ami) -> tuple[bool, datetime, str]:
     return (not image.deprecated, image.created, image.name)
 
 
@@ -200,7 +212,7 @@ def _time(text: str | None) -> datetime | None:
     return datetime.fromisoformat(text.replace("Z", "+00:00")) if text else None
 
 
-def check_supported(family: Family, kubernetes_version: str) -> None:
+def check_supported(family: AmiFamily, kubernetes_version: str) -> None:
     """Raise UnsupportedAliasError if EKS builds no images of that family for that version."""
     minor = int(kubernetes_version.split(".")[1])
     if family is AL2 and minor >= 33:
@@ -209,7 +221,7 @@ def check_supported(family: Family, kubernetes_version: str) -> None:
         raise UnsupportedAliasError(f"Windows Server 2025 requires EKS 1.35 or higher, not {kubernetes_version}")
 
 
-def alias_parameters(family: Family, kubernetes_version: str, version: str) -> dict[str, tuple[_Variant, ...]]:
+def alias_parameters(family: AmiFamily, kubernetes_version: str, version: str) -> dict[str, tuple[_Variant, ...]]:
     """SSM parameters of an alias, and what the image behind each is for."""
     if family is AL2023:
         return _al2023_parameters(kubernetes_version, version)

@@ -14,14 +14,14 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from journeyman.cloud.aws.families import AL2023
-from journeyman.cloud.aws.images import Images, UnsupportedAliasError
-from journeyman.cloud.aws.instance_profiles import InstanceProfiles, RoleNotFoundError
+from journeyman.cloud.aws.ami_families import AL2023
+from journeyman.cloud.aws.amis import AmiProvider, UnsupportedAliasError
+from journeyman.cloud.aws.instance_profiles import InstanceProfileProvider, RoleNotFoundError
 from journeyman.cloud.aws.kubelet_validation import kubelet_problems
-from journeyman.cloud.aws.selectors import Network
+from journeyman.cloud.aws.network_discovery import NetworkDiscovery
+from journeyman.cloud.aws.nodeclass_view import NodeClassView
 from journeyman.cloud.aws.settings import AwsSettings, Clients
 from journeyman.cloud.aws.tags import restricted_tags
-from journeyman.cloud.aws.view import NodeClassView
 from journeyman.core.api.conditions import EC2NODECLASS_DEPENDENTS, VALIDATION_SUCCEEDED, ConditionSet
 from journeyman.core.api.ec2nodeclass import EC2NodeClass
 from journeyman.core.api.model import parse
@@ -36,7 +36,7 @@ _INSTANCE_PROFILE: Final = "InstanceProfileReady"
 _DEPENDENCIES: Final = (_AMIS, _INSTANCE_PROFILE, _SECURITY_GROUPS, _SUBNETS)
 
 
-class _Finding(Struct, frozen=True, kw_only=True):
+class _StatusPart(Struct, frozen=True, kw_only=True):
     """One part of the status, and whether it is good: no reason means it is."""
 
     condition: str
@@ -46,14 +46,14 @@ class _Finding(Struct, frozen=True, kw_only=True):
     message: str = ""
 
 
-class NodeClassResolver:
+class NodeClassReconciler:
     """Resolves EC2NodeClasses of one cluster."""
 
     def __init__(self, clients: Clients, settings: AwsSettings, clock: Clock) -> None:
         self._settings = settings
-        self._network = Network(clients, clock)
-        self._images = Images(clients, settings, clock)
-        self._profiles = InstanceProfiles(clients, settings, clock)
+        self._network = NetworkDiscovery(clients, clock)
+        self._images = AmiProvider(clients, settings, clock)
+        self._profiles = InstanceProfileProvider(clients, settings, clock)
 
     def resolve(self, node_class: NodeClassView, now: datetime) -> dict[str, Any]:
         """The status it should have at `now`; the conditions carry the current generation.
@@ -84,40 +84,40 @@ class NodeClassResolver:
         """Delete the instance profiles that were made for it. Raises CloudProviderError."""
         self._profiles.release(node_class)
 
-    def _find_images(self, node_class: NodeClassView, now: datetime) -> _Finding:
+    def _find_images(self, node_class: NodeClassView, now: datetime) -> _StatusPart:
         try:
             images = [image.to_status() for image in self._images.find(node_class, now)]
         except UnsupportedAliasError as error:
-            return _Finding(condition=_AMIS, field="amis", value=[], reason="UnsupportedAlias", message=str(error))
+            return _StatusPart(condition=_AMIS, field="amis", value=[], reason="UnsupportedAlias", message=str(error))
         missing = ("AMINotFound", "AMISelector did not match any AMIs") if not images else ("", "")
-        return _Finding(condition=_AMIS, field="amis", value=images, reason=missing[0], message=missing[1])
+        return _StatusPart(condition=_AMIS, field="amis", value=images, reason=missing[0], message=missing[1])
 
-    def _find_subnets(self, node_class: NodeClassView) -> _Finding:
+    def _find_subnets(self, node_class: NodeClassView) -> _StatusPart:
         subnets = self._network.subnets(node_class)
         missing = ("SubnetsNotFound", "SubnetSelector did not match any Subnets") if not subnets else ("", "")
-        return _Finding(condition=_SUBNETS, field="subnets", value=subnets, reason=missing[0], message=missing[1])
+        return _StatusPart(condition=_SUBNETS, field="subnets", value=subnets, reason=missing[0], message=missing[1])
 
-    def _find_security_groups(self, node_class: NodeClassView) -> _Finding:
+    def _find_security_groups(self, node_class: NodeClassView) -> _StatusPart:
         groups = self._network.security_groups(node_class)
         text = "SecurityGroupSelector did not match any SecurityGroups"
         missing = ("SecurityGroupsNotFound", text) if not groups else ("", "")
         field = "securityGroups"
-        return _Finding(condition=_SECURITY_GROUPS, field=field, value=groups, reason=missing[0], message=missing[1])
+        return _StatusPart(condition=_SECURITY_GROUPS, field=field, value=groups, reason=missing[0], message=missing[1])
 
-    def _find_profile(self, node_class: NodeClassView) -> _Finding:
+    def _find_profile(self, node_class: NodeClassView) -> _StatusPart:
         field = "instanceProfile"
         if self._settings.isolated_vpc and not node_class.spec.get(field):
             text = "spec.instanceProfile is required where IAM cannot be reached"
-            return _Finding(
+            return _StatusPart(
                 condition=_INSTANCE_PROFILE, field=field, value="", reason="InstanceProfileNotFound", message=text
             )
         try:
             name = self._profiles.ensure(node_class)
         except RoleNotFoundError as error:
-            return _Finding(
+            return _StatusPart(
                 condition=_INSTANCE_PROFILE, field=field, value="", reason="RoleNotFound", message=str(error)
             )
-        return _Finding(condition=_INSTANCE_PROFILE, field=field, value=name)
+        return _StatusPart(condition=_INSTANCE_PROFILE, field=field, value=name)
 
     def _validated(self, node_class: NodeClassView, conditions: ConditionSet, now: datetime) -> ConditionSet:
         """The first thing wrong decides, in Karpenter's order."""

@@ -7,7 +7,7 @@ import pytest
 from botocore.exceptions import BotoCoreError, ClientError
 from botocore.parsers import ResponseParserError
 
-from journeyman.cloud.aws.errors import as_create_error, code_of, launch_reason, translated
+from journeyman.cloud.aws.aws_errors import as_create_error, code_of, launch_reason, translated
 from journeyman.errors import (
     CloudProviderError,
     CloudUnavailableError,

@@ -8,7 +8,7 @@ import pytest
 from botocore.exceptions import ClientError
 from msgspec.structs import replace
 
-from journeyman.cloud.aws.prices import PriceBook, shipped_prices
+from journeyman.cloud.aws.pricing import PriceProvider, shipped_prices
 from journeyman.cloud.aws.settings import Clients
 from tests.unit.cloud.aws.conftest import Pages
 
@@ -53,7 +53,7 @@ def book(aws, settings, clock):
     """A price book, for settings with changes."""
 
     def make(**changes):
-        return PriceBook(Clients(lambda service, region: aws, "us-east-1"), replace(settings, **changes), clock)
+        return PriceProvider(Clients(lambda service, region: aws, "us-east-1"), replace(settings, **changes), clock)
 
     return make
 

@@ -1,6 +1,6 @@
 """A CreateFleet call is a function of its input, and its answer is read completely."""
 
-from journeyman.cloud.aws.fleets import (
+from journeyman.cloud.aws.create_fleet import (
     FleetAnswer,
     FleetError,
     exhausted_subnets,
@@ -10,7 +10,7 @@ from journeyman.cloud.aws.fleets import (
 )
 from journeyman.cloud.aws.launch_templates import LaunchTemplate
 from journeyman.cloud.aws.subnets import ChosenSubnet
-from tests.unit.cloud.aws.test_launch_filters import a_type
+from tests.unit.cloud.aws.test_launch_filter import a_type
 
 SUBNETS = {"a": ChosenSubnet(id="subnet-a", zone="a", charged=1), "b": ChosenSubnet(id="subnet-b", zone="b", charged=1)}
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from journeyman.cloud.aws import tags
-from journeyman.cloud.aws.errors import NO_ADDRESSES, NO_SPOT_ROLE, UNFULFILLABLE
+from journeyman.cloud.aws.aws_errors import NO_ADDRESSES, NO_SPOT_ROLE, UNFULFILLABLE
 from journeyman.cloud.aws.launch_templates import LaunchTemplate
 from journeyman.cloud.aws.subnets import ChosenSubnet
 from journeyman.core.api import labels

@@ -18,7 +18,7 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
-from journeyman.cloud.aws.errors import translated
+from journeyman.cloud.aws.aws_errors import translated
 from journeyman.cloud.aws.settings import AwsSettings, Clients
 from journeyman.errors import CloudProviderError
 from journeyman.ports import Clock, Prices
@@ -64,7 +64,7 @@ def shipped_on_demand(region: str) -> Mapping[str, float]:
     return table.on_demand_per_hour.get(region, table.on_demand_per_hour[_FALLBACK_REGION])
 
 
-class PriceBook:
+class PriceProvider:
     """Current prices per hour, in the region's currency.
 
     `version` changes whenever a price did. Until the first spot update the spot price is the on-demand price; after it,
