@@ -92,9 +92,7 @@ class Ec2Machines:
 
     def _type(self, name: str) -> Mapping[str, Any]:
         if name not in self._types:
-            self._types[name] = self._ec2.describe_instance_types(InstanceTypes=[name])["InstanceTypes"][
-                0
-            ]
+            self._types[name] = self._ec2.describe_instance_types(InstanceTypes=[name])["InstanceTypes"][0]
         return self._types[name]
 
 

@@ -129,9 +129,7 @@ class LaunchTemplateProvider:
         pages = self._clients.ec2.get_paginator("describe_launch_templates")
         with translated("ec2:DescribeLaunchTemplates"):
             return {
-                t["LaunchTemplateName"]
-                for page in pages.paginate(Filters=filters)
-                for t in page["LaunchTemplates"]
+                t["LaunchTemplateName"] for page in pages.paginate(Filters=filters) for t in page["LaunchTemplates"]
             }
 
     def _create(self, name: str, body: dict[str, Any], shared: Mapping[str, str]) -> None:
