@@ -109,7 +109,7 @@ def test_prioritized_launches_the_lowest_priority_number_first(fleet):
 @on_both_accounts
 def test_spot_fleets_launch_the_cheapest_spot_pool_of_the_price_history(fleet, ec2, account):
     """The price a fleet chooses by is the one DescribeSpotPriceHistory tells."""
-    history = ec2.describe_spot_price_history(InstanceTypeProvider=["m5.large", "c5.large"])["SpotPriceHistory"]
+    history = ec2.describe_spot_price_history(InstanceTypes=["m5.large", "c5.large"])["SpotPriceHistory"]
     cheapest = min(history, key=lambda row: float(row["SpotPrice"]))
 
     answer = fleet(["m5.large", "c5.large"], zones=ZONES[:3], capacity_type="spot", strategy="price-capacity-optimized")
@@ -477,7 +477,7 @@ def test_instance_types_come_in_pages_and_only_those_of_the_region(ec2):
 
 def test_filters_and_names_still_select_instance_types(ec2):
     """The kept answers are kept by request."""
-    named = ec2.describe_instance_types(InstanceTypeProvider=["m5.large"])["InstanceTypes"]
+    named = ec2.describe_instance_types(InstanceTypes=["m5.large"])["InstanceTypes"]
     arm = ec2.describe_instance_types(
         Filters=[{"Name": "processor-info.supported-architecture", "Values": ["arm64"]}], MaxResults=5
     )
@@ -486,7 +486,7 @@ def test_filters_and_names_still_select_instance_types(ec2):
     assert len(arm["InstanceTypes"]) == 5
     assert all(item["ProcessorInfo"]["SupportedArchitectures"] == ["arm64"] for item in arm["InstanceTypes"])
     with pytest.raises(ClientError, match="InvalidInstanceType"):
-        ec2.describe_instance_types(InstanceTypeProvider=["zz.large"])
+        ec2.describe_instance_types(InstanceTypes=["zz.large"])
 
 
 def test_an_instance_type_is_told_with_all_its_details(ec2):
@@ -494,7 +494,7 @@ def test_an_instance_type_is_told_with_all_its_details(ec2):
     from moto.ec2.models.instance_types import INSTANCE_TYPES
 
     for name in ("m5.large", "p5.48xlarge", "i4i.large"):
-        (told,) = ec2.describe_instance_types(InstanceTypeProvider=[name])["InstanceTypes"]
+        (told,) = ec2.describe_instance_types(InstanceTypes=[name])["InstanceTypes"]
 
         assert told == INSTANCE_TYPES[name]
 

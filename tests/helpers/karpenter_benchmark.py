@@ -1,7 +1,7 @@
 """Karpenter's own scheduling benchmark as scenarios: pods of every kind, and pods with preferences, on 400 plain types.
 
 Restates: karpenter pkg/controllers/provisioning/scheduling/scheduling_benchmark_test.go `makeDiversePods`,
-`makePreferencePods`; pkg/cloudprovider/fake/instancetype.go `InstanceTypeProvider`.
+`makePreferencePods`; pkg/cloudprovider/fake/instancetype.go `InstanceTypes`.
 """
 
 from __future__ import annotations
