@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from journeyman.core.api import labels
 from journeyman.core.catalogue import Catalogue
-from journeyman.core.scheduling.domains.assignment import assign_domains
+from journeyman.core.scheduling.domain_assignment import assign_domains
+from journeyman.core.scheduling.node_filling import Filling
 from journeyman.core.scheduling.options import Options
-from journeyman.core.scheduling.question import Ground, ask
+from journeyman.core.scheduling.problem import Ground, ask
 from journeyman.core.scheduling.scheduler import pods_to_place
-from journeyman.core.scheduling.standing.filling import Filling
 from tests.helpers.builders import a_node, a_pod, a_running_claim, a_snapshot, an_instance_type
 
 ZONES = ("a", "b", "c")

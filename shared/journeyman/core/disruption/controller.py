@@ -30,8 +30,8 @@ from journeyman.core.disruption.single_node_consolidation import barred, conside
 from journeyman.core.disruption.types import Command, DisruptionReason, NodePoolName
 from journeyman.core.disruption.validation import validate
 from journeyman.core.plan import Event, ObjectRef, Plan
-from journeyman.core.scheduling.answers import Question
 from journeyman.core.scheduling.options import Options
+from journeyman.core.scheduling.result_cache import Question
 from journeyman.core.scheduling.results import Results
 from journeyman.core.state import Snapshot
 

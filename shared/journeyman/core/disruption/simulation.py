@@ -17,11 +17,11 @@ from journeyman.core.api.nodepool import NodePool
 from journeyman.core.api.objects import Pod
 from journeyman.core.catalogue import Catalogue
 from journeyman.core.disruption.types import Candidate, Command, Simulated
-from journeyman.core.scheduling.answers import Question
 from journeyman.core.scheduling.demand.buffers import buffer_hosts, is_virtual
 from journeyman.core.scheduling.offering.templates import FEWEST_NODES
 from journeyman.core.scheduling.options import Options
 from journeyman.core.scheduling.pods import is_currently_reschedulable, is_provisionable
+from journeyman.core.scheduling.result_cache import Question
 from journeyman.core.scheduling.results import Results
 from journeyman.core.scheduling.scheduler import Scheduler
 from journeyman.core.scheduling.verify import Defect, verify

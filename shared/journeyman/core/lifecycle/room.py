@@ -36,8 +36,8 @@ from journeyman.core.api.resources import Resources, add
 from journeyman.core.catalogue import Catalogue
 from journeyman.core.lifecycle.launch import is_pending, withdrawn
 from journeyman.core.plan import Plan, Requeue, Step, chain_of, merge_plans
+from journeyman.core.scheduling.existing_nodes import is_leaving
 from journeyman.core.scheduling.limits import size_of
-from journeyman.core.scheduling.standing.existing import is_leaving
 from journeyman.core.state import Snapshot, StateNode
 
 LOOK_AGAIN: Final = timedelta(seconds=2)

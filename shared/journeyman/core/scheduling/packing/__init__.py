@@ -11,11 +11,17 @@ import numpy as np
 from msgspec.structs import replace
 
 from journeyman.core.scheduling.arrays import Ints
-from journeyman.core.scheduling.packing.alike import Kinds
-from journeyman.core.scheduling.packing.appraisal import independent, lower_bound
-from journeyman.core.scheduling.packing.problem import Bin, Packing, Problem, held_by, price_of, translated
-from journeyman.core.scheduling.packing.stocks import fill_stocks
-from journeyman.core.scheduling.packing.strategies import solve
+from journeyman.core.scheduling.packing.packing_problem import (
+    Bin,
+    Kinds,
+    Packing,
+    Problem,
+    held_by,
+    price_of,
+    translated,
+)
+from journeyman.core.scheduling.packing.shadow_prices import independent, lower_bound
+from journeyman.core.scheduling.packing.strategies import fill_stocks, solve
 
 __all__ = ["Bin", "Packing", "Problem", "lower_bound", "pack"]
 

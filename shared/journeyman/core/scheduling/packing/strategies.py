@@ -2,6 +2,10 @@
 
 What is tried depends on the numbers of items and nodes alone, so that the effort stays in proportion and the same
 problem always gets the same answer.
+
+The cheapest packing there is, for a handful of items: dynamic programming over all that may be left to place.
+
+Nodes of which there is a stock come first: they are paid for already.
 """
 
 from __future__ import annotations
@@ -13,13 +17,20 @@ from typing import Final
 import numpy as np
 from msgspec.structs import replace
 
-from journeyman.core.scheduling.arrays import Ints
-from journeyman.core.scheduling.packing.appraisal import Appraisal, appraise
-from journeyman.core.scheduling.packing.careful import CarefulSolver
-from journeyman.core.scheduling.packing.exact import is_small, solve_exactly
-from journeyman.core.scheduling.packing.mixes import whole_mixes
-from journeyman.core.scheduling.packing.problem import Bin, Problem, held_by, merged, price_of, translated
-from journeyman.core.scheduling.packing.wide import Manner, OpenNodes
+from journeyman.core.scheduling.arrays import Bools, Floats, Ints, every
+from journeyman.core.scheduling.packing.bulk_packing import Manner, OpenNodes, whole_mixes
+from journeyman.core.scheduling.packing.column_generation import CarefulSolver
+from journeyman.core.scheduling.packing.packing_problem import (
+    Bin,
+    Problem,
+    cheapest_offers,
+    content_of,
+    held_by,
+    merged,
+    price_of,
+    translated,
+)
+from journeyman.core.scheduling.packing.shadow_prices import Appraisal, appraise
 
 _CAREFUL_KINDS: Final = 64  # up to this many kinds of items the careful way is affordable
 _CAREFUL_LEFTOVERS: Final = 150  # likewise for what finds no room in the mix
@@ -178,3 +189,98 @@ def _part(problem: Problem, counts: Ints) -> tuple[Problem, Ints, Ints]:
     part = replace(problem, counts=counts).of_items(items)
     offers = part.useful()
     return part.only(offers), items, offers
+
+
+_STATES: Final = 800
+_TRIFLE: Final = 1e-9  # that a node costs more, so that of equal plans that of fewer nodes wins
+
+
+def is_small(problem: Problem) -> bool:
+    """Whether there are so few items that trying everything is quick."""
+    return bool(np.log(problem.counts + 1.0).sum() <= np.log(_STATES))
+
+
+def solve_exactly(problem: Problem) -> list[Bin]:
+    """The cheapest bins for all items, each of which fits some offer.
+
+    A state is how many of each item are left. The next node always holds the first item that is left, with any others. As
+    numbers, states are ordered like the cells of a grid with an axis per item: what a node may hold of a state is a box at
+    the origin of that grid, and what it leaves is the same box turned round.
+    """
+    shape = tuple(int(n) + 1 for n in problem.counts)
+    states: Ints = np.indices(shape).reshape(len(shape), -1).T  # also all contents that a node may have
+    offers = cheapest_offers(problem, states @ problem.requests, _possible(problem, states))
+    prices: Floats = np.where(offers >= 0, problem.prices[offers] + _TRIFLE, np.inf).reshape(shape)
+    cost, choice = np.zeros(len(states)), np.zeros(len(states), dtype=np.int64)
+    costs, place = cost.reshape(shape), np.arange(len(states)).reshape(shape)
+    upto = [[slice(n + 1) for n in range(size)] for size in shape]
+    down = [[slice(n, None, -1) for n in range(size)] for size in shape]
+    for number, state in enumerate(states[1:].tolist(), 1):
+        first = next(item for item, n in enumerate(state) if n)
+        held = [cuts[n] for cuts, n in zip(upto, state, strict=True)]
+        rest = [cuts[n] for cuts, n in zip(down, state, strict=True)]
+        held[first], rest[first] = slice(1, state[first] + 1), down[first][state[first] - 1]
+        box = tuple(held)
+        totals = prices[box] + costs[tuple(rest)]
+        best = int(totals.argmin())
+        cost[number], choice[number] = totals.item(best), place[box].item(best)
+    bins: list[Bin] = []
+    state = len(states) - 1
+    while state:
+        picked = int(choice[state])
+        bins.append(Bin(int(offers[picked]), content_of(states[picked]), 1, len(shape)))
+        state -= picked
+    return merged(bins)
+
+
+def _possible(problem: Problem, contents: Ints) -> Bools:
+    """By content and signature, whether such an offer may hold it; none may if two of its items are in conflict."""
+    used = (contents > 0).astype(np.int64)
+    loose, bound = problem.loose.astype(np.int64), problem.bound.astype(np.int64)
+    pairs = (used @ loose) * (used @ bound) - used @ (loose * bound)
+    peaceful: Bools = every(pairs == 0)
+    found: Bools = (used @ (~problem.allowed).T.astype(np.int64) == 0) & peaceful[:, None]
+    return found
+
+
+_EPSILON = 1e-6  # of a node
+
+
+def fill_stocks(problem: Problem) -> list[Bin]:
+    """Bins on offers with a stock, as many as the linear program would buy, filled with the most valuable items.
+
+    What it would still buy for what found no room in those is opened next, until there is nothing more to buy.
+    """
+    counts, stocks = problem.counts, problem.stocks
+    bins: list[Bin] = []
+    while counts.any() and stocks.any():
+        items = np.flatnonzero(counts)
+        found = _fill_once(replace(problem, counts=counts, stocks=stocks).of_items(items))
+        if not found:
+            break
+        bins += translated(found, items, np.arange(len(problem.prices)), len(counts))
+        counts = problem.counts - held_by(bins, len(counts))
+        stocks = problem.stocks - taken_from_stocks(problem, bins)
+    return bins
+
+
+def taken_from_stocks(problem: Problem, bins: list[Bin]) -> Ints:
+    """How many nodes the bins take of each stock."""
+    taken = np.zeros_like(problem.stocks)
+    for b in bins:
+        if problem.limited[b.offer]:
+            taken[problem.stock[b.offer]] += b.copies
+    return taken
+
+
+def _fill_once(problem: Problem) -> list[Bin]:
+    appraisal = appraise(problem)
+    nodes = OpenNodes(problem, appraisal, Manner(blend=0.5))
+    left = problem.stocks.copy()
+    for offer in np.flatnonzero(problem.limited & (appraisal.mix > _EPSILON)):
+        stock = problem.stock[offer]
+        copies = min(int(np.ceil(appraisal.mix[offer] - _EPSILON)), int(left[stock]))
+        nodes.open(int(offer), copies)
+        left[stock] -= copies
+    nodes.place_all(problem.counts, open_more=False)
+    return nodes.settle(None)

@@ -1,0 +1,383 @@
+"""Domains for pods: after this every rule between pods that is left is about one node alone.
+
+Each class goes down its ladder of rows. A row without rules over a label other than the host name, and that none
+counts, may go wherever something takes it. Every other row is dealt to *cells*, the combinations of domains that it can
+reach: on existing nodes at once, the rest as units that say which labels their node must have.
+
+The order is such that few have to move again: first those whom others must follow or keep away from, among them those
+with the least choice; then anti-affinity; then affinity, again and again until nobody new finds a place. Classes whose
+domains only partly overlap may still upset each other: these are placed anew around each other, and pods for which that
+does not help stay behind.
+
+Restates: karpenter pkg/controllers/provisioning/scheduling/topologygroup.go `nextDomainTopologySpread`,
+`nextDomainAffinity`, `nextDomainAntiAffinity`, scheduler.go `Solve` (the retries of its queue).
+Differs: whole classes at once; an affinity's first domain is chosen by price; all domains of an anti-affinity are used
+in one pass; a domain that cannot be had is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+from msgspec import Struct, field
+
+from journeyman.core.scheduling.arrays import Ints
+from journeyman.core.scheduling.demand.topology import Group, Pins
+from journeyman.core.scheduling.domain_counts import Ledger, is_wide
+from journeyman.core.scheduling.domain_distribution import Cell, deal
+from journeyman.core.scheduling.domain_supply import Supply
+from journeyman.core.scheduling.node_filling import Filling
+from journeyman.core.scheduling.problem import Draft, Question, Unit
+
+_SETTLING_ROUNDS: Final = 4
+
+
+def assign_domains(
+    question: Question, draft: Draft, filling: Filling, but: Collection[int] = ()
+) -> tuple[tuple[Unit, ...], dict[int, int]]:
+    """Choose domains for all pods that have no place yet.
+
+    Pods of rows whose domains matter are put on existing nodes here (`filling`, and `draft.left` is less by them); the
+    units are for the rest. Units without pins may go wherever their row may, existing nodes included.
+
+    Args:
+        question: What the pass is about.
+        draft: What earlier engines placed; its `ceilings` hold for units. Classes of which pods stay behind get a word
+            in `stuck`, unless there is nothing that could take them in the first place.
+        filling: The existing nodes, with `draft.on_existing` in it.
+        but: Classes to be left alone.
+
+    Returns:
+        Units by class, rung and pins; and by class how many pods no domain may take.
+    """
+    return _Assignment(question, draft, filling, but).assign()
+
+
+class _Placed(Struct):
+    """Pods of one row in one cell: on existing nodes as (node, pods), and how many on nodes to be opened."""
+
+    row: int
+    cell: Cell
+    on_nodes: list[tuple[int, int]]
+    new: int
+
+    @property
+    def count(self) -> int:
+        """All of them."""
+        return self.new + sum(n for _, n in self.on_nodes)
+
+
+class _Standing(Struct):
+    """How far a class has come."""
+
+    left: int
+    placed: list[_Placed] = field(default_factory=list)
+    anywhere: dict[int, int] = field(default_factory=dict)
+
+
+class _Assignment:
+    def __init__(self, question: Question, draft: Draft, filling: Filling, but: Collection[int]) -> None:
+        self._question = question
+        self._draft = draft
+        self._filling = filling
+        self._rows = question.rows
+        self._ladders = question.ladders
+        self._supply = Supply(question, draft, filling)
+        self._ledger = Ledger(question)
+        self._classes = [_Standing(0 if c in but else left) for c, left in enumerate(draft.left)]
+        self._keys: dict[int, tuple[str, ...]] = {}
+        self._needs: dict[int, frozenset[str]] = {}
+        self._reaches_of: dict[tuple[int, str], set[str]] = {}
+        self._ledger.enter_draft(draft)  # what earlier engines placed
+
+    def assign(self) -> tuple[tuple[Unit, ...], dict[int, int]]:
+        """All classes, in an order of their own."""
+        bound: list[int] = []
+        for c, standing in enumerate(self._classes):
+            if standing.left <= 0:
+                continue
+            if any(self._keys_of(row) for row in self._ladders[c]):
+                bound.append(c)
+            else:
+                self._place_anywhere(c)
+        if bound:
+            order = sorted(bound, key=self._turn)
+            self._place_all(order)
+            self._settle(order)
+        return self._units(), self._stuck()
+
+    # --- what concerns whom
+
+    @cached_property
+    def _hard(self) -> frozenset[bytes]:
+        """The groups of rules that bind others too: not merely preferred by somebody."""
+        found = {entry.group.id for entry in self._question.repelled}
+        for row in self._rows:
+            groups = (*(s.group for s in row.spreads), *row.affinities, *row.anti_affinities)
+            found.update(group.id for group in groups if group.id not in row.soft)
+        return frozenset(found)
+
+    def _keys_of(self, r: int) -> tuple[str, ...]:
+        """The labels whose domains matter for a row, sorted."""
+        found = self._keys.get(r)
+        if found is None:
+            counting = (group.key for group in self._ledger.counting(r) if group.id in self._hard)
+            found = self._keys[r] = tuple(sorted(self._needed(r).union(counting)))
+        return found
+
+    def _needed(self, r: int) -> frozenset[str]:
+        """The labels that the row's own rules are about."""
+        found = self._needs.get(r)
+        if found is None:
+            row = self._rows[r]
+            groups = (*(s.group for s in self._ledger.spreads(r)), *row.affinities, *row.anti_affinities)
+            found = self._needs[r] = frozenset(group.key for group in groups if is_wide(group))
+        return found
+
+    def _affinities(self, r: int) -> list[Group]:
+        found = self._rows[r].affinities
+        return [group for group in found if is_wide(group)] if found else []
+
+    def _turn(self, c: int) -> tuple[object, ...]:
+        """When it is a class's turn."""
+        r = self._ladders[c][0]
+        row = self._rows[r]
+        wide = self._ledger.spreads(r)
+        counting = {group.id for group in self._ledger.counting(r)}
+        leads = all(group.id in counting for group in self._affinities(r))
+        return (
+            bool(self._affinities(r)),
+            any(map(is_wide, row.anti_affinities)),
+            not leads,
+            bool(wide),
+            self._supply.reach(r, self._keys_of(r), self._needed(r)) if wide else 0,
+            -min((s.max_skew for s in wide), default=0),
+            c,
+        )
+
+    @cached_property
+    def _followers(self) -> dict[bytes, list[int]]:
+        """The classes that go only where a pod is that a group counts, by group."""
+        found: dict[bytes, list[int]] = {}
+        for c, ladder in enumerate(self._ladders):
+            if self._classes[c].left > 0:
+                for group in self._affinities(ladder[0]):
+                    found.setdefault(group.id, []).append(c)
+        return found
+
+    # --- placing
+
+    def _place_anywhere(self, c: int) -> None:
+        standing = self._classes[c]
+        for row in self._ladders[c]:
+            if self._supply.takes(row):
+                standing.anywhere[row] = standing.left
+                standing.left = 0
+                return
+
+    def _place_all(self, order: Sequence[int]) -> None:
+        """Place class after class, and go round again for those left while that gets anywhere."""
+        waiting = list(order)
+        while waiting:
+            before = sum(self._classes[c].left for c in waiting)
+            for c in waiting:
+                self._place(c)
+            waiting = [c for c in waiting if self._classes[c].left]
+            if sum(self._classes[c].left for c in waiting) == before:
+                break
+
+    def _place(self, c: int) -> None:
+        """Place what is left of a class, down its ladder."""
+        standing = self._classes[c]
+        for row in self._ladders[c]:
+            if not standing.left:
+                return
+            if self._keys_of(row):
+                self._deal(standing, row)
+            elif self._supply.takes(row):
+                standing.anywhere[row] = standing.anywhere.get(row, 0) + standing.left
+                standing.left = 0
+
+    def _deal(self, standing: _Standing, row: int) -> None:
+        cells = self._admitted(row, self._cells(row))
+        if not cells:
+            return
+        self._heed_followers(row, cells)
+        levels = self._ledger.levels(row)
+        given = deal(
+            standing.left, cells, levels, is_loose=not self._ledger.spreads(row), is_thrifty=self._draft.is_thrifty
+        )
+        for cell, count in zip(cells, given, strict=True):
+            if count:
+                self._settle_in(standing, row, cell, count)
+
+    def _settle_in(self, standing: _Standing, row: int, cell: Cell, count: int) -> None:
+        on_nodes = self._filling.put_first(row, min(count, cell.room), cell.nodes)
+        placed = _Placed(row, cell, on_nodes, count - sum(n for _, n in on_nodes))
+        standing.placed.append(placed)
+        standing.left -= count
+        self._ledger.enter(row, cell.values, count, cell.pins)
+
+    def _cells(self, row: int) -> list[Cell]:
+        pods = self._classes[self._question.family[row]].left
+        return self._supply.cells(row, self._keys_of(row), self._needed(row), pods)
+
+    # --- affinity
+
+    def _admitted(self, row: int, cells: list[Cell]) -> list[Cell]:
+        """The cells in which every affinity of the row finds a pod it asks for, or may be the first."""
+        for group in self._affinities(row):
+            tally = self._ledger.tally(group)
+            inhabited = {v for v, n in tally.items() if n > 0 and self._reaches(row, group.key, v)}
+            if not inhabited and any(known.id == group.id for known in self._ledger.counting(row)):
+                inhabited = self._first_domain(row, group, cells)
+            cells = [cell for cell in cells if cell.values.get(group.key) in inhabited]
+        return cells
+
+    def _reaches(self, row: int, key: str, value: str) -> bool:
+        return any(key not in term or term[key].has(value) for term in self._rows[row].terms)
+
+    def _first_domain(self, row: int, group: Group, cells: Sequence[Cell]) -> set[str]:
+        """The domain that suits all who must go there best: fewest left out, then the price of all."""
+        values = sorted({cell.values[group.key] for cell in cells})
+        if len(values) < 2:
+            return set(values)
+        members = [c for c in self._followers.get(group.id, ()) if self._classes[c].left]
+        costs = dict.fromkeys(values, (0, 0.0))
+        for c in members:
+            here = cells if self._ladders[c][0] == row else self._cells(self._ladders[c][0])
+            for value, (lost, price) in costs.items():
+                more_lost, more_price = _cost(self._classes[c].left, [x for x in here if x.values[group.key] == value])
+                costs[value] = (lost + more_lost, price + more_price)
+        for value in values if members else ():
+            if not any(x.room for x in cells if x.values[group.key] == value):
+                lost, price = costs[value]
+                costs[value] = lost, max(price, self._fleet_price(row, (group.key, value), members))
+        orders = {value: min(x.order for x in cells if x.values[group.key] == value) for value in values}
+        return {min(values, key=lambda value: (costs[value][0], orders[value], costs[value][1], value))}
+
+    def _fleet_price(self, row: int, domain: tuple[str, str], classes: Sequence[int]) -> float:
+        """What whole new nodes in a domain cost that hold all of these classes together."""
+        first = [self._ladders[c][0] for c in classes]
+        pods = np.array([self._classes[c].left for c in classes], dtype=np.int64)
+        total: Ints = pods @ self._question.requests[first]
+        return self._supply.fleet_price(row, self._keys_of(row), self._needed(row), domain, total)
+
+    def _heed_followers(self, row: int, cells: Sequence[Cell]) -> None:
+        """Tell by cell how many pods that must follow the row's could not, and let its pods pay their price too."""
+        own = {group.id for group in self._affinities(row)}
+        for group in self._ledger.counting(row):
+            if group.id in own or group.id not in self._followers:
+                continue
+            inhabited = {value for value, n in self._ledger.tally(group).items() if n > 0}
+            for c in self._followers[group.id]:
+                if self._classes[c].left and inhabited.isdisjoint(self._reach(c, group.key)):
+                    self._heed(row, cells, c, group.key)
+
+    def _heed(self, row: int, cells: Sequence[Cell], follower: int, key: str) -> None:
+        theirs = self._cells(self._ladders[follower][0])
+        pods = self._classes[self._question.family[row]].left
+        for cell in cells:
+            value = cell.values.get(key)
+            lost, price = _cost(self._classes[follower].left, [x for x in theirs if x.values.get(key) == value])
+            cell.apart += lost
+            cell.price += price / max(pods, 1)
+
+    def _reach(self, c: int, key: str) -> set[str]:
+        """The domains that a class could be in, other pods aside; as they were when first asked."""
+        known = self._reaches_of.get((c, key))
+        if known is None:
+            cells = self._cells(self._ladders[c][0])
+            known = self._reaches_of[c, key] = {cell.values[key] for cell in cells if key in cell.values}
+        return known
+
+    # --- after all are placed
+
+    def _settle(self, order: Sequence[int]) -> None:
+        """Place those anew whose rules others broke; whom that does not help stays behind."""
+        for _ in range(_SETTLING_ROUNDS):
+            upset = [c for c in order if any(self._is_broken(p) for p in self._classes[c].placed)]
+            if not upset:
+                return
+            for c in upset:
+                self._withdraw(c, self._classes[c].placed)
+                self._place(c)
+            self._place_all([c for c in order if self._classes[c].left])
+        for _ in order:
+            broken = [(c, [p for p in self._classes[c].placed if self._is_broken(p)]) for c in order]
+            if not any(placed for _, placed in broken):
+                return
+            for c, placed in broken:
+                self._withdraw(c, placed)
+
+    def _withdraw(self, c: int, placed: Iterable[_Placed]) -> None:
+        standing = self._classes[c]
+        for entry in list(placed):
+            standing.placed.remove(entry)
+            standing.left += entry.count
+            self._ledger.enter(entry.row, entry.cell.values, -entry.count, entry.cell.pins)
+            for node, count in entry.on_nodes:
+                self._filling.take_back(entry.row, node, count)
+
+    def _is_broken(self, placed: _Placed) -> bool:
+        """Whether a rule of these pods does not hold any more, now that all others are placed."""
+        values = placed.cell.values
+        if any(self._ledger.tally(g).get(values[g.key], 0) < 1 for g in self._affinities(placed.row)):
+            return True
+        return self._ledger.is_over(placed.row, values)
+
+    # --- the answer
+
+    def _units(self) -> tuple[Unit, ...]:
+        units: list[Unit] = []
+        for c, standing in enumerate(self._classes):
+            totals: dict[tuple[int, Pins], int] = {}
+            for placed in standing.placed:
+                self._draft.left[c] -= sum(n for _, n in placed.on_nodes)
+                key = (self._rung(placed.row), placed.cell.pins)
+                totals[key] = totals.get(key, 0) + placed.new
+            for row, count in standing.anywhere.items():
+                units.append(Unit(row=row, count=count))
+            ladder = self._ladders[c]
+            units += [
+                Unit(row=ladder[rung], count=n, pins=pins, is_quota=True)
+                for (rung, pins), n in sorted(totals.items())
+                if n
+            ]
+        return tuple(units)
+
+    def _rung(self, row: int) -> int:
+        return self._ladders[self._question.family[row]].index(row)
+
+    def _stuck(self) -> dict[int, int]:
+        stuck = {c: standing.left for c, standing in enumerate(self._classes) if standing.left > 0}
+        for c in stuck:
+            why = self._why(self._ladders[c][-1])
+            if why:
+                self._draft.stuck[c] = why
+        return stuck
+
+    def _why(self, row: int) -> str:
+        """Which rule between pods keeps a row from what it could reach otherwise; empty if there is nothing at all."""
+        cells = self._cells(row)
+        if not cells:
+            return ""
+        for group in self._affinities(row):
+            tally = self._ledger.tally(group)
+            if not any(tally.get(cell.values[group.key], 0) > 0 for cell in cells):
+                return (
+                    f"unsatisfiable pod affinity: no domain of {group.key} that it can reach holds any of the "
+                    f"{group.in_words} that it asks for"
+                )
+        return self._ledger.why_closed(row, cells)
+
+
+def _cost(pods: int, cells: Sequence[Cell]) -> tuple[int, float]:
+    """Of pods that must go to these cells: how many cannot, and the price of those that need a new node."""
+    room = sum(cell.room for cell in cells)
+    new = [cell.price for cell in cells if cell.more > 0]
+    needed = max(pods - room, 0)
+    return (0, needed * min(new)) if new else (needed, 0.0)

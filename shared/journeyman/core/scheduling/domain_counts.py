@@ -1,0 +1,464 @@
+"""What topology spread constraints count: on which nodes, in which domains, and how many pods there are.
+
+Constraints that count the same pods on the same nodes share one record, whatever their maxSkew.
+
+Restates: karpenter pkg/controllers/provisioning/scheduling/topologynodefilter.go, topology.go `countDomains`,
+topologygroup.go `domainMinCount`.
+Differs: a domain that cannot be had (no offering there that the pods accept, no node) is none. Pods on nodes that are
+being removed count where they are, and not for the minimum.
+
+Who is where: the pods that rules over labels other than the host name count, by domain, running and planned.
+
+Every rule of every row is asked here, and every pod that is placed is entered here, so that all see the same counts.
+
+Restates: karpenter pkg/controllers/provisioning/scheduling/topologygroup.go, topology.go `Record`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+from msgspec import Struct, field
+
+from journeyman.core.api import labels
+from journeyman.core.api.objects import Toleration
+from journeyman.core.scheduling.arrays import Bools
+from journeyman.core.scheduling.demand.classes import PodClass
+from journeyman.core.scheduling.demand.topology import Group, LabelIndex, Pins, Spread
+from journeyman.core.scheduling.domain_distribution import UNLIMITED, Cell, Level
+from journeyman.core.scheduling.offering.wishes import Shape, Wish
+from journeyman.core.scheduling.problem import Draft, OpenNode, Question
+from journeyman.core.scheduling.requirements import EMPTY, Requirement, Requirements, from_labels
+
+Counts = dict[str, int]
+
+ANY_TAINT: Final = (Toleration(operator="Exists"),)
+
+
+class _Watch(Struct, frozen=True):
+    """Whom a constraint counts, and for whom: pods of these requirements and tolerations."""
+
+    group: bytes
+    terms: tuple[Requirements, ...]
+    tolerations: tuple[Toleration, ...]
+    own_nodes_only: bool
+    untainted_only: bool
+
+
+class Spreading(Struct, eq=False):
+    """The pods that some constraints count, by domain.
+
+    `counts` are all of them, over the domains that the emptiest is looked for in. `running` are those that run, leaving
+    nodes included; `planned` those that came with such a constraint themselves, by its maxSkew. `standing` are the
+    domains in which nodes stand.
+    """
+
+    watch: _Watch
+    key: str
+    counts: Counts
+    running: Counts
+    standing: frozenset[str]
+    planned: dict[int, Counts] = field(default_factory=dict)
+
+    def is_short_of(self, min_domains: int) -> bool:
+        """Whether there are fewer domains than a constraint wants, so that the emptiest counts as empty."""
+        return len(self.counts) < min_domains
+
+    def floor(self, min_domains: int) -> int:
+        """How many pods the emptiest domain has."""
+        return 0 if self.is_short_of(min_domains) else min(self.counts.values(), default=0)
+
+    def standing_floor(self, min_domains: int) -> int:
+        """The same of the domains in which nodes stand."""
+        found = [pods for domain, pods in self.counts.items() if domain in self.standing]
+        return min(found) if found and len(found) >= min_domains else 0
+
+    def held_against(self, max_skew: int) -> Counts:
+        """The pods that count against one of that maxSkew, by domain; those that bear more may all come after it."""
+        found = dict(self.running)
+        for skew, counts in self.planned.items():
+            if skew <= max_skew:
+                for value, pods in counts.items():
+                    found[value] = found.get(value, 0) + pods
+        return found
+
+    def enter(self, value: str, pods: int, *, skew: int | None, surely: bool, maybe: bool) -> None:
+        """Count planned pods; `skew` is that of their own such constraint, None if they have none."""
+        if surely and value in self.counts:
+            self.counts[value] += pods
+        if maybe and skew is not None:
+            planned = self.planned.setdefault(skew, {})
+            planned[value] = planned.get(value, 0) + pods
+
+
+class Watcher:
+    """Finds what constraints count, each distinct one once."""
+
+    def __init__(self, question: Question) -> None:
+        """Nodes as they stand."""
+        nodes = question.existing.standing
+        self._rows = question.rows
+        self._stalls = question.stalls
+        self._census = question.existing.census
+        self._standing = nodes
+        self._nodes = question.existing.standing_columns
+        self._staying = question.existing.staying
+        self._found: dict[object, Spreading] = {}
+        self._judged: dict[object, tuple[bool, bool]] = {}
+
+    @cached_property
+    def _places(self) -> Mapping[str, int]:
+        return {node.name: n for n, node in enumerate(self._standing)}
+
+    @cached_property
+    def _has_taints(self) -> bool:
+        return any(s.template.pool.spec.template.spec.taints for s in self._stalls) or any(
+            node.taints for node in self._standing
+        )
+
+    def spreading(self, spread: Spread, row: PodClass) -> Spreading:
+        """What a row's constraint counts; rows that share their parts are not compared."""
+        policies = (spread.own_nodes_only, spread.untainted_only)
+        parts = (spread.group.id, id(row.strict_terms), id(row.tolerations), *policies)
+        found = self._found.get(parts)
+        if found is None:
+            watch = _Watch(spread.group.id, row.strict_terms, row.tolerations, *policies)
+            found = self._found.get(watch)
+            if found is None:
+                found = self._found[watch] = self._look(spread.group, watch)
+            self._found[parts] = found
+        return found
+
+    def _look(self, group: Group, watch: _Watch) -> Spreading:
+        counting: Bools = np.ones(len(self._standing), dtype=bool)
+        if watch.own_nodes_only:
+            counting &= self._nodes.meeting(watch.terms)
+        if watch.untainted_only:
+            counting &= self._nodes.accepted(watch.tolerations, heeds_preferences=False)
+        staying = self.running(group, counting & self._staying)
+        here = self._standing_in(group.key, counting & self._staying)
+        domains = self._domains(group.key, watch, here)
+        return Spreading(
+            watch=watch,
+            key=group.key,
+            counts={domain: staying.get(domain, 0) for domain in domains},
+            running=self.running(group, counting),
+            standing=here,
+        )
+
+    def running(self, group: Group, nodes: Bools | None = None) -> Counts:
+        """The running pods that a group counts, by domain, on some of the nodes (all of them by default)."""
+        found: Counts = {}
+        by_node = self._census.by_node(group)
+        if by_node:
+            codes, values = self._nodes.label(group.key)
+            for name, pods in by_node.items():
+                place = self._places[name]
+                value = values[codes[place]]
+                if value is not None and (nodes is None or nodes[place]):
+                    found[value] = found.get(value, 0) + pods
+        return dict(sorted(found.items()))
+
+    def _standing_in(self, key: str, nodes: Bools) -> frozenset[str]:
+        """The domains of these nodes."""
+        if not nodes.any():
+            return frozenset()
+        codes, values = self._nodes.label(key)
+        here = {values[code] for code in set(codes[nodes].tolist())}
+        return frozenset(value for value in here if value is not None)
+
+    def _domains(self, key: str, watch: _Watch, here: frozenset[str]) -> list[str]:
+        """Where the emptiest domain is looked for: domains that can be had, and those of nodes that count, `here`."""
+        wish = Wish(Shape(watch.terms, watch.tolerations))
+        found = {value for stall in self._stalls for (value,) in stall.domains_for(wish, (key,))} | here
+        admitted = [term.get(key) for term in watch.terms]
+        return sorted(value for value in found if any(wanted is None or wanted.has(value) for wanted in admitted))
+
+    def lets_in(self, spreading: Spreading, row: int, pins: Pins) -> tuple[bool, bool]:
+        """Whether the nodes that a row's pods go to count: surely, possibly."""
+        watch, pods = spreading.watch, self._rows[row]
+        surely = maybe = True
+        if watch.own_nodes_only and watch.terms is not pods.strict_terms and watch.terms != (EMPTY,):
+            case = (id(spreading), row, pins)
+            if case not in self._judged:
+                self._judged[case] = _judge(watch.terms, pods.terms, pins)
+            surely, maybe = self._judged[case]
+        if watch.untainted_only and self._has_taints and watch.tolerations != pods.tolerations:
+            surely = False
+        return surely, maybe
+
+
+def _judge(wanted: Sequence[Requirements], terms: Sequence[Requirements], pins: Pins) -> tuple[bool, bool]:
+    """Whether a node for one of `terms` with these labels meets one of those `wanted`: surely, possibly."""
+    fixed = from_labels(dict(pins))
+    known = [term & fixed for term in terms]
+    surely = all(any(_implies(node, term) for term in wanted) for node in known)
+    maybe = any(node.conflict(term) is None for node in known for term in wanted)
+    return surely, maybe
+
+
+def _implies(known: Mapping[str, Requirement], wanted: Requirements) -> bool:
+    """Whether whatever meets the one meets the other."""
+    return all(
+        key in known and known[key].present and known[key].intersection(wish) == known[key]
+        for key, wish in wanted.items()
+    )
+
+
+class _Entries(Struct):
+    """Where a row's pods are entered: (key, counts), and the spreads that count them, each with the row's own skew."""
+
+    counts: list[tuple[str, Counts]] = field(default_factory=list)
+    spreads: list[tuple[Spreading, int | None]] = field(default_factory=list)
+
+
+class Ledger:
+    """Counts by domain for every group of the question over a label other than the host name."""
+
+    def __init__(self, question: Question) -> None:
+        """All running pods entered, and none of those to be placed."""
+        self._question = question
+        self._rows = question.rows
+        self._watcher = Watcher(question)
+        self._groups: dict[bytes, Group] = {}
+        self._tallies: dict[bytes, Counts] = {}
+        self._possible: dict[bytes, Counts] = {}
+        self._held: dict[bytes, Counts] = {}
+        self._own: list[list[tuple[Spread, Spreading]]] = [[] for _ in question.rows]
+        self._spreads_of_group: dict[bytes, list[Spreading]] = {}
+        self._counting: list[list[Group]] = [[] for _ in question.rows]
+        self._entries: dict[int, _Entries] = {}
+        self._index = LabelIndex(self._rows)
+        self._is_everywhere: dict[str, bool] = {}
+        for r, row in enumerate(question.rows):
+            self._register(r, row)
+        for repelled in question.repelled:
+            if is_wide(repelled.group):
+                self._register_group(repelled.group)
+                self._held.setdefault(repelled.group.id, {}).update(dict.fromkeys(sorted(repelled.domains), 1))
+        self._index_rows()
+
+    # --- set-up
+
+    def _register(self, r: int, row: PodClass) -> None:
+        for spread in row.spreads:
+            if is_wide(spread.group):
+                found = self._watcher.spreading(spread, row)
+                if self._is_idle(spread, found):
+                    continue
+                self._own[r].append((spread, found))
+                known = self._spreads_of_group.setdefault(spread.group.id, [])
+                if found not in known:
+                    known.append(found)
+                self._groups.setdefault(spread.group.id, spread.group)
+        for group in (*row.affinities, *row.anti_affinities):
+            if is_wide(group):
+                self._register_group(group)
+
+    def _is_idle(self, spread: Spread, found: Spreading) -> bool:
+        """Whether a constraint that counts nobody can be forgotten: whatever node its pods go to has the label."""
+        if self._index.counted_by(spread.group) or any(found.running.values()):
+            return False
+        known = self._is_everywhere.get(spread.key)
+        if known is None:
+            offered = all(stall.template.table.settles(spread.key) for stall in self._question.stalls)
+            known = offered and all(spread.key in node.labels for node in self._question.existing.nodes)
+            self._is_everywhere[spread.key] = known
+        return known
+
+    def _register_group(self, group: Group) -> None:
+        self._groups.setdefault(group.id, group)
+        if group.id not in self._tallies:
+            self._tallies[group.id] = self._watcher.running(group)
+
+    def _index_rows(self) -> None:
+        for group in self._groups.values():
+            for r in self._index.counted_by(group):
+                self._counting[r].append(group)
+
+    # --- questions
+
+    @property
+    def keys(self) -> frozenset[str]:
+        """The labels that any rule is about."""
+        return frozenset(group.key for group in self._groups.values())
+
+    def counting(self, row: int) -> Sequence[Group]:
+        """The groups that count the row's pods."""
+        return self._counting[row]
+
+    def spreads(self, row: int) -> list[Spread]:
+        """The row's own constraints over these labels, as far as they count anybody."""
+        return [spread for spread, _ in self._own[row]]
+
+    def tally(self, group: Group) -> Mapping[str, int]:
+        """The pods that a group of an affinity counts, by domain."""
+        return self._tallies[group.id]
+
+    def levels(self, row: int) -> list[Level]:
+        """The rules of the row's own, those that others have about it, and the counts it should keep level."""
+        counted = {group.id for group in self._counting[row]}
+        found = [
+            Level(
+                key=spread.key,
+                counts=spreading.counts,
+                rivals=spreading.held_against(spread.max_skew),
+                skew=spread.max_skew,
+                step=int(spread.group.id in counted),
+                from_zero=spreading.is_short_of(spread.min_domains),
+            )
+            for spread, spreading in self._own[row]
+        ]
+        for group in self._rows[row].anti_affinities:
+            if is_wide(group):
+                counts = _together(self._tallies[group.id], self._possible.get(group.id))
+                found.append(_ban(group.key, counts, step=int(group.id in counted)))
+        own = {spread.group.id for spread, _ in self._own[row]}
+        for group in self._counting[row]:
+            held = self._held.get(group.id)
+            if held:
+                found.append(_ban(group.key, held, step=0))
+            if group.id not in own and group.id in self._spreads_of_group:
+                counts = self._spreads_of_group[group.id][0].counts
+                found.append(Level(key=group.key, counts=counts, rivals=counts, skew=None, step=1))
+        return found
+
+    def is_over(self, row: int, values: Mapping[str, str]) -> bool:
+        """Whether the row's pods in these domains are too many for one of its spreads, now that all are placed."""
+        counted = {group.id for group in self._counting[row]}
+        for spread, spreading in self._own[row]:
+            if spread.group.id in counted:
+                held = spreading.held_against(spread.max_skew).get(values[spread.key], 0)
+                if held - spreading.floor(spread.min_domains) > spread.max_skew:
+                    return True
+        return False
+
+    def is_out_of_place(self, row: int, values: Mapping[str, str]) -> bool:
+        """Whether the row's pods, who came to these domains before all others, are not level any more.
+
+        They are held to the domains in which nodes stand if these have more: kube-scheduler knows of no others. And all
+        who were placed later may be there first. A domain that is decided at launch is not judged before.
+        """
+        for spread, spreading in self._own[row]:
+            held = spreading.held_against(UNLIMITED).get(values.get(spread.key, ""), 0)
+            floor = max(spreading.floor(spread.min_domains), spreading.standing_floor(spread.min_domains))
+            if held - floor > spread.max_skew:
+                return True
+        return False
+
+    def why_closed(self, row: int, cells: Sequence[Cell]) -> str:
+        """The first rule that closes all of these cells alone, in words; or that all of them together do."""
+        levels = self.levels(row)
+        for level in levels:
+            values = sorted({cell.values[level.key] for cell in cells if level.key in cell.values})
+            if values and not any(level.admits(value) for value in values):
+                shown = ", ".join(values)
+                if level.is_ban:
+                    return f"unsatisfiable pod anti-affinity: every domain of {level.key} that it can reach is taken ({shown})"
+                few = ", as there are fewer domains than its minDomains" if level.from_zero else ""
+                return (
+                    f"unsatisfiable topology spread over {level.key}: one more pod in any of {shown} exceeds its "
+                    f"maxSkew of {level.skew}{few}"
+                )
+        return "unsatisfiable rules between pods: no domain that it can reach keeps all of them"
+
+    def domains_of(self, opened: OpenNode, key: str) -> list[str]:
+        """The domains in which a node that is yet to be opened may end."""
+        wish = Wish(Shape((opened.requirements,), ANY_TAINT))
+        return sorted(value for (value,) in self._question.stalls[opened.stall].domains_for(wish, (key,)))
+
+    # --- entries
+
+    def enter(self, row: int, values: Mapping[str, str], pods: int, pins: Pins, *, certain: bool = True) -> None:
+        """Count pods of the row (take them back if fewer than 0) on nodes of these domains.
+
+        Args:
+            row: Whose pods.
+            values: The domains, by label.
+            pods: How many.
+            pins: What is known of their nodes' labels.
+            certain: Their nodes suit them by what is known already.
+        """
+        entries = self._entries_of(row)
+        for key, counts in entries.counts:
+            _add(counts, values.get(key), pods)
+        for spreading, skew in entries.spreads:
+            value = values.get(spreading.key)
+            if value is not None:
+                surely, maybe = self._watcher.lets_in(spreading, row, pins)
+                spreading.enter(value, pods, skew=skew, surely=surely and certain, maybe=maybe)
+
+    def enter_draft(self, draft: Draft) -> None:
+        """Count all whom a draft has placed."""
+        nodes = self._question.existing.nodes
+        for node, entries in sorted(draft.on_existing.items()):
+            for row, count in entries:
+                values = nodes[node].labels
+                certain = bool(nodes[node].provider_id) or self._suits(row, values)
+                self.enter(row, values, count, tuple(sorted(values.items())), certain=certain)
+        for opened in draft.opened:
+            singles = {key: r.single for key, r in opened.requirements.items()}
+            known = {key: value for key, value in singles.items() if value is not None}
+            open_keys = self.keys - known.keys()
+            for row, count in opened.pods:
+                self.enter(row, known, count, tuple(sorted(known.items())))
+                for key in sorted(open_keys):
+                    self.enter_possible(row, key, self.domains_of(opened, key), count)
+
+    def _suits(self, row: int, values: Mapping[str, str]) -> bool:
+        """Whether these labels suit the row; those of a claim to be launched do not tell everything yet."""
+        offered = from_labels(values)
+        return any(offered.compatible(term) is None for term in self._rows[row].strict_terms)
+
+    def enter_possible(self, row: int, key: str, domains: Iterable[str], pods: int) -> None:
+        """Pods of the row whose domain is one of several: whoever keeps away from them keeps away from all of these."""
+        counting = [g for g in self._counting[row] if g.key == key and g.id in self._tallies]
+        holding = [g for g in self._rows[row].anti_affinities if g.key == key and g.id not in self._rows[row].soft]
+        for domain in domains:
+            for group in counting:
+                _add(self._possible.setdefault(group.id, {}), domain, pods)
+            for group in holding:
+                _add(self._held.setdefault(group.id, {}), domain, pods)
+
+    def _entries_of(self, row: int) -> _Entries:
+        found = self._entries.get(row)
+        if found is None:
+            found = self._entries[row] = self._find_entries(row)
+        return found
+
+    def _find_entries(self, row: int) -> _Entries:
+        found, pods = _Entries(), self._rows[row]
+        own: dict[bytes, int] = {}
+        for spread, _ in self._own[row]:
+            own[spread.group.id] = min(spread.max_skew, own.get(spread.group.id, spread.max_skew))
+        for group in self._counting[row]:
+            if group.id in self._tallies:
+                found.counts.append((group.key, self._tallies[group.id]))
+            found.spreads += [(s, own.get(group.id)) for s in self._spreads_of_group.get(group.id, ())]
+        for group in pods.anti_affinities:
+            if is_wide(group) and group.id not in pods.soft:
+                found.counts.append((group.key, self._held.setdefault(group.id, {})))
+        return found
+
+
+def is_wide(group: Group) -> bool:
+    """Whether its domains are more than one node each."""
+    return group.key != labels.HOSTNAME
+
+
+def _ban(key: str, counts: Mapping[str, int], *, step: int) -> Level:
+    return Level(key=key, counts=counts, rivals=counts, skew=step, step=step, from_zero=True, is_ban=True)
+
+
+def _add(counts: Counts, value: str | None, pods: int) -> None:
+    if value is not None:
+        counts[value] = counts.get(value, 0) + pods
+
+
+def _together(first: Counts, second: Counts | None) -> Counts:
+    if not second:
+        return first
+    return {value: first.get(value, 0) + second.get(value, 0) for value in {**first, **second}}

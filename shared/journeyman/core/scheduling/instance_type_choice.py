@@ -1,0 +1,351 @@
+"""What a node must be for all of its pods at once: pool, variant and one alternative of every wish, put together.
+
+Choosing for every new node the instance types that may serve it, and so its price: from open nodes to planned claims.
+
+A claim keeps every type that holds its pods at a price near the best, so that the cloud has a choice: all up to
+`near_price` times the cheapest, at least `min_types` where there are as many, at most `max_types`, and so many
+different ones as the NodePool's minValues ask for.
+
+Thousands of nodes share a few sets of requirements. For each set the types are sorted by price once, and which of them
+hold how much is asked for all of its nodes at once; nodes that end up with the same list share everything but their
+pods.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import cached_property, lru_cache
+from typing import Final
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+
+from journeyman.core.api import labels
+from journeyman.core.api.objects import NodeSelectorRequirement
+from journeyman.core.scheduling.arrays import Bools, Floats, Ints, distinct
+from journeyman.core.scheduling.limits import type_costs
+from journeyman.core.scheduling.offering.min_values import achievable, distinct_enough, needed_for_variety
+from journeyman.core.scheduling.offering.offers import OfferTable
+from journeyman.core.scheduling.offering.overlays import overlay_annotations
+from journeyman.core.scheduling.offering.stalls import Stall
+from journeyman.core.scheduling.offering.wishes import Variant, Wish
+from journeyman.core.scheduling.options import MinValuesPolicy, Options
+from journeyman.core.scheduling.problem import OpenNode, Question
+from journeyman.core.scheduling.requirements import Requirement, Requirements, requirement
+from journeyman.core.scheduling.results import PlannedClaim
+from journeyman.errors import InvariantError
+
+
+def settled(
+    stall: Stall, type_index: int, variant: Variant, wishes: Sequence[Wish], reservation: str = ""
+) -> Requirements:
+    """Pool, variant, reservation and every wish together; of a wish's alternatives the first that suits the others too.
+
+    Only offerings of the type that suit every wish count, so that no choice leaves a later wish without one.
+    """
+    together = stall.template.requirements & variant.narrowed
+    if reservation:
+        together = held(together, reservation)
+    if all(len(wish.terms) == 1 for wish in wishes):
+        for wish in wishes:
+            together &= wish.terms[0]
+        return together
+    table = stall.template.table
+    possible: Bools = table.row_type == type_index
+    for wish in wishes:
+        possible &= stall.rows(wish, variant)
+    for wish in wishes:
+        for term in wish.terms:
+            candidate = together & term
+            if together.compatible(term, allow_undefined=labels.WELL_KNOWN) is None and (
+                (table.rows_meeting(candidate) & possible).any()
+            ):
+                together = candidate
+                break
+    return together
+
+
+def held(requirements: Requirements, reservation: str) -> Requirements:
+    """The same on reserved capacity, of this reservation and no other."""
+    return requirements & {
+        labels.CAPACITY_TYPE: requirement(labels.CAPACITY_TYPE, "In", (labels.RESERVED,)),
+        labels.RESERVATION_ID: requirement(labels.RESERVATION_ID, "In", (reservation,)),
+    }
+
+
+def reservation_of(requirements: Requirements) -> str:
+    """The reservation that a node with these requirements holds; empty if none."""
+    capacity_type = requirements.get(labels.CAPACITY_TYPE)
+    reservation = requirements.get(labels.RESERVATION_ID)
+    if capacity_type is None or reservation is None or capacity_type.single != labels.RESERVED:
+        return ""
+    return reservation.single or ""
+
+
+_AT_ONCE: Final = 1 << 20  # nodes times types looked at together, to bound memory
+_SIMULATED: Final = frozenset({labels.REGISTERED, labels.INITIALIZED, labels.HOSTNAME, labels.INSTANCE_TYPE})
+
+
+def planned_claims(
+    nodes: Sequence[OpenNode], question: Question, draw: Callable[[int, int], Sequence[str]]
+) -> list[PlannedClaim]:
+    """A claim for each node, in their order.
+
+    Args:
+        nodes: Nodes to open; some instance type of each one's stall holds its pods.
+        question: What they were opened for.
+        draw: The keys of the next so many pods of a row.
+
+    Raises:
+        InvariantError: No type that a node's requirements allow holds its pods, or too few for its pool's minValues.
+    """
+    choices: list[Choice | None] = [None] * len(nodes)
+    stocked: dict[tuple[int, Requirements], Shelf] = {}
+    for (stall, _), members in _alike(nodes).items():
+        wanted = nodes[members[0]].requirements
+        key = stall, _of_offerings(question.stalls[stall], wanted)
+        if key in stocked:
+            shelf = replace(stocked[key], wanted=wanted)
+        else:
+            shelf = stocked[key] = Shelf.of(question.stalls[stall], wanted, question.options)
+        for index, choice in zip(members, shelf.choices([nodes[m] for m in members]), strict=True):
+            choices[index] = choice
+    axes = question.axes
+    return [
+        _claim(node, choice, question.stalls[node.stall], axes, draw)
+        for node, choice in zip(nodes, choices, strict=True)
+    ]
+
+
+def _alike(nodes: Sequence[OpenNode]) -> dict[tuple[int, int], list[int]]:
+    """Nodes of equal stall and requirements; the latter are compared by content once for each object."""
+    number: dict[Requirements, int] = {}
+    known: dict[int, int] = {}
+    groups: dict[tuple[int, int], list[int]] = {}
+    for index, node in enumerate(nodes):
+        wanted = known.get(id(node.requirements))
+        if wanted is None:
+            wanted = known[id(node.requirements)] = number.setdefault(node.requirements, len(number))
+        groups.setdefault((node.stall, wanted), []).append(index)
+    return groups
+
+
+def _of_offerings(stall: Stall, wanted: Requirements) -> Requirements:
+    """The requirements that decide which offerings suit: sets that differ in other labels find the same."""
+    defined = stall.template.table.labels
+    return Requirements({key: r for key, r in wanted.items() if key in defined or key == labels.RESERVATION_ID})
+
+
+def _claim(
+    node: OpenNode,
+    choice: Choice | None,
+    stall: Stall,
+    axes: Sequence[str],
+    draw: Callable[[int, int], Sequence[str]],
+) -> PlannedClaim:
+    if choice is None:
+        raise InvariantError(f"no instance type of NodePool {stall.template.name} holds what was planned for one node")
+    pods = sorted(key for row, count in node.pods for key in draw(row, count))
+    return PlannedClaim(
+        node_pool=stall.template.name,
+        pods=tuple(pods),
+        instance_types=choice.instance_types,
+        requirements=choice.requirements,
+        requests=_by_resource(node.total + choice.least_overhead, axes),
+        offering=choice.offering,
+        price=choice.price,
+        min_values_relaxed=choice.relaxed,
+        reservations=choice.reservations,
+        overlays=choice.overlays,
+    )
+
+
+class Choice(Struct, frozen=True, kw_only=True, eq=False):
+    """What claims of one pool with the same instance types have in common."""
+
+    instance_types: tuple[str, ...]
+    requirements: tuple[NodeSelectorRequirement, ...]
+    least_overhead: Ints
+    offering: tuple[str, str, str]
+    price: float
+    relaxed: bool
+    reservations: tuple[str, ...]
+    overlays: tuple[str, ...]
+
+
+class Shelf(Struct, frozen=True, kw_only=True, eq=False, dict=True):
+    """The types of one stall that meet certain requirements, by price then name.
+
+    `rows` are all their offerings by price; `types` are those types in the order of their cheapest, `firsts` that
+    offering of each.
+    """
+
+    stall: Stall
+    wanted: Requirements
+    options: Options
+    rows: Ints
+    types: Ints
+    firsts: Ints
+    reservation: str
+
+    @classmethod
+    def of(cls, stall: Stall, wanted: Requirements, options: Options) -> Shelf:
+        """What the stall has for these requirements; reserved capacity only if they hold a reservation."""
+        table, reservation = stall.template.table, reservation_of(wanted)
+        meets = stall.template.rows & table.rows_meeting(wanted) & stall.usable[table.row_type]
+        meets &= table.row_reservation >= 0 if reservation else table.row_reservation < 0
+        rows = table.by_price[meets[table.by_price]]
+        first = dict(zip(table.row_type[rows][::-1].tolist(), rows[::-1].tolist(), strict=True))
+        types = list(dict.fromkeys(table.row_type[rows].tolist()))
+        return cls(
+            stall=stall,
+            wanted=wanted,
+            options=options,
+            rows=rows,
+            types=np.array(types, dtype=np.int64),
+            firsts=np.array([first[t] for t in types], dtype=np.int64),
+            reservation=reservation,
+        )
+
+    @cached_property
+    def prices(self) -> Floats:
+        """Of each type's cheapest offering."""
+        found: Floats = self.stall.template.table.prices[self.firsts]
+        return found
+
+    @cached_property
+    def _costs(self) -> Ints:
+        """What each type takes of the pool's limits."""
+        found: Ints = type_costs(self.stall.template)[self.types]
+        return found
+
+    @cached_property
+    def _pinned(self) -> Requirements:
+        return _with_values(self.wanted, self.stall.template.table.labels)
+
+    def choices(self, nodes: Sequence[OpenNode]) -> Iterator[Choice | None]:
+        """For each node what its claim asks for; None if nothing (or too little for minValues) holds its pods."""
+        known: dict[bytes, Choice | None] = {}
+        step = max(_AT_ONCE // max(len(self.types), 1), 1)
+        for start in range(0, len(nodes), step):
+            holding = self.holding(nodes[start : start + step])
+            listed = holding if self.stall.template.min_values else self._listed(holding)
+            for row, packed in zip(listed, np.packbits(listed, axis=1), strict=True):
+                key = packed.tobytes()
+                if key not in known:
+                    known[key] = self._choice(row)
+                yield known[key]
+
+    def holding(self, nodes: Sequence[OpenNode]) -> Bools:
+        """By node and type, whether the type holds what is on the node and stays within the node's share of limits."""
+        totals = np.array([node.total for node in nodes], dtype=np.int64)
+        sizes = self.stall.sizes[self.types]
+        holds: Bools = np.ones((len(nodes), len(self.types)), dtype=bool)
+        for axis in np.flatnonzero(totals.any(axis=0)):
+            holds &= sizes[:, axis] >= totals[:, axis, None]
+        if nodes[0].share is not None:  # a pool has limits or it has none
+            shares = np.array([node.share for node in nodes], dtype=np.int64)
+            for resource in range(shares.shape[1]):
+                holds &= self._costs[:, resource] <= shares[:, resource, None]
+        return holds
+
+    def _listed(self, holds: Bools) -> Bools:
+        """Of the types that hold it, those that a claim lists."""
+        if not holds.any():
+            return holds
+        best = np.argmax(holds, axis=1)
+        ceiling = self.prices[best] * self.options.near_price
+        near = np.searchsorted(self.prices, ceiling, side="right")  # how many types cost no more than that, itself too
+        rank = np.cumsum(holds, axis=1, dtype=np.int32)
+        within = rank[np.arange(len(holds)), near - 1]
+        count = np.minimum(np.maximum(within, self.options.min_types), self.options.max_types)
+        listed: Bools = holds & (rank <= count[:, None])
+        return listed
+
+    def _choice(self, types: Bools) -> Choice | None:
+        """The choice that lists these types, or with minValues some of them."""
+        wanted, listed = self._pinned, np.flatnonzero(types)
+        relaxed = False
+        if self.stall.template.min_values and len(listed):
+            if not distinct_enough(self.stall, self.types[listed]):
+                if self.options.min_values is MinValuesPolicy.STRICT:
+                    return None
+                wanted, relaxed = self._lowered(listed), True
+            listed = self._with_variety(types)
+        return self._listing(listed, wanted, relaxed=relaxed) if len(listed) else None
+
+    def _lowered(self, listed: Ints) -> Requirements:
+        """The requirements with what can be had of their minValues."""
+        counts = achievable(self.stall, self.types[listed])
+        lowered = {key: replace(self._pinned[key], min_values=count) for key, count in counts.items()}
+        return Requirements({**self._pinned, **lowered})
+
+    def _with_variety(self, types: Bools) -> Ints:
+        """Of these types those that bring enough different values, and of the others the cheapest, as many as fit."""
+        usual = np.flatnonzero(self._listed(types[None, :])[0])
+        holding = np.flatnonzero(types)
+        place = {int(t): int(at) for t, at in zip(self.types[holding], holding, strict=True)}
+        needed = {place[t] for t in needed_for_variety(self.stall, self.types[holding])}
+        others = [int(at) for at in usual if int(at) not in needed]
+        kept = others[: max(self.options.max_types - len(needed), 0)]
+        return np.array(sorted((*needed, *kept)), dtype=np.int64)
+
+    def _listing(self, listed: Ints, wanted: Requirements, *, relaxed: bool) -> Choice:
+        table = self.stall.template.table
+        types = self.types[listed]
+        chosen: Bools = np.zeros(len(table.types), dtype=bool)
+        chosen[types] = True
+        codes, values = table.row_values(labels.CAPACITY_TYPE)
+        bought = distinct(codes[self.rows[chosen[table.row_type[self.rows]]]])
+        names = [table.types[t].name for t in types]
+        best = int(self.firsts[listed[0]])
+        zone_codes, zones = table.row_values(labels.ZONE)
+        return Choice(
+            instance_types=tuple(names),
+            requirements=_as_selectors(wanted, names, sorted(v for c in bought if (v := values[c]) is not None)),
+            least_overhead=self.stall.overhead[types].min(axis=0),
+            offering=(names[0], zones[zone_codes[best]] or "", values[codes[best]] or ""),
+            price=float(table.prices[best]),
+            relaxed=relaxed,
+            reservations=(self.reservation,) if self.reservation else (),
+            overlays=tuple(sorted({key for t in types.tolist() for key in _overlays(table)[t]})),
+        )
+
+
+@lru_cache(maxsize=16)
+def _overlays(table: OfferTable) -> tuple[tuple[str, ...], ...]:
+    """By type, what a claim for it says of NodeOverlays."""
+    return tuple(overlay_annotations(t) for t in table.types)
+
+
+def _as_selectors(
+    wanted: Requirements, instance_types: Sequence[str], capacity_types: Sequence[str]
+) -> tuple[NodeSelectorRequirement, ...]:
+    """The claim's requirements, sorted by key; types stay in price order."""
+    kept: dict[str, Requirement] = {key: r for key, r in wanted.items() if key not in _SIMULATED}
+    if capacity_types:
+        least = wanted[labels.CAPACITY_TYPE].min_values if labels.CAPACITY_TYPE in wanted else None
+        kept[labels.CAPACITY_TYPE] = requirement(labels.CAPACITY_TYPE, "In", capacity_types, least)
+    least = wanted[labels.INSTANCE_TYPE].min_values if labels.INSTANCE_TYPE in wanted else None
+    types = NodeSelectorRequirement(
+        key=labels.INSTANCE_TYPE, operator="In", values=tuple(instance_types), min_values=least
+    )
+    return tuple(sorted((*Requirements(kept).to_selectors(), types), key=lambda r: (r.key, r.operator)))
+
+
+def _with_values(wanted: Requirements, defined: Collection[str]) -> Requirements:
+    """Labels that somebody wants to be there, but that no instance type defines, with a value for the node to get.
+
+    Restates: karpenter pkg/scheduling/requirements.go `Labels`. Differs: the value is not random.
+    """
+    own = {key: r for key, r in wanted.items() if r.complement and r.present and key not in defined}
+    values = {key: r.any_value() for key, r in own.items() if not labels.is_restricted(key)}
+    return wanted & {
+        key: requirement(key, "In", (value,)) for key, value in values.items() if key not in labels.WELL_KNOWN
+    }
+
+
+def _by_resource(amounts: Ints, axes: Sequence[str]) -> Mapping[str, int]:
+    """Amounts along axes as a mapping, zeros left out."""
+    return {axis: int(amount) for axis, amount in zip(axes, amounts, strict=True) if amount}

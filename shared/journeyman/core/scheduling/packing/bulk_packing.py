@@ -1,0 +1,281 @@
+"""Packing many kinds of items: the ideal mix of nodes is opened at once, and the items dealt out to all of them.
+
+The mix that the linear program would buy, rounded down, is opened first. Then item after item, the most valuable first,
+goes where its proportions suit best what is still free (the angle between the two, every axis weighted by its worth):
+so all nodes stay balanced, and fill up on all axes together. What finds no room in the mix is left to another solver or
+opens more nodes; at the end each node becomes the cheapest that holds its content.
+
+Whole nodes instead of the fractions that the linear program would buy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+from msgspec import Struct
+
+from journeyman.core.scheduling.arrays import Bools, Floats, Ints, every
+from journeyman.core.scheduling.packing.packing_problem import Bin, Content, Problem, cheapest_offers, merged
+from journeyman.core.scheduling.packing.shadow_prices import Appraisal
+
+_EPSILON: Final = 1e-9
+_MOST_ROOM: Final = 2**52  # amounts up to this are exact as floats
+_DECIMALS: Final = 9  # of a likeness, so that a processor's way of rounding chooses nothing
+
+
+class Manner(Struct, frozen=True):
+    """How items are matched with nodes.
+
+    Attributes:
+        blend: Weight of what has no price although there is hardly too much of it, from 0 to 1.
+        thrift: How far an item keeps off nodes where it would take what is worth more than itself; 0 for not at all.
+    """
+
+    blend: float = 0.0
+    thrift: float = 0.0
+
+
+class OpenNodes:
+    """Nodes being filled, as columns: room by axis, signatures still possible, conflicts entered."""
+
+    def __init__(self, problem: Problem, appraisal: Appraisal, manner: Manner) -> None:
+        self.problem = problem
+        self._appraisal = appraisal
+        self._sizes = np.minimum(problem.sizes, _MOST_ROOM).astype(float)
+        self._requests = problem.requests.astype(float)
+        self._axes = [np.flatnonzero(request) for request in problem.requests]
+        self._manner = manner
+        self._various = manner.thrift > 0 and bool(
+            (np.ptp(appraisal.unit, axis=0) > 1e-6 * appraisal.unit.max(axis=0)).any()
+        )
+        self._weights = np.maximum(self._mean_unit(), manner.blend * self._use())
+        worth = self._requests @ self._weights if manner.blend else appraisal.items
+        self._worth: Floats = np.round(worth / max(float(worth.max(initial=0.0)), 1e-300), _DECIMALS + 3)
+        self._families = _families(problem)
+        self._in_conflict = np.logical_or.reduce(problem.loose | problem.bound, axis=1)
+        self._efficiency = problem.prices / np.maximum((self._sizes * appraisal.unit).sum(axis=1), _EPSILON)
+        self.count = 0
+        self._free = np.zeros((problem.requests.shape[1], 64))
+        self._possible = np.zeros((len(problem.allowed), 64), dtype=bool)
+        self._loose = np.zeros((problem.loose.shape[1], 64), dtype=bool)
+        self._bound = np.zeros((problem.loose.shape[1], 64), dtype=bool)
+        self._offers = np.zeros(64, dtype=np.int64)
+        self._placed: list[tuple[int, Ints, Ints]] = []  # item, nodes, how many on each
+
+    def _mean_unit(self) -> Floats:
+        """Worth by axis, on average over what the mix spends on each offer."""
+        spent = self.problem.prices * (self._appraisal.mix + _EPSILON)
+        mean: Floats = spent @ self._appraisal.unit / max(float(spent.sum()), 1e-300)
+        return mean
+
+    def _use(self) -> Floats:
+        """What a unit of each axis would be worth if it alone bore the price, less the more of it is never used.
+
+        What the program leaves without a price because there is a little too much of it still runs out on single nodes.
+        """
+        bought = self._appraisal.mix @ self._sizes
+        used = np.minimum(self.problem.counts @ self._requests / np.maximum(bought, 1.0), 1.0)
+        spent = float(self._appraisal.mix @ self.problem.prices)
+        found: Floats = np.where(bought > 0, spent / np.maximum(bought, 1.0) * used**4, 0.0)
+        return found
+
+    def open(self, offer: int, copies: int) -> None:
+        """More nodes of an offer, of whichever signature it is had in at that size and price."""
+        end = self.count + copies
+        while end > self._free.shape[1]:
+            self._free, self._possible, self._loose, self._bound = (
+                np.concatenate((table, np.zeros_like(table)), axis=1)
+                for table in (self._free, self._possible, self._loose, self._bound)
+            )
+            self._offers = np.concatenate((self._offers, np.zeros_like(self._offers)))
+        self._free[:, self.count : end] = self._sizes[offer][:, None]
+        self._possible[:, self.count : end] = self._families[offer][:, None]
+        self._offers[self.count : end] = offer
+        self.count = end
+
+    def place_all(self, counts: Ints, *, open_more: bool) -> Ints:
+        """Place these items, the most valuable first; those that found no room."""
+        left: Ints = counts.copy()
+        for item in self._order(counts).tolist():
+            left[item] = self._place(item, int(counts[item]))
+            while open_more and left[item]:
+                self._open_for(item, int(left[item]))
+                left[item] = self._place(item, int(left[item]))
+        return left
+
+    def _order(self, counts: Ints) -> Ints:
+        """Items of which a node holds but one because of an axis come first, then by worth."""
+        kinds: Ints = np.flatnonzero(counts)
+        most = np.maximum(self._sizes.max(axis=0), 1.0)
+        alone = (self._requests[kinds] / most).max(axis=1) > 0.5
+        order: Ints = kinds[np.lexsort((kinds, -self._worth[kinds], ~alone))]
+        return order
+
+    def _place(self, item: int, count: int) -> int:
+        """Deal the copies of an item out to the open nodes; how many are left."""
+        while count:
+            nodes, fitting = self._room_for(item)
+            if not len(nodes):
+                break
+            best = self._suiting(item, nodes)
+            share = max(-(-count * 2 // len(nodes)), 1)
+            taken = np.minimum(fitting[best], share).astype(np.int64)
+            before = np.cumsum(taken) - taken
+            taken = np.minimum(taken, np.maximum(count - before, 0))
+            used = taken > 0
+            self._enter(item, nodes[best[used]], taken[used])
+            count -= int(taken.sum())
+        return count
+
+    def _room_for(self, item: int) -> tuple[Ints, Floats]:
+        """The nodes that can take the item, and how many each."""
+        axes = self._axes[item]
+        amounts = self._requests[item, axes]
+        fitting = np.floor((self._free[axes, : self.count] / amounts[:, None]).min(axis=0))
+        open_to: Bools = fitting > 0
+        if len(self._possible) > 1:
+            open_to &= self._possible[self.problem.allowed[:, item], : self.count].any(axis=0)
+        if self._in_conflict[item]:
+            open_to &= ~self._loose[self.problem.bound[item], : self.count].any(axis=0)
+            open_to &= ~self._bound[self.problem.loose[item], : self.count].any(axis=0)
+        nodes = np.flatnonzero(open_to)
+        return nodes, fitting[nodes]
+
+    def _suiting(self, item: int, nodes: Ints) -> Ints:
+        """Positions of the nodes, those first whose free room is most like the item, and that it suits by worth.
+
+        Where the item would take what is worth more than the item itself, something else is better placed.
+        """
+        room = self._free[:, nodes] * self._weights[:, None]
+        weighted = self._requests[item] * self._weights
+        likeness = weighted @ room / np.sqrt((room * room).sum(axis=0) * (weighted @ weighted) + 1e-300)
+        if self._various:
+            taken = self._requests[item] @ self._appraisal.unit.T
+            own = max(float(self._appraisal.items[item]), 1e-6 * float(taken.max()), 1e-300)
+            excess = taken / own - 1.0
+            likeness -= self._manner.thrift * excess[self._offers[nodes]]
+        order: Ints = np.argsort(-np.round(likeness, _DECIMALS), kind="stable")
+        return order
+
+    def _enter(self, item: int, nodes: Ints, taken: Ints) -> None:
+        axes = self._axes[item]
+        self._free[axes[:, None], nodes] -= taken * self._requests[item, axes, None]
+        if len(self._possible) > 1:
+            self._possible[:, nodes] &= self.problem.allowed[:, item, None]
+        if self._in_conflict[item]:
+            self._loose[:, nodes] |= self.problem.loose[item][:, None]
+            self._bound[:, nodes] |= self.problem.bound[item][:, None]
+        self._placed.append((item, nodes, taken))
+
+    def _open_for(self, item: int, count: int) -> None:
+        """Open the offer that gives most worth for its price, of those that hold the item."""
+        problem = self.problem
+        holds = every(problem.sizes >= problem.requests[item]) & problem.allowed[problem.signatures, item]
+        holding = np.flatnonzero(holds & ~problem.limited)
+        offer = int(holding[np.lexsort((holding, np.round(self._efficiency[holding], 6)))[0]])
+        axes = self._axes[item]
+        each = int((self._sizes[offer, axes] // self._requests[item, axes]).min())
+        self.open(offer, -(-count // each))
+
+    def open_mix(self, mix: Ints) -> None:
+        """So many nodes of each offer."""
+        for offer in np.flatnonzero(mix).tolist():
+            self.open(offer, int(mix[offer]))
+
+    def settle(self, shop: Problem | None) -> list[Bin]:
+        """Each node that holds something, as the cheapest offer for it in the shop; without one as it was opened."""
+        if not self._placed:
+            return []
+        nodes = np.concatenate([nodes for _, nodes, _ in self._placed])
+        items = np.concatenate([np.full(len(nodes), item) for item, nodes, _ in self._placed])
+        taken = np.concatenate([taken for _, _, taken in self._placed])
+        order = np.lexsort((items, nodes))
+        nodes, items, taken = nodes[order], items[order], taken[order]
+        filled, starts = np.unique(nodes, return_index=True)
+        totals = np.add.reduceat(self.problem.requests[items] * taken[:, None], starts, axis=0)
+        offers = self._offers[filled]
+        if shop is not None:
+            offers = cheapest_offers(shop, totals, self._possible[:, filled].T)
+        entries = list(zip(items.tolist(), taken.tolist(), strict=True))
+        ends = [*starts[1:].tolist(), len(entries)]
+        width = len(self.problem.counts)
+        return merged(
+            Bin(offer, _summed(entries[start:end]), 1, width)
+            for offer, start, end in zip(offers.tolist(), starts.tolist(), ends, strict=True)
+        )
+
+
+def _summed(entries: list[tuple[int, int]]) -> Content:
+    """Entries of one node by item, with those of the same item added up."""
+    content: dict[int, int] = {}
+    for item, count in entries:
+        content[item] = content.get(item, 0) + count
+    return tuple(content.items())
+
+
+def _families(problem: Problem) -> Bools:
+    """By offer and signature, whether the same size is had for the same price there; of stocks there is but the one."""
+    found = np.zeros((len(problem.prices), len(problem.allowed)), dtype=bool)
+    found[np.arange(len(problem.prices)), problem.signatures] = True
+    if len(problem.allowed) == 1:
+        return found
+    families: dict[tuple[float, bytes], list[int]] = {}
+    for offer in np.flatnonzero(~problem.limited).tolist():
+        families.setdefault((float(problem.prices[offer]), problem.sizes[offer].tobytes()), []).append(offer)
+    for members in families.values():
+        found[np.array(members)[:, None], problem.signatures[members]] = True
+    return found
+
+
+_OFFERS: Final = 40  # whose combinations are tried to cover what whole nodes of the mix leave
+_MARGINS: Final = (0.0, 0.01, 0.02, 0.03, 0.05, 0.08)  # room to spare, since items are not sand
+
+
+def whole_mixes(problem: Problem, appraisal: Appraisal) -> Iterator[Ints]:
+    """How many nodes of each offer to open: the mix rounded down, then with a cheap cover of the rest, ever roomier."""
+    base = np.floor(appraisal.mix + _EPSILON).astype(np.int64)
+    yield base
+    if len(problem.allowed) > 1:
+        for least in (0.5, 0.0):
+            yield base + (appraisal.mix - base > least + _EPSILON)
+        return
+    combinations = _Combinations(problem, appraisal)
+    seen = {base.tobytes()}
+    for margin in _MARGINS:
+        need = (problem.counts @ problem.requests).astype(float) * (1 + margin) - base @ problem.sizes
+        mix = base + combinations.cheapest_cover(need)
+        if mix.tobytes() not in seen:
+            seen.add(mix.tobytes())
+            yield mix
+
+
+class _Combinations:
+    """Up to three nodes of promising offers, all ways to combine them, by price."""
+
+    def __init__(self, problem: Problem, appraisal: Appraisal) -> None:
+        need = (problem.counts @ problem.requests).astype(float)
+        usable = np.minimum(problem.sizes, need)
+        value = (usable * appraisal.unit).sum(axis=1)
+        ratio = problem.prices / np.maximum(value, 1e-300)
+        self._width = len(problem.prices)
+        offers: Ints = np.sort(np.argsort(ratio, kind="stable")[:_OFFERS])
+        none = len(offers)  # stands for no node
+        first, second, third = (axis.ravel() for axis in np.indices((none + 1,) * 3))
+        ordered = (first <= second) & (second <= third) & (first < none)
+        self._picks: Ints = np.stack((first[ordered], second[ordered], third[ordered]), axis=1)
+        self._offers = offers
+        self._sizes: Floats = np.vstack((problem.sizes[offers], np.zeros_like(problem.sizes[:1]))).astype(float)
+        self._prices: Floats = np.append(problem.prices[offers], 0.0)[self._picks].sum(axis=1)
+
+    def cheapest_cover(self, need: Floats) -> Ints:
+        """Nodes by offer that together have this much room; none if three are too few."""
+        covers = every(self._sizes[self._picks].sum(axis=1) >= need)
+        mix = np.zeros(self._width, dtype=np.int64)
+        if (need > 0).any() and covers.any():
+            best = int(np.argmin(np.where(covers, self._prices, np.inf)))
+            for pick in self._picks[best]:
+                if pick < len(self._offers):
+                    mix[self._offers[pick]] += 1
+        return mix

@@ -1,0 +1,252 @@
+"""What everything is worth at this moment's offers: shadow prices, the ideal mix of nodes, and the bound.
+
+Offers that are much alike make a *place*: one signature, about the same size, the same axis that runs out first. One
+linear program covers all places: nodes in fractions give room by place and axis, and groups of items are split among
+the places that may hold them. So what is cheap but too small for most is bought for those few that fit. Stocks are rows
+too.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from msgspec import Struct
+
+from journeyman.core.scheduling.arrays import Bools, Floats, Ints, every
+from journeyman.core.scheduling.packing.linear_program import CoveringProgram, affordable
+from journeyman.core.scheduling.packing.packing_problem import Problem
+
+_ROWS: Final = 160  # of the program; with more, offers and items are told apart less finely
+_ROWS_FOR_WORTH: Final = 64  # likewise where the mix is not asked for
+_CELLS: Final = 40_000  # rows times offers, likewise
+_FITTING: Final = (0.5, 0.8, 0.95, 1.0)  # share of the items that fit an offer, by which offers are told apart
+_DETAILS: Final = ((True, True), (True, False), (False, False))  # telling offers apart by size, and items by share
+_SHARES: Final = 3  # by how much of its share in all demand falls on each axis, items are told apart
+_TIE_BREAK: Final = 1e-4  # of a typical node's price
+
+
+class Appraisal(Struct, frozen=True, kw_only=True, eq=False):
+    """Shadow prices.
+
+    Attributes:
+        unit: Worth of one unit by offer and axis; no offer without a stock is worth more than it costs.
+        items: Worth of one of each item, where it is worth least.
+        mix: How many nodes of each offer would be bought, if fractions could be; of equal mixes one of alike nodes.
+        bound: A price that no packing can undercut.
+    """
+
+    unit: Floats
+    items: Floats
+    mix: Floats
+    bound: float
+
+
+def lower_bound(problem: Problem) -> float:
+    """A price that no packing of the problem's items can undercut.
+
+    Items whose offers have nothing in common with other items' are bounded apart, and the bounds add up.
+    """
+    asked = problem.of_items(np.flatnonzero(problem.counts))
+    parts = [part.only(part.useful()) for part in (asked.of_items(items) for items in independent(asked.allowed))]
+    return sum(max(appraise(part, with_mix=False, coarse=c).bound for c in (False, True)) for part in parts)
+
+
+def independent(allowed: Bools) -> list[Ints]:
+    """Items grouped so that no offer may hold items of two groups; by first item."""
+    if not allowed.shape[1]:
+        return []
+    columns, which = np.unique(allowed, axis=1, return_inverse=True)
+    groups: list[tuple[Bools, list[int]]] = []
+    for column in range(columns.shape[1]):
+        mask, members = columns[:, column].copy(), [column]
+        apart: list[tuple[Bools, list[int]]] = []
+        for other, others in groups:
+            if (other & mask).any():
+                mask, members = mask | other, others + members
+            else:
+                apart.append((other, others))
+        groups = [*apart, (mask, members)]
+    found = [np.flatnonzero(np.isin(which.ravel(), members)) for _, members in groups]
+    return sorted(found, key=lambda items: int(items[0]))
+
+
+def appraise(problem: Problem, *, with_mix: bool = True, coarse: bool = False) -> Appraisal:
+    """Solve the program for these items; `mix` is all zero unless asked for. `coarse`: places are signatures."""
+    market = Market.of(problem, most_rows=_ROWS if with_mix else _ROWS_FOR_WORTH, coarse=coarse)
+    worth, mix = market.solve(with_mix=with_mix)
+    each = np.where(market.allowed, worth @ problem.requests.T.astype(float), np.inf).min(axis=0, initial=np.inf)
+    items = np.where(np.isfinite(each), each, 0.0)
+    unit: Floats = worth[market.place]
+    bound = float(problem.counts @ items) - _worth_of_stocks(problem, unit, market.usable)
+    return Appraisal(unit=unit, items=items, mix=mix, bound=max(bound, 0.0))
+
+
+def _worth_of_stocks(problem: Problem, unit: Floats, usable: Floats) -> float:
+    """What the nodes in stock are worth above their price, at most."""
+    gain = np.maximum((usable * unit).sum(axis=1) - problem.prices, 0.0)
+    total = 0.0
+    for index, nodes in enumerate(problem.stocks):
+        total += float(nodes) * float(gain[problem.stock == index].max(initial=0.0))
+    return total
+
+
+class Market(Struct, frozen=True, kw_only=True, eq=False):
+    """Offers by place, and items by where they may go.
+
+    Attributes:
+        problem: Whose offers and items they are.
+        place: By offer.
+        allowed: By place and item, whether some offer there may hold it.
+        group: By item; those of a group may go to the same places.
+        usable: Room by offer and axis as far as any content can use it.
+    """
+
+    problem: Problem
+    place: Ints
+    allowed: Bools
+    group: Ints
+    usable: Floats
+
+    @classmethod
+    def of(cls, problem: Problem, *, most_rows: int, coarse: bool) -> Market:
+        """As fine a distinction as keeps the program small, and none by size if it is to be coarse."""
+        axes = int(problem.requests.any(axis=0).sum())
+        for by_size, by_share in _DETAILS[-1:] if coarse else _DETAILS:
+            place, allowed = _places(problem, by_size=by_size)
+            group = _groups(problem, allowed, by_share=by_share)
+            rows = (int(place.max(initial=-1)) + 1) * axes + int(group.max(initial=-1)) + 1
+            if rows <= (most_rows if by_size else _ROWS) and (not by_size or rows * len(place) <= _CELLS):
+                break
+        else:
+            place, group = np.zeros_like(problem.signatures), np.zeros(len(problem.counts), dtype=np.int64)
+            reachable: Bools = np.logical_or.reduce(problem.allowed[np.unique(problem.signatures)], axis=0)
+            allowed = reachable[None, :]
+        usable = _usable_sizes(problem, place, allowed)
+        return cls(problem=problem, place=place, allowed=allowed, group=group, usable=usable)
+
+    def solve(self, *, with_mix: bool) -> tuple[Floats, Floats]:
+        """Worth by place and axis, made safe against rounding; and the mix of offers."""
+        problem = self.problem
+        worth = np.zeros((len(self.allowed), problem.requests.shape[1]))
+        mix = np.zeros(len(problem.prices))
+        demand = self._demand()
+        rooms = np.argwhere(self._reachable() @ demand > 0)
+        if not len(problem.prices) or not len(rooms):
+            return worth, mix
+        program = self._program(demand, rooms)
+        worth[rooms[:, 0], rooms[:, 1]] = program.solve()[: len(rooms)] / demand.sum(axis=0)[rooms[:, 1]]
+        for place in range(len(worth)):
+            offers = np.flatnonzero((self.place == place) & ~problem.limited)
+            worth[place] = affordable(worth[place], problem.prices[offers], self.usable[offers])
+        if with_mix:
+            self._prefer_alike(program)
+            for column, amount in program.levels():
+                if column < len(mix):
+                    mix[column] = amount
+        return worth, mix
+
+    def _demand(self) -> Floats:
+        """By group and axis."""
+        demand = np.zeros((int(self.group.max(initial=-1)) + 1, self.problem.requests.shape[1]))
+        np.add.at(demand, self.group, self.problem.counts[:, None] * self.problem.requests.astype(float))
+        return demand
+
+    def _reachable(self) -> Floats:
+        """By place and group, 1 where the group may go there."""
+        _, first = np.unique(self.group, return_index=True)
+        found: Floats = self.allowed[:, first].astype(float)
+        return found
+
+    def _program(self, demand: Floats, rooms: Ints) -> CoveringProgram:
+        """Rows are the rooms (place and axis), the groups and the stocks; columns the offers and where groups go."""
+        problem, offers = self.problem, len(self.problem.prices)
+        scale = demand.sum(axis=0)[rooms[:, 1]]
+        flows = np.argwhere(self._reachable().T > 0)  # (group, place) by column
+        cover = np.zeros((len(rooms) + len(demand) + len(problem.stocks), offers + len(flows)))
+        here = self.place == rooms[:, 0, None]
+        cover[: len(rooms), :offers] = np.where(here, self.usable[:, rooms[:, 1]].T / scale[:, None], 0.0)
+        asked = np.where(flows[:, 1] == rooms[:, 0, None], demand[flows[:, 0]][:, rooms[:, 1]].T, 0.0)
+        cover[: len(rooms), offers:] = -asked / scale[:, None]
+        cover[len(rooms) + flows[:, 0], offers + np.arange(len(flows))] = 1.0
+        for index, nodes in enumerate(problem.stocks):
+            cover[len(rooms) + len(demand) + index, np.flatnonzero(problem.stock == index)] = -1.0 / max(int(nodes), 1)
+        return CoveringProgram(
+            prices=np.concatenate((problem.prices, np.zeros(len(flows)))),
+            cover=cover,
+            need=np.concatenate((np.zeros(len(rooms)), np.ones(len(demand)), np.where(problem.stocks > 0, -1.0, 0.0))),
+            penalties=self._penalties(cover[: len(rooms), :offers], len(demand)),
+        )
+
+    def _penalties(self, room: Floats, groups: int) -> Floats:
+        """By row, more than any optimum pays for the whole of its demand."""
+        each = np.where(room > 0, self.problem.prices / np.where(room > 0, room, 1.0), np.inf)
+        bought = np.where(self.problem.limited, np.inf, each).min(axis=1, initial=np.inf)
+        most = 2.0 * float(bought[np.isfinite(bought)].sum() + self.problem.prices.max(initial=0.0))
+        return np.concatenate((np.zeros(len(room)), np.full(groups, most), np.zeros(len(self.problem.stocks))))
+
+    def _prefer_alike(self, program: CoveringProgram) -> None:
+        """Of all optimal mixes move on to one of nodes of much the same price, not giants among dwarfs."""
+        offers = len(self.problem.prices)
+        bought = [(j, amount) for j, amount in program.levels() if j < offers]
+        nodes = sum(amount for _, amount in bought)
+        typical = sum(self.problem.prices[j] * amount for j, amount in bought) / nodes if nodes else 0.0
+        if not typical:  # nothing is bought, or nothing of it costs anything
+            return
+        program.prices = program.prices * (1 + _TIE_BREAK * program.prices / typical)
+        program.solve()
+
+
+def _places(problem: Problem, *, by_size: bool) -> tuple[Ints, Bools]:
+    """The place of each offer, and by place and item whether it may go there."""
+    keys = [problem.signatures]
+    if by_size and len(problem.counts):
+        ordered = np.sort(problem.requests, axis=0)
+        axes = range(ordered.shape[1])
+        fitting = np.array([np.searchsorted(ordered[:, a], problem.sizes[:, a], side="right") for a in axes])
+        keys.append(np.searchsorted(_FITTING, fitting.min(axis=0) / len(problem.counts), side="right"))
+        need = np.maximum(problem.counts @ problem.requests, 1)
+        keys.append(np.argmin(problem.sizes / need, axis=1))
+    _, place = np.unique(np.stack(keys, axis=1), axis=0, return_inverse=True)
+    place = place.ravel()
+    allowed = np.zeros((int(place.max(initial=-1)) + 1, len(problem.counts)), dtype=bool)
+    for index in range(len(allowed)):
+        offers = np.flatnonzero(place == index)
+        largest = problem.sizes[offers].max(axis=0)
+        allowed[index] = problem.allowed[problem.signatures[offers[0]]] & every(problem.requests <= largest)
+    return place, allowed
+
+
+def _groups(problem: Problem, allowed: Bools, *, by_share: bool) -> Ints:
+    """A number by item: equal for those that may go to the same places, and ask for much the same proportions."""
+    group = np.zeros(len(problem.counts), dtype=np.int64)
+    for row in allowed:
+        _, group = np.unique(group * 2 + row, return_inverse=True)
+    if by_share:
+        shares = problem.requests / np.maximum(problem.counts @ problem.requests, 1)
+        shares = shares / np.maximum(shares.sum(axis=1, keepdims=True), 1e-300)
+        for share in np.minimum((shares * _SHARES).astype(np.int64), _SHARES - 1).T:
+            _, group = np.unique(group * _SHARES + share, return_inverse=True)
+    return group
+
+
+def _usable_sizes(problem: Problem, place: Ints, allowed: Bools) -> Floats:
+    """Room by offer and axis as far as any content can use it.
+
+    No node holds more than all there is; and where every item asks for memory along with cpu, a node with little memory
+    cannot use all its cpu.
+    """
+    sizes = problem.sizes.astype(float)
+    requests = problem.requests.astype(float)
+    for index, members in enumerate(allowed):
+        offers = place == index
+        asked = requests[members]
+        room = np.minimum(sizes[offers], problem.counts[members] @ asked)
+        limit = room.copy()
+        for axis in range(requests.shape[1]):
+            divisor = asked[:, axis]
+            if len(divisor) and divisor.all():
+                ratios = (asked / divisor[:, None]).max(axis=0)
+                limit = np.minimum(limit, room[:, axis, None] * ratios * (1 + 1e-12))
+        sizes[offers] = limit
+    return sizes

@@ -1,0 +1,312 @@
+"""What a pass is about, and what it has decided so far: the values that the engines of the scheduler share.
+
+A class of pods has a *ladder*: one row per rung, the first with every preference as a rule, each next one with one
+preference fewer. Engines work on rows; the pods of a class are drawn in queue order whatever the rung.
+
+From a cluster to the question that a pass answers.
+
+What does not depend on the pods to place is prepared once (`Ground`), since consolidation asks many questions about one
+cluster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from journeyman.core.api.objects import Pod
+from journeyman.core.api.resources import PODS
+from journeyman.core.catalogue import Catalogue
+from journeyman.core.scheduling.arrays import Ints
+from journeyman.core.scheduling.demand.classes import PodClass, collapse
+from journeyman.core.scheduling.demand.preferences import ladder
+from journeyman.core.scheduling.demand.topology import Pins, Repelled
+from journeyman.core.scheduling.demand.volumes import Storage, resolve
+from journeyman.core.scheduling.existing_nodes import Existing, Inventory, Standing, is_leaving
+from journeyman.core.scheduling.host_constraints import HostCaps, lower_hosts
+from journeyman.core.scheduling.limits import Headroom
+from journeyman.core.scheduling.offering.daemons import Daemon, make_daemons, stall_of
+from journeyman.core.scheduling.offering.reserved import Reservations
+from journeyman.core.scheduling.offering.stalls import Stall
+from journeyman.core.scheduling.offering.templates import Template, make_templates
+from journeyman.core.scheduling.options import Options
+from journeyman.core.scheduling.pods import is_terminating
+from journeyman.core.scheduling.requirements import Requirements
+from journeyman.core.scheduling.results import PodError
+from journeyman.core.scheduling.taints import is_preference
+from journeyman.core.state.snapshot import Snapshot
+
+if TYPE_CHECKING:
+    from journeyman.core.scheduling.dra import Allocations, Claims, Devices
+
+
+class Unit(Struct, frozen=True, kw_only=True):
+    """`count` pods of one row that go to nodes with these labels. `is_quota`: others were placed counting on it."""
+
+    row: int
+    count: int
+    pins: Pins = ()
+    is_quota: bool = False
+
+
+class OpenNode(Struct, frozen=True, kw_only=True, eq=False):
+    """A node to open. `pods` are (row, how many); `total` is what they ask for along the axes.
+
+    `requirements` are all that its claim will ask for: the pool's, the pins', and for each row one of its alternatives.
+    `share` is what the pool's limits set aside for it (by limited resource, as `limits.type_costs` has them), so that
+    its claim lists no type that would take more; None if the pool has no limits.
+    """
+
+    stall: int
+    requirements: Requirements
+    pods: tuple[tuple[int, int], ...]
+    total: Ints
+    share: Ints | None = None
+
+
+class Question(Struct, frozen=True, kw_only=True, eq=False):
+    """What a pass is about. Nothing in it changes while it is answered.
+
+    `rows[r]` is a class at one rung, `family[r]` the class it belongs to, `ladders[c]` the rows of class c from the
+    first rung to the last, `counts[c]` how many pods of it are to be placed. `requests` has a row per row and a column
+    per axis. `leaving` are the keys of the pods to be placed, wherever they are now. `repelled` are the domains from
+    which running pods keep others away. `caps` are the rows' rules about one node alone. `devices` are there if any row
+    has ResourceClaims.
+    """
+
+    rows: tuple[PodClass, ...]
+    family: tuple[int, ...]
+    ladders: tuple[tuple[int, ...], ...]
+    counts: tuple[int, ...]
+    axes: tuple[str, ...]
+    requests: Ints
+    stalls: tuple[Stall, ...]
+    existing: Existing
+    leaving: frozenset[str]
+    repelled: tuple[Repelled, ...]
+    options: Options
+    caps: HostCaps
+    devices: Devices | None = None
+
+
+class Draft(Struct, kw_only=True, eq=False):
+    """A plan in the making. `left[c]` pods of class c have no place yet; `on_existing[n]` are (row, how many) on node n.
+
+    `headroom[s]` is what is left of the limits of stall s, `reservations` of reserved capacity. `stuck` tells by class
+    why pods of it cannot be placed. `ceilings` limit by row and pins how many pods may be sent there. `devices` tell
+    who has which, existing nodes being numbered first and then those opened. `is_thrifty`: pods are spread no more evenly
+    than they must be, where one domain is cheaper than another.
+    """
+
+    left: list[int]
+    headroom: Sequence[Headroom]
+    reservations: Reservations
+    on_existing: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
+    opened: list[OpenNode] = field(default_factory=list)
+    stuck: dict[int, str] = field(default_factory=dict)
+    ceilings: Mapping[tuple[int, Pins], int] = field(default_factory=dict)
+    devices: Allocations | None = None
+    is_thrifty: bool = False
+
+
+class Ground(Struct, frozen=True, kw_only=True, eq=False, dict=True):
+    """What all questions about one cluster have in common."""
+
+    snapshot: Snapshot
+    options: Options
+    templates: tuple[Template, ...]
+    set_aside: Mapping[str, str]
+    daemons: tuple[Daemon, ...]
+    storage: Storage
+    inventory: Inventory
+    _stalls: dict[tuple[str, ...], tuple[Stall, ...]] = field(default_factory=dict)
+
+    def stalls(self, axes: tuple[str, ...]) -> tuple[Stall, ...]:
+        """What the NodePools have along these axes; kept, with all that has been found out about them."""
+        if axes not in self._stalls:
+            self._stalls[axes] = tuple(stall_of(template, self.daemons, axes) for template in self.templates)
+        return self._stalls[axes]
+
+    @cached_property
+    def _headroom(self) -> tuple[Headroom, ...]:
+        return tuple(Headroom(template, self.inventory.nodes) for template in self.templates)
+
+    def headroom(self, standing: Standing) -> tuple[Headroom, ...]:
+        """What is left of each NodePool's limits while only these nodes stand."""
+        return tuple(room.without(standing.gone) for room in self._headroom)
+
+    @property
+    def remarks(self) -> Mapping[str, str]:
+        """By NodePool, what of its wishes could not be understood though it is used."""
+        return {template.name: template.remark for template in self.templates if template.remark}
+
+    @classmethod
+    def of(cls, snapshot: Snapshot, catalogue: Catalogue, options: Options) -> Ground:
+        """Prepare a cluster."""
+        templates, set_aside = make_templates(snapshot, catalogue)
+        daemons, storage = make_daemons(snapshot.daemon_sets, snapshot.pods), Storage.of(snapshot)
+        return cls(
+            snapshot=snapshot,
+            options=options,
+            templates=templates,
+            set_aside=set_aside,
+            daemons=daemons,
+            storage=storage,
+            inventory=Inventory(snapshot, daemons, storage),
+        )
+
+
+class Kept(Struct, frozen=True, kw_only=True):
+    """Pods of a row that stay with the claim opened for them: its number among the existing nodes, and their keys."""
+
+    node: int
+    row: int
+    keys: tuple[str, ...]
+
+
+class Asked(Struct, frozen=True, kw_only=True, eq=False):
+    """A question, with what is settled before it is answered.
+
+    `errors` are the pods that nothing could place, by key; `kept` those that stay with the claim opened for them.
+    """
+
+    question: Question
+    headroom: tuple[Headroom, ...]
+    reservations: Reservations
+    errors: Mapping[str, PodError]
+    kept: tuple[Kept, ...] = ()
+
+    def climbing(self, ladders: Sequence[tuple[int, ...]]) -> Asked:
+        """The same question with other ladders, of the same rows."""
+        return replace(self, question=replace(self.question, ladders=tuple(ladders)))
+
+    def releasing(self, kept: Collection[Kept]) -> Asked:
+        """The same question without keeping these in their places."""
+        return replace(self, kept=tuple(entry for entry in self.kept if entry not in kept))
+
+    def draft(self) -> Draft:
+        """A plan in which nothing is decided yet but who is kept."""
+        left = list(self.question.counts)
+        on_existing: dict[int, list[tuple[int, int]]] = {}
+        for kept in self.kept:
+            left[self.question.family[kept.row]] -= len(kept.keys)
+            on_existing.setdefault(kept.node, []).append((kept.row, len(kept.keys)))
+        return Draft(
+            left=left,
+            on_existing=on_existing,
+            headroom=[room.copy() for room in self.headroom],
+            reservations=self.reservations.copy(),
+            devices=self.question.devices.begin() if self.question.devices is not None else None,
+        )
+
+
+def ask(ground: Ground, pods: Sequence[Pod], without_nodes: frozenset[str]) -> Asked:
+    """The question where these pods are to go.
+
+    Args:
+        ground: The cluster.
+        pods: Pods to place, wherever they are now.
+        without_nodes: Names of StateNodes to be thought away, with the pods on them.
+    """
+    snapshot, inventory = ground.snapshot, ground.inventory
+    standing = inventory.standing(pods, without_nodes)
+    asking, leaving = standing.asking, standing.leaving
+    namespaces = {n.metadata.name: n for n in snapshot.namespaces}
+    repelled = inventory.repelled(standing)
+    claims = _claims(ground, asking, without_nodes)
+    classes, errors = collapse(
+        asking,
+        namespaces,
+        repelled=repelled,
+        volumes_of=lambda pod: resolve(pod, ground.storage),
+        claims_of=claims.read if claims is not None else None,
+    )
+    climb = _Ladders.of(classes, ground)
+    axes = tuple(sorted({PODS}.union(*(c.requests for c in classes), *(d.requests for d in ground.daemons))))
+    used_ports = inventory.used_ports(standing) if any(cls.ports for cls in classes) else frozenset()
+    caps = lower_hosts(climb.rows, repelled, used_ports)
+    existing = inventory.survey(standing, climb.rows, axes=axes, caps=caps)
+    question = Question(
+        rows=tuple(climb.rows),
+        family=tuple(climb.family),
+        ladders=tuple(climb.ladders),
+        counts=tuple(len(cls.pods) for cls in classes),
+        axes=axes,
+        requests=_requests(climb.rows, axes),
+        stalls=ground.stalls(axes),
+        existing=existing,
+        leaving=leaving,
+        repelled=repelled,
+        options=ground.options,
+        caps=caps,
+        devices=_devices(ground, claims, classes, existing, leaving),
+    )
+    return Asked(
+        question=question,
+        headroom=ground.headroom(standing),
+        reservations=Reservations.of(ground.templates, snapshot.claims),
+        errors=errors,
+    )
+
+
+def _claims(ground: Ground, asking: Sequence[Pod], without_nodes: frozenset[str]) -> Claims | None:
+    """The ResourceClaims of the cluster, as it will be once pods have left their nodes; None if they are ignored."""
+    if ground.options.ignore_dra_requests:
+        return None
+    from journeyman.core.scheduling.dra import Claims  # noqa: PLC0415 - only who asks for it pays for it
+
+    snapshot = ground.snapshot
+    gone = (pod for n in snapshot.state_nodes if n.name in without_nodes or is_leaving(n) for pod in n.pods)
+    moved = (pod for pod in asking if pod.spec.node_name)
+    going = (pod for pod in snapshot.pods if pod.spec.resource_claims and is_terminating(pod))
+    return Claims(snapshot, frozenset(pod.metadata.uid for pods in (gone, moved, going) for pod in pods))
+
+
+def _devices(
+    ground: Ground,
+    claims: Claims | None,
+    classes: Sequence[PodClass],
+    existing: Existing,
+    leaving: frozenset[str],
+) -> Devices | None:
+    """What there is for the claims of these classes, None if they have none."""
+    if claims is None or not any(cls.claims for cls in classes):
+        return None
+    from journeyman.core.scheduling.dra import Devices  # noqa: PLC0415 - only who has claims pays for it
+
+    types = {(t.name, found.name): found for t in ground.templates for found in t.table.types}
+    return Devices.of(claims, ground.snapshot.resource_slices, existing.nodes, types, leaving)
+
+
+class _Ladders(Struct, kw_only=True, eq=False):
+    rows: list[PodClass] = field(default_factory=list)
+    family: list[int] = field(default_factory=list)
+    ladders: list[tuple[int, ...]] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, classes: Sequence[PodClass], ground: Ground) -> _Ladders:
+        """Every class at every rung."""
+        made = cls()
+        taints = (t for template in ground.templates for t in template.pool.spec.template.spec.taints)
+        wishes = any(is_preference(taint) for taint in taints)
+        for number, pods in enumerate(classes):
+            rungs = ladder(pods, policy=ground.options.preferences, any_preference_taint=wishes)
+            first = len(made.rows)
+            made.rows += rungs
+            made.family += [number] * len(rungs)
+            made.ladders.append(tuple(range(first, len(made.rows))))
+        return made
+
+
+def _requests(rows: Sequence[PodClass], axes: Sequence[str]) -> Ints:
+    """Amounts by row and axis; rows share their requests, so each is read once."""
+    known: dict[int, list[int]] = {}
+    for row in rows:
+        if id(row.requests) not in known:
+            known[id(row.requests)] = [row.requests.get(axis, 0) for axis in axes]
+    return np.array([known[id(row.requests)] for row in rows], dtype=np.int64).reshape(len(rows), len(axes))

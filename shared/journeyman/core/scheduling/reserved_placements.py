@@ -1,0 +1,139 @@
+"""Pods that claims on their way were opened for: they keep their places, or one burst would be provisioned for twice.
+
+They are asked about like all others, but placed before them, as far as their node still takes them. Rules about other
+pods may change while a node joins, so:
+
+* whoever must be with others, or keeps a domain for itself, has to look for a place anew, and may find the same one;
+* a spread is judged when all others are placed (`domains.staying`): kube-scheduler will let the pods in if they are level
+  with the domains in which nodes stand, be it that others could be had by now.
+
+Differs: Karpenter places every pending pod anew on each pass, its nodes in flight first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from msgspec.structs import replace
+
+from journeyman.core.api import labels
+from journeyman.core.scheduling.claims import planned_pods
+from journeyman.core.scheduling.node_filling import Filling
+from journeyman.core.scheduling.problem import Asked, Kept, Question
+from journeyman.core.scheduling.requirements import (
+    EMPTY,
+    InvalidRequirementError,
+    Requirements,
+    from_labels,
+    from_selectors,
+)
+from journeyman.core.state.state_node import StateNode
+
+
+def with_reserved_placements(asked: Asked) -> Asked:
+    """Return the same problem with the pods that stay on the NodeClaims created for them."""
+    return replace(asked, kept=kept_by_claims(asked.question))
+
+
+def kept_by_claims(question: Question) -> tuple[Kept, ...]:
+    """The pods that keep their places, by node; each of them once.
+
+    They are kept as what they insist on: what else they wished for was settled when their claim was opened.
+    """
+    waiting = [(n, node) for n, node in enumerate(question.existing.nodes) if _planned_on(node)]
+    if not waiting:
+        return ()
+    keeping = _Keeping(question)
+    return tuple(kept for n, node in waiting for kept in keeping.on(n, node))
+
+
+def may_keep_from_a_place(question: Question, kept: Iterable[Kept], classes: Iterable[int]) -> bool:
+    """Whether pods of these classes might have a place if nobody were kept.
+
+    They would have room on such a node; or a rule of theirs is about domains, where everybody has a say.
+    """
+    nodes = sorted({entry.node for entry in kept})
+    filling = Filling(question.existing, question.rows, question.requests, question.caps)
+    for row in (question.ladders[c][-1] for c in classes):
+        pods = question.rows[row]
+        keys = {rule.key for rules in (pods.spreads, pods.affinities, pods.anti_affinities) for rule in rules}
+        if keys - {labels.HOSTNAME} or filling.open_to(row)[nodes].any():
+            return True
+    return False
+
+
+def _planned_on(node: StateNode) -> tuple[str, ...]:
+    if node.claim is None or node.registered:
+        return ()
+    return planned_pods(node.claim.metadata.annotations)
+
+
+class _Keeping:
+    """Who has not been kept yet, and what room is left beside those who were."""
+
+    def __init__(self, question: Question) -> None:
+        self._question = question
+        self._rows = question.rows
+        self._filling = Filling(question.existing, question.rows, question.requests, question.caps)
+        first = ((c, question.rows[ladder[0]]) for c, ladder in enumerate(question.ladders))
+        self._class_of = {pod.key: c for c, row in first for pod in row.pods}
+
+    def on(self, n: int, node: StateNode) -> Iterator[Kept]:
+        """What one node keeps, class by class."""
+        by_class: dict[int, list[str]] = {}
+        for key in dict.fromkeys(_planned_on(node)):
+            if key in self._class_of:
+                by_class.setdefault(self._class_of[key], []).append(key)
+        for c, keys in by_class.items():
+            row = self._question.ladders[c][-1]
+            if self._filling.has_room(row)[n] and self._suits(row, n, node) and self._may_stay(row, node):
+                yield self._keep(row, n, keys[: self._filling.room(row, [n])[0]])
+
+    def _keep(self, row: int, n: int, keys: Sequence[str]) -> Kept:
+        self._filling.put(row, n, len(keys))
+        for key in keys:
+            del self._class_of[key]
+        return Kept(node=n, row=row, keys=tuple(keys))
+
+    def _suits(self, row: int, n: int, node: StateNode) -> bool:
+        """Whether the pods tolerate the node and its labels suit them; before launch, whatever its claim may become."""
+        if self._filling.suits(row)[n]:
+            return True
+        if node.provider_id or not self._filling.accepts(row)[n]:
+            return False
+        promised = _promised(node)
+        return any(_always_meets(promised, term) for term in self._rows[row].node_terms)
+
+    def _may_stay(self, row: int, node: StateNode) -> bool:
+        """Whether no rule between pods, and no device, makes them look for a place anew."""
+        pods = self._rows[row]
+        if pods.claims or pods.affinities or any(group.key != labels.HOSTNAME for group in pods.anti_affinities):
+            return False
+        undecided = any(spread.key != labels.HOSTNAME and spread.key not in node.labels for spread in pods.spreads)
+        if undecided and node.provider_id:
+            return False  # before launch it is nobody's turn to judge
+        return not any(  # about host names the caps know
+            node.labels.get(entry.group.key) in entry.domains and entry.group.counts(pods.namespace, pods.labels)
+            for entry in self._question.repelled
+        )
+
+
+def _promised(node: StateNode) -> Requirements:
+    """What a claim that is yet to be launched says of its node's labels."""
+    try:
+        asked = from_selectors(node.claim.spec.requirements) if node.claim is not None else EMPTY
+        return asked & from_labels(node.labels)
+    except InvalidRequirementError:  # somebody edited it by hand
+        return EMPTY
+
+
+def _always_meets(promised: Requirements, term: Requirements) -> bool:
+    """Whether a node meets a term whatever its labels turn out to be."""
+    for key, wish in term.items():
+        known = promised.get(key)
+        if known is None:
+            if not wish.allows_absence:
+                return False
+        elif known.complement or not known.values or not all(wish.has(value) for value in known.values):
+            return False
+    return True

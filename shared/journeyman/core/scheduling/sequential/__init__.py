@@ -1,0 +1,200 @@
+"""Karpenter's own algorithm: pod by pod, each on the first place that takes it, until nobody finds one any more.
+
+It knows every rule exactly and no better than one pod ahead. It places what cannot be placed in bulk, and offers a
+rival plan for small problems.
+
+Restates: karpenter pkg/controllers/provisioning/scheduling/scheduler.go `Solve`, `trySchedule`; queue.go.
+Differs: see the modules; what is the same for many pods, nodes or offerings is worked out once.
+
+Who must share a node with others comes right behind one of them, before the others have filled it up.
+
+Differs: Karpenter keeps to its order, and leaves the follower pending where the leader's node is full by then.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from journeyman.core.api import labels
+from journeyman.core.api.objects import Pod
+from journeyman.core.api.resources import CPU, MEMORY
+from journeyman.core.scheduling.demand.topology import Group, LabelIndex
+from journeyman.core.scheduling.options import MinValuesPolicy
+from journeyman.core.scheduling.problem import Draft, Question
+from journeyman.core.scheduling.sequential.sequential_scheduler import Placing, Way
+
+__all__ = ["Way", "place_one_by_one"]
+
+_KARPENTERS: Final = Way()
+
+
+def place_one_by_one(
+    question: Question, draft: Draft, classes: Collection[int] | None = None, way: Way = _KARPENTERS
+) -> None:
+    """Place the pods that a draft has left, on existing nodes, on nodes it opened (their pods stay), and on new ones.
+
+    Args:
+        question: What the pass is about.
+        draft: The plan so far; it is changed in place.
+        classes: The classes whose pods are to be placed, by default all.
+        way: How to decide what Karpenter leaves to chance; where it leaves pods behind, others are tried.
+    """
+    chosen = [c for c in (range(len(draft.left)) if classes is None else sorted(classes)) if draft.left[c]]
+    if not chosen:
+        return
+    queue = _in_queue_order(question, draft, chosen)
+    attempt = _best(question, draft, queue, way)
+    attempt.placing.write(draft)
+    for c in chosen:
+        draft.left[c] = attempt.left.count(c)
+        asks = question.rows[question.ladders[c][0]].claims
+        if asks and draft.left[c] and question.devices is not None:
+            draft.stuck[c] = question.devices.why_none(asks, draft.devices)
+
+
+class _Attempt(Struct, frozen=True):
+    """Pods placed, and the classes of those left, one entry per pod."""
+
+    placing: Placing
+    left: Sequence[int]
+
+    @classmethod
+    def at(cls, question: Question, draft: Draft, queue: Sequence[int], way: Way) -> _Attempt:
+        """Place a queue of pods, given by their classes."""
+        active = [row for c in sorted(set(queue)) for row in question.ladders[c]]
+        placing = Placing(question, draft, active, way)
+        return cls(placing, _place_queue(question, placing, queue))
+
+
+def _best(question: Question, draft: Draft, queue: Sequence[int], way: Way) -> _Attempt:
+    """One way; where that leaves pods that another way may place, the way that leaves fewest."""
+    best = _Attempt.at(question, draft, queue, way)
+    for change, may_help in _OTHER_WAYS.items():
+        if best.left and not getattr(way, change) and may_help(question, draft, best):
+            other = replace(way, **{change: True})
+            attempt = _Attempt.at(question, draft, queue, other)
+            if len(attempt.left) < len(best.left):
+                best, way = attempt, other
+    for reordered in (behind_leaders, _left_first):
+        order = reordered(question, queue, best.left)
+        attempt = _Attempt.at(question, draft, order, way) if order else best
+        if len(attempt.left) < len(best.left):
+            best = attempt
+    return best
+
+
+def _left_first(_: Question, queue: Sequence[int], left: Sequence[int]) -> list[int]:
+    """The queue with those classes at its head that others have kept from a place; empty if that changes nothing."""
+    behind = set(left)
+    order = [*(c for c in queue if c in behind), *(c for c in queue if c not in behind)]
+    return order if order != list(queue) else []
+
+
+def _keeps_apart(question: Question, _: Draft, attempt: _Attempt) -> bool:
+    rows = [row for c in sorted(set(attempt.left)) for row in question.ladders[c]]
+    return any(attempt.placing.involves_keeping_apart(row) for row in rows)
+
+
+def _is_limited(_: Question, draft: Draft, __: _Attempt) -> bool:
+    return any(room.resources for room in draft.headroom)
+
+
+def _drew_on_reservations(_: Question, __: Draft, attempt: _Attempt) -> bool:
+    return attempt.placing.reserved > 0
+
+
+def _may_choose_less(question: Question, _: Draft, __: _Attempt) -> bool:
+    wanted = any(stall.template.min_values for stall in question.stalls)
+    return wanted and question.options.min_values is MinValuesPolicy.BEST_EFFORT
+
+
+_OTHER_WAYS: Mapping[str, Callable[[Question, Draft, _Attempt], bool]] = {
+    "binding": _keeps_apart,
+    "generously": _is_limited,
+    "roomy": _drew_on_reservations,
+    "narrowly": _may_choose_less,
+}
+
+
+def _in_queue_order(question: Question, draft: Draft, classes: Iterable[int]) -> list[int]:
+    """The class of every pod to place, largest pods first, then oldest, then those with most wishes about others.
+
+    (Whoever has wishes looks for a place of their own; whoever has none may join them there.)
+    """
+    queue = []
+    for c in classes:
+        cls = question.rows[question.ladders[c][0]]
+        size = (-cls.requests.get(CPU, 0), -cls.requests.get(MEMORY, 0))
+        queue += [
+            (*size, _age(pod), -len(cls.soft), pod.metadata.uid, pod.key, c)
+            for pod in cls.pods[len(cls.pods) - draft.left[c] :]
+        ]
+    queue.sort()
+    return [entry[-1] for entry in queue]
+
+
+def _age(pod: Pod) -> float:
+    created = pod.metadata.creation_timestamp
+    return created.timestamp() if created is not None else 0.0
+
+
+def _place_queue(question: Question, placing: Placing, queue: Iterable[int]) -> Sequence[int]:
+    """Try pod after pod, those that found no place again after the others, until a whole round brings nothing; the rest.
+
+    Pods of one class are alike: if nothing was placed since one of them failed, the next fails as well.
+    """
+    waiting = deque(queue)
+    placed = failures = 0
+    failed_after: dict[int, int] = {}
+    while failures < len(waiting):
+        c = waiting.popleft()
+        if failed_after.get(c) != placed and any(placing.place(row) for row in question.ladders[c]):
+            placed += 1
+            failures = 0
+        else:
+            failed_after[c] = placed
+            failures += 1
+            waiting.append(c)
+    return waiting
+
+
+def behind_leaders(question: Question, queue: Sequence[int], left: Sequence[int]) -> list[int]:
+    """The queue (of classes) with those left over at its head, each class behind a pod of each kind that it must join.
+
+    Empty if nobody left over must join anybody who waits.
+    """
+    asked = {c: groups for c in dict.fromkeys(left) if (groups := _joined(question, c))}
+    if not asked:
+        return []
+    index = LabelIndex(question.rows)
+    waiting, head = Counter(queue), Counter[int]()
+    order: list[int] = []
+    for c, groups in asked.items():
+        for group in groups:
+            counted = {question.family[row] for row in index.counted_by(group)} - {c}
+            leader = next((d for d in queue if d in counted and head[d] < waiting[d]), None)
+            if leader is not None:
+                head[leader] += 1
+                order.append(leader)
+        order += [c] * (waiting[c] - head[c])
+        head[c] = waiting[c]
+    return [*order, *_others(queue, head)] if head.keys() - asked.keys() else []
+
+
+def _joined(question: Question, c: int) -> list[Group]:
+    """Of whom the class needs one on its node, whatever becomes of its preferences."""
+    return [group for group in question.rows[question.ladders[c][-1]].affinities if group.key == labels.HOSTNAME]
+
+
+def _others(queue: Sequence[int], head: Counter[int]) -> Iterator[int]:
+    taken = head.copy()
+    for c in queue:
+        if taken[c]:
+            taken[c] -= 1
+        else:
+            yield c

@@ -1,0 +1,191 @@
+"""Where a pod may go, existing nodes first and then those to open, as columns that answer for all places at once.
+
+Volumes on existing nodes: each attaches so many of a CSI driver's, one that several pods share only once.
+
+Restates: karpenter pkg/scheduling/volumeusage.go `ExceedsLimits`.
+Differs: only drivers that the pod itself uses can refuse it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from msgspec import Struct, field
+
+from journeyman.core.scheduling.arrays import Bools, Ints
+from journeyman.core.scheduling.demand.classes import PodClass
+from journeyman.core.scheduling.demand.host_ports import HostPort
+from journeyman.core.scheduling.demand.topology import domain_of
+from journeyman.core.scheduling.demand.volumes import VolumeRoom
+from journeyman.core.scheduling.existing_nodes import Existing
+from journeyman.core.scheduling.sequential.offering_masks import Shelf
+
+_UNDECIDED = -1  # may still become one of several domains
+_LACKING = -2  # has no such label
+_STEP = 1 << 40  # more than there are ever nodes or placements
+
+
+class Node(Struct, kw_only=True, eq=False):
+    """A node to open: its offerings left, what its claim asks for (a number), and what it holds.
+
+    `ports` are in use; `share` is what the pool's limits have set aside for it, None without limits. `variety` is how
+    many different values it must go on offering by label with minValues.
+    """
+
+    shelf: Shelf
+    wanted: int
+    offerings: int
+    total: list[int]
+    pods: dict[int, int] = field(default_factory=dict)
+    ports: tuple[HostPort, ...] = ()
+    share: Ints | None = None
+    variety: tuple[int, ...] = ()
+
+
+class Places:
+    """All places in Karpenter's order: nodes as `Existing` has them, then open ones, fewest pods first."""
+
+    def __init__(self, existing: Existing, axes: int) -> None:
+        """`axes` is how many of the columns of `existing.free` are resources."""
+        self.standing = existing.nodes
+        self.nodes: list[Node] = []
+        self.size = len(existing.nodes)
+        self._space = max(64, 2 * self.size)
+        self._room: Ints = np.zeros((axes, self._space), dtype=np.int64)
+        self._room[:, : self.size] = existing.free[:, :axes].T
+        self._order: Ints = np.zeros(self._space, dtype=np.int64)
+        self._order[: self.size] = np.arange(self.size)
+        self._placements = 0
+        self._codes: dict[str, dict[str, int]] = {}
+        self._domains: dict[str, Ints] = {}
+
+    @property
+    def first_open(self) -> int:
+        """The place of the first node to open."""
+        return len(self.standing)
+
+    def node(self, place: int) -> Node:
+        """The node to open at this place."""
+        return self.nodes[place - self.first_open]
+
+    def open(self, node: Node) -> int:
+        """Add a node to open; its place."""
+        if self.size == self._space:
+            self._grow()
+        place = self.size
+        self.size += 1
+        self.nodes.append(node)
+        for domains in self._domains.values():
+            domains[place] = _UNDECIDED
+        self.moved(place, 1)
+        return place
+
+    def _grow(self) -> None:
+        self._space *= 2
+        more = self._space - self.size
+        self._room = np.pad(self._room, ((0, 0), (0, more)))
+        self._order = np.pad(self._order, (0, more))
+        self._domains = {key: np.pad(domains, (0, more)) for key, domains in self._domains.items()}
+
+    def moved(self, place: int, pods: int) -> None:
+        """Sort an open node in again that now has so many pods: before its equals, as the sort of one that grew does."""
+        self._placements += 1
+        self._order[place] = _STEP * pods + (self._placements if pods == 1 else _STEP - 1 - self._placements)
+
+    def resize(self, place: int, room: Sequence[int]) -> None:
+        """Say how much a place could still take along each axis, at most."""
+        self._room[:, place] = room
+
+    def take(self, place: int, amounts: Ints) -> None:
+        """Use up room of an existing node, along the axes."""
+        self._room[:, place] -= amounts
+
+    def with_room(self, amounts: Sequence[tuple[int, int]]) -> Bools:
+        """Which places may have room for so much."""
+        found: Bools = np.ones(self.size, dtype=bool)
+        for axis, amount in amounts:
+            found &= self._room[axis, : self.size] >= amount
+        return found
+
+    def in_order(self, places: Bools) -> list[int]:
+        """These places, best first."""
+        chosen = np.flatnonzero(places)
+        if len(chosen) > 1:
+            chosen = chosen[np.argsort(self._order[chosen])]
+        found: list[int] = chosen.tolist()
+        return found
+
+    # -- domains ------------------------------------------------------------------------------------------------------
+
+    def watch(self, key: str) -> None:
+        """Keep track of the domains of a label."""
+        if key in self._codes:
+            return
+        codes: dict[str, int] = {}
+        column = np.full(self._space, _UNDECIDED, dtype=np.int64)
+        for place, node in enumerate(self.standing):
+            value = domain_of(node, key)
+            column[place] = _LACKING if value is None else codes.setdefault(value, len(codes))
+        self._codes[key] = codes
+        self._domains[key] = column
+
+    @property
+    def watched(self) -> tuple[str, ...]:
+        """The labels kept track of."""
+        return tuple(self._codes)
+
+    def settle(self, place: int, key: str, domain: str) -> None:
+        """An open node is now bound to one domain."""
+        codes = self._codes[key]
+        self._domains[key][place] = codes.setdefault(domain, len(codes))
+
+    def known_domains(self, key: str) -> Sequence[str]:
+        """The domains that any place is bound to."""
+        return list(self._codes[key])
+
+    def in_domains(self, key: str, admitted: Sequence[bool], *, lacking: bool) -> Bools:
+        """Which places are, or may come to be, in an admitted domain (in the order of `known_domains`)."""
+        verdicts = np.array([*admitted, lacking, True], dtype=bool)  # -2 and -1 count from the end
+        found: Bools = verdicts[self._domains[key][: self.size]]
+        return found
+
+
+class Attachments:
+    """What nodes can still attach while pods are placed."""
+
+    def __init__(self, rooms: Sequence[VolumeRoom]) -> None:
+        """`rooms` has an entry per node; without any there are no limits."""
+        self._rooms = rooms
+        self._own: dict[tuple[int, str], int] = {}
+        self._shared: dict[tuple[int, str], set[str]] = {}
+
+    def admit(self, place: int, cls: PodClass) -> bool:
+        """Whether one more pod of the class can have its volumes there."""
+        if not self._rooms:
+            return True
+        room = self._rooms[place]
+        for driver in {*cls.volume_counts, *(driver for driver, _ in cls.shared_volumes)}:
+            free = room.free(driver)
+            new = self._new(place, driver, cls)
+            if free is not None and self._taken(place, driver) + cls.volume_counts.get(driver, 0) + len(new) > free:
+                return False
+        return True
+
+    def attach(self, place: int, cls: PodClass, pods: int) -> None:
+        """Attach the volumes of so many pods of the class."""
+        if not self._rooms:
+            return
+        for driver, count in cls.volume_counts.items():
+            self._own[place, driver] = self._own.get((place, driver), 0) + count * pods
+        for driver, key in cls.shared_volumes:
+            if key in self._new(place, driver, cls):
+                self._shared.setdefault((place, driver), set()).add(key)
+
+    def _taken(self, place: int, driver: str) -> int:
+        return self._own.get((place, driver), 0) + len(self._shared.get((place, driver), ()))
+
+    def _new(self, place: int, driver: str, cls: PodClass) -> set[str]:
+        """Shared volumes of the driver that are not there yet."""
+        here = self._rooms[place].attached.get(driver, frozenset()) | self._shared.get((place, driver), set())
+        return {key for of, key in cls.shared_volumes if of == driver} - here

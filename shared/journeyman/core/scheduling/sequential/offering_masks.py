@@ -1,0 +1,311 @@
+"""A NodePool's offerings as bit masks: which of them are left for a node is one integer.
+
+Bit 0 is the cheapest offering that can be had, so the lowest bit of a mask is the cheapest of those left, and two
+conditions meet by one `&`, however many offerings there are.
+
+Requirements numbered, so that the same ones are merged and judged once however many nodes ask for them.
+
+The pools' limits while nodes grow: each node to open has a share set aside, of a type that holds it now.
+
+Restates: karpenter pkg/controllers/provisioning/scheduling/scheduler.go `filterByRemainingResources`, `subtractMax`.
+Differs: the share is that of the cheapest type that holds the pods, and grows with them as far as the limits allow. Set
+aside `generously`, it is the largest type that the node may become, as in Karpenter.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+import numpy as np
+
+from journeyman.core.api import labels
+from journeyman.core.catalogue import InstanceType
+from journeyman.core.scheduling.arrays import Bools, Ints, distinct, every
+from journeyman.core.scheduling.demand.host_ports import HostPort
+from journeyman.core.scheduling.limits import Headroom
+from journeyman.core.scheduling.offering.min_values import achievable, needed_for_variety
+from journeyman.core.scheduling.offering.stalls import Stall
+from journeyman.core.scheduling.requirements import Requirement, Requirements, requirement
+
+
+def lowest(mask: int) -> int:
+    """The position of the lowest bit of a mask that is not 0."""
+    return (mask & -mask).bit_length() - 1
+
+
+def as_mask(bits: Bools) -> int:
+    """Truth by offering as a mask."""
+    return int.from_bytes(np.packbits(bits, bitorder="little").tobytes(), "little")
+
+
+class Shelf:
+    """One stall. `rows[b]` is the offering (a row of its table) that bit b stands for.
+
+    `ordinary` are those that draw on no reservation, `reserved` the others by reservation, each as (name, offerings).
+    """
+
+    def __init__(self, index: int, stall: Stall, book: Book) -> None:
+        """`index` is the stall's position among the stalls of the pass."""
+        table = stall.template.table
+        self.index = index
+        self.stall = stall
+        self.offer = book.number(stall.template.requirements)
+        self._book = book
+        usable = stall.template.rows & stall.usable[table.row_type]
+        self.rows: Ints = table.by_price[usable[table.by_price]]
+        self._types: Ints = table.row_type[self.rows]
+        self._prices: list[float] = table.prices[self.rows].tolist()
+        drawn = table.row_reservation[self.rows]
+        self.ordinary = as_mask(drawn < 0)
+        self.reserved = [(table.reservations[n], as_mask(drawn == n)) for n in distinct(drawn[drawn >= 0]).tolist()]
+        sizes = stall.sizes[self._types]
+        self._sizes: list[Ints] = [np.ascontiguousarray(sizes[:, axis]) for axis in range(sizes.shape[1])]
+        self._levels: list[list[int]] = [sorted(set(column.tolist())) for column in self._sizes]
+        self._at_least: list[dict[int, int]] = [{} for _ in self._levels]
+        self._largest: list[dict[int, int]] = [{} for _ in self._levels]
+        self._suiting: dict[int, int] = {}
+        self._free_of: dict[tuple[HostPort, ...], int] = {}
+        self._cheapest_for: dict[tuple[tuple[str, int], ...], dict[str, int]] = {}
+        self._by_value: dict[str, tuple[dict[str, int], int]] = {}
+
+    def of_types(self, types: Bools) -> int:
+        """The offerings of these instance types."""
+        return as_mask(types[self._types])
+
+    def types_of(self, offerings: int) -> list[int]:
+        """The instance types of these offerings, the cheapest first."""
+        return list(dict.fromkeys(self._types[self._positions(offerings)].tolist()))
+
+    def _positions(self, mask: int) -> Ints:
+        packed = np.frombuffer(mask.to_bytes((len(self.rows) + 7) // 8, "little"), dtype=np.uint8)
+        found: Ints = np.flatnonzero(np.unpackbits(packed, bitorder="little", count=len(self.rows)))
+        return found
+
+    def instance_types(self, offerings: int) -> list[InstanceType]:
+        """The same as values."""
+        return [self.stall.template.table.types[index] for index in self.types_of(offerings)]
+
+    def type_names(self, offerings: int) -> list[str]:
+        """Their names."""
+        return [found.name for found in self.instance_types(offerings)]
+
+    def type_of(self, offerings: int) -> int:
+        """The instance type of the cheapest of these offerings."""
+        return int(self._types[lowest(offerings)])
+
+    def price(self, offerings: int) -> float:
+        """The price of the cheapest of these offerings, and what the pool charges for a node as such."""
+        return self._prices[lowest(offerings)] + self.stall.template.node_surcharge
+
+    def suiting(self, wanted: int) -> int:
+        """The offerings that suit requirements, by their number."""
+        found = self._suiting.get(wanted)
+        if found is None:
+            rows = self.stall.template.table.rows_meeting(self._book[wanted])
+            found = self._suiting[wanted] = as_mask(rows[self.rows])
+        return found
+
+    def free_of(self, ports: tuple[HostPort, ...]) -> int:
+        """The offerings whose daemons leave these host ports free."""
+        if not ports:
+            return -1
+        found = self._free_of.get(ports)
+        if found is None:
+            taken = [any(p.conflicts(q) for p in ports for q in used) for used in self.stall.daemon_ports]
+            groups = self.stall.daemon_group[self._types]
+            found = self._free_of[ports] = as_mask(~np.array(taken, dtype=bool)[groups])
+        return found
+
+    def holding(self, axis: int, amount: int) -> int:
+        """The offerings with room for so much along an axis, next to their daemons."""
+        level = bisect_left(self._levels[axis], amount)
+        return self._with_level(axis, level) if level < len(self._levels[axis]) else 0
+
+    def _with_level(self, axis: int, level: int) -> int:
+        known = self._at_least[axis]
+        found = known.get(level)
+        if found is None:
+            large = self._sizes[axis] >= self._levels[axis][level]
+            found = known[level] = as_mask(large)
+        return found
+
+    def largest(self, axis: int, mask: int) -> int:
+        """The most that any of these offerings has along an axis; the mask must not be 0."""
+        known = self._largest[axis]
+        if mask not in known:
+            known[mask] = self._highest_level(axis, mask)
+        return known[mask]
+
+    def _highest_level(self, axis: int, mask: int) -> int:
+        levels = self._levels[axis]
+        low, high = 0, len(levels) - 1
+        while low < high:
+            middle = (low + high + 1) // 2
+            if self._with_level(axis, middle) & mask:
+                low = middle
+            else:
+                high = middle - 1
+        return levels[low]
+
+    def by_value(self, key: str) -> tuple[dict[str, int], int]:
+        """The offerings by their value of a label, and those that leave it open."""
+        found = self._by_value.get(key)
+        if found is None:
+            codes, values = self.stall.template.table.row_values(key)
+            here = codes[self.rows]
+            masks: dict[str, int] = {}
+            undecided = 0
+            for code in distinct(here).tolist():
+                bits = as_mask(here == code)
+                value = values[code]
+                if value is None:
+                    undecided |= bits
+                else:
+                    masks[value] = masks.get(value, 0) | bits
+            found = self._by_value[key] = (masks, undecided)
+        return found
+
+    def cheapest_for(self, domains: Mapping[str, int]) -> Mapping[str, int]:
+        """By domain, given with its offerings, for how many instance types it has the cheapest."""
+        case = tuple(domains.items())
+        found = self._cheapest_for.get(case)
+        if found is None:
+            found = self._cheapest_for[case] = dict.fromkeys(domains, 0)
+            every = 0
+            for offerings in domains.values():
+                every |= offerings
+            firsts = self._firsts(every)
+            for domain, offerings in domains.items():
+                found[domain] = (offerings & firsts).bit_count()
+        return found
+
+    def _firsts(self, mask: int) -> int:
+        """The cheapest offering of each type among these."""
+        rows = self._positions(mask)
+        first = dict(zip(self._types[rows][::-1].tolist(), rows[::-1].tolist(), strict=True))
+        chosen = np.zeros(len(self.rows), dtype=bool)
+        chosen[list(first.values())] = True
+        return as_mask(chosen)
+
+    def domains(self, key: str, mask: int, wanted: int) -> dict[str, int]:
+        """The values of a label that a node may come to have, each with the offerings among `mask` that allow it.
+
+        Labels that offerings leave open can have the values that the node's requirements list.
+        """
+        rule: Requirement | None = self._book[wanted].get(key)
+        masks, undecided = self.by_value(key)
+        found = {v: m & mask for v, m in masks.items() if m & mask and (rule is None or rule.has(v))}
+        if undecided & mask and rule is not None and not rule.complement:
+            for value in rule.values:
+                found[value] = found.get(value, 0) | (undecided & mask)
+        return found
+
+
+NONE: Final = -1
+"""The number of what cannot be: requirements that contradict each other."""
+
+
+class Book:
+    """Requirements by number; equal ones have the same."""
+
+    def __init__(self) -> None:
+        self._entries: list[Requirements] = []
+        self._numbers: dict[Requirements, int] = {}
+        self._narrowed: dict[tuple[int, int], int] = {}
+        self._pins: dict[tuple[str, tuple[str, ...]], int] = {}
+
+    def __getitem__(self, number: int) -> Requirements:
+        return self._entries[number]
+
+    def number(self, requirements: Requirements) -> int:
+        """The number of these requirements."""
+        found = self._numbers.get(requirements)
+        if found is None:
+            found = self._numbers[requirements] = len(self._entries)
+            self._entries.append(requirements)
+        return found
+
+    def pin(self, key: str, values: Iterable[str]) -> int:
+        """The number of `key In values`."""
+        case = (key, tuple(sorted(values)))
+        found = self._pins.get(case)
+        if found is None:
+            found = self._pins[case] = self.number(Requirements({key: requirement(key, "In", case[1])}))
+        return found
+
+    def narrowed(self, offer: int, wish: int) -> int:
+        """An offer with a wish added, `NONE` if they cannot meet; well-known labels may be asked for undefined."""
+        case = (offer, wish)
+        found = self._narrowed.get(case)
+        if found is None:
+            offered, wanted = self._entries[offer], self._entries[wish]
+            meets = offered.compatible(wanted, allow_undefined=labels.WELL_KNOWN) is None
+            found = self._narrowed[case] = self.number(offered & wanted) if meets else NONE
+        return found
+
+
+class Shares:
+    """What is left of all limits; `headroom` has an entry per stall, and is used up."""
+
+    def __init__(self, headroom: Sequence[Headroom], *, generously: bool, narrowly: bool = False) -> None:
+        self._headroom = headroom
+        self._narrowly = narrowly
+        self._generously = generously
+        self._largest = [room.costs.max(axis=0, initial=0) for room in headroom]
+        self._variety: dict[tuple[int, int], tuple[int, ...]] = {}
+
+    def usable(self, shelf: Shelf, offerings: int, held: Ints | None, least: Sequence[int]) -> bool:
+        """Whether a node may keep just these offerings: within the limits, and with enough choice left.
+
+        `held` is the share that the node has already, `least` the variety it must keep (`variety`).
+        """
+        if not shelf.stall.template.min_values and not self._headroom[shelf.index].resources:
+            return True
+        left = self._within(shelf, offerings, held)
+        if self._narrowly:
+            return bool(left)
+        return bool(left) and all(n >= wanted for n, wanted in zip(self.variety(shelf, left), least, strict=True))
+
+    def take(self, shelf: Shelf, offerings: int, held: Ints | None) -> Ints | None:
+        """Set aside what a node of these offerings takes, in place of the share held so far; None without limits."""
+        room = self._headroom[shelf.index]
+        if not room.resources:
+            return None
+        within = self._within(shelf, offerings, held)
+        share: Ints = room.costs[self._needed(shelf, within)].max(axis=0)
+        if held is not None:
+            share = np.maximum(share, held) if self._generously else share
+            room.left = room.left + held
+        room.left = room.left - share
+        return share
+
+    def _within(self, shelf: Shelf, offerings: int, held: Ints | None) -> int:
+        room = self._headroom[shelf.index]
+        if not room.resources:
+            return offerings
+        left = room.left if held is None else room.left + held
+        if (self._largest[shelf.index] <= left).all():
+            return offerings
+        return offerings & shelf.of_types(every(room.costs <= left))
+
+    def variety(self, shelf: Shelf, offerings: int) -> tuple[int, ...]:
+        """By label with minValues, how many values these offerings' types have, at most as many as asked for."""
+        if self._narrowly or not shelf.stall.template.min_values:
+            return ()
+        case = (shelf.index, offerings)
+        if case not in self._variety:
+            types: Bools = np.zeros(len(shelf.stall.sizes), dtype=bool)
+            types[shelf.types_of(offerings)] = True
+            self._variety[case] = tuple(achievable(shelf.stall, types).values())
+        return self._variety[case]
+
+    def _needed(self, shelf: Shelf, offerings: int) -> list[int]:
+        """The cheapest type, and those that make up the choice that minValues asks for; all of them if generous."""
+        if self._generously:
+            return shelf.types_of(offerings)
+        if self._narrowly or not shelf.stall.template.min_values:
+            return [shelf.type_of(offerings)]
+        types = shelf.types_of(offerings)
+        return sorted({types[0], *needed_for_variety(shelf.stall, np.array(types, dtype=np.int64))})

@@ -1,0 +1,244 @@
+"""How many pods each rule counts where, kept up to date while pods are placed.
+
+Restates: karpenter pkg/controllers/provisioning/scheduling/topologygroup.go `TopologyGroup`.
+
+The tallies of a pass: who is counted where at its beginning, and who is placed where from then on.
+
+Restates: karpenter pkg/controllers/provisioning/scheduling/topology.go `countDomains`, `Record`,
+topologynodefilter.go `Matches`.
+Differs: those whom a pod must keep away from are where their node's offerings are, where Karpenter only knows what its
+claim says; it takes a node of which the claim says nothing for one that is nowhere. Those whom it merely wishes to
+avoid are counted as Karpenter counts them, or the wish would cost more than there. A spread holds pods against its own
+that may come to be on nodes that suit it, where Karpenter knows of none whose claim does not say so. Pods to join on a
+node whose domain is open count once that is decided; for Karpenter they are nowhere until the node is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+from msgspec import Struct, field
+
+from journeyman.core.api import labels
+from journeyman.core.api.objects import Toleration
+from journeyman.core.scheduling.arrays import Ints
+from journeyman.core.scheduling.demand.topology import Census, Group, LabelIndex, domain_of
+from journeyman.core.scheduling.instance_type_choice import reservation_of
+from journeyman.core.scheduling.requirements import from_labels
+from journeyman.core.scheduling.sequential.candidate_nodes import Node, Places
+from journeyman.core.scheduling.sequential.offering_masks import NONE, Book, Shelf
+from journeyman.core.scheduling.taints import untolerated
+from journeyman.core.state.state_node import StateNode
+
+
+class NodeFilter(Struct, frozen=True):
+    """Which nodes a spread counts: those that suit one of `terms` (numbers; None: all), free of untolerated taints."""
+
+    terms: tuple[int, ...] | None = None
+    tolerations: tuple[Toleration, ...] | None = None
+
+
+EVERY_NODE = NodeFilter()
+
+
+class DomainTally(Struct, eq=False):
+    """Pods by domain of a node label other than the host name.
+
+    `anywhere`: a pod counts in every domain its node may still come to be in (anti-affinity must be sure); otherwise
+    only once there is just one. `as_claimed`: where its claim names none of these domains it is in none. `possible` are
+    the pods on nodes that may come to be such `nodes` as well; `counts` those of which the claim says so. `undecided`:
+    where `awaited`, the pods on nodes to open that may yet be in several domains, by place; they count once that is
+    decided.
+    """
+
+    key: str
+    anywhere: bool = False
+    as_claimed: bool = False
+    awaited: bool = False
+    nodes: NodeFilter = EVERY_NODE
+    counts: dict[str, int] = field(default_factory=dict)
+    possible: dict[str, int] = field(default_factory=dict)
+    undecided: dict[int, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.possible = self.counts if self.nodes.terms is None else dict(self.counts)
+
+    def add(self, domains: Sequence[str], pods: int, *, surely: bool = True) -> None:
+        """Count pods in each of these domains; `surely`: or only as possible."""
+        for domain in domains:
+            if self.possible is not self.counts:
+                self.possible[domain] = self.possible.get(domain, 0) + pods
+            if surely:
+                self.counts[domain] = self.counts.get(domain, 0) + pods
+
+    def wait(self, place: int, pods: int) -> None:
+        """Count pods once it is decided in which domain this place is."""
+        self.undecided[place] = self.undecided.get(place, 0) + pods
+
+    def decided(self, place: int, domain: str) -> None:
+        """The place is in this domain."""
+        pods = self.undecided.pop(place, 0)
+        if pods:
+            self.add((domain,), pods)
+
+
+class HostTally(Struct, eq=False):
+    """Pods by node. `counts` has an entry per place, and room for more; `total` are all pods, wherever they are."""
+
+    nodes: NodeFilter = EVERY_NODE
+    counts: Ints = field(default_factory=lambda: np.zeros(64, dtype=np.int64))
+    total: int = 0
+
+    def add(self, place: int, pods: int) -> None:
+        """Count pods at a place."""
+        self.up_to(place + 1)
+        self.counts[place] += pods
+        self.total += pods
+
+    def up_to(self, places: int) -> Ints:
+        """The counts of the first so many places."""
+        if places > len(self.counts):
+            grown = np.zeros(2 * places, dtype=np.int64)
+            grown[: len(self.counts)] = self.counts
+            self.counts = grown
+        return self.counts[:places]
+
+
+Tally = DomainTally | HostTally
+
+
+_RESERVED_LATE: Final = frozenset((labels.CAPACITY_TYPE, labels.RESERVATION_ID))
+"""What Karpenter's claim says of a reservation only when the pass is over."""
+
+
+class Ledger:
+    """All tallies, by what they count."""
+
+    def __init__(self, census: Census, rows: LabelIndex, count: int, book: Book, places: Places) -> None:
+        """`rows` finds among the `count` rows of the pass those that a group counts."""
+        self._counted: list[list[Tally]] = [[] for _ in range(count)]
+        self._census = census
+        self._rows = rows
+        self._book = book
+        self._places = places
+        self._place_of = {node.name: place for place, node in enumerate(places.standing)}
+        self._tallies: dict[tuple[str, bytes, NodeFilter], Tally] = {}
+        self._awaited: dict[str, list[DomainTally]] = {}
+        self._matching: dict[tuple[NodeFilter, int, int, int], tuple[bool, bool]] = {}
+
+    def tally(self, kind: str, group: Group, nodes: NodeFilter) -> Tally:
+        """The tally of the pods that a group counts on some nodes; rules of different kinds count differently."""
+        case = (kind, group.id, nodes)
+        found = self._tallies.get(case)
+        if found is None:
+            found = self._tallies[case] = self._begun(kind, group, nodes)
+            for row in self._rows.counted_by(group):
+                self._counted[row].append(found)
+        return found
+
+    def _begun(self, kind: str, group: Group, nodes: NodeFilter) -> Tally:
+        if group.key == labels.HOSTNAME:
+            tally = HostTally(nodes)
+            standing = {node.name: node for node in self._census.nodes}
+            for name, pods in self._census.by_node(group).items():
+                if self.counts_node(nodes, standing[name]):
+                    self._count_on(tally, name, pods)
+            return tally
+        self._places.watch(group.key)
+        counts = self._census.by_domain(group, lambda node: self.counts_node(nodes, node))
+        by_domain = DomainTally(
+            group.key,
+            anywhere=kind in {"apart", "avoided"},
+            as_claimed=kind == "avoided",
+            awaited=kind == "affinity",
+            nodes=nodes,
+            counts=counts,
+        )
+        if by_domain.awaited:
+            self._awaited.setdefault(group.key, []).append(by_domain)
+        return by_domain
+
+    def _count_on(self, tally: HostTally, name: str, pods: int) -> None:
+        place = self._place_of.get(name)
+        if place is None:
+            tally.total += pods
+        else:
+            tally.add(place, pods)
+
+    def counts_node(self, nodes: NodeFilter, node: StateNode) -> bool:
+        """Whether an existing node counts."""
+        if nodes.tolerations is not None and untolerated(node.taints, nodes.tolerations) is not None:
+            return False
+        offered = from_labels(node.labels)
+        return nodes.terms is None or any(offered.compatible(self._book[term]) is None for term in nodes.terms)
+
+    def _counts_open(self, nodes: NodeFilter, node: Node) -> tuple[bool, bool]:
+        """Whether a node to open counts for sure, as its claim or all that it is left with says, and whether it may."""
+        if nodes.terms is None and nodes.tolerations is None:
+            return True, True
+        taints = node.shelf.stall.template.pool.spec.template.spec.taints
+        case = (nodes, node.wanted, node.offerings, node.shelf.index)
+        found = self._matching.get(case)
+        if found is None:
+            tolerated = nodes.tolerations is None or untolerated(taints, nodes.tolerations) is None
+            surely, possibly = (True, True) if nodes.terms is None else self._suits(nodes.terms, node)
+            found = self._matching[case] = (tolerated and surely, tolerated and possibly)
+        return found
+
+    def _suits(self, terms: Sequence[int], node: Node) -> tuple[bool, bool]:
+        offered = self._book[node.wanted]
+        suiting = 0
+        for wanted in (self._book.narrowed(node.wanted, term) for term in terms):
+            suiting |= node.shelf.suiting(wanted) if wanted != NONE else 0
+        said = any(offered.compatible(self._book[term]) is None for term in terms)
+        surely = said or not node.offerings & ~suiting
+        return surely, surely or bool(node.offerings & suiting)
+
+    def keep(self, row: int, tally: Tally) -> None:
+        """Count a row's pods in a tally of its own making (of those that keep others away, say)."""
+        self._counted[row].append(tally)
+
+    # -- recording ----------------------------------------------------------------------------------------------------
+
+    def place_standing(self, place: int, row: int, count: int) -> None:
+        """So many pods of a row are on an existing node."""
+        node = self._places.standing[place]
+        for tally in self._counted[row]:
+            counts = self.counts_node(tally.nodes, node)
+            if not counts and node.provider_id:
+                continue  # before its launch a claim's labels do not tell everything yet
+            if isinstance(tally, HostTally):
+                tally.add(place, count)
+            else:
+                domain = domain_of(node, tally.key)
+                tally.add(() if domain is None else (domain,), count, surely=counts)
+
+    def place_open(self, place: int, row: int, count: int = 1) -> None:
+        """So many pods of a row are on a node to open, which is as narrow already as they make it."""
+        node = self._places.node(place)
+        for tally in self._counted[row]:
+            surely, possibly = self._counts_open(tally.nodes, node)
+            if isinstance(tally, HostTally):
+                tally.add(place, count if surely else 0)
+            elif possibly:
+                domains = self._domains(node.shelf, node.wanted, node.offerings, tally)
+                tally.add(domains, count, surely=surely)
+                if tally.awaited and not domains:
+                    tally.wait(place, count)
+
+    def decided(self, place: int, key: str, domain: str) -> None:
+        """An open node is now bound to one domain of a label."""
+        for tally in self._awaited.get(key, ()):
+            tally.decided(place, domain)
+
+    def _domains(self, shelf: Shelf, wanted: int, offerings: int, tally: DomainTally) -> Sequence[str]:
+        rule = self._book[wanted].get(tally.key)
+        if tally.as_claimed and tally.key in _RESERVED_LATE and reservation_of(self._book[wanted]):
+            return ()
+        if rule is not None and rule.single is not None:
+            return (rule.single,)
+        if not tally.anywhere or (tally.as_claimed and (rule is None or rule.complement)):
+            return ()
+        return tuple(shelf.domains(tally.key, offerings, wanted))

@@ -1,0 +1,83 @@
+"""Pods dealt to cells: what repeats itself is dealt at once, and comes out as if dealt one by one."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from journeyman.core.scheduling.domain_distribution import UNLIMITED, Cell, Level, deal
+
+
+def cells(**more):
+    """Cells of one label by value, with so much to be had on new nodes each."""
+    return [Cell((("zone", value),), {"zone": value}, more=n) for value, n in more.items()]
+
+
+def a_level(counts, *, skew=1, step=1, **changes):
+    """A rule over zones."""
+    return Level(key="zone", counts=counts, rivals=counts, skew=skew, step=step, **changes)
+
+
+def one_by_one(pods, some, counts, skew, *, loose):
+    """The same dealt pod by pod, with nothing remembered but counts."""
+    counts, given = dict(counts), [0] * len(some)
+    for _ in range(pods):
+        floor = min(counts.values())
+        left = [n for n, cell in enumerate(some) if given[n] < cell.room + cell.more]
+        if not loose:
+            left = [n for n in left if counts[some[n].values["zone"]] + 1 - floor <= skew]
+        if not left:
+            break
+        chosen = min(left, key=lambda n: (given[n] >= some[n].room, counts[some[n].values["zone"]], n))
+        given[chosen] += 1
+        counts[some[chosen].values["zone"]] += 1
+    return given
+
+
+@pytest.mark.parametrize("loose", [False, True])
+def test_dealing_at_once_is_dealing_one_by_one(loose):
+    """Whatever was there before, and wherever room runs out."""
+    for number in range(150):
+        draw = random.Random(number)
+        counts = {zone: draw.choice((0, 0, 1, 5, 40)) for zone in "abcd"[: draw.randint(1, 4)]}
+        reach = [zone for zone in counts if draw.random() < 0.8]
+        limits = [draw.choice((UNLIMITED, UNLIMITED, 3, 60)) for _ in reach]
+        some = cells(**dict(zip(reach, limits, strict=True)))
+        for cell in some:
+            cell.room = draw.choice((0, 0, 2, 30))
+        pods, skew = draw.choice((3, 50, 400)), draw.choice((1, 2, 7))
+        level = a_level(counts, skew=None if loose else skew)
+
+        assert deal(pods, some, [level], is_loose=loose) == one_by_one(pods, some, counts, skew, loose=loose)
+
+
+def test_a_ban_takes_a_domain_once():
+    """Cells of one domain are open or closed together."""
+    pair = [Cell((("ct", ct), ("zone", "a")), {"zone": "a", "ct": ct}, more=UNLIMITED) for ct in ("spot", "od")]
+    ban = Level(key="zone", counts={}, rivals={}, skew=1, step=1, from_zero=True, is_ban=True)
+
+    assert sum(deal(5, [*pair, *cells(b=UNLIMITED)], [ban], is_loose=True)) == 2
+
+
+def test_pods_that_may_come_later_are_held_against_nobody_at_last():
+    """Ten pods that are merely counted are in zone a, and b has no room: the rule's own pods come first then."""
+    level = Level(key="zone", counts={"a": 10, "b": 0}, rivals={}, skew=1, step=1)
+
+    assert deal(3, cells(a=UNLIMITED, b=UNLIMITED), [level], is_loose=False) == [0, 3]
+    assert deal(3, cells(a=UNLIMITED), [level], is_loose=False) == [1]
+
+
+def test_two_labels_at_once_end_in_no_corner():
+    """Zone c has spot only: whoever spends spot elsewhere first finds zone c closed for good."""
+    some = [("od", "a"), ("od", "b"), ("spot", "a"), ("spot", "b"), ("spot", "c")]
+    pair = [Cell((("ct", ct), ("zone", z)), {"ct": ct, "zone": z}, more=UNLIMITED) for ct, z in some]
+    levels = [
+        a_level({"a": 0, "b": 0, "c": 0}),
+        Level(key="ct", counts={"od": 0, "spot": 0}, rivals={}, skew=1, step=1),
+    ]
+
+    given = deal(9_999, pair, levels, is_loose=False)
+
+    assert sum(given) == 9_999
+    assert given[4] == 3_333

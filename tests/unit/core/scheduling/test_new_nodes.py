@@ -1,0 +1,307 @@
+"""Opening nodes for units of pods: limits, reservations, minValues, node prices, pins, and the claims that come of it."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from journeyman.core.api import labels
+from journeyman.core.api.objects import NodeSelectorRequirement
+from journeyman.core.catalogue import Catalogue, Offering
+from journeyman.core.scheduling.claims import to_node_claim
+from journeyman.core.scheduling.instance_type_choice import planned_claims
+from journeyman.core.scheduling.new_nodes import open_nodes
+from journeyman.core.scheduling.offering.overlays import apply_overlays
+from journeyman.core.scheduling.offering.reserved import Reservations
+from journeyman.core.scheduling.options import MinValuesPolicy, Options
+from journeyman.core.scheduling.problem import Ground, Unit, ask
+from tests.helpers.builders import (
+    LARGE,
+    MEDIUM,
+    SMALL,
+    TYPES,
+    a_claim,
+    a_pod,
+    a_pool,
+    a_snapshot,
+    an_instance_type,
+    an_overlay,
+)
+
+FAMILY = "karpenter.k8s.aws/instance-family"
+ZONAL = an_instance_type("z.medium", cpu=4, memory_gib=16, price=0.2, zones=("a", "b"))
+
+
+class Outcome:
+    """What became of some pods: the claims, and how many pods are left."""
+
+    def __init__(self, *pods, types=TYPES, pools=None, options=None, pins=(), claims=()):
+        snapshot = a_snapshot(pods=pods, node_pools=pools or (a_pool(),), claims=claims)
+        catalogue = Catalogue({pool.metadata.name: types for pool in snapshot.node_pools})
+        ground = Ground.of(snapshot, catalogue, options or Options())
+        asked = ask(ground, pods, frozenset())
+        question = asked.question
+        ladders = zip(question.ladders, question.counts, strict=True)
+        units = [Unit(row=rows[0], count=count, pins=pins) for rows, count in ladders]
+        reservations = Reservations.of(ground.templates, snapshot.claims)
+        opened = open_nodes(units, question, asked.draft().headroom, reservations)
+        queues = {row: iter(cls.keys) for row, cls in enumerate(question.rows)}
+        self.claims = planned_claims(opened.nodes, question, lambda row, n: [next(queues[row]) for _ in range(n)])
+        self.left = sum(unit.count for unit in opened.left)
+
+    @property
+    def types(self):
+        """The cheapest type of every claim, sorted."""
+        return sorted(claim.offering[0] for claim in self.claims)
+
+
+def pods(count, prefix="p", **kwargs):
+    """That many equal pods."""
+    return [a_pod(f"{prefix}{i}", **kwargs) for i in range(count)]
+
+
+def demanding(key, count, **extra):
+    """A pool whose claims must leave a choice of so many values of a label."""
+    entry = {"key": key, "operator": "Exists", "minValues": count}
+    return a_pool(spec={"template": {"spec": {"requirements": [entry]}}}, **extra)
+
+
+def of_family(instance_type, family):
+    """The type with an instance family."""
+    own = NodeSelectorRequirement(key=FAMILY, operator="In", values=(family,))
+    return replace(instance_type, requirements=(*instance_type.requirements, own))
+
+
+def reserved(instance_type, *, name="cr-1", capacity=1):
+    """The type with capacity reserved in zone a as well."""
+    values = {labels.ZONE: "a", labels.CAPACITY_TYPE: labels.RESERVED, labels.RESERVATION_ID: name}
+    offering = Offering(
+        zone="a",
+        capacity_type=labels.RESERVED,
+        price=1e-8,
+        available=capacity > 0,
+        requirements=tuple(NodeSelectorRequirement(key=k, operator="In", values=(v,)) for k, v in values.items()),
+        reservation_id=name,
+        reservation_capacity=capacity,
+    )
+    wider = {labels.CAPACITY_TYPE: (labels.ON_DEMAND, labels.RESERVED)}
+    own = tuple(
+        NodeSelectorRequirement(key=r.key, operator="In", values=wider.get(r.key, r.values))
+        for r in instance_type.requirements
+    )
+    return replace(instance_type, requirements=own, offerings=(*instance_type.offerings, offering))
+
+
+def values_of(claim, key):
+    """What a claim asks of a label."""
+    return next((r.values for r in claim.requirements if r.key == key), None)
+
+
+# --- minValues
+
+
+def test_a_node_holds_no_more_than_enough_differing_types_hold():
+    """Seven cores fit one large node, but three types must be left to choose from, and two of them have less."""
+    results = Outcome(*pods(7), pools=(demanding(labels.INSTANCE_TYPE, 3),))
+
+    assert results.left == 0
+    assert {len(claim.instance_types) for claim in results.claims} == {3}
+    assert [len(claim.pods) for claim in results.claims] == [1] * 7
+
+
+def test_values_of_any_label_count_and_are_asked_of_the_claim():
+    """Two families: of four types the two that are large enough are of one family, so five cores find no node."""
+    types = tuple(of_family(t, f) for t, f in ((SMALL, "m"), (MEDIUM, "n"), (LARGE, "m")))
+    pool = demanding(FAMILY, 2)
+
+    three, five = (
+        Outcome(*pods(1, cpu="3"), types=types, pools=(pool,)),
+        Outcome(*pods(1, cpu="5"), types=types, pools=(pool,)),
+    )
+
+    (claim,) = three.claims
+    assert claim.instance_types == ("m.medium", "m.large")
+    assert next(r.min_values for r in claim.requirements if r.key == FAMILY) == 2
+    assert (five.claims, five.left) == ([], 1)
+
+
+def test_types_beyond_the_usual_price_are_listed_where_min_values_ask_for_them():
+    """Usually a claim would list the cheapest two."""
+    options = Options(near_price=1.0, min_types=2)
+
+    (plain,) = Outcome(*pods(1), options=options).claims
+    (varied,) = Outcome(*pods(1), options=options, pools=(demanding(labels.INSTANCE_TYPE, 3),)).claims
+
+    assert plain.instance_types == ("m.small", "m.medium")
+    assert varied.instance_types == ("m.small", "m.medium", "m.large")
+    assert not varied.min_values_relaxed
+
+
+def test_min_values_are_lowered_rather_than_no_node_opened_if_the_policy_says_so():
+    """A pod that asks for one type cannot leave a choice of three."""
+    pod = a_pod("p", spec={"nodeSelector": {labels.INSTANCE_TYPE: "m.large"}})
+    pool = demanding(labels.INSTANCE_TYPE, 3)
+
+    strict = Outcome(pod, pools=(pool,))
+    (claim,) = Outcome(pod, pools=(pool,), options=Options(min_values=MinValuesPolicy.BEST_EFFORT)).claims
+
+    assert (strict.claims, strict.left) == ([], 1)
+    assert claim.min_values_relaxed
+    assert [r.min_values for r in claim.requirements if r.key == labels.INSTANCE_TYPE] == [1]
+
+
+def test_a_picky_pod_does_not_take_the_choice_from_the_others():
+    """One pod wants the large type only, which alone is no choice; the small pods are placed all the same."""
+    picky = a_pod("picky", spec={"nodeSelector": {labels.INSTANCE_TYPE: "m.large"}})
+
+    results = Outcome(picky, *pods(2), pools=(demanding(labels.INSTANCE_TYPE, 2),))
+
+    assert results.left == 1
+    assert sorted(key for claim in results.claims for key in claim.pods) == ["default/p0", "default/p1"]
+
+
+# --- limits
+
+
+def test_under_a_tight_limit_the_plan_that_places_most_pods_wins():
+    """Three pods fit either node by memory: one of the wide ones exhausts the limit, of the lean ones three do."""
+    wasteful = an_instance_type("w.wide", cpu=12, memory_gib=16, price=0.10)
+    lean = an_instance_type("w.lean", cpu=4, memory_gib=16, price=0.20)
+    pool = a_pool(spec={"limits": {"cpu": "12"}})
+
+    results = Outcome(*pods(9, cpu="1", memory="5Gi"), types=(wasteful, lean), pools=(pool,))
+
+    assert results.types == ["w.lean"] * 3
+    assert results.left == 0
+
+
+def test_a_claim_of_a_limited_pool_lists_no_type_that_takes_more_than_was_set_aside():
+    """Two cores are left: the small type alone fits the limit, whatever else would hold the pod."""
+    (claim,) = Outcome(*pods(1), pools=(a_pool(spec={"limits": {"cpu": "2"}}),)).claims
+
+    assert claim.instance_types == ("m.small",)
+
+
+def test_the_number_of_nodes_may_be_limited():
+    """Two nodes at most: what a third would take is left."""
+    results = Outcome(*pods(3, cpu="7"), pools=(a_pool(spec={"limits": {"nodes": "2"}}),))
+
+    assert (len(results.claims), results.left) == (2, 1)
+
+
+# --- reserved capacity
+
+
+def test_reserved_capacity_comes_first_and_says_which():
+    """Two nodes are needed, one is paid for already."""
+    results = Outcome(*pods(2, cpu="3"), types=(reserved(MEDIUM),))
+
+    free, bought = sorted(results.claims, key=lambda claim: claim.price)
+    assert values_of(free, labels.CAPACITY_TYPE) == (labels.RESERVED,)
+    assert (values_of(free, labels.RESERVATION_ID), free.reservations) == (("cr-1",), ("cr-1",))
+    assert values_of(bought, labels.CAPACITY_TYPE) == (labels.ON_DEMAND,)
+    assert (bought.price, bought.reservations) == (0.19, ())
+
+
+def test_claims_that_have_not_launched_hold_their_reservation():
+    """The cloud does not know of them yet."""
+    entry = {"key": labels.RESERVATION_ID, "operator": "In", "values": ["cr-1"]}
+    waiting = a_claim(spec={"requirements": [entry]})
+
+    (claim,) = Outcome(*pods(1, cpu="3"), types=(reserved(MEDIUM),), claims=(waiting,)).claims
+
+    assert values_of(claim, labels.CAPACITY_TYPE) == (labels.ON_DEMAND,)
+
+
+def test_the_least_that_any_offering_says_is_what_a_reservation_has():
+    """Two pools see the same reservation, one of them late."""
+    types = (reserved(MEDIUM, capacity=3), reserved(replace(LARGE, name="m.large"), capacity=1))
+
+    results = Outcome(*pods(3, cpu="3"), types=types)
+
+    assert sum(1 for claim in results.claims if claim.reservations) == 1
+
+
+# --- node price
+
+
+@pytest.mark.parametrize(("annotation", "nodes"), [(None, 4), ("0.10", 1), ("a lot", 4), ("-1", 4)])
+def test_a_price_for_each_node_makes_for_fewer_nodes(annotation, nodes):
+    """Four tiny nodes cost 0.28 and one large 0.37; what cannot be read counts for nothing."""
+    tiny = an_instance_type("m.tiny", cpu=2, memory_gib=4, price=0.07)
+    annotations = {labels.NODE_SURCHARGE: annotation} if annotation else {}
+    pool = a_pool(metadata={"annotations": annotations})
+
+    results = Outcome(*pods(4, cpu="1500m"), types=(tiny, LARGE), pools=(pool,))
+
+    assert len(results.claims) == nodes
+    assert sum(claim.price for claim in results.claims) == pytest.approx(0.28 if nodes == 4 else 0.37)
+
+
+def test_a_price_that_cannot_be_read_is_told():
+    """The pool is used without it."""
+    pool = a_pool(metadata={"annotations": {labels.NODE_SURCHARGE: "a lot"}})
+    ground = Ground.of(a_snapshot(node_pools=(pool,)), Catalogue({"default": TYPES}), Options())
+
+    assert "'a lot' is not a price per hour" in ground.remarks["default"]
+
+
+def test_a_way_of_packing_that_is_none_is_told():
+    """The pool is packed by price; one that asks for a way there is gets no remark."""
+    pools = [a_pool(name, metadata={"annotations": {labels.PACKING: name}}) for name in ("fewest-nodes", "fewest")]
+    ground = Ground.of(
+        a_snapshot(node_pools=pools), Catalogue(dict.fromkeys(("fewest-nodes", "fewest"), TYPES)), Options()
+    )
+
+    assert list(ground.remarks) == ["fewest"]
+    assert "'fewest' is neither price nor fewest-nodes" in ground.remarks["fewest"]
+
+
+def test_a_way_to_rebalance_that_is_none_is_told():
+    """Whoever writes "true" would wait in vain for nodes to be replaced."""
+    pools = [a_pool(name, metadata={"annotations": {labels.REBALANCE: name}}) for name in ("replace", "true")]
+    ground = Ground.of(a_snapshot(node_pools=pools), Catalogue(dict.fromkeys(("replace", "true"), TYPES)), Options())
+
+    assert list(ground.remarks) == ["true"]
+    assert "'true' is not replace" in ground.remarks["true"]
+
+
+# --- pins
+
+
+def test_units_go_where_they_are_pinned():
+    """Zone b, and nothing but it."""
+    (claim,) = Outcome(*pods(2), types=(ZONAL,), pins=((labels.ZONE, "b"),)).claims
+
+    assert values_of(claim, labels.ZONE) == ("b",)
+    assert claim.offering[1] == "b"
+
+
+def test_a_pin_on_a_label_that_the_pool_leaves_open_narrows_the_claim():
+    """The pool has racks one and two; the node says which it is of."""
+    entry = {"key": "rack", "operator": "In", "values": ["one", "two"]}
+    pool = a_pool(spec={"template": {"spec": {"requirements": [entry]}}})
+
+    (claim,) = Outcome(*pods(2), pools=(pool,), pins=(("rack", "two"),)).claims
+
+    assert values_of(claim, "rack") == ("two",)
+
+
+# --- NodeOverlays
+
+
+def test_a_claim_tells_of_the_overlays_on_the_types_it_lists_and_of_no_others():
+    """An overlaid price decides like any other; the annotations are Karpenter's."""
+    on_medium = [{"key": labels.INSTANCE_TYPE, "operator": "In", "values": [MEDIUM.name]}]
+    catalogue = Catalogue({"default": TYPES})
+    overlay = an_overlay("o", requirements=on_medium, price="0.01", capacity={"smarter-devices/fuse": 1})
+    types = apply_overlays([a_pool()], catalogue, [overlay]).catalogue.instance_types("default")
+
+    (cheap,) = Outcome(a_pod("small", cpu="1"), types=types).claims
+    assert cheap.offering[0] == MEDIUM.name
+    body = to_node_claim(cheap, a_pool(), name="n", hash="1", hash_version="v3")
+    assert body["metadata"]["annotations"][labels.PRICE_OVERLAY_APPLIED] == "true"
+    assert body["metadata"]["annotations"][labels.CAPACITY_OVERLAY_APPLIED] == "true"
+
+    (large,) = Outcome(a_pod("large", cpu="7"), types=types).claims
+    assert (large.instance_types, large.overlays) == ((LARGE.name,), ())
