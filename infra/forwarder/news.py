@@ -7,7 +7,7 @@ each cause, and one number that stands for the news in it.
 cause               wakes               because
 ==================  ==================  ===========================================================================
 pod unschedulable   provision           it needs a node
-node joined         provision           it is to be registered: labels, taints, placement hints
+node joined         provision           it is to be registered: labels, taints, pod nominations
 node ready          provision           it is to be initialized
 node not ready      terminate           its instance may be gone
 node deleting       terminate           it is to be drained, and its claim goes with it

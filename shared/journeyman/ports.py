@@ -5,7 +5,7 @@ Every adapter translates its SDK's errors into `journeyman.errors`; none of the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -109,15 +109,6 @@ class KubeStore(Protocol):
         self, resource: Resource[Any], patches: Sequence[Patch], *, subresource: str = ""
     ) -> tuple[dict[str, Any] | KubeAPIError, ...]:
         """Several patches that are independent of each other, side by side; what became of each, in their order."""
-        ...
-
-    def patch_at_once(
-        self, resource: Resource[Any], patches: Sequence[Patch], meanwhile: Callable[[], None]
-    ) -> tuple[dict[str, Any] | KubeAPIError, ...]:
-        """The same, as good as in one moment, the first of them first, as far as that can be had.
-
-        Where answers take their time `meanwhile` is called, again and again, until all have come.
-        """
         ...
 
     def delete(

@@ -1,11 +1,11 @@
-"""Whether plans come true: 400 pods of many sizes, bound by the real kube-scheduler, with placement hints and without.
+"""Whether plans come true: 400 pods of many sizes, bound by the real kube-scheduler, with pod nomination and without.
 
     make bench-binding                         three plans, each both ways: some minutes
     python -m tests.bench.bench_binding 7 8    plans of these seeds
 
 Each plan is realised on a control plane of its own: nodes join in random order within eight seconds, closed and not ready,
 and are taken over by our provision step. `first wave` are the pods bound to nodes of the plan; the others needed nodes
-that were never planned for, and are what the realised price has too much. The exit status is 1 if, with hints, fewer than
+that were never planned for, and are what the realised price has too much. The exit status is 1 if, with nomination, fewer than
 99.5 % were bound in the first wave or the price came out more than 1 % above a plan.
 """
 
@@ -22,37 +22,37 @@ MOST_PRICE = 1.01
 MOST_PLANNED = 1.05
 COLUMNS = (
     "seed",
-    "hints",
+    "nominated",
     "nodes",
     "planned/bound",
     "first wave",
     "as planned",
     "final/planned",
     "seconds",
-    "given",
-    "again",
+    "written",
+    "repeated",
 )
-_ROW = "{:>5}  {:>5}  {:>5}  {:>13}  {:>10}  {:>10}  {:>13}  {:>7}  {:>5}  {:>5}"
+_ROW = "{:>5}  {:>9}  {:>5}  {:>13}  {:>10}  {:>10}  {:>13}  {:>7}  {:>7}  {:>8}"
 
 
-def row(seed: int, found: Realised, *, hints: bool) -> str:
+def row(seed: int, found: Realised, *, nominate: bool) -> str:
     """One line of the table."""
     return _ROW.format(
         seed,
-        "yes" if hints else "no",
+        "yes" if nominate else "no",
         found.nodes,
         f"{found.planned / found.bound:.4f}",
         f"{found.first_wave}/{found.pods}",
         found.as_planned,
         f"{found.final / found.planned:.4f}",
         f"{found.seconds:.1f}",
-        found.hints,
-        found.again,
+        found.nominations,
+        found.repeated,
     )
 
 
 def falls_short(found: Realised) -> bool:
-    """Whether a plan with hints did not come true as it should have."""
+    """Whether a plan with nominations missed its targets."""
     tight = found.planned <= MOST_PLANNED * found.bound
     true = found.first_wave_share >= LEAST_FIRST_WAVE and found.final <= MOST_PRICE * found.planned
     return not (tight and true)
@@ -65,14 +65,14 @@ def say(line: str) -> None:
 
 
 def main(seeds: tuple[int, ...]) -> int:
-    """Print the table; 1 if a plan with hints fell short."""
+    """Print the table; 1 if a plan with nominations missed its targets."""
     say(_ROW.format(*COLUMNS))
     short = 0
     for seed in seeds:
-        for hints in (True, False):
-            found = realised(heavy_tailed_pods(PODS, seed), hints=hints, seed=seed)
-            say(row(seed, found, hints=hints))
-            short += hints and falls_short(found)
+        for nominate in (True, False):
+            found = realised(heavy_tailed_pods(PODS, seed), nominate=nominate, seed=seed)
+            say(row(seed, found, nominate=nominate))
+            short += nominate and falls_short(found)
     return int(short > 0)
 
 

@@ -1,6 +1,6 @@
 """What a nomination does: one suite for the simulated kube-scheduler and for the real one.
 
-Restates nothing of ours: placement hints rest on this behaviour, so the simulation must have it too.
+Pod nomination relies on this behaviour, so the simulation must have it too.
 """
 
 import itertools

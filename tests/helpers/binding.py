@@ -72,8 +72,8 @@ class Realised:
     first_wave: int  # pods on nodes of the first plan
     as_planned: int  # pods on exactly the node they were planned for
     seconds: float  # from the first node's joining until the last pod was bound
-    hints: int
-    again: int  # hints given again, since an attempt of kube-scheduler had taken them back
+    nominations: int
+    repeated: int  # nominations written again, since an attempt of kube-scheduler had cleared them
     runs: int
 
     @property
@@ -140,13 +140,13 @@ class Machines:
 class Binding:
     """One cluster of pods, from all pending to all bound."""
 
-    def __init__(self, plane: ControlPlane, pods: list[JSONDict], *, hints: bool, seed: int, joining: float) -> None:
+    def __init__(self, plane: ControlPlane, pods: list[JSONDict], *, nominate: bool, seed: int, joining: float) -> None:
         """Nothing is created yet.
 
         Args:
             plane: A control plane with a scheduler; nothing of ours is in it.
             pods: To be placed; in namespace default.
-            hints: Whether kube-scheduler is told what was planned.
+            nominate: Whether pods are nominated to the nodes they were planned for.
             seed: Of the order in which nodes join.
             joining: Seconds within which the nodes of one plan join.
         """
@@ -163,9 +163,9 @@ class Binding:
         types = parse_scenario(msgspec.json.encode(self.scenario)).catalogue.instance_types("default")
         self.clock, self.lanes, self.record, self.memory = SystemClock(), Lanes(), Record(), Memory()
         self.cloud = FakeCloud(self.clock, types)
-        self.settings = Settings(cluster_name=CLUSTER, placement_hints=hints)
+        self.settings = Settings(cluster_name=CLUSTER, pod_nomination=nominate)
         self.machines = Machines(self.store, random.Random(seed), joining)
-        self.runs = self.hints = self.again = 0
+        self.runs = self.nominations = self.repeated = 0
 
     def realise(self, *, within: float) -> Realised:
         """Plan, let the nodes join, wait until every pod is bound.
@@ -187,8 +187,8 @@ class Binding:
             first_wave=sum(node in first for node in bound.values()),
             as_planned=sum(places.get(key) == node for key, node in bound.items()),
             seconds=seconds,
-            hints=self.hints,
-            again=self.again,
+            nominations=self.nominations,
+            repeated=self.repeated,
             runs=self.runs,
         )
 
@@ -225,8 +225,8 @@ class Binding:
             run, Trigger(id="1", cluster=CLUSTER, step=Step.PROVISION, source="wake", reason="test", time=now)
         )
         self.runs += 1
-        self.hints += outcome.counts.get("hints", 0)
-        self.again += outcome.counts.get("hints given again", 0)
+        self.nominations += outcome.counts.get("nominations", 0)
+        self.repeated += outcome.counts.get("nominations repeated", 0)
 
     def _planned_places(self) -> Mapping[str, str]:
         """Node by pod, as the claims remember it."""
@@ -252,10 +252,12 @@ class Binding:
         return any(m.step is Step.PROVISION and (m.at is None or m.at <= now) for m in self.lanes.sent)
 
 
-def realised(pods: list[JSONDict], *, hints: bool, seed: int, joining: float = 8.0, within: float = 90.0) -> Realised:
+def realised(
+    pods: list[JSONDict], *, nominate: bool, seed: int, joining: float = 8.0, within: float = 90.0
+) -> Realised:
     """What becomes of the plan for these pods on a control plane of its own."""
     with ControlPlane(scheduler=True) as plane:
-        return Binding(plane, pods, hints=hints, seed=seed, joining=joining).realise(within=within)
+        return Binding(plane, pods, nominate=nominate, seed=seed, joining=joining).realise(within=within)
 
 
 def _node_pool() -> JSONDict:

@@ -136,16 +136,21 @@ class DeletePod(Struct, frozen=True, kw_only=True):
 
 
 class NominatePods(Struct, frozen=True, kw_only=True):
-    """Tell kube-scheduler which node pods were planned for (`status.nominatedNodeName`); an empty `node` takes it back.
+    """Nominate pods to a node (`status.nominatedNodeName`); an empty `node` clears their nominations.
 
-    Hints and no more: if one cannot be given, that is told and the chain goes on. `turns` say when kube-scheduler comes to
-    each pod, the lowest first: a run gives its hints in that order. Nominations that are taken back come before all others.
+    If a pod cannot be nominated, that is logged and the chain goes on. Nominations that chains begin with are all written
+    before any other action of the plan.
     """
 
     pods: tuple[ObjectRef, ...]
-    turns: tuple[int, ...] = ()
     node: str
     why: str
+
+
+class RenominatePods(Struct, frozen=True, kw_only=True):
+    """Nominate once more those of the pods that have neither a node nor a nomination by now."""
+
+    nominations: tuple[NominatePods, ...]
 
 
 class MarkOfferingUnavailable(Struct, frozen=True, kw_only=True):
@@ -197,6 +202,7 @@ Action = (
     | EvictPod
     | DeletePod
     | NominatePods
+    | RenominatePods
     | MarkOfferingUnavailable
     | ClearOfferingFailures
     | Requeue
@@ -236,8 +242,6 @@ class Chain(Struct, frozen=True, kw_only=True):
     actions: tuple[Action, ...]
     events: tuple[Event, ...] = ()
     observations: tuple[Observation, ...] = ()
-    opens: bool = False  # it begins with opening a node to pods: nodes that open together are opened before all else
-    expects: tuple[NominatePods, ...] = ()  # who is nominated to that node: who loses it meanwhile gets it again
     then: tuple[Chain, ...] = ()  # begin once all of it has been carried out; independent of one another
 
     @property

@@ -7,11 +7,9 @@ official client's model classes.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from functools import partial
-from itertools import chain
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -20,10 +18,9 @@ from journeyman.core.api.objects import POD, Resource
 from journeyman.errors import NOT_SERVED, GoneError, KubeAPIError, NotFoundError
 from journeyman.kube import errors
 from journeyman.kube.allowance import Allowance
-from journeyman.kube.at_once import HeldBody, StartLine
 from journeyman.kube.lists import UnreadableError, Versioned, Whole, decode, has_own_encoding, open_page
 from journeyman.kube.retries import EVICTIONS
-from journeyman.kube.transport import CONNECTIONS, Transport
+from journeyman.kube.transport import Transport
 from journeyman.ports import JSON, Listing, Patch, WatchEvent
 
 T = TypeVar("T")
@@ -31,7 +28,6 @@ T = TypeVar("T")
 MERGE_PATCH: Final = "application/merge-patch+json"
 APPLY_PATCH: Final = "application/apply-patch+yaml"
 _AT_A_TIME: Final = 8  # writes side by side: no flood for the server
-_MEANWHILE_SECONDS: Final = 0.02  # between two looks while answers are awaited
 _SILENCE_SECONDS: Final = 10.0  # beyond a watch's own timeout: then the connection is dead
 
 
@@ -131,12 +127,6 @@ class HttpKubeStore:
         """Several at a time, on as many connections."""
         with ThreadPoolExecutor(min(_AT_A_TIME, max(len(patches), 1))) as threads:
             return tuple(threads.map(lambda patch: self._patched(resource, patch, subresource), patches))
-
-    def patch_at_once(
-        self, resource: Resource[Any], patches: Sequence[Patch], meanwhile: Callable[[], None]
-    ) -> tuple[dict[str, Any] | KubeAPIError, ...]:
-        """A connection for each, on which they wait for each other."""
-        return tuple(chain.from_iterable(self._at_once(resource, part, meanwhile) for part in _parts(patches)))
 
     def apply(
         self,
@@ -271,34 +261,10 @@ class HttpKubeStore:
         decoded: T = decode(bytes(change.object), resource, resource.type, "")
         return WatchEvent(type=change.type, object=decoded, resource_version=version)
 
-    def _at_once(
-        self, resource: Resource[Any], patches: Sequence[Patch], meanwhile: Callable[[], None]
-    ) -> tuple[dict[str, Any] | KubeAPIError, ...]:
-        line = StartLine(len(patches))
-
-        def one(place: int) -> dict[str, Any] | KubeAPIError:
-            try:
-                return self._patched(resource, patches[place], "", partial(line.body, place=place))
-            finally:
-                line.leave()
-
-        with ThreadPoolExecutor(len(patches)) as threads:
-            answers = [threads.submit(one, place) for place in range(len(patches))]
-            while wait(answers, _MEANWHILE_SECONDS).not_done:
-                if line.is_empty:
-                    meanwhile()
-            return tuple(answer.result() for answer in answers)
-
-    def _patched(
-        self,
-        resource: Resource[Any],
-        patch: Patch,
-        subresource: str,
-        held: Callable[[bytes], HeldBody] | None = None,
-    ) -> dict[str, Any] | KubeAPIError:
+    def _patched(self, resource: Resource[Any], patch: Patch, subresource: str) -> dict[str, Any] | KubeAPIError:
         path = resource.path(patch.namespace, patch.name, subresource)
         try:
-            return self._write("PATCH", resource, path, patch.body, MERGE_PATCH, held=held)
+            return self._write("PATCH", resource, path, patch.body, MERGE_PATCH)
         except KubeAPIError as error:
             return error
 
@@ -311,14 +277,8 @@ class HttpKubeStore:
         content_type: str = "application/json",
         *,
         query: Mapping[str, str] | None = None,
-        held: Callable[[bytes], HeldBody] | None = None,
     ) -> dict[str, Any]:
-        encoded = msgspec.json.encode(body)
-        content = held(encoded) if held is not None else encoded
+        content = msgspec.json.encode(body)
         answer = self.transport.request(method, path, query=query, body=content, content_type=content_type)
         written: dict[str, Any] = decode(answer, resource, dict, path)
         return written
-
-
-def _parts(patches: Sequence[Patch]) -> Iterator[Sequence[Patch]]:
-    return (patches[begin : begin + CONNECTIONS] for begin in range(0, len(patches), CONNECTIONS))

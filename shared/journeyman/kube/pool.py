@@ -15,7 +15,6 @@ import urllib3
 from urllib3.connectionpool import HTTPConnectionPool
 from urllib3.util.ssl_ import ALPN_PROTOCOLS
 
-from journeyman.kube.at_once import HttpPool, HttpsPool
 from journeyman.kube.connection import Connection
 
 IDLE_SECONDS: Final = 60.0
@@ -51,7 +50,6 @@ class Pool(urllib3.PoolManager):
         self._idle_seconds = idle_seconds
         self._used_at = 0.0
         super().__init__(num_pools=1, maxsize=size, timeout=timeout, **tls)
-        self.pool_classes_by_scheme = {"http": HttpPool, "https": HttpsPool}
 
     @cached_property
     def is_near(self) -> bool:

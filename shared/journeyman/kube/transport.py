@@ -26,7 +26,6 @@ from journeyman import __version__
 from journeyman.errors import ForbiddenError
 from journeyman.kube import errors
 from journeyman.kube.allowance import Allowance
-from journeyman.kube.at_once import HeldBody
 from journeyman.kube.connection import Connection
 from journeyman.kube.pool import Pool
 from journeyman.kube.retries import READS, WRITES, Patient
@@ -96,7 +95,7 @@ class Transport:
         path: str,
         *,
         query: Mapping[str, str] | None = None,
-        body: bytes | HeldBody | None = None,
+        body: bytes | None = None,
         content_type: str = "application/json",
         accept: str = "application/json",
         retries: Patient | None = None,
@@ -212,7 +211,7 @@ class Transport:
         query: Mapping[str, str] | None,
         policy: Patient,
         *,
-        body: bytes | HeldBody | None = None,
+        body: bytes | None = None,
         headers: Mapping[str, str] | None = None,
         read_seconds: float = READ_SECONDS,
         preload_content: bool = True,

@@ -16,7 +16,7 @@
     MIN_VALUES_POLICY, FEATURE_GATES, IGNORE_DRA_REQUESTS, BATCH_IDLE_DURATION, BATCH_MAX_DURATION,
     VM_MEMORY_OVERHEAD_PERCENT, RESERVED_ENIS, ISOLATED_VPC, DISABLE_CLUSTER_STATE_OBSERVABILITY
                                    Karpenter's settings, with its names and defaults
-    PLACEMENT_HINTS                true, or false: kube-scheduler is not told which node each pod was planned for
+    POD_NOMINATION                true, or false: pods are not nominated to the nodes they were planned for
     FORWARDER_SERVICE_ACCOUNT, FORWARDER_AUDIENCE                whose events the API function takes (`runtime.receiver`)
     EVENT_COMPONENT                who Kubernetes Events are said to be from: karpenter, so that alerts that filter on it go on
     SYSTEM_NAMESPACE               where the Leases live (kube-system)
@@ -122,7 +122,7 @@ def _settings(variables: Variables, name: str) -> Settings:
         ignore_dra_requests=_read(variables, "IGNORE_DRA_REQUESTS", "true", _boolean),
         default_spread=_read(variables, "SCHEDULER_CONFIG", "", _default_spread, _SPREAD_EXAMPLE),
         cluster_state_observability=not _read(variables, "DISABLE_CLUSTER_STATE_OBSERVABILITY", "false", _boolean),
-        placement_hints=_read(variables, "PLACEMENT_HINTS", "true", _boolean),
+        pod_nomination=_read(variables, "POD_NOMINATION", "true", _boolean),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -23,6 +23,7 @@ from journeyman.core.plan import (
     ObjectRef,
     PatchObject,
     ReleaseNodeClass,
+    RenominatePods,
     Requeue,
     TerminateInstance,
 )
@@ -80,7 +81,7 @@ class Effects:
                 mark_offering_unavailable(self._run, action)
             case ClearOfferingFailures():
                 clear_offering_failures(self._run, action)
-            case LaunchInstance() | NominatePods() | Requeue():
+            case LaunchInstance() | NominatePods() | RenominatePods() | Requeue():
                 raise InvariantError(f"{type(action).__name__} is not carried out here", action=action)
             case _:
                 assert_never(action)
@@ -90,14 +91,6 @@ class Effects:
         resource, subresource = actions[0].ref.resource, actions[0].subresource
         return self._told(
             actions, self._run.store.patch_each(resource, self._patches(actions), subresource=subresource)
-        )
-
-    def patch_at_once(
-        self, actions: Sequence[PatchObject], meanwhile: Callable[[], None]
-    ) -> tuple[KubeAPIError | None, ...]:
-        """The same in one moment, in their order, as far as the API server can; `meanwhile` is called while it does."""
-        return self._told(
-            actions, self._run.store.patch_at_once(actions[0].ref.resource, self._patches(actions), meanwhile)
         )
 
     def _patches(self, actions: Sequence[PatchObject]) -> list[Patch]:

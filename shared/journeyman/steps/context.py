@@ -63,7 +63,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     # Ours
     unavailable_longest: timedelta = timedelta(hours=1)
     stray_after: timedelta = timedelta(minutes=5)
-    placement_hints: bool = True
+    pod_nomination: bool = True
     registration_poll: timedelta = timedelta(seconds=5)
     node_class_refresh: timedelta = timedelta(minutes=5)
     deadline_margin: timedelta = timedelta(seconds=5)

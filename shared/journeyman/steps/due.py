@@ -43,9 +43,9 @@ from journeyman.core.disruption.budgets import windows
 from journeyman.core.disruption.consolidatable import consolidate_after
 from journeyman.core.disruption.static_pools import static_pools
 from journeyman.core.lifecycle.expiration import is_expired
-from journeyman.core.lifecycle.hints import has_open_hints
 from journeyman.core.lifecycle.hydration import contradicts_itself, hydrated, is_at_work
 from journeyman.core.lifecycle.node_class_end import REMINDER, is_held
+from journeyman.core.lifecycle.nomination import pod_with_stale_nomination
 from journeyman.core.plan import Requeue, Step
 from journeyman.core.scheduling.demand.validation import opted_out
 from journeyman.core.scheduling.pods import is_provisionable
@@ -142,7 +142,7 @@ def _waiting_pods(snapshot: Snapshot) -> Iterator[str]:
     for pod in snapshot.pods:
         if is_provisionable(pod) and not opted_out(pod):
             yield f"pod {pod.key} has no node"
-    if key := has_open_hints(snapshot):
+    if key := pod_with_stale_nomination(snapshot):
         yield f"pod {key} may have missed the node it was planned for"
     for buffer in snapshot.capacity_buffers:
         if buffer.active:

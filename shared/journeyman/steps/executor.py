@@ -8,7 +8,7 @@ conflict, object gone         the chain stops; the step wakes up at once, reload
 eviction refused (`refusals`) counted, told on the node; the drain's own wake-up comes back to it
 other retryable error         the chain stops; the step wakes up when it may help
 other error                   the chain stops, the error is reported; the sweep finds what is left to do
-placement hint refused        told; its chain goes on, and a refusal that is not about the pod alone ends the run's hints
+pod nomination refused        logged; its chain goes on; a refusal that other pods would meet too ends the run's nominations
 deadline near                 nothing more is begun; the step wakes up at once for the rest ("partial")
 fence lost                    nothing more is done: another run has the step ("busy")
 ============================  ==========================================================================
@@ -24,7 +24,7 @@ from itertools import groupby
 
 from msgspec.structs import replace
 
-from journeyman.core.api.objects import NODE, NodeClaim
+from journeyman.core.api.objects import NodeClaim
 from journeyman.core.plan import (
     Action,
     Chain,
@@ -34,6 +34,7 @@ from journeyman.core.plan import (
     NominatePods,
     PatchObject,
     Plan,
+    RenominatePods,
     Requeue,
     Step,
     TerminateInstance,
@@ -48,8 +49,8 @@ from journeyman.errors import (
 )
 from journeyman.steps.actions import Effects
 from journeyman.steps.context import Outcome, RunContext
-from journeyman.steps.hinting import Hints
 from journeyman.steps.instance_launch import PendingLaunch, launch_together
+from journeyman.steps.nomination import PodNominator
 from journeyman.steps.recorder import Report
 from journeyman.steps.refusals import (
     eviction_counted,
@@ -69,7 +70,7 @@ class Applier(Report):
         super().__init__(run, step)
         self.effects = Effects(run)
         self.remembered: list[MarkOfferingUnavailable] = []
-        self._hints = Hints(run, self.count)
+        self._nominator = PodNominator(run, self.count)
 
     def apply(self, plan: Plan, world: SchedulingInputs | None = None) -> None:
         """Carry a plan out, launches included.
@@ -85,14 +86,12 @@ class Applier(Report):
         """
         self.tell(plan)
         launches: list[PendingLaunch] = []
-        for only_patched, chains in groupby(self._opened_first(self._hinted_first(plan.chains)), key=only_patches):
+        for only_patched, chains in groupby(self._nominate_first(plan.chains), key=only_patches):
             if only_patched:
                 self._side_by_side(chains)
                 continue
             for chain in chains:
                 self._run_chain(chain, launches)
-        self._look_after_hints()
-        self._hints.forget()
         while launches:
             if world is None:
                 raise InvariantError("a plan without a catalogue asks for launches", claim=launches[0].claim)
@@ -135,7 +134,9 @@ class Applier(Report):
                 return
             self._check(in_margin=in_margin)
             if isinstance(action, NominatePods):
-                self._hints.give(action)
+                self._nominator.nominate(action)
+            elif isinstance(action, RenominatePods):
+                self._nominator.renominate(action)
             elif not self._done(action, chain):
                 return
         self.explain(chain)
@@ -171,42 +172,19 @@ class Applier(Report):
             self._failed_action(action, chain, error)
         return False
 
-    def _hinted_first(self, chains: Iterable[Chain]) -> list[Chain]:
-        """Nominate the pods that chains begin with, all of them before any node is opened; the chains without that."""
-        rest, hints = [], []
+    def _nominate_first(self, chains: Iterable[Chain]) -> list[Chain]:
+        """Write the nominations that chains begin with, before any node loses its taint; return the rest of the chains."""
+        rest, nominations = [], []
         for chain in chains:
             first = next(iter(chain.actions), None)
             if isinstance(first, NominatePods):
-                hints.append(first)
+                nominations.append(first)
                 rest.append(replace(chain, actions=chain.actions[1:]))
             else:
                 rest.append(chain)
-        if hints:
+        if nominations:
             self._check()
-            self._hints.give(*hints)
-        self._look_after_hints()
-        return rest
-
-    def _opened_first(self, chains: Iterable[Chain]) -> list[Chain]:
-        """Open the nodes that chains begin with opening, as good as at once; what is left of all chains.
-
-        Each that opens makes kube-scheduler try the pods of those that are still closed, and take their hints.
-        """
-        all_chains = list(chains)
-        opening = {i: a for i, a in enumerate(map(_opens_with, all_chains)) if a is not None}
-        if not opening:
-            return all_chains
-        self._check()
-        self._hints.expect(nominated for i in opening for nominated in all_chains[i].expects)
-        answers = self.effects.patch_at_once(tuple(opening.values()), meanwhile=self._hints.give_again)
-        outcomes = dict(zip(opening, answers, strict=True))
-        self._look_after_hints()
-        rest = []
-        for i, chain in enumerate(all_chains):
-            if i not in opening:
-                rest.append(chain)
-            elif self._came_off(opening[i], chain, outcomes[i]):
-                rest.append(replace(chain, actions=chain.actions[1:]))
+            self._nominator.nominate(*nominations)
         return rest
 
     def _side_by_side(self, chains: Iterable[Chain]) -> None:
@@ -216,6 +194,7 @@ class Applier(Report):
             self._check()
             for track, went_well in zip(wave, self._sent(wave), strict=True):
                 track.left = track.left[1:] if went_well else []
+                track.sent += 1
                 if went_well and not track.left:
                     self.explain(track.chain)
 
@@ -225,12 +204,6 @@ class Applier(Report):
             return [self._done(wave[0].left[0], wave[0].chain)]
         errors = self.effects.patch_together([track.left[0] for track in wave])
         return [self._came_off(track.left[0], track.chain, e) for track, e in zip(wave, errors, strict=True)]
-
-    def _look_after_hints(self) -> None:
-        """Before the nodes are opened and once they are."""
-        if self._hints.may_be_lost:
-            self._check()
-            self._hints.give_again()
 
     def _counted(self, action: Action) -> None:
         self.count(type(action).__name__)
@@ -281,9 +254,3 @@ def run_step(run: RunContext, step: Step, work: Callable[[Applier], None]) -> Ou
         hand.send_wakes()
         run.lease.release()
     return hand.outcome()
-
-
-def _opens_with(chain: Chain) -> PatchObject | None:
-    """What opens the chain's node to pods, None if it opens none, or one that is open already."""
-    first = chain.actions[0] if chain.opens and chain.actions else None
-    return first if isinstance(first, PatchObject) and first.ref.resource is NODE else None

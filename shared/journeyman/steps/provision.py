@@ -19,16 +19,21 @@ from journeyman.core.api.objects import Pod
 from journeyman.core.catalogue import Unavailable
 from journeyman.core.disruption.in_flight import marked_for_deletion, spared
 from journeyman.core.lifecycle.buffer_status import tell_buffers
-from journeyman.core.lifecycle.hints import HINTS_PER_RUN, SINCE_VERSION, Hints, on_standing_nodes
 from journeyman.core.lifecycle.liveness import Timeouts
 from journeyman.core.lifecycle.nodeclaim import Lifecycle, Pace, advance
 from journeyman.core.lifecycle.nodepool_status import reconcile
+from journeyman.core.lifecycle.nomination import (
+    BATCH_MIN_PODS,
+    MAX_PODS_PER_RUN,
+    MIN_KUBERNETES_VERSION,
+    NominatablePods,
+    nominate_to_existing_nodes,
+)
 from journeyman.core.lifecycle.opening import open_claims, retry_at, tell_pods
 from journeyman.core.lifecycle.overlay_status import tell_overlays
 from journeyman.core.lifecycle.pending import pending_gauges
 from journeyman.core.lifecycle.progress import poll_at
 from journeyman.core.lifecycle.registration_health import outcomes
-from journeyman.core.lifecycle.settling import SETTLES_FROM
 from journeyman.core.plan import Observation, Plan, Step
 from journeyman.core.scheduling.demand.buffers import without_virtual
 from journeyman.core.scheduling.pods import is_currently_reschedulable
@@ -70,8 +75,8 @@ def _provision(hand: Applier) -> None:
         scale_static_pools(hand, world, snapshot)
         world = _as_written(hand, world)
     decision = _decide(hand, world)
-    hints = Hints.of(world.snapshot, enabled=lifecycle.most_hints > 0)
-    hand.apply(on_standing_nodes(world.snapshot, decision.results.existing, hints))
+    nominatable = NominatablePods.of(world.snapshot, enabled=lifecycle.max_nominations > 0)
+    hand.apply(nominate_to_existing_nodes(world.snapshot, decision.results.existing, nominatable))
     _open(hand, world, decision.results.new_claims)
     came_of_claims = outcomes(snapshot, hand.effects.claims, lifecycle.timeouts)
     hand.apply(reconcile(_as_written(hand, world).snapshot, came_of_claims))
@@ -190,18 +195,20 @@ def _lifecycle(run: RunContext) -> Lifecycle:
         timeouts=Timeouts(launch=settings.launch_timeout, registration=settings.registration_timeout),
         pace=Pace(shortest=settings.registration_poll),
         wait_for_devices=not settings.ignore_dra_requests,
-        settles_from=SETTLES_FROM,
-        most_hints=HINTS_PER_RUN if settings.placement_hints and _scheduler_takes_hints(run) else 0,
+        batch_min_pods=BATCH_MIN_PODS,
+        max_nominations=MAX_PODS_PER_RUN if settings.pod_nomination and _supports_nomination(run) else 0,
     )
 
 
-def _scheduler_takes_hints(run: RunContext) -> bool:
-    """Whether the cluster's Kubernetes is new enough; not, if it does not say. kube-scheduler is as new, or one older."""
+def _supports_nomination(run: RunContext) -> bool:
+    """Whether the API server is new enough; not if it does not answer. kube-scheduler is as new, or one minor version older."""
     memory = run.memory
     if memory.kubernetes_version is None:
         try:
             memory.kubernetes_version = run.store.version()
         except KubeAPIError as error:
-            run.telemetry.log("warning", f"no placement hints in this run: {error.message}", error=type(error).__name__)
+            run.telemetry.log(
+                "warning", f"no pods are nominated in this run: {error.message}", error=type(error).__name__
+            )
             return False
-    return memory.kubernetes_version >= SINCE_VERSION
+    return memory.kubernetes_version >= MIN_KUBERNETES_VERSION

@@ -26,6 +26,7 @@ class Track(Struct):
 
     chain: Chain
     left: list[PatchObject]
+    sent: int = 0
 
     @classmethod
     def of(cls, chain: Chain) -> Track:
@@ -42,13 +43,15 @@ def only_patches(chain: Chain) -> bool:
 def next_wave(tracks: Sequence[Track]) -> tuple[Track, ...]:
     """Tracks whose next patches may be sent together, in their order; empty once nothing is left.
 
-    They are of the kind and subresource of the first track's, and each is for another object: two patches of one object
-    rest on each other's version.
+    No second patch of a chain is sent before every first one. They are of the kind and subresource of the first track's, and
+    each is for another object: two patches of one object rest on each other's version.
     """
     kind: _Kind | None = None
     wave: dict[_Object, Track] = {}
-    for track in tracks:
-        if not track.left:
+    pending = [track for track in tracks if track.left]
+    sent = min((track.sent for track in pending), default=0)
+    for track in pending:
+        if track.sent > sent:
             continue
         patch = track.left[0]
         kind = kind or _kind(patch)

@@ -135,12 +135,6 @@ class ApiServer:
         """One after the other, so that histories repeat."""
         return patched_in_turn(self, resource, patches, subresource)
 
-    def patch_at_once(
-        self, resource: Resource[Any], patches: Sequence[Patch], _meanwhile: Callable[[], None]
-    ) -> tuple[dict[str, Any] | KubeAPIError, ...]:
-        """The same: nobody acts in between."""
-        return patched_in_turn(self, resource, patches)
-
     def applied(
         self,
         resource: Resource[Any],

@@ -73,7 +73,7 @@ class Setting(Struct, frozen=True, kw_only=True):
     daemons: bool = False  # a DaemonSet runs on every node
     node_repair: bool = False  # the feature gate
     spot_to_spot: bool = False  # the feature gate
-    placement_hints: bool = True
+    pod_nomination: bool = True
     # how often the steps look; more rarely than they do by themselves, since each look costs a run and few tell anything
     registration_poll_seconds: int = 30
     drain_poll_seconds: int = 10

@@ -313,7 +313,7 @@ def _environment(variables: dict[str, str], setting: Setting, endpoint: str) -> 
     )
     settings = replace(
         read.settings[CLUSTER],
-        placement_hints=setting.placement_hints,
+        pod_nomination=setting.pod_nomination,
         registration_poll=timedelta(seconds=setting.registration_poll_seconds),
         drain_poll=timedelta(seconds=setting.drain_poll_seconds),
         instance_poll=timedelta(seconds=setting.instance_poll_seconds),

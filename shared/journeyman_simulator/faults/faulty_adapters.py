@@ -93,12 +93,6 @@ class FaultyStore:
         """One after the other, each a call of its own."""
         return patched_in_turn(self, resource, patches, subresource)
 
-    def patch_at_once(
-        self, resource: Resource[Any], patches: Sequence[Patch], _meanwhile: Callable[[], None]
-    ) -> tuple[dict[str, Any] | KubeAPIError, ...]:
-        """The same."""
-        return patched_in_turn(self, resource, patches)
-
     def apply(
         self,
         resource: Resource[Any],

@@ -184,13 +184,13 @@ _THAWS: Final = 0.25  # of stories: Lambda freezes a sandbox in the middle of a 
 
 _AS_DEPLOYED_IN: Final = 0.1  # of stories
 _AS_DEPLOYED: Final[Mapping[str, Any]] = {
-    "placement_hints": True,
+    "pod_nomination": True,
     "registration_poll_seconds": 5,
     "drain_poll_seconds": 2,
     "instance_poll_seconds": 5,
 }
 _UNHURRIED: Final[Mapping[str, Any]] = {
-    "placement_hints": False,
+    "pod_nomination": False,
     "registration_poll_seconds": 45,
     "drain_poll_seconds": 20,
     "instance_poll_seconds": 20,

@@ -25,8 +25,7 @@ def test_a_patch_that_changes_nothing_writes_nothing(cluster):
     assert after["metadata"]["resourceVersion"] == before["resourceVersion"]
 
 
-@pytest.mark.parametrize("at_once", [False, True])
-def test_patches_that_go_together_have_answers_of_their_own(cluster, at_once):
+def test_parallel_patches_succeed_or_fail_separately(cluster):
     """In their order; what is refused keeps nothing from the others."""
     claims = [cluster.claim(name)["metadata"]["name"] for name in ("one", "two", "three")]
     body = {"metadata": {"labels": {"a": "1"}}}
@@ -37,8 +36,7 @@ def test_patches_that_go_together_have_answers_of_their_own(cluster, at_once):
         Patch(name=claims[1], body=stale),
         Patch(name=claims[2], body=body),
     ]
-    store = cluster.store
-    answers = store.patch_at_once(NODECLAIM, patches, list) if at_once else store.patch_each(NODECLAIM, patches)
+    answers = cluster.store.patch_each(NODECLAIM, patches)
     assert [type(answer) for answer in answers] == [dict, NotFoundError, ConflictError, dict]
     assert [cluster.store.get(NODECLAIM, name).metadata.labels.get("a") for name in claims] == ["1", None, "1"]
 

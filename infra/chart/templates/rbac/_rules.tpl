@@ -109,7 +109,7 @@ object as it is at that moment. What there may be many of is listed once, and th
   resources: [nodes] # labels and taints at registration
   verbs: [patch]
 - apiGroups: [""]
-  resources: [pods/status] # placement hints: status.nominatedNodeName
+  resources: [pods/status] # pod nomination: status.nominatedNodeName
   verbs: [patch]
 {{- if .Values.features.nodeOverlay }}
 - apiGroups: [karpenter.sh]

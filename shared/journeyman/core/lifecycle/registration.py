@@ -17,17 +17,17 @@ from journeyman.core.lifecycle.progress import Progress, claim_ref, with_node
 from journeyman.core.plan import Event
 
 
-def register(progress: Progress, nodes: Sequence[Node], *, held: str = "", duplicate_of: str = "") -> Progress:
+def register(progress: Progress, nodes: Sequence[Node], *, keep_taint: str = "", duplicate_of: str = "") -> Progress:
     """Take over the claim's node.
 
     Args:
         progress: The claim so far.
         nodes: All nodes that carry the claim's provider id.
-        held: Why a node that has joined is to stay closed for now, as a condition's reason.
+        keep_taint: Why a node that has joined keeps the `unregistered` taint for now, as a condition's reason.
         duplicate_of: Another claim that the instance of this provider id belongs to.
 
     Returns:
-        Registered True with the node synced; Unknown ``NodeNotFound`` while it has not joined, or ``held``; False
+        Registered True with the node synced; Unknown ``NodeNotFound`` while it has not joined, or ``keep_taint``; False
         ``MultipleNodesFound`` or ``MultipleNodeClaimsFound``. A registered claim only gets its node attached.
     """
     if duplicate_of:
@@ -42,9 +42,9 @@ def register(progress: Progress, nodes: Sequence[Node], *, held: str = "", dupli
     if len(nodes) > 1:
         text = f"Invariant violated, matched {len(nodes)} nodes: {', '.join(n.metadata.name for n in nodes)}"
         return progress.with_condition("Registered", "False", "MultipleNodesFound", text)
-    if held:
-        text = f"Node {nodes[0].metadata.name} has joined, and is opened once its planned pods can be placed on it"
-        return progress.with_condition("Registered", "Unknown", held, text)
+    if keep_taint:
+        text = f"Node {nodes[0].metadata.name} joined; its unregistered taint is removed once its planned pods can be bound to it"
+        return progress.with_condition("Registered", "Unknown", keep_taint, text)
     return _registered(progress.found(nodes[0]), nodes[0])
 
 

@@ -1,12 +1,20 @@
-"""Placement hints: who is nominated when, when a node is kept closed for it, and what is taken back."""
+"""Pod nomination: which pods are nominated when, when a node keeps its taint for it, and what is cleared."""
 
 from datetime import timedelta
 
 import pytest
 
 from journeyman.core.api import labels
-from journeyman.core.lifecycle.hints import AGAIN, HOLD, LOOK, PATIENCE, Hints, has_open_hints, on_standing_nodes
 from journeyman.core.lifecycle.nodeclaim import Lifecycle, advance
+from journeyman.core.lifecycle.nomination import (
+    BINDING_POLL,
+    NOMINATION_TIMEOUT,
+    RENOMINATION_DELAY,
+    TAINT_TIMEOUT,
+    NominatablePods,
+    nominate_to_existing_nodes,
+    pod_with_stale_nomination,
+)
 from journeyman.core.plan import NominatePods, PatchObject, Requeue, Step
 from journeyman.core.scheduling.claims import planned_pods
 from tests.helpers.builders import (
@@ -38,7 +46,7 @@ def advanced(*pods, claims=None, nodes=None, most=100, **snapshot):
     """A run over a claim for pods a and b, whose node has joined."""
     claims = claims or (a_launched_claim(metadata=remembering("default/a:uid-a", "default/b:uid-b")),)
     nodes = (a_joined_node(),) if nodes is None else nodes
-    return advance(a_snapshot(claims=claims, nodes=nodes, pods=pods, **snapshot), Lifecycle(most_hints=most))
+    return advance(a_snapshot(claims=claims, nodes=nodes, pods=pods, **snapshot), Lifecycle(max_nominations=most))
 
 
 def nominated(plan):
@@ -135,7 +143,7 @@ def test_a_node_that_takes_no_pods_yet_stays_closed_and_is_looked_at_soon():
 @pytest.mark.parametrize("why", ["too long", "nobody waits"])
 def test_a_node_is_kept_closed_for_its_pods_only_and_not_for_long(why):
     """Daemons that do not tolerate the taint may be what it waits for."""
-    age = HOLD if why == "too long" else timedelta(0)
+    age = TAINT_TIMEOUT if why == "too long" else timedelta(0)
     joined = {"metadata": {"creationTimestamp": stamp(NOW - age)}}
     starting = a_joined_node(ready=False, spec={"taints": [CLOSED]}, **joined)
     pods = (a_pod("a"),) if why == "too long" else ()
@@ -166,7 +174,7 @@ def a_hinted_pod(**changes):
     return a_pod("a", **{"status": {"nominatedNodeName": "node-default-1"}, **changes})
 
 
-def a_ready_claim(since=PATIENCE, **changes):
+def a_ready_claim(since=NOMINATION_TIMEOUT, **changes):
     conditions = [condition("Launched"), condition("Registered"), condition("Initialized", since=NOW - since)]
     status = {"conditions": conditions, "nodeName": "node-default-1"}
     return a_running_claim(metadata={**remembering("default/a:uid-a"), **changes}, status=status)
@@ -176,11 +184,11 @@ def a_ready_claim(since=PATIENCE, **changes):
     ("claim", "nodes", "pod", "pointless"),
     [
         (a_ready_claim(), (a_node(),), a_hinted_pod(), True),
-        (a_ready_claim(PATIENCE / 2), (a_node(),), a_hinted_pod(), False),
-        (a_ready_claim(PATIENCE / 2), (), a_hinted_pod(), True),
+        (a_ready_claim(NOMINATION_TIMEOUT / 2), (a_node(),), a_hinted_pod(), False),
+        (a_ready_claim(NOMINATION_TIMEOUT / 2), (), a_hinted_pod(), True),
         (a_ready_claim(deletionTimestamp=stamp(NOW)), (a_node(),), a_hinted_pod(), True),
         (a_ready_claim(), (a_node(),), a_hinted_pod(node="node-default-1"), False),
-        (a_ready_claim(PATIENCE / 2), (a_node(),), a_hinted_pod(node="elsewhere"), True),
+        (a_ready_claim(NOMINATION_TIMEOUT / 2), (a_node(),), a_hinted_pod(node="elsewhere"), True),
         (a_ready_claim(), (a_node(),), a_hinted_pod(status={"nominatedNodeName": "elsewhere"}), False),
         (a_ready_claim(), (a_node(),), a_hinted_pod(metadata={"uid": "not the one we planned"}), False),
     ],
@@ -210,7 +218,7 @@ def test_a_pod_whose_room_others_have_taken_is_planned_for_at_once():
     def after(*others):
         node = a_node(status={"allocatable": {"cpu": "4", "memory": "8Gi", "pods": "10"}})
         pods = (a_hinted_pod(cpu="3"), *others)
-        return advance(a_snapshot(claims=(a_ready_claim(AGAIN),), nodes=(node,), pods=pods), Lifecycle())
+        return advance(a_snapshot(claims=(a_ready_claim(RENOMINATION_DELAY),), nodes=(node,), pods=pods), Lifecycle())
 
     here = {"cpu": "2", "node": "node-default-1"}
     leaving = {"metadata": {"deletionTimestamp": stamp(NOW)}}
@@ -218,7 +226,7 @@ def test_a_pod_whose_room_others_have_taken_is_planned_for_at_once():
     assert nominated(after(a_pod("b", **here))) == [("a", "")]
     for plan in (after(a_pod("b", **here, **leaving)), after(a_pod("b", status={"nominatedNodeName": "node-x"}))):
         assert nominated(plan) == []
-        assert [a.at for a in plan.actions if isinstance(a, Requeue)] == [NOW + LOOK]
+        assert [a.at for a in plan.actions if isinstance(a, Requeue)] == [NOW + BINDING_POLL]
 
 
 def test_hints_given_to_a_standing_node_have_their_own_time():
@@ -230,14 +238,14 @@ def test_hints_given_to_a_standing_node_have_their_own_time():
         return nominated(advance(a_snapshot(claims=(claim,), nodes=(a_node(),), pods=(a_hinted_pod(),)), Lifecycle()))
 
     assert taken_back(stamp(ago(seconds=10))) == []
-    assert taken_back(stamp(NOW - PATIENCE)) == [("a", "")]
+    assert taken_back(stamp(NOW - NOMINATION_TIMEOUT)) == [("a", "")]
     assert taken_back("yesterday") == [("a", "")]
 
 
 def test_the_sweep_sees_hints_that_may_have_become_pointless():
     """From claims and unassigned pods alone."""
-    assert has_open_hints(a_snapshot(claims=(a_ready_claim(),), pods=(a_hinted_pod(),))) == "default/a"
-    assert not has_open_hints(a_snapshot(claims=(a_ready_claim(),), pods=(a_pod("a"),)))
+    assert pod_with_stale_nomination(a_snapshot(claims=(a_ready_claim(),), pods=(a_hinted_pod(),))) == "default/a"
+    assert not pod_with_stale_nomination(a_snapshot(claims=(a_ready_claim(),), pods=(a_pod("a"),)))
 
 
 # -- nodes that stand already ---------------------------------------------------------------------------------------
@@ -247,7 +255,7 @@ def on_standing(claim, node, *pods, enabled=True):
     snapshot = a_snapshot(claims=(claim,), nodes=(node,), pods=pods)
     (name,) = [n.name for n in snapshot.state_nodes]
     existing = {name: tuple(pod.key for pod in pods)}
-    return on_standing_nodes(snapshot, existing, Hints.of(snapshot, enabled=enabled))
+    return nominate_to_existing_nodes(snapshot, existing, NominatablePods.of(snapshot, enabled=enabled))
 
 
 def remembered(plan):

@@ -1,6 +1,6 @@
-"""Placement hints on the real kube-scheduler: `make bench-binding` in small.
+"""Pod nomination on the real kube-scheduler: `make bench-binding` in small.
 
-*Covers*: planned pods remembered, nodes held back until they are ready, hints before each node opens, registration, binding.
+*Covers*: planned pods remembered, the taint kept until nodes are ready, nominations before its removal, registration, binding.
 *Scenario*: 120 pods of many sizes, all pending; the nodes of one plan join within three seconds, in random order.
 """
 
@@ -20,13 +20,13 @@ def test_most_pods_are_bound_where_they_were_planned():
     """How close realised and planned prices come is `make bench-binding`'s to judge: a busy machine widens every race."""
     try:
         found = realised(
-            heavy_tailed_pods(PODS, SEED), hints=True, seed=SEED, joining=JOINING_SECONDS, within=MAY_TAKE_SECONDS
+            heavy_tailed_pods(PODS, SEED), nominate=True, seed=SEED, joining=JOINING_SECONDS, within=MAY_TAKE_SECONDS
         )
     except GoProgramMissingError as missing:
         pytest.skip(str(missing))
 
     assert found.nodes > 1
     assert found.planned <= 1.05 * found.bound
-    assert found.hints >= 0.75 * PODS
+    assert found.nominations >= 0.75 * PODS
     assert found.as_planned >= 0.5 * PODS
     assert found.first_wave_share >= 0.9

@@ -5,10 +5,15 @@ from datetime import timedelta
 import pytest
 
 from journeyman.core.api import labels
-from journeyman.core.lifecycle.hints import AGAIN, HOLD
 from journeyman.core.lifecycle.nodeclaim import Lifecycle, advance
-from journeyman.core.lifecycle.settling import GATHER, MOST_SETTLE, SETTLE
-from journeyman.core.plan import NominatePods, PatchObject, Requeue, Step
+from journeyman.core.lifecycle.nomination import (
+    BATCH_WINDOW,
+    MAX_WATCH_DELAY,
+    RENOMINATION_DELAY,
+    TAINT_TIMEOUT,
+    WATCH_DELAY,
+)
+from journeyman.core.plan import NominatePods, PatchObject, RenominatePods, Requeue, Step
 from tests.helpers.builders import NOW, a_launched_claim, a_node, a_pod, a_snapshot, ago, condition, stamp
 
 MOMENT = timedelta(milliseconds=100)
@@ -38,11 +43,12 @@ def has_hint(name):
     return a_pod(name, status={"nominatedNodeName": f"node-{name}"})
 
 
-def advanced(claims, *pods, settles_from=0, **nodes):
+def advanced(claims, *pods, batch_min_pods=0, **nodes):
     """A run over these claims, whose nodes have joined; those named are given as they are."""
     standing = tuple(nodes.get(c.metadata.name) or a_closed_node(c.metadata.name) for c in claims)
     return advance(
-        a_snapshot(claims=claims, nodes=standing, pods=pods), Lifecycle(most_hints=100, settles_from=settles_from)
+        a_snapshot(claims=claims, nodes=standing, pods=pods),
+        Lifecycle(max_nominations=100, batch_min_pods=batch_min_pods),
     )
 
 
@@ -63,29 +69,29 @@ def woken(plan):
 
 def test_a_run_that_nominates_opens_nothing_and_comes_back():
     """The claim says since when; the node that had its hints already waits as well, since openings cost others theirs."""
-    plan = advanced((a_claim("a"), a_claim("b", hinted=SETTLE)), a_pod("a"), has_hint("b"))
+    plan = advanced((a_claim("a"), a_claim("b", hinted=WATCH_DELAY)), a_pod("a"), has_hint("b"))
 
     assert (nominated(plan), opened(plan)) == (["a"], [])
     notes = [
         a.patch["metadata"]["annotations"] for a in plan.actions if isinstance(a, PatchObject) and "metadata" in a.patch
     ]
     assert notes == [{labels.NOMINATED_AT: NOW.isoformat(timespec="milliseconds")}]
-    assert woken(plan) == SETTLE
+    assert woken(plan) == WATCH_DELAY
 
 
 def test_nodes_open_together_once_kube_scheduler_has_had_time():
     """And are looked after soon: an attempt that was under way may have taken hints."""
-    claims = (a_claim("a", hinted=SETTLE), a_claim("b", hinted=SETTLE + MOMENT))
+    claims = (a_claim("a", hinted=WATCH_DELAY), a_claim("b", hinted=WATCH_DELAY + MOMENT))
 
     plan = advanced(claims, has_hint("a"), has_hint("b"))
 
     assert opened(plan) == ["a", "b"]
-    assert woken(plan) == AGAIN
+    assert woken(plan) == RENOMINATION_DELAY
 
 
 def test_a_node_that_opens_expects_its_planned_pods_whether_they_have_their_hints_or_not():
     """Those that lose them in this very moment get them again; the bound and the gone are expected no more."""
-    notes = {labels.NOMINATED_AT: (NOW - MOST_SETTLE).isoformat()}
+    notes = {labels.NOMINATED_AT: (NOW - MAX_WATCH_DELAY).isoformat()}
     remembered = ",".join(f"default/{name}:uid-{name}" for name in ("a", "b", "c", "gone"))
     claim = a_launched_claim("a", metadata={"annotations": {labels.PLANNED_PODS: remembered, **notes}})
     bound = a_pod("c", spec={"nodeName": "node-elsewhere"})
@@ -93,23 +99,13 @@ def test_a_node_that_opens_expects_its_planned_pods_whether_they_have_their_hint
     plan = advanced((claim,), has_hint("a"), a_pod("b", status={"nominatedNodeName": "node-a"}), bound)
 
     assert opened(plan) == ["a"]
-    assert [(n.node, [pod.name for pod in n.pods]) for c in plan.chains for n in c.expects] == [("node-a", ["a", "b"])]
-
-
-def test_nodes_whose_pods_kube_scheduler_tries_first_open_last():
-    """Those pods lose their hints in any case; who comes up later must not find their room, but its own. Nobody's are last."""
-    claims = tuple(a_claim(name, hinted=SETTLE) for name in "abcd")
-    pods = [
-        a_pod(n, metadata={"resourceVersion": version}, status={"nominatedNodeName": f"node-{n}"})
-        for n, version in (("b", "1001"), ("c", "998"), ("d", "1002"))
-    ]
-
-    assert opened(advanced(claims, *pods)) == ["d", "b", "c", "a"]
+    (again,) = [action for action in plan.chains[-1].actions if isinstance(action, RenominatePods)]
+    assert [(n.node, [pod.name for pod in n.pods]) for n in again.nominations] == [("node-a", ["a", "b"])]
 
 
 def test_a_node_is_kept_closed_until_its_own_time_is_over():
     """Whatever woke the run."""
-    plan = advanced((a_claim("a", hinted=SETTLE - MOMENT),), has_hint("a"))
+    plan = advanced((a_claim("a", hinted=WATCH_DELAY - MOMENT),), has_hint("a"))
 
     assert opened(plan) == []
     assert woken(plan) == MOMENT
@@ -117,17 +113,17 @@ def test_a_node_is_kept_closed_until_its_own_time_is_over():
 
 def test_hints_that_were_lost_are_given_again_before_the_node_opens():
     """And the time begins anew, not the claim's note."""
-    plan = advanced((a_claim("a", hinted=SETTLE),), a_pod("a"))
+    plan = advanced((a_claim("a", hinted=WATCH_DELAY),), a_pod("a"))
 
     assert (nominated(plan), opened(plan)) == (["a"], [])
-    assert woken(plan) == SETTLE
+    assert woken(plan) == WATCH_DELAY
 
 
 @pytest.mark.parametrize("bound", ["since its hints", "since it joined"])
 def test_a_node_is_not_kept_closed_for_others_without_end(bound):
     """It opens with the hints as they are, those that have had their time with it; whoever has just been hinted does not."""
-    late = a_claim("late", hinted=MOST_SETTLE if bound == "since its hints" else SETTLE)
-    nodes = {"late": a_closed_node("late", joined=HOLD)} if bound == "since it joined" else {}
+    late = a_claim("late", hinted=MAX_WATCH_DELAY if bound == "since its hints" else WATCH_DELAY)
+    nodes = {"late": a_closed_node("late", joined=TAINT_TIMEOUT)} if bound == "since it joined" else {}
 
     plan = advanced((late, a_claim("news")), a_pod("late"), a_pod("news"), **nodes)
 
@@ -143,11 +139,11 @@ def test_nodes_that_are_ready_wait_for_those_launched_with_them(other):
     def ready_for(time):
         node = a_closed_node("a", ready_for=time)
         snapshot = a_snapshot(claims=claims, nodes=(node, *starting), pods=(a_pod("a"), a_pod("b")))
-        return advance(snapshot, Lifecycle(most_hints=100))
+        return advance(snapshot, Lifecycle(max_nominations=100))
 
-    assert nominated(ready_for(GATHER - timedelta(seconds=1))) == []
-    assert opened(ready_for(GATHER - timedelta(seconds=1))) == []
-    assert nominated(ready_for(GATHER)) == ["a"]
+    assert nominated(ready_for(BATCH_WINDOW - timedelta(seconds=1))) == []
+    assert opened(ready_for(BATCH_WINDOW - timedelta(seconds=1))) == []
+    assert nominated(ready_for(BATCH_WINDOW)) == ["a"]
 
 
 def test_nobody_waits_for_nodes_of_a_later_launch():
@@ -155,14 +151,14 @@ def test_nobody_waits_for_nodes_of_a_later_launch():
     later = a_launched_claim("b", metadata={**remembering("b"), "creationTimestamp": stamp(NOW)})
     snapshot = a_snapshot(claims=(a_claim("a"), later), nodes=(a_closed_node("a"),), pods=(a_pod("a"), a_pod("b")))
 
-    assert nominated(advance(snapshot, Lifecycle(most_hints=100))) == ["a"]
+    assert nominated(advance(snapshot, Lifecycle(max_nominations=100))) == ["a"]
 
 
 def test_few_pods_are_not_worth_waiting_for():
     """Hinted and opened by one run, while the node of another claim has yet to join."""
     slow = a_closed_node("b", ready=False)
 
-    plan = advanced((a_claim("a"), a_claim("b")), a_pod("a"), a_pod("b"), settles_from=3, b=slow)
+    plan = advanced((a_claim("a"), a_claim("b")), a_pod("a"), a_pod("b"), batch_min_pods=3, b=slow)
 
     assert (nominated(plan), opened(plan)) == (["a"], ["a"])
 

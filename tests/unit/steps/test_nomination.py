@@ -1,0 +1,219 @@
+"""Pod nomination on the in-memory API server: refusals fail nothing, cleared nominations are repeated."""
+
+import pytest
+from msgspec.structs import replace
+
+from journeyman.core.api import labels
+from journeyman.core.api.objects import NODE, NODECLAIM, POD
+from journeyman.core.plan import NominatePods, ObjectRef, PatchObject, Plan, RenominatePods, Step, chain_of
+from journeyman.errors import ForbiddenError, KubeAPIError, KubeUnavailableError
+from journeyman.ports import Trigger
+from journeyman.steps.executor import run_step
+from journeyman.steps.provision import provision
+from journeyman_simulator.kubelet import Kubelets
+from tests.helpers.builders import NOW, node_class_body, pod_body, pool_body
+from tests.helpers.fakes import Cluster
+
+
+@pytest.fixture
+def cluster():
+    cluster = Cluster()
+    cluster.add(
+        *(pod_body(name) for name in ("a", "b", "c")), {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}}
+    )
+    return cluster
+
+
+class Refusing:
+    """A store that refuses all nominations."""
+
+    def __init__(self, store, error):
+        self.store, self.error, self.asked = store, error, 0
+
+    def __getattr__(self, name):
+        return getattr(self.store, name)
+
+    def patch_each(self, resource, patches, **_):
+        self.asked += len(patches)
+        return tuple(self.error for _ in patches)
+
+
+def refs(cluster, *names):
+    pods = [cluster.server.get(POD, name, namespace="default") for name in names]
+    return tuple(ObjectRef(resource=POD, name=p.metadata.name, namespace="default", uid=p.metadata.uid) for p in pods)
+
+
+def nomination(cluster, *names, node="n"):
+    return NominatePods(pods=refs(cluster, *names), node=node, why="test")
+
+
+MARK = PatchObject(
+    ref=ObjectRef(resource=NODE, name="n"), patch={"metadata": {"labels": {"marked": "yes"}}}, why="test"
+)
+
+
+def carry_out(cluster, *chains, **changes):
+    return run_step(cluster.run(**changes), Step.PROVISION, lambda hand: hand.apply(Plan(chains=chains)))
+
+
+def nominations(cluster):
+    return {p.metadata.name: p.status.nominated_node_name for p in cluster.server.list(POD).items}
+
+
+def is_marked(cluster):
+    return cluster.server.get(NODE, "n").metadata.labels.get("marked") == "yes"
+
+
+def test_all_nominations_are_written_before_any_taint_is_removed(cluster):
+    """Also those of later chains; an empty node clears a nomination."""
+    carry_out(cluster, chain_of("first", nomination(cluster, "a"), MARK))
+    writes = []
+    cluster.server.on_write(lambda write: writes.append(write.name))
+
+    outcome = carry_out(
+        cluster,
+        chain_of("take back", nomination(cluster, "a", node="")),
+        chain_of("n", MARK),
+        chain_of("m", nomination(cluster, "b", "c"), MARK),
+    )
+
+    assert nominations(cluster) == {"a": "", "b": "n", "c": "n"}
+    assert writes[:4] == ["a", "b", "c", "n"]
+    assert (outcome.counts["nominations"], outcome.status) == (3, "done")
+
+
+def test_taints_of_all_nodes_are_removed_before_claims_are_patched(cluster):
+    """A node that is gone stops its own chain alone."""
+    cluster.add(*({"apiVersion": "v1", "kind": "Node", "metadata": {"name": f"n{i:02}"}} for i in range(40)))
+    names = [*(f"n{i:02}" for i in range(20)), "gone", *(f"n{i:02}" for i in range(20, 40))]
+    first = [replace(MARK, ref=ObjectRef(resource=NODE, name=name)) for name in names]
+    (pod,) = refs(cluster, "a")
+    second = PatchObject(ref=pod, patch={"metadata": {"labels": {"told": "yes"}}}, why="t")
+    writes = []
+    cluster.server.on_write(lambda write: writes.append(write.name))
+
+    carry_out(cluster, *(chain_of(patch.ref.name, patch, second) for patch in first))
+
+    assert writes[:40] == [name for name in names if name != "gone"]
+    assert set(writes[40:]) == {"a"}
+
+
+def clear(cluster, *names):
+    """As kube-scheduler does after an attempt that failed."""
+    for name in names:
+        patch = {"status": {"nominatedNodeName": None}}
+        cluster.server.patch(POD, name, patch, namespace="default", subresource="status")
+
+
+def test_cleared_nominations_are_repeated_after_the_taints_are_removed(cluster):
+    """Pods that kept theirs are left alone; pods that are not planned are not nominated."""
+    writes = []
+
+    def attempt(write):
+        writes.append(write.name)
+        if writes == ["a", "b", "n"]:
+            clear(cluster, "b")
+
+    cluster.server.on_write(attempt)
+    planned = nomination(cluster, "a", "b")
+    outcome = carry_out(
+        cluster, chain_of("n", planned, MARK), chain_of("again", RenominatePods(nominations=(planned,)))
+    )
+
+    assert nominations(cluster) == {"a": "n", "b": "n", "c": ""}
+    assert writes == ["a", "b", "n", "b", "b"]
+    assert outcome.counts["nominations repeated"] == 1
+
+
+def test_bound_pods_are_not_nominated_again(cluster):
+    """They have a node, whatever became of the nomination."""
+    planned = nomination(cluster, "a")
+    cluster.server.bind("default", "a", "n")
+
+    outcome = carry_out(cluster, chain_of("again", RenominatePods(nominations=(planned,))))
+
+    assert nominations(cluster)["a"] == ""
+    assert "nominations repeated" not in outcome.counts
+
+
+def test_deleted_and_replaced_pods_are_not_nominated(cluster):
+    """A pod of the same name is not the planned one; the taint is removed, and no warning is logged."""
+    action = nomination(cluster, "a", "b", "c")
+    gone, namesake, meant = action.pods
+    cluster.server.delete(POD, "a", namespace="default", grace_period_seconds=0)
+    action = replace(action, pods=(gone, replace(namesake, uid="another"), meant))
+
+    outcome = carry_out(cluster, chain_of("n", action, MARK))
+
+    assert nominations(cluster) == {"b": "", "c": "n"}
+    assert is_marked(cluster)
+    assert outcome.counts["nominations refused"] == 2
+    assert [level for level, _, _ in cluster.record.lines if level == "warning"] == []
+
+
+@pytest.mark.parametrize("error", [ForbiddenError("pods/status may not be patched"), KubeUnavailableError("no answer")])
+def test_missing_permission_ends_nominations_but_removes_taints(cluster, error):
+    """Logged once, with what the API server said."""
+    store = Refusing(cluster.server, error)
+
+    outcome = carry_out(
+        cluster,
+        chain_of("n", nomination(cluster, "a"), MARK),
+        chain_of("m", nomination(cluster, "b", "c"), MARK),
+        store=store,
+    )
+
+    assert store.asked == 3
+    assert is_marked(cluster)
+    assert outcome.counts["nominations refused"] == 3
+    assert [message for level, message, _ in cluster.record.lines if level == "warning"] == [
+        f"Pod default/a is not nominated to node n: {error.message}",
+        "no more pods are nominated in this run",
+    ]
+
+
+# -- the whole step -------------------------------------------------------------------------------------------------
+
+
+TRIGGER = Trigger(id="1", cluster="demo", step=Step.PROVISION, source="forwarder", reason="pods", time=NOW)
+
+
+def joined(cluster, **settings):
+    """Runs until the nodes of three pods are registered, with whatever the messages ask for."""
+    cluster.settings = replace(cluster.settings, **settings)
+    cluster.add(pool_body(), node_class_body())
+    kubelets = Kubelets(cluster.server, cluster.clock, cluster.cloud)
+    wakes = [NOW]
+    while wakes:
+        cluster.clock.advance_to(wakes[0])
+        kubelets.act()
+        cluster.lanes.sent.clear()
+        provision(cluster.run(), TRIGGER)
+        wakes = [m.at or cluster.clock.now() for m in cluster.lanes.sent if m.step is Step.PROVISION]
+    nodes = {n.metadata.name: [t.key for t in n.spec.taints] for n in cluster.server.list(NODE).items}
+    return {name for name in nodes if name != "n"}
+
+
+def test_pods_are_nominated_when_their_nodes_join(cluster):
+    """From unschedulable pods to nominations, by the step's own messages; kubelets register in between."""
+    nodes = joined(cluster)
+
+    assert set(nominations(cluster).values()) == nodes
+    assert all(c.metadata.annotations[labels.PLANNED_PODS] for c in cluster.server.list(NODECLAIM).items)
+
+
+@pytest.mark.parametrize("why", ["setting", "old", "silent"])
+def test_no_pods_are_nominated_if_turned_off_or_unsupported(cluster, why):
+    """Switched off, before 1.35, or if the API server does not say what it is."""
+    if why == "old":
+        cluster.memory.kubernetes_version = (1, 34)
+    if why == "silent":
+
+        def silent():
+            raise KubeAPIError("no version")
+
+        cluster.server.version = silent
+
+    joined(cluster, pod_nomination=why != "setting")
+
+    assert set(nominations(cluster).values()) == {""}
