@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Final
 
 from journeyman.errors import ConfigurationError
-from journeyman_simulator.aws.event_source import Handler
+from journeyman_simulator.lambda_functions import LambdaHandler
 
 _IN_A_WHEEL: Final = Path(__file__).parent / "deployment"
 ROOT: Final = _IN_A_WHEEL if _IN_A_WHEEL.is_dir() else Path(__file__).resolve().parents[2]
@@ -45,8 +45,8 @@ def import_deployed(name: str) -> ModuleType:
     return importlib.import_module(name)
 
 
-def load_handler(handler: str) -> Handler:
+def load_handler(handler: str) -> LambdaHandler:
     """Return the function that a template's Handler names, such as `provision.lambda_handler`."""
     module, _, function = handler.partition(".")
-    loaded: Handler = getattr(import_deployed(f"functions.aws.{module}"), function)
+    loaded: LambdaHandler = getattr(import_deployed(f"functions.aws.{module}"), function)
     return loaded

@@ -40,13 +40,13 @@ class LocalForwarder:
         self._ledger: Any = import_deployed("infra.forwarder.news").Ledger()
         resources, fleet = import_deployed("infra.forwarder.resources"), import_deployed("infra.forwarder.fleet")
         specs, cause = import_deployed("infra.forwarder.specs").Specs, import_deployed("infra.forwarder.news").Cause
-        self._pods = _Watched(server, POD, resources.Pods(), import_deployed("infra.forwarder.pods").Waiting())
+        self._pods = _WatchedKind(server, POD, resources.Pods(), import_deployed("infra.forwarder.pods").Waiting())
         self._watched = (
             self._pods,
-            _Watched(server, NODE, resources.Nodes(), fleet.Nodes()),
-            _Watched(server, NODECLAIM, resources.NodeClaims(), fleet.Claims()),
-            _Watched(server, NODEPOOL, resources.NodePools(), specs(cause.POOL_CHANGED)),
-            _Watched(server, EC2NODECLASS, resources.NodeClasses(), specs(cause.CLASS_CHANGED)),
+            _WatchedKind(server, NODE, resources.Nodes(), fleet.Nodes()),
+            _WatchedKind(server, NODECLAIM, resources.NodeClaims(), fleet.Claims()),
+            _WatchedKind(server, NODEPOOL, resources.NodePools(), specs(cause.POOL_CHANGED)),
+            _WatchedKind(server, EC2NODECLASS, resources.NodeClasses(), specs(cause.CLASS_CHANGED)),
         )
         self._seen = ""
 
@@ -78,7 +78,7 @@ class LocalForwarder:
             self._ledger.note(watched.news(version), now)
 
 
-class _Watched:
+class _WatchedKind:
     """One kind of object: listed anew at each look, as the forwarder does after an outage."""
 
     def __init__(self, server: ApiServer, kind: Resource[Any], resource: Any, tracker: Any) -> None:

@@ -11,37 +11,39 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime, timezone
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from botocore.exceptions import BotoCoreError
+from localstack_client.config import get_service_endpoints
+from localstack_client.session import Session
 from msgspec import Struct, field
 
 from journeyman.cloud.aws.pricing import shipped_on_demand
-from journeyman.core.api.objects import EC2NODECLASS, NODECLAIM
+from journeyman.core.api import labels
+from journeyman.core.api.objects import EC2NODECLASS, NODECLAIM, NodeClaim
 from journeyman.core.plan import Step
 from journeyman.errors import ConfigurationError, MalformedEventError
 from journeyman.events import parse_trigger
 from journeyman.runtime.composition import EVERY_CLUSTER, installed
 from journeyman_simulator.apiserver import ApiServer, Write
-from journeyman_simulator.aws.endpoint import EndpointAccount
-from journeyman_simulator.aws.event_source import Function, Invocation
-from journeyman_simulator.aws.furnish import adopt, furnish
-from journeyman_simulator.aws.images import seed
-from journeyman_simulator.aws.server import SimulatedAws
-from journeyman_simulator.aws.stack import Stack, read_template
 from journeyman_simulator.clock import VirtualClock
 from journeyman_simulator.deployment_files import deployment_file, load_handler
-from journeyman_simulator.local import (
+from journeyman_simulator.lambda_functions import LambdaFunction, LambdaInvocation
+from journeyman_simulator.local_deployment import (
     ACTOR,
     REGION,
     captured_logs,
     local_runtime,
 )
+from journeyman_simulator.moto_account.moto_seed import seed_account
+from journeyman_simulator.moto_account.moto_server import MotoAccount, client_for
+from journeyman_simulator.sam_stack import ClientSource, SamStack, read_template
 
 JSON = Mapping[str, Any]
 KUBERNETES_ENDPOINT: Final = "https://kubernetes.invalid"
 DEFAULT_CLUSTER: Final = "demo"
 DEFAULT_TIME: Final = datetime(2026, 1, 5, 12, tzinfo=timezone.utc)  # for events that tell no time
-_READS: Final = ("Describe", "Get", "List", "Receive")
+_READ_VERBS: Final = ("Describe", "Get", "List", "Receive")
 
 
 class CloudCall(Struct, frozen=True, kw_only=True):
@@ -52,11 +54,11 @@ class CloudCall(Struct, frozen=True, kw_only=True):
     parameters: JSON
 
 
-class Replayed(Struct, kw_only=True):
+class ReplayResult(Struct, kw_only=True):
     """What one event led to, in order."""
 
     function: str
-    invocation: Invocation | None = None
+    invocation: LambdaInvocation | None = None
     log: list[JSON] = field(default_factory=list)
     writes: list[Write] = field(default_factory=list)
     calls: list[CloudCall] = field(default_factory=list)
@@ -69,20 +71,20 @@ class Replay:
     def __init__(self, account: Any, objects: Iterable[JSON], *, cluster: str, now: datetime) -> None:
         self.clock = VirtualClock(now)
         self.server = ApiServer(self.clock)
-        self._account = _Recording(account, self._note_call)
+        self._account = _RecordingAccount(account, self._note_call)
         self._cluster = cluster
-        self._current = Replayed(function="")
+        self._current = ReplayResult(function="")
         self.server.load(objects)
         self.server.on_write(self._note_write)
-        self._variables = Stack(
+        self._variables = SamStack(
             account, read_template(deployment_file("template.yaml")), {"ClusterName": cluster}
         ).variables
 
-    def run(self, event: JSON) -> Replayed:
+    def run(self, event: JSON) -> ReplayResult:
         """Hand the event to its function and note everything."""
-        name, shaped = addressed(event)
-        self._current = replayed = Replayed(function=name)
-        function = Function(name=name, handler=load_handler(f"{name}.lambda_handler"), clock=self.clock)
+        name, shaped = event_for_function(event)
+        self._current = replayed = ReplayResult(function=name)
+        function = LambdaFunction(name=name, handler=load_handler(f"{name}.lambda_handler"), clock=self.clock)
         runtime = local_runtime(
             self._account,
             self._variables,
@@ -109,7 +111,9 @@ class Replay:
 
 
 @contextmanager
-def opened(events: Iterable[JSON], objects: Iterable[JSON], aws: str) -> Iterator[tuple[Replay, Mapping[str, str]]]:
+def open_replay(
+    events: Iterable[JSON], objects: Iterable[JSON], aws: str
+) -> Iterator[tuple[Replay, Mapping[str, str]]]:
     """A replay on the account that `aws` names ("moto", or an endpoint).
 
     Yields:
@@ -124,13 +128,13 @@ def opened(events: Iterable[JSON], objects: Iterable[JSON], aws: str) -> Iterato
         if aws != "moto":
             yield _at_endpoint(aws, objects, cluster, now), {}
             return
-        account = stack.enter_context(SimulatedAws(VirtualClock(now), shipped_on_demand(REGION), region=REGION))
-        seed(account, cluster=cluster)
+        account = stack.enter_context(MotoAccount(VirtualClock(now), shipped_on_demand(REGION), region=REGION))
+        seed_account(account, cluster=cluster)
         scratch = ApiServer(VirtualClock(now))
         scratch.load(objects)
         furnish(account, scratch.list(EC2NODECLASS).items)
         given = adopt(account, scratch.list(NODECLAIM).items, cluster)
-        objects = [renamed(o, given) for o in _unresolved(objects)]
+        objects = [with_replaced_ids(o, given) for o in _unresolved(objects)]
         yield Replay(account, objects, cluster=cluster, now=now), given
 
 
@@ -141,18 +145,18 @@ def _at_endpoint(url: str, objects: Iterable[JSON], cluster: str, now: datetime)
         raise ConfigurationError(f"no AWS answers at {url}: {error}", to_do="start it, or use --aws moto") from error
 
 
-def renamed(value: Any, names: Mapping[str, str]) -> Any:
+def with_replaced_ids(value: Any, names: Mapping[str, str]) -> Any:
     """The JSON value with every id in it replaced."""
     if isinstance(value, str):
         for old, new in names.items():
             value = value.replace(old, new)
         return value
     if isinstance(value, Mapping):
-        return {key: renamed(item, names) for key, item in value.items()}
-    return [renamed(item, names) for item in value] if isinstance(value, (list, tuple)) else value
+        return {key: with_replaced_ids(item, names) for key, item in value.items()}
+    return [with_replaced_ids(item, names) for item in value] if isinstance(value, (list, tuple)) else value
 
 
-def addressed(event: JSON) -> tuple[str, JSON]:
+def event_for_function(event: JSON) -> tuple[str, JSON]:
     """The function an event is for, and the event as that function gets it.
 
     SQS batches and API requests arrive as they are; a single message is wrapped as SQS would, EventBridge's go through the
@@ -229,7 +233,7 @@ def _unresolved(objects: Iterable[JSON]) -> list[JSON]:
     return [{k: v for k, v in o.items() if k != "status"} if o.get("kind") == EC2NODECLASS.kind else o for o in objects]
 
 
-class _Recording:
+class _RecordingAccount:
     """An account whose changing requests are noted."""
 
     def __init__(self, account: Any, note: Callable[[CloudCall], None]) -> None:
@@ -241,8 +245,111 @@ class _Recording:
         client = self._account.client(service)
 
         def before(params: JSON, model: Any, **_: Any) -> None:
-            if not model.name.startswith(_READS):
+            if not model.name.startswith(_READ_VERBS):
                 self._note(CloudCall(service=service, operation=model.name, parameters=dict(params)))
 
         client.meta.events.register("provide-client-params.*.*", before)
         return client
+
+
+_ASSUMED_BY_EC2 = '{"Version":"2012-10-17","Statement":[]}'
+
+
+def furnish(account: ClientSource, node_classes: Iterable[JSON]) -> None:
+    """Give the account what the NodeClasses select by tag, and the roles they name. Safe to repeat."""
+    ec2, iam = account.client("ec2"), account.client("iam")
+    subnets = [s["SubnetId"] for s in ec2.describe_subnets()["Subnets"]]
+    group = ec2.describe_security_groups()["SecurityGroups"][0]["GroupId"]
+    for node_class in node_classes:
+        spec = node_class["spec"]
+        for term in spec.get("subnetSelectorTerms", ()):
+            _tag(ec2, subnets, term.get("tags", {}))
+        for term in spec.get("securityGroupSelectorTerms", ()):
+            _tag(ec2, [group], term.get("tags", {}))
+        if spec.get("role"):
+            _ensure_role(iam, spec["role"])
+
+
+def adopt(account: ClientSource, claims: Iterable[NodeClaim], cluster: str) -> dict[str, str]:
+    """One running instance for each launched NodeClaim, tagged as ours.
+
+    Returns:
+        The instance ids the cloud gave, by the id that the claim knows: a cloud picks its own.
+    """
+    ec2 = account.client("ec2")
+    subnet_of = {s["AvailabilityZone"]: s["SubnetId"] for s in ec2.describe_subnets()["Subnets"]}
+    image = ec2.describe_images()["Images"][0]["ImageId"]
+    given: dict[str, str] = {}
+    for claim in sorted(claims, key=lambda c: c.metadata.name):
+        wanted = claim.status.provider_id.rsplit("/", 1)[-1]
+        zone = claim.metadata.labels.get(labels.ZONE, "")
+        if not wanted or zone not in subnet_of:
+            continue
+        given[wanted] = _run(ec2, claim, image=image, subnet=subnet_of[zone], cluster=cluster)
+    return given
+
+
+def _run(ec2: Any, claim: NodeClaim, *, image: str, subnet: str, cluster: str) -> str:
+    own = claim.metadata.labels
+    tags = {
+        "eks:eks-cluster-name": cluster,
+        f"kubernetes.io/cluster/{cluster}": "owned",
+        labels.NODEPOOL: own.get(labels.NODEPOOL, ""),
+        f"{labels.AWS_GROUP}/ec2nodeclass": claim.spec.node_class_ref.name,
+        labels.NODECLAIM_TAG: claim.metadata.name,
+        f"{labels.OWN_GROUP}/nodeclaim-uid": claim.metadata.uid,
+    }
+    spot = {"InstanceMarketOptions": {"MarketType": "spot"}} if own.get(labels.CAPACITY_TYPE) == labels.SPOT else {}
+    answer = ec2.run_instances(
+        ImageId=image,
+        InstanceType=own.get(labels.INSTANCE_TYPE, "m5.large"),
+        SubnetId=subnet,
+        MinCount=1,
+        MaxCount=1,
+        TagSpecifications=[
+            {"ResourceType": "instance", "Tags": [{"Key": k, "Value": v} for k, v in sorted(tags.items())]}
+        ],
+        **spot,
+    )
+    return str(answer["Instances"][0]["InstanceId"])
+
+
+def _tag(ec2: Any, resources: list[str], tags: JSON) -> None:
+    if tags:
+        pairs = [{"Key": key, "Value": "" if value == "*" else value} for key, value in sorted(tags.items())]
+        ec2.create_tags(Resources=resources, Tags=pairs)
+
+
+def _ensure_role(iam: Any, name: str) -> None:
+    try:
+        iam.create_role(RoleName=name, AssumeRolePolicyDocument=_ASSUMED_BY_EC2)
+    except iam.exceptions.EntityAlreadyExistsException:
+        return
+
+
+class EndpointAccount:
+    """Clients for one endpoint, through localstack-client as its users know it.
+
+    Credentials are localstack-client's made-up ones, so the account is the endpoint's own. Nothing is patched there, so
+    it answers as it answers: moto's own CreateFleet takes the first override, for one.
+    """
+
+    account = "000000000000"
+
+    def __init__(self, endpoint_url: str, region: str = "us-east-1") -> None:
+        parts = urlsplit(endpoint_url)
+        if parts.scheme not in {"http", "https"} or not parts.hostname:
+            raise ConfigurationError(
+                f"{endpoint_url!r} is no endpoint", to_do="give it the form http://localhost:4566, or 'moto'"
+            )
+        self.endpoint_url = endpoint_url
+        self.region = region
+        host = f"{parts.hostname}:{parts.port or 4566}"
+        self._session = Session(region_name=region, localstack_host=host)
+        self._known_services = frozenset(get_service_endpoints(localstack_host=host))
+
+    def client(self, service: str) -> Any:
+        """A boto3 client; services that localstack-client does not know get a plain one for the same endpoint."""
+        if service in self._known_services:
+            return self._session.client(service)
+        return client_for(self.endpoint_url, service, region=self.region)

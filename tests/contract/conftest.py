@@ -6,10 +6,10 @@ from datetime import datetime, timezone
 
 import pytest
 
-from journeyman_simulator.account.account import Account
-from journeyman_simulator.account.types import KNOWN_TYPES
-from journeyman_simulator.aws.instance_timing import InstanceTiming
 from journeyman_simulator.clock import VirtualClock
+from journeyman_simulator.cloud_rules.instance_states import InstanceTiming
+from journeyman_simulator.in_process_account.account import InProcessAccount
+from journeyman_simulator.in_process_account.ec2_catalogue import KNOWN_TYPES
 
 # USD per hour in us-east-1, July 2026
 PRICES = {
@@ -36,25 +36,25 @@ def clock() -> VirtualClock:
 def opened(kind: str, clock: VirtualClock, prices: Mapping[str, float] = PRICES, **given) -> Iterator:
     """An empty account of either kind in six zones, of which us-east-1e lacks most types."""
     if kind == "moto":
-        from journeyman_simulator.aws.server import SimulatedAws
+        from journeyman_simulator.moto_account.moto_server import MotoAccount
 
-        with SimulatedAws(clock, prices, **given) as account:
+        with MotoAccount(clock, prices, **given) as account:
             yield account
     else:
         lacking = [(name, "us-east-1e") for name in KNOWN_TYPES]
         timing = given.pop("timing", InstanceTiming())
-        yield Account(
+        yield InProcessAccount(
             clock, types=KNOWN_TYPES, zones=ZONES, missing=lacking, on_demand_prices=prices, timing=timing, **given
         )
 
 
 def seeded(aws, **given):
     """Make a cluster's surroundings in either kind of account."""
-    if isinstance(aws, Account):
+    if isinstance(aws, InProcessAccount):
         return aws.seed(**given)
-    from journeyman_simulator.aws.images import seed
+    from journeyman_simulator.moto_account.moto_seed import seed_account
 
-    return seed(aws, **given)
+    return seed_account(aws, **given)
 
 
 @pytest.fixture

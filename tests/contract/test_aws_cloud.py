@@ -36,8 +36,8 @@ from journeyman.errors import (
     RateLimitedError,
 )
 from journeyman.ports import Launched, LaunchFailed, LaunchRequest
-from journeyman_simulator.account.account import Account
 from journeyman_simulator.clock import VirtualClock
+from journeyman_simulator.in_process_account.account import InProcessAccount
 from tests.contract.conftest import opened, seeded
 
 pytestmark = pytest.mark.xdist_group("aws-cloud")  # the account is made once, so on one worker
@@ -315,7 +315,7 @@ def test_the_catalogue_has_real_types_at_real_prices(aws, ready, read_types):
     types = {t.name: t for t in read_types(ready)}
     zones = {s["zone"] for s in ready["status"]["subnets"]}
 
-    assert len(types) > (1000 if not isinstance(aws, Account) else 10)
+    assert len(types) > (1000 if not isinstance(aws, InProcessAccount) else 10)
     assert types["m5.large"].offerings
     assert {o.zone for t in types.values() for o in t.offerings} <= zones
     assert all(o.price > 0 for t in types.values() for o in t.offerings)

@@ -10,12 +10,12 @@ from botocore.exceptions import ClientError
 
 from journeyman.cloud.aws.instance_type_info import parse
 from journeyman.errors import ConfigurationError
-from journeyman_simulator.account.account import Account
-from journeyman_simulator.account.types import KNOWN_TYPES
-from journeyman_simulator.aws.instance_timing import InstanceTiming
-from journeyman_simulator.aws.patching import Patch, applied
-from journeyman_simulator.aws.server import SimulatedAws, client_for
 from journeyman_simulator.clock import VirtualClock
+from journeyman_simulator.cloud_rules.instance_states import InstanceTiming
+from journeyman_simulator.in_process_account.account import InProcessAccount
+from journeyman_simulator.in_process_account.ec2_catalogue import KNOWN_TYPES
+from journeyman_simulator.moto_account.moto_extensions import MotoExtension, applied
+from journeyman_simulator.moto_account.moto_server import MotoAccount, client_for
 from tests.contract.conftest import PRICES, on_both_accounts, opened, seeded
 
 ZONES = ("us-east-1a", "us-east-1b", "us-east-1c", "us-east-1d", "us-east-1e", "us-east-1f")
@@ -503,7 +503,7 @@ def test_the_types_of_the_account_in_process_are_ec2s():
     """What the adapter reads of each is what it reads of moto's record of EC2."""
     from moto.ec2.models.instance_types import INSTANCE_TYPES
 
-    ec2 = Account(VirtualClock(datetime(2026, 11, 2, tzinfo=timezone.utc)), types=KNOWN_TYPES).client("ec2")
+    ec2 = InProcessAccount(VirtualClock(datetime(2026, 11, 2, tzinfo=timezone.utc)), types=KNOWN_TYPES).client("ec2")
     pages = ec2.get_paginator("describe_instance_types").paginate()
     told = {entry["InstanceType"]: parse(entry) for page in pages for entry in page["InstanceTypes"]}
 
@@ -642,7 +642,7 @@ def test_a_request_fails_when_the_scenario_says_so_and_changes_nothing(aws, ec2,
 
 def test_two_simulations_cannot_overlap_in_one_process(aws, clock):
     """Moto's state is the process's."""
-    with pytest.raises(ConfigurationError, match="another simulated AWS"), SimulatedAws(clock, PRICES):
+    with pytest.raises(ConfigurationError, match="another simulated AWS"), MotoAccount(clock, PRICES):
         pass
 
 
@@ -652,10 +652,10 @@ def test_leaving_puts_moto_back_and_forgets_the_account(clock):
     from moto.ec2.responses import EC2Response
 
     original = Instance.terminate
-    with SimulatedAws(clock, PRICES) as first:
+    with MotoAccount(clock, PRICES) as first:
         patched = Instance.terminate
         first.client("sqs").create_queue(QueueName="left-over")
-    with SimulatedAws(clock, PRICES) as second:
+    with MotoAccount(clock, PRICES) as second:
         queues = second.client("sqs").list_queues()
 
     assert patched is not original
@@ -703,7 +703,7 @@ def test_it_listens_where_it_is_told_to(clock):
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    with SimulatedAws(clock, PRICES, port=port) as aws:
+    with MotoAccount(clock, PRICES, port=port) as aws:
         assert aws.endpoint_url == f"http://127.0.0.1:{port}"
         assert client_for(f"http://localhost:{port}", "sqs").list_queues()["ResponseMetadata"]["HTTPStatusCode"] == 200
 
@@ -735,9 +735,11 @@ class Shape:
 
 def test_a_moto_of_another_shape_is_refused_at_start_up():
     """A patch says what no longer fits, and nothing stays applied."""
-    fits = Patch(owner=Shape, name="method", replace=lambda _: lambda self, renamed: 1, reason="it fits")
-    differs = Patch(owner=Shape, name="method", replace=lambda _: lambda self, name: 2, reason="the name was another")
-    gone = Patch(owner=Shape, name="other", replace=lambda _: None, reason="it is needed")
+    fits = MotoExtension(owner=Shape, name="method", replace=lambda _: lambda self, renamed: 1, reason="it fits")
+    differs = MotoExtension(
+        owner=Shape, name="method", replace=lambda _: lambda self, name: 2, reason="the name was another"
+    )
+    gone = MotoExtension(owner=Shape, name="other", replace=lambda _: None, reason="it is needed")
 
     for misfit in (differs, gone):
         with pytest.raises(ConfigurationError, match="cannot start"):

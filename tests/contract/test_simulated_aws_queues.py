@@ -7,7 +7,7 @@ import pytest
 from aws_lambda_powertools.utilities.data_classes import SQSEvent
 from botocore.exceptions import ClientError
 
-from journeyman_simulator.aws.event_source import EventSourceMapping, Function, Outcome
+from journeyman_simulator.lambda_functions import EventSourceMapping, InvocationOutcome, LambdaFunction
 from tests.contract.conftest import on_both_accounts
 
 pytestmark = on_both_accounts
@@ -258,7 +258,7 @@ def test_a_fifo_target_needs_content_based_deduplication(aws, sqs, fifo):
 
 
 def mapping(aws, clock, url, handler, **more):
-    function = Function(name="provision", handler=handler, clock=clock, memory_mb=1024, timeout_seconds=30)
+    function = LambdaFunction(name="provision", handler=handler, clock=clock, memory_mb=1024, timeout_seconds=30)
     queue = url.rsplit("/", 1)[1]
     return function, EventSourceMapping(aws.client("sqs"), url, function, due=lambda: aws.queues.due(queue), **more)
 
@@ -302,7 +302,7 @@ def test_items_that_failed_stay_and_the_others_are_deleted(aws, sqs, clock, fifo
     busy = source.act()
     clock.advance_to(source.due())
 
-    assert [invocation.outcome for invocation in function.invocations] == [Outcome.PARTLY]
+    assert [invocation.outcome for invocation in function.invocations] == [InvocationOutcome.PARTLY]
     assert not busy
     assert bodies(receive(sqs, fifo)) == ["bad"]
 
@@ -333,7 +333,7 @@ def test_a_handler_that_raises_keeps_the_batch_until_it_is_dead(aws, sqs, clock,
         clock.advance_to(max(due, clock.now()))
         source.act()
 
-    assert [invocation.outcome for invocation in function.invocations] == [Outcome.FAILED] * 3
+    assert [invocation.outcome for invocation in function.invocations] == [InvocationOutcome.FAILED] * 3
     assert {invocation.error for invocation in function.invocations} == {"ValueError: no such cluster"}
     assert all(invocation.billed_ms >= 1 for invocation in function.invocations)
     assert bodies(receive(sqs, fifo.replace("lane", "dead"))) == ["1"]
@@ -349,12 +349,12 @@ def test_a_sandbox_that_dies_keeps_the_batch(aws, sqs, clock, fifo):
         raise SandboxDiedError
 
     send(sqs, fifo, "1")
-    function = Function(name="f", handler=handler, clock=clock, fatal=(SandboxDiedError,))
+    function = LambdaFunction(name="f", handler=handler, clock=clock, fatal=(SandboxDiedError,))
 
     invocation = EventSourceMapping(sqs, fifo, function).poll()
     clock.advance(30)
 
-    assert invocation.outcome is Outcome.CRASHED
+    assert invocation.outcome is InvocationOutcome.CRASHED
     assert bodies(receive(sqs, fifo)) == ["1"]
 
 
@@ -363,10 +363,10 @@ def test_a_function_that_overstays_its_timeout_has_failed(aws, sqs, clock, fifo)
     import time
 
     send(sqs, fifo, "1")
-    function = Function(name="f", handler=lambda *_: time.sleep(0.02), clock=clock, timeout_seconds=0.01)
+    function = LambdaFunction(name="f", handler=lambda *_: time.sleep(0.02), clock=clock, timeout_seconds=0.01)
 
     invocation = EventSourceMapping(sqs, fifo, function).poll()
     clock.advance(30)
 
-    assert invocation.outcome is Outcome.TIMED_OUT
+    assert invocation.outcome is InvocationOutcome.TIMED_OUT
     assert bodies(receive(sqs, fifo)) == ["1"]

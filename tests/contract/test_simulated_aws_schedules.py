@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 from botocore.exceptions import ClientError
 
-from journeyman_simulator.aws.ticker import Ticker
+from journeyman_simulator.cloud_rules.schedule_runner import ScheduleRunner
 from tests.contract.conftest import on_both_accounts
 
 FUNCTION = "arn:aws:lambda:us-east-1:123456789012:function:sweep"
@@ -15,7 +15,7 @@ FUNCTION = "arn:aws:lambda:us-east-1:123456789012:function:sweep"
 @pytest.fixture
 def ticker(aws, clock):
     events, scheduler = aws.client("events"), aws.client("scheduler")
-    return Ticker(events, scheduler, clock, aws.deliver, version=aws.schedule_version)
+    return ScheduleRunner(events, scheduler, clock, aws.deliver, version=aws.schedule_version)
 
 
 def every(aws, rate, **more):

@@ -12,7 +12,7 @@ import functions.aws.provision
 import functions.aws.sweep
 import functions.aws.terminate  # noqa: F401 - as the others above
 import tests.controlplane.sandboxes  # noqa: F401 - what the process runs
-from journeyman_simulator.aws.server import client_for
+from journeyman_simulator.moto_account.moto_server import client_for
 
 for service in ("ec2", "eks", "iam", "sqs", "ssm"):
     client_for("http://localhost", service).close()  # whoever makes the next one finds the service's model in memory

@@ -19,9 +19,9 @@ from statistics import median
 from typing import Any
 
 from journeyman.runtime.composition import installed
-from journeyman_simulator.aws.event_source import Handler
-from journeyman_simulator.aws.server import client_for
 from journeyman_simulator.deployment_files import load_handler
+from journeyman_simulator.lambda_functions import LambdaHandler
+from journeyman_simulator.moto_account.moto_server import client_for
 from tests.controlplane.adapters import runtime
 from tests.controlplane.clock import JumpingClock
 
@@ -89,7 +89,7 @@ class Sandboxes:
     def __exit__(self, *_: object) -> None:
         self._kill()
 
-    def handler(self, name: str) -> Handler:
+    def handler(self, name: str) -> LambdaHandler:
         """What a template's Handler text means here."""
 
         def invoke(event: dict[str, Any], context: Any) -> Any:

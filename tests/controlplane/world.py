@@ -34,15 +34,15 @@ from journeyman.kube.access import from_kubeconfig
 from journeyman.kube.http_store import HttpKubeStore
 from journeyman.kube.transport import Transport
 from journeyman.runtime.composition import Runtime, installed
-from journeyman_simulator.aws.event_source import Handler
-from journeyman_simulator.aws.images import seed
-from journeyman_simulator.aws.machines import Ec2Machines
-from journeyman_simulator.aws.server import SimulatedAws
-from journeyman_simulator.aws.stack import Stack, read_template
-from journeyman_simulator.aws.ticker import Ticker
+from journeyman_simulator.cloud_rules.schedule_runner import ScheduleRunner
 from journeyman_simulator.deployment_files import deployment_file, load_handler
+from journeyman_simulator.ec2_machines import Ec2Machines
 from journeyman_simulator.kubelet import Kubelets
-from journeyman_simulator.local import KUBERNETES_VERSION, REGION, captured_logs
+from journeyman_simulator.lambda_functions import LambdaHandler
+from journeyman_simulator.local_deployment import KUBERNETES_VERSION, REGION, captured_logs
+from journeyman_simulator.moto_account.moto_seed import seed_account
+from journeyman_simulator.moto_account.moto_server import MotoAccount
+from journeyman_simulator.sam_stack import SamStack, read_template
 from journeyman_simulator.world import WorldStuckError
 from tests.controlplane.adapters import runtime
 from tests.controlplane.clock import DatedStore, JumpingClock
@@ -93,7 +93,7 @@ class RealWorld:
         self.metrics = io.StringIO()
         connection = from_kubeconfig(str(plane.kubeconfig))
         self.store = DatedStore(HttpKubeStore(Transport(connection, cluster=cluster)), self.clock)
-        self.aws = SimulatedAws(self.clock, shipped_on_demand(REGION), region=REGION, on_event=self._note_cloud_event)
+        self.aws = MotoAccount(self.clock, shipped_on_demand(REGION), region=REGION, on_event=self._note_cloud_event)
         self._groups = tuple(groups)
         self._forwarder_groups = tuple(forwarder_groups)
         self._window = consolidation_window
@@ -103,21 +103,23 @@ class RealWorld:
     def __enter__(self) -> RealWorld:
         with ExitStack() as opened:
             opened.enter_context(self.aws)
-            seeded = seed(self.aws, cluster=self.cluster, kubernetes_version=KUBERNETES_VERSION)
+            seeded = seed_account(self.aws, cluster=self.cluster, kubernetes_version=KUBERNETES_VERSION)
             self.machines = Ec2Machines(self.aws, self.cluster)
             parameters = {
                 "ClusterName": self.cluster,
                 "NodeRoleArn": f"arn:aws:iam::{self.aws.account}:role/{seeded.role}",
                 "ConsolidationWindow": self._window,
             }
-            self.stack = Stack(self.aws, read_template(deployment_file("template.yaml")), parameters)
+            self.stack = SamStack(self.aws, read_template(deployment_file("template.yaml")), parameters)
             self.stack.stand_up(self._handlers(opened), self.clock, self.aws.queues.due)
             for function in self.stack.functions.values():
                 function.fatal = (SandboxDiedError,)
             opened.enter_context(captured_logs(self.logs.append))
             opened.enter_context(installed(self.sandbox()))
             self._kubelets = Kubelets(_CountingWrites(self.store), self.clock, self.machines, hears_all=False)
-            ticker = Ticker(self.aws.client("events"), self.aws.client("scheduler"), self.clock, self.aws.bus.deliver)
+            ticker = ScheduleRunner(
+                self.aws.client("events"), self.aws.client("scheduler"), self.clock, self.aws.bus.deliver
+            )
             self._actors = (self.aws, ticker, *self.stack.mappings)
             self._seen, self._rest_seconds = "", _REST_SECONDS
             self._looked_at, self._found_at_rest = "", True
@@ -234,7 +236,7 @@ class RealWorld:
         told = registered(self.plane, self.cluster, identity)
         return {**self.stack.variables, "AWS_REGION": REGION, "JOURNEYMAN_CLUSTERS": json.dumps([told])}
 
-    def _handlers(self, opened: ExitStack) -> Callable[[str], Handler]:
+    def _handlers(self, opened: ExitStack) -> Callable[[str], LambdaHandler]:
         """What the template's handlers are: functions in this process, or in one that dies."""
         if self._deaths is None:
             return load_handler

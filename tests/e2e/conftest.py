@@ -6,9 +6,9 @@ import pytest
 from rich.console import Console
 
 from journeyman.core.api.objects import NODE, NODE_DISRUPTION, NODECLAIM
-from journeyman_simulator.cli.demo import START, WINDOW, Story
-from journeyman_simulator.cli.timeline import Timeline
-from journeyman_simulator.local import ACTOR, LocalDeployment
+from journeyman_simulator.local_deployment import ACTOR, LocalDeployment
+from journeyman_simulator.simulator_cli.demo_command import START, WINDOW, DemoScenario
+from journeyman_simulator.simulator_cli.timeline import Timeline
 
 
 class Told:
@@ -25,7 +25,7 @@ class Told:
     def tell(self, deployment):
         deployment.server.on_write(lambda write: self.writes.append((deployment.clock.now(), write)))
         self.timeline = Timeline(Console(file=self.output, width=140), deployment.clock, lambda: 0.0)
-        self.story = Story(deployment, self.timeline)
+        self.story = DemoScenario(deployment, self.timeline)
         self.story.tell()
         self.disruptions = deployment.server.list(NODE_DISRUPTION).items
         self.left = (

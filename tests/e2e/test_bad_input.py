@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from journeyman.core.api.objects import EC2NODECLASS, NODE, NODECLAIM, NODEPOOL, OFFERING_STATE, is_true
-from journeyman_simulator.aws.event_source import Outcome
-from journeyman_simulator.local import ACTOR, LocalDeployment
-from journeyman_simulator.workloads import DEPLOYMENT
+from journeyman_simulator.lambda_functions import InvocationOutcome
+from journeyman_simulator.local_deployment import ACTOR, LocalDeployment
+from journeyman_simulator.workload_controllers import DEPLOYMENT
 from tests.helpers.stage import INSTANCE_TYPE, Mortal, Stage
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("moto")]
@@ -43,7 +43,9 @@ def stage(deployed: Stage) -> Iterator[Stage]:
     deployed.mortal.reset()
     deployed.clear()
     assert set(deployed.instances_by_claim().values()) <= {1}
-    assert not [i for f in ("Provision", "Sweep") for i in deployed.invocations(f) if i.outcome is Outcome.FAILED]
+    assert not [
+        i for f in ("Provision", "Sweep") for i in deployed.invocations(f) if i.outcome is InvocationOutcome.FAILED
+    ]
 
 
 @pytest.fixture
@@ -259,7 +261,7 @@ def test_news_of_instances_that_are_not_ours_is_taken_note_of_and_nothing_else(u
 
     (invocation,) = usual.invocations("Interrupt")[before:]
     assert len(invocation.event["Records"]) == 2
-    assert invocation.outcome is Outcome.SUCCEEDED
+    assert invocation.outcome is InvocationOutcome.SUCCEEDED
     assert invocation.response == {"batchItemFailures": []}
     assert not writes
     assert not usual.lines()
@@ -315,6 +317,6 @@ def test_runs_that_die_in_the_middle_are_made_up_for(usual, deaths):
     usual.until(lambda: not usual.claims() and not usual.deployment.leftovers(), "an empty cluster", minutes=20)
 
     ends = [run.outcome for name, function in functions.items() for run in function.invocations[before[name] :]]
-    assert ends.count(Outcome.CRASHED) == len(deaths)
+    assert ends.count(InvocationOutcome.CRASHED) == len(deaths)
     assert [usual.instances_by_claim()[claim.metadata.name] for claim in claims] == [1]
     assert not usual.server.list(NODE).items

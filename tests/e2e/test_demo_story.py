@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from journeyman_simulator.cli.demo import SPOT_NOTICE, WINDOW_OPENS
+from journeyman_simulator.simulator_cli.demo_command import SPOT_NOTICE, WINDOW_OPENS
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("moto")]
 

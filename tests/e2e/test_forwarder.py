@@ -20,7 +20,7 @@ from journeyman.events import parse_trigger
 from journeyman.runtime.aws import SystemClock
 from journeyman_simulator.apiserver import ApiServer
 from journeyman_simulator.apiserver.http import HttpFront
-from journeyman_simulator.aws.server import SimulatedAws
+from journeyman_simulator.moto_account.moto_server import MotoAccount
 from tests.helpers.waiting import wait_until
 
 CREDENTIALS = {"aws_access_key_id": "test", "aws_secret_access_key": "test"}
@@ -35,7 +35,7 @@ class Bench:
         self.stack = stack
         self.clock = SystemClock()
         self.server = ApiServer(self.clock, history=20)
-        self.aws = stack.enter_context(SimulatedAws(self.clock, {}))
+        self.aws = stack.enter_context(MotoAccount(self.clock, {}))
         self.sqs = self.aws.client("sqs")
         self.lanes = {
             step: self.sqs.create_queue(QueueName=f"{step.value}.fifo", Attributes={"FifoQueue": "true"})["QueueUrl"]

@@ -26,7 +26,7 @@ from journeyman.core.api.objects import POD
 from journeyman.runtime.aws import SystemClock
 from journeyman_simulator.apiserver import ApiServer
 from journeyman_simulator.apiserver.http import HttpFront
-from journeyman_simulator.aws.server import SimulatedAws
+from journeyman_simulator.moto_account.moto_server import MotoAccount
 from tests.controlplane.certificates import Authority
 
 ROOT = Path(__file__).parents[2]
@@ -176,7 +176,7 @@ def test_ten_thousand_pending_pods_fit_into_64_mib(cluster, tmp_path):
     bundle.write_text(Path(botocore.httpsession.DEFAULT_CA_BUNDLE).read_text() + authority.certificate.read_text())
     (tmp_path / "web-identity-token").write_text("a-token-that-moto-takes")
     with ExitStack() as stack:
-        aws = stack.enter_context(SimulatedAws(SystemClock(), {}))
+        aws = stack.enter_context(MotoAccount(SystemClock(), {}))
         tls = TlsFront(context, int(aws.endpoint_url.rpartition(":")[2]))
         stack.callback(tls.close)
         create = aws.client("sqs").create_queue

@@ -32,7 +32,7 @@ from journeyman.kube.transport import Transport
 from journeyman.runtime.aws import AwsAdapters, SystemClock
 from journeyman.runtime.composition import Runtime, installed
 from journeyman.runtime.environment import read_environment
-from journeyman_simulator.aws.server import SimulatedAws
+from journeyman_simulator.moto_account.moto_server import MotoAccount
 from tests.controlplane.certificates import Authority
 from tests.controlplane.manifests import install_crds
 from tests.helpers.waiting import wait_until
@@ -129,7 +129,7 @@ class Site:
 
     def __init__(self, plane, stack, folder):
         self.plane, self.admin, self._stack, self._folder = plane, plane.admin, stack, folder
-        aws = stack.enter_context(SimulatedAws(SystemClock(), {}))
+        aws = stack.enter_context(MotoAccount(SystemClock(), {}))
         self._sqs = aws.client("sqs")
         self._lanes = {step: self._queue(f"{step}.fifo") for step in ("provision", "terminate", "consolidate")}
         variables = {f"JOURNEYMAN_{step.upper()}_QUEUE_URL": url for step, url in self._lanes.items()}

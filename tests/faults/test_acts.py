@@ -6,7 +6,6 @@ from typing import get_args
 import pytest
 
 from journeyman.core.api.objects import EC2NODECLASS, NODE, NODECLAIM, NODEPOOL, PDB, POD
-from journeyman_simulator.account.account import Account
 from journeyman_simulator.apiserver import ApiServer
 from journeyman_simulator.clock import SkewedClock, VirtualClock
 from journeyman_simulator.faults import fault_scenario as told
@@ -14,8 +13,9 @@ from journeyman_simulator.faults.account_operations import Hand, Ledger
 from journeyman_simulator.faults.manifests import furniture
 from journeyman_simulator.faults.node_faults import Troubles
 from journeyman_simulator.faults.operations import Acts
+from journeyman_simulator.in_process_account.account import InProcessAccount
 from journeyman_simulator.kubelet import Machine
-from journeyman_simulator.workloads import DEPLOYMENT
+from journeyman_simulator.workload_controllers import DEPLOYMENT
 
 TYPES, ZONES = ("c5.large", "m5.large"), ("us-east-1a", "us-east-1b")
 EXAMPLES = {
@@ -38,7 +38,7 @@ class Stage:
         self.events, self.happened = [], []
         self.server = ApiServer(self.clock)
         self.server.load(furniture(self.setting))
-        self.account = Account(self.clock, types=TYPES, on_event=self.events.append)
+        self.account = InProcessAccount(self.clock, types=TYPES, on_event=self.events.append)
         self.image = next(iter(self.account.seed().images.values()))
         self.skew = SkewedClock(self.clock)
         ledger = Ledger(lambda *_: 0.1, self.happened.append)

@@ -1,6 +1,6 @@
 """`journeyman faults --seeds`: what it prints, and that nobody overlooks what it found."""
 
-from journeyman_simulator.cli.faults import run_seeds
+from journeyman_simulator.simulator_cli.faults_command import run_seeds
 from tests.faults.mutants import MUTANTS, grafted
 
 DEAF = next(mutant for mutant in MUTANTS if mutant.name == "pods of which every third is overlooked")

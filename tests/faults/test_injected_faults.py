@@ -7,7 +7,6 @@ from botocore.exceptions import ClientError, ConnectionClosedError, ReadTimeoutE
 
 from journeyman.core.api.objects import LEASE, NODE
 from journeyman.errors import ConflictError, KubeUnavailableError, NotFoundError, TooManyRequestsError
-from journeyman_simulator.account.account import Account
 from journeyman_simulator.apiserver import ApiServer
 from journeyman_simulator.clock import VirtualClock
 from journeyman_simulator.faults.call_sites import Coverage, kinds_of
@@ -16,6 +15,7 @@ from journeyman_simulator.faults.fault_injection import Died, Faults, Run, curre
 from journeyman_simulator.faults.fault_scenario import CallFault, Kind
 from journeyman_simulator.faults.faulty_adapters import TOUCHED, FaultyClient, FaultyStore
 from journeyman_simulator.faults.history import History
+from journeyman_simulator.in_process_account.account import InProcessAccount
 from journeyman_simulator.world import World
 
 START = datetime(2026, 1, 5, 12, tzinfo=timezone.utc)
@@ -28,7 +28,7 @@ class Stage:
     def __init__(self, *faults, thaw=False):
         self.clock = VirtualClock(START)
         self.server = ApiServer(self.clock)
-        self.account = Account(self.clock)
+        self.account = InProcessAccount(self.clock)
         self.account.seed()
         self.coverage = Coverage()
         self.history = History(self.clock, current_name)

@@ -15,8 +15,8 @@ import yaml
 from journeyman.core.api.objects import NODE, NODECLAIM
 from journeyman.core.plan import Step
 from journeyman.events import parse_trigger
-from journeyman_simulator.aws.event_source import Outcome
-from journeyman_simulator.local import LocalDeployment
+from journeyman_simulator.lambda_functions import InvocationOutcome
+from journeyman_simulator.local_deployment import LocalDeployment
 
 ROOT = Path(__file__).parents[2]
 SAMPLES = ROOT / "events"
@@ -48,7 +48,7 @@ def sample(path: str) -> dict:
 
 def invoke(deployed, function, event):
     invocation = deployed.stack.functions[f"{function}Function"].invoke(event)
-    assert invocation.outcome is Outcome.SUCCEEDED, invocation.error
+    assert invocation.outcome is InvocationOutcome.SUCCEEDED, invocation.error
     return invocation.response
 
 

@@ -21,7 +21,7 @@ from journeyman.steps.sweep import sweep
 from journeyman.steps.terminate import terminate
 from journeyman_simulator.kube_scheduler import KubeScheduler
 from journeyman_simulator.kubelet import Kubelets
-from journeyman_simulator.workloads import DEPLOYMENT, Workloads
+from journeyman_simulator.workload_controllers import DEPLOYMENT, WorkloadControllers
 from journeyman_simulator.world import World
 from tests.helpers.builders import CLUSTER, node_class_body
 from tests.helpers.fakes import Cluster, FakeCloud
@@ -81,7 +81,7 @@ class Living:
         self.world = World(
             self.clock,
             [
-                Workloads(self.server),
+                WorkloadControllers(self.server),
                 KubeScheduler(self.server, self.clock),
                 Kubelets(self.server, self.clock, self.cloud),
                 self.functions,

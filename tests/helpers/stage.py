@@ -18,8 +18,8 @@ from journeyman.core.api.objects import (
     condition_of,
 )
 from journeyman.runtime.composition import installed
-from journeyman_simulator.local import ACTOR, LocalDeployment, local_runtime
-from journeyman_simulator.workloads import DEPLOYMENT
+from journeyman_simulator.local_deployment import ACTOR, LocalDeployment, local_runtime
+from journeyman_simulator.workload_controllers import DEPLOYMENT
 
 INSTANCE_TYPE = "node.kubernetes.io/instance-type"
 RAW_EVENT: Resource = Resource(group="", version="v1", kind="Event", plural="events", namespaced=True, type=dict)

@@ -27,15 +27,15 @@ from journeyman.runtime.aws import AwsAdapters, SystemClock
 from journeyman.runtime.composition import Runtime, installed
 from journeyman.runtime.environment import read_environment
 from journeyman.steps.context import Settings
-from journeyman_simulator.aws.event_source import Outcome
-from journeyman_simulator.aws.images import seed
-from journeyman_simulator.aws.machines import Ec2Machines
-from journeyman_simulator.aws.server import SimulatedAws
-from journeyman_simulator.aws.stack import Stack, read_template
 from journeyman_simulator.clock import VirtualClock
 from journeyman_simulator.deployment_files import deployment_file, load_handler
+from journeyman_simulator.ec2_machines import Ec2Machines
 from journeyman_simulator.kubelet import Kubelets
-from journeyman_simulator.local import KUBERNETES_VERSION, REGION, captured_logs
+from journeyman_simulator.lambda_functions import InvocationOutcome
+from journeyman_simulator.local_deployment import KUBERNETES_VERSION, REGION, captured_logs
+from journeyman_simulator.moto_account.moto_seed import seed_account
+from journeyman_simulator.moto_account.moto_server import MotoAccount
+from journeyman_simulator.sam_stack import SamStack, read_template
 from tests.controlplane.plane import ControlPlane
 from tests.controlplane.registered import registered
 
@@ -77,13 +77,13 @@ class RightsStage:
     def __enter__(self) -> RightsStage:
         with ExitStack() as opened:
             prices = shipped_on_demand(REGION)
-            self.aws = SimulatedAws(self.clock, prices, region=REGION, on_event=self._note_cloud_event)
+            self.aws = MotoAccount(self.clock, prices, region=REGION, on_event=self._note_cloud_event)
             opened.enter_context(self.aws)
-            self._seeded = seed(self.aws, cluster=CLUSTER, kubernetes_version=KUBERNETES_VERSION)
+            self._seeded = seed_account(self.aws, cluster=CLUSTER, kubernetes_version=KUBERNETES_VERSION)
             self._machines = Ec2Machines(self.aws, CLUSTER)
             role = f"arn:aws:iam::{self.aws.account}:role/{self._seeded.role}"
             parameters = {"ClusterName": CLUSTER, "NodeRoleArn": role}
-            self._stack = Stack(self.aws, read_template(deployment_file("template.yaml")), parameters)
+            self._stack = SamStack(self.aws, read_template(deployment_file("template.yaml")), parameters)
             self._stack.stand_up(load_handler, self.clock, self.aws.queues.due)
             self.queue_urls = self._stack.queue_urls
             opened.enter_context(captured_logs(self.logs.append))
@@ -116,7 +116,7 @@ class RightsStage:
         deployed = self._stack.functions[f"{function.title()}Function"]
         with installed(self._runtimes[function]):
             invocation = deployed.invoke(dict(event or self._woken(function)))
-        assert invocation.outcome is Outcome.SUCCEEDED, invocation.error
+        assert invocation.outcome is InvocationOutcome.SUCCEEDED, invocation.error
         failures = (invocation.response or {}).get("batchItemFailures", ())
         assert not failures, [line for line in self.logs if line["level"] in {"ERROR", "WARNING"}][-3:]
         return invocation.response

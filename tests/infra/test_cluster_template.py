@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from journeyman.runtime.access_providers import GROUPS
-from journeyman_simulator.aws.stack import read_template
+from journeyman_simulator.sam_stack import read_template
 
 ROOT = Path(__file__).parents[2]
 FILE = ROOT / "infra" / "aws" / "cluster.yaml"

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import pytest
 
-from journeyman_simulator.aws.stack import read_template
+from journeyman_simulator.sam_stack import read_template
 from tests.helpers.runtime_api import RuntimeApi
 
 ROOT = Path(__file__).parents[2]

@@ -15,7 +15,7 @@ from journeyman.events import parse_trigger
 from journeyman.kube.registry import EksAccess, KubeconfigAccess
 from journeyman.observe.metrics import NAMESPACE
 from journeyman.runtime.environment import LANES, read_environment
-from journeyman_simulator.aws.stack import Stack, read_template
+from journeyman_simulator.sam_stack import SamStack, read_template
 
 ROOT = Path(__file__).parents[2]
 TEMPLATE = read_template(ROOT / "template.yaml")
@@ -304,7 +304,7 @@ def test_the_templates_clusters_are_registered_as_the_code_reads_them(kind):
         "KubeconfigPath": "/opt/kubeconfig",
         "MoreClusters": more,
     }
-    variables = Stack(Account(), TEMPLATE, parameters).variables
+    variables = SamStack(Account(), TEMPLATE, parameters).variables
 
     clusters = read_environment(variables).clusters
     assert set(clusters) == {"dev", "emea"}

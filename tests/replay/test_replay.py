@@ -19,8 +19,8 @@ import yaml
 from rich.console import Console
 
 from journeyman.errors import ConfigurationError
-from journeyman_simulator.aws.endpoint import EndpointAccount
-from journeyman_simulator.cli.replay import run_replay
+from journeyman_simulator.replay import EndpointAccount
+from journeyman_simulator.simulator_cli.replay_command import run_replay
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("moto")]
 

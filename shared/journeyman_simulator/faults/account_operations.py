@@ -8,11 +8,11 @@ from datetime import timedelta
 from typing import Final, Literal
 
 from journeyman.errors import ConfigurationError
-from journeyman_simulator.account.account import Account
-from journeyman_simulator.account.instances import Instance, InstanceEvent
-from journeyman_simulator.aws.refusal import RefusedError
+from journeyman_simulator.cloud_rules.service_errors import ServiceError
 from journeyman_simulator.faults.fault_injection import current_step
 from journeyman_simulator.faults.scenario_view import CLOUD, RUNS, SOMEONE, CloudEvent, CloudInstance
+from journeyman_simulator.in_process_account.account import InProcessAccount
+from journeyman_simulator.in_process_account.ec2_instances import InstanceEvent, SimulatedInstance
 
 _RETIRED_WITHIN: Final = timedelta(days=14)
 _FOR_THE_STORY: Final = timedelta(days=1)
@@ -21,7 +21,7 @@ _FOR_THE_STORY: Final = timedelta(days=1)
 class Hand:
     """Acts on instances by provider id; what cannot be done to one is not."""
 
-    def __init__(self, account: Account, ledger: Ledger) -> None:
+    def __init__(self, account: InProcessAccount, ledger: Ledger) -> None:
         """Args: `ledger` is told whose doing it is."""
         self._account = account
         self._ledger = ledger
@@ -42,12 +42,12 @@ class Hand:
 
     def stop(self, provider_id: str) -> None:
         """Somebody stops it in the console; EC2 refuses that for Spot instances."""
-        with suppress(RefusedError), self._ledger.hand_of(SOMEONE):
+        with suppress(ServiceError), self._ledger.hand_of(SOMEONE):
             self._account.instances.stop(_id(provider_id))
 
     def terminate(self, provider_id: str) -> None:
         """Somebody terminates it in the console."""
-        with suppress(RefusedError), self._ledger.hand_of(SOMEONE):
+        with suppress(ServiceError), self._ledger.hand_of(SOMEONE):
             self._account.instances.end(_id(provider_id))
 
     def fail_check(self, provider_id: str, check: str) -> None:
@@ -95,7 +95,7 @@ class Ledger:
         self._price = price
         self._tell = tell
         self._by = CLOUD
-        self._known: dict[str, Instance] = {}
+        self._known: dict[str, SimulatedInstance] = {}
 
     @contextmanager
     def hand_of(self, who: str) -> Iterator[None]:
@@ -126,7 +126,7 @@ class Ledger:
         """Provider ids of those that never become nodes."""
         return tuple(_provider_id(instance) for instance in self._known.values() if not instance.joins)
 
-    def _described(self, instance: Instance) -> CloudInstance:
+    def _described(self, instance: SimulatedInstance) -> CloudInstance:
         capacity_type = "spot" if instance.spot else "on-demand"
         return CloudInstance(
             provider_id=_provider_id(instance),
@@ -140,5 +140,5 @@ class Ledger:
         )
 
 
-def _provider_id(instance: Instance) -> str:
+def _provider_id(instance: SimulatedInstance) -> str:
     return f"aws:///{instance.zone}/{instance.id}"

@@ -12,10 +12,10 @@ from typing import Final, TypeVar
 from msgspec import Struct
 
 from journeyman.ports import Clock
-from journeyman_simulator.account.queues import DELIVERED, Fate
 from journeyman_simulator.faults.call_sites import Coverage
 from journeyman_simulator.faults.cooperative_scheduler import Baton
 from journeyman_simulator.faults.fault_scenario import CallFault, Kind, MessageFault, MessageKind
+from journeyman_simulator.in_process_account.sqs_queues import DELIVERED, MessageOutcome
 
 T = TypeVar("T")
 
@@ -219,7 +219,7 @@ class MessageFaults:
         """What the story calls the queues of the account, by their names there; others are let be."""
         self.storm = True
 
-    def decide(self, name: str, _body: str) -> Fate:
+    def decide(self, name: str, _body: str) -> MessageOutcome:
         """`account.queues.Queues.decide`."""
         queue = self.queues.get(name, "")
         if not self.storm or not queue:
@@ -235,11 +235,11 @@ class MessageFaults:
         return _fate(fault)
 
 
-def _fate(fault: MessageFault) -> Fate:
+def _fate(fault: MessageFault) -> MessageOutcome:
     if fault.kind is MessageKind.DROP:
-        return Fate(copies=0)
+        return MessageOutcome(copies=0)
     if fault.kind is MessageKind.DOUBLE:
-        return Fate(copies=2)
+        return MessageOutcome(copies=2)
     if fault.kind is MessageKind.DELAY:
-        return Fate(delay_seconds=fault.seconds)
-    return Fate(overtakes=True)
+        return MessageOutcome(delay_seconds=fault.seconds)
+    return MessageOutcome(overtakes=True)

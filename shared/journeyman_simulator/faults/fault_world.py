@@ -20,16 +20,11 @@ from journeyman.errors import JourneymanError
 from journeyman.events import parse_trigger
 from journeyman.ports import Clock
 from journeyman.runtime.environment import Environment, read_environment
-from journeyman_simulator.account.account import ACCOUNT_ID, REGION, ZONES, Account
-from journeyman_simulator.account.queues import Message
-from journeyman_simulator.account.types import SMALL_SELECTION
 from journeyman_simulator.apiserver import ApiServer
-from journeyman_simulator.aws.event_source import EventSourceMapping, Function, Handler
-from journeyman_simulator.aws.machines import Ec2Machines
-from journeyman_simulator.aws.stack import Stack, read_template
-from journeyman_simulator.aws.ticker import Ticker
 from journeyman_simulator.clock import SkewedClock, VirtualClock
+from journeyman_simulator.cloud_rules.schedule_runner import ScheduleRunner
 from journeyman_simulator.deployment_files import deployment_file
+from journeyman_simulator.ec2_machines import Ec2Machines
 from journeyman_simulator.faults.account_operations import Hand, Ledger
 from journeyman_simulator.faults.call_sites import Coverage
 from journeyman_simulator.faults.cooperative_scheduler import Baton
@@ -42,10 +37,15 @@ from journeyman_simulator.faults.node_faults import Troubles
 from journeyman_simulator.faults.operations import Acts
 from journeyman_simulator.faults.sandboxes import Outside, Sandboxes, StormContext
 from journeyman_simulator.faults.scenario_view import SOMEONE, CloudEvent, CloudInstance, RunError, Waiting
+from journeyman_simulator.in_process_account.account import ACCOUNT_ID, REGION, ZONES, InProcessAccount
+from journeyman_simulator.in_process_account.ec2_catalogue import SMALL_SELECTION
+from journeyman_simulator.in_process_account.sqs_queues import SimulatedMessage
 from journeyman_simulator.kube_scheduler import KubeScheduler
 from journeyman_simulator.kubelet import Kubelets
+from journeyman_simulator.lambda_functions import EventSourceMapping, LambdaFunction, LambdaHandler
 from journeyman_simulator.local_forwarder import LocalForwarder
-from journeyman_simulator.workloads import Workloads
+from journeyman_simulator.sam_stack import SamStack, read_template
+from journeyman_simulator.workload_controllers import WorkloadControllers
 from journeyman_simulator.world import World, WorldStuckError
 
 START: Final = datetime(2026, 1, 5, 12, tzinfo=timezone.utc)
@@ -150,7 +150,7 @@ class StormWorld:
     def _make_account(self, setting: Setting) -> None:
         zones = dict(list(ZONES.items())[: setting.zones])
         types = setting.types or SMALL_SELECTION
-        self._account = Account(self.clock, types=types, zones=zones, on_event=self._note_cloud_event)
+        self._account = InProcessAccount(self.clock, types=types, zones=zones, on_event=self._note_cloud_event)
         seeded = self._account.seed(cluster=CLUSTER, kubernetes_version=KUBERNETES_VERSION)
         self._endpoint = seeded.endpoint
         self._machines = Ec2Machines(self._account, CLUSTER)
@@ -192,14 +192,14 @@ class StormWorld:
             "ClusterName": CLUSTER,
             "NodeRoleArn": f"arn:aws:iam::{ACCOUNT_ID}:role/KarpenterNodeRole-{CLUSTER}",
         }
-        self._stack = Stack(self._account, _template(), parameters)
+        self._stack = SamStack(self._account, _template(), parameters)
         self._sandboxes: list[Sandboxes] = []
         self._ids = count(1)
         outside = self._outside()
         sandboxes = {step.value: Sandboxes(f"{step.value}.lambda_handler", outside) for step in Step}
         self._sandboxes = [*sandboxes.values()]
 
-        def handler(text: str) -> Handler:
+        def handler(text: str) -> LambdaHandler:
             return sandboxes.get(text.partition(".")[0], _nobody)
 
         self._stack.stand_up(handler, self.clock, self._account.queues.due)
@@ -225,7 +225,7 @@ class StormWorld:
         )
 
     def _actors(self) -> list[Any]:
-        ticker = Ticker(
+        ticker = ScheduleRunner(
             self._account.client("events"),
             self._account.client("scheduler"),
             self.clock,
@@ -236,7 +236,7 @@ class StormWorld:
         return [
             self._most,
             self._acts,
-            Workloads(self.server.acting_as("kube-controller-manager")),
+            WorkloadControllers(self.server.acting_as("kube-controller-manager")),
             KubeScheduler(self.server.acting_as("kube-scheduler"), self.clock),
             Kubelets(self.server.acting_as("kubelet"), self.clock, self._troubles),
             self._account,
@@ -274,7 +274,7 @@ def _why(event: dict[str, Any]) -> str:
     return " and ".join(parse_trigger(record).reason for record in event.get("Records", [event])) or "no reason"
 
 
-def _waiting(queue: str, message: Message) -> Waiting:
+def _waiting(queue: str, message: SimulatedMessage) -> Waiting:
     """A message of ours; in the wake queue it says itself for whom it is, and from when on."""
     receivable = datetime.fromtimestamp(message.visible_at / 1000, timezone.utc)
     body = json.loads(message.body)
@@ -346,9 +346,9 @@ class Poller:
 class DirectInvocations:
     """Schedules that invoke a function without a queue between."""
 
-    def __init__(self, account: Account, stack: Stack, baton: Baton) -> None:
+    def __init__(self, account: InProcessAccount, stack: SamStack, baton: Baton) -> None:
         self._account = account
-        self._functions: dict[str, Function] = {function.arn: function for function in stack.functions.values()}
+        self._functions: dict[str, LambdaFunction] = {function.arn: function for function in stack.functions.values()}
         self._baton = baton
 
     def due(self) -> datetime | None:

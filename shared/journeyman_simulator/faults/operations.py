@@ -35,7 +35,7 @@ from journeyman_simulator.faults.fault_scenario import CAPACITY_TYPES, Change, N
 from journeyman_simulator.faults.manifests import DO_NOT_DISRUPT, NAMESPACE
 from journeyman_simulator.faults.node_faults import Troubles
 from journeyman_simulator.faults.scenario_view import SOMEONE
-from journeyman_simulator.workloads import DEPLOYMENT
+from journeyman_simulator.workload_controllers import DEPLOYMENT
 
 T = TypeVar("T")
 

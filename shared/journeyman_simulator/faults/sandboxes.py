@@ -31,12 +31,12 @@ from journeyman.runtime.aws import AwsAdapters, logger
 from journeyman.runtime.composition import Runtime, installed
 from journeyman.runtime.environment import Environment
 from journeyman_simulator.apiserver import ApiServer
-from journeyman_simulator.aws.account import Account
-from journeyman_simulator.aws.event_source import Function, LambdaContext
 from journeyman_simulator.deployment_files import load_handler
 from journeyman_simulator.faults.fault_injection import Faults, Run, current_name, running
 from journeyman_simulator.faults.faulty_adapters import FaultyClient, FaultyStore
 from journeyman_simulator.faults.scenario_view import RunError
+from journeyman_simulator.lambda_functions import LambdaContext, LambdaFunction
+from journeyman_simulator.sam_stack import ClientSource
 
 
 class Outside(Struct, frozen=True, kw_only=True):
@@ -46,7 +46,7 @@ class Outside(Struct, frozen=True, kw_only=True):
     clock: Clock  # the truth
     seen_clock: Clock  # what the functions take for it
     server: ApiServer
-    account: Account
+    account: ClientSource
     version_at: Callable[[datetime], int]
     faults: Faults
     on_error: Callable[[RunError], None]
@@ -119,7 +119,7 @@ class Sandboxes:
 class StormContext(LambdaContext):
     """Lambda's context, whose remaining time is virtual."""
 
-    def __init__(self, function: Function, request_id: str) -> None:
+    def __init__(self, function: LambdaFunction, request_id: str) -> None:
         super().__init__(function, request_id)
         self._clock = function.clock
         self.ends_at = function.clock.now() + timedelta(seconds=function.timeout_seconds)

@@ -14,7 +14,6 @@ from typing import Any, Final, get_args
 
 from msgspec.structs import replace
 
-from journeyman_simulator.account.types import SMALL_SELECTION
 from journeyman_simulator.faults import fault_scenario as told
 from journeyman_simulator.faults.call_sites import CALL_SITES, has_effect, kinds_of
 from journeyman_simulator.faults.fault_scenario import (
@@ -46,6 +45,7 @@ from journeyman_simulator.faults.operation_generator import (
     protected,
     uninstall,
 )
+from journeyman_simulator.in_process_account.ec2_catalogue import SMALL_SELECTION
 
 QUEUES: Final = ("provision", "terminate", "consolidate", "interrupt", "wake")
 DEATHS: Final = (Kind.DIE_BEFORE, Kind.DIE_AFTER)

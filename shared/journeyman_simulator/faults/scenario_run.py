@@ -19,7 +19,7 @@ from journeyman_simulator.faults.invariants.checkers import Broken, Rule
 from journeyman_simulator.faults.manifests import NAMESPACE
 from journeyman_simulator.faults.sandboxes import silenced
 from journeyman_simulator.faults.scenario_view import SOMEONE, CloudInstance
-from journeyman_simulator.workloads import DEPLOYMENT
+from journeyman_simulator.workload_controllers import DEPLOYMENT
 from journeyman_simulator.world import WorldStuckError
 
 STORM_AFTER_LAST_ACT: Final = timedelta(seconds=60)

@@ -26,7 +26,7 @@ from journeyman.ports import KubeStore
 from journeyman_simulator.apiserver import ApiServer
 from journeyman_simulator.apiserver.http import HttpFront
 from journeyman_simulator.clock import VirtualClock
-from journeyman_simulator.workloads import Workloads
+from journeyman_simulator.workload_controllers import WorkloadControllers
 from tests.helpers.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -242,7 +242,7 @@ def _simulated(
     reopen: Callable[[int], KubeStore],
     wire: Wire | None = None,
 ) -> Cluster:
-    workloads = Workloads(server)
+    workloads = WorkloadControllers(server)
 
     def until_quiet() -> None:
         while workloads.act():

@@ -6,7 +6,7 @@ import pytest
 
 from journeyman.core.api.objects import LEASE, NAMESPACE, NODE, NODECLAIM, POD
 from journeyman.errors import ForbiddenError, InvalidError, NotFoundError
-from journeyman_simulator.workloads import REPLICASET
+from journeyman_simulator.workload_controllers import REPLICASET
 from tests.contract.kube.clusters import a_pod_spec
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from journeyman.core.api.objects import PDB, POD, LabelSelector
 from journeyman.errors import ConflictError, InvalidError, KubeAPIError, TooManyRequestsError
-from journeyman_simulator.workloads import REPLICASET
+from journeyman_simulator.workload_controllers import REPLICASET
 from tests.contract.kube.clusters import a_pod_spec
 
 

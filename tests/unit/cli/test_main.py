@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from journeyman_simulator.cli.timeline import Timeline
 from journeyman_simulator.clock import VirtualClock
+from journeyman_simulator.simulator_cli.timeline import Timeline
 
 COMMAND = Path(sys.executable).parent / "journeyman"
 

@@ -9,7 +9,7 @@ from journeyman_simulator.apiserver import ApiServer
 from journeyman_simulator.clock import VirtualClock
 from journeyman_simulator.kube_scheduler import KubeScheduler
 from journeyman_simulator.kubelet import Kubelets, Machine
-from journeyman_simulator.workloads import DEPLOYMENT, Workloads
+from journeyman_simulator.workload_controllers import DEPLOYMENT, WorkloadControllers
 from journeyman_simulator.world import World, WorldStuckError
 
 START = datetime(2026, 3, 2, 21, 0, tzinfo=timezone.utc)
@@ -47,7 +47,7 @@ class Machines:
 def cluster():
     clock = VirtualClock(START)
     server, machines = ApiServer(clock), Machines()
-    world = World(clock, [Workloads(server), KubeScheduler(server, clock), Kubelets(server, clock, machines)])
+    world = World(clock, [WorkloadControllers(server), KubeScheduler(server, clock), Kubelets(server, clock, machines)])
     return clock, server, machines, world
 
 

@@ -6,10 +6,10 @@ import botocore.session
 import pytest
 
 from journeyman.cloud.aws.response_parser import with_fast_answers
-from journeyman_simulator.account.types import KNOWN_TYPES, InstanceTypes
-from journeyman_simulator.aws.wire import ec2_answer
+from journeyman_simulator.in_process_account.ec2_catalogue import KNOWN_TYPES, SimulatedInstanceTypes
+from journeyman_simulator.moto_account.moto_requests import ec2_answer
 
-TYPES = [*InstanceTypes(KNOWN_TYPES, ["us-east-1a"], (), "us-east-1")._described.values()]
+TYPES = [*SimulatedInstanceTypes(KNOWN_TYPES, ["us-east-1a"], (), "us-east-1")._described.values()]
 HEAD = '<?xml version="1.0" encoding="UTF-8"?><{0}Response xmlns="http://ec2.amazonaws.com/doc/2016-11-15/">'
 PLACED = """<reservationSet><item><reservationId>r-1</reservationId><instancesSet>
   <item><instanceId>i-1</instanceId><ebsOptimized>true</ebsOptimized><tagSet/><launchTime>2026-03-02T21:00:00.000Z</launchTime>

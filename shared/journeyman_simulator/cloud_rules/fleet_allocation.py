@@ -1,0 +1,316 @@
+"""CreateFleet with Type=instant: the order of pools, the choice, the errors, the answer, and client tokens.
+
+Both simulated accounts use it; how a launch template is found and an instance is launched is the account's own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import datetime
+from typing import Any, NamedTuple, Protocol
+
+from msgspec import Struct
+
+from journeyman_simulator.cloud_rules.price_table import SimulatedPriceTable
+from journeyman_simulator.cloud_rules.service_errors import ServiceError
+
+_PRIORITIZED = frozenset({"prioritized", "capacity-optimized-prioritized"})
+STRATEGIES = {
+    "on-demand": frozenset({"lowest-price", "prioritized"}),
+    "spot": frozenset(
+        {
+            "capacity-optimized",
+            "capacity-optimized-prioritized",
+            "diversified",
+            "lowest-price",
+            "price-capacity-optimized",
+        }
+    ),
+}
+
+
+class FleetPoolError(NamedTuple):
+    """Why an instance was not launched, in EC2's words."""
+
+    code: str
+    message: str
+
+
+class FleetPool(Struct, frozen=True, kw_only=True):
+    """One thing a fleet may launch: an override of a launch template, in a zone, with a capacity type."""
+
+    instance_type: str
+    zone: str  # empty if the subnet does not exist
+    capacity_type: str
+    subnet_id: str | None
+    image_id: str
+    template: Mapping[str, Any]  # the resolved LaunchTemplateSpecification
+    data: Mapping[str, Any]  # the template version's data
+    override: Mapping[str, Any]  # as sent
+    index: int  # position in the request
+
+    @property
+    def weight(self) -> float:
+        """How many units of target capacity one instance counts for."""
+        return float(self.override.get("WeightedCapacity") or 1)
+
+    @property
+    def priority(self) -> float:
+        """Lower is tried first; no priority comes last."""
+        return float(self.override.get("Priority", math.inf))
+
+
+class CapacityPools:
+    """Prices, and what is out of stock until when."""
+
+    def __init__(self, prices: SimulatedPriceTable) -> None:
+        self.prices = prices
+        self._out: dict[tuple[str, str, str], datetime] = {}
+
+    def out_of_stock(self, instance_type: str, zone: str, capacity_type: str, until: datetime) -> None:
+        """Nothing more can be had from this pool until then."""
+        self._out[instance_type, zone, capacity_type] = until
+
+    def is_out_of_stock(self, instance_type: str, zone: str, capacity_type: str, now: datetime) -> bool:
+        """Whether nothing can be had from this pool at the moment."""
+        return self._out.get((instance_type, zone, capacity_type), now) > now
+
+    def ranked(self, pools: Iterable[FleetPool], strategy: str) -> list[FleetPool]:
+        """The order in which a strategy tries pools.
+
+        Simulated pools have no depth: each has capacity or has none. So the capacity-optimized strategies are left
+        with their second criterion, which is priority where they have one and price otherwise.
+        """
+        return sorted(pools, key=lambda pool: (pool.priority if strategy in _PRIORITIZED else 0, *self._cost(pool)))
+
+    def refusal(self, pool: FleetPool, now: datetime) -> FleetPoolError | None:
+        """Why this pool cannot be launched from now; None if it can."""
+        kind, zone = pool.instance_type, pool.zone
+        if not zone:
+            return FleetPoolError("InvalidSubnetID.NotFound", f"The subnet ID '{pool.subnet_id}' does not exist")
+        if not any(self.prices.is_offered(kind, known) for known in self.prices.zones()):
+            return FleetPoolError("InvalidParameterValue", f"Invalid value '{kind}' for InstanceType.")
+        if not self.prices.is_offered(kind, zone):
+            return FleetPoolError(
+                "InvalidFleetConfiguration",
+                f"Your requested instance type ({kind}) is not supported in your requested Availability Zone ({zone}).",
+            )
+        if self.is_out_of_stock(kind, zone, pool.capacity_type, now):
+            return _insufficient(pool)
+        return self._spot_refusal(pool) if pool.capacity_type == "spot" else None
+
+    def _spot_refusal(self, pool: FleetPool) -> FleetPoolError | None:
+        price, limit = self.prices.spot(pool.instance_type, pool.zone), pool.override.get("MaxPrice")
+        if price is None:
+            return _insufficient(pool)
+        if limit is not None and float(limit) < price:
+            return FleetPoolError(
+                "SpotMaxPriceTooLow",
+                f"Your Spot request price of {limit} is lower than the minimum required Spot request fulfillment price of {price}.",
+            )
+        return None
+
+    def _cost(self, pool: FleetPool) -> tuple[float, str, str, int]:
+        price = self.prices.price(pool.instance_type, pool.zone, pool.capacity_type)
+        return (math.inf if price is None else price / pool.weight, pool.instance_type, pool.zone, pool.index)
+
+
+def _insufficient(pool: FleetPool) -> FleetPoolError:
+    if pool.capacity_type == "spot":
+        message = "There is no Spot capacity available that matches your request."
+    else:
+        message = (
+            f"We currently do not have sufficient {pool.instance_type} capacity in the Availability Zone you requested "
+            f"({pool.zone}). Our system will be working on provisioning additional capacity."
+        )
+    return FleetPoolError("InsufficientInstanceCapacity", message)
+
+
+_MISMATCH = "Arguments on this idempotent request are inconsistent with arguments used in previous request(s)."
+JSON = Mapping[str, Any]
+
+
+class FleetAccount(Protocol):
+    """What a fleet stands on: the account's templates and subnets, and its way to launch."""
+
+    def template(self, specification: JSON) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The specification with id and version resolved, as answers carry it, and that version's data."""
+        ...
+
+    def zone_of(self, subnet_id: str) -> str:
+        """Where a subnet is; empty if there is no such subnet."""
+        ...
+
+    def launch(self, fleet_id: str, pool: FleetPool, count: int) -> list[str]:
+        """Ids of that many new instances. Raises RefusedError if EC2 would refuse them."""
+        ...
+
+
+class InstantFleetRequest:
+    """One request of a fleet, carried out at once: what it got and what it did not get is all in its answer."""
+
+    def __init__(
+        self, fleet_id: str, request: JSON, grounds: FleetAccount, market: CapacityPools, now: datetime
+    ) -> None:
+        """Launches.
+
+        Args:
+            fleet_id: Of the new fleet.
+            request: CreateFleet's parameters.
+            grounds: The account.
+            market: Prices and stock.
+            now: When.
+
+        Raises:
+            RefusedError: The request makes no sense: no such strategy, and what `grounds.template` raises.
+        """
+        self.fleet_id = fleet_id
+        self.launched: list[tuple[FleetPool, list[str]]] = []
+        self.errors: list[dict[str, Any]] = []
+        self._request = request
+        self._grounds = grounds
+        self._market = market
+        self._now = now
+        for capacity_type, amount in _targets(request["TargetCapacitySpecification"]):
+            if amount > 0:
+                self._fulfil(capacity_type, amount)
+
+    @property
+    def answer(self) -> dict[str, Any]:
+        """CreateFleet's result: ids grouped by the override they came from."""
+        return {"FleetId": self.fleet_id, "Instances": self.instances, "Errors": self.errors}
+
+    @property
+    def instances(self) -> list[dict[str, Any]]:
+        """What was launched, one entry for each override that gave instances."""
+        return [
+            {**_origin(pool), "InstanceIds": ids, "InstanceType": pool.instance_type} for pool, ids in self.launched
+        ]
+
+    @property
+    def capacity(self) -> float:
+        """Units of target capacity that were launched."""
+        return sum(len(ids) * pool.weight for pool, ids in self.launched)
+
+    def _fulfil(self, capacity_type: str, amount: float) -> None:
+        strategy = self._strategy(capacity_type)
+        waiting = deque(self._market.ranked(self._pools(capacity_type), strategy))
+        while amount > 0 and waiting:
+            pool = waiting.popleft()
+            count = 1 if strategy == "diversified" else math.ceil(amount / pool.weight)
+            launched = self._try(pool, count)
+            amount -= launched * pool.weight
+            if launched and strategy == "diversified":
+                waiting.append(pool)
+
+    def _try(self, pool: FleetPool, count: int) -> int:
+        """How many could be launched: all or, with an error noted, none."""
+        refusal = self._market.refusal(pool, self._now)
+        if refusal is None:
+            try:
+                ids = self._grounds.launch(self.fleet_id, pool, count)
+            except ServiceError as error:
+                refusal = FleetPoolError(error.code, error.message)
+            else:
+                self._remember(pool, ids)
+                return len(ids)
+        self.errors.append({**_origin(pool), "ErrorCode": refusal.code, "ErrorMessage": refusal.message})
+        return 0
+
+    def _remember(self, pool: FleetPool, ids: list[str]) -> None:
+        known = next((earlier for before, earlier in self.launched if before is pool), None)
+        if known is None:
+            self.launched.append((pool, ids))
+        else:
+            known += ids
+
+    def _strategy(self, capacity_type: str) -> str:
+        options = self._request.get("SpotOptions" if capacity_type == "spot" else "OnDemandOptions") or {}
+        strategy = str(options.get("AllocationStrategy") or "lowest-price")
+        if strategy not in STRATEGIES[capacity_type]:
+            raise ServiceError("InvalidParameterValue", f"Invalid allocation strategy '{strategy}'.")
+        return strategy
+
+    def _pools(self, capacity_type: str) -> Iterator[FleetPool]:
+        index = 0
+        for config in self._request["LaunchTemplateConfigs"]:
+            template, data = self._grounds.template(config["LaunchTemplateSpecification"])
+            for override in config.get("Overrides") or [{}]:
+                yield self._pool(capacity_type, template, data, override, index)
+                index += 1
+
+    def _pool(
+        self, capacity_type: str, template: dict[str, Any], data: dict[str, Any], override: dict[str, Any], index: int
+    ) -> FleetPool:
+        nics = data.get("NetworkInterfaces", ())
+        subnet_id = override.get("SubnetId") or next((nic["SubnetId"] for nic in nics if "SubnetId" in nic), None)
+        zone = override.get("AvailabilityZone") or self._market.prices.zones()[0]
+        return FleetPool(
+            instance_type=override.get("InstanceType") or data.get("InstanceType", ""),
+            zone=self._grounds.zone_of(subnet_id) if subnet_id else zone,
+            capacity_type=capacity_type,
+            subnet_id=subnet_id,
+            image_id=override.get("ImageId") or data.get("ImageId", ""),
+            template=template,
+            data=data,
+            override=override,
+            index=index,
+        )
+
+
+class ClientTokens:
+    """What each client token was used for.
+
+    Restates: EC2 API reference, "Ensuring idempotency": a token that was used gives the answer of its first use,
+    a failure too; with other parameters it is refused.
+    """
+
+    def __init__(self) -> None:
+        self._answers: dict[tuple[str, ...], _TokenUse] = {}
+
+    def answer(self, key: tuple[str, ...], request: JSON, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """The first use's answer, or a new one.
+
+        Args:
+            key: Whose token, the token last; an empty token stands for nothing.
+            request: All parameters of the request.
+            make: Carries it out. What it raises is not remembered.
+
+        Raises:
+            RefusedError: The token was used for another request.
+        """
+        earlier = self._answers.get(key) if key[-1] else None
+        if earlier is None:
+            earlier = self._answers[key] = _TokenUse(request, make())
+        elif earlier.request != request:
+            raise ServiceError("IdempotentParameterMismatch", _MISMATCH)
+        return earlier.answer
+
+
+class _TokenUse(NamedTuple):
+    request: JSON
+    answer: dict[str, Any]
+
+
+def _targets(specification: JSON) -> Iterator[tuple[str, float]]:
+    """Units wanted of each capacity type; what is not spoken for goes to the default type, on-demand if unsaid."""
+    total = float(specification["TotalTargetCapacity"])
+    wanted = {
+        "on-demand": float(specification.get("OnDemandTargetCapacity") or 0),
+        "spot": float(specification.get("SpotTargetCapacity") or 0),
+    }
+    default = specification.get("DefaultTargetCapacityType") or "on-demand"
+    wanted[default] += max(0.0, total - sum(wanted.values()))
+    yield from wanted.items()
+
+
+def _origin(pool: FleetPool) -> dict[str, Any]:
+    return {
+        "LaunchTemplateAndOverrides": {
+            "LaunchTemplateSpecification": dict(pool.template),
+            "Overrides": dict(pool.override),
+        },
+        "Lifecycle": pool.capacity_type,
+    }

@@ -1,0 +1,193 @@
+"""The prices of a simulated region: on-demand from a table, Spot from the same table and a seed, as two services answer them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Iterator, Mapping, Set
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from msgspec import Struct
+
+# A Spot price is this share of the on-demand price, drawn evenly for each (type, zone).
+_CHEAPEST_SHARE, _DEAREST_SHARE = 0.28, 0.62
+_PRODUCT = "Linux/UNIX"
+
+
+class SpotPrice(NamedTuple):
+    """The price of a pool from a moment on, USD per hour."""
+
+    since: datetime
+    price: float
+
+
+class SimulatedPriceTable:
+    """Prices of one region.
+
+    Args:
+        on_demand: USD per hour by instance type; a type that is missing has no price and no Spot market.
+        pools: (type, zone) of everything that is offered.
+        without_spot: Types that are sold on demand only.
+        since: When the first Spot price of every pool was set.
+        seed: Another seed gives other Spot prices.
+    """
+
+    def __init__(
+        self,
+        on_demand: Mapping[str, float],
+        *,
+        pools: Iterable[tuple[str, str]],
+        since: datetime,
+        without_spot: Set[str] = frozenset(),
+        seed: int = 1,
+    ) -> None:
+        self._on_demand = on_demand
+        self._without_spot = without_spot
+        self._since = since
+        self._seed = seed
+        self._pools = sorted(pools)
+        self._offered = frozenset(self._pools)
+        self._firsts: dict[tuple[str, str], float | None] = {}
+        self._changes: dict[tuple[str, str], list[SpotPrice]] = {}
+        self.version = 0  # grows with every change of a Spot price
+
+    def is_offered(self, instance_type: str, zone: str) -> bool:
+        """Whether the zone has this type at all."""
+        return (instance_type, zone) in self._offered
+
+    def zones(self) -> tuple[str, ...]:
+        """The region's zones that have instances."""
+        return tuple(sorted({zone for _, zone in self._pools}))
+
+    def on_demand(self, instance_type: str) -> float | None:
+        """USD per hour; None if the table does not know the type."""
+        return self._on_demand.get(instance_type)
+
+    def spot(self, instance_type: str, zone: str) -> float | None:
+        """USD per hour now; None if there is no such pool."""
+        if changes := self._changes.get((instance_type, zone)):
+            return changes[-1].price
+        return self._first(instance_type, zone)
+
+    def price(self, instance_type: str, zone: str, capacity_type: str) -> float | None:
+        """USD per hour of an offering; None if it cannot be bought."""
+        return self.spot(instance_type, zone) if capacity_type == "spot" else self.on_demand(instance_type)
+
+    def set_spot(self, instance_type: str, zone: str, price: float, since: datetime) -> None:
+        """Let a pool cost something else from now on."""
+        self._changes.setdefault((instance_type, zone), []).append(SpotPrice(since, price))
+        self.version += 1
+
+    def history(self, instance_type: str, zone: str) -> tuple[SpotPrice, ...]:
+        """All prices of a pool, newest first."""
+        first = self._first(instance_type, zone)
+        beginning = () if first is None else (SpotPrice(self._since, first),)
+        return (*reversed(self._changes.get((instance_type, zone), [])), *beginning)
+
+    def pools(self) -> Iterator[tuple[str, str]]:
+        """(type, zone) of every pool, by name."""
+        return iter(self._pools)
+
+    def _first(self, instance_type: str, zone: str) -> float | None:
+        pool = (instance_type, zone)
+        if pool not in self._firsts:
+            self._firsts[pool] = self._drawn(instance_type, zone)
+        return self._firsts[pool]
+
+    def _drawn(self, instance_type: str, zone: str) -> float | None:
+        on_demand = self._on_demand.get(instance_type)
+        if on_demand is None or not self.is_offered(instance_type, zone) or instance_type in self._without_spot:
+            return None
+        draw = random.Random(f"{self._seed}/{instance_type}/{zone}")
+        return round(on_demand * draw.uniform(_CHEAPEST_SHARE, _DEAREST_SHARE), 4)
+
+
+class SpotPriceQuery(Struct, frozen=True, kw_only=True):
+    """What a DescribeSpotPriceHistory request asks for; nothing named asks for all."""
+
+    start: datetime
+    end: datetime
+    types: Set[str] = frozenset()
+    zones: Set[str] = frozenset()
+    products: Set[str] = frozenset()
+
+    def rows(self, prices: SimulatedPriceTable) -> Iterator[dict[str, Any]]:
+        """Of each pool the changes within the span, newest first, and the price that held when it began."""
+        # Karpenter and others ask for both product names; AWS answers VPC-only accounts with the plain one.
+        if self.products and not {_PRODUCT, f"{_PRODUCT} (Amazon VPC)"} & self.products:
+            return
+        for instance_type, zone in prices.pools():
+            if (self.types and instance_type not in self.types) or (self.zones and zone not in self.zones):
+                continue
+            for change in self._within(prices.history(instance_type, zone)):
+                yield {
+                    "InstanceType": instance_type,
+                    "AvailabilityZone": zone,
+                    "ProductDescription": _PRODUCT,
+                    "SpotPrice": f"{change.price:.6f}",
+                    "Timestamp": change.since,
+                }
+
+    def _within(self, history: tuple[SpotPrice, ...]) -> Iterator[SpotPrice]:
+        for change in history:
+            if change.since <= self.end:
+                yield change
+            if change.since <= self.start:
+                return
+
+
+_OFFER_TERM, _RATE = "JRTCKXETXF", "6YS6EN2CT7"  # AWS's codes for on-demand terms and hourly rates
+
+
+def product_attributes(instance_type: str, region: str, *, bare_metal: bool) -> dict[str, str]:
+    """What GetProducts can be filtered by."""
+    return {
+        "instanceType": instance_type,
+        "regionCode": region,
+        "operatingSystem": "Linux",
+        "preInstalledSw": "NA",
+        "capacitystatus": "Used",
+        "marketoption": "OnDemand",
+        "licenseModel": "No License required",
+        # Karpenter asks for shared tenancy, and for bare metal in its own product family with dedicated tenancy.
+        "tenancy": "Dedicated" if bare_metal else "Shared",
+        "productFamily": "Compute Instance (bare metal)" if bare_metal else "Compute Instance",
+        "operation": "RunInstances",
+        "servicecode": "AmazonEC2",
+        "locationType": "AWS Region",
+    }
+
+
+def is_wanted(product: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
+    """Whether a product has all the attributes, whatever their case."""
+    return all(product.get(field, "").lower() == value.lower() for field, value in wanted.items())
+
+
+def offer(product: Mapping[str, str], price: float) -> dict[str, Any]:
+    """An entry of PriceList: the product and its hourly price in USD."""
+    sku = product["instanceType"].upper().replace(".", "").replace("-", "")
+    term, rate = f"{sku}.{_OFFER_TERM}", f"{sku}.{_OFFER_TERM}.{_RATE}"
+    attributes = {key: value for key, value in product.items() if key != "productFamily"}
+    dimension = {
+        "rateCode": rate,
+        "unit": "Hrs",
+        "beginRange": "0",
+        "endRange": "Inf",
+        "description": f"${price} per On Demand Linux {product['instanceType']} Instance Hour",
+        "appliesTo": [],
+        "pricePerUnit": {"USD": f"{price:.10f}"},
+    }
+    return {
+        "product": {"sku": sku, "productFamily": product["productFamily"], "attributes": attributes},
+        "serviceCode": "AmazonEC2",
+        "terms": {
+            "OnDemand": {
+                term: {
+                    "sku": sku,
+                    "offerTermCode": _OFFER_TERM,
+                    "termAttributes": {},
+                    "priceDimensions": {rate: dimension},
+                }
+            }
+        },
+    }

@@ -1,0 +1,214 @@
+"""`InProcessAccount`: one AWS account and region in this process, that a whole story can be told on in a fraction of a second."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import datetime, timedelta
+from functools import cached_property
+from typing import Any, Final
+
+from journeyman.cloud.aws.pricing import shipped_on_demand
+from journeyman.ports import Clock
+from journeyman_simulator.cloud_rules.fleet_allocation import CapacityPools
+from journeyman_simulator.cloud_rules.instance_states import InstanceTiming
+from journeyman_simulator.cloud_rules.price_table import SimulatedPriceTable
+from journeyman_simulator.cloud_rules.published_images import SeededAccount, published_images
+from journeyman_simulator.cloud_rules.service_errors import RequestGate
+from journeyman_simulator.cloud_rules.service_time import ServiceTime
+from journeyman_simulator.in_process_account.ec2_catalogue import (
+    SMALL_SELECTION,
+    PriceOperations,
+    SimulatedInstanceTypes,
+)
+from journeyman_simulator.in_process_account.ec2_fleets import SimulatedFleets, SimulatedLaunchTemplates
+from journeyman_simulator.in_process_account.ec2_images import SimulatedImages
+from journeyman_simulator.in_process_account.ec2_instances import Ec2InstanceOperations, SimulatedInstances
+from journeyman_simulator.in_process_account.ec2_network import SimulatedNetwork
+from journeyman_simulator.in_process_account.event_bridge import Delivery, SimulatedEventBus, SimulatedSchedules
+from journeyman_simulator.in_process_account.iam_profiles import SimulatedIam
+from journeyman_simulator.in_process_account.service_client import (
+    NotSimulatedError,
+    ServiceOperation,
+    ServiceOperations,
+    SimulatedClient,
+)
+from journeyman_simulator.in_process_account.sqs_queues import SimulatedQueues, SqsOperations
+
+ACCOUNT_ID: Final = "123456789012"
+REGION: Final = "us-east-1"
+ZONES: Final = {f"{REGION}{letter}": f"use1-az{number}" for number, letter in enumerate("abc", start=1)}
+QUICK: Final = InstanceTiming(pending_seconds=4, shutting_down_seconds=12)
+
+
+class InProcessAccount:
+    """An account that is empty but for its default subnets. A `NamedAccount`, and an `Actor` of a simulated `World`.
+
+    Args:
+        clock: The only source of time.
+        types: What is sold, of `types.KNOWN_TYPES`.
+        zones: Zone ids by zone.
+        missing: (type, zone) that a zone does not have.
+        on_demand_prices: USD per hour by type; the real ones of the region by default.
+        price_seed: Another seed gives other Spot prices.
+        timing: How long instances stay in each state.
+        on_event: Gets every event that a service publishes; it may take note, but not call AWS.
+    """
+
+    account = ACCOUNT_ID
+    region = REGION
+
+    def __init__(
+        self,
+        clock: Clock,
+        *,
+        types: Sequence[str] = SMALL_SELECTION,
+        zones: Mapping[str, str] = ZONES,
+        missing: Collection[tuple[str, str]] = (),
+        on_demand_prices: Mapping[str, float] | None = None,
+        price_seed: int = 1,
+        timing: InstanceTiming = QUICK,
+        on_event: Callable[[dict[str, Any]], object] | None = None,
+    ) -> None:
+        time = self.time = ServiceTime(clock)
+        self.types = SimulatedInstanceTypes(types, sorted(zones), missing, REGION)
+        self.prices = SimulatedPriceTable(
+            shipped_on_demand(REGION) if on_demand_prices is None else on_demand_prices,
+            pools=self.types.pools,
+            # A day old, so that a history asked for from "now" on has a price to begin with.
+            since=clock.now() - timedelta(days=1),
+            seed=price_seed,
+        )
+        self.market = CapacityPools(self.prices)
+        self.network = SimulatedNetwork(zones)
+        self.images = SimulatedImages(time, ACCOUNT_ID)
+        self.identity = SimulatedIam(time, ACCOUNT_ID)
+        self.templates = SimulatedLaunchTemplates(time)
+        self.queues = SimulatedQueues(time)
+        self.bus = SimulatedEventBus(time, REGION, ACCOUNT_ID, self.queues.deliver, on_event)
+        self._lag_seconds = timing.describe_lag_seconds
+        self.instances = SimulatedInstances(time, self.bus, self.network, timing, region=REGION, account=ACCOUNT_ID)
+        self.schedules = SimulatedSchedules(REGION, ACCOUNT_ID)
+        self.gate = RequestGate(before=self.instances.settle)
+
+    def client(self, service: str, *, max_attempts: int = 3) -> SimulatedClient:
+        """A client of ec2, events, iam, pricing, scheduler, sqs or ssm.
+
+        Args:
+            service: boto3's name for it.
+            max_attempts: Including the first; 1 shows every simulated failure to the caller.
+
+        Raises:
+            NotSimulatedError: There is no such service here.
+        """
+        if service not in self._services:
+            raise NotSimulatedError(f"{service} is not simulated here, only {', '.join(sorted(self._services))}")
+        return SimulatedClient(service, self._services[service], self.gate, self.time, max_attempts=max_attempts)
+
+    @cached_property
+    def _services(self) -> Mapping[str, ServiceOperations]:
+        prices = PriceOperations(self.prices, self.time, REGION)
+        service = Ec2InstanceOperations(
+            self.instances, self.time, lag_seconds=self._lag_seconds, region=REGION, account=ACCOUNT_ID
+        )
+        fleets = SimulatedFleets(
+            self.time,
+            market=self.market,
+            types=self.types,
+            network=self.network,
+            images=self.images,
+            identity=self.identity,
+            templates=self.templates,
+            instances=self.instances,
+            describe=service.described,
+        )
+        return {
+            "ec2": {
+                **self.types.operations(),
+                **prices.ec2_operations(),
+                **self.network.operations(),
+                **self.images.ec2_operations(),
+                **self.templates.operations(),
+                **fleets.operations(),
+                **service.operations(),
+                "DescribeCapacityReservations": ServiceOperation(lambda _: {"CapacityReservations": []}),
+                "DescribePlacementGroups": ServiceOperation(lambda _: {"PlacementGroups": []}),
+            },
+            "events": self.bus.operations(),
+            "iam": self.identity.operations(),
+            "pricing": prices.pricing_operations(),
+            "scheduler": self.schedules.operations(),
+            "sqs": SqsOperations(self.queues, self.time, REGION, ACCOUNT_ID).operations(),
+            "ssm": self.images.ssm_operations(),
+        }
+
+    # -- as an actor, and for who runs the functions ------------------------------------------------------------------
+
+    def act(self) -> bool:
+        """Do what is due by now; True if anything happened."""
+        return self.instances.settle()
+
+    def due(self) -> datetime | None:
+        """When something will happen by itself: the next change of an instance's state."""
+        return self.instances.due()
+
+    def take_deliveries(self) -> tuple[Delivery, ...]:
+        """Events that wait for a function, in order; they are the caller's now."""
+        taken = tuple(self.bus.deliveries)
+        self.bus.deliveries.clear()
+        return taken
+
+    def deliver(self, target: Mapping[str, Any], event: Mapping[str, Any]) -> None:
+        """Hand an event to a rule's or schedule's target; what a `Ticker` needs."""
+        self.bus.deliver(target, event)
+
+    def schedule_version(self) -> int:
+        """Grows with every request that may change a rule or a schedule; what a `Ticker` needs."""
+        return self.bus.version + self.schedules.version
+
+    # -- what befalls it --------------------------------------------------------------------------------------------
+
+    def out_of_stock(self, instance_type: str, zone: str, capacity_type: str, until: datetime) -> None:
+        """Let launches from this pool fail with InsufficientInstanceCapacity until then."""
+        self.market.out_of_stock(instance_type, zone, capacity_type, until)
+
+    def fail_next(self, operation: str, code: str, times: int = 1) -> None:
+        """Let the next requests for `operation` ("CreateFleet") fail with `code` and do nothing."""
+        self.gate.fail_next(operation, code, times)
+
+    def calls(self) -> Mapping[str, int]:
+        """How many requests came in, by operation."""
+        return dict(self.gate.calls)
+
+    def interrupt(self, instance_id: str) -> None:
+        """As `SimulatedInstances.interrupt`."""
+        self.instances.interrupt(instance_id)
+
+    def recommend_rebalance(self, instance_id: str) -> None:
+        """As `SimulatedInstances.recommend_rebalance`."""
+        self.instances.recommend_rebalance(instance_id)
+
+    # -- what it has ------------------------------------------------------------------------------------------------
+
+    def seed(
+        self, *, cluster: str = "demo", kubernetes_version: str = "1.33", endpoint: str = "https://demo.example"
+    ) -> SeededAccount:
+        """Make it ready for `EC2NodeClass` selectors and image aliases, as `journeyman_simulator.moto_account.moto_seed.seed` does on moto.
+
+        Args:
+            cluster: Value of the `karpenter.sh/discovery` tags, and part of the role's name.
+            kubernetes_version: Of the images, as "1.33".
+            endpoint: The cluster's API server, only to be told on.
+        """
+        group = self.network.add_group(f"{cluster}-node")
+        for tags in (group.tags, *(subnet.tags for subnet in self.network.subnets.values())):
+            tags["karpenter.sh/discovery"] = cluster
+        role = f"KarpenterNodeRole-{cluster}"
+        self.identity.roles.add(role)
+        return SeededAccount(
+            cluster=cluster,
+            endpoint=endpoint,
+            role=role,
+            security_group=group.id,
+            subnets=tuple(self.network.subnets),
+            images={image.name: self.images.publish(image) for image in published_images(kubernetes_version)},
+        )

@@ -1,0 +1,318 @@
+"""Launch templates, CreateFleet with Type=instant, and RunInstances of the in-process account."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from itertools import count
+from typing import Any
+
+from msgspec import Struct
+
+from journeyman_simulator.cloud_rules.fleet_allocation import (
+    CapacityPools,
+    ClientTokens,
+    FleetPool,
+    InstantFleetRequest,
+)
+from journeyman_simulator.cloud_rules.service_errors import ServiceError
+from journeyman_simulator.cloud_rules.service_time import ServiceTime
+from journeyman_simulator.in_process_account.ec2_catalogue import SimulatedInstanceTypes
+from journeyman_simulator.in_process_account.ec2_images import SimulatedImages
+from journeyman_simulator.in_process_account.ec2_instances import SimulatedInstance, SimulatedInstances, StateChange
+from journeyman_simulator.in_process_account.ec2_network import SimulatedNetwork
+from journeyman_simulator.in_process_account.iam_profiles import SimulatedIam
+from journeyman_simulator.in_process_account.service_client import (
+    PAGING,
+    NotSimulatedError,
+    ServiceOperation,
+    ServiceOperations,
+    ServiceRequest,
+    paged,
+    selected,
+    tag_pairs,
+    tags_given,
+    to_pairs,
+)
+
+JSON = Mapping[str, Any]
+
+
+class SimulatedFleets:
+    """Launches from templates, chooses by strategy, and answers a client token that it knows with what it answered before."""
+
+    def __init__(
+        self,
+        time: ServiceTime,
+        *,
+        market: CapacityPools,
+        types: SimulatedInstanceTypes,
+        network: SimulatedNetwork,
+        images: SimulatedImages,
+        identity: SimulatedIam,
+        templates: SimulatedLaunchTemplates,
+        instances: SimulatedInstances,
+        describe: Callable[[SimulatedInstance, StateChange], dict[str, Any]],
+    ) -> None:
+        self._time = time
+        self._market = market
+        self._types = types
+        self._network = network
+        self._images = images
+        self._identity = identity
+        self._templates = templates
+        self._instances = instances
+        self._describe_instance = describe
+        self._tokens = ClientTokens()
+        self._serial = count(1)
+        self._fleets: dict[str, dict[str, Any]] = {}
+
+    def operations(self) -> ServiceOperations:
+        """What EC2 answers from here."""
+        options = ("ClientToken", "Context", "OnDemandOptions", "SpotOptions", "TagSpecifications", "Type")
+        run = ("SubnetId", "InstanceMarketOptions", "TagSpecifications")
+        return {
+            "CreateFleet": ServiceOperation(
+                self._create, requires=("LaunchTemplateConfigs", "TargetCapacitySpecification"), accepts=options
+            ),
+            "DescribeFleets": ServiceOperation(self._describe, requires=("FleetIds",)),
+            "RunInstances": ServiceOperation(
+                self._run, requires=("ImageId", "InstanceType", "MinCount", "MaxCount"), accepts=run
+            ),
+        }
+
+    def _create(self, request: ServiceRequest) -> dict[str, Any]:
+        if request.get("Type") != "instant":
+            raise NotSimulatedError(
+                f"a fleet of type {request.get('Type', 'maintain')} is not simulated here, only instant"
+            )
+        return self._tokens.answer((request.get("ClientToken", ""),), request.given, lambda: self._fulfilled(request))
+
+    def _fulfilled(self, request: ServiceRequest) -> dict[str, Any]:
+        fleet_id = f"fleet-00000000-0000-4000-8000-{next(self._serial):012x}"
+        grounds = _RequestAccount(self, tags_given(request, "instance"))
+        answer = InstantFleetRequest(fleet_id, request.given, grounds, self._market, self._time.now()).answer
+        self._fleets[fleet_id] = answer
+        return answer
+
+    def _describe(self, request: ServiceRequest) -> dict[str, Any]:
+        if unknown := [id_ for id_ in request["FleetIds"] if id_ not in self._fleets]:
+            raise ServiceError("InvalidFleetId.NotFound", f"The fleet ID '{unknown[0]}' does not exist")
+        told = [{"Type": "instant", "FleetState": "active", **self._fleets[id_]} for id_ in request["FleetIds"]]
+        return paged("Fleets", told, request)
+
+    def _run(self, request: ServiceRequest) -> dict[str, Any]:
+        image = self._images.require(request["ImageId"])
+        subnet_id = request.get("SubnetId") or next(iter(self._network.subnets))
+        self._network.require_addresses(subnet_id, request["MinCount"])
+        launched = [
+            self._instances.launch(
+                instance_type=request["InstanceType"],
+                architecture=self._types.architecture(request["InstanceType"]),
+                subnet_id=subnet_id,
+                image_id=image.id,
+                spot=request.get("InstanceMarketOptions", {}).get("MarketType") == "spot",
+                tags=tags_given(request, "instance"),
+            )
+            for _ in range(request["MaxCount"])
+        ]
+        return {"Instances": [self._describe_instance(i, i.changes[-1]) for i in launched]}
+
+    def template(self, specification: JSON) -> tuple[dict[str, Any], dict[str, Any]]:
+        """`Grounds.template`."""
+        found = self._templates.find(specification)
+        number = found.number_of(str(specification.get("Version", "$Default")))
+        resolved = {"LaunchTemplateId": found.id, "LaunchTemplateName": found.name, "Version": str(number)}
+        return resolved, dict(found.versions[number - 1])
+
+    def launch(self, fleet_id: str, pool: FleetPool, number: int, tags: Mapping[str, str]) -> list[str]:
+        """That many instances from a pool, as RunInstances would. Raises RefusedError."""
+        data = pool.data
+        self._images.require(pool.image_id)
+        profile = data.get("IamInstanceProfile") or {}
+        arn = self._identity.arn_of_profile(profile["Name"]) if "Name" in profile else profile.get("Arn", "")
+        groups = self._groups(data)
+        subnet_id = pool.subnet_id or self._network.default_subnet(pool.zone)
+        self._network.require_addresses(subnet_id, number)
+        given = {
+            "aws:ec2:fleet-id": fleet_id,
+            "aws:ec2launchtemplate:id": pool.template["LaunchTemplateId"],
+            "aws:ec2launchtemplate:version": pool.template["Version"],
+            **_template_tags(data),
+            **tags,
+        }
+        launched = [
+            self._instances.launch(
+                instance_type=pool.instance_type,
+                architecture=self._types.architecture(pool.instance_type),
+                subnet_id=subnet_id,
+                image_id=pool.image_id,
+                spot=pool.capacity_type == "spot",
+                tags=given,
+                data=data,
+                groups=groups,
+                profile_arn=arn,
+            )
+            for _ in range(number)
+        ]
+        return [instance.id for instance in launched]
+
+    def _groups(self, data: JSON) -> tuple[JSON, ...]:
+        interfaces = data.get("NetworkInterfaces", ())
+        ids = data.get("SecurityGroupIds") or next((i["Groups"] for i in interfaces if i.get("Groups")), ())
+        known = self._network.groups
+        if missing := [id_ for id_ in ids if id_ not in known]:
+            raise ServiceError("InvalidGroup.NotFound", f"The security group '{missing[0]}' does not exist")
+        return tuple({"GroupId": id_, "GroupName": known[id_].name} for id_ in ids)
+
+    def zone_of(self, subnet_id: str) -> str:
+        """`Grounds.zone_of`."""
+        return self._network.zone_of(subnet_id)
+
+
+class _RequestAccount:
+    """What one fleet stands on: the account, and the tags that the request gives to instances."""
+
+    def __init__(self, fleets: SimulatedFleets, tags: Mapping[str, str]) -> None:
+        self._fleets = fleets
+        self._tags = tags
+        self.template = fleets.template
+        self.zone_of = fleets.zone_of
+
+    def launch(self, fleet_id: str, pool: FleetPool, count: int) -> list[str]:
+        """`Grounds.launch`."""
+        return self._fleets.launch(fleet_id, pool, count, self._tags)
+
+
+def _template_tags(data: JSON) -> dict[str, str]:
+    return {
+        tag["Key"]: tag["Value"]
+        for specification in data.get("TagSpecifications", ())
+        if specification["ResourceType"] == "instance"
+        for tag in specification["Tags"]
+    }
+
+
+class SimulatedLaunchTemplate(Struct, kw_only=True, eq=False):
+    """A launch template; its versions count from 1, and the first is the default."""
+
+    id: str
+    name: str
+    created: datetime
+    tags: dict[str, str]
+    versions: list[Mapping[str, Any]]
+    deleted: datetime | None = None
+
+    def was_there(self, moment: datetime) -> bool:
+        """Whether it existed then."""
+        return self.created <= moment and (self.deleted is None or self.deleted > moment)
+
+    def number_of(self, version: str) -> int:
+        """Which one `$Latest`, `$Default` or a number means. Raises RefusedError if there is none."""
+        number = {"$Latest": len(self.versions), "$Default": 1}.get(version) or int(version)
+        if not 1 <= number <= len(self.versions):
+            message = f"Could not find launch template version {version} of launch template {self.id}"
+            raise ServiceError("InvalidLaunchTemplateId.VersionNotFound", message)
+        return number
+
+
+class SimulatedLaunchTemplates:
+    """All templates, deleted ones included, oldest first."""
+
+    def __init__(self, time: ServiceTime) -> None:
+        self._time = time
+        self._serial = count(1)
+        self._all: list[SimulatedLaunchTemplate] = []
+
+    def find(self, specification: Mapping[str, Any]) -> SimulatedLaunchTemplate:
+        """The template that an id or a name stands for. Raises RefusedError if there is none."""
+        id_, name = specification.get("LaunchTemplateId"), specification.get("LaunchTemplateName")
+        for template in self._all:
+            if template.deleted is None and (template.id == id_ if id_ else template.name == name):
+                return template
+        if id_:
+            message = f"The specified launch template, with template ID {id_}, does not exist."
+            raise ServiceError("InvalidLaunchTemplateId.NotFound", message)
+        message = f"The specified launch template, with template name {name}, does not exist."
+        raise ServiceError("InvalidLaunchTemplateName.NotFoundException", message)
+
+    def operations(self) -> ServiceOperations:
+        """What EC2 answers from here."""
+        naming = ("LaunchTemplateId", "LaunchTemplateName")
+        create = ("LaunchTemplateName", "LaunchTemplateData")
+        return {
+            "CreateLaunchTemplate": ServiceOperation(self._create, requires=create, accepts=("TagSpecifications",)),
+            "CreateLaunchTemplateVersion": ServiceOperation(
+                self._add, requires=("LaunchTemplateData",), accepts=naming
+            ),
+            "DeleteLaunchTemplate": ServiceOperation(self._delete, accepts=naming),
+            "DescribeLaunchTemplates": ServiceOperation(self._describe, accepts=("Filters", *PAGING)),
+            "DescribeLaunchTemplateVersions": ServiceOperation(
+                self._describe_versions, accepts=(*naming, "Versions", *PAGING)
+            ),
+        }
+
+    def _create(self, request: ServiceRequest) -> dict[str, Any]:
+        name = request["LaunchTemplateName"]
+        if any(template.name == name and template.deleted is None for template in self._all):
+            message = f"Launch template name already in use: {name}."
+            raise ServiceError("InvalidLaunchTemplateName.AlreadyExistsException", message)
+        template = SimulatedLaunchTemplate(
+            id=f"lt-{next(self._serial):017x}",
+            name=name,
+            created=self._time.now(),
+            tags=tags_given(request, "launch-template"),
+            versions=[request["LaunchTemplateData"]],
+        )
+        self._all.append(template)
+        return {"LaunchTemplate": _described_template(template)}
+
+    def _add(self, request: ServiceRequest) -> dict[str, Any]:
+        template = self.find(request.given)
+        template.versions.append(request["LaunchTemplateData"])
+        return {"LaunchTemplateVersion": _described_template_version(template, len(template.versions))}
+
+    def _delete(self, request: ServiceRequest) -> dict[str, Any]:
+        template = self.find(request.given)
+        template.deleted = self._time.now()
+        return {"LaunchTemplate": _described_template(template)}
+
+    def _describe(self, request: ServiceRequest) -> dict[str, Any]:
+        known = [template for template in self._all if template.was_there(request.as_of)]
+        found = selected(known, request.get("Filters", ()), _TEMPLATE_FILTERS)
+        return paged("LaunchTemplates", [_described_template(template) for template in found], request)
+
+    def _describe_versions(self, request: ServiceRequest) -> dict[str, Any]:
+        template = self.find(request.given)
+        every = [str(number) for number in range(1, len(template.versions) + 1)]
+        numbers = [template.number_of(version) for version in request.get("Versions") or every]
+        return paged(
+            "LaunchTemplateVersions", [_described_template_version(template, number) for number in numbers], request
+        )
+
+
+_TEMPLATE_FILTERS = {
+    "launch-template-name": lambda template: [template.name],
+    "tag": lambda template: tag_pairs(template.tags),
+}
+
+
+def _described_template(template: SimulatedLaunchTemplate) -> dict[str, Any]:
+    return {
+        "LaunchTemplateId": template.id,
+        "LaunchTemplateName": template.name,
+        "CreateTime": template.created,
+        "DefaultVersionNumber": 1,
+        "LatestVersionNumber": len(template.versions),
+        "Tags": to_pairs(template.tags),
+    }
+
+
+def _described_template_version(template: SimulatedLaunchTemplate, number: int) -> dict[str, Any]:
+    return {
+        "LaunchTemplateId": template.id,
+        "LaunchTemplateName": template.name,
+        "VersionNumber": number,
+        "DefaultVersion": number == 1,
+        "LaunchTemplateData": template.versions[number - 1],
+    }

@@ -1,0 +1,254 @@
+"""The in-process account's EventBridge: service events, rules, targets, and the definitions of schedules."""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from itertools import count
+from typing import Any, Final, NamedTuple
+
+from msgspec import Struct, field
+
+from journeyman_simulator.cloud_rules.event_delivery import iso, shaped
+from journeyman_simulator.cloud_rules.service_errors import ServiceError
+from journeyman_simulator.cloud_rules.service_time import ServiceTime
+from journeyman_simulator.in_process_account.service_client import (
+    PAGING,
+    NotSimulatedError,
+    ServiceOperation,
+    ServiceOperations,
+    ServiceRequest,
+    paged,
+)
+
+_HEALTH_TIME: Final = "%a, %d %b %Y %H:%M:%S GMT"
+JSON = Mapping[str, Any]
+
+
+class Delivery(NamedTuple):
+    """An event on its way to a function."""
+
+    function_arn: str
+    event: Any
+
+
+class _EventRule(Struct, kw_only=True):
+    name: str
+    arn: str
+    pattern: JSON
+    schedule: str
+    enabled: bool
+    targets: dict[str, JSON] = field(default_factory=dict)
+
+
+class SimulatedEventBus:
+    """The default bus.
+
+    `deliveries` holds events for functions: whoever runs the functions takes them from there.
+
+    Args:
+        time: When things are announced.
+        region: In which everything is.
+        account: Whose everything is.
+        send: Takes the text for the queue of a name, with a message group if the target names one.
+        on_event: Is told of every event.
+    """
+
+    def __init__(
+        self,
+        time: ServiceTime,
+        region: str,
+        account: str,
+        send: Callable[[str, str, str | None], object],
+        on_event: Callable[[dict[str, Any]], object] | None = None,
+    ) -> None:
+        self._time = time
+        self._region = region
+        self._account = account
+        self._send = send
+        self._on_event = on_event
+        self._serial = count(1)
+        self._rules: dict[str, _EventRule] = {}
+        self.version = 0  # grows when a rule may have changed
+        self.deliveries: deque[Delivery] = deque()
+
+    def publish(self, source: str, detail_type: str, detail: JSON, resources: Sequence[str]) -> None:
+        """Put an event on the bus, as of now."""
+        event = {
+            "version": "0",
+            "id": f"00000000-0000-4000-8000-{next(self._serial):012x}",
+            "detail-type": detail_type,
+            "source": source,
+            "account": self._account,
+            "time": iso(self._time.now()),
+            "region": self._region,
+            "resources": list(resources),
+            "detail": dict(detail),
+        }
+        if self._on_event:
+            self._on_event(event)
+        for rule in self._rules.values():
+            if rule.enabled and rule.pattern and is_match(rule.pattern, event):
+                for target in rule.targets.values():
+                    self.deliver(target, event)
+
+    def announce_maintenance(self, instance_ids: Sequence[str], code: str, starts_at: str) -> None:
+        """A health event about instances: AWS will do something to them."""
+        now = self._time.now().strftime(_HEALTH_TIME)
+        entities = [{"entityValue": id_, "lastUpdatedTime": now, "status": "IMPAIRED"} for id_ in instance_ids]
+        number = next(self._serial)
+        detail = {
+            "eventArn": f"arn:aws:health:{self._region}::event/EC2/{code}/{code}_{number}",
+            "service": "EC2",
+            "eventTypeCode": code,
+            "eventTypeCategory": "scheduledChange",
+            "eventScopeCode": "ACCOUNT_SPECIFIC",
+            "communicationId": f"{number:012x}-1",
+            "startTime": starts_at,
+            "lastUpdatedTime": now,
+            "statusCode": "upcoming",
+            "eventRegion": self._region,
+            "eventDescription": [{"language": "en_US", "latestDescription": "Instances are scheduled to be retired."}],
+            "affectedEntities": entities,
+            "affectedAccount": self._account,
+            "page": "1",
+            "totalPages": "1",
+        }
+        self.publish("aws.health", "AWS Health Event", detail, instance_ids)
+
+    def deliver(self, target: JSON, event: JSON) -> None:
+        """Hand an event to one target, shaped as the target asks."""
+        text = shaped(target, event)
+        service, name = target["Arn"].split(":")[2], target["Arn"].rsplit(":", 1)[1]
+        if service == "lambda":
+            self.deliveries.append(Delivery(target["Arn"], json.loads(text)))
+        elif service == "sqs":
+            self._send(name, text, target.get("SqsParameters", {}).get("MessageGroupId"))
+        else:
+            raise NotSimulatedError(f"a rule's target in {service} is not simulated here, only queues and functions")
+
+    def operations(self) -> ServiceOperations:
+        """What EventBridge answers."""
+        rule = ("EventPattern", "ScheduleExpression", "State")
+        return {
+            "PutRule": ServiceOperation(self._put_rule, requires=("Name",), accepts=rule),
+            "PutTargets": ServiceOperation(self._put_targets, requires=("Rule", "Targets")),
+            "PutEvents": ServiceOperation(self._put_events, requires=("Entries",)),
+            "EnableRule": ServiceOperation(lambda request: self._switch(request, on=True), requires=("Name",)),
+            "DisableRule": ServiceOperation(lambda request: self._switch(request, on=False), requires=("Name",)),
+            "ListRules": ServiceOperation(self._list_rules, accepts=PAGING),
+            "ListTargetsByRule": ServiceOperation(self._list_targets, requires=("Rule",), accepts=PAGING),
+        }
+
+    def _put_rule(self, request: ServiceRequest) -> dict[str, Any]:
+        name = request["Name"]
+        known = self._rules.get(name)
+        self.version += 1
+        self._rules[name] = _EventRule(
+            name=name,
+            arn=f"arn:aws:events:{self._region}:{self._account}:rule/{name}",
+            pattern=json.loads(request.get("EventPattern") or "{}"),
+            schedule=request.get("ScheduleExpression", ""),
+            enabled=request.get("State", "ENABLED") == "ENABLED",
+            targets=known.targets if known else {},
+        )
+        return {"RuleArn": self._rules[name].arn}
+
+    def _put_targets(self, request: ServiceRequest) -> dict[str, Any]:
+        self.version += 1
+        self._rule(request["Rule"]).targets.update({target["Id"]: target for target in request["Targets"]})
+        return {"FailedEntryCount": 0, "FailedEntries": []}
+
+    def _put_events(self, request: ServiceRequest) -> dict[str, Any]:
+        for entry in request["Entries"]:
+            detail = json.loads(entry["Detail"])
+            self.publish(entry["Source"], entry["DetailType"], detail, entry.get("Resources", ()))
+        return {"FailedEntryCount": 0, "Entries": [{} for _ in request["Entries"]]}
+
+    def _switch(self, request: ServiceRequest, *, on: bool) -> dict[str, Any]:
+        self.version += 1
+        self._rule(request["Name"]).enabled = on
+        return {}
+
+    def _list_rules(self, request: ServiceRequest) -> dict[str, Any]:
+        told = [
+            {"Name": rule.name, "Arn": rule.arn, "State": "ENABLED" if rule.enabled else "DISABLED"}
+            | ({"ScheduleExpression": rule.schedule} if rule.schedule else {})
+            for rule in self._rules.values()
+        ]
+        return paged("Rules", told, request)
+
+    def _list_targets(self, request: ServiceRequest) -> dict[str, Any]:
+        return paged("Targets", list(self._rule(request["Rule"]).targets.values()), request)
+
+    def _rule(self, name: str) -> _EventRule:
+        if name not in self._rules:
+            raise ServiceError("ResourceNotFoundException", f"Rule {name} does not exist on EventBus default.")
+        return self._rules[name]
+
+
+def is_match(pattern: JSON, event: Any) -> bool:
+    """Whether an event has, at each key of a pattern, one of its values (or a text with its `prefix`)."""
+    for key, wanted in pattern.items():
+        value = event.get(key) if isinstance(event, Mapping) else None
+        if isinstance(wanted, Mapping):
+            if not is_match(wanted, value):
+                return False
+        elif not any(_matches(one, value) for one in wanted):
+            return False
+    return True
+
+
+def _matches(wanted: Any, value: Any) -> bool:
+    if not isinstance(wanted, Mapping):
+        return wanted in value if isinstance(value, list) else bool(wanted == value)
+    if set(wanted) != {"prefix"}:
+        raise NotSimulatedError(f"the event pattern {dict(wanted)} is not simulated here, only values and prefixes")
+    return isinstance(value, str) and value.startswith(wanted["prefix"])
+
+
+_GROUP: Final = "default"
+_OPTIONS: Final = ("ActionAfterCompletion", "EndDate", "ScheduleExpressionTimezone", "StartDate", "State")
+
+
+class SimulatedSchedules:
+    """Definitions by name, in the default group."""
+
+    def __init__(self, region: str, account: str) -> None:
+        self._arn = f"arn:aws:scheduler:{region}:{account}:schedule/{_GROUP}/"
+        self._known: dict[str, dict[str, Any]] = {}
+        self.version = 0  # grows when a schedule may have changed
+
+    def operations(self) -> ServiceOperations:
+        """What EventBridge Scheduler answers."""
+        create = ("Name", "ScheduleExpression", "FlexibleTimeWindow", "Target")
+        return {
+            "CreateSchedule": ServiceOperation(self._create, requires=create, accepts=_OPTIONS),
+            "GetSchedule": ServiceOperation(self._get, requires=("Name",), accepts=("GroupName",)),
+            "ListSchedules": ServiceOperation(self._list, accepts=PAGING),
+            "DeleteSchedule": ServiceOperation(self._delete, requires=("Name",), accepts=("GroupName",)),
+        }
+
+    def _create(self, request: ServiceRequest) -> dict[str, Any]:
+        name = request["Name"]
+        if name in self._known:
+            raise ServiceError("ConflictException", f"Schedule {name} already exists.")
+        self.version += 1
+        self._known[name] = {"State": "ENABLED", **request.given, "GroupName": _GROUP, "Arn": self._arn + name}
+        return {"ScheduleArn": self._arn + name}
+
+    def _get(self, request: ServiceRequest) -> dict[str, Any]:
+        if request["Name"] not in self._known:
+            raise ServiceError("ResourceNotFoundException", f"Schedule {request['Name']} does not exist.")
+        return dict(self._known[request["Name"]])
+
+    def _list(self, request: ServiceRequest) -> dict[str, Any]:
+        told = [{key: known[key] for key in ("Name", "GroupName", "Arn", "State")} for known in self._known.values()]
+        return paged("Schedules", told, request)
+
+    def _delete(self, request: ServiceRequest) -> dict[str, Any]:
+        self._get(request)
+        self.version += 1
+        del self._known[request["Name"]]
+        return {}

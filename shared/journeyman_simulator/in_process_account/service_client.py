@@ -1,0 +1,234 @@
+"""Clients of the in-process account that look like boto3's: operations, filters, pages, paginators and botocore's errors."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Final, NamedTuple, TypeVar, cast
+
+from botocore.exceptions import ClientError, ParamValidationError
+from msgspec import Struct
+
+from journeyman_simulator.cloud_rules.service_errors import BAD_REQUEST, HTTP_STATUS, RequestGate, ServiceError
+from journeyman_simulator.cloud_rules.service_time import ServiceTime
+
+T = TypeVar("T")
+JSON = Mapping[str, Any]
+Readers = Mapping[str, Callable[[T], Iterable[str]]]
+"""How to read the values that a filter's name stands for."""
+
+
+class NotSimulatedError(NotImplementedError):
+    """AWS may well know it; the simulated account does not. Outside the product's errors, so that nobody handles it."""
+
+
+class ServiceRequest(Struct, frozen=True, kw_only=True):
+    """A request. Reads that AWS answers from replicas show the account as it was at `as_of`."""
+
+    operation: str
+    given: JSON
+    as_of: datetime
+
+    def __getitem__(self, name: str) -> Any:
+        return self.given[name]
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """A parameter that may be left out."""
+        return self.given.get(name, default)
+
+
+class ServiceOperation(NamedTuple):
+    """What an operation does, and the parameters it understands."""
+
+    run: Callable[[ServiceRequest], JSON]
+    requires: tuple[str, ...] = ()
+    accepts: tuple[str, ...] = ()
+
+
+ServiceOperations = Mapping[str, ServiceOperation]
+"""By AWS's name."""
+
+PAGING = ("MaxResults", "NextToken")
+
+
+def selected(items: Iterable[T], filters: Sequence[JSON], readers: Readers[T]) -> list[T]:
+    """The items that match every filter; a filter is matched by any of its values, which may hold `*` and `?`.
+
+    Raises:
+        NotSimulatedError: There is no reader for a filter.
+    """
+    found = list(items)
+    for wanted in filters:
+        read = _reader(wanted["Name"], readers)
+        matches = _matcher(wanted["Values"])
+        found = [item for item in found if any(map(matches, read(item)))]
+    return found
+
+
+def _reader(name: str, readers: Readers[T]) -> Callable[[T], Iterable[str]]:
+    if name in readers:
+        return readers[name]
+    if name.startswith("tag:") and "tag" in readers:
+        prefix = f"{name.removeprefix('tag:')}="
+        return lambda item: [pair[len(prefix) :] for pair in readers["tag"](item) if pair.startswith(prefix)]
+    if name == "tag-key" and "tag" in readers:
+        return lambda item: [pair.partition("=")[0] for pair in readers["tag"](item)]
+    raise NotSimulatedError(f"the filter {name!r} is not simulated here, only {', '.join(sorted(readers))}")
+
+
+def tag_pairs(tags: Mapping[str, str]) -> list[str]:
+    """Tags as the reader named "tag" gives them: "key=value"."""
+    return [f"{key}={value}" for key, value in tags.items()]
+
+
+def _matcher(values: Sequence[str]) -> Callable[[str], bool]:
+    if not any("*" in value or "?" in value for value in values):
+        return frozenset(values).__contains__
+    wild = "|".join(re.escape(value).replace(r"\*", ".*").replace(r"\?", ".") for value in values)
+    pattern = re.compile(wild, re.DOTALL)
+    return lambda text: pattern.fullmatch(text) is not None
+
+
+def paged(key: str, items: Sequence[Any], request: ServiceRequest, largest: int = 1000) -> dict[str, Any]:
+    """The page of an answer that was asked for, under its key."""
+    start = int(request.get("NextToken") or 0)
+    end = start + min(int(request.get("MaxResults") or largest), largest)
+    answer: dict[str, Any] = {key: list(items[start:end])}
+    if end < len(items):
+        answer["NextToken"] = str(end)
+    return answer
+
+
+def tags_given(request: ServiceRequest, resource_type: str) -> dict[str, str]:
+    """The tags that a request's TagSpecifications have for a kind of resource."""
+    return {
+        tag["Key"]: tag["Value"]
+        for specification in request.get("TagSpecifications") or ()
+        if specification["ResourceType"] == resource_type
+        for tag in specification["Tags"]
+    }
+
+
+def to_pairs(tags: Mapping[str, str]) -> list[dict[str, str]]:
+    """Tags as EC2 tells them."""
+    return [{"Key": key, "Value": value} for key, value in tags.items()]
+
+
+# What botocore's "standard" retries try again, as far as this account answers it.
+_RETRIED: Final = frozenset(
+    {
+        *("InternalError", "InternalFailure", "ServiceUnavailable", "RequestLimitExceeded"),
+        *("Throttling", "ThrottlingException", "RequestThrottled", "TooManyRequestsException", "SlowDown"),
+    }
+)
+_NOW: Final = timedelta(0)
+
+
+def operation_of(method: str) -> str:
+    """AWS's name of the operation behind a client's method: "DescribeInstances" of "describe_instances"."""
+    return "".join(part.title() for part in method.split("_"))
+
+
+class SimulatedClient:
+    """One service. Requests pass the gate one at a time, on the account's current state.
+
+    Args:
+        service: boto3's name for it.
+        operations: All that it knows.
+        gate: Counts requests, and refuses what a scenario wants refused.
+        time: Virtual.
+        max_attempts: Including the first; more than 1 hides failures that botocore would try again, without waiting.
+        lag: How old what eventually consistent reads show is.
+    """
+
+    def __init__(
+        self,
+        service: str,
+        operations: ServiceOperations,
+        gate: RequestGate,
+        time: ServiceTime,
+        *,
+        max_attempts: int = 1,
+        lag: timedelta = _NOW,
+    ) -> None:
+        self.service = service
+        self._operations = operations
+        self._gate = gate
+        self._time = time
+        self._max_attempts = max_attempts
+        self._lag = lag
+
+    def as_of(self, moment: datetime) -> SimulatedClient:
+        """The same client, whose eventually consistent reads show the account as it was at `moment`."""
+        lag = max(_NOW, self._time.now() - moment)
+        return SimulatedClient(
+            self.service, self._operations, self._gate, self._time, max_attempts=self._max_attempts, lag=lag
+        )
+
+    def __getattr__(self, method: str) -> Callable[..., dict[str, Any]]:
+        if method.startswith("_"):
+            raise AttributeError(method)
+        name = operation_of(method)
+        if name not in self._operations:
+            known = ", ".join(sorted(self._operations))
+            raise NotSimulatedError(f"{self.service}:{name} is not simulated here, only {known}")
+        operation = self._operations[name]
+        return lambda **given: self._call(name, operation, given)
+
+    def get_paginator(self, method: str) -> SimulatedPaginator:
+        """Pages of an operation's answer."""
+        return SimulatedPaginator(getattr(self, method))
+
+    def _call(self, name: str, operation: ServiceOperation, given: Mapping[str, Any]) -> dict[str, Any]:
+        _check(f"{self.service}:{name}", operation, given)
+        for attempt in range(1, self._max_attempts + 1):
+            try:
+                return self._answer(name, operation, given)
+            except ClientError as error:  # noqa: PERF203 - each attempt for itself
+                if attempt == self._max_attempts or error.response["Error"]["Code"] not in _RETRIED:
+                    raise
+        raise AssertionError("max_attempts is at least 1")
+
+    def _answer(self, name: str, operation: ServiceOperation, given: Mapping[str, Any]) -> dict[str, Any]:
+        with self._gate.lock:
+            self._gate.before()
+            if code := self._gate.refused(name):
+                raise _client_error(name, code, f"simulated failure of {name}")
+            try:
+                answer = operation.run(ServiceRequest(operation=name, given=given, as_of=self._time.now() - self._lag))
+            except ServiceError as error:
+                raise _client_error(name, error.code, error.message) from error
+        return {**answer, "ResponseMetadata": {"HTTPStatusCode": 200, "RetryAttempts": 0}}
+
+
+class SimulatedPaginator:
+    """Asks again as long as there is a next page."""
+
+    def __init__(self, call: Callable[..., dict[str, Any]]) -> None:
+        self._call = call
+
+    def paginate(self, PaginationConfig: Mapping[str, Any] | None = None, **given: Any) -> Iterator[dict[str, Any]]:  # noqa: N803 - boto3's name
+        """Every page, asked for when it is needed."""
+        if size := (PaginationConfig or {}).get("PageSize"):
+            given["MaxResults"] = size
+        while True:
+            page = self._call(**given)
+            yield page
+            if not page.get("NextToken"):
+                return
+            given["NextToken"] = page["NextToken"]
+
+
+def _check(name: str, operation: ServiceOperation, given: Mapping[str, Any]) -> None:
+    """Refuse what botocore refuses before it asks, and what this account would not heed."""
+    if missing := [parameter for parameter in operation.requires if parameter not in given]:
+        raise ParamValidationError(report=f'Missing required parameter in input: "{missing[0]}"')
+    if unknown := sorted(set(given) - {*operation.requires, *operation.accepts}):
+        raise NotSimulatedError(f"the parameter {unknown[0]} of {name} is not simulated here")
+
+
+def _client_error(operation: str, code: str, message: str) -> ClientError:
+    status = HTTP_STATUS.get(code, BAD_REQUEST)
+    answer = {"Error": {"Code": code, "Message": message}, "ResponseMetadata": {"HTTPStatusCode": status}}
+    return ClientError(cast("Any", answer), operation)

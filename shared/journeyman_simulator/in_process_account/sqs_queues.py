@@ -1,0 +1,489 @@
+"""The simulated account's SQS queues: order, group locks, visibility, delays, deduplication, redrive, and what goes wrong.
+
+Restates: SQS developer guide: "FIFO delivery logic", "Visibility timeout", "Dead-letter queues", "Exactly-once processing".
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Collection, Iterator, Mapping
+from datetime import datetime
+from itertools import count
+from typing import Any, Final, NamedTuple
+
+from msgspec import Struct, field
+
+from journeyman.errors import ConfigurationError
+from journeyman_simulator.cloud_rules.service_errors import ServiceError
+from journeyman_simulator.cloud_rules.service_time import ServiceTime, from_milliseconds
+from journeyman_simulator.in_process_account.service_client import (
+    NotSimulatedError,
+    ServiceOperation,
+    ServiceOperations,
+    ServiceRequest,
+)
+
+_DEDUPLICATION_MILLISECONDS: Final = 5 * 60 * 1000
+_FIRST_SEQUENCE_NUMBER: Final = 18_849_496_460_467_696_128  # 20 digits, as AWS's are
+_STALE_HANDLE: Final = "Value %s for parameter ReceiptHandle is invalid. Reason: The receipt handle has expired."
+
+
+class MessageOutcome(Struct, frozen=True, kw_only=True):
+    """What becomes of a message that a queue has accepted.
+
+    Copies beyond the first are messages with ids of their own. `overtakes` puts it before everything that waits, which a
+    FIFO queue never does.
+    """
+
+    copies: int = 1
+    delay_seconds: float = 0
+    overtakes: bool = False
+
+
+DELIVERED: Final = MessageOutcome()
+"""Nothing goes wrong."""
+
+
+class SimulatedMessage(Struct, kw_only=True, eq=False):
+    """A message in a queue. Times are milliseconds since the epoch."""
+
+    id: str
+    body: str
+    sent_at: int
+    visible_at: int  # of one that nobody has received yet: when its delay is over
+    group: str | None = None
+    deduplication_id: str | None = None
+    sequence: str = ""
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    receives: int = 0
+    first_received_at: int = 0
+    handle: str = ""
+
+
+class AcceptedMessage(NamedTuple):
+    """What a sender is told."""
+
+    id: str
+    sequence: str
+    at: int
+
+
+class SimulatedQueue(Struct, kw_only=True, eq=False):
+    """A queue, its messages in the order in which they are received."""
+
+    name: str
+    given: Mapping[str, str] = field(default_factory=dict)  # the attributes it was made with
+    fifo: bool = False
+    content_based: bool = False
+    deduplicates_by_group: bool = False
+    visibility_seconds: int = 30
+    retention_seconds: int = 4 * 24 * 3600
+    delay_seconds: int = 0
+    dead_letters: SimulatedQueue | None = None
+    most_receives: int = 0
+    messages: list[SimulatedMessage] = field(default_factory=list)
+    accepted: dict[tuple[str, str], AcceptedMessage] = field(default_factory=dict)
+
+
+class SimulatedQueues:
+    """The region's queues.
+
+    Args:
+        time: When.
+        decide: Asked what becomes of each message a queue has accepted, with the queue's name and the body.
+    """
+
+    def __init__(self, time: ServiceTime, decide: Callable[[str, str], MessageOutcome] | None = None) -> None:
+        self._time = time
+        self.decide = decide or (lambda _queue, _body: DELIVERED)
+        self._ids = count(1)
+        self._handles = count(1)
+        self._sequence = count(_FIRST_SEQUENCE_NUMBER, 256)
+        self.known: dict[str, SimulatedQueue] = {}
+
+    def create(self, name: str, attributes: Mapping[str, str]) -> SimulatedQueue:
+        """A new queue, or the one of that name. Raises RefusedError if that one has other attributes."""
+        if name not in self.known:
+            self.known[name] = SimulatedQueue(name=name, given=dict(attributes))
+            self._set(self.known[name], attributes)
+        elif self.known[name].given != attributes:
+            message = "A queue already exists with the same name and a different value for its attributes"
+            raise ServiceError("QueueAlreadyExists", message)
+        return self.known[name]
+
+    def of(self, name: str) -> SimulatedQueue:
+        """The queue, without what is older than its retention period. Raises RefusedError if there is none."""
+        if name not in self.known:
+            raise ServiceError("AWS.SimpleQueueService.NonExistentQueue", "The specified queue does not exist.")
+        queue = self.known[name]
+        oldest = self._time.milliseconds() - queue.retention_seconds * 1000
+        if queue.messages and any(message.sent_at < oldest for message in queue.messages):
+            queue.messages = [message for message in queue.messages if message.sent_at >= oldest]
+        return queue
+
+    def due(self, name: str) -> datetime | None:
+        """When the next message can be received, which may be in the past; None if there is none or no such queue."""
+        queue = self.known.get(name)
+        if queue is None or not queue.messages:
+            return None
+        return from_milliseconds(min(_receivable_at(queue)))
+
+    def deliver(self, name: str, body: str, group: str | None) -> None:
+        """What EventBridge does: it gives up silently on a queue that is missing or that it cannot deduplicate for."""
+        queue = self.known.get(name)
+        if queue and (not queue.fifo or (group and queue.content_based)):
+            self.send(name, body, group=group)
+
+    def send(
+        self,
+        name: str,
+        body: str,
+        *,
+        group: str | None = None,
+        deduplication_id: str | None = None,
+        delay_seconds: int | None = None,
+        attributes: Mapping[str, Any] | None = None,
+    ) -> AcceptedMessage:
+        """Accept a message.
+
+        Raises:
+            RefusedError: No such queue, or a FIFO queue's message lacks a group or a deduplication id, or is to wait.
+            ConfigurationError: A message was to overtake others in a FIFO queue.
+        """
+        queue = self.of(name)
+        if queue.fifo and delay_seconds:
+            message = f"Value {delay_seconds} for parameter DelaySeconds is invalid for this queue type."
+            raise ServiceError("InvalidParameterValue", message)
+        key = _deduplication_key(queue, body, deduplication_id, group)
+        if key and (earlier := self._accepted_lately(queue, key)):
+            return earlier
+        fate = self.decide(name, body)
+        if fate.overtakes and queue.fifo:
+            raise ConfigurationError("a FIFO queue's messages cannot overtake each other", queue=name)
+        now = self._time.milliseconds()
+        waits = (queue.delay_seconds if delay_seconds is None else delay_seconds) + fate.delay_seconds
+        made = [
+            SimulatedMessage(
+                id=f"00000000-0000-4000-9000-{next(self._ids):012x}",
+                body=body,
+                sent_at=now,
+                visible_at=now + int(waits * 1000),
+                group=group,
+                deduplication_id=key[1] if key else None,
+                sequence=str(next(self._sequence)) if queue.fifo else "",
+                attributes=attributes or {},
+            )
+            for _ in range(max(1, fate.copies))
+        ]
+        if fate.copies:
+            queue.messages[:] = [*made, *queue.messages] if fate.overtakes else [*queue.messages, *made]
+        accepted = AcceptedMessage(made[0].id, made[0].sequence, now)
+        if key:
+            queue.accepted[key] = accepted
+        return accepted
+
+    def receive(self, name: str, most: int, visibility_seconds: int | None = None) -> list[SimulatedMessage]:
+        """Messages that may be received now, in order; they are invisible from now on.
+
+        One that has been received as often as the redrive policy allows goes to the dead letters instead.
+        """
+        queue = self.of(name)
+        if not queue.messages:
+            return []
+        now = self._time.milliseconds()
+        hidden = queue.visibility_seconds if visibility_seconds is None else visibility_seconds
+        received: list[SimulatedMessage] = []
+        for message in _receivable(queue, now):
+            if queue.dead_letters is not None and message.receives >= queue.most_receives:
+                queue.messages.remove(message)
+                message.visible_at = now
+                queue.dead_letters.messages.append(message)
+                continue
+            message.receives += 1
+            message.first_received_at = message.first_received_at or now
+            message.visible_at = now + hidden * 1000
+            message.handle = f"handle-{next(self._handles)}-{message.id}"
+            received.append(message)
+            if len(received) == most:
+                break
+        return received
+
+    def delete(self, name: str, handle: str) -> None:
+        """Take a received message away; in a standard queue an old handle does nothing.
+
+        Raises:
+            RefusedError: The handle is none, or a FIFO queue's has expired.
+        """
+        queue = self.of(name)
+        message = self._held(queue, handle)
+        if message is None:
+            return
+        if message.handle == handle and not (queue.fifo and message.visible_at <= self._time.milliseconds()):
+            queue.messages.remove(message)
+        elif queue.fifo:
+            raise ServiceError("InvalidParameterValue", _STALE_HANDLE % handle)
+
+    def change_visibility(self, name: str, handle: str, seconds: int) -> None:
+        """Make a received message visible again after so long. Raises RefusedError if it is not in flight."""
+        queue = self.of(name)
+        message = self._held(queue, handle)
+        now = self._time.milliseconds()
+        if message is None or message.handle != handle or message.visible_at <= now:
+            raise ServiceError("MessageNotInflight", f"Value {handle} for parameter ReceiptHandle is invalid.")
+        message.visible_at = now + seconds * 1000
+
+    def _held(self, queue: SimulatedQueue, handle: str) -> SimulatedMessage | None:
+        """The message a handle was given out for, if it is still there."""
+        marker, _, id_ = handle.partition("-")[2].partition("-")
+        if not handle.startswith("handle-") or not marker.isdigit():
+            message = f'The input receipt handle "{handle}" is not a valid receipt handle.'
+            raise ServiceError("ReceiptHandleIsInvalid", message)
+        return next((message for message in queue.messages if message.id == id_), None)
+
+    def _accepted_lately(self, queue: SimulatedQueue, key: tuple[str, str]) -> AcceptedMessage | None:
+        since = self._time.milliseconds() - _DEDUPLICATION_MILLISECONDS
+        while (
+            queue.accepted and next(iter(queue.accepted.values())).at <= since
+        ):  # they stand in the order of their times
+            del queue.accepted[next(iter(queue.accepted))]
+        return queue.accepted.get(key)
+
+    def _set(self, queue: SimulatedQueue, attributes: Mapping[str, str]) -> None:
+        for attribute, value in attributes.items():
+            if attribute == "RedrivePolicy":
+                policy = json.loads(value)
+                queue.dead_letters = self.of(policy["deadLetterTargetArn"].rsplit(":", 1)[-1])
+                queue.most_receives = int(policy["maxReceiveCount"])
+            elif attribute in _SWITCHES:
+                setattr(queue, _SWITCHES[attribute], value in {"true", "messageGroup"})
+            elif attribute in _NUMBERS:
+                setattr(queue, _NUMBERS[attribute], int(value))
+            elif attribute not in _WITHOUT_EFFECT:
+                raise ServiceError("InvalidAttributeName", f"Unknown Attribute {attribute}.")
+
+
+_SWITCHES: Final = {
+    "FifoQueue": "fifo",
+    "ContentBasedDeduplication": "content_based",
+    "DeduplicationScope": "deduplicates_by_group",
+}
+_NUMBERS: Final = {
+    "VisibilityTimeout": "visibility_seconds",
+    "MessageRetentionPeriod": "retention_seconds",
+    "DelaySeconds": "delay_seconds",
+}
+_WITHOUT_EFFECT: Final = frozenset({"FifoThroughputLimit"})
+
+
+def _deduplication_key(
+    queue: SimulatedQueue, body: str, deduplication_id: str | None, group: str | None
+) -> tuple[str, str] | None:
+    """What makes a message a duplicate in a FIFO queue. Raises RefusedError if it lacks what such a queue needs."""
+    if not queue.fifo:
+        return None
+    if not group:
+        raise ServiceError("MissingParameter", "The request must contain the parameter MessageGroupId.")
+    if deduplication_id is None and queue.content_based:
+        deduplication_id = hashlib.sha256(body.encode()).hexdigest()
+    if deduplication_id is None:
+        message = "The queue should either have ContentBasedDeduplication enabled or MessageDeduplicationId provided explicitly"
+        raise ServiceError("InvalidParameterValue", message)
+    return (group if queue.deduplicates_by_group else "", deduplication_id)
+
+
+def _receivable(queue: SimulatedQueue, now: int) -> Iterator[SimulatedMessage]:
+    """Messages that may be received now, in order; a FIFO group with one in flight or delayed gives none behind it."""
+    blocked: set[str | None] = set()
+    if queue.fifo:
+        blocked = {m.group for m in queue.messages if m.receives and m.visible_at > now}
+    for message in list(queue.messages):
+        if queue.fifo and message.visible_at > now:
+            blocked.add(message.group)
+        if message.visible_at <= now and not (queue.fifo and message.group in blocked):
+            yield message
+
+
+def _receivable_at(queue: SimulatedQueue) -> Iterator[int]:
+    """For each message (each group, in a FIFO queue) the millisecond at which it can be received."""
+    groups: dict[str | None, int] = {}
+    for message in queue.messages:
+        if not queue.fifo:
+            yield message.visible_at
+        elif message.group not in groups:
+            groups[message.group] = message.visible_at
+        elif message.receives:
+            groups[message.group] = max(groups[message.group], message.visible_at)
+    yield from groups.values()
+
+
+_MOST_ENTRIES: Final = 10
+_LONGEST_DELAY_SECONDS: Final = 900
+_SENDING: Final = ("DelaySeconds", "MessageAttributes", "MessageDeduplicationId", "MessageGroupId")
+_RECEIVING: Final = (
+    *("AttributeNames", "MaxNumberOfMessages", "MessageAttributeNames", "MessageSystemAttributeNames"),
+    *("VisibilityTimeout", "WaitTimeSeconds"),
+)
+JSON = Mapping[str, Any]
+
+
+class SqsOperations:
+    """A long poll answers at once: no virtual time passes while a caller waits."""
+
+    def __init__(self, queues: SimulatedQueues, time: ServiceTime, region: str, account: str) -> None:
+        self._queues = queues
+        self._time = time
+        self._url = f"https://sqs.{region}.amazonaws.com/{account}/"
+        self._arn = f"arn:aws:sqs:{region}:{account}:"
+        self._account = account
+
+    def operations(self) -> ServiceOperations:
+        """What SQS answers."""
+        url, batch = ("QueueUrl",), ("QueueUrl", "Entries")
+        return {
+            "CreateQueue": ServiceOperation(self._create, requires=("QueueName",), accepts=("Attributes",)),
+            "GetQueueUrl": ServiceOperation(self._get_url, requires=("QueueName",)),
+            "GetQueueAttributes": ServiceOperation(self._get_attributes, requires=url, accepts=("AttributeNames",)),
+            "SendMessage": ServiceOperation(self._send, requires=(*url, "MessageBody"), accepts=_SENDING),
+            "SendMessageBatch": ServiceOperation(self._send_batch, requires=batch),
+            "ReceiveMessage": ServiceOperation(self._receive, requires=url, accepts=_RECEIVING),
+            "DeleteMessage": ServiceOperation(self._delete, requires=(*url, "ReceiptHandle")),
+            "DeleteMessageBatch": ServiceOperation(self._delete_batch, requires=batch),
+            "ChangeMessageVisibility": ServiceOperation(
+                self._change_visibility, requires=(*url, "ReceiptHandle", "VisibilityTimeout")
+            ),
+            "ChangeMessageVisibilityBatch": ServiceOperation(self._change_visibility_batch, requires=batch),
+        }
+
+    def _create(self, request: ServiceRequest) -> dict[str, Any]:
+        return {"QueueUrl": self._url + self._queues.create(request["QueueName"], request.get("Attributes", {})).name}
+
+    def _get_url(self, request: ServiceRequest) -> dict[str, Any]:
+        return {"QueueUrl": self._url + self._queues.of(request["QueueName"]).name}
+
+    def _get_attributes(self, request: ServiceRequest) -> dict[str, Any]:
+        queue = self._queues.of(_name(request))
+        now = self._time.milliseconds()
+        values = {
+            "QueueArn": self._arn + queue.name,
+            "VisibilityTimeout": str(queue.visibility_seconds),
+            "ApproximateNumberOfMessages": str(sum(m.visible_at <= now for m in queue.messages)),
+            "ApproximateNumberOfMessagesDelayed": str(_waiting(queue, now, received=False)),
+            "ApproximateNumberOfMessagesNotVisible": str(_waiting(queue, now, received=True)),
+        }
+        wanted = request.get("AttributeNames", ())
+        if unknown := sorted(set(wanted) - {*values, "All"}):
+            raise NotSimulatedError(f"the queue attribute {unknown[0]} is not simulated here")
+        return {"Attributes": _named(values, wanted)}
+
+    def _send(self, request: ServiceRequest) -> dict[str, Any]:
+        return self._sent(_name(request), request.given)
+
+    def _send_batch(self, request: ServiceRequest) -> dict[str, Any]:
+        return _each(request, lambda entry: self._sent(_name(request), entry))
+
+    def _sent(self, queue: str, entry: JSON) -> dict[str, Any]:
+        delay = entry.get("DelaySeconds")
+        if delay is not None and not 0 <= delay <= _LONGEST_DELAY_SECONDS:
+            raise ServiceError("InvalidParameterValue", f"Value {delay} for parameter DelaySeconds is invalid.")
+        accepted = self._queues.send(
+            queue,
+            entry["MessageBody"],
+            group=entry.get("MessageGroupId"),
+            deduplication_id=entry.get("MessageDeduplicationId"),
+            delay_seconds=delay,
+            attributes=entry.get("MessageAttributes"),
+        )
+        return _told_sender(accepted, entry["MessageBody"])
+
+    def _receive(self, request: ServiceRequest) -> dict[str, Any]:
+        most = request.get("MaxNumberOfMessages", 1)
+        received = self._queues.receive(_name(request), most, request.get("VisibilityTimeout"))
+        return {"Messages": [self._told_receiver(message, request) for message in received]} if received else {}
+
+    def _told_receiver(self, message: SimulatedMessage, request: ServiceRequest) -> dict[str, Any]:
+        """A message with those attributes that its receiver wants to know."""
+        system = {
+            "SenderId": self._account,
+            "SentTimestamp": str(message.sent_at),
+            "ApproximateReceiveCount": str(message.receives),
+            "ApproximateFirstReceiveTimestamp": str(message.first_received_at),
+        }
+        if message.sequence:
+            system["SequenceNumber"] = message.sequence
+            system["MessageGroupId"] = str(message.group)
+            system["MessageDeduplicationId"] = str(message.deduplication_id)
+        told: dict[str, Any] = {
+            "MessageId": message.id,
+            "ReceiptHandle": message.handle,
+            "MD5OfBody": _md5(message.body),
+            "Body": message.body,
+        }
+        of_system = (*request.get("AttributeNames", ()), *request.get("MessageSystemAttributeNames", ()))
+        if wanted := _named(system, of_system):
+            told["Attributes"] = wanted
+        if own := _named(message.attributes, request.get("MessageAttributeNames", ())):
+            told["MessageAttributes"] = own
+        return told
+
+    def _delete(self, request: ServiceRequest) -> dict[str, Any]:
+        self._queues.delete(_name(request), request["ReceiptHandle"])
+        return {}
+
+    def _delete_batch(self, request: ServiceRequest) -> dict[str, Any]:
+        def delete(entry: JSON) -> dict[str, Any]:
+            self._queues.delete(_name(request), entry["ReceiptHandle"])
+            return {}
+
+        return _each(request, delete)
+
+    def _change_visibility(self, request: ServiceRequest) -> dict[str, Any]:
+        self._queues.change_visibility(_name(request), request["ReceiptHandle"], request["VisibilityTimeout"])
+        return {}
+
+    def _change_visibility_batch(self, request: ServiceRequest) -> dict[str, Any]:
+        def change(entry: JSON) -> dict[str, Any]:
+            self._queues.change_visibility(_name(request), entry["ReceiptHandle"], entry["VisibilityTimeout"])
+            return {}
+
+        return _each(request, change)
+
+
+def _name(request: ServiceRequest) -> str:
+    return str(request["QueueUrl"]).rsplit("/", 1)[-1]
+
+
+def _each(request: ServiceRequest, act: Callable[[JSON], dict[str, Any]]) -> dict[str, Any]:
+    """Each entry for itself; what is refused fails its own entry, not the batch."""
+    entries = request["Entries"]
+    if not entries:
+        raise ServiceError(
+            "AWS.SimpleQueueService.EmptyBatchRequest", "There should be at least one entry in the request."
+        )
+    if len(entries) > _MOST_ENTRIES:
+        raise ServiceError("AWS.SimpleQueueService.TooManyEntriesInBatchRequest", "Maximum number of entries is 10.")
+    done, failed = [], []
+    for entry in entries:
+        try:
+            done.append({"Id": entry["Id"], **act(entry)})
+        except ServiceError as error:  # noqa: PERF203 - each entry for itself
+            failed.append({"Id": entry["Id"], "SenderFault": True, "Code": error.code, "Message": error.message})
+    return {"Successful": done, **({"Failed": failed} if failed else {})}
+
+
+def _named(values: Mapping[str, Any], wanted: Collection[str]) -> dict[str, Any]:
+    """Those of the values that were asked for."""
+    return {name: value for name, value in values.items() if name in wanted or "All" in wanted}
+
+
+def _told_sender(accepted: AcceptedMessage, body: str) -> dict[str, Any]:
+    told = {"MessageId": accepted.id, "MD5OfMessageBody": _md5(body)}
+    return told | ({"SequenceNumber": accepted.sequence} if accepted.sequence else {})
+
+
+def _waiting(queue: SimulatedQueue, now: int, *, received: bool) -> int:
+    return sum(message.visible_at > now and bool(message.receives) is received for message in queue.messages)
+
+
+def _md5(text: str) -> str:
+    return hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()

@@ -1,0 +1,231 @@
+"""Lambda functions in this process, and the event source mappings that poll SQS for them.
+
+Nothing here needs moto: the queue is reached through a boto3 client, wherever that points.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from enum import Enum
+from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from journeyman.ports import Clock
+
+LambdaHandler = Callable[[dict[str, Any], Any], Any]
+
+
+class InvocationOutcome(str, Enum):
+    """How an invocation ended."""
+
+    SUCCEEDED = "succeeded"
+    PARTLY = "partly"  # it ran, but items of the batch stay in the queue
+    FAILED = "failed"  # the handler raised
+    TIMED_OUT = "timed out"  # it took longer than the function may
+    CRASHED = "crashed"  # the sandbox died under it
+
+
+class LambdaInvocation(Struct, frozen=True, kw_only=True):
+    """One run of a function: what is billed, and how it went."""
+
+    function: str
+    request_id: str
+    started_at: datetime  # virtual
+    duration_ms: float  # real
+    outcome: InvocationOutcome
+    event: Mapping[str, Any]
+    response: Any = None
+    error: str = ""
+
+    @property
+    def billed_ms(self) -> int:
+        """Lambda bills by the millisecond, rounded up."""
+        return math.ceil(self.duration_ms)
+
+
+class LambdaContext:
+    """What Lambda passes as the second argument."""
+
+    log_group_name = ""
+    log_stream_name = ""
+    identity = None
+    client_context = None
+
+    def __init__(self, function: LambdaFunction, request_id: str) -> None:
+        self.aws_request_id = request_id
+        self.function_name = function.name
+        self.function_version = "$LATEST"
+        self.invoked_function_arn = function.arn
+        self.memory_limit_in_mb = function.memory_mb
+        self.log_group_name = f"/aws/lambda/{function.name}"
+        self._deadline = time.monotonic() + function.timeout_seconds
+
+    def get_remaining_time_in_millis(self) -> int:
+        """Real milliseconds until the function would be stopped; virtual time stands still while it runs."""
+        return max(0, int((self._deadline - time.monotonic()) * 1000))
+
+
+class LambdaFunction(Struct, kw_only=True):
+    """A Lambda function whose code is a Python callable in this process.
+
+    A handler that overstays its timeout cannot be stopped here: it is reported as timed out once it returns.
+    `fatal` are the exceptions that stand for a dying sandbox; unlike an error, they may come out of anywhere. A simulation
+    that is to repeat itself gives `new_id`, which names invocations, and a `context` whose remaining time is virtual.
+    """
+
+    name: str
+    handler: LambdaHandler
+    clock: Clock
+    memory_mb: int = 512
+    timeout_seconds: float = 60
+    region: str = "us-east-1"
+    account: str = "123456789012"
+    fatal: tuple[type[BaseException], ...] = ()
+    new_id: Callable[[], str] = lambda: str(uuid.uuid4())
+    context: Callable[[LambdaFunction, str], LambdaContext] = LambdaContext
+    invocations: list[LambdaInvocation] = field(default_factory=list)
+
+    @property
+    def arn(self) -> str:
+        """As rules, schedules and permissions name it."""
+        return f"arn:aws:lambda:{self.region}:{self.account}:function:{self.name}"
+
+    def invoke(self, event: dict[str, Any]) -> LambdaInvocation:
+        """Run the handler; what it raises becomes the outcome."""
+        request_id = self.new_id()
+        started_at, started = self.clock.now(), time.monotonic()
+        outcome, response, error = self._run(event, self.context(self, request_id))
+        duration = time.monotonic() - started
+        if outcome is InvocationOutcome.SUCCEEDED and duration > self.timeout_seconds:
+            outcome, error = InvocationOutcome.TIMED_OUT, f"Task timed out after {self.timeout_seconds:.2f} seconds"
+        invocation = LambdaInvocation(
+            function=self.name,
+            request_id=request_id,
+            started_at=started_at,
+            duration_ms=duration * 1000,
+            outcome=outcome,
+            event=event,
+            response=response,
+            error=error,
+        )
+        self.invocations.append(invocation)
+        return invocation
+
+    def _run(self, event: dict[str, Any], context: LambdaContext) -> tuple[InvocationOutcome, Any, str]:
+        try:
+            return InvocationOutcome.SUCCEEDED, self.handler(event, context), ""
+        except self.fatal as error:
+            return InvocationOutcome.CRASHED, None, f"{type(error).__name__}: {error}"
+        except Exception as error:  # noqa: BLE001 - Lambda reports whatever a handler raises
+            return InvocationOutcome.FAILED, None, f"{type(error).__name__}: {error}"
+
+
+class EventSourceMapping:
+    """Polls one queue for one function, as Lambda's poller does. An `Actor` of a simulated `World`.
+
+    Args:
+        sqs: A boto3 SQS client.
+        queue_url: The queue to poll.
+        function: What to invoke.
+        due: When the next message can be received (`Queues.due` of a simulated AWS), so that an empty queue costs no
+            request; without it every `act` polls.
+        batch_size: Most messages of one event; FIFO queues allow 10.
+        report_batch_item_failures: Whether the handler's `batchItemFailures` is honoured.
+    """
+
+    def __init__(
+        self,
+        sqs: Any,
+        queue_url: str,
+        function: LambdaFunction,
+        *,
+        due: Callable[[], datetime | None] | None = None,
+        batch_size: int = 10,
+        report_batch_item_failures: bool = True,
+    ) -> None:
+        self._sqs = sqs
+        self._url = queue_url
+        self._function = function
+        self._due = due
+        self._batch_size = batch_size
+        self._report = report_batch_item_failures
+        self._arn = sqs.get_queue_attributes(QueueUrl=queue_url, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
+
+    def act(self) -> bool:
+        """Receive one batch if there is one, invoke the function, delete what succeeded; True if it was invoked."""
+        if self._due and ((due := self._due()) is None or due > self._function.clock.now()):
+            return False
+        return self.poll() is not None
+
+    def due(self) -> datetime | None:
+        """When the next message can be received, if known."""
+        return self._due() if self._due else None
+
+    def poll(self) -> LambdaInvocation | None:
+        """One receive and, if it brought messages, one invocation."""
+        received = self._sqs.receive_message(
+            QueueUrl=self._url,
+            MaxNumberOfMessages=min(self._batch_size, 10),
+            MessageSystemAttributeNames=["All"],
+            MessageAttributeNames=["All"],
+        )
+        messages = received.get("Messages", [])
+        if not messages:
+            return None
+        invocation = self._function.invoke({"Records": [self._record(message) for message in messages]})
+        failed = self._failed(invocation, {message["MessageId"] for message in messages})
+        self._delete([message for message in messages if message["MessageId"] not in failed])
+        if failed and invocation.outcome is InvocationOutcome.SUCCEEDED:
+            invocation = self._marked_partial(invocation)
+        return invocation
+
+    def _record(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        return {
+            "messageId": message["MessageId"],
+            "receiptHandle": message["ReceiptHandle"],
+            "body": message["Body"],
+            "attributes": dict(message["Attributes"]),
+            "messageAttributes": {
+                name: {_camel(key): value for key, value in attribute.items()}
+                for name, attribute in message.get("MessageAttributes", {}).items()
+            },
+            "md5OfBody": message["MD5OfBody"],
+            "eventSource": "aws:sqs",
+            "eventSourceARN": self._arn,
+            "awsRegion": self._function.region,
+        }
+
+    def _failed(self, invocation: LambdaInvocation, ids: set[str]) -> set[str]:
+        """Ids that stay in the queue: all if the run failed or its report cannot be read, those it names otherwise."""
+        if invocation.outcome is not InvocationOutcome.SUCCEEDED:
+            return ids
+        if not self._report or not invocation.response:
+            return set()
+        try:
+            items = invocation.response.get("batchItemFailures") or []
+            named = {item["itemIdentifier"] for item in items}
+        except (AttributeError, KeyError, TypeError):
+            return ids
+        return named if named.issubset(ids) else ids
+
+    def _delete(self, messages: list[Mapping[str, Any]]) -> None:
+        if messages:
+            entries = [
+                {"Id": str(index), "ReceiptHandle": message["ReceiptHandle"]} for index, message in enumerate(messages)
+            ]
+            self._sqs.delete_message_batch(QueueUrl=self._url, Entries=entries)
+
+    def _marked_partial(self, invocation: LambdaInvocation) -> LambdaInvocation:
+        partial = replace(invocation, outcome=InvocationOutcome.PARTLY)
+        self._function.invocations[-1] = partial
+        return partial
+
+
+def _camel(name: str) -> str:
+    return name[0].lower() + name[1:]

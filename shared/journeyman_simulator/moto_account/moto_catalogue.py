@@ -1,0 +1,218 @@
+"""Instance types, their offerings and their prices on moto: DescribeInstanceTypes, Spot price history, the Pricing API."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+from moto.core.responses import ActionResult
+from moto.ec2.exceptions import EC2ClientError
+from moto.ec2.models.instance_types import INSTANCE_TYPE_OFFERINGS, INSTANCE_TYPES
+from moto.ec2.responses.instances import InstanceResponse
+from moto.ec2.responses.spot_instances import SpotInstances
+from moto.moto_server.werkzeug_app import DomainDispatcherApplication
+from werkzeug.wrappers import Request, Response
+
+from journeyman_simulator.cloud_rules.price_table import (
+    SimulatedPriceTable,
+    SpotPriceQuery,
+    is_wanted,
+    offer,
+    product_attributes,
+)
+from journeyman_simulator.cloud_rules.service_errors import RequestGate
+from journeyman_simulator.cloud_rules.service_time import ServiceTime
+from journeyman_simulator.moto_account.moto_extensions import MotoExtension
+from journeyman_simulator.moto_account.moto_requests import ec2_answer
+
+_TYPES_PAGE = 100  # DescribeInstanceTypes' page when MaxResults is not given, and its largest
+_OFFERINGS_PAGE = 1000
+_texts: dict[str, str] = {}  # by request; moto's catalogue is a file that does not change while a process runs
+
+
+def catalogue_extensions() -> tuple[MotoExtension, ...]:
+    """The two catalogue calls. Their data never changes, so the text of an answer is kept and given again."""
+    return (
+        MotoExtension(
+            owner=InstanceResponse,
+            name="describe_instance_types",
+            replace=lambda original: _built_once(original, "InstanceTypes", _TYPES_PAGE, _of_region),
+            reason="pages of 100, only the region's types, serialized once (moto takes two seconds a call)",
+        ),
+        MotoExtension(
+            owner=InstanceResponse,
+            name="describe_instance_type_offerings",
+            replace=lambda original: _built_once(original, "InstanceTypeOfferings", _OFFERINGS_PAGE, _all),
+            reason="pages of 1000, serialized once",
+        ),
+    )
+
+
+def _built_once(
+    original: Callable[[InstanceResponse], ActionResult],
+    key: str,
+    largest_page: int,
+    select: Callable[[str, list[Any]], list[Any]],
+) -> Callable[[Any], str]:
+    def describe(response: Any) -> str:
+        response.error_on_dryrun()
+        request = json.dumps([key, response.region, sorted(response.querystring.items())], default=str)
+        if request not in _texts:
+            read = response._get_param  # noqa: SLF001 - moto's way to read a parameter
+            result: Any = original(response).result
+            items = select(response.region, result[key])
+            start, size = int(read("NextToken") or 0), min(int(read("MaxResults") or largest_page), largest_page)
+            page: dict[str, Any] = {key: items[start : start + size]}
+            if start + size < len(items):
+                page["NextToken"] = str(start + size)
+            _texts[request] = ec2_answer(f"Describe{key}", page)
+        return _texts[request]
+
+    return describe
+
+
+def _of_region(region: str, types: list[Any]) -> list[Any]:
+    offered = {offer["InstanceType"] for offer in INSTANCE_TYPE_OFFERINGS["region"].get(region, ())}
+    return [item for item in types if item["InstanceType"] in offered]
+
+
+def _all(_region: str, items: list[Any]) -> list[Any]:
+    return items
+
+
+_HISTORY_PAGE = 1000  # DescribeSpotPriceHistory's largest page
+
+
+def regional_prices(on_demand: Mapping[str, float], region: str, since: datetime, seed: int) -> SimulatedPriceTable:
+    """The prices of what a region offers, as moto's record of EC2 has it."""
+    offered = INSTANCE_TYPE_OFFERINGS["availability-zone"].get(region, ())
+    classes = ((name, facts.get("SupportedUsageClasses", ())) for name, facts in INSTANCE_TYPES.items())
+    return SimulatedPriceTable(
+        on_demand,
+        pools=((offer["InstanceType"], offer["Location"]) for offer in offered),
+        since=since,
+        without_spot={name for name, supported in classes if "spot" not in supported},
+        seed=seed,
+    )
+
+
+def price_extensions(table: SimulatedPriceTable, time: ServiceTime) -> tuple[MotoExtension, ...]:
+    """DescribeSpotPriceHistory answers from the table."""
+    latest: tuple[Any, list[dict[str, Any]]] = (None, [])  # whoever reads one page reads the next, too
+
+    def rows_for(query: SpotPriceQuery) -> list[dict[str, Any]]:
+        nonlocal latest
+        if latest[0] != (query, table.version):
+            rows = [{**row, "Timestamp": row["Timestamp"].replace(tzinfo=None)} for row in query.rows(table)]
+            latest = (query, table.version), rows
+        return latest[1]
+
+    def describe_spot_price_history(response: Any) -> str:
+        read = response._get_param  # noqa: SLF001 - moto's way to read a parameter
+        rows = rows_for(_history_query(response, time.now()))
+        start = int(read("NextToken") or 0)
+        end = start + min(int(read("MaxResults") or _HISTORY_PAGE), _HISTORY_PAGE)
+        token = str(end) if end < len(rows) else ""
+        return ec2_answer("DescribeSpotPriceHistory", {"SpotPriceHistory": rows[start:end], "NextToken": token})
+
+    return (
+        MotoExtension(
+            owner=SpotInstances,
+            name="describe_spot_price_history",
+            replace=lambda _: describe_spot_price_history,
+            reason="Spot prices are the table's, dated, filtered and paged; moto's are all 0.00001 of 2006",
+        ),
+    )
+
+
+def _history_query(response: Any, now: datetime) -> SpotPriceQuery:
+    read = response._get_param  # noqa: SLF001 - moto's way to read a parameter
+    filters = response._filters_from_querystring()  # noqa: SLF001 - same
+    if unknown := sorted(set(filters) - {"availability-zone", "instance-type", "product-description"}):
+        raise EC2ClientError("InvalidParameterValue", f"The filter '{unknown[0]}' is invalid")
+    return SpotPriceQuery(
+        types={*read("InstanceTypes", []), *filters.get("instance-type", ())},
+        zones={*filters.get("availability-zone", ())} | ({read("AvailabilityZone")} - {None}),
+        products={*read("ProductDescriptions", []), *filters.get("product-description", ())},
+        start=_aware(read("StartTime"), now - timedelta(days=90)),
+        end=_aware(read("EndTime"), now),
+    )
+
+
+def _aware(value: Any, default: datetime) -> datetime:
+    """A request's time as botocore's parser left it: a naive or aware datetime, or nothing."""
+    if value is None:
+        return default
+    moment = value if isinstance(value, datetime) else datetime.fromisoformat(str(value).replace("Z", "+00:00"))
+    return moment if moment.tzinfo else moment.replace(tzinfo=default.tzinfo)
+
+
+_PRODUCTS_PAGE = 100  # GetProducts' largest
+
+
+def pricing_api(prices: SimulatedPriceTable, gate: RequestGate, region: str) -> Callable[[Any], Callable[..., Any]]:
+    """Moto picks a Flask application for each service; requests signed for `pricing` get this one."""
+    price_list = _PriceList(prices, gate, region)
+
+    def replace(original: Callable[..., Any]) -> Callable[..., Any]:
+        def get_application(dispatcher: DomainDispatcherApplication, environ: dict[str, Any]) -> Any:
+            if "/pricing/aws4_request" in environ.get("HTTP_AUTHORIZATION", ""):
+                return price_list
+            return original(dispatcher, environ)
+
+        return get_application
+
+    return replace
+
+
+class _PriceList:
+    """A WSGI application."""
+
+    def __init__(self, prices: SimulatedPriceTable, gate: RequestGate, region: str) -> None:
+        self._gate = gate
+        self._region = region
+        self._prices = prices
+
+    def __call__(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        request = Request(environ)
+        operation = request.headers.get("X-Amz-Target", "").rpartition(".")[2]
+        with self._gate.lock:
+            failure = self._gate.refused(operation)
+            response = (
+                _products_error(failure)
+                if failure
+                else self._answer(operation, json.loads(request.get_data() or b"{}"))
+            )
+        return response(environ, start_response)
+
+    def _answer(self, operation: str, request: Mapping[str, Any]) -> Response:
+        if operation != "GetProducts" or request.get("ServiceCode") != "AmazonEC2":
+            return _products_error("InvalidParameterException")
+        wanted = {item["Field"]: item["Value"] for item in request.get("Filters", ())}
+        products = [product for product in self._products() if is_wanted(product, wanted)]
+        start = int(request.get("NextToken") or 0)
+        end = start + min(int(request.get("MaxResults") or _PRODUCTS_PAGE), _PRODUCTS_PAGE)
+        answer = {
+            "FormatVersion": "aws_v1",
+            "PriceList": [json.dumps(offer(product, self._price(product))) for product in products[start:end]],
+        }
+        return _json_response(answer | ({"NextToken": str(end)} if end < len(products) else {}))
+
+    def _products(self) -> Iterable[dict[str, str]]:
+        for instance_type in sorted({kind for kind, _ in self._prices.pools()}):
+            if self._prices.on_demand(instance_type) is not None:
+                bare_metal = INSTANCE_TYPES.get(instance_type, {}).get("BareMetal", False)
+                yield product_attributes(instance_type, self._region, bare_metal=bare_metal)
+
+    def _price(self, product: Mapping[str, str]) -> float:
+        return self._prices.on_demand(product["instanceType"]) or 0.0
+
+
+def _products_error(code: str) -> Response:
+    return _json_response({"__type": code, "message": f"simulated refusal: {code}"}, status=400)
+
+
+def _json_response(body: Mapping[str, Any], status: int = 200) -> Response:
+    return Response(json.dumps(body), status=status, content_type="application/x-amz-json-1.1")

@@ -1,0 +1,235 @@
+"""CreateFleet with Type=instant on moto's backend, and the parts of a launch that moto's fleets leave out."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from moto.core.responses import ActionResult
+from moto.ec2.exceptions import EC2ClientError, InvalidSubnetIdError
+from moto.ec2.models.fleets import Fleet
+from moto.ec2.models.instances import Instance
+from moto.ec2.responses.fleets import Fleets
+from moto.ec2.utils import convert_tag_spec, filter_iam_instance_profiles, random_fleet_id
+from moto.iam.exceptions import NotFoundException
+
+from journeyman_simulator.cloud_rules.fleet_allocation import (
+    CapacityPools,
+    ClientTokens,
+    FleetPool,
+    InstantFleetRequest,
+)
+from journeyman_simulator.cloud_rules.service_errors import ServiceError
+from journeyman_simulator.cloud_rules.service_time import ServiceTime
+from journeyman_simulator.moto_account.moto_extensions import MotoExtension
+
+
+class InstantFleet(Fleet):
+    """A fleet that is asked for once, as moto's DescribeFleets shows it; `Grounds` of its own fulfilment."""
+
+    def __init__(self, backend: Any, request: Mapping[str, Any], market: CapacityPools, time: ServiceTime) -> None:
+        # Moto's own constructor launches by its own rules; these are the attributes it and DescribeFleets rely on.
+        self.ec2_backend = backend
+        self.id = random_fleet_id()
+        self.fleet_type = "instant"
+        self.state = "active"
+        self.spot_options = request["SpotOptions"]
+        self.on_demand_options = request["OnDemandOptions"]
+        self.target_capacity_specification = request["TargetCapacitySpecification"]
+        self.launch_template_configs = request["LaunchTemplateConfigs"]
+        self.valid_from, self.valid_until = time.now().replace(tzinfo=None), None
+        self.launch_specs, self.spot_requests, self.on_demand_instances = [], [], []
+        self.fulfilled_spot_capacity = self.fulfilled_on_demand_capacity = 0.0
+        tags = convert_tag_spec(request["TagSpecifications"])
+        self.add_tags(tags.get("fleet", {}))
+        self.tags = self.get_tags()
+        self._request_tags = tags
+        self._zones: dict[str, str] = {}
+        fulfilment = InstantFleetRequest(self.id, request, self, market, time.now())
+        self.answer = fulfilment.answer
+        self.errors = fulfilment.errors
+        self.fulfilled_capacity = fulfilment.capacity
+
+    @property
+    def instances(self) -> list[dict[str, Any]]:
+        """As DescribeFleets tells them."""
+        return list(self.answer["Instances"])
+
+    def template(self, specification: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """`Grounds.template`."""
+        backend = self.ec2_backend
+        if "LaunchTemplateId" in specification:
+            template = backend.get_launch_template(template_id=specification["LaunchTemplateId"])
+        else:
+            template = backend.get_launch_template_by_name(name=specification.get("LaunchTemplateName"))
+        version = template.get_version(specification.get("Version", "$Default"))
+        resolved = {
+            "LaunchTemplateId": template.id,
+            "LaunchTemplateName": template.name,
+            "Version": str(version.number),
+        }
+        return resolved, version.data
+
+    def zone_of(self, subnet_id: str) -> str:
+        """`Grounds.zone_of`."""
+        if subnet_id not in self._zones:
+            try:
+                self._zones[subnet_id] = str(self.ec2_backend.get_subnet(subnet_id).availability_zone)
+            except InvalidSubnetIdError:
+                self._zones[subnet_id] = ""
+        return self._zones[subnet_id]
+
+    def launch(self, fleet_id: str, pool: FleetPool, count: int) -> list[str]:
+        """`Grounds.launch`."""
+        try:
+            instances = launch(self.ec2_backend, fleet_id, pool, count, self._request_tags)
+        except EC2ClientError as error:
+            raise ServiceError(error.code, error.message) from error
+        self.on_demand_instances += [{"id": pool.capacity_type, "instance": instance} for instance in instances]
+        return [instance.id for instance in instances]
+
+
+def fleet_extensions(market: CapacityPools, time: ServiceTime) -> tuple[MotoExtension, ...]:
+    """CreateFleet with Type=instant; the other types stay moto's."""
+    tokens = ClientTokens()
+
+    def replace(original: Callable[[Fleets], ActionResult]) -> Callable[[Fleets], ActionResult]:
+        def create_fleet(response: Any) -> ActionResult:
+            read = response._get_param  # noqa: SLF001 - moto's way to read a parameter
+            if read("Type") != "instant":
+                return original(response)
+            response.error_on_dryrun()
+            key = (response.current_account, response.region, read("ClientToken") or "")
+            request = dict(response.querystring)
+            try:
+                return ActionResult(tokens.answer(key, request, lambda: _create(response, market, time).answer))
+            except ServiceError as error:
+                raise EC2ClientError(error.code, error.message) from error
+
+        return create_fleet
+
+    return (
+        MotoExtension(
+            owner=Fleets,
+            name="create_fleet",
+            replace=replace,
+            reason="instant fleets choose by strategy, report Errors, honour ClientToken and apply the whole template",
+        ),
+    )
+
+
+def _create(response: Any, market: CapacityPools, time: ServiceTime) -> InstantFleet:
+    read = response._get_param  # noqa: SLF001 - moto's way to read a parameter
+    request = {
+        "SpotOptions": read("SpotOptions", {}),
+        "OnDemandOptions": read("OnDemandOptions", {}),
+        "TargetCapacitySpecification": read("TargetCapacitySpecification", {}),
+        "LaunchTemplateConfigs": read("LaunchTemplateConfigs", []),
+        "TagSpecifications": read("TagSpecifications", []),
+    }
+    fleet = InstantFleet(response.ec2_backend, request, market, time)
+    response.ec2_backend.fleets[fleet.id] = fleet
+    return fleet
+
+
+Tags = Mapping[str, Mapping[str, str]]  # by resource type
+
+
+def launch(backend: Any, fleet_id: str, pool: FleetPool, count: int, request_tags: Tags) -> list[Instance]:
+    """Launch `count` instances from a pool as EC2 does for a fleet.
+
+    Raises:
+        EC2ClientError: EC2 would refuse: unknown image, security group, subnet or instance profile, no free address.
+    """
+    if pool.image_id not in backend.amis:
+        backend.describe_images(ami_ids=[pool.image_id])  # slow, but refuses in EC2's words
+    profile = _instance_profile(backend, pool.data.get("IamInstanceProfile") or {})
+    _require_addresses(backend, pool.subnet_id, count)
+    tags = _merged_tags(fleet_id, pool, request_tags)
+    reservation = backend.run_instances(
+        image_id=pool.image_id,
+        count=count,
+        user_data=pool.data.get("UserData"),
+        security_group_names=[],
+        **_instance_arguments(pool),
+        tags={"instance": tags.get("instance", {}), "volume": tags.get("volume", {})},
+        fleet_id=fleet_id,
+    )
+    for instance in reservation.instances:
+        if profile:
+            backend.associate_iam_instance_profile(instance.id, iam_instance_profile_arn=profile.arn)
+            instance.iam_instance_profile = {"Arn": profile.arn, "Id": profile.id}
+        if pool.capacity_type == "spot":
+            instance.spot_instance_request_id = f"sir-{uuid.uuid4().hex[:8]}"
+        for nic in instance.nics.values():
+            nic.add_tags(tags.get("network-interface", {}))
+    return list(reservation.instances)
+
+
+def _instance_arguments(pool: FleetPool) -> dict[str, Any]:
+    """Moto's run_instances arguments for what the template says about the instance itself."""
+    data = pool.data
+    nics = [
+        {**nic, "SubnetId": pool.subnet_id or nic.get("SubnetId"), "DeviceIndex": nic.get("DeviceIndex", 0)}
+        for nic in data.get("NetworkInterfaces", ())
+    ]
+    groups: list[str] = data.get("SecurityGroupIds") or next((nic["Groups"] for nic in nics if nic.get("Groups")), [])
+    arguments = {
+        "instance_type": pool.instance_type,
+        "is_instance_type_default": False,
+        "subnet_id": pool.subnet_id,
+        "placement": None if pool.subnet_id else pool.zone,
+        # An interface's own groups reach the instance through `security_group_ids`; given twice they would double.
+        "nics": [{key: value for key, value in nic.items() if key != "Groups"} for nic in nics],
+        "security_group_ids": list(groups),
+        "key_name": data.get("KeyName"),
+        "ebs_optimized": data.get("EbsOptimized", False),
+        "monitoring_state": "enabled" if (data.get("Monitoring") or {}).get("Enabled") else "disabled",
+        "metadata_options": data.get("MetadataOptions") or {},
+        "lifecycle": "spot" if pool.capacity_type == "spot" else None,
+        "associate_public_ip": None,
+    }
+    if volumes := [mapping for mapping in data.get("BlockDeviceMappings", ()) if "Ebs" in mapping]:
+        arguments["block_device_mappings"] = volumes
+    return arguments
+
+
+def _merged_tags(fleet_id: str, pool: FleetPool, request_tags: Tags) -> dict[str, dict[str, str]]:
+    """The template's tags under the request's, and the ones AWS adds itself."""
+    merged: dict[str, dict[str, str]] = {
+        "instance": {
+            "aws:ec2:fleet-id": fleet_id,
+            "aws:ec2launchtemplate:id": pool.template["LaunchTemplateId"],
+            "aws:ec2launchtemplate:version": pool.template["Version"],
+        }
+    }
+    for source in (convert_tag_spec(pool.data.get("TagSpecifications", [])), request_tags):
+        for kind, tags in source.items():
+            merged.setdefault(kind, {}).update(tags)
+    return merged
+
+
+def _instance_profile(backend: Any, wanted: Mapping[str, str]) -> Any:
+    if not wanted:
+        return None
+    name, arn = wanted.get("Name"), wanted.get("Arn")
+    try:
+        found = filter_iam_instance_profiles(backend.account_id, backend.partition, arn, name)
+    except NotFoundException:
+        found = None
+    if found is None:
+        key, value = ("name", name) if name else ("arn", arn)
+        raise EC2ClientError(
+            "InvalidParameterValue",
+            f"Value ({value}) for parameter iamInstanceProfile.{key} is invalid. Invalid IAM Instance Profile {key}",
+        )
+    return found
+
+
+def _require_addresses(backend: Any, subnet_id: str | None, count: int) -> None:
+    if subnet_id and backend.get_subnet(subnet_id).available_ip_address_count < count:
+        raise EC2ClientError(
+            "InsufficientFreeAddressesInSubnet",
+            f"There are not enough free addresses in subnet '{subnet_id}' to satisfy the requested number of instances.",
+        )

@@ -1,0 +1,310 @@
+"""`MotoAccount`: one AWS account and region in this process, spoken to over the real wire protocol on loopback."""
+
+from __future__ import annotations
+
+import io
+import logging
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from datetime import datetime, timedelta
+from functools import cache
+from threading import Lock, Thread
+from types import TracebackType
+from typing import Any
+
+import boto3
+import botocore.session
+import moto.core.responses
+from botocore.config import Config
+from moto.core.models import DEFAULT_ACCOUNT_ID
+from moto.core.responses import ActionResult
+from moto.ec2.models.amis import AmiBackend
+from moto.ec2.responses import EC2Response
+from moto.moto_api._internal.models import moto_api_backend
+from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
+from werkzeug.serving import make_server
+from werkzeug.test import run_wsgi_app
+
+from journeyman.cloud.aws.response_parser import with_fast_answers
+from journeyman.errors import ConfigurationError
+from journeyman.ports import Clock
+from journeyman_simulator.cloud_rules.fleet_allocation import CapacityPools
+from journeyman_simulator.cloud_rules.instance_states import InstanceTiming
+from journeyman_simulator.cloud_rules.service_errors import RequestGate
+from journeyman_simulator.cloud_rules.service_time import ServiceTime
+from journeyman_simulator.moto_account.moto_catalogue import (
+    catalogue_extensions,
+    price_extensions,
+    pricing_api,
+    regional_prices,
+)
+from journeyman_simulator.moto_account.moto_events import Delivery, MotoEventBus, schedule_extensions
+from journeyman_simulator.moto_account.moto_extensions import MotoExtension, applied
+from journeyman_simulator.moto_account.moto_fleets import fleet_extensions
+from journeyman_simulator.moto_account.moto_instances import MotoInstances
+from journeyman_simulator.moto_account.moto_queues import MotoQueues
+from journeyman_simulator.moto_account.moto_requests import gate_extensions, time_extensions, wire_extensions
+
+_HOST = "127.0.0.1"
+_STOP_POLL_SECONDS = 0.02
+_one_at_a_time = Lock()
+_SCHEDULE_CHANGES = (
+    *("PutRule", "DeleteRule", "EnableRule", "DisableRule", "PutTargets", "RemoveTargets"),
+    *("CreateSchedule", "UpdateSchedule", "DeleteSchedule", "DeleteScheduleGroup"),
+)
+
+
+class MotoAccount:
+    """A context manager: inside it, `endpoint_url` answers as AWS would, with an account that is empty at first.
+
+    Moto keeps its state, and is patched, once per process: two of these may not overlap. Time is the given clock's;
+    after moving it, call `act` (any request does so too), which lets instances change state and events be delivered.
+    It is an `Actor` of a simulated `World`.
+
+    Args:
+        clock: The only source of time, for instances, queues, events and prices.
+        on_demand_prices: USD per hour by instance type, for this region.
+        region: Of all clients.
+        port: To listen on; 0 takes a free one.
+        timing: How long instances stay in each state.
+        price_seed: Another seed gives other Spot prices.
+        on_event: Gets every event that a simulated service publishes. It is called while AWS is busy: it may take
+            note, but not call AWS.
+    """
+
+    account = DEFAULT_ACCOUNT_ID
+
+    def __init__(
+        self,
+        clock: Clock,
+        on_demand_prices: Mapping[str, float],
+        *,
+        region: str = "us-east-1",
+        port: int = 0,
+        timing: InstanceTiming = InstanceTiming(),  # noqa: B008 - frozen
+        price_seed: int = 1,
+        on_event: Callable[[dict[str, Any]], object] | None = None,
+    ) -> None:
+        self.region = region
+        self.time = ServiceTime(clock)
+        # The first Spot prices are a day old, so that a history asked for from "now" on has a price to begin with.
+        first = clock.now() - timedelta(days=1)
+        self.prices = regional_prices(on_demand_prices, region, first, price_seed)
+        self.market = CapacityPools(self.prices)
+        self.bus = MotoEventBus(self.time, region, on_event)
+        self.instances = MotoInstances(self.time, self.bus, timing)
+        self.queues = MotoQueues(self.time, region)
+        self.gate = RequestGate(before=self.instances.settle)
+        self._port = port
+        self._clients: dict[tuple[str, int], Any] = {}
+        self._stack = ExitStack()
+        self.endpoint_url = ""
+
+    def __enter__(self) -> MotoAccount:
+        if not _one_at_a_time.acquire(blocking=False):
+            raise ConfigurationError("another simulated AWS is open in this process; moto's state cannot be shared")
+        with ExitStack() as stack:
+            stack.callback(_one_at_a_time.release)
+            stack.enter_context(applied(_extensions(self)))
+            stack.callback(moto_api_backend.reset)
+            moto_api_backend.reset()
+            self._serve(stack)
+            stack.callback(self._close_clients)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def client(self, service: str, *, max_attempts: int = 3) -> Any:
+        """A boto3 client with made-up credentials; the same one every time, closed with the simulation.
+
+        Args:
+            service: boto3's name for it.
+            max_attempts: Including the first; 1 shows every simulated failure to the caller.
+        """
+        key = (service, max_attempts)
+        if key not in self._clients:
+            self._clients[key] = client_for(self.endpoint_url, service, region=self.region, max_attempts=max_attempts)
+        return self._clients[key]
+
+    def act(self) -> bool:
+        """Do what is due by now; True if anything happened."""
+        with self.gate.lock:
+            return self.instances.settle()
+
+    def due(self) -> datetime | None:
+        """When something will happen by itself: the next change of an instance's state."""
+        return self.instances.due()
+
+    def take_deliveries(self) -> tuple[Delivery, ...]:
+        """Events that wait for a function, in order; they are the caller's now."""
+        with self.gate.lock:
+            taken = tuple(self.bus.deliveries)
+            self.bus.deliveries.clear()
+            return taken
+
+    def deliver(self, target: Mapping[str, Any], event: Mapping[str, Any]) -> None:
+        """Hand an event to a rule's or schedule's target; what a `Ticker` needs."""
+        with self.gate.lock:
+            self.bus.deliver(target, event)
+
+    def schedule_version(self) -> int:
+        """Grows with every request that may change a rule or a schedule; what a `Ticker` needs."""
+        with self.gate.lock:
+            return sum(self.gate.calls[operation] for operation in _SCHEDULE_CHANGES)
+
+    def out_of_stock(self, instance_type: str, zone: str, capacity_type: str, until: datetime) -> None:
+        """Let launches from this pool fail with InsufficientInstanceCapacity until then."""
+        with self.gate.lock:
+            self.market.out_of_stock(instance_type, zone, capacity_type, until)
+
+    def fail_next(self, operation: str, code: str, times: int = 1) -> None:
+        """Let the next requests for `operation` ("CreateFleet") fail with `code` and do nothing."""
+        with self.gate.lock:
+            self.gate.fail_next(operation, code, times)
+
+    def interrupt(self, instance_id: str) -> None:
+        """Reclaim a Spot instance with two minutes' notice. Raises ConfigurationError if it is not a live Spot one."""
+        with self.gate.lock:
+            self.instances.interrupt(instance_id)
+
+    def recommend_rebalance(self, instance_id: str) -> None:
+        """Say that a Spot instance is at risk. Raises ConfigurationError if it is not a live Spot one."""
+        with self.gate.lock:
+            self.instances.recommend_rebalance(instance_id)
+
+    def calls(self) -> Mapping[str, int]:
+        """How many requests came in, by operation."""
+        with self.gate.lock:
+            return dict(self.gate.calls)
+
+    def _serve(self, stack: ExitStack) -> None:
+        access_log = logging.getLogger("werkzeug")
+        stack.callback(access_log.setLevel, access_log.level)
+        access_log.setLevel(logging.ERROR)
+        application = DomainDispatcherApplication(create_backend_app)
+        server = make_server(_HOST, self._port, application, threaded=True, request_handler=PersistentConnectionHandler)
+        # Moto's own ThreadedMotoServer does the same, but takes half a second to stop and leaves its socket open.
+        thread = Thread(target=server.serve_forever, args=(_STOP_POLL_SECONDS,), name="simulated-aws", daemon=True)
+        thread.start()
+        for undo in (server.server_close, thread.join, server.shutdown):  # called last first
+            stack.callback(undo)
+        self.endpoint_url = f"http://{_HOST}:{server.server_port}"
+
+    def _close_clients(self) -> None:
+        for client in self._clients.values():
+            client.close()
+        self._clients.clear()
+
+
+def client_for(endpoint_url: str, service: str, *, region: str = "us-east-1", max_attempts: int = 3) -> Any:
+    """A boto3 client for any AWS-compatible endpoint that checks no credentials: this one, moto's server, LocalStack."""
+    make: Any = _session().client  # typed as one overload for each service that exists
+    return make(
+        service,
+        endpoint_url=endpoint_url,
+        region_name=region,
+        aws_access_key_id="simulated",
+        aws_secret_access_key="simulated",  # noqa: S106 - nobody checks it
+        config=Config(
+            retries={"total_max_attempts": max_attempts, "mode": "standard"},
+            tcp_keepalive=True,
+            proxies={},  # none, whatever HTTP_PROXY says: the endpoint is on this machine
+        ),
+    )
+
+
+@cache
+def _session() -> boto3.session.Session:
+    """Shared by all clients: reading a service's model takes longer than everything else about a client."""
+    return boto3.session.Session(botocore_session=with_fast_answers(botocore.session.get_session()))
+
+
+class PersistentConnectionHandler(MotoRequestHandler):
+    """Answers one request after the other on each connection; werkzeug's own handler closes it after the first.
+
+    It may, because everybody here sends as much as announced, and it is read: the next request begins where it ends.
+    """
+
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # an answer goes out at once, not after the client's delayed acknowledgement
+
+    def run_wsgi(self) -> None:
+        """Answer one request; one whose length nobody announced is left to werkzeug."""
+        if "Transfer-Encoding" in self.headers or "Expect" in self.headers:
+            super().run_wsgi()
+            return
+        environ = self.make_environ()
+        environ["wsgi.input"] = io.BytesIO(self.rfile.read(int(self.headers.get("Content-Length") or 0)))
+        self._send(*run_wsgi_app(self.server.app, environ, buffered=True))
+
+    def _send(self, parts: Any, status: str, headers: Any) -> None:
+        body = b"".join(parts)
+        code, _, reason = status.partition(" ")
+        self.send_response(int(code), reason)
+        for name, value in headers:
+            if name.lower() != "content-length":
+                self.send_header(name, value)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+
+def _extensions(aws: MotoAccount) -> tuple[MotoExtension, ...]:
+    """Return every place where moto is made to behave as AWS does, in the order of application; a contract test states each."""
+    return (
+        # the server
+        MotoExtension(
+            owner=DomainDispatcherApplication,
+            name="get_backend_for_host",
+            replace=cache,
+            reason="a host always means the same; moto reads its own folder for each request",
+        ),
+        MotoExtension(
+            owner=moto.core.responses,
+            name="method_names_from_class",
+            replace=cache,
+            reason="a class stays as it is; moto looks through all its members for each request",
+        ),
+        MotoExtension(
+            owner=DomainDispatcherApplication,
+            name="get_application",
+            replace=pricing_api(aws.prices, aws.gate, aws.region),
+            reason="the Pricing API answers; moto has none",
+        ),
+        *gate_extensions(aws.gate),
+        *time_extensions(aws.time),
+        *wire_extensions(),
+        # EC2
+        MotoExtension(
+            owner=AmiBackend,
+            name="_load_amis",
+            replace=lambda _: lambda _backend: None,
+            reason="the images are those that a scenario publishes; moto's thousand old ones only cost time",
+        ),
+        *aws.instances.extensions(),
+        *fleet_extensions(aws.market, aws.time),
+        *price_extensions(aws.prices, aws.time),
+        *catalogue_extensions(),
+        MotoExtension(
+            owner=EC2Response,
+            name="describe_capacity_reservations",
+            replace=lambda _: lambda _response: ActionResult({"CapacityReservations": []}),
+            reason="an account without reservations says so; moto does not know the call",
+            adds=True,
+        ),
+        MotoExtension(
+            owner=EC2Response,
+            name="describe_placement_groups",
+            replace=lambda _: lambda _response: ActionResult({"PlacementGroups": []}),
+            reason="an account without placement groups says so; moto does not know the call",
+            adds=True,
+        ),
+        # messages
+        *aws.queues.extensions(),
+        *aws.bus.extensions(),
+        *schedule_extensions(),
+    )

@@ -1,0 +1,261 @@
+"""A SAM template stood up on the simulated AWS: its queues, rules, schedules, functions and event source mappings.
+
+The demo, replay and end-to-end tests run on the very template that is deployed, so its wiring is proven with them. Resource
+kinds that shape nothing here (policies, roles, alarms, log groups, the API) are passed over. Only the intrinsic functions the
+template uses are understood; any other is an error that names it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Protocol
+
+import yaml
+
+from journeyman.errors import ConfigurationError
+from journeyman.ports import Clock
+from journeyman_simulator.lambda_functions import EventSourceMapping, LambdaFunction, LambdaHandler
+
+_ROLE = "arn:aws:iam::123456789012:role/simulated"
+_SUBSTITUTION = re.compile(r"\$\{([A-Za-z0-9:.]+)\}")
+_QUEUE_ATTRIBUTES = (
+    "FifoQueue",
+    "ContentBasedDeduplication",
+    "DeduplicationScope",
+    "FifoThroughputLimit",
+    "VisibilityTimeout",
+    "MessageRetentionPeriod",
+)
+
+
+_SafeLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the C one is many times as fast, where it was built
+
+
+class _TemplateLoader(_SafeLoader):  # type: ignore[misc]
+    """YAML with CloudFormation's short tags."""
+
+
+def _tagged(loader: Any, suffix: str, node: yaml.Node) -> dict[str, Any]:
+    key = suffix if suffix == "Ref" else f"Fn::{suffix}"
+    if isinstance(node, yaml.ScalarNode):
+        return {key: loader.construct_scalar(node)}
+    if isinstance(node, yaml.SequenceNode):
+        return {key: loader.construct_sequence(node, deep=True)}
+    assert isinstance(node, yaml.MappingNode)  # noqa: S101 - YAML has no fourth kind
+    return {key: loader.construct_mapping(node, deep=True)}
+
+
+_TemplateLoader.add_multi_constructor("!", _tagged)
+
+
+def read_template(path: Path) -> dict[str, Any]:
+    """The template with short tags spelled out."""
+    template: dict[str, Any] = yaml.load(path.read_text(), Loader=_TemplateLoader)  # noqa: S506 - a SafeLoader
+    return template
+
+
+class SamStack:
+    """What the template's resources became.
+
+    Args:
+        aws: Where to stand it up.
+        template: As `read_template` gives it.
+        parameters: Values for parameters without a default, or instead of it.
+    """
+
+    def __init__(self, aws: AwsAccount, template: Mapping[str, Any], parameters: Mapping[str, str]) -> None:
+        self._aws = aws
+        self._sqs = aws.client("sqs")
+        self._resources: Mapping[str, Mapping[str, Any]] = template["Resources"]
+        self._conditions: Mapping[str, Any] = template.get("Conditions", {})
+        self._globals: Mapping[str, Any] = template["Globals"]["Function"]
+        defaults = {name: str(p["Default"]) for name, p in template["Parameters"].items() if "Default" in p}
+        self._parameters = {**defaults, **parameters}
+        self._queue_urls: dict[str, str] = {}
+        self.functions: dict[str, LambdaFunction] = {}
+        self.mappings: tuple[EventSourceMapping, ...] = ()
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """The environment every function gets; queues it names are made."""
+        return {name: str(self._value(v)) for name, v in self._globals["Environment"]["Variables"].items()}
+
+    @property
+    def queue_urls(self) -> Mapping[str, str]:
+        """URLs of all queues by logical id."""
+        return dict(self._queue_urls)
+
+    @property
+    def dead_letter_urls(self) -> tuple[str, ...]:
+        """URLs of the queues that other queues send their dead letters to."""
+        return tuple(url for name, url in sorted(self._queue_urls.items()) if name.endswith("DeadLetters"))
+
+    def stand_up(
+        self,
+        load_handler: Callable[[str], LambdaHandler],
+        clock: Clock,
+        queue_due: Callable[[str], datetime | None],
+    ) -> None:
+        """Make everything.
+
+        Args:
+            load_handler: Turns a function's Handler text into the callable.
+            clock: For the functions' records.
+            queue_due: When the next message of the queue of that name can be received.
+        """
+        for name in self._of_type("AWS::SQS::Queue"):
+            self._queue_url(name)
+        for name in self._of_type("AWS::Serverless::Function"):
+            self._make_function(name, load_handler, clock)
+        self.mappings = tuple(
+            self._mapping(name, queue_due) for name in self._of_type("AWS::Lambda::EventSourceMapping")
+        )
+        for name in self._of_type("AWS::Events::Rule"):
+            self._put_rule(name)
+        for name in self._of_type("AWS::Scheduler::Schedule"):
+            self._create_schedule(name)
+
+    def _of_type(self, kind: str) -> Iterator[str]:
+        for name, resource in self._resources.items():
+            condition = resource.get("Condition")
+            if resource["Type"] == kind and (condition is None or self._value(self._conditions[condition])):
+                yield name
+
+    def _properties(self, name: str) -> Mapping[str, Any]:
+        found: Mapping[str, Any] = self._resources[name].get("Properties", {})
+        return found
+
+    def _queue_url(self, name: str) -> str:
+        if name not in self._queue_urls:
+            properties = self._properties(name)
+            attributes = {key: _text(properties[key]) for key in _QUEUE_ATTRIBUTES if key in properties}
+            if "RedrivePolicy" in properties:
+                attributes["RedrivePolicy"] = json.dumps(self._value(properties["RedrivePolicy"]))
+            queue_name = str(self._value(properties.get("QueueName", name)))
+            answer = self._sqs.create_queue(QueueName=queue_name, Attributes=attributes)
+            self._queue_urls[name] = answer["QueueUrl"]
+        return self._queue_urls[name]
+
+    def _queue_arn(self, name: str) -> str:
+        answer = self._sqs.get_queue_attributes(QueueUrl=self._queue_url(name), AttributeNames=["QueueArn"])
+        return str(answer["Attributes"]["QueueArn"])
+
+    def _make_function(self, name: str, load_handler: Callable[[str], LambdaHandler], clock: Clock) -> None:
+        properties = self._properties(name)
+        self.functions[name] = LambdaFunction(
+            name=name,
+            handler=load_handler(properties["Handler"]),
+            clock=clock,
+            memory_mb=properties["MemorySize"],
+            timeout_seconds=properties["Timeout"],
+            region=self._aws.region,
+        )
+
+    def _mapping(self, name: str, queue_due: Callable[[str], datetime | None]) -> EventSourceMapping:
+        properties = self._properties(name)
+        queue = str(properties["EventSourceArn"]["Fn::GetAtt"]).split(".", maxsplit=1)[0]
+        url = self._queue_url(queue)
+        queue_name = url.rsplit("/", 1)[-1]
+        return EventSourceMapping(
+            self._sqs,
+            url,
+            self.functions[properties["FunctionName"]["Ref"]],
+            due=lambda: queue_due(queue_name),
+            batch_size=properties["BatchSize"],
+            report_batch_item_failures="ReportBatchItemFailures" in properties.get("FunctionResponseTypes", ()),
+        )
+
+    def _put_rule(self, name: str) -> None:
+        properties = self._properties(name)
+        events = self._aws.client("events")
+        events.put_rule(Name=name, EventPattern=json.dumps(properties["EventPattern"]))
+        events.put_targets(Rule=name, Targets=self._value(properties["Targets"]))
+
+    def _create_schedule(self, name: str) -> None:
+        properties = self._value(self._properties(name))
+        self._aws.client("scheduler").create_schedule(
+            Name=name,
+            ScheduleExpression=properties["ScheduleExpression"],
+            FlexibleTimeWindow=properties["FlexibleTimeWindow"],
+            Target={**properties["Target"], "RoleArn": _ROLE},
+        )
+
+    def _value(self, value: Any) -> Any:
+        """The value with intrinsic functions carried out."""
+        if isinstance(value, list):
+            return [self._value(item) for item in value]
+        if not isinstance(value, Mapping):
+            return value
+        if len(value) == 1:
+            ((key, argument),) = value.items()
+            if key == "Ref":
+                return self._reference(argument)
+            if key.startswith("Fn::"):
+                return self._function(key, argument)
+        return {key: self._value(item) for key, item in value.items()}
+
+    def _function(self, key: str, argument: Any) -> Any:
+        if key == "Fn::GetAtt":
+            return self._attribute(argument)
+        if key == "Fn::Sub":
+            return _SUBSTITUTION.sub(lambda match: str(self._substituted(match[1])), argument)
+        if key == "Fn::Equals":
+            left, right = (self._value(item) for item in argument)
+            return left == right
+        if key == "Fn::Not":
+            return not self._value(argument[0])
+        if key == "Fn::If":
+            condition, if_so, otherwise = argument
+            return self._value(if_so if self._value(self._conditions[condition]) else otherwise)
+        raise ConfigurationError(f"the template uses {key}, which the simulation does not know", to_do="teach it here")
+
+    def _substituted(self, name: str) -> Any:
+        return self._attribute(name) if "." in name else self._reference(name)
+
+    def _reference(self, name: str) -> Any:
+        pseudo = {
+            "AWS::Region": self._aws.region,
+            "AWS::AccountId": self._aws.account,
+            "AWS::StackName": "journeyman",
+            "AWS::Partition": "aws",
+        }
+        if name in pseudo:
+            return pseudo[name]
+        if name in self._parameters:
+            return self._parameters[name]
+        kind = self._resources[name]["Type"]
+        return self._queue_url(name) if kind == "AWS::SQS::Queue" else name
+
+    def _attribute(self, path: str) -> str:
+        name, _, attribute = path.partition(".")
+        kind = self._resources[name]["Type"]
+        if kind == "AWS::SQS::Queue" and attribute == "Arn":
+            return self._queue_arn(name)
+        if kind == "AWS::SQS::Queue" and attribute == "QueueName":
+            return self._queue_url(name).rsplit("/", 1)[-1]
+        if kind == "AWS::Serverless::Function":
+            return self.functions[name].arn
+        return _ROLE
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+class ClientSource(Protocol):
+    """Somewhere boto3 clients can point."""
+
+    def client(self, service: str) -> Any:
+        """A boto3 client."""
+        ...
+
+
+class AwsAccount(ClientSource, Protocol):
+    """An account that knows where it is and what it is called."""
+
+    region: str
+    account: str

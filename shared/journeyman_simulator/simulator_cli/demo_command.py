@@ -1,0 +1,288 @@
+"""`journeyman demo`: the main job, told as a story on a simulated cluster and cloud.
+
+The handlers, the queues, the rules and the schedules are the deployed ones (template.yaml); only the cluster, the cloud and
+the clock are simulated. Every chapter ends with a check; a pod that does not run, or anything left over at the end, fails.
+"""
+
+from __future__ import annotations
+
+import resource
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from datetime import datetime, timedelta, timezone
+from typing import Final
+
+import yaml
+from msgspec import Struct, field
+from rich.console import Console
+from rich.table import Table
+
+from journeyman.cli.console import standard_output
+from journeyman.core.api.objects import NODE, NODECLAIM, POD, Pod, is_true
+from journeyman.errors import JourneymanError
+from journeyman_simulator.deployment_files import deployment_file
+from journeyman_simulator.local_deployment import LocalDeployment, LogLine
+from journeyman_simulator.simulator_cli.timeline import Timeline
+from journeyman_simulator.workload_controllers import DEPLOYMENT
+
+START: Final = datetime(2026, 3, 2, 21, 30, tzinfo=timezone.utc)
+WINDOW_OPENS: Final = datetime(2026, 3, 2, 22, 0, tzinfo=timezone.utc)
+WINDOW: Final = "cron(0 22 * * ? *)"
+BETWEEN_SWEEPS: Final = timedelta(seconds=20)
+SPOT_NOTICE: Final = timedelta(minutes=2)
+EXAMPLES: Final = ("demo-cluster", "inflate", "cpu-burst")
+LAMBDA_GB_SECOND: Final = 0.0000166667  # USD, x86, us-east-1, from the public price page
+LAMBDA_REQUEST: Final = 0.0000002  # USD, from the same page
+LARGEST_FUNCTION_GB: Final = 1769 / 1024  # template.yaml; some functions have less
+
+
+class DemoPhase(Struct, kw_only=True):
+    """What one part of the story cost and achieved."""
+
+    title: str
+    pods: int = 0
+    nodes: int = 0
+    price_before: float = 0.0
+    price_after: float = 0.0
+    invocations: int = 0
+    billed_ms: int = 0
+    seconds_to_run: float | None = None
+    problems: list[str] = field(default_factory=list)
+
+
+class DemoScenario:
+    """The chapters, on an open deployment."""
+
+    def __init__(self, deployment: LocalDeployment, timeline: Timeline) -> None:
+        self._d = deployment
+        self._timeline = timeline
+        self.chapters: list[DemoPhase] = []
+
+    def tell(self) -> None:
+        """All chapters. Raises WorldStuckError if the world cannot go on."""
+        self._load_examples()
+        self._first_pods()
+        self._smaller_node_in_the_window()
+        self._spot_interruption()
+        self._scale_to_zero()
+
+    @property
+    def problems(self) -> list[str]:
+        """Everything that did not come out as it should."""
+        return [problem for chapter in self.chapters for problem in chapter.problems]
+
+    def _load_examples(self) -> None:
+        for name in EXAMPLES:
+            self._d.server.load(yaml.safe_load_all(deployment_file("docs", "examples", f"{name}.yaml").read_text()))
+
+    def _first_pods(self) -> None:
+        self._d.world.run_for(BETWEEN_SWEEPS)  # so that the forwarder is first to tell, as it nearly always is
+        with self._chapter("1. Ten pods on a cluster with no node") as chapter:
+            asked = self._scale("inflate", 10)
+            self._until_running("inflate", 10, within=timedelta(minutes=5))
+            chapter.seconds_to_run = (self._d.clock.now() - asked).total_seconds()
+            self._timeline.happening(f"10 of 10 pods run after {chapter.seconds_to_run:.0f} s")
+            self._until_initialized()
+
+    def _smaller_node_in_the_window(self) -> None:
+        with self._chapter("2. A burst ends; its node is replaced by a smaller one when the window opens") as chapter:
+            asked = self._scale("cpu-burst", 10)
+            self._until_running("cpu-burst", 10, within=timedelta(minutes=5))
+            chapter.seconds_to_run = (self._d.clock.now() - asked).total_seconds()
+            self._timeline.happening(f"10 of 10 pods run after {chapter.seconds_to_run:.0f} s")
+            self._until_initialized()
+            self._scale("cpu-burst", 5)
+            self._until_running("cpu-burst", 5, within=timedelta(minutes=2))
+            full = self._d.price_per_hour
+            self._d.world.run_for(WINDOW_OPENS - self._d.clock.now())
+            if self._d.price_per_hour != full:
+                chapter.problems.append("a node was taken for being under-used while the budget forbade it")
+            self._timeline.happening("22:00, the budget window opens")
+            self._d.world.run_until(
+                lambda: self._d.price_per_hour < full and self._is_quiet(),
+                within=timedelta(minutes=15),
+                waiting_for="a cheaper fleet",
+            )
+            self._check_running(chapter, {"inflate": 10, "cpu-burst": 5})
+
+    def _spot_interruption(self) -> None:
+        with self._chapter("3. The Spot market takes a node back with two minutes' notice") as chapter:
+            node = self._busiest_spot_node()
+            warned = self._d.clock.now()
+            self._timeline.happening("EC2 Spot Instance Interruption Warning", node=node.rsplit("/", 1)[-1])
+            self._d.aws.interrupt(node.rsplit("/", 1)[-1])
+            self._until_running("inflate", 10, within=SPOT_NOTICE, not_on=node)
+            chapter.seconds_to_run = (self._d.clock.now() - warned).total_seconds()
+            self._timeline.happening(f"10 of 10 pods run elsewhere after {chapter.seconds_to_run:.0f} s")
+            self._d.world.run_until(self._is_quiet, within=timedelta(minutes=10), waiting_for="the old node to be gone")
+            self._check_running(chapter, {"inflate": 10, "cpu-burst": 5})
+
+    def _scale_to_zero(self) -> None:
+        with self._chapter("4. Everything scales to zero, and so does the bill") as chapter:
+            self._scale("inflate", 0)
+            self._scale("cpu-burst", 0)
+            self._d.world.run_until(
+                lambda: not self._d.leftovers() and self._is_quiet(),
+                within=timedelta(minutes=15),
+                waiting_for="an empty cluster",
+            )
+            self._d.world.run_for(timedelta(minutes=2))  # nothing may come back
+            chapter.problems += [f"left over: {thing}" for thing in self._d.leftovers()]
+            if self._d.price_per_hour:
+                chapter.problems.append(f"the bill is {self._d.price_per_hour:.4f} $/h, not 0")
+            self._timeline.happening("no nodes, no instances, nothing left over")
+
+    @contextmanager
+    def _chapter(self, title: str) -> Iterator[DemoPhase]:
+        self._timeline.chapter(title)
+        chapter = DemoPhase(title=title, price_before=self._d.price_per_hour)
+        self.chapters.append(chapter)
+        runs, billed = self._bill()
+        yield chapter
+        chapter.price_after = self._d.price_per_hour
+        chapter.pods = sum(p.status.phase == "Running" and not _is_daemon(p) for p in self._d.server.list(POD).items)
+        chapter.nodes = len(self._d.server.list(NODE).items)
+        runs_now, billed_now = self._bill()
+        chapter.invocations, chapter.billed_ms = runs_now - runs, billed_now - billed
+
+    def _bill(self) -> tuple[int, int]:
+        done = [i for function in self._d.stack.functions.values() for i in function.invocations]
+        return len(done), sum(i.billed_ms for i in done)
+
+    def _scale(self, name: str, replicas: int) -> datetime:
+        before = self._d.server.get(DEPLOYMENT, name, namespace="default")["spec"]["replicas"]
+        self._timeline.happening(f"kubectl scale {name}: {before} → {replicas}")
+        self._d.server.patch(DEPLOYMENT, name, {"spec": {"replicas": replicas}}, namespace="default")
+        return self._d.clock.now()
+
+    def _until_running(self, app: str, number: int, *, within: timedelta, not_on: str = "") -> None:
+        lost = {n.metadata.name for n in self._d.server.list(NODE).items if n.spec.provider_id == not_on}
+
+        def done() -> bool:
+            pods = self._pods(app)
+            settled = [p for p in pods if p.status.phase == "Running" and p.spec.node_name not in lost]
+            return len(pods) == len(settled) == number
+
+        self._d.world.run_until(done, within=within, waiting_for=f"{number} running pods of {app}")
+
+    def _until_initialized(self) -> None:
+        def done() -> bool:
+            return all(is_true(c.status.conditions, "Initialized") for c in self._d.server.list(NODECLAIM).items)
+
+        self._d.world.run_until(done, within=timedelta(minutes=5), waiting_for="initialized NodeClaims")
+
+    def _is_quiet(self) -> bool:
+        """No claim is coming or going, and no pod either."""
+        claims, pods = self._d.server.list(NODECLAIM).items, self._d.server.list(POD).items
+        return all(
+            c.metadata.deletion_timestamp is None and is_true(c.status.conditions, "Initialized") for c in claims
+        ) and all(p.status.phase == "Running" and p.metadata.deletion_timestamp is None for p in pods)
+
+    def _check_running(self, chapter: DemoPhase, wanted: dict[str, int]) -> None:
+        for app, number in wanted.items():
+            running = sum(p.status.phase == "Running" for p in self._pods(app))
+            if running != number:
+                chapter.problems.append(f"{running} of {number} pods of {app} run")
+
+    def _pods(self, app: str) -> list[Pod]:
+        return [p for p in self._d.server.list(POD).items if p.metadata.labels.get("app") == app]
+
+    def _busiest_spot_node(self) -> str:
+        """The provider id of the Spot node with the most pods."""
+        nodes = [
+            n for n in self._d.server.list(NODE).items if n.metadata.labels.get("karpenter.sh/capacity-type") == "spot"
+        ]
+        pods = self._pods("inflate")
+        crowd = {n.metadata.name: sum(p.spec.node_name == n.metadata.name for p in pods) for n in nodes}
+        return max(nodes, key=lambda n: (crowd[n.metadata.name], n.metadata.name)).spec.provider_id
+
+
+def run_demo(*, quiet: bool = False, console: Console | None = None) -> int:
+    """Tell the story.
+
+    Args:
+        quiet: Only the closing table.
+        console: Where to print; standard output if None.
+
+    Returns:
+        0 if every pod ran and nothing is left over, else 1.
+    """
+    console = console or standard_output()
+    began = time.monotonic()
+    console.print(
+        "[bold]Journeyman[/bold]: the deployed Lambda handlers, on an in-memory cluster and moto as AWS; the clock is virtual.\n"
+    )
+    timelines: list[Timeline] = []
+
+    def on_log(line: LogLine) -> None:
+        for timeline in timelines:
+            timeline.log_line(line)
+
+    deployment = LocalDeployment(start=START, consolidation_window=WINDOW, on_log=on_log)
+    with ExitStack() as opened:
+        with console.status("standing up queues, rules, functions and a moto account …"):
+            opened.enter_context(deployment)
+        timeline = Timeline(console, deployment.clock, _cached_price(deployment), quiet=quiet)
+        timelines.append(timeline)
+        timeline.heading()
+        story = DemoScenario(deployment, timeline)
+        problems = _told(story)
+    _print_summary(console, story, problems, time.monotonic() - began)
+    return 1 if problems else 0
+
+
+def _told(story: DemoScenario) -> list[str]:
+    try:
+        story.tell()
+    except JourneymanError as error:
+        return [*story.problems, str(error)]
+    return story.problems
+
+
+def _cached_price(deployment: LocalDeployment) -> Callable[[], float]:
+    """The price, asked from the cloud once for each state the cluster is in."""
+    known: dict[tuple[str, datetime], float] = {}
+
+    def price() -> float:
+        key = (deployment.server.resource_version, deployment.clock.now())
+        if key not in known:
+            known.clear()
+            known[key] = deployment.price_per_hour
+        return known[key]
+
+    return price
+
+
+def _print_summary(console: Console, story: DemoScenario, problems: list[str], real_seconds: float) -> None:
+    table = Table(title="\nWhat it came to", title_justify="left", padding=(0, 0, 0, 1))
+    table.add_column("chapter", min_width=20)
+    for name in ("pods", "nodes", "$/h\nbefore", "$/h\nafter", "function\nruns", "billed\nms", "s to\nrunning"):
+        table.add_column(name, justify="right")
+    for c in story.chapters:
+        waited = "" if c.seconds_to_run is None else f"{c.seconds_to_run:.0f}"
+        cells = (c.pods, c.nodes, f"{c.price_before:.4f}", f"{c.price_after:.4f}", c.invocations, c.billed_ms, waited)
+        table.add_row(c.title, *map(str, cells))
+    invocations, billed = sum(c.invocations for c in story.chapters), sum(c.billed_ms for c in story.chapters)
+    table.add_section()
+    table.add_row("all", "", "", "", "", str(invocations), str(billed), "")
+    console.print(table)
+    cost = billed / 1000 * LARGEST_FUNCTION_GB * LAMBDA_GB_SECOND + invocations * LAMBDA_REQUEST
+    console.print(
+        f"{invocations} function runs, billed {billed / 1000:.1f} s: at most {cost * 100:.3f} cents on Lambda. "
+        f"Told in {real_seconds:.0f} s of real time with {_peak_memory_mb()} MB."
+    )
+    for problem in problems:
+        console.print(f"[red]✗ {problem}[/red]")
+    if not problems:
+        console.print("[green]✓ every pod ran, and nothing is left over[/green]")
+
+
+def _peak_memory_mb() -> int:
+    """Of this process so far; macOS counts bytes, Linux KiB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // (1024**2 if sys.platform == "darwin" else 1024)
+
+
+def _is_daemon(pod: Pod) -> bool:
+    return any(owner.kind == "DaemonSet" for owner in pod.metadata.owner_references)

@@ -1,0 +1,80 @@
+"""The commands that the simulator contributes to `journeyman`: `demo`, `replay` and `faults`.
+
+pyproject.toml names them under the entry point group `journeyman.commands`. Each imports what it needs when it runs.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def demo(
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print only the summary table.")] = False,
+) -> None:
+    """Run the deployed Lambda handlers through a day of a simulated cluster and AWS account."""
+    _forget_aws_settings()
+    from journeyman_simulator.simulator_cli.demo_command import run_demo
+
+    raise typer.Exit(run_demo(quiet=quiet))
+
+
+def replay(
+    events: Annotated[list[Path], typer.Argument(exists=True, dir_okay=False, help="Recorded events (JSON).")],
+    cluster: Annotated[
+        Path, typer.Option(exists=True, help="Cluster as Kubernetes YAML: a file, or a folder of files.")
+    ],
+    aws: Annotated[
+        str,
+        typer.Option(
+            envvar="AWS_ENDPOINT_URL",
+            help="'moto' (built in), or a LocalStack-compatible endpoint such as http://localhost:4566.",
+        ),
+    ] = "moto",
+) -> None:
+    """Pass recorded events to the deployed handlers on a recorded cluster; print each decision and each write."""
+    _forget_aws_settings()
+    from journeyman_simulator.simulator_cli.replay_command import run_replay
+
+    raise typer.Exit(run_replay(events, cluster, aws))
+
+
+def faults(
+    *,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Run the scenario of this seed.")] = 0,
+    scenario: Annotated[
+        Path | None,
+        typer.Option("--scenario", exists=True, dir_okay=False, help="Run a saved scenario instead of a seed's."),
+    ] = None,
+    seeds: Annotated[
+        str, typer.Option("--seeds", help="Run the scenarios of many seeds, first..last; print violations only.")
+    ] = "",
+    shrink: Annotated[
+        bool, typer.Option("--shrink", help="Reduce a scenario that violates an invariant, and save it.")
+    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print only the scenario and the result.")] = False,
+    require_crash_coverage: Annotated[
+        bool,
+        typer.Option(
+            "--require-crash-coverage", help="With --seeds: fail if no process crashed at one of the API calls."
+        ),
+    ] = False,
+) -> None:
+    """Run a scenario with injected faults (crashes, lost messages, node failures) and check the invariants."""
+    _forget_aws_settings()
+    from journeyman_simulator.simulator_cli.faults_command import run_scenario, run_seeds
+
+    raise typer.Exit(
+        run_seeds(seeds, require_crash_coverage=require_crash_coverage)
+        if seeds
+        else run_scenario(seed, scenario, shrink=shrink, quiet=quiet)
+    )
+
+
+def _forget_aws_settings() -> None:
+    """Remove the user's AWS settings from this process: boto3 would read their profile, and the account here is simulated."""
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        del os.environ[name]

@@ -1,0 +1,133 @@
+"""`journeyman replay`: what would these events have made Journeyman do to this cluster?"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from journeyman.cli.console import standard_output
+from journeyman.errors import ConfigurationError
+from journeyman_simulator.apiserver import Write
+from journeyman_simulator.lambda_functions import InvocationOutcome
+from journeyman_simulator.replay import ReplayResult, open_replay, with_replaced_ids
+
+JSON = Mapping[str, Any]
+_EXPLANATIONS: Final = ("Event", "Lease")  # written too, but as explanation and fence: shown apart or not at all
+_LONGEST: Final = 400
+
+
+def run_replay(events: Iterable[Path], cluster: Path, aws: str, console: Console | None = None) -> int:
+    """Replay and print.
+
+    Args:
+        events: Files with one event each, replayed in this order.
+        cluster: A file or folder of Kubernetes YAML or JSON.
+        aws: "moto", or the URL of a LocalStack-compatible endpoint.
+        console: Where to print; standard output if None.
+
+    Returns:
+        0 if every event was handled, 1 if a handler failed or refused a record.
+
+    Raises:
+        ConfigurationError: A file cannot be read.
+    """
+    console = console or standard_output()
+    recorded = [(path, _read_event(path)) for path in events]
+    failed = False
+    with open_replay((event for _, event in recorded), _read_cluster(cluster), aws) as (replay, given):
+        back = {new: old for old, new in given.items()}
+        for path, event in recorded:
+            with console.status(f"replaying {path.name} …"):
+                replayed = replay.run(with_replaced_ids(event, given))
+            failed |= _print_replayed(console, path, replayed, back)
+    return 1 if failed else 0
+
+
+def _read_event(path: Path) -> JSON:
+    try:
+        event = json.loads(path.read_text())
+    except ValueError as error:
+        raise ConfigurationError(f"{path} is no JSON: {error}", to_do="give one recorded event per file") from error
+    if not isinstance(event, Mapping):
+        raise ConfigurationError(f"{path} holds no event: a JSON object is needed", path=str(path))
+    return event
+
+
+def _read_cluster(path: Path) -> list[JSON]:
+    files = sorted(p for p in path.iterdir() if p.suffix in {".yaml", ".yml", ".json"}) if path.is_dir() else [path]
+    if not files:
+        raise ConfigurationError(f"{path} holds no YAML or JSON file", to_do="kubectl get … -o yaml > cluster.yaml")
+    return [document for file in files for document in _documents(file)]
+
+
+def _documents(file: Path) -> Iterator[JSON]:
+    try:
+        yield from (document for document in yaml.safe_load_all(file.read_text()) if document)
+    except (yaml.YAMLError, ValueError) as error:
+        raise ConfigurationError(f"{file} is no YAML: {error}", path=str(file)) from error
+
+
+def _print_replayed(console: Console, path: Path, replayed: ReplayResult, names: Mapping[str, str]) -> bool:
+    """One event's story; True if it failed."""
+    invocation = replayed.invocation
+    assert invocation is not None  # noqa: S101 - a replayed event has been invoked
+    refused = (invocation.response or {}).get("batchItemFailures", []) if isinstance(invocation.response, dict) else []
+    failed = invocation.outcome is not InvocationOutcome.SUCCEEDED or bool(refused)
+    console.rule(f"[bold]{escape(str(path))}[/bold] → {replayed.function}", align="left")
+    table = Table(show_header=False, box=None, padding=(0, 1))
+    table.add_column(style="dim")
+    table.add_column(overflow="fold")
+    for kind, text in _lines(replayed, names):
+        table.add_row(kind, escape(text))
+    console.print(table)
+    verdict = f"[red]failed: {escape(invocation.error or f'{len(refused)} record(s) come back')}[/red]"
+    console.print(f"{verdict if failed else '[green]handled[/green]'} in {invocation.billed_ms} ms\n")
+    return failed
+
+
+def _lines(replayed: ReplayResult, names: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Decisions, explanations, writes and wake-ups, as (kind, text)."""
+    for line in replayed.log:
+        if line["level"] != "DEBUG":
+            yield ("decision" if line["level"] == "INFO" else str(line["level"]).lower()), _log_text(line, names)
+    for write in replayed.writes:
+        if write.resource.kind == "Event" and write.verb == "create":
+            yield "event", _event_text(write.result)
+    for call in replayed.calls:
+        yield "cloud", f"{call.service}:{call.operation} {_short(with_replaced_ids(call.parameters, names))}"
+    for write in replayed.writes:
+        if write.resource.kind not in _EXPLANATIONS:
+            yield "write", _write_text(write, names)
+    for wake in replayed.wakes:
+        when = f"in {wake['delaySeconds']} s" if wake["delaySeconds"] else "now"
+        yield "wake-up", f"{wake['step']} {when}: {wake['reason']}"
+
+
+def _log_text(line: JSON, names: Mapping[str, str]) -> str:
+    objects = [f"{kind} {value['name']}" for kind, value in line.items() if isinstance(value, dict) and "name" in value]
+    facts = [f"{key}={line[key]}" for key in ("instance-type", "zone", "capacity-type", "error") if key in line]
+    return str(with_replaced_ids(" ".join([str(line["message"]), *objects, *facts]), names))
+
+
+def _event_text(event: JSON) -> str:
+    about = event.get("regarding") or event.get("involvedObject") or {}
+    text = event.get("note") or event.get("message", "")
+    return f"{event.get('reason')} on {about.get('kind')} {about.get('name')}: {text}"
+
+
+def _write_text(write: Write, names: Mapping[str, str]) -> str:
+    where = f"{write.namespace}/{write.name}" if write.namespace else write.name
+    part = f"/{write.subresource}" if write.subresource else ""
+    return f"{write.verb} {write.resource.kind}{part} {where} {_short(with_replaced_ids(write.body, names))}"
+
+
+def _short(body: Any) -> str:
+    text = json.dumps(body, default=str, separators=(",", ":"))
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"

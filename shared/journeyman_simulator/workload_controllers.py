@@ -1,0 +1,204 @@
+"""The controllers that make pods: Deployment, ReplicaSet, DaemonSet, and the pod garbage collector.
+
+As much of kube-controller-manager as a workload needs to exist: replicas are created and removed in Kubernetes' own
+order, daemons follow nodes, pods of vanished nodes are collected, PodDisruptionBudgets are counted. Rolling updates, Jobs and StatefulSets are not
+played. Restates: kubernetes `pkg/controller/{replicaset,daemon,podgc}`, `pkg/controller/controller_utils.go`
+`ActivePodsWithRanks`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Any
+
+from journeyman.core.api.objects import NODE, PDB, POD, Node, Pod, Resource, is_true
+from journeyman.errors import NotFoundError
+from journeyman_simulator.apiserver import ApiServer
+
+DEPLOYMENT: Resource[dict[str, Any]] = Resource(
+    group="apps", version="v1", kind="Deployment", plural="deployments", namespaced=True, type=dict
+)
+REPLICASET: Resource[dict[str, Any]] = Resource(
+    group="apps", version="v1", kind="ReplicaSet", plural="replicasets", namespaced=True, type=dict
+)
+DAEMONSET_RAW: Resource[dict[str, Any]] = Resource(
+    group="apps", version="v1", kind="DaemonSet", plural="daemonsets", namespaced=True, type=dict
+)
+_LOOKED_AT = (POD, NODE, DEPLOYMENT, REPLICASET, DAEMONSET_RAW, PDB)
+_DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
+
+
+class WorkloadControllers:
+    """Keeps every workload's pods as its spec asks; reacts only."""
+
+    def __init__(self, server: ApiServer) -> None:
+        self._server = server
+        self._seen = ""
+        self._seen_there = -1
+        self._serial = 0
+
+    def due(self) -> datetime | None:
+        """Controllers only react."""
+        return None
+
+    def act(self) -> bool:
+        """One round of all controllers; True if anything was written."""
+        if self._server.resource_version == self._seen:
+            return False
+        before = self._server.resource_version
+        self._seen = before
+        there = self._server.version_of(*_LOOKED_AT)
+        is_news, self._seen_there = there != self._seen_there, there
+        if is_news:
+            self._play()
+        if self._server.collect_garbage() or is_news:
+            self._server.sync_disruption_budgets()
+        return self._server.resource_version != before
+
+    def _play(self) -> None:
+        pods = self._server.list(POD).items
+        nodes = {node.metadata.name: node for node in self._server.list(NODE).items}
+        self._collect(pods, nodes)
+        self._deployments()
+        self._replica_sets(pods)
+        self._daemon_sets(pods, nodes.values())
+
+    def _collect(self, pods: Iterable[Pod], nodes: Mapping[str, Node]) -> None:
+        """Pods whose node is gone are removed for good."""
+        for pod in pods:
+            if pod.spec.node_name and pod.spec.node_name not in nodes:
+                self._remove(pod, grace_period_seconds=0)
+
+    def _deployments(self) -> None:
+        """Each Deployment owns one ReplicaSet per template; only the current one keeps replicas."""
+        sets = self._server.stored(REPLICASET)
+        for deployment in self._server.stored(DEPLOYMENT):
+            meta, spec = deployment["metadata"], deployment["spec"]
+            name = f"{meta['name']}-{_digest(spec['template'])}"
+            owned = [s for s in sets if _owned_by(s["metadata"], meta["uid"])]
+            if all(s["metadata"]["name"] != name for s in owned):
+                self._server.create(REPLICASET, _replica_set(deployment, name), namespace=meta["namespace"])
+            for replica_set in owned:
+                wanted = spec.get("replicas", 1) if replica_set["metadata"]["name"] == name else 0
+                if replica_set["spec"].get("replicas", 1) != wanted:
+                    self._patch(REPLICASET, replica_set, {"spec": {"replicas": wanted}})
+
+    def _replica_sets(self, pods: Iterable[Pod]) -> None:
+        living = [p for p in pods if p.metadata.deletion_timestamp is None and p.status.phase not in _TERMINAL]
+        for replica_set in self._server.stored(REPLICASET):
+            meta, spec = replica_set["metadata"], replica_set["spec"]
+            mine = [p for p in living if any(o.uid == meta["uid"] for o in p.metadata.owner_references)]
+            missing = spec.get("replicas", 1) - len(mine)
+            for _ in range(missing):
+                self._create_pod(replica_set)
+            for pod in _victims(mine, -missing):
+                self._remove(pod)
+
+    def _daemon_sets(self, pods: Iterable[Pod], nodes: Iterable[Node]) -> None:
+        """One pod on every node that the DaemonSet's tolerations and selector allow, bound straight to it."""
+        running = {(o.uid, p.spec.node_name) for p in pods for o in p.metadata.owner_references}
+        for daemon_set in self._server.stored(DAEMONSET_RAW):
+            uid = daemon_set["metadata"]["uid"]
+            selector = daemon_set["spec"]["template"]["spec"].get("nodeSelector", {})
+            for node in nodes:
+                fits = all(node.metadata.labels.get(k) == v for k, v in selector.items())
+                leaving = node.metadata.deletion_timestamp is not None
+                if fits and not leaving and (uid, node.metadata.name) not in running:
+                    self._create_pod(daemon_set, node_name=node.metadata.name)
+
+    def _create_pod(self, owner: Mapping[str, Any], node_name: str = "") -> None:
+        meta, template = owner["metadata"], owner["spec"]["template"]
+        self._serial += 1
+        suffix = hashlib.sha256(f"{meta['uid']}/{self._serial}".encode()).hexdigest()[:5]
+        spec = dict(template["spec"])
+        if node_name:
+            spec["nodeName"] = node_name
+        owner_reference = {
+            "apiVersion": "apps/v1",
+            "kind": owner["kind"],
+            "name": meta["name"],
+            "uid": meta["uid"],
+            "controller": True,
+            "blockOwnerDeletion": True,
+        }
+        body = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {
+                "name": f"{meta['name']}-{suffix}",
+                "namespace": meta["namespace"],
+                "labels": template.get("metadata", {}).get("labels", {}),
+                "annotations": template.get("metadata", {}).get("annotations", {}),
+                "ownerReferences": [owner_reference],
+            },
+            "spec": spec,
+            "status": {"phase": "Pending"},
+        }
+        self._server.create(POD, body, namespace=meta["namespace"])
+
+    def _patch(self, resource: Resource[Any], body: Mapping[str, Any], patch: Mapping[str, Any]) -> None:
+        meta = body["metadata"]
+        self._server.patch(resource, meta["name"], patch, namespace=meta["namespace"])
+
+    def _remove(self, pod: Pod, grace_period_seconds: int | None = None) -> None:
+        meta = pod.metadata
+        try:
+            self._server.delete(
+                POD, meta.name, namespace=meta.namespace, uid=meta.uid, grace_period_seconds=grace_period_seconds
+            )
+        except NotFoundError:
+            return  # it went by itself
+
+
+_TERMINAL = frozenset({"Succeeded", "Failed"})
+
+
+def _digest(template: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(template, sort_keys=True).encode()).hexdigest()[:9]
+
+
+def _owned_by(meta: Mapping[str, Any], uid: str) -> bool:
+    return any(owner["uid"] == uid for owner in meta.get("ownerReferences", ()))
+
+
+def _replica_set(deployment: Mapping[str, Any], name: str) -> dict[str, Any]:
+    meta, spec = deployment["metadata"], deployment["spec"]
+    owner = {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "name": meta["name"],
+        "uid": meta["uid"],
+        "controller": True,
+    }
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "ReplicaSet",
+        "metadata": {"name": name, "namespace": meta["namespace"], "ownerReferences": [owner]},
+        "spec": {"replicas": spec.get("replicas", 1), "selector": spec["selector"], "template": spec["template"]},
+    }
+
+
+def _victims(pods: list[Pod], count: int) -> list[Pod]:
+    """The pods a ReplicaSet removes first: unassigned, pending, unready, cheap to delete, on crowded nodes, young."""
+    if count <= 0:
+        return []
+    crowd: dict[str, int] = {}
+    for pod in pods:
+        crowd[pod.spec.node_name] = crowd.get(pod.spec.node_name, 0) + 1
+
+    def rank(pod: Pod) -> tuple[bool, bool, bool, int, int, float, str]:
+        created = pod.metadata.creation_timestamp
+        return (
+            bool(pod.spec.node_name),
+            pod.status.phase == "Running",
+            is_true(pod.status.conditions, "Ready"),
+            int(pod.metadata.annotations.get(_DELETION_COST, "0")),
+            -crowd[pod.spec.node_name],
+            -created.timestamp() if created else 0.0,
+            pod.metadata.name,
+        )
+
+    return sorted(pods, key=rank)[:count]

@@ -1,0 +1,251 @@
+"""What a story asks of the account in process beyond what AWS does: the past, its faults, plain words about what it lacks.
+
+That it does what AWS does is stated by the contract tests, for this account and the one on moto.
+"""
+
+import json
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import pytest
+from botocore.exceptions import ClientError, ParamValidationError
+
+from journeyman.errors import ConfigurationError
+from journeyman.events import parse_trigger
+from journeyman_simulator.clock import VirtualClock
+from journeyman_simulator.in_process_account.account import InProcessAccount
+from journeyman_simulator.in_process_account.service_client import NotSimulatedError
+from journeyman_simulator.in_process_account.sqs_queues import MessageOutcome
+
+EVENTS = Path(__file__).parents[4] / "events" / "eventbridge"
+
+
+@pytest.fixture
+def clock():
+    return VirtualClock(datetime(2026, 11, 2, 8, 0, tzinfo=timezone.utc))
+
+
+@pytest.fixture
+def account(clock):
+    return InProcessAccount(clock)
+
+
+@pytest.fixture
+def ec2(account):
+    return account.client("ec2")
+
+
+@pytest.fixture
+def launch(account, ec2):
+    """Launch one instance with a fleet; its id."""
+    seeded = account.seed()
+    image = seeded.images["amazon-eks-node-al2023-x86_64-standard-1.33-v20260715"]
+    ec2.create_launch_template(LaunchTemplateName="node", LaunchTemplateData={"ImageId": image})
+
+    def one(capacity_type="on-demand", **more):
+        overrides = [{"InstanceType": "m5.large", "SubnetId": seeded.subnets[0]}]
+        answer = ec2.create_fleet(
+            Type="instant",
+            TargetCapacitySpecification={"TotalTargetCapacity": 1, "DefaultTargetCapacityType": capacity_type},
+            LaunchTemplateConfigs=[
+                {"LaunchTemplateSpecification": {"LaunchTemplateName": "node"}, "Overrides": overrides}
+            ],
+            **more,
+        )
+        return answer["Instances"][0]["InstanceIds"][0]
+
+    return one
+
+
+@pytest.fixture
+def sent(account):
+    """Send texts to a queue that meet a fate; what is received afterwards, and when the next could be."""
+    sqs = account.client("sqs")
+
+    def send(*fates, fifo=False):
+        name = "lane.fifo" if fifo else "lane"
+        url = sqs.create_queue(QueueName=name, Attributes={"FifoQueue": "true"} if fifo else {})["QueueUrl"]
+        for number, fate in enumerate(fates):
+            account.queues.decide = lambda _queue, _body, fate=fate: fate
+            group = {"MessageGroupId": "g", "MessageDeduplicationId": f"{number} of {len(fates)}"} if fifo else {}
+            sqs.send_message(QueueUrl=url, MessageBody=str(number), **group)
+        return sqs.receive_message(QueueUrl=url, MaxNumberOfMessages=10).get("Messages", [])
+
+    return send
+
+
+def states(client):
+    found = client.describe_instances()["Reservations"]
+    return {i["InstanceId"]: i["State"]["Name"] for r in found for i in r["Instances"]}
+
+
+# -- the past ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_read_can_be_answered_as_of_a_moment_ago(account, ec2, clock, launch):
+    """A new instance is not there yet, one that ended still runs, and by id the new one is not found at all."""
+    old = launch()
+    clock.advance(60)
+    ec2.terminate_instances(InstanceIds=[old])
+    new = launch()
+    clock.advance(20)
+    lagging = ec2.as_of(clock.now() - timedelta(seconds=21))
+
+    assert states(lagging) == {old: "running"}
+    assert states(ec2) == {old: "terminated", new: "running"}
+    with pytest.raises(ClientError, match=r"InvalidInstanceID\.NotFound"):
+        lagging.describe_instances(InstanceIds=[new])
+
+
+def test_templates_and_profiles_have_a_past_too(account, ec2, clock, launch):
+    """One that was just made is not shown, one that was just deleted is."""
+    clock.advance(30)
+    ec2.delete_launch_template(LaunchTemplateName="node")
+    ec2.create_launch_template(LaunchTemplateName="new", LaunchTemplateData={})
+    iam = account.client("iam")
+    iam.create_instance_profile(InstanceProfileName="new")
+    clock.advance(5)
+    moment = clock.now() - timedelta(seconds=10)
+
+    def names(client):
+        return [t["LaunchTemplateName"] for t in client.describe_launch_templates()["LaunchTemplates"]]
+
+    assert (names(ec2.as_of(moment)), names(ec2)) == (["node"], ["new"])
+    with pytest.raises(ClientError, match="NoSuchEntity"):
+        iam.as_of(moment).get_instance_profile(InstanceProfileName="new")
+
+
+def test_every_effect_is_seen_by_observers_in_order(account, clock, launch):
+    """Launched, asked to end, and each state, with the moment it happened at, though the clock jumped."""
+    seen = []
+    begin = clock.now()
+    account.instances.observers.append(lambda e: seen.append(((e.at - begin).total_seconds(), e.what)))
+    account.instances.end(launch())
+    clock.advance(100)
+    account.act()
+
+    assert seen == [
+        (0, "launched"),
+        (0, "pending"),
+        (0, "asked-to-end"),
+        (0, "shutting-down"),
+        (12, "terminated"),
+    ]
+
+
+# -- what goes wrong ----------------------------------------------------------------------------------------------------
+
+
+def test_a_message_may_be_dropped_doubled_and_overtake_others(sent):
+    """The sender is told that all is well; doubles are messages of their own."""
+    received = sent(
+        MessageOutcome(), MessageOutcome(copies=0), MessageOutcome(copies=2), MessageOutcome(overtakes=True)
+    )
+
+    assert [message["Body"] for message in received] == ["3", "0", "2", "2"]
+    assert len({message["MessageId"] for message in received}) == 4
+
+
+def test_a_fifo_queue_doubles_in_order_and_never_reorders(sent):
+    """As after a redelivery; overtaking would break its contract, so a story that asks for it is wrong."""
+    received = sent(MessageOutcome(copies=2), MessageOutcome(), fifo=True)
+
+    assert [message["Body"] for message in received] == ["0", "0", "1"]
+    with pytest.raises(ConfigurationError, match="overtake"):
+        sent(MessageOutcome(overtakes=True), fifo=True)
+
+
+def test_a_late_message_holds_up_its_fifo_group(account, sent, clock):
+    """Order is kept; the queue knows when it goes on."""
+    assert sent(MessageOutcome(delay_seconds=7), MessageOutcome(), fifo=True) == []
+    assert account.queues.due("lane.fifo") == clock.now() + timedelta(seconds=7)
+
+
+def test_a_machine_that_never_joins_is_marked(account, launch):
+    """The next launch only; EC2 sees nothing of it."""
+    account.instances.let_next_never_join()
+
+    assert [account.instances.known[launch()].joins for _ in range(2)] == [False, True]
+
+
+def test_what_people_do_in_the_console_is_what_ec2_allows(account, clock, launch):
+    """A stopped instance can be started again; a one-time Spot instance cannot be stopped, one that ended neither."""
+    instances, normal, spot = account.instances, launch(), launch("spot")
+    instances.stop(normal)
+    clock.advance(12)
+    account.act()
+    stopped = instances.known[normal].state
+    instances.start(normal)
+    instances.end(normal)
+
+    assert (stopped, instances.known[normal].state) == ("stopped", "shutting-down")
+    for instance in (normal, spot):
+        with pytest.raises(Exception, match=r"IncorrectInstanceState|UnsupportedOperation"):
+            instances.stop(instance)
+
+
+# -- events -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("befall", "example"),
+    [
+        (lambda i, id_: i.interrupt(id_), "ec2-spot-interruption/terminate.json"),
+        (lambda i, id_: i.recommend_rebalance(id_), "ec2-rebalance-recommendation/elevated-risk.json"),
+        (lambda i, id_: i.end(id_), "ec2-state-change/shutting-down.json"),
+        (lambda i, id_: i.announce_retirement(id_, timedelta(days=7)), "health/instance-retirement.json"),
+    ],
+)
+def test_events_have_the_shape_of_recorded_ones_and_can_be_read(clock, befall, example):
+    """Every key that EventBridge writes, no other; and our own parser finds the instance."""
+    events = []
+    account = InProcessAccount(clock, on_event=events.append)
+    subnet, image = next(iter(account.network.subnets)), next(iter(account.seed().images.values()))
+    instance = account.instances.launch(
+        instance_type="m5.large", architecture="x86_64", subnet_id=subnet, image_id=image, spot=True, tags={}
+    )
+    befall(account.instances, instance.id)
+    recorded = json.loads((EVENTS / example).read_text())
+
+    event = events[-1]
+    assert event["detail-type"] == recorded["detail-type"]
+    assert set(event) == set(recorded)
+    assert set(event["detail"]) == set(recorded["detail"])
+    assert parse_trigger(event).details["instance_ids"] == [instance.id]
+
+
+# -- plain words ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("ask", "named"),
+    [
+        (lambda a: a.client("s3"), "s3"),
+        (lambda a: a.client("ec2").describe_vpcs(), "ec2:DescribeVpcs"),
+        (lambda a: a.client("ec2").describe_instances(DryRun=True), "DryRun of ec2:DescribeInstances"),
+        (lambda a: a.client("ec2").describe_subnets(Filters=[{"Name": "ipv6", "Values": ["x"]}]), "'ipv6'"),
+        (lambda a: a.client("ec2").create_fleet(LaunchTemplateConfigs=[], TargetCapacitySpecification={}), "maintain"),
+    ],
+)
+def test_what_is_not_simulated_is_said_loudly(account, ask, named):
+    """Not an error that the product handles, so no story goes on as if AWS had refused."""
+    with pytest.raises(NotSimulatedError, match=named):
+        ask(account)
+
+
+def test_a_missing_parameter_is_refused_as_botocore_does(ec2):
+    """Before anything is asked."""
+    with pytest.raises(ParamValidationError, match="InstanceIds"):
+        ec2.terminate_instances()
+
+
+def test_two_accounts_with_the_same_past_are_the_same(clock):
+    """Ids are serial numbers, prices a seed's: nothing is random."""
+
+    def told():
+        account = InProcessAccount(VirtualClock(clock.now()))
+        account.seed()
+        history = account.client("ec2").describe_spot_price_history()["SpotPriceHistory"]
+        return account.client("ec2").describe_images()["Images"], history
+
+    assert told() == told()
