@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from journeyman.cloud.aws import launch as launching
 from journeyman.core.api.nodepool import NodePoolSpec
-from journeyman.core.disruption import budgets, commands, consolidation, static_pools
+from journeyman.core.disruption import budgets, consolidation, orchestration, static_nodepools
 from journeyman.core.lifecycle import drain, garbage, repair, termination
 from journeyman.core.scheduling.limits import Headroom
 from journeyman.core.scheduling.pods import is_provisionable
@@ -160,7 +160,7 @@ MUTANTS = (
     ),
     Mutant(
         name="a static pool that does not count those that are replaced, nor all that run",
-        function=static_pools.StaticPool.lacking.fget,
+        function=static_nodepools.StaticNodePool.missing.fget,
         old="len(self.running) - len(self.replaced)",
         new="len(self.running[1:])",
         rule=StaticPoolsKeepTheirSize,
@@ -169,7 +169,7 @@ MUTANTS = (
     ),
     Mutant(
         name="a command that takes a registered replacement for a ready one",
-        function=commands.advance,
+        function=orchestration.wait_or_terminate,
         old="is_true(c.status.conditions, INITIALIZED)",
         new="is_true(c.status.conditions, 'Registered')",
         rule=ReplacementsFirst,

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from journeyman.core.api.nodepool import Budget
 from journeyman.core.disruption.budgets import UNLIMITED, allowed_nodes, is_active, next_window_change, windows
+from journeyman.core.disruption.candidates import Candidate, DisruptionReason, NodeClaimName, NodePoolName
 from journeyman.core.disruption.emptiness import delete_empty
-from journeyman.core.disruption.types import Candidate, DisruptionReason, NodeClaimName, NodePoolName
 
 MONDAY = datetime(2026, 1, 5, tzinfo=timezone.utc)
 POOLS = st.sampled_from(["a", "b", "c"])

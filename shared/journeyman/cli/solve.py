@@ -10,8 +10,8 @@ from typing import Any
 from journeyman.cli.scenario import Scenario, read_scenario
 from journeyman.core.api.objects import NodeSelectorRequirement
 from journeyman.core.catalogue import Catalogue
-from journeyman.core.disruption.consolidatable import assess
-from journeyman.core.disruption.controller import Pass
+from journeyman.core.disruption.consolidatable import assess_consolidatable
+from journeyman.core.disruption.controller import DisruptionController
 from journeyman.core.scheduling.gap import price_of_rules
 from journeyman.core.scheduling.options import MinValuesPolicy, Options, PreferencePolicy
 from journeyman.core.scheduling.results import PlannedClaim, Results
@@ -67,14 +67,14 @@ def options_of(scenario: Scenario) -> Options:
 
 def commands(scenario: Scenario) -> list[dict[str, Any]]:
     """The first command that disruption finds, method after method; empty if every node is worth its price."""
-    a_pass = Pass(
-        snapshot=scenario.snapshot,
-        catalogue=scenario.catalogue,
-        judged=assess(scenario.snapshot),
+    controller = DisruptionController(
+        scenario.snapshot,
+        scenario.catalogue,
+        assess_consolidatable(scenario.snapshot),
         spot_to_spot=bool(scenario.options.get("spotToSpotConsolidation")),
         options=options_of(scenario),
     )
-    first = next((seen for seen in a_pass.look() if seen.command.candidates), None)
+    first = next((found for found in controller.evaluate_methods() if found.command.candidates), None)
     if first is None:
         return []
     command = first.command

@@ -21,18 +21,28 @@ from datetime import timedelta
 from msgspec.structs import replace
 
 from journeyman.core.api.node_disruption import Method, NodeDisruption
-from journeyman.core.disruption import explain
 from journeyman.core.disruption.budgets import next_window_change, schedule_error
-from journeyman.core.disruption.commands import advance, execute, reject
-from journeyman.core.disruption.consolidatable import assess
-from journeyman.core.disruption.controller import Considered, Pass
-from journeyman.core.disruption.healing import forget, heal, marked
-from journeyman.core.disruption.in_flight import EXECUTING, PROPOSED, active, under_way
-from journeyman.core.disruption.proposals import proposal_plan, propose
+from journeyman.core.disruption.commands import (
+    EXECUTING,
+    PROPOSED,
+    Command,
+    claims_in_commands,
+    proposal_plan,
+    to_node_disruption,
+    unfinished_commands,
+)
+from journeyman.core.disruption.consolidatable import assess_consolidatable
+from journeyman.core.disruption.consolidation_backoff import find_reversed, record_reversed
+from journeyman.core.disruption.controller import DisruptionController, Evaluation
+from journeyman.core.disruption.disruption_metrics import evaluation_duration
+from journeyman.core.disruption.orchestration import reject_command, start_command, wait_or_terminate
 from journeyman.core.disruption.rebalance import METHOD as REBALANCE
-from journeyman.core.disruption.rebalance import endangered
-from journeyman.core.disruption.regrets import new_regrets, record
-from journeyman.core.disruption.types import Command
+from journeyman.core.disruption.rebalance import offerings_at_risk
+from journeyman.core.disruption.stale_taints import (
+    claims_with_stale_taints,
+    delete_old_commands,
+    remove_stale_taints,
+)
 from journeyman.core.plan import Observation, Plan, Step, merge_plans, next_requeue
 from journeyman.core.state import Snapshot
 from journeyman.ports import Trigger
@@ -55,31 +65,33 @@ def consolidate(run: RunContext, trigger: Trigger) -> Outcome:
 
 def _consolidate(hand: Applier) -> None:
     loaded = load(hand.run, EVERYTHING)
-    world = catalogued(hand, replace(loaded, unavailable=loaded.unavailable + endangered(loaded)))
+    world = catalogued(hand, replace(loaded, unavailable=loaded.unavailable + offerings_at_risk(loaded)))
     snapshot, settings = world.snapshot, hand.run.settings
-    hand.apply(heal(snapshot) + forget(snapshot) + record(new_regrets(snapshot)), world)
-    executing = (d for d in active(snapshot) if d.status.phase == EXECUTING)
-    hand.apply(merge_plans(advance(d, snapshot, settings.disruption_poll) for d in executing), world)
-    judged = assess(snapshot, leave_alone=under_way(snapshot) | marked(snapshot))
-    hand.apply(judged.plan, world)
-    if judged.next_at is not None:
-        hand.wake(Step.CONSOLIDATE, judged.next_at, "a node's consolidateAfter ends")
+    reversed_now = record_reversed(find_reversed(snapshot))
+    hand.apply(remove_stale_taints(snapshot) + delete_old_commands(snapshot) + reversed_now, world)
+    executing = (d for d in unfinished_commands(snapshot) if d.status.phase == EXECUTING)
+    hand.apply(merge_plans(wait_or_terminate(d, snapshot, settings.disruption_poll) for d in executing), world)
+    without_writes = claims_in_commands(snapshot) | claims_with_stale_taints(snapshot)
+    consolidatability = assess_consolidatable(snapshot, without_writes)
+    hand.apply(consolidatability.plan, world)
+    if consolidatability.next_at is not None:
+        hand.wake(Step.CONSOLIDATE, consolidatability.next_at, "a node's consolidateAfter ends")
     _watch_windows(hand, snapshot)
     if not _all_launched(hand, snapshot):
         return
-    now = Pass(
-        snapshot=snapshot,
-        catalogue=world.catalogue,
-        judged=judged,
+    controller = DisruptionController(
+        snapshot,
+        world.catalogue,
+        consolidatability,
         spot_to_spot=settings.feature_gates.spot_to_spot_consolidation,
         options=settings.scheduling,
-        known=hand.run.memory.answers.about(snapshot, world.catalogue, settings.scheduling),
+        results=hand.run.memory.answers.about(snapshot, world.catalogue, settings.scheduling),
     )
-    proposed = [d for d in active(snapshot) if d.status.phase == PROPOSED]
+    proposed = [d for d in unfinished_commands(snapshot) if d.status.phase == PROPOSED]
     for disruption in proposed:
-        _decide_on(hand, now, disruption, world)
+        _decide_on(hand, controller, disruption, world)
     if not proposed:
-        _look(hand, now, world)
+        _evaluate(hand, controller, world)
 
 
 def _all_launched(hand: Applier, snapshot: Snapshot) -> bool:
@@ -109,61 +121,63 @@ def _watch_windows(hand: Applier, snapshot: Snapshot) -> None:
             hand.wake(Step.CONSOLIDATE, at, f"a budget window of NodePool {pool.metadata.name} opens or closes")
 
 
-def _decide_on(hand: Applier, now: Pass, disruption: NodeDisruption, world: SchedulingInputs) -> None:
+def _decide_on(
+    hand: Applier, controller: DisruptionController, disruption: NodeDisruption, world: SchedulingInputs
+) -> None:
     """Validate a proposal that is old enough, and carry it out or drop it."""
-    snapshot, settings = now.snapshot, hand.run.settings
+    snapshot, settings = controller.snapshot, hand.run.settings
     due = (disruption.since or snapshot.now) + _delay(hand, disruption.spec.method)
     if snapshot.now < due:
         hand.wake(Step.CONSOLIDATE, due, f"validate {disruption.metadata.name}")
         return
-    command = now.revalidate(disruption)
+    command = controller.revalidate(disruption)
     if not command.candidates:
-        hand.apply(reject(disruption, command.why_not, snapshot), world)
-    elif _is_sound(hand, now, command, disruption.metadata.name):
-        hand.apply(execute(disruption, command, snapshot, settings.disruption_poll), world)
+        hand.apply(reject_command(disruption, command.why_not, snapshot), world)
+    elif _is_sound(hand, controller, command, disruption.metadata.name):
+        hand.apply(start_command(disruption, command, snapshot, settings.disruption_poll), world)
     else:
-        hand.apply(reject(disruption, "defect: the plan does not pass the independent check", snapshot), world)
+        hand.apply(reject_command(disruption, "defect: the plan does not pass the independent check", snapshot), world)
 
 
-def _look(hand: Applier, now: Pass, world: SchedulingInputs) -> None:
+def _evaluate(hand: Applier, controller: DisruptionController, world: SchedulingInputs) -> None:
     """Propose the first command found, as long as there is time."""
-    with closing(_timed(hand, now.look())) as looks:
-        for considered in looks:
-            hand.apply(considered.told, world)
-            if considered.command.candidates and _is_sound(hand, now, considered.command, considered.method):
-                _propose(hand, now, considered, world)
+    with closing(_timed(hand, controller.evaluate_methods())) as evaluations:
+        for evaluation in evaluations:
+            hand.apply(evaluation.plan, world)
+            if evaluation.command.candidates and _is_sound(hand, controller, evaluation.command, evaluation.method):
+                _propose(hand, controller, evaluation, world)
                 return
             if hand.run.out_of_time:
                 hand.apply(_timed_out(), world)
                 return
 
 
-def _timed(hand: Applier, looks: Iterator[Considered]) -> Generator[Considered, None, None]:
-    """The same, and how long each method has been looking once it, or the caller, ends."""
+def _timed(hand: Applier, evaluations: Iterator[Evaluation]) -> Generator[Evaluation, None, None]:
+    """Yield the evaluations, and record the duration of each method once all are done or the caller stops."""
     clock = hand.run.clock
-    took: dict[tuple[str, str], timedelta] = {}
+    durations: dict[tuple[str, str], timedelta] = {}
     try:
-        began = clock.now()
-        for considered in looks:
-            key = (considered.method, considered.command.reason.value)
-            took[key] = took.get(key, timedelta(0)) + (clock.now() - began)
-            yield considered
-            began = clock.now()
+        started = clock.now()
+        for evaluation in evaluations:
+            key = (evaluation.method, evaluation.command.reason.value)
+            durations[key] = durations.get(key, timedelta(0)) + (clock.now() - started)
+            yield evaluation
+            started = clock.now()
     finally:
-        samples = (explain.evaluated(*key, spent.total_seconds()) for key, spent in took.items())
+        samples = (evaluation_duration(*key, spent.total_seconds()) for key, spent in durations.items())
         hand.tell(Plan(observations=tuple(samples)))
 
 
-def _propose(hand: Applier, now: Pass, considered: Considered, world: SchedulingInputs) -> None:
-    """Write it down; later if it was rejected this very moment: its name is taken then."""
-    made_at = now.snapshot.now
-    disruption = propose(considered.command, considered.method, made_at)
+def _propose(hand: Applier, controller: DisruptionController, evaluation: Evaluation, world: SchedulingInputs) -> None:
+    """Create the NodeDisruption; later if the same one was rejected in this very second, as its name exists."""
+    made_at = controller.snapshot.now
+    disruption = to_node_disruption(evaluation.command, evaluation.method, made_at)
     name = disruption.metadata.name
-    if any(known.metadata.name == name for known in now.snapshot.node_disruptions):
+    if any(known.metadata.name == name for known in controller.snapshot.node_disruptions):
         later = next_requeue(made_at, hand.run.settings.disruption_poll)
-        hand.wake(Step.CONSOLIDATE, later, f"{name} was rejected this very moment")
+        hand.wake(Step.CONSOLIDATE, later, f"{name} was rejected in this second")
         return
-    hand.apply(proposal_plan(disruption, considered.command, made_at + _delay(hand, considered.method)), world)
+    hand.apply(proposal_plan(disruption, evaluation.command, made_at + _delay(hand, evaluation.method)), world)
 
 
 def _delay(hand: Applier, method: Method) -> timedelta:
@@ -171,9 +185,9 @@ def _delay(hand: Applier, method: Method) -> timedelta:
     return timedelta(0) if method == REBALANCE else hand.run.settings.validation_delay
 
 
-def _is_sound(hand: Applier, now: Pass, command: Command, subject: str) -> bool:
+def _is_sound(hand: Applier, controller: DisruptionController, command: Command, subject: str) -> bool:
     """The second opinion; what it rejects is never applied, and is a defect of ours."""
-    defects = now.simulation.defects(command)
+    defects = controller.simulation.verify(command)
     if defects:
         tell_defects(hand, subject, "a disruption does not pass verify", defects)
     return not defects

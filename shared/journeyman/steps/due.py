@@ -41,7 +41,7 @@ from journeyman.core.api.nodepool import NodePool
 from journeyman.core.api.objects import NODEPOOL, NodeClaim, condition_of, is_true
 from journeyman.core.disruption.budgets import windows
 from journeyman.core.disruption.consolidatable import consolidate_after
-from journeyman.core.disruption.static_pools import static_pools
+from journeyman.core.disruption.static_nodepools import static_nodepools
 from journeyman.core.lifecycle.expiration import is_expired
 from journeyman.core.lifecycle.hydration import contradicts_itself, hydrated, is_at_work
 from journeyman.core.lifecycle.node_class_end import REMINDER, is_held
@@ -109,7 +109,7 @@ def _is_hashed_otherwise(claim: NodeClaim, snapshot: Snapshot) -> bool:
 
 def _static(snapshot: Snapshot) -> Iterator[str]:
     """Pools that ask for so many nodes and have another number, unless their limit is why and nobody is leaving yet."""
-    for pool in static_pools(snapshot.claims, snapshot.node_pools):
+    for pool in static_nodepools(snapshot.claims, snapshot.node_pools):
         if pool.surplus or pool.allowed:
             yield f"NodePool {pool.name} has {len(pool.running)} of {pool.replicas} nodes"
 

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from journeyman.core.api.objects import Pod
 from journeyman.core.catalogue import Unavailable
-from journeyman.core.disruption.in_flight import marked_for_deletion, spared
+from journeyman.core.disruption.commands import kept_after_rollback, marked_for_deletion
 from journeyman.core.lifecycle.buffer_status import tell_buffers
 from journeyman.core.lifecycle.liveness import Timeouts
 from journeyman.core.lifecycle.nodeclaim import Lifecycle, Pace, advance
@@ -127,7 +127,7 @@ def _question(snapshot: Snapshot) -> tuple[tuple[Pod, ...], frozenset[str]]:
     moving = tuple(
         pod for node in given_back for pod in node.pods if is_currently_reschedulable(pod, snapshot.pdbs, snapshot.now)
     )
-    staying = {pod.key for name in spared(snapshot) for pod in snapshot.state_nodes_by_claim[name].pods}
+    staying = {pod.key for name in kept_after_rollback(snapshot) for pod in snapshot.state_nodes_by_claim[name].pods}
     asking = (pod for pod in pods_to_place(snapshot) if pod.key not in staying)
     pods = {pod.key: pod for pod in (*asking, *moving)}  # a tainted node's pods are in both
     return tuple(pods.values()), frozenset(n.name for n in given_back)

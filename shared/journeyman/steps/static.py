@@ -10,9 +10,8 @@ from msgspec.structs import replace
 
 from journeyman.core.api import labels
 from journeyman.core.api.nodepool import NodePool
-from journeyman.core.disruption.static_deprovisioning import close_static
-from journeyman.core.disruption.static_pools import static_pools
-from journeyman.core.disruption.static_provisioning import open_static
+from journeyman.core.disruption.static_capacity import deprovision_static, provision_static
+from journeyman.core.disruption.static_nodepools import static_nodepools
 from journeyman.core.lifecycle.progress import poll_at
 from journeyman.core.plan import Step
 from journeyman.core.state import Snapshot
@@ -29,12 +28,13 @@ def scale_static_pools(hand: Applier, world: SchedulingInputs, read: Snapshot) -
         world: The cluster with what this run has written so far.
         read: The cluster as it was read.
     """
-    hand.apply(close_static(world.snapshot), world)
+    hand.apply(deprovision_static(world.snapshot), world)
     run = hand.run
     now = run.clock.now()
     look_again = poll_at(now, now, run.settings.registration_poll, run.settings.registration_poll)
     snapshot = replace(world.snapshot, node_pools=_openable(hand, world.snapshot, read))
-    hand.apply(open_static(snapshot, world.catalogue, most=run.settings.claims_per_run, look_again=look_again), world)
+    plan = provision_static(snapshot, world.catalogue, max_claims=run.settings.claims_per_run, requeue_at=look_again)
+    hand.apply(plan, world)
 
 
 def _openable(hand: Applier, snapshot: Snapshot, read: Snapshot) -> tuple[NodePool, ...]:
@@ -45,7 +45,7 @@ def _openable(hand: Applier, snapshot: Snapshot, read: Snapshot) -> tuple[NodePo
     """
     written = hand.effects.claims
     given_up = {c.metadata.labels.get(labels.NODEPOOL) for c in read.claims if written.get(c.metadata.name, c) is None}
-    lacking = {pool.name for pool in static_pools(snapshot.claims, snapshot.node_pools) if pool.lacking}
+    lacking = {pool.name for pool in static_nodepools(snapshot.claims, snapshot.node_pools) if pool.missing}
     for name in sorted(lacking & given_up):
         hand.wake(Step.PROVISION, hand.run.clock.now(), f"NodePool {name} lost a node that was on its way")
     allowed = still_allowed(hand, snapshot, lacking - given_up)

@@ -1,7 +1,7 @@
 """Budgets: how many nodes of a NodePool may be disrupted now, and when that number may change.
 
-A budget without a schedule always counts. One with a schedule counts while a window is open: from each firing of
-its cron expression (UTC) for its duration. Of all budgets that count, the smallest allowance holds.
+A budget without a schedule is always active. One with a schedule is active during its windows: from each firing of its
+cron expression (UTC) for its duration. The active budget that allows the fewest nodes decides.
 
 ::
 
@@ -21,11 +21,11 @@ from msgspec import Struct
 from journeyman.core.api.duration import parse_duration
 from journeyman.core.api.nodepool import Budget, NodePool
 from journeyman.core.api.objects import is_true
-from journeyman.core.disruption.types import DisruptionReason, NodePoolName
+from journeyman.core.disruption.candidates import DisruptionReason, NodePoolName
 from journeyman.core.state import Snapshot, StateNode
 from journeyman.errors import ConfigurationError
 
-UNLIMITED: Final = 2**31 - 1  # math.MaxInt32: no budget counts now
+UNLIMITED: Final = 2**31 - 1  # math.MaxInt32: no budget is active
 
 MACROS: Final[Mapping[str, str]] = {
     "@yearly": "0 0 1 1 *",
@@ -42,17 +42,17 @@ EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 class Window(Struct, frozen=True, kw_only=True, order=True):
-    """A time during which a budget counts: from `opens` until just before `closes`, both UTC."""
+    """A time during which a budget is active: from `opens` until just before `closes`, both UTC."""
 
     opens: datetime
     closes: datetime
 
 
-class Allowance(Struct, frozen=True, kw_only=True):
-    """One NodePool's budget for one reason at one moment.
+class BudgetStatus(Struct, frozen=True, kw_only=True):
+    """The budgets of one NodePool for one reason at one moment.
 
-    `total` nodes are ready to be disrupted or being disrupted, `disrupting` of them are on their way out or not
-    ready; `allowed` is what the budgets say (`UNLIMITED` if none counts).
+    `total` are its initialized nodes, `disrupting` those of them that are deleting or not ready, `allowed` the number
+    that the budgets allow (`UNLIMITED` if none is active).
     """
 
     total: int
@@ -61,19 +61,19 @@ class Allowance(Struct, frozen=True, kw_only=True):
 
     @property
     def remaining(self) -> int:
-        """How many more nodes may go now."""
+        """How many more nodes may be disrupted now."""
         return max(self.allowed - self.disrupting, 0)
 
 
-def allowances(
-    snapshot: Snapshot, reason: DisruptionReason, marked: frozenset[str]
-) -> Mapping[NodePoolName, Allowance]:
-    """Every NodePool's budget for this reason, by pool name.
+def budget_status(
+    snapshot: Snapshot, reason: DisruptionReason, marked_for_deletion: frozenset[str]
+) -> Mapping[NodePoolName, BudgetStatus]:
+    """Return the status of every NodePool's budgets for this reason, by NodePool name.
 
     Args:
         snapshot: The cluster; `snapshot.now` is the time.
-        reason: Budgets that name other reasons only do not count.
-        marked: Names of the NodeClaims that commands under way give back (they count as disrupting).
+        reason: Budgets that list other reasons only are ignored.
+        marked_for_deletion: Names of NodeClaims that executing commands will delete; they count as disrupting.
 
     Restates: karpenter pkg/controllers/disruption/helpers.go `BuildDisruptionBudgetMapping`.
     """
@@ -82,17 +82,17 @@ def allowances(
         if _counts(node):
             by_pool.setdefault(node.node_pool, []).append(node)
     return {
-        NodePoolName(pool.metadata.name): _allowance(
-            pool, by_pool.get(pool.metadata.name, []), reason, marked, snapshot.now
+        NodePoolName(pool.metadata.name): _status(
+            pool, by_pool.get(pool.metadata.name, []), reason, marked_for_deletion, snapshot.now
         )
         for pool in snapshot.node_pools
     }
 
 
 def allowed_nodes(budgets: Iterable[Budget], reason: DisruptionReason, total: int, now: datetime) -> int:
-    """The smallest allowance of the budgets that count now, of `total` nodes; `UNLIMITED` if none counts.
+    """Return the number of `total` nodes that the active budgets allow; `UNLIMITED` if none is active.
 
-    A budget whose schedule does not parse allows nothing: better to disrupt too little than too much.
+    A budget whose schedule does not parse allows none.
 
     Restates: karpenter pkg/apis/v1/nodepool.go `GetAllowedDisruptionsByReason`.
     """
@@ -102,7 +102,7 @@ def allowed_nodes(budgets: Iterable[Budget], reason: DisruptionReason, total: in
 
 
 def schedule_error(budget: Budget) -> str:
-    """What is wrong with a budget's schedule, for a person; empty if it parses or there is none."""
+    """Return why a budget's schedule does not parse; empty if it does, or there is none."""
     try:
         _cron(budget, EPOCH)
     except ConfigurationError as error:
@@ -111,7 +111,7 @@ def schedule_error(budget: Budget) -> str:
 
 
 def is_active(budget: Budget, now: datetime) -> bool:
-    """Whether the budget counts now.
+    """Whether the budget is active now.
 
     Raises:
         ConfigurationError: The schedule does not parse.
@@ -126,10 +126,9 @@ def is_active(budget: Budget, now: datetime) -> bool:
 
 
 def windows(budgets: Iterable[Budget], start: datetime, until: datetime) -> tuple[Window, ...]:
-    """The windows of scheduled budgets that overlap [start, until), by opening time; doubles are left out.
+    """Return the windows of scheduled budgets that overlap [start, until), by opening time, without duplicates.
 
-    Windows of one budget that touch or overlap are one window. Budgets without a schedule, or with one that does not
-    parse, have none.
+    Adjacent and overlapping windows of one budget are merged. A schedule that does not parse has no windows.
     """
     found: set[Window] = set()
     for budget in budgets:
@@ -139,9 +138,9 @@ def windows(budgets: Iterable[Budget], start: datetime, until: datetime) -> tupl
 
 
 def next_window_change(budgets: Iterable[Budget], now: datetime) -> datetime | None:
-    """When the allowed number may next change because a window opens or closes; None if not within a day.
+    """Return when a window next opens or closes; None if not within a day.
 
-    A step leaves itself a wake-up for this time. Later changes need none: the sweep comes by long before.
+    A step requeues itself for this time. For later changes the sweep starts it long before.
     """
     horizon = now + WINDOW_HORIZON
     edges = (edge for w in windows(budgets, now, horizon) for edge in (w.opens, w.closes) if now < edge < horizon)
@@ -152,12 +151,12 @@ def _counts(node: StateNode) -> bool:
     return node.managed and node.initialized and not is_true(node.conditions, "InstanceTerminating")
 
 
-def _allowance(
+def _status(
     pool: NodePool, nodes: Sequence[StateNode], reason: DisruptionReason, marked: frozenset[str], now: datetime
-) -> Allowance:
+) -> BudgetStatus:
     disrupting = sum(1 for n in nodes if not n.ready or n.deleting or (n.claim and n.claim.metadata.name in marked))
     allowed = allowed_nodes(pool.spec.disruption.budgets, reason, len(nodes), now)
-    return Allowance(total=len(nodes), disrupting=disrupting, allowed=allowed)
+    return BudgetStatus(total=len(nodes), disrupting=disrupting, allowed=allowed)
 
 
 def _nodes_of(budget: Budget, total: int, now: datetime) -> int:
@@ -168,14 +167,14 @@ def _nodes_of(budget: Budget, total: int, now: datetime) -> int:
 
 
 def _share(nodes: str, total: int) -> int:
-    """An integer as it is; a percentage of `total`, rounded up (so that one node may always go)."""
+    """An integer as it is; a percentage of `total`, rounded up, so that more than 0 % always allows one node."""
     if nodes.endswith("%"):
         return -(-total * int(nodes[:-1]) // 100)
     return int(nodes)
 
 
 def _duration(budget: Budget) -> timedelta:
-    """How long a window stays open; validation gives every schedule a duration."""
+    """The length of a window; CRD validation requires a duration with every schedule."""
     return parse_duration(budget.duration or "0s")
 
 

@@ -1,6 +1,6 @@
-"""Candidates: the nodes that may be given back now, what each costs and what moving its pods costs.
+"""Candidates: nodes that may be disrupted now, with their price and the cost of moving their pods.
 
-Restates: karpenter pkg/controllers/disruption/types.go `NewCandidate`, pkg/controllers/state/statenode.go
+Restates: karpenter pkg/controllers/disruption/types.go `Candidate`, `NewCandidate`, pkg/controllers/state/statenode.go
 `ValidateNodeDisruptable`, `ValidatePodsDisruptable`, pkg/utils/disruption/disruption.go `EvictionCost`.
 """
 
@@ -8,16 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from typing import Final
+from enum import Enum
+from typing import Final, NewType
 
 from msgspec import Struct
 
 from journeyman.core.api import labels
-from journeyman.core.api.objects import Pod, PodDisruptionBudget, is_true
+from journeyman.core.api.objects import NODE, NODECLAIM, Pod, PodDisruptionBudget, is_true
 from journeyman.core.catalogue import Catalogue, price_of
-from journeyman.core.disruption import explain
-from journeyman.core.disruption.types import BASE_DISRUPTION_COST, Candidate, NodeClaimName, NodePoolName
-from journeyman.core.plan import Event
+from journeyman.core.plan import Event, ObjectRef
 from journeyman.core.scheduling.pods import (
     is_active,
     is_disruptable,
@@ -32,14 +31,72 @@ DELETION_COST: Final = "controller.kubernetes.io/pod-deletion-cost"
 # pkg/utils/disruption/disruption.go: scales that bring both into about ±16
 DELETION_COST_SCALE: Final = 2.0**27
 PRIORITY_SCALE: Final = 2.0**25
-COST_BOUND: Final = 10.0
+MAX_EVICTION_COST: Final = 10.0
+BASE_DISRUPTION_COST: Final = 1.0
+"""The cost of disrupting a node without pods (karpenter pkg/utils/disruption `ReschedulingCost`)."""
+BLOCKED: Final = "DisruptionBlocked"
+"""Event reason for nodes and NodePools that may not be disrupted at the moment."""
+
+NodePoolName = NewType("NodePoolName", str)
+NodeClaimName = NewType("NodeClaimName", str)
 
 
-class Found(Struct, frozen=True, kw_only=True):
-    """The candidates, by claim name, and `DisruptionBlocked` events for the nodes that are none."""
+class DisruptionReason(str, Enum):
+    """Why a node is disrupted; the value is used in conditions, budgets and manifests."""
+
+    EMPTY = "Empty"
+    UNDERUTILIZED = "Underutilized"
+    DRIFTED = "Drifted"
+    INTERRUPTED = "Interrupted"  # budgets cannot name it
+
+
+class Candidate(Struct, frozen=True, kw_only=True):
+    """One node that may be disrupted now.
+
+    `price` is the price of its offering per hour, 0.0 if unknown. `reschedulable_pods` are keys (`namespace/name`),
+    sorted. `disruption_cost` is 1.0 plus the cost of moving those pods (never below 1.0). `consolidatable` is true once
+    consolidateAfter has passed; `hosts_buffer_pods` if capacity of a CapacityBuffer is reserved on the node.
+    """
+
+    nodeclaim: NodeClaimName
+    nodeclaim_uid: str
+    node: str
+    node_uid: str
+    nodepool: NodePoolName
+    instance_type: str
+    zone: str
+    capacity_type: str
+    price: float
+    reschedulable_pods: tuple[str, ...] = ()
+    disruption_cost: float = BASE_DISRUPTION_COST
+    consolidatable: bool = True
+    hosts_buffer_pods: bool = False
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it has neither buffer pods nor pods with a positive eviction cost."""
+        return self.disruption_cost <= BASE_DISRUPTION_COST and not self.hosts_buffer_pods
+
+    @property
+    def savings_ratio(self) -> float:
+        """Price per hour that deleting the node saves, per unit of disruption cost."""
+        return self.price / self.disruption_cost
+
+
+class CandidateList(Struct, frozen=True, kw_only=True):
+    """Candidates by NodeClaim name, and `DisruptionBlocked` events for the nodes that are not candidates."""
 
     candidates: tuple[Candidate, ...]
     events: tuple[Event, ...]
+
+
+def by_savings(candidate: Candidate) -> tuple[float, str]:
+    """Sort key: highest savings ratio first, ties by name.
+
+    Restates: karpenter pkg/controllers/disruption/consolidation.go `sortCandidates`.
+    Differs: ties are sorted by name, so that a replayed run decides the same.
+    """
+    return (-candidate.savings_ratio, candidate.nodeclaim)
 
 
 def find_candidates(
@@ -47,52 +104,72 @@ def find_candidates(
     catalogue: Catalogue,
     *,
     consolidatable: frozenset[str],
-    under_way: frozenset[str],
-    keeping_room: frozenset[str] = frozenset(),
-) -> Found:
-    """Every node that may be disrupted gracefully now.
+    in_commands: frozenset[str],
+    buffer_hosts: frozenset[str] = frozenset(),
+) -> CandidateList:
+    """Return every node that may be disrupted gracefully now.
 
     Args:
         snapshot: The cluster.
         catalogue: Instance types and prices per NodePool.
-        consolidatable: Names of claims whose consolidateAfter has passed.
-        under_way: Names of claims in a command that has not ended; they are passed over in silence.
-        keeping_room: Names of nodes on which room is kept for CapacityBuffers.
+        consolidatable: Names of NodeClaims whose consolidateAfter has passed.
+        in_commands: Names of NodeClaims in unfinished commands; they are skipped without an event.
+        buffer_hosts: Names of nodes on which capacity of CapacityBuffers is reserved.
     """
     nominated = frozenset(p.status.nominated_node_name for p in snapshot.pods if not p.spec.node_name)
-    found: list[Candidate] = []
+    candidates: list[Candidate] = []
     events: list[Event] = []
     for node in snapshot.state_nodes:
-        if node.claim is None or node.claim.metadata.name in under_way:
+        if node.claim is None or node.claim.metadata.name in in_commands:
             continue
         why_not = _blocked(node, snapshot, catalogue, nominated)
         if why_not:
-            events += [Event(ref=ref, reason="DisruptionBlocked", message=why_not) for ref in explain.refs(node)]
+            events += [Event(ref=ref, reason=BLOCKED, message=why_not) for ref in node_refs(node)]
             continue
-        quiet, keeps_room = node.claim.metadata.name in consolidatable, node.name in keeping_room
-        found.append(_candidate(node, catalogue, consolidatable=quiet, keeps_room=keeps_room))
-    return Found(candidates=tuple(sorted(found, key=lambda c: c.nodeclaim)), events=tuple(events))
+        candidates.append(
+            _candidate(
+                node,
+                catalogue,
+                consolidatable=node.claim.metadata.name in consolidatable,
+                hosts_buffer_pods=node.name in buffer_hosts,
+            )
+        )
+    return CandidateList(candidates=tuple(sorted(candidates, key=lambda c: c.nodeclaim)), events=tuple(events))
+
+
+def node_refs(node: StateNode) -> tuple[ObjectRef, ...]:
+    """References to the NodeClaim and the Node, as far as they exist, to record Events on."""
+    claim = (NODECLAIM, node.claim.metadata if node.claim else None)
+    host = (NODE, node.node.metadata if node.node else None)
+    return tuple(
+        ObjectRef(resource=kind, name=meta.name, uid=meta.uid) for kind, meta in (claim, host) if meta is not None
+    )
 
 
 def eviction_cost(pod: Pod) -> float:
-    """What evicting a pod costs: 1 for an ordinary one, more by deletion cost and priority, within ±10.
+    """Return the cost of evicting a pod: 1 plus its deletion cost and priority, scaled, within ±10.
 
-    A deletion cost that is no number counts as none.
+    A deletion cost that is not a number is ignored.
+
+    Restates: karpenter pkg/utils/disruption/disruption.go `EvictionCost`.
     """
     cost = 1.0 + (pod.spec.priority or 0) / PRIORITY_SCALE
     with suppress(ValueError):
         cost += int(pod.metadata.annotations.get(DELETION_COST, "0")) / DELETION_COST_SCALE
-    return min(max(cost, -COST_BOUND), COST_BOUND)
+    return min(max(cost, -MAX_EVICTION_COST), MAX_EVICTION_COST)
 
 
 def rescheduling_cost(pods: Iterable[Pod]) -> float:
-    """1.0 plus what moving the pods costs; those that would rather go count nothing."""
+    """Return 1.0 plus the cost of evicting the pods; negative eviction costs count as 0.
+
+    Restates: karpenter pkg/utils/disruption/disruption.go `ReschedulingCost`.
+    """
     return BASE_DISRUPTION_COST + sum(max(eviction_cost(pod), 0.0) for pod in pods)
 
 
-def _candidate(node: StateNode, catalogue: Catalogue, *, consolidatable: bool, keeps_room: bool) -> Candidate:
-    assert node.claim is not None  # noqa: S101 - unmanaged nodes are no candidates
-    assert node.node is not None  # noqa: S101 - nor are claims without a node
+def _candidate(node: StateNode, catalogue: Catalogue, *, consolidatable: bool, hosts_buffer_pods: bool) -> Candidate:
+    assert node.claim is not None  # noqa: S101 - unmanaged nodes are skipped
+    assert node.node is not None  # noqa: S101 - blocked without a Node
     instance_type, zone, capacity_type = (
         node.labels.get(key, "") for key in (labels.INSTANCE_TYPE, labels.ZONE, labels.CAPACITY_TYPE)
     )
@@ -111,12 +188,12 @@ def _candidate(node: StateNode, catalogue: Catalogue, *, consolidatable: bool, k
         reschedulable_pods=tuple(sorted(pod.key for pod in pods)),
         disruption_cost=rescheduling_cost(pods),
         consolidatable=consolidatable,
-        keeps_room=keeps_room,
+        hosts_buffer_pods=hosts_buffer_pods,
     )
 
 
 def _blocked(node: StateNode, snapshot: Snapshot, catalogue: Catalogue, nominated: frozenset[str]) -> str:
-    """Why a managed node may not be disrupted, empty if it may; the order of the reasons is Karpenter's."""
+    """Return why a managed node may not be disrupted, empty if it may; reasons in Karpenter's order."""
     return (
         _node_blocked(node, nominated) or _pool_blocked(node, snapshot, catalogue) or _pods_blocked(node.pods, snapshot)
     )
@@ -161,7 +238,7 @@ def _is_evictable(pod: Pod) -> bool:
 
 
 def _preventing_pdbs(pod: Pod, pdbs: Iterable[PodDisruptionBudget]) -> tuple[str, ...]:
-    """The budgets that stand against evicting the pod now: one that allows none, or several at once."""
+    """PodDisruptionBudgets that block the eviction: the only matching one if it allows none, or several matching ones."""
     matching = [
         pdb
         for pdb in pdbs

@@ -1,265 +1,244 @@
-"""Commands: how a decision to give nodes back is carried out, run after run, from what is written in the cluster.
+"""Disruption commands: what one does, the NodeDisruption that stores it, and which nodes unfinished ones hold.
 
-::
+A command is written to the cluster as a NodeDisruption before any node is touched. Which candidates it has really
+started to disrupt is said by the DisruptionReason condition on their NodeClaims.
 
-    propose   NodeDisruption is created            Proposed    (nothing else is touched)
-       │ ≥ 15 s later, if it still holds (validation)            └─ no longer holds ─► Rejected
-    execute   DisruptionReason on the candidates
-              phase is written                     Executing
-              replacements are created,                          └─ one dies, or 10 min pass ─► RolledBack
-              candidates tainted, replacements launched             (taint and condition taken off again)
-       │ all replacements initialized
-    advance   candidates' NodeClaims are deleted; the terminate step drains them
-       │ all of them gone
-                                                   Succeeded
-
-Which candidates a command really took is said by the DisruptionReason condition on their claims, so that a command
-that lost some of its candidates during validation knows it in every later run. A run that dies between any two writes
-leaves a state that the next one finishes or undoes: a command still Proposed is validated again, an Executing one
-without its replacements is rolled back, a taint that is missing is put on.
-
-Restates: karpenter pkg/controllers/disruption/queue.go `StartCommand`, `waitOrTerminate`, `CompleteCommand`.
-Differs: the queue is the NodeDisruption objects, so a restart forgets nothing. A delete command deletes at once. The
-replacements exist before the taints, because a taint tells the provisioner that the pods on the node need another
-place: without them it would launch one. All writes of a start are one chain; what a conflict stops, the next run does.
-A launch that fails drops its claim, which the next run sees.
+Restates: karpenter pkg/controllers/disruption/types.go `Command`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from datetime import datetime, timedelta
-from typing import Any, Final
+from collections import Counter
+from collections.abc import Mapping
+from datetime import datetime
+from enum import Enum
+from hashlib import blake2b
+from typing import Final
 
-from journeyman.core.api import labels
-from journeyman.core.api.conditions import INITIALIZED
-from journeyman.core.api.hashes import NODEPOOL_HASH_VERSION, node_pool_hash
-from journeyman.core.api.node_disruption import NodeDisruption
-from journeyman.core.api.objects import NODECLAIM, NodeClaim, is_true
-from journeyman.core.disruption import explain
-from journeyman.core.disruption.in_flight import EXECUTING, missing, replacements, still_there, taken
-from journeyman.core.disruption.marks import cordons, mark, set_phase, told_of_marks, unmark
-from journeyman.core.disruption.types import Command, Decision
-from journeyman.core.plan import (
-    Action,
-    Chain,
-    CreateObject,
-    DeleteObject,
-    Event,
-    LaunchInstance,
-    ObjectRef,
-    Observation,
-    Plan,
-    Requeue,
-    Step,
-    chain_of,
-    next_requeue,
+from msgspec import Struct
+
+from journeyman.core.api.conditions import DISRUPTION_REASON
+from journeyman.core.api.node_disruption import (
+    DisruptionCandidate,
+    DisruptionReplacement,
+    Method,
+    NodeDisruption,
+    NodeDisruptionSpec,
+    price_text,
 )
-from journeyman.core.scheduling.claims import to_node_claim
-from journeyman.core.scheduling.results import PlannedClaim
+from journeyman.core.api.objects import NODE_DISRUPTION, NodeClaim, ObjectMeta, Pod, is_true
+from journeyman.core.disruption.candidates import Candidate, DisruptionReason
+from journeyman.core.disruption.disruption_events import consolidation_candidate
+from journeyman.core.disruption.disruption_metrics import consolidation_type
+from journeyman.core.plan import Chain, CreateObject, Plan, Requeue, Step
+from journeyman.core.scheduling.claims import claim_name
+from journeyman.core.scheduling.results import PlannedClaim, Results
 from journeyman.core.state import Snapshot, StateNode
 
-# karpenter pkg/controllers/disruption/queue.go: 80 ms for each candidate, within 10 min and 1 h
-TIMEOUT_PER_CANDIDATE: Final = timedelta(milliseconds=80)
-SHORTEST_TIMEOUT: Final = timedelta(minutes=10)
-LONGEST_TIMEOUT: Final = timedelta(hours=1)
-
-SLOWEST_LOOK: Final = timedelta(minutes=1)
+PROPOSED: Final = "Proposed"
+EXECUTING: Final = "Executing"
+MAX_PODS_LISTED: Final = 1000  # per candidate, as the CRD allows
 
 
-def execute(
-    disruption: NodeDisruption,
-    command: Command,
-    snapshot: Snapshot,
-    poll: timedelta,
-) -> Plan:
-    """Begin a command that was validated just now.
+class Decision(str, Enum):
+    """What a command does to its candidates."""
 
-    Args:
-        disruption: The proposal.
-        command: The command as validation found it: the candidates to take (maybe fewer than were proposed) and the
-            replacements to open.
-        snapshot: The cluster.
-        poll: When to look again.
+    NO_OP = "no-op"
+    DELETE = "delete"
+    REPLACE = "replace"
+
+
+class SimulationResult(Struct, frozen=True, kw_only=True):
+    """The result of scheduling `pods` without the nodes `excluded_nodes`.
+
+    `errors` (by pod key) forbid the disruption. Pods that were pending before the disruption have none.
     """
-    now = snapshot.now
-    nodes = [snapshot.state_nodes_by_claim[c.nodeclaim] for c in command.candidates]
-    names = [stated.name for stated in disruption.spec.replacements]
-    actions: list[Action] = [action for node in nodes for action in mark(node, disruption, now)]
-    actions.append(set_phase(disruption, EXECUTING, "validated", now))
-    for name, planned in zip(names, command.replacements, strict=True):
-        body = _replacement(name, planned, disruption, snapshot)
-        actions.append(CreateObject(resource=NODECLAIM, body=body, why=disruption.spec.explanation))
-    actions += cordons(nodes, disruption)
-    launches = tuple(
-        chain_of(f"NodeClaim {name}", LaunchInstance(claim=name, why=f"replacement for {disruption.metadata.name}"))
-        for name in names
-    )
-    events: tuple[Event, ...] = tuple(_launching(disruption, name) for name in names)
-    observations = [
-        *explain.decided(disruption),
-        *(explain.created(c.node_pool, disruption) for c in command.replacements),
-    ]
-    if command.decision is Decision.DELETE:
-        deletion = _deletion(disruption, nodes, snapshot)
-        actions += deletion.actions
-        events += deletion.events
-        observations += deletion.observations
-    else:
-        actions.append(Requeue(step=Step.PROVISION, at=now, reason=f"replacements of {disruption.metadata.name} start"))
-    actions.append(_look_again(disruption, next_requeue(now, poll)))
-    chain = Chain(subject=_subject(disruption), actions=tuple(actions), events=events, observations=tuple(observations))
-    chain = told_of_marks(chain, nodes, disruption, now)
-    return Plan(chains=(chain, *launches), notes=(f"disrupting node(s): {disruption.spec.explanation}",))
+
+    pods: tuple[Pod, ...]
+    excluded_nodes: frozenset[str]
+    results: Results
+    errors: Mapping[str, str]
 
 
-def reject(disruption: NodeDisruption, why: str, snapshot: Snapshot) -> Plan:
-    """End a proposal that no longer holds; marks that an interrupted start may have left are taken off."""
-    told = f"Consolidation rejected: {disruption.spec.explanation}, reason: {why}"
-    events = tuple(
-        Event(ref=ref, reason="ConsolidationRejected", message=told, key=told)
-        for name in disruption.claims
-        if explain.consolidation_type(disruption)
-        if (node := snapshot.state_nodes_by_claim.get(name)) is not None
-        for ref in explain.refs(node)
-    )
-    ended = _ended(disruption, "Rejected", why, taken(disruption, snapshot), snapshot.now)
-    plan = Plan(observations=(explain.failed_validation(disruption),), events=events)
-    return plan + ended
+class Command(Struct, frozen=True, kw_only=True):
+    """Launch the replacements, then delete the candidates. Without candidates, it is a no-op.
 
-
-def advance(disruption: NodeDisruption, snapshot: Snapshot, poll: timedelta) -> Plan:
-    """Move an Executing command on as far as it gets now.
-
-    Args:
-        disruption: The command; `status.phase` is Executing.
-        snapshot: The cluster.
-        poll: How soon to look again while something is awaited.
+    `simulation_result` is what the command is based on, None if no pods must be rescheduled. `why_not` explains a no-op.
     """
-    nodes = taken(disruption, snapshot)
-    staying = [n for n in nodes if not n.deleting]
-    if not nodes:
-        return _without_candidates(disruption, snapshot)
-    if not staying:
-        return Plan(
-            chains=(
-                chain_of(_subject(disruption), _look_again(disruption, _drain_look(disruption, snapshot.now, poll))),
+
+    reason: DisruptionReason
+    candidates: tuple[Candidate, ...] = ()
+    replacements: tuple[PlannedClaim, ...] = ()
+    simulation_result: SimulationResult | None = None
+    why_not: str = ""
+
+    @property
+    def decision(self) -> Decision:
+        """Delete without replacements, replace with them."""
+        if not self.candidates:
+            return Decision.NO_OP
+        return Decision.REPLACE if self.replacements else Decision.DELETE
+
+    @property
+    def saving(self) -> float:
+        """Price per hour that it saves; a replacement counts at its cheapest offering."""
+        return sum(c.price for c in self.candidates) - sum(r.price for r in self.replacements)
+
+
+# -- from a command to its NodeDisruption -----------------------------------------------------------------------------
+
+
+def to_node_disruption(command: Command, method: Method, now: datetime) -> NodeDisruption:
+    """Return the NodeDisruption of a command. Its name is derived from the reason, the candidates and the time."""
+    seed = " ".join((command.reason.value, *(c.nodeclaim_uid for c in command.candidates), now.isoformat()))
+    digest = blake2b(seed.encode(), digest_size=5).hexdigest()
+    name = f"{command.reason.value.lower()}-{digest}"
+    spec = NodeDisruptionSpec(
+        reason=command.reason.value,
+        decision="replace" if command.decision is Decision.REPLACE else "delete",
+        method=method,
+        candidates=tuple(_to_disruption_candidate(c) for c in command.candidates),
+        replacements=tuple(
+            DisruptionReplacement(
+                name=replacement_name(name, claim.node_pool, index),
+                instance_type=claim.offering[0],
+                zone=claim.offering[1],
+                capacity_type=claim.offering[2],
+                price=price_text(claim.price),
             )
-        )
-    if lost := missing(disruption, snapshot):
-        return _roll_back(disruption, f"replacement {', '.join(lost)} is gone", staying, snapshot)
-    waiting = [c for c in replacements(disruption, snapshot) if not is_true(c.status.conditions, INITIALIZED)]
-    if not waiting:
-        chain = _deletion(disruption, staying, snapshot)
-        again = chain_of(_subject(disruption), _look_again(disruption, next_requeue(snapshot.now, poll)))
-        return Plan(
-            chains=(chain, again), notes=(f"replacements are ready, terminating: {disruption.spec.explanation}",)
-        )
-    if snapshot.now >= deadline(disruption):
-        return _roll_back(disruption, "the replacements were not ready in time", staying, snapshot)
-    return _await(disruption, waiting, staying, next_requeue(snapshot.now, poll))
+            for index, claim in enumerate(command.replacements)
+        ),
+        saving_per_hour=price_text(command.saving),
+        created_at=now,
+    )
+    disruption = NodeDisruption(metadata=ObjectMeta(name=name), spec=spec)
+    return disruption.model_copy(update={"spec": spec.model_copy(update={"explanation": summary(disruption)})})
 
 
-def _without_candidates(disruption: NodeDisruption, snapshot: Snapshot) -> Plan:
-    """All are gone; or, since a replace command takes all of its candidates, a roll-back was cut off half-way."""
-    standing = still_there(disruption, snapshot) if disruption.spec.replacements else ()
-    if standing:
-        return _roll_back(disruption, "its candidates are not marked any more", standing, snapshot)
-    return _ended(disruption, "Succeeded", "all candidates are gone", (), snapshot.now)
+def replacement_name(disruption: str, node_pool: str, index: int) -> str:
+    """Return the name of a replacement NodeClaim, derived from the NodeDisruption's name."""
+    return claim_name(node_pool, disruption, [str(index)])
 
 
-def deadline(disruption: NodeDisruption) -> datetime:
-    """When an Executing command is given up if its replacements are not initialized."""
-    timeout = TIMEOUT_PER_CANDIDATE * len(disruption.spec.candidates)
-    return _started(disruption) + min(max(timeout, SHORTEST_TIMEOUT), LONGEST_TIMEOUT)
+def summary(disruption: NodeDisruption) -> str:
+    """Return the command in one line, for people."""
+    spec = disruption.spec
+    nodes = ", ".join(f"{c.node} ({c.instance_type}/{c.capacity_type})" for c in spec.candidates[:5])
+    more = f" and {len(spec.candidates) - 5} more" if len(spec.candidates) > 5 else ""
+    by_offering = Counter(f"{r.instance_type}/{r.capacity_type}" for r in spec.replacements)
+    replacements = ", ".join(
+        f"{n} of {name} or dearer" if n > 1 else f"{name} or the like" for name, n in sorted(by_offering.items())
+    )
+    by = f" by {replacements}" if replacements else ""
+    return f"{spec.decision} {nodes}{more}{by}, saving {spec.saving:.4f}/h ({spec.reason})"
 
 
-def _replacement(name: str, planned: PlannedClaim, disruption: NodeDisruption, snapshot: Snapshot) -> Mapping[str, Any]:
-    """The NodeClaim to open: it has the finalizer before it has an instance, and names the command it belongs to."""
-    pool = snapshot.node_pools_by_name[planned.node_pool]
-    body = to_node_claim(planned, pool, name=name, hash=node_pool_hash(pool), hash_version=NODEPOOL_HASH_VERSION)
-    metadata = body["metadata"]
-    annotations = {**metadata["annotations"], labels.DISRUPTION: disruption.metadata.name}
-    return {
-        **body,
-        "metadata": {**metadata, "annotations": annotations, "finalizers": [labels.TERMINATION_FINALIZER]},
-    }
-
-
-def _launching(disruption: NodeDisruption, name: str) -> Event:
-    ref = ObjectRef(resource=NODECLAIM, name=name)
-    reason = disruption.spec.reason
-    return Event(ref=ref, reason="DisruptionLaunching", message=f"Launching NodeClaim: {reason}", key=reason)
-
-
-def _await(disruption: NodeDisruption, waiting: Iterable[NodeClaim], nodes: Iterable[StateNode], at: datetime) -> Plan:
+def proposal_plan(disruption: NodeDisruption, command: Command, validate_at: datetime) -> Plan:
+    """Return the plan that creates the NodeDisruption and requeues the step at `validate_at`."""
+    explanation = disruption.spec.explanation
+    create = CreateObject(resource=NODE_DISRUPTION, body=disruption.to_wire(), why=explanation)
+    requeue = Requeue(step=Step.CONSOLIDATE, at=validate_at, reason=f"validate {disruption.metadata.name}")
     events = tuple(
-        Event(
-            ref=ObjectRef(resource=NODECLAIM, name=c.metadata.name, uid=c.metadata.uid),
-            reason="DisruptionWaitingReadiness",
-            message="Waiting on readiness to continue disruption",
-        )
-        for c in waiting
+        event
+        for candidate in command.candidates
+        if consolidation_type(disruption)
+        for event in consolidation_candidate(candidate, explanation)
     )
-    actions = (*cordons(nodes, disruption), _look_again(disruption, at))
-    return Plan(chains=(chain_of(_subject(disruption), *actions),), events=events)
+    chain = Chain(subject=f"NodeDisruption {disruption.metadata.name}", actions=(create, requeue), events=events)
+    return Plan(chains=(chain,), notes=(f"proposed: {explanation}",))
 
 
-def _deletion(disruption: NodeDisruption, nodes: Iterable[StateNode], snapshot: Snapshot) -> Chain:
-    """Delete the candidates' claims and let the terminate step drain them.
+def difference(disruption: NodeDisruption, command: Command) -> str:
+    """Return how a command that was computed later differs from the proposal; empty if it does not.
 
-    As they are now, taken by this command: one that was let go meanwhile, or taken by another, has changed.
+    Restates: karpenter pkg/controllers/disruption/validation.go `validateCommand`.
     """
-    actions: list[Action] = []
-    events: list[Event] = []
-    observations: list[Observation] = []
-    for node in nodes:
-        assert node.claim is not None  # noqa: S101 - candidates have one
-        ref = ObjectRef(resource=NODECLAIM, name=node.claim.metadata.name, uid=node.claim.metadata.uid)
-        actions.append(
-            DeleteObject(
-                ref=ref, why=disruption.spec.explanation, resource_version=node.claim.metadata.resource_version
-            )
-        )
-        events += explain.terminating(explain.refs(node), disruption.spec.reason)
-        pods = next(len(c.pods) for c in disruption.spec.candidates if c.node_claim == node.claim.metadata.name)
-        pool = snapshot.node_pools_by_name.get(node.node_pool)
-        observations += explain.disrupted(disruption, node.claim, pool, pods)
-    actions.append(Requeue(step=Step.TERMINATE, at=snapshot.now, reason=disruption.metadata.name))
-    return Chain(
-        subject=_subject(disruption), actions=tuple(actions), events=tuple(events), observations=tuple(observations)
+    if not command.candidates:
+        return command.why_not
+    if command.decision.value != disruption.spec.decision:
+        return f"the decision is now {command.decision.value}, not {disruption.spec.decision}"
+    if len(command.replacements) != len(disruption.spec.replacements):
+        return f"{len(command.replacements)} replacements are needed now"
+    for index, (proposed, now) in enumerate(zip(disruption.spec.replacements, command.replacements, strict=True)):
+        if proposed.name != replacement_name(disruption.metadata.name, now.node_pool, index):
+            return f"the replacement would now belong to NodePool {now.node_pool}"
+        if proposed.instance_type not in now.instance_types:
+            return f"{proposed.instance_type} is no longer an option"
+    return ""
+
+
+def _to_disruption_candidate(candidate: Candidate) -> DisruptionCandidate:
+    return DisruptionCandidate(
+        node_claim=candidate.nodeclaim,
+        node_claim_uid=candidate.nodeclaim_uid,
+        node=candidate.node,
+        node_pool=candidate.nodepool,
+        instance_type=candidate.instance_type,
+        zone=candidate.zone,
+        capacity_type=candidate.capacity_type,
+        price=price_text(candidate.price),
+        pods=candidate.reschedulable_pods[:MAX_PODS_LISTED],
     )
 
 
-def _roll_back(disruption: NodeDisruption, why: str, nodes: Iterable[StateNode], snapshot: Snapshot) -> Plan:
-    """Replacements that exist are left: empty, they are consolidated like any other node."""
-    plan = Plan(observations=(explain.queue_failure(disruption),))
-    return plan + _ended(disruption, "RolledBack", why, nodes, snapshot.now)
+# -- unfinished commands ----------------------------------------------------------------------------------------------
 
 
-def _ended(disruption: NodeDisruption, phase: str, why: str, unmarked: Iterable[StateNode], now: datetime) -> Plan:
-    """Marks come off before the phase is written, so that a run cut off between the two comes back for the rest."""
-    actions = [action for node in unmarked if not node.deleting for action in unmark(node, why, now)]
-    actions.append(set_phase(disruption, phase, why, now))
-    actions.append(Requeue(step=Step.CONSOLIDATE, at=now, reason=f"{disruption.metadata.name}: {phase}"))
-    note = f"{disruption.metadata.name} {phase}: {why}"
-    return Plan(chains=(chain_of(_subject(disruption), *actions),), notes=(note,))
+def unfinished_commands(snapshot: Snapshot) -> tuple[NodeDisruption, ...]:
+    """Return the NodeDisruptions that are proposed or executing, by name."""
+    return tuple(d for d in snapshot.node_disruptions if not d.finished)
 
 
-def _started(disruption: NodeDisruption) -> datetime:
-    started = disruption.status.started_at or disruption.since
-    assert started is not None  # noqa: S101 - every NodeDisruption on the API server has a creation time
-    return started
+def claims_in_commands(snapshot: Snapshot) -> frozenset[str]:
+    """Return the names of NodeClaims in unfinished commands; they are not candidates of another command."""
+    return frozenset(name for d in unfinished_commands(snapshot) for name in d.claims)
 
 
-def _drain_look(disruption: NodeDisruption, now: datetime, poll: timedelta) -> datetime:
-    """When to look again at a drain, which belongs to the terminate step: ever more rarely, at least once a minute."""
-    return next_requeue(now, min(max((now - _started(disruption)) / 10, poll), SLOWEST_LOOK))
+def marked_for_deletion(snapshot: Snapshot) -> frozenset[str]:
+    """Return the names of NodeClaims that an executing command will delete, once all its replacements exist.
+
+    Not earlier: the scheduler reschedules the pods of nodes that are marked for deletion, and without the replacements
+    it would launch nodes for them twice.
+
+    Restates: karpenter pkg/controllers/disruption/queue.go `StartCommand` (MarkForDeletion after the replacements).
+    """
+    ready = (d for d in _executing(snapshot) if not missing_replacements(d, snapshot))
+    return frozenset(n.claim.metadata.name for d in ready for n in disrupted_candidates(d, snapshot) if n.claim)
 
 
-def _look_again(disruption: NodeDisruption, at: datetime) -> Requeue:
-    return Requeue(step=Step.CONSOLIDATE, at=at, reason=f"{disruption.metadata.name} is under way")
+def kept_after_rollback(snapshot: Snapshot) -> frozenset[str]:
+    """Return the names of NodeClaims that the next rollback of a command will keep, because a replacement is missing.
+
+    Their nodes still have the disruption taint, but their pods will not move.
+    """
+    lost = (d for d in _executing(snapshot) if missing_replacements(d, snapshot))
+    nodes = (n for d in lost for n in disrupted_candidates(d, snapshot) if not n.deleting)
+    return frozenset(n.claim.metadata.name for n in nodes if n.claim is not None)
 
 
-def _subject(disruption: NodeDisruption) -> str:
-    return f"NodeDisruption {disruption.metadata.name}"
+def disrupted_candidates(disruption: NodeDisruption, snapshot: Snapshot) -> tuple[StateNode, ...]:
+    """Return the candidates that exist and have the DisruptionReason condition."""
+    return tuple(n for n in existing_candidates(disruption, snapshot) if is_true(n.conditions, DISRUPTION_REASON))
+
+
+def existing_candidates(disruption: NodeDisruption, snapshot: Snapshot) -> tuple[StateNode, ...]:
+    """Return the candidates that exist, with or without the DisruptionReason condition."""
+    nodes = (snapshot.state_nodes_by_claim.get(c.node_claim) for c in disruption.spec.candidates)
+    uids = {c.node_claim: c.node_claim_uid for c in disruption.spec.candidates}
+    return tuple(n for n in nodes if n is not None and n.claim and n.claim.metadata.uid == uids[n.claim.metadata.name])
+
+
+def missing_replacements(disruption: NodeDisruption, snapshot: Snapshot) -> tuple[str, ...]:
+    """Return the names of replacement NodeClaims that do not exist or are deleting."""
+    claims = snapshot.claims_by_name
+    names = (r.name for r in disruption.spec.replacements)
+    return tuple(n for n in names if n not in claims or claims[n].metadata.deletion_timestamp is not None)
+
+
+def replacement_claims(disruption: NodeDisruption, snapshot: Snapshot) -> tuple[NodeClaim, ...]:
+    """Return the replacement NodeClaims; all of them must exist."""
+    return tuple(snapshot.claims_by_name[r.name] for r in disruption.spec.replacements)
+
+
+def _executing(snapshot: Snapshot) -> tuple[NodeDisruption, ...]:
+    return tuple(d for d in unfinished_commands(snapshot) if d.status.phase == EXECUTING)

@@ -1,13 +1,14 @@
-"""Consolidatable: a node may be consolidated once its pods have been left alone for its pool's consolidateAfter.
+"""The Consolidatable condition: true once no pod of the node was bound or removed for consolidateAfter.
 
-Karpenter stamps `status.lastPodEventTime` on a NodeClaim as it watches pods come and go. A function sees the pods only
-now and then, so the claim also remembers, in an annotation, a digest of the pods that were counted last (UIDs of those
-bound, neither finished nor terminating, neither of a DaemonSet nor of the node itself). While the digest is the same
-nothing happened. When it differs, something did, at the latest now: the clock starts again from now, which is never
-earlier than Karpenter's own stamp, and later by at most the time between two looks. On the first look nothing is known
-of pods that have gone, so the newest sign of those still there is taken.
+Karpenter writes `status.lastPodEventTime` of a NodeClaim as it watches its pods. A function sees the pods only in its
+runs, so an annotation of the NodeClaim holds a hash of the pods of the last run (UIDs of those bound, neither finished
+nor terminating, neither of a DaemonSet nor of the node itself). While the hash is the same there was no pod event. If it
+differs there was one, no later than now, and consolidateAfter starts again from now. That is never earlier than
+Karpenter's time, and later by at most the time between two runs. In the first run removed pods are unknown, so the time
+of the last pod event among the existing pods is used.
 
-Restates: karpenter pkg/controllers/nodeclaim/podevents `Reconcile`, pkg/controllers/nodeclaim/disruption/consolidation.go.
+Restates: karpenter pkg/controllers/nodeclaim/podevents/controller.go `Reconcile`,
+pkg/controllers/nodeclaim/disruption/consolidation.go `Reconcile`.
 """
 
 from __future__ import annotations
@@ -33,52 +34,56 @@ POD_EVENT_DEDUPE: Final = timedelta(seconds=10)  # karpenter pkg/controllers/nod
 
 
 class Consolidatability(Struct, frozen=True, kw_only=True):
-    """Which claims are consolidatable now (`claims`, names), when the next one becomes so, and what to write."""
+    """Which NodeClaims (by name) are consolidatable.
+
+    `claims` are consolidatable now. `within_window` are still within their consolidateAfter: the simulation may not
+    schedule pods of candidates on their nodes. At `next_at` the next of them becomes consolidatable. `plan` writes the
+    changed conditions, times and hashes.
+    """
 
     claims: frozenset[str]
-    waiting: frozenset[str]
+    within_window: frozenset[str]
     next_at: datetime | None
     plan: Plan
 
 
-class _Verdict(Struct, frozen=True, kw_only=True):
-    """One claim's clock: the last pod event, the digest that goes with it, and since or from when it is idle enough."""
+class _PodEvents(Struct, frozen=True, kw_only=True):
+    """One NodeClaim: its last pod event, the hash of its pods, and when it becomes (or became) consolidatable."""
 
     claim: NodeClaim
-    last_pod_event: datetime | None
-    digest: str
-    at: datetime | None
+    last_at: datetime | None
+    pods_hash: str
+    consolidatable_at: datetime | None
 
 
-def assess(snapshot: Snapshot, leave_alone: frozenset[str] = frozenset()) -> Consolidatability:
-    """Judge every claim of a NodePool at `snapshot.now`.
+def assess_consolidatable(snapshot: Snapshot, without_writes: frozenset[str] = frozenset()) -> Consolidatability:
+    """Return which NodeClaims are consolidatable at `snapshot.now`.
 
     Args:
         snapshot: The cluster with all its pods.
-        leave_alone: Names of claims whose conditions others write in this run: they are judged, not written.
+        without_writes: Names of NodeClaims whose conditions this run writes elsewhere: the plan leaves them out.
 
     Returns:
-        `waiting` are the claims still inside their window: pods of candidates may not be planned onto them. The plan
-        has one chain for each claim whose condition, lastPodEventTime or digest changed, none for the others.
+        Its plan has one chain for each NodeClaim whose condition, lastPodEventTime or hash changed.
     """
-    verdicts = tuple(_verdicts(snapshot))
-    now = snapshot.now
-    due = [v.at for v in verdicts if v.at is not None and v.at > now]
+    now, events = snapshot.now, tuple(_pod_events(snapshot))
+    times = {e.claim.metadata.name: e.consolidatable_at for e in events if e.consolidatable_at is not None}
+    written = (e for e in events if e.claim.metadata.name not in without_writes)
     return Consolidatability(
-        claims=frozenset(v.claim.metadata.name for v in verdicts if v.at is not None and v.at <= now),
-        waiting=frozenset(v.claim.metadata.name for v in verdicts if v.at is not None and v.at > now),
-        next_at=min(due, default=None),
-        plan=Plan(chains=tuple(_chains((v for v in verdicts if v.claim.metadata.name not in leave_alone), now))),
+        claims=frozenset(name for name, at in times.items() if at <= now),
+        within_window=frozenset(name for name, at in times.items() if at > now),
+        next_at=min((at for at in times.values() if at > now), default=None),
+        plan=Plan(chains=tuple(_chains(written, now))),
     )
 
 
 def consolidate_after(pool: NodePool) -> timedelta | None:
-    """The pool's consolidateAfter; None if it never consolidates (`Never`, or a static pool)."""
+    """Return the NodePool's consolidateAfter; None for `Never` and for static NodePools."""
     return None if pool.spec.static else parse_nillable_duration(pool.spec.disruption.consolidate_after)
 
 
-def pods_digest(pods: Iterable[Pod]) -> str:
-    """What a claim remembers of its pods: how many, and a hash of their UIDs; arrival order does not matter."""
+def pods_hash(pods: Iterable[Pod]) -> str:
+    """Return the number of pods and a hash of their UIDs, whatever their order."""
     uids = sorted(p.metadata.uid for p in pods if _counts(p))
     return f"{len(uids)}-{blake2b(' '.join(uids).encode(), digest_size=8).hexdigest()}"
 
@@ -87,26 +92,26 @@ def _counts(pod: Pod) -> bool:
     return pod.metadata.deletion_timestamp is None and not is_owned_by_daemon_set(pod) and not is_owned_by_node(pod)
 
 
-def _verdicts(snapshot: Snapshot) -> Iterator[_Verdict]:
+def _pod_events(snapshot: Snapshot) -> Iterator[_PodEvents]:
     for node in snapshot.state_nodes:
         pool = snapshot.node_pools_by_name.get(node.node_pool)
         if node.claim is None or node.node is None or pool is None or node.deleting:
             continue
-        digest = pods_digest(node.pods)
-        event = _last_pod_event(node.claim, node.pods, digest, snapshot.now)
-        at = _consolidatable_at(node.claim, consolidate_after(pool), event)
-        yield _Verdict(claim=node.claim, last_pod_event=event, digest=digest, at=at)
+        current = pods_hash(node.pods)
+        last_at = _last_pod_event(node.claim, node.pods, current, snapshot.now)
+        at = _consolidatable_at(node.claim, consolidate_after(pool), last_at)
+        yield _PodEvents(claim=node.claim, last_at=last_at, pods_hash=current, consolidatable_at=at)
 
 
-def _last_pod_event(claim: NodeClaim, pods: Iterable[Pod], digest: str, now: datetime) -> datetime | None:
+def _last_pod_event(claim: NodeClaim, pods: Iterable[Pod], current_hash: str, now: datetime) -> datetime | None:
     stored = claim.status.last_pod_event_time
-    seen = claim.metadata.annotations.get(labels.PODS_HASH)
-    if seen == digest:
+    stored_hash = claim.metadata.annotations.get(labels.PODS_HASH)
+    if stored_hash == current_hash:
         return stored
-    if seen is not None:
+    if stored_hash is not None:
         return now
-    signs = [sign for pod in pods if _counts(pod) and (sign := _bound_at(pod)) is not None and sign <= now]
-    return max((*signs, *(t for t in (stored,) if t is not None)), default=None)
+    bound = [at for pod in pods if _counts(pod) and (at := _bound_at(pod)) is not None and at <= now]
+    return max((*bound, *(t for t in (stored,) if t is not None)), default=None)
 
 
 def _bound_at(pod: Pod) -> datetime | None:
@@ -116,19 +121,19 @@ def _bound_at(pod: Pod) -> datetime | None:
     return pod.status.start_time
 
 
-def _consolidatable_at(claim: NodeClaim, after: timedelta | None, event: datetime | None) -> datetime | None:
+def _consolidatable_at(claim: NodeClaim, after: timedelta | None, last_event: datetime | None) -> datetime | None:
     initialized = condition_of(claim.status.conditions, INITIALIZED)
     if after is None or initialized is None or initialized.status != "True":
         return None
-    since = event or initialized.last_transition_time
+    since = last_event or initialized.last_transition_time
     return since + after if since is not None else None
 
 
-def _chains(verdicts: Iterable[_Verdict], now: datetime) -> Iterator[Chain]:
-    for verdict in verdicts:
-        claim = verdict.claim
-        after = _conditions(claim, verdict.at is not None and verdict.at <= now, now)
-        actions = tuple(_writes(verdict, after, now))
+def _chains(pod_events: Iterable[_PodEvents], now: datetime) -> Iterator[Chain]:
+    for events in pod_events:
+        claim = events.claim
+        after = _conditions(claim, events.consolidatable_at is not None and events.consolidatable_at <= now, now)
+        actions = tuple(_patches(events, after, now))
         if actions:
             ref, chain = _ref(claim), chain_of(f"NodeClaim {claim.metadata.name}", *actions)
             yield told_with(chain, ref, claim.metadata.labels, claim.status.conditions, after.conditions)
@@ -138,16 +143,16 @@ def _ref(claim: NodeClaim) -> ObjectRef:
     return ObjectRef(resource=NODECLAIM, name=claim.metadata.name, uid=claim.metadata.uid)
 
 
-def _writes(verdict: _Verdict, updated: ConditionSet, now: datetime) -> Iterator[Action]:
-    """Status first: a digest that is not yet stored only means that the clock may start once more."""
-    claim = verdict.claim
+def _patches(events: _PodEvents, updated: ConditionSet, now: datetime) -> Iterator[Action]:
+    """Status first: if the hash is not written, consolidateAfter only starts once more."""
+    claim = events.claim
     ref = _ref(claim)
     stored = claim.status.last_pod_event_time
-    news = claim.metadata.annotations.get(labels.PODS_HASH) != verdict.digest
-    news = news and (stored is None or now - stored >= POD_EVENT_DEDUPE)
+    is_new = claim.metadata.annotations.get(labels.PODS_HASH) != events.pods_hash
+    is_new = is_new and (stored is None or now - stored >= POD_EVENT_DEDUPE)
     status: dict[str, Any] = {}
-    if news and verdict.last_pod_event is not None and verdict.last_pod_event != stored:
-        status["lastPodEventTime"] = format_time(verdict.last_pod_event)
+    if is_new and events.last_at is not None and events.last_at != stored:
+        status["lastPodEventTime"] = format_time(events.last_at)
     if updated.changed_from(claim.status.conditions):
         status["conditions"] = updated.to_wire()
     if status:
@@ -158,9 +163,9 @@ def _writes(verdict: _Verdict, updated: ConditionSet, now: datetime) -> Iterator
             resource_version=claim.metadata.resource_version,
             subresource="status",
         )
-    if news:
-        patch = {"metadata": {"annotations": {labels.PODS_HASH: verdict.digest}}}
-        yield PatchObject(ref=ref, patch=patch, why="pods seen on the node")
+    if is_new:
+        patch = {"metadata": {"annotations": {labels.PODS_HASH: events.pods_hash}}}
+        yield PatchObject(ref=ref, patch=patch, why="pods of the node changed")
 
 
 def _conditions(claim: NodeClaim, consolidatable: bool, now: datetime) -> ConditionSet:

@@ -1,11 +1,11 @@
-"""Consolidation: can these nodes go, with nothing or one cheaper node in their place?
+"""Consolidation: decides whether candidates can be deleted, or replaced by one cheaper node.
 
-The pods of the candidates are scheduled again, without the candidates. If existing nodes take them all the candidates are
-deleted; if one new node is needed it must be cheaper than they are together, at whatever price it may come to be
-launched. Price never rises by consolidation, and one node never becomes several.
+The simulation schedules the candidates' pods without the candidates. If existing nodes can run them all, the candidates
+are deleted. If one new node is needed, even its worst launch price must be below the candidates' price. Consolidation
+never raises the price, and never replaces a node by several.
 
 Restates: karpenter pkg/controllers/disruption/consolidation.go `computeConsolidation`, `computeSpotToSpotConsolidation`.
-Differs: where packing by price would take several new nodes, packing into few is tried too, as Karpenter always packs.
+Differs: if packing by price needs several new nodes, packing into the fewest nodes is tried too, as Karpenter packs.
 """
 
 from __future__ import annotations
@@ -20,92 +20,93 @@ from journeyman.core.api import labels
 from journeyman.core.api.nodepool import NodePool
 from journeyman.core.api.objects import NodeSelectorRequirement
 from journeyman.core.catalogue import InstanceType, Offering
+from journeyman.core.disruption.candidates import Candidate, DisruptionReason
+from journeyman.core.disruption.commands import Command, SimulationResult
 from journeyman.core.disruption.simulation import Simulation
-from journeyman.core.disruption.types import Candidate, Command, DisruptionReason, Simulated
 from journeyman.core.scheduling import requirements as algebra
 from journeyman.core.scheduling.requirements import Requirements
 from journeyman.core.scheduling.results import PlannedClaim
 
-SPOT_TO_SPOT_TYPES: Final = (
-    15  # karpenter pkg/controllers/disruption/consolidation.go `MinInstanceTypesForSpotToSpotConsolidation`
-)
+MIN_SPOT_TO_SPOT_TYPES: Final = 15  # consolidation.go `MinInstanceTypesForSpotToSpotConsolidation`
 
-PREFERENCE: Final = (labels.RESERVED, labels.SPOT, labels.ON_DEMAND)
-"""Which capacity type a launch takes if it may have several, first to last."""
+LAUNCH_ORDER: Final = (labels.RESERVED, labels.SPOT, labels.ON_DEMAND)
+"""The order in which a launch chooses among the capacity types that are allowed."""
 
 
-def consolidate(
+def compute_consolidation(
     simulation: Simulation, candidates: Sequence[Candidate], *, spot_to_spot: bool = False, single_node: bool = True
 ) -> Command:
-    """Decide what to do with these candidates together.
+    """Return the command for these candidates together.
 
     Args:
-        simulation: The cluster to schedule their pods in.
+        simulation: Simulations in the cluster.
         candidates: At least one, each consolidatable.
         spot_to_spot: Whether Spot nodes may be replaced by Spot nodes (gate SpotToSpotConsolidation).
-        single_node: Whether the candidates are one node; spot-to-spot then needs many alternatives, so that the
-            replacement does not itself become the next candidate.
+        single_node: Whether it is single-node consolidation; spot-to-spot then needs many cheaper instance types, so
+            that the replacement does not itself become the next candidate.
 
     Returns:
-        A delete or a replace command, or one without candidates whose `why_not` says what stands in the way.
+        A delete or a replace command, or a no-op whose `why_not` gives the reason.
     """
-    simulated = simulation.without(candidates)
-    if not simulated.errors and len(simulated.results.new_claims) > 1:
-        # the cheapest packing takes several nodes; one that costs a little more may still be cheaper than what runs
-        simulated = simulation.without(candidates, fewest_nodes=True)
+    result = simulation.without(candidates)
+    if not result.errors and len(result.results.new_claims) > 1:
+        # the cheapest packing takes several nodes; a single one may still be cheaper than the candidates
+        result = simulation.without(candidates, fewest_nodes=True)
     return replace(
-        _decide(simulation, simulated, candidates, spot_to_spot=spot_to_spot, single_node=single_node),
-        simulated=simulated,
+        _decide(simulation, result, candidates, spot_to_spot=spot_to_spot, single_node=single_node),
+        simulation_result=result,
     )
 
 
 def _decide(
     simulation: Simulation,
-    simulated: Simulated,
+    result: SimulationResult,
     candidates: Sequence[Candidate],
     *,
     spot_to_spot: bool,
     single_node: bool,
 ) -> Command:
-    if simulated.errors:
-        return _no("not all pods would schedule, " + _first_of(simulated.errors))
-    new = simulated.results.new_claims
+    if result.errors:
+        return _no_op("not all pods would schedule, " + first_error(result.errors))
+    new = result.results.new_claims
     if not new:
         return Command(reason=DisruptionReason.UNDERUTILIZED, candidates=tuple(candidates))
     if len(new) > 1:
-        return _no(f"Can't remove without creating {len(new)} candidates")
+        return _no_op(f"Can't remove without creating {len(new)} candidates")
     types = simulation.catalogue.instance_types(new[0].node_pool)
     claim = _with_min_values(new[0], simulation.snapshot.node_pools_by_name[new[0].node_pool])
     if all(c.capacity_type == labels.SPOT for c in candidates) and labels.SPOT in _capacity_types(claim):
         if not spot_to_spot:
-            return _no("SpotToSpotConsolidation is disabled, can't replace a spot node with a spot node")
+            return _no_op("SpotToSpotConsolidation is disabled, can't replace a spot node with a spot node")
         return _spot_to_spot(claim, types, candidates, single_node=single_node)
     return _cheaper(claim, types, candidates)
 
 
-def worst_launch_price(instance_type: InstanceType, wishes: Requirements) -> float | None:
-    """The most a launch of this type may cost per hour; None if it cannot be launched now.
+def worst_launch_price(instance_type: InstanceType, requirements: Requirements) -> float | None:
+    """Return the highest price per hour at which this type may be launched; None if it cannot be launched now.
 
-    Of the capacity types it may be launched as, the one that a launch would take counts, at its dearest offering.
+    It is the most expensive offering of the capacity type that the launch would choose.
 
     Restates: karpenter pkg/cloudprovider/types.go `Offerings.WorstLaunchPrice`.
     """
-    usable = usable_offerings(instance_type, wishes)
-    for capacity_type in PREFERENCE:
-        prices = [o.price for o in usable if o.capacity_type == capacity_type]
+    offerings = compatible_offerings(instance_type, requirements)
+    for capacity_type in LAUNCH_ORDER:
+        prices = [o.price for o in offerings if o.capacity_type == capacity_type]
         if prices:
             return max(prices)
     return None
 
 
-def usable_offerings(instance_type: InstanceType, wishes: Requirements) -> tuple[Offering, ...]:
-    """Offerings of the type that can be had now and meet the claim's requirements."""
+def compatible_offerings(instance_type: InstanceType, requirements: Requirements) -> tuple[Offering, ...]:
+    """Return the type's available offerings that meet the requirements."""
     return tuple(
-        o for o in instance_type.offerings if o.available and wishes.conflict(algebra.from_selectors(_terms(o))) is None
+        o
+        for o in instance_type.offerings
+        if o.available and requirements.conflict(algebra.from_selectors(_selectors_of(o))) is None
     )
 
 
-def _terms(offering: Offering) -> tuple[NodeSelectorRequirement, ...]:
+def _selectors_of(offering: Offering) -> tuple[NodeSelectorRequirement, ...]:
     return (
         NodeSelectorRequirement(key=labels.ZONE, operator="In", values=(offering.zone,)),
         NodeSelectorRequirement(key=labels.CAPACITY_TYPE, operator="In", values=(offering.capacity_type,)),
@@ -114,18 +115,18 @@ def _terms(offering: Offering) -> tuple[NodeSelectorRequirement, ...]:
 
 
 def _cheaper(claim: PlannedClaim, types: Sequence[InstanceType], candidates: Sequence[Candidate]) -> Command:
-    """Replace by what is surely cheaper, pinned to the capacity type whose price was compared.
+    """Replace by a cheaper node, pinned to the capacity type whose price was compared.
 
-    Differs: Karpenter pins to Spot whenever Spot and on-demand are both allowed, even if no Spot offering is left; here
-    the first capacity type (reserved, Spot, on-demand) that has something cheaper is taken. Either way a launch that
-    finds it sold out fails rather than paying more.
+    Differs: Karpenter pins to Spot whenever Spot and on-demand are both allowed, even if no Spot offering is available;
+    here the first capacity type (reserved, Spot, on-demand) with a cheaper offering is chosen. Either way the launch
+    fails, rather than paying more, if that capacity type is out of stock.
     """
     allowed = _capacity_types(claim)
-    for capacity_type in (c for c in PREFERENCE if c in allowed):
+    for capacity_type in (c for c in LAUNCH_ORDER if c in allowed):
         pinned = _pinned(claim, capacity_type)
         if kept := _below(pinned, types, _price(candidates)):
             return _replace(pinned, kept, candidates)
-    return _no("Can't replace with a cheaper node")
+    return _no_op("Can't replace with a cheaper node")
 
 
 def _spot_to_spot(
@@ -134,29 +135,29 @@ def _spot_to_spot(
     claim = _pinned(claim, labels.SPOT)
     kept = _below(claim, types, _price(candidates))
     if not kept:
-        return _no("Can't replace spot node with a cheaper spot node")
+        return _no_op("Can't replace spot node with a cheaper spot node")
     if not single_node:
         return _replace(claim, kept, candidates)
-    if len(kept) < SPOT_TO_SPOT_TYPES:
-        return _no(
-            f"SpotToSpotConsolidation requires {SPOT_TO_SPOT_TYPES} cheaper instance type options than the current "
+    if len(kept) < MIN_SPOT_TO_SPOT_TYPES:
+        return _no_op(
+            f"SpotToSpotConsolidation requires {MIN_SPOT_TO_SPOT_TYPES} cheaper instance type options than the current "
             f"candidate to consolidate, got {len(kept)}"
         )
-    return _replace(claim, kept[: max(SPOT_TO_SPOT_TYPES, _needed_for_min_values(claim, kept))], candidates)
+    return _replace(claim, kept[: max(MIN_SPOT_TO_SPOT_TYPES, _needed_for_min_values(claim, kept))], candidates)
 
 
 def _below(claim: PlannedClaim, types: Iterable[InstanceType], price: float) -> tuple[InstanceType, ...]:
     """The claim's types whose worst launch price is below `price`, cheapest first, ties by name."""
-    wishes = algebra.from_selectors(claim.requirements)
+    requirements = algebra.from_selectors(claim.requirements)
     options = set(claim.instance_types)
-    priced = ((worst_launch_price(t, wishes), t) for t in types if t.name in options)
+    priced = ((worst_launch_price(t, requirements), t) for t in types if t.name in options)
     kept = sorted(((p, t.name, t) for p, t in priced if p is not None and p < price), key=lambda entry: entry[:2])
     return tuple(t for _, _, t in kept)
 
 
 def _replace(claim: PlannedClaim, types: Sequence[InstanceType], candidates: Sequence[Candidate]) -> Command:
     if short := _short_of_min_values(claim, types):
-        return _no(f"minValues requirement is not met for label(s) {', '.join(short)}")
+        return _no_op(f"minValues requirement is not met for label(s) {', '.join(short)}")
     return Command(
         reason=DisruptionReason.UNDERUTILIZED,
         candidates=tuple(candidates),
@@ -166,9 +167,11 @@ def _replace(claim: PlannedClaim, types: Sequence[InstanceType], candidates: Seq
 
 def _narrowed(claim: PlannedClaim, types: Sequence[InstanceType]) -> PlannedClaim:
     """The claim with these types only, and the cheapest offering among them."""
-    wishes = algebra.from_selectors(claim.requirements)
-    offers = [(o.price, t.name, o.zone, o.capacity_type) for t in types for o in usable_offerings(t, wishes)]
-    price, name, zone, capacity_type = min(offers)
+    requirements = algebra.from_selectors(claim.requirements)
+    offerings = [
+        (o.price, t.name, o.zone, o.capacity_type) for t in types for o in compatible_offerings(t, requirements)
+    ]
+    price, name, zone, capacity_type = min(offerings)
     names = tuple(t.name for t in types)
     return replace(
         claim,
@@ -196,7 +199,7 @@ def _with_values(
 def _capacity_types(claim: PlannedClaim) -> frozenset[str]:
     """The capacity types the claim allows."""
     allowed = algebra.from_selectors(claim.requirements).get(labels.CAPACITY_TYPE)
-    return frozenset(PREFERENCE if allowed is None else (c for c in PREFERENCE if allowed.has(c)))
+    return frozenset(LAUNCH_ORDER if allowed is None else (c for c in LAUNCH_ORDER if allowed.has(c)))
 
 
 def _with_min_values(claim: PlannedClaim, pool: NodePool) -> PlannedClaim:
@@ -209,14 +212,14 @@ def _with_min_values(claim: PlannedClaim, pool: NodePool) -> PlannedClaim:
 
 
 def _short_of_min_values(claim: PlannedClaim, types: Iterable[InstanceType]) -> tuple[str, ...]:
-    """Keys for which these types offer fewer distinct values than minValues asks for."""
+    """Keys for which these types have fewer distinct values than minValues requires."""
     wanted = {r.key: r.min_values for r in claim.requirements if r.min_values is not None}
     values = _distinct_values(types, wanted)
     return tuple(key for key, least in sorted(wanted.items()) if len(values[key]) < least)
 
 
 def _needed_for_min_values(claim: PlannedClaim, types: Sequence[InstanceType]) -> int:
-    """How many of the types, from the first, it takes to meet minValues; all of them if they never do."""
+    """How many of the types, from the first, are needed to meet minValues; all of them if they never do."""
     return next((n for n in range(1, len(types) + 1) if not _short_of_min_values(claim, types[:n])), len(types))
 
 
@@ -235,11 +238,12 @@ def _price(candidates: Iterable[Candidate]) -> float:
     return sum(c.price for c in candidates)
 
 
-def _first_of(errors: Mapping[str, str]) -> str:
+def first_error(errors: Mapping[str, str]) -> str:
+    """Return the error of the first pod by name, and how many more there are."""
     pod = min(errors)
     more = f" and {len(errors) - 1} more" if len(errors) > 1 else ""
     return f"pod {pod}: {errors[pod]}{more}"
 
 
-def _no(why: str) -> Command:
+def _no_op(why: str) -> Command:
     return Command(reason=DisruptionReason.UNDERUTILIZED, why_not=why)

@@ -1,168 +1,188 @@
-"""One pass of disruption: what may go now, in which order the methods look, and what a proposal must still satisfy.
+"""The disruption controller: runs the disruption methods in order, and validates a proposed command.
 
 Restates: karpenter pkg/controllers/disruption/controller.go `Reconcile`, `disrupt`.
-Differs: a pass makes one proposal at most; it is validated by a later pass (`revalidate`), not after a wait in this one.
+Differs: one run proposes at most one command; a later run validates it (`revalidate`), instead of waiting in this one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from functools import cached_property
-from typing import Final
 
 from msgspec import Struct, field
 
 from journeyman.core.api.node_disruption import Method, NodeDisruption
-from journeyman.core.api.objects import NODEPOOL
 from journeyman.core.catalogue import Catalogue
-from journeyman.core.disruption import explain
-from journeyman.core.disruption.budgets import Allowance, allowances
-from journeyman.core.disruption.candidates import Found, find_candidates
+from journeyman.core.disruption.budgets import BudgetStatus, budget_status
+from journeyman.core.disruption.candidates import (
+    BLOCKED,
+    Candidate,
+    CandidateList,
+    DisruptionReason,
+    NodePoolName,
+    find_candidates,
+)
+from journeyman.core.disruption.commands import Command, claims_in_commands, marked_for_deletion
 from journeyman.core.disruption.consolidatable import Consolidatability
-from journeyman.core.disruption.damping import Damper
+from journeyman.core.disruption.consolidation_backoff import ConsolidationBackoff, find_reversed
+from journeyman.core.disruption.disruption_events import UNCONSOLIDATABLE, candidate_events, nodepool_blocked
+from journeyman.core.disruption.disruption_metrics import budget_gauges, eligible_nodes
 from journeyman.core.disruption.emptiness import delete_empty
-from journeyman.core.disruption.in_flight import marked_for_deletion, under_way
-from journeyman.core.disruption.rebalance import METHOD as REBALANCE
-from journeyman.core.disruption.rebalance import rebalance, to_leave, validate_rebalance
-from journeyman.core.disruption.regrets import new_regrets
+from journeyman.core.disruption.rebalance import (
+    METHOD as REBALANCE,
+)
+from journeyman.core.disruption.rebalance import (
+    rebalance_candidates,
+    rebalance_commands,
+    validate_rebalance,
+)
 from journeyman.core.disruption.simulation import Simulation
-from journeyman.core.disruption.single_node_consolidation import barred, consider
-from journeyman.core.disruption.types import Command, DisruptionReason, NodePoolName
+from journeyman.core.disruption.single_node_consolidation import single_node_commands, unconsolidatable_reason
 from journeyman.core.disruption.validation import validate
-from journeyman.core.plan import Event, ObjectRef, Plan
+from journeyman.core.plan import Event, Plan
 from journeyman.core.scheduling.options import Options
 from journeyman.core.scheduling.result_cache import Question
 from journeyman.core.scheduling.results import Results
 from journeyman.core.state import Snapshot
 
-BLOCKED: Final = "DisruptionBlocked"
-"""The event on nodes, and NodePools, that might be disrupted but for something that passes."""
 
-
-class Considered(Struct, frozen=True, kw_only=True):
-    """One look at one method or node: the command it came to (perhaps without candidates), and what to tell."""
+class Evaluation(Struct, frozen=True, kw_only=True):
+    """The evaluation of one method or one node: its command, perhaps a no-op, with the Events and metrics of it."""
 
     method: Method
     command: Command
-    told: Plan = field(default_factory=Plan)
+    plan: Plan = field(default_factory=Plan)
 
 
-class Pass(Struct, frozen=True, kw_only=True, dict=True):
-    """The cluster at one moment, as all methods of a pass see it.
+class DisruptionController:
+    """All disruption methods in one snapshot of the cluster."""
 
-    `spot_to_spot` is the feature gate, `options` are the scheduler's, whose plans they all rest on. `known` are
-    its answers about this very cluster, to which more are added.
-    """
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        catalogue: Catalogue,
+        consolidatability: Consolidatability,
+        *,
+        spot_to_spot: bool = False,
+        options: Options | None = None,
+        results: MutableMapping[Question, Results] | None = None,
+    ) -> None:
+        """Prepare the methods.
 
-    snapshot: Snapshot
-    catalogue: Catalogue
-    judged: Consolidatability
-    spot_to_spot: bool = False
-    options: Options = field(default_factory=Options)
-    known: dict[Question, Results] = field(default_factory=dict)
+        Args:
+            snapshot: The cluster.
+            catalogue: Instance types and prices per NodePool.
+            consolidatability: Which NodeClaims are consolidatable.
+            spot_to_spot: The feature gate SpotToSpotConsolidation.
+            options: The scheduler's.
+            results: The scheduler's results in this very cluster so far; further ones are added.
+        """
+        self.snapshot = snapshot
+        self._catalogue = catalogue
+        self._consolidatability = consolidatability
+        self._spot_to_spot = spot_to_spot
+        self.simulation = Simulation(
+            snapshot,
+            catalogue,
+            marked_for_deletion=marked_for_deletion(snapshot),
+            within_consolidate_after=consolidatability.within_window,
+            options=options,
+            results=results,
+        )
 
-    def look(self) -> Iterator[Considered]:
-        """Rebalance, emptiness, then single-node consolidation node by node: take the first command that has candidates.
+    def evaluate_methods(self) -> Iterator[Evaluation]:
+        """Evaluate rebalance, emptiness, then single-node consolidation node by node.
 
-        The caller may stop between any two when its time is up.
+        The caller takes the first command that has candidates, and may stop between any two evaluations when its time
+        is up. Drift belongs behind emptiness, multi-node consolidation before single-node consolidation.
         """
         yield from self._rebalance()
-        empty, _ = delete_empty(self._found.candidates, self._remaining(DisruptionReason.EMPTY))
-        told = Plan(events=self._found.events) + self._budgets_told(DisruptionReason.EMPTY)
-        yield Considered(method="emptiness", command=empty, told=told)
-        yield from self._single_node()
+        yield self._emptiness()
+        yield from self._single_node_consolidation()
 
     def revalidate(self, disruption: NodeDisruption) -> Command:
-        """The command to carry out for a proposal now; without candidates if it no longer holds."""
+        """Return the command to execute for a proposal now; a no-op if validation fails.
+
+        Restates: karpenter pkg/controllers/disruption/validation.go `Validate`.
+        """
         reason = DisruptionReason(disruption.spec.reason)
-        candidates = self._find(under_way(self.snapshot) - frozenset(disruption.claims)).candidates
+        in_other_commands = claims_in_commands(self.snapshot) - frozenset(disruption.claims)
+        candidates = self._find_candidates(in_other_commands).candidates
         remaining = self._remaining(reason)
         if disruption.spec.method == REBALANCE:
             return validate_rebalance(disruption, self.simulation, candidates, remaining)
-        command = validate(disruption, self.simulation, candidates, remaining, spot_to_spot=self.spot_to_spot)
-        return self.damper.judged(command) if reason is DisruptionReason.UNDERUTILIZED else command
+        command = validate(disruption, self.simulation, candidates, remaining, spot_to_spot=self._spot_to_spot)
+        return self._backoff.checked(command) if reason is DisruptionReason.UNDERUTILIZED else command
 
-    @cached_property
-    def damper(self) -> Damper:
-        """What consolidation has to wait for, as it was in vain before."""
-        return Damper.of(self.snapshot, new_regrets(self.snapshot))
-
-    @cached_property
-    def simulation(self) -> Simulation:
-        """Where commands try what would happen."""
-        return Simulation(
-            snapshot=self.snapshot,
-            catalogue=self.catalogue,
-            marked=marked_for_deletion(self.snapshot),
-            waiting=self.judged.waiting,
-            options=self.options,
-            known=self.known,
-        )
-
-    def _rebalance(self) -> Iterator[Considered]:
-        waiting = to_leave(self._found.candidates, self.snapshot)
+    def _rebalance(self) -> Iterator[Evaluation]:
+        waiting = rebalance_candidates(self._candidates.candidates, self.snapshot)
         if not waiting:
             return
         reason = DisruptionReason.INTERRUPTED
-        told = Plan(observations=(explain.eligible(waiting, reason.value),)) + self._budgets_told(reason)
-        yield Considered(method=REBALANCE, command=Command(reason=reason), told=told)
-        for candidates, command in rebalance(self.simulation, waiting, self._remaining(reason)):
-            refused = [e for c in candidates for e in explain.about(c, BLOCKED, command.why_not)]
-            yield Considered(
-                method=REBALANCE, command=command, told=Plan(events=tuple(refused) if command.why_not else ())
-            )
+        plan = Plan(observations=(eligible_nodes(waiting, reason.value),)) + self._budget_plan(reason)
+        yield Evaluation(method=REBALANCE, command=Command(reason=reason), plan=plan)
+        for candidates, command in rebalance_commands(self.simulation, waiting, self._remaining(reason)):
+            yield Evaluation(method=REBALANCE, command=command, plan=_why_not_plan(candidates, command))
 
-    def _single_node(self) -> Iterator[Considered]:
+    def _emptiness(self) -> Evaluation:
+        command, _ = delete_empty(self._candidates.candidates, self._remaining(DisruptionReason.EMPTY))
+        plan = Plan(events=self._candidates.events) + self._budget_plan(DisruptionReason.EMPTY)
+        return Evaluation(method="emptiness", command=command, plan=plan)
+
+    def _single_node_consolidation(self) -> Iterator[Evaluation]:
         reason = DisruptionReason.UNDERUTILIZED
-        quiet = [c for c in self._found.candidates if c.consolidatable and not c.is_empty]
-        held = {c.nodeclaim: why for c in quiet if (why := self.damper.why_not(c))}
-        events = [
-            event
-            for candidate in quiet
-            if (why := barred(candidate, self.snapshot))
-            for event in explain.about(candidate, "Unconsolidatable", why)
-        ]
-        events += [e for c in quiet if c.nodeclaim in held for e in explain.about(c, BLOCKED, held[c.nodeclaim])]
-        told = Plan(events=tuple(events), observations=(explain.eligible(quiet, reason.value),))
-        yield Considered(method="single-node", command=Command(reason=reason), told=told + self._budgets_told(reason))
-        free, remaining = [c for c in quiet if c.nodeclaim not in held], self._remaining(reason)
-        for candidate, found in consider(self.simulation, free, remaining, spot_to_spot=self.spot_to_spot):
-            command = self.damper.judged(found)
-            why = BLOCKED if found.candidates else "Unconsolidatable"
-            refused = explain.about(candidate, why, command.why_not) if command.why_not else ()
-            yield Considered(method="single-node", command=command, told=Plan(events=refused))
+        eligible = [c for c in self._candidates.candidates if c.consolidatable and not c.is_empty]
+        in_backoff = {c.nodeclaim: why for c in eligible if (why := self._backoff.why_not(c))}
+        events: list[Event] = []
+        for candidate in eligible:
+            if why := unconsolidatable_reason(candidate, self.snapshot):
+                events += candidate_events(candidate, UNCONSOLIDATABLE, why)
+        for candidate in eligible:
+            if why := in_backoff.get(candidate.nodeclaim, ""):
+                events += candidate_events(candidate, BLOCKED, why)
+        plan = Plan(events=tuple(events), observations=(eligible_nodes(eligible, reason.value),))
+        yield Evaluation(method="single-node", command=Command(reason=reason), plan=plan + self._budget_plan(reason))
+        free = [c for c in eligible if c.nodeclaim not in in_backoff]
+        commands = single_node_commands(self.simulation, free, self._remaining(reason), spot_to_spot=self._spot_to_spot)
+        for candidate, found in commands:
+            command = self._backoff.checked(found)
+            event_reason = BLOCKED if found.candidates else UNCONSOLIDATABLE
+            plan = _why_not_plan((candidate,), command, event_reason)
+            yield Evaluation(method="single-node", command=command, plan=plan)
 
     @cached_property
-    def _found(self) -> Found:
-        return self._find(under_way(self.snapshot))
+    def _backoff(self) -> ConsolidationBackoff:
+        return ConsolidationBackoff.from_history(self.snapshot, find_reversed(self.snapshot))
 
-    def _find(self, busy: frozenset[str]) -> Found:
+    @cached_property
+    def _candidates(self) -> CandidateList:
+        return self._find_candidates(claims_in_commands(self.snapshot))
+
+    def _find_candidates(self, in_commands: frozenset[str]) -> CandidateList:
         return find_candidates(
             self.snapshot,
-            self.catalogue,
-            consolidatable=self.judged.claims,
-            under_way=busy,
-            keeping_room=self.simulation.keeping_room,
+            self._catalogue,
+            consolidatable=self._consolidatability.claims,
+            in_commands=in_commands,
+            buffer_hosts=self.simulation.buffer_hosts,
         )
 
-    def _allowances(self, reason: DisruptionReason) -> Mapping[NodePoolName, Allowance]:
-        return allowances(self.snapshot, reason, self.simulation.marked)
+    def _budgets(self, reason: DisruptionReason) -> Mapping[NodePoolName, BudgetStatus]:
+        return budget_status(self.snapshot, reason, self.simulation.marked_for_deletion)
 
     def _remaining(self, reason: DisruptionReason) -> Mapping[NodePoolName, int]:
-        return {pool: allowance.remaining for pool, allowance in self._allowances(reason).items()}
+        return {pool: status.remaining for pool, status in self._budgets(reason).items()}
 
-    def _budgets_told(self, reason: DisruptionReason) -> Plan:
-        """The gauges of every pool, and an event on those whose budgets allow nothing at all."""
-        found = self._allowances(reason)
-        pools = self.snapshot.node_pools_by_name
-        blocked = [pool for pool, allowance in found.items() if allowance.total and not allowance.allowed]
-        events = (
-            Event(
-                ref=ObjectRef(resource=NODEPOOL, name=pool, uid=pools[pool].metadata.uid),
-                reason=BLOCKED,
-                message=f"No allowed disruptions for disruption reason {reason.value} due to blocking budget",
-                key=reason.value,
-            )
-            for pool in sorted(blocked)
-        )
-        return Plan(events=tuple(events), observations=explain.budgets(found, reason.value))
+    def _budget_plan(self, reason: DisruptionReason) -> Plan:
+        """The gauges of every NodePool, and an event on those whose budgets allow nothing."""
+        budgets = self._budgets(reason)
+        blocked = [pool for pool, status in budgets.items() if status.total and not status.allowed]
+        events = nodepool_blocked(blocked, reason, self.snapshot)
+        return Plan(events=events, observations=budget_gauges(budgets, reason.value))
+
+
+def _why_not_plan(candidates: tuple[Candidate, ...], command: Command, reason: str = BLOCKED) -> Plan:
+    """Events on the candidates that say why the command is a no-op; none if it is not."""
+    if not command.why_not:
+        return Plan()
+    return Plan(events=tuple(e for c in candidates for e in candidate_events(c, reason, command.why_not)))

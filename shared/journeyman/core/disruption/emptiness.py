@@ -1,28 +1,29 @@
-"""Emptiness: nodes on which nothing of worth runs are deleted, all at once, as far as the budgets go."""
+"""Emptiness: deletes all empty nodes in one command, as far as budgets allow."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from journeyman.core.disruption.types import Candidate, Command, DisruptionReason, NodePoolName, by_savings
+from journeyman.core.disruption.candidates import Candidate, DisruptionReason, NodePoolName, by_savings
+from journeyman.core.disruption.commands import Command
 
 
 def delete_empty(
     candidates: Iterable[Candidate], allowed_disruptions: Mapping[NodePoolName, int]
 ) -> tuple[Command, frozenset[NodePoolName]]:
-    """Choose the empty nodes to delete in this run.
+    """Return the command that deletes empty nodes, within budgets.
 
     Args:
         candidates: Disruptable nodes, any order; at most one per NodeClaim.
         allowed_disruptions: Nodes each NodePool may still lose for ``Empty``; missing means 0.
 
     Returns:
-        The command, most valuable node first (no candidates if nothing to do), and the NodePools
-        that had an empty node but no budget left for it.
+        The command, highest savings first (a no-op if there is no empty node), and the NodePools whose budgets left
+        an empty node.
 
     Restates: karpenter 226646810, pkg/controllers/disruption/emptiness.go `ComputeCommands`.
-    Differs: budgets are not mutated; equal savings ratios fall back to the name, so runs replay.
+    Differs: the budgets passed in are not changed; ties are sorted by name, so that a replayed run decides the same.
     """
     chosen: list[Candidate] = []
     spent: Counter[NodePoolName] = Counter()

@@ -1,16 +1,16 @@
-"""Rebalance: nodes that the cloud recommends to leave are replaced before it takes them back, as far as budgets go.
+"""Rebalance: replaces Spot nodes for which the cloud sent a rebalance recommendation, within budgets.
 
 ::
 
-    interrupt    notes the recommendation on the claim         (NodePools with journeyman.dev/rebalance: replace)
-    consolidate  proposes all such nodes at once ─► validated by the next run ─► replacements first, then the drain
+    interrupt    annotates the NodeClaim               (NodePools with journeyman.dev/rebalance: replace)
+    consolidate  proposes all such nodes in one command ─► the next run validates it ─► replacements, then the drain
 
-It is the first thing that is looked for, since the warning of two minutes may follow at any time; then the claim is
-deleted by the interrupt step, and the command ends like any other whose candidates are gone. What a replacement costs
-does not matter. The offerings that are at risk are avoided.
+It is the first disruption method, because the two-minute warning may follow at any time; then the interrupt step deletes
+the NodeClaim, and the command finishes like any other whose candidates are deleted. The price of the replacements does
+not matter. The offerings of the nodes at risk are not used.
 
-Karpenter tells of recommendations and leaves it at that. The rest is as with its disruption methods: the node must be
-disruptable, the reason is ``Interrupted``, which budgets without reasons count for.
+Differs: Karpenter only records an Event for a recommendation. Otherwise it is like Karpenter's methods: the node must be
+disruptable; the reason is ``Interrupted``, for which budgets without reasons count.
 """
 
 from __future__ import annotations
@@ -20,26 +20,24 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
-from msgspec.structs import replace
-
 from journeyman.core.api import labels
 from journeyman.core.api.node_disruption import NodeDisruption
 from journeyman.core.api.objects import NodeClaim
 from journeyman.core.catalogue import Unavailable
-from journeyman.core.disruption.proposals import changed
+from journeyman.core.disruption.candidates import Candidate, DisruptionReason, NodePoolName
+from journeyman.core.disruption.commands import Command, difference
 from journeyman.core.disruption.simulation import Simulation
-from journeyman.core.disruption.types import Candidate, Command, DisruptionReason, NodePoolName
 from journeyman.core.state import Snapshot
 
 METHOD: Final = "rebalance"
-HOLDS_FOR: Final = timedelta(days=1)
-"""An instance that was not taken back within a day after all is no longer at more risk than others."""
-SHORTEST_REST: Final = timedelta(minutes=1)
-LONGEST_REST: Final = timedelta(hours=1)
+RECOMMENDATION_VALID_FOR: Final = timedelta(days=1)
+"""An instance that was not reclaimed within a day is at no more risk than others."""
+MIN_BACKOFF_AFTER_ROLLBACK: Final = timedelta(minutes=1)
+MAX_BACKOFF_AFTER_ROLLBACK: Final = timedelta(hours=1)
 
 
-def endangered(snapshot: Snapshot) -> tuple[Unavailable, ...]:
-    """The Spot offerings of nodes that are to be left: nothing that takes their place may be launched there."""
+def offerings_at_risk(snapshot: Snapshot) -> tuple[Unavailable, ...]:
+    """Return the Spot offerings of nodes with a recommendation; replacements are not launched there."""
     found: set[Unavailable] = set()
     for claim in snapshot.claims:
         since, own = _recommended_at(claim, snapshot), claim.metadata.labels
@@ -50,45 +48,45 @@ def endangered(snapshot: Snapshot) -> tuple[Unavailable, ...]:
                     instance_type=offering[0],
                     zone=offering[1],
                     capacity_type=offering[2],
-                    until=since + HOLDS_FOR,
+                    until=since + RECOMMENDATION_VALID_FOR,
                     reason="RebalanceRecommendation",
                 )
             )
     return tuple(sorted(found, key=lambda u: (u.instance_type, u.zone, u.until)))
 
 
-def to_leave(candidates: Iterable[Candidate], snapshot: Snapshot) -> tuple[Candidate, ...]:
-    """The candidates that are recommended to be left now, the longest recommended first.
+def rebalance_candidates(candidates: Iterable[Candidate], snapshot: Snapshot) -> tuple[Candidate, ...]:
+    """Return the candidates with a recommendation, oldest recommendation first.
 
-    Left out are empty ones, on which nothing is at risk; those of static pools, whose replacement is opened by number;
-    and for ever longer those whose replacements could not be had.
+    Without empty nodes, which emptiness deletes; nodes of static NodePools, which are replaced by number; and nodes whose
+    last commands were rolled back, for ever longer.
     """
     found = []
     for candidate in candidates:
         since = _recommended_at(snapshot.claims_by_name[candidate.nodeclaim], snapshot)
         static = snapshot.node_pools_by_name[candidate.nodepool].spec.replicas is not None
-        if since is not None and not candidate.is_empty and not static and not _rests(candidate, snapshot):
+        if since is not None and not candidate.is_empty and not static and not _is_in_backoff(candidate, snapshot):
             found.append((since, candidate.nodeclaim, candidate))
     return tuple(candidate for _, _, candidate in sorted(found, key=lambda entry: entry[:2]))
 
 
-def rebalance(
+def rebalance_commands(
     simulation: Simulation, candidates: Sequence[Candidate], allowed_disruptions: Mapping[NodePoolName, int]
 ) -> Iterator[tuple[tuple[Candidate, ...], Command]]:
-    """What to do about these nodes: all of them together that budgets allow; should that not go, each alone.
+    """Yield the command for as many of these nodes as budgets allow, and then, as a fallback, for each alone.
 
     Args:
-        simulation: The cluster to schedule their pods in.
-        candidates: As `to_leave` gives them.
+        simulation: Simulations in the cluster.
+        candidates: As `rebalance_candidates` gives them.
         allowed_disruptions: Nodes each NodePool may still lose for ``Interrupted``; missing means 0.
 
     Yields:
-        Candidates and command; take the first command that has candidates and stop.
+        Candidates and command; the caller takes the first command that has candidates and stops.
     """
-    chosen = _within(candidates, allowed_disruptions)
+    chosen = _within_budgets(candidates, allowed_disruptions)
     attempts = [chosen, *((c,) for c in chosen if len(chosen) > 1)] if chosen else []
     for attempt in attempts:
-        yield attempt, _leave(simulation, attempt)
+        yield attempt, _replace_all(simulation, attempt)
 
 
 def validate_rebalance(
@@ -97,7 +95,7 @@ def validate_rebalance(
     candidates: Iterable[Candidate],
     allowed_disruptions: Mapping[NodePoolName, int],
 ) -> Command:
-    """The command to carry out now: the proposed one for all of its candidates, or none and why.
+    """Return the command to execute now for all proposed candidates, or a no-op with the reason.
 
     Args:
         disruption: The proposal.
@@ -105,36 +103,36 @@ def validate_rebalance(
         candidates: All nodes that may be disrupted now, those of this proposal included.
         allowed_disruptions: Nodes each NodePool may still lose for ``Interrupted``; missing means 0.
     """
-    found = {c.nodeclaim_uid: c for c in to_leave(candidates, simulation.snapshot)}
+    found = {c.nodeclaim_uid: c for c in rebalance_candidates(candidates, simulation.snapshot)}
     still = tuple(found[c.node_claim_uid] for c in disruption.spec.candidates if c.node_claim_uid in found)
     if len(still) < len(disruption.spec.candidates):
-        return _no("churn: a candidate no longer qualifies")
-    if len(_within(still, allowed_disruptions)) < len(still):
-        return _no("budget: it is used up")
-    command = _leave(simulation, still)
-    why = changed(disruption, command)
-    return _no(f"scheduling: {why}") if why else command
+        return _no_op("churn: a candidate no longer qualifies")
+    if len(_within_budgets(still, allowed_disruptions)) < len(still):
+        return _no_op("budget: the budgets allow no further disruption")
+    command = _replace_all(simulation, still)
+    why = difference(disruption, command)
+    return _no_op(f"scheduling: {why}") if why else command
 
 
-def _leave(simulation: Simulation, candidates: tuple[Candidate, ...]) -> Command:
-    """Replace them by whatever takes their pods; nodes within their consolidateAfter will do."""
-    simulated = replace(simulation, waiting=frozenset()).without(candidates)
-    if simulated.errors:
-        pod = min(simulated.errors)
-        return _no(f"not all pods would schedule, pod {pod}: {simulated.errors[pod]}")
+def _replace_all(simulation: Simulation, candidates: tuple[Candidate, ...]) -> Command:
+    """Replace the candidates by existing or new nodes; nodes within their consolidateAfter may run the pods."""
+    result = simulation.without(candidates, respect_consolidate_after=False)
+    if result.errors:
+        pod = min(result.errors)
+        return _no_op(f"not all pods would schedule, pod {pod}: {result.errors[pod]}")
     moving = {pod for candidate in candidates for pod in candidate.reschedulable_pods}
-    if any(moving.isdisjoint(claim.pods) for claim in simulated.results.new_claims):
-        return _no("other pods are waiting for nodes, which are opened first")
+    if any(moving.isdisjoint(claim.pods) for claim in result.results.new_claims):
+        return _no_op("pending pods need new nodes, which are provisioned first")
     return Command(
         reason=DisruptionReason.INTERRUPTED,
         candidates=candidates,
-        replacements=simulated.results.new_claims,
-        simulated=simulated,
+        replacements=result.results.new_claims,
+        simulation_result=result,
     )
 
 
-def _within(candidates: Iterable[Candidate], allowed: Mapping[NodePoolName, int]) -> tuple[Candidate, ...]:
-    """As many of each pool, from the first, as its budgets allow."""
+def _within_budgets(candidates: Iterable[Candidate], allowed: Mapping[NodePoolName, int]) -> tuple[Candidate, ...]:
+    """The first candidates of each NodePool, as many as its budgets allow."""
     spent: Counter[NodePoolName] = Counter()
     chosen = []
     for candidate in candidates:
@@ -145,7 +143,7 @@ def _within(candidates: Iterable[Candidate], allowed: Mapping[NodePoolName, int]
 
 
 def _recommended_at(claim: NodeClaim, snapshot: Snapshot) -> datetime | None:
-    """Since when the node should be left; None if it need not, or its pool does not want that (any more)."""
+    """Return the time of a valid recommendation; None if there is none, or the NodePool does not act on it."""
     pool = snapshot.node_pools_by_name.get(claim.metadata.labels.get(labels.NODEPOOL, ""))
     if pool is None or pool.metadata.annotations.get(labels.REBALANCE) != labels.REBALANCE_REPLACE:
         return None
@@ -155,12 +153,12 @@ def _recommended_at(claim: NodeClaim, snapshot: Snapshot) -> datetime | None:
         )
     except ValueError:
         return None
-    return since if since.tzinfo is not None and snapshot.now < since + HOLDS_FOR else None
+    return since if since.tzinfo is not None and snapshot.now < since + RECOMMENDATION_VALID_FOR else None
 
 
-def _rests(candidate: Candidate, snapshot: Snapshot) -> bool:
-    """Whether its replacements could not be had lately: a minute after the first time, twice as long after each other."""
-    failed = [
+def _is_in_backoff(candidate: Candidate, snapshot: Snapshot) -> bool:
+    """Whether its commands were rolled back lately: for a minute after the first time, doubling each time."""
+    rollbacks = [
         d.status.finished_at
         for d in snapshot.node_disruptions
         if d.spec.method == METHOD
@@ -168,11 +166,11 @@ def _rests(candidate: Candidate, snapshot: Snapshot) -> bool:
         and d.status.finished_at is not None
         and any(c.node_claim_uid == candidate.nodeclaim_uid for c in d.spec.candidates)
     ]
-    if not failed:
+    if not rollbacks:
         return False
-    rest = min(SHORTEST_REST * (1 << min(len(failed) - 1, 10)), LONGEST_REST)
-    return snapshot.now < max(failed) + rest
+    backoff = min(MIN_BACKOFF_AFTER_ROLLBACK * (1 << min(len(rollbacks) - 1, 10)), MAX_BACKOFF_AFTER_ROLLBACK)
+    return snapshot.now < max(rollbacks) + backoff
 
 
-def _no(why: str) -> Command:
+def _no_op(why: str) -> Command:
     return Command(reason=DisruptionReason.INTERRUPTED, why_not=why)

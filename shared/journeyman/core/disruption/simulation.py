@@ -1,22 +1,22 @@
-"""What if these nodes were gone? The scheduler's answer, and what in it stands against disruption.
+"""Scheduling simulations: where would the pods run if these nodes were deleted, and is that acceptable?
 
 Restates: karpenter pkg/controllers/disruption/helpers.go `SimulateScheduling`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from functools import cached_property
 
 import msgspec
-from msgspec import Struct, field
 from msgspec.structs import replace
 
 from journeyman.core.api import labels
 from journeyman.core.api.nodepool import NodePool
 from journeyman.core.api.objects import Pod
 from journeyman.core.catalogue import Catalogue
-from journeyman.core.disruption.types import Candidate, Command, Simulated
+from journeyman.core.disruption.candidates import Candidate
+from journeyman.core.disruption.commands import Command, SimulationResult
 from journeyman.core.scheduling.demand.buffers import buffer_hosts, is_virtual
 from journeyman.core.scheduling.offering.templates import FEWEST_NODES
 from journeyman.core.scheduling.options import Options
@@ -28,113 +28,146 @@ from journeyman.core.scheduling.verify import Defect, verify
 from journeyman.core.state import Snapshot, StateNode
 
 
-class Simulation(Struct, frozen=True, kw_only=True, dict=True):
-    """One cluster to ask "what if" of, several times.
+class Simulation:
+    """Scheduling simulations in one cluster. What they have in common is computed once."""
 
-    `marked` are the claims that commands under way give back; `waiting` those whose consolidateAfter has not passed.
-    `known` are the scheduler's answers about this very cluster, to which more are added.
-    """
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        catalogue: Catalogue,
+        *,
+        marked_for_deletion: frozenset[str] = frozenset(),
+        within_consolidate_after: frozenset[str] = frozenset(),
+        options: Options | None = None,
+        results: MutableMapping[Question, Results] | None = None,
+    ) -> None:
+        """Prepare simulations.
 
-    snapshot: Snapshot
-    catalogue: Catalogue
-    marked: frozenset[str] = frozenset()
-    waiting: frozenset[str] = frozenset()
-    options: Options = field(default_factory=Options)
-    known: dict[Question, Results] = field(default_factory=dict)
+        Args:
+            snapshot: The cluster.
+            catalogue: Instance types and prices per NodePool.
+            marked_for_deletion: Names of NodeClaims that executing commands will delete.
+            within_consolidate_after: Names of NodeClaims whose consolidateAfter has not passed.
+            options: The scheduler's.
+            results: The scheduler's results in this very cluster so far; further ones are added.
+        """
+        self.snapshot = snapshot
+        self.catalogue = catalogue
+        self.marked_for_deletion = marked_for_deletion
+        self._within_consolidate_after = within_consolidate_after
+        self._options = options if options is not None else Options()
+        self._results = results if results is not None else {}
 
-    def without(self, candidates: Iterable[Candidate], *, fewest_nodes: bool = False) -> Simulated:
-        """Schedule the candidates' pods, the pending ones and those on leaving nodes, on what remains.
+    def without(
+        self, candidates: Iterable[Candidate], *, fewest_nodes: bool = False, respect_consolidate_after: bool = True
+    ) -> SimulationResult:
+        """Schedule the candidates' pods, pending pods and pods on deleting nodes on the remaining and on new nodes.
 
-        New nodes are chosen as the NodePools ask for, or all of them to be few and large.
+        Errors are: pods of candidates or deleting nodes that are unschedulable; pods of candidates on a node that is not
+        initialized (it may never be) or within its consolidateAfter (they would restart it). If no other pods must be
+        scheduled, such nodes are excluded from the start, unless they count against limits.
 
-        Errors are: pods of candidates or leaving nodes that find no place; pods of candidates planned onto a node
-        that is not initialized (it may never be), or that is still within its consolidateAfter (they would restart
-        its clock). Where no other pods need a place, such nodes are not offered in the first place, unless they take
-        their share of a limit.
+        Args:
+            candidates: Nodes to exclude; may be empty.
+            fewest_nodes: Whether new nodes should be few and large, rather than as the NodePools' packing says.
+            respect_consolidate_after: Whether nodes within their consolidateAfter are refused.
         """
         chosen = tuple(candidates)
         moving = tuple(self._pods_on(self._node_of[c.nodeclaim] for c in chosen))
-        others = self._pending + self._leaving_pods
-        gone = self._leaving | {self._node_of[c.nodeclaim].name for c in chosen}
+        others = self._pending_pods + self._deleting_pods
+        excluded = self._deleting | {self._node_of[c.nodeclaim].name for c in chosen}
+        unsettled = self._uninitialized
+        if respect_consolidate_after:
+            unsettled |= self._recently_changed
         if not others:
-            gone |= self._unsettled - self._limited
+            excluded |= unsettled - self._in_limited_pools
         pods = tuple(sorted(moving + others, key=lambda p: p.key))
-        question = (tuple(pod.key for pod in pods), gone, "few nodes" if fewest_nodes else "")
-        results = self.known.get(question)
-        if results is None:
-            results = (self._frugal_scheduler if fewest_nodes else self._scheduler).solve(pods, gone)
-            self.known[question] = results
-        return Simulated(pods=pods, gone=gone, results=results, errors=self._errors(results, moving))
+        results = self._solve(pods, excluded, fewest_nodes=fewest_nodes)
+        errors = self._errors(results, moving, unsettled)
+        return SimulationResult(pods=pods, excluded_nodes=excluded, results=results, errors=errors)
 
     @cached_property
-    def keeping_room(self) -> frozenset[str]:
-        """Names of the nodes on which room is kept for CapacityBuffers, if all stays as it is.
+    def buffer_hosts(self) -> frozenset[str]:
+        """Names of the nodes on which capacity of CapacityBuffers is reserved, if nothing is disrupted.
 
-        Restates: karpenter pkg/controllers/disruption/emptiness.go `ShouldDisrupt`, as far as it is about buffer pods.
+        Restates: karpenter pkg/controllers/disruption/emptiness.go `ShouldDisrupt`, its part about buffer pods.
         """
-        if not any(map(is_virtual, self._pending)):
+        if not any(map(is_virtual, self._pending_pods)):
             return frozenset()
-        return buffer_hosts(self._pending, self.without(()).results)
+        return buffer_hosts(self._pending_pods, self.without(()).results)
 
-    def defects(self, command: Command) -> tuple[Defect, ...]:
-        """What the independent check finds wrong with a command's placements; empty if nothing is."""
-        if command.simulated is None or not command.candidates:
+    def verify(self, command: Command) -> tuple[Defect, ...]:
+        """Return the defects that the independent verification finds in a command's placements; empty if none."""
+        simulated = command.simulation_result
+        if simulated is None or not command.candidates:
             return ()
         return verify(
             self.snapshot,
             self.catalogue,
-            replace(command.simulated.results, new_claims=command.replacements),
-            pods=command.simulated.pods,
-            without_nodes=command.simulated.gone,
+            replace(simulated.results, new_claims=command.replacements),
+            pods=simulated.pods,
+            without_nodes=simulated.excluded_nodes,
         )
 
-    def _errors(self, results: Results, moving: Iterable[Pod]) -> Mapping[str, str]:
-        movers = {pod.key for pod in moving}
-        pending = {pod.key for pod in self._pending}
-        errors = {key: error.message for key, error in results.pod_errors.items() if key not in pending}
-        for name in sorted(self._unsettled & results.existing.keys()):
+    def _solve(self, pods: tuple[Pod, ...], excluded: frozenset[str], *, fewest_nodes: bool) -> Results:
+        question = (tuple(pod.key for pod in pods), excluded, "few nodes" if fewest_nodes else "")
+        results = self._results.get(question)
+        if results is None:
+            scheduler = self._fewest_nodes_scheduler if fewest_nodes else self._scheduler
+            results = self._results[question] = scheduler.solve(pods, excluded)
+        return results
+
+    def _errors(self, results: Results, moving: Iterable[Pod], unsettled: frozenset[str]) -> Mapping[str, str]:
+        moving_keys = {pod.key for pod in moving}
+        pending_keys = {pod.key for pod in self._pending_pods}
+        errors = {key: error.message for key, error in results.pod_errors.items() if key not in pending_keys}
+        for name in sorted(unsettled & results.existing.keys()):
             for key in results.existing[name]:
-                if key in movers:
-                    errors[key] = f"would schedule against node {name}, which is not settled yet"
+                if key in moving_keys:
+                    errors[key] = f"would schedule against uninitialized or recently changed node {name}"
         return errors
 
     @cached_property
     def _scheduler(self) -> Scheduler:
-        return Scheduler(self.snapshot, self.catalogue, self.options)
+        return Scheduler(self.snapshot, self.catalogue, self._options)
 
     @cached_property
-    def _frugal_scheduler(self) -> Scheduler:
-        pools = tuple(_packing_few(pool) for pool in self.snapshot.node_pools)
-        return Scheduler(replace(self.snapshot, node_pools=pools), self.catalogue, self.options)
+    def _fewest_nodes_scheduler(self) -> Scheduler:
+        pools = tuple(_with_fewest_nodes(pool) for pool in self.snapshot.node_pools)
+        return Scheduler(replace(self.snapshot, node_pools=pools), self.catalogue, self._options)
 
     @cached_property
     def _node_of(self) -> Mapping[str, StateNode]:
         return self.snapshot.state_nodes_by_claim
 
     @cached_property
-    def _leaving(self) -> frozenset[str]:
-        """Nodes being deleted, or given back by a command under way."""
-        return frozenset(n.name for n in self.snapshot.state_nodes if n.deleting or self._claim(n) in self.marked)
+    def _deleting(self) -> frozenset[str]:
+        """Names of nodes that are deleting, or that an executing command will delete."""
+        marked = self.marked_for_deletion
+        return frozenset(n.name for n in self.snapshot.state_nodes if n.deleting or _claim_name(n) in marked)
 
     @cached_property
-    def _unsettled(self) -> frozenset[str]:
-        """Managed nodes that are not initialized, or still within their consolidateAfter."""
-        nodes = (n for n in self.snapshot.state_nodes if n.managed)
-        return frozenset(n.name for n in nodes if not n.initialized or self._claim(n) in self.waiting)
+    def _uninitialized(self) -> frozenset[str]:
+        return frozenset(n.name for n in self.snapshot.state_nodes if n.managed and not n.initialized)
 
     @cached_property
-    def _limited(self) -> frozenset[str]:
-        """Nodes of pools with limits: whoever thinks them away thinks that there is room for others."""
+    def _recently_changed(self) -> frozenset[str]:
+        within = self._within_consolidate_after
+        return frozenset(n.name for n in self.snapshot.state_nodes if n.managed and _claim_name(n) in within)
+
+    @cached_property
+    def _in_limited_pools(self) -> frozenset[str]:
+        """Names of nodes of NodePools with limits: excluding one would free its share for new nodes."""
         pools = {pool.metadata.name for pool in self.snapshot.node_pools if pool.spec.limits}
         return frozenset(n.name for n in self.snapshot.state_nodes if n.node_pool in pools)
 
     @cached_property
-    def _pending(self) -> tuple[Pod, ...]:
+    def _pending_pods(self) -> tuple[Pod, ...]:
         return tuple(pod for pod in self.snapshot.pods if is_provisionable(pod))
 
     @cached_property
-    def _leaving_pods(self) -> tuple[Pod, ...]:
-        return tuple(self._pods_on(n for n in self.snapshot.state_nodes if n.name in self._leaving))
+    def _deleting_pods(self) -> tuple[Pod, ...]:
+        return tuple(self._pods_on(n for n in self.snapshot.state_nodes if n.name in self._deleting))
 
     def _pods_on(self, nodes: Iterable[StateNode]) -> Iterator[Pod]:
         for node in nodes:
@@ -142,10 +175,11 @@ class Simulation(Struct, frozen=True, kw_only=True, dict=True):
                 if is_currently_reschedulable(pod, self.snapshot.pdbs, self.snapshot.now):
                     yield pod
 
-    def _claim(self, node: StateNode) -> str:
-        return node.claim.metadata.name if node.claim is not None else ""
+
+def _claim_name(node: StateNode) -> str:
+    return node.claim.metadata.name if node.claim is not None else ""
 
 
-def _packing_few(pool: NodePool) -> NodePool:
+def _with_fewest_nodes(pool: NodePool) -> NodePool:
     annotations = {**pool.metadata.annotations, labels.PACKING: FEWEST_NODES}
     return pool.model_copy(update={"metadata": msgspec.structs.replace(pool.metadata, annotations=annotations)})

@@ -1,8 +1,8 @@
-"""Single-node consolidation: one node after another, until one can go or be replaced by a cheaper one.
+"""Single-node consolidation: finds one node that can be deleted, or replaced by a cheaper one.
 
 Restates: karpenter pkg/controllers/disruption/singlenodeconsolidation.go `ComputeCommands`.
-Differs: what a pass that ran out of time had not reached is not remembered; instead the NodePools take turns at being
-first, by the minute. Candidates are yielded one by one, so that the caller minds the clock.
+Differs: NodePools that a run did not reach before its timeout are not remembered; instead another NodePool comes first
+every minute. Candidates are yielded one by one, so that the caller can watch its deadline.
 """
 
 from __future__ import annotations
@@ -11,21 +11,22 @@ from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 
 from journeyman.core.api import labels
+from journeyman.core.disruption.candidates import Candidate, NodePoolName, by_savings
+from journeyman.core.disruption.commands import Command
 from journeyman.core.disruption.consolidatable import consolidate_after
-from journeyman.core.disruption.consolidation import consolidate
+from journeyman.core.disruption.consolidation import compute_consolidation
 from journeyman.core.disruption.simulation import Simulation
-from journeyman.core.disruption.types import Candidate, Command, NodePoolName, by_savings
 from journeyman.core.state import Snapshot
 
 
-def consider(
+def single_node_commands(
     simulation: Simulation,
     candidates: Iterable[Candidate],
     allowed_disruptions: Mapping[NodePoolName, int],
     *,
     spot_to_spot: bool = False,
 ) -> Iterator[tuple[Candidate, Command]]:
-    """Each candidate that may be consolidated now, with what to do about it, in the order they are worth it.
+    """Yield each candidate that may be consolidated now with its command, highest savings first.
 
     Args:
         simulation: The cluster to schedule their pods in.
@@ -34,16 +35,20 @@ def consider(
         spot_to_spot: Gate SpotToSpotConsolidation.
 
     Yields:
-        Candidate and command; take the first command that has candidates and stop.
+        Candidate and command; the caller takes the first command that has candidates and stops.
     """
-    eligible = [c for c in candidates if c.consolidatable and not c.is_empty and not barred(c, simulation.snapshot)]
+    eligible = [
+        c
+        for c in candidates
+        if c.consolidatable and not c.is_empty and not unconsolidatable_reason(c, simulation.snapshot)
+    ]
     for candidate in interleaved(eligible, simulation.snapshot.now):
         if allowed_disruptions.get(candidate.nodepool, 0) > 0:
-            yield candidate, consolidate(simulation, (candidate,), spot_to_spot=spot_to_spot)
+            yield candidate, compute_consolidation(simulation, (candidate,), spot_to_spot=spot_to_spot)
 
 
-def barred(candidate: Candidate, snapshot: Snapshot) -> str:
-    """Why a node is out of the question for consolidation whatever the others do; empty if it is not.
+def unconsolidatable_reason(candidate: Candidate, snapshot: Snapshot) -> str:
+    """Return why a node or its NodePool excludes consolidation; empty if it may be consolidated.
 
     Restates: karpenter pkg/controllers/disruption/consolidation.go `ShouldDisrupt`.
     """
@@ -58,17 +63,17 @@ def barred(candidate: Candidate, snapshot: Snapshot) -> str:
     if pool.spec.disruption.consolidation_policy == "WhenEmpty":
         return f'NodePool "{candidate.nodepool}" has non-empty consolidation disabled'
     if pool.spec.disruption.consolidation_policy == "Balanced":
-        return f'NodePool "{candidate.nodepool}" asks for Balanced consolidation, which is not supported yet'
+        return f'NodePool "{candidate.nodepool}" has consolidationPolicy Balanced, which is not supported yet'
     return ""
 
 
 def interleaved(candidates: Iterable[Candidate], now: datetime) -> Iterator[Candidate]:
-    """Round-robin over the NodePools, best first within each; which pool begins changes every minute."""
-    lanes: dict[str, list[Candidate]] = {}
+    """Return candidates round-robin over the NodePools, highest savings first in each; the first NodePool changes by the minute."""
+    by_pool: dict[str, list[Candidate]] = {}
     for candidate in sorted(candidates, key=by_savings):
-        lanes.setdefault(candidate.nodepool, []).append(candidate)
-    names = sorted(lanes)
-    turn = int(now.timestamp() // 60) % len(names) if names else 0
-    order = names[turn:] + names[:turn]
-    for rank in range(max((len(lane) for lane in lanes.values()), default=0)):
-        yield from (lanes[name][rank] for name in order if rank < len(lanes[name]))
+        by_pool.setdefault(candidate.nodepool, []).append(candidate)
+    names = sorted(by_pool)
+    first = int(now.timestamp() // 60) % len(names) if names else 0
+    order = names[first:] + names[:first]
+    for rank in range(max((len(pool) for pool in by_pool.values()), default=0)):
+        yield from (by_pool[name][rank] for name in order if rank < len(by_pool[name]))

@@ -10,14 +10,14 @@ from journeyman.core.api.nodepool import Budget
 from journeyman.core.disruption.budgets import (
     UNLIMITED,
     Window,
-    allowances,
     allowed_nodes,
+    budget_status,
     is_active,
     next_window_change,
     schedule_error,
     windows,
 )
-from journeyman.core.disruption.types import DisruptionReason
+from journeyman.core.disruption.candidates import DisruptionReason
 from tests.helpers.fleets import a_fleet, a_member, a_pool
 
 NOW = datetime(2026, 1, 5, 12, 0, tzinfo=timezone.utc)  # a Monday
@@ -111,6 +111,6 @@ def test_what_is_unready_leaving_or_in_a_command_counts_against_the_budget():
         pools=[a_pool(budgets=[{"nodes": "50%"}])],
     )
 
-    found = allowances(snapshot, EMPTY, marked=frozenset({"n0"}))["default"]
+    found = budget_status(snapshot, EMPTY, marked_for_deletion=frozenset({"n0"}))["default"]
 
     assert (found.total, found.disrupting, found.allowed, found.remaining) == (7, 3, 4, 1)

@@ -15,10 +15,10 @@ NOTHING = frozenset()
 PROTECTED = {"metadata": {"annotations": {labels.DO_NOT_DISRUPT: "true"}}}
 
 
-def find(snapshot, *, under_way=NOTHING, consolidatable=frozenset({"n"}), catalogue=None):
+def find(snapshot, *, in_commands=NOTHING, consolidatable=frozenset({"n"}), catalogue=None):
     """With the usual types and everything consolidatable."""
     types = a_catalogue() if catalogue is None else catalogue
-    return find_candidates(snapshot, types, consolidatable=consolidatable, under_way=under_way)
+    return find_candidates(snapshot, types, consolidatable=consolidatable, in_commands=in_commands)
 
 
 def a_pdb(name: str = "web", *, allowed: int = 0, **spec) -> PodDisruptionBudget:
@@ -126,7 +126,7 @@ def test_nodes_in_a_command_and_nodes_of_others_are_passed_over_in_silence():
     fleet = a_fleet(a_member("busy"), a_member("foreign"))
     snapshot = replace(fleet, claims=tuple(c for c in fleet.claims if c.metadata.name == "busy"))
 
-    found = find(snapshot, under_way=frozenset({"busy"}))
+    found = find(snapshot, in_commands=frozenset({"busy"}))
 
     assert (found.candidates, found.events) == ((), ())
 

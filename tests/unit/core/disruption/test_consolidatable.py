@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from journeyman.core.api import labels
-from journeyman.core.disruption.consolidatable import assess, pods_digest
+from journeyman.core.disruption.consolidatable import assess_consolidatable, pods_hash
 from tests.helpers.builders import NOW, ago, condition, stamp
 from tests.helpers.fleets import a_fleet, a_member, a_pod, a_pool
 
@@ -17,7 +17,7 @@ SECONDS = timedelta(seconds=1)
 
 def seen(*pods) -> dict:
     """A claim that has counted these pods already."""
-    return {"metadata": {"annotations": {labels.PODS_HASH: pods_digest(pods)}}}
+    return {"metadata": {"annotations": {labels.PODS_HASH: pods_hash(pods)}}}
 
 
 def patched(found, key: str):
@@ -30,9 +30,9 @@ def test_a_node_is_consolidatable_once_its_pods_were_left_alone_for_long_enough(
     """True at the very second; the condition is written with the version that was read."""
     node = a_member("n", quiet_for=30 * SECONDS, claim=seen())
 
-    found = assess(a_fleet(node))
+    found = assess_consolidatable(a_fleet(node))
 
-    assert (found.claims, found.waiting, found.next_at) == ({"n"}, frozenset(), None)
+    assert (found.claims, found.within_window, found.next_at) == ({"n"}, frozenset(), None)
     (patch,) = found.plan.actions
     assert (patch.resource_version, patch.subresource) == ("7", "status")
     assert [c["status"] for c in patch.patch["status"]["conditions"] if c["type"] == "Consolidatable"] == ["True"]
@@ -47,9 +47,9 @@ def test_a_node_within_its_window_waits_and_says_when_it_ends():
     conditions = [condition(type_, since=ago(hours=2), observedGeneration=1) for type_ in held]
     node = a_member("n", quiet_for=10 * SECONDS, claim={**seen(), "status": {"conditions": conditions}})
 
-    found = assess(a_fleet(node))
+    found = assess_consolidatable(a_fleet(node))
 
-    assert (found.claims, found.waiting, found.next_at) == (frozenset(), {"n"}, NOW + 20 * SECONDS)
+    assert (found.claims, found.within_window, found.next_at) == (frozenset(), {"n"}, NOW + 20 * SECONDS)
     assert {c["type"] for c in patched(found, "conditions")} == set(held) - {"Consolidatable"}
 
 
@@ -62,17 +62,17 @@ def test_a_pool_that_never_consolidates_has_no_consolidatable_nodes(pool):
     node = a_member("n", pool=pool.metadata.name, claim=seen())
     static = pool.model_copy(update={"spec": pool.spec.model_copy(update={"replicas": 3})})
 
-    found = assess(a_fleet(node, pools=[pool if pool.metadata.name == "default" else static]))
+    found = assess_consolidatable(a_fleet(node, pools=[pool if pool.metadata.name == "default" else static]))
 
-    assert (found.claims, found.waiting) == (frozenset(), frozenset())
+    assert (found.claims, found.within_window) == (frozenset(), frozenset())
 
 
 def test_a_node_that_is_not_initialized_is_not_judged_by_its_quiet():
     """Its pods have yet to come."""
-    found = assess(a_fleet(a_member("n", initialized=False, claim=seen())))
+    found = assess_consolidatable(a_fleet(a_member("n", initialized=False, claim=seen())))
 
     assert found.claims == frozenset()
-    assert found.waiting == frozenset()
+    assert found.within_window == frozenset()
 
 
 def test_scaling_down_restarts_the_clock():
@@ -80,21 +80,21 @@ def test_scaling_down_restarts_the_clock():
     stays, goes = a_pod("stays", node="node-n"), a_pod("goes", node="node-n")
     node = a_member("n", pods=[stays], claim=seen(stays, goes))
 
-    found = assess(a_fleet(node))
+    found = assess_consolidatable(a_fleet(node))
 
-    assert found.waiting == {"n"}
+    assert found.within_window == {"n"}
     assert found.next_at == NOW + 30 * SECONDS
     assert patched(found, "lastPodEventTime") == stamp(NOW)
     assert [a.subresource for a in found.plan.actions] == ["status", ""]
-    assert found.plan.actions[1].patch == {"metadata": {"annotations": {labels.PODS_HASH: pods_digest([stays])}}}
+    assert found.plan.actions[1].patch == {"metadata": {"annotations": {labels.PODS_HASH: pods_hash([stays])}}}
 
 
 def test_a_pod_that_begins_to_terminate_counts_once():
     """It restarts the clock as it begins; that it is gone a moment later is no second event."""
     going = a_pod("p", node="node-n", metadata={"deletionTimestamp": stamp(NOW)})
 
-    began = assess(a_fleet(a_member("n", pods=[going], claim=seen(a_pod("p", node="node-n")))))
-    ended = assess(a_fleet(a_member("n", claim=seen(going))))
+    began = assess_consolidatable(a_fleet(a_member("n", pods=[going], claim=seen(a_pod("p", node="node-n")))))
+    ended = assess_consolidatable(a_fleet(a_member("n", claim=seen(going))))
 
     assert patched(began, "lastPodEventTime") == stamp(NOW)
     assert patched(ended, "lastPodEventTime") is None
@@ -104,7 +104,7 @@ def test_daemons_coming_and_going_do_not_restart_the_clock():
     """Every node has them; they say nothing about use."""
     daemon = a_pod("daemon", node="node-n", owner="DaemonSet")
 
-    found = assess(a_fleet(a_member("n", pods=[daemon], claim=seen())))
+    found = assess_consolidatable(a_fleet(a_member("n", pods=[daemon], claim=seen())))
 
     assert found.claims == {"n"}
 
@@ -114,7 +114,7 @@ def test_the_first_look_takes_the_newest_sign_of_the_pods_that_are_there():
     conditions = [{"type": "PodScheduled", "status": "True", "lastTransitionTime": stamp(ago(seconds=10))}]
     fresh = a_pod("fresh", node="node-n", status={"conditions": conditions})
 
-    found = assess(a_fleet(a_member("n", pods=[fresh])))
+    found = assess_consolidatable(a_fleet(a_member("n", pods=[fresh])))
 
     assert patched(found, "lastPodEventTime") == stamp(ago(seconds=10))
     assert found.next_at == NOW + 20 * SECONDS
@@ -124,7 +124,7 @@ def test_events_in_quick_succession_are_written_once_in_ten_seconds():
     """A rollout of a hundred pods must not be a hundred writes; the decision still counts from now."""
     node = a_member("n", quiet_for=5 * SECONDS, pods=[a_pod("p", node="node-n")], claim=seen())
 
-    found = assess(a_fleet(node))
+    found = assess_consolidatable(a_fleet(node))
 
     assert found.next_at == NOW + 30 * SECONDS
     assert patched(found, "lastPodEventTime") is None
@@ -133,17 +133,17 @@ def test_events_in_quick_succession_are_written_once_in_ten_seconds():
 
 def test_nothing_is_written_when_nothing_changed():
     """Judged again from what was written, the same moment asks for no write: a quiet cluster stays quiet."""
-    first = assess(a_fleet(a_member("n", claim=seen())))
+    first = assess_consolidatable(a_fleet(a_member("n", claim=seen())))
     written = patched(first, "conditions")
     again = a_fleet(a_member("n", claim={**seen(), "status": {"conditions": written}}))
 
-    assert assess(again).plan.chains == ()
-    assert assess(replace(again, now=NOW + timedelta(hours=1))).plan.chains == ()
+    assert assess_consolidatable(again).plan.chains == ()
+    assert assess_consolidatable(replace(again, now=NOW + timedelta(hours=1))).plan.chains == ()
 
 
 def test_claims_that_others_write_are_judged_and_left_alone():
     """Conditions are one list: two writers in a run would undo each other."""
-    found = assess(a_fleet(a_member("n", claim=seen())), leave_alone=frozenset({"n"}))
+    found = assess_consolidatable(a_fleet(a_member("n", claim=seen())), without_writes=frozenset({"n"}))
 
     assert found.claims == {"n"}
     assert found.plan.chains == ()

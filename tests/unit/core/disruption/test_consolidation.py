@@ -10,10 +10,14 @@ from msgspec.structs import replace
 from journeyman.core.api import labels
 from journeyman.core.catalogue import Catalogue
 from journeyman.core.disruption.candidates import find_candidates
-from journeyman.core.disruption.consolidation import consolidate, worst_launch_price
+from journeyman.core.disruption.commands import Decision
+from journeyman.core.disruption.consolidation import compute_consolidation, worst_launch_price
 from journeyman.core.disruption.simulation import Simulation
-from journeyman.core.disruption.single_node_consolidation import barred, consider, interleaved
-from journeyman.core.disruption.types import Decision
+from journeyman.core.disruption.single_node_consolidation import (
+    interleaved,
+    single_node_commands,
+    unconsolidatable_reason,
+)
 from journeyman.core.scheduling import requirements
 from tests.helpers import builders
 from tests.helpers.builders import NOW
@@ -23,20 +27,22 @@ BOTH = (labels.ON_DEMAND, labels.SPOT)
 NONE = frozenset()
 
 
-def journeyman_simulator(snapshot, *, catalogue=None, waiting=NONE, marked=NONE):
+def a_simulation(snapshot, *, catalogue=None, within_consolidate_after=NONE, marked=NONE):
     """The simulation, and its candidates by claim name."""
     types = catalogue or a_catalogue(*(p.metadata.name for p in snapshot.node_pools))
-    simulation = Simulation(snapshot=snapshot, catalogue=types, waiting=waiting, marked=marked)
+    simulation = Simulation(
+        snapshot, types, marked_for_deletion=marked, within_consolidate_after=within_consolidate_after
+    )
     names = frozenset(c.metadata.name for c in snapshot.claims)
-    found = find_candidates(snapshot, types, consolidatable=names, under_way=NONE)
+    found = find_candidates(snapshot, types, consolidatable=names, in_commands=NONE)
     return simulation, {c.nodeclaim: c for c in found.candidates}
 
 
 def decide(snapshot, *names: str, spot_to_spot: bool = False, **kwargs):
     """The command for these nodes together."""
-    simulation, candidates = journeyman_simulator(snapshot, **kwargs)
-    command = consolidate(simulation, [candidates[n] for n in names], spot_to_spot=spot_to_spot)
-    assert simulation.defects(command) == ()
+    simulation, candidates = a_simulation(snapshot, **kwargs)
+    command = compute_consolidation(simulation, [candidates[n] for n in names], spot_to_spot=spot_to_spot)
+    assert simulation.verify(command) == ()
     return command
 
 
@@ -162,7 +168,10 @@ def test_pods_do_not_move_to_a_node_that_is_not_settled(pending):
     old = a_member("old", size="s", cpus=["1"])
 
     assert decide(a_fleet(old, young, pending=pending), "old").decision is Decision.NO_OP
-    assert decide(a_fleet(old, fresh, pending=pending), "old", waiting=frozenset({"fresh"})).decision is Decision.NO_OP
+    assert (
+        decide(a_fleet(old, fresh, pending=pending), "old", within_consolidate_after=frozenset({"fresh"})).decision
+        is Decision.NO_OP
+    )
 
 
 def test_a_node_that_is_not_settled_takes_its_share_of_a_limit():
@@ -173,7 +182,9 @@ def test_a_node_that_is_not_settled_takes_its_share_of_a_limit():
     fresh = a_member("fresh", size="l", pool="spot", capacity_type=labels.SPOT)
 
     def replaced(pool):
-        return decide(a_fleet(old, fresh, pools=[a_pool(), pool]), "old", waiting=frozenset({"fresh"})).decision
+        return decide(
+            a_fleet(old, fresh, pools=[a_pool(), pool]), "old", within_consolidate_after=frozenset({"fresh"})
+        ).decision
 
     assert replaced(spot) is Decision.REPLACE
     assert replaced(limited) is Decision.NO_OP
@@ -240,9 +251,9 @@ def test_single_node_consolidation_goes_by_savings_and_stops_at_budgets():
         a_member("empty"),
         pools=[a_pool(), a_pool("other")],
     )
-    simulation, candidates = journeyman_simulator(snapshot)
+    simulation, candidates = a_simulation(snapshot)
 
-    seen = [c.nodeclaim for c, _ in consider(simulation, candidates.values(), {"default": 1})]
+    seen = [c.nodeclaim for c, _ in single_node_commands(simulation, candidates.values(), {"default": 1})]
 
     assert seen == ["dear", "cheap"]
 
@@ -253,7 +264,7 @@ def test_pools_take_turns_at_being_first():
     members = [
         a_member(f"{p}{i}", pool=p, cpus=["1"], size=s) for p in ("one", "two") for i, s in enumerate(("l", "m"))
     ]
-    _, candidates = journeyman_simulator(a_fleet(*members, pools=pools))
+    _, candidates = a_simulation(a_fleet(*members, pools=pools))
 
     even, odd = ([c.nodeclaim for c in interleaved(candidates.values(), NOW + timedelta(minutes=m))] for m in (0, 1))
 
@@ -266,22 +277,25 @@ def test_pools_take_turns_at_being_first():
     [
         ({"consolidationPolicy": "WhenEmpty"}, "non-empty consolidation disabled"),
         ({"consolidateAfter": "Never"}, "consolidation disabled"),
-        ({"consolidationPolicy": "Balanced"}, "Balanced consolidation, which is not supported yet"),
+        ({"consolidationPolicy": "Balanced"}, "consolidationPolicy Balanced, which is not supported yet"),
     ],
 )
 def test_a_pool_may_bar_its_nodes_from_consolidation(disruption, why):
     """Whatever the others do, and with a reason for the node's events."""
     snapshot = a_fleet(a_member("n", cpus=["1"]), pools=[a_pool(**disruption)])
-    simulation, candidates = journeyman_simulator(snapshot)
+    simulation, candidates = a_simulation(snapshot)
 
-    assert why in barred(candidates["n"], snapshot)
-    assert list(consider(simulation, candidates.values(), {"default": 9})) == []
+    assert why in unconsolidatable_reason(candidates["n"], snapshot)
+    assert list(single_node_commands(simulation, candidates.values(), {"default": 9})) == []
 
 
 def test_a_node_whose_labels_are_incomplete_is_barred():
     """Without zone and capacity type nothing is known of its price."""
     snapshot = a_fleet(a_member("n", cpus=["1"]))
-    _, candidates = journeyman_simulator(snapshot)
+    _, candidates = a_simulation(snapshot)
 
-    assert barred(replace(candidates["n"], instance_type=""), snapshot) == "Instance Type not found"
-    assert barred(replace(candidates["n"], zone=""), snapshot) == f'Node does not have label "{labels.ZONE}"'
+    assert unconsolidatable_reason(replace(candidates["n"], instance_type=""), snapshot) == "Instance Type not found"
+    assert (
+        unconsolidatable_reason(replace(candidates["n"], zone=""), snapshot)
+        == f'Node does not have label "{labels.ZONE}"'
+    )

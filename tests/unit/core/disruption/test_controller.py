@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from journeyman.core.api import labels
 from journeyman.core.disruption.consolidatable import Consolidatability
-from journeyman.core.disruption.controller import Pass
+from journeyman.core.disruption.controller import DisruptionController
 from journeyman.core.plan import Plan
 from tests.helpers.fleets import a_catalogue, a_fleet, a_member, a_pod
 
@@ -12,8 +12,8 @@ from tests.helpers.fleets import a_catalogue, a_fleet, a_member, a_pod
 def proposed(snapshot):
     """What a pass over nodes that are all quiet proposes: the method, and the claims that would go."""
     quiet = frozenset(claim.metadata.name for claim in snapshot.claims)
-    judged = Consolidatability(claims=quiet, waiting=frozenset(), next_at=None, plan=Plan())
-    looked = Pass(snapshot=snapshot, catalogue=a_catalogue(), judged=judged).look()
+    judged = Consolidatability(claims=quiet, within_window=frozenset(), next_at=None, plan=Plan())
+    looked = DisruptionController(snapshot, a_catalogue(), judged).evaluate_methods()
     first = next((seen for seen in looked if seen.command.candidates), None)
     return None if first is None else (first.method, [c.nodeclaim for c in first.command.candidates])
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from journeyman.core.disruption.candidates import Candidate, NodeClaimName, NodePoolName
+from journeyman.core.disruption.commands import Decision
 from journeyman.core.disruption.emptiness import delete_empty
-from journeyman.core.disruption.types import Candidate, Decision, NodeClaimName, NodePoolName
 
 
 def a_candidate(

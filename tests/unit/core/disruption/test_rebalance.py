@@ -9,10 +9,10 @@ import pytest
 from journeyman.core.api import labels
 from journeyman.core.api.node_disruption import NodeDisruption
 from journeyman.core.catalogue import Catalogue, without_unavailable
+from journeyman.core.disruption.commands import to_node_disruption
 from journeyman.core.disruption.consolidatable import Consolidatability
-from journeyman.core.disruption.controller import Considered, Pass
-from journeyman.core.disruption.proposals import propose
-from journeyman.core.disruption.rebalance import endangered
+from journeyman.core.disruption.controller import DisruptionController, Evaluation
+from journeyman.core.disruption.rebalance import offerings_at_risk
 from journeyman.core.plan import Plan
 from journeyman.core.state import Snapshot
 from tests.helpers.builders import NOW, ago, stamp
@@ -34,24 +34,21 @@ def a_rebalancing_pool(name: str = "default", *, value: str = "replace", **disru
     return pool
 
 
-def a_pass(snapshot: Snapshot, *, waiting: frozenset[str] = frozenset()) -> Pass:
+def a_pass(snapshot: Snapshot, *, within_window: frozenset[str] = frozenset()) -> DisruptionController:
     """As the step makes one: what is at risk is avoided."""
-    types = without_unavailable(TYPES, endangered(snapshot), snapshot.now)
+    types = without_unavailable(TYPES, offerings_at_risk(snapshot), snapshot.now)
     catalogue = Catalogue({pool.metadata.name: types for pool in snapshot.node_pools})
-    return Pass(
-        snapshot=snapshot,
-        catalogue=catalogue,
-        judged=Consolidatability(claims=frozenset(), waiting=waiting, plan=Plan(), next_at=None),
-    )
+    consolidatability = Consolidatability(claims=frozenset(), within_window=within_window, plan=Plan(), next_at=None)
+    return DisruptionController(snapshot, catalogue, consolidatability)
 
 
-def found(snapshot: Snapshot, **more) -> Considered | None:
+def found(snapshot: Snapshot, **more) -> Evaluation | None:
     """The first command of a pass, if it is a rebalance."""
-    considered = next((c for c in a_pass(snapshot, **more).look() if c.command.candidates), None)
+    considered = next((c for c in a_pass(snapshot, **more).evaluate_methods() if c.command.candidates), None)
     return considered if considered is not None and considered.method == "rebalance" else None
 
 
-def taken(considered: Considered | None) -> list[str]:
+def taken(considered: Evaluation | None) -> list[str]:
     """The claims given back."""
     return [] if considered is None else [c.nodeclaim for c in considered.command.candidates]
 
@@ -65,14 +62,14 @@ def test_a_node_at_risk_is_replaced_by_one_that_is_not():
     assert considered.command.reason.value == "Interrupted"
     (replacement,) = considered.command.replacements
     assert replacement.offering == ("m", "b", labels.SPOT)
-    assert a_pass(fleet).simulation.defects(considered.command) == ()
+    assert a_pass(fleet).simulation.verify(considered.command) == ()
 
 
 def test_a_node_whose_pods_fit_elsewhere_is_given_up_without_a_replacement():
     """On nodes that have just changed, too: consolidateAfter is about price, not about safety."""
     fleet = a_fleet(a_risky_member("n", cpus=["1"]), a_member("other", size="l"), pools=[a_rebalancing_pool()])
 
-    considered = found(fleet, waiting=frozenset({"other"}))
+    considered = found(fleet, within_window=frozenset({"other"}))
 
     assert (taken(considered), considered.command.replacements) == (["n"], ())
 
@@ -129,16 +126,16 @@ def test_pods_that_wait_for_nodes_come_first():
     waiting = a_pod("big", cpu="14")
     fleet = a_fleet(a_risky_member("n"), pending=[waiting], pools=[a_rebalancing_pool()])
 
-    looked = [c for c in a_pass(fleet).look() if c.method == "rebalance"]
+    looked = [c for c in a_pass(fleet).evaluate_methods() if c.method == "rebalance"]
 
     assert not any(c.command.candidates for c in looked)
-    assert "other pods are waiting for nodes" in looked[-1].told.events[0].message
+    assert "pending pods need new nodes" in looked[-1].plan.events[0].message
 
 
 def a_rolled_back(member: Member, minutes_ago: float) -> NodeDisruption:
     """A rebalance of it whose replacement could not be had."""
     considered = found(a_fleet(member, pools=[a_rebalancing_pool()]))
-    made = propose(considered.command, "rebalance", ago(minutes=minutes_ago))
+    made = to_node_disruption(considered.command, "rebalance", ago(minutes=minutes_ago))
     ended = made.status.model_copy(update={"phase": "RolledBack", "finished_at": ago(minutes=minutes_ago)})
     return made.model_copy(update={"status": ended})
 
@@ -158,7 +155,7 @@ def test_what_could_not_be_had_is_asked_for_ever_more_rarely(ended, again):
 
 def a_proposal(snapshot: Snapshot) -> NodeDisruption:
     """The rebalance that is proposed for it."""
-    return propose(found(snapshot).command, "rebalance", snapshot.now)
+    return to_node_disruption(found(snapshot).command, "rebalance", snapshot.now)
 
 
 def test_a_proposal_that_holds_is_carried_out_as_it_is():
@@ -176,7 +173,7 @@ def test_a_proposal_that_holds_is_carried_out_as_it_is():
     [
         ({"members": ("a",)}, "churn"),
         ({"budgets": [{"nodes": "1"}]}, "budget"),
-        ({"room": True}, "scheduling: it would now delete, not replace"),
+        ({"room": True}, "scheduling: the decision is now delete, not replace"),
     ],
 )
 def test_a_proposal_that_no_longer_holds_is_dropped_with_the_reason(later, why):
@@ -199,7 +196,7 @@ def test_what_is_at_risk_is_avoided_for_a_day():
         a_risky_member("a"), a_risky_member("b"), a_risky_member("c", zone="b"), other, pools=[a_rebalancing_pool()]
     )
 
-    avoided = endangered(fleet)
+    avoided = offerings_at_risk(fleet)
 
     assert [(u.instance_type, u.zone, u.until) for u in avoided] == [
         ("m", "a", NOW + timedelta(days=1)),

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from journeyman.core.api import labels
 from journeyman.core.api.conditions import DISRUPTION_REASON
-from journeyman.core.disruption.static_deprovisioning import close_static, lifetime_left
-from journeyman.core.disruption.static_pools import static_pools
-from journeyman.core.disruption.static_provisioning import open_static
+from journeyman.core.disruption.static_capacity import deprovision_static, lifetime_remaining, provision_static
+from journeyman.core.disruption.static_nodepools import static_nodepools
 from journeyman.core.plan import CreateObject, DeleteObject
 from tests.helpers import builders
 from tests.helpers.builders import NOW, a_node_class, a_running_claim, a_snapshot, ago, stamp
@@ -36,13 +35,13 @@ def name_of(claim) -> str:
 
 def opened(snapshot, *, most: int = 100, catalogue=None) -> list[dict]:
     """The claims that are created."""
-    plan = open_static(snapshot, catalogue or a_catalogue(), most=most, look_again=NOW)
+    plan = provision_static(snapshot, catalogue or a_catalogue(), max_claims=most, requeue_at=NOW)
     return [action.body for action in plan.actions if isinstance(action, CreateObject)]
 
 
 def closed(snapshot) -> list[str]:
     """The claims that are deleted, in that order."""
-    return [action.ref.name for action in close_static(snapshot).actions if isinstance(action, DeleteObject)]
+    return [action.ref.name for action in deprovision_static(snapshot).actions if isinstance(action, DeleteObject)]
 
 
 def from_body(body, *, deleting: bool = False):
@@ -162,7 +161,7 @@ def test_of_nodes_alike_the_one_that_expires_sooner_goes():
 def test_lifetime_left(expire_after, age, left):
     """A share; what never expires has all of it."""
     claim = a_running_claim("c", age=timedelta(hours=age), spec={"expireAfter": expire_after})
-    assert lifetime_left(claim, NOW) == pytest.approx(left)
+    assert lifetime_remaining(claim, NOW) == pytest.approx(left)
 
 
 def test_a_node_that_is_deleted_already_is_one_less_to_delete():
@@ -176,5 +175,5 @@ def test_pools_that_are_scaled_by_pods_are_left_alone():
     """Nor are those being deleted: their claims go with them."""
     going = {"metadata": {"deletionTimestamp": stamp(NOW), "finalizers": ["x"]}, "spec": {"replicas": 0}}
     pools = [builders.a_pool(), builders.a_pool("going", **going)]
-    assert static_pools((), pools) == ()
+    assert static_nodepools((), pools) == ()
     assert closed(a_fleet(a_member("a"), a_member("b", pool="going"), pools=pools)) == []

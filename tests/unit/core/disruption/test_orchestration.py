@@ -12,12 +12,17 @@ from journeyman.core.api import labels
 from journeyman.core.api.model import parse
 from journeyman.core.api.node_disruption import NodeDisruption
 from journeyman.core.api.objects import NODE_DISRUPTION, Taint
-from journeyman.core.disruption.commands import advance, deadline, execute, reject
+from journeyman.core.disruption.commands import (
+    claims_in_commands,
+    disrupted_candidates,
+    marked_for_deletion,
+    proposal_plan,
+    to_node_disruption,
+)
 from journeyman.core.disruption.consolidatable import Consolidatability
-from journeyman.core.disruption.controller import Pass
-from journeyman.core.disruption.healing import forget, heal
-from journeyman.core.disruption.in_flight import marked_for_deletion, taken, under_way
-from journeyman.core.disruption.proposals import proposal_plan, propose
+from journeyman.core.disruption.controller import DisruptionController
+from journeyman.core.disruption.orchestration import deadline, reject_command, start_command, wait_or_terminate
+from journeyman.core.disruption.stale_taints import delete_old_commands, remove_stale_taints
 from journeyman.core.plan import CreateObject, DeleteObject, LaunchInstance, PatchObject, Plan, Requeue, Step
 from tests.helpers import builders
 from tests.helpers.builders import NOW, ago, condition, merge, stamp
@@ -30,17 +35,17 @@ MARKED = {"status": {"conditions": [condition(t, observedGeneration=1) for t in 
 TAINTED = {"spec": {"taints": [DISRUPTED]}}
 
 
-def a_pass(snapshot) -> Pass:
+def a_pass(snapshot) -> DisruptionController:
     """Everything quiet."""
     names = frozenset(c.metadata.name for c in snapshot.claims)
-    judged = Consolidatability(claims=names, waiting=frozenset(), next_at=None, plan=Plan())
-    return Pass(snapshot=snapshot, catalogue=a_catalogue(), judged=judged)
+    judged = Consolidatability(claims=names, within_window=frozenset(), next_at=None, plan=Plan())
+    return DisruptionController(snapshot, a_catalogue(), judged)
 
 
 def first_command(snapshot):
     """What a pass proposes: the NodeDisruption as stored, and its command."""
-    found = next(c for c in a_pass(snapshot).look() if c.command.candidates)
-    return stored(propose(found.command, found.method, NOW)), found.command
+    found = next(c for c in a_pass(snapshot).evaluate_methods() if c.command.candidates)
+    return stored(to_node_disruption(found.command, found.method, NOW)), found.command
 
 
 def stored(disruption: NodeDisruption, **status) -> NodeDisruption:
@@ -93,8 +98,8 @@ def test_a_proposal_states_everything_and_touches_nothing_else():
     plan = proposal_plan(disruption, command, NOW + POLL)
 
     assert kinds(plan) == ["CreateObject"]
-    assert disruption.metadata.name == propose(command, "single-node", NOW).metadata.name
-    assert disruption.metadata.name != propose(command, "single-node", NOW + POLL).metadata.name
+    assert disruption.metadata.name == to_node_disruption(command, "single-node", NOW).metadata.name
+    assert disruption.metadata.name != to_node_disruption(command, "single-node", NOW + POLL).metadata.name
     (candidate,), (replacement,) = disruption.spec.candidates, disruption.spec.replacements
     assert (candidate.node, candidate.instance_type, len(candidate.pods)) == ("node-n", "xl", 5)
     assert (replacement.instance_type, float(replacement.price)) == ("l", pytest.approx(price("l")))
@@ -107,7 +112,7 @@ def test_a_replacement_is_open_before_its_candidate_is_tainted():
     snapshot = an_oversized_fleet()
     disruption, command = first_command(snapshot)
 
-    plan = execute(disruption, command, snapshot, POLL)
+    plan = start_command(disruption, command, snapshot, POLL)
     told = [(e.reason, e.ref.resource.kind) for e in plan.chains[0].events if e.reason == "DisruptionReason"]
     assert told == [("DisruptionReason", "NodeClaim")] * len(command.candidates)
 
@@ -132,7 +137,7 @@ def test_a_delete_command_deletes_in_the_run_that_validated_it():
     snapshot = a_fleet(a_member("a"), a_member("b"))
     disruption, command = first_command(snapshot)
 
-    plan = execute(disruption, command, snapshot, POLL)
+    plan = start_command(disruption, command, snapshot, POLL)
 
     assert kinds(plan) == ["PatchObject"] * 5 + ["DeleteObject"] * 2
     assert {a.ref.uid for a in plan.actions if isinstance(a, DeleteObject)} == {"uid-a", "uid-b"}
@@ -146,7 +151,7 @@ def test_candidates_go_when_every_replacement_is_initialized():
 
     for initialized, expected in ((False, []), (True, ["DeleteObject"])):
         snapshot = a_fleet(member, the_replacement(disruption, initialized=initialized), node_disruptions=(disruption,))
-        assert kinds(advance(disruption, snapshot, POLL)) == expected
+        assert kinds(wait_or_terminate(disruption, snapshot, POLL)) == expected
 
 
 def test_a_taint_that_is_missing_is_put_on_while_waiting():
@@ -155,7 +160,7 @@ def test_a_taint_that_is_missing_is_put_on_while_waiting():
     disruption, _ = executing(member)
     snapshot = a_fleet(member, the_replacement(disruption, initialized=False), node_disruptions=(disruption,))
 
-    (patch,) = (a for a in advance(disruption, snapshot, POLL).actions if isinstance(a, PatchObject))
+    (patch,) = (a for a in wait_or_terminate(disruption, snapshot, POLL).actions if isinstance(a, PatchObject))
 
     assert patch.patch == {"spec": {"taints": [DISRUPTED]}}
     assert patch.resource_version == "9"
@@ -166,7 +171,7 @@ def test_a_lost_replacement_rolls_the_command_back():
     member = a_member("n", size="xl", claim=MARKED, node=TAINTED)
     disruption, snapshot = executing(member)
 
-    plan = advance(disruption, snapshot, POLL)
+    plan = wait_or_terminate(disruption, snapshot, POLL)
 
     cleared, untainted, ended = (a for a in plan.actions if isinstance(a, PatchObject))
     assert "DisruptionReason" not in str(cleared.patch)
@@ -179,7 +184,7 @@ def test_a_roll_back_that_was_cut_off_is_finished_and_is_no_success():
     """The run died after the first mark was off: the node stands, its taint is still to go."""
     disruption, snapshot = executing(a_member("n", size="xl", node=TAINTED))
 
-    plan = advance(disruption, snapshot, POLL)
+    plan = wait_or_terminate(disruption, snapshot, POLL)
 
     assert {"spec": {"taints": []}} in [a.patch for a in plan.actions if isinstance(a, PatchObject)]
     assert phase_of(plan) == "RolledBack"
@@ -192,7 +197,7 @@ def test_a_replacement_that_is_not_ready_in_ten_minutes_is_given_up(seconds, pha
     disruption, _ = executing(member, ago_seconds=seconds)
     snapshot = a_fleet(member, the_replacement(disruption, initialized=False), node_disruptions=(disruption,))
 
-    plan = advance(disruption, snapshot, POLL)
+    plan = wait_or_terminate(disruption, snapshot, POLL)
 
     assert (phase_of(plan) if phase else kinds(plan)) == (phase or [])
     assert "DeleteObject" not in kinds(plan)
@@ -218,12 +223,12 @@ def test_a_command_has_succeeded_when_its_candidates_are_gone():
     """While they drain it only looks again, ever more rarely; a namesake of another UID is not its candidate."""
     draining = a_member("n", size="xl", claim=MARKED, node=TAINTED, deleting=True)
     disruption, snapshot = executing(draining, ago_seconds=300)
-    wakes = [a.at for a in advance(disruption, snapshot, POLL).actions if isinstance(a, Requeue)]
+    wakes = [a.at for a in wait_or_terminate(disruption, snapshot, POLL).actions if isinstance(a, Requeue)]
     assert wakes == [NOW + timedelta(seconds=30)]
 
     namesake = a_member("n", size="xl", claim=merge(MARKED, {"metadata": {"uid": "another"}}))
     gone = a_fleet(namesake, node_disruptions=(disruption,))
-    assert phase_of(advance(disruption, gone, POLL)) == "Succeeded"
+    assert phase_of(wait_or_terminate(disruption, gone, POLL)) == "Succeeded"
 
 
 def test_only_the_candidates_that_were_marked_belong_to_a_command():
@@ -233,11 +238,11 @@ def test_only_the_candidates_that_were_marked_belong_to_a_command():
     disruption = stored(proposed, phase="Executing", startedAt=stamp(NOW))
     snapshot = replace(fleet, node_disruptions=(disruption,))
 
-    plan = advance(disruption, snapshot, POLL)
+    plan = wait_or_terminate(disruption, snapshot, POLL)
 
-    assert [n.name for n in taken(disruption, snapshot)] == ["node-kept"]
+    assert [n.name for n in disrupted_candidates(disruption, snapshot)] == ["node-kept"]
     assert [a.ref.name for a in plan.actions if isinstance(a, DeleteObject)] == ["kept"]
-    assert under_way(snapshot) == {"kept", "dropped"}
+    assert claims_in_commands(snapshot) == {"kept", "dropped"}
 
 
 def test_nodes_are_marked_for_deletion_only_once_the_replacements_exist():
@@ -255,7 +260,7 @@ def test_a_rejected_proposal_takes_its_marks_back():
     proposed, _ = first_command(an_oversized_fleet())
     snapshot = an_oversized_fleet(claim=MARKED, node=TAINTED)
 
-    plan = reject(proposed, "budget: of NodePool default is used up", snapshot)
+    plan = reject_command(proposed, "budget: the budgets of NodePool default allow no further disruption", snapshot)
 
     assert kinds(plan) == ["PatchObject"] * 3
     assert phase_of(plan) == "Rejected"
@@ -269,11 +274,11 @@ REVALIDATED = [
     (an_oversized_fleet(deleting=True), "churn: a candidate no longer qualifies"),
     (
         a_fleet(a_member("n", size="xl", cpus=["1400m"] * 5), pools=[a_pool(budgets=[{"nodes": "0"}])]),
-        "budget: of NodePool default is used up",
+        "budget: the budgets of NodePool default allow no further disruption",
     ),
     (
         a_fleet(a_member("n", size="xl", cpus=["1400m"] * 5), a_member("roomy", size="xl", cpus=["100m"])),
-        "scheduling: it would now delete, not replace",
+        "scheduling: the decision is now delete, not replace",
     ),
 ]
 
@@ -297,7 +302,7 @@ def test_a_replacement_whose_type_is_no_option_any_more_is_another_plan():
 
     command = a_pass(an_oversized_fleet()).revalidate(parse(NodeDisruption, body))
 
-    assert command.why_not == "scheduling: s is no option any more"
+    assert command.why_not == "scheduling: s is no longer an option"
 
 
 def test_emptiness_goes_on_with_the_candidates_that_are_still_empty():
@@ -322,7 +327,7 @@ def test_marks_without_a_command_are_taken_off_and_those_of_one_are_left():
         node_disruptions=(disruption,),
     )
 
-    plan = heal(snapshot)
+    plan = remove_stale_taints(snapshot)
 
     assert [(a.ref.resource.kind, a.ref.name) for a in plan.actions] == [("NodeClaim", "stale"), ("Node", "node-stale")]
 
@@ -332,7 +337,7 @@ def test_uncordoning_leaves_other_taints_alone():
     other = Taint(key="team", value="a", effect="NoSchedule")
     member = a_member("stale", node={"spec": {"taints": [msgspec.to_builtins(other), DISRUPTED]}})
 
-    (patch,) = heal(a_fleet(member)).actions
+    (patch,) = remove_stale_taints(a_fleet(member)).actions
 
     assert patch.patch == {"spec": {"taints": [{"key": "team", "value": "a", "effect": "NoSchedule"}]}}
 
@@ -351,4 +356,4 @@ def test_history_is_kept_for_a_day_and_no_longer_than_a_hundred():
     recent = [ended(f"d{i:03}", i / 100) for i in range(101)]
     snapshot = builders.a_snapshot(node_disruptions=(*recent, ended("old", 25), proposed))
 
-    assert [a.ref.name for a in forget(snapshot).actions] == ["d100", "old"]
+    assert [a.ref.name for a in delete_old_commands(snapshot).actions] == ["d100", "old"]

@@ -33,8 +33,8 @@ def a_tight_cluster() -> Living:
     return living
 
 
-def test_nodes_do_not_come_and_go_for_ever_where_kube_scheduler_packs_otherwise():
-    """Undamped there would be a command each minute, and a launch. Every regret is on record, and told on the nodes."""
+def test_consolidation_backs_off_when_kube_scheduler_packs_otherwise():
+    """Without back-off there is a command and a launch each minute. Every reversal is stored, and an Event on the nodes."""
     living = a_tight_cluster()
     before = len(living.cloud.launches)
     counts = []
@@ -48,7 +48,7 @@ def test_nodes_do_not_come_and_go_for_ever_where_kube_scheduler_packs_otherwise(
     regretted = [d["status"].get("reprovisionedWorkloads") for d in living.server.list(NODE_DISRUPTION).items]
     assert sum(1 for workloads in regretted if workloads) >= len(regretted) - 1
     blocked = [e.message for e in living.record.events if e.reason == "DisruptionBlocked"]
-    assert any("Consolidation waits until" in message for message in blocked)
+    assert any("Consolidation backs off until" in message for message in blocked)
     assert living.running() == 5
 
 

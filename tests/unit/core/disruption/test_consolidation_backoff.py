@@ -15,11 +15,15 @@ from journeyman.core.api.node_disruption import (
     NodeDisruptionStatus,
 )
 from journeyman.core.api.objects import ObjectMeta
-from journeyman.core.disruption.damping import Damper
-from journeyman.core.disruption.healing import forget
-from journeyman.core.disruption.proposals import replacement_name
-from journeyman.core.disruption.regrets import new_regrets, record, workload_of
-from journeyman.core.disruption.types import Candidate, Command, DisruptionReason, NodeClaimName, NodePoolName
+from journeyman.core.disruption.candidates import Candidate, DisruptionReason, NodeClaimName, NodePoolName
+from journeyman.core.disruption.commands import Command, replacement_name
+from journeyman.core.disruption.consolidation_backoff import (
+    ConsolidationBackoff,
+    find_reversed,
+    record_reversed,
+    workload_of,
+)
+from journeyman.core.disruption.stale_taints import delete_old_commands
 from journeyman.core.plan import PatchObject
 from journeyman.core.scheduling.results import PlannedClaim
 from tests.helpers import builders
@@ -106,15 +110,15 @@ def test_a_workload_is_known_by_the_names_of_its_pods(pod, workload):
 )  # fmt: skip
 def test_a_node_opened_soon_after_for_pods_that_moved_is_regretted(command, claim, is_regretted):
     """The workload tells them, whatever the pods are called now."""
-    found = new_regrets(a_snapshot(node_disruptions=(command,), claims=(claim,)))
+    found = find_reversed(a_snapshot(node_disruptions=(command,), claims=(claim,)))
     assert [(r.claim, r.workloads) for r in found] == is_regretted * [("new", ("default/api-6d", "default/web-7c"))]
 
 
 def test_a_regret_is_written_on_the_version_that_was_read():
     """All workloads that moved: which of them is left over is chance."""
     command = a_command("c")
-    [action] = record(
-        new_regrets(a_snapshot(node_disruptions=(command,), claims=(an_opened_claim("default/web-7c-z"),)))
+    [action] = record_reversed(
+        find_reversed(a_snapshot(node_disruptions=(command,), claims=(an_opened_claim("default/web-7c-z"),)))
     ).actions
     assert isinstance(action, PatchObject)
     assert action.patch == {"status": {"reprovisionedWorkloads": ["default/api-6d", "default/web-7c"]}}
@@ -128,7 +132,11 @@ def held_for(*ends: datetime, now: datetime = NOW, **changes) -> bool:
     """Whether a node with a pod of `default/web-7c` has to wait after commands that were regretted ended so."""
     regretted = {"reprovisioned_workloads": ("default/api-6d", "default/web-7c"), **changes}
     history = tuple(a_command(f"c{index}", ended=end, **regretted) for index, end in enumerate(ends))
-    return bool(Damper.of(a_snapshot(node_disruptions=history, now=now)).why_not(a_candidate("default/web-7c-q")))
+    return bool(
+        ConsolidationBackoff.from_history(a_snapshot(node_disruptions=history, now=now)).why_not(
+            a_candidate("default/web-7c-q")
+        )
+    )
 
 
 def test_the_wait_doubles_each_time_up_to_an_hour():
@@ -145,16 +153,18 @@ def test_the_wait_doubles_each_time_up_to_an_hour():
 def test_what_is_seen_just_now_counts_before_it_is_written():
     """A run that finds a regret does not propose the same again."""
     snapshot = a_snapshot(node_disruptions=(a_command("c"),), claims=(an_opened_claim("default/web-7c-z"),))
-    assert Damper.of(snapshot).workloads == {}
-    assert "default/web-7c" in Damper.of(snapshot, new_regrets(snapshot)).workloads
+    assert ConsolidationBackoff.from_history(snapshot).workloads == {}
+    assert "default/web-7c" in ConsolidationBackoff.from_history(snapshot, find_reversed(snapshot)).workloads
 
 
 def test_only_nodes_with_pods_of_those_workloads_wait_and_are_told_why():
     """Another workload's are as free as before."""
-    damper = Damper.of(a_snapshot(node_disruptions=(a_command("c", reprovisioned_workloads=("default/web-7c",)),)))
-    assert damper.why_not(a_candidate("default/other-7c-q", "default/api-6d-q")) == ""
-    why = damper.why_not(a_candidate("default/other-7c-q", "default/web-7c-q"))
-    assert why.startswith("Consolidation waits until 21:02:00 UTC, as it was in vain once in 6 hours")
+    backoff = ConsolidationBackoff.from_history(
+        a_snapshot(node_disruptions=(a_command("c", reprovisioned_workloads=("default/web-7c",)),))
+    )
+    assert backoff.why_not(a_candidate("default/other-7c-q", "default/api-6d-q")) == ""
+    why = backoff.why_not(a_candidate("default/other-7c-q", "default/web-7c-q"))
+    assert why.startswith("Consolidation backs off until 21:02:00 UTC, as it had no effect once in 6 hours")
     assert "default/web-7c" in why
 
 
@@ -162,27 +172,29 @@ def test_after_replacements_that_never_came_nothing_of_their_pool_is_opened():
     """Nodes may still be deleted, or replaced by those of another pool."""
     pools = (builders.a_pool(), builders.a_pool("other"))
     undone = a_command("c", phase="RolledBack")
-    damper = Damper.of(a_snapshot(node_disruptions=(undone,), node_pools=pools))
+    backoff = ConsolidationBackoff.from_history(a_snapshot(node_disruptions=(undone,), node_pools=pools))
 
-    held = damper.judged(a_replacing_command("default"))
+    held = backoff.checked(a_replacing_command("default"))
     assert held.candidates == ()
-    assert "replacements of NodePool default did not become ready" in held.why_not
-    assert damper.judged(a_replacing_command("other")) == a_replacing_command("other")
+    assert "replacements of NodePool default were not initialized" in held.why_not
+    assert backoff.checked(a_replacing_command("other")) == a_replacing_command("other")
     deletion = Command(reason=DisruptionReason.UNDERUTILIZED, candidates=(a_candidate("default/web-7c-q"),))
-    assert damper.judged(deletion) is deletion
+    assert backoff.checked(deletion) is deletion
 
 
 @pytest.mark.parametrize("changes", [{"reason": "Interrupted"}, {"phase": "Rejected"}, {"phase": "Succeeded"}])
 def test_commands_that_are_not_consolidation_or_came_to_their_end_hold_nothing_back(changes):
     """A rebalance whose replacement never came says nothing about what pays."""
     command = a_command("c", **{"phase": "RolledBack", **changes})
-    damper = Damper.of(a_snapshot(node_disruptions=(command,), node_pools=(builders.a_pool(),)))
-    assert damper == Damper(workloads={}, node_pools={})
+    backoff = ConsolidationBackoff.from_history(
+        a_snapshot(node_disruptions=(command,), node_pools=(builders.a_pool(),))
+    )
+    assert backoff == ConsolidationBackoff(workloads={}, node_pools={})
 
 
 def test_commands_in_vain_are_not_forgotten_for_those_that_came_to_something():
     """A hundred of each are kept: a busy hour of deleting empty nodes must not end all waiting."""
     busy = [a_command(f"b{index:03}", ended=ago(seconds=index)) for index in range(101)]
     regretted = a_command("regretted", ended=ago(hours=1), reprovisioned_workloads=("default/web-7c",))
-    plan = forget(a_snapshot(node_disruptions=(*busy, regretted)))
+    plan = delete_old_commands(a_snapshot(node_disruptions=(*busy, regretted)))
     assert [action.ref.name for action in plan.actions] == ["b100"]

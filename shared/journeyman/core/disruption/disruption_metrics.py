@@ -1,0 +1,144 @@
+"""Metric samples of disruption, with Karpenter's names and labels.
+
+Restates: karpenter pkg/controllers/disruption/metrics.go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from journeyman.core.api import labels
+from journeyman.core.api.node_disruption import NodeDisruption
+from journeyman.core.api.nodepool import NodePool
+from journeyman.core.api.objects import NodeClaim
+from journeyman.core.disruption.budgets import BudgetStatus
+from journeyman.core.disruption.candidates import Candidate, NodePoolName
+from journeyman.core.plan import Observation
+
+CONSOLIDATION_TYPES: Final = {"emptiness": "empty", "multi-node": "multi", "single-node": "single"}
+"""The `consolidation_type` label of each method that is a kind of consolidation; other methods have none."""
+
+
+def consolidation_type(disruption: NodeDisruption) -> str:
+    """Return the `consolidation_type` label of a command; empty if its method is not consolidation."""
+    return CONSOLIDATION_TYPES.get(disruption.spec.method, "")
+
+
+def command_started(disruption: NodeDisruption) -> tuple[Observation, ...]:
+    """Count a command that starts, once in all and once for each NodePool of its candidates."""
+    values = _command_labels(disruption)
+    pools = sorted({c.node_pool for c in disruption.spec.candidates})
+    by_pool = (
+        Observation(
+            name="karpenter_voluntary_disruption_decisions_by_nodepool_total", labels={**values, "nodepool": pool}
+        )
+        for pool in pools
+    )
+    return (Observation(name="karpenter_voluntary_disruption_decisions_total", labels=values), *by_pool)
+
+
+def evaluation_duration(method: str, reason: str, seconds: float) -> Observation:
+    """Return how long one method searched for a command."""
+    return Observation(
+        name="karpenter_voluntary_disruption_decision_evaluation_duration_seconds",
+        value=max(seconds, 0.0),
+        labels={"reason": reason.lower(), "consolidation_type": CONSOLIDATION_TYPES.get(method, "")},
+        kind="histogram",
+    )
+
+
+def failed_validation(disruption: NodeDisruption) -> Observation:
+    """Count a proposed command that failed validation."""
+    return Observation(
+        name="karpenter_voluntary_disruption_failed_validations_total",
+        labels={"consolidation_type": consolidation_type(disruption)},
+    )
+
+
+def queue_failure(disruption: NodeDisruption) -> Observation:
+    """Count a command that was rolled back."""
+    return Observation(name="karpenter_voluntary_disruption_queue_failures_total", labels=_command_labels(disruption))
+
+
+def replacement_created(node_pool: str, disruption: NodeDisruption) -> Observation:
+    """Count a replacement NodeClaim."""
+    return Observation(
+        name="karpenter_nodeclaims_created_total",
+        labels={"reason": disruption.spec.reason.lower(), "nodepool": node_pool, "min_values_relaxed": "false"},
+    )
+
+
+def nodeclaim_disrupted(
+    disruption: NodeDisruption, claim: NodeClaim, pool: NodePool | None, pods: int
+) -> tuple[Observation, ...]:
+    """Count a NodeClaim that a command deletes, and its reschedulable pods."""
+    values = _disrupted_labels(disruption.spec.reason.lower(), claim, pool)
+    return (
+        Observation(name="karpenter_nodeclaims_disrupted_total", labels=values),
+        Observation(name="karpenter_pods_disruption_initiated_total", value=float(pods), labels=values),
+    )
+
+
+def overprovisioned(claim: NodeClaim, pool: NodePool) -> Observation:
+    """Count a NodeClaim that is deleted because its static NodePool has more than `replicas`.
+
+    Restates: karpenter pkg/controllers/static/deprovisioning/controller.go `TerminationReason`.
+    """
+    return Observation(
+        name="karpenter_nodeclaims_disrupted_total", labels=_disrupted_labels("overprovisioned", claim, pool)
+    )
+
+
+def eligible_nodes(candidates: Iterable[Candidate], reason: str) -> Observation:
+    """Return the number of nodes that are eligible for disruption for this reason."""
+    return Observation(
+        name="karpenter_voluntary_disruption_eligible_nodes",
+        value=float(sum(1 for _ in candidates)),
+        labels={"reason": reason.lower()},
+        kind="gauge",
+    )
+
+
+def budget_gauges(budgets: Mapping[NodePoolName, BudgetStatus], reason: str) -> tuple[Observation, ...]:
+    """Return allowed disruptions and nodes that consume budgets, for each NodePool."""
+    samples = []
+    for pool, status in sorted(budgets.items()):
+        values = {"nodepool": pool, "reason": reason.lower()}
+        for name, value in (
+            ("karpenter_nodepools_allowed_disruptions", status.remaining),
+            ("karpenter_nodepools_nodes_consuming_budgets", status.disrupting),
+        ):
+            samples.append(Observation(name=name, value=float(value), labels=values, kind="gauge"))
+    return tuple(samples)
+
+
+def _command_labels(disruption: NodeDisruption) -> dict[str, str]:
+    return {
+        "decision": disruption.spec.decision,
+        "reason": disruption.spec.reason.lower(),
+        "consolidation_type": consolidation_type(disruption),
+    }
+
+
+def _disrupted_labels(reason: str, claim: NodeClaim, pool: NodePool | None) -> dict[str, str]:
+    return {
+        "reason": reason,
+        "nodepool": claim.metadata.labels.get(labels.NODEPOOL, ""),
+        "capacity_type": claim.metadata.labels.get(labels.CAPACITY_TYPE, ""),
+        "consolidation_policy": _snake(pool.spec.disruption.consolidation_policy) if pool is not None else "",
+        "termination_mode": _termination_mode(claim),
+    }
+
+
+def _snake(policy: str) -> str:
+    """WhenEmptyOrUnderutilized becomes when_empty_or_underutilized."""
+    return "".join(f"_{c.lower()}" if c.isupper() else c for c in policy).lstrip("_")
+
+
+def _termination_mode(claim: NodeClaim) -> str:
+    """Graceful without a terminationGracePeriod, forceful if it is zero, eventual otherwise."""
+    period = claim.spec.termination_grace_period
+    if period is None:
+        return "graceful"
+    return "eventual" if period.strip("0smh") else "forceful"

@@ -1,0 +1,70 @@
+"""Clean-up of disruption: removes taints and conditions without a command, and deletes old NodeDisruptions.
+
+Restates: karpenter pkg/controllers/disruption/controller.go `Reconcile`, its first part.
+Differs: Karpenter loses its commands on a restart and removes all taints then. Here commands survive, so only taints
+without a command are stale: somebody deleted the NodeDisruption, or a run crashed between two writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
+from typing import Final
+
+from journeyman.core.api.node_disruption import NodeDisruption
+from journeyman.core.api.objects import NODE_DISRUPTION
+from journeyman.core.disruption.commands import claims_in_commands
+from journeyman.core.disruption.consolidation_backoff import had_no_effect
+from journeyman.core.disruption.orchestration import undo_disruption
+from journeyman.core.plan import Action, Chain, DeleteObject, ObjectRef, Plan, chain_of
+from journeyman.core.state import Snapshot
+
+HISTORY_AGE: Final = timedelta(hours=24)
+MAX_HISTORY: Final = 100
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
+
+
+def remove_stale_taints(snapshot: Snapshot) -> Plan:
+    """Remove taint and DisruptionReason from nodes that are neither deleting nor in an unfinished command."""
+    return Plan(chains=tuple(chain_of(f"NodeClaim {name}", *actions) for name, actions in _stale_taints(snapshot)))
+
+
+def claims_with_stale_taints(snapshot: Snapshot) -> frozenset[str]:
+    """Return the names of the NodeClaims that `remove_stale_taints` writes."""
+    return frozenset(name for name, _ in _stale_taints(snapshot))
+
+
+def delete_old_commands(snapshot: Snapshot) -> Plan:
+    """Delete NodeDisruptions that finished over a day ago, and the oldest ones beyond a hundred.
+
+    Those that had no effect are counted separately, so that others do not displace them: consolidation back-off needs them.
+    """
+    finished = sorted((d for d in snapshot.node_disruptions if d.finished), key=_newest_first)
+    kinds = ([d for d in finished if had_no_effect(d)], [d for d in finished if not had_no_effect(d)])
+    ranked = (entry for kind in kinds for entry in enumerate(kind))
+    old = [d for rank, d in ranked if rank >= MAX_HISTORY or snapshot.now - _finished_at(d) > HISTORY_AGE]
+    return Plan(chains=tuple(_deletion(d) for d in sorted(old, key=lambda d: d.metadata.name)))
+
+
+def _stale_taints(snapshot: Snapshot) -> Iterator[tuple[str, tuple[Action, ...]]]:
+    in_commands = claims_in_commands(snapshot)
+    for node in snapshot.state_nodes:
+        if node.claim is None or node.deleting or node.claim.metadata.name in in_commands:
+            continue
+        actions = undo_disruption(node, "no disruption command is in progress", snapshot.now)
+        if actions:
+            yield node.claim.metadata.name, actions
+
+
+def _finished_at(disruption: NodeDisruption) -> datetime:
+    return disruption.status.finished_at or disruption.since or _EPOCH
+
+
+def _newest_first(disruption: NodeDisruption) -> tuple[float, str]:
+    return (-_finished_at(disruption).timestamp(), disruption.metadata.name)
+
+
+def _deletion(disruption: NodeDisruption) -> Chain:
+    name = disruption.metadata.name
+    ref = ObjectRef(resource=NODE_DISRUPTION, name=name, uid=disruption.metadata.uid)
+    return chain_of(f"NodeDisruption {name}", DeleteObject(ref=ref, why="history"))

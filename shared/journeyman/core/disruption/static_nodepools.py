@@ -1,0 +1,97 @@
+"""Static NodePools: the NodeClaims of each one, counted as running, being replaced and deleting.
+
+=========  ======================================================================================
+running    neither deleting nor being replaced
+replaced   a disruption command replaces it (DisruptionReason)
+deleting   being deleted; counts against `limits.nodes` until it is removed
+=========  ======================================================================================
+
+It reads NodeClaims and NodePools only, so that the sweep can call it.
+
+Restates: karpenter pkg/controllers/state/statenodepool.go `NodePoolState`.
+Differs: counted from the cluster in each run, so that nothing is reserved or released. While nodes are being replaced,
+only the replicas that are missing beside them are provisioned; Karpenter provisions the replaced ones once more, and
+deprovisions them again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from journeyman.core.api import labels
+from journeyman.core.api.conditions import DISRUPTION_REASON
+from journeyman.core.api.objects import NodeClaim, is_true
+from journeyman.core.api.resources import NODES
+
+if TYPE_CHECKING:  # importing the model builds its validators, which the sweep does not need
+    from journeyman.core.api.nodepool import NodePool
+
+
+class StaticNodePool(Struct, frozen=True, kw_only=True):
+    """A NodePool with `replicas`, and its NodeClaims, each kind by name."""
+
+    pool: NodePool
+    replicas: int
+    running: tuple[NodeClaim, ...]
+    replaced: tuple[NodeClaim, ...]
+    deleting: tuple[NodeClaim, ...]
+
+    @property
+    def name(self) -> str:
+        """The NodePool's name."""
+        return self.pool.metadata.name
+
+    @property
+    def surplus(self) -> int:
+        """Number of running nodes beyond `replicas`; nodes that are being replaced do not count."""
+        return max(len(self.running) - self.replicas, 0)
+
+    @property
+    def missing(self) -> int:
+        """Number of nodes that are missing from `replicas`, whatever limits allow."""
+        return max(self.replicas - len(self.running) - len(self.replaced), 0)
+
+    @property
+    def allowed(self) -> int:
+        """Number of the missing nodes that `limits.nodes` allows now."""
+        limit = self.pool.spec.limit_amounts.get(NODES)
+        if limit is None:
+            return self.missing
+        return min(self.missing, max(limit - len(self.running) - len(self.replaced) - len(self.deleting), 0))
+
+
+def static_nodepools(claims: Iterable[NodeClaim], pools: Iterable[NodePool]) -> tuple[StaticNodePool, ...]:
+    """Return every static NodePool that is not being deleted, in the order given.
+
+    Args:
+        claims: All NodeClaims, by name.
+        pools: All NodePools.
+    """
+    static = [p for p in pools if p.spec.replicas is not None and p.metadata.deletion_timestamp is None]
+    by_pool: dict[str, list[NodeClaim]] = {pool.metadata.name: [] for pool in static}
+    for claim in claims:
+        by_pool.get(claim.metadata.labels.get(labels.NODEPOOL, ""), []).append(claim)
+    return tuple(_counted(pool, by_pool[pool.metadata.name]) for pool in static)
+
+
+def _counted(pool: NodePool, claims: Iterable[NodeClaim]) -> StaticNodePool:
+    running: list[NodeClaim] = []
+    replaced: list[NodeClaim] = []
+    deleting: list[NodeClaim] = []
+    for claim in claims:
+        if claim.metadata.deletion_timestamp is not None:
+            deleting.append(claim)
+        elif is_true(claim.status.conditions, DISRUPTION_REASON):
+            replaced.append(claim)
+        else:
+            running.append(claim)
+    return StaticNodePool(
+        pool=pool,
+        replicas=pool.spec.replicas or 0,
+        running=tuple(running),
+        replaced=tuple(replaced),
+        deleting=tuple(deleting),
+    )
