@@ -18,7 +18,7 @@ export MYPY_CACHE_DIR := $(KEPT)/mypy
 export RUFF_CACHE_DIR := $(KEPT)/ruff
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format lint types imports unit sam oracle controlplane helm crds metrics karpenter-map lock bench bench-binding bench-reading faults nightly clean
+.PHONY: help setup demo test check format lint types imports unit sam oracle controlplane helm crds metrics karpenter-map docs pictures lock bench bench-binding bench-reading faults nightly clean
 
 help: ## What you can ask for
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/' | expand -t 18
@@ -88,6 +88,12 @@ metrics: setup ## Generate docs/metrics.md from the table of metrics
 
 karpenter-map: setup ## Generate docs/karpenter-map.md from the `Restates:` lines
 	$(BIN)/python -m docs.karpenter_map
+
+docs: setup ## Build the documentation into .cache/site, and check its links
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build -q -f .mkdocs.yml && echo "open .cache/site/index.html"
+
+pictures: setup ## Draw docs/pictures again
+	$(BIN)/python -m docs.scheduling_pictures
 
 lock: setup ## Renew the locked requirements
 	$(BIN)/uv pip compile -q --universal --python-version 3.10 --generate-hashes --no-emit-index-url --no-header --no-annotate tests/requirements.in -o tests/requirements.txt
