@@ -1,4 +1,4 @@
-"""Rules broken on purpose: one line of the product is exchanged for as long as a story is told, to see that a judge objects.
+"""Rules broken on purpose: one line of the product is exchanged for as long as a scenario is told, to see that a checker objects.
 
 The product has no hooks for this. The code of one function is replaced, and the line must be found exactly once: a mutant
 whose line has gone fails its test, and is rewritten.
@@ -30,203 +30,212 @@ from journeyman_simulator.faults.fault_scenario import (
     DeleteNode,
     DeletePool,
     Deploy,
+    FaultScenario,
     Maintenance,
     Scale,
-    Story,
     StripFinalizer,
     Undeploy,
     UnhealthyCondition,
 )
-from journeyman_simulator.faults.invariants.checkers import Rule
+from journeyman_simulator.faults.invariants.checkers import InvariantChecker
 from journeyman_simulator.faults.invariants.disruption_invariants import (
-    PricesFall,
-    ReplacementsFirst,
-    TheIllAreReplaced,
+    ConsolidationLowersPrice,
+    ReplacementsInitializedFirst,
+    UnhealthyNodesReplaced,
 )
 from journeyman_simulator.faults.invariants.instance_invariants import (
-    InstancesEndEmpty,
-    NoInstanceWithoutAClaim,
-    OneInstanceForAClaim,
+    InstancesDrainedFirst,
+    NoOrphanedInstance,
+    OneInstancePerNodeClaim,
 )
-from journeyman_simulator.faults.invariants.nodepool_invariants import BudgetsHold, LimitsHold, StaticPoolsKeepTheirSize
-from journeyman_simulator.faults.invariants.pod_invariants import AllThatFitsRuns, PodsGoAsAgreed
+from journeyman_simulator.faults.invariants.nodepool_invariants import (
+    DisruptionBudgetsHold,
+    NodePoolLimitsHold,
+    StaticNodePoolsKeepReplicas,
+)
+from journeyman_simulator.faults.invariants.pod_invariants import PodsEvictedAsAllowed, SchedulablePodsRun
 from journeyman_simulator.faults.invariants.progress_invariants import (
-    NothingIsLeftBehind,
-    NothingUnexpected,
-    NothingWaitsForNobody,
+    NothingStuck,
+    OnlyExpectedErrors,
+    UnfinishedWorkHasARequeue,
 )
 
 
-class Mutant(Struct, frozen=True, kw_only=True):
-    """`old` becomes `new` in that function; `rule` is the judge who must see it, in a story of this kind.
+class Mutation(Struct, frozen=True, kw_only=True):
+    """`old` becomes `new` in that function; `rule` is the checker who must see it, in a scenario of this kind.
 
-    `seed` is where to look first: its story showed it once, most others do not.
+    `seed` is where to look first: its scenario showed it once, most others do not.
     """
 
     name: str
     function: Callable[..., Any]
     old: str
     new: str
-    rule: type[Rule]
+    invariant: type[InvariantChecker]
     seed: int
-    where: Callable[[Story], bool] = lambda _: True  # most stories have nothing to do with most promises
+    where: Callable[[FaultScenario], bool] = lambda _: True  # most scenarios have nothing to do with most promises
 
 
-def _goes_wrong(*sites: str) -> Callable[[Story], bool]:
-    return lambda story: any(isinstance(fault, CallFault) and fault.site in sites for fault in story.faults)
+def _goes_wrong(*sites: str) -> Callable[[FaultScenario], bool]:
+    return lambda scenario: any(isinstance(fault, CallFault) and fault.site in sites for fault in scenario.faults)
 
 
-def _does(*acts: type) -> Callable[[Story], bool]:
-    return lambda story: any(isinstance(act, acts) for act in story.acts)
+def _does(*operations: type) -> Callable[[FaultScenario], bool]:
+    return lambda scenario: any(isinstance(operation, operations) for operation in scenario.operations)
 
 
-def _has_pool(**like: object) -> Callable[[Story], bool]:
-    return lambda story: any(
-        all(getattr(pool, key) == value for key, value in like.items()) for pool in story.setting.pools
+def _has_pool(**like: object) -> Callable[[FaultScenario], bool]:
+    return lambda scenario: any(
+        all(getattr(pool, key) == value for key, value in like.items()) for pool in scenario.setup.pools
     )
 
 
-def _empties_nodes_at_once(story: Story) -> bool:
-    return "d" in {act.app for act in story.acts if isinstance(act, Undeploy)}
+def _empties_nodes_at_once(scenario: FaultScenario) -> bool:
+    return "d" in {operation.app for operation in scenario.operations if isinstance(operation, Undeploy)}
 
 
-def _makes_nodes_too_large(story: Story) -> bool:
+def _makes_nodes_too_large(scenario: FaultScenario) -> bool:
     """What is left after pods went may fit a cheaper node."""
     looked_at = any(
-        p.policy == "WhenEmptyOrUnderutilized" and 0 <= p.consolidate_after_seconds < 60 for p in story.setting.pools
+        p.policy == "WhenEmptyOrUnderutilized" and 0 <= p.consolidate_after_seconds < 60 for p in scenario.setup.pools
     )
-    sizes = {act.app: act.replicas for act in story.acts if isinstance(act, Deploy)}
-    shrinks = any(isinstance(act, Scale) and 0 < act.replicas < sizes.get(act.app, 0) for act in story.acts)
+    sizes = {operation.app: operation.replicas for operation in scenario.operations if isinstance(operation, Deploy)}
+    shrinks = any(
+        isinstance(operation, Scale) and 0 < operation.replicas < sizes.get(operation.app, 0)
+        for operation in scenario.operations
+    )
     return looked_at and shrinks
 
 
-def _is_ill_for_long(story: Story) -> bool:
-    return any(isinstance(act, UnhealthyCondition) and act.seconds > 600 for act in story.acts)
+def _is_ill_for_long(scenario: FaultScenario) -> bool:
+    return any(
+        isinstance(operation, UnhealthyCondition) and operation.seconds > 600 for operation in scenario.operations
+    )
 
 
-MUTANTS = (
-    Mutant(
+MUTATIONS = (
+    Mutation(
         name="a token that changes with the claim",
         function=launching.client_token,
         old="answered = answered_failures(claim)",
         new="answered = int(claim.metadata.resource_version)",
-        rule=OneInstanceForAClaim,
+        invariant=OneInstancePerNodeClaim,
         seed=11,
         where=_goes_wrong("provision: ec2 CreateFleet"),
     ),
-    Mutant(
+    Mutation(
         name="no garbage collection",
         function=garbage.collect,
         old="return orphans(snapshot, cloud, orphan_age) + lost(snapshot, cloud)",
         new="return Plan()",
-        rule=NoInstanceWithoutAClaim,
+        invariant=NoOrphanedInstance,
         seed=44,
         where=_does(StripFinalizer),
     ),
-    Mutant(
+    Mutation(
         name="a drain that is deaf to do-not-disrupt",
         function=drain.drain,
         old=" if is_disruptable(p, now)",
         new="",
-        rule=PodsGoAsAgreed,
+        invariant=PodsEvictedAsAllowed,
         seed=45,
     ),
-    Mutant(
+    Mutation(
         name="a drain that does not wait for its pods",
         function=termination._drain,
         old="if decided.remaining or not rested:",
         new="if not rested:",
-        rule=InstancesEndEmpty,
+        invariant=InstancesDrainedFirst,
         seed=28,
         where=_does(DeleteClaim, DeleteNode, DeletePool),
     ),
-    Mutant(
+    Mutation(
         name="a budget of so many nodes that allows all of them",
         function=budgets._share,
         old="return int(nodes)",
         new="return total",
-        rule=BudgetsHold,
+        invariant=DisruptionBudgetsHold,
         seed=73,
         where=_empties_nodes_at_once,
     ),
-    Mutant(
+    Mutation(
         name="limits that count double",
         function=NodePoolSpec.limit_amounts.fget,
         old="return resources.to_resources(self.limits, round_up=False)",
         new="return {k: 2 * v for k, v in resources.to_resources(self.limits, round_up=False).items()}",
-        rule=LimitsHold,
+        invariant=NodePoolLimitsHold,
         seed=58,
         where=_has_pool(limit_cpus=4),
     ),
-    Mutant(
+    Mutation(
         name="a static pool that does not count those that are replaced, nor all that run",
         function=static_nodepools.StaticNodePool.missing.fget,
         old="len(self.running) - len(self.replaced)",
         new="len(self.running[1:])",
-        rule=StaticPoolsKeepTheirSize,
+        invariant=StaticNodePoolsKeepReplicas,
         seed=19,
         where=_has_pool(name="static"),
     ),
-    Mutant(
+    Mutation(
         name="a command that takes a registered replacement for a ready one",
         function=orchestration.wait_or_terminate,
         old="is_true(c.status.conditions, INITIALIZED)",
         new="is_true(c.status.conditions, 'Registered')",
-        rule=ReplacementsFirst,
+        invariant=ReplacementsInitializedFirst,
         seed=14,
         where=_makes_nodes_too_large,
     ),
-    Mutant(
+    Mutation(
         name="consolidation that takes what costs the same",
         function=consolidation._below,
         old="p < price",
         new="p <= price",
-        rule=PricesFall,
+        invariant=ConsolidationLowersPrice,
         seed=25,
         where=_makes_nodes_too_large,
     ),
-    Mutant(
+    Mutation(
         name="pods of which every third is overlooked",
         function=is_provisionable,
         old="return is_active(pod)",
         new="return int(pod.metadata.uid[-1], 16) % 3 and is_active(pod)",
-        rule=AllThatFitsRuns,
+        invariant=SchedulablePodsRun,
         seed=1,
     ),
-    Mutant(
+    Mutation(
         name="a hospital that is full with one patient",
         function=repair._Ward._too_many,
         old="if sick <= allowed:",
         new="if sick < allowed:",
-        rule=TheIllAreReplaced,
+        invariant=UnhealthyNodesReplaced,
         seed=50,
         where=_is_ill_for_long,
     ),
-    Mutant(
+    Mutation(
         name="wake-ups that are never sent",
         function=Applier.send_wakes,
         old="if not messages:",
         new="if messages:",
-        rule=NothingWaitsForNobody,
+        invariant=UnfinishedWorkHasARequeue,
         seed=28,
-        where=lambda story: not story.setting.sweep,
+        where=lambda scenario: not scenario.setup.sweep,
     ),
-    Mutant(
+    Mutation(
         name="a notice of maintenance that is handed back for ever",
         function=interrupt.interrupt,
         old="kind, instance_ids, event_time = _read(trigger)",
         new="kind, instance_ids, event_time = _read(trigger)\n"
         "    if kind is InterruptionKind.SCHEDULED_CHANGE: raise JourneymanError('not now')",
-        rule=NothingIsLeftBehind,
+        invariant=NothingStuck,
         seed=23,
         where=_does(Maintenance),
     ),
-    Mutant(
+    Mutation(
         name="a scheduler that knows no limits",
         function=Headroom.__init__,
         old="self.left: Ints = whole - sum(self._used.values())",
         new="self.left: Ints = 2 * whole",
-        rule=NothingUnexpected,
+        invariant=OnlyExpectedErrors,
         seed=58,
         where=_has_pool(limit_cpus=4),
     ),
@@ -234,7 +243,7 @@ MUTANTS = (
 
 
 @contextmanager
-def grafted(mutant: Mutant) -> Iterator[None]:
+def applied(mutant: Mutation) -> Iterator[None]:
     """The product with that line exchanged."""
     function = mutant.function
     assert isinstance(function, FunctionType)

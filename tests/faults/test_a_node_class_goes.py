@@ -6,15 +6,15 @@ Six pods run on three nodes; then their NodePool and their NodeClass are deleted
 import pytest
 
 from journeyman.core.api.objects import EC2NODECLASS, NODECLAIM
-from journeyman_simulator.faults import fault_scenario as told
-from journeyman_simulator.faults.fault_scenario import CallFault, Kind, MessageFault, MessageKind
-from journeyman_simulator.faults.invariants.checkers import Rule
-from journeyman_simulator.faults.scenario_run import tell
+from journeyman_simulator.faults import fault_scenario
+from journeyman_simulator.faults.fault_scenario import CallFault, FaultKind, MessageFault, MessageFaultKind
+from journeyman_simulator.faults.invariants.checkers import InvariantChecker
+from journeyman_simulator.faults.scenario_run import run_scenario
 
 ACTS = (
-    told.Deploy(at_seconds=0, app="a", replicas=6, cpu_millicores=900),
-    told.DeleteNodeClass(at_seconds=90),
-    told.DeletePool(at_seconds=100, pool=0),
+    fault_scenario.Deploy(at_seconds=0, app="a", replicas=6, cpu_millicores=900),
+    fault_scenario.DeleteNodeClass(at_seconds=90),
+    fault_scenario.DeletePool(at_seconds=100, pool=0),
 )
 CALLS = (
     "patch EC2NodeClass", "iam ListInstanceProfiles", "iam RemoveRoleFromInstanceProfile", "iam DeleteInstanceProfile",
@@ -22,12 +22,12 @@ CALLS = (
 )  # fmt: skip
 
 
-def look(scene):
+def look(view):
     """(NodeClasses, claims, instances that run, instance profiles, launch templates)."""
-    account = scene._account
-    classes, claims = (len(scene.server.list(kind).items) for kind in (EC2NODECLASS, NODECLAIM))
+    account = view._account
+    classes, claims = (len(view.server.list(kind).items) for kind in (EC2NODECLASS, NODECLAIM))
     templates = [t for t in account.templates._all if t.deleted is None]
-    running = sum(instance.runs for instance in scene.instances())
+    running = sum(instance.runs for instance in view.instances())
     return (classes, claims, running, len(account.identity.profiles), len(templates))
 
 
@@ -35,20 +35,24 @@ def end_of(*faults):
     """What is left at rest, and how many launch templates and profiles there were while the pods ran."""
     seen = []
 
-    class Looks(Rule):
+    class Looks(InvariantChecker):
         name = "looks"
 
-        def at_rest(self):
-            seen.append(look(self.scene))
+        def check_at_rest(self):
+            seen.append(look(self.view))
             return ()
 
-    story = told.Story(seed=1, setting=told.Setting(), acts=ACTS, faults=faults)
-    result = tell(story, rules=[Looks])
-    assert result.broken == ()
+    scenario = fault_scenario.FaultScenario(
+        seed=1, setup=fault_scenario.ScenarioSetup(), operations=ACTS, faults=faults
+    )
+    result = run_scenario(scenario, checkers=[Looks])
+    assert result.violations == ()
     return seen[0], result.coverage
 
 
-@pytest.mark.parametrize("kind", [Kind.DIE_BEFORE, Kind.DIE_AFTER, Kind.FAIL_AFTER, Kind.FAIL_BEFORE])
+@pytest.mark.parametrize(
+    "kind", [FaultKind.CRASH_BEFORE, FaultKind.CRASH_AFTER, FaultKind.FAIL_AFTER, FaultKind.FAIL_BEFORE]
+)
 @pytest.mark.parametrize("call", CALLS)
 def test_nothing_is_left_whatever_goes_wrong_on_the_way(call, kind):
     """The finalizer goes last, so that whoever comes next finds what is left to do."""
@@ -61,6 +65,6 @@ def test_nothing_is_left_whatever_goes_wrong_on_the_way(call, kind):
 
 def test_nobody_need_be_told_of_it():
     """The sweep finds it, though every message to provision is lost for a while."""
-    lost = (MessageFault(queue="provision", nth=nth, kind=MessageKind.DROP) for nth in range(4, 12))
+    lost = (MessageFault(queue="provision", nth=nth, kind=MessageFaultKind.DROP) for nth in range(4, 12))
 
     assert end_of(*lost)[0] == (0, 0, 0, 0, 0)

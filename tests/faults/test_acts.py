@@ -1,4 +1,4 @@
-"""Each act of a story does what its words say, to the cluster or to the account, and does nothing if it finds nobody."""
+"""Each act of a scenario does what its words say, to the cluster or to the account, and does nothing if it finds nobody."""
 
 from datetime import datetime, timedelta, timezone
 from typing import get_args
@@ -8,11 +8,11 @@ import pytest
 from journeyman.core.api.objects import EC2NODECLASS, NODE, NODECLAIM, NODEPOOL, PDB, POD
 from journeyman_simulator.apiserver import ApiServer
 from journeyman_simulator.clock import SkewedClock, VirtualClock
-from journeyman_simulator.faults import fault_scenario as told
-from journeyman_simulator.faults.account_operations import Hand, Ledger
-from journeyman_simulator.faults.manifests import furniture
-from journeyman_simulator.faults.node_faults import Troubles
-from journeyman_simulator.faults.operations import Acts
+from journeyman_simulator.faults import fault_scenario
+from journeyman_simulator.faults.account_operations import AccountOperations, InstanceRecords
+from journeyman_simulator.faults.manifests import initial_manifests
+from journeyman_simulator.faults.node_faults import NodeFaults
+from journeyman_simulator.faults.operations import Operations
 from journeyman_simulator.in_process_account.account import InProcessAccount
 from journeyman_simulator.kubelet import Machine
 from journeyman_simulator.workload_controllers import DEPLOYMENT
@@ -29,22 +29,22 @@ EXAMPLES = {
 }
 
 
-class Stage:
+class Fixture:
     """A cluster with a pool and a node class, and an account; nodes are put there by hand."""
 
     def __init__(self, *pools):
-        self.setting = told.Setting(pools=pools) if pools else told.Setting()
+        self.setup = fault_scenario.ScenarioSetup(pools=pools) if pools else fault_scenario.ScenarioSetup()
         self.clock = VirtualClock(datetime(2026, 1, 5, 12, tzinfo=timezone.utc))
         self.events, self.happened = [], []
         self.server = ApiServer(self.clock)
-        self.server.load(furniture(self.setting))
+        self.server.load(initial_manifests(self.setup))
         self.account = InProcessAccount(self.clock, types=TYPES, on_event=self.events.append)
         self.image = next(iter(self.account.seed().images.values()))
         self.skew = SkewedClock(self.clock)
-        ledger = Ledger(lambda *_: 0.1, self.happened.append)
+        ledger = InstanceRecords(lambda *_: 0.1, self.happened.append)
         self.account.instances.observers.append(ledger.note)
-        self.troubles = Troubles(self, self.server, self.clock, ledger.never_joining)
-        self.hand = Hand(self.account, ledger)
+        self.node_faults = NodeFaults(self, self.server, self.clock, ledger.never_joining)
+        self.hand = AccountOperations(self.account, ledger)
 
     def machines(self):
         """What the account's machines look like to kubelets."""
@@ -53,28 +53,28 @@ class Stage:
             for i in self.account.instances.known.values()
         )
 
-    def tell(self, *acts):
-        """All that happens in the story."""
-        self.acts = Acts(
-            told.Story(seed=1, setting=self.setting, acts=acts),
+    def tell(self, *operations):
+        """All that happens in the scenario."""
+        self.operations = Operations(
+            fault_scenario.FaultScenario(seed=1, setup=self.setup, operations=operations),
             server=self.server,
             clock=self.clock,
             cloud=self.hand,
-            troubles=self.troubles,
+            node_faults=self.node_faults,
             skew=self.skew,
             types=TYPES,
             zones=ZONES,
             note=lambda _: None,
         )
-        self.let_pass(max(act.at_seconds for act in acts))
+        self.let_pass(max(operation.at_seconds for operation in operations))
 
     def let_pass(self, seconds):
         """Time passes; whoever is due acts."""
         end = self.clock.now() + timedelta(seconds=seconds)
         while True:
-            self.acts.act()
+            self.operations.act()
             self.account.act()
-            due = min((d for d in (self.acts.due(), self.account.due()) if d), default=None)
+            due = min((d for d in (self.operations.due(), self.account.due()) if d), default=None)
             if due is None or due > end:
                 break
             self.clock.advance_to(max(due, self.clock.now()))
@@ -125,16 +125,16 @@ class Stage:
 
 @pytest.fixture
 def stage():
-    return Stage()
+    return Fixture()
 
 
-@pytest.mark.parametrize("kind", get_args(told.AnyAct), ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", get_args(fault_scenario.AnyOperation), ids=lambda kind: kind.__name__)
 def test_an_act_that_finds_nobody_does_nothing(stage, kind):
-    """So that any part of a story is a story; nothing is raised, and it can be calmed."""
+    """So that any part of a scenario is a scenario; nothing is raised, and it can be calmed."""
     numbers = {name: EXAMPLES.get(name, 1) for name in kind.__struct_fields__ if name in kind.__annotations__}
     fields = {name: value for name, value in numbers.items() if name in EXAMPLES or name in _required(kind)}
     stage.tell(kind(at_seconds=0, **fields))
-    stage.acts.calm()
+    stage.operations.calm()
     stage.let_pass(60)
 
     assert stage.names(NODE) == stage.names(NODECLAIM) == []
@@ -150,12 +150,12 @@ def _required(kind):
 def test_people_deploy_scale_and_take_away(stage):
     """The disruption budget comes and goes with its Deployment."""
     stage.tell(
-        told.Deploy(at_seconds=0, app="web", replicas=3, min_available=2),
-        told.Scale(at_seconds=5, app="web", replicas=1),
+        fault_scenario.Deploy(at_seconds=0, app="web", replicas=3, min_available=2),
+        fault_scenario.Scale(at_seconds=5, app="web", replicas=1),
     )
     budget = stage.server.get(PDB, "web", namespace="default")
     size = stage.server.get(DEPLOYMENT, "web", namespace="default")["spec"]["replicas"]
-    stage.tell(told.Undeploy(at_seconds=0, app="web"))
+    stage.tell(fault_scenario.Undeploy(at_seconds=0, app="web"))
 
     assert (size, budget.spec.min_available) == (1, 2)
     assert not stage.server.list(DEPLOYMENT).items
@@ -165,17 +165,17 @@ def test_people_deploy_scale_and_take_away(stage):
 def test_pools_are_changed_and_deleted(stage):
     """Budget, limit, template, expiry; calming stops the clock on nodes."""
     stage.tell(
-        told.SetBudget(at_seconds=0, pool=0, nodes="3"),
-        told.SetLimit(at_seconds=1, pool=0, cpus=8),
-        told.Drift(at_seconds=2, pool=0),
-        told.ShortenExpiry(at_seconds=3, pool=0, seconds=600),
+        fault_scenario.SetBudget(at_seconds=0, pool=0, nodes="3"),
+        fault_scenario.SetLimit(at_seconds=1, pool=0, cpus=8),
+        fault_scenario.Drift(at_seconds=2, pool=0),
+        fault_scenario.ShortenExpiry(at_seconds=3, pool=0, seconds=600),
     )
     changed = stage.pool()
-    stage.acts.calm()
+    stage.operations.calm()
     calmed = stage.pool()["template"]["spec"]["expireAfter"]
-    stage.tell(told.SetLimit(at_seconds=0, pool=0, cpus=0))
+    stage.tell(fault_scenario.SetLimit(at_seconds=0, pool=0, cpus=0))
     limits = stage.pool().get("limits")
-    stage.tell(told.DeletePool(at_seconds=0, pool=5))
+    stage.tell(fault_scenario.DeletePool(at_seconds=0, pool=5))
 
     assert changed["disruption"]["budgets"] == [{"nodes": "3"}]
     assert changed["limits"] == {"cpu": "8"}
@@ -193,27 +193,27 @@ def test_a_node_class_is_broken_and_mended(stage):
         filters = [{"Name": f"tag:{key}", "Values": [value]} for key, value in terms[0]["tags"].items()]
         return len(stage.account.client("ec2").describe_subnets(Filters=filters)["Subnets"])
 
-    stage.tell(told.BreakNodeClass(at_seconds=0))
+    stage.tell(fault_scenario.BreakNodeClass(at_seconds=0))
     broken = found()
-    stage.tell(told.MendNodeClass(at_seconds=0))
+    stage.tell(fault_scenario.MendNodeClass(at_seconds=0))
 
     assert (broken, found()) == (0, 3)
 
 
 @pytest.mark.parametrize(
-    ("act", "detail_type"),
+    ("operation", "detail_type"),
     [
-        (told.Interrupt, "EC2 Spot Instance Interruption Warning"),
-        (told.Rebalance, "EC2 Instance Rebalance Recommendation"),
-        (told.Maintenance, "AWS Health Event"),
+        (fault_scenario.Interrupt, "EC2 Spot Instance Interruption Warning"),
+        (fault_scenario.Rebalance, "EC2 Instance Rebalance Recommendation"),
+        (fault_scenario.Maintenance, "AWS Health Event"),
     ],
 )
-def test_aws_announces_what_it_will_do(stage, act, detail_type):
+def test_aws_announces_what_it_will_do(stage, operation, detail_type):
     """To the second oldest node's instance; on-demand instances are not reclaimed."""
     for name in ("old", "young"):
         stage.node(name, spot=True)
     stage.events.clear()
-    stage.tell(act(at_seconds=0, node=1))
+    stage.tell(operation(at_seconds=0, node=1))
 
     assert [e["detail-type"] for e in stage.events][-1] == detail_type
     assert "i-00000000000000002" in str(stage.events[-1])
@@ -222,7 +222,7 @@ def test_aws_announces_what_it_will_do(stage, act, detail_type):
 def test_an_interrupted_instance_ends_two_minutes_later_by_the_cloud_itself(stage):
     """Nobody asked for it."""
     instance = stage.node("a", spot=True)
-    stage.tell(told.Interrupt(at_seconds=0, node=0))
+    stage.tell(fault_scenario.Interrupt(at_seconds=0, node=0))
     stage.let_pass(119)
     before = instance.state
     stage.let_pass(1)
@@ -235,7 +235,7 @@ def test_an_interrupted_instance_ends_two_minutes_later_by_the_cloud_itself(stag
 def test_an_on_demand_instance_is_not_reclaimed(stage):
     """The act does nothing to it."""
     instance = stage.node("a")
-    stage.tell(told.Interrupt(at_seconds=0, node=0), told.Rebalance(at_seconds=1, node=0))
+    stage.tell(fault_scenario.Interrupt(at_seconds=0, node=0), fault_scenario.Rebalance(at_seconds=1, node=0))
     stage.let_pass(300)
 
     assert instance.state == "running"
@@ -244,9 +244,9 @@ def test_an_on_demand_instance_is_not_reclaimed(stage):
 def test_people_stop_and_terminate_in_the_console(stage):
     """It is theirs, not the cloud's; Spot instances cannot be stopped."""
     normal, spot = stage.node("a"), stage.node("b", spot=True)
-    stage.tell(told.StopInstance(at_seconds=0, node=0), told.StopInstance(at_seconds=0, node=1))
+    stage.tell(fault_scenario.StopInstance(at_seconds=0, node=0), fault_scenario.StopInstance(at_seconds=0, node=1))
     states = (normal.state, spot.state)
-    stage.tell(told.ConsoleTerminate(at_seconds=0, node=1))
+    stage.tell(fault_scenario.ConsoleTerminate(at_seconds=0, node=1))
 
     assert states == ("stopping", "running")
     assert spot.state == "shutting-down"
@@ -258,11 +258,11 @@ def test_people_delete_and_edit_by_hand(stage):
     for name in ("a", "b", "c"):
         stage.node(name)
     stage.tell(
-        told.DeleteNode(at_seconds=0, node=0),
-        told.EditClaim(at_seconds=0, claim=1, change="drop-pool-label"),
-        told.EditClaim(at_seconds=0, claim=1, change="do-not-disrupt"),
-        told.StripFinalizer(at_seconds=0, claim=2),
-        told.DeleteClaim(at_seconds=1, claim=2),
+        fault_scenario.DeleteNode(at_seconds=0, node=0),
+        fault_scenario.EditClaim(at_seconds=0, claim=1, change="drop-pool-label"),
+        fault_scenario.EditClaim(at_seconds=0, claim=1, change="do-not-disrupt"),
+        fault_scenario.StripFinalizer(at_seconds=0, claim=2),
+        fault_scenario.DeleteClaim(at_seconds=1, claim=2),
     )
     deleted, edited = (stage.server.get(NODECLAIM, name) for name in ("a", "b"))
 
@@ -279,16 +279,18 @@ def test_stock_runs_out_for_a_while(stage):
 
     def sold_out():
         now = stage.clock.now()
-        return sum(market.is_out_of_stock(t, z, c, now) for t in TYPES for z in ZONES for c in told.CAPACITY_TYPES)
+        return sum(
+            market.is_out_of_stock(t, z, c, now) for t in TYPES for z in ZONES for c in fault_scenario.CAPACITY_TYPES
+        )
 
     stage.tell(
-        told.OutOfStock(at_seconds=0, type=1, zone=0, capacity_type="spot", seconds=60),
-        told.OutOfStock(at_seconds=10, type=-1, zone=1, capacity_type="", seconds=600),
+        fault_scenario.OutOfStock(at_seconds=0, type=1, zone=0, capacity_type="spot", seconds=60),
+        fault_scenario.OutOfStock(at_seconds=10, type=-1, zone=1, capacity_type="", seconds=600),
     )
     first = sold_out()
     stage.let_pass(55)
     second = sold_out()
-    stage.acts.calm()
+    stage.operations.calm()
 
     assert (first, second, sold_out()) == (5, 4, 0)
 
@@ -296,16 +298,16 @@ def test_stock_runs_out_for_a_while(stage):
 def test_machines_fail_to_join_and_kubelets_fall_silent(stage):
     """The next launch never shows itself, also in quiet times; a silent one does again after its time."""
     stage.node("a")
-    stage.tell(told.NeverJoins(at_seconds=0), told.StopKubelet(at_seconds=0, node=0, seconds=30))
+    stage.tell(fault_scenario.NeverJoins(at_seconds=0), fault_scenario.StopKubelet(at_seconds=0, node=0, seconds=30))
     stage.instance()
 
     def showing():
-        return [machine.running_since is not None for machine in stage.troubles.machines()]
+        return [machine.running_since is not None for machine in stage.node_faults.machines()]
 
     silent = showing()
     stage.let_pass(30)
     later = showing()
-    stage.acts.calm()
+    stage.operations.calm()
 
     assert (silent, later, showing()) == ([False, False], [True, False], [True, False])
 
@@ -313,7 +315,7 @@ def test_machines_fail_to_join_and_kubelets_fall_silent(stage):
 def test_an_agent_reports_a_condition_for_a_while(stage):
     """Beside the conditions that are there; it is gone afterwards."""
     stage.node("a")
-    stage.tell(told.UnhealthyCondition(at_seconds=0, node=0, condition="DiskFull", status="True", seconds=30))
+    stage.tell(fault_scenario.UnhealthyCondition(at_seconds=0, node=0, condition="DiskFull", status="True", seconds=30))
 
     def reported():
         return [(c.type, c.status) for c in stage.server.get(NODE, "a").status.conditions]
@@ -332,21 +334,24 @@ def test_an_instance_fails_a_status_check_for_a_while(stage):
         (entry,) = stage.account.instances.checks.told([(instance.id, instance.zone)], [])
         return entry["SystemStatus"]["Status"]
 
-    act = told.FailCheck(at_seconds=0, node=0, check="SystemStatus", seconds=30)
-    stage.tell(act)
+    operation = fault_scenario.FailCheck(at_seconds=0, node=0, check="SystemStatus", seconds=30)
+    stage.tell(operation)
     first = check()
     stage.let_pass(30)
     second = check()
-    stage.tell(act)
-    stage.acts.calm()
+    stage.tell(operation)
+    stage.operations.calm()
 
     assert (first, second, check()) == ("impaired", "ok", "ok")
 
 
 def test_a_static_pool_changes_its_size_and_no_other_does():
     """As the API server has it: a pool is static for good, or is not."""
-    stage = Stage(told.Pool(name="a"), told.Pool(name="b", replicas=2))
-    stage.tell(told.SetReplicas(at_seconds=0, pool=0, replicas=3), told.SetReplicas(at_seconds=0, pool=1, replicas=3))
+    stage = Fixture(fault_scenario.ScenarioPool(name="a"), fault_scenario.ScenarioPool(name="b", replicas=2))
+    stage.tell(
+        fault_scenario.SetReplicas(at_seconds=0, pool=0, replicas=3),
+        fault_scenario.SetReplicas(at_seconds=0, pool=1, replicas=3),
+    )
 
     assert [pool["spec"].get("replicas") for pool in stage.server.list(NODEPOOL).items] == [None, 3]
 
@@ -354,7 +359,7 @@ def test_a_static_pool_changes_its_size_and_no_other_does():
 def test_a_pod_ends_by_itself(stage):
     """It lies where it ran, and is no longer healthy."""
     stage.pod("a")
-    stage.tell(told.CompletePod(at_seconds=0, pod=0))
+    stage.tell(fault_scenario.CompletePod(at_seconds=0, pod=0))
     (pod,) = stage.server.list(POD).items
 
     assert (pod.status.phase, [(c.type, c.status) for c in pod.status.conditions]) == (
@@ -365,9 +370,9 @@ def test_a_pod_ends_by_itself(stage):
 
 def test_the_functions_clock_jumps_and_the_worlds_does_not(stage):
     """Jumps add up; calming sets it right."""
-    stage.tell(told.JumpClock(at_seconds=0, seconds=90), told.JumpClock(at_seconds=0, seconds=-30))
+    stage.tell(fault_scenario.JumpClock(at_seconds=0, seconds=90), fault_scenario.JumpClock(at_seconds=0, seconds=-30))
     off = stage.skew.now() - stage.clock.now()
-    stage.acts.calm()
+    stage.operations.calm()
 
     assert (off, stage.skew.now()) == (timedelta(seconds=60), stage.clock.now())
 
@@ -380,8 +385,8 @@ def test_people_protect_a_pod_and_let_it_go(stage):
     def protected():
         return [p.metadata.name for p in stage.server.list(POD).items if p.metadata.annotations]
 
-    stage.tell(told.Protect(at_seconds=0, pod=3), told.Unprotect(at_seconds=10))
+    stage.tell(fault_scenario.Protect(at_seconds=0, pod=3), fault_scenario.Unprotect(at_seconds=10))
     after = protected()
-    stage.tell(told.Protect(at_seconds=0, pod=3))
+    stage.tell(fault_scenario.Protect(at_seconds=0, pod=3))
 
     assert (after, protected()) == ([], ["b"])

@@ -5,7 +5,7 @@ from datetime import datetime, timedelta, timezone
 import pytest
 
 from journeyman_simulator.clock import VirtualClock
-from journeyman_simulator.faults.cooperative_scheduler import Baton
+from journeyman_simulator.faults.cooperative_scheduler import CooperativeScheduler
 from journeyman_simulator.world import World
 
 START = datetime(2026, 1, 5, 12, tzinfo=timezone.utc)
@@ -16,8 +16,8 @@ class Diary:
 
     def __init__(self):
         self.clock = VirtualClock(START)
-        self.baton = Baton(self.clock)
-        self.world = World(self.clock, [self.baton])
+        self.scheduler = CooperativeScheduler(self.clock)
+        self.world = World(self.clock, [self.scheduler])
         self.lines = []
 
     def note(self, what):
@@ -27,10 +27,10 @@ class Diary:
         def work():
             self.note(f"{name} begins")
             for seconds in pauses:
-                self.baton.park(self.clock.now() + timedelta(seconds=seconds))
+                self.scheduler.pause(self.clock.now() + timedelta(seconds=seconds))
                 self.note(f"{name} goes on")
 
-        self.baton.start(work)
+        self.scheduler.start(work)
 
 
 def test_a_parked_run_lets_others_go_on_and_goes_on_when_its_time_has_come():
@@ -40,7 +40,7 @@ def test_a_parked_run_lets_others_go_on_and_goes_on_when_its_time_has_come():
     diary.run("b")
     diary.world.run_for(timedelta(seconds=10))
     assert diary.lines == [(0, "a begins"), (0, "b begins"), (5, "a goes on")]
-    assert diary.baton.parked == 0
+    assert diary.scheduler.paused == 0
 
 
 def test_of_runs_due_at_one_moment_the_one_that_began_first_goes_on_first():
@@ -57,9 +57,9 @@ def test_released_runs_go_on_at_once_whatever_their_time():
     diary = Diary()
     diary.run("a", 60, 60)
     diary.run("b", 1)
-    diary.baton.release()
+    diary.scheduler.release()
     assert [what for _, what in diary.lines[2:]] == ["a goes on", "a goes on", "b goes on"]
-    assert (diary.baton.parked, diary.baton.due(), diary.clock.now()) == (0, None, START)
+    assert (diary.scheduler.paused, diary.scheduler.due(), diary.clock.now()) == (0, None, START)
 
 
 def test_what_a_run_raises_is_raised_where_it_was_let_go_on():
@@ -67,19 +67,19 @@ def test_what_a_run_raises_is_raised_where_it_was_let_go_on():
     diary = Diary()
 
     def work():
-        diary.baton.park(START)
+        diary.scheduler.pause(START)
         raise KeyError("lost")
 
-    diary.baton.start(work)
+    diary.scheduler.start(work)
     with pytest.raises(KeyError, match="lost"):
-        diary.baton.act()
+        diary.scheduler.act()
 
 
 def test_without_threads_a_run_is_a_call_and_may_not_park():
-    """The fast way, for stories in which nobody stands still."""
-    baton = Baton(VirtualClock(START), threads=False)
+    """The fast way, for scenarios in which nobody stands still."""
+    scheduler = CooperativeScheduler(VirtualClock(START), threads=False)
     done = []
-    baton.start(lambda: done.append(1))
+    scheduler.start(lambda: done.append(1))
     with pytest.raises(RuntimeError, match="can park"):
-        baton.start(lambda: baton.park(START))
+        scheduler.start(lambda: scheduler.pause(START))
     assert done == [1]

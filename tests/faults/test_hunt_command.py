@@ -1,9 +1,9 @@
 """`journeyman faults --seeds`: what it prints, and that nobody overlooks what it found."""
 
 from journeyman_simulator.simulator_cli.faults_command import run_seeds
-from tests.faults.mutants import MUTANTS, grafted
+from tests.faults.mutants import MUTATIONS, applied
 
-DEAF = next(mutant for mutant in MUTANTS if mutant.name == "pods of which every third is overlooked")
+DEAF = next(mutant for mutant in MUTATIONS if mutant.name == "pods of which every third is overlooked")
 
 
 def test_a_hunt_that_finds_nothing_ends_well_and_shows_what_went_wrong_where(capsys):
@@ -11,19 +11,19 @@ def test_a_hunt_that_finds_nothing_ends_well_and_shows_what_went_wrong_where(cap
     assert run_seeds("1..2", require_crash_coverage=False) == 0
     out = capsys.readouterr().out
     assert "  ec2 CreateFleet " in out
-    assert "2 stories, " in out
+    assert "2 scenarios, " in out
     assert "0 broke a rule" in out
 
 
 def test_a_call_that_was_never_a_process_s_last_fails_the_hunt_that_asks_for_it(capsys):
-    """By its name: two stories cannot have died everywhere."""
+    """By its name: two scenarios cannot have died everywhere."""
     assert run_seeds("1..2", require_crash_coverage=True) == 1
     assert "terminate: ec2 TerminateInstances: never the last call before a death" in capsys.readouterr().out
 
 
 def test_a_broken_rule_fails_the_hunt_and_says_how_to_see_it_again(capsys):
     """With the seed."""
-    with grafted(DEAF):
+    with applied(DEAF):
         assert run_seeds("1..3", require_crash_coverage=False) == 1
     out = capsys.readouterr().out
     assert "every pod that fits somewhere runs" in out

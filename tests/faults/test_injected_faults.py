@@ -9,10 +9,16 @@ from journeyman.core.api.objects import LEASE, NODE
 from journeyman.errors import ConflictError, KubeUnavailableError, NotFoundError, TooManyRequestsError
 from journeyman_simulator.apiserver import ApiServer
 from journeyman_simulator.clock import VirtualClock
-from journeyman_simulator.faults.call_sites import Coverage, kinds_of
-from journeyman_simulator.faults.cooperative_scheduler import Baton
-from journeyman_simulator.faults.fault_injection import Died, Faults, Run, current_name, running
-from journeyman_simulator.faults.fault_scenario import CallFault, Kind
+from journeyman_simulator.faults.call_sites import FaultCoverage, kinds_of
+from journeyman_simulator.faults.cooperative_scheduler import CooperativeScheduler
+from journeyman_simulator.faults.fault_injection import (
+    FaultInjector,
+    FunctionRun,
+    ProcessCrashed,
+    current_name,
+    running,
+)
+from journeyman_simulator.faults.fault_scenario import CallFault, FaultKind
 from journeyman_simulator.faults.faulty_adapters import TOUCHED, FaultyClient, FaultyStore
 from journeyman_simulator.faults.history import History
 from journeyman_simulator.in_process_account.account import InProcessAccount
@@ -22,7 +28,7 @@ START = datetime(2026, 1, 5, 12, tzinfo=timezone.utc)
 MINUTE = timedelta(minutes=1)
 
 
-class Stage:
+class Fixture:
     """A function's connections in which these faults wait, and one run of it."""
 
     def __init__(self, *faults, thaw=False):
@@ -30,16 +36,21 @@ class Stage:
         self.server = ApiServer(self.clock)
         self.account = InProcessAccount(self.clock)
         self.account.seed()
-        self.coverage = Coverage()
+        self.coverage = FaultCoverage()
         self.history = History(self.clock, current_name)
         self.server.on_write(self.history.on_write)
-        self.baton = Baton(self.clock)
-        self.faults = Faults(
-            faults, clock=self.clock, baton=self.baton, coverage=self.coverage, note=self.history.note, thaw=thaw
+        self.scheduler = CooperativeScheduler(self.clock)
+        self.faults = FaultInjector(
+            faults,
+            clock=self.clock,
+            scheduler=self.scheduler,
+            coverage=self.coverage,
+            note=self.history.note,
+            thaw=thaw,
         )
         self.store = FaultyStore(self.server, "provision", self.faults, self.history.version_at)
         self.ec2 = FaultyClient(self.account.client("ec2"), "ec2", "provision", self.faults)
-        self.run = Run(step="provision", serial=1, ends_at=START + MINUTE)
+        self.run = FunctionRun(step="provision", serial=1, ends_at=START + MINUTE)
 
     def do(self, call):
         """What a call comes to inside the run."""
@@ -60,16 +71,16 @@ def wrong(kind, site="provision: create Node", nth=1, seconds=0.0):
 @pytest.mark.parametrize(
     ("kind", "error", "done"),
     [
-        (Kind.FAIL_BEFORE, KubeUnavailableError, False),
-        (Kind.FAIL_AFTER, KubeUnavailableError, True),
-        (Kind.THROTTLE, TooManyRequestsError, False),
-        (Kind.DIE_BEFORE, Died, False),
-        (Kind.DIE_AFTER, Died, True),
+        (FaultKind.FAIL_BEFORE, KubeUnavailableError, False),
+        (FaultKind.FAIL_AFTER, KubeUnavailableError, True),
+        (FaultKind.THROTTLE, TooManyRequestsError, False),
+        (FaultKind.CRASH_BEFORE, ProcessCrashed, False),
+        (FaultKind.CRASH_AFTER, ProcessCrashed, True),
     ],
 )
 def test_a_write_fails_before_or_after_its_effect(kind, error, done):
     """The caller sees an error in any case; the server knows whether it was done."""
-    stage = Stage(wrong(kind))
+    stage = Fixture(wrong(kind))
     with pytest.raises(error):
         stage.create()
     assert stage.nodes() == (["n"] if done else [])
@@ -78,7 +89,7 @@ def test_a_write_fails_before_or_after_its_effect(kind, error, done):
 
 def test_only_the_nth_call_goes_wrong_and_none_once_the_storm_is_over():
     """Calls of the site are counted from the storm's beginning."""
-    stage = Stage(wrong(Kind.FAIL_BEFORE, nth=2), wrong(Kind.FAIL_BEFORE, nth=3))
+    stage = Fixture(wrong(FaultKind.FAIL_BEFORE, nth=2), wrong(FaultKind.FAIL_BEFORE, nth=3))
     stage.create("a")
     with pytest.raises(KubeUnavailableError):
         stage.create("b")
@@ -89,19 +100,21 @@ def test_only_the_nth_call_goes_wrong_and_none_once_the_storm_is_over():
 
 def test_a_dead_run_calls_nobody_any_more():
     """Its last words reach nothing, whatever it tries on its way out."""
-    stage = Stage(wrong(Kind.DIE_BEFORE))
-    with pytest.raises(Died):
+    stage = Fixture(wrong(FaultKind.CRASH_BEFORE))
+    with pytest.raises(ProcessCrashed):
         stage.create("a")
-    with pytest.raises(Died):
+    with pytest.raises(ProcessCrashed):
         stage.create("b")
-    with pytest.raises(Died):
+    with pytest.raises(ProcessCrashed):
         stage.do(stage.ec2.describe_subnets)
     assert stage.nodes() == []
 
 
 def test_on_a_conflict_somebody_else_was_quicker_and_the_server_judges():
     """With a precondition the write is refused, without one it goes through beside the other's."""
-    stage = Stage(wrong(Kind.CONFLICT, "provision: patch Node"), wrong(Kind.CONFLICT, "provision: patch Node", 2))
+    stage = Fixture(
+        wrong(FaultKind.CONFLICT, "provision: patch Node"), wrong(FaultKind.CONFLICT, "provision: patch Node", 2)
+    )
     version = stage.create()["metadata"]["resourceVersion"]
     change = {"metadata": {"labels": {"a": "b"}}}
     guarded = {"metadata": {"labels": {"a": "b"}, "resourceVersion": version}}
@@ -114,7 +127,7 @@ def test_on_a_conflict_somebody_else_was_quicker_and_the_server_judges():
 
 def test_a_stale_list_shows_the_cluster_as_it_was():
     """Ten seconds ago there was one node; lists that ask for no cache are stale only if everything lags."""
-    stage = Stage(*(wrong(Kind.STALE, "provision: list Node", nth, 10) for nth in (1, 2)))
+    stage = Fixture(*(wrong(FaultKind.STALE, "provision: list Node", nth, 10) for nth in (1, 2)))
     stage.create("a")
     stage.clock.advance(11)
     stage.create("b")
@@ -130,7 +143,7 @@ def test_a_stale_list_shows_the_cluster_as_it_was():
 
 def test_everything_may_lag_in_a_story_that_says_so():
     """A list that asked for no cache, too."""
-    stage = Stage(wrong(Kind.LAG, "provision: list Node", seconds=10))
+    stage = Fixture(wrong(FaultKind.LAG, "provision: list Node", seconds=10))
     stage.clock.advance(11)
     stage.create()
     assert stage.do(lambda: stage.store.list(NODE)).items == ()
@@ -138,7 +151,7 @@ def test_everything_may_lag_in_a_story_that_says_so():
 
 def test_instances_are_described_as_they_were():
     """EC2 does not show an instance that was launched a moment ago; asked by its id it says that there is none."""
-    stage = Stage(*(wrong(Kind.STALE, "provision: ec2 DescribeInstances", nth, 5) for nth in (1, 2)))
+    stage = Fixture(*(wrong(FaultKind.STALE, "provision: ec2 DescribeInstances", nth, 5) for nth in (1, 2)))
     image = stage.account.client("ec2").describe_images(Owners=["amazon"])["Images"][0]["ImageId"]
     made = stage.account.client("ec2").run_instances(ImageId=image, InstanceType="c5.large", MinCount=1, MaxCount=1)
     id_ = made["Instances"][0]["InstanceId"]
@@ -153,14 +166,14 @@ def test_instances_are_described_as_they_were():
 @pytest.mark.parametrize(
     ("kind", "error", "done"),
     [
-        (Kind.FAIL_BEFORE, ClientError, False),
-        (Kind.FAIL_AFTER, ConnectionClosedError, True),
-        (Kind.THROTTLE, ClientError, False),
+        (FaultKind.FAIL_BEFORE, ClientError, False),
+        (FaultKind.FAIL_AFTER, ConnectionClosedError, True),
+        (FaultKind.THROTTLE, ClientError, False),
     ],
 )
 def test_an_accounts_errors_are_botocores(kind, error, done):
     """What the SDK raises, so that the adapter translates it as it would on AWS."""
-    stage = Stage(wrong(kind, "provision: ec2 CreateLaunchTemplate"))
+    stage = Fixture(wrong(kind, "provision: ec2 CreateLaunchTemplate"))
     data = {"ImageId": "ami-1"}
     with pytest.raises(error):
         stage.do(lambda: stage.ec2.create_launch_template(LaunchTemplateName="t", LaunchTemplateData=data))
@@ -170,8 +183,9 @@ def test_an_accounts_errors_are_botocores(kind, error, done):
 
 def test_a_caller_that_waits_in_vain_lets_others_go_on():
     """Twenty seconds pass before a time-out is raised; the write was done at their beginning."""
-    stage = Stage(
-        wrong(Kind.TIMEOUT_AFTER, seconds=20), wrong(Kind.TIMEOUT_BEFORE, "provision: ec2 DescribeSubnets", seconds=20)
+    stage = Fixture(
+        wrong(FaultKind.TIMEOUT_AFTER, seconds=20),
+        wrong(FaultKind.TIMEOUT_BEFORE, "provision: ec2 DescribeSubnets", seconds=20),
     )
     raised = []
 
@@ -184,62 +198,62 @@ def test_a_caller_that_waits_in_vain_lets_others_go_on():
         try_(lambda: stage.store.create(NODE, {"metadata": {"name": "n"}}), KubeUnavailableError)
         try_(stage.ec2.describe_subnets, ReadTimeoutError)
 
-    stage.baton.start(work)
+    stage.scheduler.start(work)
     assert stage.nodes() == ["n"]
-    World(stage.clock, [stage.baton]).run_for(MINUTE)
+    World(stage.clock, [stage.scheduler]).run_for(MINUTE)
     assert raised == [(KubeUnavailableError, 20), (ReadTimeoutError, 40)]
 
 
 @pytest.mark.parametrize(("thaw", "nodes"), [(False, []), (True, ["n"])])
 def test_a_run_that_stands_still_beyond_its_end_is_ended_or_thawed(thaw, nodes):
     """The platform ends it at its time; one whose sandbox was frozen goes on as if nothing had happened."""
-    stage = Stage(wrong(Kind.PARK, seconds=90), thaw=thaw)
+    stage = Fixture(wrong(FaultKind.PAUSE, seconds=90), thaw=thaw)
 
     def work():
         try:
             stage.create()
-        except Died:
+        except ProcessCrashed:
             ended.append(stage.clock.now() - START)
 
     ended = []
-    stage.baton.start(work)
-    World(stage.clock, [stage.baton]).run_for(2 * MINUTE)
+    stage.scheduler.start(work)
+    World(stage.clock, [stage.scheduler]).run_for(2 * MINUTE)
     assert stage.nodes() == nodes
     assert ended == ([] if thaw else [MINUTE])
 
 
 def test_whoever_still_stands_at_the_end_of_a_story_dies_there():
     """No thread is left behind, and nothing more is written."""
-    stage = Stage(wrong(Kind.PARK, seconds=20))
+    stage = Fixture(wrong(FaultKind.PAUSE, seconds=20))
     died = []
 
     def work():
         try:
             stage.create()
-        except Died as error:
+        except ProcessCrashed as error:
             died.append(str(error))
 
-    stage.baton.start(work)
+    stage.scheduler.start(work)
     stage.faults.end()
-    stage.baton.release()
-    assert (len(died), stage.nodes(), stage.baton.parked) == (1, [], 0)
+    stage.scheduler.release()
+    assert (len(died), stage.nodes(), stage.scheduler.paused) == (1, [], 0)
 
 
 def test_what_can_go_wrong_depends_on_the_call():
     """Reads have no effect to lose, and nobody writes to an account behind our back."""
-    assert Kind.FAIL_AFTER not in kinds_of("sweep: list Pod")
-    assert {Kind.STALE, Kind.LAG} <= {*kinds_of("sweep: list Pod")}
-    assert Kind.STALE not in kinds_of("terminate: get Lease")
-    assert {Kind.CONFLICT, Kind.FAIL_AFTER} <= {*kinds_of("terminate: patch Node")}
-    assert Kind.CONFLICT not in kinds_of("provision: create NodeClaim")
-    assert Kind.STALE in kinds_of("provision: ec2 DescribeInstances")
-    assert Kind.FAIL_AFTER not in kinds_of("provision: ec2 DescribeInstances")
-    assert Kind.FAIL_AFTER in kinds_of("provision: ec2 CreateFleet")
+    assert FaultKind.FAIL_AFTER not in kinds_of("sweep: list Pod")
+    assert {FaultKind.STALE, FaultKind.LAG} <= {*kinds_of("sweep: list Pod")}
+    assert FaultKind.STALE not in kinds_of("terminate: get Lease")
+    assert {FaultKind.CONFLICT, FaultKind.FAIL_AFTER} <= {*kinds_of("terminate: patch Node")}
+    assert FaultKind.CONFLICT not in kinds_of("provision: create NodeClaim")
+    assert FaultKind.STALE in kinds_of("provision: ec2 DescribeInstances")
+    assert FaultKind.FAIL_AFTER not in kinds_of("provision: ec2 DescribeInstances")
+    assert FaultKind.FAIL_AFTER in kinds_of("provision: ec2 CreateFleet")
 
 
 def test_the_store_answers_as_the_server_where_nothing_goes_wrong():
     """All verbs pass through, under the step's name."""
-    stage = Stage()
+    stage = Fixture()
     users = []
     stage.server.on_write(lambda write: users.append((write.verb, write.user)))
     stage.create("a")

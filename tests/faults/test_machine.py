@@ -1,4 +1,4 @@
-"""Whole stories on the machine, written by hand: what is told happens, and the deployed functions live with it."""
+"""Whole scenarios on the machine, written by hand: what is told happens, and the deployed functions live with it."""
 
 import os
 import subprocess
@@ -13,109 +13,114 @@ from journeyman_simulator.faults.fault_scenario import (
     ConsoleTerminate,
     DeleteClaim,
     Deploy,
-    Kind,
+    FaultKind,
+    FaultScenario,
     MessageFault,
-    MessageKind,
+    MessageFaultKind,
     NeverJoins,
     OutOfStock,
-    Pool,
     Scale,
-    Setting,
-    Story,
+    ScenarioPool,
+    ScenarioSetup,
     from_json,
     to_json,
 )
-from journeyman_simulator.faults.invariants.checkers import Rule
-from journeyman_simulator.faults.scenario_run import tell
+from journeyman_simulator.faults.invariants.checkers import InvariantChecker
+from journeyman_simulator.faults.scenario_run import run_scenario
 
 SIX = Deploy(at_seconds=0, app="a", replicas=6, cpu_millicores=900)
 
 
-class Counted(Rule):
+class Counted(InvariantChecker):
     """Notes what it is told, and at rest how many pods run, nodes stand and instances run, and how many ever did."""
 
     name = "counted"
 
-    def __init__(self, scene):
-        super().__init__(scene)
+    def __init__(self, view):
+        super().__init__(view)
         self.launched = 0
 
-    def on_cloud(self, event):
+    def check_cloud_event(self, event):
         self.launched += event.kind == "launched"
         return ()
 
-    def at_rest(self):
-        pods = sum(pod.status.phase == "Running" for pod in self.scene.server.list(POD).items)
-        claims, nodes = (len(self.scene.server.list(kind).items) for kind in (NODECLAIM, NODE))
-        instances = sum(instance.runs for instance in self.scene.instances())
+    def check_at_rest(self):
+        pods = sum(pod.status.phase == "Running" for pod in self.view.server.list(POD).items)
+        claims, nodes = (len(self.view.server.list(kind).items) for kind in (NODECLAIM, NODE))
+        instances = sum(instance.runs for instance in self.view.instances())
         yield f"{pods} pods, {claims} claims, {nodes} nodes, {instances} instances of {self.launched}"
 
 
-def end_of(*acts, faults=(), setting=None):
+def end_of(*operations, faults=(), setup=None):
     """(How it came to rest, what happened)."""
-    told = tell(Story(seed=1, setting=setting or Setting(), acts=acts, faults=faults), rules=[Counted])
-    return told.broken[0].what, told
+    result = run_scenario(
+        FaultScenario(seed=1, setup=setup or ScenarioSetup(), operations=operations, faults=faults), checkers=[Counted]
+    )
+    return result.violations[0].what, result
 
 
 def wrong(kind, site, nth=1, seconds=0.0):
     return CallFault(site=site, nth=nth, kind=kind, seconds=seconds)
 
 
-def happened(told, text):
+def happened(result, text):
     """Whether something like that is in the history."""
-    return any(text in str(moment) for moment in told.history)
+    return any(text in str(entry) for entry in result.history)
 
 
 def test_a_story_without_faults_ends_with_what_its_pods_need():
     """Six pods get nodes; once four of them are gone, so are the nodes that are empty."""
-    how, told = end_of(SIX, Scale(at_seconds=100, app="a", replicas=2))
+    how, result = end_of(SIX, Scale(at_seconds=100, app="a", replicas=2))
     assert how == "2 pods, 2 claims, 2 nodes, 2 instances of 3"
-    assert told.coverage.fired == {}
+    assert result.coverage.fired == {}
 
 
-@pytest.mark.parametrize("kind", [Kind.FAIL_BEFORE, Kind.FAIL_AFTER, Kind.THROTTLE, Kind.DIE_BEFORE, Kind.DIE_AFTER])
+@pytest.mark.parametrize(
+    "kind",
+    [FaultKind.FAIL_BEFORE, FaultKind.FAIL_AFTER, FaultKind.THROTTLE, FaultKind.CRASH_BEFORE, FaultKind.CRASH_AFTER],
+)
 def test_a_launch_that_goes_wrong_ends_like_one_that_did_not(kind):
     """Every claim has its instance, and no instance was launched twice."""
-    how, told = end_of(SIX, faults=(wrong(kind, "provision: ec2 CreateFleet", 2),))
+    how, result = end_of(SIX, faults=(wrong(kind, "provision: ec2 CreateFleet", 2),))
     assert how == "6 pods, 3 claims, 3 nodes, 3 instances of 3"
-    assert told.coverage.fired == {"provision: ec2 CreateFleet": {kind.value: 1}}
+    assert result.coverage.fired == {"provision: ec2 CreateFleet": {kind.value: 1}}
 
 
 def test_after_a_death_the_next_run_starts_cold():
     """It asks anew what a warm one remembers; without a death nobody asks twice."""
     site = "provision: ec2 DescribeInstanceTypes"
     _, warm = end_of(SIX)
-    _, cold = end_of(SIX, faults=(wrong(Kind.DIE_AFTER, "provision: ec2 CreateFleet"),))
+    _, cold = end_of(SIX, faults=(wrong(FaultKind.CRASH_AFTER, "provision: ec2 CreateFleet"),))
     assert (warm.coverage.calls[site], cold.coverage.calls[site]) == (1, 2)
 
 
 def test_others_run_while_one_stands_still_and_a_zombie_finds_its_lease_taken():
     """A run frozen beyond its Lease and its message's visibility meets the next one, and writes no more."""
-    faults = (wrong(Kind.PARK, "provision: ec2 CreateFleet", 1, 215),)
-    how, told = end_of(SIX, faults=faults, setting=Setting(thaw=True))
+    faults = (wrong(FaultKind.PAUSE, "provision: ec2 CreateFleet", 1, 215),)
+    how, result = end_of(SIX, faults=faults, setup=ScenarioSetup(thaw=True))
     assert how == "6 pods, 3 claims, 3 nodes, 3 instances of 3"
-    went_on = [moment for moment in told.history if moment.who == "provision#1" and moment.at.minute >= 3]
+    went_on = [entry for entry in result.history if entry.who == "provision#1" and entry.at.minute >= 3]
     assert went_on
-    assert happened(told, "LeaseLostError")
+    assert happened(result, "LeaseLostError")
 
 
 def test_a_run_that_stands_still_for_too_long_is_ended_by_its_platform():
     """Nothing is heard of it any more; its message comes back."""
-    how, told = end_of(SIX, faults=(wrong(Kind.PARK, "provision: ec2 CreateFleet", 1, 215),))
+    how, result = end_of(SIX, faults=(wrong(FaultKind.PAUSE, "provision: ec2 CreateFleet", 1, 215),))
     assert how == "6 pods, 3 claims, 3 nodes, 3 instances of 3"
-    assert not [moment for moment in told.history if moment.who == "provision#1" and moment.at.minute]
+    assert not [entry for entry in result.history if entry.who == "provision#1" and entry.at.minute]
 
 
-@pytest.mark.parametrize("kind", [MessageKind.DROP, MessageKind.DOUBLE, MessageKind.DELAY])
+@pytest.mark.parametrize("kind", [MessageFaultKind.DROP, MessageFaultKind.DUPLICATE, MessageFaultKind.DELAY])
 def test_a_lost_doubled_or_late_message_changes_nothing_in_the_end(kind):
     """The sweep makes up for what is lost."""
     faults = (
         MessageFault(queue="provision", nth=1, kind=kind, seconds=30),
         MessageFault(queue="wake", nth=2, kind=kind),
     )
-    how, told = end_of(SIX, faults=faults)
+    how, result = end_of(SIX, faults=faults)
     assert how == "6 pods, 3 claims, 3 nodes, 3 instances of 3"
-    assert told.coverage.messages == {"provision": {kind.value: 1}, "wake": {kind.value: 1}}
+    assert result.coverage.messages == {"provision": {kind.value: 1}, "wake": {kind.value: 1}}
 
 
 def test_machines_that_never_join_are_replaced():
@@ -135,26 +140,26 @@ def test_a_replacement_whose_command_was_undone_meanwhile_is_never_launched():
     big, small = (
         Deploy(at_seconds=0, app=app, replicas=1, cpu_millicores=cpu) for app, cpu in (("b", 3000), ("a", 500))
     )
-    pool = Pool(name="default", capacity_types=("on-demand",), policy="WhenEmptyOrUnderutilized")
-    how, told = end_of(
+    pool = ScenarioPool(name="default", capacity_types=("on-demand",), policy="WhenEmptyOrUnderutilized")
+    how, result = end_of(
         small,
         big,
         Scale(at_seconds=60, app="b", replicas=0),
-        faults=(wrong(Kind.PARK, "consolidate: create NodeClaim", 1, 400),),
-        setting=Setting(pools=(pool,), thaw=True),
+        faults=(wrong(FaultKind.PAUSE, "consolidate: create NodeClaim", 1, 400),),
+        setup=ScenarioSetup(pools=(pool,), thaw=True),
     )
-    assert happened(told, "delete NodeClaim")
+    assert happened(result, "delete NodeClaim")
     assert how == "1 pods, 1 claims, 1 nodes, 1 instances of 2"
 
 
 def test_in_the_quiet_nobody_holds_a_drain_up_any_more():
     """A budget that allows nothing and pods that forbid it hold a deleted claim through the storm, not beyond."""
     held = Deploy(at_seconds=0, app="a", replicas=6, cpu_millicores=900, min_available=6, do_not_disrupt=True)
-    how, told = end_of(held, DeleteClaim(at_seconds=90, claim=0))
+    how, result = end_of(held, DeleteClaim(at_seconds=90, claim=0))
     assert how == "6 pods, 3 claims, 3 nodes, 3 instances of 4"
-    calm = next(moment.at for moment in told.history if moment.what == "the storm is over")
+    calm = next(entry.at for entry in result.history if entry.what == "the storm is over")
     ends = ("evict Pod", "delete Pod", "terminate aws:")
-    ended = [moment.at for moment in told.history if moment.what.startswith(ends)]
+    ended = [entry.at for entry in result.history if entry.what.startswith(ends)]
     assert ended
     assert min(ended) >= calm
 
@@ -162,86 +167,91 @@ def test_in_the_quiet_nobody_holds_a_drain_up_any_more():
 def test_pods_wait_while_nothing_is_in_stock_and_run_once_there_is():
     """The storm's end restocks the account."""
     sold_out = OutOfStock(at_seconds=0, type=-1, zone=-1, capacity_type="", seconds=60)
-    how, told = end_of(SIX, sold_out)
+    how, result = end_of(SIX, sold_out)
     assert how.startswith("6 pods")
-    assert happened(told, "OutOfStock")
+    assert happened(result, "OutOfStock")
 
 
 def test_wake_ups_alone_do_where_no_sweep_comes():
     """The forwarder and the steps' own messages carry a cluster all the way."""
-    how, told = end_of(SIX, setting=Setting(sweep=False))
+    how, result = end_of(SIX, setup=ScenarioSetup(sweep=False))
     assert how == "6 pods, 3 claims, 3 nodes, 3 instances of 3"
-    assert not happened(told, "sweep#")
+    assert not happened(result, "sweep#")
 
 
 def test_a_story_may_end_with_nothing_left():
     """Pods and pools are taken away, and whatever was ours goes by itself."""
-    told = tell(Story(seed=1, setting=Setting(ends_empty=True), acts=(SIX,)))
-    assert told.broken == ()
-    assert happened(told, "everything is taken away")
+    result = run_scenario(FaultScenario(seed=1, setup=ScenarioSetup(ends_empty=True), operations=(SIX,)))
+    assert result.violations == ()
+    assert happened(result, "everything is taken away")
 
 
 def test_a_broken_rule_ends_the_story_at_once():
     """What comes after is of no use to anybody."""
 
-    class NoClaims(Rule):
+    class NoClaims(InvariantChecker):
         name = "no claims"
 
-        def on_write(self, write):
+        def check_write(self, write):
             if write.resource.kind == "NodeClaim":
                 yield f"{write.user} wrote {write.name}"
 
-    told = tell(Story(seed=1, acts=(SIX, Scale(at_seconds=60, app="a", replicas=0))), rules=[NoClaims])
-    assert [broken.rule for broken in told.broken][:1] == ["no claims"]
-    assert told.broken[0].what.startswith("journeyman/provision wrote default-")
-    assert told.minutes == 0
+    result = run_scenario(
+        FaultScenario(seed=1, operations=(SIX, Scale(at_seconds=60, app="a", replicas=0))), checkers=[NoClaims]
+    )
+    assert [violation.invariant for violation in result.violations][:1] == ["no claims"]
+    assert result.violations[0].what.startswith("journeyman/provision wrote default-")
+    assert result.minutes == 0
 
 
 def test_judges_see_messages_that_wait_and_runs_that_stand_still():
     """A parked run is busy; its cluster's wake-ups wait."""
     seen = []
 
-    class Looking(Rule):
+    class Looking(InvariantChecker):
         name = "looking"
 
-        def at_tick(self):
-            seen.append((self.scene.busy(), {waiting.step.value for waiting in self.scene.waiting()}))
+        def check_every_minute(self):
+            seen.append((self.view.busy(), {waiting.step.value for waiting in self.view.waiting()}))
             return ()
 
-    fault = wrong(Kind.PARK, "provision: ec2 CreateFleet", 1, 100)
-    tell(Story(seed=1, acts=(SIX,), faults=(fault,)), rules=[Looking])
+    fault = wrong(FaultKind.PAUSE, "provision: ec2 CreateFleet", 1, 100)
+    run_scenario(FaultScenario(seed=1, operations=(SIX,), faults=(fault,)), checkers=[Looking])
     assert seen[0][0] == ("provision#1",)
     assert "provision" in seen[0][1]
 
 
 def test_stories_are_kept_as_json():
     """Every kind of act and fault comes back as it was."""
-    setting = Setting(pools=(Pool(name="a", limit_cpus=8),), sweep=False)
-    faults = (wrong(Kind.PARK, "sweep: list Pod", 2, 5), MessageFault(queue="wake", nth=1, kind=MessageKind.DROP))
-    story = Story(seed=7, setting=setting, acts=(SIX, NeverJoins(at_seconds=2.5)), faults=faults)
-    assert from_json(to_json(story)) == story
+    setup = ScenarioSetup(pools=(ScenarioPool(name="a", limit_cpus=8),), sweep=False)
+    faults = (
+        wrong(FaultKind.PAUSE, "sweep: list Pod", 2, 5),
+        MessageFault(queue="wake", nth=1, kind=MessageFaultKind.DROP),
+    )
+    scenario = FaultScenario(seed=7, setup=setup, operations=(SIX, NeverJoins(at_seconds=2.5)), faults=faults)
+    assert from_json(to_json(scenario)) == scenario
 
 
-STORMY = Story(
+STORMY = FaultScenario(
     seed=1,
-    setting=Setting(pools=(Pool(name="default", policy="WhenEmptyOrUnderutilized"),), daemons=True),
-    acts=(
+    setup=ScenarioSetup(pools=(ScenarioPool(name="default", policy="WhenEmptyOrUnderutilized"),), daemons=True),
+    operations=(
         SIX,
         Deploy(at_seconds=20, app="b", replicas=3, spread_zones=True),
         Scale(at_seconds=120, app="a", replicas=1),
     ),
     faults=(
-        wrong(Kind.PARK, "provision: patch NodeClaim/status", 2, 3),
-        wrong(Kind.DIE_AFTER, "provision: ec2 CreateFleet", 4),
-        wrong(Kind.TIMEOUT_AFTER, "consolidate: patch NodeDisruption/status", 1, 20),
-        MessageFault(queue="wake", nth=3, kind=MessageKind.DOUBLE),
+        wrong(FaultKind.PAUSE, "provision: patch NodeClaim/status", 2, 3),
+        wrong(FaultKind.CRASH_AFTER, "provision: ec2 CreateFleet", 4),
+        wrong(FaultKind.TIMEOUT_AFTER, "consolidate: patch NodeDisruption/status", 1, 20),
+        MessageFault(queue="wake", nth=3, kind=MessageFaultKind.DUPLICATE),
     ),
 )
 
 
 def test_the_same_story_has_the_same_history_in_every_process(tmp_path):
     """To the last byte of every write, whatever the order in which this process hashes."""
-    path = tmp_path / "story.json"
+    path = tmp_path / "scenario.json"
     path.write_bytes(to_json(STORMY))
     program = (
         "import pathlib, sys\n"
@@ -257,4 +267,4 @@ def test_the_same_story_has_the_same_history_in_every_process(tmp_path):
         capture_output=True,
         text=True,
     )
-    assert elsewhere.stdout.strip() == tell(STORMY).digest
+    assert elsewhere.stdout.strip() == run_scenario(STORMY).digest

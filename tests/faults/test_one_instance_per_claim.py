@@ -4,9 +4,9 @@ from collections import Counter
 
 import pytest
 
-from journeyman_simulator.faults.fault_scenario import CallFault, Deploy, Kind, OutOfStock, Story
-from journeyman_simulator.faults.invariants.checkers import Rule
-from journeyman_simulator.faults.scenario_run import tell
+from journeyman_simulator.faults.fault_scenario import CallFault, Deploy, FaultKind, FaultScenario, OutOfStock
+from journeyman_simulator.faults.invariants.checkers import InvariantChecker
+from journeyman_simulator.faults.scenario_run import run_scenario
 
 FLEET, LISTING = "provision: ec2 CreateFleet", "provision: ec2 DescribeInstances"
 SIX = Deploy(at_seconds=0, app="a", replicas=6, cpu_millicores=900)
@@ -14,32 +14,37 @@ CHEAPEST_IS_GONE = OutOfStock(at_seconds=0, type=0, zone=-1, capacity_type="spot
 
 
 def instances_by_claim(*faults):
-    """Tell a story in which launches are refused the cheapest offering; how many instances each claim ever had."""
+    """Tell a scenario in which launches are refused the cheapest offering; how many instances each claim ever had."""
     seen = []
 
-    class AtRest(Rule):
+    class AtRest(InvariantChecker):
         name = "at rest"
 
-        def at_rest(self):
-            seen.append(Counter(instance.claim for instance in self.scene.instances()))
+        def check_at_rest(self):
+            seen.append(Counter(instance.claim for instance in self.view.instances()))
             return ()
 
-    assert tell(Story(seed=1, acts=(CHEAPEST_IS_GONE, SIX), faults=faults), rules=[AtRest]).broken == ()
+    assert (
+        run_scenario(
+            FaultScenario(seed=1, operations=(CHEAPEST_IS_GONE, SIX), faults=faults), checkers=[AtRest]
+        ).violations
+        == ()
+    )
     return seen[-1]
 
 
-@pytest.mark.parametrize("kind", [Kind.FAIL_AFTER, Kind.TIMEOUT_AFTER, Kind.DIE_AFTER])
+@pytest.mark.parametrize("kind", [FaultKind.FAIL_AFTER, FaultKind.TIMEOUT_AFTER, FaultKind.CRASH_AFTER])
 def test_a_lost_answer_and_a_late_listing_make_no_second_instance(kind):
     """The next attempt asks for something else, as the others' answers told what is out of stock, so EC2 knows the token."""
-    late = (CallFault(site=LISTING, nth=nth, kind=Kind.STALE, seconds=20) for nth in range(2, 12))
+    late = (CallFault(site=LISTING, nth=nth, kind=FaultKind.STALE, seconds=20) for nth in range(2, 12))
 
     assert set(instances_by_claim(CallFault(site=FLEET, nth=1, kind=kind, seconds=1), *late).values()) == {1}
 
 
 def test_throttling_between_does_not_tell_what_became_of_the_first_launch():
     """It is an answer, but not to the launch that may run."""
-    throttled = (CallFault(site=FLEET, nth=nth, kind=Kind.THROTTLE) for nth in (4, 5))
-    late = (CallFault(site=LISTING, nth=nth, kind=Kind.STALE, seconds=20) for nth in range(2, 14))
-    lost = CallFault(site=FLEET, nth=1, kind=Kind.FAIL_AFTER)
+    throttled = (CallFault(site=FLEET, nth=nth, kind=FaultKind.THROTTLE) for nth in (4, 5))
+    late = (CallFault(site=LISTING, nth=nth, kind=FaultKind.STALE, seconds=20) for nth in range(2, 14))
+    lost = CallFault(site=FLEET, nth=1, kind=FaultKind.FAIL_AFTER)
 
     assert set(instances_by_claim(lost, *throttled, *late).values()) == {1}

@@ -1,4 +1,4 @@
-"""The judges: each is seen to object to a breach made by hand, and to nothing beside it."""
+"""The checkers: each is seen to object to a breach made by hand, and to nothing beside it."""
 
 import json
 from datetime import datetime, timezone
@@ -12,29 +12,40 @@ from journeyman.core.plan import Step
 from journeyman_simulator.apiserver import ApiServer
 from journeyman_simulator.apiserver.server import Write
 from journeyman_simulator.clock import VirtualClock
-from journeyman_simulator.faults.fault_scenario import Budget, CallFault, Kind, Pool, Setting, Story
-from journeyman_simulator.faults.invariants import RULES
-from journeyman_simulator.faults.invariants.checkers import Judges
+from journeyman_simulator.faults.fault_scenario import (
+    CallFault,
+    FaultKind,
+    FaultScenario,
+    ScenarioBudget,
+    ScenarioPool,
+    ScenarioSetup,
+)
+from journeyman_simulator.faults.invariants import ALL_CHECKERS
+from journeyman_simulator.faults.invariants.checkers import InvariantCheckers
 from journeyman_simulator.faults.invariants.disruption_invariants import (
-    PricesFall,
-    ReplacementsFirst,
-    TheIllAreReplaced,
+    ConsolidationLowersPrice,
+    ReplacementsInitializedFirst,
+    UnhealthyNodesReplaced,
 )
 from journeyman_simulator.faults.invariants.instance_invariants import (
-    InstancesEndEmpty,
-    NoInstanceWithoutAClaim,
-    OneInstanceForAClaim,
+    InstancesDrainedFirst,
+    NoOrphanedInstance,
+    OneInstancePerNodeClaim,
 )
-from journeyman_simulator.faults.invariants.nodepool_invariants import BudgetsHold, LimitsHold, StaticPoolsKeepTheirSize
-from journeyman_simulator.faults.invariants.pod_invariants import AllThatFitsRuns, PodsGoAsAgreed
+from journeyman_simulator.faults.invariants.nodepool_invariants import (
+    DisruptionBudgetsHold,
+    NodePoolLimitsHold,
+    StaticNodePoolsKeepReplicas,
+)
+from journeyman_simulator.faults.invariants.pod_invariants import PodsEvictedAsAllowed, SchedulablePodsRun
 from journeyman_simulator.faults.invariants.progress_invariants import (
     MOST_RECEIVES,
-    NothingIsLeftBehind,
-    NothingUnexpected,
-    NothingWaitsForNobody,
+    NothingStuck,
+    OnlyExpectedErrors,
+    UnfinishedWorkHasARequeue,
 )
-from journeyman_simulator.faults.manifests import furniture
-from journeyman_simulator.faults.scenario_view import CloudEvent, CloudInstance, RunError, Waiting
+from journeyman_simulator.faults.manifests import initial_manifests
+from journeyman_simulator.faults.scenario_view import CloudEvent, CloudInstance, RunError, WaitingMessage
 
 START = datetime(2026, 1, 5, 12, tzinfo=timezone.utc)
 TAINT = {"key": "karpenter.sh/disrupted", "effect": "NoSchedule"}
@@ -42,19 +53,19 @@ READY = [{"type": "Ready", "status": "True"}]
 TYPES = ("m5.large", "m5.xlarge")
 
 
-class Stage:
+class Fixture:
     """A scene that is put up by hand: a real API server, and whatever else is said."""
 
-    def __init__(self, rule, **setting):
-        faults = setting.pop("faults", ())
-        self.story = Story(seed=0, setting=Setting(types=TYPES, **setting), faults=faults)
+    def __init__(self, invariant, **setup):
+        faults = setup.pop("faults", ())
+        self.scenario = FaultScenario(seed=0, setup=ScenarioSetup(types=TYPES, **setup), faults=faults)
         self.clock = VirtualClock(START)
         self.server = ApiServer(self.clock)
-        self.server.load(furniture(self.story.setting))
+        self.server.load(initial_manifests(self.scenario.setup))
         self.quiet = False
         self.fleet, self.messages, self.letters = [], [], []
-        self.judges = Judges(self, [rule])
-        self.server.on_write(self.judges.on_write)
+        self.checkers = InvariantCheckers(self, [invariant])
+        self.server.on_write(self.checkers.check_write)
 
     def instances(self):
         return tuple(self.fleet)
@@ -69,8 +80,8 @@ class Stage:
         return tuple(self.letters)
 
     @property
-    def broken(self):
-        return [broken.what for broken in self.judges.broken]
+    def violation(self):
+        return [violation.what for violation in self.checkers.violations]
 
     def as_(self, step):
         return self.server.acting_as(f"journeyman/{step}")
@@ -120,7 +131,7 @@ class Stage:
         return instance
 
     def happen(self, kind, instance, by="journeyman/terminate"):
-        self.judges.on_cloud(CloudEvent(at=self.clock.now(), kind=kind, instance=instance, by=by))
+        self.checkers.check_cloud_event(CloudEvent(at=self.clock.now(), kind=kind, instance=instance, by=by))
 
     def node(self, claim, *, taints=()):
         body = {
@@ -167,32 +178,32 @@ def leaving_node(stage, *, annotations=None, **claim):
 
 def test_there_are_fourteen_rules_of_different_names():
     """Two of them tell of what is stuck: one under way, one at rest."""
-    assert len({*RULES}) == 14
-    assert all(rule.name for rule in RULES)
+    assert len({*ALL_CHECKERS}) == 14
+    assert all(invariant.name for invariant in ALL_CHECKERS)
 
 
 def test_a_second_instance_of_one_claim_is_seen():
     """By the UID it is tagged with, whatever became of the first."""
-    stage = Stage(OneInstanceForAClaim)
+    stage = Fixture(OneInstancePerNodeClaim)
     stage.claim("c1")
-    assert stage.broken == []
+    assert stage.violations == []
     stage.launch("c1", suffix="-again")
-    assert stage.broken == ["aws:///a/c1-again is instance 2 of NodeClaim c1, by journeyman/provision"]
+    assert stage.violations == ["aws:///a/c1-again is instance 2 of NodeClaim c1, by journeyman/provision"]
 
 
 def test_an_instance_without_a_claim_is_seen_at_rest_and_after_ten_minutes():
     """In the storm there is time to find it."""
-    stage = Stage(NoInstanceWithoutAClaim)
+    stage = Fixture(NoOrphanedInstance)
     stage.claim("c1", finalizers=())
     stage.server.delete(NODECLAIM, "c1")
-    stage.judges.at_tick()
+    stage.checkers.check_every_minute()
     stage.clock.advance(600)
-    stage.judges.at_tick()
-    assert stage.broken == []
+    stage.checkers.check_every_minute()
+    assert stage.violations == []
     stage.clock.advance(60)
-    stage.judges.at_tick()
-    stage.judges.at_rest()
-    assert stage.broken == [
+    stage.checkers.check_every_minute()
+    stage.checkers.check_at_rest()
+    assert stage.violations == [
         "aws:///a/c1 has run without a claim since 12:00:00",
         "aws:///a/c1 (c1) runs without a claim",
     ]
@@ -200,13 +211,13 @@ def test_an_instance_without_a_claim_is_seen_at_rest_and_after_ten_minutes():
 
 def test_a_claim_without_instance_node_or_finalizer_is_seen_at_rest():
     """One to one to one."""
-    stage = Stage(NoInstanceWithoutAClaim)
+    stage = Fixture(NoOrphanedInstance)
     stage.claim("good")
     stage.node("good")
     stage.claim("homeless", launched=False)
     stage.claim("nodeless", finalizers=())
-    stage.judges.at_rest()
-    assert stage.broken == [
+    stage.checkers.check_at_rest()
+    assert stage.violations == [
         "NodeClaim homeless has no instance that runs (aws:///a/homeless)",
         "NodeClaim nodeless has no Node",
         "NodeClaim nodeless lacks our finalizer",
@@ -214,8 +225,8 @@ def test_a_claim_without_instance_node_or_finalizer_is_seen_at_rest():
 
 
 def test_an_eviction_against_a_budget_is_seen_even_if_a_server_lets_it_pass():
-    """The judge counts healthy pods itself."""
-    stage = Stage(PodsGoAsAgreed)
+    """The checker counts healthy pods itself."""
+    stage = Fixture(PodsEvictedAsAllowed)
     leaving_node(stage)
     budget = {"minAvailable": 1, "selector": {"matchLabels": {"app": "a"}}}
     stage.server.create(PDB, {"metadata": {"name": "b"}, "spec": budget}, namespace="default")
@@ -230,101 +241,103 @@ def test_an_eviction_against_a_budget_is_seen_even_if_a_server_lets_it_pass():
         version=1,
         user="journeyman/terminate",
     )
-    stage.judges.on_write(evicted)
-    assert stage.broken == ["journeyman/terminate evicted p1 against PodDisruptionBudget b"]
+    stage.checkers.check_write(evicted)
+    assert stage.violations == ["journeyman/terminate evicted p1 against PodDisruptionBudget b"]
 
 
 def test_an_eviction_of_a_protected_pod_is_seen():
     """Not one of a pod that anybody may disrupt."""
-    stage = Stage(PodsGoAsAgreed)
+    stage = Fixture(PodsEvictedAsAllowed)
     leaving_node(stage, annotations={"karpenter.sh/do-not-disrupt": "true"})
     stage.pod("free", "node-c1")
     stage.as_("terminate").evict("default", "free")
-    assert stage.broken == []
+    assert stage.violations == []
     stage.as_("terminate").evict("default", "p1")
-    assert stage.broken == ["journeyman/terminate evicted p1, which must not be disrupted"]
+    assert stage.violations == ["journeyman/terminate evicted p1, which must not be disrupted"]
 
 
 def test_a_protection_that_a_late_run_cannot_know_of_is_no_breach():
     """A run that stood still for a minute read the pod before that."""
-    park = CallFault(site="terminate: evict Pod", nth=1, kind=Kind.PARK, seconds=60)
-    stage = Stage(PodsGoAsAgreed, faults=(park,))
+    pause = CallFault(site="terminate: evict Pod", nth=1, kind=FaultKind.PAUSE, seconds=60)
+    stage = Fixture(PodsEvictedAsAllowed, faults=(pause,))
     leaving_node(stage, annotations={"karpenter.sh/do-not-disrupt": "true"})
     stage.clock.advance(59)
     stage.as_("terminate").evict("default", "p1")
-    assert stage.broken == []
+    assert stage.violations == []
 
 
 def test_an_eviction_from_a_node_that_stays_is_seen():
     """Nobody has deleted it or its claim."""
-    stage = Stage(PodsGoAsAgreed)
+    stage = Fixture(PodsEvictedAsAllowed)
     stage.claim("c1")
     stage.node("c1")
     stage.pod("p1", "node-c1")
     stage.as_("terminate").evict("default", "p1")
-    assert stage.broken == ["journeyman/terminate evicted p1 from node-c1, which is to stay"]
+    assert stage.violations == ["journeyman/terminate evicted p1 from node-c1, which is to stay"]
 
 
 @pytest.mark.parametrize(("seconds", "broken"), [(59, True), (60, False)])
-def test_force_before_the_nodes_end_is_seen(seconds, broken):
+def test_force_before_the_nodes_end_is_seen(seconds, violation):
     """Ninety seconds from the claim's deletion, less the thirty that the pod wants."""
-    stage = Stage(PodsGoAsAgreed)
+    stage = Fixture(PodsEvictedAsAllowed)
     leaving_node(stage, grace="90s")
     stage.clock.advance(seconds - 1)
     stage.as_("terminate").delete(POD, "p1", namespace="default", grace_period_seconds=1)
-    assert bool(stage.broken) == broken
+    assert bool(stage.violations) == violation
 
 
 def test_an_instance_that_is_ended_under_its_pods_is_seen():
     """Once they are gone it may be."""
-    stage = Stage(InstancesEndEmpty)
+    stage = Fixture(InstancesDrainedFirst)
     instance = leaving_node(stage)
     stage.happen("terminate", instance, by="someone")
-    assert stage.broken == []
+    assert stage.violations == []
     stage.happen("terminate", instance)
-    assert stage.broken == ["journeyman/terminate ended aws:///a/c1 (c1) under p1"]
+    assert stage.violations == ["journeyman/terminate ended aws:///a/c1 (c1) under p1"]
     stage.server.delete(POD, "p1", namespace="default", grace_period_seconds=0)
     stage.happen("terminate", instance)
-    assert len(stage.broken) == 1
+    assert len(stage.violations) == 1
 
 
 @pytest.mark.parametrize(
     ("nodes", "taken", "broken"), [("1", 1, False), ("1", 2, True), ("50%", 2, False), ("30%", 2, True)]
 )
-def test_more_nodes_taken_than_the_budget_allows_are_seen(nodes, taken, broken):
+def test_more_nodes_taken_than_the_budget_allows_are_seen(nodes, taken, violation):
     """Of three nodes; shares are rounded up."""
-    stage = Stage(BudgetsHold, pools=(Pool(name="default", budgets=(Budget(nodes=nodes),)),))
+    stage = Fixture(
+        DisruptionBudgetsHold, pools=(ScenarioPool(name="default", budgets=(ScenarioBudget(nodes=nodes),)),)
+    )
     names = ("c1", "c2", "c3")
     for name in names:
         stage.claim(name, "Initialized")
     for name in names[:taken]:
         stage.say(name, "Initialized", "DisruptionReason", by="consolidate")
-    assert bool(stage.broken) == broken
+    assert bool(stage.violations) == violation
 
 
 def test_a_budget_of_another_reason_counts_for_nothing():
     """Drift may take none, what is empty may go."""
-    budget = Budget(nodes="0", reasons=("Drifted",))
-    stage = Stage(BudgetsHold, pools=(Pool(name="default", budgets=(budget,)),))
+    budget = ScenarioBudget(nodes="0", reasons=("Drifted",))
+    stage = Fixture(DisruptionBudgetsHold, pools=(ScenarioPool(name="default", budgets=(budget,)),))
     stage.claim("c1", "Initialized")
     stage.say("c1", "Initialized", "DisruptionReason", by="consolidate")
-    assert stage.broken == []
+    assert stage.violations == []
 
 
 def test_a_launch_beyond_the_limit_is_seen_unless_the_other_node_goes():
     """Two and two vCPUs of three; one that is on its way out does not count."""
-    stage = Stage(LimitsHold, pools=(Pool(name="default", limit_cpus=3),))
+    stage = Fixture(NodePoolLimitsHold, pools=(ScenarioPool(name="default", limit_cpus=3),))
     stage.claim("c1", "Registered")
     stage.as_("terminate").delete(NODECLAIM, "c1")
     stage.claim("c2", "Registered")
-    assert stage.broken == []
+    assert stage.violations == []
     stage.claim("c3")
-    assert stage.broken == ["default has 4 vCPUs with m5.large c3, 3 may be"]
+    assert stage.violations == ["default has 4 vCPUs with m5.large c3, 3 may be"]
 
 
 def test_a_candidate_that_goes_before_its_replacement_is_ready_is_seen():
     """And one that no command takes any more."""
-    stage = Stage(ReplacementsFirst)
+    stage = Fixture(ReplacementsInitializedFirst)
     for name in ("old", "new", "other"):
         stage.claim(name, "Launched")
     stage.claim("withdrawn")
@@ -332,7 +345,7 @@ def test_a_candidate_that_goes_before_its_replacement_is_ready_is_seen():
     stage.as_("consolidate").delete(NODECLAIM, "withdrawn")
     stage.as_("consolidate").delete(NODECLAIM, "old")
     stage.as_("consolidate").delete(NODECLAIM, "other")
-    assert stage.broken == [
+    assert stage.violations == [
         "NodeClaim old was deleted before new of d was initialized",
         "NodeClaim other was deleted, and no command that is under way takes it",
     ]
@@ -340,73 +353,73 @@ def test_a_candidate_that_goes_before_its_replacement_is_ready_is_seen():
 
 def test_a_candidate_may_go_once_its_replacement_was_ready():
     """Whatever the replacement is by then."""
-    stage = Stage(ReplacementsFirst)
+    stage = Fixture(ReplacementsInitializedFirst)
     stage.claim("old", "Launched")
     stage.claim("new", "Initialized")
     stage.say("new")
     stage.command("d", ["old"], ["new"])
     stage.as_("consolidate").delete(NODECLAIM, "old")
-    assert stage.broken == []
+    assert stage.violations == []
 
 
 @pytest.mark.parametrize(
     ("reason", "price", "broken"),
     [("Underutilized", 0.1, True), ("Underutilized", 0.09, False), ("Drifted", 0.2, False)],
 )
-def test_a_replacement_that_costs_as_much_is_seen(reason, price, broken):
+def test_a_replacement_that_costs_as_much_is_seen(reason, price, violation):
     """Drift may cost more, consolidation may not."""
-    stage = Stage(PricesFall)
+    stage = Fixture(ConsolidationLowersPrice)
     stage.claim("old")
     stage.command("d", ["old"], ["new"], reason=reason)
     stage.claim("new", command="d", launched=False)
     stage.launch("new", price=price)
-    assert bool(stage.broken) == broken
+    assert bool(stage.violations) == violation
 
 
 @pytest.mark.parametrize(
     ("limit", "cpu", "told"), [(0, "1500m", True), (3, "1500m", False), (0, "3900m", False), (0, "3000m", True)]
 )
-def test_a_pod_that_would_fit_and_does_not_run_is_seen(limit, cpu, told):
+def test_a_pod_that_would_fit_and_does_not_run_is_seen(limit, cpu, result):
     """Limits that are used up and pods that are too large are excuses."""
-    stage = Stage(AllThatFitsRuns, pools=(Pool(name="default", limit_cpus=limit),))
+    stage = Fixture(SchedulablePodsRun, pools=(ScenarioPool(name="default", limit_cpus=limit),))
     stage.claim("c1")
     stage.pod("p1", "", cpu=cpu, phase="Pending")
-    stage.judges.at_rest()
-    assert bool(stage.broken) == told
+    stage.checkers.check_at_rest()
+    assert bool(stage.violations) == result
 
 
 @pytest.mark.parametrize(
     ("sweep", "minutes", "told"), [(True, 4, False), (True, 5, True), (False, 0, False), (False, 1, True)]
 )
-def test_an_unfinished_claim_that_nobody_is_told_of_is_seen(sweep, minutes, told):
+def test_an_unfinished_claim_that_nobody_is_told_of_is_seen(sweep, minutes, result):
     """The sweep has some minutes to find it; where there is none a message must be there."""
-    stage = Stage(NothingWaitsForNobody, sweep=sweep)
+    stage = Fixture(UnfinishedWorkHasARequeue, sweep=sweep)
     stage.claim("c1")
     for _ in range(minutes + 1):
-        stage.judges.at_tick()
+        stage.checkers.check_every_minute()
         stage.clock.advance(60)
-    assert bool(stage.broken) == told
+    assert bool(stage.violations) == result
 
 
 def test_a_message_on_its_way_is_enough():
     """To the right step."""
-    stage = Stage(NothingWaitsForNobody, sweep=False)
+    stage = Fixture(UnfinishedWorkHasARequeue, sweep=False)
     stage.claim("c1")
-    stage.messages = [Waiting(step=Step.PROVISION, at=START)]
-    stage.judges.at_tick()
+    stage.messages = [WaitingMessage(step=Step.PROVISION, at=START)]
+    stage.checkers.check_every_minute()
     stage.clock.advance(60)
-    stage.judges.at_tick()
-    assert stage.broken == []
+    stage.checkers.check_every_minute()
+    assert stage.violations == []
 
 
 def test_marks_and_messages_that_are_left_behind_are_seen():
     """A taint, a reason, a dead letter."""
-    stage = Stage(NothingIsLeftBehind)
+    stage = Fixture(NothingStuck)
     stage.claim("c1", "DisruptionReason")
     stage.node("c1", taints=[TAINT])
     stage.letters = ["{}"]
-    stage.judges.at_rest()
-    assert stage.broken == [
+    stage.checkers.check_at_rest()
+    assert stage.violations == [
         "NodeClaim c1 carries a DisruptionReason, and no command takes it",
         "Node node-c1 is tainted, and stays",
         "a message was given up: {}",
@@ -416,16 +429,18 @@ def test_marks_and_messages_that_are_left_behind_are_seen():
 @pytest.mark.parametrize(("dying", "step", "seen"), [(4, "terminate", 0), (3, "terminate", 1), (4, "provision", 1)])
 def test_a_message_may_be_given_up_if_each_run_that_had_it_came_to_nothing(dying, step, seen):
     """So often as it is handed out, and in its own step."""
-    stage = Stage(NothingIsLeftBehind)
-    deaths = (CallFault(site="terminate: evict Pod", nth=nth, kind=Kind.DIE_BEFORE) for nth in range(1, dying + 1))
-    stage.story = msgspec.structs.replace(stage.story, faults=tuple(deaths))
+    stage = Fixture(NothingStuck)
+    deaths = (
+        CallFault(site="terminate: evict Pod", nth=nth, kind=FaultKind.CRASH_BEFORE) for nth in range(1, dying + 1)
+    )
+    stage.scenario = msgspec.structs.replace(stage.scenario, faults=tuple(deaths))
     stage.letters = [json.dumps({"step": step})]
-    stage.judges.at_rest()
-    assert len(stage.broken) == seen
+    stage.checkers.check_at_rest()
+    assert len(stage.violations) == seen
 
 
 def test_a_message_is_handed_out_as_often_as_the_template_says():
-    """Else the judge would count on others."""
+    """Else the checker would count on others."""
     template = (Path(__file__).parents[2] / "template.yaml").read_text()
     assert template.count(f"maxReceiveCount: {MOST_RECEIVES}") == template.count("maxReceiveCount: ")
 
@@ -434,15 +449,15 @@ def test_a_message_is_handed_out_as_often_as_the_template_says():
     ("error", "expected", "told"),
     [("KeyError", False, True), ("ConflictError", True, False), ("InvariantError", True, True)],
 )
-def test_errors_that_are_not_foreseen_are_seen(error, expected, told):
+def test_errors_that_are_not_foreseen_are_seen(error, expected, result):
     """A plan that its own check refuses is never foreseen."""
-    stage = Stage(NothingUnexpected)
-    stage.judges.on_error(RunError(at=START, run="sweep#1", error=error, message="m", expected=expected))
-    assert bool(stage.broken) == told
+    stage = Fixture(OnlyExpectedErrors)
+    stage.checkers.check_error(RunError(at=START, run="sweep#1", error=error, message="m", expected=expected))
+    assert bool(stage.violations) == result
 
 
 def static(replicas):
-    return Stage(StaticPoolsKeepTheirSize, pools=(Pool(name="default", replicas=replicas),))
+    return Fixture(StaticNodePoolsKeepReplicas, pools=(ScenarioPool(name="default", replicas=replicas),))
 
 
 def test_a_node_too_many_for_a_static_pool_is_seen_as_it_is_opened():
@@ -451,44 +466,44 @@ def test_a_node_too_many_for_a_static_pool_is_seen_as_it_is_opened():
     stage.claim("c1")
     stage.claim("c2", "DisruptionReason")
     stage.claim("c3")
-    assert stage.broken == []
+    assert stage.violations == []
     stage.claim("c4")
-    assert stage.broken == ["default asks for 2 nodes, and is given 3 (c1, c3, c4)"]
+    assert stage.violations == ["default asks for 2 nodes, and is given 3 (c1, c3, c4)"]
 
 
 def test_a_static_pool_that_is_not_as_large_as_it_asks_is_seen_at_rest():
     """Whatever it asked for before."""
     stage = static(1)
     stage.claim("c1")
-    stage.judges.at_rest()
-    assert stage.broken == []
+    stage.checkers.check_at_rest()
+    assert stage.violations == []
     stage.server.patch(NODEPOOL, "default", {"spec": {"replicas": 2}})
-    stage.judges.at_rest()
-    assert stage.broken == ["default asks for 2 nodes, and has 1 (c1)"]
+    stage.checkers.check_at_rest()
+    assert stage.violations == ["default asks for 2 nodes, and has 1 (c1)"]
 
 
 @pytest.mark.parametrize(("node_repair", "objects"), [(True, True), (False, False)])
 def test_a_node_that_is_ill_for_too_long_is_seen_where_nodes_are_repaired(node_repair, objects):
     """Ten minutes are tolerated of an accelerator, and the sweep needs some to find it."""
-    stage = Stage(TheIllAreReplaced, node_repair=node_repair)
+    stage = Fixture(UnhealthyNodesReplaced, node_repair=node_repair)
     stage.claim("c1")
     stage.node("c1")
     ill = [*READY, {"type": "AcceleratedHardwareReady", "status": "False"}]
     stage.server.patch(NODE, "node-c1", {"status": {"conditions": ill}}, subresource="status")
     for seconds in (600, 240, 60):
-        assert stage.broken == []
+        assert stage.violations == []
         stage.clock.advance(seconds)
-        stage.judges.at_tick()
-    assert bool(stage.broken) is objects
+        stage.checkers.check_every_minute()
+    assert bool(stage.violations) is objects
 
 
 def test_an_eviction_of_a_pod_that_is_protected_for_some_time_yet_is_seen():
     """From its start on; afterwards it may go."""
-    stage = Stage(PodsGoAsAgreed)
+    stage = Fixture(PodsEvictedAsAllowed)
     leaving_node(stage, annotations={"karpenter.sh/do-not-disrupt": "1h1m"})
     stage.as_("terminate").evict("default", "p1")
-    assert stage.broken == ["journeyman/terminate evicted p1, which must not be disrupted"]
-    other = Stage(PodsGoAsAgreed)
+    assert stage.violations == ["journeyman/terminate evicted p1, which must not be disrupted"]
+    other = Fixture(PodsEvictedAsAllowed)
     leaving_node(other, annotations={"karpenter.sh/do-not-disrupt": "59m"})
     other.as_("terminate").evict("default", "p1")
-    assert other.broken == []
+    assert other.violations == []

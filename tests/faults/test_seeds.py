@@ -1,6 +1,6 @@
-"""Three hundred stories, and no rule is broken in any; `make faults` tells ten thousand.
+"""Three hundred scenarios, and no rule is broken in any; `make faults` tells ten thousand.
 
-What a story costs is pinned by counting, not by a clock: what it takes is by far the functions' runs.
+What a scenario costs is pinned by counting, not by a clock: what it takes is by far the functions' runs.
 """
 
 from functools import cache
@@ -9,7 +9,7 @@ from statistics import median
 import pytest
 
 from journeyman_simulator.faults.call_sites import CALL_SITES
-from journeyman_simulator.faults.seed_search import Caught, hunt
+from journeyman_simulator.faults.seed_search import SeedSearchResult, search_seeds
 
 SEEDS = range(1, 301)
 EACH = 25  # seeds of a part; parts go to several workers
@@ -17,7 +17,7 @@ COUNTED = range(101, 122)
 MEDIAN_RUNS = 70  # of many seeds it is 52; few of them scatter
 MOST_OF_ANY = 300
 
-with_those_counted = pytest.mark.xdist_group("counted-stories")  # on one worker they are told once
+with_those_counted = pytest.mark.xdist_group("counted-scenarios")  # on one worker they are told once
 PARTS = [
     pytest.param(part, marks=with_those_counted if {*part} >= {*COUNTED} else (), id=f"{part[0]}-{part[-1]}")
     for part in (SEEDS[start : start + EACH] for start in range(0, len(SEEDS), EACH))
@@ -25,22 +25,22 @@ PARTS = [
 
 
 @cache
-def told(seed: int) -> Caught:
-    """What came of its story."""
-    return hunt([seed])
+def result(seed: int) -> SeedSearchResult:
+    """What came of its scenario."""
+    return search_seeds([seed])
 
 
 @pytest.mark.parametrize("part", PARTS)
 def test_no_story_breaks_a_rule(part):
     """A seed that does is told again, and shortened, by `journeyman journeyman_simulator --seed N --shrink`."""
-    caught = [told(seed) for seed in part]
-    assert [(found.seed, str(found.broken[0])) for one in caught for found in one.found] == []
+    caught = [result(seed) for seed in part]
+    assert [(found.seed, str(found.violations[0])) for one in caught for found in one.found] == []
     assert {call for one in caught for call in one.coverage.calls} <= {*CALL_SITES}
 
 
 @with_those_counted
 def test_a_story_takes_few_runs():
     """Else ten thousand do not fit into a coffee break: one takes five milliseconds, on a machine that does nothing else."""
-    runs = [told(seed).runs for seed in COUNTED]
+    runs = [result(seed).runs for seed in COUNTED]
     assert median(runs) <= MEDIAN_RUNS
     assert max(runs) <= MOST_OF_ANY

@@ -1,6 +1,6 @@
-"""Stories that broke a rule once, shortened: they are told again in each build, and must not any more.
+"""Scenarios that broke a rule once, shortened: they are told again in each build, and must not any more.
 
-`stories/<what happened>.json` is what `journeyman journeyman_simulator --seed N --shrink` wrote. Seeds draw other stories once the
+`scenarios/<what happened>.json` is what `journeyman journeyman_simulator --seed N --shrink` wrote. Seeds draw other scenarios once the
 generator changes; these stay as they are.
 """
 
@@ -9,17 +9,17 @@ from pathlib import Path
 import pytest
 
 from journeyman_simulator.faults.fault_scenario import from_json
-from journeyman_simulator.faults.seed_search import judged
+from journeyman_simulator.faults.seed_search import run_checked
 
-STORIES = sorted((Path(__file__).parent / "stories").glob("*.json"))
+SCENARIOS = sorted((Path(__file__).parent / "scenarios").glob("*.json"))
 
 
-@pytest.mark.parametrize("path", STORIES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
 def test_a_story_that_broke_a_rule_once_breaks_none(path):
     """Its file's name says what happened."""
-    assert [str(broken) for broken in judged(from_json(path.read_bytes())).broken] == []
+    assert [str(violation) for violation in run_checked(from_json(path.read_bytes())).violations] == []
 
 
 def test_there_are_such_stories():
     """An empty folder would prove nothing."""
-    assert STORIES
+    assert SCENARIOS

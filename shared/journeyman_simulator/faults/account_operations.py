@@ -10,7 +10,7 @@ from typing import Final, Literal
 from journeyman.errors import ConfigurationError
 from journeyman_simulator.cloud_rules.service_errors import ServiceError
 from journeyman_simulator.faults.fault_injection import current_step
-from journeyman_simulator.faults.scenario_view import CLOUD, RUNS, SOMEONE, CloudEvent, CloudInstance
+from journeyman_simulator.faults.scenario_view import CLOUD, HUMAN, RUN_USER_PREFIX, CloudEvent, CloudInstance
 from journeyman_simulator.in_process_account.account import InProcessAccount
 from journeyman_simulator.in_process_account.ec2_instances import InstanceEvent, SimulatedInstance
 
@@ -18,10 +18,10 @@ _RETIRED_WITHIN: Final = timedelta(days=14)
 _FOR_THE_STORY: Final = timedelta(days=1)
 
 
-class Hand:
+class AccountOperations:
     """Acts on instances by provider id; what cannot be done to one is not."""
 
-    def __init__(self, account: InProcessAccount, ledger: Ledger) -> None:
+    def __init__(self, account: InProcessAccount, ledger: InstanceRecords) -> None:
         """Args: `ledger` is told whose doing it is."""
         self._account = account
         self._ledger = ledger
@@ -42,12 +42,12 @@ class Hand:
 
     def stop(self, provider_id: str) -> None:
         """Somebody stops it in the console; EC2 refuses that for Spot instances."""
-        with suppress(ServiceError), self._ledger.hand_of(SOMEONE):
+        with suppress(ServiceError), self._ledger.attributed_to(HUMAN):
             self._account.instances.stop(_id(provider_id))
 
     def terminate(self, provider_id: str) -> None:
         """Somebody terminates it in the console."""
-        with suppress(ServiceError), self._ledger.hand_of(SOMEONE):
+        with suppress(ServiceError), self._ledger.attributed_to(HUMAN):
             self._account.instances.end(_id(provider_id))
 
     def fail_check(self, provider_id: str, check: str) -> None:
@@ -83,8 +83,8 @@ Price = Callable[[str, str, str], float]
 """Of a type in a zone by capacity type, per hour."""
 
 
-class Ledger:
-    """Observes the account's instances, and tells the judges.
+class InstanceRecords:
+    """Observes the account's instances, and tells the checkers.
 
     Args:
         price: What an instance costs.
@@ -98,7 +98,7 @@ class Ledger:
         self._known: dict[str, SimulatedInstance] = {}
 
     @contextmanager
-    def hand_of(self, who: str) -> Iterator[None]:
+    def attributed_to(self, who: str) -> Iterator[None]:
         """What happens inside is that person's doing."""
         before, self._by = self._by, who
         try:
@@ -115,7 +115,7 @@ class Ledger:
         elif event.what == "asked-to-end":
             kind = "terminate"
         step = current_step()
-        by = f"{RUNS}{step}" if step else self._by
+        by = f"{RUN_USER_PREFIX}{step}" if step else self._by
         self._tell(CloudEvent(at=event.at, kind=kind, instance=self._described(event.instance), by=by))
 
     def instances(self) -> tuple[CloudInstance, ...]:

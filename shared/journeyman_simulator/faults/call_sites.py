@@ -1,7 +1,7 @@
 """Where runs call the outside: "<step>: <verb> <Kind>[/<subresource>]" or "<step>: <service> <Operation>".
 
-The list is kept by hand and held against what stories meet, so that a new outside call fails the build until it stands here;
-from then on stories make it fail, and make it the last thing a process does.
+The list is kept by hand and held against what scenarios meet, so that a new outside call fails the build until it stands here;
+from then on scenarios make it fail, and make it the last thing a process does.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ import msgspec
 from msgspec import Struct, field
 
 from journeyman.core.api.objects import Resource
-from journeyman_simulator.faults.fault_scenario import Kind
+from journeyman_simulator.faults.fault_scenario import FaultKind
 
 KUBE_READS: Final = frozenset({"list", "get", "version"})
 SERVICES: Final = frozenset({"ec2", "iam", "pricing", "sqs", "ssm"})
 _READING_OPERATIONS: Final = ("Describe", "Get", "List")
 _HISTORICAL: Final = frozenset({"ec2 DescribeInstances", "ec2 DescribeLaunchTemplates", "iam GetInstanceProfile"})
-"""Answers of an account that time changes within a story."""
+"""Answers of an account that time changes within a scenario."""
 
 _ANY: Final = (
-    Kind.FAIL_BEFORE,
-    Kind.TIMEOUT_BEFORE,
-    Kind.THROTTLE,
-    Kind.DIE_BEFORE,
-    Kind.DIE_AFTER,
-    Kind.PARK,
+    FaultKind.FAIL_BEFORE,
+    FaultKind.TIMEOUT_BEFORE,
+    FaultKind.THROTTLE,
+    FaultKind.CRASH_BEFORE,
+    FaultKind.CRASH_AFTER,
+    FaultKind.PAUSE,
 )
-_EFFECT: Final = (Kind.FAIL_AFTER, Kind.TIMEOUT_AFTER)
+_EFFECT: Final = (FaultKind.FAIL_AFTER, FaultKind.TIMEOUT_AFTER)
 
 CALL_SITES: Final = tuple(
     f"{step}: {call}"
@@ -198,7 +198,7 @@ def aws_site(step: str, service: str, operation: str) -> str:
     return f"{step}: {service} {operation}"
 
 
-def kinds_of(site: str) -> tuple[Kind, ...]:
+def kinds_of(site: str) -> tuple[FaultKind, ...]:
     """What can go wrong with calls at a site, in the order of `Kind`.
 
     A read that fails afterwards has failed before. Nobody writes to an account behind our back.
@@ -208,50 +208,50 @@ def kinds_of(site: str) -> tuple[Kind, ...]:
     possible = set(_ANY)
     if verb in SERVICES:
         if call in _HISTORICAL:
-            possible.add(Kind.STALE)
+            possible.add(FaultKind.STALE)
         if not object_.startswith(_READING_OPERATIONS):
             possible.update(_EFFECT)
     elif verb == "list":
-        possible.update({Kind.STALE, Kind.LAG})
+        possible.update({FaultKind.STALE, FaultKind.LAG})
     elif verb not in KUBE_READS:
-        possible.update({*_EFFECT, Kind.CONFLICT} if verb != "create" else _EFFECT)
-    return tuple(kind for kind in Kind if kind in possible)
+        possible.update({*_EFFECT, FaultKind.CONFLICT} if verb != "create" else _EFFECT)
+    return tuple(kind for kind in FaultKind if kind in possible)
 
 
 def has_effect(site: str) -> bool:
     """Whether calls at the site change something outside."""
-    return Kind.FAIL_AFTER in kinds_of(site)
+    return FaultKind.FAIL_AFTER in kinds_of(site)
 
 
-class Coverage(Struct, kw_only=True):
-    """Counts of one story, or of many."""
+class FaultCoverage(Struct, kw_only=True):
+    """Counts of one scenario, or of many."""
 
-    stories: int = 0
+    scenarios: int = 0
     calls: Counter[str] = field(default_factory=Counter)  # by site
     fired: dict[str, Counter[str]] = field(default_factory=dict)  # by site, by kind
     messages: dict[str, Counter[str]] = field(default_factory=dict)  # by queue, by kind
 
-    def called(self, site: str) -> None:
+    def count_call(self, site: str) -> None:
         """A call was made."""
         self.calls[site] += 1
 
-    def fell(self, site: str, kind: str) -> None:
+    def count_fault(self, site: str, kind: str) -> None:
         """A call went wrong."""
         self.fired.setdefault(site, Counter())[kind] += 1
 
-    def lost(self, queue: str, kind: str) -> None:
+    def count_message_fault(self, queue: str, kind: str) -> None:
         """A message went wrong."""
         self.messages.setdefault(queue, Counter())[kind] += 1
 
-    def add(self, other: Coverage) -> None:
+    def add(self, other: FaultCoverage) -> None:
         """Count another's, too."""
-        self.stories += other.stories
+        self.scenarios += other.scenarios
         self.calls.update(other.calls)
         for mine, theirs in ((self.fired, other.fired), (self.messages, other.messages)):
             for place, counts in theirs.items():
                 mine.setdefault(place, Counter()).update(counts)
 
-    def untouched(self, sites: Iterable[str], *kinds: Kind) -> tuple[str, ...]:
+    def sites_without(self, sites: Iterable[str], *kinds: FaultKind) -> tuple[str, ...]:
         """Those of these sites at which none of these kinds has fired."""
         return tuple(site for site in sites if not any(self._fired(site, kind) for kind in kinds))
 
@@ -261,32 +261,32 @@ class Coverage(Struct, kw_only=True):
         width = max((len(site) for site in sites), default=0)
         lines: list[str] = []
         for step, own in groupby(sites, key=lambda site: site.partition(":")[0]):
-            lines += ["", " ".join([f"{step:{width}}", f"{'calls':>8}", *(kind.value for kind in Kind)])]
+            lines += ["", " ".join([f"{step:{width}}", f"{'calls':>8}", *(kind.value for kind in FaultKind)])]
             lines += [self._row(site, width) for site in own]
         lines.append("")
         for queue, counts in sorted(self.messages.items()):
-            told = ", ".join(f"{number} {kind}" for kind, number in sorted(counts.items()))
-            lines.append(f"messages to {queue}: {told}")
+            counted = ", ".join(f"{number} {kind}" for kind, number in sorted(counts.items()))
+            lines.append(f"messages to {queue}: {counted}")
         return "\n".join(lines)
 
     def _row(self, site: str, width: int) -> str:
         call = f"  {site.partition(': ')[2]}"
-        cells = (f"{self._cell(site, kind):>{len(kind.value)}}" for kind in Kind)
+        cells = (f"{self._cell(site, kind):>{len(kind.value)}}" for kind in FaultKind)
         return " ".join([f"{call:{width}}", f"{self.calls[site]:>8}", *cells]).rstrip()
 
-    def _cell(self, site: str, kind: Kind) -> str:
+    def _cell(self, site: str, kind: FaultKind) -> str:
         fired = self._fired(site, kind)
         return str(fired) if fired else "." if kind in kinds_of(site) else ""
 
-    def _fired(self, site: str, kind: Kind) -> int:
+    def _fired(self, site: str, kind: FaultKind) -> int:
         return self.fired[site][kind.value] if site in self.fired else 0
 
 
-def to_json(coverage: Coverage) -> bytes:
+def to_json(coverage: FaultCoverage) -> bytes:
     """For one process to hand to another."""
     return msgspec.json.encode(coverage)
 
 
-def from_json(raw: bytes) -> Coverage:
+def from_json(raw: bytes) -> FaultCoverage:
     """What another process counted."""
-    return msgspec.json.decode(raw, type=Coverage, dec_hook=lambda _, counts: Counter(counts))
+    return msgspec.json.decode(raw, type=FaultCoverage, dec_hook=lambda _, counts: Counter(counts))

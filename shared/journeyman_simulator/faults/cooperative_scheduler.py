@@ -15,7 +15,7 @@ from msgspec import Struct, field
 from journeyman.ports import Clock
 
 
-class _Ticket(Struct, kw_only=True, eq=False):
+class _PausableRun(Struct, kw_only=True, eq=False):
     """One run that may park."""
 
     work: Callable[[], object]
@@ -26,7 +26,7 @@ class _Ticket(Struct, kw_only=True, eq=False):
     thread: threading.Thread | None = None
 
 
-class Baton:
+class CooperativeScheduler:
     """Starts runs, parks them, lets them go on. An `Actor` of a simulated `World`.
 
     Args:
@@ -39,14 +39,14 @@ class Baton:
         self._threads = threads
         self._back = threading.Lock()
         self._back.acquire()
-        self._running: _Ticket | None = None
-        self._parked: list[_Ticket] = []
+        self._running: _PausableRun | None = None
+        self._paused: list[_PausableRun] = []
         self._serial = 0
 
     @property
-    def parked(self) -> int:
+    def paused(self) -> int:
         """How many runs stand still."""
-        return len(self._parked)
+        return len(self._paused)
 
     def start(self, work: Callable[[], object]) -> None:
         """Run `work` until it ends or parks. Raises what it raises, also later, from whoever lets it go on."""
@@ -54,29 +54,29 @@ class Baton:
             work()
             return
         self._serial += 1
-        ticket = _Ticket(work=work, serial=self._serial)
+        ticket = _PausableRun(work=work, serial=self._serial)
         ticket.go.acquire()
         ticket.thread = threading.Thread(target=self._run, args=(ticket,), name=f"run-{ticket.serial}", daemon=True)
         ticket.thread.start()
         self._hand_to(ticket)
 
-    def park(self, until: datetime) -> None:
+    def pause(self, until: datetime) -> None:
         """Called by a run: stand still until then; others go on at once."""
         ticket = self._running
         if ticket is None:
             raise RuntimeError("only a run that was started with threads can park")
         ticket.until = until
-        self._parked.append(ticket)
+        self._paused.append(ticket)
         self._back.release()
         ticket.go.acquire()
 
     def due(self) -> datetime | None:
         """When the first parked run goes on."""
-        return min((t.until for t in self._parked if t.until), default=None)
+        return min((t.until for t in self._paused if t.until), default=None)
 
     def act(self) -> bool:
         """Let whoever is due first go on; True if somebody was."""
-        ready = [t for t in self._parked if t.until is not None and t.until <= self._clock.now()]
+        ready = [t for t in self._paused if t.until is not None and t.until <= self._clock.now()]
         if not ready:
             return False
         self._resume(min(ready, key=lambda t: (t.until, t.serial)))
@@ -84,25 +84,25 @@ class Baton:
 
     def release(self) -> None:
         """Let all parked runs go on now, one after the other, whatever their time; who parks anew is let go on, too."""
-        while self._parked:
-            self._resume(min(self._parked, key=lambda t: t.serial))
+        while self._paused:
+            self._resume(min(self._paused, key=lambda t: t.serial))
 
-    def _resume(self, ticket: _Ticket) -> None:
-        self._parked.remove(ticket)
+    def _resume(self, ticket: _PausableRun) -> None:
+        self._paused.remove(ticket)
         ticket.until = None
         self._hand_to(ticket)
 
-    def _hand_to(self, ticket: _Ticket) -> None:
+    def _hand_to(self, ticket: _PausableRun) -> None:
         self._running = ticket
         ticket.go.release()
         self._back.acquire()
         self._running = None
-        if ticket not in self._parked and ticket.thread is not None:
+        if ticket not in self._paused and ticket.thread is not None:
             ticket.thread.join()
             if ticket.error is not None:
                 raise ticket.error
 
-    def _run(self, ticket: _Ticket) -> None:
+    def _run(self, ticket: _PausableRun) -> None:
         ticket.go.acquire()
         try:
             ticket.work()

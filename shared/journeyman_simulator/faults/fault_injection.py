@@ -12,19 +12,19 @@ from typing import Final, TypeVar
 from msgspec import Struct
 
 from journeyman.ports import Clock
-from journeyman_simulator.faults.call_sites import Coverage
-from journeyman_simulator.faults.cooperative_scheduler import Baton
-from journeyman_simulator.faults.fault_scenario import CallFault, Kind, MessageFault, MessageKind
+from journeyman_simulator.faults.call_sites import FaultCoverage
+from journeyman_simulator.faults.cooperative_scheduler import CooperativeScheduler
+from journeyman_simulator.faults.fault_scenario import CallFault, FaultKind, MessageFault, MessageFaultKind
 from journeyman_simulator.in_process_account.sqs_queues import DELIVERED, MessageOutcome
 
 T = TypeVar("T")
 
 
-class Died(BaseException):
+class ProcessCrashed(BaseException):
     """The process is gone: nothing of the run goes on, and nothing that it says in its last moments is heard."""
 
 
-class Run(Struct, kw_only=True, eq=False):
+class FunctionRun(Struct, kw_only=True, eq=False):
     """One invocation of one function."""
 
     step: str
@@ -37,17 +37,17 @@ class Run(Struct, kw_only=True, eq=False):
         """For people: "provision#12"."""
         return f"{self.step}#{self.serial}"
 
-    def die(self, why: str) -> Died:
+    def die(self, why: str) -> ProcessCrashed:
         """From now on every outside call of the run raises; returns what to raise now."""
         self.alive = False
-        return Died(f"{self.name}: {why}")
+        return ProcessCrashed(f"{self.name}: {why}")
 
 
-_current: Final[ContextVar[Run]] = ContextVar("run")
+_current: Final[ContextVar[FunctionRun]] = ContextVar("run")
 
 
 @contextmanager
-def running(run: Run) -> Iterator[Run]:
+def running(run: FunctionRun) -> Iterator[FunctionRun]:
     """Calls made inside are this run's; each thread has its own."""
     token = _current.set(run)
     try:
@@ -56,7 +56,7 @@ def running(run: Run) -> Iterator[Run]:
         _current.reset(token)
 
 
-def current_run() -> Run:
+def current_run() -> FunctionRun:
     """The run under way in this thread. Raises LookupError outside of one."""
     return _current.get()
 
@@ -73,7 +73,7 @@ def current_step() -> str:
     return run.step if run else ""
 
 
-class Call(Struct, frozen=True, kw_only=True):
+class InjectableCall(Struct, frozen=True, kw_only=True):
     """An outside call, as far as it may go wrong.
 
     `error` makes what its caller sees. `touch` is what somebody else does to its object first. `cached` says whether the
@@ -81,13 +81,13 @@ class Call(Struct, frozen=True, kw_only=True):
     """
 
     site: str
-    error: Callable[[Kind], Exception]
+    error: Callable[[FaultKind], Exception]
     touch: Callable[[], None] | None = None
     cached: bool = False
 
 
-class Faults:
-    """The faults of one story, each waiting for its call.
+class FaultInjector:
+    """The faults of one scenario, each waiting for its call.
 
     Args:
         faults: Of calls; of several for one call the first counts.
@@ -103,8 +103,8 @@ class Faults:
         faults: Iterable[CallFault],
         *,
         clock: Clock,
-        baton: Baton,
-        coverage: Coverage,
+        scheduler: CooperativeScheduler,
+        coverage: FaultCoverage,
         note: Callable[[str], None],
         thaw: bool = False,
     ) -> None:
@@ -112,7 +112,7 @@ class Faults:
         for fault in faults:
             self._waiting.setdefault((fault.site, fault.nth), fault)
         self._clock = clock
-        self._baton = baton
+        self._scheduler = scheduler
         self._coverage = coverage
         self._note = note
         self._thaw = thaw
@@ -122,15 +122,15 @@ class Faults:
         """Off: nothing goes wrong any more."""
 
     def end(self) -> None:
-        """The story is over: whoever still stands somewhere dies there."""
+        """The scenario is over: whoever still stands somewhere dies there."""
         self._over = True
 
-    def call(self, call: Call, act: Callable[[], T], as_of: Callable[[datetime], T] | None = None) -> T:
+    def call(self, call: InjectableCall, perform: Callable[[], T], as_of: Callable[[datetime], T] | None = None) -> T:
         """Make the call, or let it go wrong.
 
         Args:
             call: What is known of it.
-            act: Makes it.
+            perform: Makes it.
             as_of: Makes a read that is answered as it would have been then.
 
         Raises:
@@ -139,68 +139,70 @@ class Faults:
         """
         run = current_run()
         self._check(run, call.site)
-        self._coverage.called(call.site)
+        self._coverage.count_call(call.site)
         fault = self._fault(call)
         if fault is None:
-            return act()
-        return self._wrong(run, call, fault, act, as_of)
+            return perform()
+        return self._wrong(run, call, fault, perform, as_of)
 
-    def _fault(self, call: Call) -> CallFault | None:
+    def _fault(self, call: InjectableCall) -> CallFault | None:
         if not self.storm:
             return None
         self._calls[call.site] += 1
         fault = self._waiting.get((call.site, self._calls[call.site]))
-        if fault is None or (fault.kind is Kind.STALE and not call.cached):
+        if fault is None or (fault.kind is FaultKind.STALE and not call.cached):
             return None
-        self._coverage.fell(call.site, fault.kind.value)
+        self._coverage.count_fault(call.site, fault.kind.value)
         self._note(f"{fault.kind.value} {call.site}{f' {fault.seconds:g} s' if fault.seconds else ''}")
         return fault
 
     def _wrong(
         self,
-        run: Run,
-        call: Call,
+        run: FunctionRun,
+        call: InjectableCall,
         fault: CallFault,
-        act: Callable[[], T],
+        perform: Callable[[], T],
         as_of: Callable[[datetime], T] | None,
     ) -> T:
         kind = fault.kind
         if kind in _AFTER:
             with suppress(Exception):
-                act()
-        if kind in {Kind.DIE_BEFORE, Kind.DIE_AFTER}:
+                perform()
+        if kind in {FaultKind.CRASH_BEFORE, FaultKind.CRASH_AFTER}:
             raise run.die(f"{kind.value} {call.site}")
         if kind in _WAITS:
             self._stand_still(run, fault.seconds)
-        if kind in {Kind.STALE, Kind.LAG} and as_of is not None:
+        if kind in {FaultKind.STALE, FaultKind.LAG} and as_of is not None:
             return as_of(self._clock.now() - timedelta(seconds=fault.seconds))
-        if kind is Kind.CONFLICT and call.touch is not None:
+        if kind is FaultKind.CONFLICT and call.touch is not None:
             call.touch()
         if kind in _FAILS:
             raise call.error(kind)
-        return act()
+        return perform()
 
-    def _stand_still(self, run: Run, seconds: float) -> None:
+    def _stand_still(self, run: FunctionRun, seconds: float) -> None:
         """Others go on; the platform ends a run that stands still for too long, unless frozen ones are thawed."""
         until = self._clock.now() + timedelta(seconds=seconds)
         ends_here = until >= run.ends_at and not self._thaw
-        self._baton.park(run.ends_at if ends_here else until)
+        self._scheduler.pause(run.ends_at if ends_here else until)
         if ends_here and self._clock.now() >= run.ends_at:
             raise run.die("the function's time was up")
         self._check(run, "standing still")
 
-    def _check(self, run: Run, where: str) -> None:
+    def _check(self, run: FunctionRun, where: str) -> None:
         if self._over or not run.alive:
             raise run.die(f"{where} after the end")
 
 
-_AFTER: Final = frozenset({Kind.FAIL_AFTER, Kind.TIMEOUT_AFTER, Kind.DIE_AFTER})
-_WAITS: Final = frozenset({Kind.PARK, Kind.TIMEOUT_BEFORE, Kind.TIMEOUT_AFTER})
-_FAILS: Final = frozenset({Kind.FAIL_BEFORE, Kind.FAIL_AFTER, Kind.TIMEOUT_BEFORE, Kind.TIMEOUT_AFTER, Kind.THROTTLE})
+_AFTER: Final = frozenset({FaultKind.FAIL_AFTER, FaultKind.TIMEOUT_AFTER, FaultKind.CRASH_AFTER})
+_WAITS: Final = frozenset({FaultKind.PAUSE, FaultKind.TIMEOUT_BEFORE, FaultKind.TIMEOUT_AFTER})
+_FAILS: Final = frozenset(
+    {FaultKind.FAIL_BEFORE, FaultKind.FAIL_AFTER, FaultKind.TIMEOUT_BEFORE, FaultKind.TIMEOUT_AFTER, FaultKind.THROTTLE}
+)
 
 
-class MessageFaults:
-    """The faults of one story, each waiting for its message.
+class MessageFaultInjector:
+    """The faults of one scenario, each waiting for its message.
 
     Args:
         faults: Of messages; of several for one message the first counts.
@@ -208,7 +210,7 @@ class MessageFaults:
         note: Is told of each fault that happens.
     """
 
-    def __init__(self, faults: Iterable[MessageFault], coverage: Coverage, note: Callable[[str], None]) -> None:
+    def __init__(self, faults: Iterable[MessageFault], coverage: FaultCoverage, note: Callable[[str], None]) -> None:
         self._waiting: dict[tuple[str, int], MessageFault] = {}
         for fault in faults:
             self._waiting.setdefault((fault.queue, fault.nth), fault)
@@ -216,7 +218,7 @@ class MessageFaults:
         self._note = note
         self._sent: Counter[str] = Counter()
         self.queues: Mapping[str, str] = {}
-        """What the story calls the queues of the account, by their names there; others are let be."""
+        """What the scenario calls the queues of the account, by their names there; others are let be."""
         self.storm = True
 
     def decide(self, name: str, _body: str) -> MessageOutcome:
@@ -226,9 +228,9 @@ class MessageFaults:
             return DELIVERED
         self._sent[queue] += 1
         fault = self._waiting.get((queue, self._sent[queue]))
-        if fault is None or (fault.kind is MessageKind.REORDER and name.endswith(".fifo")):
+        if fault is None or (fault.kind is MessageFaultKind.REORDER and name.endswith(".fifo")):
             return DELIVERED
-        self._coverage.lost(queue, fault.kind.value)
+        self._coverage.count_message_fault(queue, fault.kind.value)
         self._note(
             f"{fault.kind.value} message {fault.nth} to {queue}{f' {fault.seconds:g} s' if fault.seconds else ''}"
         )
@@ -236,10 +238,10 @@ class MessageFaults:
 
 
 def _fate(fault: MessageFault) -> MessageOutcome:
-    if fault.kind is MessageKind.DROP:
+    if fault.kind is MessageFaultKind.DROP:
         return MessageOutcome(copies=0)
-    if fault.kind is MessageKind.DOUBLE:
+    if fault.kind is MessageFaultKind.DUPLICATE:
         return MessageOutcome(copies=2)
-    if fault.kind is MessageKind.DELAY:
+    if fault.kind is MessageFaultKind.DELAY:
         return MessageOutcome(delay_seconds=fault.seconds)
     return MessageOutcome(overtakes=True)

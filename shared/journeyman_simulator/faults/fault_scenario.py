@@ -1,6 +1,6 @@
-"""The words a story is told in: its setting, its acts, its faults; as JSON both ways.
+"""The words a scenario is told in: its setting, its acts, its faults; as JSON both ways.
 
-A story is drawn before anything runs, so it can be shortened, kept and told again. Any part of it is a story too:
+A scenario is drawn before anything runs, so it can be shortened, kept and told again. Any part of it is a scenario too:
 targets are ordinals that are resolved when their time comes ("the third oldest node", modulo how many there are), an act
 that finds nobody does nothing, and a fault whose call never comes does nothing.
 """
@@ -16,7 +16,7 @@ from msgspec.structs import fields
 
 CAPACITY_TYPES: Final = ("on-demand", "spot")
 Policy = Literal["WhenEmpty", "WhenEmptyOrUnderutilized"]
-Change = Literal[
+ClaimChange = Literal[
     "drop-pool-label",
     "drop-hash",
     "do-not-disrupt",
@@ -25,7 +25,7 @@ Change = Literal[
     "drop-finalizers",
     "drop-provider-id",
 ]
-StatusChange = Literal[
+ClaimStatusChange = Literal[
     "drop-conditions",
     "drop-status",
     "nonsense-provider-id",
@@ -40,14 +40,14 @@ NodeChange = Literal["drop-finalizers", "drop-owner", "drop-labels", "drop-taint
 # -- what stands at the beginning -----------------------------------------------------------------------------------
 
 
-class Budget(Struct, frozen=True, kw_only=True):
+class ScenarioBudget(Struct, frozen=True, kw_only=True):
     """How many nodes of a pool may be disrupted at once, as NodePools say it ("2", "30%"); for all reasons if none."""
 
     nodes: str
     reasons: tuple[str, ...] = ()
 
 
-class Pool(Struct, frozen=True, kw_only=True):
+class ScenarioPool(Struct, frozen=True, kw_only=True):
     """A NodePool. Zero means "not set" throughout."""
 
     name: str
@@ -55,7 +55,7 @@ class Pool(Struct, frozen=True, kw_only=True):
     types: tuple[str, ...] = ()  # of the setting's; empty: all
     policy: Policy = "WhenEmpty"
     consolidate_after_seconds: int = 0  # -1: Never
-    budgets: tuple[Budget, ...] = (Budget(nodes="100%"),)
+    budgets: tuple[ScenarioBudget, ...] = (ScenarioBudget(nodes="100%"),)
     limit_cpus: int = 0
     expire_after_seconds: int = 0
     termination_grace_seconds: int = 0
@@ -64,10 +64,10 @@ class Pool(Struct, frozen=True, kw_only=True):
     rebalance: bool = False  # it acts on rebalance recommendations
 
 
-class Setting(Struct, frozen=True, kw_only=True):
+class ScenarioSetup(Struct, frozen=True, kw_only=True):
     """What is there before anybody acts, and how it ends."""
 
-    pools: tuple[Pool, ...] = (Pool(name="default"),)
+    pools: tuple[ScenarioPool, ...] = (ScenarioPool(name="default"),)
     types: tuple[str, ...] = ()  # instance types the account sells; empty: all that it knows
     zones: int = 2
     daemons: bool = False  # a DaemonSet runs on every node
@@ -87,13 +87,13 @@ class Setting(Struct, frozen=True, kw_only=True):
 # -- what people and the cloud do -----------------------------------------------------------------------------------
 
 
-class Act(Struct, frozen=True, kw_only=True, tag=True, tag_field="act"):
+class Operation(Struct, frozen=True, kw_only=True, tag=True, tag_field="operation"):
     """Something that is done at a time; seconds since the beginning."""
 
     at_seconds: float
 
 
-class Deploy(Act, frozen=True, kw_only=True):
+class Deploy(Operation, frozen=True, kw_only=True):
     """A Deployment appears, with a PodDisruptionBudget if `min_available` is not negative."""
 
     app: str
@@ -109,134 +109,134 @@ class Deploy(Act, frozen=True, kw_only=True):
     grace_seconds: int = 1  # terminationGracePeriodSeconds
 
 
-class Scale(Act, frozen=True, kw_only=True):
+class Scale(Operation, frozen=True, kw_only=True):
     """A Deployment's size changes."""
 
     app: str
     replicas: int
 
 
-class Undeploy(Act, frozen=True, kw_only=True):
+class Undeploy(Operation, frozen=True, kw_only=True):
     """A Deployment is deleted, its PodDisruptionBudget with it."""
 
     app: str
 
 
-class SetBudget(Act, frozen=True, kw_only=True):
+class SetBudget(Operation, frozen=True, kw_only=True):
     """A pool's budgets become this one."""
 
     pool: int
     nodes: str
 
 
-class SetLimit(Act, frozen=True, kw_only=True):
+class SetLimit(Operation, frozen=True, kw_only=True):
     """A pool's CPU limit changes; 0 takes it away."""
 
     pool: int
-    cpus: int
+    vcpus: int
 
 
-class SetReplicas(Act, frozen=True, kw_only=True):
+class SetReplicas(Operation, frozen=True, kw_only=True):
     """A static pool's size changes; the API server refuses that for others."""
 
     pool: int
     replicas: int
 
 
-class Drift(Act, frozen=True, kw_only=True):
+class Drift(Operation, frozen=True, kw_only=True):
     """A pool's template gets another label, so that all its nodes have drifted."""
 
     pool: int
 
 
-class ShortenExpiry(Act, frozen=True, kw_only=True):
+class ShortenExpiry(Operation, frozen=True, kw_only=True):
     """New nodes of a pool expire after so long (old ones have drifted)."""
 
     pool: int
     seconds: int
 
 
-class DeletePool(Act, frozen=True, kw_only=True):
+class DeletePool(Operation, frozen=True, kw_only=True):
     """A NodePool is deleted; its nodes follow."""
 
     pool: int
 
 
-class BreakNodeClass(Act, frozen=True, kw_only=True):
+class BreakNodeClass(Operation, frozen=True, kw_only=True):
     """The EC2NodeClass selects subnets that do not exist."""
 
 
-class MendNodeClass(Act, frozen=True, kw_only=True):
+class MendNodeClass(Operation, frozen=True, kw_only=True):
     """The EC2NodeClass is as it was."""
 
 
-class DeleteNodeClass(Act, frozen=True, kw_only=True):
+class DeleteNodeClass(Operation, frozen=True, kw_only=True):
     """The EC2NodeClass is deleted; it goes once its last NodeClaim has gone."""
 
 
-class Interrupt(Act, frozen=True, kw_only=True):
+class Interrupt(Operation, frozen=True, kw_only=True):
     """EC2 warns that it takes an instance back, and does so two minutes later."""
 
     node: int
 
 
-class Rebalance(Act, frozen=True, kw_only=True):
+class Rebalance(Operation, frozen=True, kw_only=True):
     """EC2 recommends to leave an instance."""
 
     node: int
 
 
-class Maintenance(Act, frozen=True, kw_only=True):
+class Maintenance(Operation, frozen=True, kw_only=True):
     """AWS Health announces that an instance is retired."""
 
     node: int
 
 
-class StopInstance(Act, frozen=True, kw_only=True):
+class StopInstance(Operation, frozen=True, kw_only=True):
     """Somebody stops an instance in the console."""
 
     node: int
 
 
-class ConsoleTerminate(Act, frozen=True, kw_only=True):
+class ConsoleTerminate(Operation, frozen=True, kw_only=True):
     """Somebody terminates an instance in the console."""
 
     node: int
 
 
-class DeleteNode(Act, frozen=True, kw_only=True):
+class DeleteNode(Operation, frozen=True, kw_only=True):
     """`kubectl delete node`."""
 
     node: int
 
 
-class DeleteClaim(Act, frozen=True, kw_only=True):
+class DeleteClaim(Operation, frozen=True, kw_only=True):
     """`kubectl delete nodeclaim`; claims that are not launched count too."""
 
     claim: int
 
 
-class EditClaim(Act, frozen=True, kw_only=True):
+class EditClaim(Operation, frozen=True, kw_only=True):
     """A NodeClaim is edited by hand."""
 
     claim: int
-    change: Change | StatusChange
+    change: ClaimChange | ClaimStatusChange
 
 
-class EditNode(Act, frozen=True, kw_only=True):
+class EditNode(Operation, frozen=True, kw_only=True):
     """A Node is edited by hand."""
 
     node: int
     change: NodeChange
 
 
-class StripFinalizer(Act, frozen=True, kw_only=True):
+class StripFinalizer(Operation, frozen=True, kw_only=True):
     """All finalizers of a NodeClaim are removed by hand; then it is deleted."""
 
     claim: int
 
 
-class OutOfStock(Act, frozen=True, kw_only=True):
+class OutOfStock(Operation, frozen=True, kw_only=True):
     """A pool of capacity is empty for a while. Ordinals into the setting's types and zones; -1: all of them."""
 
     type: int
@@ -245,18 +245,18 @@ class OutOfStock(Act, frozen=True, kw_only=True):
     seconds: float
 
 
-class NeverJoins(Act, frozen=True, kw_only=True):
+class NeverJoins(Operation, frozen=True, kw_only=True):
     """The next machine that is launched never becomes a node."""
 
 
-class StopKubelet(Act, frozen=True, kw_only=True):
+class StopKubelet(Operation, frozen=True, kw_only=True):
     """A node's kubelet is silent for a while: NotReady, its pods neither start nor stop."""
 
     node: int
     seconds: float
 
 
-class UnhealthyCondition(Act, frozen=True, kw_only=True):
+class UnhealthyCondition(Operation, frozen=True, kw_only=True):
     """The node problem agent of a node reports a condition, for a while."""
 
     node: int
@@ -265,7 +265,7 @@ class UnhealthyCondition(Act, frozen=True, kw_only=True):
     seconds: float
 
 
-class FailCheck(Act, frozen=True, kw_only=True):
+class FailCheck(Operation, frozen=True, kw_only=True):
     """An instance fails one of EC2's status checks, for a while."""
 
     node: int
@@ -273,29 +273,29 @@ class FailCheck(Act, frozen=True, kw_only=True):
     seconds: float
 
 
-class JumpClock(Act, frozen=True, kw_only=True):
+class JumpClock(Operation, frozen=True, kw_only=True):
     """The functions' clocks are off by so much from now on; the API server's and the cloud's are right."""
 
     seconds: float
 
 
-class Protect(Act, frozen=True, kw_only=True):
+class Protect(Operation, frozen=True, kw_only=True):
     """A running pod gets `karpenter.sh/do-not-disrupt`."""
 
     pod: int
 
 
-class CompletePod(Act, frozen=True, kw_only=True):
+class CompletePod(Operation, frozen=True, kw_only=True):
     """A running pod comes to its end by itself, and lies where it ran."""
 
     pod: int
 
 
-class Unprotect(Act, frozen=True, kw_only=True):
+class Unprotect(Operation, frozen=True, kw_only=True):
     """The annotation is taken from every pod that has it by hand."""
 
 
-AnyAct = (
+AnyOperation = (
     Deploy
     | Scale
     | Undeploy
@@ -332,7 +332,7 @@ AnyAct = (
 # -- what goes wrong ------------------------------------------------------------------------------------------------
 
 
-class Kind(str, Enum):
+class FaultKind(str, Enum):
     """What becomes of one outside call."""
 
     FAIL_BEFORE = "fail-before"  # an error, and nothing was done
@@ -340,19 +340,19 @@ class Kind(str, Enum):
     TIMEOUT_BEFORE = "timeout-before"  # as the two above, and the caller waited in vain for `seconds`
     TIMEOUT_AFTER = "timeout-after"
     THROTTLE = "throttle"
-    CONFLICT = "conflict"  # somebody else writes the object first; the server itself then judges the call
+    CONFLICT = "conflict"  # somebody else writes the object first; the server itself then checkers the call
     STALE = "stale"  # a cached read answers as of `seconds` ago
     LAG = "lag"  # so does a read that asked for no cache
-    DIE_BEFORE = "die-before"  # the process ends at this call, before or after its effect; the next one starts cold
-    DIE_AFTER = "die-after"
-    PARK = "park"  # the run stands still for `seconds` before the call, and others run meanwhile
+    CRASH_BEFORE = "crash-before"  # the process ends at this call, before or after its effect; the next one starts cold
+    CRASH_AFTER = "crash-after"
+    PAUSE = "pause"  # the run stands still for `seconds` before the call, and others run meanwhile
 
 
-class MessageKind(str, Enum):
+class MessageFaultKind(str, Enum):
     """What becomes of one message on its way into a queue."""
 
     DROP = "drop"
-    DOUBLE = "double"  # it arrives twice
+    DUPLICATE = "duplicate"  # it arrives twice
     DELAY = "delay"  # it arrives `seconds` late
     REORDER = "reorder"  # it is received before those that wait already; standard queues only
 
@@ -362,7 +362,7 @@ class CallFault(Struct, frozen=True, kw_only=True, tag=True, tag_field="fault"):
 
     site: str
     nth: int
-    kind: Kind
+    kind: FaultKind
     seconds: float = 0
 
 
@@ -371,47 +371,55 @@ class MessageFault(Struct, frozen=True, kw_only=True, tag=True, tag_field="fault
 
     queue: str
     nth: int
-    kind: MessageKind
+    kind: MessageFaultKind
     seconds: float = 0
 
 
 Fault = CallFault | MessageFault
 
 
-class Story(Struct, frozen=True, kw_only=True):
+class FaultScenario(Struct, frozen=True, kw_only=True):
     """Everything that one simulation is made of."""
 
     seed: int
-    setting: Setting = Setting()
-    acts: tuple[AnyAct, ...] = ()  # by time
+    setup: ScenarioSetup = ScenarioSetup()
+    operations: tuple[AnyOperation, ...] = ()  # by time
     faults: tuple[Fault, ...] = ()
 
     @property
-    def parks(self) -> bool:
+    def has_pauses(self) -> bool:
         """Whether a run may stand still while others go on."""
-        parking = {Kind.PARK, Kind.TIMEOUT_BEFORE, Kind.TIMEOUT_AFTER}
+        parking = {FaultKind.PAUSE, FaultKind.TIMEOUT_BEFORE, FaultKind.TIMEOUT_AFTER}
         return any(isinstance(fault, CallFault) and fault.kind in parking for fault in self.faults)
 
 
-def to_json(story: Story) -> bytes:
-    """The story as a file keeps it: indented and in full, so that a default that changes later changes no kept story."""
-    return msgspec.json.format(msgspec.json.encode(story), indent=1)
+def to_json(scenario: FaultScenario) -> bytes:
+    """The scenario as a file keeps it: indented and in full, so that a default that changes later changes no kept scenario."""
+    return msgspec.json.format(msgspec.json.encode(scenario), indent=1)
 
 
-def from_json(raw: bytes) -> Story:
-    """The story in a file. Raises msgspec.ValidationError naming what is wrong where."""
-    return msgspec.json.decode(raw, type=Story)
+def from_json(raw: bytes) -> FaultScenario:
+    """The scenario in a file. Raises msgspec.ValidationError naming what is wrong where."""
+    return msgspec.json.decode(raw, type=FaultScenario)
 
 
 _SPACE: Final = "  "
 
 
-def lines(story: Story) -> list[str]:
+def lines(scenario: FaultScenario) -> list[str]:
     """For people; what is as always is left out."""
-    told = [f"a story of seed {story.seed}:", f"{_SPACE}{_what_differs(story.setting, 'pools') or 'the usual setting'}"]
-    told += [f"{_SPACE}pool {pool.name}: {_what_differs(pool, 'name') or 'as usual'}" for pool in story.setting.pools]
-    told += [f"{act.at_seconds:>6g} s  {type(act).__name__} {_what_differs(act, 'at_seconds')}" for act in story.acts]
-    return told + [_fault(fault) for fault in story.faults]
+    described = [
+        f"a scenario of seed {scenario.seed}:",
+        f"{_SPACE}{_what_differs(scenario.setup, 'pools') or 'the usual setup'}",
+    ]
+    described += [
+        f"{_SPACE}pool {pool.name}: {_what_differs(pool, 'name') or 'as usual'}" for pool in scenario.setup.pools
+    ]
+    described += [
+        f"{operation.at_seconds:>6g} s  {type(operation).__name__} {_what_differs(operation, 'at_seconds')}"
+        for operation in scenario.operations
+    ]
+    return described + [_fault(fault) for fault in scenario.faults]
 
 
 def _fault(fault: Fault) -> str:

@@ -1,7 +1,7 @@
-"""What a story of faults happens to: the deployed application on a simulated cluster and account.
+"""What a scenario of faults happens to: the deployed application on a simulated cluster and account.
 
 The template is stood up, the handlers are those that are deployed, the AWS adapter is the real one. Nothing here is drawn:
-the same story has the same history, to the last byte of every write.
+the same scenario has the same history, to the last byte of every write.
 """
 
 from __future__ import annotations
@@ -25,18 +25,23 @@ from journeyman_simulator.clock import SkewedClock, VirtualClock
 from journeyman_simulator.cloud_rules.schedule_runner import ScheduleRunner
 from journeyman_simulator.deployment_files import deployment_file
 from journeyman_simulator.ec2_machines import Ec2Machines
-from journeyman_simulator.faults.account_operations import Hand, Ledger
-from journeyman_simulator.faults.call_sites import Coverage
-from journeyman_simulator.faults.cooperative_scheduler import Baton
-from journeyman_simulator.faults.fault_injection import Died, Faults, MessageFaults, current_name
-from journeyman_simulator.faults.fault_scenario import CallFault, MessageFault, Setting, Story
-from journeyman_simulator.faults.history import History, Moment
-from journeyman_simulator.faults.invariants.checkers import Judges, Rule
-from journeyman_simulator.faults.manifests import CLUSTER, furniture
-from journeyman_simulator.faults.node_faults import Troubles
-from journeyman_simulator.faults.operations import Acts
-from journeyman_simulator.faults.sandboxes import Outside, Sandboxes, StormContext
-from journeyman_simulator.faults.scenario_view import SOMEONE, CloudEvent, CloudInstance, RunError, Waiting
+from journeyman_simulator.faults.account_operations import AccountOperations, InstanceRecords
+from journeyman_simulator.faults.call_sites import FaultCoverage
+from journeyman_simulator.faults.cooperative_scheduler import CooperativeScheduler
+from journeyman_simulator.faults.fault_injection import (
+    FaultInjector,
+    MessageFaultInjector,
+    ProcessCrashed,
+    current_name,
+)
+from journeyman_simulator.faults.fault_scenario import CallFault, FaultScenario, MessageFault, ScenarioSetup
+from journeyman_simulator.faults.history import History, HistoryEntry
+from journeyman_simulator.faults.invariants.checkers import InvariantChecker, InvariantCheckers
+from journeyman_simulator.faults.manifests import CLUSTER, initial_manifests
+from journeyman_simulator.faults.node_faults import NodeFaults
+from journeyman_simulator.faults.operations import Operations
+from journeyman_simulator.faults.sandboxes import SandboxConnections, Sandboxes, VirtualLambdaContext
+from journeyman_simulator.faults.scenario_view import HUMAN, CloudEvent, CloudInstance, RunError, WaitingMessage
 from journeyman_simulator.in_process_account.account import ACCOUNT_ID, REGION, ZONES, InProcessAccount
 from journeyman_simulator.in_process_account.ec2_catalogue import SMALL_SELECTION
 from journeyman_simulator.in_process_account.sqs_queues import SimulatedMessage
@@ -50,37 +55,37 @@ from journeyman_simulator.world import World, WorldStuckError
 
 START: Final = datetime(2026, 1, 5, 12, tzinfo=timezone.utc)
 MOST_RUNS: Final = 1200
-"""A hot loop is there at once; the longest stories, with claims that expire by the minute, take half as many."""
+"""A hot loop is there at once; the longest scenarios, with claims that expire by the minute, take half as many."""
 KUBERNETES_VERSION: Final = "1.33"
 SERVICE_CIDR: Final = "10.100.0.0/16"
 
 
-class StormWorld:
-    """Everything that a story happens to. A `scene.Scene`."""
+class FaultWorld:
+    """Everything that a scenario happens to. A `scene.Scene`."""
 
     def __init__(
         self,
-        story: Story,
-        rules: Sequence[type[Rule]],
-        on_moment: Callable[[Moment], None] | None = None,
+        scenario: FaultScenario,
+        checkers: Sequence[type[InvariantChecker]],
+        on_entry: Callable[[HistoryEntry], None] | None = None,
         *,
         most_runs: int = MOST_RUNS,
     ) -> None:
-        """Stands at the story's beginning."""
-        self.story = story
+        """Stands at the scenario's beginning."""
+        self.scenario = scenario
         self.quiet = False
         self.clock = VirtualClock(START)
-        self.coverage = Coverage(stories=1)
-        self.history = History(self.clock, current_name, on_moment)
+        self.coverage = FaultCoverage(scenarios=1)
+        self.history = History(self.clock, current_name, on_entry)
         self.server = ApiServer(self.clock)
-        self.server.load(furniture(story.setting))
-        self.judges = Judges(self, rules)
+        self.server.load(initial_manifests(scenario.setup))
+        self.checkers = InvariantCheckers(self, checkers)
         self.server.on_write(self.history.on_write)
-        self.server.on_write(self.judges.on_write)
-        self._make_account(story.setting)
-        self._make_weather(story)
+        self.server.on_write(self.checkers.check_write)
+        self._make_account(scenario.setup)
+        self._make_weather(scenario)
         self._make_functions()
-        self._most = Most(most_runs, lambda: self.runs, self._told_of_runs)
+        self._most = RunLimit(most_runs, lambda: self.runs, self._told_of_runs)
         self._world = World(self.clock, self._actors())
 
     # -- time and weather ---------------------------------------------------------------------------------------------
@@ -92,23 +97,23 @@ class StormWorld:
             WorldStuckError: At some moment somebody was never done.
             EndlessError: Functions run too often.
         """
-        self._world.run_for(span, unless=lambda: bool(self.judges.broken))
+        self._world.run_for(span, unless=lambda: bool(self.checkers.violations))
 
-    def parked_until(self) -> datetime | None:
+    def paused_until(self) -> datetime | None:
         """When the next run that stands still goes on; None if there is none."""
-        return self._baton.due()
+        return self._scheduler.due()
 
     def calm(self) -> None:
         """From now on nothing goes wrong any more; whatever was broken is whole, and whoever stood still goes on."""
         self.quiet = True
         self._faults.storm = self._messages.storm = False
-        self._acts.calm()
-        self._baton.release()
+        self._operations.calm()
+        self._scheduler.release()
 
     def end(self) -> None:
-        """The story is over: runs that stand still die where they are."""
+        """The scenario is over: runs that stand still die where they are."""
         self._faults.end()
-        self._baton.release()
+        self._scheduler.release()
 
     # -- what may be seen of it -------------------------------------------------------------------------------------
 
@@ -126,7 +131,7 @@ class StormWorld:
         """`scene.Scene.instances`."""
         return self._ledger.instances()
 
-    def waiting(self) -> tuple[Waiting, ...]:
+    def waiting(self) -> tuple[WaitingMessage, ...]:
         """`scene.Scene.waiting`."""
         waiting = [
             _waiting(queue, message)
@@ -147,44 +152,44 @@ class StormWorld:
 
     # -- what it is made of -----------------------------------------------------------------------------------------
 
-    def _make_account(self, setting: Setting) -> None:
-        zones = dict(list(ZONES.items())[: setting.zones])
-        types = setting.types or SMALL_SELECTION
+    def _make_account(self, setup: ScenarioSetup) -> None:
+        zones = dict(list(ZONES.items())[: setup.zones])
+        types = setup.types or SMALL_SELECTION
         self._account = InProcessAccount(self.clock, types=types, zones=zones, on_event=self._note_cloud_event)
         seeded = self._account.seed(cluster=CLUSTER, kubernetes_version=KUBERNETES_VERSION)
         self._endpoint = seeded.endpoint
         self._machines = Ec2Machines(self._account, CLUSTER)
         prices = self._account.prices
-        self._ledger = Ledger(lambda *offering: prices.price(*offering) or 0.0, self._note_instance)
+        self._ledger = InstanceRecords(lambda *offering: prices.price(*offering) or 0.0, self._note_instance)
         self._account.instances.observers.append(self._ledger.note)
 
-    def _make_weather(self, story: Story) -> None:
+    def _make_weather(self, scenario: FaultScenario) -> None:
         """Everything that goes wrong, and whoever brings it about."""
         note = self.history.note
-        self._baton = Baton(self.clock, threads=story.parks)
-        self._faults = Faults(
-            [fault for fault in story.faults if isinstance(fault, CallFault)],
+        self._scheduler = CooperativeScheduler(self.clock, threads=scenario.has_pauses)
+        self._faults = FaultInjector(
+            [fault for fault in scenario.faults if isinstance(fault, CallFault)],
             clock=self.clock,
-            baton=self._baton,
+            scheduler=self._scheduler,
             coverage=self.coverage,
             note=note,
-            thaw=story.setting.thaw,
+            thaw=scenario.setup.thaw,
         )
-        message_faults = [fault for fault in story.faults if isinstance(fault, MessageFault)]
-        self._messages = MessageFaults(message_faults, self.coverage, note)
+        message_faults = [fault for fault in scenario.faults if isinstance(fault, MessageFault)]
+        self._messages = MessageFaultInjector(message_faults, self.coverage, note)
         self._account.queues.decide = self._messages.decide
-        self._troubles = Troubles(self._machines, self.server, self.clock, self._ledger.never_joining)
+        self._node_faults = NodeFaults(self._machines, self.server, self.clock, self._ledger.never_joining)
         self._skew = SkewedClock(self.clock)
-        self._acts = Acts(
-            story,
+        self._operations = Operations(
+            scenario,
             server=self.server,
             clock=self.clock,
-            cloud=Hand(self._account, self._ledger),
-            troubles=self._troubles,
+            cloud=AccountOperations(self._account, self._ledger),
+            node_faults=self._node_faults,
             skew=self._skew,
-            types=sorted(story.setting.types or SMALL_SELECTION),
+            types=sorted(scenario.setup.types or SMALL_SELECTION),
             zones=self._account.prices.zones(),
-            note=partial(note, who=SOMEONE),
+            note=partial(note, who=HUMAN),
         )
 
     def _make_functions(self) -> None:
@@ -195,25 +200,29 @@ class StormWorld:
         self._stack = SamStack(self._account, _template(), parameters)
         self._sandboxes: list[Sandboxes] = []
         self._ids = count(1)
-        outside = self._outside()
-        sandboxes = {step.value: Sandboxes(f"{step.value}.lambda_handler", outside) for step in Step}
+        connections = self._connections()
+        sandboxes = {step.value: Sandboxes(f"{step.value}.lambda_handler", connections) for step in Step}
         self._sandboxes = [*sandboxes.values()]
 
         def handler(text: str) -> LambdaHandler:
-            return sandboxes.get(text.partition(".")[0], _nobody)
+            return sandboxes.get(text.partition(".")[0], _unknown_function)
 
         self._stack.stand_up(handler, self.clock, self._account.queues.due)
         for function in self._stack.functions.values():
-            function.fatal, function.new_id, function.context = (Died,), outside.new_id, StormContext
+            function.fatal, function.new_id, function.context = (
+                (ProcessCrashed,),
+                connections.new_id,
+                VirtualLambdaContext,
+            )
         self._messages.queues = {
             url.rsplit("/", 1)[-1]: name.removesuffix("Queue").lower()
             for name, url in self._stack.queue_urls.items()
             if name.endswith("Queue")
         }
 
-    def _outside(self) -> Outside:
-        return Outside(
-            environment=_environment(self._stack.variables, self.story.setting, self._endpoint),
+    def _connections(self) -> SandboxConnections:
+        return SandboxConnections(
+            environment=_environment(self._stack.variables, self.scenario.setup, self._endpoint),
             clock=self.clock,
             seen_clock=self._skew,
             server=self.server,
@@ -235,17 +244,17 @@ class StormWorld:
         )
         return [
             self._most,
-            self._acts,
+            self._operations,
             WorkloadControllers(self.server.acting_as("kube-controller-manager")),
             KubeScheduler(self.server.acting_as("kube-scheduler"), self.clock),
-            Kubelets(self.server.acting_as("kubelet"), self.clock, self._troubles),
+            Kubelets(self.server.acting_as("kubelet"), self.clock, self._node_faults),
             self._account,
             LocalForwarder(self.server, self.clock, CLUSTER, self._forward),
-            Minutes(self.clock, self.judges.at_tick),
-            *([ticker] if self.story.setting.sweep else []),
-            DirectInvocations(self._account, self._stack, self._baton),
-            self._baton,
-            *(Poller(mapping, self.clock, self._baton) for mapping in self._stack.mappings),
+            MinuteTicker(self.clock, self.checkers.check_every_minute),
+            *([ticker] if self.scenario.setup.sweep else []),
+            ScheduledInvocations(self._account, self._stack, self._scheduler),
+            self._scheduler,
+            *(QueuePoller(mapping, self.clock, self._scheduler) for mapping in self._stack.mappings),
         ]
 
     def _forward(self, step: Step, body: str, message_id: str) -> None:
@@ -262,11 +271,11 @@ class StormWorld:
 
     def _note_instance(self, event: CloudEvent) -> None:
         self.history.note(f"{event.kind} {event.instance.provider_id} {event.instance.state}", event.by)
-        self.judges.on_cloud(event)
+        self.checkers.check_cloud_event(event)
 
     def _note_error(self, error: RunError) -> None:
         self.history.note(f"{error.error}: {error.message}")
-        self.judges.on_error(error)
+        self.checkers.check_error(error)
 
 
 def _why(event: dict[str, Any]) -> str:
@@ -274,17 +283,17 @@ def _why(event: dict[str, Any]) -> str:
     return " and ".join(parse_trigger(record).reason for record in event.get("Records", [event])) or "no reason"
 
 
-def _waiting(queue: str, message: SimulatedMessage) -> Waiting:
+def _waiting(queue: str, message: SimulatedMessage) -> WaitingMessage:
     """A message of ours; in the wake queue it says itself for whom it is, and from when on."""
     receivable = datetime.fromtimestamp(message.visible_at / 1000, timezone.utc)
     body = json.loads(message.body)
     at = datetime.fromisoformat(body["at"]) if body.get("at") else receivable
     step = Step(body["step"]) if queue == "wake" else Step(queue)
-    return Waiting(step=step, at=max(at, receivable))
+    return WaitingMessage(step=step, at=max(at, receivable))
 
 
-def _nobody(_event: dict[str, Any], _context: Any) -> Any:
-    raise WorldStuckError("a function was invoked that no story knows")
+def _unknown_function(_event: dict[str, Any], _context: Any) -> Any:
+    raise WorldStuckError("a function was invoked that no scenario knows")
 
 
 @cache
@@ -293,8 +302,8 @@ def _template() -> dict[str, Any]:
     return read_template(deployment_file("template.yaml"))
 
 
-def _environment(variables: dict[str, str], setting: Setting, endpoint: str) -> Environment:
-    """The functions' environment: the template's, with the story's settings."""
+def _environment(variables: dict[str, str], setup: ScenarioSetup, endpoint: str) -> Environment:
+    """The functions' environment: the template's, with the scenario's settings."""
     registered = {
         "name": CLUSTER,
         "region": REGION,
@@ -303,7 +312,7 @@ def _environment(variables: dict[str, str], setting: Setting, endpoint: str) -> 
         "serviceCidr": SERVICE_CIDR,
         "access": {"kind": "kubeconfig"},
     }
-    gates = {"NodeRepair": setting.node_repair, "SpotToSpotConsolidation": setting.spot_to_spot, "StaticCapacity": True}
+    gates = {"NodeRepair": setup.node_repair, "SpotToSpotConsolidation": setup.spot_to_spot, "StaticCapacity": True}
     read = read_environment(
         {
             **variables,
@@ -313,11 +322,11 @@ def _environment(variables: dict[str, str], setting: Setting, endpoint: str) -> 
     )
     settings = replace(
         read.settings[CLUSTER],
-        pod_nomination=setting.pod_nomination,
-        registration_poll=timedelta(seconds=setting.registration_poll_seconds),
-        drain_poll=timedelta(seconds=setting.drain_poll_seconds),
-        instance_poll=timedelta(seconds=setting.instance_poll_seconds),
-        registration_timeout=timedelta(seconds=setting.registration_timeout_seconds),
+        pod_nomination=setup.pod_nomination,
+        registration_poll=timedelta(seconds=setup.registration_poll_seconds),
+        drain_poll=timedelta(seconds=setup.drain_poll_seconds),
+        instance_poll=timedelta(seconds=setup.instance_poll_seconds),
+        registration_timeout=timedelta(seconds=setup.registration_timeout_seconds),
     )
     return replace(read, settings={CLUSTER: settings})
 
@@ -325,13 +334,13 @@ def _environment(variables: dict[str, str], setting: Setting, endpoint: str) -> 
 MINUTE: Final = timedelta(minutes=1)
 
 
-class Poller:
+class QueuePoller:
     """An event source mapping whose function may stand still in the middle of a batch."""
 
-    def __init__(self, mapping: EventSourceMapping, clock: Clock, baton: Baton) -> None:
+    def __init__(self, mapping: EventSourceMapping, clock: Clock, scheduler: CooperativeScheduler) -> None:
         self._mapping = mapping
         self._clock = clock
-        self._baton = baton
+        self._scheduler = scheduler
         self.due = mapping.due
 
     def act(self) -> bool:
@@ -339,17 +348,17 @@ class Poller:
         due = self.due()
         if due is None or due > self._clock.now():
             return False
-        self._baton.start(self._mapping.act)
+        self._scheduler.start(self._mapping.act)
         return True
 
 
-class DirectInvocations:
+class ScheduledInvocations:
     """Schedules that invoke a function without a queue between."""
 
-    def __init__(self, account: InProcessAccount, stack: SamStack, baton: Baton) -> None:
+    def __init__(self, account: InProcessAccount, stack: SamStack, scheduler: CooperativeScheduler) -> None:
         self._account = account
         self._functions: dict[str, LambdaFunction] = {function.arn: function for function in stack.functions.values()}
-        self._baton = baton
+        self._scheduler = scheduler
 
     def due(self) -> datetime | None:
         """They come from the ticker."""
@@ -359,16 +368,16 @@ class DirectInvocations:
         """Invoke for each delivery that waits; True if there was one."""
         deliveries = self._account.take_deliveries()
         for delivery in deliveries:
-            self._baton.start(partial(self._functions[delivery.function_arn].invoke, delivery.event))
+            self._scheduler.start(partial(self._functions[delivery.function_arn].invoke, delivery.event))
         return bool(deliveries)
 
 
-class EndlessError(JourneymanError):
-    """A story goes on and on."""
+class TooManyRunsError(JourneymanError):
+    """A scenario goes on and on."""
 
 
-class Most:
-    """Ends a story in which functions run more often than in any that comes to rest.
+class RunLimit:
+    """Ends a scenario in which functions run more often than in any that comes to rest.
 
     Args:
         most: So many runs, of all functions together, are not too many yet.
@@ -376,10 +385,10 @@ class Most:
         told: Who ran how often, and what woke them last.
     """
 
-    def __init__(self, most: int, runs: Callable[[], int], told: Callable[[], str]) -> None:
+    def __init__(self, most: int, runs: Callable[[], int], result: Callable[[], str]) -> None:
         self._most = most
         self._runs = runs
-        self._told = told
+        self._told = result
 
     def due(self) -> datetime | None:
         """It only looks on."""
@@ -388,12 +397,12 @@ class Most:
     def act(self) -> bool:
         """Raises EndlessError if there were too many."""
         if self._runs() > self._most:
-            raise EndlessError(f"more than {self._most} runs: {self._told()}")
+            raise TooManyRunsError(f"more than {self._most} runs: {self._told()}")
         return False
 
 
-class Minutes:
-    """Asks the judges each minute."""
+class MinuteTicker:
+    """Asks the checkers each minute."""
 
     def __init__(self, clock: Clock, ask: Callable[[], None]) -> None:
         self._clock = clock

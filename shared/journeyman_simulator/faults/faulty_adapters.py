@@ -15,9 +15,9 @@ from journeyman.ports import JSON, Listing, Patch, WatchEvent
 from journeyman_simulator.apiserver import ApiServer
 from journeyman_simulator.apiserver.in_turn import patched_in_turn
 from journeyman_simulator.faults.call_sites import aws_site, kube_site
-from journeyman_simulator.faults.fault_injection import Call, Faults
-from journeyman_simulator.faults.fault_scenario import Kind
-from journeyman_simulator.faults.scenario_view import RUNS, SOMEONE
+from journeyman_simulator.faults.fault_injection import FaultInjector, InjectableCall
+from journeyman_simulator.faults.fault_scenario import FaultKind
+from journeyman_simulator.faults.scenario_view import HUMAN, RUN_USER_PREFIX
 
 T = TypeVar("T")
 
@@ -35,9 +35,11 @@ class FaultyStore:
         version_at: The server's version at a moment, for answers that are stale.
     """
 
-    def __init__(self, server: ApiServer, step: str, faults: Faults, version_at: Callable[[datetime], int]) -> None:
-        self._server = server.acting_as(f"{RUNS}{step}")
-        self._someone = server.acting_as(SOMEONE)
+    def __init__(
+        self, server: ApiServer, step: str, faults: FaultInjector, version_at: Callable[[datetime], int]
+    ) -> None:
+        self._server = server.acting_as(f"{RUN_USER_PREFIX}{step}")
+        self._human = server.acting_as(HUMAN)
         self._step = step
         self._faults = faults
         self._version_at = version_at
@@ -56,7 +58,7 @@ class FaultyStore:
         field_selector: str = "",
         cached: bool = False,
     ) -> Listing[T]:
-        """As of now; or as of a while ago, which every kind of list may be in a story with `Kind.LAG`."""
+        """As of now; or as of a while ago, which every kind of list may be in a scenario with `Kind.LAG`."""
         look = partial(self._server.list, resource)
         look_back = partial(self._server.list_at, resource)
         selected = {"namespace": namespace, "label_selector": label_selector, "field_selector": field_selector}
@@ -160,7 +162,7 @@ class FaultyStore:
         field_selector: str = "",
         timeout_seconds: float = 30,
     ) -> Iterator[WatchEvent[T]]:
-        """No run watches in these stories; a store with a mirror would, and is another world."""
+        """No run watches in these scenarios; a store with a mirror would, and is another world."""
         raise GoneError("nothing is watched here", status=410, reason="Expired", resource=resource.kind)
 
     def _call(
@@ -172,22 +174,22 @@ class FaultyStore:
         name: str = "",
         namespace: str = "",
         cached: bool = False,
-    ) -> Call:
+    ) -> InjectableCall:
         site = kube_site(self._step, verb, resource, subresource)
         touch = partial(self._touch, resource, name, namespace) if resource is not None and name else None
-        return Call(site=site, error=partial(_error, site), touch=touch, cached=cached)
+        return InjectableCall(site=site, error=partial(_error, site), touch=touch, cached=cached)
 
     def _touch(self, resource: Resource[Any], name: str, namespace: str) -> None:
         """Somebody else writes to it; on a Lease that looks as if another run had taken it."""
         self._touches += 1
         mark = {"metadata": {"annotations": {TOUCHED: str(self._touches)}}}
         try:
-            self._someone.patch(resource, name, mark, namespace=namespace)
+            self._human.patch(resource, name, mark, namespace=namespace)
         except KubeAPIError:
             return  # it is not there: nothing to be quicker at
 
 
-def _error(site: str, kind: Kind) -> Exception:
+def _error(site: str, kind: FaultKind) -> Exception:
     return kube_error(kind, site)
 
 
@@ -201,7 +203,7 @@ class FaultyClient:
         faults: Decides.
     """
 
-    def __init__(self, client: Any, service: str, step: str, faults: Faults) -> None:
+    def __init__(self, client: Any, service: str, step: str, faults: FaultInjector) -> None:
         self._client = client
         self._service = service
         self._step = step
@@ -211,9 +213,9 @@ class FaultyClient:
         """An operation, by its Python name."""
         return partial(self.call, name)
 
-    def get_paginator(self, name: str) -> Pages:
+    def get_paginator(self, name: str) -> FaultyPaginator:
         """All pages of an operation."""
-        return Pages(self, name)
+        return FaultyPaginator(self, name)
 
     def call(self, name: str, **parameters: Any) -> Any:
         """One call of an operation."""
@@ -226,11 +228,11 @@ class FaultyClient:
             return aws_error(kind, self._service, operation)
 
         site = aws_site(self._step, self._service, operation)
-        act = partial(getattr(self._client, name), **parameters)
-        return self._faults.call(Call(site=site, error=error, cached=True), act, as_of)
+        perform = partial(getattr(self._client, name), **parameters)
+        return self._faults.call(InjectableCall(site=site, error=error, cached=True), perform, as_of)
 
 
-class Pages:
+class FaultyPaginator:
     """A paginator."""
 
     def __init__(self, client: FaultyClient, operation: str) -> None:
@@ -251,28 +253,28 @@ class Pages:
 
 _THROTTLED: Final = {"ec2": "RequestLimitExceeded"}  # EC2 has a word of its own; the others say ThrottlingException
 _UNANSWERED: Final = {
-    Kind.FAIL_BEFORE: "the connection was refused",
-    Kind.FAIL_AFTER: "the connection broke before the answer",
-    Kind.TIMEOUT_BEFORE: "no answer in time",
-    Kind.TIMEOUT_AFTER: "no answer in time",
+    FaultKind.FAIL_BEFORE: "the connection was refused",
+    FaultKind.FAIL_AFTER: "the connection broke before the answer",
+    FaultKind.TIMEOUT_BEFORE: "no answer in time",
+    FaultKind.TIMEOUT_AFTER: "no answer in time",
 }
 
 
-def kube_error(kind: Kind, site: str) -> KubeAPIError:
+def kube_error(kind: FaultKind, site: str) -> KubeAPIError:
     """As `kube.http_store` raises it after its own retries."""
-    if kind is Kind.THROTTLE:
+    if kind is FaultKind.THROTTLE:
         return TooManyRequestsError("the server has asked us to wait", status=429, reason="TooManyRequests", call=site)
     return KubeUnavailableError(_UNANSWERED[kind], call=site)
 
 
-def aws_error(kind: Kind, service: str, operation: str) -> Exception:
+def aws_error(kind: FaultKind, service: str, operation: str) -> Exception:
     """As botocore raises it after its own retries."""
     url = f"https://{service}.us-east-1.amazonaws.com/"
-    if kind is Kind.FAIL_AFTER:
+    if kind is FaultKind.FAIL_AFTER:
         return ConnectionClosedError(endpoint_url=url)
-    if kind in {Kind.TIMEOUT_BEFORE, Kind.TIMEOUT_AFTER}:
+    if kind in {FaultKind.TIMEOUT_BEFORE, FaultKind.TIMEOUT_AFTER}:
         return ReadTimeoutError(endpoint_url=url)
-    if kind is Kind.THROTTLE:
+    if kind is FaultKind.THROTTLE:
         return _refused(_THROTTLED.get(service, "ThrottlingException"), "Request limit exceeded.", 503, operation)
     return _refused("InternalError", "An internal error has occurred", 500, operation)
 

@@ -1,4 +1,4 @@
-"""Everything that happened in a story, in order: what a digest is made of, what a person reads, what stale reads go back to."""
+"""Everything that happened in a scenario, in order: what a digest is made of, what a person reads, what stale reads go back to."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from msgspec import Struct
 
 from journeyman.ports import Clock
 from journeyman_simulator.apiserver.server import Write
-from journeyman_simulator.faults.scenario_view import RUNS
+from journeyman_simulator.faults.scenario_view import RUN_USER_PREFIX
 
 
-class Moment(Struct, frozen=True):
+class HistoryEntry(Struct, frozen=True):
     """Somebody did something."""
 
     at: datetime
@@ -30,19 +30,21 @@ class History:
     """Writes (`on_write` of an API server) and whatever else is told.
 
     Args:
-        clock: The story's.
+        clock: The scenario's.
         who: Names the run under way; empty if there is none, then the writer's user is told.
         on_moment: Is told of each, as it happens.
     """
 
-    def __init__(self, clock: Clock, who: Callable[[], str], on_moment: Callable[[Moment], None] | None = None) -> None:
+    def __init__(
+        self, clock: Clock, who: Callable[[], str], on_entry: Callable[[HistoryEntry], None] | None = None
+    ) -> None:
         self._clock = clock
         self._who = who
-        self._on_moment = on_moment
+        self._on_moment = on_entry
         self._digest = hashlib.sha256()
         self._times: list[datetime] = []
         self._versions: list[int] = []
-        self.moments: list[Moment] = []
+        self.entries: list[HistoryEntry] = []
 
     @property
     def digest(self) -> str:
@@ -55,14 +57,14 @@ class History:
         self._times.append(now)
         self._versions.append(write.version)
         self._digest.update(msgspec.json.encode(write.body, order="deterministic"))
-        ours = self._who() if write.user.startswith(RUNS) else ""
+        ours = self._who() if write.user.startswith(RUN_USER_PREFIX) else ""
         self.note(_told(write) if write.resource.kind == "Event" else _done(write), ours or write.user)
 
     def note(self, what: str, who: str = "") -> None:
         """Anything else."""
-        moment = Moment(self._clock.now(), who or self._who(), what)
+        moment = HistoryEntry(self._clock.now(), who or self._who(), what)
         self._digest.update(f"{moment.at.isoformat()} {moment.who} {what}\n".encode())
-        self.moments.append(moment)
+        self.entries.append(moment)
         if self._on_moment:
             self._on_moment(moment)
 

@@ -1,11 +1,11 @@
-"""What a story's setting and workloads are as Kubernetes objects."""
+"""What a scenario's setting and workloads are as Kubernetes objects."""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
 from journeyman.core.api import labels
-from journeyman_simulator.faults.fault_scenario import Deploy, Pool, Setting
+from journeyman_simulator.faults.fault_scenario import Deploy, ScenarioPool, ScenarioSetup
 
 CLUSTER: Final = "demo"
 NAMESPACE: Final = "default"
@@ -16,10 +16,10 @@ _DISCOVERY: Final = "karpenter.sh/discovery"
 Manifest = dict[str, Any]
 
 
-def furniture(setting: Setting) -> list[Manifest]:
+def initial_manifests(setup: ScenarioSetup) -> list[Manifest]:
     """Everything that stands at the beginning, the NodeClass first."""
-    daemons = [daemon_set()] if setting.daemons else []
-    return [node_class(), *(node_pool(pool) for pool in setting.pools), *daemons]
+    daemons = [daemon_set()] if setup.daemons else []
+    return [node_class(), *(node_pool(pool) for pool in setup.pools), *daemons]
 
 
 def node_class(discovery: str = CLUSTER) -> Manifest:
@@ -38,8 +38,8 @@ def subnet_selector(discovery: str) -> list[Manifest]:
     return [{"tags": {_DISCOVERY: discovery}}]
 
 
-def node_pool(pool: Pool) -> Manifest:
-    """A NodePool as the story describes it."""
+def node_pool(pool: ScenarioPool) -> Manifest:
+    """A NodePool as the scenario describes it."""
     requirements = [{"key": "karpenter.sh/capacity-type", "operator": "In", "values": list(pool.capacity_types)}]
     if pool.types:
         requirements.append(
@@ -86,41 +86,43 @@ def daemon_set() -> Manifest:
     return _object("apps/v1", "DaemonSet", "agent", spec, NAMESPACE)
 
 
-def deployment(act: Deploy) -> Manifest:
+def deployment(operation: Deploy) -> Manifest:
     """The Deployment that an act asks for."""
-    requests = {"cpu": f"{act.cpu_millicores}m", "memory": f"{act.memory_mib}Mi"}
+    requests = {"cpu": f"{operation.cpu_millicores}m", "memory": f"{operation.memory_mib}Mi"}
     pod: Manifest = {
-        "terminationGracePeriodSeconds": act.grace_seconds,
+        "terminationGracePeriodSeconds": operation.grace_seconds,
         "containers": [{"name": "c", "image": "pause", "resources": {"requests": requests}}],
     }
-    if act.pool:
-        pod["nodeSelector"] = {"karpenter.sh/nodepool": act.pool}
-    if act.spread_zones:
+    if operation.pool:
+        pod["nodeSelector"] = {"karpenter.sh/nodepool": operation.pool}
+    if operation.spread_zones:
         pod["topologySpreadConstraints"] = [
             {
                 "maxSkew": 1,
                 "topologyKey": "topology.kubernetes.io/zone",
                 "whenUnsatisfiable": "DoNotSchedule",
-                "labelSelector": {"matchLabels": {"app": act.app}},
+                "labelSelector": {"matchLabels": {"app": operation.app}},
             }
         ]
-    if act.one_per_node:
-        alone = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"app": act.app}}}
+    if operation.one_per_node:
+        alone = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"app": operation.app}}}
         pod["affinity"] = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [alone]}}
-    protection = "true" if act.do_not_disrupt else f"{act.protected_seconds}s" if act.protected_seconds else ""
+    protection = (
+        "true" if operation.do_not_disrupt else f"{operation.protected_seconds}s" if operation.protected_seconds else ""
+    )
     annotations = {DO_NOT_DISRUPT: protection} if protection else {}
     spec = {
-        "replicas": act.replicas,
-        "selector": {"matchLabels": {"app": act.app}},
-        "template": {"metadata": {"labels": {"app": act.app}, "annotations": annotations}, "spec": pod},
+        "replicas": operation.replicas,
+        "selector": {"matchLabels": {"app": operation.app}},
+        "template": {"metadata": {"labels": {"app": operation.app}, "annotations": annotations}, "spec": pod},
     }
-    return _object("apps/v1", "Deployment", act.app, spec, NAMESPACE)
+    return _object("apps/v1", "Deployment", operation.app, spec, NAMESPACE)
 
 
-def disruption_budget(act: Deploy) -> Manifest:
+def disruption_budget(operation: Deploy) -> Manifest:
     """Its PodDisruptionBudget."""
-    spec = {"minAvailable": act.min_available, "selector": {"matchLabels": {"app": act.app}}}
-    return _object("policy/v1", "PodDisruptionBudget", act.app, spec, NAMESPACE)
+    spec = {"minAvailable": operation.min_available, "selector": {"matchLabels": {"app": operation.app}}}
+    return _object("policy/v1", "PodDisruptionBudget", operation.app, spec, NAMESPACE)
 
 
 def _object(api_version: str, kind: str, name: str, spec: Manifest, namespace: str = "") -> Manifest:

@@ -19,7 +19,7 @@ _RAW_NODE: Resource[dict[str, Any]] = Resource(
 )
 
 
-class Troubles:
+class NodeFaults:
     """A `MachineSource` between the account and the kubelets, and the agents that report conditions."""
 
     def __init__(
@@ -41,20 +41,20 @@ class Troubles:
             for machine in self._machines.machines()
         )
 
-    def silence(self, provider_id: str) -> None:
+    def stop_kubelet(self, provider_id: str) -> None:
         """Its kubelet stops."""
         self._silent.add(provider_id)
 
-    def unsilence(self, provider_id: str) -> None:
+    def start_kubelet(self, provider_id: str) -> None:
         """Its kubelet runs again."""
         self._silent.discard(provider_id)
 
-    def report(self, node: str, condition: str, status: str) -> None:
+    def set_condition(self, node: str, condition: str, status: str) -> None:
         """An agent reports a condition of a node."""
         self._ill.setdefault(node, {})[condition] = status
         self._write(node, condition, status)
 
-    def unreport(self, node: str, condition: str) -> None:
+    def clear_condition(self, node: str, condition: str) -> None:
         """It is well again."""
         if self._ill.get(node, {}).pop(condition, None) is not None:
             self._write(node, condition, "")
@@ -64,7 +64,7 @@ class Troubles:
         self._silent.clear()
         for node, conditions in sorted(self._ill.items()):
             for condition in sorted(conditions):
-                self.unreport(node, condition)
+                self.clear_condition(node, condition)
 
     def _write(self, node: str, condition: str, status: str) -> None:
         """Its status without that condition, or with it; the list is replaced whole."""

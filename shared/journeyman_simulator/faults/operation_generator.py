@@ -1,4 +1,4 @@
-"""What people and the cloud do in a story, drawn from dice."""
+"""What people and the cloud do in a scenario, drawn from dice."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable
 from random import Random
 from typing import Final, Literal, get_args
 
-from journeyman_simulator.faults import fault_scenario as told
-from journeyman_simulator.faults.fault_scenario import AnyAct, Setting
+from journeyman_simulator.faults import fault_scenario
+from journeyman_simulator.faults.fault_scenario import AnyOperation, ScenarioSetup
 
 LAST_ACT_SECONDS: Final = 150
 FEWEST_ACTS: Final = 3
@@ -21,260 +21,269 @@ _MEMORIES: Final = (128, 256, 1024, 3000)
 _GRACES: Final = (1, 1, 5, 40)
 _FEW: Final = 4  # replicas, of those that want a node each
 _STATUSES: Final[tuple[Literal["True", "False", "Unknown"], ...]] = ("False", "Unknown")
-_EDITS: Final[tuple[told.Change, ...]] = get_args(told.Change)
+_EDITS: Final[tuple[fault_scenario.ClaimChange, ...]] = get_args(fault_scenario.ClaimChange)
 _REPAIRED_AFTER: Final = 600  # seconds: what the cloud tolerates of the illness that it tolerates shortest
-_LONG_ILLNESSES: Final = 0.3  # of stories with the gate on: long enough for a repair
+_LONG_ILLNESSES: Final = 0.3  # of scenarios with the gate on: long enough for a repair
 
-Draw = Callable[[Random, float, Setting], AnyAct]
+Draw = Callable[[Random, float, ScenarioSetup], AnyOperation]
 
 
-def acts_of(dice: Random, setting: Setting) -> tuple[AnyAct, ...]:
+def draw_operations(rng: Random, setup: ScenarioSetup) -> tuple[AnyOperation, ...]:
     """One or two applications at first, then whatever happens, by time."""
-    first = [_deploy(dice, 0, setting, app) for app in APPS[: dice.choice((1, 1, 2))]]
-    draws, weights = zip(*((draw, weight) for draw, weight in _DRAWS if _has_its_place(draw, setting)), strict=True)
+    first = [_deploy(rng, 0, setup, app) for app in APPS[: rng.choice((1, 1, 2))]]
+    draws, weights = zip(*((draw, weight) for draw, weight in _DRAWS if _has_its_place(draw, setup)), strict=True)
     later = [
-        draw(dice, dice.randrange(0, LAST_ACT_SECONDS, 5), setting)
-        for draw in dice.choices(draws, weights, k=dice.randint(FEWEST_ACTS, MOST_ACTS))
+        draw(rng, rng.randrange(0, LAST_ACT_SECONDS, 5), setup)
+        for draw in rng.choices(draws, weights, k=rng.randint(FEWEST_ACTS, MOST_ACTS))
     ]
-    ill = _ill_for_long(dice) if setting.node_repair and setting.sweep and dice.random() < _LONG_ILLNESSES else []
+    ill = _ill_for_long(rng) if setup.node_repair and setup.sweep and rng.random() < _LONG_ILLNESSES else []
     return by_time([*first, *later, *ill])
 
 
-def by_time(acts: Iterable[AnyAct]) -> tuple[AnyAct, ...]:
+def by_time(operations: Iterable[AnyOperation]) -> tuple[AnyOperation, ...]:
     """In the order in which they happen."""
-    return tuple(sorted(acts, key=lambda act: act.at_seconds))
+    return tuple(sorted(operations, key=lambda operation: operation.at_seconds))
 
 
-def held_up(nodes: int) -> tuple[AnyAct, ...]:
+def held_up(nodes: int) -> tuple[AnyOperation, ...]:
     """Nodes go, and a budget keeps one of them until the storm is over: so long that what is told is told again."""
-    kept = told.Deploy(at_seconds=0, app=_SHORT_LIVED, replicas=2, min_available=2)
-    going = (told.DeleteClaim(at_seconds=60, claim=claim) for claim in range(nodes))
-    return (kept, *going, told.Unprotect(at_seconds=_HELD_UP_UNTIL))
+    kept = fault_scenario.Deploy(at_seconds=0, app=_SHORT_LIVED, replicas=2, min_available=2)
+    going = (fault_scenario.DeleteClaim(at_seconds=60, claim=claim) for claim in range(nodes))
+    return (kept, *going, fault_scenario.Unprotect(at_seconds=_HELD_UP_UNTIL))
 
 
-def emptied_at_once(dice: Random, setting: Setting) -> tuple[AnyAct, ...]:
+def emptied_at_once(rng: Random, setup: ScenarioSetup) -> tuple[AnyOperation, ...]:
     """An application with a node for each of its pods goes as a whole."""
-    replicas, pool = dice.randint(3, _FEW), setting.pools[0].name
-    deployed = told.Deploy(at_seconds=0, app=_SHORT_LIVED, replicas=replicas, one_per_node=True, pool=pool)
-    return (deployed, told.Undeploy(at_seconds=dice.randrange(60, LAST_ACT_SECONDS, 5), app=_SHORT_LIVED))
+    replicas, pool = rng.randint(3, _FEW), setup.pools[0].name
+    deployed = fault_scenario.Deploy(at_seconds=0, app=_SHORT_LIVED, replicas=replicas, one_per_node=True, pool=pool)
+    return (deployed, fault_scenario.Undeploy(at_seconds=rng.randrange(60, LAST_ACT_SECONDS, 5), app=_SHORT_LIVED))
 
 
-def emptied_early() -> tuple[AnyAct, ...]:
+def emptied_early() -> tuple[AnyOperation, ...]:
     """Nodes have nothing left as soon as they have joined; the storm lasts until somebody has looked."""
-    deployed = told.Deploy(at_seconds=0, app=_SHORT_LIVED, replicas=2, one_per_node=True)
-    return (deployed, told.Undeploy(at_seconds=60, app=_SHORT_LIVED), told.Unprotect(at_seconds=LAST_ACT_SECONDS))
-
-
-def protected(nodes: int) -> tuple[AnyAct, ...]:
-    """Nodes go, with pods that must not be disrupted."""
-    deployed = told.Deploy(at_seconds=0, app=_SHORT_LIVED, replicas=2, do_not_disrupt=True)
-    return (deployed, *(told.DeleteClaim(at_seconds=60, claim=claim) for claim in range(nodes)))
-
-
-def outgrown(*, out_of_stock: bool) -> tuple[AnyAct, ...]:
-    """Most of what is on a node goes, and a smaller one would do; which cannot be had, if nothing is in stock."""
-    empty = told.OutOfStock(at_seconds=65, type=-1, zone=-1, capacity_type="", seconds=40)
+    deployed = fault_scenario.Deploy(at_seconds=0, app=_SHORT_LIVED, replicas=2, one_per_node=True)
     return (
-        told.Deploy(at_seconds=0, app="a", replicas=1, cpu_millicores=500),
-        told.Deploy(at_seconds=0, app="b", replicas=1, cpu_millicores=3000),
-        told.Scale(at_seconds=60, app="b", replicas=0),
-        *([empty] if out_of_stock else []),
-        told.Unprotect(at_seconds=150),  # the storm lasts until then
+        deployed,
+        fault_scenario.Undeploy(at_seconds=60, app=_SHORT_LIVED),
+        fault_scenario.Unprotect(at_seconds=LAST_ACT_SECONDS),
     )
 
 
-def uninstall(setting: Setting) -> tuple[AnyAct, ...]:
+def protected(nodes: int) -> tuple[AnyOperation, ...]:
+    """Nodes go, with pods that must not be disrupted."""
+    deployed = fault_scenario.Deploy(at_seconds=0, app=_SHORT_LIVED, replicas=2, do_not_disrupt=True)
+    return (deployed, *(fault_scenario.DeleteClaim(at_seconds=60, claim=claim) for claim in range(nodes)))
+
+
+def outgrown(*, out_of_stock: bool) -> tuple[AnyOperation, ...]:
+    """Most of what is on a node goes, and a smaller one would do; which cannot be had, if nothing is in stock."""
+    empty = fault_scenario.OutOfStock(at_seconds=65, type=-1, zone=-1, capacity_type="", seconds=40)
+    return (
+        fault_scenario.Deploy(at_seconds=0, app="a", replicas=1, cpu_millicores=500),
+        fault_scenario.Deploy(at_seconds=0, app="b", replicas=1, cpu_millicores=3000),
+        fault_scenario.Scale(at_seconds=60, app="b", replicas=0),
+        *([empty] if out_of_stock else []),
+        fault_scenario.Unprotect(at_seconds=150),  # the storm lasts until then
+    )
+
+
+def uninstall(setup: ScenarioSetup) -> tuple[AnyOperation, ...]:
     """The NodeClass goes, and soon all NodePools; the pods are left without."""
-    pools = range(len(setting.pools))
-    return (told.DeleteNodeClass(at_seconds=80), *(told.DeletePool(at_seconds=85, pool=pool) for pool in pools))
+    pools = range(len(setup.pools))
+    return (
+        fault_scenario.DeleteNodeClass(at_seconds=80),
+        *(fault_scenario.DeletePool(at_seconds=85, pool=pool) for pool in pools),
+    )
 
 
-def _has_its_place(draw: Draw, setting: Setting) -> bool:
+def _has_its_place(draw: Draw, setup: ScenarioSetup) -> bool:
     if draw is _set_replicas:
-        return any(pool.replicas for pool in setting.pools)
+        return any(pool.replicas for pool in setup.pools)
     if draw is _fail_check:
-        return setting.node_repair
-    return setting.sweep or draw not in _FOUND_BY_THE_SWEEP
+        return setup.node_repair
+    return setup.sweep or draw not in _FOUND_BY_THE_SWEEP
 
 
 # -- workloads ------------------------------------------------------------------------------------------------------
 
 
-def _deploy(dice: Random, at: float, setting: Setting, app: str = APPS[-1]) -> AnyAct:
-    replicas = dice.choice((1, 2, 3, 4, 6, 9))
-    return told.Deploy(
+def _deploy(rng: Random, at: float, setup: ScenarioSetup, app: str = APPS[-1]) -> AnyOperation:
+    replicas = rng.choice((1, 2, 3, 4, 6, 9))
+    return fault_scenario.Deploy(
         at_seconds=at,
         app=app,
         replicas=replicas,
-        cpu_millicores=dice.choice(_CPUS),
-        memory_mib=dice.choice(_MEMORIES),
-        min_available=dice.choice((-1, -1, 0, replicas - 1, max(replicas - 2, 0), replicas)),
-        do_not_disrupt=dice.random() < 0.1,
-        protected_seconds=dice.choice((0,) * 9 + (60,)),
-        one_per_node=replicas <= _FEW and dice.random() < 0.3,
-        pool=dice.choice(setting.pools).name if dice.random() < 0.2 else "",
-        grace_seconds=dice.choice(_GRACES),
+        cpu_millicores=rng.choice(_CPUS),
+        memory_mib=rng.choice(_MEMORIES),
+        min_available=rng.choice((-1, -1, 0, replicas - 1, max(replicas - 2, 0), replicas)),
+        do_not_disrupt=rng.random() < 0.1,
+        protected_seconds=rng.choice((0,) * 9 + (60,)),
+        one_per_node=replicas <= _FEW and rng.random() < 0.3,
+        pool=rng.choice(setup.pools).name if rng.random() < 0.2 else "",
+        grace_seconds=rng.choice(_GRACES),
     )
 
 
-def _scale(dice: Random, at: float, _: Setting) -> AnyAct:
-    return told.Scale(at_seconds=at, app=dice.choice(APPS[:2]), replicas=dice.choice((0, 1, 2, 4, 8)))
+def _scale(rng: Random, at: float, _: ScenarioSetup) -> AnyOperation:
+    return fault_scenario.Scale(at_seconds=at, app=rng.choice(APPS[:2]), replicas=rng.choice((0, 1, 2, 4, 8)))
 
 
-def _undeploy(dice: Random, at: float, _: Setting) -> AnyAct:
-    return told.Undeploy(at_seconds=at, app=dice.choice(APPS))
+def _undeploy(rng: Random, at: float, _: ScenarioSetup) -> AnyOperation:
+    return fault_scenario.Undeploy(at_seconds=at, app=rng.choice(APPS))
 
 
-def _protect(dice: Random, at: float, _: Setting) -> AnyAct:
-    return told.Protect(at_seconds=at, pod=dice.randrange(_NODES))
+def _protect(rng: Random, at: float, _: ScenarioSetup) -> AnyOperation:
+    return fault_scenario.Protect(at_seconds=at, pod=rng.randrange(_NODES))
 
 
-def _complete(dice: Random, at: float, _: Setting) -> AnyAct:
-    return told.CompletePod(at_seconds=at, pod=dice.randrange(_NODES))
+def _complete(rng: Random, at: float, _: ScenarioSetup) -> AnyOperation:
+    return fault_scenario.CompletePod(at_seconds=at, pod=rng.randrange(_NODES))
 
 
-def _unprotect(_: Random, at: float, __: Setting) -> AnyAct:
-    return told.Unprotect(at_seconds=at)
+def _unprotect(_: Random, at: float, __: ScenarioSetup) -> AnyOperation:
+    return fault_scenario.Unprotect(at_seconds=at)
 
 
 # -- pools and classes ----------------------------------------------------------------------------------------------
 
 
-def _set_budget(dice: Random, at: float, setting: Setting) -> AnyAct:
-    return told.SetBudget(at_seconds=at, pool=_pool(dice, setting), nodes=dice.choice(("100%", "50%", "1", "0")))
+def _set_budget(rng: Random, at: float, setup: ScenarioSetup) -> AnyOperation:
+    return fault_scenario.SetBudget(at_seconds=at, pool=_pool(rng, setup), nodes=rng.choice(("100%", "50%", "1", "0")))
 
 
-def _set_limit(dice: Random, at: float, setting: Setting) -> AnyAct:
-    return told.SetLimit(at_seconds=at, pool=_pool(dice, setting), cpus=dice.choice((0, 2, 6, 10)))
+def _set_limit(rng: Random, at: float, setup: ScenarioSetup) -> AnyOperation:
+    return fault_scenario.SetLimit(at_seconds=at, pool=_pool(rng, setup), vcpus=rng.choice((0, 2, 6, 10)))
 
 
-def _set_replicas(dice: Random, at: float, setting: Setting) -> AnyAct:
-    static = [index for index, pool in enumerate(setting.pools) if pool.replicas]
-    return told.SetReplicas(at_seconds=at, pool=dice.choice(static), replicas=dice.choice((0, 1, 2, 3)))
+def _set_replicas(rng: Random, at: float, setup: ScenarioSetup) -> AnyOperation:
+    static = [index for index, pool in enumerate(setup.pools) if pool.replicas]
+    return fault_scenario.SetReplicas(at_seconds=at, pool=rng.choice(static), replicas=rng.choice((0, 1, 2, 3)))
 
 
-def _drift(dice: Random, at: float, setting: Setting) -> AnyAct:
-    return told.Drift(at_seconds=at, pool=_pool(dice, setting))
+def _drift(rng: Random, at: float, setup: ScenarioSetup) -> AnyOperation:
+    return fault_scenario.Drift(at_seconds=at, pool=_pool(rng, setup))
 
 
-def _expiry(dice: Random, at: float, setting: Setting) -> AnyAct:
-    return told.ShortenExpiry(at_seconds=at, pool=_pool(dice, setting), seconds=dice.choice((60, 150)))
+def _expiry(rng: Random, at: float, setup: ScenarioSetup) -> AnyOperation:
+    return fault_scenario.ShortenExpiry(at_seconds=at, pool=_pool(rng, setup), seconds=rng.choice((60, 150)))
 
 
-def _delete_pool(dice: Random, at: float, setting: Setting) -> AnyAct:
-    return told.DeletePool(at_seconds=at, pool=_pool(dice, setting))
+def _delete_pool(rng: Random, at: float, setup: ScenarioSetup) -> AnyOperation:
+    return fault_scenario.DeletePool(at_seconds=at, pool=_pool(rng, setup))
 
 
-def _break_class(_: Random, at: float, __: Setting) -> AnyAct:
-    return told.BreakNodeClass(at_seconds=at)
+def _break_class(_: Random, at: float, __: ScenarioSetup) -> AnyOperation:
+    return fault_scenario.BreakNodeClass(at_seconds=at)
 
 
-def _mend_class(_: Random, at: float, __: Setting) -> AnyAct:
-    return told.MendNodeClass(at_seconds=at)
+def _mend_class(_: Random, at: float, __: ScenarioSetup) -> AnyOperation:
+    return fault_scenario.MendNodeClass(at_seconds=at)
 
 
-def _pool(dice: Random, setting: Setting) -> int:
-    return dice.randrange(len(setting.pools))
+def _pool(rng: Random, setup: ScenarioSetup) -> int:
+    return rng.randrange(len(setup.pools))
 
 
 # -- instances ------------------------------------------------------------------------------------------------------
 
 
-def _interrupt(dice: Random, at: float, _: Setting) -> AnyAct:
-    return told.Interrupt(at_seconds=at, node=dice.randrange(_NODES))
+def _interrupt(rng: Random, at: float, _: ScenarioSetup) -> AnyOperation:
+    return fault_scenario.Interrupt(at_seconds=at, node=rng.randrange(_NODES))
 
 
-def _rebalance(dice: Random, at: float, _: Setting) -> AnyAct:
-    return told.Rebalance(at_seconds=at, node=dice.randrange(_NODES))
+def _rebalance(rng: Random, at: float, _: ScenarioSetup) -> AnyOperation:
+    return fault_scenario.Rebalance(at_seconds=at, node=rng.randrange(_NODES))
 
 
-def _maintenance(dice: Random, at: float, _: Setting) -> AnyAct:
-    return told.Maintenance(at_seconds=at, node=dice.randrange(_NODES))
+def _maintenance(rng: Random, at: float, _: ScenarioSetup) -> AnyOperation:
+    return fault_scenario.Maintenance(at_seconds=at, node=rng.randrange(_NODES))
 
 
-def _stop(dice: Random, at: float, _: Setting) -> AnyAct:
-    return told.StopInstance(at_seconds=at, node=dice.randrange(_NODES))
+def _stop(rng: Random, at: float, _: ScenarioSetup) -> AnyOperation:
+    return fault_scenario.StopInstance(at_seconds=at, node=rng.randrange(_NODES))
 
 
-def _console_terminate(dice: Random, at: float, _: Setting) -> AnyAct:
-    return told.ConsoleTerminate(at_seconds=at, node=dice.randrange(_NODES))
+def _console_terminate(rng: Random, at: float, _: ScenarioSetup) -> AnyOperation:
+    return fault_scenario.ConsoleTerminate(at_seconds=at, node=rng.randrange(_NODES))
 
 
-def _out_of_stock(dice: Random, at: float, setting: Setting) -> AnyAct:
-    return told.OutOfStock(
+def _out_of_stock(rng: Random, at: float, setup: ScenarioSetup) -> AnyOperation:
+    return fault_scenario.OutOfStock(
         at_seconds=at,
-        type=dice.randrange(-1, len(setting.types)),
-        zone=dice.randrange(-1, setting.zones),
-        capacity_type=dice.choice(("", "on-demand", "spot")),
-        seconds=dice.choice((20.0, 100.0, 400.0)),
+        type=rng.randrange(-1, len(setup.types)),
+        zone=rng.randrange(-1, setup.zones),
+        capacity_type=rng.choice(("", "on-demand", "spot")),
+        seconds=rng.choice((20.0, 100.0, 400.0)),
     )
 
 
-def _never_joins(_: Random, at: float, __: Setting) -> AnyAct:
-    return told.NeverJoins(at_seconds=at)
+def _never_joins(_: Random, at: float, __: ScenarioSetup) -> AnyOperation:
+    return fault_scenario.NeverJoins(at_seconds=at)
 
 
 # -- by hand --------------------------------------------------------------------------------------------------------
 
 
-def _delete_node(dice: Random, at: float, _: Setting) -> AnyAct:
-    return told.DeleteNode(at_seconds=at, node=dice.randrange(_NODES))
+def _delete_node(rng: Random, at: float, _: ScenarioSetup) -> AnyOperation:
+    return fault_scenario.DeleteNode(at_seconds=at, node=rng.randrange(_NODES))
 
 
-def _delete_claim(dice: Random, at: float, _: Setting) -> AnyAct:
-    return told.DeleteClaim(at_seconds=at, claim=dice.randrange(_NODES))
+def _delete_claim(rng: Random, at: float, _: ScenarioSetup) -> AnyOperation:
+    return fault_scenario.DeleteClaim(at_seconds=at, claim=rng.randrange(_NODES))
 
 
-def _edit_claim(dice: Random, at: float, _: Setting) -> AnyAct:
-    return told.EditClaim(at_seconds=at, claim=dice.randrange(_NODES), change=dice.choice(_EDITS))
+def _edit_claim(rng: Random, at: float, _: ScenarioSetup) -> AnyOperation:
+    return fault_scenario.EditClaim(at_seconds=at, claim=rng.randrange(_NODES), change=rng.choice(_EDITS))
 
 
-def _strip_finalizer(dice: Random, at: float, _: Setting) -> AnyAct:
-    return told.StripFinalizer(at_seconds=at, claim=dice.randrange(_NODES))
+def _strip_finalizer(rng: Random, at: float, _: ScenarioSetup) -> AnyOperation:
+    return fault_scenario.StripFinalizer(at_seconds=at, claim=rng.randrange(_NODES))
 
 
 # -- machines and clocks --------------------------------------------------------------------------------------------
 
 
-def _stop_kubelet(dice: Random, at: float, _: Setting) -> AnyAct:
-    return told.StopKubelet(at_seconds=at, node=dice.randrange(_NODES), seconds=dice.choice((15.0, 60.0, 200.0)))
-
-
-def _unhealthy(dice: Random, at: float, _: Setting) -> AnyAct:
-    condition = dice.choice(("NetworkingReady", "KernelReady", "StorageReady", "AcceleratedHardwareReady"))
-    return told.UnhealthyCondition(
-        at_seconds=at,
-        node=dice.randrange(_NODES),
-        condition=condition,
-        status=dice.choice(_STATUSES),
-        seconds=dice.choice((30.0, 300.0)),
+def _stop_kubelet(rng: Random, at: float, _: ScenarioSetup) -> AnyOperation:
+    return fault_scenario.StopKubelet(
+        at_seconds=at, node=rng.randrange(_NODES), seconds=rng.choice((15.0, 60.0, 200.0))
     )
 
 
-def _ill_for_long(dice: Random) -> list[AnyAct]:
+def _unhealthy(rng: Random, at: float, _: ScenarioSetup) -> AnyOperation:
+    condition = rng.choice(("NetworkingReady", "KernelReady", "StorageReady", "AcceleratedHardwareReady"))
+    return fault_scenario.UnhealthyCondition(
+        at_seconds=at,
+        node=rng.randrange(_NODES),
+        condition=condition,
+        status=rng.choice(_STATUSES),
+        seconds=rng.choice((30.0, 300.0)),
+    )
+
+
+def _ill_for_long(rng: Random) -> list[AnyOperation]:
     """A node that must be repaired, and time for it."""
-    falls_ill = dice.randrange(60, LAST_ACT_SECONDS, 5)
-    ill = told.UnhealthyCondition(
+    falls_ill = rng.randrange(60, LAST_ACT_SECONDS, 5)
+    ill = fault_scenario.UnhealthyCondition(
         at_seconds=falls_ill,
-        node=dice.randrange(_NODES),
+        node=rng.randrange(_NODES),
         condition="AcceleratedHardwareReady",
         status="False",
         seconds=2.0 * _REPAIRED_AFTER,
     )
-    return [ill, told.Unprotect(at_seconds=falls_ill + 1.4 * _REPAIRED_AFTER)]
+    return [ill, fault_scenario.Unprotect(at_seconds=falls_ill + 1.4 * _REPAIRED_AFTER)]
 
 
-def _fail_check(dice: Random, at: float, _: Setting) -> AnyAct:
-    return told.FailCheck(
+def _fail_check(rng: Random, at: float, _: ScenarioSetup) -> AnyOperation:
+    return fault_scenario.FailCheck(
         at_seconds=at,
-        node=dice.randrange(_NODES),
-        check=dice.choice(("InstanceStatus", "SystemStatus")),
-        seconds=dice.choice((60.0, 400.0)),
+        node=rng.randrange(_NODES),
+        check=rng.choice(("InstanceStatus", "SystemStatus")),
+        seconds=rng.choice((60.0, 400.0)),
     )
 
 
-def _jump_clock(dice: Random, at: float, _: Setting) -> AnyAct:
-    return told.JumpClock(at_seconds=at, seconds=dice.choice((-120.0, -20.0, 5.0, 60.0, 300.0)))
+def _jump_clock(rng: Random, at: float, _: ScenarioSetup) -> AnyOperation:
+    return fault_scenario.JumpClock(at_seconds=at, seconds=rng.choice((-120.0, -20.0, 5.0, 60.0, 300.0)))
 
 
 _DRAWS: Final[tuple[tuple[Draw, float], ...]] = (

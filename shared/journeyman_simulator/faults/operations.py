@@ -1,4 +1,4 @@
-"""People and the cloud at work: carries a story's acts out when their time comes.
+"""People and the cloud at work: carries a scenario's acts out when their time comes.
 
 Who acts by hand writes as "someone". What a person asks for may be refused; then nothing happens.
 """
@@ -28,13 +28,18 @@ from journeyman.errors import KubeAPIError, NotFoundError
 from journeyman.ports import Clock
 from journeyman_simulator.apiserver import ApiServer
 from journeyman_simulator.clock import SkewedClock
-from journeyman_simulator.faults import fault_scenario as told
-from journeyman_simulator.faults import manifests
-from journeyman_simulator.faults.account_operations import Hand
-from journeyman_simulator.faults.fault_scenario import CAPACITY_TYPES, Change, NodeChange, StatusChange, Story
+from journeyman_simulator.faults import fault_scenario, manifests
+from journeyman_simulator.faults.account_operations import AccountOperations
+from journeyman_simulator.faults.fault_scenario import (
+    CAPACITY_TYPES,
+    ClaimChange,
+    ClaimStatusChange,
+    FaultScenario,
+    NodeChange,
+)
 from journeyman_simulator.faults.manifests import DO_NOT_DISRUPT, NAMESPACE
-from journeyman_simulator.faults.node_faults import Troubles
-from journeyman_simulator.faults.scenario_view import SOMEONE
+from journeyman_simulator.faults.node_faults import NodeFaults
+from journeyman_simulator.faults.scenario_view import HUMAN
 from journeyman_simulator.workload_controllers import DEPLOYMENT
 
 T = TypeVar("T")
@@ -42,13 +47,13 @@ T = TypeVar("T")
 _UNPROTECTED: Final = {"metadata": {"annotations": {DO_NOT_DISRUPT: None}}}
 
 
-class Acts:
-    """An `Actor` of the story's world.
+class Operations:
+    """An `Actor` of the scenario's world.
 
     Args:
-        story: What is to be done.
+        scenario: What is to be done.
         server: Where people act.
-        clock: The story's, at its beginning.
+        clock: The scenario's, at its beginning.
         cloud: The account.
         troubles: What is wrong with machines.
         skew: The functions' clock.
@@ -59,31 +64,31 @@ class Acts:
 
     def __init__(
         self,
-        story: Story,
+        scenario: FaultScenario,
         *,
         server: ApiServer,
         clock: Clock,
-        cloud: Hand,
-        troubles: Troubles,
+        cloud: AccountOperations,
+        node_faults: NodeFaults,
         skew: SkewedClock,
         types: Sequence[str],
         zones: Sequence[str],
         note: Callable[[str], None],
     ) -> None:
-        self._server = server.acting_as(SOMEONE)
+        self._server = server.acting_as(HUMAN)
         self._clock = clock
         self._cloud = cloud
-        self._troubles = troubles
+        self._node_faults = node_faults
         self._skew = skew
         self._types, self._zones = types, zones
-        self._pools = [pool.name for pool in story.setting.pools]
+        self._pools = [pool.name for pool in scenario.setup.pools]
         self._agenda: list[tuple[datetime, int, Callable[[], None]]] = []
         self._serial = 0
         self._protected: list[str] = []
         self._sold_out: set[tuple[str, str, str]] = set()
         self._note = note
-        for act in story.acts:
-            self._at(act.at_seconds, self._doing(act))
+        for operation in scenario.operations:
+            self._at(operation.at_seconds, self._doing(operation))
 
     def due(self) -> datetime | None:
         """The next act, or the end of one."""
@@ -103,178 +108,183 @@ class Acts:
         self._mend()
         self._stop_expiry()
         self._let_go()
-        self._troubles.calm()
+        self._node_faults.calm()
         self._cloud.pass_checks()
         self._skew.offset = timedelta()
 
     # -- one act after the other ------------------------------------------------------------------------------------
 
-    def _doing(self, act: told.AnyAct) -> Callable[[], None]:
+    def _doing(self, operation: fault_scenario.AnyOperation) -> Callable[[], None]:
         def do() -> None:
-            self._note(_described(act))
+            self._note(_described(operation))
             try:
-                self._do(act)
+                self._do(operation)
             except KubeAPIError:
                 return  # refused, or gone: so nothing happens
 
         return do
 
     @singledispatchmethod
-    def _do(self, act: Any) -> None:
-        raise NotImplementedError(f"nobody knows how to carry out {act}")
+    def _do(self, operation: Any) -> None:
+        raise NotImplementedError(f"nobody knows how to carry out {operation}")
 
     @_do.register
-    def _(self, act: told.Deploy) -> None:
-        self._server.create(DEPLOYMENT, manifests.deployment(act), namespace=NAMESPACE)
-        if act.min_available >= 0:
-            self._server.create(PDB, manifests.disruption_budget(act), namespace=NAMESPACE)
+    def _(self, operation: fault_scenario.Deploy) -> None:
+        self._server.create(DEPLOYMENT, manifests.deployment(operation), namespace=NAMESPACE)
+        if operation.min_available >= 0:
+            self._server.create(PDB, manifests.disruption_budget(operation), namespace=NAMESPACE)
 
     @_do.register
-    def _(self, act: told.Scale) -> None:
-        self._patch(DEPLOYMENT, act.app, {"spec": {"replicas": act.replicas}}, NAMESPACE)
+    def _(self, operation: fault_scenario.Scale) -> None:
+        self._patch(DEPLOYMENT, operation.app, {"spec": {"replicas": operation.replicas}}, NAMESPACE)
 
     @_do.register
-    def _(self, act: told.Undeploy) -> None:
-        self._server.delete(DEPLOYMENT, act.app, namespace=NAMESPACE)
-        self._server.delete(PDB, act.app, namespace=NAMESPACE)
+    def _(self, operation: fault_scenario.Undeploy) -> None:
+        self._server.delete(DEPLOYMENT, operation.app, namespace=NAMESPACE)
+        self._server.delete(PDB, operation.app, namespace=NAMESPACE)
 
     @_do.register
-    def _(self, act: told.SetBudget) -> None:
-        self._patch(NODEPOOL, self._pool(act.pool), {"spec": {"disruption": {"budgets": [{"nodes": act.nodes}]}}})
+    def _(self, operation: fault_scenario.SetBudget) -> None:
+        self._patch(
+            NODEPOOL, self._pool(operation.pool), {"spec": {"disruption": {"budgets": [{"nodes": operation.nodes}]}}}
+        )
 
     @_do.register
-    def _(self, act: told.SetLimit) -> None:
-        limits = {"cpu": str(act.cpus) if act.cpus else None}
-        self._patch(NODEPOOL, self._pool(act.pool), {"spec": {"limits": limits}})
+    def _(self, operation: fault_scenario.SetLimit) -> None:
+        limits = {"cpu": str(operation.cpus) if operation.cpus else None}
+        self._patch(NODEPOOL, self._pool(operation.pool), {"spec": {"limits": limits}})
 
     @_do.register
-    def _(self, act: told.SetReplicas) -> None:
-        self._patch(NODEPOOL, self._pool(act.pool), {"spec": {"replicas": act.replicas}})
+    def _(self, operation: fault_scenario.SetReplicas) -> None:
+        self._patch(NODEPOOL, self._pool(operation.pool), {"spec": {"replicas": operation.replicas}})
 
     @_do.register
-    def _(self, act: told.Drift) -> None:
+    def _(self, operation: fault_scenario.Drift) -> None:
         self._serial += 1
         mark = {"metadata": {"labels": {"example.com/generation": str(self._serial)}}}
-        self._patch(NODEPOOL, self._pool(act.pool), {"spec": {"template": mark}})
+        self._patch(NODEPOOL, self._pool(operation.pool), {"spec": {"template": mark}})
 
     @_do.register
-    def _(self, act: told.ShortenExpiry) -> None:
-        template = {"spec": {"expireAfter": manifests.expire_after(act.seconds)}}
-        self._patch(NODEPOOL, self._pool(act.pool), {"spec": {"template": template}})
+    def _(self, operation: fault_scenario.ShortenExpiry) -> None:
+        template = {"spec": {"expireAfter": manifests.expire_after(operation.seconds)}}
+        self._patch(NODEPOOL, self._pool(operation.pool), {"spec": {"template": template}})
 
     @_do.register
-    def _(self, act: told.DeletePool) -> None:
-        self._server.delete(NODEPOOL, self._pool(act.pool))
+    def _(self, operation: fault_scenario.DeletePool) -> None:
+        self._server.delete(NODEPOOL, self._pool(operation.pool))
 
     @_do.register
-    def _(self, _: told.BreakNodeClass) -> None:
+    def _(self, _: fault_scenario.BreakNodeClass) -> None:
         self._select_subnets("nowhere")
 
     @_do.register
-    def _(self, _: told.MendNodeClass) -> None:
+    def _(self, _: fault_scenario.MendNodeClass) -> None:
         self._mend()
 
     @_do.register
-    def _(self, _: told.DeleteNodeClass) -> None:
+    def _(self, _: fault_scenario.DeleteNodeClass) -> None:
         self._server.delete(EC2NODECLASS, manifests.NODE_CLASS)
 
     @_do.register
-    def _(self, act: told.Interrupt) -> None:
-        for provider_id in self._instance(act.node):
+    def _(self, operation: fault_scenario.Interrupt) -> None:
+        for provider_id in self._instance(operation.node):
             self._cloud.interrupt(provider_id)
 
     @_do.register
-    def _(self, act: told.Rebalance) -> None:
-        for provider_id in self._instance(act.node):
+    def _(self, operation: fault_scenario.Rebalance) -> None:
+        for provider_id in self._instance(operation.node):
             self._cloud.recommend_rebalance(provider_id)
 
     @_do.register
-    def _(self, act: told.Maintenance) -> None:
-        for provider_id in self._instance(act.node):
+    def _(self, operation: fault_scenario.Maintenance) -> None:
+        for provider_id in self._instance(operation.node):
             self._cloud.announce_retirement(provider_id)
 
     @_do.register
-    def _(self, act: told.StopInstance) -> None:
-        for provider_id in self._instance(act.node):
+    def _(self, operation: fault_scenario.StopInstance) -> None:
+        for provider_id in self._instance(operation.node):
             self._cloud.stop(provider_id)
 
     @_do.register
-    def _(self, act: told.ConsoleTerminate) -> None:
-        for provider_id in self._instance(act.node):
+    def _(self, operation: fault_scenario.ConsoleTerminate) -> None:
+        for provider_id in self._instance(operation.node):
             self._cloud.terminate(provider_id)
 
     @_do.register
-    def _(self, act: told.DeleteNode) -> None:
-        for node in self._node(act.node):
+    def _(self, operation: fault_scenario.DeleteNode) -> None:
+        for node in self._node(operation.node):
             self._server.delete(NODE, node.metadata.name)
 
     @_do.register
-    def _(self, act: told.DeleteClaim) -> None:
-        for claim in self._claim(act.claim):
+    def _(self, operation: fault_scenario.DeleteClaim) -> None:
+        for claim in self._claim(operation.claim):
             self._server.delete(NODECLAIM, claim.metadata.name)
 
     @_do.register
-    def _(self, act: told.EditClaim) -> None:
-        for claim in self._claim(act.claim):
-            patch = edit_of_claim(claim, act.change, self._clock.now())
+    def _(self, operation: fault_scenario.EditClaim) -> None:
+        for claim in self._claim(operation.claim):
+            patch = edit_of_claim(claim, operation.change, self._clock.now())
             subresource = "status" if "status" in patch else ""
             self._server.patch(NODECLAIM, claim.metadata.name, patch, subresource=subresource)
 
     @_do.register
-    def _(self, act: told.EditNode) -> None:
-        for node in self._node(act.node):
-            self._patch(NODE, node.metadata.name, edit_of_node(act.change))
+    def _(self, operation: fault_scenario.EditNode) -> None:
+        for node in self._node(operation.node):
+            self._patch(NODE, node.metadata.name, edit_of_node(operation.change))
 
     @_do.register
-    def _(self, act: told.StripFinalizer) -> None:
-        for claim in self._claim(act.claim):
+    def _(self, operation: fault_scenario.StripFinalizer) -> None:
+        for claim in self._claim(operation.claim):
             self._patch(NODECLAIM, claim.metadata.name, {"metadata": {"finalizers": None}})
             self._server.delete(NODECLAIM, claim.metadata.name)
 
     @_do.register
-    def _(self, act: told.OutOfStock) -> None:
-        types = [_nth(self._types, act.type)] if act.type >= 0 else self._types
-        zones = [_nth(self._zones, act.zone)] if act.zone >= 0 else self._zones
-        kinds = [act.capacity_type] if act.capacity_type else CAPACITY_TYPES
+    def _(self, operation: fault_scenario.OutOfStock) -> None:
+        types = [_nth(self._types, operation.type)] if operation.type >= 0 else self._types
+        zones = [_nth(self._zones, operation.zone)] if operation.zone >= 0 else self._zones
+        kinds = [operation.capacity_type] if operation.capacity_type else CAPACITY_TYPES
         pools = [(type_, zone, kind) for type_ in types for zone in zones for kind in kinds]
         self._set_stock(pools, sold_out=True)
-        self._in(timedelta(seconds=act.seconds), partial(self._set_stock, pools, sold_out=False))
+        self._in(timedelta(seconds=operation.seconds), partial(self._set_stock, pools, sold_out=False))
 
     @_do.register
-    def _(self, _: told.NeverJoins) -> None:
+    def _(self, _: fault_scenario.NeverJoins) -> None:
         self._cloud.let_next_never_join()
 
     @_do.register
-    def _(self, act: told.StopKubelet) -> None:
-        for provider_id in self._instance(act.node):
-            self._troubles.silence(provider_id)
-            self._in(timedelta(seconds=act.seconds), partial(self._troubles.unsilence, provider_id))
+    def _(self, operation: fault_scenario.StopKubelet) -> None:
+        for provider_id in self._instance(operation.node):
+            self._node_faults.stop_kubelet(provider_id)
+            self._in(timedelta(seconds=operation.seconds), partial(self._node_faults.start_kubelet, provider_id))
 
     @_do.register
-    def _(self, act: told.UnhealthyCondition) -> None:
-        for node in self._node(act.node):
+    def _(self, operation: fault_scenario.UnhealthyCondition) -> None:
+        for node in self._node(operation.node):
             name = node.metadata.name
-            self._troubles.report(name, act.condition, act.status)
-            self._in(timedelta(seconds=act.seconds), partial(self._troubles.unreport, name, act.condition))
+            self._node_faults.set_condition(name, operation.condition, operation.status)
+            self._in(
+                timedelta(seconds=operation.seconds),
+                partial(self._node_faults.clear_condition, name, operation.condition),
+            )
 
     @_do.register
-    def _(self, act: told.FailCheck) -> None:
-        for provider_id in self._instance(act.node):
-            self._cloud.fail_check(provider_id, act.check)
-            self._in(timedelta(seconds=act.seconds), partial(self._cloud.pass_checks, provider_id))
+    def _(self, operation: fault_scenario.FailCheck) -> None:
+        for provider_id in self._instance(operation.node):
+            self._cloud.fail_check(provider_id, operation.check)
+            self._in(timedelta(seconds=operation.seconds), partial(self._cloud.pass_checks, provider_id))
 
     @_do.register
-    def _(self, act: told.JumpClock) -> None:
-        self._skew.offset += timedelta(seconds=act.seconds)
+    def _(self, operation: fault_scenario.JumpClock) -> None:
+        self._skew.offset += timedelta(seconds=operation.seconds)
 
     @_do.register
-    def _(self, act: told.Protect) -> None:
-        for name in self._running_pod(act.pod):
+    def _(self, operation: fault_scenario.Protect) -> None:
+        for name in self._running_pod(operation.pod):
             self._protected.append(name)
             self._patch(POD, name, {"metadata": {"annotations": {DO_NOT_DISRUPT: "true"}}}, NAMESPACE)
 
     @_do.register
-    def _(self, _: told.Unprotect) -> None:
+    def _(self, _: fault_scenario.Unprotect) -> None:
         protected, self._protected = self._protected, []
         present = {pod.metadata.name for pod in self._server.list(POD).items}
         for name in protected:
@@ -282,8 +292,8 @@ class Acts:
                 self._patch(POD, name, _UNPROTECTED, NAMESPACE)
 
     @_do.register
-    def _(self, act: told.CompletePod) -> None:
-        for name in self._running_pod(act.pod):
+    def _(self, operation: fault_scenario.CompletePod) -> None:
+        for name in self._running_pod(operation.pod):
             unready = [{"type": "Ready", "status": "False", "reason": "PodCompleted"}]
             ended = {"status": {"phase": "Succeeded", "conditions": unready}}
             self._server.patch(POD, name, ended, namespace=NAMESPACE, subresource="status")
@@ -368,10 +378,10 @@ def _oldest(items: Sequence[Any], ordinal: int) -> list[Any]:
     return [_nth(ranked, ordinal)] if ranked else []
 
 
-def _described(act: told.AnyAct) -> str:
+def _described(operation: fault_scenario.AnyOperation) -> str:
     """`Scale app=a replicas=3`."""
-    fields = {name: getattr(act, name) for name in act.__struct_fields__ if name != "at_seconds"}
-    return " ".join([type(act).__name__, *(f"{name}={value}" for name, value in fields.items() if value != "")])
+    fields = {name: getattr(operation, name) for name in operation.__struct_fields__ if name != "at_seconds"}
+    return " ".join([type(operation).__name__, *(f"{name}={value}" for name, value in fields.items() if value != "")])
 
 
 JSON = Mapping[str, Any]
@@ -404,7 +414,7 @@ _OF_NODES: Final[Mapping[str, JSON]] = {
 _SAID: Final[Mapping[str, str]] = {"say-registered": "Registered", "say-initialized": "Initialized"}
 
 
-def edit_of_claim(claim: NodeClaim, change: Change | StatusChange, now: datetime) -> JSON:
+def edit_of_claim(claim: NodeClaim, change: ClaimChange | ClaimStatusChange, now: datetime) -> JSON:
     """The patch; of its status if it has one."""
     return _said(claim, _SAID[change], now) if change in _SAID else _OF_CLAIMS[change]
 

@@ -32,15 +32,15 @@ from journeyman.runtime.composition import Runtime, installed
 from journeyman.runtime.environment import Environment
 from journeyman_simulator.apiserver import ApiServer
 from journeyman_simulator.deployment_files import load_handler
-from journeyman_simulator.faults.fault_injection import Faults, Run, current_name, running
+from journeyman_simulator.faults.fault_injection import FaultInjector, FunctionRun, current_name, running
 from journeyman_simulator.faults.faulty_adapters import FaultyClient, FaultyStore
 from journeyman_simulator.faults.scenario_view import RunError
 from journeyman_simulator.lambda_functions import LambdaContext, LambdaFunction
 from journeyman_simulator.sam_stack import ClientSource
 
 
-class Outside(Struct, frozen=True, kw_only=True):
-    """What all functions of a story share."""
+class SandboxConnections(Struct, frozen=True, kw_only=True):
+    """What all functions of a scenario share."""
 
     environment: Environment
     clock: Clock  # the truth
@@ -48,7 +48,7 @@ class Outside(Struct, frozen=True, kw_only=True):
     server: ApiServer
     account: ClientSource
     version_at: Callable[[datetime], int]
-    faults: Faults
+    faults: FaultInjector
     on_error: Callable[[RunError], None]
     ids: count[int]
 
@@ -67,20 +67,20 @@ class Sandboxes:
         outside: What the runs talk to.
     """
 
-    def __init__(self, handler: str, outside: Outside) -> None:
+    def __init__(self, handler: str, connections: SandboxConnections) -> None:
         self._handler = handler
         self.step = handler.partition(".")[0]
-        self._outside = outside
+        self._connections = connections
         self._free: list[Runtime] = []
         self.runs = 0
         self.last: dict[str, Any] = {}  # the event of the latest run
-        self.busy: dict[int, Run] = {}
+        self.busy: dict[int, FunctionRun] = {}
 
-    def __call__(self, event: dict[str, Any], context: StormContext) -> Any:
+    def __call__(self, event: dict[str, Any], context: VirtualLambdaContext) -> Any:
         """One invocation. Raises Died if it is the sandbox's last."""
         self.runs += 1
         self.last = event
-        run = Run(step=self.step, serial=self.runs, ends_at=context.ends_at)
+        run = FunctionRun(step=self.step, serial=self.runs, ends_at=context.ends_at)
         self.busy[run.serial] = run
         runtime = self._free.pop() if self._free else self._cold()
         try:
@@ -90,7 +90,7 @@ class Sandboxes:
             if run.alive:  # the platform keeps a sandbox whose handler raised, too
                 self._free.append(runtime)
 
-    def _run(self, run: Run, runtime: Runtime, event: dict[str, Any], context: StormContext) -> Any:
+    def _run(self, run: FunctionRun, runtime: Runtime, event: dict[str, Any], context: VirtualLambdaContext) -> Any:
         with running(run), installed(runtime):
             try:
                 answer = load_handler(self._handler)(event, context)
@@ -103,20 +103,20 @@ class Sandboxes:
         return answer
 
     def _report_unexpected(self, error: Exception) -> None:
-        told = RunError(
-            at=self._outside.clock.now(),
+        reported = RunError(
+            at=self._connections.clock.now(),
             run=current_name(),
             error=type(error).__name__,
             message=str(error),
             expected=False,
         )
-        self._outside.on_error(told)
+        self._connections.on_error(reported)
 
     def _cold(self) -> Runtime:
-        return Runtime(self._outside.environment.settings, StormAdapters(self.step, self._outside))
+        return Runtime(self._connections.environment.settings, SimulatedAwsAdapters(self.step, self._connections))
 
 
-class StormContext(LambdaContext):
+class VirtualLambdaContext(LambdaContext):
     """Lambda's context, whose remaining time is virtual."""
 
     def __init__(self, function: LambdaFunction, request_id: str) -> None:
@@ -129,18 +129,18 @@ class StormContext(LambdaContext):
         return max(0, round((self.ends_at - self._clock.now()).total_seconds() * 1000))
 
 
-class StormAdapters(AwsAdapters):
+class SimulatedAwsAdapters(AwsAdapters):
     """One sandbox's connections. Log lines and metrics go nowhere; requests go one after another, so that runs repeat."""
 
-    def __init__(self, step: str, outside: Outside) -> None:
+    def __init__(self, step: str, connections: SandboxConnections) -> None:
         """Args: `step` is the function's."""
-        self._outside = outside
+        self._connections = connections
         self._made: dict[str, FaultyClient] = {}
         self._step = step
         super().__init__(
-            outside.environment,
-            clock=outside.seen_clock,
-            stores=lambda _: FaultyStore(outside.server, step, outside.faults, outside.version_at),
+            connections.environment,
+            clock=connections.seen_clock,
+            stores=lambda _: FaultyStore(connections.server, step, connections.faults, connections.version_at),
             clients=self._client,
             log_to=silent(),
         )
@@ -152,7 +152,7 @@ class StormAdapters(AwsAdapters):
             self.clock,
             lanes=self._environment.lanes,
             wake_url=self._environment.wake_url,
-            new_id=self._outside.new_id,
+            new_id=self._connections.new_id,
         )
 
     def telemetry(self, store: KubeStore, fields: Mapping[str, str]) -> RunTelemetry:
@@ -166,28 +166,28 @@ class StormAdapters(AwsAdapters):
         """What a run reports as its failure."""
         if "error" not in fields:
             return
-        told = RunError(
-            at=self._outside.clock.now(),
+        error = RunError(
+            at=self._connections.clock.now(),
             run=current_name(),
             error=fields["error"],
             message=" ".join([message, *(f"{k}={v}" for k, v in fields.items() if k not in {"error", "stacktrace"})]),
             expected="stacktrace" not in fields,  # as `Runtime.log_error` tells bugs from what may happen
             stack=fields.get("stacktrace", ""),
         )
-        self._outside.on_error(told)
+        self._connections.on_error(error)
 
     def _aws_settings(self, cluster: Cluster) -> AwsSettings:
         return replace(super()._aws_settings(cluster), max_parallel_launches=1, parallel_reads=False)
 
     def _client(self, service: str, _region: str) -> FaultyClient:
         if service not in self._made:
-            client = self._outside.account.client(service)
-            self._made[service] = FaultyClient(client, service, self._step, self._outside.faults)
+            client = self._connections.account.client(service)
+            self._made[service] = FaultyClient(client, service, self._step, self._connections.faults)
         return self._made[service]
 
 
 class _EventsOnly(RunTelemetry):
-    """Nobody reads a storm's metrics, and writing them takes a tenth of its time; of its lines, judges read of defects."""
+    """Nobody reads a storm's metrics, and writing them takes a tenth of its time; of its lines, checkers read of defects."""
 
     def __init__(
         self, store: KubeStore, clock: Clock, fields: Mapping[str, str], *, on_defect: Callable[..., None]
@@ -211,8 +211,8 @@ def silent() -> Logger:
 
 
 @contextmanager
-def silenced() -> Iterator[None]:
-    """The process's own logger, too: what the AWS adapter says is no part of a story."""
+def logs_silenced() -> Iterator[None]:
+    """The process's own logger, too: what the AWS adapter says is no part of a scenario."""
     logger()  # whoever makes it first sets its level
     ours = logging.getLogger(SERVICE)
     level = ours.level

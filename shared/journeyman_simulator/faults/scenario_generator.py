@@ -1,4 +1,4 @@
-"""A seed becomes a story: everything is drawn here, before anything runs.
+"""A seed becomes a scenario: everything is drawn here, before anything runs.
 
 Sites are drawn from the list, never by how often they are called, so that rare calls go wrong as often as common ones; and
 each takes its turn in being the last call of a process. What
@@ -14,30 +14,30 @@ from typing import Any, Final, get_args
 
 from msgspec.structs import replace
 
-from journeyman_simulator.faults import fault_scenario as told
+from journeyman_simulator.faults import fault_scenario
 from journeyman_simulator.faults.call_sites import CALL_SITES, has_effect, kinds_of
 from journeyman_simulator.faults.fault_scenario import (
     CAPACITY_TYPES,
-    AnyAct,
-    Budget,
+    AnyOperation,
     CallFault,
+    ClaimStatusChange,
     Deploy,
     EditClaim,
     EditNode,
     Fault,
-    Kind,
+    FaultKind,
+    FaultScenario,
     MessageFault,
-    MessageKind,
+    MessageFaultKind,
     NodeChange,
-    Pool,
-    Setting,
-    StatusChange,
-    Story,
+    ScenarioBudget,
+    ScenarioPool,
+    ScenarioSetup,
 )
 from journeyman_simulator.faults.operation_generator import (
     LAST_ACT_SECONDS,
-    acts_of,
     by_time,
+    draw_operations,
     emptied_at_once,
     emptied_early,
     held_up,
@@ -48,13 +48,13 @@ from journeyman_simulator.faults.operation_generator import (
 from journeyman_simulator.in_process_account.ec2_catalogue import SMALL_SELECTION
 
 QUEUES: Final = ("provision", "terminate", "consolidate", "interrupt", "wake")
-DEATHS: Final = (Kind.DIE_BEFORE, Kind.DIE_AFTER)
+DEATHS: Final = (FaultKind.CRASH_BEFORE, FaultKind.CRASH_AFTER)
 MOST_CALL_FAULTS: Final = 4
 MOST_MESSAGE_FAULTS: Final = 4
 _DEADLY: Final = 0.35  # of call faults
-_LAGGING: Final = 0.1  # of stories: any list may be stale
-_WAITS_FOR_NOTHING: Final = 0.15  # of stories: no sweep, so nothing may be lost
-_LOST_LAUNCHES: Final = 0.1  # of stories: a launch is heard of late
+_LAGGING: Final = 0.1  # of scenarios: any list may be stale
+_WAITS_FOR_NOTHING: Final = 0.15  # of scenarios: no sweep, so nothing may be lost
+_LOST_LAUNCHES: Final = 0.1  # of scenarios: a launch is heard of late
 _BLIND_LOOKS: Final = 10  # at instances, after the first one
 _AGAIN: Final = 0.3  # of faults: the next call of the site goes wrong, too
 
@@ -67,107 +67,109 @@ _LAGS: Final = (1.0, 2.0, 5.0)
 _DELAYS: Final = (1.0, 10.0, 45.0, 120.0)
 
 
-def story_of(seed: int) -> Story:
-    """The story of a seed, always the same one."""
+def generate_scenario(seed: int) -> FaultScenario:
+    """The scenario of a seed, always the same one."""
     return twisted(_story_of(seed))
 
 
-def _story_of(seed: int) -> Story:
-    dice = Random(seed)
-    sweep = dice.random() >= _WAITS_FOR_NOTHING
-    setting = setting_of(dice, sweep=sweep)
-    acts = acts_of(dice, setting)
+def _story_of(seed: int) -> FaultScenario:
+    rng = Random(seed)
+    sweep = rng.random() >= _WAITS_FOR_NOTHING
+    setup = draw_setup(rng, sweep=sweep)
+    operations = draw_operations(rng, setup)
     if not sweep:
-        return Story(seed=seed, setting=setting, acts=acts, faults=_overlaps(dice))
-    calls = _call_faults(dice, lags=dice.random() < _LAGGING)
-    messages = _message_faults(dice)
-    lost = _lost_launch(dice) if dice.random() < _LOST_LAUNCHES else ()
-    return Story(seed=seed, setting=setting, acts=acts, faults=(*_death_in_turn(seed), *lost, *calls, *messages))
+        return FaultScenario(seed=seed, setup=setup, operations=operations, faults=_overlaps(rng))
+    calls = _call_faults(rng, lags=rng.random() < _LAGGING)
+    messages = _message_faults(rng)
+    lost = _lost_launch(rng) if rng.random() < _LOST_LAUNCHES else ()
+    return FaultScenario(
+        seed=seed, setup=setup, operations=operations, faults=(*_death_in_turn(seed), *lost, *calls, *messages)
+    )
 
 
 # -- calls ----------------------------------------------------------------------------------------------------------
 
 
-def _call_faults(dice: Random, *, lags: bool) -> tuple[CallFault, ...]:
+def _call_faults(rng: Random, *, lags: bool) -> tuple[CallFault, ...]:
     faults: list[CallFault] = []
-    for _ in range(dice.randint(0, MOST_CALL_FAULTS)):
-        site = dice.choice(CALL_SITES if dice.random() < 0.5 else _EFFECTS)
-        kind = _kind(dice, site, lags=lags)
-        nth = _ordinal(dice)
-        faults.append(CallFault(site=site, nth=nth, kind=kind, seconds=_seconds(dice, site, kind)))
-        if dice.random() < _AGAIN:
-            again = _kind(dice, site, lags=lags)
-            faults.append(CallFault(site=site, nth=nth + 1, kind=again, seconds=_seconds(dice, site, again)))
+    for _ in range(rng.randint(0, MOST_CALL_FAULTS)):
+        site = rng.choice(CALL_SITES if rng.random() < 0.5 else _EFFECTS)
+        kind = _kind(rng, site, lags=lags)
+        nth = _ordinal(rng)
+        faults.append(CallFault(site=site, nth=nth, kind=kind, seconds=_seconds(rng, site, kind)))
+        if rng.random() < _AGAIN:
+            again = _kind(rng, site, lags=lags)
+            faults.append(CallFault(site=site, nth=nth + 1, kind=again, seconds=_seconds(rng, site, again)))
     return tuple(faults)
 
 
 def _death_in_turn(seed: int) -> tuple[CallFault, ...]:
-    """In every second story the first call of a site is a process's last: each site's in turn, before its effect and after."""
+    """In every second scenario the first call of a site is a process's last: each site's in turn, before its effect and after."""
     turn, rest = divmod(seed, 2)
     round_, place = divmod(turn, len(CALL_SITES))
     return () if rest else (CallFault(site=CALL_SITES[place], nth=1, kind=DEATHS[round_ % 2]),)
 
 
-def _kind(dice: Random, site: str, *, lags: bool) -> Kind:
-    if dice.random() < _DEADLY:
-        return dice.choice(DEATHS)
-    possible = [kind for kind in kinds_of(site) if kind not in DEATHS and (lags or kind is not Kind.LAG)]
-    return dice.choice(possible)
+def _kind(rng: Random, site: str, *, lags: bool) -> FaultKind:
+    if rng.random() < _DEADLY:
+        return rng.choice(DEATHS)
+    possible = [kind for kind in kinds_of(site) if kind not in DEATHS and (lags or kind is not FaultKind.LAG)]
+    return rng.choice(possible)
 
 
-def _seconds(dice: Random, site: str, kind: Kind) -> float:
-    spans: dict[Kind, Sequence[float]] = {
-        Kind.PARK: _PARKS,
-        Kind.TIMEOUT_BEFORE: _TIMEOUTS,
-        Kind.TIMEOUT_AFTER: _TIMEOUTS,
-        Kind.STALE: _STALE_CLUSTER if ": list " in site else _STALE_ACCOUNT,
-        Kind.LAG: _LAGS,
+def _seconds(rng: Random, site: str, kind: FaultKind) -> float:
+    spans: dict[FaultKind, Sequence[float]] = {
+        FaultKind.PAUSE: _PARKS,
+        FaultKind.TIMEOUT_BEFORE: _TIMEOUTS,
+        FaultKind.TIMEOUT_AFTER: _TIMEOUTS,
+        FaultKind.STALE: _STALE_CLUSTER if ": list " in site else _STALE_ACCOUNT,
+        FaultKind.LAG: _LAGS,
     }
-    return dice.choice(spans[kind]) if kind in spans else 0.0
+    return rng.choice(spans[kind]) if kind in spans else 0.0
 
 
-def _overlaps(dice: Random) -> tuple[Fault, ...]:
+def _overlaps(rng: Random) -> tuple[Fault, ...]:
     """What may happen where wake-ups alone must do: runs that meet, answers that come late; nothing is lost."""
     faults: list[Fault] = [
-        CallFault(site=dice.choice(CALL_SITES), nth=_ordinal(dice), kind=Kind.PARK, seconds=dice.choice(_PARKS[:4]))
-        for _ in range(dice.randint(0, 2))
+        CallFault(site=rng.choice(CALL_SITES), nth=_ordinal(rng), kind=FaultKind.PAUSE, seconds=rng.choice(_PARKS[:4]))
+        for _ in range(rng.randint(0, 2))
     ]
-    late = (MessageKind.DOUBLE, MessageKind.REORDER)
-    faults += [_message_fault(dice, lambda: dice.choice(late)) for _ in range(dice.randint(0, 2))]
+    late = (MessageFaultKind.DUPLICATE, MessageFaultKind.REORDER)
+    faults += [_message_fault(rng, lambda: rng.choice(late)) for _ in range(rng.randint(0, 2))]
     return tuple(faults)
 
 
-def _lost_launch(dice: Random) -> tuple[CallFault, ...]:
+def _lost_launch(rng: Random) -> tuple[CallFault, ...]:
     """A launch took effect and nobody heard of it; and EC2's listings do not show it yet."""
-    step, nth = "provision", _ordinal(dice)
-    unheard = dice.choice((Kind.FAIL_AFTER, Kind.TIMEOUT_AFTER, Kind.DIE_AFTER))
+    step, nth = "provision", _ordinal(rng)
+    unheard = rng.choice((FaultKind.FAIL_AFTER, FaultKind.TIMEOUT_AFTER, FaultKind.CRASH_AFTER))
     launch = f"{step}: ec2 CreateFleet"
     look = f"{step}: ec2 DescribeInstances"
-    lost = CallFault(site=launch, nth=nth, kind=unheard, seconds=_seconds(dice, launch, unheard))
-    blind = (CallFault(site=look, nth=n, kind=Kind.STALE, seconds=20.0) for n in range(2, 2 + _BLIND_LOOKS))
+    lost = CallFault(site=launch, nth=nth, kind=unheard, seconds=_seconds(rng, launch, unheard))
+    blind = (CallFault(site=look, nth=n, kind=FaultKind.STALE, seconds=20.0) for n in range(2, 2 + _BLIND_LOOKS))
     return (lost, *blind)
 
 
 # -- messages -------------------------------------------------------------------------------------------------------
 
 
-def _message_faults(dice: Random) -> tuple[MessageFault, ...]:
+def _message_faults(rng: Random) -> tuple[MessageFault, ...]:
     return tuple(
-        _message_fault(dice, lambda: dice.choice(tuple(MessageKind)))
-        for _ in range(dice.randint(0, MOST_MESSAGE_FAULTS))
+        _message_fault(rng, lambda: rng.choice(tuple(MessageFaultKind)))
+        for _ in range(rng.randint(0, MOST_MESSAGE_FAULTS))
     )
 
 
-def _message_fault(dice: Random, draw: Callable[[], MessageKind]) -> MessageFault:
-    queue, kind = dice.choice(QUEUES), draw()
-    seconds = dice.choice(_DELAYS) if kind is MessageKind.DELAY else 0.0
-    return MessageFault(queue=queue, nth=_ordinal(dice, 0.4), kind=kind, seconds=seconds)
+def _message_fault(rng: Random, draw: Callable[[], MessageFaultKind]) -> MessageFault:
+    queue, kind = rng.choice(QUEUES), draw()
+    seconds = rng.choice(_DELAYS) if kind is MessageFaultKind.DELAY else 0.0
+    return MessageFault(queue=queue, nth=_ordinal(rng, 0.4), kind=kind, seconds=seconds)
 
 
-def _ordinal(dice: Random, often: float = 0.6) -> int:
+def _ordinal(rng: Random, often: float = 0.6) -> int:
     """From 1, each next one less often."""
     nth = 1
-    while dice.random() > often:
+    while rng.random() > often:
         nth += 1
     return nth
 
@@ -176,13 +178,13 @@ _EFFECTS: Final = tuple(site for site in CALL_SITES if has_effect(site))
 
 
 _LARGE: Final = ("m5.large", "m6g.large", "r5.large")
-"""One of them is always sold: everything that stories deploy fits it."""
+"""One of them is always sold: everything that scenarios deploy fits it."""
 _TYPES: Final = tuple(sorted({*SMALL_SELECTION, "c6i.large", "m5.2xlarge", "m6g.xlarge", "t3.medium"}))
 _BUDGETS: Final = ("100%", "100%", "50%", "30%", "2", "1", "1", "0")
 _REASONS: Final[tuple[tuple[str, ...], ...]] = ((), (), (), ("Empty",), ("Drifted", "Underutilized"))
-_THAWS: Final = 0.25  # of stories: Lambda freezes a sandbox in the middle of a run, and thaws it
+_THAWS: Final = 0.25  # of scenarios: Lambda freezes a sandbox in the middle of a run, and thaws it
 
-_AS_DEPLOYED_IN: Final = 0.1  # of stories
+_AS_DEPLOYED_IN: Final = 0.1  # of scenarios
 _AS_DEPLOYED: Final[Mapping[str, Any]] = {
     "pod_nomination": True,
     "registration_poll_seconds": 5,
@@ -195,214 +197,217 @@ _UNHURRIED: Final[Mapping[str, Any]] = {
     "drain_poll_seconds": 20,
     "instance_poll_seconds": 20,
 }
-"""Half the runs tell the same story."""
-_STATIC: Final = 0.15  # of stories: there is a static pool as well
+"""Half the runs tell the same scenario."""
+_STATIC: Final = 0.15  # of scenarios: there is a static pool as well
 
 
-def setting_of(dice: Random, *, sweep: bool) -> Setting:
+def draw_setup(rng: Random, *, sweep: bool) -> ScenarioSetup:
     """Pools, what the account sells, and how the product is set up."""
-    names = ("default",) if dice.random() < 0.7 else ("default", "second")
-    types = tuple(sorted({dice.choice(_LARGE), *dice.sample(_TYPES, dice.randint(2, 4))}))
-    return Setting(
-        pools=(*(_pool(dice, name, types) for name in names), *_static_pool(dice, types)),
+    names = ("default",) if rng.random() < 0.7 else ("default", "second")
+    types = tuple(sorted({rng.choice(_LARGE), *rng.sample(_TYPES, rng.randint(2, 4))}))
+    return ScenarioSetup(
+        pools=(*(_pool(rng, name, types) for name in names), *_static_pool(rng, types)),
         types=types,
-        zones=dice.choice((2, 2, 3)),
-        daemons=dice.random() < 0.3,
-        node_repair=dice.random() < 0.2,
-        spot_to_spot=dice.random() < 0.2,
-        **(_AS_DEPLOYED if dice.random() < _AS_DEPLOYED_IN else _UNHURRIED),
-        registration_timeout_seconds=dice.choice((120, 300, 300)),
+        zones=rng.choice((2, 2, 3)),
+        daemons=rng.random() < 0.3,
+        node_repair=rng.random() < 0.2,
+        spot_to_spot=rng.random() < 0.2,
+        **(_AS_DEPLOYED if rng.random() < _AS_DEPLOYED_IN else _UNHURRIED),
+        registration_timeout_seconds=rng.choice((120, 300, 300)),
         sweep=sweep,
-        thaw=dice.random() < _THAWS,
-        ends_empty=dice.random() < 0.25,
+        thaw=rng.random() < _THAWS,
+        ends_empty=rng.random() < 0.25,
     )
 
 
-def _pool(dice: Random, name: str, types: tuple[str, ...]) -> Pool:
-    only = tuple(sorted(dice.sample(types, 2))) if dice.random() < 0.15 else ()
-    capacity_types = dice.choice((CAPACITY_TYPES, CAPACITY_TYPES, ("on-demand",), ("spot",)))
-    return Pool(
+def _pool(rng: Random, name: str, types: tuple[str, ...]) -> ScenarioPool:
+    only = tuple(sorted(rng.sample(types, 2))) if rng.random() < 0.15 else ()
+    capacity_types = rng.choice((CAPACITY_TYPES, CAPACITY_TYPES, ("on-demand",), ("spot",)))
+    return ScenarioPool(
         name=name,
         capacity_types=capacity_types,
         rebalance=capacity_types == ("spot",),
         types=only,
-        policy=dice.choice(("WhenEmpty", "WhenEmptyOrUnderutilized")),
-        consolidate_after_seconds=dice.choice((0, 0, 20, 60, -1)),
-        budgets=tuple(_budget(dice) for _ in range(dice.choice((1, 1, 1, 2)))),
-        limit_cpus=dice.choice((0, 0, 0, 4, 8, 12)),
-        expire_after_seconds=dice.choice((0,) * 7 + (150,)),
-        termination_grace_seconds=dice.choice((0, 0, 45, 90)),
-        weight=dice.choice((0, 0, 10)),
+        policy=rng.choice(("WhenEmpty", "WhenEmptyOrUnderutilized")),
+        consolidate_after_seconds=rng.choice((0, 0, 20, 60, -1)),
+        budgets=tuple(_budget(rng) for _ in range(rng.choice((1, 1, 1, 2)))),
+        limit_cpus=rng.choice((0, 0, 0, 4, 8, 12)),
+        expire_after_seconds=rng.choice((0,) * 7 + (150,)),
+        termination_grace_seconds=rng.choice((0, 0, 45, 90)),
+        weight=rng.choice((0, 0, 10)),
     )
 
 
-def readily_consolidated(setting: Setting) -> Setting:
+def readily_consolidated(setup: ScenarioSetup) -> ScenarioSetup:
     """The same with one NodePool whose nodes are replaced as soon as something cheaper would do."""
-    pool = Pool(name="default", capacity_types=("on-demand",), policy="WhenEmptyOrUnderutilized")
-    return replace(setting, pools=(pool,), types=(), daemons=False)
+    pool = ScenarioPool(name="default", capacity_types=("on-demand",), policy="WhenEmptyOrUnderutilized")
+    return replace(setup, pools=(pool,), types=(), daemons=False)
 
 
-def readily_emptied(setting: Setting) -> Setting:
+def readily_emptied(setup: ScenarioSetup) -> ScenarioSetup:
     """The same with one NodePool whose nodes are given back as soon as they are empty."""
-    return replace(setting, pools=(Pool(name="default"),))
+    return replace(setup, pools=(ScenarioPool(name="default"),))
 
 
-def ended_by_force(setting: Setting) -> Setting:
+def ended_by_force(setup: ScenarioSetup) -> ScenarioSetup:
     """The same where all nodes end half a minute after their deletion."""
-    return replace(setting, pools=tuple(replace(pool, termination_grace_seconds=30) for pool in setting.pools))
+    return replace(setup, pools=tuple(replace(pool, termination_grace_seconds=30) for pool in setup.pools))
 
 
-def rebalanced(setting: Setting) -> Setting:
+def rebalanced(setup: ScenarioSetup) -> ScenarioSetup:
     """The same with one NodePool, of Spot instances, that acts on recommendations."""
-    return replace(setting, pools=(Pool(name="default", capacity_types=("spot",), rebalance=True),))
+    return replace(setup, pools=(ScenarioPool(name="default", capacity_types=("spot",), rebalance=True),))
 
 
-def narrowly_budgeted(setting: Setting) -> Setting:
+def narrowly_budgeted(setup: ScenarioSetup) -> ScenarioSetup:
     """The same where the first pool gives back one node at a time."""
-    first = replace(setting.pools[0], budgets=(Budget(nodes="1"),), consolidate_after_seconds=0, limit_cpus=0)
-    return replace(setting, pools=(first, *setting.pools[1:]))
+    first = replace(setup.pools[0], budgets=(ScenarioBudget(nodes="1"),), consolidate_after_seconds=0, limit_cpus=0)
+    return replace(setup, pools=(first, *setup.pools[1:]))
 
 
-def _static_pool(dice: Random, types: tuple[str, ...]) -> tuple[Pool, ...]:
+def _static_pool(rng: Random, types: tuple[str, ...]) -> tuple[ScenarioPool, ...]:
     """Now and then; it has no weight and no limit of vCPUs, for the API server would refuse it."""
-    if dice.random() >= _STATIC:
+    if rng.random() >= _STATIC:
         return ()
-    return (replace(_pool(dice, "static", types), replicas=dice.choice((1, 2, 3)), limit_cpus=0, weight=0),)
+    return (replace(_pool(rng, "static", types), replicas=rng.choice((1, 2, 3)), limit_cpus=0, weight=0),)
 
 
-def _budget(dice: Random) -> Budget:
-    return Budget(nodes=dice.choice(_BUDGETS), reasons=dice.choice(_REASONS))
+def _budget(rng: Random) -> ScenarioBudget:
+    return ScenarioBudget(nodes=rng.choice(_BUDGETS), reasons=rng.choice(_REASONS))
 
 
-_EMPTIED_AT_ONCE: Final = 0.08  # of stories: more nodes are empty than a budget lets go
-_EDITED_BY_HAND: Final = 0.1  # of stories that have a sweep: nobody else tells of some edits
+_EMPTIED_AT_ONCE: Final = 0.08  # of scenarios: more nodes are empty than a budget lets go
+_EDITED_BY_HAND: Final = 0.1  # of scenarios that have a sweep: nobody else tells of some edits
 _MOST_EDITS: Final = 2
 _SPREAD: Final = 0.2  # of applications: over zones
 
 
-def twisted(story: Story) -> Story:
-    """The story, with whatever is added to it."""
+def twisted(scenario: FaultScenario) -> FaultScenario:
+    """The scenario, with whatever is added to it."""
     for twist in (reaching, _spread, _emptied_at_once, _edited_by_hand):
-        story = twist(story)
-    return story
+        scenario = twist(scenario)
+    return scenario
 
 
-def _spread(story: Story) -> Story:
+def _spread(scenario: FaultScenario) -> FaultScenario:
     """With some of its applications spread over zones."""
-    dice = Random(f"{story.seed}: spread over zones")
-    acts = (
-        replace(act, spread_zones=dice.random() < _SPREAD) if isinstance(act, Deploy) else act for act in story.acts
+    rng = Random(f"{scenario.seed}: spread over zones")
+    operations = (
+        replace(operation, spread_zones=rng.random() < _SPREAD) if isinstance(operation, Deploy) else operation
+        for operation in scenario.operations
     )
-    return replace(story, acts=tuple(acts))
+    return replace(scenario, operations=tuple(operations))
 
 
-def _emptied_at_once(story: Story) -> Story:
+def _emptied_at_once(scenario: FaultScenario) -> FaultScenario:
     """With more nodes empty at once than a budget lets go."""
-    dice = Random(f"{story.seed}: a budget binds")
-    if dice.random() >= _EMPTIED_AT_ONCE:
-        return story
-    setting = narrowly_budgeted(story.setting)
-    acts = by_time([*story.acts, *emptied_at_once(dice, setting)])
-    return replace(story, setting=setting, acts=acts)
+    rng = Random(f"{scenario.seed}: a budget binds")
+    if rng.random() >= _EMPTIED_AT_ONCE:
+        return scenario
+    setup = narrowly_budgeted(scenario.setup)
+    operations = by_time([*scenario.operations, *emptied_at_once(rng, setup)])
+    return replace(scenario, setup=setup, operations=operations)
 
 
-def _edited_by_hand(story: Story) -> Story:
+def _edited_by_hand(scenario: FaultScenario) -> FaultScenario:
     """With claims and Nodes edited by somebody who knows what they do wrong."""
-    dice = Random(f"{story.seed}: edited by hand")
-    if dice.random() >= _EDITED_BY_HAND or not story.setting.sweep:
-        return story
-    edits = [_edit(dice) for _ in range(dice.randint(1, _MOST_EDITS))]
-    return replace(story, acts=by_time([*story.acts, *edits]))
+    rng = Random(f"{scenario.seed}: edited by hand")
+    if rng.random() >= _EDITED_BY_HAND or not scenario.setup.sweep:
+        return scenario
+    edits = [_edit(rng) for _ in range(rng.randint(1, _MOST_EDITS))]
+    return replace(scenario, operations=by_time([*scenario.operations, *edits]))
 
 
-def _edit(dice: Random) -> AnyAct:
-    at, ordinal = dice.randrange(10, LAST_ACT_SECONDS, 5), dice.randrange(_NODES)
-    if dice.random() < 0.5:
-        return EditClaim(at_seconds=at, claim=ordinal, change=dice.choice(get_args(StatusChange)))
-    return EditNode(at_seconds=at, node=ordinal, change=dice.choice(get_args(NodeChange)))
+def _edit(rng: Random) -> AnyOperation:
+    at, ordinal = rng.randrange(10, LAST_ACT_SECONDS, 5), rng.randrange(_NODES)
+    if rng.random() < 0.5:
+        return EditClaim(at_seconds=at, claim=ordinal, change=rng.choice(get_args(ClaimStatusChange)))
+    return EditNode(at_seconds=at, node=ordinal, change=rng.choice(get_args(NodeChange)))
 
 
-Way = Callable[[Story], Story]
+Way = Callable[[FaultScenario], FaultScenario]
 _NODES: Final = 4  # the oldest ones
 _BUSY: Final = 60  # seconds: by then nodes have joined and pods run
 _A_MINUTE: Final = 63  # seconds: of notices that far apart the third is told again, if its claim lives that long
 
 
-def reaching(story: Story) -> Story:
-    """The story, with what it takes to come to a rare call, if one is to go wrong.
+def reaching(scenario: FaultScenario) -> FaultScenario:
+    """The scenario, with what it takes to come to a rare call, if one is to go wrong.
 
     One way at most: they make settings of their own.
     """
-    if not story.setting.sweep:
-        return story
-    sites = [fault.site for fault in story.faults if isinstance(fault, CallFault)]
+    if not scenario.setup.sweep:
+        return scenario
+    sites = [fault.site for fault in scenario.faults if isinstance(fault, CallFault)]
     way = next((_WAYS[site] for site in sites if site in _WAYS), None)
-    return story if way is None else way(story)
+    return scenario if way is None else way(scenario)
 
 
-def _with(story: Story, acts: Iterable[AnyAct], *faults: Fault) -> Story:
-    return replace(story, acts=by_time([*story.acts, *acts]), faults=(*faults, *story.faults))
+def _with(scenario: FaultScenario, operations: Iterable[AnyOperation], *faults: Fault) -> FaultScenario:
+    return replace(
+        scenario, operations=by_time([*scenario.operations, *operations]), faults=(*faults, *scenario.faults)
+    )
 
 
-def _end_before_their_nodes_join(story: Story) -> Story:
+def _end_before_their_nodes_join(scenario: FaultScenario) -> FaultScenario:
     """And nobody hears of it."""
-    ends = (told.ConsoleTerminate(at_seconds=at, node=node) for node, at in enumerate((4.0, 8.0)))
-    unheard = (MessageFault(queue="interrupt", nth=nth, kind=MessageKind.DROP) for nth in range(1, 7))
-    return _with(story, ends, *unheard)
+    ends = (fault_scenario.ConsoleTerminate(at_seconds=at, node=node) for node, at in enumerate((4.0, 8.0)))
+    unheard = (MessageFault(queue="interrupt", nth=nth, kind=MessageFaultKind.DROP) for nth in range(1, 7))
+    return _with(scenario, ends, *unheard)
 
 
-def _an_instance_that_no_claim_knows_ends(story: Story) -> Story:
-    lost = CallFault(site="provision: ec2 CreateFleet", nth=1, kind=Kind.DIE_AFTER)
-    return _with(story, [told.ConsoleTerminate(at_seconds=10, node=-1)], lost)
+def _an_instance_that_no_claim_knows_ends(scenario: FaultScenario) -> FaultScenario:
+    lost = CallFault(site="provision: ec2 CreateFleet", nth=1, kind=FaultKind.CRASH_AFTER)
+    return _with(scenario, [fault_scenario.ConsoleTerminate(at_seconds=10, node=-1)], lost)
 
 
-def _two_notices_of_each_instance(story: Story) -> Story:
-    return _with(story, _recommendations(_BUSY, _BUSY + 5))
+def _two_notices_of_each_instance(scenario: FaultScenario) -> FaultScenario:
+    return _with(scenario, _recommendations(_BUSY, _BUSY + 5))
 
 
-def _a_notice_comes_again_late(story: Story) -> Story:
-    return _with(story, _recommendations(*range(_BUSY - 20, 300, _A_MINUTE)))
+def _a_notice_comes_again_late(scenario: FaultScenario) -> FaultScenario:
+    return _with(scenario, _recommendations(*range(_BUSY - 20, 300, _A_MINUTE)))
 
 
-def _a_pool_acts_on_recommendations(story: Story) -> Story:
-    return _with(replace(story, setting=rebalanced(story.setting)), _recommendations(_BUSY))
+def _a_pool_acts_on_recommendations(scenario: FaultScenario) -> FaultScenario:
+    return _with(replace(scenario, setup=rebalanced(scenario.setup)), _recommendations(_BUSY))
 
 
-def _recommendations(*times: float) -> Iterable[AnyAct]:
-    return [told.Rebalance(at_seconds=at, node=node) for at in times for node in range(_NODES)]
+def _recommendations(*times: float) -> Iterable[AnyOperation]:
+    return [fault_scenario.Rebalance(at_seconds=at, node=node) for at in times for node in range(_NODES)]
 
 
-def _a_drain_takes_long(story: Story) -> Story:
-    return _with(story, held_up(_NODES))
+def _a_drain_takes_long(scenario: FaultScenario) -> FaultScenario:
+    return _with(scenario, held_up(_NODES))
 
 
-def _a_drain_is_ended_by_force(story: Story) -> Story:
-    return _with(replace(story, setting=ended_by_force(story.setting)), protected(_NODES))
+def _a_drain_is_ended_by_force(scenario: FaultScenario) -> FaultScenario:
+    return _with(replace(scenario, setup=ended_by_force(scenario.setup)), protected(_NODES))
 
 
-def _nothing_is_in_stock_at_first(story: Story) -> Story:
-    empty = told.OutOfStock(at_seconds=0, type=-1, zone=-1, capacity_type="", seconds=30)
-    return _with(story, [empty])
+def _nothing_is_in_stock_at_first(scenario: FaultScenario) -> FaultScenario:
+    empty = fault_scenario.OutOfStock(at_seconds=0, type=-1, zone=-1, capacity_type="", seconds=30)
+    return _with(scenario, [empty])
 
 
-def _nodes_are_empty_early(story: Story) -> Story:
-    return replace(story, setting=readily_emptied(story.setting), acts=emptied_early())
+def _nodes_are_empty_early(scenario: FaultScenario) -> FaultScenario:
+    return replace(scenario, setup=readily_emptied(scenario.setup), operations=emptied_early())
 
 
-def _the_node_class_goes(story: Story) -> Story:
-    return _with(story, uninstall(story.setting))
+def _the_node_class_goes(scenario: FaultScenario) -> FaultScenario:
+    return _with(scenario, uninstall(scenario.setup))
 
 
-def _a_node_is_replaced(story: Story) -> Story:
-    return replace(story, setting=readily_consolidated(story.setting), acts=outgrown(out_of_stock=False))
+def _a_node_is_replaced(scenario: FaultScenario) -> FaultScenario:
+    return replace(scenario, setup=readily_consolidated(scenario.setup), operations=outgrown(out_of_stock=False))
 
 
-def _a_replacement_cannot_be_had(story: Story) -> Story:
-    return replace(story, setting=readily_consolidated(story.setting), acts=outgrown(out_of_stock=True))
+def _a_replacement_cannot_be_had(scenario: FaultScenario) -> FaultScenario:
+    return replace(scenario, setup=readily_consolidated(scenario.setup), operations=outgrown(out_of_stock=True))
 
 
-def _claims_go_before_their_instances(story: Story) -> Story:
-    return _with(story, [told.StripFinalizer(at_seconds=_BUSY + 30 * n, claim=0) for n in range(3)])
+def _claims_go_before_their_instances(scenario: FaultScenario) -> FaultScenario:
+    return _with(scenario, [fault_scenario.StripFinalizer(at_seconds=_BUSY + 30 * n, claim=0) for n in range(3)])
 
 
 _WAYS: Final[dict[str, Way]] = {

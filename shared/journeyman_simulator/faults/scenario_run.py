@@ -1,4 +1,4 @@
-"""Tells a story of faults: through a storm, into the quiet, and to the end or until a rule is broken."""
+"""Tells a scenario of faults: through a storm, into the quiet, and to the end or until a rule is broken."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from msgspec import Struct
 from journeyman.core.api.conditions import INITIALIZED
 from journeyman.core.api.objects import NODE, NODE_DISRUPTION, NODECLAIM, NODEPOOL, POD, is_true
 from journeyman_simulator.apiserver import ApiServer
-from journeyman_simulator.faults.call_sites import Coverage
-from journeyman_simulator.faults.fault_scenario import Story
-from journeyman_simulator.faults.fault_world import MINUTE, MOST_RUNS, START, EndlessError, StormWorld
-from journeyman_simulator.faults.history import Moment
-from journeyman_simulator.faults.invariants.checkers import Broken, Rule
+from journeyman_simulator.faults.call_sites import FaultCoverage
+from journeyman_simulator.faults.fault_scenario import FaultScenario
+from journeyman_simulator.faults.fault_world import MINUTE, MOST_RUNS, START, FaultWorld, TooManyRunsError
+from journeyman_simulator.faults.history import HistoryEntry
+from journeyman_simulator.faults.invariants.checkers import InvariantChecker, Violation
 from journeyman_simulator.faults.manifests import NAMESPACE
-from journeyman_simulator.faults.sandboxes import silenced
-from journeyman_simulator.faults.scenario_view import SOMEONE, CloudInstance
+from journeyman_simulator.faults.sandboxes import logs_silenced
+from journeyman_simulator.faults.scenario_view import HUMAN, CloudInstance
 from journeyman_simulator.workload_controllers import DEPLOYMENT
 from journeyman_simulator.world import WorldStuckError
 
@@ -31,113 +31,113 @@ PATIENCE_MINUTES: Final = 8
 """So long instead while pods wait: longer than the cloud's refusals are remembered."""
 LONGEST_QUIET: Final = timedelta(minutes=45)
 STUCK: Final = "nothing is stuck"
-ENDLESS: Final = "no story goes on and on"
-LEFT: Final = "nothing is left"
+TOO_MANY_RUNS: Final = "no scenario goes on and on"
+EMPTIED: Final = "nothing is left"
 
 
-class Told(Struct, frozen=True, kw_only=True):
-    """What came of a story."""
+class ScenarioResult(Struct, frozen=True, kw_only=True):
+    """What came of a scenario."""
 
-    story: Story
-    broken: tuple[Broken, ...]
-    coverage: Coverage
+    scenario: FaultScenario
+    violation: tuple[Violation, ...]
+    coverage: FaultCoverage
     digest: str
-    history: tuple[Moment, ...]
+    history: tuple[HistoryEntry, ...]
     runs: int
     minutes: float  # of virtual time
 
 
-def tell(
-    story: Story,
+def run_scenario(
+    scenario: FaultScenario,
     *,
-    rules: Sequence[type[Rule]] = (),
-    on_moment: Callable[[Moment], None] | None = None,
+    checkers: Sequence[type[InvariantChecker]] = (),
+    on_entry: Callable[[HistoryEntry], None] | None = None,
     most_runs: int = MOST_RUNS,
-) -> Told:
-    """Tell a story from beginning to end, or until a rule is broken.
+) -> ScenarioResult:
+    """Tell a scenario from beginning to end, or until a rule is broken.
 
     Args:
-        story: What happens.
-        rules: Who looks on.
-        on_moment: Is told of everything that happens, at once.
-        most_runs: With more of them a story is one that does not end.
+        scenario: What happens.
+        checkers: Observe it.
+        on_entry: Called with each entry of the history, at once.
+        most_runs: With more of them a scenario is one that does not end.
     """
-    with silenced():
-        world = StormWorld(story, rules, on_moment, most_runs=most_runs)
+    with logs_silenced():
+        world = FaultWorld(scenario, checkers, on_entry, most_runs=most_runs)
         try:
             _play(world)
         except WorldStuckError as error:
-            world.judges.report(STUCK, str(error))
-        except EndlessError as error:
-            world.judges.report(ENDLESS, str(error))
+            world.checkers.report(STUCK, str(error))
+        except TooManyRunsError as error:
+            world.checkers.report(TOO_MANY_RUNS, str(error))
         finally:
             world.end()
-    return Told(
-        story=story,
-        broken=tuple(world.judges.broken),
+    return ScenarioResult(
+        scenario=scenario,
+        violations=tuple(world.checkers.violations),
         coverage=world.coverage,
         digest=world.history.digest,
-        history=tuple(world.history.moments),
+        history=tuple(world.history.entries),
         runs=world.runs,
         minutes=(world.clock.now() - START) / MINUTE,
     )
 
 
-def _play(world: StormWorld) -> None:
+def _play(world: FaultWorld) -> None:
     """Each part begins only if no rule is broken yet."""
     _storm(world)
-    for part in (_calm, _come_to_rest, *((_empty,) if world.story.setting.ends_empty else ())):
-        if not world.judges.broken:
+    for part in (_calm, _come_to_rest, *((_empty,) if world.scenario.setup.ends_empty else ())):
+        if not world.checkers.violations:
             part(world)
 
 
-def _storm(world: StormWorld) -> None:
+def _storm(world: FaultWorld) -> None:
     """Until a while after the last act, and until nobody stands still any more."""
-    last = max((act.at_seconds for act in world.story.acts), default=0.0)
+    last = max((operation.at_seconds for operation in world.scenario.operations), default=0.0)
     world.live(timedelta(seconds=last) + STORM_AFTER_LAST_ACT)
-    while (until := world.parked_until()) is not None and not world.judges.broken:
+    while (until := world.paused_until()) is not None and not world.checkers.violations:
         world.live(until - world.clock.now())
 
 
-def _calm(world: StormWorld) -> None:
-    world.history.note("the storm is over", "story")
+def _calm(world: FaultWorld) -> None:
+    world.history.note("the storm is over", "scenario")
     world.calm()
 
 
-def _come_to_rest(world: StormWorld) -> None:
-    """Live until nothing has changed for a while and nobody is on the way; then the judges are asked."""
+def _come_to_rest(world: FaultWorld) -> None:
+    """Live until nothing has changed for a while and nobody is on the way; then the checkers are asked."""
     ends_at = world.clock.now() + LONGEST_QUIET
     before, unchanged = state(world.server), 0
-    while not world.judges.broken:
+    while not world.checkers.violations:
         world.live(MINUTE)
         now = state(world.server)
         before, unchanged = now, unchanged + 1 if now == before else 0
         busy = [*unfinished(world.server), *(f"{run} stands still" for run in world.busy())]
         if not busy and unchanged >= _minutes_of_rest(world):
-            world.history.note("at rest", "story")
-            world.judges.at_rest()
+            world.history.note("at rest", "scenario")
+            world.checkers.check_at_rest()
             return
         if world.clock.now() >= ends_at:
-            world.judges.report(STUCK, f"it never came to rest: {', '.join(busy) or 'it goes on and on'}")
+            world.checkers.report(STUCK, f"it never came to rest: {', '.join(busy) or 'it goes on and on'}")
 
 
-def _minutes_of_rest(world: StormWorld) -> int:
+def _minutes_of_rest(world: FaultWorld) -> int:
     if pods_wait(world.server):
         return PATIENCE_MINUTES
     anything = world.server.list(NODE).items or any(instance.runs for instance in world.instances())
     return LEFT_ALONE_MINUTES if anything and not world.server.list(NODECLAIM).items else REST_MINUTES
 
 
-def _empty(world: StormWorld) -> None:
+def _empty(world: FaultWorld) -> None:
     """People take everything away: pods go, then pools, and whatever was ours must go by itself."""
-    world.history.note("everything is taken away", "story")
-    someone = world.server.acting_as(SOMEONE)
+    world.history.note("everything is taken away", "scenario")
+    someone = world.server.acting_as(HUMAN)
     for resource, namespace in ((DEPLOYMENT, NAMESPACE), (NODEPOOL, "")):
         for item in world.server.list(resource).items:
             someone.delete(resource, item["metadata"]["name"], namespace=namespace)
     _come_to_rest(world)
     for left in leftovers(world.server, world.instances()):
-        world.judges.report(LEFT, left)
+        world.checkers.report(EMPTIED, left)
 
 
 _UNENDED: Final = frozenset({"", "Proposed", "Executing"})

@@ -1,4 +1,4 @@
-"""What a judge may see of a story that is being told: the cluster, the account, the lanes, the runs.
+"""What a checker may see of a scenario that is being told: the cluster, the account, the lanes, the runs.
 
 Those who look on are told at once: of every write (`apiserver.Write`, before its caller is answered), of what happens to
 instances (`CloudEvent`) and of errors that runs report (`RunError`). Whatever else they ask for, they ask the `Scene`.
@@ -18,11 +18,11 @@ from msgspec import Struct, field
 from journeyman.core.plan import Step
 from journeyman.ports import Clock
 from journeyman_simulator.apiserver import ApiServer
-from journeyman_simulator.faults.fault_scenario import Story
+from journeyman_simulator.faults.fault_scenario import FaultScenario
 
-SOMEONE: Final = "someone"
+HUMAN: Final = "someone"
 CLOUD: Final = "cloud"
-RUNS: Final = "journeyman/"
+RUN_USER_PREFIX: Final = "journeyman/"
 
 
 class CloudInstance(Struct, frozen=True, kw_only=True):
@@ -68,17 +68,17 @@ class RunError(Struct, frozen=True, kw_only=True):
     stack: str = ""
 
 
-class Waiting(Struct, frozen=True, kw_only=True):
+class WaitingMessage(Struct, frozen=True, kw_only=True):
     """A message on its way to a step, or being handled: `at` is when it can be received, in the wake queue when it is due."""
 
     step: Step
     at: datetime
 
 
-class Scene(Protocol):
-    """The story as it stands. What is read here is the truth: no fault, no staleness."""
+class ScenarioView(Protocol):
+    """The scenario as it stands. What is read here is the truth: no fault, no staleness."""
 
-    story: Story
+    scenario: FaultScenario
     server: ApiServer
     quiet: bool  # the storm is over, nothing goes wrong any more
 
@@ -91,7 +91,7 @@ class Scene(Protocol):
         """Every instance that ever was, by launch."""
         ...
 
-    def waiting(self) -> tuple[Waiting, ...]:
+    def waiting(self) -> tuple[WaitingMessage, ...]:
         """Messages that will wake a step, by time; those that a fault holds back included."""
         ...
 

@@ -1,4 +1,4 @@
-"""Hunts through seeds in several processes: which stories break a rule, and what went wrong where on the way."""
+"""Hunts through seeds in several processes: which scenarios break a rule, and what went wrong where on the way."""
 
 from __future__ import annotations
 
@@ -15,57 +15,57 @@ from typing import Final
 
 from msgspec import Struct, field
 
-from journeyman_simulator.faults.call_sites import Coverage, from_json, to_json
-from journeyman_simulator.faults.fault_scenario import Story
-from journeyman_simulator.faults.history import Moment
-from journeyman_simulator.faults.invariants import RULES
-from journeyman_simulator.faults.invariants.checkers import Broken
-from journeyman_simulator.faults.scenario_generator import story_of
-from journeyman_simulator.faults.scenario_run import Told, tell
-from journeyman_simulator.faults.shrinking import MOST_TRIES, shortened
+from journeyman_simulator.faults.call_sites import FaultCoverage, from_json, to_json
+from journeyman_simulator.faults.fault_scenario import FaultScenario
+from journeyman_simulator.faults.history import HistoryEntry
+from journeyman_simulator.faults.invariants import ALL_CHECKERS
+from journeyman_simulator.faults.invariants.checkers import Violation
+from journeyman_simulator.faults.scenario_generator import generate_scenario
+from journeyman_simulator.faults.scenario_run import ScenarioResult, run_scenario
+from journeyman_simulator.faults.shrinking import MOST_TRIES, shrink_scenario
 
-CHUNK: Final = 20  # stories that a process tells before it reports
-UNTOLD: Final = "the story could not be told"
+CHUNK: Final = 20  # scenarios that a process tells before it reports
+NOT_RUN: Final = "the scenario could not be told"
 
 
-class Found(Struct, frozen=True):
-    """A seed whose story breaks rules."""
+class ViolatingSeed(Struct, frozen=True):
+    """A seed whose scenario breaks rules."""
 
     seed: int
-    broken: tuple[Broken, ...]
+    violations: tuple[Violation, ...]
 
 
-class Caught(Struct, kw_only=True):
+class SeedSearchResult(Struct, kw_only=True):
     """What came of a hunt."""
 
-    found: list[Found] = field(default_factory=list)
-    coverage: Coverage = field(default_factory=Coverage)
+    found: list[ViolatingSeed] = field(default_factory=list)
+    coverage: FaultCoverage = field(default_factory=FaultCoverage)
     runs: int = 0
     virtual_minutes: float = 0
     seconds: float = 0
 
 
-class _Part(Struct, frozen=True, kw_only=True):
+class _ChunkResult(Struct, frozen=True, kw_only=True):
     """What one process found in its seeds."""
 
-    found: tuple[Found, ...]
+    found: tuple[ViolatingSeed, ...]
     coverage: bytes
     runs: int
     minutes: float
 
 
-def judged(story: Story, on_moment: Callable[[Moment], None] | None = None) -> Told:
-    """Tell a story before all rules; one that cannot be told is broken, too."""
+def run_checked(scenario: FaultScenario, on_entry: Callable[[HistoryEntry], None] | None = None) -> ScenarioResult:
+    """Tell a scenario before all rules; one that cannot be told is broken, too."""
     try:
         with _undisturbed():
-            return tell(story, rules=RULES, on_moment=on_moment)
-    except Exception:  # noqa: BLE001 - whatever it is, it is told with the story that led to it
-        return _untold(story, traceback.format_exc())
+            return run_scenario(scenario, checkers=ALL_CHECKERS, on_entry=on_entry)
+    except Exception:  # noqa: BLE001 - whatever it is, it is told with the scenario that led to it
+        return _not_run(scenario, traceback.format_exc())
 
 
 @contextmanager
 def _undisturbed() -> Iterator[None]:
-    """No garbage is collected while a story is told; at its end its world is, and only what came with it is looked at."""
+    """No garbage is collected while a scenario is told; at its end its world is, and only what came with it is looked at."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -76,22 +76,22 @@ def _undisturbed() -> Iterator[None]:
             gc.collect(0)
 
 
-def hunt(
+def search_seeds(
     seeds: Sequence[int],
     *,
     processes: int = 1,
-    on_found: Callable[[Found], None] | None = None,
+    on_found: Callable[[ViolatingSeed], None] | None = None,
     on_told: Callable[[int], None] | None = None,
-) -> Caught:
-    """Tell the stories of these seeds, in their order as far as reports go.
+) -> SeedSearchResult:
+    """Tell the scenarios of these seeds, in their order as far as reports go.
 
     Args:
-        seeds: Whose stories.
+        seeds: Whose scenarios.
         processes: So many at once; with one, or with few seeds, they are told here.
         on_found: Is told of each seed that breaks a rule, once its part of the seeds is done.
-        on_told: Is told how many stories were told since it was told last.
+        on_told: Is told how many scenarios were told since it was told last.
     """
-    caught, began = Caught(), time.monotonic()
+    caught, began = SeedSearchResult(), time.monotonic()
     for part in _parts([seeds[start : start + CHUNK] for start in range(0, len(seeds), CHUNK)], processes):
         coverage = from_json(part.coverage)
         caught.coverage.add(coverage)
@@ -102,40 +102,48 @@ def hunt(
             if on_found is not None:
                 on_found(found)
         if on_told is not None:
-            on_told(coverage.stories)
+            on_told(coverage.scenarios)
     caught.seconds = time.monotonic() - began
     return caught
 
 
-def shortest(story: Story, rule: str, most: int = MOST_TRIES) -> Story:
-    """The shortest story found that breaks the same rule first."""
-    return shortened(story, partial(_breaks, rule), most)
+def shrink(scenario: FaultScenario, invariant: str, most: int = MOST_TRIES) -> FaultScenario:
+    """The shortest scenario found that breaks the same rule first."""
+    return shrink_scenario(scenario, partial(_breaks, invariant), most)
 
 
-def _breaks(rule: str, story: Story) -> bool:
-    return [broken.rule for broken in judged(story).broken[:1]] == [rule]
+def _breaks(invariant: str, scenario: FaultScenario) -> bool:
+    return [violation.invariant for violation in run_checked(scenario).violations[:1]] == [invariant]
 
 
-def _parts(chunks: Sequence[Sequence[int]], processes: int) -> Iterator[_Part]:
+def _parts(chunks: Sequence[Sequence[int]], processes: int) -> Iterator[_ChunkResult]:
     if processes == 1 or len(chunks) == 1:
-        yield from map(_hunted, chunks)
+        yield from map(_run_chunk, chunks)
         return
     with ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn")) as pool:
-        yield from pool.map(_hunted, chunks)
+        yield from pool.map(_run_chunk, chunks)
 
 
-def _hunted(seeds: Sequence[int]) -> _Part:
-    coverage, found, runs, minutes = Coverage(), [], 0, 0.0
+def _run_chunk(seeds: Sequence[int]) -> _ChunkResult:
+    coverage, found, runs, minutes = FaultCoverage(), [], 0, 0.0
     for seed in seeds:
-        told = judged(story_of(seed))
-        coverage.add(told.coverage)
-        runs += told.runs
-        minutes += told.minutes
-        if told.broken:
-            found.append(Found(seed, told.broken))
-    return _Part(found=tuple(found), coverage=to_json(coverage), runs=runs, minutes=minutes)
+        result = run_checked(generate_scenario(seed))
+        coverage.add(result.coverage)
+        runs += result.runs
+        minutes += result.minutes
+        if result.violations:
+            found.append(ViolatingSeed(seed, result.violations))
+    return _ChunkResult(found=tuple(found), coverage=to_json(coverage), runs=runs, minutes=minutes)
 
 
-def _untold(story: Story, why: str) -> Told:
-    broken = Broken(rule=UNTOLD, what=why, at=datetime.fromtimestamp(0, timezone.utc))
-    return Told(story=story, broken=(broken,), coverage=Coverage(stories=1), digest="", history=(), runs=0, minutes=0)
+def _not_run(scenario: FaultScenario, why: str) -> ScenarioResult:
+    violation = Violation(invariant=NOT_RUN, what=why, at=datetime.fromtimestamp(0, timezone.utc))
+    return ScenarioResult(
+        scenario=scenario,
+        violations=(violation,),
+        coverage=FaultCoverage(scenarios=1),
+        digest="",
+        history=(),
+        runs=0,
+        minutes=0,
+    )

@@ -1,6 +1,6 @@
-"""Shortens a story that breaks a rule until nothing can be left out: what remains is what it takes.
+"""Shortens a scenario that breaks a rule until nothing can be left out: what remains is what it takes.
 
-Any part of a story is a story, so parts are left out while the rule still breaks: first acts and faults, the larger parts
+Any part of a scenario is a scenario, so parts are left out while the rule still breaks: first acts and faults, the larger parts
 first (Zeller's delta debugging), then numbers become small, then the setting becomes plain.
 """
 
@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 from msgspec import NODEFAULT, Struct
 from msgspec.structs import fields, replace
 
-from journeyman_simulator.faults.fault_scenario import Act, AnyAct, Fault, Story
+from journeyman_simulator.faults.fault_scenario import AnyOperation, Fault, FaultScenario, Operation
 
 MOST_TRIES: Final = 400
 _KEPT: Final = frozenset({"name", "app", "site", "queue", "kind", "seed", "condition", "status", "change"})
@@ -21,31 +21,33 @@ _KEPT: Final = frozenset({"name", "app", "site", "queue", "kind", "seed", "condi
 T = TypeVar("T", bound=Struct)
 
 
-def shortened(story: Story, breaks: Callable[[Story], bool], most: int = MOST_TRIES) -> Story:
-    """The shortest story found on the way down, which breaks the same rule.
+def shrink_scenario(
+    scenario: FaultScenario, breaks: Callable[[FaultScenario], bool], most: int = MOST_TRIES
+) -> FaultScenario:
+    """The shortest scenario found on the way down, which breaks the same rule.
 
     Args:
-        story: Breaks it.
-        breaks: Tells the story and says whether it still does.
-        most: So many stories are told at most.
+        scenario: Breaks it.
+        breaks: Tells the scenario and says whether it still does.
+        most: So many scenarios are told at most.
     """
-    shrinking = _Shrinking(breaks, most)
+    shrinking = _ShrinkAttempts(breaks, most)
     before = None
-    while story != before:
-        before = story
+    while scenario != before:
+        before = scenario
         for pass_ in (_with_fewer_parts, _with_smaller_numbers, _with_plainer_settings):
-            story = pass_(story, shrinking)
-    return story
+            scenario = pass_(scenario, shrinking)
+    return scenario
 
 
-class _Shrinking:
+class _ShrinkAttempts:
     """Tries candidates, as many as may be."""
 
-    def __init__(self, breaks: Callable[[Story], bool], most: int) -> None:
+    def __init__(self, breaks: Callable[[FaultScenario], bool], most: int) -> None:
         self._breaks = breaks
         self._left = most
 
-    def first(self, candidates: Iterable[Story]) -> Story | None:
+    def first(self, candidates: Iterable[FaultScenario]) -> FaultScenario | None:
         """The first that breaks the rule."""
         for candidate in candidates:
             if self._left <= 0:
@@ -56,59 +58,59 @@ class _Shrinking:
         return None
 
 
-def _with_fewer_parts(story: Story, shrinking: _Shrinking) -> Story:
-    size = max(1, (len(story.acts) + len(story.faults)) // 2)
+def _with_fewer_parts(scenario: FaultScenario, shrinking: _ShrinkAttempts) -> FaultScenario:
+    size = max(1, (len(scenario.operations) + len(scenario.faults)) // 2)
     while size:
-        shorter = shrinking.first(_without_some(story, size))
+        shorter = shrinking.first(_without_some(scenario, size))
         if shorter is None:
             size //= 2
         else:
-            story = shorter
-    return story
+            scenario = shorter
+    return scenario
 
 
-def _without_some(story: Story, size: int) -> Iterator[Story]:
+def _without_some(scenario: FaultScenario, size: int) -> Iterator[FaultScenario]:
     """Without `size` neighbours among acts and faults, from the end: what came last mattered least often."""
-    parts: list[AnyAct | Fault] = [*story.acts, *story.faults]
+    parts: list[AnyOperation | Fault] = [*scenario.operations, *scenario.faults]
     for end in range(len(parts), 0, -size):
-        yield _of(story, parts[: max(0, end - size)] + parts[end:])
+        yield _of(scenario, parts[: max(0, end - size)] + parts[end:])
 
 
-def _of(story: Story, parts: Sequence[AnyAct | Fault]) -> Story:
-    acts = tuple(part for part in parts if isinstance(part, Act))
-    faults = tuple(part for part in parts if not isinstance(part, Act))
-    return replace(story, acts=acts, faults=faults)
+def _of(scenario: FaultScenario, parts: Sequence[AnyOperation | Fault]) -> FaultScenario:
+    operations = tuple(part for part in parts if isinstance(part, Operation))
+    faults = tuple(part for part in parts if not isinstance(part, Operation))
+    return replace(scenario, operations=operations, faults=faults)
 
 
-def _with_smaller_numbers(story: Story, shrinking: _Shrinking) -> Story:
-    while (smaller := shrinking.first(_smaller(story))) is not None:
-        story = smaller
-    return story
+def _with_smaller_numbers(scenario: FaultScenario, shrinking: _ShrinkAttempts) -> FaultScenario:
+    while (smaller := shrinking.first(_smaller(scenario))) is not None:
+        scenario = smaller
+    return scenario
 
 
-def _smaller(story: Story) -> Iterator[Story]:
-    parts: list[Any] = [*story.acts, *story.faults]
+def _smaller(scenario: FaultScenario) -> Iterator[FaultScenario]:
+    parts: list[Any] = [*scenario.operations, *scenario.faults]
     for index, part in enumerate(parts):
         for plainer in _plainer(part):
-            yield _of(story, [*parts[:index], plainer, *parts[index + 1 :]])
+            yield _of(scenario, [*parts[:index], plainer, *parts[index + 1 :]])
 
 
-def _with_plainer_settings(story: Story, shrinking: _Shrinking) -> Story:
-    while (plainer := shrinking.first(_plain_settings(story))) is not None:
-        story = plainer
-    return story
+def _with_plainer_settings(scenario: FaultScenario, shrinking: _ShrinkAttempts) -> FaultScenario:
+    while (plainer := shrinking.first(_plain_settings(scenario))) is not None:
+        scenario = plainer
+    return scenario
 
 
-def _plain_settings(story: Story) -> Iterator[Story]:
-    setting = story.setting
-    for index, pool in enumerate(setting.pools):
-        others = (setting.pools[:index], setting.pools[index + 1 :])
+def _plain_settings(scenario: FaultScenario) -> Iterator[FaultScenario]:
+    setup = scenario.setup
+    for index, pool in enumerate(setup.pools):
+        others = (setup.pools[:index], setup.pools[index + 1 :])
         if any(others):
-            yield replace(story, setting=replace(setting, pools=others[0] + others[1]))
+            yield replace(scenario, setup=replace(setup, pools=others[0] + others[1]))
         for plainer in _plainer(pool):
-            yield replace(story, setting=replace(setting, pools=(*others[0], plainer, *others[1])))
-    for simpler in _plainer(setting):
-        yield replace(story, setting=simpler)
+            yield replace(scenario, setup=replace(setup, pools=(*others[0], plainer, *others[1])))
+    for simpler in _plainer(setup):
+        yield replace(scenario, setup=simpler)
 
 
 def _plainer(thing: T) -> Iterator[T]:

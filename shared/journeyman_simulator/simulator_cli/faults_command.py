@@ -1,4 +1,4 @@
-"""`journeyman faults`: a story of faults told for a person, or a hunt through many."""
+"""`journeyman faults`: a scenario of faults told for a person, or a hunt through many."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from journeyman.errors import ConfigurationError
 from journeyman.runtime.collector import collect_rarely
 from journeyman_simulator.faults.call_sites import CALL_SITES
-from journeyman_simulator.faults.fault_scenario import Kind, Story, from_json, lines, to_json
-from journeyman_simulator.faults.history import Moment
-from journeyman_simulator.faults.invariants.checkers import Broken
-from journeyman_simulator.faults.scenario_generator import story_of
-from journeyman_simulator.faults.scenario_run import Told
-from journeyman_simulator.faults.scenario_view import SOMEONE
-from journeyman_simulator.faults.seed_search import Caught, Found, hunt, judged, shortest
+from journeyman_simulator.faults.fault_scenario import FaultKind, FaultScenario, from_json, lines, to_json
+from journeyman_simulator.faults.history import HistoryEntry
+from journeyman_simulator.faults.invariants.checkers import Violation
+from journeyman_simulator.faults.scenario_generator import generate_scenario
+from journeyman_simulator.faults.scenario_run import ScenarioResult
+from journeyman_simulator.faults.scenario_view import HUMAN
+from journeyman_simulator.faults.seed_search import SeedSearchResult, ViolatingSeed, run_checked, search_seeds, shrink
 
 _SEEDS: Final = re.compile(r"(\d+)(?:\.\.(\d+))?")
 _NOISE: Final = re.compile(
@@ -34,23 +34,23 @@ _COLUMNS: Final = (TextColumn("{task.description}"), BarColumn(), MofNCompleteCo
 
 
 def run_scenario(seed: int, file: Path | None, *, shrink: bool, quiet: bool) -> int:
-    """Tell one story, moment by moment; the exit code is 1 if it breaks a rule.
+    """Tell one scenario, moment by moment; the exit code is 1 if it breaks a rule.
 
     Raises:
-        ConfigurationError: The file holds no story.
+        ConfigurationError: The file holds no scenario.
     """
     console = Console(highlight=False, soft_wrap=True)
-    story = _read(file) if file is not None else story_of(seed)
-    _print(console, lines(story))
-    told = judged(story, None if quiet else _printer(console))
-    _verdict(console, told)
-    if told.broken and shrink:
-        _shrink(console, told)
-    return 1 if told.broken else 0
+    scenario = _read(file) if file is not None else generate_scenario(seed)
+    _print(console, lines(scenario))
+    result = run_checked(scenario, None if quiet else _printer(console))
+    _verdict(console, result)
+    if result.violations and shrink:
+        _shrink(console, result)
+    return 1 if result.violations else 0
 
 
 def run_seeds(seeds: str, *, require_crash_coverage: bool) -> int:
-    """Tell the stories of many seeds ("1..300"), print what broke and where what went wrong; the exit code is 1 if any did.
+    """Tell the scenarios of many seeds ("1..300"), print what broke and where what went wrong; the exit code is 1 if any did.
 
     Args:
         seeds: First and last.
@@ -63,8 +63,8 @@ def run_seeds(seeds: str, *, require_crash_coverage: bool) -> int:
     console = Console(highlight=False, soft_wrap=True)
     wanted = _range(seeds)
     with Progress(*_COLUMNS, console=console, transient=True) as progress:
-        task = progress.add_task("stories", total=len(wanted))
-        caught = hunt(
+        task = progress.add_task("scenarios", total=len(wanted))
+        caught = search_seeds(
             wanted,
             processes=os.cpu_count() or 1,
             on_found=lambda found: _print(console, _about(found)),
@@ -74,7 +74,7 @@ def run_seeds(seeds: str, *, require_crash_coverage: bool) -> int:
     _print(console, _figures(caught))
     undead = [
         f"{site}: never the last call before a death"
-        for site in caught.coverage.untouched(CALL_SITES, Kind.DIE_BEFORE, Kind.DIE_AFTER)
+        for site in caught.coverage.sites_without(CALL_SITES, FaultKind.CRASH_BEFORE, FaultKind.CRASH_AFTER)
     ]
     unlisted = sorted(f"{site}: not in the list of call sites" for site in {*caught.coverage.calls} - {*CALL_SITES})
     missing = [*undead, *unlisted] if require_crash_coverage else []
@@ -89,62 +89,64 @@ def _range(text: str) -> range:
     return range(int(match[1]), int(match[2] or match[1]) + 1)
 
 
-def _read(file: Path) -> Story:
+def _read(file: Path) -> FaultScenario:
     try:
         return from_json(file.read_bytes())
     except msgspec.ValidationError as error:
-        raise ConfigurationError(f"{file} holds no story: {error}") from error
+        raise ConfigurationError(f"{file} holds no scenario: {error}") from error
 
 
-def _printer(console: Console) -> Callable[[Moment], None]:
-    def show(moment: Moment) -> None:
-        if not _NOISE.search(moment.what):
-            console.print(_styled(moment))
+def _printer(console: Console) -> Callable[[HistoryEntry], None]:
+    def show(entry: HistoryEntry) -> None:
+        if not _NOISE.search(entry.what):
+            console.print(_styled(entry))
 
     return show
 
 
-def _styled(moment: Moment) -> str:
-    text = escape(str(moment))
-    if moment.who in {SOMEONE, "story"}:
+def _styled(entry: HistoryEntry) -> str:
+    text = escape(str(entry))
+    if entry.who in {HUMAN, "scenario"}:
         return f"[cyan]{text}[/cyan]"
-    ours = "#" in moment.who
+    ours = "#" in entry.who
     return text if ours else f"[dim]{text}[/dim]"
 
 
-def _verdict(console: Console, told: Told) -> None:
-    for broken in told.broken:
-        console.print(f"[red]{escape(str(broken))}[/red]")
-    if not told.broken:
-        console.print(f"[green]no rule is broken[/green]: {told.runs} runs in {told.minutes:.0f} minutes of their time")
+def _verdict(console: Console, result: ScenarioResult) -> None:
+    for violation in result.violations:
+        console.print(f"[red]{escape(str(violation))}[/red]")
+    if not result.violations:
+        console.print(
+            f"[green]no rule is broken[/green]: {result.runs} runs in {result.minutes:.0f} minutes of their time"
+        )
 
 
-def _shrink(console: Console, told: Told) -> None:
+def _shrink(console: Console, result: ScenarioResult) -> None:
     console.print("shortening it …")
-    story = shortest(told.story, told.broken[0].rule)
-    short = judged(story)
-    file = Path(f"story-{story.seed}.json")
-    file.write_bytes(to_json(story))
-    _print(console, [*lines(story), *(str(moment) for moment in short.history[-_LAST_MOMENTS:])])
+    scenario = shrink(result.scenario, result.violations[0].invariant)
+    short = run_checked(scenario)
+    file = Path(f"scenario-{scenario.seed}.json")
+    file.write_bytes(to_json(scenario))
+    _print(console, [*lines(scenario), *(str(entry) for entry in short.history[-_LAST_MOMENTS:])])
     _verdict(console, short)
     console.print(f"saved in {file}; run it again with journeyman faults --scenario {file}")
 
 
-def _about(found: Found) -> list[str]:
-    first: Broken = found.broken[0]
+def _about(found: ViolatingSeed) -> list[str]:
+    first: Violation = found.violations[0]
     return [f"seed {found.seed}: {first}", f"  journeyman faults --seed {found.seed} --shrink"]
 
 
-def _figures(caught: Caught) -> list[str]:
-    stories = caught.coverage.stories
-    each = caught.seconds / max(1, stories)
+def _figures(caught: SeedSearchResult) -> list[str]:
+    scenarios = caught.coverage.scenarios
+    each = caught.seconds / max(1, scenarios)
     faults = sum(sum(kinds.values()) for kinds in (*caught.coverage.fired.values(), *caught.coverage.messages.values()))
     return [
-        f"{stories} stories, {caught.runs} runs, {caught.virtual_minutes / 60:.0f} hours of their time, {faults} faults",
+        f"{scenarios} scenarios, {caught.runs} runs, {caught.virtual_minutes / 60:.0f} hours of their time, {faults} faults",
         f"{len(caught.found)} broke a rule; {caught.seconds:.0f} s, {each:.2f} s each, until {time.strftime('%H:%M')}",
     ]
 
 
-def _print(console: Console, told: Iterable[str]) -> None:
-    for line in told:
+def _print(console: Console, result: Iterable[str]) -> None:
+    for line in result:
         console.print(line, markup=False)

@@ -4,38 +4,42 @@ from __future__ import annotations
 
 from typing import Final
 
-from journeyman_simulator.faults.invariants.checkers import Rule
+from journeyman_simulator.faults.invariants.checkers import InvariantChecker
 from journeyman_simulator.faults.invariants.disruption_invariants import (
-    PricesFall,
-    ReplacementsFirst,
-    TheIllAreReplaced,
+    ConsolidationLowersPrice,
+    ReplacementsInitializedFirst,
+    UnhealthyNodesReplaced,
 )
 from journeyman_simulator.faults.invariants.instance_invariants import (
-    InstancesEndEmpty,
-    NoInstanceWithoutAClaim,
-    OneInstanceForAClaim,
+    InstancesDrainedFirst,
+    NoOrphanedInstance,
+    OneInstancePerNodeClaim,
 )
-from journeyman_simulator.faults.invariants.nodepool_invariants import BudgetsHold, LimitsHold, StaticPoolsKeepTheirSize
-from journeyman_simulator.faults.invariants.pod_invariants import AllThatFitsRuns, PodsGoAsAgreed
+from journeyman_simulator.faults.invariants.nodepool_invariants import (
+    DisruptionBudgetsHold,
+    NodePoolLimitsHold,
+    StaticNodePoolsKeepReplicas,
+)
+from journeyman_simulator.faults.invariants.pod_invariants import PodsEvictedAsAllowed, SchedulablePodsRun
 from journeyman_simulator.faults.invariants.progress_invariants import (
-    NothingIsLeftBehind,
-    NothingUnexpected,
-    NothingWaitsForNobody,
+    NothingStuck,
+    OnlyExpectedErrors,
+    UnfinishedWorkHasARequeue,
 )
 
-RULES: Final[tuple[type[Rule], ...]] = (
-    OneInstanceForAClaim,
-    NoInstanceWithoutAClaim,
-    PodsGoAsAgreed,
-    InstancesEndEmpty,
-    BudgetsHold,
-    LimitsHold,
-    StaticPoolsKeepTheirSize,
-    ReplacementsFirst,
-    PricesFall,
-    AllThatFitsRuns,
-    TheIllAreReplaced,
-    NothingWaitsForNobody,
-    NothingIsLeftBehind,
-    NothingUnexpected,
+ALL_CHECKERS: Final[tuple[type[InvariantChecker], ...]] = (
+    OneInstancePerNodeClaim,
+    NoOrphanedInstance,
+    PodsEvictedAsAllowed,
+    InstancesDrainedFirst,
+    DisruptionBudgetsHold,
+    NodePoolLimitsHold,
+    StaticNodePoolsKeepReplicas,
+    ReplacementsInitializedFirst,
+    ConsolidationLowersPrice,
+    SchedulablePodsRun,
+    UnhealthyNodesReplaced,
+    UnfinishedWorkHasARequeue,
+    NothingStuck,
+    OnlyExpectedErrors,
 )

@@ -1,7 +1,7 @@
-"""The rules that no story may break: small judges, each of one promise, who share no code with those who decide.
+"""The base class of invariant checkers, and the set of them that observes one scenario.
 
-A rule is made anew for each story. It is told what happens, in order, and answers with what is wrong, one sentence each;
-`Judges` keeps the sentences.
+Checkers share no code with the product's decisions. A checker is created for each scenario, is called in the order of
+events, and yields one sentence per violation.
 """
 
 from __future__ import annotations
@@ -12,87 +12,87 @@ from datetime import datetime
 from msgspec import Struct
 
 from journeyman_simulator.apiserver.server import Write
-from journeyman_simulator.faults.scenario_view import CloudEvent, RunError, Scene
+from journeyman_simulator.faults.scenario_view import CloudEvent, RunError, ScenarioView
 
 
-class Broken(Struct, frozen=True, kw_only=True):
-    """A rule was broken: which, what happened, when."""
+class Violation(Struct, frozen=True, kw_only=True):
+    """An invariant was violated: which one, what happened, when."""
 
-    rule: str
+    invariant: str
     what: str
     at: datetime
 
     def __str__(self) -> str:
-        return f"{self.at:%H:%M:%S} {self.rule}: {self.what}"
+        return f"{self.at:%H:%M:%S} {self.invariant}: {self.what}"
 
 
-class Rule:
-    """One promise. A rule overrides what it needs to see; each method yields what is wrong, as a sentence."""
+class InvariantChecker:
+    """One invariant. A subclass overrides the checks it needs; each yields a sentence per violation."""
 
     name: str
 
-    def __init__(self, scene: Scene) -> None:
-        """Args: `scene` is asked for whatever the rule is not told."""
-        self.scene = scene
+    def __init__(self, view: ScenarioView) -> None:
+        """Args: `view` is the true state of cluster, account and queues."""
+        self.view = view
 
-    def on_write(self, write: Write) -> Iterable[str]:
-        """The API server accepted a write; its caller does not know yet."""
+    def check_write(self, write: Write) -> Iterable[str]:
+        """Check a write that the API server accepted; its caller has no answer yet."""
         return ()
 
-    def on_cloud(self, event: CloudEvent) -> Iterable[str]:
-        """Something happened to an instance."""
+    def check_cloud_event(self, event: CloudEvent) -> Iterable[str]:
+        """Check what happened to an instance."""
         return ()
 
-    def on_error(self, error: RunError) -> Iterable[str]:
-        """A run reported an error."""
+    def check_error(self, error: RunError) -> Iterable[str]:
+        """Check an error that a run reported."""
         return ()
 
-    def at_tick(self) -> Iterable[str]:
-        """A minute has passed: the schedule is about to invoke the sweep (or would, in stories without one)."""
+    def check_every_minute(self) -> Iterable[str]:
+        """Check the state at each full minute, when the schedule invokes the sweep in scenarios that have one."""
         return ()
 
-    def at_rest(self) -> Iterable[str]:
-        """The storm is over and the cluster has come to rest."""
+    def check_at_rest(self) -> Iterable[str]:
+        """Check the state once faults have ended and the cluster no longer changes."""
         return ()
 
 
-class Judges:
-    """All rules of one story, and what they found."""
+class InvariantCheckers:
+    """All checkers of one scenario, and the violations they found."""
 
-    def __init__(self, scene: Scene, rules: Iterable[type[Rule]]) -> None:
-        self._clock = scene.clock
-        self._rules = [rule(scene) for rule in rules]
-        self.broken: list[Broken] = []
+    def __init__(self, view: ScenarioView, checkers: Iterable[type[InvariantChecker]]) -> None:
+        self._clock = view.clock
+        self._checkers = [checker(view) for checker in checkers]
+        self.violations: list[Violation] = []
 
-    def on_write(self, write: Write) -> None:
-        """Tell all of them."""
-        for rule in self._rules:
-            self._keep(rule, rule.on_write(write))
+    def check_write(self, write: Write) -> None:
+        """Pass a write to every checker."""
+        for checker in self._checkers:
+            self._record(checker, checker.check_write(write))
 
-    def on_cloud(self, event: CloudEvent) -> None:
-        """Tell all of them."""
-        for rule in self._rules:
-            self._keep(rule, rule.on_cloud(event))
+    def check_cloud_event(self, event: CloudEvent) -> None:
+        """Pass a cloud event to every checker."""
+        for checker in self._checkers:
+            self._record(checker, checker.check_cloud_event(event))
 
-    def on_error(self, error: RunError) -> None:
-        """Tell all of them."""
-        for rule in self._rules:
-            self._keep(rule, rule.on_error(error))
+    def check_error(self, error: RunError) -> None:
+        """Pass a run's error to every checker."""
+        for checker in self._checkers:
+            self._record(checker, checker.check_error(error))
 
-    def at_tick(self) -> None:
-        """Ask all of them."""
-        for rule in self._rules:
-            self._keep(rule, rule.at_tick())
+    def check_every_minute(self) -> None:
+        """Call every checker's check of the minute."""
+        for checker in self._checkers:
+            self._record(checker, checker.check_every_minute())
 
-    def at_rest(self) -> None:
-        """Ask all of them."""
-        for rule in self._rules:
-            self._keep(rule, rule.at_rest())
+    def check_at_rest(self) -> None:
+        """Call every checker's check at rest."""
+        for checker in self._checkers:
+            self._record(checker, checker.check_at_rest())
 
-    def report(self, rule: str, what: str) -> None:
-        """What the teller of the story itself found broken."""
-        self.broken.append(Broken(rule=rule, what=what, at=self._clock.now()))
+    def report(self, invariant: str, what: str) -> None:
+        """Add a violation that the scenario run itself found."""
+        self.violations.append(Violation(invariant=invariant, what=what, at=self._clock.now()))
 
-    def _keep(self, rule: Rule, found: Iterable[str]) -> None:
+    def _record(self, checker: InvariantChecker, found: Iterable[str]) -> None:
         for what in found:
-            self.report(rule.name, what)
+            self.report(checker.name, what)

@@ -1,4 +1,4 @@
-"""What judges see in a cluster, read their own way: straight from the objects, with nothing of what decides."""
+"""What checkers see in a cluster, read their own way: straight from the objects, with nothing of what decides."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from journeyman.core.api.objects import NODE, NODE_DISRUPTION, NODECLAIM, NODEPOOL, POD, Condition, Node, NodeClaim, Pod
 from journeyman_simulator.apiserver.server import Write
-from journeyman_simulator.faults.fault_scenario import CallFault, JumpClock, Kind, Story
-from journeyman_simulator.faults.scenario_view import RUNS, Scene
+from journeyman_simulator.faults.fault_scenario import CallFault, FaultKind, FaultScenario, JumpClock
+from journeyman_simulator.faults.scenario_view import RUN_USER_PREFIX, ScenarioView
 
 POOL_LABEL: Final = "karpenter.sh/nodepool"
 UID_TAG: Final = "journeyman.dev/nodeclaim-uid"
@@ -21,75 +21,79 @@ COMMAND_ANNOTATION: Final = "journeyman.dev/node-disruption"
 
 _GIB_PER_CPU: Final = {"c": 2, "m": 4, "r": 8, "t": 2}
 _CPUS: Final = {"medium": 2, "large": 2, "xlarge": 4, "2xlarge": 8}
-_LATE: Final = frozenset({Kind.PARK, Kind.TIMEOUT_BEFORE, Kind.TIMEOUT_AFTER, Kind.STALE, Kind.LAG})
+_LATE: Final = frozenset(
+    {FaultKind.PAUSE, FaultKind.TIMEOUT_BEFORE, FaultKind.TIMEOUT_AFTER, FaultKind.STALE, FaultKind.LAG}
+)
 
 
-def cpus(instance_type: str) -> int:
-    """Of the types that stories sell. Raises KeyError for others."""
+def vcpus(instance_type: str) -> int:
+    """Of the types that scenarios sell. Raises KeyError for others."""
     return _CPUS[instance_type.partition(".")[2]]
 
 
 def memory_mib(instance_type: str) -> int:
     """As well."""
-    return cpus(instance_type) * _GIB_PER_CPU[instance_type[0]] * 1024
+    return vcpus(instance_type) * _GIB_PER_CPU[instance_type[0]] * 1024
 
 
 def is_ours(write: Write, step: str = "") -> bool:
     """Whether a run wrote it; of that step, if one is given."""
-    return write.user == f"{RUNS}{step}" if step else write.user.startswith(RUNS)
+    return write.user == f"{RUN_USER_PREFIX}{step}" if step else write.user.startswith(RUN_USER_PREFIX)
 
 
-def lateness(story: Story) -> timedelta:
+def staleness(scenario: FaultScenario) -> timedelta:
     """How old a run's knowledge may be at most: runs take no time but what faults make them wait or see late."""
-    seconds = (fault.seconds for fault in story.faults if isinstance(fault, CallFault) and fault.kind in _LATE)
+    seconds = (fault.seconds for fault in scenario.faults if isinstance(fault, CallFault) and fault.kind in _LATE)
     return timedelta(seconds=sum(seconds))
 
 
-def skew(story: Story) -> timedelta:
+def skew(scenario: FaultScenario) -> timedelta:
     """How far the functions' clocks may be off."""
-    return timedelta(seconds=sum(abs(act.seconds) for act in story.acts if isinstance(act, JumpClock)))
+    return timedelta(
+        seconds=sum(abs(operation.seconds) for operation in scenario.operations if isinstance(operation, JumpClock))
+    )
 
 
-def claims(scene: Scene) -> tuple[NodeClaim, ...]:
+def claims(view: ScenarioView) -> tuple[NodeClaim, ...]:
     """All NodeClaims."""
-    return scene.server.list(NODECLAIM).items
+    return view.server.list(NODECLAIM).items
 
 
-def claim_named(scene: Scene, name: str) -> NodeClaim | None:
+def claim_named(view: ScenarioView, name: str) -> NodeClaim | None:
     """None if there is none."""
-    return next((claim for claim in claims(scene) if claim.metadata.name == name), None)
+    return next((claim for claim in claims(view) if claim.metadata.name == name), None)
 
 
-def nodes(scene: Scene) -> tuple[Node, ...]:
+def nodes(view: ScenarioView) -> tuple[Node, ...]:
     """All Nodes."""
-    return scene.server.list(NODE).items
+    return view.server.list(NODE).items
 
 
-def node_named(scene: Scene, name: str) -> Node | None:
+def node_named(view: ScenarioView, name: str) -> Node | None:
     """None if there is none."""
-    return next((node for node in nodes(scene) if node.metadata.name == name), None)
+    return next((node for node in nodes(view) if node.metadata.name == name), None)
 
 
-def claim_of(scene: Scene, node: Node) -> NodeClaim | None:
+def claim_of(view: ScenarioView, node: Node) -> NodeClaim | None:
     """The claim whose status says that it is that node; or else, for somebody may have wiped that off, its owner."""
     owners = {owner.uid for owner in node.metadata.owner_references}
-    by_id = (c for c in claims(scene) if c.status.provider_id == node.spec.provider_id)
-    return next(by_id, next((c for c in claims(scene) if c.metadata.uid in owners), None))
+    by_id = (c for c in claims(view) if c.status.provider_id == node.spec.provider_id)
+    return next(by_id, next((c for c in claims(view) if c.metadata.uid in owners), None))
 
 
-def pods(scene: Scene) -> tuple[Pod, ...]:
+def pods(view: ScenarioView) -> tuple[Pod, ...]:
     """All pods."""
-    return scene.server.list(POD).items
+    return view.server.list(POD).items
 
 
-def pools(scene: Scene) -> tuple[Mapping[str, Any], ...]:
+def pools(view: ScenarioView) -> tuple[Mapping[str, Any], ...]:
     """All NodePools, as JSON."""
-    return scene.server.stored(NODEPOOL)
+    return view.server.stored(NODEPOOL)
 
 
-def commands(scene: Scene) -> tuple[Mapping[str, Any], ...]:
+def commands(view: ScenarioView) -> tuple[Mapping[str, Any], ...]:
     """All NodeDisruptions, as JSON."""
-    return scene.server.stored(NODE_DISRUPTION)
+    return view.server.stored(NODE_DISRUPTION)
 
 
 def phase(command: Mapping[str, Any]) -> str:
@@ -102,12 +106,12 @@ def candidates(command: Mapping[str, Any]) -> list[str]:
     return [candidate["nodeClaim"] for candidate in command["spec"]["candidates"]]
 
 
-def holds(conditions: Iterable[Condition], kind: str) -> bool:
+def has_true_condition(conditions: Iterable[Condition], kind: str) -> bool:
     """Whether a condition of that type is True."""
     return any(condition.type == kind and condition.status == "True" for condition in conditions)
 
 
-def says(body: Mapping[str, Any], kind: str) -> bool:
+def condition_is_true(body: Mapping[str, Any], kind: str) -> bool:
     """As `holds`, of an object as JSON."""
     conditions = (body.get("status") or {}).get("conditions") or ()
     return any(condition["type"] == kind and condition["status"] == "True" for condition in conditions)
@@ -118,12 +122,12 @@ def pool_of(claim: NodeClaim) -> str:
     return claim.metadata.labels.get(POOL_LABEL, "")
 
 
-def is_leaving(claim: NodeClaim) -> bool:
+def is_terminating(claim: NodeClaim) -> bool:
     """Whether it was deleted, and waits for its finalizers."""
     return claim.metadata.deletion_timestamp is not None
 
 
-def has_taint(node: Node) -> bool:
+def is_tainted_for_disruption(node: Node) -> bool:
     """Whether Karpenter's taint is on it."""
     return any(taint.key == TAINT for taint in node.spec.taints)
 
@@ -144,7 +148,7 @@ def parsed_time(text: str) -> datetime:
 
 
 def seconds(text: str | None) -> float | None:
-    """Of a duration as stories write them ("90s"), and the API server keeps them ("1m30s"); None for "Never" or nothing."""
+    """Of a duration as scenarios write them ("90s"), and the API server keeps them ("1m30s"); None for "Never" or nothing."""
     if not text or text == "Never":
         return None
     total, number = 0.0, ""

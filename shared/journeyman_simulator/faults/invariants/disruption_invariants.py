@@ -8,24 +8,24 @@ from typing import Any, Final
 
 from journeyman.core.api.objects import Node
 from journeyman_simulator.apiserver.server import Write
-from journeyman_simulator.faults.invariants.checkers import Rule
+from journeyman_simulator.faults.invariants.checkers import InvariantChecker
 from journeyman_simulator.faults.invariants.cluster_queries import (
     COMMAND_ANNOTATION,
     candidates,
     claim_named,
     claim_of,
     commands,
-    is_leaving,
+    condition_is_true,
     is_ours,
+    is_terminating,
     nodes,
     phase,
-    says,
     skew,
 )
-from journeyman_simulator.faults.scenario_view import CloudEvent, CloudInstance, Scene
+from journeyman_simulator.faults.scenario_view import CloudEvent, CloudInstance, ScenarioView
 
 
-class ReplacementsFirst(Rule):
+class ReplacementsInitializedFirst(InvariantChecker):
     """A node that is given back goes after all that its command opened in its place were initialized.
 
     A replacement that is withdrawn before it was launched is none.
@@ -33,21 +33,21 @@ class ReplacementsFirst(Rule):
 
     name = "replacements first"
 
-    def __init__(self, scene: Scene) -> None:
-        super().__init__(scene)
+    def __init__(self, view: ScenarioView) -> None:
+        super().__init__(view)
         self._initialized: set[str] = set()
 
-    def on_write(self, write: Write) -> Iterator[str]:
+    def check_write(self, write: Write) -> Iterator[str]:
         """Looks at each claim that the consolidate step deletes."""
         if write.resource.kind != "NodeClaim":
             return
-        if says(write.result, "Initialized"):
+        if condition_is_true(write.result, "Initialized"):
             self._initialized.add(write.name)
-        if write.verb == "delete" and is_ours(write, "consolidate") and says(write.result, "Launched"):
+        if write.verb == "delete" and is_ours(write, "consolidate") and condition_is_true(write.result, "Launched"):
             yield from self._judged(write.name)
 
     def _judged(self, name: str) -> Iterator[str]:
-        taking = [c for c in commands(self.scene) if name in candidates(c) and phase(c) == "Executing"]
+        taking = [c for c in commands(self.view) if name in candidates(c) and phase(c) == "Executing"]
         if not taking:
             yield f"NodeClaim {name} was deleted, and no command that is under way takes it"
         for command in taking:
@@ -57,23 +57,23 @@ class ReplacementsFirst(Rule):
                 yield f"NodeClaim {name} was deleted before {', '.join(missing)} of {whose} was initialized"
 
 
-class PricesFall(Rule):
+class ConsolidationLowersPrice(InvariantChecker):
     """What consolidation opens costs less than what it gives back, all together, as launched."""
 
     name = "price never raised by consolidation"
 
-    def on_cloud(self, event: CloudEvent) -> Iterator[str]:
+    def check_cloud_event(self, event: CloudEvent) -> Iterator[str]:
         """Adds up when the last replacement is launched."""
-        claim = claim_named(self.scene, event.instance.claim)
+        claim = claim_named(self.view, event.instance.claim)
         if event.kind != "launched" or claim is None:
             return
         name = claim.metadata.annotations.get(COMMAND_ANNOTATION, "")
-        for command in commands(self.scene):
+        for command in commands(self.view):
             if command["metadata"]["name"] == name and command["spec"]["reason"] == "Underutilized":
                 yield from self._judged(command)
 
     def _judged(self, command: Mapping[str, Any]) -> Iterator[str]:
-        by_claim: dict[str, CloudInstance] = {i.claim: i for i in self.scene.instances()}
+        by_claim: dict[str, CloudInstance] = {i.claim: i for i in self.view.instances()}
         new = [by_claim.get(r["name"]) for r in command["spec"].get("replacements", ())]
         old = [by_claim.get(name) for name in candidates(command)]
         before = sum(i.price for i in old if i is not None)
@@ -95,43 +95,43 @@ PATIENCE: Final = timedelta(minutes=4)
 """The sweep looks every two minutes; the first of its runs may come to nothing."""
 
 
-class TheIllAreReplaced(Rule):
+class UnhealthyNodesReplaced(InvariantChecker):
     """With the gate on, a node whose illness nobody shares is on its way out soon after what is tolerated; without, never for it."""
 
     name = "a node that stays ill is replaced"
 
-    def __init__(self, scene: Scene) -> None:
-        super().__init__(scene)
-        self._skew = skew(scene.story)
+    def __init__(self, view: ScenarioView) -> None:
+        super().__init__(view)
+        self._skew = skew(view.scenario)
         self._since: dict[tuple[str, str, str], datetime] = {}
 
-    def on_write(self, write: Write) -> Iterator[str]:
+    def check_write(self, write: Write) -> Iterator[str]:
         """Remembers since when nodes are ill."""
         if write.resource.kind == "Node":
             self._look()
         yield from ()
 
-    def at_tick(self) -> Iterator[str]:
+    def check_every_minute(self) -> Iterator[str]:
         """Each minute; where several are ill at once it may be the cluster, and all are left alone."""
         self._look()
-        if not self.scene.story.setting.node_repair or len({name for name, _, _ in self._since}) != 1:
+        if not self.view.scenario.setup.node_repair or len({name for name, _, _ in self._since}) != 1:
             return
         for (name, condition, status), since in sorted(self._since.items()):
-            ill_for = self.scene.clock.now() - since
+            ill_for = self.view.clock.now() - since
             if ill_for > TOLERATED[condition, status] + PATIENCE + self._skew and not self._is_leaving(name):
                 yield f"Node {name} has been {condition}={status} since {since:%H:%M:%S}, and stays"
 
     def _look(self) -> None:
-        now = self.scene.clock.now()
-        ill = {(n.metadata.name, c, s) for n in nodes(self.scene) for c, s in _illnesses(n)}
+        now = self.view.clock.now()
+        ill = {(n.metadata.name, c, s) for n in nodes(self.view) for c, s in _illnesses(n)}
         self._since = {key: self._since.get(key, now) for key in ill}
 
     def _is_leaving(self, name: str) -> bool:
-        node = next(node for node in nodes(self.scene) if node.metadata.name == name)
-        claim = claim_of(self.scene, node)
-        return claim is None or is_leaving(claim) or node.metadata.deletion_timestamp is not None
+        node = next(node for node in nodes(self.view) if node.metadata.name == name)
+        claim = claim_of(self.view, node)
+        return claim is None or is_terminating(claim) or node.metadata.deletion_timestamp is not None
 
 
 def _illnesses(node: Node) -> list[tuple[str, str]]:
-    told = [(condition.type, condition.status) for condition in node.status.conditions]
-    return [key for key in told if key in TOLERATED]
+    reported = [(condition.type, condition.status) for condition in node.status.conditions]
+    return [key for key in reported if key in TOLERATED]

@@ -9,38 +9,38 @@ from typing import Final
 
 from journeyman.core.api.objects import Node, Pod
 from journeyman_simulator.apiserver.server import Write
-from journeyman_simulator.faults.invariants.checkers import Rule
+from journeyman_simulator.faults.invariants.checkers import InvariantChecker
 from journeyman_simulator.faults.invariants.cluster_queries import (
     FINALIZER,
     UID_TAG,
     claim_named,
     claims,
     comes_from,
+    condition_is_true,
     end_of,
     has_ended,
-    holds,
-    lateness,
+    has_true_condition,
     nodes,
     pods,
-    says,
     skew,
+    staleness,
 )
-from journeyman_simulator.faults.scenario_view import RUNS, CloudEvent, CloudInstance, Scene
+from journeyman_simulator.faults.scenario_view import RUN_USER_PREFIX, CloudEvent, CloudInstance, ScenarioView
 
 STUCK_AFTER: Final = timedelta(minutes=1)  # a pod that ends for longer than its grace period and this is on a dead node
 LONGEST_WITHOUT_CLAIM: Final = timedelta(minutes=10)
 
 
-class OneInstanceForAClaim(Rule):
+class OneInstancePerNodeClaim(InvariantChecker):
     """No claim has two instances, ever: not even one after the other."""
 
     name = "no claim with two instances"
 
-    def __init__(self, scene: Scene) -> None:
-        super().__init__(scene)
+    def __init__(self, view: ScenarioView) -> None:
+        super().__init__(view)
         self._launched: Counter[str] = Counter()
 
-    def on_cloud(self, event: CloudEvent) -> Iterator[str]:
+    def check_cloud_event(self, event: CloudEvent) -> Iterator[str]:
         """Counts launches by the claim's UID."""
         uid = event.instance.tags.get(UID_TAG)
         if event.kind != "launched" or not uid:
@@ -51,31 +51,31 @@ class OneInstanceForAClaim(Rule):
             yield f"{event.instance.provider_id} is instance {number} of NodeClaim {event.instance.claim}, by {event.by}"
 
 
-class NoInstanceWithoutAClaim(Rule):
+class NoOrphanedInstance(InvariantChecker):
     """An instance that nobody answers for is found within minutes; at rest there is none, and no claim without one."""
 
     name = "no instance without a claim"
 
-    def __init__(self, scene: Scene) -> None:
-        super().__init__(scene)
+    def __init__(self, view: ScenarioView) -> None:
+        super().__init__(view)
         self._alone_since: dict[str, datetime] = {}
 
-    def at_tick(self) -> Iterator[str]:
+    def check_every_minute(self) -> Iterator[str]:
         """Instances with a Node that drains may take longer: its pods decide."""
-        now = self.scene.clock.now()
-        draining = {node.spec.provider_id for node in nodes(self.scene) if node.metadata.deletion_timestamp is not None}
+        now = self.view.clock.now()
+        draining = {node.spec.provider_id for node in nodes(self.view) if node.metadata.deletion_timestamp is not None}
         alone = {i.provider_id for i in self._alone()} - draining
         self._alone_since = {id_: self._alone_since.get(id_, now) for id_ in alone}
         for id_, since in sorted(self._alone_since.items()):
             if now - since > LONGEST_WITHOUT_CLAIM:
                 yield f"{id_} has run without a claim since {since:%H:%M:%S}"
 
-    def at_rest(self) -> Iterator[str]:
+    def check_at_rest(self) -> Iterator[str]:
         """One to one to one: claims, instances, nodes."""
         yield from (f"{i.provider_id} ({i.claim}) runs without a claim" for i in self._alone())
-        running = {i.provider_id for i in self.scene.instances() if i.runs}
-        registered = {node.spec.provider_id for node in nodes(self.scene)}
-        for claim in claims(self.scene):
+        running = {i.provider_id for i in self.view.instances() if i.runs}
+        registered = {node.spec.provider_id for node in nodes(self.view)}
+        for claim in claims(self.view):
             name, id_ = claim.metadata.name, claim.status.provider_id
             if id_ not in running:
                 yield f"NodeClaim {name} has no instance that runs ({id_ or 'no provider id'})"
@@ -85,45 +85,49 @@ class NoInstanceWithoutAClaim(Rule):
                 yield f"NodeClaim {name} lacks our finalizer"
 
     def _alone(self) -> list[CloudInstance]:
-        uids = {claim.metadata.uid for claim in claims(self.scene)}
-        known = {claim.status.provider_id for claim in claims(self.scene)}
+        uids = {claim.metadata.uid for claim in claims(self.view)}
+        known = {claim.status.provider_id for claim in claims(self.view)}
         return [
             i
-            for i in self.scene.instances()
+            for i in self.view.instances()
             if i.runs and UID_TAG in i.tags and i.tags[UID_TAG] not in uids and i.provider_id not in known
         ]
 
 
-class InstancesEndEmpty(Rule):
+class InstancesDrainedFirst(InvariantChecker):
     """We end no instance on which pods still run, unless its end has come, it never was a node, or it is dead."""
 
     name = "no instance ended under its pods"
 
-    def __init__(self, scene: Scene) -> None:
-        super().__init__(scene)
-        self._skew = skew(scene.story)
-        self._late = lateness(scene.story)
+    def __init__(self, view: ScenarioView) -> None:
+        super().__init__(view)
+        self._skew = skew(view.scenario)
+        self._staleness = staleness(view.scenario)
         self._registered: set[str] = set()
 
-    def on_write(self, write: Write) -> Iterator[str]:
+    def check_write(self, write: Write) -> Iterator[str]:
         """Remembers which claims ever registered, by provider id."""
-        if write.resource.kind == "NodeClaim" and says(write.result, "Registered"):
+        if write.resource.kind == "NodeClaim" and condition_is_true(write.result, "Registered"):
             self._registered.add(write.result["status"].get("providerID", ""))
         yield from ()
 
-    def on_cloud(self, event: CloudEvent) -> Iterator[str]:
+    def check_cloud_event(self, event: CloudEvent) -> Iterator[str]:
         """When we ask for an instance's end."""
         instance = event.instance
-        if event.kind != "terminate" or not event.by.startswith(RUNS) or instance.provider_id not in self._registered:
+        if (
+            event.kind != "terminate"
+            or not event.by.startswith(RUN_USER_PREFIX)
+            or instance.provider_id not in self._registered
+        ):
             return
-        claim = claim_named(self.scene, instance.claim)
-        now = self.scene.clock.now()
+        claim = claim_named(self.view, instance.claim)
+        now = self.view.clock.now()
         end = end_of(claim) if claim is not None else None
         if end is not None and now + self._skew >= end:
             return
-        for node in nodes(self.scene):
-            if node.spec.provider_id == instance.provider_id and holds(node.status.conditions, "Ready"):
-                running = sorted(pod.metadata.name for pod in pods(self.scene) if self._runs(pod, node, now))
+        for node in nodes(self.view):
+            if node.spec.provider_id == instance.provider_id and has_true_condition(node.status.conditions, "Ready"):
+                running = sorted(pod.metadata.name for pod in pods(self.view) if self._runs(pod, node, now))
                 if running:
                     yield f"{event.by} ended {instance.provider_id} ({instance.claim}) under {', '.join(running)}"
 
@@ -132,7 +136,7 @@ class InstancesEndEmpty(Rule):
             return False
         if comes_from(pod, "DaemonSet") or comes_from(pod, "Node"):
             return False
-        if pod.status.start_time is None or now - pod.status.start_time <= self._late:
+        if pod.status.start_time is None or now - pod.status.start_time <= self._staleness:
             return False  # bound behind the back of a run that knew no better
         deleted = pod.metadata.deletion_timestamp
         return deleted is None or now + self._skew <= deleted + STUCK_AFTER

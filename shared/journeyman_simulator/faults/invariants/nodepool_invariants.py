@@ -11,22 +11,22 @@ from msgspec import Struct
 
 from journeyman.core.api.objects import NodeClaim
 from journeyman_simulator.apiserver.server import Write
-from journeyman_simulator.faults.invariants.checkers import Rule
+from journeyman_simulator.faults.invariants.checkers import InvariantChecker
 from journeyman_simulator.faults.invariants.cluster_queries import (
     UID_TAG,
     claim_named,
     claims,
-    cpus,
-    has_taint,
-    holds,
-    is_leaving,
+    has_true_condition,
     is_ours,
-    lateness,
+    is_tainted_for_disruption,
+    is_terminating,
     nodes,
     pool_of,
     pools,
+    staleness,
+    vcpus,
 )
-from journeyman_simulator.faults.scenario_view import CloudEvent, Scene
+from journeyman_simulator.faults.scenario_view import CloudEvent, ScenarioView
 
 _UNLIMITED = 1_000_000
 
@@ -39,7 +39,7 @@ class _Seen(Struct, frozen=True):
     budgets: list[Mapping[str, Any]]
 
 
-class BudgetsHold(Rule):
+class DisruptionBudgetsHold(InvariantChecker):
     """Of a pool no more nodes are taken at once than its budgets allow for that reason.
 
     Nodes that are taken are those whose claims carry a DisruptionReason, until they are empty and their instances are being
@@ -49,13 +49,13 @@ class BudgetsHold(Rule):
 
     name = "budgets"
 
-    def __init__(self, scene: Scene) -> None:
-        super().__init__(scene)
-        self._late = lateness(scene.story)
+    def __init__(self, view: ScenarioView) -> None:
+        super().__init__(view)
+        self._staleness = staleness(view.scenario)
         self._taken: dict[str, str] = {}  # claims that carry a reason
         self._seen: dict[str, deque[_Seen]] = {}
 
-    def on_write(self, write: Write) -> Iterator[str]:
+    def check_write(self, write: Write) -> Iterator[str]:
         """Looks at each claim that is newly taken."""
         if write.resource.kind == "NodeClaim":
             taken = _reason(write.result)
@@ -73,7 +73,7 @@ class BudgetsHold(Rule):
             self._taken.pop(name, None)
 
     def _judged(self, name: str, reason: str) -> Iterator[str]:
-        all_ = claims(self.scene)
+        all_ = claims(self.view)
         pool = next((pool_of(claim) for claim in all_ if claim.metadata.name == name), "")
         taken = [c for c in all_ if pool_of(c) == pool and c.metadata.name in self._taken and not _has_ended(c)]
         self._remember()
@@ -84,23 +84,23 @@ class BudgetsHold(Rule):
 
     def _remember(self) -> None:
         """What a run may know: the pools as they are, and as they were as long ago as a run may be late."""
-        now = self.scene.clock.now()
-        for pool in pools(self.scene):
+        now = self.view.clock.now()
+        for pool in pools(self.view):
             name = pool["metadata"]["name"]
-            own = [claim for claim in claims(self.scene) if pool_of(claim) == name]
+            own = [claim for claim in claims(self.view) if pool_of(claim) == name]
             budgets = (pool["spec"].get("disruption") or {}).get("budgets") or [{"nodes": "10%"}]
             seen = self._seen.setdefault(name, deque())
             seen.append(_Seen(now, sum(map(_counts, own)), budgets))
-            while len(seen) > 1 and seen[1].at <= now - self._late:
+            while len(seen) > 1 and seen[1].at <= now - self._staleness:
                 seen.popleft()
 
 
 def _counts(claim: NodeClaim) -> bool:
-    return holds(claim.status.conditions, "Initialized") and not _has_ended(claim)
+    return has_true_condition(claim.status.conditions, "Initialized") and not _has_ended(claim)
 
 
 def _has_ended(claim: NodeClaim) -> bool:
-    return holds(claim.status.conditions, "InstanceTerminating")
+    return has_true_condition(claim.status.conditions, "InstanceTerminating")
 
 
 def _reason(claim: Mapping[str, Any]) -> str:
@@ -123,7 +123,7 @@ def _number(nodes: str, total: int) -> int:
     return whole + (rest > 0)
 
 
-class LimitsHold(Rule):
+class NodePoolLimitsHold(InvariantChecker):
     """A pool's nodes have no more vCPUs together than its limit says, as it stood when the newest claim was created.
 
     Nodes on their way out do not count, as for Karpenter: what takes their place may stand beside them.
@@ -131,14 +131,14 @@ class LimitsHold(Rule):
 
     name = "limits"
 
-    def __init__(self, scene: Scene) -> None:
-        super().__init__(scene)
-        self._late = lateness(scene.story)
+    def __init__(self, view: ScenarioView) -> None:
+        super().__init__(view)
+        self._staleness = staleness(view.scenario)
         self._limits: dict[str, deque[tuple[datetime, int]]] = {}
         self._at_creation: dict[str, int] = {}
         self._look()
 
-    def on_write(self, write: Write) -> Iterator[str]:
+    def check_write(self, write: Write) -> Iterator[str]:
         """Keeps limits as they change, and what they were when a claim was created."""
         kind = write.resource.kind
         if kind == "NodePool":
@@ -150,38 +150,44 @@ class LimitsHold(Rule):
             self._at_creation[write.name] = max((limit for _, limit in limits), default=_UNLIMITED)
         yield from ()
 
-    def on_cloud(self, event: CloudEvent) -> Iterator[str]:
+    def check_cloud_event(self, event: CloudEvent) -> Iterator[str]:
         """Adds up at each launch."""
-        claim = claim_named(self.scene, event.instance.claim)
+        claim = claim_named(self.view, event.instance.claim)
         if event.kind != "launched" or claim is None:
             return
         limit = self._at_creation.get(claim.metadata.name, _UNLIMITED)
         gone = {
-            node.spec.provider_id for node in nodes(self.scene) if node.metadata.deletion_timestamp or has_taint(node)
+            node.spec.provider_id
+            for node in nodes(self.view)
+            if node.metadata.deletion_timestamp or is_tainted_for_disruption(node)
         }
         standing = {
-            c.metadata.uid for c in claims(self.scene) if pool_of(c) == pool_of(claim) and not _leaves_limit(c, gone)
+            c.metadata.uid for c in claims(self.view) if pool_of(c) == pool_of(claim) and not _leaves_limit(c, gone)
         }
-        total = sum(cpus(i.instance_type) for i in self.scene.instances() if i.runs and i.tags.get(UID_TAG) in standing)
+        total = sum(vcpus(i.instance_type) for i in self.view.instances() if i.runs and i.tags.get(UID_TAG) in standing)
         if total > limit:
             yield f"{pool_of(claim)} has {total} vCPUs with {event.instance.instance_type} {claim.metadata.name}, {limit} may be"
 
     def _look(self) -> None:
-        now = self.scene.clock.now()
-        for pool in pools(self.scene):
+        now = self.view.clock.now()
+        for pool in pools(self.view):
             limit = (pool["spec"].get("limits") or {}).get("cpu")
             known = self._limits.setdefault(pool["metadata"]["name"], deque())
             known.append((now, int(limit) if limit else _UNLIMITED))
-            while len(known) > 1 and known[1][0] <= now - self._late:
+            while len(known) > 1 and known[1][0] <= now - self._staleness:
                 known.popleft()
 
 
 def _leaves_limit(claim: NodeClaim, gone: Collection[str]) -> bool:
     """Whether it or its node was deleted, or a command takes it once its replacement is ready."""
-    return is_leaving(claim) or claim.status.provider_id in gone or holds(claim.status.conditions, "DisruptionReason")
+    return (
+        is_terminating(claim)
+        or claim.status.provider_id in gone
+        or has_true_condition(claim.status.conditions, "DisruptionReason")
+    )
 
 
-class StaticPoolsKeepTheirSize(Rule):
+class StaticNodePoolsKeepReplicas(InvariantChecker):
     """A static pool is never given more nodes than it asks for; at rest it has just so many.
 
     Nodes on their way out do not count, nor do those that a command takes: what takes their place may stand beside them.
@@ -189,45 +195,45 @@ class StaticPoolsKeepTheirSize(Rule):
 
     name = "static pools have as many nodes as they ask for"
 
-    def __init__(self, scene: Scene) -> None:
-        super().__init__(scene)
-        self._late = lateness(scene.story)
+    def __init__(self, view: ScenarioView) -> None:
+        super().__init__(view)
+        self._staleness = staleness(view.scenario)
         self._asked: dict[str, deque[tuple[datetime, int]]] = {}
         self._look()
 
-    def on_write(self, write: Write) -> Iterator[str]:
+    def check_write(self, write: Write) -> Iterator[str]:
         """Looks at each node that we open in such a pool."""
         if write.resource.kind == "NodePool":
             self._look()
         elif write.resource.kind == "NodeClaim" and write.verb == "create" and is_ours(write):
             self._look()
-            claim = claim_named(self.scene, write.name)
+            claim = claim_named(self.view, write.name)
             if claim is not None and pool_of(claim) in self._asked:
                 yield from self._judged(pool_of(claim))
 
-    def at_rest(self) -> Iterator[str]:
+    def check_at_rest(self) -> Iterator[str]:
         """Counts."""
-        for pool in pools(self.scene):
+        for pool in pools(self.view):
             name, asked = pool["metadata"]["name"], _asked(pool)
-            own = [claim.metadata.name for claim in claims(self.scene) if pool_of(claim) == name]
+            own = [claim.metadata.name for claim in claims(self.view) if pool_of(claim) == name]
             if asked is not None and not pool["metadata"].get("deletionTimestamp") and len(own) != asked:
                 yield f"{name} asks for {asked} nodes, and has {len(own)} ({', '.join(sorted(own)) or 'none'})"
 
     def _judged(self, pool: str) -> Iterator[str]:
-        standing = [c.metadata.name for c in claims(self.scene) if pool_of(c) == pool and not _goes(c)]
+        standing = [c.metadata.name for c in claims(self.view) if pool_of(c) == pool and not _goes(c)]
         most = max(asked for _, asked in self._asked[pool])
         if len(standing) > most:
             yield f"{pool} asks for {most} nodes, and is given {len(standing)} ({', '.join(sorted(standing))})"
 
     def _look(self) -> None:
         """What static pools ask for, and what they asked for as long ago as a run may be late."""
-        now = self.scene.clock.now()
-        for pool in pools(self.scene):
+        now = self.view.clock.now()
+        for pool in pools(self.view):
             asked = _asked(pool)
             if asked is not None:
                 known = self._asked.setdefault(pool["metadata"]["name"], deque())
                 known.append((now, asked))
-                while len(known) > 1 and known[1][0] <= now - self._late:
+                while len(known) > 1 and known[1][0] <= now - self._staleness:
                     known.popleft()
 
 
@@ -238,4 +244,4 @@ def _asked(pool: Mapping[str, Any]) -> int | None:
 
 
 def _goes(claim: NodeClaim) -> bool:
-    return is_leaving(claim) or holds(claim.status.conditions, "DisruptionReason")
+    return is_terminating(claim) or has_true_condition(claim.status.conditions, "DisruptionReason")

@@ -9,21 +9,21 @@ from typing import Final
 import msgspec
 
 from journeyman.core.plan import Step
-from journeyman_simulator.faults.fault_scenario import CallFault, Kind, Story
-from journeyman_simulator.faults.invariants.checkers import Rule
+from journeyman_simulator.faults.fault_scenario import CallFault, FaultKind, FaultScenario
+from journeyman_simulator.faults.invariants.checkers import InvariantChecker
 from journeyman_simulator.faults.invariants.cluster_queries import (
     candidates,
     claim_of,
     claims,
     commands,
-    has_taint,
-    holds,
-    is_leaving,
+    has_true_condition,
+    is_tainted_for_disruption,
+    is_terminating,
     nodes,
     phase,
     skew,
 )
-from journeyman_simulator.faults.scenario_view import RunError, Scene
+from journeyman_simulator.faults.scenario_view import RunError, ScenarioView
 
 LONGEST_SWEEP: Final = timedelta(minutes=4)
 """A thing may wait so long for the sweep to find it: a minute, and a run or two of the sweep that came to nothing."""
@@ -31,11 +31,11 @@ LONGEST_WITHOUT_CLAIMS: Final = timedelta(minutes=12)
 """What is left of a cluster without claims is looked for every ten minutes."""
 MOST_RECEIVES: Final = 4
 """template.yaml's `maxReceiveCount`: so often a message is handed out before it is given up."""
-_ANSWERED: Final = frozenset({Kind.STALE, Kind.LAG})  # what goes wrong with a call, and fails no run
+_ANSWERED: Final = frozenset({FaultKind.STALE, FaultKind.LAG})  # what goes wrong with a call, and fails no run
 _UNENDED: Final = frozenset({"", "Proposed", "Executing"})
 
 
-class NothingWaitsForNobody(Rule):
+class UnfinishedWorkHasARequeue(InvariantChecker):
     """Whatever is unfinished has a message on its way to the step that goes on with it, or a run at it.
 
     With a sweep it is found by the sweep within minutes; without one it must be there all the time.
@@ -43,19 +43,19 @@ class NothingWaitsForNobody(Rule):
 
     name = "nothing waits without a wake-up"
 
-    def __init__(self, scene: Scene) -> None:
-        super().__init__(scene)
+    def __init__(self, view: ScenarioView) -> None:
+        super().__init__(view)
         self._since: dict[tuple[Step, str], datetime] = {}
         self._had_claims = False
 
-    def at_tick(self) -> Iterator[str]:
+    def check_every_minute(self) -> Iterator[str]:
         """Each minute."""
-        now = self.scene.clock.now()
-        expected = {waiting.step for waiting in self.scene.waiting()}
-        expected |= {Step(run.partition("#")[0]) for run in self.scene.busy()}
+        now = self.view.clock.now()
+        expected = {waiting.step for waiting in self.view.waiting()}
+        expected |= {Step(run.partition("#")[0]) for run in self.view.busy()}
         alone = {(step, what) for step, what in self._unfinished() if step not in expected}
-        known = self._since if bool(claims(self.scene)) == self._had_claims else {}  # the sweep's pace has changed
-        self._had_claims = bool(claims(self.scene))
+        known = self._since if bool(claims(self.view)) == self._had_claims else {}  # the sweep's pace has changed
+        self._had_claims = bool(claims(self.view))
         self._since = {thing: known.get(thing, now) for thing in alone}
         longest = self._longest()
         for (step, what), since in sorted(self._since.items()):
@@ -63,25 +63,25 @@ class NothingWaitsForNobody(Rule):
                 yield f"{what}, and nothing is on its way to {step.value} since {since:%H:%M:%S}"
 
     def _longest(self) -> timedelta:
-        if not self.scene.story.setting.sweep:
+        if not self.view.scenario.setup.sweep:
             return timedelta()
-        return LONGEST_SWEEP if claims(self.scene) else LONGEST_WITHOUT_CLAIMS
+        return LONGEST_SWEEP if claims(self.view) else LONGEST_WITHOUT_CLAIMS
 
     def _unfinished(self) -> Iterator[tuple[Step, str]]:
-        for claim in claims(self.scene):
-            if is_leaving(claim):
+        for claim in claims(self.view):
+            if is_terminating(claim):
                 yield Step.TERMINATE, f"NodeClaim {claim.metadata.name} is leaving"
-            elif not holds(claim.status.conditions, "Initialized"):
+            elif not has_true_condition(claim.status.conditions, "Initialized"):
                 yield Step.PROVISION, f"NodeClaim {claim.metadata.name} is not initialized"
-        for node in nodes(self.scene):
+        for node in nodes(self.view):
             if node.metadata.deletion_timestamp is not None:
                 yield Step.TERMINATE, f"Node {node.metadata.name} is leaving"
-        for command in commands(self.scene):
+        for command in commands(self.view):
             if phase(command) in _UNENDED:
                 yield Step.CONSOLIDATE, f"NodeDisruption {command['metadata']['name']} has not ended"
 
 
-class NothingIsLeftBehind(Rule):
+class NothingStuck(InvariantChecker):
     """At rest no node is marked for a disruption that nobody carries out, and no message was given up.
 
     A message is given up, rightly, if each run that got it came to nothing: only where so much goes wrong in one step.
@@ -91,37 +91,37 @@ class NothingIsLeftBehind(Rule):
 
     name = "nothing is stuck"
 
-    def at_rest(self) -> Iterator[str]:
+    def check_at_rest(self) -> Iterator[str]:
         """Marks, commands, dead letters."""
-        taken = {name for c in commands(self.scene) if phase(c) in _UNENDED for name in candidates(c)}
-        for claim in claims(self.scene):
+        taken = {name for c in commands(self.view) if phase(c) in _UNENDED for name in candidates(c)}
+        for claim in claims(self.view):
             name = claim.metadata.name
-            if name not in taken and holds(claim.status.conditions, "DisruptionReason"):
+            if name not in taken and has_true_condition(claim.status.conditions, "DisruptionReason"):
                 yield f"NodeClaim {name} carries a DisruptionReason, and no command takes it"
-        for node in nodes(self.scene):
-            if has_taint(node) and node.metadata.deletion_timestamp is None:
-                owner = claim_of(self.scene, node)
+        for node in nodes(self.view):
+            if is_tainted_for_disruption(node) and node.metadata.deletion_timestamp is None:
+                owner = claim_of(self.view, node)
                 if owner is None or owner.metadata.name not in taken:
                     yield f"Node {node.metadata.name} is tainted, and stays"
-        if not skew(self.scene.story):
-            for letter in self.scene.dead_letters():
-                if _runs_that_come_to_nothing(self.scene.story, letter) < MOST_RECEIVES:
+        if not skew(self.view.scenario):
+            for letter in self.view.dead_letters():
+                if _runs_that_come_to_nothing(self.view.scenario, letter) < MOST_RECEIVES:
                     yield f"a message was given up: {letter}"
 
 
-def _runs_that_come_to_nothing(story: Story, letter: str) -> int:
+def _runs_that_come_to_nothing(scenario: FaultScenario, letter: str) -> int:
     """At most so many, of the step that the message is for; an interruption's names none."""
     step = msgspec.json.decode(letter).get("step", Step.INTERRUPT.value)
-    faults = (fault for fault in story.faults if isinstance(fault, CallFault) and fault.kind not in _ANSWERED)
+    faults = (fault for fault in scenario.faults if isinstance(fault, CallFault) and fault.kind not in _ANSWERED)
     return sum(fault.site.startswith(f"{step}: ") for fault in faults)
 
 
-class NothingUnexpected(Rule):
+class OnlyExpectedErrors(InvariantChecker):
     """No error but ours leaves a run, and no plan is refused by its own check."""
 
     name = "nothing unexpected is raised"
 
-    def on_error(self, error: RunError) -> Iterator[str]:
+    def check_error(self, error: RunError) -> Iterator[str]:
         """Looks at each."""
         if not error.expected or error.error == "InvariantError":
             last = error.stack.strip().rpartition("\n")[2]
