@@ -255,9 +255,9 @@ def test_the_same_story_has_the_same_history_in_every_process(tmp_path):
     path.write_bytes(to_json(STORMY))
     program = (
         "import pathlib, sys\n"
-        "from journeyman_simulator.faults.scenario_run import tell\n"
+        "from journeyman_simulator.faults.scenario_run import run_scenario\n"
         "from journeyman_simulator.faults.fault_scenario import from_json\n"
-        "print(tell(from_json(pathlib.Path(sys.argv[1]).read_bytes())).digest)\n"
+        "print(run_scenario(from_json(pathlib.Path(sys.argv[1]).read_bytes())).digest)\n"
     )
     hashing = "1" if os.environ.get("PYTHONHASHSEED") != "1" else "2"
     elsewhere = subprocess.run(

@@ -80,7 +80,7 @@ class Fixture:
         return tuple(self.letters)
 
     @property
-    def violation(self):
+    def violations(self):
         return [violation.what for violation in self.checkers.violations]
 
     def as_(self, step):
@@ -276,7 +276,7 @@ def test_an_eviction_from_a_node_that_stays_is_seen():
     assert stage.violations == ["journeyman/terminate evicted p1 from node-c1, which is to stay"]
 
 
-@pytest.mark.parametrize(("seconds", "broken"), [(59, True), (60, False)])
+@pytest.mark.parametrize(("seconds", "violation"), [(59, True), (60, False)])
 def test_force_before_the_nodes_end_is_seen(seconds, violation):
     """Ninety seconds from the claim's deletion, less the thirty that the pod wants."""
     stage = Fixture(PodsEvictedAsAllowed)
@@ -300,7 +300,7 @@ def test_an_instance_that_is_ended_under_its_pods_is_seen():
 
 
 @pytest.mark.parametrize(
-    ("nodes", "taken", "broken"), [("1", 1, False), ("1", 2, True), ("50%", 2, False), ("30%", 2, True)]
+    ("nodes", "taken", "violation"), [("1", 1, False), ("1", 2, True), ("50%", 2, False), ("30%", 2, True)]
 )
 def test_more_nodes_taken_than_the_budget_allows_are_seen(nodes, taken, violation):
     """Of three nodes; shares are rounded up."""
@@ -363,7 +363,7 @@ def test_a_candidate_may_go_once_its_replacement_was_ready():
 
 
 @pytest.mark.parametrize(
-    ("reason", "price", "broken"),
+    ("reason", "price", "violation"),
     [("Underutilized", 0.1, True), ("Underutilized", 0.09, False), ("Drifted", 0.2, False)],
 )
 def test_a_replacement_that_costs_as_much_is_seen(reason, price, violation):
@@ -377,7 +377,7 @@ def test_a_replacement_that_costs_as_much_is_seen(reason, price, violation):
 
 
 @pytest.mark.parametrize(
-    ("limit", "cpu", "told"), [(0, "1500m", True), (3, "1500m", False), (0, "3900m", False), (0, "3000m", True)]
+    ("limit", "cpu", "result"), [(0, "1500m", True), (3, "1500m", False), (0, "3900m", False), (0, "3000m", True)]
 )
 def test_a_pod_that_would_fit_and_does_not_run_is_seen(limit, cpu, result):
     """Limits that are used up and pods that are too large are excuses."""
@@ -389,7 +389,7 @@ def test_a_pod_that_would_fit_and_does_not_run_is_seen(limit, cpu, result):
 
 
 @pytest.mark.parametrize(
-    ("sweep", "minutes", "told"), [(True, 4, False), (True, 5, True), (False, 0, False), (False, 1, True)]
+    ("sweep", "minutes", "result"), [(True, 4, False), (True, 5, True), (False, 0, False), (False, 1, True)]
 )
 def test_an_unfinished_claim_that_nobody_is_told_of_is_seen(sweep, minutes, result):
     """The sweep has some minutes to find it; where there is none a message must be there."""
@@ -446,7 +446,7 @@ def test_a_message_is_handed_out_as_often_as_the_template_says():
 
 
 @pytest.mark.parametrize(
-    ("error", "expected", "told"),
+    ("error", "expected", "result"),
     [("KeyError", False, True), ("ConflictError", True, False), ("InvariantError", True, True)],
 )
 def test_errors_that_are_not_foreseen_are_seen(error, expected, result):

@@ -80,7 +80,7 @@ def test_a_story_is_told_in_lines_of_what_is_out_of_the_ordinary():
     scenario = FaultScenario(seed=1, operations=(Deploy(at_seconds=5, app="a", replicas=2),), faults=(CULPRIT,))
     assert lines(scenario) == [
         "a scenario of seed 1:",
-        "  the usual setting",
+        "  the usual setup",
         "  pool default: as usual",
         "     5 s  Deploy app=a replicas=2",
         "  call 3 of provision: ec2 CreateFleet: crash-after",

@@ -133,7 +133,7 @@ class SetLimit(Operation, frozen=True, kw_only=True):
     """A pool's CPU limit changes; 0 takes it away."""
 
     pool: int
-    vcpus: int
+    cpus: int
 
 
 class SetReplicas(Operation, frozen=True, kw_only=True):

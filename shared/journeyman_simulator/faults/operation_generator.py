@@ -152,7 +152,7 @@ def _set_budget(rng: Random, at: float, setup: ScenarioSetup) -> AnyOperation:
 
 
 def _set_limit(rng: Random, at: float, setup: ScenarioSetup) -> AnyOperation:
-    return fault_scenario.SetLimit(at_seconds=at, pool=_pool(rng, setup), vcpus=rng.choice((0, 2, 6, 10)))
+    return fault_scenario.SetLimit(at_seconds=at, pool=_pool(rng, setup), cpus=rng.choice((0, 2, 6, 10)))
 
 
 def _set_replicas(rng: Random, at: float, setup: ScenarioSetup) -> AnyOperation:
