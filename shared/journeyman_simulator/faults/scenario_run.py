@@ -39,7 +39,7 @@ class ScenarioResult(Struct, frozen=True, kw_only=True):
     """What came of a scenario."""
 
     scenario: FaultScenario
-    violation: tuple[Violation, ...]
+    violations: tuple[Violation, ...]
     coverage: FaultCoverage
     digest: str
     history: tuple[HistoryEntry, ...]
