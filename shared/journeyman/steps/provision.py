@@ -123,7 +123,7 @@ def _question(snapshot: Snapshot) -> tuple[tuple[Pod, ...], frozenset[str]]:
     disruption is about to be undone stay.
     """
     marked = marked_for_deletion(snapshot)
-    given_back = [n for name, n in snapshot.state_nodes_by_claim.items() if name in marked and not n.deleting]
+    given_back = [n for name, n in snapshot.state_nodes_by_claim.items() if name in marked and not n.is_terminating]
     moving = tuple(
         pod for node in given_back for pod in node.pods if is_currently_reschedulable(pod, snapshot.pdbs, snapshot.now)
     )

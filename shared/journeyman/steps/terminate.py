@@ -21,7 +21,7 @@ from journeyman.core.lifecycle.expiration import expire
 from journeyman.core.lifecycle.garbage import collect
 from journeyman.core.lifecycle.hydration import hydrate_nodes
 from journeyman.core.lifecycle.instances import Cloud
-from journeyman.core.lifecycle.leaving import is_leaving
+from journeyman.core.lifecycle.leaving import needs_termination
 from journeyman.core.lifecycle.liveness import Timeouts, abandon
 from journeyman.core.lifecycle.nodepool_status import count
 from journeyman.core.lifecycle.pace import Termination, since
@@ -56,7 +56,7 @@ def _terminate(hand: Applier) -> None:
     run = hand.run
     instances = run.cloud.list()  # before the claims: none of these was launched for a claim that is not read yet
     snapshot = load(run, SCOPE)
-    leaving = [n for n in snapshot.state_nodes if is_leaving(n)]
+    leaving = [n for n in snapshot.state_nodes if needs_termination(n)]
     snapshot = _with_what_holds(hand, snapshot, leaving)
     cloud = _cloud(run, snapshot, instances)
     hand.apply(finalize(snapshot, cloud, _pace(run.settings)))
@@ -95,9 +95,9 @@ def _cloud(run: RunContext, snapshot: Snapshot, instances: tuple[Instance, ...])
     listed = {i.provider_id for i in instances}
     settled = snapshot.now - run.settings.orphan_age
     missing = {
-        (not is_leaving(n), n.provider_id)
+        (not needs_termination(n), n.provider_id)
         for n in snapshot.state_nodes
-        if n.provider_id and n.provider_id not in listed and (is_leaving(n) or _may_be_lost(n, settled))
+        if n.provider_id and n.provider_id not in listed and (needs_termination(n) or _may_be_lost(n, settled))
     }
     asked = [provider_id for _, provider_id in sorted(missing)[:ASKED_PER_RUN]]
     return Cloud(listed=instances, gone=frozenset(provider_id for provider_id in asked if _is_gone(run, provider_id)))

@@ -204,7 +204,7 @@ def _node_blocked(node: StateNode, nominated: frozenset[str]) -> str:
         return "NodeClaim does not have an associated node"
     if not node.initialized:
         return "Node isn't initialized"
-    if node.deleting:
+    if node.is_terminating:
         return "Node is deleting or marked for deletion"
     if node.name in nominated:
         return "Node is nominated for a pending pod"

@@ -212,7 +212,7 @@ def kept_after_rollback(snapshot: Snapshot) -> frozenset[str]:
     Their nodes still have the disruption taint, but their pods will not move.
     """
     lost = (d for d in _executing(snapshot) if missing_replacements(d, snapshot))
-    nodes = (n for d in lost for n in disrupted_candidates(d, snapshot) if not n.deleting)
+    nodes = (n for d in lost for n in disrupted_candidates(d, snapshot) if not n.is_terminating)
     return frozenset(n.claim.metadata.name for n in nodes if n.claim is not None)
 
 

@@ -95,7 +95,7 @@ def _counts(pod: Pod) -> bool:
 def _pod_events(snapshot: Snapshot) -> Iterator[_PodEvents]:
     for node in snapshot.state_nodes:
         pool = snapshot.node_pools_by_name.get(node.node_pool)
-        if node.claim is None or node.node is None or pool is None or node.deleting:
+        if node.claim is None or node.node is None or pool is None or node.is_terminating:
             continue
         current = pods_hash(node.pods)
         last_at = _last_pod_event(node.claim, node.pods, current, snapshot.now)

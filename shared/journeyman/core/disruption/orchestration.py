@@ -144,7 +144,7 @@ def wait_or_terminate(disruption: NodeDisruption, snapshot: Snapshot, poll: time
     Restates: karpenter pkg/controllers/disruption/queue.go `waitOrTerminate`.
     """
     nodes = disrupted_candidates(disruption, snapshot)
-    remaining = [n for n in nodes if not n.deleting]
+    remaining = [n for n in nodes if not n.is_terminating]
     if not nodes:
         return _without_candidates(disruption, snapshot)
     if not remaining:
@@ -221,7 +221,7 @@ def _roll_back(disruption: NodeDisruption, why: str, nodes: Iterable[StateNode],
 
 def _finish(disruption: NodeDisruption, phase: str, why: str, nodes: Iterable[StateNode], now: datetime) -> Plan:
     """Remove taints and conditions of `nodes` before the phase is written, so that a run that is cut off is repeated."""
-    actions = [action for node in nodes if not node.deleting for action in undo_disruption(node, why, now)]
+    actions = [action for node in nodes if not node.is_terminating for action in undo_disruption(node, why, now)]
     actions.append(_set_phase(disruption, phase, why, now))
     actions.append(Requeue(step=Step.CONSOLIDATE, at=now, reason=f"{disruption.metadata.name}: {phase}"))
     note = f"{disruption.metadata.name} {phase}: {why}"

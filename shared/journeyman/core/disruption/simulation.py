@@ -144,7 +144,7 @@ class Simulation:
     def _deleting(self) -> frozenset[str]:
         """Names of nodes that are deleting, or that an executing command will delete."""
         marked = self.marked_for_deletion
-        return frozenset(n.name for n in self.snapshot.state_nodes if n.deleting or _claim_name(n) in marked)
+        return frozenset(n.name for n in self.snapshot.state_nodes if n.is_terminating or _claim_name(n) in marked)
 
     @cached_property
     def _uninitialized(self) -> frozenset[str]:

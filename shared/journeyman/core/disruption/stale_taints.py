@@ -49,7 +49,7 @@ def delete_old_commands(snapshot: Snapshot) -> Plan:
 def _stale_taints(snapshot: Snapshot) -> Iterator[tuple[str, tuple[Action, ...]]]:
     in_commands = claims_in_commands(snapshot)
     for node in snapshot.state_nodes:
-        if node.claim is None or node.deleting or node.claim.metadata.name in in_commands:
+        if node.claim is None or node.is_terminating or node.claim.metadata.name in in_commands:
             continue
         actions = undo_disruption(node, "no disruption command is in progress", snapshot.now)
         if actions:

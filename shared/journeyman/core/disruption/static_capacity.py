@@ -235,7 +235,7 @@ def lifetime_remaining(claim: NodeClaim, now: datetime) -> float:
 
 
 def _deprovision(pool: StaticNodePool, snapshot: Snapshot) -> Plan:
-    remaining = [c for c in pool.running if not snapshot.state_nodes_by_claim[c.metadata.name].deleting]
+    remaining = [c for c in pool.running if not snapshot.state_nodes_by_claim[c.metadata.name].is_terminating]
     ordered = sorted(remaining, key=lambda claim: _order(claim, snapshot))
     chosen = ordered[: pool.surplus - (len(pool.running) - len(remaining))]
     note = (

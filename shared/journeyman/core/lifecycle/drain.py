@@ -104,7 +104,7 @@ def others_drain(state: StateNode, snapshot: Snapshot) -> bool:
     One that is at work and not on its way out yet is, in a moment; its pods are not known before.
     """
     return any(
-        (other.ready and not other.deleting) or drain(other.pods, snapshot.now, None).remaining
+        (other.ready and not other.is_terminating) or drain(other.pods, snapshot.now, None).remaining
         for other in snapshot.state_nodes
         if other.node is not None and other.node is not state.node and other.provider_id == state.provider_id
     )

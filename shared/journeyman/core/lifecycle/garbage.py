@@ -17,7 +17,7 @@ from journeyman.core.api.conditions import REGISTERED
 from journeyman.core.api.objects import NODECLAIM, Node, NodeClaim, is_true
 from journeyman.core.lifecycle.explain import disrupted
 from journeyman.core.lifecycle.instances import GOING, Cloud, RunningInstance
-from journeyman.core.lifecycle.leaving import leaves
+from journeyman.core.lifecycle.leaving import awaits_finalizer
 from journeyman.core.lifecycle.pace import A_MOMENT
 from journeyman.core.lifecycle.progress import claim_ref, node_patches, node_ref, refs_of, with_node
 from journeyman.core.lifecycle.registration import is_unregistered
@@ -92,7 +92,7 @@ def _is_awaited(instance: RunningInstance, snapshot: Snapshot) -> bool:
 def _end_orphan(instance: RunningInstance, snapshot: Snapshot) -> Plan:
     """At once, unless its node is at work: then the node is deleted, which drains it first (`bare_nodes`)."""
     nodes = [n.node for n in snapshot.state_nodes if n.node is not None and n.provider_id == instance.provider_id]
-    leaving = [node for node in nodes if leaves(node)]
+    leaving = [node for node in nodes if awaits_finalizer(node)]
     if any(n.ready and n.node in nodes and _was_opened(n.node) for n in snapshot.state_nodes):
         return merge_plans(_delete_working(node, instance, snapshot) for node in nodes if node not in leaving)
     if leaving:

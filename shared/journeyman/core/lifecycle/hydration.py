@@ -119,7 +119,7 @@ def hydrate_nodes(snapshot: Snapshot) -> Plan:
 
 def _hydrate_node(state: StateNode, snapshot: Snapshot) -> Iterator[Chain]:
     node, claim = state.node, state.claim
-    if node is None or claim is None or state.deleting or not is_true(claim.status.conditions, REGISTERED):
+    if node is None or claim is None or state.is_terminating or not is_true(claim.status.conditions, REGISTERED):
         return
     if state.provider_id != claim.status.provider_id:
         why = f"NodeClaim {claim.metadata.name} names another instance than its node"

@@ -45,7 +45,7 @@ def impaired(snapshot: Snapshot, statuses: Iterable[InstanceStatus], impaired_fo
     by_instance: dict[str, list[InstanceStatus]] = {}
     for status in counting:
         by_instance.setdefault(status.provider_id, []).append(status)
-    living = (n for n in snapshot.state_nodes if n.claim is not None and not n.deleting and not n.duplicate_of)
+    living = (n for n in snapshot.state_nodes if n.claim is not None and not n.is_terminating and not n.duplicate_of)
     return merge_plans(
         _end(n, by_instance[n.provider_id], snapshot.now) for n in living if n.provider_id in by_instance
     )

@@ -26,13 +26,13 @@ from journeyman.errors import ConfigurationError
 AwareTime = Annotated[datetime, msgspec.Meta(tz=True)]
 
 
-def is_leaving(node: StateNode) -> bool:
-    """Whether its node or its claim is being deleted and waits for our finalizer."""
-    return any(leaves(half) for half in (node.claim, node.node) if half is not None)
+def needs_termination(node: StateNode) -> bool:
+    """Whether the Node or the NodeClaim has a deletionTimestamp and our finalizer, so that it is drained and terminated."""
+    return any(awaits_finalizer(half) for half in (node.claim, node.node) if half is not None)
 
 
-def leaves(item: NodeClaim | Node) -> bool:
-    """Whether it is being deleted and waits for our finalizer."""
+def awaits_finalizer(item: NodeClaim | Node) -> bool:
+    """Whether it has a deletionTimestamp and our finalizer."""
     return item.metadata.deletion_timestamp is not None and labels.TERMINATION_FINALIZER in item.metadata.finalizers
 
 

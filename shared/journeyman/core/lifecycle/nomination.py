@@ -263,7 +263,7 @@ def nominate_to_existing_nodes(
     chains, left = [], MAX_PODS_PER_RUN
     for name, keys in sorted(existing.items()):
         node = nodes.get(name)
-        if node is None or node.claim is None or node.deleting or left <= 0:
+        if node is None or node.claim is None or node.is_terminating or left <= 0:
             continue
         found = pods.among(keys, node.claim)
         actions = _plan_onto(node, node.claim, found, snapshot) if found else ()

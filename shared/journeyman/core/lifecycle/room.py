@@ -36,7 +36,6 @@ from journeyman.core.api.resources import Resources, add
 from journeyman.core.catalogue import Catalogue
 from journeyman.core.lifecycle.launch import is_pending, withdrawn
 from journeyman.core.plan import Plan, Requeue, Step, chain_of, merge_plans
-from journeyman.core.scheduling.existing_nodes import is_leaving
 from journeyman.core.scheduling.limits import size_of
 from journeyman.core.state import Snapshot, StateNode
 
@@ -100,7 +99,7 @@ def _held(
 
 
 def _counts(node: StateNode) -> bool:
-    return not is_leaving(node) and not is_true(node.conditions, DISRUPTION_REASON)
+    return not node.is_being_disrupted and not is_true(node.conditions, DISRUPTION_REASON)
 
 
 def _is_undecided(node: StateNode) -> bool:

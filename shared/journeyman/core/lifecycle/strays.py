@@ -54,7 +54,7 @@ def _end(state: StateNode, snapshot: Snapshot, cloud: Cloud, stray_after: timede
     if is_true(claim.status.conditions, INSTANCE_TERMINATING):
         text = f"NodeClaim {claim.metadata.name} says that its instance terminates, although nobody deleted it: it is deleted, its pods are drained first"
         yield _deleted(claim, "ContradictoryStatus", text, now)
-    elif not state.stray:
+    elif not state.is_node_missing:
         if labels.NODE_MISSING_SINCE in claim.metadata.annotations:
             yield _noted(claim, None, now)
     elif (since := _missing_since(claim)) is None:

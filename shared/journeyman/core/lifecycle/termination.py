@@ -42,7 +42,13 @@ from journeyman.core.lifecycle.explain import node_event
 from journeyman.core.lifecycle.held_up import drain_events, volume_events
 from journeyman.core.lifecycle.instance_end import end_instance, finish, finish_claim
 from journeyman.core.lifecycle.instances import Cloud
-from journeyman.core.lifecycle.leaving import announced, delete_halves, is_leaving, leaves, terminates_at
+from journeyman.core.lifecycle.leaving import (
+    announced,
+    awaits_finalizer,
+    delete_halves,
+    needs_termination,
+    terminates_at,
+)
 from journeyman.core.lifecycle.pace import Termination, drain_look, since, volume_look
 from journeyman.core.lifecycle.progress import Progress
 from journeyman.core.lifecycle.volumes import attached_volumes
@@ -59,21 +65,21 @@ def finalize(snapshot: Snapshot, cloud: Cloud, pace: Termination) -> Plan:
         cloud: What is known of their instances.
         pace: How long to wait for what.
     """
-    leaving = [n for n in snapshot.state_nodes if is_leaving(n)]
+    leaving = [n for n in snapshot.state_nodes if needs_termination(n)]
     told = Plan(events=tuple(event for n in leaving for event in told_why(n, snapshot)))
     return merge_plans([told, *(_finalize(n, snapshot, cloud, pace) for n in leaving)])
 
 
 def awaits_volumes(state: StateNode, now: datetime) -> bool:
     """Whether volumes are what comes next: no pod of the node is waited for, and its instance is not ending yet."""
-    if state.node is None or not is_leaving(state) or drain(state.pods, now, None).remaining:
+    if state.node is None or not needs_termination(state) or drain(state.pods, now, None).remaining:
         return False
     return state.claim is None or not _is_ending(state.claim)
 
 
 def _finalize(state: StateNode, snapshot: Snapshot, cloud: Cloud, pace: Termination) -> Plan:
     claim, node = _identified(state, cloud), state.node
-    if node is None or not (leaves(node) or state.registered):
+    if node is None or not (awaits_finalizer(node) or state.registered):
         # a node that never registered is not ours to drain: the instance goes, the cloud's controller removes the node
         return finish_claim(claim, snapshot.now, cloud, pace) if claim is not None else Plan()
     if claim is None:

@@ -202,7 +202,7 @@ class Existing(Struct, frozen=True, kw_only=True, eq=False):
 def is_leaving(node: StateNode) -> bool:
     """Whether the node is marked for deletion, so that its pods need another place and it takes none."""
     tainted = node.node is not None and any(t.key == labels.DISRUPTED_TAINT for t in node.node.spec.taints)
-    return node.deleting or tainted
+    return node.is_terminating or tainted
 
 
 class Standing(Struct, frozen=True, kw_only=True, eq=False):
@@ -260,7 +260,7 @@ class Inventory:
     @cached_property
     def _staying(self) -> Bools:
         """Which are not marked for deletion, and may come to run pods at all."""
-        found: Bools = np.array([not (is_leaving(node) or node.hollow) for node in self.nodes], dtype=bool)
+        found: Bools = np.array([not (is_leaving(node) or node.is_unusable) for node in self.nodes], dtype=bool)
         return found
 
     @cached_property

@@ -74,20 +74,29 @@ class StateNode(Struct, frozen=True, kw_only=True, dict=True):
         return self.node is not None and self.node.metadata.labels.get(labels.INITIALIZED) == "true"
 
     @property
-    def deleting(self) -> bool:
-        """Marked for deletion: node or claim has a deletionTimestamp."""
-        node_going = self.node is not None and self.node.metadata.deletion_timestamp is not None
-        return node_going or (self.claim is not None and self.claim.metadata.deletion_timestamp is not None)
+    def is_terminating(self) -> bool:
+        """Whether the Node or the NodeClaim has a deletionTimestamp. It never runs pods again, and cannot be kept."""
+        is_node_deleted = self.node is not None and self.node.metadata.deletion_timestamp is not None
+        return is_node_deleted or (self.claim is not None and self.claim.metadata.deletion_timestamp is not None)
 
     @property
-    def stray(self) -> bool:
-        """Whether its node is gone although it had registered: the kubelet may bring it back, or nobody will."""
+    def is_being_disrupted(self) -> bool:
+        """Whether it is terminating, or its Node has the `karpenter.sh/disrupted` taint, whoever set it.
+
+        It takes no new pods, and its pods need another node. The taint alone may be removed again (rollback).
+        """
+        has_taint = self.node is not None and any(t.key == labels.DISRUPTED_TAINT for t in self.node.spec.taints)
+        return self.is_terminating or has_taint
+
+    @property
+    def is_node_missing(self) -> bool:
+        """Whether the NodeClaim is registered and its Node does not exist: deleted by hand, or not read yet."""
         return self.claim is not None and self.node is None and is_true(self.claim.status.conditions, REGISTERED)
 
     @property
-    def hollow(self) -> bool:
-        """Whether no pod can ever run on it as it is, so that none may be planned onto it."""
-        return self.stray or bool(self.duplicate_of)
+    def is_unusable(self) -> bool:
+        """Whether it has no Node that pods could be bound to, and will not get one: no pod may be planned onto it."""
+        return self.is_node_missing or bool(self.duplicate_of)
 
     @cached_property
     def labels(self) -> Mapping[str, str]:

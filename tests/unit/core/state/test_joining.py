@@ -143,7 +143,7 @@ def test_only_a_deletion_makes_a_node_a_leaving_one():
     gone = a_running_claim("b", deleting=NOW)
     snapshot = a_snapshot(nodes=(a_node("a"), a_node("b"), a_node("c", deleting=NOW)), claims=(marked, gone))
 
-    assert [n.deleting for n in snapshot.state_nodes] == [False, True, True]
+    assert [n.is_terminating for n in snapshot.state_nodes] == [False, True, True]
 
 
 def test_no_pods_are_planned_onto_claims_that_stand_for_no_node():
@@ -154,7 +154,7 @@ def test_no_pods_are_planned_onto_claims_that_stand_for_no_node():
 
     results = solve(snapshot, Catalogue({"default": TYPES}))
 
-    assert [(n.name, n.stray, n.hollow) for n in snapshot.state_nodes] == [
+    assert [(n.name, n.is_node_missing, n.is_unusable) for n in snapshot.state_nodes] == [
         ("a", True, True),
         ("b", False, False),
         ("c", False, True),
@@ -167,7 +167,7 @@ def test_a_claim_of_which_nobody_knows_whether_it_registered_is_no_stray():
     """Unknown is not True."""
     undecided = a_launched_claim("a", status={"conditions": [condition("Registered", "Unknown")]})
 
-    assert not a_snapshot(claims=(undecided,)).state_nodes[0].stray
+    assert not a_snapshot(claims=(undecided,)).state_nodes[0].is_node_missing
 
 
 def test_a_claim_that_two_nodes_name_as_owner_has_the_instance_of_either():

@@ -121,7 +121,7 @@ class Index:
                 possible=possible,
                 rows=1 << index,
                 taints=(*node.taints, *_cordon(node)),
-                open=not (is_leaving(node) or node.hollow),
+                open=not (is_leaving(node) or node.is_unusable),
                 node=node,
                 opened_for=_opened_for(node),
             )
@@ -222,7 +222,7 @@ def name_of_claim(claim: PlannedClaim) -> str:
 def is_leaving(node: StateNode) -> bool:
     """Whether the node is on its way out, so that it takes no pods."""
     tainted = node.node is not None and any(t.key == labels.DISRUPTED_TAINT for t in node.node.spec.taints)
-    return node.deleting or tainted
+    return node.is_terminating or tainted
 
 
 def _opened_for(node: StateNode) -> frozenset[str]:
