@@ -154,7 +154,9 @@ def _counts(node: StateNode) -> bool:
 def _status(
     pool: NodePool, nodes: Sequence[StateNode], reason: DisruptionReason, marked: frozenset[str], now: datetime
 ) -> BudgetStatus:
-    disrupting = sum(1 for n in nodes if not n.ready or n.is_terminating or (n.claim and n.claim.metadata.name in marked))
+    disrupting = sum(
+        1 for n in nodes if not n.ready or n.is_terminating or (n.claim and n.claim.metadata.name in marked)
+    )
     allowed = allowed_nodes(pool.spec.disruption.budgets, reason, len(nodes), now)
     return BudgetStatus(total=len(nodes), disrupting=disrupting, allowed=allowed)
 
