@@ -22,7 +22,7 @@ from typing import Any
 from journeyman.cli.scenario import parse_scenario
 from journeyman.cli.solve import options_of
 from journeyman.core.scheduling.results import Results
-from journeyman.core.scheduling.scheduler import pods_to_place, solve
+from journeyman.core.scheduling.scheduler import pods_to_schedule, solve
 from journeyman.core.scheduling.verify import Defect, verify
 from tests.bench.footprint import growth, imports, memory
 from tests.differential.karpenter import Karpenter, OracleMissingError
@@ -113,7 +113,7 @@ def measure(raw: JSONDict, karpenter: Karpenter | None) -> Row:
         if best is None or seconds < best[0]:
             best = (seconds, results)
     assert best is not None
-    asked = pods_to_place(case.snapshot)
+    asked = pods_to_schedule(case.snapshot)
     start = time.perf_counter()
     objections = verify(case.snapshot, case.catalogue, best[1], pods=asked)
     return Row(

@@ -21,7 +21,7 @@ from journeyman.core.api.labels import INSTANCE_TYPE
 from journeyman.core.api.objects import NodeSelectorRequirement
 from journeyman.core.api.resources import to_resources
 from journeyman.core.scheduling.results import PlannedClaim, PodError, Results
-from journeyman.core.scheduling.scheduler import pods_to_place, solve
+from journeyman.core.scheduling.scheduler import pods_to_schedule, solve
 from journeyman.core.scheduling.verify import Defect, verify
 from tests.differential.karpenter import Karpenter
 
@@ -72,14 +72,14 @@ class Ours:
 
     def only(self, pods: Collection[str]) -> Results:
         """The answer if the other pods that ask for a place were not there."""
-        gone = {pod.key for pod in pods_to_place(self.case.snapshot)} - set(pods)
+        gone = {pod.key for pod in pods_to_schedule(self.case.snapshot)} - set(pods)
         left = [_shrunk(o, gone) for o in self.scenario["objects"] if o["kind"] != "Pod" or key_of(o) not in gone]
         return answer_to(read({**self.scenario, "objects": left}))
 
     def objections(self, results: Results, pods: Iterable[str] | None = None) -> tuple[Defect, ...]:
         """What verification says about a plan."""
         wanted = None if pods is None else set(pods)
-        asked = [p for p in pods_to_place(self.case.snapshot) if wanted is None or p.key in wanted]
+        asked = [p for p in pods_to_schedule(self.case.snapshot) if wanted is None or p.key in wanted]
         return verify(self.case.snapshot, self.case.catalogue, results, pods=asked)
 
     @cached_property

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from journeyman.core.api import labels
 from journeyman.core.api.resources import total_requests
 from journeyman.core.catalogue import Catalogue
-from journeyman.core.scheduling.scheduler import pods_to_place, solve
+from journeyman.core.scheduling.scheduler import pods_to_schedule, solve
 from journeyman.core.scheduling.verify import verify
 from tests.helpers.builders import (
     NOW,
@@ -153,7 +153,7 @@ def test_the_second_opinion_agrees_whoever_stays_with_a_claim(cluster):
 
     results = solve(snapshot, catalogue)
 
-    assert verify(snapshot, catalogue, results, pods=pods_to_place(snapshot)) == ()
+    assert verify(snapshot, catalogue, results, pods=pods_to_schedule(snapshot)) == ()
 
 
 @FEW
@@ -177,7 +177,7 @@ def _forgetting(claim):
 def test_pods_without_rules_stay_with_the_claim_that_has_room_for_them(cluster):
     """Nobody is provisioned for twice."""
     snapshot, catalogue = cluster
-    asked = {pod.key: pod for pod in pods_to_place(snapshot)}
+    asked = {pod.key: pod for pod in pods_to_schedule(snapshot)}
 
     results = solve(snapshot, catalogue)
 

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from journeyman.core.api import labels
 from journeyman.core.catalogue import Catalogue
 from journeyman.core.scheduling.options import Options
-from journeyman.core.scheduling.scheduler import pods_to_place, solve
+from journeyman.core.scheduling.scheduler import pods_to_schedule, solve
 from journeyman.core.scheduling.verify import verify
 from tests.helpers.builders import a_launched_claim, a_node, a_pod, a_running_claim, a_snapshot, an_instance_type
 from tests.helpers.devices import (
@@ -120,10 +120,10 @@ def test_no_plan_gives_a_device_twice_and_nobody_is_left_who_could_have_a_node_o
 
     results = solve(snapshot, catalogue, options=PLANNING)
 
-    assert verify(snapshot, catalogue, results, pods=pods_to_place(snapshot)) == ()
+    assert verify(snapshot, catalogue, results, pods=pods_to_schedule(snapshot)) == ()
     bare = replace(snapshot, resource_slices=())  # a node that is opened brings its own devices, whoever has others
     every = {f"default/{c.metadata.name}" for c in snapshot.resource_claims if "All" in repr(c.spec)}
-    for pod in pods_to_place(snapshot):
+    for pod in pods_to_schedule(snapshot):
         if pod.key in results.pod_errors and pod.metadata.name.startswith("own") and pod.key not in every:
             alone = solve(bare, catalogue, pods=[pod], options=PLANNING)
             assert not alone.new_claims

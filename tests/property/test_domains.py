@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from journeyman.core.api import labels
 from journeyman.core.catalogue import Catalogue
 from journeyman.core.scheduling.domain_assignment import assign_domains
-from journeyman.core.scheduling.node_filling import Filling
+from journeyman.core.scheduling.node_filling import NodeFilling
 from journeyman.core.scheduling.options import Options
-from journeyman.core.scheduling.problem import Ground, ask
-from journeyman.core.scheduling.scheduler import pods_to_place
+from journeyman.core.scheduling.problem import ClusterInputs, prepare_task
+from journeyman.core.scheduling.scheduler import pods_to_schedule
 from tests.helpers.builders import a_node, a_pod, a_running_claim, a_snapshot, an_instance_type
 
 ZONES = ("a", "b", "c")
@@ -76,27 +76,29 @@ def assigned(waiting, running, nodes):
     claims = tuple(a_running_claim(n.metadata.name.removeprefix("node-")) for n in nodes)
     snapshot = a_snapshot(pods=(*waiting, *running), nodes=tuple(nodes), claims=claims)
     catalogue = Catalogue({pool.metadata.name: TYPES for pool in snapshot.node_pools})
-    asked = ask(Ground.of(snapshot, catalogue, Options()), pods_to_place(snapshot), frozenset())
-    draft, question = asked.draft(), asked.question
-    filling = Filling(question.existing, question.rows, question.requests, question.caps, draft.on_existing)
-    units, left = assign_domains(question, draft, filling)
-    return question, units, left, filling.taken
+    asked = prepare_task(ClusterInputs.of(snapshot, catalogue, Options()), pods_to_schedule(snapshot), frozenset())
+    solution, problem = asked.initial_solution(), asked.problem
+    filling = NodeFilling(
+        problem.existing, problem.rows, problem.requests, problem.host_constraints, solution.on_existing
+    )
+    batches, left = assign_domains(problem, solution, filling)
+    return problem, batches, left, filling.taken
 
 
-def placements(question, units, taken):
+def placements(problem, batches, taken):
     """Every group of pods that has a place, as (row, labels of the place, pods), those without pins left out."""
-    found = [(unit.row, dict(unit.pins), unit.count) for unit in units if unit.pins]
-    nodes = question.existing.nodes
+    found = [(batch.row, dict(batch.pins), batch.count) for batch in batches if batch.pins]
+    nodes = problem.existing.nodes
     return found + [(row, nodes[n].labels, pods) for n, entries in taken.items() for row, pods in entries]
 
 
-def counted(group, question, places, *, running=True):
+def counted(group, problem, places, *, running=True):
     """The pods a group counts by domain, placed now and running."""
     totals = Counter()
     for row, values, pods in places:
-        if group.counts(question.rows[row].namespace, question.rows[row].labels) and group.key in values:
+        if group.counts(problem.rows[row].namespace, problem.rows[row].labels) and group.key in values:
             totals[values[group.key]] += pods
-    for node in question.existing.nodes if running else ():
+    for node in problem.existing.nodes if running else ():
         totals[node.labels[group.key]] += sum(group.counts(p.metadata.namespace, p.metadata.labels) for p in node.pods)
     return totals
 
@@ -111,35 +113,35 @@ def domains_of(row, key):
 @given(clusters())
 def test_every_pod_is_accounted_for(cluster):
     """On a node, in a unit, or stuck: each once."""
-    question, units, left, taken = assigned(*cluster)
+    problem, batches, left, taken = assigned(*cluster)
 
     totals = Counter(left)
-    for row, pods in [(u.row, u.count) for u in units] + [e for entries in taken.values() for e in entries]:
-        totals[question.family[row]] += pods
+    for row, pods in [(u.row, u.count) for u in batches] + [e for entries in taken.values() for e in entries]:
+        totals[problem.class_of_row[row]] += pods
 
-    assert totals == dict(enumerate(question.counts))
+    assert totals == dict(enumerate(problem.counts))
 
 
 @given(clusters())
 def test_every_rule_holds_at_the_end(cluster):
     """Affinity has company, anti-affinity has none, and spreads stay within their skew."""
-    question, units, _, taken = assigned(*cluster)
-    places = placements(question, units, taken)
+    problem, batches, _, taken = assigned(*cluster)
+    places = placements(problem, batches, taken)
 
     for row, values, pods in places:
-        rules = question.rows[row]
+        rules = problem.rows[row]
         for group in rules.affinities:
-            assert counted(group, question, places)[values[group.key]] > 0
+            assert counted(group, problem, places)[values[group.key]] > 0
         for group in rules.anti_affinities:
             own = group.counts(rules.namespace, rules.labels)
-            assert counted(group, question, places)[values[group.key]] == own
+            assert counted(group, problem, places)[values[group.key]] == own
             assert not own or pods == 1
         for spread in rules.spreads:
             if spread.group.counts(rules.namespace, rules.labels):
-                bearing = [p for p in places if _bears(question.rows[p[0]], spread)]
-                total = counted(spread.group, question, places)
+                bearing = [p for p in places if _bears(problem.rows[p[0]], spread)]
+                total = counted(spread.group, problem, places)
                 floor = min(total[value] for value in domains_of(rules, spread.key))
-                here = counted(spread.group, question, bearing)[values[spread.key]]
+                here = counted(spread.group, problem, bearing)[values[spread.key]]
                 assert here - floor <= spread.max_skew
 
 
@@ -155,7 +157,7 @@ def test_the_order_of_input_is_nothing(cluster, draw):
     for part in shuffled:
         draw.shuffle(part)
 
-    (one, units, left, taken), (two, others, stuck, filled) = assigned(*cluster), assigned(*shuffled)
+    (one, batches, left, taken), (two, others, reasons, filled) = assigned(*cluster), assigned(*shuffled)
 
     assert [r.keys for r in one.rows] == [r.keys for r in two.rows]
-    assert (units, left, taken) == (others, stuck, filled)
+    assert (batches, left, taken) == (others, reasons, filled)

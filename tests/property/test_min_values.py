@@ -18,7 +18,7 @@ from journeyman.core.scheduling.offering.min_values import (
 )
 from journeyman.core.scheduling.offering.templates import make_templates
 from journeyman.core.scheduling.options import Options
-from journeyman.core.scheduling.scheduler import Scheduler, pods_to_place
+from journeyman.core.scheduling.scheduler import Scheduler, pods_to_schedule
 from journeyman.core.scheduling.verify import verify
 from tests.helpers.builders import a_pod, a_pool, a_snapshot, an_instance_type
 
@@ -97,6 +97,6 @@ def test_every_plan_for_a_demanding_pool_stands(types, families, cores, picky):
 
     results = Scheduler(snapshot, catalogue, Options()).solve()
 
-    assert verify(snapshot, catalogue, results, pods=pods_to_place(snapshot)) == ()
+    assert verify(snapshot, catalogue, results, pods=pods_to_schedule(snapshot)) == ()
     for claim in results.new_claims:
         assert len({name[0] for name in claim.instance_types}) >= families

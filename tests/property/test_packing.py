@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import LinearConstraint, milp
 
-from journeyman.core.scheduling.packing import Packing, Problem, lower_bound, pack
+from journeyman.core.scheduling.packing import Packing, PackingProblem, lower_bound, pack
 
 FEW = settings(max_examples=60, deadline=None)
 
@@ -25,7 +25,7 @@ def problems(draw, *, most_items=5, most_each=6, plain=False):
     sizes = np.column_stack((rng.integers(5, 40, (offers, 2)), np.ones(offers, dtype=np.int64)))
     sides = np.zeros((items, 1), dtype=np.int64) if plain else rng.integers(0, 4, (items, 1))
     limited = not plain and offers > 1 and rng.random() < 0.5
-    return Problem(
+    return PackingProblem(
         counts=rng.integers(0, most_each + 1, items),
         requests=requests,
         allowed=np.ones((2, items), dtype=bool) if plain else rng.random((2, items)) < 0.8,
@@ -39,7 +39,7 @@ def problems(draw, *, most_items=5, most_each=6, plain=False):
     )
 
 
-def is_valid(problem: Problem, packing: Packing) -> bool:
+def is_valid(problem: PackingProblem, packing: Packing) -> bool:
     """Whether no node holds what it must not, and everything is placed once or left."""
     placed = np.zeros(len(problem.counts), dtype=np.int64)
     taken = 0
@@ -55,7 +55,7 @@ def is_valid(problem: Problem, packing: Packing) -> bool:
     return bool((placed + packing.left == problem.counts).all()) and taken <= problem.stocks.sum()
 
 
-def optimum(problem: Problem) -> float:
+def optimum(problem: PackingProblem) -> float:
     """The least price for plain items that all fit something, by integer programming over all fillings."""
     shape = tuple(int(n) + 1 for n in problem.counts)
     fillings = np.indices(shape).reshape(len(shape), -1).T[1:]
@@ -86,8 +86,8 @@ def test_a_packing_breaks_no_rule_and_leaves_only_what_fits_nothing(problem):
 def test_no_packing_is_below_the_bound(problem):
     """The bound is for what was placed."""
     packing = pack(problem)
-    placed = Problem(
-        **{name: getattr(problem, name) for name in Problem.__slots__ if name != "counts"},
+    placed = PackingProblem(
+        **{name: getattr(problem, name) for name in PackingProblem.__slots__ if name != "counts"},
         counts=problem.counts - packing.left,
     )
 

@@ -11,7 +11,7 @@ from journeyman.core.api import labels
 from journeyman.core.api.objects import NodeClaim
 from journeyman.core.catalogue import Catalogue
 from journeyman.core.scheduling.claims import claim_name, to_node_claim
-from journeyman.core.scheduling.scheduler import pods_to_place, solve
+from journeyman.core.scheduling.scheduler import pods_to_schedule, solve
 from journeyman.core.scheduling.verify import verify
 from tests.helpers.builders import (
     a_daemon_set,
@@ -126,7 +126,7 @@ def test_the_second_opinion_agrees_with_every_plan(snapshot):
 
     results = solve(snapshot, catalogue)
 
-    assert verify(snapshot, catalogue, results, pods=pods_to_place(snapshot)) == ()
+    assert verify(snapshot, catalogue, results, pods=pods_to_schedule(snapshot)) == ()
 
 
 @FEW

@@ -16,7 +16,7 @@ from journeyman.core.api.objects import TopologySpreadConstraint
 from journeyman.core.catalogue import Catalogue
 from journeyman.core.plan import Requeue, Step
 from journeyman.core.scheduling.options import MinValuesPolicy, Options, PreferencePolicy
-from journeyman.core.scheduling.result_cache import Answers
+from journeyman.core.scheduling.result_cache import ResultCache
 from journeyman.ports import Clock, CloudProvider, KubeStore, Lease, Queue, Telemetry
 
 
@@ -91,7 +91,7 @@ class Memory(Struct):
     parsed: dict[str, Mapping[Hashable, Any]] = field(
         default_factory=dict
     )  # by kind: what `load` has made of each version
-    answers: Answers = field(default_factory=Answers)
+    answers: ResultCache = field(default_factory=ResultCache)
     checks_due: datetime | None = None  # not before then are the cloud's own checks of instances asked for again
     checks_refused: bool = False  # we may not ask for them
 

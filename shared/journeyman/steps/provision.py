@@ -38,7 +38,7 @@ from journeyman.core.plan import Observation, Plan, Step
 from journeyman.core.scheduling.demand.buffers import without_virtual
 from journeyman.core.scheduling.pods import is_currently_reschedulable
 from journeyman.core.scheduling.results import PlannedClaim, Results
-from journeyman.core.scheduling.scheduler import pods_to_place, solve
+from journeyman.core.scheduling.scheduler import pods_to_schedule, solve
 from journeyman.core.state import Snapshot
 from journeyman.errors import KubeAPIError
 from journeyman.ports import Trigger
@@ -128,7 +128,7 @@ def _question(snapshot: Snapshot) -> tuple[tuple[Pod, ...], frozenset[str]]:
         pod for node in given_back for pod in node.pods if is_currently_reschedulable(pod, snapshot.pdbs, snapshot.now)
     )
     staying = {pod.key for name in kept_after_rollback(snapshot) for pod in snapshot.state_nodes_by_claim[name].pods}
-    asking = (pod for pod in pods_to_place(snapshot) if pod.key not in staying)
+    asking = (pod for pod in pods_to_schedule(snapshot) if pod.key not in staying)
     pods = {pod.key: pod for pod in (*asking, *moving)}  # a tainted node's pods are in both
     return tuple(pods.values()), frozenset(n.name for n in given_back)
 

@@ -7,7 +7,7 @@ import pytest
 from journeyman.core.api import labels
 from journeyman.core.api.objects import NODE, NODECLAIM, NODEPOOL, OFFERING_STATE, condition_of
 from journeyman.core.plan import Step
-from journeyman.core.scheduling.result_cache import Answers
+from journeyman.core.scheduling.result_cache import ResultCache
 from journeyman.errors import CloudProviderError, CreateError, NodeClassNotReadyError, RateLimitedError
 from journeyman.ports import Trigger
 from journeyman.steps.provision import provision
@@ -57,7 +57,7 @@ def test_pending_pods_get_nodes_in_one_run(cluster):
     assert outcome.status == "done"
 
 
-class Counted(Answers):
+class Counted(ResultCache):
     """Notes how many answers were known whenever there was a question."""
 
     def __init__(self):

@@ -8,7 +8,7 @@ from journeyman.core.api import labels
 from journeyman.core.catalogue import Catalogue
 from journeyman.core.plan import Step
 from journeyman.core.scheduling.results import Results
-from journeyman.core.scheduling.scheduler import pods_to_place, solve
+from journeyman.core.scheduling.scheduler import pods_to_schedule, solve
 from journeyman.core.scheduling.verify import Defect
 from journeyman.steps.executor import run_step
 from journeyman.steps.verification import PlanVerifier, tell_defects
@@ -32,7 +32,7 @@ def checking(*pods, **cluster):
     """The check of answers for these pods."""
     snapshot = a_snapshot(pods=tuple(sorted(pods, key=lambda p: p.key)), **cluster)
     catalogue = Catalogue({pool.metadata.name: (ZONAL,) for pool in snapshot.node_pools})
-    return PlanVerifier(snapshot=snapshot, catalogue=catalogue, pods=pods_to_place(snapshot), gone=frozenset())
+    return PlanVerifier(snapshot=snapshot, catalogue=catalogue, pods=pods_to_schedule(snapshot), gone=frozenset())
 
 
 def answer(check):

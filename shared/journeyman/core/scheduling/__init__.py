@@ -5,7 +5,7 @@
 * `demand`: what pods ask for; alike ones are a class, and a class has a ladder of preferences.
 * `offering`: what can be had, NodePool by NodePool, as columns; `limits` what may still be opened.
 * `standing`: what exists, what is free on it; `claims` what a planned node is as a manifest.
-* `question`: all of that put together; `draft`: a plan in the making.
+* `problem`: all of that put together; `solution`: a plan in the making.
 * `domains`: zones and the like for whole classes; `opening` with `packing`: new nodes by price.
 * `one_by_one`: Karpenter's own algorithm; `dra`: devices.
 * `bulk`, `plans`: how these make a plan, and which plan is best.

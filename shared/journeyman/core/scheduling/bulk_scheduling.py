@@ -17,88 +17,90 @@ from msgspec.structs import replace
 from journeyman.core.api import labels
 from journeyman.core.scheduling.demand.topology import Group, LabelIndex, Pins
 from journeyman.core.scheduling.domain_assignment import assign_domains
-from journeyman.core.scheduling.new_nodes import open_nodes
-from journeyman.core.scheduling.node_filling import Filling
-from journeyman.core.scheduling.problem import Asked, Draft, Question, Unit
-from journeyman.core.scheduling.sequential import place_one_by_one
+from journeyman.core.scheduling.new_nodes import plan_new_nodes
+from journeyman.core.scheduling.node_filling import NodeFilling
+from journeyman.core.scheduling.problem import PartialSolution, PodBatch, SchedulingProblem, SchedulingTask
+from journeyman.core.scheduling.sequential import schedule_sequentially
 
 _ATTEMPTS: Final = 5  # at quotas that were cut short; after them the classes concerned are left to one by one
 _MOST_ATTEMPTS: Final = 8  # after them all classes are
-_MOST_GLUED: Final = 2000  # pods; more that must share nodes are placed after the others, where these leave room
+_MOST_CO_LOCATED: Final = 2000  # pods; more that must share nodes are placed after the others, where these leave room
 
 _Sent = tuple[int, Pins]
 Ceilings = dict[_Sent, int]
 
 
-def plan_in_bulk(asked: Asked, *, is_thrifty: bool = False) -> Draft:
-    """The plan, as complete as can be. `is_thrifty`: as `Draft` has it."""
-    question = asked.question
-    glued = glued_classes(question)
-    first = glued if sum(question.counts[c] for c in glued) <= _MOST_GLUED else ()
-    alone = frozenset(glued)
+def schedule_in_bulk(task: SchedulingTask, *, use_spread_slack: bool = False) -> PartialSolution:
+    """The plan, as complete as can be. `use_spread_slack`: as `PartialSolution` has it."""
+    problem = task.problem
+    co_located = co_located_classes(problem)
+    first = co_located if sum(problem.counts[c] for c in co_located) <= _MOST_CO_LOCATED else ()
+    alone = frozenset(co_located)
     ceilings: Ceilings = {}
     attempt = 1
     while True:
-        draft = asked.draft()
-        draft.ceilings, draft.is_thrifty = ceilings, is_thrifty
+        solution = task.initial_solution()
+        solution.ceilings, solution.use_spread_slack = ceilings, use_spread_slack
         if first:
-            place_one_by_one(question, draft, first)
-        cut_short = _place_classes(question, draft, alone)
+            schedule_sequentially(problem, solution, first)
+        cut_short = _place_classes(problem, solution, alone)
         if not cut_short:
-            place_one_by_one(question, draft)
-            return draft
+            schedule_sequentially(problem, solution)
+            return solution
         if attempt < _ATTEMPTS:
             ceilings = _learned(cut_short, ceilings, give_up=attempt == _ATTEMPTS - 1)
         elif attempt < _MOST_ATTEMPTS:
-            alone |= {question.family[row] for row, _ in cut_short}
+            alone |= {problem.class_of_row[row] for row, _ in cut_short}
         else:
-            alone = frozenset(range(len(question.counts)))
+            alone = frozenset(range(len(problem.counts)))
         attempt += 1
 
 
-def glued_classes(question: Question) -> tuple[int, ...]:
+def co_located_classes(problem: SchedulingProblem) -> tuple[int, ...]:
     """Classes that neither domains nor axes can speak of.
 
     Those with ResourceClaims take devices away from each other; those with an affinity per host name must be with
     others.
     """
     groups: dict[bytes, Group] = {}
-    glued: set[int] = set()
-    for row, cls in enumerate(question.rows):
+    co_located: set[int] = set()
+    for row, cls in enumerate(problem.rows):
         if cls.claims:
-            glued.add(question.family[row])
+            co_located.add(problem.class_of_row[row])
         for group in cls.affinities:
             if group.key == labels.HOSTNAME:
                 groups[group.id] = group
-                glued.add(question.family[row])
+                co_located.add(problem.class_of_row[row])
     if groups:
-        index = LabelIndex(question.rows)
-        glued.update(question.family[row] for group in groups.values() for row in index.counted_by(group))
-    return tuple(sorted(glued))
+        index = LabelIndex(problem.rows)
+        co_located.update(problem.class_of_row[row] for group in groups.values() for row in index.counted_by(group))
+    return tuple(sorted(co_located))
 
 
-def _place_classes(question: Question, draft: Draft, but: frozenset[int]) -> Ceilings:
+def _place_classes(problem: SchedulingProblem, solution: PartialSolution, but: frozenset[int]) -> Ceilings:
     """Place whole classes; of the quotas that could not be met, how much of each could."""
-    filling = Filling(question.existing, question.rows, question.requests, question.caps, draft.on_existing)
-    units, _ = assign_domains(question, draft, filling, but)
-    opened = open_nodes(_filled(units, filling), question, draft.headroom, draft.reservations)
-    draft.opened += opened.nodes
-    asked, left = Counter[_Sent](), Counter[_Sent]()
-    for unit in units:
-        asked[unit.row, unit.pins] += unit.count
-        draft.left[question.family[unit.row]] -= unit.count
-    for unit in opened.left:
-        left[unit.row, unit.pins] += unit.count
-        draft.left[question.family[unit.row]] += unit.count
-    quotas = dict.fromkeys((unit.row, unit.pins) for unit in units if unit.is_quota)
-    return {sent: asked[sent] - left[sent] for sent in quotas if left[sent]}
+    filling = NodeFilling(
+        problem.existing, problem.rows, problem.requests, problem.host_constraints, solution.on_existing
+    )
+    batches, _ = assign_domains(problem, solution, filling, but)
+    new_nodes = plan_new_nodes(_filled(batches, filling), problem, solution.headroom, solution.reservations)
+    solution.new_nodes += new_nodes.nodes
+    requested, left = Counter[_Sent](), Counter[_Sent]()
+    for batch in batches:
+        requested[batch.row, batch.pins] += batch.count
+        solution.left[problem.class_of_row[batch.row]] -= batch.count
+    for batch in new_nodes.left:
+        left[batch.row, batch.pins] += batch.count
+        solution.left[problem.class_of_row[batch.row]] += batch.count
+    quotas = dict.fromkeys((batch.row, batch.pins) for batch in batches if batch.is_quota)
+    return {sent: requested[sent] - left[sent] for sent in quotas if left[sent]}
 
 
-def _filled(units: Sequence[Unit], filling: Filling) -> Sequence[Unit]:
+def _filled(batches: Sequence[PodBatch], filling: NodeFilling) -> Sequence[PodBatch]:
     """The units with what existing nodes do not take."""
     if not filling.existing.nodes:
-        return units
-    return [replace(unit, count=filling.fill(unit.row, unit.count, unit.pins)) for unit in units]
+        return batches
+    return [replace(batch, count=filling.fill(batch.row, batch.count, batch.pins)) for batch in batches]
 
 
 def _learned(cut_short: Ceilings, known: Ceilings, *, give_up: bool) -> Ceilings:

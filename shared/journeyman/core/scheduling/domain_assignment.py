@@ -26,41 +26,41 @@ from msgspec import Struct, field
 
 from journeyman.core.scheduling.arrays import Ints
 from journeyman.core.scheduling.demand.topology import Group, Pins
-from journeyman.core.scheduling.domain_counts import Ledger, is_wide
-from journeyman.core.scheduling.domain_distribution import Cell, deal
-from journeyman.core.scheduling.domain_supply import Supply
-from journeyman.core.scheduling.node_filling import Filling
-from journeyman.core.scheduling.problem import Draft, Question, Unit
+from journeyman.core.scheduling.domain_counts import DomainCounts, is_wide
+from journeyman.core.scheduling.domain_distribution import DomainCell, distribute
+from journeyman.core.scheduling.domain_supply import DomainSupply
+from journeyman.core.scheduling.node_filling import NodeFilling
+from journeyman.core.scheduling.problem import PartialSolution, PodBatch, SchedulingProblem
 
-_SETTLING_ROUNDS: Final = 4
+_REPAIR_ROUNDS: Final = 4
 
 
 def assign_domains(
-    question: Question, draft: Draft, filling: Filling, but: Collection[int] = ()
-) -> tuple[tuple[Unit, ...], dict[int, int]]:
+    problem: SchedulingProblem, solution: PartialSolution, filling: NodeFilling, but: Collection[int] = ()
+) -> tuple[tuple[PodBatch, ...], dict[int, int]]:
     """Choose domains for all pods that have no place yet.
 
-    Pods of rows whose domains matter are put on existing nodes here (`filling`, and `draft.left` is less by them); the
+    Pods of rows whose domains matter are put on existing nodes here (`filling`, and `solution.left` is less by them); the
     units are for the rest. Units without pins may go wherever their row may, existing nodes included.
 
     Args:
-        question: What the pass is about.
-        draft: What earlier engines placed; its `ceilings` hold for units. Classes of which pods stay behind get a word
-            in `stuck`, unless there is nothing that could take them in the first place.
-        filling: The existing nodes, with `draft.on_existing` in it.
+        problem: What the pass is about.
+        solution: What earlier engines placed; its `ceilings` hold for units. Classes of which pods stay behind get a word
+            in `reasons`, unless there is nothing that could take them in the first place.
+        filling: The existing nodes, with `solution.on_existing` in it.
         but: Classes to be left alone.
 
     Returns:
         Units by class, rung and pins; and by class how many pods no domain may take.
     """
-    return _Assignment(question, draft, filling, but).assign()
+    return _DomainAssignment(problem, solution, filling, but).assign()
 
 
-class _Placed(Struct):
+class _DomainPlacement(Struct):
     """Pods of one row in one cell: on existing nodes as (node, pods), and how many on nodes to be opened."""
 
     row: int
-    cell: Cell
+    cell: DomainCell
     on_nodes: list[tuple[int, int]]
     new: int
 
@@ -70,51 +70,53 @@ class _Placed(Struct):
         return self.new + sum(n for _, n in self.on_nodes)
 
 
-class _Standing(Struct):
+class _ClassProgress(Struct):
     """How far a class has come."""
 
     left: int
-    placed: list[_Placed] = field(default_factory=list)
+    placed: list[_DomainPlacement] = field(default_factory=list)
     anywhere: dict[int, int] = field(default_factory=dict)
 
 
-class _Assignment:
-    def __init__(self, question: Question, draft: Draft, filling: Filling, but: Collection[int]) -> None:
-        self._question = question
-        self._draft = draft
+class _DomainAssignment:
+    def __init__(
+        self, problem: SchedulingProblem, solution: PartialSolution, filling: NodeFilling, but: Collection[int]
+    ) -> None:
+        self._problem = problem
+        self._solution = solution
         self._filling = filling
-        self._rows = question.rows
-        self._ladders = question.ladders
-        self._supply = Supply(question, draft, filling)
-        self._ledger = Ledger(question)
-        self._classes = [_Standing(0 if c in but else left) for c, left in enumerate(draft.left)]
+        self._rows = problem.rows
+        self._levels = problem.levels
+        self._supply = DomainSupply(problem, solution, filling)
+        self._domain_counts = DomainCounts(problem)
+        self._classes = [_ClassProgress(0 if c in but else left) for c, left in enumerate(solution.left)]
         self._keys: dict[int, tuple[str, ...]] = {}
         self._needs: dict[int, frozenset[str]] = {}
         self._reaches_of: dict[tuple[int, str], set[str]] = {}
-        self._ledger.enter_draft(draft)  # what earlier engines placed
+        self._domain_counts.enter_solution(solution)  # what earlier engines placed
 
-    def assign(self) -> tuple[tuple[Unit, ...], dict[int, int]]:
+    def assign(self) -> tuple[tuple[PodBatch, ...], dict[int, int]]:
         """All classes, in an order of their own."""
         bound: list[int] = []
-        for c, standing in enumerate(self._classes):
-            if standing.left <= 0:
+        for c, progress in enumerate(self._classes):
+            if progress.left <= 0:
                 continue
-            if any(self._keys_of(row) for row in self._ladders[c]):
+            if any(self._keys_of(row) for row in self._levels[c]):
                 bound.append(c)
             else:
                 self._place_anywhere(c)
         if bound:
-            order = sorted(bound, key=self._turn)
+            order = sorted(bound, key=self._order_of)
             self._place_all(order)
-            self._settle(order)
-        return self._units(), self._stuck()
+            self._replace_broken(order)
+        return self._batches(), self._reasons()
 
     # --- what concerns whom
 
     @cached_property
     def _hard(self) -> frozenset[bytes]:
         """The groups of rules that bind others too: not merely preferred by somebody."""
-        found = {entry.group.id for entry in self._question.repelled}
+        found = {entry.group.id for entry in self._problem.repelled}
         for row in self._rows:
             groups = (*(s.group for s in row.spreads), *row.affinities, *row.anti_affinities)
             found.update(group.id for group in groups if group.id not in row.soft)
@@ -124,7 +126,7 @@ class _Assignment:
         """The labels whose domains matter for a row, sorted."""
         found = self._keys.get(r)
         if found is None:
-            counting = (group.key for group in self._ledger.counting(r) if group.id in self._hard)
+            counting = (group.key for group in self._domain_counts.counting(r) if group.id in self._hard)
             found = self._keys[r] = tuple(sorted(self._needed(r).union(counting)))
         return found
 
@@ -133,7 +135,7 @@ class _Assignment:
         found = self._needs.get(r)
         if found is None:
             row = self._rows[r]
-            groups = (*(s.group for s in self._ledger.spreads(r)), *row.affinities, *row.anti_affinities)
+            groups = (*(s.group for s in self._domain_counts.spreads(r)), *row.affinities, *row.anti_affinities)
             found = self._needs[r] = frozenset(group.key for group in groups if is_wide(group))
         return found
 
@@ -141,12 +143,12 @@ class _Assignment:
         found = self._rows[r].affinities
         return [group for group in found if is_wide(group)] if found else []
 
-    def _turn(self, c: int) -> tuple[object, ...]:
+    def _order_of(self, c: int) -> tuple[object, ...]:
         """When it is a class's turn."""
-        r = self._ladders[c][0]
+        r = self._levels[c][0]
         row = self._rows[r]
-        wide = self._ledger.spreads(r)
-        counting = {group.id for group in self._ledger.counting(r)}
+        wide = self._domain_counts.spreads(r)
+        counting = {group.id for group in self._domain_counts.counting(r)}
         leads = all(group.id in counting for group in self._affinities(r))
         return (
             bool(self._affinities(r)),
@@ -162,20 +164,20 @@ class _Assignment:
     def _followers(self) -> dict[bytes, list[int]]:
         """The classes that go only where a pod is that a group counts, by group."""
         found: dict[bytes, list[int]] = {}
-        for c, ladder in enumerate(self._ladders):
+        for c, level_rows in enumerate(self._levels):
             if self._classes[c].left > 0:
-                for group in self._affinities(ladder[0]):
+                for group in self._affinities(level_rows[0]):
                     found.setdefault(group.id, []).append(c)
         return found
 
     # --- placing
 
     def _place_anywhere(self, c: int) -> None:
-        standing = self._classes[c]
-        for row in self._ladders[c]:
+        progress = self._classes[c]
+        for row in self._levels[c]:
             if self._supply.takes(row):
-                standing.anywhere[row] = standing.left
-                standing.left = 0
+                progress.anywhere[row] = progress.left
+                progress.left = 0
                 return
 
     def _place_all(self, order: Sequence[int]) -> None:
@@ -191,48 +193,52 @@ class _Assignment:
 
     def _place(self, c: int) -> None:
         """Place what is left of a class, down its ladder."""
-        standing = self._classes[c]
-        for row in self._ladders[c]:
-            if not standing.left:
+        progress = self._classes[c]
+        for row in self._levels[c]:
+            if not progress.left:
                 return
             if self._keys_of(row):
-                self._deal(standing, row)
+                self._distribute(progress, row)
             elif self._supply.takes(row):
-                standing.anywhere[row] = standing.anywhere.get(row, 0) + standing.left
-                standing.left = 0
+                progress.anywhere[row] = progress.anywhere.get(row, 0) + progress.left
+                progress.left = 0
 
-    def _deal(self, standing: _Standing, row: int) -> None:
+    def _distribute(self, progress: _ClassProgress, row: int) -> None:
         cells = self._admitted(row, self._cells(row))
         if not cells:
             return
-        self._heed_followers(row, cells)
-        levels = self._ledger.levels(row)
-        given = deal(
-            standing.left, cells, levels, is_loose=not self._ledger.spreads(row), is_thrifty=self._draft.is_thrifty
+        self._charge_followers(row, cells)
+        rules = self._domain_counts.rules(row)
+        given = distribute(
+            progress.left,
+            cells,
+            rules,
+            has_no_spread=not self._domain_counts.spreads(row),
+            use_spread_slack=self._solution.use_spread_slack,
         )
         for cell, count in zip(cells, given, strict=True):
             if count:
-                self._settle_in(standing, row, cell, count)
+                self._place_in(progress, row, cell, count)
 
-    def _settle_in(self, standing: _Standing, row: int, cell: Cell, count: int) -> None:
+    def _place_in(self, progress: _ClassProgress, row: int, cell: DomainCell, count: int) -> None:
         on_nodes = self._filling.put_first(row, min(count, cell.room), cell.nodes)
-        placed = _Placed(row, cell, on_nodes, count - sum(n for _, n in on_nodes))
-        standing.placed.append(placed)
-        standing.left -= count
-        self._ledger.enter(row, cell.values, count, cell.pins)
+        placed = _DomainPlacement(row, cell, on_nodes, count - sum(n for _, n in on_nodes))
+        progress.placed.append(placed)
+        progress.left -= count
+        self._domain_counts.enter(row, cell.values, count, cell.pins)
 
-    def _cells(self, row: int) -> list[Cell]:
-        pods = self._classes[self._question.family[row]].left
+    def _cells(self, row: int) -> list[DomainCell]:
+        pods = self._classes[self._problem.class_of_row[row]].left
         return self._supply.cells(row, self._keys_of(row), self._needed(row), pods)
 
     # --- affinity
 
-    def _admitted(self, row: int, cells: list[Cell]) -> list[Cell]:
+    def _admitted(self, row: int, cells: list[DomainCell]) -> list[DomainCell]:
         """The cells in which every affinity of the row finds a pod it asks for, or may be the first."""
         for group in self._affinities(row):
-            tally = self._ledger.tally(group)
-            inhabited = {v for v, n in tally.items() if n > 0 and self._reaches(row, group.key, v)}
-            if not inhabited and any(known.id == group.id for known in self._ledger.counting(row)):
+            pods_by_domain = self._domain_counts.pods_by_domain(group)
+            inhabited = {v for v, n in pods_by_domain.items() if n > 0 and self._reaches(row, group.key, v)}
+            if not inhabited and any(known.id == group.id for known in self._domain_counts.counting(row)):
                 inhabited = self._first_domain(row, group, cells)
             cells = [cell for cell in cells if cell.values.get(group.key) in inhabited]
         return cells
@@ -240,7 +246,7 @@ class _Assignment:
     def _reaches(self, row: int, key: str, value: str) -> bool:
         return any(key not in term or term[key].has(value) for term in self._rows[row].terms)
 
-    def _first_domain(self, row: int, group: Group, cells: Sequence[Cell]) -> set[str]:
+    def _first_domain(self, row: int, group: Group, cells: Sequence[DomainCell]) -> set[str]:
         """The domain that suits all who must go there best: fewest left out, then the price of all."""
         values = sorted({cell.values[group.key] for cell in cells})
         if len(values) < 2:
@@ -248,7 +254,7 @@ class _Assignment:
         members = [c for c in self._followers.get(group.id, ()) if self._classes[c].left]
         costs = dict.fromkeys(values, (0, 0.0))
         for c in members:
-            here = cells if self._ladders[c][0] == row else self._cells(self._ladders[c][0])
+            here = cells if self._levels[c][0] == row else self._cells(self._levels[c][0])
             for value, (lost, price) in costs.items():
                 more_lost, more_price = _cost(self._classes[c].left, [x for x in here if x.values[group.key] == value])
                 costs[value] = (lost + more_lost, price + more_price)
@@ -261,25 +267,25 @@ class _Assignment:
 
     def _fleet_price(self, row: int, domain: tuple[str, str], classes: Sequence[int]) -> float:
         """What whole new nodes in a domain cost that hold all of these classes together."""
-        first = [self._ladders[c][0] for c in classes]
+        first = [self._levels[c][0] for c in classes]
         pods = np.array([self._classes[c].left for c in classes], dtype=np.int64)
-        total: Ints = pods @ self._question.requests[first]
+        total: Ints = pods @ self._problem.requests[first]
         return self._supply.fleet_price(row, self._keys_of(row), self._needed(row), domain, total)
 
-    def _heed_followers(self, row: int, cells: Sequence[Cell]) -> None:
+    def _charge_followers(self, row: int, cells: Sequence[DomainCell]) -> None:
         """Tell by cell how many pods that must follow the row's could not, and let its pods pay their price too."""
         own = {group.id for group in self._affinities(row)}
-        for group in self._ledger.counting(row):
+        for group in self._domain_counts.counting(row):
             if group.id in own or group.id not in self._followers:
                 continue
-            inhabited = {value for value, n in self._ledger.tally(group).items() if n > 0}
+            inhabited = {value for value, n in self._domain_counts.pods_by_domain(group).items() if n > 0}
             for c in self._followers[group.id]:
                 if self._classes[c].left and inhabited.isdisjoint(self._reach(c, group.key)):
-                    self._heed(row, cells, c, group.key)
+                    self._charge(row, cells, c, group.key)
 
-    def _heed(self, row: int, cells: Sequence[Cell], follower: int, key: str) -> None:
-        theirs = self._cells(self._ladders[follower][0])
-        pods = self._classes[self._question.family[row]].left
+    def _charge(self, row: int, cells: Sequence[DomainCell], follower: int, key: str) -> None:
+        theirs = self._cells(self._levels[follower][0])
+        pods = self._classes[self._problem.class_of_row[row]].left
         for cell in cells:
             value = cell.values.get(key)
             lost, price = _cost(self._classes[follower].left, [x for x in theirs if x.values.get(key) == value])
@@ -290,15 +296,15 @@ class _Assignment:
         """The domains that a class could be in, other pods aside; as they were when first asked."""
         known = self._reaches_of.get((c, key))
         if known is None:
-            cells = self._cells(self._ladders[c][0])
+            cells = self._cells(self._levels[c][0])
             known = self._reaches_of[c, key] = {cell.values[key] for cell in cells if key in cell.values}
         return known
 
     # --- after all are placed
 
-    def _settle(self, order: Sequence[int]) -> None:
+    def _replace_broken(self, order: Sequence[int]) -> None:
         """Place those anew whose rules others broke; whom that does not help stays behind."""
-        for _ in range(_SETTLING_ROUNDS):
+        for _ in range(_REPAIR_ROUNDS):
             upset = [c for c in order if any(self._is_broken(p) for p in self._classes[c].placed)]
             if not upset:
                 return
@@ -313,52 +319,52 @@ class _Assignment:
             for c, placed in broken:
                 self._withdraw(c, placed)
 
-    def _withdraw(self, c: int, placed: Iterable[_Placed]) -> None:
-        standing = self._classes[c]
+    def _withdraw(self, c: int, placed: Iterable[_DomainPlacement]) -> None:
+        progress = self._classes[c]
         for entry in list(placed):
-            standing.placed.remove(entry)
-            standing.left += entry.count
-            self._ledger.enter(entry.row, entry.cell.values, -entry.count, entry.cell.pins)
+            progress.placed.remove(entry)
+            progress.left += entry.count
+            self._domain_counts.enter(entry.row, entry.cell.values, -entry.count, entry.cell.pins)
             for node, count in entry.on_nodes:
                 self._filling.take_back(entry.row, node, count)
 
-    def _is_broken(self, placed: _Placed) -> bool:
+    def _is_broken(self, placed: _DomainPlacement) -> bool:
         """Whether a rule of these pods does not hold any more, now that all others are placed."""
         values = placed.cell.values
-        if any(self._ledger.tally(g).get(values[g.key], 0) < 1 for g in self._affinities(placed.row)):
+        if any(self._domain_counts.pods_by_domain(g).get(values[g.key], 0) < 1 for g in self._affinities(placed.row)):
             return True
-        return self._ledger.is_over(placed.row, values)
+        return self._domain_counts.is_over(placed.row, values)
 
     # --- the answer
 
-    def _units(self) -> tuple[Unit, ...]:
-        units: list[Unit] = []
-        for c, standing in enumerate(self._classes):
+    def _batches(self) -> tuple[PodBatch, ...]:
+        batches: list[PodBatch] = []
+        for c, progress in enumerate(self._classes):
             totals: dict[tuple[int, Pins], int] = {}
-            for placed in standing.placed:
-                self._draft.left[c] -= sum(n for _, n in placed.on_nodes)
-                key = (self._rung(placed.row), placed.cell.pins)
+            for placed in progress.placed:
+                self._solution.left[c] -= sum(n for _, n in placed.on_nodes)
+                key = (self._level(placed.row), placed.cell.pins)
                 totals[key] = totals.get(key, 0) + placed.new
-            for row, count in standing.anywhere.items():
-                units.append(Unit(row=row, count=count))
-            ladder = self._ladders[c]
-            units += [
-                Unit(row=ladder[rung], count=n, pins=pins, is_quota=True)
-                for (rung, pins), n in sorted(totals.items())
+            for row, count in progress.anywhere.items():
+                batches.append(PodBatch(row=row, count=count))
+            level_rows = self._levels[c]
+            batches += [
+                PodBatch(row=level_rows[level], count=n, pins=pins, is_quota=True)
+                for (level, pins), n in sorted(totals.items())
                 if n
             ]
-        return tuple(units)
+        return tuple(batches)
 
-    def _rung(self, row: int) -> int:
-        return self._ladders[self._question.family[row]].index(row)
+    def _level(self, row: int) -> int:
+        return self._levels[self._problem.class_of_row[row]].index(row)
 
-    def _stuck(self) -> dict[int, int]:
-        stuck = {c: standing.left for c, standing in enumerate(self._classes) if standing.left > 0}
-        for c in stuck:
-            why = self._why(self._ladders[c][-1])
+    def _reasons(self) -> dict[int, int]:
+        reasons = {c: progress.left for c, progress in enumerate(self._classes) if progress.left > 0}
+        for c in reasons:
+            why = self._why(self._levels[c][-1])
             if why:
-                self._draft.stuck[c] = why
-        return stuck
+                self._solution.reasons[c] = why
+        return reasons
 
     def _why(self, row: int) -> str:
         """Which rule between pods keeps a row from what it could reach otherwise; empty if there is nothing at all."""
@@ -366,16 +372,16 @@ class _Assignment:
         if not cells:
             return ""
         for group in self._affinities(row):
-            tally = self._ledger.tally(group)
-            if not any(tally.get(cell.values[group.key], 0) > 0 for cell in cells):
+            pods_by_domain = self._domain_counts.pods_by_domain(group)
+            if not any(pods_by_domain.get(cell.values[group.key], 0) > 0 for cell in cells):
                 return (
                     f"unsatisfiable pod affinity: no domain of {group.key} that it can reach holds any of the "
                     f"{group.in_words} that it asks for"
                 )
-        return self._ledger.why_closed(row, cells)
+        return self._domain_counts.why_blocked(row, cells)
 
 
-def _cost(pods: int, cells: Sequence[Cell]) -> tuple[int, float]:
+def _cost(pods: int, cells: Sequence[DomainCell]) -> tuple[int, float]:
     """Of pods that must go to these cells: how many cannot, and the price of those that need a new node."""
     room = sum(cell.room for cell in cells)
     new = [cell.price for cell in cells if cell.more > 0]

@@ -28,9 +28,9 @@ from journeyman.core.api.objects import Toleration
 from journeyman.core.scheduling.arrays import Bools
 from journeyman.core.scheduling.demand.classes import PodClass
 from journeyman.core.scheduling.demand.topology import Group, LabelIndex, Pins, Spread
-from journeyman.core.scheduling.domain_distribution import UNLIMITED, Cell, Level
+from journeyman.core.scheduling.domain_distribution import UNLIMITED, DomainCell, DomainRule
 from journeyman.core.scheduling.offering.wishes import Shape, Wish
-from journeyman.core.scheduling.problem import Draft, OpenNode, Question
+from journeyman.core.scheduling.problem import PartialSolution, PlannedNode, SchedulingProblem
 from journeyman.core.scheduling.requirements import EMPTY, Requirement, Requirements, from_labels
 
 Counts = dict[str, int]
@@ -38,7 +38,7 @@ Counts = dict[str, int]
 ANY_TAINT: Final = (Toleration(operator="Exists"),)
 
 
-class _Watch(Struct, frozen=True):
+class _SpreadIdentity(Struct, frozen=True):
     """Whom a constraint counts, and for whom: pods of these requirements and tolerations."""
 
     group: bytes
@@ -48,19 +48,19 @@ class _Watch(Struct, frozen=True):
     untainted_only: bool
 
 
-class Spreading(Struct, eq=False):
+class SpreadCounts(Struct, eq=False):
     """The pods that some constraints count, by domain.
 
     `counts` are all of them, over the domains that the emptiest is looked for in. `running` are those that run, leaving
-    nodes included; `planned` those that came with such a constraint themselves, by its maxSkew. `standing` are the
+    nodes included; `planned` those that came with such a constraint themselves, by its maxSkew. `progress` are the
     domains in which nodes stand.
     """
 
-    watch: _Watch
+    identity: _SpreadIdentity
     key: str
     counts: Counts
     running: Counts
-    standing: frozenset[str]
+    progress: frozenset[str]
     planned: dict[int, Counts] = field(default_factory=dict)
 
     def is_short_of(self, min_domains: int) -> bool:
@@ -73,7 +73,7 @@ class Spreading(Struct, eq=False):
 
     def standing_floor(self, min_domains: int) -> int:
         """The same of the domains in which nodes stand."""
-        found = [pods for domain, pods in self.counts.items() if domain in self.standing]
+        found = [pods for domain, pods in self.counts.items() if domain in self.progress]
         return min(found) if found and len(found) >= min_domains else 0
 
     def held_against(self, max_skew: int) -> Counts:
@@ -94,19 +94,19 @@ class Spreading(Struct, eq=False):
             planned[value] = planned.get(value, 0) + pods
 
 
-class Watcher:
+class SpreadCounter:
     """Finds what constraints count, each distinct one once."""
 
-    def __init__(self, question: Question) -> None:
+    def __init__(self, problem: SchedulingProblem) -> None:
         """Nodes as they stand."""
-        nodes = question.existing.standing
-        self._rows = question.rows
-        self._stalls = question.stalls
-        self._census = question.existing.census
+        nodes = problem.existing.standing
+        self._rows = problem.rows
+        self._stalls = problem.stalls
+        self._census = problem.existing.census
         self._standing = nodes
-        self._nodes = question.existing.standing_columns
-        self._staying = question.existing.staying
-        self._found: dict[object, Spreading] = {}
+        self._nodes = problem.existing.standing_columns
+        self._staying = problem.existing.staying
+        self._found: dict[object, SpreadCounts] = {}
         self._judged: dict[object, tuple[bool, bool]] = {}
 
     @cached_property
@@ -119,34 +119,34 @@ class Watcher:
             node.taints for node in self._standing
         )
 
-    def spreading(self, spread: Spread, row: PodClass) -> Spreading:
+    def spread_counts(self, spread: Spread, row: PodClass) -> SpreadCounts:
         """What a row's constraint counts; rows that share their parts are not compared."""
         policies = (spread.own_nodes_only, spread.untainted_only)
         parts = (spread.group.id, id(row.strict_terms), id(row.tolerations), *policies)
         found = self._found.get(parts)
         if found is None:
-            watch = _Watch(spread.group.id, row.strict_terms, row.tolerations, *policies)
-            found = self._found.get(watch)
+            identity = _SpreadIdentity(spread.group.id, row.strict_terms, row.tolerations, *policies)
+            found = self._found.get(identity)
             if found is None:
-                found = self._found[watch] = self._look(spread.group, watch)
+                found = self._found[identity] = self._count(spread.group, identity)
             self._found[parts] = found
         return found
 
-    def _look(self, group: Group, watch: _Watch) -> Spreading:
+    def _count(self, group: Group, identity: _SpreadIdentity) -> SpreadCounts:
         counting: Bools = np.ones(len(self._standing), dtype=bool)
-        if watch.own_nodes_only:
-            counting &= self._nodes.meeting(watch.terms)
-        if watch.untainted_only:
-            counting &= self._nodes.accepted(watch.tolerations, heeds_preferences=False)
+        if identity.own_nodes_only:
+            counting &= self._nodes.meeting(identity.terms)
+        if identity.untainted_only:
+            counting &= self._nodes.accepted(identity.tolerations, heeds_preferences=False)
         staying = self.running(group, counting & self._staying)
         here = self._standing_in(group.key, counting & self._staying)
-        domains = self._domains(group.key, watch, here)
-        return Spreading(
-            watch=watch,
+        domains = self._domains(group.key, identity, here)
+        return SpreadCounts(
+            identity=identity,
             key=group.key,
             counts={domain: staying.get(domain, 0) for domain in domains},
             running=self.running(group, counting),
-            standing=here,
+            progress=here,
         )
 
     def running(self, group: Group, nodes: Bools | None = None) -> Counts:
@@ -170,23 +170,23 @@ class Watcher:
         here = {values[code] for code in set(codes[nodes].tolist())}
         return frozenset(value for value in here if value is not None)
 
-    def _domains(self, key: str, watch: _Watch, here: frozenset[str]) -> list[str]:
+    def _domains(self, key: str, identity: _SpreadIdentity, here: frozenset[str]) -> list[str]:
         """Where the emptiest domain is looked for: domains that can be had, and those of nodes that count, `here`."""
-        wish = Wish(Shape(watch.terms, watch.tolerations))
+        wish = Wish(Shape(identity.terms, identity.tolerations))
         found = {value for stall in self._stalls for (value,) in stall.domains_for(wish, (key,))} | here
-        admitted = [term.get(key) for term in watch.terms]
+        admitted = [term.get(key) for term in identity.terms]
         return sorted(value for value in found if any(wanted is None or wanted.has(value) for wanted in admitted))
 
-    def lets_in(self, spreading: Spreading, row: int, pins: Pins) -> tuple[bool, bool]:
+    def lets_in(self, spread_counts: SpreadCounts, row: int, pins: Pins) -> tuple[bool, bool]:
         """Whether the nodes that a row's pods go to count: surely, possibly."""
-        watch, pods = spreading.watch, self._rows[row]
+        identity, pods = spread_counts.identity, self._rows[row]
         surely = maybe = True
-        if watch.own_nodes_only and watch.terms is not pods.strict_terms and watch.terms != (EMPTY,):
-            case = (id(spreading), row, pins)
+        if identity.own_nodes_only and identity.terms is not pods.strict_terms and identity.terms != (EMPTY,):
+            case = (id(spread_counts), row, pins)
             if case not in self._judged:
-                self._judged[case] = _judge(watch.terms, pods.terms, pins)
+                self._judged[case] = _judge(identity.terms, pods.terms, pins)
             surely, maybe = self._judged[case]
-        if watch.untainted_only and self._has_taints and watch.tolerations != pods.tolerations:
+        if identity.untainted_only and self._has_taints and identity.tolerations != pods.tolerations:
             surely = False
         return surely, maybe
 
@@ -208,37 +208,37 @@ def _implies(known: Mapping[str, Requirement], wanted: Requirements) -> bool:
     )
 
 
-class _Entries(Struct):
+class _CountedBy(Struct):
     """Where a row's pods are entered: (key, counts), and the spreads that count them, each with the row's own skew."""
 
     counts: list[tuple[str, Counts]] = field(default_factory=list)
-    spreads: list[tuple[Spreading, int | None]] = field(default_factory=list)
+    spreads: list[tuple[SpreadCounts, int | None]] = field(default_factory=list)
 
 
-class Ledger:
+class DomainCounts:
     """Counts by domain for every group of the question over a label other than the host name."""
 
-    def __init__(self, question: Question) -> None:
+    def __init__(self, problem: SchedulingProblem) -> None:
         """All running pods entered, and none of those to be placed."""
-        self._question = question
-        self._rows = question.rows
-        self._watcher = Watcher(question)
+        self._problem = problem
+        self._rows = problem.rows
+        self._spread_counter = SpreadCounter(problem)
         self._groups: dict[bytes, Group] = {}
-        self._tallies: dict[bytes, Counts] = {}
+        self._affinity_counts: dict[bytes, Counts] = {}
         self._possible: dict[bytes, Counts] = {}
-        self._held: dict[bytes, Counts] = {}
-        self._own: list[list[tuple[Spread, Spreading]]] = [[] for _ in question.rows]
-        self._spreads_of_group: dict[bytes, list[Spreading]] = {}
-        self._counting: list[list[Group]] = [[] for _ in question.rows]
-        self._entries: dict[int, _Entries] = {}
+        self._repelling: dict[bytes, Counts] = {}
+        self._own: list[list[tuple[Spread, SpreadCounts]]] = [[] for _ in problem.rows]
+        self._spreads_of_group: dict[bytes, list[SpreadCounts]] = {}
+        self._counting: list[list[Group]] = [[] for _ in problem.rows]
+        self._entries: dict[int, _CountedBy] = {}
         self._index = LabelIndex(self._rows)
         self._is_everywhere: dict[str, bool] = {}
-        for r, row in enumerate(question.rows):
+        for r, row in enumerate(problem.rows):
             self._register(r, row)
-        for repelled in question.repelled:
+        for repelled in problem.repelled:
             if is_wide(repelled.group):
                 self._register_group(repelled.group)
-                self._held.setdefault(repelled.group.id, {}).update(dict.fromkeys(sorted(repelled.domains), 1))
+                self._repelling.setdefault(repelled.group.id, {}).update(dict.fromkeys(sorted(repelled.domains), 1))
         self._index_rows()
 
     # --- set-up
@@ -246,7 +246,7 @@ class Ledger:
     def _register(self, r: int, row: PodClass) -> None:
         for spread in row.spreads:
             if is_wide(spread.group):
-                found = self._watcher.spreading(spread, row)
+                found = self._spread_counter.spread_counts(spread, row)
                 if self._is_idle(spread, found):
                     continue
                 self._own[r].append((spread, found))
@@ -258,21 +258,21 @@ class Ledger:
             if is_wide(group):
                 self._register_group(group)
 
-    def _is_idle(self, spread: Spread, found: Spreading) -> bool:
+    def _is_idle(self, spread: Spread, found: SpreadCounts) -> bool:
         """Whether a constraint that counts nobody can be forgotten: whatever node its pods go to has the label."""
         if self._index.counted_by(spread.group) or any(found.running.values()):
             return False
         known = self._is_everywhere.get(spread.key)
         if known is None:
-            offered = all(stall.template.table.settles(spread.key) for stall in self._question.stalls)
-            known = offered and all(spread.key in node.labels for node in self._question.existing.nodes)
+            offered = all(stall.template.table.settles(spread.key) for stall in self._problem.stalls)
+            known = offered and all(spread.key in node.labels for node in self._problem.existing.nodes)
             self._is_everywhere[spread.key] = known
         return known
 
     def _register_group(self, group: Group) -> None:
         self._groups.setdefault(group.id, group)
-        if group.id not in self._tallies:
-            self._tallies[group.id] = self._watcher.running(group)
+        if group.id not in self._affinity_counts:
+            self._affinity_counts[group.id] = self._spread_counter.running(group)
 
     def _index_rows(self) -> None:
         for group in self._groups.values():
@@ -294,45 +294,45 @@ class Ledger:
         """The row's own constraints over these labels, as far as they count anybody."""
         return [spread for spread, _ in self._own[row]]
 
-    def tally(self, group: Group) -> Mapping[str, int]:
+    def pods_by_domain(self, group: Group) -> Mapping[str, int]:
         """The pods that a group of an affinity counts, by domain."""
-        return self._tallies[group.id]
+        return self._affinity_counts[group.id]
 
-    def levels(self, row: int) -> list[Level]:
+    def rules(self, row: int) -> list[DomainRule]:
         """The rules of the row's own, those that others have about it, and the counts it should keep level."""
         counted = {group.id for group in self._counting[row]}
         found = [
-            Level(
+            DomainRule(
                 key=spread.key,
-                counts=spreading.counts,
-                rivals=spreading.held_against(spread.max_skew),
+                counts=spread_counts.counts,
+                rivals=spread_counts.held_against(spread.max_skew),
                 skew=spread.max_skew,
                 step=int(spread.group.id in counted),
-                from_zero=spreading.is_short_of(spread.min_domains),
+                from_zero=spread_counts.is_short_of(spread.min_domains),
             )
-            for spread, spreading in self._own[row]
+            for spread, spread_counts in self._own[row]
         ]
         for group in self._rows[row].anti_affinities:
             if is_wide(group):
-                counts = _together(self._tallies[group.id], self._possible.get(group.id))
+                counts = _sum(self._affinity_counts[group.id], self._possible.get(group.id))
                 found.append(_ban(group.key, counts, step=int(group.id in counted)))
         own = {spread.group.id for spread, _ in self._own[row]}
         for group in self._counting[row]:
-            held = self._held.get(group.id)
+            held = self._repelling.get(group.id)
             if held:
                 found.append(_ban(group.key, held, step=0))
             if group.id not in own and group.id in self._spreads_of_group:
                 counts = self._spreads_of_group[group.id][0].counts
-                found.append(Level(key=group.key, counts=counts, rivals=counts, skew=None, step=1))
+                found.append(DomainRule(key=group.key, counts=counts, rivals=counts, skew=None, step=1))
         return found
 
     def is_over(self, row: int, values: Mapping[str, str]) -> bool:
         """Whether the row's pods in these domains are too many for one of its spreads, now that all are placed."""
         counted = {group.id for group in self._counting[row]}
-        for spread, spreading in self._own[row]:
+        for spread, spread_counts in self._own[row]:
             if spread.group.id in counted:
-                held = spreading.held_against(spread.max_skew).get(values[spread.key], 0)
-                if held - spreading.floor(spread.min_domains) > spread.max_skew:
+                held = spread_counts.held_against(spread.max_skew).get(values[spread.key], 0)
+                if held - spread_counts.floor(spread.min_domains) > spread.max_skew:
                     return True
         return False
 
@@ -342,33 +342,33 @@ class Ledger:
         They are held to the domains in which nodes stand if these have more: kube-scheduler knows of no others. And all
         who were placed later may be there first. A domain that is decided at launch is not judged before.
         """
-        for spread, spreading in self._own[row]:
-            held = spreading.held_against(UNLIMITED).get(values.get(spread.key, ""), 0)
-            floor = max(spreading.floor(spread.min_domains), spreading.standing_floor(spread.min_domains))
+        for spread, spread_counts in self._own[row]:
+            held = spread_counts.held_against(UNLIMITED).get(values.get(spread.key, ""), 0)
+            floor = max(spread_counts.floor(spread.min_domains), spread_counts.standing_floor(spread.min_domains))
             if held - floor > spread.max_skew:
                 return True
         return False
 
-    def why_closed(self, row: int, cells: Sequence[Cell]) -> str:
+    def why_blocked(self, row: int, cells: Sequence[DomainCell]) -> str:
         """The first rule that closes all of these cells alone, in words; or that all of them together do."""
-        levels = self.levels(row)
-        for level in levels:
-            values = sorted({cell.values[level.key] for cell in cells if level.key in cell.values})
-            if values and not any(level.admits(value) for value in values):
+        rules = self.rules(row)
+        for rule in rules:
+            values = sorted({cell.values[rule.key] for cell in cells if rule.key in cell.values})
+            if values and not any(rule.admits(value) for value in values):
                 shown = ", ".join(values)
-                if level.is_ban:
-                    return f"unsatisfiable pod anti-affinity: every domain of {level.key} that it can reach is taken ({shown})"
-                few = ", as there are fewer domains than its minDomains" if level.from_zero else ""
+                if rule.is_ban:
+                    return f"unsatisfiable pod anti-affinity: every domain of {rule.key} that it can reach is taken ({shown})"
+                few = ", as there are fewer domains than its minDomains" if rule.from_zero else ""
                 return (
-                    f"unsatisfiable topology spread over {level.key}: one more pod in any of {shown} exceeds its "
-                    f"maxSkew of {level.skew}{few}"
+                    f"unsatisfiable topology spread over {rule.key}: one more pod in any of {shown} exceeds its "
+                    f"maxSkew of {rule.skew}{few}"
                 )
         return "unsatisfiable rules between pods: no domain that it can reach keeps all of them"
 
-    def domains_of(self, opened: OpenNode, key: str) -> list[str]:
+    def domains_of(self, new_nodes: PlannedNode, key: str) -> list[str]:
         """The domains in which a node that is yet to be opened may end."""
-        wish = Wish(Shape((opened.requirements,), ANY_TAINT))
-        return sorted(value for (value,) in self._question.stalls[opened.stall].domains_for(wish, (key,)))
+        wish = Wish(Shape((new_nodes.requirements,), ANY_TAINT))
+        return sorted(value for (value,) in self._problem.stalls[new_nodes.stall].domains_for(wish, (key,)))
 
     # --- entries
 
@@ -385,28 +385,28 @@ class Ledger:
         entries = self._entries_of(row)
         for key, counts in entries.counts:
             _add(counts, values.get(key), pods)
-        for spreading, skew in entries.spreads:
-            value = values.get(spreading.key)
+        for spread_counts, skew in entries.spreads:
+            value = values.get(spread_counts.key)
             if value is not None:
-                surely, maybe = self._watcher.lets_in(spreading, row, pins)
-                spreading.enter(value, pods, skew=skew, surely=surely and certain, maybe=maybe)
+                surely, maybe = self._spread_counter.lets_in(spread_counts, row, pins)
+                spread_counts.enter(value, pods, skew=skew, surely=surely and certain, maybe=maybe)
 
-    def enter_draft(self, draft: Draft) -> None:
+    def enter_solution(self, solution: PartialSolution) -> None:
         """Count all whom a draft has placed."""
-        nodes = self._question.existing.nodes
-        for node, entries in sorted(draft.on_existing.items()):
+        nodes = self._problem.existing.nodes
+        for node, entries in sorted(solution.on_existing.items()):
             for row, count in entries:
                 values = nodes[node].labels
                 certain = bool(nodes[node].provider_id) or self._suits(row, values)
                 self.enter(row, values, count, tuple(sorted(values.items())), certain=certain)
-        for opened in draft.opened:
-            singles = {key: r.single for key, r in opened.requirements.items()}
+        for new_nodes in solution.new_nodes:
+            singles = {key: r.single for key, r in new_nodes.requirements.items()}
             known = {key: value for key, value in singles.items() if value is not None}
             open_keys = self.keys - known.keys()
-            for row, count in opened.pods:
+            for row, count in new_nodes.pods:
                 self.enter(row, known, count, tuple(sorted(known.items())))
                 for key in sorted(open_keys):
-                    self.enter_possible(row, key, self.domains_of(opened, key), count)
+                    self.enter_possible(row, key, self.domains_of(new_nodes, key), count)
 
     def _suits(self, row: int, values: Mapping[str, str]) -> bool:
         """Whether these labels suit the row; those of a claim to be launched do not tell everything yet."""
@@ -415,32 +415,32 @@ class Ledger:
 
     def enter_possible(self, row: int, key: str, domains: Iterable[str], pods: int) -> None:
         """Pods of the row whose domain is one of several: whoever keeps away from them keeps away from all of these."""
-        counting = [g for g in self._counting[row] if g.key == key and g.id in self._tallies]
+        counting = [g for g in self._counting[row] if g.key == key and g.id in self._affinity_counts]
         holding = [g for g in self._rows[row].anti_affinities if g.key == key and g.id not in self._rows[row].soft]
         for domain in domains:
             for group in counting:
                 _add(self._possible.setdefault(group.id, {}), domain, pods)
             for group in holding:
-                _add(self._held.setdefault(group.id, {}), domain, pods)
+                _add(self._repelling.setdefault(group.id, {}), domain, pods)
 
-    def _entries_of(self, row: int) -> _Entries:
+    def _entries_of(self, row: int) -> _CountedBy:
         found = self._entries.get(row)
         if found is None:
             found = self._entries[row] = self._find_entries(row)
         return found
 
-    def _find_entries(self, row: int) -> _Entries:
-        found, pods = _Entries(), self._rows[row]
+    def _find_entries(self, row: int) -> _CountedBy:
+        found, pods = _CountedBy(), self._rows[row]
         own: dict[bytes, int] = {}
         for spread, _ in self._own[row]:
             own[spread.group.id] = min(spread.max_skew, own.get(spread.group.id, spread.max_skew))
         for group in self._counting[row]:
-            if group.id in self._tallies:
-                found.counts.append((group.key, self._tallies[group.id]))
+            if group.id in self._affinity_counts:
+                found.counts.append((group.key, self._affinity_counts[group.id]))
             found.spreads += [(s, own.get(group.id)) for s in self._spreads_of_group.get(group.id, ())]
         for group in pods.anti_affinities:
             if is_wide(group) and group.id not in pods.soft:
-                found.counts.append((group.key, self._held.setdefault(group.id, {})))
+                found.counts.append((group.key, self._repelling.setdefault(group.id, {})))
         return found
 
 
@@ -449,8 +449,8 @@ def is_wide(group: Group) -> bool:
     return group.key != labels.HOSTNAME
 
 
-def _ban(key: str, counts: Mapping[str, int], *, step: int) -> Level:
-    return Level(key=key, counts=counts, rivals=counts, skew=step, step=step, from_zero=True, is_ban=True)
+def _ban(key: str, counts: Mapping[str, int], *, step: int) -> DomainRule:
+    return DomainRule(key=key, counts=counts, rivals=counts, skew=step, step=step, from_zero=True, is_ban=True)
 
 
 def _add(counts: Counts, value: str | None, pods: int) -> None:
@@ -458,7 +458,7 @@ def _add(counts: Counts, value: str | None, pods: int) -> None:
         counts[value] = counts.get(value, 0) + pods
 
 
-def _together(first: Counts, second: Counts | None) -> Counts:
+def _sum(first: Counts, second: Counts | None) -> Counts:
     if not second:
         return first
     return {value: first.get(value, 0) + second.get(value, 0) for value in {**first, **second}}

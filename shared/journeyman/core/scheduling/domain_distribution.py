@@ -19,7 +19,7 @@ _WORTH_A_LEAP: Final = 24  # pods; for fewer, watching for repetition costs more
 _NEAR: Final = 1.01  # of the best price; what costs no more is free
 
 
-class Cell(Struct):
+class DomainCell(Struct):
     """One combination of domains that pods of a row may go to.
 
     `room` of them fit on nodes that exist, `nodes` as (node, how many); `more` may go to new nodes, there the best
@@ -37,7 +37,7 @@ class Cell(Struct):
     nodes: Sequence[tuple[int, int]] = ()
 
 
-class Level(Struct, kw_only=True):
+class DomainRule(Struct, kw_only=True):
     """One rule over the domains of `key`.
 
     `counts` are the pods counted by domain, over all domains that the emptiest is looked for in. `rivals` are those
@@ -63,53 +63,58 @@ class Level(Struct, kw_only=True):
         return self.skew is None or self.rivals.get(value, 0) + self.step - self.floor() <= self.skew
 
 
-def deal(
-    pods: int, cells: Sequence[Cell], levels: Sequence[Level], *, is_loose: bool, is_thrifty: bool = False
+def distribute(
+    pods: int,
+    cells: Sequence[DomainCell],
+    rules: Sequence[DomainRule],
+    *,
+    has_no_spread: bool,
+    use_spread_slack: bool = False,
 ) -> list[int]:
     """How many of the pods each cell gets; those that no cell takes are left.
 
     Args:
         pods: How many there are.
         cells: Where they may go.
-        levels: Their rules, and the counts to be kept level.
-        is_loose: No spread binds the pods: they are kept level only where that is free.
-        is_thrifty: Of the cells that the rules leave the cheapest is taken, though another be emptier.
+        rules: Their rules, and the counts to be kept level.
+        has_no_spread: No spread binds the pods: they are kept level only where that is free.
+        use_spread_slack: Of the cells that the rules leave the cheapest is taken, though another be emptier.
     """
     if not cells:
         return []
-    if len(cells) == 1 and all(level.skew is None for level in levels):
+    if len(cells) == 1 and all(rule.skew is None for rule in rules):
         return [min(pods, cells[0].room + cells[0].more)]
-    how = {"is_loose": is_loose, "is_thrifty": is_thrifty}
-    given = _Dealing(cells, levels, **how).deal(pods)
-    if sum(given) < pods and _are_crossed(levels):
-        turned = (_Dealing(cells, levels, **how, turn=n).deal(pods) for n in range(1, len(cells)))
+    options = {"has_no_spread": has_no_spread, "use_spread_slack": use_spread_slack}
+    given = _Distribution(cells, rules, **options).distribute(pods)
+    if sum(given) < pods and _are_crossed(rules):
+        turned = (_Distribution(cells, rules, **options, turn=n).distribute(pods) for n in range(1, len(cells)))
         return max([given, *turned], key=sum)
     return given
 
 
-def _are_crossed(levels: Sequence[Level]) -> bool:
+def _are_crossed(rules: Sequence[DomainRule]) -> bool:
     """Whether rules over different labels must meet: then an unlucky choice among equals may end in a corner."""
-    return len({level.key for level in levels if level.skew is not None}) > 1
+    return len({rule.key for rule in rules if rule.skew is not None}) > 1
 
 
-class _Scale:
+class _RuleCounts:
     """A level in numbers: `counts` and `rivals` by domain, `at` the domain of each cell (None: it has none)."""
 
     __slots__ = ("at", "counts", "from_zero", "is_ban", "rivals", "skew", "step")
 
-    def __init__(self, level: Level, cells: Sequence[Cell]) -> None:
-        self.skew, self.step = level.skew, level.step
-        self.from_zero, self.is_ban = level.from_zero, level.is_ban
-        number = {value: n for n, value in enumerate(level.counts)}
-        self.counts = list(level.counts.values())
+    def __init__(self, rule: DomainRule, cells: Sequence[DomainCell]) -> None:
+        self.skew, self.step = rule.skew, rule.step
+        self.from_zero, self.is_ban = rule.from_zero, rule.is_ban
+        number = {value: n for n, value in enumerate(rule.counts)}
+        self.counts = list(rule.counts.values())
         self.at: list[int | None] = []
         for cell in cells:
-            value = cell.values.get(level.key)
+            value = cell.values.get(rule.key)
             if value is not None and value not in number:
                 number[value] = len(number)
-                self.counts.append(level.rivals.get(value, 0))
+                self.counts.append(rule.rivals.get(value, 0))
             self.at.append(number[value] if value is not None else None)
-        self.rivals = self.counts if level.rivals is level.counts else [level.rivals.get(value, 0) for value in number]
+        self.rivals = self.counts if rule.rivals is rule.counts else [rule.rivals.get(value, 0) for value in number]
 
     def floor(self) -> int:
         """What domains are compared with."""
@@ -123,10 +128,10 @@ class _Scale:
             if self.rivals is not self.counts:
                 self.rivals[place] += pods
 
-    def state(self, opened: Sequence[int]) -> tuple[int, ...]:
+    def state(self, new_nodes: Sequence[int]) -> tuple[int, ...]:
         """How the domains differ as far as it matters: to pods that a rule binds, whether each is admitted, and its rank."""
         if self.skew is None:
-            places = [place for i in opened if (place := self.at[i]) is not None]
+            places = [place for i in new_nodes if (place := self.at[i]) is not None]
             least = min([self.counts[place] for place in places], default=0)
             return tuple(self.counts[place] - least for place in places)
         floor, beyond = self.floor(), self.skew + 1
@@ -148,36 +153,42 @@ class _Scale:
         return times
 
 
-class _Dealing:
+class _Distribution:
     """Pods being dealt; among cells that are as good as each other that of number `turn` comes first."""
 
     def __init__(
-        self, cells: Sequence[Cell], levels: Sequence[Level], *, is_loose: bool, is_thrifty: bool, turn: int = 0
+        self,
+        cells: Sequence[DomainCell],
+        rules: Sequence[DomainRule],
+        *,
+        has_no_spread: bool,
+        use_spread_slack: bool,
+        turn: int = 0,
     ) -> None:
         self._cells = cells
-        self._scales = [_Scale(level, cells) for level in levels]
-        self._rules = [scale for scale in self._scales if scale.skew is not None]
-        self._is_loose = is_loose
-        self._is_thrifty = is_thrifty
+        self._rule_counts = [_RuleCounts(rule, cells) for rule in rules]
+        self._binding_rules = [rule_count for rule_count in self._rule_counts if rule_count.skew is not None]
+        self._has_no_spread = has_no_spread
+        self._use_spread_slack = use_spread_slack
         self._room = [cell.room for cell in cells]
         self._more = [cell.more for cell in cells]
         self._given = [0] * len(cells)
-        self._dear = _dear(cells) if is_loose else []
-        self._choices = self._count_choices() if _are_crossed(levels) else [0] * len(cells)
+        self._dear = _dear(cells) if has_no_spread else []
+        self._choices = self._count_choices() if _are_crossed(rules) else [0] * len(cells)
         ranked = sorted(range(len(cells)), key=lambda i: (cells[i].price, cells[i].pins))
         self._ranked = [*ranked[turn:], *ranked[:turn]]
 
     def _count_choices(self) -> list[int]:
         """By cell, how many share the rarest of its domains: if several rules must meet, rare ones are used first."""
-        totals = [Counter(scale.at) for scale in self._rules]
+        totals = [Counter(rule_count.at) for rule_count in self._binding_rules]
         return [
-            min(total[scale.at[i]] for scale, total in zip(self._rules, totals, strict=True))
+            min(total[rule_count.at[i]] for rule_count, total in zip(self._binding_rules, totals, strict=True))
             for i in range(len(self._cells))
         ]
 
-    def deal(self, pods: int) -> list[int]:
+    def distribute(self, pods: int) -> list[int]:
         seen: dict[object, tuple[list[int], list[list[int]]]] = {}
-        choose = self._choose_plainly if self._is_plain(pods) else self._choose
+        choose = self._choose_by_one_rule if self._has_one_rule(pods) else self._choose
         while pods > 0:
             chosen = choose(strict=True)
             if chosen is None:
@@ -192,7 +203,7 @@ class _Dealing:
                     pods -= self._leap(pods, *seen[state])
                     seen.clear()
                 else:
-                    seen[state] = (list(self._given), [list(scale.counts) for scale in self._scales])
+                    seen[state] = (list(self._given), [list(rule_count.counts) for rule_count in self._rule_counts])
         return self._given
 
     def _give(self, i: int, pods: int) -> None:
@@ -201,16 +212,16 @@ class _Dealing:
         here = min(pods, self._room[i])
         self._room[i] -= here
         self._more[i] -= pods - here
-        for scale in self._scales:
-            scale.add(i, pods)
+        for rule_count in self._rule_counts:
+            rule_count.add(i, pods)
 
-    def _is_plain(self, pods: int) -> bool:
+    def _has_one_rule(self, pods: int) -> bool:
         """Whether one level alone tells cells apart: all on new nodes, as good as each other, and without end."""
         if (
-            self._is_thrifty
-            or len(self._scales) != 1
-            or self._scales[0].is_ban
-            or None in self._scales[0].at
+            self._use_spread_slack
+            or len(self._rule_counts) != 1
+            or self._rule_counts[0].is_ban
+            or None in self._rule_counts[0].at
             or any(self._room)
         ):
             return False
@@ -218,15 +229,15 @@ class _Dealing:
         alike = all(cell.order == first.order and cell.apart == first.apart for cell in self._cells)
         return alike and min(self._more) >= pods and not any(self._dear)
 
-    def _choose_plainly(self, *, strict: bool) -> int | None:
+    def _choose_by_one_rule(self, *, strict: bool) -> int | None:
         """The same as `_choose` where that is all there is to it; most pods are dealt so."""
-        scale = self._scales[0]
-        counts, rivals = scale.counts, scale.rivals
-        most = UNLIMITED if scale.skew is None else scale.skew - scale.step + scale.floor()
+        rule_count = self._rule_counts[0]
+        counts, rivals = rule_count.counts, rule_count.rivals
+        most = UNLIMITED if rule_count.skew is None else rule_count.skew - rule_count.step + rule_count.floor()
         best: int | None = None
         least = UNLIMITED
         for i in self._ranked:
-            place = scale.at[i]
+            place = rule_count.at[i]
             if (
                 place is not None
                 and counts[place] < least
@@ -237,7 +248,7 @@ class _Dealing:
 
     def _choose(self, *, strict: bool) -> int | None:
         """The best cell for the next pod; if not `strict`, pods that may come later are not held against it."""
-        floors = [scale.floor() for scale in self._scales]
+        floors = [rule_count.floor() for rule_count in self._rule_counts]
         best: int | None = None
         best_rank: tuple[object, ...] = ()
         for i in self._ranked:
@@ -248,31 +259,31 @@ class _Dealing:
         return best
 
     def _admits(self, i: int, *, strict: bool) -> bool:
-        for scale in self._rules:
-            place = scale.at[i]
-            if place is None or scale.skew is None:
+        for rule_count in self._binding_rules:
+            place = rule_count.at[i]
+            if place is None or rule_count.skew is None:
                 continue
-            held = scale.rivals[place]
-            if strict and scale.counts[place] > held:
-                held = scale.counts[place]
-            if held + scale.step - scale.floor() > scale.skew:
+            held = rule_count.rivals[place]
+            if strict and rule_count.counts[place] > held:
+                held = rule_count.counts[place]
+            if held + rule_count.step - rule_count.floor() > rule_count.skew:
                 return False
         return True
 
     def _rank(self, i: int, floors: Sequence[int]) -> tuple[object, ...]:
         cell = self._cells[i]
         bound = other = 0
-        for scale, floor in zip(self._scales, floors, strict=True):
-            place = scale.at[i]
-            if place is not None and not scale.is_ban:
-                above = scale.counts[place] - floor
-                if scale.skew is None:
+        for rule_count, floor in zip(self._rule_counts, floors, strict=True):
+            place = rule_count.at[i]
+            if place is not None and not rule_count.is_ban:
+                above = rule_count.counts[place] - floor
+                if rule_count.skew is None:
                     other = max(other, above)
                 else:
                     bound = max(bound, above)
-        if self._is_loose:
+        if self._has_no_spread:
             return cell.apart, self._room[i] <= 0, self._dear[i], other
-        price = cell.price if self._is_thrifty else 0.0
+        price = cell.price if self._use_spread_slack else 0.0
         return self._room[i] <= 0, cell.order, price, bound, self._choices[i], cell.apart, other
 
     # --- repetition
@@ -281,7 +292,7 @@ class _Dealing:
         """All that the next choices depend on: how the domains differ, and which cells are open."""
         open_now = self._open()
         supply = tuple(n > 0 for n in self._room), tuple(n > 0 for n in self._more)
-        return tuple(scale.state(open_now) for scale in self._scales), supply
+        return tuple(rule_count.state(open_now) for rule_count in self._rule_counts), supply
 
     def _open(self) -> list[int]:
         return [i for i in self._ranked if self._room[i] > 0 or self._more[i] > 0]
@@ -294,8 +305,8 @@ class _Dealing:
             if n:
                 left = self._room[i] if self._room[i] > 0 else self._more[i]
                 times = min(times, (left - 1) // n)
-        for scale, then in zip(self._scales, counts, strict=True):
-            times = min(times, scale.steady(then))
+        for rule_count, then in zip(self._rule_counts, counts, strict=True):
+            times = min(times, rule_count.steady(then))
         times = max(times, 0)
         for i, n in enumerate(cycle):
             if n and times:
@@ -303,7 +314,7 @@ class _Dealing:
         return sum(cycle) * times
 
 
-def _dear(cells: Sequence[Cell]) -> list[bool]:
+def _dear(cells: Sequence[DomainCell]) -> list[bool]:
     """Which cells are not as good as free to prefer: dearer than the best of them, or of a lesser NodePool."""
     order, price = min(((cell.order, cell.price) for cell in cells), default=((0, False), 0.0))
     return [(cell.order, cell.price) > (order, price * _NEAR) for cell in cells]

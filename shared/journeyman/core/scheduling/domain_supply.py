@@ -16,11 +16,11 @@ from msgspec import Struct
 from journeyman.core.scheduling.arrays import Bools, Floats, Ints, distinct, every
 from journeyman.core.scheduling.demand.host_ports import HostPort
 from journeyman.core.scheduling.demand.topology import Pins
-from journeyman.core.scheduling.domain_distribution import UNLIMITED, Cell
-from journeyman.core.scheduling.node_filling import Filling
+from journeyman.core.scheduling.domain_distribution import UNLIMITED, DomainCell
+from journeyman.core.scheduling.node_filling import NodeFilling
 from journeyman.core.scheduling.offering.stalls import Stall
 from journeyman.core.scheduling.offering.wishes import Shape, Wish
-from journeyman.core.scheduling.problem import Draft, Question
+from journeyman.core.scheduling.problem import PartialSolution, SchedulingProblem
 from journeyman.core.scheduling.requirements import Requirement
 
 _Asked = list[tuple[int, int]]
@@ -29,7 +29,7 @@ _Asked = list[tuple[int, int]]
 _DECIMALS: Final = 12  # of a price; what differs beyond is rounding
 
 
-class _Spot(Struct, frozen=True, eq=False):
+class _DomainOffer(Struct, frozen=True, eq=False):
     """One NodePool in one combination of domains: its types' sizes and prices, and its best price of a unit by axis."""
 
     pins: Pins
@@ -58,28 +58,28 @@ class _Spot(Struct, frozen=True, eq=False):
         return float((self.prices[large] * nodes.max(axis=1, initial=1)).min(initial=np.inf))
 
 
-class _Spots(Struct, frozen=True, eq=False):
+class _DomainOffers(Struct, frozen=True, eq=False):
     """All of a shape's spots, by their pins; `sure` is held by every one of them. `distinct`: no two have equal pins."""
 
-    all: tuple[_Spot, ...]
+    all: tuple[_DomainOffer, ...]
     sure: tuple[int, ...]
     distinct: bool = True
 
     @classmethod
-    def of(cls, spots: Iterable[_Spot]) -> _Spots:
+    def of(cls, offers: Iterable[_DomainOffer]) -> _DomainOffers:
         """Put spots together."""
-        found = tuple(sorted(spots, key=lambda spot: spot.pins))
-        sure = tuple(min(sizes) for sizes in zip(*(spot.largest[0] for spot in found), strict=True))
-        return cls(found, sure, len({spot.pins for spot in found}) == len(found))
+        found = tuple(sorted(offers, key=lambda offer: offer.pins))
+        sure = tuple(min(sizes) for sizes in zip(*(offer.largest[0] for offer in found), strict=True))
+        return cls(found, sure, len({offer.pins for offer in found}) == len(found))
 
-    def holding(self, asked: _Asked, amounts: Ints) -> Sequence[_Spot]:
+    def holding(self, asked: _Asked, amounts: Ints) -> Sequence[_DomainOffer]:
         """Those in which a pod fits."""
         if not self.all or _covers(self.sure, asked):
             return self.all
-        return [spot for spot in self.all if spot.holds(asked, amounts)]
+        return [offer for offer in self.all if offer.holds(asked, amounts)]
 
 
-_NOWHERE: Final = _Spots((), ())
+_NO_OFFERS: Final = _DomainOffers((), ())
 
 
 def _covers(size: Sequence[int], asked: _Asked) -> bool:
@@ -89,36 +89,36 @@ def _covers(size: Sequence[int], asked: _Asked) -> bool:
     return True
 
 
-class Supply:
+class DomainSupply:
     """Where pods can go, while a draft stands as it does."""
 
-    def __init__(self, question: Question, draft: Draft, filling: Filling) -> None:
+    def __init__(self, problem: SchedulingProblem, solution: PartialSolution, filling: NodeFilling) -> None:
         """Offerings whose NodePool may still open a node of the type, and existing nodes as they are filled."""
-        self._question = question
+        self._problem = problem
         self._filling = filling
-        self._ceilings = draft.ceilings
-        self._allowed = [headroom.allows() for headroom in draft.headroom]
-        self._spots: dict[object, _Spots] = {}
-        self._spots_of_row: dict[tuple[int, tuple[str, ...]], _Spots] = {}
+        self._ceilings = solution.ceilings
+        self._allowed = [headroom.allows() for headroom in solution.headroom]
+        self._offers: dict[object, _DomainOffers] = {}
+        self._offers_of_row: dict[tuple[int, tuple[str, ...]], _DomainOffers] = {}
         self._shapes: dict[object, Shape] = {}
-        self._requests: list[list[int]] = question.requests.tolist()
-        self._needs_company = frozenset(np.flatnonzero(question.caps.follows.any(axis=1)).tolist())
+        self._requests: list[list[int]] = problem.requests.tolist()
+        self._needs_company = frozenset(np.flatnonzero(problem.host_constraints.follows.any(axis=1)).tolist())
 
     def takes(self, row: int) -> bool:
         """Whether some node, existing or new, can take a pod of the row, whatever its domains."""
-        if self._spots_for(row, (), frozenset()).holding(self._asked(row), self._question.requests[row]):
+        if self._offers_for(row, (), frozenset()).holding(self._asked(row), self._problem.requests[row]):
             return True
         return bool(self._filling.existing.nodes) and bool(self._filling.open_to(row).any())
 
     def reach(self, row: int, keys: tuple[str, ...], needed: frozenset[str]) -> int:
         """Of how many cells a row could think, were there room in all of them."""
-        found = {spot.pins for spot in self._spots_for(row, keys, needed).all}
+        found = {offer.pins for offer in self._offers_for(row, keys, needed).all}
         if self._filling.existing.nodes:
             suits = self._filling.suits(row)
             found.update(pins for pins, nodes in self._filling.existing.columns.cells(keys) if (suits & nodes).any())
         return len(found)
 
-    def cells(self, row: int, keys: tuple[str, ...], needed: frozenset[str], pods: int) -> list[Cell]:
+    def cells(self, row: int, keys: tuple[str, ...], needed: frozenset[str], pods: int) -> list[DomainCell]:
         """The cells that can take a pod of the row now, by their pins.
 
         Args:
@@ -128,11 +128,11 @@ class Supply:
             pods: How many there are; room for more is not looked for.
         """
         asked = self._asked(row)
-        spots = self._spots_for(row, keys, needed)
-        found = [self._cell(row, spot, asked) for spot in spots.holding(asked, self._question.requests[row])]
-        if spots.distinct and not self._filling.existing.nodes:
+        offers = self._offers_for(row, keys, needed)
+        found = [self._cell(row, offer, asked) for offer in offers.holding(asked, self._problem.requests[row])]
+        if offers.distinct and not self._filling.existing.nodes:
             return found
-        cells: dict[Pins, Cell] = {}
+        cells: dict[Pins, DomainCell] = {}
         for cell in found:
             known = cells.get(cell.pins)
             if known is None or (cell.order, cell.price) < (known.order, known.price):
@@ -146,18 +146,18 @@ class Supply:
     ) -> float:
         """What new nodes that hold so much together cost in one domain, as far as whole nodes of one type can tell."""
         key, value = domain
-        spots = (spot for spot in self._spots_for(row, keys, needed).all if spot.values.get(key) == value)
-        return min((spot.fleet_price(total) for spot in spots), default=np.inf)
+        offers = (offer for offer in self._offers_for(row, keys, needed).all if offer.values.get(key) == value)
+        return min((offer.fleet_price(total) for offer in offers), default=np.inf)
 
-    def _cell(self, row: int, spot: _Spot, asked: _Asked) -> Cell:
-        more = self._ceilings.get((row, spot.pins), UNLIMITED) if self._ceilings else UNLIMITED
-        return Cell(spot.pins, spot.values, 0, more, spot.order, spot.price(asked))
+    def _cell(self, row: int, offer: _DomainOffer, asked: _Asked) -> DomainCell:
+        more = self._ceilings.get((row, offer.pins), UNLIMITED) if self._ceilings else UNLIMITED
+        return DomainCell(offer.pins, offer.values, 0, more, offer.order, offer.price(asked))
 
     def _asked(self, row: int) -> _Asked:
         return [(axis, n) for axis, n in enumerate(self._requests[row]) if n]
 
     def _add_existing(
-        self, row: int, keys: tuple[str, ...], needed: Iterable[str], pods: int, cells: dict[Pins, Cell]
+        self, row: int, keys: tuple[str, ...], needed: Iterable[str], pods: int, cells: dict[Pins, DomainCell]
     ) -> None:
         """Room on existing nodes, by cell."""
         found = self._filling.open_to(row)
@@ -167,37 +167,37 @@ class Supply:
             nodes = np.flatnonzero(found & members)[:pods].tolist()  # each takes one at least
             values = dict(pins)
             if nodes and all(key in values for key in needed):
-                cell = cells.setdefault(pins, Cell(pins, values))
+                cell = cells.setdefault(pins, DomainCell(pins, values))
                 cell.nodes = list(zip(nodes, self._filling.room(row, nodes), strict=True))
                 cell.room = sum(room for _, room in cell.nodes)
 
     # --- offerings
 
-    def _spots_for(self, row: int, keys: tuple[str, ...], needed: frozenset[str]) -> _Spots:
-        known = self._spots_of_row.get((row, keys))
+    def _offers_for(self, row: int, keys: tuple[str, ...], needed: frozenset[str]) -> _DomainOffers:
+        known = self._offers_of_row.get((row, keys))
         if known is None:
-            known = self._spots_of_row[row, keys] = self._find_spots(row, keys, needed)
+            known = self._offers_of_row[row, keys] = self._find_offers(row, keys, needed)
         return known
 
-    def _find_spots(self, row: int, keys: tuple[str, ...], needed: frozenset[str]) -> _Spots:
+    def _find_offers(self, row: int, keys: tuple[str, ...], needed: frozenset[str]) -> _DomainOffers:
         """Spots for the row, the same for all of its shape; none if it needs company, which a new node has not."""
         if row in self._needs_company:
-            return _NOWHERE
+            return _NO_OFFERS
         shape = self._shape(row)
-        ports = self._question.rows[row].ports
+        ports = self._problem.rows[row].ports
         case = (id(shape), keys, needed, ports)
-        if case not in self._spots:
-            self._spots[case] = _Spots.of(
-                spot
-                for stall, allowed in zip(self._question.stalls, self._allowed, strict=True)
+        if case not in self._offers:
+            self._offers[case] = _DomainOffers.of(
+                offer
+                for stall, allowed in zip(self._problem.stalls, self._allowed, strict=True)
                 if stall.serves(Wish(shape))
-                for spot in _spots_in(stall, allowed & _free_of(stall, ports), shape, keys, needed)
+                for offer in _offers_in(stall, allowed & _free_of(stall, ports), shape, keys, needed)
             )
-        return self._spots[case]
+        return self._offers[case]
 
     def _shape(self, row: int) -> Shape:
         """The row's shape, one object for all that are equal; rows that share their parts are not compared."""
-        pods = self._question.rows[row]
+        pods = self._problem.rows[row]
         parts = (id(pods.terms), id(pods.volume_terms), id(pods.tolerations), pods.heeds_preferences)
         found = self._shapes.get(parts)
         if found is None:
@@ -206,16 +206,16 @@ class Supply:
         return found
 
 
-def _spots_in(
+def _offers_in(
     stall: Stall, allowed: Bools, shape: Shape, keys: tuple[str, ...], needed: frozenset[str]
-) -> Iterable[_Spot]:
+) -> Iterable[_DomainOffer]:
     """What a NodePool offers such pods, by domains."""
     table = stall.template.table
     rows = stall.rows(Wish(shape)) & allowed[table.row_type]
     if not rows.any():
         return
     for pins, where in _by_domains(stall, shape, keys, needed, np.flatnonzero(rows)):
-        yield _spot(stall, pins, where)
+        yield _offer(stall, pins, where)
 
 
 def _free_of(stall: Stall, ports: Sequence[HostPort]) -> Bools:
@@ -250,7 +250,7 @@ def _values(stall: Stall, key: str, own: Requirement | None) -> tuple[str, ...]:
     return () if merged is None or merged.complement else tuple(sorted(merged.values))
 
 
-def _spot(stall: Stall, pins: Pins, rows: Ints) -> _Spot:
+def _offer(stall: Stall, pins: Pins, rows: Ints) -> _DomainOffer:
     table = stall.template.table
     of_row = table.row_type[rows]
     types = distinct(of_row)
@@ -259,7 +259,7 @@ def _spot(stall: Stall, pins: Pins, rows: Ints) -> _Spot:
     cheapest: Floats = np.full(len(table.types), np.inf)
     np.minimum.at(cheapest, of_row, prices)
     per_unit = prices[:, None] / np.maximum(stall.sizes[of_row], 1)
-    return _Spot(
+    return _DomainOffer(
         pins=pins,
         values=dict(pins),
         order=stall.template.order,

@@ -41,7 +41,7 @@ from journeyman.core.scheduling.demand.topology import (
     repulsions,
 )
 from journeyman.core.scheduling.demand.volumes import Storage, VolumeRoom, volume_room
-from journeyman.core.scheduling.host_constraints import HostCaps
+from journeyman.core.scheduling.host_constraints import HostConstraints
 from journeyman.core.scheduling.offering.daemons import Daemon, missing_daemon_overhead
 from journeyman.core.scheduling.pods import is_active
 from journeyman.core.scheduling.requirements import Requirement, Requirements, from_labels
@@ -176,7 +176,7 @@ def _amounts(node: StateNode, field: str) -> dict[str, int]:
     return {**promised, **{name: amount for name, amount in said.items() if amount}}
 
 
-class Existing(Struct, frozen=True, kw_only=True, eq=False):
+class ExistingNodes(Struct, frozen=True, kw_only=True, eq=False):
     """Nodes that can take pods, in filling order, and all nodes whose pods count, `standing`.
 
     `free` has a row per node and a column per axis (resources, then the caps' axes). `counted` and `bound` tell by node
@@ -205,7 +205,7 @@ def is_leaving(node: StateNode) -> bool:
     return node.is_terminating or tainted
 
 
-class Standing(Struct, frozen=True, kw_only=True, eq=False):
+class NodeSelection(Struct, frozen=True, kw_only=True, eq=False):
     """The nodes that count in one question, by name, with the pods that will stay or come for sure.
 
     `places` are their positions in the inventory; `gone` are the names of those thought away. `asking` are the pods to
@@ -220,7 +220,7 @@ class Standing(Struct, frozen=True, kw_only=True, eq=False):
     touched: frozenset[int]
 
 
-class Inventory:
+class NodeInventory:
     """All nodes of one snapshot, by name, each with the unbound pods nominated to it."""
 
     def __init__(self, snapshot: Snapshot, daemons: Sequence[Daemon], storage: Storage) -> None:
@@ -279,7 +279,7 @@ class Inventory:
         """Where each pod is, by key."""
         return {pod.key: place for place, node in enumerate(self.nodes) for pod in node.pods}
 
-    def standing(self, pods: Sequence[Pod], without: Collection[str]) -> Standing:
+    def standing(self, pods: Sequence[Pod], without: Collection[str]) -> NodeSelection:
         """What a question is about.
 
         Args:
@@ -290,7 +290,7 @@ class Inventory:
         places = np.flatnonzero(kept)
         leaving = frozenset(pod.key for pod in pods)
         moved = (self._place_of.get(key) for key in leaving)
-        return Standing(
+        return NodeSelection(
             nodes=tuple(self.nodes[place] for place in places.tolist()),
             places=places,
             gone=without,
@@ -311,7 +311,7 @@ class Inventory:
     def _namespaces(self) -> Mapping[str, Object]:
         return {n.metadata.name: n for n in self._snapshot.namespaces}
 
-    def repelled(self, standing: Standing) -> tuple[Repelled, ...]:
+    def repelled(self, standing: NodeSelection) -> tuple[Repelled, ...]:
         """From where the required anti-affinity of pods that stay keeps others away."""
         gone = standing.gone
         known = (
@@ -323,12 +323,12 @@ class Inventory:
         fresh = (e for node in self._touched(standing) for e in repulsions(node, self._namespaces))
         return repelled_by((*known, *fresh), standing.leaving)
 
-    def used_ports(self, standing: Standing) -> frozenset[HostPort]:
+    def used_ports(self, standing: NodeSelection) -> frozenset[HostPort]:
         """The host ports in use by running pods, and by daemons wherever they run."""
         running = (host_ports(pod) for node in standing.nodes for pod in node.pods)
         return frozenset().union(*running, *(daemon.ports for daemon in self._daemons))
 
-    def census(self, standing: Standing, watched: Iterable[str]) -> Census:
+    def census(self, standing: NodeSelection, watched: Iterable[str]) -> Census:
         """The pods that count; `watched` are the labels that any group asked about looks at."""
         keys = tuple(sorted(set(watched)))
         if standing.touched:
@@ -337,15 +337,15 @@ class Inventory:
             self._censuses[keys] = Census(self.nodes, (), keys)
         return self._censuses[keys].without(standing.gone)
 
-    def _touched(self, standing: Standing) -> list[StateNode]:
+    def _touched(self, standing: NodeSelection) -> list[StateNode]:
         at = {place: n for n, place in enumerate(standing.places.tolist())} if standing.touched else {}
         return [standing.nodes[at[place]] for place in sorted(standing.touched)]
 
     # --- what is free on them
 
     def survey(
-        self, standing: Standing, rows: Sequence[PodClass], *, axes: tuple[str, ...], caps: HostCaps
-    ) -> Existing:
+        self, standing: NodeSelection, rows: Sequence[PodClass], *, axes: tuple[str, ...], caps: HostConstraints
+    ) -> ExistingNodes:
         """The nodes not marked for deletion, and what is free on them once their daemons are all there.
 
         Args:
@@ -366,7 +366,7 @@ class Inventory:
         for a, axis in enumerate(caps.axes):
             free[:, len(axes) + a] -= _counts(census, axis.group, nodes)
         hostnames = [domain_of(node, labels.HOSTNAME) for node in nodes] if caps.conflicts else []
-        return Existing(
+        return ExistingNodes(
             nodes=nodes,
             free=free,
             standing=standing.nodes,
@@ -382,7 +382,9 @@ class Inventory:
             rooms=self._rooms(standing, order, nodes) if self._storage.nodes else (),
         )
 
-    def _resources(self, standing: Standing, order: Ints, nodes: Sequence[StateNode], axes: tuple[str, ...]) -> Ints:
+    def _resources(
+        self, standing: NodeSelection, order: Ints, nodes: Sequence[StateNode], axes: tuple[str, ...]
+    ) -> Ints:
         """What is free on these nodes (given by position, and as they stand), along the axes."""
         if axes not in self._free:
             size = len(self.nodes)
@@ -397,7 +399,7 @@ class Inventory:
                 free[n] = _free_on(nodes[n], standing.leaving, self._daemons, axes)
         return free
 
-    def _rules(self, standing: Standing, order: Ints, nodes: Sequence[StateNode], caps: HostCaps) -> Ints:
+    def _rules(self, standing: NodeSelection, order: Ints, nodes: Sequence[StateNode], caps: HostConstraints) -> Ints:
         """What is free on these nodes along the axes of rules, pods that these count aside."""
         free: Ints = np.tile(caps.caps, (len(nodes), 1))
         if any(axis.ports for axis in caps.axes):
@@ -409,7 +411,7 @@ class Inventory:
                 free[n] = caps.beside(used)
         return free
 
-    def _rooms(self, standing: Standing, order: Ints, nodes: Sequence[StateNode]) -> tuple[VolumeRoom, ...]:
+    def _rooms(self, standing: NodeSelection, order: Ints, nodes: Sequence[StateNode]) -> tuple[VolumeRoom, ...]:
         """What these nodes can attach."""
         return tuple(
             volume_room(node, self._storage, standing.leaving) if place in standing.touched else self._room_of(place)

@@ -5,7 +5,7 @@ gives a node `maxSkew`, hostname anti-affinity one, a host port one. A *conflict
 those that are counted by a rule and do not have it, and those that have it.
 
 A new node is always a fresh domain, so these rules never need more than that. What already runs on a node that exists
-is in `Axis.group`, `Axis.ports` and `Conflict`: by those it is measured (`Inventory.survey`).
+is in `Axis.group`, `Axis.ports` and `Conflict`: by those it is measured (`NodeInventory.survey`).
 
 Restates: karpenter pkg/controllers/provisioning/scheduling/topologygroup.go (the cases of `kubernetes.io/hostname`),
 pkg/scheduling/hostportusage.go.
@@ -50,7 +50,7 @@ class Conflict(Struct, frozen=True, kw_only=True):
     domains: frozenset[str] = frozenset()
 
 
-class HostCaps(Struct, frozen=True, kw_only=True, eq=False):
+class HostConstraints(Struct, frozen=True, kw_only=True, eq=False):
     """All rules about one node. Arrays have a row per row of the question, and a column per axis or conflict.
 
     `caps[a]` is what a node has of axis a, `takes` what a pod of the row takes of it. `within`: the row wants the axis
@@ -83,7 +83,7 @@ class HostCaps(Struct, frozen=True, kw_only=True, eq=False):
         used = np.array([not axis.ports.isdisjoint(ports) for axis in self.axes], dtype=bool)
         return np.where(used, 0, self.caps)
 
-    def for_new_nodes(self, counts: Ints) -> HostCaps:
+    def for_new_nodes(self, counts: Ints) -> HostConstraints:
         """The same without what cannot matter on nodes yet to be opened, equal axes merged.
 
         Args:
@@ -96,7 +96,7 @@ class HostCaps(Struct, frozen=True, kw_only=True, eq=False):
         both = (self.counted & asked[:, None]).any(axis=0) & (self.bound & asked[:, None]).any(axis=0)
         conflicts = np.flatnonzero(both)
         merged = self._merged(axes)
-        return HostCaps(
+        return HostConstraints(
             axes=tuple(axis for axis, _ in merged),
             conflicts=tuple(self.conflicts[c] for c in conflicts),
             followed=self.followed,
@@ -121,9 +121,9 @@ class HostCaps(Struct, frozen=True, kw_only=True, eq=False):
         return list(found.values())
 
 
-def lower_hosts(
+def host_constraints_of(
     rows: Sequence[PodClass], repelled: Iterable[Repelled] = (), used_ports: Iterable[HostPort] = ()
-) -> HostCaps:
+) -> HostConstraints:
     """The rules about one node that these rows have, and those of running pods about them.
 
     Args:
@@ -131,7 +131,7 @@ def lower_hosts(
         repelled: From where running pods keep others away.
         used_ports: The host ports of daemons and of running pods: each that may stand in a row's way must be here.
     """
-    made = _Columns(rows)
+    made = _HostConstraintBuilder(rows)
     made.add_spreads()
     made.add_anti_affinities()
     made.add_ports(used_ports)
@@ -141,7 +141,7 @@ def lower_hosts(
     return made.caps()
 
 
-class _Columns:
+class _HostConstraintBuilder:
     """Axes and conflicts as they are found."""
 
     def __init__(self, rows: Sequence[PodClass]) -> None:
@@ -244,7 +244,7 @@ class _Columns:
                 if takers:
                     self.axis(Axis(name=name, cap=1, ports=rivals), takers, ())
 
-    def caps(self) -> HostCaps:
+    def caps(self) -> HostConstraints:
         """All of it as arrays."""
         height = len(self._rows)
         followed = {g.id: g for row in self._rows for g in row.affinities if g.key == labels.HOSTNAME}
@@ -254,7 +254,7 @@ class _Columns:
             for group in row.affinities:
                 if group.id in numbers:
                     follows[numbers[group.id]][r] = True
-        return HostCaps(
+        return HostConstraints(
             axes=tuple(self._axes),
             conflicts=tuple(self._conflicts),
             followed=tuple(followed.values()),

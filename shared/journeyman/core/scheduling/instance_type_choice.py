@@ -31,13 +31,13 @@ from journeyman.core.scheduling.offering.overlays import overlay_annotations
 from journeyman.core.scheduling.offering.stalls import Stall
 from journeyman.core.scheduling.offering.wishes import Variant, Wish
 from journeyman.core.scheduling.options import MinValuesPolicy, Options
-from journeyman.core.scheduling.problem import OpenNode, Question
+from journeyman.core.scheduling.problem import PlannedNode, SchedulingProblem
 from journeyman.core.scheduling.requirements import Requirement, Requirements, requirement
 from journeyman.core.scheduling.results import PlannedClaim
 from journeyman.errors import InvariantError
 
 
-def settled(
+def node_requirements_of(
     stall: Stall, type_index: int, variant: Variant, wishes: Sequence[Wish], reservation: str = ""
 ) -> Requirements:
     """Pool, variant, reservation and every wish together; of a wish's alternatives the first that suits the others too.
@@ -46,7 +46,7 @@ def settled(
     """
     together = stall.template.requirements & variant.narrowed
     if reservation:
-        together = held(together, reservation)
+        together = on_reservation(together, reservation)
     if all(len(wish.terms) == 1 for wish in wishes):
         for wish in wishes:
             together &= wish.terms[0]
@@ -66,7 +66,7 @@ def settled(
     return together
 
 
-def held(requirements: Requirements, reservation: str) -> Requirements:
+def on_reservation(requirements: Requirements, reservation: str) -> Requirements:
     """The same on reserved capacity, of this reservation and no other."""
     return requirements & {
         labels.CAPACITY_TYPE: requirement(labels.CAPACITY_TYPE, "In", (labels.RESERVED,)),
@@ -87,38 +87,38 @@ _AT_ONCE: Final = 1 << 20  # nodes times types looked at together, to bound memo
 _SIMULATED: Final = frozenset({labels.REGISTERED, labels.INITIALIZED, labels.HOSTNAME, labels.INSTANCE_TYPE})
 
 
-def planned_claims(
-    nodes: Sequence[OpenNode], question: Question, draw: Callable[[int, int], Sequence[str]]
+def planned_nodeclaims(
+    nodes: Sequence[PlannedNode], problem: SchedulingProblem, draw: Callable[[int, int], Sequence[str]]
 ) -> list[PlannedClaim]:
     """A claim for each node, in their order.
 
     Args:
         nodes: Nodes to open; some instance type of each one's stall holds its pods.
-        question: What they were opened for.
+        problem: What they were opened for.
         draw: The keys of the next so many pods of a row.
 
     Raises:
         InvariantError: No type that a node's requirements allow holds its pods, or too few for its pool's minValues.
     """
-    choices: list[Choice | None] = [None] * len(nodes)
-    stocked: dict[tuple[int, Requirements], Shelf] = {}
+    choices: list[InstanceTypeChoice | None] = [None] * len(nodes)
+    stocked: dict[tuple[int, Requirements], CandidateTypes] = {}
     for (stall, _), members in _alike(nodes).items():
         wanted = nodes[members[0]].requirements
-        key = stall, _of_offerings(question.stalls[stall], wanted)
+        key = stall, _of_offerings(problem.stalls[stall], wanted)
         if key in stocked:
             shelf = replace(stocked[key], wanted=wanted)
         else:
-            shelf = stocked[key] = Shelf.of(question.stalls[stall], wanted, question.options)
+            shelf = stocked[key] = CandidateTypes.of(problem.stalls[stall], wanted, problem.options)
         for index, choice in zip(members, shelf.choices([nodes[m] for m in members]), strict=True):
             choices[index] = choice
-    axes = question.axes
+    axes = problem.axes
     return [
-        _claim(node, choice, question.stalls[node.stall], axes, draw)
+        _claim(node, choice, problem.stalls[node.stall], axes, draw)
         for node, choice in zip(nodes, choices, strict=True)
     ]
 
 
-def _alike(nodes: Sequence[OpenNode]) -> dict[tuple[int, int], list[int]]:
+def _alike(nodes: Sequence[PlannedNode]) -> dict[tuple[int, int], list[int]]:
     """Nodes of equal stall and requirements; the latter are compared by content once for each object."""
     number: dict[Requirements, int] = {}
     known: dict[int, int] = {}
@@ -138,8 +138,8 @@ def _of_offerings(stall: Stall, wanted: Requirements) -> Requirements:
 
 
 def _claim(
-    node: OpenNode,
-    choice: Choice | None,
+    node: PlannedNode,
+    choice: InstanceTypeChoice | None,
     stall: Stall,
     axes: Sequence[str],
     draw: Callable[[int, int], Sequence[str]],
@@ -161,7 +161,7 @@ def _claim(
     )
 
 
-class Choice(Struct, frozen=True, kw_only=True, eq=False):
+class InstanceTypeChoice(Struct, frozen=True, kw_only=True, eq=False):
     """What claims of one pool with the same instance types have in common."""
 
     instance_types: tuple[str, ...]
@@ -174,7 +174,7 @@ class Choice(Struct, frozen=True, kw_only=True, eq=False):
     overlays: tuple[str, ...]
 
 
-class Shelf(Struct, frozen=True, kw_only=True, eq=False, dict=True):
+class CandidateTypes(Struct, frozen=True, kw_only=True, eq=False, dict=True):
     """The types of one stall that meet certain requirements, by price then name.
 
     `rows` are all their offerings by price; `types` are those types in the order of their cheapest, `firsts` that
@@ -190,7 +190,7 @@ class Shelf(Struct, frozen=True, kw_only=True, eq=False, dict=True):
     reservation: str
 
     @classmethod
-    def of(cls, stall: Stall, wanted: Requirements, options: Options) -> Shelf:
+    def of(cls, stall: Stall, wanted: Requirements, options: Options) -> CandidateTypes:
         """What the stall has for these requirements; reserved capacity only if they hold a reservation."""
         table, reservation = stall.template.table, reservation_of(wanted)
         meets = stall.template.rows & table.rows_meeting(wanted) & stall.usable[table.row_type]
@@ -224,9 +224,9 @@ class Shelf(Struct, frozen=True, kw_only=True, eq=False, dict=True):
     def _pinned(self) -> Requirements:
         return _with_values(self.wanted, self.stall.template.table.labels)
 
-    def choices(self, nodes: Sequence[OpenNode]) -> Iterator[Choice | None]:
+    def choices(self, nodes: Sequence[PlannedNode]) -> Iterator[InstanceTypeChoice | None]:
         """For each node what its claim asks for; None if nothing (or too little for minValues) holds its pods."""
-        known: dict[bytes, Choice | None] = {}
+        known: dict[bytes, InstanceTypeChoice | None] = {}
         step = max(_AT_ONCE // max(len(self.types), 1), 1)
         for start in range(0, len(nodes), step):
             holding = self.holding(nodes[start : start + step])
@@ -237,7 +237,7 @@ class Shelf(Struct, frozen=True, kw_only=True, eq=False, dict=True):
                     known[key] = self._choice(row)
                 yield known[key]
 
-    def holding(self, nodes: Sequence[OpenNode]) -> Bools:
+    def holding(self, nodes: Sequence[PlannedNode]) -> Bools:
         """By node and type, whether the type holds what is on the node and stays within the node's share of limits."""
         totals = np.array([node.total for node in nodes], dtype=np.int64)
         sizes = self.stall.sizes[self.types]
@@ -263,7 +263,7 @@ class Shelf(Struct, frozen=True, kw_only=True, eq=False, dict=True):
         listed: Bools = holds & (rank <= count[:, None])
         return listed
 
-    def _choice(self, types: Bools) -> Choice | None:
+    def _choice(self, types: Bools) -> InstanceTypeChoice | None:
         """The choice that lists these types, or with minValues some of them."""
         wanted, listed = self._pinned, np.flatnonzero(types)
         relaxed = False
@@ -291,7 +291,7 @@ class Shelf(Struct, frozen=True, kw_only=True, eq=False, dict=True):
         kept = others[: max(self.options.max_types - len(needed), 0)]
         return np.array(sorted((*needed, *kept)), dtype=np.int64)
 
-    def _listing(self, listed: Ints, wanted: Requirements, *, relaxed: bool) -> Choice:
+    def _listing(self, listed: Ints, wanted: Requirements, *, relaxed: bool) -> InstanceTypeChoice:
         table = self.stall.template.table
         types = self.types[listed]
         chosen: Bools = np.zeros(len(table.types), dtype=bool)
@@ -301,7 +301,7 @@ class Shelf(Struct, frozen=True, kw_only=True, eq=False, dict=True):
         names = [table.types[t].name for t in types]
         best = int(self.firsts[listed[0]])
         zone_codes, zones = table.row_values(labels.ZONE)
-        return Choice(
+        return InstanceTypeChoice(
             instance_types=tuple(names),
             requirements=_as_selectors(wanted, names, sorted(v for c in bought if (v := values[c]) is not None)),
             least_overhead=self.stall.overhead[types].min(axis=0),

@@ -20,51 +20,51 @@ from msgspec.structs import replace
 from journeyman.core.scheduling.arrays import Bools, Floats, Ints, distinct, numbered
 from journeyman.core.scheduling.demand.classes import PodClass
 from journeyman.core.scheduling.demand.topology import Pins
-from journeyman.core.scheduling.host_constraints import HostCaps
-from journeyman.core.scheduling.instance_type_choice import Shelf, settled
+from journeyman.core.scheduling.host_constraints import HostConstraints
+from journeyman.core.scheduling.instance_type_choice import CandidateTypes, node_requirements_of
 from journeyman.core.scheduling.limits import Headroom, type_costs
 from journeyman.core.scheduling.offering.market import open_market, worth_considering
 from journeyman.core.scheduling.offering.min_values import distinct_enough, needed_for_variety
 from journeyman.core.scheduling.offering.reserved import Reservations
 from journeyman.core.scheduling.offering.wishes import Shape, Wish
 from journeyman.core.scheduling.options import MinValuesPolicy
-from journeyman.core.scheduling.packing import Packing, Problem, pack
-from journeyman.core.scheduling.problem import OpenNode, Question, Unit
+from journeyman.core.scheduling.packing import Packing, PackingProblem, pack
+from journeyman.core.scheduling.problem import PlannedNode, PodBatch, SchedulingProblem
 from journeyman.core.scheduling.requirements import Requirements
 
 
-class _Queue:
+class _BatchQueue:
     """Units of one item, drawn from the front."""
 
     def __init__(self) -> None:
-        self._units: list[Unit] = []
+        self._batches: list[PodBatch] = []
         self._left: list[int] = []
         self._front = 0
         self.count = 0
 
-    def add(self, unit: Unit) -> None:
+    def add(self, batch: PodBatch) -> None:
         """Put a unit at the end."""
-        self._units.append(unit)
-        self._left.append(unit.count)
-        self.count += unit.count
+        self._batches.append(batch)
+        self._left.append(batch.count)
+        self.count += batch.count
 
     def draw(self, count: int) -> Iterator[tuple[int, int]]:
         """The next pods as (row, how many)."""
         while count:
             n = min(count, self._left[self._front])
             if n:
-                yield self._units[self._front].row, n
+                yield self._batches[self._front].row, n
             self._left[self._front] -= n
             count -= n
             if count:
                 self._front += 1
 
-    def rest(self) -> Iterator[tuple[Unit, int]]:
+    def rest(self) -> Iterator[tuple[PodBatch, int]]:
         """The units with how many of them nobody drew."""
-        yield from zip(self._units, self._left, strict=True)
+        yield from zip(self._batches, self._left, strict=True)
 
 
-class Items(Struct, frozen=True, kw_only=True, eq=False):
+class PackingItems(Struct, frozen=True, kw_only=True, eq=False):
     """Units merged into items. Arrays have a row per item; `requests` are amounts by axis, then what rules take."""
 
     wishes: tuple[Wish, ...]
@@ -74,25 +74,25 @@ class Items(Struct, frozen=True, kw_only=True, eq=False):
     requests: Ints
     loose: Bools
     bound: Bools
-    queues: tuple[_Queue, ...]
-    units: tuple[Unit, ...]
+    queues: tuple[_BatchQueue, ...]
+    batches: tuple[PodBatch, ...]
 
     @classmethod
-    def of(cls, question: Question, caps: HostCaps, units: Sequence[Unit]) -> Items:
+    def of(cls, problem: SchedulingProblem, caps: HostConstraints, batches: Sequence[PodBatch]) -> PackingItems:
         """The items of these units, by first appearance."""
-        demands = np.concatenate((question.requests, caps.takes), axis=1)
-        kinds = _Kinds(question.rows, demands, caps)
+        demands = np.concatenate((problem.requests, caps.takes), axis=1)
+        kinds = _RowKinds(problem.rows, demands, caps)
         wishes: dict[tuple[int, Pins], int] = {}
-        queues: dict[tuple[int, int], _Queue] = {}
+        queues: dict[tuple[int, int], _BatchQueue] = {}
         rows: list[int] = []
-        for unit in units:
-            shape, kind = kinds.of(unit.row)
-            wish = wishes.setdefault((shape, unit.pins), len(wishes))
+        for batch in batches:
+            shape, kind = kinds.of(batch.row)
+            wish = wishes.setdefault((shape, batch.pins), len(wishes))
             queue = queues.get((wish, kind))
             if queue is None:
-                queue = queues[wish, kind] = _Queue()
-                rows.append(unit.row)
-            queue.add(unit)
+                queue = queues[wish, kind] = _BatchQueue()
+                rows.append(batch.row)
+            queue.add(batch)
         made = tuple(Wish(kinds.shapes[shape], pins=pins) for shape, pins in wishes)
         return cls(
             wishes=made,
@@ -103,23 +103,23 @@ class Items(Struct, frozen=True, kw_only=True, eq=False):
             loose=caps.counted[rows],
             bound=caps.bound[rows],
             queues=tuple(queues.values()),
-            units=tuple(units),
+            batches=tuple(batches),
         )
 
     def draw(self, item: int, count: int) -> Iterator[tuple[int, int]]:
         """The item's next pods as (row, how many)."""
         return self.queues[item].draw(count)
 
-    def rest(self) -> tuple[Unit, ...]:
+    def rest(self) -> tuple[PodBatch, ...]:
         """What nobody drew, in the order of the units."""
-        left = {id(unit): count for queue in self.queues for unit, count in queue.rest()}
-        return tuple(replace(unit, count=left[id(unit)]) for unit in self.units if left[id(unit)])
+        left = {id(batch): count for queue in self.queues for batch, count in queue.rest()}
+        return tuple(replace(batch, count=left[id(batch)]) for batch in self.batches if left[id(batch)])
 
 
-class _Kinds:
+class _RowKinds:
     """What rows are to packing: numbers for their shapes, and for their demands."""
 
-    def __init__(self, rows: Sequence[PodClass], demands: Ints, caps: HostCaps) -> None:
+    def __init__(self, rows: Sequence[PodClass], demands: Ints, caps: HostConstraints) -> None:
         self.shapes: list[Shape] = []
         self._rows = rows
         self._demands, self._caps = demands, caps
@@ -157,67 +157,67 @@ def together(drawn: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
     return tuple(sorted(counts.items()))
 
 
-class Opened(Struct, frozen=True, kw_only=True):
+class NewNodes(Struct, frozen=True, kw_only=True):
     """Nodes to open, and the units with what no node could be opened for."""
 
-    nodes: tuple[OpenNode, ...]
-    left: tuple[Unit, ...]
+    nodes: tuple[PlannedNode, ...]
+    left: tuple[PodBatch, ...]
 
 
-def open_nodes(
-    units: Sequence[Unit], question: Question, headroom: Sequence[Headroom], reservations: Reservations
-) -> Opened:
+def plan_new_nodes(
+    batches: Sequence[PodBatch], problem: SchedulingProblem, headroom: Sequence[Headroom], reservations: Reservations
+) -> NewNodes:
     """Plan new nodes for the units, NodePools of greater weight first.
 
     Args:
-        units: Each bound to its pins and to nothing else beyond one node.
-        question: What the rows of the units are, and the stalls.
+        batches: Each bound to its pins and to nothing else beyond one node.
+        problem: What the rows of the units are, and the stalls.
         headroom: What is left of the limits of each stall; what the nodes take is used up.
         reservations: Likewise.
     """
-    nodes: list[OpenNode] = []
-    left = tuple(unit for unit in units if unit.count)
-    caps = _caps_of(left, question)
-    served = _Served(question)
-    for members, varied in _tiers(question):
-        mine = tuple(unit for unit in left if served.by_any(members, unit.row))
+    nodes: list[PlannedNode] = []
+    left = tuple(batch for batch in batches if batch.count)
+    caps = _caps_of(left, problem)
+    served = _ServedPools(problem)
+    for members, varied in _tiers(problem):
+        mine = tuple(batch for batch in left if served.by_any(members, batch.row))
         if not mine:
             continue
-        tier = _Tier(question, members, caps, mine, varied=varied)
+        tier = _WeightTier(problem, members, caps, mine, varied=varied)
         outcome = tier.open([headroom[s] for s in tier.members], reservations)
         for s, room in zip(tier.members, outcome.headroom, strict=True):
             headroom[s].left = room.left
         reservations.left.update(outcome.reservations.left)
         nodes += tier.nodes(outcome)
         left = _replaced(left, mine, tier.rest())
-    return Opened(nodes=tuple(nodes), left=left)
+    return NewNodes(nodes=tuple(nodes), left=left)
 
 
-class _Served:
+class _ServedPools:
     """Which NodePools have anything that rows would go to; rows of one shape are judged once."""
 
-    def __init__(self, question: Question) -> None:
-        self._question = question
+    def __init__(self, problem: SchedulingProblem) -> None:
+        self._problem = problem
         self._by_parts: dict[object, frozenset[int]] = {}
 
     def by_any(self, stalls: Collection[int], row: int) -> bool:
         """Whether one of these stalls does."""
-        pods = self._question.rows[row]
+        pods = self._problem.rows[row]
         parts = (id(pods.terms), id(pods.volume_terms), id(pods.tolerations), pods.heeds_preferences)
         found = self._by_parts.get(parts)
         if found is None:
             wish = Wish(Shape.of(pods))
-            serving = (s for s, stall in enumerate(self._question.stalls) if stall.serves(wish))
+            serving = (s for s, stall in enumerate(self._problem.stalls) if stall.serves(wish))
             found = self._by_parts[parts] = frozenset(serving)
         return not found.isdisjoint(stalls)
 
 
-def _replaced(units: Sequence[Unit], some: Sequence[Unit], by: Sequence[Unit]) -> tuple[Unit, ...]:
+def _replaced(batches: Sequence[PodBatch], some: Sequence[PodBatch], by: Sequence[PodBatch]) -> tuple[PodBatch, ...]:
     """The units with what is left of some of them, `by`, in their place."""
-    left = {(unit.row, unit.pins, unit.is_quota): unit for unit in by}
-    gone = {id(unit) for unit in some}
-    kept = (left.get((u.row, u.pins, u.is_quota)) if id(u) in gone else u for u in units)
-    return tuple(unit for unit in kept if unit is not None)
+    left = {(batch.row, batch.pins, batch.is_quota): batch for batch in by}
+    gone = {id(batch) for batch in some}
+    kept = (left.get((u.row, u.pins, u.is_quota)) if id(u) in gone else u for u in batches)
+    return tuple(batch for batch in kept if batch is not None)
 
 
 def _smallest(counts: Ints, each: Ints, room: int) -> Ints:
@@ -233,26 +233,26 @@ def _smallest(counts: Ints, each: Ints, room: int) -> Ints:
     return kept
 
 
-def _tiers(question: Question) -> Iterator[tuple[tuple[int, ...], bool]]:
+def _tiers(problem: SchedulingProblem) -> Iterator[tuple[tuple[int, ...], bool]]:
     """Stalls that compete, in order, and whether minValues hold; where these may be lowered, once more without."""
-    lenient = question.options.min_values is MinValuesPolicy.BEST_EFFORT
-    for _, group in groupby(range(len(question.stalls)), key=lambda s: question.stalls[s].template.order):
+    lenient = problem.options.min_values is MinValuesPolicy.BEST_EFFORT
+    for _, group in groupby(range(len(problem.stalls)), key=lambda s: problem.stalls[s].template.order):
         members = tuple(group)
         yield members, True
-        demanding = tuple(s for s in members if question.stalls[s].template.min_values)
+        demanding = tuple(s for s in members if problem.stalls[s].template.min_values)
         if demanding and lenient:
             yield demanding, False
 
 
-def _caps_of(units: Sequence[Unit], question: Question) -> HostCaps:
+def _caps_of(batches: Sequence[PodBatch], problem: SchedulingProblem) -> HostConstraints:
     """The rules about one node that can matter to these units."""
-    counts = np.zeros(len(question.rows), dtype=np.int64)
-    for unit in units:
-        counts[unit.row] += unit.count
-    return question.caps.for_new_nodes(counts)
+    counts = np.zeros(len(problem.rows), dtype=np.int64)
+    for batch in batches:
+        counts[batch.row] += batch.count
+    return problem.host_constraints.for_new_nodes(counts)
 
 
-class _Bin(Struct, frozen=True, eq=False):
+class _PlannedBin(Struct, frozen=True, eq=False):
     """A node of one offer: `counts` of the items `kinds` on it, and `share`, what it takes of its pool's limits."""
 
     offer: int
@@ -261,14 +261,14 @@ class _Bin(Struct, frozen=True, eq=False):
     share: Ints | None
 
 
-class _Outcome(Struct, kw_only=True, eq=False):
+class _PackedTier(Struct, kw_only=True, eq=False):
     """Bins opened so far, and what they left of items, limits and reservations; `hopeless` items fit no offer at all."""
 
     left: Ints
     headroom: list[Headroom]
     reservations: Reservations
     hopeless: int
-    bins: list[tuple[_Bin, int]] = field(default_factory=list)
+    bins: list[tuple[_PlannedBin, int]] = field(default_factory=list)
     price: float = 0.0
 
     @property
@@ -277,30 +277,36 @@ class _Outcome(Struct, kw_only=True, eq=False):
         return int(self.left.sum()), self.price
 
 
-class _Tier:
+class _WeightTier:
     """NodePools of one order taking units.
 
     Units that nothing here can tell apart (equal wishes, requests, and rules about one node) are one item.
     """
 
     def __init__(
-        self, question: Question, members: tuple[int, ...], caps: HostCaps, units: Sequence[Unit], *, varied: bool
+        self,
+        problem: SchedulingProblem,
+        members: tuple[int, ...],
+        caps: HostConstraints,
+        batches: Sequence[PodBatch],
+        *,
+        varied: bool,
     ) -> None:
         self.members = members
-        self._question = question
-        self._stalls = [question.stalls[s] for s in members]
+        self._problem = problem
+        self._stalls = [problem.stalls[s] for s in members]
         self._varied = varied
-        self._items = Items.of(question, caps, units)
-        self._asked = np.flatnonzero(self._items.requests[:, : len(question.axes)].any(axis=0))
+        self._items = PackingItems.of(problem, caps, batches)
+        self._asked = np.flatnonzero(self._items.requests[:, : len(problem.axes)].any(axis=0))
         self._market = open_market(self._stalls, self._items.wishes, self._asked if varied else None)
-        self._problem = self._make_problem(caps)
+        self._packing_problem = self._make_packing_problem(caps)
         self._costs = [type_costs(stall.template) for stall in self._stalls]
         self._settled: dict[tuple[int, int, int, int, bytes], Requirements] = {}
         self._twins: dict[tuple[float, bytes], list[int]] = {}
 
-    def _make_problem(self, caps: HostCaps) -> Problem:
+    def _make_packing_problem(self, caps: HostConstraints) -> PackingProblem:
         items, market = self._items, self._market
-        return Problem(
+        return PackingProblem(
             counts=items.counts,
             requests=items.requests,
             allowed=market.allowed[:, items.wish_of],
@@ -312,7 +318,7 @@ class _Tier:
             stock=market.stock,
         )
 
-    def _caps_by_offer(self, caps: HostCaps) -> Ints:
+    def _caps_by_offer(self, caps: HostConstraints) -> Ints:
         """What a node of each offer has of the axes of rules: less where its daemons use host ports."""
         market = self._market
         found = np.tile(caps.caps, (len(market.prices), 1))
@@ -322,7 +328,7 @@ class _Tier:
                     found[(market.stalls == s) & (stall.daemon_group[market.types] == group)] = caps.beside(ports)
         return found
 
-    def open(self, headroom: Sequence[Headroom], reservations: Reservations) -> _Outcome:
+    def open(self, headroom: Sequence[Headroom], reservations: Reservations) -> _PackedTier:
         """The best plan for the units within limits and reservations."""
         best = self._attempt(self._market.prices, headroom, reservations)
         if best.left.sum() > best.hopeless and any(room.resources for room in headroom):
@@ -342,10 +348,10 @@ class _Tier:
             shares[offers] = costs.max(axis=1, initial=0.0)
         return shares
 
-    def _attempt(self, prices: Floats, headroom: Sequence[Headroom], reservations: Reservations) -> _Outcome:
+    def _attempt(self, prices: Floats, headroom: Sequence[Headroom], reservations: Reservations) -> _PackedTier:
         """Pack at these prices, open what limits allow, and pack the rest again with what they still allow."""
-        outcome = _Outcome(
-            left=self._problem.counts.copy(),
+        outcome = _PackedTier(
+            left=self._packing_problem.counts.copy(),
             headroom=[room.copy() for room in headroom],
             reservations=reservations.copy(),
             hopeless=0,
@@ -358,12 +364,12 @@ class _Tier:
             offers = offers[worth_considering(replace(self._market, prices=prices).only(offers), self._asked)]
             counts = self._within_reach(outcome) if exhaustible else outcome.left
             part = self._part(offers, prices, counts, outcome.reservations)
-            opened = self._take(outcome, offers, pack(part, fewest_nodes=self._stalls[0].template.order[1]))
-            if not opened or not exhaustible:
+            new_nodes = self._take(outcome, offers, pack(part, fewest_nodes=self._stalls[0].template.order[1]))
+            if not new_nodes or not exhaustible:
                 break
         return outcome
 
-    def _within(self, outcome: _Outcome) -> Bools:
+    def _within(self, outcome: _PackedTier) -> Bools:
         """The offers of which one more node could be opened."""
         market = self._market
         found: Bools = np.ones(len(market.prices), dtype=bool)
@@ -376,19 +382,19 @@ class _Tier:
                 found &= market.stock != index
         return found
 
-    def _hopeless(self, outcome: _Outcome) -> int:
+    def _hopeless(self, outcome: _PackedTier) -> int:
         """How many pods fit nothing of which a node could be opened."""
-        fits = self._problem.only(np.flatnonzero(self._within(outcome))).fits()
+        fits = self._packing_problem.only(np.flatnonzero(self._within(outcome))).fits()
         return int(outcome.left[~np.logical_or.reduce(fits, axis=1)].sum())
 
-    def _within_reach(self, outcome: _Outcome) -> Ints:
+    def _within_reach(self, outcome: _PackedTier) -> Ints:
         """How many of each item are left, less those for which limits leave no room whatever is opened.
 
         The smallest are kept: of these most can be placed.
         """
         counts: Ints = outcome.left.copy()
         for stalls, items in self._rivals:
-            for axis, name in enumerate(self._question.axes):
+            for axis, name in enumerate(self._problem.axes):
                 rooms = [outcome.headroom[s].left_of(name) for s in stalls]
                 if None not in rooms:
                     room = sum(filter(None, rooms))
@@ -404,34 +410,34 @@ class _Tier:
         numbers, patterns = numbered(admitted[:, wish_of])
         return [(np.flatnonzero(pattern).tolist(), np.flatnonzero(numbers == n)) for n, pattern in enumerate(patterns)]
 
-    def _part(self, offers: Ints, prices: Floats, counts: Ints, reservations: Reservations) -> Problem:
+    def _part(self, offers: Ints, prices: Floats, counts: Ints, reservations: Reservations) -> PackingProblem:
         """So many items to pack onto these offers."""
         stocks = [reservations.left.get(name, 0) for name in self._market.reservations]
-        whole = replace(self._problem, prices=prices, counts=counts, stocks=np.array(stocks, dtype=np.int64))
+        whole = replace(self._packing_problem, prices=prices, counts=counts, stocks=np.array(stocks, dtype=np.int64))
         return whole.only(offers)
 
-    def _take(self, outcome: _Outcome, offers: Ints, packing: Packing) -> int:
+    def _take(self, outcome: _PackedTier, offers: Ints, packing: Packing) -> int:
         """Enter as many copies of each bin as limits, reservations and minValues allow; how many nodes that were.
 
         Where a NodePool has no room for them another may, for the same price.
         """
-        opened = 0
+        new_nodes = 0
         for packed in packing.bins:
             kinds, counts = np.array(packed.content, dtype=np.int64).T
             wanted = packed.copies
             for offer in self._alternatives(int(offers[packed.offer]), kinds):
-                b = self._with_share(_Bin(offer, kinds, counts, None))
+                b = self._with_share(_PlannedBin(offer, kinds, counts, None))
                 copies = self._enter(outcome, b, wanted) if b is not None else 0
-                opened += copies
+                new_nodes += copies
                 wanted -= copies
                 if not wanted:
                     break
-        return opened
+        return new_nodes
 
     def _alternatives(self, offer: int, kinds: Ints) -> Iterator[int]:
         """An offer, then others that hold the same for the same price, NodePools in their order."""
         yield offer
-        market, problem = self._market, self._problem
+        market, problem = self._market, self._packing_problem
         if market.stock[offer] >= 0:
             return
         if not self._twins:
@@ -442,7 +448,7 @@ class _Tier:
             if twin != offer and problem.allowed[market.signatures[twin], kinds].all():
                 yield twin
 
-    def _enter(self, outcome: _Outcome, b: _Bin, copies: int) -> int:
+    def _enter(self, outcome: _PackedTier, b: _PlannedBin, copies: int) -> int:
         market = self._market
         room, stock = outcome.headroom[int(market.stalls[b.offer])], int(market.stock[b.offer])
         copies = room.allowing(b.share, copies) if b.share is not None else copies
@@ -455,12 +461,12 @@ class _Tier:
             outcome.price += float(market.prices[b.offer]) * copies
         return copies
 
-    def _with_share(self, b: _Bin) -> _Bin | None:
+    def _with_share(self, b: _PlannedBin) -> _PlannedBin | None:
         """The bin with what its claim may take of limits; None if too few types hold it for the pool's minValues."""
         s, own = int(self._market.stalls[b.offer]), int(self._market.types[b.offer])
         stall, types = self._stalls[s], [own]
         if stall.template.min_values:
-            shelf = Shelf.of(stall, self._requirements(b), self._question.options)
+            shelf = CandidateTypes.of(stall, self._requirements(b), self._problem.options)
             holding = shelf.types[shelf.holding([self._node(b)])[0]]
             if self._varied and not distinct_enough(stall, holding):
                 return None
@@ -470,14 +476,14 @@ class _Tier:
 
     # --- from the outcome to nodes
 
-    def nodes(self, outcome: _Outcome) -> Iterator[OpenNode]:
+    def nodes(self, outcome: _PackedTier) -> Iterator[PlannedNode]:
         """A node for each copy of each bin, its pods drawn from the units in order."""
         for b, copies in outcome.bins:
             node = self._node(b)
             kinds = list(zip(b.kinds.tolist(), b.counts.tolist(), strict=True))
             for _ in range(copies):
                 drawn = [pods for item, count in kinds for pods in self._items.draw(item, count)]
-                yield OpenNode(
+                yield PlannedNode(
                     stall=node.stall,
                     requirements=node.requirements,
                     pods=together(drawn),
@@ -485,10 +491,10 @@ class _Tier:
                     share=node.share,
                 )
 
-    def _node(self, b: _Bin) -> OpenNode:
+    def _node(self, b: _PlannedBin) -> PlannedNode:
         """The node without its pods."""
-        s, width = int(self._market.stalls[b.offer]), len(self._question.axes)
-        return OpenNode(
+        s, width = int(self._market.stalls[b.offer]), len(self._problem.axes)
+        return PlannedNode(
             stall=self.members[s],
             requirements=self._requirements(b),
             pods=(),
@@ -496,7 +502,7 @@ class _Tier:
             share=b.share,
         )
 
-    def _requirements(self, b: _Bin) -> Requirements:
+    def _requirements(self, b: _PlannedBin) -> Requirements:
         """What its claim asks for; alike for offers of one pool and variant, unless pods have alternatives."""
         market, offer = self._market, b.offer
         wishes = distinct(self._items.wish_of[b.kinds])
@@ -506,9 +512,11 @@ class _Tier:
         if key not in self._settled:
             chosen = [self._items.wishes[w] for w in wishes]
             reservation = market.reservations[stock] if stock >= 0 else ""
-            self._settled[key] = settled(self._stalls[s], t, market.variants_by_stall[s][v], chosen, reservation)
+            self._settled[key] = node_requirements_of(
+                self._stalls[s], t, market.variants_by_stall[s][v], chosen, reservation
+            )
         return self._settled[key]
 
-    def rest(self) -> tuple[Unit, ...]:
+    def rest(self) -> tuple[PodBatch, ...]:
         """The units with what was not drawn."""
         return self._items.rest()

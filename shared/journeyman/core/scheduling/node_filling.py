@@ -17,8 +17,8 @@ from msgspec import Struct
 from journeyman.core.scheduling.arrays import Bools, Ints
 from journeyman.core.scheduling.demand.classes import PodClass
 from journeyman.core.scheduling.demand.topology import Pins
-from journeyman.core.scheduling.existing_nodes import Existing
-from journeyman.core.scheduling.host_constraints import HostCaps
+from journeyman.core.scheduling.existing_nodes import ExistingNodes
+from journeyman.core.scheduling.host_constraints import HostConstraints
 
 _ANY_NUMBER: Final = 1 << 40
 
@@ -26,7 +26,7 @@ Taken = dict[int, list[tuple[int, int]]]
 """By existing node the (row, pods) put there, in order."""
 
 
-class _Ask(Struct, frozen=True, kw_only=True):
+class _RowDemand(Struct, frozen=True, kw_only=True):
     """What a row looks for: (column, amount) of `free` per pod, and its part in the rules about one node.
 
     `shared` are the columns of its drivers with the claims, by number, that all of its pods share.
@@ -41,14 +41,19 @@ class _Ask(Struct, frozen=True, kw_only=True):
     shared: tuple[tuple[int, tuple[int, ...]], ...]
 
 
-class Filling:
+class NodeFilling:
     """What is still free on existing nodes, and what went where.
 
     Rules that are only preferred bind a row when it is placed, and nobody else afterwards.
     """
 
     def __init__(
-        self, existing: Existing, rows: Sequence[PodClass], requests: Ints, caps: HostCaps, taken: Taken | None = None
+        self,
+        existing: ExistingNodes,
+        rows: Sequence[PodClass],
+        requests: Ints,
+        caps: HostConstraints,
+        taken: Taken | None = None,
     ) -> None:
         """Nodes as they are found.
 
@@ -72,7 +77,7 @@ class Filling:
         self._counted = existing.counted.T.copy(order="C")
         self._bound = existing.bound.T.copy(order="C")
         self._company = existing.company.T.copy(order="C")
-        self._asks: dict[int, _Ask] = {}
+        self._asks: dict[int, _RowDemand] = {}
         self._marked: dict[int, list[tuple[int, ...]]] = {}
         self._suitable: dict[object, Bools] = {}
         self._suitable_by_row: dict[int, Bools] = {}
@@ -225,12 +230,12 @@ class Filling:
     def _demand(self, row: int, column: int) -> int:
         return next((amount for c, amount in self._ask(row).amounts if c == column), 0)
 
-    def _ask(self, row: int) -> _Ask:
+    def _ask(self, row: int) -> _RowDemand:
         if row not in self._asks:
             self._asks[row] = self._make_ask(row)
         return self._asks[row]
 
-    def _make_ask(self, row: int) -> _Ask:
+    def _make_ask(self, row: int) -> _RowDemand:
         caps, wanted = self._caps, self._rows[row]
         demand = self._demands[row].tolist()
         amounts = {column: amount for column, amount in enumerate(demand) if amount}
@@ -243,7 +248,7 @@ class Filling:
         for claim in wanted.shared_volumes:
             if claim in self._claims:
                 shared.setdefault(len(demand) + self._drivers[claim[0]], []).append(self._claims[claim])
-        return _Ask(
+        return _RowDemand(
             amounts=tuple(amounts.items()),
             counted=self._marks(caps.counted)[row],
             bound=self._marks(caps.bound)[row],

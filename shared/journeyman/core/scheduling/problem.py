@@ -5,7 +5,7 @@ preference fewer. Engines work on rows; the pods of a class are drawn in queue o
 
 From a cluster to the question that a pass answers.
 
-What does not depend on the pods to place is prepared once (`Ground`), since consolidation asks many questions about one
+What does not depend on the pods to place is prepared once (`ClusterInputs`), since consolidation asks many questions about one
 cluster.
 """
 
@@ -27,8 +27,8 @@ from journeyman.core.scheduling.demand.classes import PodClass, collapse
 from journeyman.core.scheduling.demand.preferences import ladder
 from journeyman.core.scheduling.demand.topology import Pins, Repelled
 from journeyman.core.scheduling.demand.volumes import Storage, resolve
-from journeyman.core.scheduling.existing_nodes import Existing, Inventory, Standing, is_leaving
-from journeyman.core.scheduling.host_constraints import HostCaps, lower_hosts
+from journeyman.core.scheduling.existing_nodes import ExistingNodes, NodeInventory, NodeSelection, is_leaving
+from journeyman.core.scheduling.host_constraints import HostConstraints, host_constraints_of
 from journeyman.core.scheduling.limits import Headroom
 from journeyman.core.scheduling.offering.daemons import Daemon, make_daemons, stall_of
 from journeyman.core.scheduling.offering.reserved import Reservations
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from journeyman.core.scheduling.dra import Allocations, Claims, Devices
 
 
-class Unit(Struct, frozen=True, kw_only=True):
+class PodBatch(Struct, frozen=True, kw_only=True):
     """`count` pods of one row that go to nodes with these labels. `is_quota`: others were placed counting on it."""
 
     row: int
@@ -54,7 +54,7 @@ class Unit(Struct, frozen=True, kw_only=True):
     is_quota: bool = False
 
 
-class OpenNode(Struct, frozen=True, kw_only=True, eq=False):
+class PlannedNode(Struct, frozen=True, kw_only=True, eq=False):
     """A node to open. `pods` are (row, how many); `total` is what they ask for along the axes.
 
     `requirements` are all that its claim will ask for: the pool's, the pins', and for each row one of its alternatives.
@@ -69,10 +69,10 @@ class OpenNode(Struct, frozen=True, kw_only=True, eq=False):
     share: Ints | None = None
 
 
-class Question(Struct, frozen=True, kw_only=True, eq=False):
+class SchedulingProblem(Struct, frozen=True, kw_only=True, eq=False):
     """What a pass is about. Nothing in it changes while it is answered.
 
-    `rows[r]` is a class at one rung, `family[r]` the class it belongs to, `ladders[c]` the rows of class c from the
+    `rows[r]` is a class at one rung, `pod_class[r]` the class it belongs to, `levels[c]` the rows of class c from the
     first rung to the last, `counts[c]` how many pods of it are to be placed. `requests` has a row per row and a column
     per axis. `leaving` are the keys of the pods to be placed, wherever they are now. `repelled` are the domains from
     which running pods keep others away. `caps` are the rows' rules about one node alone. `devices` are there if any row
@@ -80,26 +80,26 @@ class Question(Struct, frozen=True, kw_only=True, eq=False):
     """
 
     rows: tuple[PodClass, ...]
-    family: tuple[int, ...]
-    ladders: tuple[tuple[int, ...], ...]
+    class_of_row: tuple[int, ...]
+    levels: tuple[tuple[int, ...], ...]
     counts: tuple[int, ...]
     axes: tuple[str, ...]
     requests: Ints
     stalls: tuple[Stall, ...]
-    existing: Existing
+    existing: ExistingNodes
     leaving: frozenset[str]
     repelled: tuple[Repelled, ...]
     options: Options
-    caps: HostCaps
+    host_constraints: HostConstraints
     devices: Devices | None = None
 
 
-class Draft(Struct, kw_only=True, eq=False):
+class PartialSolution(Struct, kw_only=True, eq=False):
     """A plan in the making. `left[c]` pods of class c have no place yet; `on_existing[n]` are (row, how many) on node n.
 
-    `headroom[s]` is what is left of the limits of stall s, `reservations` of reserved capacity. `stuck` tells by class
+    `headroom[s]` is what is left of the limits of stall s, `reservations` of reserved capacity. `reasons` tells by class
     why pods of it cannot be placed. `ceilings` limit by row and pins how many pods may be sent there. `devices` tell
-    who has which, existing nodes being numbered first and then those opened. `is_thrifty`: pods are spread no more evenly
+    who has which, existing nodes being numbered first and then those opened. `use_spread_slack`: pods are spread no more evenly
     than they must be, where one domain is cheaper than another.
     """
 
@@ -107,14 +107,14 @@ class Draft(Struct, kw_only=True, eq=False):
     headroom: Sequence[Headroom]
     reservations: Reservations
     on_existing: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
-    opened: list[OpenNode] = field(default_factory=list)
-    stuck: dict[int, str] = field(default_factory=dict)
+    new_nodes: list[PlannedNode] = field(default_factory=list)
+    reasons: dict[int, str] = field(default_factory=dict)
     ceilings: Mapping[tuple[int, Pins], int] = field(default_factory=dict)
     devices: Allocations | None = None
-    is_thrifty: bool = False
+    use_spread_slack: bool = False
 
 
-class Ground(Struct, frozen=True, kw_only=True, eq=False, dict=True):
+class ClusterInputs(Struct, frozen=True, kw_only=True, eq=False, dict=True):
     """What all questions about one cluster have in common."""
 
     snapshot: Snapshot
@@ -123,7 +123,7 @@ class Ground(Struct, frozen=True, kw_only=True, eq=False, dict=True):
     set_aside: Mapping[str, str]
     daemons: tuple[Daemon, ...]
     storage: Storage
-    inventory: Inventory
+    inventory: NodeInventory
     _stalls: dict[tuple[str, ...], tuple[Stall, ...]] = field(default_factory=dict)
 
     def stalls(self, axes: tuple[str, ...]) -> tuple[Stall, ...]:
@@ -136,7 +136,7 @@ class Ground(Struct, frozen=True, kw_only=True, eq=False, dict=True):
     def _headroom(self) -> tuple[Headroom, ...]:
         return tuple(Headroom(template, self.inventory.nodes) for template in self.templates)
 
-    def headroom(self, standing: Standing) -> tuple[Headroom, ...]:
+    def headroom(self, standing: NodeSelection) -> tuple[Headroom, ...]:
         """What is left of each NodePool's limits while only these nodes stand."""
         return tuple(room.without(standing.gone) for room in self._headroom)
 
@@ -146,7 +146,7 @@ class Ground(Struct, frozen=True, kw_only=True, eq=False, dict=True):
         return {template.name: template.remark for template in self.templates if template.remark}
 
     @classmethod
-    def of(cls, snapshot: Snapshot, catalogue: Catalogue, options: Options) -> Ground:
+    def of(cls, snapshot: Snapshot, catalogue: Catalogue, options: Options) -> ClusterInputs:
         """Prepare a cluster."""
         templates, set_aside = make_templates(snapshot, catalogue)
         daemons, storage = make_daemons(snapshot.daemon_sets, snapshot.pods), Storage.of(snapshot)
@@ -157,11 +157,11 @@ class Ground(Struct, frozen=True, kw_only=True, eq=False, dict=True):
             set_aside=set_aside,
             daemons=daemons,
             storage=storage,
-            inventory=Inventory(snapshot, daemons, storage),
+            inventory=NodeInventory(snapshot, daemons, storage),
         )
 
 
-class Kept(Struct, frozen=True, kw_only=True):
+class ReservedPlacement(Struct, frozen=True, kw_only=True):
     """Pods of a row that stay with the claim opened for them: its number among the existing nodes, and their keys."""
 
     node: int
@@ -169,98 +169,98 @@ class Kept(Struct, frozen=True, kw_only=True):
     keys: tuple[str, ...]
 
 
-class Asked(Struct, frozen=True, kw_only=True, eq=False):
+class SchedulingTask(Struct, frozen=True, kw_only=True, eq=False):
     """A question, with what is settled before it is answered.
 
-    `errors` are the pods that nothing could place, by key; `kept` those that stay with the claim opened for them.
+    `errors` are the pods that nothing could place, by key; `reserved` those that stay with the claim opened for them.
     """
 
-    question: Question
+    problem: SchedulingProblem
     headroom: tuple[Headroom, ...]
     reservations: Reservations
     errors: Mapping[str, PodError]
-    kept: tuple[Kept, ...] = ()
+    reserved: tuple[ReservedPlacement, ...] = ()
 
-    def climbing(self, ladders: Sequence[tuple[int, ...]]) -> Asked:
+    def with_levels(self, levels: Sequence[tuple[int, ...]]) -> SchedulingTask:
         """The same question with other ladders, of the same rows."""
-        return replace(self, question=replace(self.question, ladders=tuple(ladders)))
+        return replace(self, problem=replace(self.problem, levels=tuple(levels)))
 
-    def releasing(self, kept: Collection[Kept]) -> Asked:
+    def without_reserved(self, reserved: Collection[ReservedPlacement]) -> SchedulingTask:
         """The same question without keeping these in their places."""
-        return replace(self, kept=tuple(entry for entry in self.kept if entry not in kept))
+        return replace(self, reserved=tuple(entry for entry in self.reserved if entry not in reserved))
 
-    def draft(self) -> Draft:
+    def initial_solution(self) -> PartialSolution:
         """A plan in which nothing is decided yet but who is kept."""
-        left = list(self.question.counts)
+        left = list(self.problem.counts)
         on_existing: dict[int, list[tuple[int, int]]] = {}
-        for kept in self.kept:
-            left[self.question.family[kept.row]] -= len(kept.keys)
-            on_existing.setdefault(kept.node, []).append((kept.row, len(kept.keys)))
-        return Draft(
+        for reserved in self.reserved:
+            left[self.problem.class_of_row[reserved.row]] -= len(reserved.keys)
+            on_existing.setdefault(reserved.node, []).append((reserved.row, len(reserved.keys)))
+        return PartialSolution(
             left=left,
             on_existing=on_existing,
             headroom=[room.copy() for room in self.headroom],
             reservations=self.reservations.copy(),
-            devices=self.question.devices.begin() if self.question.devices is not None else None,
+            devices=self.problem.devices.begin() if self.problem.devices is not None else None,
         )
 
 
-def ask(ground: Ground, pods: Sequence[Pod], without_nodes: frozenset[str]) -> Asked:
+def prepare_task(inputs: ClusterInputs, pods: Sequence[Pod], without_nodes: frozenset[str]) -> SchedulingTask:
     """The question where these pods are to go.
 
     Args:
-        ground: The cluster.
+        inputs: The cluster.
         pods: Pods to place, wherever they are now.
         without_nodes: Names of StateNodes to be thought away, with the pods on them.
     """
-    snapshot, inventory = ground.snapshot, ground.inventory
+    snapshot, inventory = inputs.snapshot, inputs.inventory
     standing = inventory.standing(pods, without_nodes)
     asking, leaving = standing.asking, standing.leaving
     namespaces = {n.metadata.name: n for n in snapshot.namespaces}
     repelled = inventory.repelled(standing)
-    claims = _claims(ground, asking, without_nodes)
+    claims = _claims(inputs, asking, without_nodes)
     classes, errors = collapse(
         asking,
         namespaces,
         repelled=repelled,
-        volumes_of=lambda pod: resolve(pod, ground.storage),
+        volumes_of=lambda pod: resolve(pod, inputs.storage),
         claims_of=claims.read if claims is not None else None,
     )
-    climb = _Ladders.of(classes, ground)
-    axes = tuple(sorted({PODS}.union(*(c.requests for c in classes), *(d.requests for d in ground.daemons))))
+    climb = _RelaxationRows.of(classes, inputs)
+    axes = tuple(sorted({PODS}.union(*(c.requests for c in classes), *(d.requests for d in inputs.daemons))))
     used_ports = inventory.used_ports(standing) if any(cls.ports for cls in classes) else frozenset()
-    caps = lower_hosts(climb.rows, repelled, used_ports)
+    caps = host_constraints_of(climb.rows, repelled, used_ports)
     existing = inventory.survey(standing, climb.rows, axes=axes, caps=caps)
-    question = Question(
+    problem = SchedulingProblem(
         rows=tuple(climb.rows),
-        family=tuple(climb.family),
-        ladders=tuple(climb.ladders),
+        class_of_row=tuple(climb.class_of_row),
+        levels=tuple(climb.levels),
         counts=tuple(len(cls.pods) for cls in classes),
         axes=axes,
         requests=_requests(climb.rows, axes),
-        stalls=ground.stalls(axes),
+        stalls=inputs.stalls(axes),
         existing=existing,
         leaving=leaving,
         repelled=repelled,
-        options=ground.options,
-        caps=caps,
-        devices=_devices(ground, claims, classes, existing, leaving),
+        options=inputs.options,
+        host_constraints=caps,
+        devices=_devices(inputs, claims, classes, existing, leaving),
     )
-    return Asked(
-        question=question,
-        headroom=ground.headroom(standing),
-        reservations=Reservations.of(ground.templates, snapshot.claims),
+    return SchedulingTask(
+        problem=problem,
+        headroom=inputs.headroom(standing),
+        reservations=Reservations.of(inputs.templates, snapshot.claims),
         errors=errors,
     )
 
 
-def _claims(ground: Ground, asking: Sequence[Pod], without_nodes: frozenset[str]) -> Claims | None:
+def _claims(inputs: ClusterInputs, asking: Sequence[Pod], without_nodes: frozenset[str]) -> Claims | None:
     """The ResourceClaims of the cluster, as it will be once pods have left their nodes; None if they are ignored."""
-    if ground.options.ignore_dra_requests:
+    if inputs.options.ignore_dra_requests:
         return None
     from journeyman.core.scheduling.dra import Claims  # noqa: PLC0415 - only who asks for it pays for it
 
-    snapshot = ground.snapshot
+    snapshot = inputs.snapshot
     gone = (pod for n in snapshot.state_nodes if n.name in without_nodes or is_leaving(n) for pod in n.pods)
     moved = (pod for pod in asking if pod.spec.node_name)
     going = (pod for pod in snapshot.pods if pod.spec.resource_claims and is_terminating(pod))
@@ -268,10 +268,10 @@ def _claims(ground: Ground, asking: Sequence[Pod], without_nodes: frozenset[str]
 
 
 def _devices(
-    ground: Ground,
+    inputs: ClusterInputs,
     claims: Claims | None,
     classes: Sequence[PodClass],
-    existing: Existing,
+    existing: ExistingNodes,
     leaving: frozenset[str],
 ) -> Devices | None:
     """What there is for the claims of these classes, None if they have none."""
@@ -279,27 +279,27 @@ def _devices(
         return None
     from journeyman.core.scheduling.dra import Devices  # noqa: PLC0415 - only who has claims pays for it
 
-    types = {(t.name, found.name): found for t in ground.templates for found in t.table.types}
-    return Devices.of(claims, ground.snapshot.resource_slices, existing.nodes, types, leaving)
+    types = {(t.name, found.name): found for t in inputs.templates for found in t.table.types}
+    return Devices.of(claims, inputs.snapshot.resource_slices, existing.nodes, types, leaving)
 
 
-class _Ladders(Struct, kw_only=True, eq=False):
+class _RelaxationRows(Struct, kw_only=True, eq=False):
     rows: list[PodClass] = field(default_factory=list)
-    family: list[int] = field(default_factory=list)
-    ladders: list[tuple[int, ...]] = field(default_factory=list)
+    class_of_row: list[int] = field(default_factory=list)
+    levels: list[tuple[int, ...]] = field(default_factory=list)
 
     @classmethod
-    def of(cls, classes: Sequence[PodClass], ground: Ground) -> _Ladders:
+    def of(cls, classes: Sequence[PodClass], inputs: ClusterInputs) -> _RelaxationRows:
         """Every class at every rung."""
         made = cls()
-        taints = (t for template in ground.templates for t in template.pool.spec.template.spec.taints)
+        taints = (t for template in inputs.templates for t in template.pool.spec.template.spec.taints)
         wishes = any(is_preference(taint) for taint in taints)
         for number, pods in enumerate(classes):
-            rungs = ladder(pods, policy=ground.options.preferences, any_preference_taint=wishes)
+            rungs = ladder(pods, policy=inputs.options.preferences, any_preference_taint=wishes)
             first = len(made.rows)
             made.rows += rungs
-            made.family += [number] * len(rungs)
-            made.ladders.append(tuple(range(first, len(made.rows))))
+            made.class_of_row += [number] * len(rungs)
+            made.levels.append(tuple(range(first, len(made.rows))))
         return made
 
 

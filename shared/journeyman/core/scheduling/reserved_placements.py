@@ -18,8 +18,8 @@ from msgspec.structs import replace
 
 from journeyman.core.api import labels
 from journeyman.core.scheduling.claims import planned_pods
-from journeyman.core.scheduling.node_filling import Filling
-from journeyman.core.scheduling.problem import Asked, Kept, Question
+from journeyman.core.scheduling.node_filling import NodeFilling
+from journeyman.core.scheduling.problem import ReservedPlacement, SchedulingProblem, SchedulingTask
 from journeyman.core.scheduling.requirements import (
     EMPTY,
     InvalidRequirementError,
@@ -30,32 +30,32 @@ from journeyman.core.scheduling.requirements import (
 from journeyman.core.state.state_node import StateNode
 
 
-def with_reserved_placements(asked: Asked) -> Asked:
+def with_reserved_placements(task: SchedulingTask) -> SchedulingTask:
     """Return the same problem with the pods that stay on the NodeClaims created for them."""
-    return replace(asked, kept=kept_by_claims(asked.question))
+    return replace(task, reserved=reserved_placements_of(task.problem))
 
 
-def kept_by_claims(question: Question) -> tuple[Kept, ...]:
+def reserved_placements_of(problem: SchedulingProblem) -> tuple[ReservedPlacement, ...]:
     """The pods that keep their places, by node; each of them once.
 
     They are kept as what they insist on: what else they wished for was settled when their claim was opened.
     """
-    waiting = [(n, node) for n, node in enumerate(question.existing.nodes) if _planned_on(node)]
+    waiting = [(n, node) for n, node in enumerate(problem.existing.nodes) if _planned_on(node)]
     if not waiting:
         return ()
-    keeping = _Keeping(question)
-    return tuple(kept for n, node in waiting for kept in keeping.on(n, node))
+    keeping = _PlacementReserver(problem)
+    return tuple(reserved for n, node in waiting for reserved in keeping.on(n, node))
 
 
-def may_keep_from_a_place(question: Question, kept: Iterable[Kept], classes: Iterable[int]) -> bool:
+def may_block_others(problem: SchedulingProblem, reserved: Iterable[ReservedPlacement], classes: Iterable[int]) -> bool:
     """Whether pods of these classes might have a place if nobody were kept.
 
     They would have room on such a node; or a rule of theirs is about domains, where everybody has a say.
     """
-    nodes = sorted({entry.node for entry in kept})
-    filling = Filling(question.existing, question.rows, question.requests, question.caps)
-    for row in (question.ladders[c][-1] for c in classes):
-        pods = question.rows[row]
+    nodes = sorted({entry.node for entry in reserved})
+    filling = NodeFilling(problem.existing, problem.rows, problem.requests, problem.host_constraints)
+    for row in (problem.levels[c][-1] for c in classes):
+        pods = problem.rows[row]
         keys = {rule.key for rules in (pods.spreads, pods.affinities, pods.anti_affinities) for rule in rules}
         if keys - {labels.HOSTNAME} or filling.open_to(row)[nodes].any():
             return True
@@ -68,32 +68,32 @@ def _planned_on(node: StateNode) -> tuple[str, ...]:
     return planned_pods(node.claim.metadata.annotations)
 
 
-class _Keeping:
+class _PlacementReserver:
     """Who has not been kept yet, and what room is left beside those who were."""
 
-    def __init__(self, question: Question) -> None:
-        self._question = question
-        self._rows = question.rows
-        self._filling = Filling(question.existing, question.rows, question.requests, question.caps)
-        first = ((c, question.rows[ladder[0]]) for c, ladder in enumerate(question.ladders))
+    def __init__(self, problem: SchedulingProblem) -> None:
+        self._problem = problem
+        self._rows = problem.rows
+        self._filling = NodeFilling(problem.existing, problem.rows, problem.requests, problem.host_constraints)
+        first = ((c, problem.rows[level_rows[0]]) for c, level_rows in enumerate(problem.levels))
         self._class_of = {pod.key: c for c, row in first for pod in row.pods}
 
-    def on(self, n: int, node: StateNode) -> Iterator[Kept]:
+    def on(self, n: int, node: StateNode) -> Iterator[ReservedPlacement]:
         """What one node keeps, class by class."""
         by_class: dict[int, list[str]] = {}
         for key in dict.fromkeys(_planned_on(node)):
             if key in self._class_of:
                 by_class.setdefault(self._class_of[key], []).append(key)
         for c, keys in by_class.items():
-            row = self._question.ladders[c][-1]
+            row = self._problem.levels[c][-1]
             if self._filling.has_room(row)[n] and self._suits(row, n, node) and self._may_stay(row, node):
                 yield self._keep(row, n, keys[: self._filling.room(row, [n])[0]])
 
-    def _keep(self, row: int, n: int, keys: Sequence[str]) -> Kept:
+    def _keep(self, row: int, n: int, keys: Sequence[str]) -> ReservedPlacement:
         self._filling.put(row, n, len(keys))
         for key in keys:
             del self._class_of[key]
-        return Kept(node=n, row=row, keys=tuple(keys))
+        return ReservedPlacement(node=n, row=row, keys=tuple(keys))
 
     def _suits(self, row: int, n: int, node: StateNode) -> bool:
         """Whether the pods tolerate the node and its labels suit them; before launch, whatever its claim may become."""
@@ -114,15 +114,15 @@ class _Keeping:
             return False  # before launch it is nobody's turn to judge
         return not any(  # about host names the caps know
             node.labels.get(entry.group.key) in entry.domains and entry.group.counts(pods.namespace, pods.labels)
-            for entry in self._question.repelled
+            for entry in self._problem.repelled
         )
 
 
 def _promised(node: StateNode) -> Requirements:
     """What a claim that is yet to be launched says of its node's labels."""
     try:
-        asked = from_selectors(node.claim.spec.requirements) if node.claim is not None else EMPTY
-        return asked & from_labels(node.labels)
+        task = from_selectors(node.claim.spec.requirements) if node.claim is not None else EMPTY
+        return task & from_labels(node.labels)
     except InvalidRequirementError:  # somebody edited it by hand
         return EMPTY
 

@@ -23,7 +23,7 @@ Question = tuple[tuple[str, ...], frozenset[str], str]
 """The keys of the pods to place, the names of the nodes to think away, and in which way."""
 
 
-class Answers:
+class ResultCache:
     """Those of one cluster, as long as it is asked about in the same state."""
 
     def __init__(self) -> None:

@@ -11,10 +11,10 @@ from msgspec.structs import replace
 from journeyman.core.api import labels
 from journeyman.core.catalogue import Catalogue
 from journeyman.core.scheduling.domain_assignment import assign_domains
-from journeyman.core.scheduling.node_filling import Filling
+from journeyman.core.scheduling.node_filling import NodeFilling
 from journeyman.core.scheduling.options import Options
-from journeyman.core.scheduling.problem import Draft, Ground, Question, ask
-from journeyman.core.scheduling.scheduler import pods_to_place
+from journeyman.core.scheduling.problem import ClusterInputs, PartialSolution, SchedulingProblem, prepare_task
+from journeyman.core.scheduling.scheduler import pods_to_schedule
 from tests.helpers.builders import a_node, a_pod, a_pool, a_running_claim, a_snapshot, an_instance_type
 
 ZONES = ("a", "b", "c")
@@ -28,51 +28,53 @@ RACK = "example.com/rack"
 class Assigned:
     """What became of the pods, by the `app` label of theirs."""
 
-    question: Question
-    draft: Draft
-    units: tuple
+    problem: SchedulingProblem
+    solution: PartialSolution
+    batches: tuple
     left: dict
 
     def app(self, row):
         """The app of a row."""
-        return self.question.rows[row].pods[0].metadata.labels["app"]
+        return self.problem.rows[row].pods[0].metadata.labels["app"]
 
     def sent(self, app="web"):
         """New nodes by the domains they must be in, and how many pods go there."""
         found = Counter()
-        for unit in self.units:
-            if self.app(unit.row) == app:
-                found["/".join(value for _, value in unit.pins)] += unit.count
+        for batch in self.batches:
+            if self.app(batch.row) == app:
+                found["/".join(value for _, value in batch.pins)] += batch.count
         return dict(found)
 
     def kept(self, app="web"):
         """Existing nodes with how many pods go there."""
-        nodes = self.question.existing.nodes
+        nodes = self.problem.existing.nodes
         found = Counter()
-        for node, entries in self.draft.on_existing.items():
+        for node, entries in self.solution.on_existing.items():
             found[nodes[node].name] += sum(n for row, n in entries if self.app(row) == app)
         return {name: n for name, n in found.items() if n}
 
-    def stuck(self, app="web"):
+    def reasons(self, app="web"):
         """How many pods no domain may take."""
-        return sum(n for c, n in self.left.items() if self.app(self.question.ladders[c][0]) == app)
+        return sum(n for c, n in self.left.items() if self.app(self.problem.levels[c][0]) == app)
 
     def why(self):
         """The words for those."""
-        return " ".join(self.draft.stuck.values())
+        return " ".join(self.solution.reasons.values())
 
 
 def assign(*pods, types=(ZONAL,), ceilings=None, **cluster):
     """Domains for these pods in a cluster."""
     snapshot = a_snapshot(pods=tuple(sorted(pods, key=lambda p: p.key)), **cluster)
     catalogue = Catalogue({pool.metadata.name: types for pool in snapshot.node_pools})
-    asked = ask(Ground.of(snapshot, catalogue, Options()), pods_to_place(snapshot), frozenset())
-    draft, question = asked.draft(), asked.question
+    asked = prepare_task(ClusterInputs.of(snapshot, catalogue, Options()), pods_to_schedule(snapshot), frozenset())
+    solution, problem = asked.initial_solution(), asked.problem
     if ceilings is not None:
-        draft.ceilings = ceilings(question)
-    filling = Filling(question.existing, question.rows, question.requests, question.caps, draft.on_existing)
-    units, left = assign_domains(question, draft, filling)
-    return Assigned(question, draft, units, left)
+        solution.ceilings = ceilings(problem)
+    filling = NodeFilling(
+        problem.existing, problem.rows, problem.requests, problem.host_constraints, solution.on_existing
+    )
+    batches, left = assign_domains(problem, solution, filling)
+    return Assigned(problem, solution, batches, left)
 
 
 def pods(count, app="web", prefix="", **kwargs):
@@ -131,7 +133,7 @@ def test_a_spread_that_counts_nobody_sends_nobody_anywhere():
     rack = assign(*pods(5, spec=spread("example.com/rack", app="nobody")))
 
     assert idle.sent() == {"": 5}
-    assert (rack.sent(), rack.stuck()) == ({}, 5)
+    assert (rack.sent(), rack.reasons()) == ({}, 5)
 
 
 def test_pods_without_rules_may_go_anywhere():
@@ -139,14 +141,14 @@ def test_pods_without_rules_may_go_anywhere():
     assigned = assign(*pods(5))
 
     assert assigned.sent() == {"": 5}
-    assert not any(unit.is_quota for unit in assigned.units)
+    assert not any(batch.is_quota for batch in assigned.batches)
 
 
 def test_what_nothing_can_take_is_stuck_without_a_word_about_domains():
     """Its reasons are the NodePools'."""
     assigned = assign(*pods(2, cpu="64"))
 
-    assert assigned.stuck() == 2
+    assert assigned.reasons() == 2
     assert assigned.why() == ""
 
 
@@ -179,7 +181,7 @@ def test_too_few_domains_count_as_empty_ones():
     assigned = assign(*pods(8, spec=spread(skew=2, minDomains=4)))
 
     assert assigned.sent() == {"a": 2, "b": 2, "c": 2}
-    assert assigned.stuck() == 2
+    assert assigned.reasons() == 2
     assert "exceeds its maxSkew" in assigned.why()
 
 
@@ -331,7 +333,7 @@ def test_affinity_to_nobody_is_stuck():
     """There is no such pod, and it does not match its own selector."""
     assigned = assign(*pods(2, spec=near("db")))
 
-    assert assigned.stuck() == 2
+    assert assigned.reasons() == 2
     assert "no domain of topology.kubernetes.io/zone that it can reach holds any of the pods" in assigned.why()
 
 
@@ -352,7 +354,7 @@ def test_anti_affinity_takes_every_domain_once():
     assigned = assign(*pods(5, spec=apart()))
 
     assert assigned.sent() == {"a": 1, "b": 1, "c": 1}
-    assert assigned.stuck() == 2
+    assert assigned.reasons() == 2
     assert "every domain of topology.kubernetes.io/zone that it can reach is taken (a, b, c)" in assigned.why()
 
 
@@ -395,7 +397,7 @@ def test_a_preferred_spread_is_kept_as_far_as_it_goes():
     assigned = assign(*pods(3, cpu="6", spec=spread(whenUnsatisfiable="ScheduleAnyway")), types=types)
 
     assert assigned.sent() == {"a": 1, "": 2}
-    assert [unit.row for unit in assigned.units] == [1, 0]
+    assert [batch.row for batch in assigned.batches] == [1, 0]
 
 
 def test_a_preference_binds_nobody_else():
@@ -415,7 +417,7 @@ def _weighted(app):
 def test_a_ceiling_closes_a_domain():
     """Learned from an attempt in which limits cut the quota short."""
 
-    def ceilings(question):
+    def ceilings(problem):
         return {(0, ((labels.ZONE, "a"),)): 1, (0, ((labels.ZONE, "b"),)): 0}
 
     assert assign(*pods(9, spec=spread(skew=9)), ceilings=ceilings).sent() == {"a": 1, "c": 8}
@@ -432,5 +434,5 @@ def test_the_order_of_pods_does_not_matter():
 
     first, second = assign(*some), assign(*reversed(some))
 
-    assert [(u.count, u.pins) for u in first.units] == [(u.count, u.pins) for u in second.units]
+    assert [(u.count, u.pins) for u in first.batches] == [(u.count, u.pins) for u in second.batches]
     assert first.left == second.left

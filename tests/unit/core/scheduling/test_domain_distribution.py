@@ -6,17 +6,17 @@ import random
 
 import pytest
 
-from journeyman.core.scheduling.domain_distribution import UNLIMITED, Cell, Level, deal
+from journeyman.core.scheduling.domain_distribution import UNLIMITED, DomainCell, DomainRule, distribute
 
 
 def cells(**more):
     """Cells of one label by value, with so much to be had on new nodes each."""
-    return [Cell((("zone", value),), {"zone": value}, more=n) for value, n in more.items()]
+    return [DomainCell((("zone", value),), {"zone": value}, more=n) for value, n in more.items()]
 
 
 def a_level(counts, *, skew=1, step=1, **changes):
     """A rule over zones."""
-    return Level(key="zone", counts=counts, rivals=counts, skew=skew, step=step, **changes)
+    return DomainRule(key="zone", counts=counts, rivals=counts, skew=skew, step=step, **changes)
 
 
 def one_by_one(pods, some, counts, skew, *, loose):
@@ -47,37 +47,37 @@ def test_dealing_at_once_is_dealing_one_by_one(loose):
         for cell in some:
             cell.room = draw.choice((0, 0, 2, 30))
         pods, skew = draw.choice((3, 50, 400)), draw.choice((1, 2, 7))
-        level = a_level(counts, skew=None if loose else skew)
+        rule = a_level(counts, skew=None if loose else skew)
 
-        assert deal(pods, some, [level], is_loose=loose) == one_by_one(pods, some, counts, skew, loose=loose)
+        assert distribute(pods, some, [rule], has_no_spread=loose) == one_by_one(pods, some, counts, skew, loose=loose)
 
 
 def test_a_ban_takes_a_domain_once():
     """Cells of one domain are open or closed together."""
-    pair = [Cell((("ct", ct), ("zone", "a")), {"zone": "a", "ct": ct}, more=UNLIMITED) for ct in ("spot", "od")]
-    ban = Level(key="zone", counts={}, rivals={}, skew=1, step=1, from_zero=True, is_ban=True)
+    pair = [DomainCell((("ct", ct), ("zone", "a")), {"zone": "a", "ct": ct}, more=UNLIMITED) for ct in ("spot", "od")]
+    ban = DomainRule(key="zone", counts={}, rivals={}, skew=1, step=1, from_zero=True, is_ban=True)
 
-    assert sum(deal(5, [*pair, *cells(b=UNLIMITED)], [ban], is_loose=True)) == 2
+    assert sum(distribute(5, [*pair, *cells(b=UNLIMITED)], [ban], has_no_spread=True)) == 2
 
 
 def test_pods_that_may_come_later_are_held_against_nobody_at_last():
     """Ten pods that are merely counted are in zone a, and b has no room: the rule's own pods come first then."""
-    level = Level(key="zone", counts={"a": 10, "b": 0}, rivals={}, skew=1, step=1)
+    rule = DomainRule(key="zone", counts={"a": 10, "b": 0}, rivals={}, skew=1, step=1)
 
-    assert deal(3, cells(a=UNLIMITED, b=UNLIMITED), [level], is_loose=False) == [0, 3]
-    assert deal(3, cells(a=UNLIMITED), [level], is_loose=False) == [1]
+    assert distribute(3, cells(a=UNLIMITED, b=UNLIMITED), [rule], has_no_spread=False) == [0, 3]
+    assert distribute(3, cells(a=UNLIMITED), [rule], has_no_spread=False) == [1]
 
 
 def test_two_labels_at_once_end_in_no_corner():
     """Zone c has spot only: whoever spends spot elsewhere first finds zone c closed for good."""
     some = [("od", "a"), ("od", "b"), ("spot", "a"), ("spot", "b"), ("spot", "c")]
-    pair = [Cell((("ct", ct), ("zone", z)), {"ct": ct, "zone": z}, more=UNLIMITED) for ct, z in some]
-    levels = [
+    pair = [DomainCell((("ct", ct), ("zone", z)), {"ct": ct, "zone": z}, more=UNLIMITED) for ct, z in some]
+    rules = [
         a_level({"a": 0, "b": 0, "c": 0}),
-        Level(key="ct", counts={"od": 0, "spot": 0}, rivals={}, skew=1, step=1),
+        DomainRule(key="ct", counts={"od": 0, "spot": 0}, rivals={}, skew=1, step=1),
     ]
 
-    given = deal(9_999, pair, levels, is_loose=False)
+    given = distribute(9_999, pair, rules, has_no_spread=False)
 
     assert sum(given) == 9_999
     assert given[4] == 3_333

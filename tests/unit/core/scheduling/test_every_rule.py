@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from journeyman.core.api import labels
 from journeyman.core.catalogue import Catalogue
 from journeyman.core.scheduling.options import MinValuesPolicy, Options
-from journeyman.core.scheduling.scheduler import pods_to_place, solve
+from journeyman.core.scheduling.scheduler import pods_to_schedule, solve
 from journeyman.core.scheduling.verify import verify
 from tests.helpers.builders import TYPES, a_node, a_pod, a_pool, a_running_claim, a_snapshot, an_instance_type
 
@@ -24,7 +24,7 @@ def plan(*pods, types=TYPES_EVERYWHERE, options=Options(), **cluster):  # noqa: 
     snapshot = a_snapshot(pods=tuple(sorted(pods, key=lambda p: p.key)), **cluster)
     catalogue = Catalogue({pool.metadata.name: types for pool in snapshot.node_pools})
     results = solve(snapshot, catalogue, options=options)
-    assert verify(snapshot, catalogue, results, pods=pods_to_place(snapshot)) == ()
+    assert verify(snapshot, catalogue, results, pods=pods_to_schedule(snapshot)) == ()
     return results
 
 

@@ -10,7 +10,7 @@ from journeyman.core.api.objects import LabelSelector
 from journeyman.core.scheduling.demand.classes import PodClass
 from journeyman.core.scheduling.demand.host_ports import HostPort
 from journeyman.core.scheduling.demand.topology import Group, Repelled, Spread
-from journeyman.core.scheduling.host_constraints import lower_hosts
+from journeyman.core.scheduling.host_constraints import host_constraints_of
 from journeyman.core.scheduling.requirements import EMPTY
 from tests.helpers.builders import a_pod
 
@@ -48,7 +48,7 @@ def may_share(caps, *counts, beside=()):
 
 def test_spread_gives_a_node_as_many_as_its_skew():
     """Rows over the same pods share the axis; pods merely counted are free."""
-    caps = lower_hosts([a_row(spreads=(spread(skew=2),)), a_row(spreads=(spread(skew=2),)), a_row()])
+    caps = host_constraints_of([a_row(spreads=(spread(skew=2),)), a_row(spreads=(spread(skew=2),)), a_row()])
 
     assert may_share(caps, 1, 1, 5)
     assert not may_share(caps, 2, 1, 0)
@@ -56,7 +56,7 @@ def test_spread_gives_a_node_as_many_as_its_skew():
 
 def test_rows_with_different_skews_over_the_same_pods_keep_off_each_others_nodes():
     """Each may have nodes of its own."""
-    caps = lower_hosts([a_row(spreads=(spread(skew=1),)), a_row(spreads=(spread(skew=3),))])
+    caps = host_constraints_of([a_row(spreads=(spread(skew=1),)), a_row(spreads=(spread(skew=3),))])
 
     assert may_share(caps, 1, 0)
     assert may_share(caps, 0, 3)
@@ -66,7 +66,7 @@ def test_rows_with_different_skews_over_the_same_pods_keep_off_each_others_nodes
 
 def test_of_two_spreads_over_the_same_pods_the_stricter_holds():
     """A pod may say it twice."""
-    caps = lower_hosts([a_row(spreads=(spread(skew=3), spread(skew=1)))])
+    caps = host_constraints_of([a_row(spreads=(spread(skew=3), spread(skew=1)))])
 
     assert may_share(caps, 1)
     assert not may_share(caps, 2)
@@ -74,12 +74,12 @@ def test_of_two_spreads_over_the_same_pods_the_stricter_holds():
 
 def test_pods_that_a_spread_does_not_count_take_nothing_of_it():
     """Its own pods are not those it selects."""
-    assert may_share(lower_hosts([a_row("web", spreads=(spread("db"),))]), 9)
+    assert may_share(host_constraints_of([a_row("web", spreads=(spread("db"),))]), 9)
 
 
 def test_anti_affinity_to_its_own_kind_allows_one_a_node():
     """Whatever the class."""
-    caps = lower_hosts([a_row(anti_affinities=(group(),)), a_row(anti_affinities=(group(),))])
+    caps = host_constraints_of([a_row(anti_affinities=(group(),)), a_row(anti_affinities=(group(),))])
 
     assert may_share(caps, 1, 0)
     assert not may_share(caps, 2, 0)
@@ -89,7 +89,7 @@ def test_anti_affinity_to_its_own_kind_allows_one_a_node():
 @pytest.mark.parametrize("theirs", [(), (group("web"),)])
 def test_anti_affinity_to_others_keeps_these_off_its_nodes(theirs):
     """Many of its own may share a node, be those it shuns apart themselves or not."""
-    caps = lower_hosts([a_row("db", anti_affinities=(group("web"),)), a_row("web", anti_affinities=theirs)])
+    caps = host_constraints_of([a_row("db", anti_affinities=(group("web"),)), a_row("web", anti_affinities=theirs)])
 
     assert may_share(caps, 5, 0)
     assert may_share(caps, 0, 1)
@@ -100,12 +100,12 @@ def test_rules_over_other_labels_are_none_of_a_nodes():
     """Zones are dealt with elsewhere."""
     wide = a_row(spreads=(spread(key=labels.ZONE),), anti_affinities=(group(key=labels.ZONE),))
 
-    assert lower_hosts([wide, wide]).takes.shape == (2, 0)
+    assert host_constraints_of([wide, wide]).takes.shape == (2, 0)
 
 
 def test_a_port_is_had_once_a_node():
     """By one pod, of whatever row; other ports are free."""
-    caps = lower_hosts([a_row(ports=(port(80),)), a_row(ports=(port(80), port(81))), a_row(ports=(port(82),))])
+    caps = host_constraints_of([a_row(ports=(port(80),)), a_row(ports=(port(80), port(81))), a_row(ports=(port(82),))])
 
     assert may_share(caps, 1, 0, 1)
     assert not may_share(caps, 2, 0, 0)
@@ -114,7 +114,7 @@ def test_a_port_is_had_once_a_node():
 
 def test_addresses_share_a_port_unless_one_means_all_of_them():
     """As the kubelet has it."""
-    caps = lower_hosts([a_row(ports=(port(address=a),)) for a in ("10.0.0.1", "10.0.0.2", "", "0.0.0.0")])
+    caps = host_constraints_of([a_row(ports=(port(address=a),)) for a in ("10.0.0.1", "10.0.0.2", "", "0.0.0.0")])
 
     assert may_share(caps, 1, 1, 0, 0)
     for clash in ((1, 0, 1, 0), (0, 1, 0, 1), (0, 0, 1, 1), (2, 0, 0, 0)):
@@ -124,7 +124,7 @@ def test_addresses_share_a_port_unless_one_means_all_of_them():
 def test_ports_of_daemons_are_taken_from_the_start():
     """A daemon at one address stands in the way of that address and of all of them."""
     daemon = port(address="10.0.0.9")
-    caps = lower_hosts([a_row(ports=(port(),)), a_row(ports=(port(address="10.0.0.1"),))], used_ports=[daemon])
+    caps = host_constraints_of([a_row(ports=(port(),)), a_row(ports=(port(address="10.0.0.1"),))], used_ports=[daemon])
 
     assert not may_share(caps, 1, 0, beside=[daemon])
     assert may_share(caps, 0, 1, beside=[daemon])
@@ -133,7 +133,7 @@ def test_ports_of_daemons_are_taken_from_the_start():
 
 def test_running_pods_rules_are_conflicts_with_named_hosts():
     """Who is counted is known; where, the conflict tells."""
-    caps = lower_hosts([a_row(), a_row("db")], [Repelled(group=group(), domains=frozenset({"n1"}))])
+    caps = host_constraints_of([a_row(), a_row("db")], [Repelled(group=group(), domains=frozenset({"n1"}))])
 
     assert [conflict.domains for conflict in caps.conflicts] == [{"n1"}]
     assert caps.counted.tolist() == [[True], [False]]
@@ -142,7 +142,7 @@ def test_running_pods_rules_are_conflicts_with_named_hosts():
 def test_a_preference_binds_for_its_own_row_alone():
     """It is bound, but not for good."""
     soft = group().preferred
-    caps = lower_hosts([a_row("db", anti_affinities=(soft,), soft=frozenset({soft.id})), a_row()])
+    caps = host_constraints_of([a_row("db", anti_affinities=(soft,), soft=frozenset({soft.id})), a_row()])
 
     assert caps.bound[0].any()
     assert not caps.lasting.any()
@@ -156,7 +156,7 @@ def test_new_nodes_need_only_what_can_be_violated():
         a_row("cache"),
         a_row("dns", ports=(port(),)),
     ]
-    caps = lower_hosts(rows)
+    caps = host_constraints_of(rows)
 
     few = caps.for_new_nodes(np.array([1, 1, 0, 1]))
     many = caps.for_new_nodes(np.array([2, 1, 1, 1]))
@@ -170,7 +170,7 @@ def test_new_nodes_need_only_what_can_be_violated():
 
 def test_who_follows_whom():
     """Rows that go only where a pod of a group is, and the rows whose pods those are."""
-    caps = lower_hosts([a_row(affinities=(group("db"),)), a_row("db")])
+    caps = host_constraints_of([a_row(affinities=(group("db"),)), a_row("db")])
 
     assert caps.follows.tolist() == [[True], [False]]
     assert caps.leads.tolist() == [[False], [True]]

@@ -7,9 +7,9 @@ import pytest
 
 from journeyman.core.api import labels
 from journeyman.core.catalogue import Catalogue
-from journeyman.core.scheduling.instance_type_choice import planned_claims
+from journeyman.core.scheduling.instance_type_choice import planned_nodeclaims
 from journeyman.core.scheduling.options import Options
-from journeyman.core.scheduling.problem import Ground, OpenNode, ask
+from journeyman.core.scheduling.problem import ClusterInputs, PlannedNode, prepare_task
 from journeyman.core.scheduling.requirements import of, requirement
 from journeyman.errors import InvariantError
 from tests.helpers.builders import SMALL, TYPES, a_daemon_set, a_pod, a_pool, a_snapshot, an_instance_type
@@ -17,31 +17,31 @@ from tests.helpers.builders import SMALL, TYPES, a_daemon_set, a_pod, a_pool, a_
 MANY = tuple(an_instance_type(f"t.{n:03}", cpu=4, memory_gib=16, price=round(0.1 + n / 1000, 3)) for n in range(100))
 
 
-class Opened:
+class NewNodes:
     """Nodes for single pods of one core, and the claims made of them."""
 
     def __init__(self, *, types=TYPES, options=None, pool=None, **cluster):
         pods = tuple(a_pod(f"p{i}") for i in range(9))
         snapshot = a_snapshot(pods=pods, node_pools=(pool or a_pool(),), **cluster)
-        ground = Ground.of(snapshot, Catalogue({"default": types}), options or Options())
-        self.question = ask(ground, pods, frozenset()).question
+        inputs = ClusterInputs.of(snapshot, Catalogue({"default": types}), options or Options())
+        self.problem = prepare_task(inputs, pods, frozenset()).problem
 
     def node(self, *, pods=1, share=None, **wanted):
         """An open node with so many pods; `wanted` are requirements beyond its pool's, by label."""
-        (stall,) = self.question.stalls
+        (stall,) = self.problem.stalls
         own = of(requirement(key, "In", values) for key, values in wanted.items())
-        return OpenNode(
+        return PlannedNode(
             stall=0,
             requirements=stall.template.requirements & own,
             pods=((0, pods),),
-            total=self.question.requests[0] * pods,
+            total=self.problem.requests[0] * pods,
             share=None if share is None else np.array(share),
         )
 
     def claims(self, *nodes):
         """The claims, pods drawn in order."""
-        keys = iter(self.question.rows[0].keys)
-        return planned_claims(nodes, self.question, lambda _, count: [next(keys) for _ in range(count)])
+        keys = iter(self.problem.rows[0].keys)
+        return planned_nodeclaims(nodes, self.problem, lambda _, count: [next(keys) for _ in range(count)])
 
 
 @pytest.mark.parametrize(
@@ -56,9 +56,9 @@ class Opened:
 )
 def test_a_claim_lists_types_near_the_best_price_but_enough_and_not_too_many(options, listed):
     """Always the cheapest, in their order."""
-    opened = Opened(types=MANY, options=options)
+    new_nodes = NewNodes(types=MANY, options=options)
 
-    (claim,) = opened.claims(opened.node())
+    (claim,) = new_nodes.claims(new_nodes.node())
 
     assert claim.instance_types == tuple(t.name for t in MANY[:listed])
     assert (claim.price, claim.offering) == (0.1, ("t.000", "a", labels.ON_DEMAND))
@@ -66,9 +66,9 @@ def test_a_claim_lists_types_near_the_best_price_but_enough_and_not_too_many(opt
 
 def test_every_node_gets_its_own_pods_and_its_own_size():
     """Nodes of equal requirements are looked at together, and answered in their order."""
-    opened = Opened(daemon_sets=(a_daemon_set("agent", cpu="100m"),))
+    new_nodes = NewNodes(daemon_sets=(a_daemon_set("agent", cpu="100m"),))
 
-    six, one, two = opened.claims(opened.node(pods=6), opened.node(), opened.node(pods=2))
+    six, one, two = new_nodes.claims(new_nodes.node(pods=6), new_nodes.node(), new_nodes.node(pods=2))
 
     assert [len(claim.pods) for claim in (six, one, two)] == [6, 1, 2]
     assert [claim.instance_types[0] for claim in (six, one, two)] == ["m.large", "m.small", "m.medium"]
@@ -78,9 +78,9 @@ def test_every_node_gets_its_own_pods_and_its_own_size():
 
 def test_what_a_node_asks_for_narrows_its_types_and_is_said_in_the_claim():
     """The type is named, so there is no choice."""
-    opened = Opened()
+    new_nodes = NewNodes()
 
-    (claim,) = opened.claims(opened.node(**{labels.INSTANCE_TYPE: ["m.large"]}))
+    (claim,) = new_nodes.claims(new_nodes.node(**{labels.INSTANCE_TYPE: ["m.large"]}))
 
     assert claim.instance_types == ("m.large",)
     (entry,) = (r for r in claim.requirements if r.key == labels.INSTANCE_TYPE)
@@ -89,16 +89,16 @@ def test_what_a_node_asks_for_narrows_its_types_and_is_said_in_the_claim():
 
 def test_no_type_is_listed_that_takes_more_of_a_limit_than_was_set_aside():
     """Four cores were set aside."""
-    opened = Opened(pool=a_pool(spec={"limits": {"cpu": "100"}}))
+    new_nodes = NewNodes(pool=a_pool(spec={"limits": {"cpu": "100"}}))
 
-    (claim,) = opened.claims(opened.node(share=[4000]))
+    (claim,) = new_nodes.claims(new_nodes.node(share=[4000]))
 
     assert claim.instance_types == ("m.small", "m.medium")
 
 
 def test_a_node_that_nothing_can_be_is_a_defect():
     """Whoever opened it has checked that."""
-    opened = Opened(types=(SMALL,))
+    new_nodes = NewNodes(types=(SMALL,))
 
     with pytest.raises(InvariantError, match="no instance type of NodePool default"):
-        opened.claims(opened.node(pods=3))
+        new_nodes.claims(new_nodes.node(pods=3))

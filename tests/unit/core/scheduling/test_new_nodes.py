@@ -9,12 +9,12 @@ from journeyman.core.api import labels
 from journeyman.core.api.objects import NodeSelectorRequirement
 from journeyman.core.catalogue import Catalogue, Offering
 from journeyman.core.scheduling.claims import to_node_claim
-from journeyman.core.scheduling.instance_type_choice import planned_claims
-from journeyman.core.scheduling.new_nodes import open_nodes
+from journeyman.core.scheduling.instance_type_choice import planned_nodeclaims
+from journeyman.core.scheduling.new_nodes import plan_new_nodes
 from journeyman.core.scheduling.offering.overlays import apply_overlays
 from journeyman.core.scheduling.offering.reserved import Reservations
 from journeyman.core.scheduling.options import MinValuesPolicy, Options
-from journeyman.core.scheduling.problem import Ground, Unit, ask
+from journeyman.core.scheduling.problem import ClusterInputs, PodBatch, prepare_task
 from tests.helpers.builders import (
     LARGE,
     MEDIUM,
@@ -38,16 +38,16 @@ class Outcome:
     def __init__(self, *pods, types=TYPES, pools=None, options=None, pins=(), claims=()):
         snapshot = a_snapshot(pods=pods, node_pools=pools or (a_pool(),), claims=claims)
         catalogue = Catalogue({pool.metadata.name: types for pool in snapshot.node_pools})
-        ground = Ground.of(snapshot, catalogue, options or Options())
-        asked = ask(ground, pods, frozenset())
-        question = asked.question
-        ladders = zip(question.ladders, question.counts, strict=True)
-        units = [Unit(row=rows[0], count=count, pins=pins) for rows, count in ladders]
-        reservations = Reservations.of(ground.templates, snapshot.claims)
-        opened = open_nodes(units, question, asked.draft().headroom, reservations)
-        queues = {row: iter(cls.keys) for row, cls in enumerate(question.rows)}
-        self.claims = planned_claims(opened.nodes, question, lambda row, n: [next(queues[row]) for _ in range(n)])
-        self.left = sum(unit.count for unit in opened.left)
+        inputs = ClusterInputs.of(snapshot, catalogue, options or Options())
+        asked = prepare_task(inputs, pods, frozenset())
+        problem = asked.problem
+        levels = zip(problem.levels, problem.counts, strict=True)
+        batches = [PodBatch(row=rows[0], count=count, pins=pins) for rows, count in levels]
+        reservations = Reservations.of(inputs.templates, snapshot.claims)
+        new_nodes = plan_new_nodes(batches, problem, asked.initial_solution().headroom, reservations)
+        queues = {row: iter(cls.keys) for row, cls in enumerate(problem.rows)}
+        self.claims = planned_nodeclaims(new_nodes.nodes, problem, lambda row, n: [next(queues[row]) for _ in range(n)])
+        self.left = sum(batch.count for batch in new_nodes.left)
 
     @property
     def types(self):
@@ -241,29 +241,31 @@ def test_a_price_for_each_node_makes_for_fewer_nodes(annotation, nodes):
 def test_a_price_that_cannot_be_read_is_told():
     """The pool is used without it."""
     pool = a_pool(metadata={"annotations": {labels.NODE_SURCHARGE: "a lot"}})
-    ground = Ground.of(a_snapshot(node_pools=(pool,)), Catalogue({"default": TYPES}), Options())
+    inputs = ClusterInputs.of(a_snapshot(node_pools=(pool,)), Catalogue({"default": TYPES}), Options())
 
-    assert "'a lot' is not a price per hour" in ground.remarks["default"]
+    assert "'a lot' is not a price per hour" in inputs.remarks["default"]
 
 
 def test_a_way_of_packing_that_is_none_is_told():
     """The pool is packed by price; one that asks for a way there is gets no remark."""
     pools = [a_pool(name, metadata={"annotations": {labels.PACKING: name}}) for name in ("fewest-nodes", "fewest")]
-    ground = Ground.of(
+    inputs = ClusterInputs.of(
         a_snapshot(node_pools=pools), Catalogue(dict.fromkeys(("fewest-nodes", "fewest"), TYPES)), Options()
     )
 
-    assert list(ground.remarks) == ["fewest"]
-    assert "'fewest' is neither price nor fewest-nodes" in ground.remarks["fewest"]
+    assert list(inputs.remarks) == ["fewest"]
+    assert "'fewest' is neither price nor fewest-nodes" in inputs.remarks["fewest"]
 
 
 def test_a_way_to_rebalance_that_is_none_is_told():
     """Whoever writes "true" would wait in vain for nodes to be replaced."""
     pools = [a_pool(name, metadata={"annotations": {labels.REBALANCE: name}}) for name in ("replace", "true")]
-    ground = Ground.of(a_snapshot(node_pools=pools), Catalogue(dict.fromkeys(("replace", "true"), TYPES)), Options())
+    inputs = ClusterInputs.of(
+        a_snapshot(node_pools=pools), Catalogue(dict.fromkeys(("replace", "true"), TYPES)), Options()
+    )
 
-    assert list(ground.remarks) == ["true"]
-    assert "'true' is not replace" in ground.remarks["true"]
+    assert list(inputs.remarks) == ["true"]
+    assert "'true' is not replace" in inputs.remarks["true"]
 
 
 # --- pins

@@ -11,10 +11,10 @@ import pytest
 from journeyman.core.api import labels
 from journeyman.core.api.objects import PodSpec
 from journeyman.core.catalogue import Catalogue
-from journeyman.core.scheduling.node_filling import Filling
+from journeyman.core.scheduling.node_filling import NodeFilling
 from journeyman.core.scheduling.options import Options
-from journeyman.core.scheduling.problem import Ground, Question, ask
-from journeyman.core.scheduling.scheduler import pods_to_place
+from journeyman.core.scheduling.problem import ClusterInputs, SchedulingProblem, prepare_task
+from journeyman.core.scheduling.scheduler import pods_to_schedule
 from tests.helpers.builders import (
     EBS,
     TYPES,
@@ -32,26 +32,26 @@ from tests.helpers.builders import (
 
 
 @dataclass(frozen=True)
-class Asked:
+class SchedulingTask:
     """Existing nodes to be filled, by hand."""
 
-    question: Question
-    filling: Filling
+    problem: SchedulingProblem
+    filling: NodeFilling
 
-    def fill(self, app, count, pins=(), rung=0):
+    def fill(self, app, count, pins=(), level=0):
         """Place pods of an app; how many are left."""
-        return self.filling.fill(self.row(app, rung), count, pins)
+        return self.filling.fill(self.row(app, level), count, pins)
 
-    def row(self, app, rung=0):
+    def row(self, app, level=0):
         """A row of an app's class."""
-        ladders = self.question.ladders
-        found = [rows for rows in ladders if self.question.rows[rows[0]].pods[0].metadata.labels["app"] == app]
-        return found[0][rung]
+        levels = self.problem.levels
+        found = [rows for rows in levels if self.problem.rows[rows[0]].pods[0].metadata.labels["app"] == app]
+        return found[0][level]
 
     @property
     def where(self):
         """How many pods went to each node."""
-        nodes, found = self.question.existing.nodes, Counter()
+        nodes, found = self.problem.existing.nodes, Counter()
         for node, entries in self.filling.taken.items():
             found[nodes[node].name] += sum(n for _, n in entries)
         return dict(found)
@@ -65,8 +65,12 @@ def asking(*pods, nodes=("n0",), **cluster):
         **{"nodes": made, "claims": claims, "pods": tuple(sorted(pods, key=lambda p: p.key)), **cluster}
     )
     catalogue = Catalogue({pool.metadata.name: TYPES for pool in snapshot.node_pools})
-    question = ask(Ground.of(snapshot, catalogue, Options()), pods_to_place(snapshot), frozenset()).question
-    return Asked(question, Filling(question.existing, question.rows, question.requests, question.caps))
+    problem = prepare_task(
+        ClusterInputs.of(snapshot, catalogue, Options()), pods_to_schedule(snapshot), frozenset()
+    ).problem
+    return SchedulingTask(
+        problem, NodeFilling(problem.existing, problem.rows, problem.requests, problem.host_constraints)
+    )
 
 
 def a_pod_of(app, name="", **kwargs):
@@ -179,9 +183,9 @@ def test_what_is_taken_back_is_free_again():
 def test_what_earlier_engines_placed_counts():
     """And is kept beside what comes after."""
     asked = asking(a_pod_of("web", spec=rule("podAntiAffinity", "web")), nodes=("n0", "n1"))
-    question, taken = asked.question, {0: [(asked.row("web"), 1)]}
+    problem, taken = asked.problem, {0: [(asked.row("web"), 1)]}
 
-    filling = Filling(question.existing, question.rows, question.requests, question.caps, taken)
+    filling = NodeFilling(problem.existing, problem.rows, problem.requests, problem.host_constraints, taken)
 
     assert filling.fill(asked.row("web"), 5) == 4
     assert taken == {0: [(asked.row("web"), 1)], 1: [(asked.row("web"), 1)]}
@@ -232,7 +236,7 @@ def test_a_preference_binds_a_pod_only_when_it_is_placed():
     asked = asking(a_pod_of("web", spec=rule("podAntiAffinity", "web", weight=1)))
 
     assert asked.fill("web", 3) == 2
-    assert asked.fill("web", 2, rung=1) == 0
+    assert asked.fill("web", 2, level=1) == 0
     assert asked.where == {"node-n0": 3}
 
 

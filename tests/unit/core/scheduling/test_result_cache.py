@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from journeyman.core.catalogue import Catalogue, Unavailable
 from journeyman.core.scheduling.options import Options
-from journeyman.core.scheduling.result_cache import Answers
+from journeyman.core.scheduling.result_cache import ResultCache
 from journeyman.core.scheduling.results import Results
 from journeyman.core.state.snapshot import Workloads
 from tests.helpers.builders import NOW, a_claim, a_daemon_set, a_node_class, a_pod, a_pool, a_snapshot
@@ -31,7 +31,7 @@ CLUSTER = a_snapshot(node_pools=(a_stored_pool(),), pods=(stored(a_pod("p")),), 
 @pytest.fixture
 def answers():
     """With one answer about CLUSTER."""
-    answers = Answers()
+    answers = ResultCache()
     answers.about(CLUSTER, CATALOGUE, Options())[QUESTION] = Results(price=1.0)
     return answers
 
@@ -69,6 +69,6 @@ def test_an_answer_is_about_one_catalogue_and_one_way_to_decide(answers):
 
 def test_what_has_no_version_is_not_known_again():
     """Pods that stand for a CapacityBuffer are made anew in each run."""
-    answers, cluster = Answers(), replace(CLUSTER, pods=(a_pod("virtual"),))
+    answers, cluster = ResultCache(), replace(CLUSTER, pods=(a_pod("virtual"),))
     answers.about(cluster, CATALOGUE, Options())[QUESTION] = Results()
     assert answers.about(cluster, CATALOGUE, Options()) == {}

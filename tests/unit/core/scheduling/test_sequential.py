@@ -8,9 +8,9 @@ from msgspec.structs import replace
 from journeyman.core.api import labels
 from journeyman.core.catalogue import Catalogue
 from journeyman.core.scheduling.options import MinValuesPolicy, Options
-from journeyman.core.scheduling.problem import Ground, OpenNode, ask
+from journeyman.core.scheduling.problem import ClusterInputs, PlannedNode, prepare_task
 from journeyman.core.scheduling.requirements import requirement
-from journeyman.core.scheduling.sequential import place_one_by_one
+from journeyman.core.scheduling.sequential import schedule_sequentially
 from tests.helpers.builders import (
     LARGE,
     MEDIUM,
@@ -47,37 +47,39 @@ class Outcome:
         pools = pools or (a_pool(),)
         snapshot = a_snapshot(pods=(*pods, *running), node_pools=pools, nodes=nodes, claims=claims)
         by_pool = types if isinstance(types, dict) else {pool.metadata.name: types for pool in pools}
-        ground = Ground.of(snapshot, Catalogue(by_pool), options)
-        asked = ask(ground, pods, frozenset())
-        self.question = asked.question
-        self.draft = asked.draft()
+        inputs = ClusterInputs.of(snapshot, Catalogue(by_pool), options)
+        asked = prepare_task(inputs, pods, frozenset())
+        self.problem = asked.problem
+        self.solution = asked.initial_solution()
         if prepare is not None:
-            prepare(self.question, self.draft)
-        place_one_by_one(self.question, self.draft)
+            prepare(self.problem, self.solution)
+        schedule_sequentially(self.problem, self.solution)
 
     @property
     def left(self):
         """How many pods have no place."""
-        return sum(self.draft.left)
+        return sum(self.solution.left)
 
     @property
     def sizes(self):
         """Pods by node to open, most first."""
-        return sorted((sum(n for _, n in node.pods) for node in self.draft.opened), reverse=True)
+        return sorted((sum(n for _, n in node.pods) for node in self.solution.new_nodes), reverse=True)
 
     @property
     def on_existing(self):
         """How many pods existing nodes took."""
-        return sum(n for pods in self.draft.on_existing.values() for _, n in pods)
+        return sum(n for pods in self.solution.on_existing.values() for _, n in pods)
 
     def domains(self, key=labels.ZONE):
         """The label's value each node to open is bound to, sorted; None where it is open."""
-        found = [node.requirements[key].single if key in node.requirements else None for node in self.draft.opened]
+        found = [
+            node.requirements[key].single if key in node.requirements else None for node in self.solution.new_nodes
+        ]
         return sorted(found, key=str)
 
     def pools(self):
         """The NodePools of the nodes to open."""
-        return [self.question.stalls[node.stall].template.name for node in self.draft.opened]
+        return [self.problem.stalls[node.stall].template.name for node in self.solution.new_nodes]
 
 
 def pods(count, prefix="p", **kwargs):
@@ -117,9 +119,9 @@ def test_a_node_grows_to_the_largest_type_that_holds_its_pods():
     """Seven pods of one CPU share one node, which only the largest type can still be."""
     outcome = Outcome(*pods(7))
 
-    (node,) = outcome.draft.opened
+    (node,) = outcome.solution.new_nodes
     assert outcome.sizes == [7]
-    assert node.total[outcome.question.axes.index("cpu")] == 7000
+    assert node.total[outcome.problem.axes.index("cpu")] == 7000
 
 
 def test_larger_pods_go_first():
@@ -225,7 +227,7 @@ def test_affinity_to_nobody_stays_pending():
     """A pod that wants company it is not itself, and finds none, is left."""
     outcome = Outcome(a_pod("p", **rule("podAffinity", selector={"matchLabels": {"app": "db"}})))
 
-    assert (outcome.left, outcome.draft.opened) == (1, [])
+    assert (outcome.left, outcome.solution.new_nodes) == (1, [])
 
 
 def test_a_pod_waits_for_those_it_wants_to_join():
@@ -306,9 +308,9 @@ def test_nodes_never_outgrow_a_limit():
     """Ten CPUs allow a type of eight and one of two, not a second of four."""
     outcome = Outcome(*pods(12), pools=(a_pool(spec={"limits": {"cpu": "10"}}),))
 
-    shares = sum(int(node.share[0]) for node in outcome.draft.opened)
+    shares = sum(int(node.share[0]) for node in outcome.solution.new_nodes)
     assert shares == 10_000
-    assert outcome.draft.headroom[0].left.tolist() == [0]
+    assert outcome.solution.headroom[0].left.tolist() == [0]
     assert (sum(outcome.sizes), outcome.left) == (8, 4)
 
 
@@ -327,16 +329,18 @@ def test_terms_of_an_affinity_are_tried_one_after_the_other():
 def test_a_draft_is_carried_on():
     """A node opened before keeps its pods, takes more while it can, and counts for the rules."""
 
-    def one_open(question, draft):
-        stall = question.stalls[0]
+    def one_open(problem, solution):
+        stall = problem.stalls[0]
         bound = stall.template.requirements & {labels.ZONE: requirement(labels.ZONE, "In", ("b",))}
-        draft.opened.append(OpenNode(stall=0, requirements=bound, pods=((0, 1),), total=question.requests[0].copy()))
-        draft.left[0] -= 1
+        solution.new_nodes.append(
+            PlannedNode(stall=0, requirements=bound, pods=((0, 1),), total=problem.requests[0].copy())
+        )
+        solution.left[0] -= 1
 
     outcome = Outcome(*pods(4, **spread()), types=(ZONAL,), prepare=one_open)
 
     assert outcome.left == 0
-    assert outcome.draft.opened[0].requirements[labels.ZONE].single == "b"
+    assert outcome.solution.new_nodes[0].requirements[labels.ZONE].single == "b"
     assert outcome.domains() == list(ZONES)
     assert sum(outcome.sizes) == 4
 
@@ -346,7 +350,7 @@ def test_reserved_capacity_is_used_as_far_as_it_goes():
     outcome = Outcome(*pods(2, cpu="3"), types=(with_reservation(MEDIUM, "cr-1", price=1e-8),))
 
     assert set(outcome.domains(labels.RESERVATION_ID)) == {"cr-1", None}
-    assert outcome.draft.reservations.left == {"cr-1": 0}
+    assert outcome.solution.reservations.left == {"cr-1": 0}
 
 
 def test_the_larger_reservation_is_taken_where_the_smaller_leaves_pods_behind():
@@ -402,6 +406,6 @@ def test_arrival_order_never_matters():
 
     one, other = Outcome(*asked, types=(ZONAL, LARGE)), Outcome(*reversed(asked), types=(ZONAL, LARGE))
 
-    assert [(n.pods, n.requirements) for n in one.draft.opened] == [
-        (n.pods, n.requirements) for n in other.draft.opened
+    assert [(n.pods, n.requirements) for n in one.solution.new_nodes] == [
+        (n.pods, n.requirements) for n in other.solution.new_nodes
     ]

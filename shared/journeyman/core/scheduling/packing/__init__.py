@@ -13,9 +13,9 @@ from msgspec.structs import replace
 from journeyman.core.scheduling.arrays import Ints
 from journeyman.core.scheduling.packing.packing_problem import (
     Bin,
-    Kinds,
+    MergedItems,
     Packing,
-    Problem,
+    PackingProblem,
     held_by,
     price_of,
     translated,
@@ -23,15 +23,15 @@ from journeyman.core.scheduling.packing.packing_problem import (
 from journeyman.core.scheduling.packing.shadow_prices import independent, lower_bound
 from journeyman.core.scheduling.packing.strategies import fill_stocks, solve
 
-__all__ = ["Bin", "Packing", "Problem", "lower_bound", "pack"]
+__all__ = ["Bin", "Packing", "PackingProblem", "lower_bound", "pack"]
 
 
-def pack(problem: Problem, *, fewest_nodes: bool = False) -> Packing:
+def pack(problem: PackingProblem, *, fewest_nodes: bool = False) -> Packing:
     """The cheapest packing found; with `fewest_nodes`, as Karpenter would: as few nodes as will do.
 
     What there is a stock of is used first.
     """
-    kinds = Kinds.of(problem, _placeable(problem))
+    kinds = MergedItems.of(problem, _placeable(problem))
     whole = kinds.problem
     bins = fill_stocks(whole)
     rest = replace(whole, counts=whole.counts - held_by(bins, len(whole.counts)))
@@ -45,12 +45,12 @@ def pack(problem: Problem, *, fewest_nodes: bool = False) -> Packing:
     return Packing(packed, price_of(packed, problem.prices), tuple(left.tolist()))
 
 
-def _placeable(problem: Problem) -> Ints:
+def _placeable(problem: PackingProblem) -> Ints:
     """The items of which there are some, and that fit some offer."""
     return np.flatnonzero((problem.counts > 0) & np.logical_or.reduce(problem.fits(), axis=1))
 
 
-def _buy(problem: Problem, *, fewest_nodes: bool) -> list[Bin]:
+def _buy(problem: PackingProblem, *, fewest_nodes: bool) -> list[Bin]:
     """Bins for all items; those whose offers have nothing in common with other items' are packed apart."""
     bins: list[Bin] = []
     for items in independent(problem.allowed):

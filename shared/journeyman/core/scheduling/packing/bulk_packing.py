@@ -17,15 +17,15 @@ import numpy as np
 from msgspec import Struct
 
 from journeyman.core.scheduling.arrays import Bools, Floats, Ints, every
-from journeyman.core.scheduling.packing.packing_problem import Bin, Content, Problem, cheapest_offers, merged
-from journeyman.core.scheduling.packing.shadow_prices import Appraisal
+from journeyman.core.scheduling.packing.packing_problem import Bin, Content, PackingProblem, cheapest_offers, merged
+from journeyman.core.scheduling.packing.shadow_prices import ShadowPrices
 
 _EPSILON: Final = 1e-9
 _MOST_ROOM: Final = 2**52  # amounts up to this are exact as floats
 _DECIMALS: Final = 9  # of a likeness, so that a processor's way of rounding chooses nothing
 
 
-class Manner(Struct, frozen=True):
+class FillOrder(Struct, frozen=True):
     """How items are matched with nodes.
 
     Attributes:
@@ -37,10 +37,10 @@ class Manner(Struct, frozen=True):
     thrift: float = 0.0
 
 
-class OpenNodes:
+class BulkPacker:
     """Nodes being filled, as columns: room by axis, signatures still possible, conflicts entered."""
 
-    def __init__(self, problem: Problem, appraisal: Appraisal, manner: Manner) -> None:
+    def __init__(self, problem: PackingProblem, appraisal: ShadowPrices, manner: FillOrder) -> None:
         self.problem = problem
         self._appraisal = appraisal
         self._sizes = np.minimum(problem.sizes, _MOST_ROOM).astype(float)
@@ -184,7 +184,7 @@ class OpenNodes:
         for offer in np.flatnonzero(mix).tolist():
             self.open(offer, int(mix[offer]))
 
-    def settle(self, shop: Problem | None) -> list[Bin]:
+    def settle(self, shop: PackingProblem | None) -> list[Bin]:
         """Each node that holds something, as the cheapest offer for it in the shop; without one as it was opened."""
         if not self._placed:
             return []
@@ -215,7 +215,7 @@ def _summed(entries: list[tuple[int, int]]) -> Content:
     return tuple(content.items())
 
 
-def _families(problem: Problem) -> Bools:
+def _families(problem: PackingProblem) -> Bools:
     """By offer and signature, whether the same size is had for the same price there; of stocks there is but the one."""
     found = np.zeros((len(problem.prices), len(problem.allowed)), dtype=bool)
     found[np.arange(len(problem.prices)), problem.signatures] = True
@@ -233,7 +233,7 @@ _OFFERS: Final = 40  # whose combinations are tried to cover what whole nodes of
 _MARGINS: Final = (0.0, 0.01, 0.02, 0.03, 0.05, 0.08)  # room to spare, since items are not sand
 
 
-def whole_mixes(problem: Problem, appraisal: Appraisal) -> Iterator[Ints]:
+def whole_mixes(problem: PackingProblem, appraisal: ShadowPrices) -> Iterator[Ints]:
     """How many nodes of each offer to open: the mix rounded down, then with a cheap cover of the rest, ever roomier."""
     base = np.floor(appraisal.mix + _EPSILON).astype(np.int64)
     yield base
@@ -241,7 +241,7 @@ def whole_mixes(problem: Problem, appraisal: Appraisal) -> Iterator[Ints]:
         for least in (0.5, 0.0):
             yield base + (appraisal.mix - base > least + _EPSILON)
         return
-    combinations = _Combinations(problem, appraisal)
+    combinations = _NodeCombinations(problem, appraisal)
     seen = {base.tobytes()}
     for margin in _MARGINS:
         need = (problem.counts @ problem.requests).astype(float) * (1 + margin) - base @ problem.sizes
@@ -251,10 +251,10 @@ def whole_mixes(problem: Problem, appraisal: Appraisal) -> Iterator[Ints]:
             yield mix
 
 
-class _Combinations:
+class _NodeCombinations:
     """Up to three nodes of promising offers, all ways to combine them, by price."""
 
-    def __init__(self, problem: Problem, appraisal: Appraisal) -> None:
+    def __init__(self, problem: PackingProblem, appraisal: ShadowPrices) -> None:
         need = (problem.counts @ problem.requests).astype(float)
         usable = np.minimum(problem.sizes, need)
         value = (usable * appraisal.unit).sum(axis=1)

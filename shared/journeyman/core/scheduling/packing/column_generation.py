@@ -15,8 +15,15 @@ import numpy as np
 
 from journeyman.core.scheduling.arrays import Bools, Floats, Ints
 from journeyman.core.scheduling.packing.linear_program import CoveringProgram
-from journeyman.core.scheduling.packing.packing_problem import Bin, Problem, content_of, held_by, merged, price_of
-from journeyman.core.scheduling.packing.shadow_prices import appraise
+from journeyman.core.scheduling.packing.packing_problem import (
+    Bin,
+    PackingProblem,
+    content_of,
+    held_by,
+    merged,
+    price_of,
+)
+from journeyman.core.scheduling.packing.shadow_prices import compute_shadow_prices
 
 _REFINED_ITEMS: Final = 64  # column generation needs a row per item
 _REFINING_ROUNDS: Final = 24
@@ -30,17 +37,17 @@ _EPSILON: Final = 1e-9
 _DECIMALS: Final = 9  # of a price; what differs beyond is rounding
 
 
-class CarefulSolver:
+class ColumnGenerationSolver:
     """One problem's shadow values and the methods that use them."""
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: PackingProblem) -> None:
         self._problem = problem
         self._width = len(problem.counts)
         self._axes = [np.flatnonzero(request) for request in problem.requests]
         self._amounts = [request[axes] for request, axes in zip(problem.requests, self._axes, strict=True)]
         self._suits = problem.allowed[problem.signatures]  # by offer and item
         self._in_conflict = np.logical_or.reduce(problem.loose | problem.bound, axis=1)
-        appraisal = appraise(problem, with_mix=False)
+        appraisal = compute_shadow_prices(problem, with_mix=False)
         # an item that only uses what is free for now must still be worth placing
         self._worth: Floats = np.maximum(appraisal.items, _LEAST_WORTH * self._prices_alone())
         self._offer_worth = (problem.sizes * appraisal.unit).sum(axis=1)

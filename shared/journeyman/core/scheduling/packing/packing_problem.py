@@ -26,7 +26,7 @@ def _none() -> Ints:
     return np.zeros(0, dtype=np.int64)
 
 
-class Problem(Struct, frozen=True, kw_only=True, eq=False):
+class PackingProblem(Struct, frozen=True, kw_only=True, eq=False):
     """What to place, and what can be bought.
 
     Attributes:
@@ -62,7 +62,7 @@ class Problem(Struct, frozen=True, kw_only=True, eq=False):
         found: Bools = self.stock >= 0 if len(self.stock) else np.zeros(len(self.prices), dtype=bool)
         return found
 
-    def only(self, offers: Ints | Bools) -> Problem:
+    def only(self, offers: Ints | Bools) -> PackingProblem:
         """The same with some of the offers."""
         return replace(
             self,
@@ -72,7 +72,7 @@ class Problem(Struct, frozen=True, kw_only=True, eq=False):
             stock=self.stock[offers] if len(self.stock) else self.stock,
         )
 
-    def of_items(self, items: Ints) -> Problem:
+    def of_items(self, items: Ints) -> PackingProblem:
         """The same with some of the items; conflicts of which one side is missing are forgotten."""
         loose, bound = self.loose[items], self.bound[items]
         live = loose.any(axis=0) & bound.any(axis=0)
@@ -163,16 +163,16 @@ def translated(bins: Iterable[Bin], items: Ints, offers: Ints, width: int) -> li
     ]
 
 
-class Kinds(Struct, frozen=True, kw_only=True, eq=False):
+class MergedItems(Struct, frozen=True, kw_only=True, eq=False):
     """A problem over kinds of items; `members[k]` are the items of kind k, of a problem with `width` items."""
 
-    problem: Problem
+    problem: PackingProblem
     members: tuple[Ints, ...]
     width: int
     counts: Ints  # by item
 
     @classmethod
-    def of(cls, problem: Problem, items: Ints) -> Kinds:
+    def of(cls, problem: PackingProblem, items: Ints) -> MergedItems:
         """The kinds among these items, in order of their first."""
         part = problem.of_items(items)
         unlike = np.where(_mixed_up(part), np.arange(len(items)), -1)
@@ -220,7 +220,7 @@ class Kinds(Struct, frozen=True, kw_only=True, eq=False):
             yield Bin(b.offer, tuple(sorted(content)), alike, self.width)
 
 
-def _mixed_up(problem: Problem) -> Bools:
+def _mixed_up(problem: PackingProblem) -> Bools:
     """Items that are on both sides of a conflict: it is between two of them, but not between two of one."""
     found: Bools = np.logical_or.reduce(problem.loose & problem.bound, axis=1)
     return found
@@ -229,7 +229,7 @@ def _mixed_up(problem: Problem) -> Bools:
 _CHUNK: Final = 1 << 20  # contents times offers looked at together
 
 
-def cheapest_offers(problem: Problem, totals: Ints, possible: Bools) -> Ints:
+def cheapest_offers(problem: PackingProblem, totals: Ints, possible: Bools) -> Ints:
     """By content, the cheapest offer without a stock that holds it; -1 if there is none.
 
     Args:

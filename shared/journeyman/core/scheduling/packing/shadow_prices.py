@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from journeyman.core.scheduling.arrays import Bools, Floats, Ints, every
 from journeyman.core.scheduling.packing.linear_program import CoveringProgram, affordable
-from journeyman.core.scheduling.packing.packing_problem import Problem
+from journeyman.core.scheduling.packing.packing_problem import PackingProblem
 
 _ROWS: Final = 160  # of the program; with more, offers and items are told apart less finely
 _ROWS_FOR_WORTH: Final = 64  # likewise where the mix is not asked for
@@ -26,7 +26,7 @@ _SHARES: Final = 3  # by how much of its share in all demand falls on each axis,
 _TIE_BREAK: Final = 1e-4  # of a typical node's price
 
 
-class Appraisal(Struct, frozen=True, kw_only=True, eq=False):
+class ShadowPrices(Struct, frozen=True, kw_only=True, eq=False):
     """Shadow prices.
 
     Attributes:
@@ -42,14 +42,16 @@ class Appraisal(Struct, frozen=True, kw_only=True, eq=False):
     bound: float
 
 
-def lower_bound(problem: Problem) -> float:
+def lower_bound(problem: PackingProblem) -> float:
     """A price that no packing of the problem's items can undercut.
 
     Items whose offers have nothing in common with other items' are bounded apart, and the bounds add up.
     """
     asked = problem.of_items(np.flatnonzero(problem.counts))
     parts = [part.only(part.useful()) for part in (asked.of_items(items) for items in independent(asked.allowed))]
-    return sum(max(appraise(part, with_mix=False, coarse=c).bound for c in (False, True)) for part in parts)
+    return sum(
+        max(compute_shadow_prices(part, with_mix=False, coarse=c).bound for c in (False, True)) for part in parts
+    )
 
 
 def independent(allowed: Bools) -> list[Ints]:
@@ -71,18 +73,18 @@ def independent(allowed: Bools) -> list[Ints]:
     return sorted(found, key=lambda items: int(items[0]))
 
 
-def appraise(problem: Problem, *, with_mix: bool = True, coarse: bool = False) -> Appraisal:
+def compute_shadow_prices(problem: PackingProblem, *, with_mix: bool = True, coarse: bool = False) -> ShadowPrices:
     """Solve the program for these items; `mix` is all zero unless asked for. `coarse`: places are signatures."""
-    market = Market.of(problem, most_rows=_ROWS if with_mix else _ROWS_FOR_WORTH, coarse=coarse)
+    market = _OfferGroups.of(problem, most_rows=_ROWS if with_mix else _ROWS_FOR_WORTH, coarse=coarse)
     worth, mix = market.solve(with_mix=with_mix)
     each = np.where(market.allowed, worth @ problem.requests.T.astype(float), np.inf).min(axis=0, initial=np.inf)
     items = np.where(np.isfinite(each), each, 0.0)
     unit: Floats = worth[market.place]
     bound = float(problem.counts @ items) - _worth_of_stocks(problem, unit, market.usable)
-    return Appraisal(unit=unit, items=items, mix=mix, bound=max(bound, 0.0))
+    return ShadowPrices(unit=unit, items=items, mix=mix, bound=max(bound, 0.0))
 
 
-def _worth_of_stocks(problem: Problem, unit: Floats, usable: Floats) -> float:
+def _worth_of_stocks(problem: PackingProblem, unit: Floats, usable: Floats) -> float:
     """What the nodes in stock are worth above their price, at most."""
     gain = np.maximum((usable * unit).sum(axis=1) - problem.prices, 0.0)
     total = 0.0
@@ -91,7 +93,7 @@ def _worth_of_stocks(problem: Problem, unit: Floats, usable: Floats) -> float:
     return total
 
 
-class Market(Struct, frozen=True, kw_only=True, eq=False):
+class _OfferGroups(Struct, frozen=True, kw_only=True, eq=False):
     """Offers by place, and items by where they may go.
 
     Attributes:
@@ -102,14 +104,14 @@ class Market(Struct, frozen=True, kw_only=True, eq=False):
         usable: Room by offer and axis as far as any content can use it.
     """
 
-    problem: Problem
+    problem: PackingProblem
     place: Ints
     allowed: Bools
     group: Ints
     usable: Floats
 
     @classmethod
-    def of(cls, problem: Problem, *, most_rows: int, coarse: bool) -> Market:
+    def of(cls, problem: PackingProblem, *, most_rows: int, coarse: bool) -> _OfferGroups:
         """As fine a distinction as keeps the program small, and none by size if it is to be coarse."""
         axes = int(problem.requests.any(axis=0).sum())
         for by_size, by_share in _DETAILS[-1:] if coarse else _DETAILS:
@@ -197,7 +199,7 @@ class Market(Struct, frozen=True, kw_only=True, eq=False):
         program.solve()
 
 
-def _places(problem: Problem, *, by_size: bool) -> tuple[Ints, Bools]:
+def _places(problem: PackingProblem, *, by_size: bool) -> tuple[Ints, Bools]:
     """The place of each offer, and by place and item whether it may go there."""
     keys = [problem.signatures]
     if by_size and len(problem.counts):
@@ -217,7 +219,7 @@ def _places(problem: Problem, *, by_size: bool) -> tuple[Ints, Bools]:
     return place, allowed
 
 
-def _groups(problem: Problem, allowed: Bools, *, by_share: bool) -> Ints:
+def _groups(problem: PackingProblem, allowed: Bools, *, by_share: bool) -> Ints:
     """A number by item: equal for those that may go to the same places, and ask for much the same proportions."""
     group = np.zeros(len(problem.counts), dtype=np.int64)
     for row in allowed:
@@ -230,7 +232,7 @@ def _groups(problem: Problem, allowed: Bools, *, by_share: bool) -> Ints:
     return group
 
 
-def _usable_sizes(problem: Problem, place: Ints, allowed: Bools) -> Floats:
+def _usable_sizes(problem: PackingProblem, place: Ints, allowed: Bools) -> Floats:
     """Room by offer and axis as far as any content can use it.
 
     No node holds more than all there is; and where every item asks for memory along with cpu, a node with little memory

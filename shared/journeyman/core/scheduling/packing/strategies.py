@@ -18,11 +18,11 @@ import numpy as np
 from msgspec.structs import replace
 
 from journeyman.core.scheduling.arrays import Bools, Floats, Ints, every
-from journeyman.core.scheduling.packing.bulk_packing import Manner, OpenNodes, whole_mixes
-from journeyman.core.scheduling.packing.column_generation import CarefulSolver
+from journeyman.core.scheduling.packing.bulk_packing import BulkPacker, FillOrder, whole_mixes
+from journeyman.core.scheduling.packing.column_generation import ColumnGenerationSolver
 from journeyman.core.scheduling.packing.packing_problem import (
     Bin,
-    Problem,
+    PackingProblem,
     cheapest_offers,
     content_of,
     held_by,
@@ -30,7 +30,7 @@ from journeyman.core.scheduling.packing.packing_problem import (
     price_of,
     translated,
 )
-from journeyman.core.scheduling.packing.shadow_prices import Appraisal, appraise
+from journeyman.core.scheduling.packing.shadow_prices import ShadowPrices, compute_shadow_prices
 
 _CAREFUL_KINDS: Final = 64  # up to this many kinds of items the careful way is affordable
 _CAREFUL_LEFTOVERS: Final = 150  # likewise for what finds no room in the mix
@@ -45,37 +45,37 @@ _GOOD_ENOUGH: Final = 1.001  # times the bound
 _DECIMALS: Final = 9
 
 
-def solve(problem: Problem, *, fewest_nodes: bool) -> list[Bin]:
+def solve(problem: PackingProblem, *, fewest_nodes: bool) -> list[Bin]:
     """The cheapest plan found for items that each fit some offer; or that of fewest nodes, the cheapest if equal."""
     if fewest_nodes:
         return min(_with_fewest(problem), key=lambda bins: _rank(problem, bins)[::-1])
     return _by_price(problem)
 
 
-def _rank(problem: Problem, bins: list[Bin]) -> tuple[float, int]:
+def _rank(problem: PackingProblem, bins: list[Bin]) -> tuple[float, int]:
     return round(price_of(bins, problem.prices), _DECIMALS), sum(b.copies for b in bins)
 
 
-def _by_price(problem: Problem) -> list[Bin]:
+def _by_price(problem: PackingProblem) -> list[Bin]:
     """The best of all ways, the quick ones first; the careful way only where it may still be worth it."""
     kinds = len(problem.counts)
     if kinds == 1:
-        return CarefulSolver(problem).cheapest(problem.counts)
+        return ColumnGenerationSolver(problem).cheapest(problem.counts)
     if is_small(problem):
         return solve_exactly(problem)
-    appraisal = appraise(problem)
+    appraisal = compute_shadow_prices(problem)
     best = _dealt_out(problem, appraisal, _EFFORT)
     if price_of(best, problem.prices) <= appraisal.bound * _GOOD_ENOUGH:
         return best
     if kinds > _CAREFUL_KINDS:
         few = sum(b.copies for b in best) <= _POLISHED_PLAN
         return _polished(problem, appraisal, best) if few else best
-    solver = CarefulSolver(problem)
+    solver = ColumnGenerationSolver(problem)
     found = solver.improve(solver.cheapest(problem.counts))
     return min(best, found, key=lambda bins: _rank(problem, bins))
 
 
-def _dealt_out(problem: Problem, appraisal: Appraisal, effort: float) -> list[Bin]:
+def _dealt_out(problem: PackingProblem, appraisal: ShadowPrices, effort: float) -> list[Bin]:
     """The cheapest of as many mixes and manners as the effort allows, two manners at least if there are."""
     work = len(problem.counts) * (1 + appraisal.mix.sum() / _NODES_PER_KIND)
     manners = _manners(problem, appraisal)
@@ -88,7 +88,7 @@ def _dealt_out(problem: Problem, appraisal: Appraisal, effort: float) -> list[Bi
     return best
 
 
-def _polished(problem: Problem, appraisal: Appraisal, bins: list[Bin]) -> list[Bin]:
+def _polished(problem: PackingProblem, appraisal: ShadowPrices, bins: list[Bin]) -> list[Bin]:
     """The worst nodes taken apart and dealt out again, as long as that saves money and the effort allows it."""
     effort = _POLISHING
     better: list[Bin] | None = bins
@@ -102,14 +102,14 @@ def _polished(problem: Problem, appraisal: Appraisal, bins: list[Bin]) -> list[B
             if effort < 0:
                 break
             part, items, offers = _part(problem, counts)
-            found = translated(_dealt_out(part, appraise(part), 0), items, offers, len(problem.counts))
+            found = translated(_dealt_out(part, compute_shadow_prices(part), 0), items, offers, len(problem.counts))
             if price_of(found, problem.prices) < price_of(worst, problem.prices) - 1e-9:
                 better = merged([*rest, *found])
                 break
     return bins
 
 
-def _worst(problem: Problem, appraisal: Appraisal, bins: list[Bin], size: int) -> tuple[list[Bin], list[Bin]]:
+def _worst(problem: PackingProblem, appraisal: ShadowPrices, bins: list[Bin], size: int) -> tuple[list[Bin], list[Bin]]:
     """The nodes that cost most for the worth of what they hold, and the others."""
     waste = [
         problem.prices[b.offer] / max(sum(float(appraisal.items[item]) * n for item, n in b.content), 1e-300)
@@ -127,32 +127,32 @@ def _worst(problem: Problem, appraisal: Appraisal, bins: list[Bin], size: int) -
     return worst, [b for b in rest.values() if b.copies]
 
 
-def _manners(problem: Problem, appraisal: Appraisal) -> tuple[Manner, ...]:
+def _manners(problem: PackingProblem, appraisal: ShadowPrices) -> tuple[FillOrder, ...]:
     """Blends where something without a price is hardly in excess; thrift where places differ in worth."""
     bought = appraisal.mix @ problem.sizes
     used = (problem.counts @ problem.requests) / np.maximum(bought, 1)
     unpriced = appraisal.mix @ (problem.sizes * appraisal.unit) < 0.01 * float(appraisal.mix @ problem.prices)
     if (unpriced & (used > 0.8)).any():
-        return Manner(blend=1.0), Manner(blend=0.5), Manner()
-    return (Manner(), Manner(thrift=0.3)) if np.ptp(appraisal.unit, axis=0).any() else (Manner(),)
+        return FillOrder(blend=1.0), FillOrder(blend=0.5), FillOrder()
+    return (FillOrder(), FillOrder(thrift=0.3)) if np.ptp(appraisal.unit, axis=0).any() else (FillOrder(),)
 
 
-def _with_fewest(problem: Problem) -> Iterator[list[Bin]]:
+def _with_fewest(problem: PackingProblem) -> Iterator[list[Bin]]:
     """Plans made as if every node cost the same, but for a trifle less the dearer it is really, since it holds more."""
     if len(problem.counts) <= _CAREFUL_KINDS:
-        yield CarefulSolver(problem).fewest(problem.counts)
+        yield ColumnGenerationSolver(problem).fewest(problem.counts)
     flat = replace(problem, prices=1.0 - 1e-3 * problem.prices / max(float(problem.prices.max()), 1e-300))
-    appraisal = appraise(flat, coarse=True)
-    for manner in (Manner(), Manner(blend=1.0)):
-        nodes = OpenNodes(flat, appraisal, manner)
+    appraisal = compute_shadow_prices(flat, coarse=True)
+    for manner in (FillOrder(), FillOrder(blend=1.0)):
+        nodes = BulkPacker(flat, appraisal, manner)
         nodes.open_mix(np.floor(appraisal.mix + 1e-9).astype(np.int64))
         nodes.place_all(problem.counts, open_more=True)
         yield nodes.settle(problem)
 
 
-def _deal_out(problem: Problem, appraisal: Appraisal, mix: Ints, manner: Manner) -> list[Bin]:
+def _deal_out(problem: PackingProblem, appraisal: ShadowPrices, mix: Ints, manner: FillOrder) -> list[Bin]:
     """Open the mix and place all; what finds no room gets mixes of its own, and the last few are packed carefully."""
-    nodes = OpenNodes(problem, appraisal, manner)
+    nodes = BulkPacker(problem, appraisal, manner)
     nodes.open_mix(mix)
     left = nodes.place_all(problem.counts, open_more=False)
     dives = min(1 + len(problem.counts) // _KINDS_PER_DIVE, _DIVES)
@@ -165,10 +165,10 @@ def _deal_out(problem: Problem, appraisal: Appraisal, mix: Ints, manner: Manner)
     return [*nodes.settle(problem), *more]
 
 
-def _mix_for(problem: Problem, counts: Ints) -> Ints:
+def _mix_for(problem: PackingProblem, counts: Ints) -> Ints:
     """The whole nodes of the mix for so many of each item; if all are fractions, one of where most money goes."""
     part, _, offers = _part(problem, counts)
-    fractions = appraise(part).mix
+    fractions = compute_shadow_prices(part).mix
     whole = np.floor(fractions + 1e-9).astype(np.int64)
     if not whole.any():
         whole[np.argmax(fractions * part.prices)] = 1
@@ -177,13 +177,13 @@ def _mix_for(problem: Problem, counts: Ints) -> Ints:
     return mix
 
 
-def _carefully(problem: Problem, counts: Ints) -> list[Bin]:
+def _carefully(problem: PackingProblem, counts: Ints) -> list[Bin]:
     """The careful way for some of the items, without refinement."""
     part, items, offers = _part(problem, counts)
-    return translated(CarefulSolver(part).straight(part.counts), items, offers, len(problem.counts))
+    return translated(ColumnGenerationSolver(part).straight(part.counts), items, offers, len(problem.counts))
 
 
-def _part(problem: Problem, counts: Ints) -> tuple[Problem, Ints, Ints]:
+def _part(problem: PackingProblem, counts: Ints) -> tuple[PackingProblem, Ints, Ints]:
     """The problem of so many of each item, with the items and the offers that are left in it."""
     items = np.flatnonzero(counts)
     part = replace(problem, counts=counts).of_items(items)
@@ -195,12 +195,12 @@ _STATES: Final = 800
 _TRIFLE: Final = 1e-9  # that a node costs more, so that of equal plans that of fewer nodes wins
 
 
-def is_small(problem: Problem) -> bool:
+def is_small(problem: PackingProblem) -> bool:
     """Whether there are so few items that trying everything is quick."""
     return bool(np.log(problem.counts + 1.0).sum() <= np.log(_STATES))
 
 
-def solve_exactly(problem: Problem) -> list[Bin]:
+def solve_exactly(problem: PackingProblem) -> list[Bin]:
     """The cheapest bins for all items, each of which fits some offer.
 
     A state is how many of each item are left. The next node always holds the first item that is left, with any others. As
@@ -233,7 +233,7 @@ def solve_exactly(problem: Problem) -> list[Bin]:
     return merged(bins)
 
 
-def _possible(problem: Problem, contents: Ints) -> Bools:
+def _possible(problem: PackingProblem, contents: Ints) -> Bools:
     """By content and signature, whether such an offer may hold it; none may if two of its items are in conflict."""
     used = (contents > 0).astype(np.int64)
     loose, bound = problem.loose.astype(np.int64), problem.bound.astype(np.int64)
@@ -246,7 +246,7 @@ def _possible(problem: Problem, contents: Ints) -> Bools:
 _EPSILON = 1e-6  # of a node
 
 
-def fill_stocks(problem: Problem) -> list[Bin]:
+def fill_stocks(problem: PackingProblem) -> list[Bin]:
     """Bins on offers with a stock, as many as the linear program would buy, filled with the most valuable items.
 
     What it would still buy for what found no room in those is opened next, until there is nothing more to buy.
@@ -264,7 +264,7 @@ def fill_stocks(problem: Problem) -> list[Bin]:
     return bins
 
 
-def taken_from_stocks(problem: Problem, bins: list[Bin]) -> Ints:
+def taken_from_stocks(problem: PackingProblem, bins: list[Bin]) -> Ints:
     """How many nodes the bins take of each stock."""
     taken = np.zeros_like(problem.stocks)
     for b in bins:
@@ -273,9 +273,9 @@ def taken_from_stocks(problem: Problem, bins: list[Bin]) -> Ints:
     return taken
 
 
-def _fill_once(problem: Problem) -> list[Bin]:
-    appraisal = appraise(problem)
-    nodes = OpenNodes(problem, appraisal, Manner(blend=0.5))
+def _fill_once(problem: PackingProblem) -> list[Bin]:
+    appraisal = compute_shadow_prices(problem)
+    nodes = BulkPacker(problem, appraisal, FillOrder(blend=0.5))
     left = problem.stocks.copy()
     for offer in np.flatnonzero(problem.limited & (appraisal.mix > _EPSILON)):
         stock = problem.stock[offer]

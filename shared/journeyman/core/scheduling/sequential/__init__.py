@@ -25,114 +25,121 @@ from journeyman.core.api.objects import Pod
 from journeyman.core.api.resources import CPU, MEMORY
 from journeyman.core.scheduling.demand.topology import Group, LabelIndex
 from journeyman.core.scheduling.options import MinValuesPolicy
-from journeyman.core.scheduling.problem import Draft, Question
-from journeyman.core.scheduling.sequential.sequential_scheduler import Placing, Way
+from journeyman.core.scheduling.problem import PartialSolution, SchedulingProblem
+from journeyman.core.scheduling.sequential.sequential_scheduler import SequentialScheduler, TieBreakPolicy
 
-__all__ = ["Way", "place_one_by_one"]
+__all__ = ["TieBreakPolicy", "schedule_sequentially"]
 
-_KARPENTERS: Final = Way()
+_KARPENTER: Final = TieBreakPolicy()
 
 
-def place_one_by_one(
-    question: Question, draft: Draft, classes: Collection[int] | None = None, way: Way = _KARPENTERS
+def schedule_sequentially(
+    problem: SchedulingProblem,
+    solution: PartialSolution,
+    classes: Collection[int] | None = None,
+    policy: TieBreakPolicy = _KARPENTER,
 ) -> None:
     """Place the pods that a draft has left, on existing nodes, on nodes it opened (their pods stay), and on new ones.
 
     Args:
-        question: What the pass is about.
-        draft: The plan so far; it is changed in place.
+        problem: What the pass is about.
+        solution: The plan so far; it is changed in place.
         classes: The classes whose pods are to be placed, by default all.
-        way: How to decide what Karpenter leaves to chance; where it leaves pods behind, others are tried.
+        policy: How to decide what Karpenter leaves to chance; where it leaves pods behind, others are tried.
     """
-    chosen = [c for c in (range(len(draft.left)) if classes is None else sorted(classes)) if draft.left[c]]
+    chosen = [c for c in (range(len(solution.left)) if classes is None else sorted(classes)) if solution.left[c]]
     if not chosen:
         return
-    queue = _in_queue_order(question, draft, chosen)
-    attempt = _best(question, draft, queue, way)
-    attempt.placing.write(draft)
+    queue = _in_queue_order(problem, solution, chosen)
+    attempt = _best(problem, solution, queue, policy)
+    attempt.scheduler.write(solution)
     for c in chosen:
-        draft.left[c] = attempt.left.count(c)
-        asks = question.rows[question.ladders[c][0]].claims
-        if asks and draft.left[c] and question.devices is not None:
-            draft.stuck[c] = question.devices.why_none(asks, draft.devices)
+        solution.left[c] = attempt.left.count(c)
+        constraints = problem.rows[problem.levels[c][0]].claims
+        if constraints and solution.left[c] and problem.devices is not None:
+            solution.reasons[c] = problem.devices.why_none(constraints, solution.devices)
 
 
-class _Attempt(Struct, frozen=True):
+class _SequentialAttempt(Struct, frozen=True):
     """Pods placed, and the classes of those left, one entry per pod."""
 
-    placing: Placing
+    scheduler: SequentialScheduler
     left: Sequence[int]
 
     @classmethod
-    def at(cls, question: Question, draft: Draft, queue: Sequence[int], way: Way) -> _Attempt:
+    def at(
+        cls, problem: SchedulingProblem, solution: PartialSolution, queue: Sequence[int], policy: TieBreakPolicy
+    ) -> _SequentialAttempt:
         """Place a queue of pods, given by their classes."""
-        active = [row for c in sorted(set(queue)) for row in question.ladders[c]]
-        placing = Placing(question, draft, active, way)
-        return cls(placing, _place_queue(question, placing, queue))
+        active = [row for c in sorted(set(queue)) for row in problem.levels[c]]
+        scheduler = SequentialScheduler(problem, solution, active, policy)
+        return cls(scheduler, _place_queue(problem, scheduler, queue))
 
 
-def _best(question: Question, draft: Draft, queue: Sequence[int], way: Way) -> _Attempt:
+def _best(
+    problem: SchedulingProblem, solution: PartialSolution, queue: Sequence[int], policy: TieBreakPolicy
+) -> _SequentialAttempt:
     """One way; where that leaves pods that another way may place, the way that leaves fewest."""
-    best = _Attempt.at(question, draft, queue, way)
-    for change, may_help in _OTHER_WAYS.items():
-        if best.left and not getattr(way, change) and may_help(question, draft, best):
-            other = replace(way, **{change: True})
-            attempt = _Attempt.at(question, draft, queue, other)
+    best = _SequentialAttempt.at(problem, solution, queue, policy)
+    for change, may_help in _FALLBACK_POLICIES.items():
+        if best.left and not getattr(policy, change) and may_help(problem, solution, best):
+            other = replace(policy, **{change: True})
+            attempt = _SequentialAttempt.at(problem, solution, queue, other)
             if len(attempt.left) < len(best.left):
-                best, way = attempt, other
+                best, policy = attempt, other
     for reordered in (behind_leaders, _left_first):
-        order = reordered(question, queue, best.left)
-        attempt = _Attempt.at(question, draft, order, way) if order else best
+        order = reordered(problem, queue, best.left)
+        attempt = _SequentialAttempt.at(problem, solution, order, policy) if order else best
         if len(attempt.left) < len(best.left):
             best = attempt
     return best
 
 
-def _left_first(_: Question, queue: Sequence[int], left: Sequence[int]) -> list[int]:
+def _left_first(_: SchedulingProblem, queue: Sequence[int], left: Sequence[int]) -> list[int]:
     """The queue with those classes at its head that others have kept from a place; empty if that changes nothing."""
     behind = set(left)
     order = [*(c for c in queue if c in behind), *(c for c in queue if c not in behind)]
     return order if order != list(queue) else []
 
 
-def _keeps_apart(question: Question, _: Draft, attempt: _Attempt) -> bool:
-    rows = [row for c in sorted(set(attempt.left)) for row in question.ladders[c]]
-    return any(attempt.placing.involves_keeping_apart(row) for row in rows)
+def _keeps_apart(problem: SchedulingProblem, _: PartialSolution, attempt: _SequentialAttempt) -> bool:
+    rows = [row for c in sorted(set(attempt.left)) for row in problem.levels[c]]
+    return any(attempt.scheduler.involves_keeping_apart(row) for row in rows)
 
 
-def _is_limited(_: Question, draft: Draft, __: _Attempt) -> bool:
-    return any(room.resources for room in draft.headroom)
+def _is_limited(_: SchedulingProblem, solution: PartialSolution, __: _SequentialAttempt) -> bool:
+    return any(room.resources for room in solution.headroom)
 
 
-def _drew_on_reservations(_: Question, __: Draft, attempt: _Attempt) -> bool:
-    return attempt.placing.reserved > 0
+def _drew_on_reservations(_: SchedulingProblem, __: PartialSolution, attempt: _SequentialAttempt) -> bool:
+    return attempt.scheduler.reserved > 0
 
 
-def _may_choose_less(question: Question, _: Draft, __: _Attempt) -> bool:
-    wanted = any(stall.template.min_values for stall in question.stalls)
-    return wanted and question.options.min_values is MinValuesPolicy.BEST_EFFORT
+def _may_choose_less(problem: SchedulingProblem, _: PartialSolution, __: _SequentialAttempt) -> bool:
+    wanted = any(stall.template.min_values for stall in problem.stalls)
+    return wanted and problem.options.min_values is MinValuesPolicy.BEST_EFFORT
 
 
-_OTHER_WAYS: Mapping[str, Callable[[Question, Draft, _Attempt], bool]] = {
-    "binding": _keeps_apart,
-    "generously": _is_limited,
-    "roomy": _drew_on_reservations,
-    "narrowly": _may_choose_less,
+_FALLBACK_POLICIES: Mapping[str, Callable[[SchedulingProblem, PartialSolution, _SequentialAttempt], bool]] = {
+    "bind_anti_affinity_domains": _keeps_apart,
+    "reserve_largest_type": _is_limited,
+    "prefer_largest_reservation": _drew_on_reservations,
+    "ignore_type_variety": _may_choose_less,
 }
 
 
-def _in_queue_order(question: Question, draft: Draft, classes: Iterable[int]) -> list[int]:
+def _in_queue_order(problem: SchedulingProblem, solution: PartialSolution, classes: Iterable[int]) -> list[int]:
     """The class of every pod to place, largest pods first, then oldest, then those with most wishes about others.
 
     (Whoever has wishes looks for a place of their own; whoever has none may join them there.)
     """
     queue = []
     for c in classes:
-        cls = question.rows[question.ladders[c][0]]
+        cls = problem.rows[problem.levels[c][0]]
         size = (-cls.requests.get(CPU, 0), -cls.requests.get(MEMORY, 0))
         queue += [
             (*size, _age(pod), -len(cls.soft), pod.metadata.uid, pod.key, c)
-            for pod in cls.pods[len(cls.pods) - draft.left[c] :]
+            for pod in cls.pods[len(cls.pods) - solution.left[c] :]
         ]
     queue.sort()
     return [entry[-1] for entry in queue]
@@ -143,7 +150,7 @@ def _age(pod: Pod) -> float:
     return created.timestamp() if created is not None else 0.0
 
 
-def _place_queue(question: Question, placing: Placing, queue: Iterable[int]) -> Sequence[int]:
+def _place_queue(problem: SchedulingProblem, scheduler: SequentialScheduler, queue: Iterable[int]) -> Sequence[int]:
     """Try pod after pod, those that found no place again after the others, until a whole round brings nothing; the rest.
 
     Pods of one class are alike: if nothing was placed since one of them failed, the next fails as well.
@@ -153,7 +160,7 @@ def _place_queue(question: Question, placing: Placing, queue: Iterable[int]) -> 
     failed_after: dict[int, int] = {}
     while failures < len(waiting):
         c = waiting.popleft()
-        if failed_after.get(c) != placed and any(placing.place(row) for row in question.ladders[c]):
+        if failed_after.get(c) != placed and any(scheduler.schedule(row) for row in problem.levels[c]):
             placed += 1
             failures = 0
         else:
@@ -163,20 +170,20 @@ def _place_queue(question: Question, placing: Placing, queue: Iterable[int]) -> 
     return waiting
 
 
-def behind_leaders(question: Question, queue: Sequence[int], left: Sequence[int]) -> list[int]:
+def behind_leaders(problem: SchedulingProblem, queue: Sequence[int], left: Sequence[int]) -> list[int]:
     """The queue (of classes) with those left over at its head, each class behind a pod of each kind that it must join.
 
     Empty if nobody left over must join anybody who waits.
     """
-    asked = {c: groups for c in dict.fromkeys(left) if (groups := _joined(question, c))}
+    asked = {c: groups for c in dict.fromkeys(left) if (groups := _joined(problem, c))}
     if not asked:
         return []
-    index = LabelIndex(question.rows)
+    index = LabelIndex(problem.rows)
     waiting, head = Counter(queue), Counter[int]()
     order: list[int] = []
     for c, groups in asked.items():
         for group in groups:
-            counted = {question.family[row] for row in index.counted_by(group)} - {c}
+            counted = {problem.class_of_row[row] for row in index.counted_by(group)} - {c}
             leader = next((d for d in queue if d in counted and head[d] < waiting[d]), None)
             if leader is not None:
                 head[leader] += 1
@@ -186,9 +193,9 @@ def behind_leaders(question: Question, queue: Sequence[int], left: Sequence[int]
     return [*order, *_others(queue, head)] if head.keys() - asked.keys() else []
 
 
-def _joined(question: Question, c: int) -> list[Group]:
+def _joined(problem: SchedulingProblem, c: int) -> list[Group]:
     """Of whom the class needs one on its node, whatever becomes of its preferences."""
-    return [group for group in question.rows[question.ladders[c][-1]].affinities if group.key == labels.HOSTNAME]
+    return [group for group in problem.rows[problem.levels[c][-1]].affinities if group.key == labels.HOSTNAME]
 
 
 def _others(queue: Sequence[int], head: Counter[int]) -> Iterator[int]:

@@ -18,22 +18,22 @@ from journeyman.core.scheduling.demand.classes import PodClass
 from journeyman.core.scheduling.demand.host_ports import HostPort
 from journeyman.core.scheduling.demand.topology import domain_of
 from journeyman.core.scheduling.demand.volumes import VolumeRoom
-from journeyman.core.scheduling.existing_nodes import Existing
-from journeyman.core.scheduling.sequential.offering_masks import Shelf
+from journeyman.core.scheduling.existing_nodes import ExistingNodes
+from journeyman.core.scheduling.sequential.offering_masks import OfferingMasks
 
 _UNDECIDED = -1  # may still become one of several domains
 _LACKING = -2  # has no such label
 _STEP = 1 << 40  # more than there are ever nodes or placements
 
 
-class Node(Struct, kw_only=True, eq=False):
+class NewNode(Struct, kw_only=True, eq=False):
     """A node to open: its offerings left, what its claim asks for (a number), and what it holds.
 
     `ports` are in use; `share` is what the pool's limits have set aside for it, None without limits. `variety` is how
     many different values it must go on offering by label with minValues.
     """
 
-    shelf: Shelf
+    masks: OfferingMasks
     wanted: int
     offerings: int
     total: list[int]
@@ -43,13 +43,13 @@ class Node(Struct, kw_only=True, eq=False):
     variety: tuple[int, ...] = ()
 
 
-class Places:
-    """All places in Karpenter's order: nodes as `Existing` has them, then open ones, fewest pods first."""
+class CandidateNodes:
+    """All places in Karpenter's order: nodes as `ExistingNodes` has them, then open ones, fewest pods first."""
 
-    def __init__(self, existing: Existing, axes: int) -> None:
+    def __init__(self, existing: ExistingNodes, axes: int) -> None:
         """`axes` is how many of the columns of `existing.free` are resources."""
-        self.standing = existing.nodes
-        self.nodes: list[Node] = []
+        self.existing_nodes = existing.nodes
+        self.nodes: list[NewNode] = []
         self.size = len(existing.nodes)
         self._space = max(64, 2 * self.size)
         self._room: Ints = np.zeros((axes, self._space), dtype=np.int64)
@@ -61,25 +61,25 @@ class Places:
         self._domains: dict[str, Ints] = {}
 
     @property
-    def first_open(self) -> int:
+    def first_new(self) -> int:
         """The place of the first node to open."""
-        return len(self.standing)
+        return len(self.existing_nodes)
 
-    def node(self, place: int) -> Node:
+    def node(self, candidate: int) -> NewNode:
         """The node to open at this place."""
-        return self.nodes[place - self.first_open]
+        return self.nodes[candidate - self.first_new]
 
-    def open(self, node: Node) -> int:
+    def open(self, node: NewNode) -> int:
         """Add a node to open; its place."""
         if self.size == self._space:
             self._grow()
-        place = self.size
+        candidate = self.size
         self.size += 1
         self.nodes.append(node)
         for domains in self._domains.values():
-            domains[place] = _UNDECIDED
-        self.moved(place, 1)
-        return place
+            domains[candidate] = _UNDECIDED
+        self.moved(candidate, 1)
+        return candidate
 
     def _grow(self) -> None:
         self._space *= 2
@@ -88,18 +88,18 @@ class Places:
         self._order = np.pad(self._order, (0, more))
         self._domains = {key: np.pad(domains, (0, more)) for key, domains in self._domains.items()}
 
-    def moved(self, place: int, pods: int) -> None:
+    def moved(self, candidate: int, pods: int) -> None:
         """Sort an open node in again that now has so many pods: before its equals, as the sort of one that grew does."""
         self._placements += 1
-        self._order[place] = _STEP * pods + (self._placements if pods == 1 else _STEP - 1 - self._placements)
+        self._order[candidate] = _STEP * pods + (self._placements if pods == 1 else _STEP - 1 - self._placements)
 
-    def resize(self, place: int, room: Sequence[int]) -> None:
+    def resize(self, candidate: int, room: Sequence[int]) -> None:
         """Say how much a place could still take along each axis, at most."""
-        self._room[:, place] = room
+        self._room[:, candidate] = room
 
-    def take(self, place: int, amounts: Ints) -> None:
+    def take(self, candidate: int, amounts: Ints) -> None:
         """Use up room of an existing node, along the axes."""
-        self._room[:, place] -= amounts
+        self._room[:, candidate] -= amounts
 
     def with_room(self, amounts: Sequence[tuple[int, int]]) -> Bools:
         """Which places may have room for so much."""
@@ -108,9 +108,9 @@ class Places:
             found &= self._room[axis, : self.size] >= amount
         return found
 
-    def in_order(self, places: Bools) -> list[int]:
+    def in_order(self, candidates: Bools) -> list[int]:
         """These places, best first."""
-        chosen = np.flatnonzero(places)
+        chosen = np.flatnonzero(candidates)
         if len(chosen) > 1:
             chosen = chosen[np.argsort(self._order[chosen])]
         found: list[int] = chosen.tolist()
@@ -124,9 +124,9 @@ class Places:
             return
         codes: dict[str, int] = {}
         column = np.full(self._space, _UNDECIDED, dtype=np.int64)
-        for place, node in enumerate(self.standing):
+        for candidate, node in enumerate(self.existing_nodes):
             value = domain_of(node, key)
-            column[place] = _LACKING if value is None else codes.setdefault(value, len(codes))
+            column[candidate] = _LACKING if value is None else codes.setdefault(value, len(codes))
         self._codes[key] = codes
         self._domains[key] = column
 
@@ -135,10 +135,10 @@ class Places:
         """The labels kept track of."""
         return tuple(self._codes)
 
-    def settle(self, place: int, key: str, domain: str) -> None:
+    def bind_domain(self, candidate: int, key: str, domain: str) -> None:
         """An open node is now bound to one domain."""
         codes = self._codes[key]
-        self._domains[key][place] = codes.setdefault(domain, len(codes))
+        self._domains[key][candidate] = codes.setdefault(domain, len(codes))
 
     def known_domains(self, key: str) -> Sequence[str]:
         """The domains that any place is bound to."""
@@ -151,7 +151,7 @@ class Places:
         return found
 
 
-class Attachments:
+class VolumeAttachments:
     """What nodes can still attach while pods are placed."""
 
     def __init__(self, rooms: Sequence[VolumeRoom]) -> None:
@@ -160,32 +160,32 @@ class Attachments:
         self._own: dict[tuple[int, str], int] = {}
         self._shared: dict[tuple[int, str], set[str]] = {}
 
-    def admit(self, place: int, cls: PodClass) -> bool:
+    def admit(self, candidate: int, cls: PodClass) -> bool:
         """Whether one more pod of the class can have its volumes there."""
         if not self._rooms:
             return True
-        room = self._rooms[place]
+        room = self._rooms[candidate]
         for driver in {*cls.volume_counts, *(driver for driver, _ in cls.shared_volumes)}:
             free = room.free(driver)
-            new = self._new(place, driver, cls)
-            if free is not None and self._taken(place, driver) + cls.volume_counts.get(driver, 0) + len(new) > free:
+            new = self._new(candidate, driver, cls)
+            if free is not None and self._taken(candidate, driver) + cls.volume_counts.get(driver, 0) + len(new) > free:
                 return False
         return True
 
-    def attach(self, place: int, cls: PodClass, pods: int) -> None:
+    def attach(self, candidate: int, cls: PodClass, pods: int) -> None:
         """Attach the volumes of so many pods of the class."""
         if not self._rooms:
             return
         for driver, count in cls.volume_counts.items():
-            self._own[place, driver] = self._own.get((place, driver), 0) + count * pods
+            self._own[candidate, driver] = self._own.get((candidate, driver), 0) + count * pods
         for driver, key in cls.shared_volumes:
-            if key in self._new(place, driver, cls):
-                self._shared.setdefault((place, driver), set()).add(key)
+            if key in self._new(candidate, driver, cls):
+                self._shared.setdefault((candidate, driver), set()).add(key)
 
-    def _taken(self, place: int, driver: str) -> int:
-        return self._own.get((place, driver), 0) + len(self._shared.get((place, driver), ()))
+    def _taken(self, candidate: int, driver: str) -> int:
+        return self._own.get((candidate, driver), 0) + len(self._shared.get((candidate, driver), ()))
 
-    def _new(self, place: int, driver: str, cls: PodClass) -> set[str]:
+    def _new(self, candidate: int, driver: str, cls: PodClass) -> set[str]:
         """Shared volumes of the driver that are not there yet."""
-        here = self._rooms[place].attached.get(driver, frozenset()) | self._shared.get((place, driver), set())
+        here = self._rooms[candidate].attached.get(driver, frozenset()) | self._shared.get((candidate, driver), set())
         return {key for of, key in cls.shared_volumes if of == driver} - here

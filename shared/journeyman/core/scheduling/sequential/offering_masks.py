@@ -9,7 +9,7 @@ The pools' limits while nodes grow: each node to open has a share set aside, of 
 
 Restates: karpenter pkg/controllers/provisioning/scheduling/scheduler.go `filterByRemainingResources`, `subtractMax`.
 Differs: the share is that of the cheapest type that holds the pods, and grows with them as far as the limits allow. Set
-aside `generously`, it is the largest type that the node may become, as in Karpenter.
+aside `reserve_largest_type`, it is the largest type that the node may become, as in Karpenter.
 """
 
 from __future__ import annotations
@@ -40,19 +40,19 @@ def as_mask(bits: Bools) -> int:
     return int.from_bytes(np.packbits(bits, bitorder="little").tobytes(), "little")
 
 
-class Shelf:
+class OfferingMasks:
     """One stall. `rows[b]` is the offering (a row of its table) that bit b stands for.
 
     `ordinary` are those that draw on no reservation, `reserved` the others by reservation, each as (name, offerings).
     """
 
-    def __init__(self, index: int, stall: Stall, book: Book) -> None:
+    def __init__(self, index: int, stall: Stall, interner: RequirementsInterner) -> None:
         """`index` is the stall's position among the stalls of the pass."""
         table = stall.template.table
         self.index = index
         self.stall = stall
-        self.offer = book.number(stall.template.requirements)
-        self._book = book
+        self.offer = interner.number(stall.template.requirements)
+        self._interner = interner
         usable = stall.template.rows & stall.usable[table.row_type]
         self.rows: Ints = table.by_price[usable[table.by_price]]
         self._types: Ints = table.row_type[self.rows]
@@ -103,7 +103,7 @@ class Shelf:
         """The offerings that suit requirements, by their number."""
         found = self._suiting.get(wanted)
         if found is None:
-            rows = self.stall.template.table.rows_meeting(self._book[wanted])
+            rows = self.stall.template.table.rows_meeting(self._interner[wanted])
             found = self._suiting[wanted] = as_mask(rows[self.rows])
         return found
 
@@ -194,7 +194,7 @@ class Shelf:
 
         Labels that offerings leave open can have the values that the node's requirements list.
         """
-        rule: Requirement | None = self._book[wanted].get(key)
+        rule: Requirement | None = self._interner[wanted].get(key)
         masks, undecided = self.by_value(key)
         found = {v: m & mask for v, m in masks.items() if m & mask and (rule is None or rule.has(v))}
         if undecided & mask and rule is not None and not rule.complement:
@@ -207,7 +207,7 @@ NONE: Final = -1
 """The number of what cannot be: requirements that contradict each other."""
 
 
-class Book:
+class RequirementsInterner:
     """Requirements by number; equal ones have the same."""
 
     def __init__(self) -> None:
@@ -235,77 +235,79 @@ class Book:
             found = self._pins[case] = self.number(Requirements({key: requirement(key, "In", case[1])}))
         return found
 
-    def narrowed(self, offer: int, wish: int) -> int:
+    def narrowed(self, offer: int, alternative: int) -> int:
         """An offer with a wish added, `NONE` if they cannot meet; well-known labels may be asked for undefined."""
-        case = (offer, wish)
+        case = (offer, alternative)
         found = self._narrowed.get(case)
         if found is None:
-            offered, wanted = self._entries[offer], self._entries[wish]
+            offered, wanted = self._entries[offer], self._entries[alternative]
             meets = offered.compatible(wanted, allow_undefined=labels.WELL_KNOWN) is None
             found = self._narrowed[case] = self.number(offered & wanted) if meets else NONE
         return found
 
 
-class Shares:
+class ResourceShares:
     """What is left of all limits; `headroom` has an entry per stall, and is used up."""
 
-    def __init__(self, headroom: Sequence[Headroom], *, generously: bool, narrowly: bool = False) -> None:
+    def __init__(
+        self, headroom: Sequence[Headroom], *, reserve_largest_type: bool, ignore_type_variety: bool = False
+    ) -> None:
         self._headroom = headroom
-        self._narrowly = narrowly
-        self._generously = generously
+        self._ignore_type_variety = ignore_type_variety
+        self._reserve_largest_type = reserve_largest_type
         self._largest = [room.costs.max(axis=0, initial=0) for room in headroom]
         self._variety: dict[tuple[int, int], tuple[int, ...]] = {}
 
-    def usable(self, shelf: Shelf, offerings: int, held: Ints | None, least: Sequence[int]) -> bool:
+    def usable(self, masks: OfferingMasks, offerings: int, held: Ints | None, least: Sequence[int]) -> bool:
         """Whether a node may keep just these offerings: within the limits, and with enough choice left.
 
         `held` is the share that the node has already, `least` the variety it must keep (`variety`).
         """
-        if not shelf.stall.template.min_values and not self._headroom[shelf.index].resources:
+        if not masks.stall.template.min_values and not self._headroom[masks.index].resources:
             return True
-        left = self._within(shelf, offerings, held)
-        if self._narrowly:
+        left = self._within(masks, offerings, held)
+        if self._ignore_type_variety:
             return bool(left)
-        return bool(left) and all(n >= wanted for n, wanted in zip(self.variety(shelf, left), least, strict=True))
+        return bool(left) and all(n >= wanted for n, wanted in zip(self.variety(masks, left), least, strict=True))
 
-    def take(self, shelf: Shelf, offerings: int, held: Ints | None) -> Ints | None:
+    def take(self, masks: OfferingMasks, offerings: int, held: Ints | None) -> Ints | None:
         """Set aside what a node of these offerings takes, in place of the share held so far; None without limits."""
-        room = self._headroom[shelf.index]
+        room = self._headroom[masks.index]
         if not room.resources:
             return None
-        within = self._within(shelf, offerings, held)
-        share: Ints = room.costs[self._needed(shelf, within)].max(axis=0)
+        within = self._within(masks, offerings, held)
+        share: Ints = room.costs[self._needed(masks, within)].max(axis=0)
         if held is not None:
-            share = np.maximum(share, held) if self._generously else share
+            share = np.maximum(share, held) if self._reserve_largest_type else share
             room.left = room.left + held
         room.left = room.left - share
         return share
 
-    def _within(self, shelf: Shelf, offerings: int, held: Ints | None) -> int:
-        room = self._headroom[shelf.index]
+    def _within(self, masks: OfferingMasks, offerings: int, held: Ints | None) -> int:
+        room = self._headroom[masks.index]
         if not room.resources:
             return offerings
         left = room.left if held is None else room.left + held
-        if (self._largest[shelf.index] <= left).all():
+        if (self._largest[masks.index] <= left).all():
             return offerings
-        return offerings & shelf.of_types(every(room.costs <= left))
+        return offerings & masks.of_types(every(room.costs <= left))
 
-    def variety(self, shelf: Shelf, offerings: int) -> tuple[int, ...]:
+    def variety(self, masks: OfferingMasks, offerings: int) -> tuple[int, ...]:
         """By label with minValues, how many values these offerings' types have, at most as many as asked for."""
-        if self._narrowly or not shelf.stall.template.min_values:
+        if self._ignore_type_variety or not masks.stall.template.min_values:
             return ()
-        case = (shelf.index, offerings)
+        case = (masks.index, offerings)
         if case not in self._variety:
-            types: Bools = np.zeros(len(shelf.stall.sizes), dtype=bool)
-            types[shelf.types_of(offerings)] = True
-            self._variety[case] = tuple(achievable(shelf.stall, types).values())
+            types: Bools = np.zeros(len(masks.stall.sizes), dtype=bool)
+            types[masks.types_of(offerings)] = True
+            self._variety[case] = tuple(achievable(masks.stall, types).values())
         return self._variety[case]
 
-    def _needed(self, shelf: Shelf, offerings: int) -> list[int]:
+    def _needed(self, masks: OfferingMasks, offerings: int) -> list[int]:
         """The cheapest type, and those that make up the choice that minValues asks for; all of them if generous."""
-        if self._generously:
-            return shelf.types_of(offerings)
-        if self._narrowly or not shelf.stall.template.min_values:
-            return [shelf.type_of(offerings)]
-        types = shelf.types_of(offerings)
-        return sorted({types[0], *needed_for_variety(shelf.stall, np.array(types, dtype=np.int64))})
+        if self._reserve_largest_type:
+            return masks.types_of(offerings)
+        if self._ignore_type_variety or not masks.stall.template.min_values:
+            return [masks.type_of(offerings)]
+        types = masks.types_of(offerings)
+        return sorted({types[0], *needed_for_variety(masks.stall, np.array(types, dtype=np.int64))})

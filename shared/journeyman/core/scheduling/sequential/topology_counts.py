@@ -27,8 +27,8 @@ from journeyman.core.scheduling.arrays import Ints
 from journeyman.core.scheduling.demand.topology import Census, Group, LabelIndex, domain_of
 from journeyman.core.scheduling.instance_type_choice import reservation_of
 from journeyman.core.scheduling.requirements import from_labels
-from journeyman.core.scheduling.sequential.candidate_nodes import Node, Places
-from journeyman.core.scheduling.sequential.offering_masks import NONE, Book, Shelf
+from journeyman.core.scheduling.sequential.candidate_nodes import CandidateNodes, NewNode
+from journeyman.core.scheduling.sequential.offering_masks import NONE, OfferingMasks, RequirementsInterner
 from journeyman.core.scheduling.taints import untolerated
 from journeyman.core.state.state_node import StateNode
 
@@ -43,7 +43,7 @@ class NodeFilter(Struct, frozen=True):
 EVERY_NODE = NodeFilter()
 
 
-class DomainTally(Struct, eq=False):
+class DomainCounter(Struct, eq=False):
     """Pods by domain of a node label other than the host name.
 
     `anywhere`: a pod counts in every domain its node may still come to be in (anti-affinity must be sure); otherwise
@@ -73,82 +73,84 @@ class DomainTally(Struct, eq=False):
             if surely:
                 self.counts[domain] = self.counts.get(domain, 0) + pods
 
-    def wait(self, place: int, pods: int) -> None:
+    def wait_for(self, candidate: int, pods: int) -> None:
         """Count pods once it is decided in which domain this place is."""
-        self.undecided[place] = self.undecided.get(place, 0) + pods
+        self.undecided[candidate] = self.undecided.get(candidate, 0) + pods
 
-    def decided(self, place: int, domain: str) -> None:
+    def domain_decided(self, candidate: int, domain: str) -> None:
         """The place is in this domain."""
-        pods = self.undecided.pop(place, 0)
+        pods = self.undecided.pop(candidate, 0)
         if pods:
             self.add((domain,), pods)
 
 
-class HostTally(Struct, eq=False):
+class HostCounter(Struct, eq=False):
     """Pods by node. `counts` has an entry per place, and room for more; `total` are all pods, wherever they are."""
 
     nodes: NodeFilter = EVERY_NODE
     counts: Ints = field(default_factory=lambda: np.zeros(64, dtype=np.int64))
     total: int = 0
 
-    def add(self, place: int, pods: int) -> None:
+    def add(self, candidate: int, pods: int) -> None:
         """Count pods at a place."""
-        self.up_to(place + 1)
-        self.counts[place] += pods
+        self.up_to(candidate + 1)
+        self.counts[candidate] += pods
         self.total += pods
 
-    def up_to(self, places: int) -> Ints:
+    def up_to(self, candidates: int) -> Ints:
         """The counts of the first so many places."""
-        if places > len(self.counts):
-            grown = np.zeros(2 * places, dtype=np.int64)
+        if candidates > len(self.counts):
+            grown = np.zeros(2 * candidates, dtype=np.int64)
             grown[: len(self.counts)] = self.counts
             self.counts = grown
-        return self.counts[:places]
+        return self.counts[:candidates]
 
 
-Tally = DomainTally | HostTally
+PodCounter = DomainCounter | HostCounter
 
 
 _RESERVED_LATE: Final = frozenset((labels.CAPACITY_TYPE, labels.RESERVATION_ID))
 """What Karpenter's claim says of a reservation only when the pass is over."""
 
 
-class Ledger:
+class TopologyCounts:
     """All tallies, by what they count."""
 
-    def __init__(self, census: Census, rows: LabelIndex, count: int, book: Book, places: Places) -> None:
+    def __init__(
+        self, census: Census, rows: LabelIndex, count: int, interner: RequirementsInterner, candidates: CandidateNodes
+    ) -> None:
         """`rows` finds among the `count` rows of the pass those that a group counts."""
-        self._counted: list[list[Tally]] = [[] for _ in range(count)]
+        self._counted: list[list[PodCounter]] = [[] for _ in range(count)]
         self._census = census
         self._rows = rows
-        self._book = book
-        self._places = places
-        self._place_of = {node.name: place for place, node in enumerate(places.standing)}
-        self._tallies: dict[tuple[str, bytes, NodeFilter], Tally] = {}
-        self._awaited: dict[str, list[DomainTally]] = {}
+        self._interner = interner
+        self._candidates = candidates
+        self._candidate_of = {node.name: candidate for candidate, node in enumerate(candidates.existing_nodes)}
+        self._counters: dict[tuple[str, bytes, NodeFilter], PodCounter] = {}
+        self._awaited: dict[str, list[DomainCounter]] = {}
         self._matching: dict[tuple[NodeFilter, int, int, int], tuple[bool, bool]] = {}
 
-    def tally(self, kind: str, group: Group, nodes: NodeFilter) -> Tally:
+    def counter(self, kind: str, group: Group, nodes: NodeFilter) -> PodCounter:
         """The tally of the pods that a group counts on some nodes; rules of different kinds count differently."""
         case = (kind, group.id, nodes)
-        found = self._tallies.get(case)
+        found = self._counters.get(case)
         if found is None:
-            found = self._tallies[case] = self._begun(kind, group, nodes)
+            found = self._counters[case] = self._start_count(kind, group, nodes)
             for row in self._rows.counted_by(group):
                 self._counted[row].append(found)
         return found
 
-    def _begun(self, kind: str, group: Group, nodes: NodeFilter) -> Tally:
+    def _start_count(self, kind: str, group: Group, nodes: NodeFilter) -> PodCounter:
         if group.key == labels.HOSTNAME:
-            tally = HostTally(nodes)
-            standing = {node.name: node for node in self._census.nodes}
+            counter = HostCounter(nodes)
+            existing_nodes = {node.name: node for node in self._census.nodes}
             for name, pods in self._census.by_node(group).items():
-                if self.counts_node(nodes, standing[name]):
-                    self._count_on(tally, name, pods)
-            return tally
-        self._places.watch(group.key)
+                if self.counts_node(nodes, existing_nodes[name]):
+                    self._count_on(counter, name, pods)
+            return counter
+        self._candidates.watch(group.key)
         counts = self._census.by_domain(group, lambda node: self.counts_node(nodes, node))
-        by_domain = DomainTally(
+        by_domain = DomainCounter(
             group.key,
             anywhere=kind in {"apart", "avoided"},
             as_claimed=kind == "avoided",
@@ -160,26 +162,26 @@ class Ledger:
             self._awaited.setdefault(group.key, []).append(by_domain)
         return by_domain
 
-    def _count_on(self, tally: HostTally, name: str, pods: int) -> None:
-        place = self._place_of.get(name)
-        if place is None:
-            tally.total += pods
+    def _count_on(self, counter: HostCounter, name: str, pods: int) -> None:
+        candidate = self._candidate_of.get(name)
+        if candidate is None:
+            counter.total += pods
         else:
-            tally.add(place, pods)
+            counter.add(candidate, pods)
 
     def counts_node(self, nodes: NodeFilter, node: StateNode) -> bool:
         """Whether an existing node counts."""
         if nodes.tolerations is not None and untolerated(node.taints, nodes.tolerations) is not None:
             return False
         offered = from_labels(node.labels)
-        return nodes.terms is None or any(offered.compatible(self._book[term]) is None for term in nodes.terms)
+        return nodes.terms is None or any(offered.compatible(self._interner[term]) is None for term in nodes.terms)
 
-    def _counts_open(self, nodes: NodeFilter, node: Node) -> tuple[bool, bool]:
+    def _counts_open(self, nodes: NodeFilter, node: NewNode) -> tuple[bool, bool]:
         """Whether a node to open counts for sure, as its claim or all that it is left with says, and whether it may."""
         if nodes.terms is None and nodes.tolerations is None:
             return True, True
-        taints = node.shelf.stall.template.pool.spec.template.spec.taints
-        case = (nodes, node.wanted, node.offerings, node.shelf.index)
+        taints = node.masks.stall.template.pool.spec.template.spec.taints
+        case = (nodes, node.wanted, node.offerings, node.masks.index)
         found = self._matching.get(case)
         if found is None:
             tolerated = nodes.tolerations is None or untolerated(taints, nodes.tolerations) is None
@@ -187,58 +189,58 @@ class Ledger:
             found = self._matching[case] = (tolerated and surely, tolerated and possibly)
         return found
 
-    def _suits(self, terms: Sequence[int], node: Node) -> tuple[bool, bool]:
-        offered = self._book[node.wanted]
+    def _suits(self, terms: Sequence[int], node: NewNode) -> tuple[bool, bool]:
+        offered = self._interner[node.wanted]
         suiting = 0
-        for wanted in (self._book.narrowed(node.wanted, term) for term in terms):
-            suiting |= node.shelf.suiting(wanted) if wanted != NONE else 0
-        said = any(offered.compatible(self._book[term]) is None for term in terms)
+        for wanted in (self._interner.narrowed(node.wanted, term) for term in terms):
+            suiting |= node.masks.suiting(wanted) if wanted != NONE else 0
+        said = any(offered.compatible(self._interner[term]) is None for term in terms)
         surely = said or not node.offerings & ~suiting
         return surely, surely or bool(node.offerings & suiting)
 
-    def keep(self, row: int, tally: Tally) -> None:
+    def keep(self, row: int, counter: PodCounter) -> None:
         """Count a row's pods in a tally of its own making (of those that keep others away, say)."""
-        self._counted[row].append(tally)
+        self._counted[row].append(counter)
 
     # -- recording ----------------------------------------------------------------------------------------------------
 
-    def place_standing(self, place: int, row: int, count: int) -> None:
+    def record_existing(self, candidate: int, row: int, count: int) -> None:
         """So many pods of a row are on an existing node."""
-        node = self._places.standing[place]
-        for tally in self._counted[row]:
-            counts = self.counts_node(tally.nodes, node)
+        node = self._candidates.existing_nodes[candidate]
+        for counter in self._counted[row]:
+            counts = self.counts_node(counter.nodes, node)
             if not counts and node.provider_id:
                 continue  # before its launch a claim's labels do not tell everything yet
-            if isinstance(tally, HostTally):
-                tally.add(place, count)
+            if isinstance(counter, HostCounter):
+                counter.add(candidate, count)
             else:
-                domain = domain_of(node, tally.key)
-                tally.add(() if domain is None else (domain,), count, surely=counts)
+                domain = domain_of(node, counter.key)
+                counter.add(() if domain is None else (domain,), count, surely=counts)
 
-    def place_open(self, place: int, row: int, count: int = 1) -> None:
+    def record_new(self, candidate: int, row: int, count: int = 1) -> None:
         """So many pods of a row are on a node to open, which is as narrow already as they make it."""
-        node = self._places.node(place)
-        for tally in self._counted[row]:
-            surely, possibly = self._counts_open(tally.nodes, node)
-            if isinstance(tally, HostTally):
-                tally.add(place, count if surely else 0)
+        node = self._candidates.node(candidate)
+        for counter in self._counted[row]:
+            surely, possibly = self._counts_open(counter.nodes, node)
+            if isinstance(counter, HostCounter):
+                counter.add(candidate, count if surely else 0)
             elif possibly:
-                domains = self._domains(node.shelf, node.wanted, node.offerings, tally)
-                tally.add(domains, count, surely=surely)
-                if tally.awaited and not domains:
-                    tally.wait(place, count)
+                domains = self._domains(node.masks, node.wanted, node.offerings, counter)
+                counter.add(domains, count, surely=surely)
+                if counter.awaited and not domains:
+                    counter.wait_for(candidate, count)
 
-    def decided(self, place: int, key: str, domain: str) -> None:
+    def domain_decided(self, candidate: int, key: str, domain: str) -> None:
         """An open node is now bound to one domain of a label."""
-        for tally in self._awaited.get(key, ()):
-            tally.decided(place, domain)
+        for counter in self._awaited.get(key, ()):
+            counter.domain_decided(candidate, domain)
 
-    def _domains(self, shelf: Shelf, wanted: int, offerings: int, tally: DomainTally) -> Sequence[str]:
-        rule = self._book[wanted].get(tally.key)
-        if tally.as_claimed and tally.key in _RESERVED_LATE and reservation_of(self._book[wanted]):
+    def _domains(self, masks: OfferingMasks, wanted: int, offerings: int, counter: DomainCounter) -> Sequence[str]:
+        rule = self._interner[wanted].get(counter.key)
+        if counter.as_claimed and counter.key in _RESERVED_LATE and reservation_of(self._interner[wanted]):
             return ()
         if rule is not None and rule.single is not None:
             return (rule.single,)
-        if not tally.anywhere or (tally.as_claimed and (rule is None or rule.complement)):
+        if not counter.anywhere or (counter.as_claimed and (rule is None or rule.complement)):
             return ()
-        return tuple(shelf.domains(tally.key, offerings, wanted))
+        return tuple(masks.domains(counter.key, offerings, wanted))

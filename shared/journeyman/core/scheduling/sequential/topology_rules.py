@@ -25,17 +25,17 @@ from journeyman.core.api import labels
 from journeyman.core.api.objects import Toleration
 from journeyman.core.scheduling.arrays import Bools
 from journeyman.core.scheduling.demand.topology import Group, LabelIndex, Spread, domain_of
-from journeyman.core.scheduling.problem import Question
+from journeyman.core.scheduling.problem import SchedulingProblem
 from journeyman.core.scheduling.requirements import EMPTY, Requirements
-from journeyman.core.scheduling.sequential.candidate_nodes import Places
-from journeyman.core.scheduling.sequential.offering_masks import NONE, Book, Shelf
+from journeyman.core.scheduling.sequential.candidate_nodes import CandidateNodes
+from journeyman.core.scheduling.sequential.offering_masks import NONE, OfferingMasks, RequirementsInterner
 from journeyman.core.scheduling.sequential.topology_counts import (
     EVERY_NODE,
-    DomainTally,
-    HostTally,
-    Ledger,
+    DomainCounter,
+    HostCounter,
     NodeFilter,
-    Tally,
+    PodCounter,
+    TopologyCounts,
 )
 from journeyman.core.scheduling.taints import untolerated
 
@@ -46,7 +46,7 @@ class SpreadRule(Struct, frozen=True):
     `eligible` are the domains whose emptiest the others are compared with.
     """
 
-    tally: DomainTally
+    counter: DomainCounter
     max_skew: int
     min_domains: int
     own: int
@@ -55,7 +55,7 @@ class SpreadRule(Struct, frozen=True):
     @property
     def highest(self) -> int:
         """The most pods a domain may hold before one more of these goes there."""
-        counts = self.tally.counts
+        counts = self.counter.counts
         few = len(self.eligible) < self.min_domains
         floor = 0 if few else min((counts.get(domain, 0) for domain in self.eligible), default=0)
         return floor + self.max_skew - self.own
@@ -67,7 +67,7 @@ class JoinRule(Struct, frozen=True):
     `reaches` tells whether the pod's node selector and affinity allow a domain; `within` which ones it can have a node in.
     """
 
-    tally: DomainTally
+    counter: DomainCounter
     starts: bool
     reaches: Callable[[str], bool]
     within: Callable[[], frozenset[str]]
@@ -75,10 +75,10 @@ class JoinRule(Struct, frozen=True):
     @property
     def options(self) -> frozenset[str]:
         """The domains with someone to join."""
-        return frozenset(d for d, n in self.tally.counts.items() if n > 0 and self.reaches(d))
+        return frozenset(d for d, n in self.counter.counts.items() if n > 0 and self.reaches(d))
 
 
-class KeyRules(Struct):
+class LabelRules(Struct):
     """All rules over one label other than the host name.
 
     `apart`: there may be nobody of these in the domain; `repelled`: domains that running pods keep free of it;
@@ -89,8 +89,8 @@ class KeyRules(Struct):
     key: str
     spreads: list[SpreadRule] = field(default_factory=list)
     joins: list[JoinRule] = field(default_factory=list)
-    apart: list[DomainTally] = field(default_factory=list)
-    beside: list[DomainTally] = field(default_factory=list)
+    apart: list[DomainCounter] = field(default_factory=list)
+    beside: list[DomainCounter] = field(default_factory=list)
     repelled: frozenset[str] = frozenset()
     binding: bool = False
     needs_label: bool = False
@@ -99,37 +99,37 @@ class KeyRules(Struct):
     def merely_wishes(self) -> bool:
         """Whether they are nothing but wishes to keep away."""
         strict = self.spreads or self.joins or self.repelled
-        return not strict and all(tally.as_claimed for tally in self.apart)
+        return not strict and all(counter.as_claimed for counter in self.apart)
 
     @property
     def awaiting(self) -> JoinRule | None:
         """An affinity to pods that are all on nodes whose domain is open: one of these must be bound first."""
-        return next((rule for rule in self.joins if rule.tally.undecided and not rule.options), None)
+        return next((rule for rule in self.joins if rule.counter.undecided and not rule.options), None)
 
-    def now(self) -> Choice | None:
+    def now(self) -> DomainChoice | None:
         """What they leave at this moment; None if certainly nothing, or if a node must be bound first (`awaiting`)."""
         joined: frozenset[str] | None = None
         starting = False
         for rule in self.joins:
             options = rule.options
             if not options:
-                if not rule.starts or rule.tally.undecided:
+                if not rule.starts or rule.counter.undecided:
                     return None
                 starting = True
                 continue
             joined = options if joined is None else joined & options
         highest = tuple(spread.highest for spread in self.spreads)
-        return Choice(self, highest, joined, self.binding or starting)
+        return DomainChoice(self, highest, joined, self.binding or starting)
 
 
-class Choice(Struct, frozen=True):
+class DomainChoice(Struct, frozen=True):
     """What is left of a label's domains for a pod right now.
 
     `highest`, by spread: the most pods a domain may hold. `joined`: the domains it may join (None: any). `binding`: its
     node must be bound to one domain.
     """
 
-    rules: KeyRules
+    rules: LabelRules
     highest: tuple[int, ...]
     joined: frozenset[str] | None
     binding: bool
@@ -139,17 +139,17 @@ class Choice(Struct, frozen=True):
         rules = self.rules
         if self.joined is not None and domain not in self.joined:
             return False
-        if domain in rules.repelled or any(tally.counts.get(domain) for tally in rules.apart):
+        if domain in rules.repelled or any(counter.counts.get(domain) for counter in rules.apart):
             return False
         return all(
-            spread.tally.possible.get(domain, 0) <= most
+            spread.counter.possible.get(domain, 0) <= most
             for spread, most in zip(rules.spreads, self.highest, strict=True)
         )
 
     def rank(self, domain: str) -> tuple[int, ...]:
         """Smaller is better: the emptiest by spread; then where others are already of whom some keep away."""
-        counts = [spread.tally.counts.get(domain, 0) for spread in self.rules.spreads]
-        return (*counts, sum(not tally.counts.get(domain) for tally in self.rules.beside))
+        counts = [spread.counter.counts.get(domain, 0) for spread in self.rules.spreads]
+        return (*counts, sum(not counter.counts.get(domain) for counter in self.rules.beside))
 
 
 class HostRules(Struct):
@@ -159,18 +159,18 @@ class HostRules(Struct):
     `repelled`: existing nodes that running pods keep free of it, as places.
     """
 
-    most: list[tuple[HostTally, int]] = field(default_factory=list)
-    joins: list[tuple[HostTally, bool]] = field(default_factory=list)
+    most: list[tuple[HostCounter, int]] = field(default_factory=list)
+    joins: list[tuple[HostCounter, bool]] = field(default_factory=list)
     repelled: tuple[int, ...] = ()
 
     def admit(self, size: int) -> Bools:
         """Which of the first `size` places will do."""
         found: Bools = np.ones(size, dtype=bool)
-        for tally, most in self.most:
-            found &= tally.up_to(size) <= most
-        for tally, starts in self.joins:
-            if tally.total or not starts:
-                found &= tally.up_to(size) > 0
+        for counter, most in self.most:
+            found &= counter.up_to(size) <= most
+        for counter, starts in self.joins:
+            if counter.total or not starts:
+                found &= counter.up_to(size) > 0
         if self.repelled:
             found[list(self.repelled)] = False
         return found
@@ -181,82 +181,82 @@ class HostRules(Struct):
         return all(most >= 0 for _, most in self.most) and all(starts and not t.total for t, starts in self.joins)
 
 
-class Rules(Struct):
+class TopologyRules(Struct):
     """The rules of one row."""
 
     hosts: HostRules
-    keys: tuple[KeyRules, ...]
+    keys: tuple[LabelRules, ...]
 
 
-class RuleBook:
-    """All rules of a pass; `ledger` has their tallies."""
+class TopologyRuleSet:
+    """All rules of a pass; `topology` has their tallies."""
 
     def __init__(
         self,
-        question: Question,
-        shelves: Sequence[Shelf],
-        book: Book,
-        places: Places,
+        problem: SchedulingProblem,
+        pool_masks: Sequence[OfferingMasks],
+        interner: RequirementsInterner,
+        candidates: CandidateNodes,
         active: Sequence[int],
         *,
         binding: bool,
     ) -> None:
         """`active` are the rows that pods may still be placed by; what only others' rules count is not counted."""
-        self._question = question
-        self._shelves = shelves
-        self._book = book
-        self._places = places
+        self._problem = problem
+        self._pool_masks = pool_masks
+        self._interner = interner
+        self._candidates = candidates
         self._binding = binding
-        self._rows = LabelIndex(question.rows)
-        self._made: dict[int, Rules] = {}
+        self._rows = LabelIndex(problem.rows)
+        self._made: dict[int, TopologyRules] = {}
         self._eligible: dict[object, frozenset[str]] = {}
-        self._inverse: dict[int, list[tuple[Group, Tally]]] = {}
+        self._inverse: dict[int, list[tuple[Group, PodCounter]]] = {}
         self._repelled: dict[int, list[tuple[str, frozenset[str]]]] = {}
-        self.ledger = Ledger(question.existing.census, self._rows, len(question.rows), book, places)
+        self.topology = TopologyCounts(problem.existing.census, self._rows, len(problem.rows), interner, candidates)
         self._prepare_repulsion()
         for row in active:
             self.of(row)
 
     def _prepare_repulsion(self) -> None:
         """Who keeps whom away: by row, the groups with required anti-affinity that count it."""
-        owned: dict[bytes, Tally] = {}
-        for row, cls in enumerate(self._question.rows):
+        owned: dict[bytes, PodCounter] = {}
+        for row, cls in enumerate(self._problem.rows):
             for group in cls.anti_affinities:
                 if group.id in cls.soft:
                     continue
                 if group.id not in owned:
                     owned[group.id] = self._owners(group)
-                self.ledger.keep(row, owned[group.id])
-        for entry in self._question.repelled:
+                self.topology.keep(row, owned[group.id])
+        for entry in self._problem.repelled:
             for row in self._rows.counted_by(entry.group):
                 self._repelled.setdefault(row, []).append((entry.group.key, entry.domains))
             if entry.group.key != labels.HOSTNAME:
-                self._places.watch(entry.group.key)
+                self._candidates.watch(entry.group.key)
 
-    def _owners(self, group: Group) -> Tally:
+    def _owners(self, group: Group) -> PodCounter:
         """A tally of those who keep away from the pods that a group counts."""
         host = group.key == labels.HOSTNAME
-        tally: Tally = HostTally() if host else DomainTally(group.key, anywhere=True)
+        counter: PodCounter = HostCounter() if host else DomainCounter(group.key, anywhere=True)
         if not host:
-            self._places.watch(group.key)
+            self._candidates.watch(group.key)
         for row in self._rows.counted_by(group):
-            self._inverse.setdefault(row, []).append((group, tally))
-        return tally
+            self._inverse.setdefault(row, []).append((group, counter))
+        return counter
 
-    def of(self, row: int) -> Rules:
+    def of(self, row: int) -> TopologyRules:
         """The rules of one row."""
         found = self._made.get(row)
         if found is None:
             found = self._made[row] = self._rules(row)
         return found
 
-    def _rules(self, row: int) -> Rules:
-        cls = self._question.rows[row]
+    def _rules(self, row: int) -> TopologyRules:
+        cls = self._problem.rows[row]
         hosts = HostRules()
-        keys: dict[str, KeyRules] = {}
+        keys: dict[str, LabelRules] = {}
 
-        def over(key: str) -> KeyRules:
-            return keys.setdefault(key, KeyRules(key))
+        def over(key: str) -> LabelRules:
+            return keys.setdefault(key, LabelRules(key))
 
         for spread in cls.spreads:
             self._add_spread(row, spread, hosts, over)
@@ -267,71 +267,73 @@ class RuleBook:
         for rules in keys.values():
             rules.needs_label = True
         self._add_repulsion(row, hosts, over)
-        return Rules(hosts, tuple(keys[key] for key in sorted(keys)))
+        return TopologyRules(hosts, tuple(keys[key] for key in sorted(keys)))
 
-    def _add_spread(self, row: int, spread: Spread, hosts: HostRules, over: Callable[[str], KeyRules]) -> None:
-        cls = self._question.rows[row]
+    def _add_spread(self, row: int, spread: Spread, hosts: HostRules, over: Callable[[str], LabelRules]) -> None:
+        cls = self._problem.rows[row]
         own = int(spread.counts(cls.namespace, cls.labels))
         # On the node that a pod goes to its own node affinity holds, so that node counts, whatever was open before.
         nodes = EVERY_NODE if spread.key == labels.HOSTNAME else self._filter(row, spread)
-        tally = self.ledger.tally("spread", spread.group, nodes)
-        if isinstance(tally, HostTally):
-            hosts.most.append((tally, spread.max_skew - own))
+        counter = self.topology.counter("spread", spread.group, nodes)
+        if isinstance(counter, HostCounter):
+            hosts.most.append((counter, spread.max_skew - own))
             return
         rules = over(spread.key)
         eligible = self._eligible_domains(row, spread)
-        rules.spreads.append(SpreadRule(tally, spread.max_skew, spread.min_domains, own, eligible))
+        rules.spreads.append(SpreadRule(counter, spread.max_skew, spread.min_domains, own, eligible))
         rules.binding = True
 
-    def _add_affinity(self, row: int, group: Group, hosts: HostRules, over: Callable[[str], KeyRules]) -> None:
-        cls = self._question.rows[row]
+    def _add_affinity(self, row: int, group: Group, hosts: HostRules, over: Callable[[str], LabelRules]) -> None:
+        cls = self._problem.rows[row]
         starts = group.counts(cls.namespace, cls.labels)
-        tally = self.ledger.tally("affinity", group, EVERY_NODE)
-        if isinstance(tally, HostTally):
-            hosts.joins.append((tally, starts))
+        counter = self.topology.counter("affinity", group, EVERY_NODE)
+        if isinstance(counter, HostCounter):
+            hosts.joins.append((counter, starts))
         else:
             within = lambda: self._had_by(row, group.key)  # noqa: E731 - seldom asked for, and then costly
-            over(group.key).joins.append(JoinRule(tally, starts, self._reach(row, group.key), within))
+            over(group.key).joins.append(JoinRule(counter, starts, self._reach(row, group.key), within))
 
-    def _add_anti_affinity(self, row: int, group: Group, hosts: HostRules, over: Callable[[str], KeyRules]) -> None:
-        soft = group.id in self._question.rows[row].soft
-        tally = self.ledger.tally("avoided" if soft else "apart", group, EVERY_NODE)
-        if isinstance(tally, HostTally):
-            hosts.most.append((tally, 0))
+    def _add_anti_affinity(self, row: int, group: Group, hosts: HostRules, over: Callable[[str], LabelRules]) -> None:
+        soft = group.id in self._problem.rows[row].soft
+        counter = self.topology.counter("avoided" if soft else "apart", group, EVERY_NODE)
+        if isinstance(counter, HostCounter):
+            hosts.most.append((counter, 0))
             return
         rules = over(group.key)
-        rules.apart.append(tally)
+        rules.apart.append(counter)
         rules.binding |= self._binding and not soft
 
-    def _add_repulsion(self, row: int, hosts: HostRules, over: Callable[[str], KeyRules]) -> None:
-        for group, tally in self._inverse.get(row, ()):
-            if isinstance(tally, HostTally):
-                hosts.most.append((tally, 0))
+    def _add_repulsion(self, row: int, hosts: HostRules, over: Callable[[str], LabelRules]) -> None:
+        for group, counter in self._inverse.get(row, ()):
+            if isinstance(counter, HostCounter):
+                hosts.most.append((counter, 0))
                 continue
             rules = over(group.key)
-            rules.apart.append(tally)
+            rules.apart.append(counter)
             rules.binding |= self._binding
-            beside = self.ledger.tally("apart", group, EVERY_NODE)
-            if isinstance(beside, DomainTally) and beside not in rules.apart:
+            beside = self.topology.counter("apart", group, EVERY_NODE)
+            if isinstance(beside, DomainCounter) and beside not in rules.apart:
                 rules.beside.append(beside)
         for key, domains in self._repelled.get(row, ()):
             if key != labels.HOSTNAME:
                 over(key).repelled |= domains
                 continue
-            places = (p for p, node in enumerate(self._places.standing) if domain_of(node, key) in domains)
-            hosts.repelled = tuple(sorted({*hosts.repelled, *places}))
+            candidates = (
+                p for p, node in enumerate(self._candidates.existing_nodes) if domain_of(node, key) in domains
+            )
+            hosts.repelled = tuple(sorted({*hosts.repelled, *candidates}))
 
     # -- domains ------------------------------------------------------------------------------------------------------
 
     def _strict(self, row: int) -> tuple[Requirements, ...]:
         """What the row's class requires of its node, preferences aside."""
-        return self._question.rows[row].strict_terms
+        return self._problem.rows[row].strict_terms
 
     def _filter(self, row: int, spread: Spread) -> NodeFilter:
         terms = self._strict(row) if spread.own_nodes_only else (EMPTY,)
         return NodeFilter(
-            terms=None if EMPTY in terms else tuple(self._book.number(term) for term in terms),
-            tolerations=self._question.rows[row].tolerations if spread.untainted_only else None,
+            terms=None if EMPTY in terms else tuple(self._interner.number(term) for term in terms),
+            tolerations=self._problem.rows[row].tolerations if spread.untainted_only else None,
         )
 
     def _reach(self, row: int, key: str) -> Callable[[str], bool]:
@@ -342,43 +344,43 @@ class RuleBook:
         """The domains that the minimum is over: where something is on offer that the pod accepts, or stands."""
         nodes = self._filter(row, spread)
         strict = self._strict(row)
-        terms = tuple(self._book.number(term) for term in strict)
-        tolerations = self._question.rows[row].tolerations
+        terms = tuple(self._interner.number(term) for term in strict)
+        tolerations = self._problem.rows[row].tolerations
         case = (spread.key, nodes, terms, tolerations)
         found = self._eligible.get(case)
         if found is None:
             if nodes.terms is None:  # the label alone is looked at
                 own = (Requirements({k: r for k, r in term.items() if k == spread.key}) for term in strict)
-                terms = tuple(self._book.number(term) for term in own)
-            standing = self._standing_domains(spread.key, nodes, self._reach(row, spread.key))
+                terms = tuple(self._interner.number(term) for term in own)
+            existing_nodes = self._standing_domains(spread.key, nodes, self._reach(row, spread.key))
             launchable = self._launchable_domains(spread.key, tolerations, terms)
-            found = self._eligible[case] = frozenset((*standing, *launchable))
+            found = self._eligible[case] = frozenset((*existing_nodes, *launchable))
         return found
 
     def _had_by(self, row: int, key: str) -> frozenset[str]:
         """The domains that the row's pods can have a node in, standing or new, as far as its class says."""
-        terms = tuple(self._book.number(term) for term in self._strict(row))
-        tolerations = self._question.rows[row].tolerations
+        terms = tuple(self._interner.number(term) for term in self._strict(row))
+        tolerations = self._problem.rows[row].tolerations
         case = (key, terms, tolerations)
         found = self._eligible.get(case)
         if found is None:
-            standing = self._standing_domains(key, EVERY_NODE, self._reach(row, key))
+            existing_nodes = self._standing_domains(key, EVERY_NODE, self._reach(row, key))
             launchable = self._launchable_domains(key, tolerations, terms)
-            found = self._eligible[case] = frozenset((*standing, *launchable))
+            found = self._eligible[case] = frozenset((*existing_nodes, *launchable))
         return found
 
     def _standing_domains(self, key: str, nodes: NodeFilter, reaches: Callable[[str], bool]) -> Iterator[str]:
-        for node in self._places.standing:
+        for node in self._candidates.existing_nodes:
             domain = domain_of(node, key)
-            if domain is not None and reaches(domain) and self.ledger.counts_node(nodes, node):
+            if domain is not None and reaches(domain) and self.topology.counts_node(nodes, node):
                 yield domain
 
     def _launchable_domains(self, key: str, tolerations: Sequence[Toleration], terms: Sequence[int]) -> Iterator[str]:
-        for shelf in self._shelves:
-            taints = shelf.stall.template.pool.spec.template.spec.taints
+        for masks in self._pool_masks:
+            taints = masks.stall.template.pool.spec.template.spec.taints
             if untolerated(taints, tolerations) is not None:
                 continue
             for term in terms:
-                wanted = self._book.narrowed(shelf.offer, term)
+                wanted = self._interner.narrowed(masks.offer, term)
                 if wanted != NONE:
-                    yield from shelf.domains(key, shelf.suiting(wanted), wanted)
+                    yield from masks.domains(key, masks.suiting(wanted), wanted)

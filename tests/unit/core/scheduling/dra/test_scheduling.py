@@ -8,7 +8,7 @@ from journeyman.core.api import labels
 from journeyman.core.catalogue import Catalogue
 from journeyman.core.scheduling.claims import to_node_claim
 from journeyman.core.scheduling.options import Options
-from journeyman.core.scheduling.scheduler import pods_to_place, solve
+from journeyman.core.scheduling.scheduler import pods_to_schedule, solve
 from journeyman.core.scheduling.verify import verify
 from tests.helpers.builders import (
     LARGE,
@@ -58,7 +58,7 @@ def schedule(*pods, resource_claims=(), slices=(), types=TYPES, options=PLANNING
     )
     catalogue = Catalogue({pool.metadata.name: types for pool in snapshot.node_pools})
     results = solve(snapshot, catalogue, options=options)
-    assert verify(snapshot, catalogue, results, pods=pods_to_place(snapshot)) == ()
+    assert verify(snapshot, catalogue, results, pods=pods_to_schedule(snapshot)) == ()
     return results
 
 

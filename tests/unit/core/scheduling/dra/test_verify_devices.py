@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from journeyman.core.catalogue import Catalogue
 from journeyman.core.scheduling.options import Options
-from journeyman.core.scheduling.scheduler import pods_to_place, solve
+from journeyman.core.scheduling.scheduler import pods_to_schedule, solve
 from journeyman.core.scheduling.verify import verify
 from tests.helpers.builders import a_node, a_running_claim, a_snapshot, an_instance_type
 from tests.helpers.devices import (
@@ -42,13 +42,13 @@ def a_case():
         nodes=(a_node("a"),),
     )
     results = solve(snapshot, CATALOGUE, options=Options(ignore_dra_requests=False))
-    assert verify(snapshot, CATALOGUE, results, pods=pods_to_place(snapshot)) == ()
+    assert verify(snapshot, CATALOGUE, results, pods=pods_to_schedule(snapshot)) == ()
     return snapshot, results
 
 
 def objections(snapshot, results):
     """All that is wrong, in one text."""
-    return "; ".join(map(str, verify(snapshot, CATALOGUE, results, pods=pods_to_place(snapshot))))
+    return "; ".join(map(str, verify(snapshot, CATALOGUE, results, pods=pods_to_schedule(snapshot))))
 
 
 def with_grants(results, change):

@@ -8,7 +8,7 @@ import random
 import numpy as np
 import pytest
 
-from journeyman.core.scheduling.packing import Problem, lower_bound, pack
+from journeyman.core.scheduling.packing import PackingProblem, lower_bound, pack
 
 
 def a_problem(
@@ -17,7 +17,7 @@ def a_problem(
     """A problem whose offers may hold everything unless told otherwise."""
     items = len(counts)
     none = np.zeros((items, 0), dtype=bool)
-    return Problem(
+    return PackingProblem(
         counts=np.array(counts),
         requests=np.array(requests),
         sizes=np.array(sizes),
