@@ -23,7 +23,7 @@ from journeyman.cloud.aws.pricing import shipped_on_demand
 from journeyman.cloud.aws.settings import AwsSettings
 from journeyman.core.api.objects import NODECLAIM
 from journeyman.core.plan import Observation, Step
-from journeyman.kube.registry import Cluster
+from journeyman.kube.clusters import RegisteredCluster
 from journeyman.observe import RunTelemetry
 from journeyman.observe.logs import SERVICE
 from journeyman.ports import Clock, KubeStore
@@ -244,7 +244,7 @@ def captured_logs(on_log: Callable[[LogLine], None] | None) -> Iterator[None]:
 class _LocalAdapters(AwsAdapters):
     """Metrics go nowhere here, a person reads the timeline; and launches go one after another, so that runs replay."""
 
-    def _aws_settings(self, cluster: Cluster) -> AwsSettings:
+    def _aws_settings(self, cluster: RegisteredCluster) -> AwsSettings:
         return replace(super()._aws_settings(cluster), max_parallel_launches=1)
 
     def telemetry(self, store: KubeStore, fields: Mapping[str, str]) -> RunTelemetry:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import random
 import re
-import ssl
 import sys
 import time
 from collections.abc import Callable
@@ -79,21 +78,22 @@ def snapshot(server: str, ca_file: str, token: str) -> dict[str, Any]:
 
 def _loader(transport: Any, scope: Any) -> Callable[[], dict[str, Any]]:
     """Loads a snapshot in a run of its own, as warm sandboxes do; tells what it cost."""
-    from journeyman.kube.allowance import Allowance
+    from journeyman.kube.caching_store import CachingKubeStore
     from journeyman.kube.http_store import HttpKubeStore
-    from journeyman.kube.mirror import MirroredKubeStore, Mirrors
+    from journeyman.kube.list_cache import ListCache
+    from journeyman.kube.request_budget import RequestBudget
     from journeyman.steps.load import load
     from tests.helpers.fakes import Cluster
 
-    kept = MirroredKubeStore(HttpKubeStore(transport), Mirrors(), cluster="bench")
+    kept = CachingKubeStore(HttpKubeStore(transport), ListCache(), cluster="bench")
     cluster = Cluster()
 
     def loaded() -> dict[str, Any]:
-        allowance = Allowance()
-        run = cluster.run(store=kept.for_run(allowance, "provision"))
+        budget = RequestBudget()
+        run = cluster.run(store=kept.for_run(budget, "provision"))
         began = time.process_time()
         seconds, found = timed(lambda: load(run, scope))
-        usage = allowance.usage
+        usage = budget.usage
         return {
             "seconds": seconds,
             "cpu": time.process_time() - began,
@@ -117,10 +117,11 @@ def _after_changes(load: Callable[[], dict[str, Any]], writer: Any, pods: list[A
 
 
 def _transport(server: str, ca_file: str, token: str) -> Any:
-    from journeyman.kube.connection import Connection
+    from journeyman.kube.connection_pool import Connection
+    from journeyman.kube.tls import client_context
     from journeyman.kube.transport import Transport
 
-    trust = ssl.create_default_context(cafile=ca_file)
+    trust = client_context(ca_file=ca_file)
     return Transport(Connection(server=server, ssl_context=trust, authorization=lambda: f"Bearer {token}"))
 
 

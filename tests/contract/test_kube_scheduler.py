@@ -8,7 +8,7 @@ import itertools
 import pytest
 
 from journeyman.core.api.objects import NODE, POD, Resource, condition_of
-from journeyman.kube.access import from_kubeconfig
+from journeyman.kube.access.kubeconfig import from_kubeconfig
 from journeyman.kube.http_store import HttpKubeStore
 from journeyman.kube.transport import Transport
 from journeyman_simulator.apiserver import ApiServer

@@ -8,15 +8,15 @@ import pytest
 
 from journeyman.core.api.objects import NAMESPACE
 from journeyman.errors import ConfigurationError, ForbiddenError, UnknownClusterError
-from journeyman.kube import eks
-from journeyman.kube.ack import Ack
-from journeyman.kube.cce import Cce
+from journeyman.kube.access import eks
+from journeyman.kube.access.ack import AckCluster
+from journeyman.kube.access.cce import CceCluster
+from journeyman.kube.clusters import ClusterRegistry, read_clusters, registered
 from journeyman.kube.http_store import HttpKubeStore
-from journeyman.kube.registry import Registry, read_clusters, registered
 from journeyman.kube.transport import Transport
-from journeyman.runtime.access_providers import ALIBABA_VARIABLES, HUAWEI_VARIABLES, Sessions, ways
+from journeyman.runtime.access_providers import ALIBABA_VARIABLES, HUAWEI_VARIABLES, Sessions, access_providers
 from journeyman.runtime.aws import SystemClock
-from journeyman.signing.credentials import Credentials
+from journeyman.signing.signed_requests import Credentials
 from journeyman_simulator.clock import VirtualClock
 from tests.helpers import ack, cce
 from tests.helpers.ack import FakeAck
@@ -85,9 +85,11 @@ class Deployment:
     def connect(self, name):
         sessions = Sessions()  # new ones: tokens that are signed within a second are the same
         variables = {**KEYS, "_HANDLER": "sweep.lambda_handler"}
-        registry = Registry(
+        registry = ClusterRegistry(
             self._clusters,
-            ways(SystemClock(), variables, sessions.of, lambda c: eks.describe(c.name, sessions.of(c).client("eks"))),
+            access_providers(
+                SystemClock(), variables, sessions.of, lambda c: eks.describe(c.name, sessions.of(c).client("eks"))
+            ),
         )
         connection = registry.connect(name)
         transport = Transport(connection, cluster=name)
@@ -147,9 +149,9 @@ def test_a_renewed_certificate_is_what_the_api_server_sees(control_plane, cloud)
     )
     with served(fake) as api:
         if cloud == "ack":
-            connection = Ack(ack.CLUSTER, "cn-hangzhou", lambda: key, clock, api=api).connect()
+            connection = AckCluster(ack.CLUSTER, "cn-hangzhou", lambda: key, clock, api=api).connect()
         else:
-            connection = Cce(cce.CLUSTER, cce.PROJECT, "r", lambda: key, clock, private=True, api=api).connect()
+            connection = CceCluster(cce.CLUSTER, cce.PROJECT, "r", lambda: key, clock, private=True, api=api).connect()
         transport = Transport(connection)
         assert who_am_i(transport) == "before"
         fake.user = "after"

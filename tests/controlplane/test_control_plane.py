@@ -70,7 +70,7 @@ def test_a_token_counts_from_when_it_is_accepted_until_it_is_revoked(control_pla
 
 def test_a_kubeconfig_carries_its_identity(control_plane):
     """What `kubeconfig_for` writes is what the product's own reader of kubeconfigs understands."""
-    from journeyman.kube.access import from_kubeconfig
+    from journeyman.kube.access.kubeconfig import from_kubeconfig
 
     connection = from_kubeconfig(str(control_plane.kubeconfig_for("carol", ["readers"])))
 

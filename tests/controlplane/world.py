@@ -30,7 +30,7 @@ from infra.forwarder.news import Ledger
 from infra.forwarder.news import Step as Lane
 from journeyman.cloud.aws.pricing import shipped_on_demand
 from journeyman.core.api.objects import NODE, NODECLAIM, POD, Resource, is_true
-from journeyman.kube.access import from_kubeconfig
+from journeyman.kube.access.kubeconfig import from_kubeconfig
 from journeyman.kube.http_store import HttpKubeStore
 from journeyman.kube.transport import Transport
 from journeyman.runtime.composition import Runtime, installed

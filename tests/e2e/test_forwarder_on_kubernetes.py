@@ -26,8 +26,9 @@ from infra.forwarder.metrics import BYTES, EVENTS, WATCHES, Metrics
 from infra.forwarder.news import Ledger, Step
 from infra.forwarder.resources import NodeClaims, Nodes
 from journeyman.events import parse_trigger
-from journeyman.kube.connection import Connection
+from journeyman.kube.connection_pool import Connection
 from journeyman.kube.http_store import HttpKubeStore
+from journeyman.kube.tls import client_context
 from journeyman.kube.transport import Transport
 from journeyman.runtime.aws import AwsAdapters, SystemClock
 from journeyman.runtime.composition import Runtime, installed
@@ -155,7 +156,7 @@ class Site:
     def _store(self, settings):
         """Cluster `dev` is the control plane; `other` is out of reach."""
         token = self.plane.token_for("functions")
-        trust = ssl.create_default_context(cafile=str(self.plane.ca_file))
+        trust = client_context(ca_file=str(self.plane.ca_file))
         server = self.plane.server if settings.cluster_name == "dev" else "https://127.0.0.1:9"
         return HttpKubeStore(
             Transport(Connection(server=server, ssl_context=trust, authorization=lambda: f"Bearer {token}"))

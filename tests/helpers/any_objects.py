@@ -11,8 +11,8 @@ from typing import Any, get_args, get_origin
 import msgspec
 
 from journeyman.core.api.objects import Resource
-from journeyman.kube.protobuf import messages
-from journeyman.kube.protobuf.numbers import AS_JSON
+from journeyman.kube.protobuf import message_classes as messages
+from journeyman.kube.protobuf.field_numbers import AS_JSON
 
 MARK = "drawn-by"
 _NEVER_EMPTY = {

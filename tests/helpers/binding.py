@@ -22,7 +22,7 @@ from journeyman.core.api.objects import EC2NODECLASS, NODE, NODECLAIM, NODEPOOL,
 from journeyman.core.plan import Step
 from journeyman.core.scheduling.claims import planned_pods
 from journeyman.errors import ConflictError
-from journeyman.kube.access import from_kubeconfig
+from journeyman.kube.access.kubeconfig import from_kubeconfig
 from journeyman.kube.http_store import HttpKubeStore
 from journeyman.kube.transport import Transport
 from journeyman.ports import Trigger

@@ -18,9 +18,9 @@ from typing import Any
 
 from journeyman.cloud.aws.pricing import shipped_on_demand
 from journeyman.core.api.objects import NODE_DISRUPTION, NODECLAIM, Resource
-from journeyman.kube.access import from_kubeconfig
+from journeyman.kube.access.kubeconfig import from_kubeconfig
+from journeyman.kube.caching_store import CachingKubeStore, ListCache
 from journeyman.kube.http_store import HttpKubeStore
-from journeyman.kube.mirror import MirroredKubeStore, Mirrors
 from journeyman.kube.transport import Transport
 from journeyman.ports import CloudProvider, KubeStore
 from journeyman.runtime.aws import AwsAdapters, SystemClock
@@ -153,8 +153,8 @@ class RightsStage:
         clusters = json.dumps([registered(self._plane, CLUSTER, kubeconfig)])
         environment = read_environment({**self._stack.variables, **variables, "JOURNEYMAN_CLUSTERS": clusters})
         transport = Transport(from_kubeconfig(str(kubeconfig)))
-        mirrors = Mirrors(worth_keeping=0)  # however small, every list is watched from where it was
-        store = _Repeating(MirroredKubeStore(HttpKubeStore(transport), mirrors, cluster=CLUSTER), self.doubled)
+        mirrors = ListCache(worth_keeping=0)  # however small, every list is watched from where it was
+        store = _Repeating(CachingKubeStore(HttpKubeStore(transport), mirrors, cluster=CLUSTER), self.doubled)
         adapters = _Adapters(
             environment,
             clock=self.clock,

@@ -12,7 +12,7 @@ from journeyman.core.api.metrics import METRICS
 from journeyman.core.plan import Step
 from journeyman.core.scheduling.options import MinValuesPolicy, PreferencePolicy
 from journeyman.events import parse_trigger
-from journeyman.kube.registry import EksAccess, KubeconfigAccess
+from journeyman.kube.clusters import EksAccess, KubeconfigAccess
 from journeyman.observe.metrics import NAMESPACE
 from journeyman.runtime.environment import LANES, read_environment
 from journeyman_simulator.sam_stack import SamStack, read_template

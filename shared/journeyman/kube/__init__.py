@@ -1,1 +1,5 @@
-"""The real API server: access, fast reads, writes, the Lease. Nothing here imports the `kubernetes` package's typed APIs."""
+"""The Kubernetes client of functions and forwarder: connections, requests, lists, watches, and access to each kind of cluster.
+
+`connection_pool`, `transport`, `request_budget`, `retries`, `errors`, `decoding`, `tls` and `access.in_cluster` import msgspec
+and urllib3 only, because the forwarder runs on them within 64 MiB. `http_store` and the rest read and write typed objects.
+"""

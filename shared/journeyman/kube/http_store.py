@@ -1,7 +1,6 @@
-"""The real API server as a `ports.KubeStore`: raw bytes in, the few fields we read out.
+"""`ports.KubeStore` over HTTP: a real API server's objects as the Structs of `core.api.objects`.
 
-Bodies are decoded by msgspec straight into the Structs of `core.api.objects`, an order of magnitude faster than the
-official client's model classes.
+msgspec decodes bodies directly into these Structs, ten times faster than the official client's model classes.
 """
 
 from __future__ import annotations
@@ -17,8 +16,9 @@ import msgspec
 from journeyman.core.api.objects import POD, Resource
 from journeyman.errors import NOT_SERVED, GoneError, KubeAPIError, NotFoundError
 from journeyman.kube import errors
-from journeyman.kube.allowance import Allowance
-from journeyman.kube.lists import UnreadableError, Versioned, Whole, decode, has_own_encoding, open_page
+from journeyman.kube.decoding import Versioned, decode, decode_watch_line
+from journeyman.kube.lists import UnreadableListError, WholeList, open_page, supports_protobuf
+from journeyman.kube.request_budget import RequestBudget
 from journeyman.kube.retries import EVICTIONS
 from journeyman.kube.transport import Transport
 from journeyman.ports import JSON, Listing, Patch, WatchEvent
@@ -27,8 +27,8 @@ T = TypeVar("T")
 
 MERGE_PATCH: Final = "application/merge-patch+json"
 APPLY_PATCH: Final = "application/apply-patch+yaml"
-_AT_A_TIME: Final = 8  # writes side by side: no flood for the server
-_SILENCE_SECONDS: Final = 10.0  # beyond a watch's own timeout: then the connection is dead
+_PARALLEL_WRITES: Final = 8
+_SILENCE_SECONDS: Final = 10.0  # beyond the timeout of a watch; then the connection is dead
 
 
 class _ServerVersion(msgspec.Struct, frozen=True):
@@ -44,11 +44,6 @@ class _Group(msgspec.Struct, frozen=True):
     versions: tuple[_GroupVersion, ...] = ()
 
 
-class _WatchLine(msgspec.Struct, frozen=True):
-    type: str
-    object: msgspec.Raw
-
-
 class HttpKubeStore:
     """One cluster over HTTP. Safe to use from several threads."""
 
@@ -57,28 +52,28 @@ class HttpKubeStore:
 
         Args:
             transport: Sends the requests.
-            page_size: Objects asked for at a time; larger pages cost fewer round trips and more of the server's memory.
+            page_size: Objects per page of a JSON list; larger pages take fewer round trips and more of the server's memory.
         """
         self.transport = transport
         self.page_size = page_size
 
     def version(self) -> tuple[int, int]:
-        """What `/version` says; clouds add a sign to the minor one ("33+").
+        """Return the API server's version; clouds append a sign to the minor one ("33+").
 
         Raises:
-            KubeAPIError: The answer is no version: something other than an API server answered.
+            KubeAPIError: The response is not a version, so another program than an API server sent it.
         """
         body = self.transport.request("GET", "/version")
         try:
             found = msgspec.json.decode(body, type=_ServerVersion)
             return int(found.major.rstrip("+")), int(found.minor.rstrip("+"))
         except (msgspec.DecodeError, ValueError) as error:
-            message = f"the answer to /version is no version, so it is not an API server's: {error}"
+            message = f"the response to /version is not a version, so it is not an API server's: {error}"
             raise KubeAPIError(message, reason="NotKubernetes") from error
 
-    def for_run(self, allowance: Allowance, purpose: str = "") -> HttpKubeStore:
-        """The same store for one run, within its allowance; what the run is for makes no difference here."""
-        return HttpKubeStore(self.transport.for_run(allowance), page_size=self.page_size)
+    def for_run(self, budget: RequestBudget, purpose: str = "") -> HttpKubeStore:
+        """Return this store for one run, within its budget; `purpose` is not used here."""
+        return HttpKubeStore(self.transport.for_run(budget), page_size=self.page_size)
 
     def list(
         self,
@@ -89,27 +84,27 @@ class HttpKubeStore:
         field_selector: str = "",
         cached: bool = False,
     ) -> Listing[T]:
-        """All selected objects, page by page at one version; whole if that version expires meanwhile."""
+        """Return all selected objects at one version, page by page; without pages if that version expires meanwhile."""
         query = {"labelSelector": label_selector, "fieldSelector": field_selector}
         if cached:
             query["resourceVersion"] = "0"
-        path, asked = resource.path(namespace), {key: value for key, value in query.items() if value}
-        if has_own_encoding(resource):
-            with suppress(UnreadableError):
-                return self._whole(resource, path, asked)
+        path, query = resource.path(namespace), {key: value for key, value in query.items() if value}
+        if supports_protobuf(resource):
+            with suppress(UnreadableListError):
+                return self._whole(resource, path, query)
         try:
-            return self._in_pages(resource, path, {**asked, "limit": str(self.page_size)})
+            return self._in_pages(resource, path, {**query, "limit": str(self.page_size)})
         except GoneError:
-            return self._in_pages(resource, path, asked)
+            return self._in_pages(resource, path, query)
 
     def get(self, resource: Resource[T], name: str, *, namespace: str = "") -> T:
-        """One object."""
+        """Return one object."""
         body = self._read(resource, resource.path(namespace, name))
-        decoded: T = decode(body, resource, resource.type, name)
+        decoded: T = decode(body, resource.type, kind=resource.kind, name=name)
         return decoded
 
     def create(self, resource: Resource[Any], body: JSON, *, namespace: str = "") -> dict[str, Any]:
-        """Create an object in `namespace`, by default the body's."""
+        """Create an object in `namespace`, by default the body's, and return it."""
         where = namespace or str((body.get("metadata") or {}).get("namespace", ""))
         whole = {"apiVersion": resource.api_version, "kind": resource.kind, **body}
         return self._write("POST", resource, resource.path(where), whole)
@@ -117,15 +112,15 @@ class HttpKubeStore:
     def patch(
         self, resource: Resource[Any], name: str, patch: JSON, *, namespace: str = "", subresource: str = ""
     ) -> dict[str, Any]:
-        """JSON merge patch of the object, or of a subresource."""
+        """Apply a JSON merge patch to the object, or to a subresource, and return the object."""
         path = resource.path(namespace, name, subresource)
         return self._write("PATCH", resource, path, patch, MERGE_PATCH)
 
     def patch_each(
         self, resource: Resource[Any], patches: Sequence[Patch], *, subresource: str = ""
     ) -> tuple[dict[str, Any] | KubeAPIError, ...]:
-        """Several at a time, on as many connections."""
-        with ThreadPoolExecutor(min(_AT_A_TIME, max(len(patches), 1))) as threads:
+        """Apply the patches, several in parallel; return the object or the error for each, in order."""
+        with ThreadPoolExecutor(min(_PARALLEL_WRITES, max(len(patches), 1))) as threads:
             return tuple(threads.map(lambda patch: self._patched(resource, patch, subresource), patches))
 
     def apply(
@@ -139,7 +134,7 @@ class HttpKubeStore:
         namespace: str = "",
         subresource: str = "",
     ) -> dict[str, Any]:
-        """Server-side apply; JSON is YAML, which is what the server takes."""
+        """Apply a configuration on the server, and return the object. The server expects YAML, of which JSON is a subset."""
         metadata = {"name": name, **body.get("metadata", {})}
         whole = {"apiVersion": resource.api_version, "kind": resource.kind, **body, "metadata": metadata}
         query = {"fieldManager": manager} | ({"force": "true"} if force else {})
@@ -156,7 +151,7 @@ class HttpKubeStore:
         resource_version: str = "",
         grace_period_seconds: int | None = None,
     ) -> None:
-        """Delete; what the object owns is collected in the background."""
+        """Delete an object; Kubernetes collects its dependents in the background."""
         preconditions = {"uid": uid, "resourceVersion": resource_version}
         options: dict[str, Any] = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
         if given := {key: value for key, value in preconditions.items() if value}:
@@ -166,7 +161,7 @@ class HttpKubeStore:
         self.transport.request("DELETE", resource.path(namespace, name), body=msgspec.json.encode(options))
 
     def evict(self, namespace: str, name: str, *, uid: str = "") -> None:
-        """Evict a pod; a budget that forbids it is a TooManyRequestsError at once."""
+        """Evict a pod. Raises TooManyRequestsError, without retries, if a PodDisruptionBudget forbids it."""
         eviction: dict[str, Any] = {
             "apiVersion": "policy/v1",
             "kind": "Eviction",
@@ -188,9 +183,9 @@ class HttpKubeStore:
         timeout_seconds: float = 30,
         quiet_seconds: float | None = None,
     ) -> Iterator[WatchEvent[T]]:
-        """Changes as they come; the server ends it after the timeout, rounded up to whole seconds.
+        """Yield changes as they arrive; the server ends the watch after the timeout, rounded up to whole seconds.
 
-        With `quiet_seconds` it also ends when nothing has come for that long.
+        With `quiet_seconds` the watch also ends after that much silence.
         """
         seconds = max(math.ceil(timeout_seconds), 1)
         query = {
@@ -202,39 +197,41 @@ class HttpKubeStore:
             "fieldSelector": field_selector,
         }
         path = resource.path(namespace)
-        asked = {key: value for key, value in query.items() if value}
-        for line in self.transport.stream(path, asked, seconds + _SILENCE_SECONDS, quiet_seconds=quiet_seconds):
+        query = {key: value for key, value in query.items() if value}
+        for line in self.transport.stream(path, query, seconds + _SILENCE_SECONDS, quiet_seconds=quiet_seconds):
             yield self._event(line, resource, f"GET {path}")
 
     def _whole(self, resource: Resource[T], path: str, query: Mapping[str, str]) -> Listing[T]:
-        """All of it in one answer, read while it comes."""
-        whole = Whole(resource)
-        with ThreadPoolExecutor(max_workers=1) as aside, self._known(resource):
-            aside.submit(whole.prepare)
-            return self.transport.read(path, whole.read, query=query, accept=whole.ACCEPT)
+        """Return the whole list from one response, which is read while it arrives."""
+        whole = WholeList(resource)
+        with ThreadPoolExecutor(max_workers=1) as background, self._explain_unserved_kinds(resource):
+            background.submit(whole.prepare)
+            return self.transport.read(
+                path, whole.read, query=query, accept=whole.ACCEPT, decode_status=whole.decode_status
+            )
 
     def _in_pages(self, resource: Resource[T], path: str, query: Mapping[str, str]) -> Listing[T]:
-        """All pages. The next one is on its way while one is decoded: the server needs longer for it than we do."""
+        """Return all pages; the next page is requested while one is decoded, because the server needs longer for it."""
         items: list[T] = []
-        with ThreadPoolExecutor(max_workers=1) as ahead:
-            coming = ahead.submit(self._read, resource, path, query)
+        with ThreadPoolExecutor(max_workers=1) as background:
+            next_page = background.submit(self._read, resource, path, query)
             while True:
-                page = open_page(coming.result(), resource)
+                page = open_page(next_page.result(), resource)
                 if page.continue_:
                     query = {key: value for key, value in query.items() if key != "resourceVersion"}
                     query["continue"] = page.continue_
-                    coming = ahead.submit(self._read, resource, path, query)
+                    next_page = background.submit(self._read, resource, path, query)
                 items += page.items()
                 if not page.continue_:
                     return Listing(items=tuple(items), resource_version=page.resource_version)
 
     def _read(self, resource: Resource[Any], path: str, query: Mapping[str, str] | None = None) -> bytes:
-        with self._known(resource):
+        with self._explain_unserved_kinds(resource):
             return self.transport.request("GET", path, query=query)
 
     @contextmanager
-    def _known(self, resource: Resource[Any]) -> Iterator[None]:
-        """Says of a kind that is not served in which versions it is."""
+    def _explain_unserved_kinds(self, resource: Resource[Any]) -> Iterator[None]:
+        """Add the served versions to the error for a kind that is not served in ours."""
         try:
             yield
         except NotFoundError as error:
@@ -243,7 +240,7 @@ class HttpKubeStore:
             raise errors.served_otherwise(error, resource.version, self._served_versions(resource.group)) from error
 
     def _served_versions(self, group: str) -> tuple[str, ...]:
-        """The versions in which the API server serves a group; none if it does not, or does not say."""
+        """Return the versions of a group that the API server serves; none if it does not answer."""
         try:
             found: _Group = msgspec.json.decode(self.transport.request("GET", f"/apis/{group}"), type=_Group)
         except (KubeAPIError, msgspec.DecodeError):
@@ -251,17 +248,19 @@ class HttpKubeStore:
         return tuple(one.version for one in found.versions)
 
     def _event(self, line: bytes, resource: Resource[T], request: str) -> WatchEvent[T]:
-        change: _WatchLine = decode(line, resource, _WatchLine, "")
-        if change.type == "ERROR":
-            status = decode(bytes(change.object), resource, errors.Status, "")
-            raise errors.from_status(status, request, cluster=self.transport.cluster)
-        version = decode(bytes(change.object), resource, Versioned, "").metadata.resource_version
+        change = decode_watch_line(line, request, kind=resource.kind, cluster=self.transport.cluster)
+        version = decode(change.object, Versioned, kind=resource.kind).metadata.resource_version
         if change.type == "BOOKMARK":
             return WatchEvent(type="BOOKMARK", object=None, resource_version=version)
-        decoded: T = decode(bytes(change.object), resource, resource.type, "")
+        decoded: T = decode(change.object, resource.type, kind=resource.kind)
         return WatchEvent(type=change.type, object=decoded, resource_version=version)
 
-    def _patched(self, resource: Resource[Any], patch: Patch, subresource: str) -> dict[str, Any] | KubeAPIError:
+    def _patched(
+        self,
+        resource: Resource[Any],
+        patch: Patch,
+        subresource: str,
+    ) -> dict[str, Any] | KubeAPIError:
         path = resource.path(patch.namespace, patch.name, subresource)
         try:
             return self._write("PATCH", resource, path, patch.body, MERGE_PATCH)
@@ -280,5 +279,5 @@ class HttpKubeStore:
     ) -> dict[str, Any]:
         content = msgspec.json.encode(body)
         answer = self.transport.request(method, path, query=query, body=content, content_type=content_type)
-        written: dict[str, Any] = decode(answer, resource, dict, path)
+        written: dict[str, Any] = decode(answer, dict, kind=resource.kind, name=path)
         return written

@@ -1,9 +1,9 @@
-"""When a request is repeated: only where that is safe, with jitter, as the server asks, and within the run's allowance.
+"""Which requests are repeated, and when: a policy for urllib3's `Retry`, within the run's `RequestBudget`.
 
 Reads are repeated after a broken connection, 429 and 5xx. Writes are repeated only when the server cannot have seen them
-(no connection was made) or says that it has not carried them out (429 of its priority and fairness); a write that may
-have happened is an error for the step, whose preconditions make the next run safe. An eviction's 429 is an answer, not
-a hiccup, and is never repeated here.
+(no connection was made) or says that it did not carry them out (429 of API Priority and Fairness). A write that may
+have taken effect is an error of the step, whose preconditions make the next run safe. An eviction's 429 means that a
+PodDisruptionBudget forbids it, and is never repeated here.
 """
 
 from __future__ import annotations
@@ -17,36 +17,33 @@ from urllib3.connectionpool import ConnectionPool
 from urllib3.exceptions import MaxRetryError, ResponseError
 from urllib3.response import BaseHTTPResponse
 
-from journeyman.kube.allowance import Allowance
+from journeyman.kube.request_budget import RequestBudget
 
 LONGEST_WAIT_SECONDS: Final = 8.0
 
 
-class Patient(urllib3.Retry):
-    """Waits as the server asks, but never so long that a function's time is wasted.
+class BudgetedRetry(urllib3.Retry):
+    """Waits as long as the server asks, up to `LONGEST_WAIT_SECONDS`; takes each retry from the run's budget, if it has one."""
 
-    `allowance` is the run's; without one there is no other limit than the policy's own.
-    """
+    RETRY_AFTER_STATUS_CODES = frozenset({429})  # a write that is answered with 503 may have taken effect
+    budget: RequestBudget | None = None
 
-    RETRY_AFTER_STATUS_CODES = frozenset({429})  # a 503 on a write may have happened
-    allowance: Allowance | None = None
-
-    def new(self, **changes: Any) -> Patient:
-        """A copy, under the same allowance."""
-        fresh: Patient = super().new(**changes)
-        fresh.allowance = self.allowance
+    def new(self, **changes: Any) -> BudgetedRetry:
+        """Return a copy with the same budget."""
+        fresh: BudgetedRetry = super().new(**changes)
+        fresh.budget = self.budget
         return fresh
 
-    def within(self, allowance: Allowance) -> Patient:
-        """The same policy, under a run's allowance."""
+    def within(self, budget: RequestBudget) -> BudgetedRetry:
+        """Return the same policy with a run's budget."""
         fresh = self.new()
-        fresh.allowance = allowance
+        fresh.budget = budget
         return fresh
 
     def get_retry_after(self, response: BaseHTTPResponse) -> float | None:
-        """Seconds the server asks us to wait, cut to what we are ready to."""
-        asked = super().get_retry_after(response)
-        return None if asked is None else min(asked, LONGEST_WAIT_SECONDS)
+        """Return the seconds of the Retry-After header, at most `LONGEST_WAIT_SECONDS`; None without the header."""
+        seconds = super().get_retry_after(response)
+        return None if seconds is None else min(seconds, LONGEST_WAIT_SECONDS)
 
     def increment(
         self,
@@ -56,18 +53,18 @@ class Patient(urllib3.Retry):
         error: Exception | None = None,
         _pool: ConnectionPool | None = None,
         _stacktrace: TracebackType | None = None,
-    ) -> Patient:
-        """The policy for the next try. Raises MaxRetryError if there is to be none."""
+    ) -> BudgetedRetry:
+        """Return the policy for the next attempt. Raises MaxRetryError if there is none left."""
         following = super().increment(method, url, response, error, _pool, _stacktrace)
-        asked = following.get_retry_after(response) if response is not None else None
-        wait = following.get_backoff_time() if asked is None else asked
-        if self.allowance is not None and not self.allowance.may_repeat(wait_seconds=wait):
+        requested = following.get_retry_after(response) if response is not None else None
+        wait = following.get_backoff_time() if requested is None else requested
+        if self.budget is not None and not self.budget.take_retry(wait_seconds=wait):
             raise MaxRetryError(_pool, url or "", error or ResponseError("no retries left"))  # type: ignore[arg-type]
         return following
 
 
-def _policy(methods: Collection[str], *, read: int, statuses: Collection[int]) -> Patient:
-    return Patient(
+def _policy(methods: Collection[str], *, read: int, statuses: Collection[int]) -> BudgetedRetry:
+    return BudgetedRetry(
         total=5,
         connect=3,
         read=read,
@@ -86,3 +83,5 @@ def _policy(methods: Collection[str], *, read: int, statuses: Collection[int]) -
 READS: Final = _policy({"GET"}, read=2, statuses={429, 500, 502, 503, 504})
 WRITES: Final = _policy({"POST", "PUT", "PATCH", "DELETE"}, read=0, statuses={429})
 EVICTIONS: Final = WRITES.new(status_forcelist=(), respect_retry_after_header=False)
+NO_RETRIES: Final = READS.new(total=0, status_forcelist=(), respect_retry_after_header=False)
+"""For callers that wait and try again themselves."""

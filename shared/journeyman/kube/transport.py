@@ -1,9 +1,8 @@
-"""Requests to one API server: a connection pool, the bearer token, compression, and what a run may spend.
+"""Send requests to one API server: authorization, compression, retries (`retries`) and errors (`errors`), within a run's budget.
 
-`retries` says when a request is repeated, `errors` what is said of one that failed.
-
-Answers are asked for compressed: kube-apiserver compresses those of more than 128 KiB. Whole lists are not, where the API
-server is in a private network: they are made faster than they are packed (docs/architecture.md has the figures).
+Responses may be compressed: kube-apiserver compresses those of more than 128 KiB. Lists that are read in pieces are not
+compressed if the API server has private addresses only, because compressing them takes it longer than sending them
+(docs/architecture.md has the figures). Watches are never compressed, so that no proxy buffers events.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Final, TypeVar, cast
 from urllib.parse import urlencode
 
@@ -23,28 +22,31 @@ from urllib3.exceptions import HTTPError, ProtocolError, ReadTimeoutError
 from urllib3.response import BaseHTTPResponse
 
 from journeyman import __version__
-from journeyman.errors import ForbiddenError
+from journeyman.errors import ForbiddenError, KubeAPIError, KubeUnavailableError
 from journeyman.kube import errors
-from journeyman.kube.allowance import Allowance
-from journeyman.kube.connection import Connection
-from journeyman.kube.pool import Pool
-from journeyman.kube.retries import READS, WRITES, Patient
+from journeyman.kube.connection_pool import Connection, ConnectionPool
+from journeyman.kube.request_budget import RequestBudget
+from journeyman.kube.retries import READS, WRITES, BudgetedRetry
 
 CONNECT_SECONDS: Final = 3.0
 READ_SECONDS: Final = 30.0
-CONNECTIONS: Final = 64
-"""Kept open: as many writes as may have to take effect at once. A pool makes none before it needs it."""
+CONNECTIONS: Final = 16
+"""Connections to keep open: more than the threads of one run. The pool opens them when they are needed."""
 QUIET_FACTOR: Final = 4.0
-"""Where an answer takes long to begin, so do the pauses within it: a silence that ends it is that many times as long."""
+"""A server that takes long to begin its response also pauses for longer within it, so a silence that ends a watch is at least
+that many times as long."""
 LONGEST_QUIET_SECONDS: Final = 1.0
+MAX_LINE_BYTES: Final = 16 << 20
+"""The longest line of a watch; etcd stores objects of 1.5 MiB, and JSON is longer."""
 _PIECE_BYTES: Final = 128 * 1024
+_LINE_BUFFER_BYTES: Final = 64 * 1024
 _USER_AGENT: Final = f"journeyman/{__version__} (python {sys.version_info.major}.{sys.version_info.minor})"
 
 T = TypeVar("T")
 
 
 class Transport:
-    """Sends requests and hands back bodies; every failure is a `JourneymanError`. Safe to use from several threads."""
+    """Sends requests and returns bodies; every failure is a `JourneymanError`. Safe to use from several threads."""
 
     def __init__(
         self, connection: Connection, *, cluster: str = "", user_agent: str = _USER_AGENT, pool_size: int = CONNECTIONS
@@ -53,40 +55,40 @@ class Transport:
 
         Args:
             connection: Address, trust and identity.
-            cluster: The cluster's name, for those who read the errors.
+            cluster: The cluster's name, for errors.
             user_agent: Shown in the API server's audit log.
-            pool_size: Connections kept open, for as many threads.
+            pool_size: Connections to keep open, for as many threads.
         """
         self.server = connection.server.rstrip("/")
         self.cluster = cluster
         self._authorization = connection.authorization
         self._user_agent = user_agent
-        self._refused = connection.refused
-        self._allowance = Allowance(retries=math.inf)
+        self._explain_refusal = connection.explain_refusal
+        self._budget = RequestBudget(retries=math.inf)
         self._connection = connection
         self._pool = self.new_pool(pool_size)
 
-    def new_pool(self, size: int) -> Pool:
-        """Connections of their own to the same server; nothing is sent yet."""
-        return Pool(self._connection, size=size, timeout=urllib3.Timeout(connect=CONNECT_SECONDS))
+    def new_pool(self, size: int) -> ConnectionPool:
+        """Return a further pool of connections to the same server; nothing is sent yet."""
+        return ConnectionPool(self._connection, size=size, timeout=urllib3.Timeout(connect=CONNECT_SECONDS))
 
-    def through(self, pool: Pool) -> Transport:
-        """The same, over other connections: through a pool of one, requests in turn reach the same API server of several."""
+    def with_pool(self, pool: ConnectionPool) -> Transport:
+        """Return this transport over other connections; with a pool of one, consecutive requests reach the same API server."""
         bound = copy.copy(self)
         bound._pool = pool  # noqa: SLF001 - a copy of ours
         return bound
 
     @property
     def identity(self) -> str:
-        """What tells one cluster from another that is reached by the same name later: its address, and whom it is trusted by."""
+        """What distinguishes this cluster from a later one of the same name: its address and its certificate authorities."""
         context = self._connection.ssl_context
         trusted = context.get_ca_certs(binary_form=True) if context is not None else []
         return f"{self.server} {hashlib.sha256(b''.join(sorted(trusted))).hexdigest()}"
 
-    def for_run(self, allowance: Allowance) -> Transport:
-        """The same connections for one run, within its allowance."""
+    def for_run(self, budget: RequestBudget) -> Transport:
+        """Return this transport for one run, within its budget."""
         bound = copy.copy(self)
-        bound._allowance = allowance  # noqa: SLF001 - a copy of ours
+        bound._budget = budget  # noqa: SLF001 - a copy of ours
         return bound
 
     def request(
@@ -98,22 +100,22 @@ class Transport:
         body: bytes | None = None,
         content_type: str = "application/json",
         accept: str = "application/json",
-        retries: Patient | None = None,
+        retries: BudgetedRetry | None = None,
     ) -> bytes:
-        """The body of a successful answer, decompressed; `accept` says in which encodings it may be.
+        """Return the body of a successful response, decompressed; `accept` lists media types.
 
         Raises:
-            KubeAPIError: And its kinds; ConfigurationError if the certificates do not fit; both name the cluster.
-            DeadlineError: The run's time is up; nothing was sent.
+            KubeAPIError: And its subclasses; ConfigurationError if a certificate is invalid; both name the cluster.
+            DeadlineError: The run has ended; nothing was sent.
         """
         policy = retries or (READS if method == "GET" else WRITES)
-        with self._translated(method, path):
+        with self._translated_errors(method, path):
             headers = {"Accept": accept}
             if body is not None:
                 headers |= {"Content-Type": content_type, "Content-Length": str(len(body))}
             response = self._send(method, path, query, policy, body=body, headers=headers)
             content = response.data
-        self._allowance.received(response.tell())
+        self._budget.count_received(response.tell())
         self._check(response, content, method, path)
         return content
 
@@ -124,131 +126,183 @@ class Transport:
         *,
         query: Mapping[str, str] | None = None,
         accept: str = "application/json",
+        retries: BudgetedRetry = READS,
+        decode_status: Callable[[bytes], errors.Status] = errors.decode_status,
     ) -> T:
-        """What `take` makes of the body of a successful answer, which it gets in pieces as they come.
+        """Return what `take` makes of the body of a successful response, whose pieces it gets while they arrive.
 
-        It comes compressed from afar only: an API server needs longer to pack a large list than to send it to somebody
-        near (Kubernetes' own components do without, too). An answer that breaks off is asked for again, as often as by
-        `request`; then `take` begins again. Raises as `request`.
+        The response is compressed only if the server has a public address: an API server on the same network takes longer to
+        compress a large list than to send it. If the connection breaks, the request is repeated as in `request`, and `take` is
+        called again. Raises as `request`, and what `take` raises.
+
+        Args:
+            path: The list's path.
+            take: Reads the body; it may be called several times.
+            query: Query parameters.
+            accept: Media types.
+            retries: When the request is repeated.
+            decode_status: Returns the Status in a failure response, or raises ValueError.
         """
-        policy, headers = READS, {"Accept": accept, "Accept-Encoding": "identity" if self._pool.is_near else "gzip"}
-        with self._translated("GET", path):
+        policy = retries
+        headers = {"Accept": accept, "Accept-Encoding": "identity" if self._pool.is_private else "gzip"}
+        with self._translated_errors("GET", path):
             while True:
                 response = self._send("GET", path, query, policy, headers=headers, preload_content=False)
                 try:
-                    return self._taken(response, path, take)
+                    return self._take(response, path, take, decode_status)
                 except (ProtocolError, ReadTimeoutError) as error:
-                    policy = _for_another_try(response, path, error)
+                    policy = _next_attempt(response, path, error)
 
     def stream(
-        self, path: str, query: Mapping[str, str], read_seconds: float, *, quiet_seconds: float | None = None
+        self,
+        path: str,
+        query: Mapping[str, str],
+        read_seconds: float,
+        *,
+        quiet_seconds: float | None = None,
+        accept: str = "application/json",
+        retries: BudgetedRetry = READS,
     ) -> Iterator[bytes]:
-        """The lines of a streaming answer as they come, until the server ends it.
+        """Yield the lines of a streaming response as they arrive, until the server ends it. The request is sent at once.
 
         Args:
             path: What is watched.
-            query: Of the request.
-            read_seconds: How long the server may say nothing.
-            quiet_seconds: If given: once it has begun to answer, a silence of that long is the end, or of `QUIET_FACTOR` times
-                as long as it took to begin if that is longer, up to `LONGEST_QUIET_SECONDS`.
+            query: Query parameters.
+            read_seconds: The longest silence of the server.
+            quiet_seconds: If given, a silence of that long ends the response once it has begun, or a silence `QUIET_FACTOR` times
+                as long as the response took to begin, if that is longer, up to `LONGEST_QUIET_SECONDS`.
+            accept: Media types.
+            retries: When the request is repeated before the response begins.
 
         Raises:
-            KubeUnavailableError: It broke off, or said nothing for `read_seconds`.
-            DeadlineError: The run's time is up; nothing was sent.
+            KubeUnavailableError: The connection broke, or the server was silent for `read_seconds`.
+            KubeAPIError: The server refused, or a line is longer than `MAX_LINE_BYTES`.
+            DeadlineError: The run has ended; nothing was sent.
         """
-        asked_at = time.monotonic()
-        with self._translated("GET", path):
-            response = self._send("GET", path, query, READS, read_seconds=read_seconds, preload_content=False)
-        if quiet_seconds is not None:
-            patience = min(QUIET_FACTOR * (time.monotonic() - asked_at), LONGEST_QUIET_SECONDS)
-            quiet_seconds = max(quiet_seconds, patience)
-        try:
-            with self._translated("GET", path):
-                if not _is_success(response):
+        began = time.monotonic()
+        headers = {"Accept": accept, "Accept-Encoding": "identity"}
+        with self._translated_errors("GET", path):
+            response = self._send(
+                "GET", path, query, retries, headers=headers, read_seconds=read_seconds, preload_content=False
+            )
+            if not _is_success(response):
+                with closing(response):
                     self._check(response, response.data, "GET", path)
-                yield from self._lines(response, quiet_seconds)
-            response.release_conn()
-        finally:
-            response.close()
+        if quiet_seconds is not None:
+            slow_start = min(QUIET_FACTOR * (time.monotonic() - began), LONGEST_QUIET_SECONDS)
+            quiet_seconds = max(quiet_seconds, slow_start)
+        return self._stream_lines(response, path, quiet_seconds)
 
     @property
-    def writes(self) -> int:
-        """How many requests of this run may have changed something."""
-        return self._allowance.usage.writes
+    def write_count(self) -> int:
+        """The number of write requests of this run."""
+        return self._budget.usage.writes
 
     def close(self) -> None:
-        """Close the connections that are idle."""
+        """Close the idle connections."""
         self._pool.clear()
 
-    def _lines(self, response: BaseHTTPResponse, quiet_seconds: float | None) -> Iterator[bytes]:
-        """Whole lines; what a silence cuts in two is left out."""
-        socket = getattr(response.connection, "sock", None)
-        if quiet_seconds is not None and socket is not None:
-            socket.settimeout(quiet_seconds)
-        pending = b""
+    def _stream_lines(self, response: BaseHTTPResponse, path: str, quiet_seconds: float | None) -> Iterator[bytes]:
+        with closing(response):
+            with self._translated_errors("GET", path):
+                yield from self._lines(response, path, quiet_seconds)
+            response.release_conn()
+
+    def _lines(self, response: BaseHTTPResponse, path: str, quiet_seconds: float | None) -> Iterator[bytes]:
+        """Yield complete lines; a line that is cut off by `quiet_seconds` of silence is dropped."""
+        connection = getattr(response.connection, "sock", None)
+        if quiet_seconds is not None and connection is not None:
+            connection.settimeout(quiet_seconds)
+        pending = bytearray()
         try:
-            for chunk in response.stream():
-                self._allowance.received(len(chunk))
-                *whole, pending = (pending + chunk).split(b"\n")
-                yield from (line for line in whole if line)
+            while chunk := response.read1(
+                _LINE_BUFFER_BYTES
+            ):  # whatever has arrived, however a proxy cut it into chunks
+                self._budget.count_received(len(chunk))
+                *complete, rest = chunk.split(b"\n")
+                for part in complete:
+                    line, pending = bytes(pending + part), bytearray()
+                    if line:
+                        yield line
+                pending += rest
+                if len(pending) > MAX_LINE_BYTES:
+                    raise KubeAPIError(f"an object in the watch of {path} has over {MAX_LINE_BYTES} bytes")
         except ReadTimeoutError:
             if quiet_seconds is None:
                 raise
+            return
+        if pending:
+            raise KubeUnavailableError(f"the watch of {path} was cut off in the middle of an object")
 
-    def _taken(self, response: BaseHTTPResponse, path: str, take: Callable[[Iterator[bytes]], T]) -> T:
+    def _take(
+        self,
+        response: BaseHTTPResponse,
+        path: str,
+        take: Callable[[Iterator[bytes]], T],
+        decode_status: Callable[[bytes], errors.Status],
+    ) -> T:
         try:
             if not _is_success(response):
-                self._check(response, response.data, "GET", path)
+                self._check(response, response.data, "GET", path, decode_status)
             return take(_pieces(response))
         finally:
-            self._allowance.received(response.tell())
-            response.close()  # a connection whose answer is not read to its end; others are back in the pool
+            self._budget.count_received(response.tell())
+            response.close()  # a response that is not read to its end; the connections of others are in the pool already
 
     def _send(
         self,
         method: str,
         path: str,
         query: Mapping[str, str] | None,
-        policy: Patient,
+        policy: BudgetedRetry,
         *,
         body: bytes | None = None,
         headers: Mapping[str, str] | None = None,
         read_seconds: float = READ_SECONDS,
         preload_content: bool = True,
     ) -> BaseHTTPResponse:
-        timeout = urllib3.Timeout(
-            connect=self._allowance.at_most(CONNECT_SECONDS), read=self._allowance.at_most(read_seconds)
-        )
-        if not policy.history:  # whoever allowed another try has counted it
-            self._allowance.sent(len(body or b""), is_write=method != "GET")
+        timeout = urllib3.Timeout(connect=self._budget.limit(CONNECT_SECONDS), read=self._budget.limit(read_seconds))
+        if not policy.history:  # `take_retry` has counted the further attempts
+            self._budget.count_request(len(body or b""), is_write=method != "GET")
         return self._pool.request(
             method,
             f"{self.server}{path}?{urlencode(query)}" if query else f"{self.server}{path}",
             body=body,
             headers=self._headers(headers or {}),
-            retries=policy.within(self._allowance),
+            retries=policy.within(self._budget),
             timeout=timeout,
             preload_content=preload_content,
         )
 
-    def _headers(self, more: Mapping[str, str]) -> dict[str, str]:
-        headers = {"Accept": "application/json", "Accept-Encoding": "gzip", "User-Agent": self._user_agent, **more}
+    def _headers(self, headers: Mapping[str, str]) -> dict[str, str]:
+        merged = {"Accept": "application/json", "Accept-Encoding": "gzip", "User-Agent": self._user_agent, **headers}
         authorization = self._authorization()
-        return {**headers, "Authorization": authorization} if authorization else headers
+        return {**merged, "Authorization": authorization} if authorization else merged
 
-    def _check(self, response: BaseHTTPResponse, body: bytes, method: str, path: str) -> None:
+    def _check(
+        self,
+        response: BaseHTTPResponse,
+        body: bytes,
+        method: str,
+        path: str,
+        decode_status: Callable[[bytes], errors.Status] = errors.decode_status,
+    ) -> None:
         if _is_success(response):
             return
-        retry_after = response.headers.get("Retry-After", "")
         refusal = errors.refusal(
-            response.status, body, f"{method} {path}", retry_after=retry_after, cluster=self.cluster
+            response.status,
+            body,
+            f"{method} {path}",
+            retry_after=response.headers.get("Retry-After", ""),
+            cluster=self.cluster,
+            decode=decode_status,
         )
-        if isinstance(refusal, ForbiddenError) and self._refused is not None:
-            refusal.context["to_do"] = self._refused(refusal.status, refusal.message)
+        if isinstance(refusal, ForbiddenError) and self._explain_refusal is not None:
+            refusal.context["to_do"] = self._explain_refusal(refusal.status, refusal.message)
         raise refusal
 
     @contextmanager
-    def _translated(self, method: str, path: str) -> Iterator[None]:
+    def _translated_errors(self, method: str, path: str) -> Iterator[None]:
         try:
             yield
         except HTTPError as error:
@@ -264,8 +318,10 @@ def _pieces(response: BaseHTTPResponse) -> Iterator[bytes]:
         yield piece
 
 
-def _for_another_try(response: BaseHTTPResponse, path: str, error: HTTPError) -> Patient:
-    """What is left of a request's policy after an answer that broke off; its pause is over. Raises HTTPError: nothing is."""
-    policy = cast("Patient", response.retries).increment("GET", path, error=error, _stacktrace=error.__traceback__)
+def _next_attempt(response: BaseHTTPResponse, path: str, error: HTTPError) -> BudgetedRetry:
+    """Wait, and return the policy that is left after a response broke off. Raises HTTPError if there is no attempt left."""
+    policy = cast("BudgetedRetry", response.retries).increment(
+        "GET", path, error=error, _stacktrace=error.__traceback__
+    )
     policy.sleep()
     return policy

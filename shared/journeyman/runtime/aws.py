@@ -21,15 +21,16 @@ from journeyman.cloud.aws.settings import AwsSettings, Clients
 from journeyman.cloud.aws.sqs_queue import SQSQueue
 from journeyman.core.plan import Observation, Step
 from journeyman.errors import ConfigurationError
-from journeyman.kube import eks
+from journeyman.kube.access import eks
+from journeyman.kube.caching_store import CachingKubeStore
+from journeyman.kube.clusters import ClusterRegistry, EksAccess, InClusterAccess, KubeconfigAccess, RegisteredCluster
 from journeyman.kube.http_store import HttpKubeStore
 from journeyman.kube.lease import KubeLease
-from journeyman.kube.mirror import MirroredKubeStore, Mirrors
-from journeyman.kube.registry import Cluster, EksAccess, InClusterAccess, KubeconfigAccess, Registry
+from journeyman.kube.list_cache import ListCache
 from journeyman.kube.transport import Transport
 from journeyman.observe import RunTelemetry, logs, metrics
 from journeyman.ports import Clock, CloudProvider, KubeStore, Lease, Queue
-from journeyman.runtime.access_providers import Sessions, new_session, ways
+from journeyman.runtime.access_providers import Sessions, access_providers, new_session
 from journeyman.runtime.call_deadline import CONNECT_SECONDS, READ_SECONDS, CallDeadline
 from journeyman.runtime.collector import collect_rarely
 from journeyman.runtime.composition import Runtime, current
@@ -86,8 +87,10 @@ class AwsAdapters:
         self._log_to = log_to
         self._described: dict[str, Mapping[str, Any]] = {}
         self._sessions = Sessions()
-        self._registry = Registry(environment.clusters, ways(self.clock, os.environ, self._sessions.of, self._describe))
-        self._mirrors = Mirrors()
+        self._registry = ClusterRegistry(
+            environment.clusters, access_providers(self.clock, os.environ, self._sessions.of, self._describe)
+        )
+        self._list_cache = ListCache()
 
     def store(self, cluster: Settings) -> KubeStore:
         """The cluster's API server. Raises ConfigurationError if it cannot be reached the way `access` says."""
@@ -147,26 +150,26 @@ class AwsAdapters:
         name = cluster.cluster_name
         self._described.pop(name, None)  # it may have moved, if it is connected to once more
         transport = Transport(self._registry.connect(name), cluster=name)
-        return MirroredKubeStore(HttpKubeStore(transport), self._mirrors, cluster=name, log=self.log)
+        return CachingKubeStore(HttpKubeStore(transport), self._list_cache, cluster=name, log=self.log)
 
     def _boto3_client(self, service: str, region: str) -> Any:
         return self._call_deadline.watch(_client_of(new_session(region), service))
 
-    def _clients_for(self, cluster: Cluster) -> ClientFactory:
+    def _clients_for(self, cluster: RegisteredCluster) -> ClientFactory:
         """boto3 clients in the role that a cluster's settings name, or else the process's own."""
         if isinstance(cluster.access, EksAccess) and cluster.access.role_arn:
             session = self._sessions.of(cluster)
             return lambda service, _region: self._call_deadline.watch(_client_of(session, service))
         return self._clients
 
-    def _describe(self, cluster: Cluster) -> Mapping[str, Any]:
+    def _describe(self, cluster: RegisteredCluster) -> Mapping[str, Any]:
         """What EKS says of the cluster, asked once for each connection."""
         if cluster.name not in self._described:
             client = self._clients_for(cluster)("eks", cluster.region)
             self._described[cluster.name] = eks.describe(cluster.name, client)
         return self._described[cluster.name]
 
-    def _aws_settings(self, cluster: Cluster) -> AwsSettings:
+    def _aws_settings(self, cluster: RegisteredCluster) -> AwsSettings:
         told = self._environment
         said = self._describe(cluster) if isinstance(cluster.access, EksAccess) and not cluster.endpoint else {}
         network: Mapping[str, str] = said.get("kubernetesNetworkConfig") or {}

@@ -25,7 +25,7 @@ from journeyman.errors import (
     LeaseLostError,
     UnknownClusterError,
 )
-from journeyman.kube.allowance import Allowance
+from journeyman.kube.request_budget import RequestBudget, RequestUsage
 from journeyman.observe.metered_cloud import MeteredCloud
 from journeyman.ports import Clock, CloudProvider, KubeStore, Lease, Queue, Telemetry, Trigger
 from journeyman.runtime.call_deadline import calls_end_by
@@ -64,7 +64,7 @@ class RunTelemetry(Telemetry, Protocol):
 class PerRunStore(Protocol):
     """A KubeStore that keeps what a run may spend on it."""
 
-    def for_run(self, allowance: Allowance, purpose: str) -> KubeStore:
+    def for_run(self, budget: RequestBudget, purpose: str) -> KubeStore:
         """The same store for one run; `purpose` is its step, as runs of a step ask for the same things."""
         ...
 
@@ -184,8 +184,8 @@ class Runtime:
         """
         settings = self.settings_of(trigger.cluster)
         deadline = self.clock.now() + timedelta(milliseconds=context.get_remaining_time_in_millis())
-        allowance = Allowance(clock=self.clock, until=deadline - FLUSH_MARGIN)
-        store = self._store_for_run(settings, allowance, trigger.step)
+        budget = RequestBudget(clock=self.clock, until=deadline - FLUSH_MARGIN)
+        store = self._store_for_run(settings, budget, trigger.step)
         telemetry = self._adapters.telemetry(
             store,
             {
@@ -214,7 +214,7 @@ class Runtime:
                 )
         finally:
             telemetry.flush(until=deadline - FLUSH_MARGIN)
-            cost = allowance.usage.observations(trigger.step.value)  # what was flushed had its price, too
+            cost = request_metrics(budget.usage, trigger.step.value)  # what was flushed had its price, too
             for observation in cost:
                 telemetry.observe(observation)
             if cost:
@@ -238,9 +238,9 @@ class Runtime:
             self._memories.forget(settings)
             raise
 
-    def _store_for_run(self, settings: Settings, allowance: Allowance, step: Step) -> KubeStore:
+    def _store_for_run(self, settings: Settings, budget: RequestBudget, step: Step) -> KubeStore:
         kept = self._stores.of(settings)
-        return kept.for_run(allowance, step.value) if isinstance(kept, PerRunStore) else kept
+        return kept.for_run(budget, step.value) if isinstance(kept, PerRunStore) else kept
 
     def log(self, level: str, message: str, **fields: str) -> None:
         """A line that belongs to no run."""
@@ -284,3 +284,17 @@ def current(make: Callable[[], Runtime]) -> Runtime:
 
 def _text(context: Mapping[str, Any]) -> dict[str, str]:
     return {f"{name}_" if name in {"level", "error"} else name: str(value) for name, value in context.items()}
+
+
+def request_metrics(usage: RequestUsage, controller: str) -> tuple[Observation, ...]:
+    """Return the metrics of a run's requests to the API server; none if it sent no request."""
+    if not usage.requests:
+        return ()
+    counted = {
+        "journeyman_kube_requests_total": usage.requests,
+        "journeyman_kube_retries_total": usage.retries,
+        "journeyman_kube_sent_bytes_total": usage.sent_bytes,
+        "journeyman_kube_received_bytes_total": usage.received_bytes,
+    }
+    labels = {"controller": controller}
+    return tuple(Observation(name=name, value=value, labels=labels) for name, value in counted.items())

@@ -42,7 +42,7 @@ from journeyman.core.plan import Step
 from journeyman.core.scheduling.demand.default_spread import read_default_spread
 from journeyman.core.scheduling.options import MinValuesPolicy, PreferencePolicy
 from journeyman.errors import ConfigurationError
-from journeyman.kube.registry import Cluster, read_clusters, registered
+from journeyman.kube.clusters import RegisteredCluster, read_clusters, registered
 from journeyman.observe.kube_events import COMPONENT
 from journeyman.steps.context import FeatureGates, Settings
 
@@ -57,7 +57,7 @@ class Environment(Struct, frozen=True, kw_only=True):
     """Everything a process is told from outside."""
 
     region: str  # this deployment's own, where its queues are
-    clusters: Mapping[str, Cluster]
+    clusters: Mapping[str, RegisteredCluster]
     settings: Mapping[str, Settings]  # by cluster name
     lanes: Mapping[Step, str]  # FIFO queue URLs
     wake_url: str
@@ -89,7 +89,7 @@ def read_environment(variables: Variables) -> Environment:
     )
 
 
-def _clusters(variables: Variables) -> dict[str, Cluster]:
+def _clusters(variables: Variables) -> dict[str, RegisteredCluster]:
     _required(variables, "JOURNEYMAN_CLUSTERS")
     found = [
         cluster for name in _REGISTERS for cluster in _read(variables, name, "[]", read_clusters, _CLUSTER_EXAMPLE)

@@ -1,4 +1,4 @@
-"""Alibaba Cloud's signature V3 (`ACS3-HMAC-SHA256`), which all its OpenAPI services take.
+"""Alibaba Cloud's signature V3 (`ACS3-HMAC-SHA256`), for all its OpenAPI services.
 
 Source: Alibaba Cloud SDK, Product Overview, "Request syntax and signature method V3".
 """
@@ -11,8 +11,7 @@ from collections.abc import Mapping
 from datetime import datetime, timezone
 from typing import Final
 
-from journeyman.signing.credentials import Credentials
-from journeyman.signing.escaping import escaped_path, escaped_query
+from journeyman.signing.signed_requests import Credentials, escaped_path, escaped_query
 
 ALGORITHM: Final = "ACS3-HMAC-SHA256"
 
@@ -30,19 +29,19 @@ def signed(
     nonce: str,
     body: bytes = b"",
 ) -> dict[str, str]:
-    """The headers that make a request the caller's own. Each is good for one request: the service remembers nonces.
+    """Return the headers of a signed request, the Authorization header included. The service accepts each nonce once.
 
     Args:
         method: In capitals.
-        host: As the request names it, with a port that is not the scheme's own.
-        path: Unescaped, as the operation has it; send `escaped_path(path)`.
+        host: The Host header: with the port, unless it is the scheme's default.
+        path: Unescaped; send `escaped_path(path)`.
         query: Unescaped; send `escaped_query(query)`.
         action: The operation, e.g. `DescribeClusterUserKubeconfig`.
         version: The service's API version, a date.
-        credentials: Whose request it is.
-        now: Aware; the service takes 15 minutes either way.
-        nonce: A text never used before.
-        body: What is sent.
+        credentials: The caller's access key.
+        now: Aware; the service accepts a difference of 15 minutes.
+        nonce: A text that was never used before.
+        body: The request's body.
     """
     headers = {
         "host": host,

@@ -1,4 +1,4 @@
-"""Huawei Cloud's signature (`SDK-HMAC-SHA256`), which all its services take for an access key.
+"""Huawei Cloud's signature by access key (`SDK-HMAC-SHA256`), for all its services.
 
 Source: Huawei Cloud, "API Request Signing Guide", AK/SK Signing and Authentication Algorithm.
 """
@@ -11,8 +11,7 @@ from collections.abc import Mapping
 from datetime import datetime, timezone
 from typing import Final
 
-from journeyman.signing.credentials import Credentials
-from journeyman.signing.escaping import escaped_path, escaped_query
+from journeyman.signing.signed_requests import Credentials, escaped_path, escaped_query
 
 ALGORITHM: Final = "SDK-HMAC-SHA256"
 
@@ -28,17 +27,17 @@ def signed(
     body: bytes = b"",
     headers: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
-    """The headers that make a request the caller's own.
+    """Return the headers of a signed request, the Authorization header included.
 
     Args:
         method: In capitals.
-        host: As the request names it, with a port that is not the scheme's own.
-        path: Unescaped; send `escaped_path(path)`. It is signed with a slash at its end, and sent as it is.
+        host: The Host header: with the port, unless it is the scheme's default.
+        path: Unescaped; send `escaped_path(path)`. It is signed with a slash at its end, and sent without.
         query: Unescaped; send `escaped_query(query)`.
-        credentials: Whose request it is.
-        now: Aware; the service takes 15 minutes either way.
-        body: What is sent.
-        headers: More headers to send, which are signed too: Content-Type, X-Project-Id.
+        credentials: The caller's access key.
+        now: Aware; the service accepts a difference of 15 minutes.
+        body: The request's body.
+        headers: Further headers to send and sign: Content-Type, X-Project-Id.
     """
     all_headers = {name.lower(): value.strip() for name, value in (headers or {}).items()}
     all_headers |= {"host": host, "x-sdk-date": now.astimezone(timezone.utc).strftime("%Y%m%dT%H%M%SZ")}

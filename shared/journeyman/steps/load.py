@@ -1,7 +1,7 @@
 """Read a cluster once: the Snapshot.
 
 Nodes and claims are asked for first, pods last. A pod that binds in between is then seen on a node that is known, and one
-that was created in between waits for the next run. A store may read all lists side by side, as `kube.mirror` does; then pods
+that was created in between waits for the next run. A store may read all lists side by side, as `kube.caching_store` does; then pods
 may be the older ones by some milliseconds: a pod that was bound meanwhile is still seen pending, beside the node that had
 room for it. Claims that another step makes meanwhile replace nodes, so they are no room that is missed. So a race
 under-provisions, it never doubles; limits are looked at once more before anything is launched (`lifecycle.room`).

@@ -23,7 +23,7 @@ from journeyman.cloud.aws.settings import AwsSettings
 from journeyman.cloud.aws.sqs_queue import SQSQueue
 from journeyman.core.plan import Observation
 from journeyman.errors import InvariantError, JourneymanError
-from journeyman.kube.registry import Cluster
+from journeyman.kube.clusters import RegisteredCluster
 from journeyman.observe import RunTelemetry
 from journeyman.observe.logs import SERVICE
 from journeyman.ports import Clock, KubeStore, Queue
@@ -176,7 +176,7 @@ class SimulatedAwsAdapters(AwsAdapters):
         )
         self._connections.on_error(error)
 
-    def _aws_settings(self, cluster: Cluster) -> AwsSettings:
+    def _aws_settings(self, cluster: RegisteredCluster) -> AwsSettings:
         return replace(super()._aws_settings(cluster), max_parallel_launches=1, parallel_reads=False)
 
     def _client(self, service: str, _region: str) -> FaultyClient:

@@ -18,8 +18,8 @@ import urllib3
 from msgspec import Struct
 
 from journeyman.core.api.objects import NAMESPACE, NODE, NODECLAIM, NODEPOOL, PDB, POD
-from journeyman.kube.access import from_kubeconfig
-from journeyman.kube.connection import Connection
+from journeyman.kube.access.kubeconfig import from_kubeconfig
+from journeyman.kube.connection_pool import Connection
 from journeyman.kube.http_store import HttpKubeStore
 from journeyman.kube.transport import Transport
 from journeyman.ports import KubeStore

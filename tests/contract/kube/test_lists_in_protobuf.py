@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ssl
-
 import msgspec
 import pytest
 
@@ -12,9 +10,11 @@ from journeyman.core.api.storage import CSI_NODE, PERSISTENT_VOLUME, PERSISTENT_
 from journeyman.core.api.workloads import DEPLOYMENT, REPLICA_SET, SERVICE, STATEFUL_SET
 from journeyman.errors import ForbiddenError
 from journeyman.kube import protobuf
-from journeyman.kube.connection import Connection
+from journeyman.kube.connection_pool import Connection
+from journeyman.kube.errors import decode_status as decode_json
 from journeyman.kube.http_store import HttpKubeStore
-from journeyman.kube.lists import Whole
+from journeyman.kube.lists import WholeList
+from journeyman.kube.tls import client_context
 from journeyman.kube.transport import Transport
 from tests.bench.crowd import put
 from tests.helpers.any_objects import MARK, Drawing, known, said
@@ -38,7 +38,7 @@ NOT_OF_NODES = (Condition, "observed_generation")
 
 
 def transport_of(plane, token=""):
-    trust = ssl.create_default_context(cafile=str(plane.ca_file))
+    trust = client_context(ca_file=str(plane.ca_file))
     return Transport(
         Connection(server=plane.server, ssl_context=trust, authorization=lambda: f"Bearer {token or plane.token}")
     )
@@ -84,7 +84,7 @@ def test_both_encodings_give_the_same(plane, drawn):
     missing = known(resource.type) - {field for one in found for field in said(one)}
     not_there = set() if resource.namespaced else {(ObjectMeta, "namespace")}
     assert missing == not_there | ({NOT_OF_NODES} if resource is NODE else set())
-    accepted = transport.request("GET", resource.path(), query=query, accept=Whole.ACCEPT)
+    accepted = transport.request("GET", resource.path(), query=query, accept=WholeList.ACCEPT)
     assert accepted.startswith(protobuf.MAGIC)
 
 
@@ -92,9 +92,9 @@ def test_refusals_read_the_same(plane):
     """A Status comes in the encoding that was asked for; so do the words in it."""
     transport = transport_of(plane, token="nobody")
     said = []
-    for accept in ("application/json", Whole.ACCEPT):
+    for accept, decode_status in (("application/json", decode_json), (WholeList.ACCEPT, WholeList.decode_status)):
         with pytest.raises(ForbiddenError) as refused:
-            transport.request("GET", POD.path(), accept=accept)
+            transport.read(POD.path(), list, accept=accept, decode_status=decode_status)
         said.append(str(refused.value))
     assert said[0] == said[1]
     assert "Unauthorized" in said[0]

@@ -1,4 +1,4 @@
-"""Warm reads on the real API server: it says its version, watches and forgets as `kube.mirror` takes it to."""
+"""Warm reads on the real API server: it says its version, watches and forgets as `kube.list_cache` expects."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from journeyman.core.api.objects import NAMESPACE, POD
-from journeyman.kube.access import from_kubeconfig
-from journeyman.kube.allowance import Allowance
+from journeyman.kube.access.kubeconfig import from_kubeconfig
+from journeyman.kube.caching_store import CachingKubeStore
 from journeyman.kube.http_store import HttpKubeStore
-from journeyman.kube.mirror import MirroredKubeStore, Mirrors
+from journeyman.kube.list_cache import ListCache
+from journeyman.kube.request_budget import RequestBudget
 from journeyman.kube.transport import Transport
 
 if TYPE_CHECKING:
@@ -43,35 +44,35 @@ def test_a_warm_list_is_what_a_fresh_one_would_be(direct: HttpKubeStore, namespa
         direct.create(
             POD, {"metadata": {"name": f"p{number}"}, "spec": {"containers": [CONTAINER]}}, namespace=namespace
         )
-    kept = MirroredKubeStore(direct, Mirrors(worth_keeping=0), quiet_seconds=QUIET_SECONDS)
-    first = kept.for_run(Allowance()).list(POD, namespace=namespace)
+    kept = CachingKubeStore(direct, ListCache(worth_caching=0), quiet_seconds=QUIET_SECONDS)
+    first = kept.for_run(RequestBudget()).list(POD, namespace=namespace)
 
     direct.create(POD, {"metadata": {"name": "p9"}, "spec": {"containers": [CONTAINER]}}, namespace=namespace)
     direct.patch(POD, "p3", {"metadata": {"labels": {"seen": "yes"}}}, namespace=namespace)
     direct.delete(POD, "p4", namespace=namespace, grace_period_seconds=0)
     direct.patch(NAMESPACE, namespace, {"metadata": {"labels": {"last": "change"}}})
-    allowance = Allowance()
-    second = kept.for_run(allowance).list(POD, namespace=namespace)
+    budget = RequestBudget()
+    second = kept.for_run(budget).list(POD, namespace=namespace)
 
     assert second.items == direct.list(POD, namespace=namespace).items
     assert [pod.metadata.name for pod in second.items] == ["p0", "p1", "p2", "p3", "p9"]
     assert second.items[0] is first.items[0]
-    assert allowance.usage.requests == 2
+    assert budget.usage.requests == 2
 
 
 def test_each_warm_list_is_what_the_server_had_at_its_version(direct: HttpKubeStore, namespace: str) -> None:
     """While others write all the time: an exact list at that version says the same, and it is not of before the read."""
-    kept = MirroredKubeStore(direct, Mirrors(worth_keeping=0), quiet_seconds=QUIET_SECONDS)
-    kept.for_run(Allowance()).list(POD, namespace=namespace)
+    kept = CachingKubeStore(direct, ListCache(worth_caching=0), quiet_seconds=QUIET_SECONDS)
+    kept.for_run(RequestBudget()).list(POD, namespace=namespace)
     with _writing(direct, namespace) as written:
         for _ in range(10):
             before = written[-1] if written else 0
-            allowance = Allowance()
-            warm = kept.for_run(allowance).list(POD, namespace=namespace)
+            budget = RequestBudget()
+            warm = kept.for_run(budget).list(POD, namespace=namespace)
             exact = _exactly(direct, namespace, warm.resource_version)
             assert [(p.metadata.uid, p.metadata.resource_version) for p in warm.items] == exact
             assert int(warm.resource_version) >= before
-            assert allowance.usage.requests <= 2  # nothing was in doubt
+            assert budget.usage.requests <= 2  # nothing was in doubt
             time.sleep(0.02)
 
 

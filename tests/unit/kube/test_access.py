@@ -20,7 +20,9 @@ from urllib3.exceptions import InsecureRequestWarning
 
 from journeyman.core.api.objects import NAMESPACE
 from journeyman.errors import CloudUnavailableError, ConfigurationError, ForbiddenError, UnknownClusterError
-from journeyman.kube import access, eks
+from journeyman.kube.access import eks
+from journeyman.kube.access.in_cluster import in_cluster, server_of
+from journeyman.kube.access.kubeconfig import from_kubeconfig
 from journeyman.kube.http_store import HttpKubeStore
 from journeyman.kube.transport import Transport
 from journeyman_simulator.clock import VirtualClock
@@ -70,15 +72,15 @@ def a_kubeconfig(tmp_path, front, token="secret"):
 def test_a_kubeconfig_gives_address_trust_and_token(tmp_path, tls_front):
     """Over real TLS, with the file's own CA."""
     path = a_kubeconfig(tmp_path, tls_front)
-    assert "kube-system" in namespaces(access.from_kubeconfig(path))
-    assert "kube-system" in namespaces(access.from_kubeconfig(path, "dev"))
+    assert "kube-system" in namespaces(from_kubeconfig(path))
+    assert "kube-system" in namespaces(from_kubeconfig(path, "dev"))
     assert set(tls_front.tokens) == {"secret"}
 
 
 def test_a_wrong_token_is_forbidden(tmp_path, tls_front):
     """401 becomes our own error."""
     with pytest.raises(ForbiddenError, match="Unauthorized"):
-        namespaces(access.from_kubeconfig(a_kubeconfig(tmp_path, tls_front, token="wrong")))
+        namespaces(from_kubeconfig(a_kubeconfig(tmp_path, tls_front, token="wrong")))
 
 
 def test_verification_can_be_turned_off_by_the_kubeconfig_only(tmp_path, tls_front):
@@ -89,20 +91,20 @@ def test_verification_can_be_turned_off_by_the_kubeconfig_only(tmp_path, tls_fro
     del cluster["certificate-authority-data"]
     path.write_text(yaml.safe_dump(content))
     with pytest.raises(ConfigurationError, match="certificate is not trusted"):
-        namespaces(access.from_kubeconfig(str(path)))
+        namespaces(from_kubeconfig(str(path)))
     cluster["insecure-skip-tls-verify"] = True
     path.write_text(yaml.safe_dump(content))
     with pytest.warns(InsecureRequestWarning):
-        assert "kube-system" in namespaces(access.from_kubeconfig(str(path)))
+        assert "kube-system" in namespaces(from_kubeconfig(str(path)))
 
 
 def test_a_kubeconfig_that_cannot_be_used_is_named(tmp_path, tls_front):
     """A missing file, an unknown context, a file that is none."""
     with pytest.raises(ConfigurationError, match="kubeconfig cannot be used") as caught:
-        access.from_kubeconfig(str(tmp_path / "absent"))
+        from_kubeconfig(str(tmp_path / "absent"))
     assert caught.value.context["path"].endswith("absent")
     with pytest.raises(ConfigurationError, match="prod"):
-        access.from_kubeconfig(a_kubeconfig(tmp_path, tls_front), "prod")
+        from_kubeconfig(a_kubeconfig(tmp_path, tls_front), "prod")
 
 
 def test_the_eks_token_is_a_signed_question_who_am_i(session, clock):
@@ -225,10 +227,10 @@ def test_a_token_that_was_refused_is_not_used_again(session, clock, tls_front):
     }
     connection = eks.connect("prod", session, clock, described=described)
     first, signed_at = connection.authorization(), datetime.now(timezone.utc)  # noqa: TID251 - botocore signs by it
-    connection.refused(403, "no right")
+    connection.explain_refusal(403, "no right")
     assert connection.authorization() == first
 
-    connection.refused(401, "Unauthorized")
+    connection.explain_refusal(401, "Unauthorized")
     while datetime.now(timezone.utc) < signed_at + timedelta(seconds=1):  # noqa: TID251 - as above
         time.sleep(0.05)
     assert connection.authorization() != first
@@ -277,10 +279,41 @@ def test_without_credentials_nothing_is_signed(clock):
         eks.EksToken("prod", Nobody(), clock)()
 
 
+def test_a_pod_reaches_its_cluster_with_its_service_account(tmp_path, tls_front):
+    """Address from the environment; the token's file is read for each request, because kubelet renews it."""
+    address = urlsplit(tls_front.url)
+    variables = {"KUBERNETES_SERVICE_HOST": address.hostname, "KUBERNETES_SERVICE_PORT": str(address.port)}
+    (tmp_path / "ca.crt").write_bytes(tls_front.authority)
+    (tmp_path / "token").write_text("old\n")
+    connection = in_cluster(variables, tmp_path)
+    with pytest.raises(ForbiddenError):
+        namespaces(connection)
+
+    (tmp_path / "token").write_text("secret\n")
+    assert "kube-system" in namespaces(connection)
+
+
+@pytest.mark.parametrize("host", ["10.0.0.1", "fd00::1"])
+def test_an_address_of_either_family_becomes_a_url(host):
+    """kubelet sets the host without brackets."""
+    assert server_of({"KUBERNETES_SERVICE_HOST": host}) in {"https://10.0.0.1:443", "https://[fd00::1]:443"}
+
+
+def test_the_transport_half_needs_neither_pydantic_nor_an_sdk():
+    """The forwarder runs on it within 64 MiB."""
+    code = (
+        "import sys, journeyman.kube.transport, journeyman.kube.decoding, journeyman.kube.access.in_cluster\n"
+        "heavy = {'kubernetes', 'boto3', 'botocore', 'pydantic', 'numpy', 'google', 'yaml'}\n"
+        "print([m for m in sys.modules if m.split('.')[0] in heavy or m.startswith('journeyman.core')])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
 def test_the_functions_path_imports_no_kubernetes_package():
     """Its typed APIs cost over a second of every cold start."""
     code = (
-        "import sys, journeyman.kube.http_store, journeyman.kube.eks, journeyman.kube.lease, journeyman.kube.access\n"
+        "import sys, journeyman.kube.http_store, journeyman.kube.access.eks, journeyman.kube.lease, journeyman.kube.access.kubeconfig, journeyman.kube.access.in_cluster\n"
         "bad = [m for m in sys.modules if m.split('.')[0] in {'kubernetes', 'boto3', 'botocore', 'yaml', 'requests'}]\n"
         "print(bad)"
     )

@@ -17,12 +17,13 @@ from journeyman.errors import (
     JourneymanError,
     UnknownClusterError,
 )
-from journeyman.kube.ack import Ack
-from journeyman.kube.cce import Cce
-from journeyman.kube.connection import Connection
+from journeyman.kube.access.ack import AckCluster
+from journeyman.kube.access.cce import CceCluster
+from journeyman.kube.connection_pool import Connection
 from journeyman.kube.http_store import HttpKubeStore
+from journeyman.kube.tls import client_context
 from journeyman.kube.transport import Transport
-from journeyman.signing.credentials import Credentials
+from journeyman.signing.signed_requests import Credentials
 from journeyman_simulator.apiserver import ApiServer
 from journeyman_simulator.apiserver.http import HttpFront
 from journeyman_simulator.clock import VirtualClock
@@ -96,7 +97,7 @@ class AnAck:
 
     def reached(self, cluster_id=fake_ack.CLUSTER, credentials=None, **more):
         asked = credentials or self.credentials
-        return Ack(cluster_id, "cn-hangzhou", lambda: asked, self.clock, api=self.api, **more)
+        return AckCluster(cluster_id, "cn-hangzhou", lambda: asked, self.clock, api=self.api, **more)
 
 
 class ACce(AnAck):
@@ -115,7 +116,7 @@ class ACce(AnAck):
 
     def reached(self, cluster_id=fake_cce.CLUSTER, credentials=None, **more):
         asked = credentials or self.credentials
-        return Cce(cluster_id, fake_cce.PROJECT, "cn-north-4", lambda: asked, self.clock, api=self.api, **more)
+        return CceCluster(cluster_id, fake_cce.PROJECT, "cn-north-4", lambda: asked, self.clock, api=self.api, **more)
 
 
 @pytest.fixture(params=[AnAck, ACce], ids=["ack", "cce"])
@@ -133,7 +134,7 @@ def test_a_signed_request_leads_to_the_cluster_over_mutual_tls(cloud, opened):
 
 def test_without_a_certificate_the_cluster_lets_nobody_in(cluster, opened):
     """What the other tests rest on."""
-    trust = ssl.create_default_context(cafile=cluster.authority.certificate)
+    trust = client_context(ca_file=str(cluster.authority.certificate))
     with pytest.raises(JourneymanError):
         namespaces(opened_transport(Connection(server=cluster.url, ssl_context=trust), opened))
 
@@ -203,7 +204,7 @@ def test_a_cluster_that_refuses_the_certificate_gets_a_new_one_next_time(cloud, 
     cluster.lets_in = False
     with pytest.raises(ForbiddenError) as caught:
         namespaces(transport)
-    assert "a new one is issued" in caught.value.context["to_do"]
+    assert "requests a new one" in caught.value.context["to_do"]
 
     cluster.lets_in = True
     assert "kube-system" in namespaces(transport)
@@ -213,7 +214,7 @@ def test_a_cluster_that_refuses_the_certificate_gets_a_new_one_next_time(cloud, 
 def test_who_lacks_a_right_in_the_cluster_is_told_the_command(cloud):
     """The chart binds whomever it is told to."""
     message = 'pods is forbidden: User "1efbc2fd" cannot list resource "pods" in API group ""'
-    told = cloud.reached().connect().refused(403, message)
+    told = cloud.reached().connect().explain_refusal(403, message)
 
     assert "helm upgrade journeyman infra/chart --reuse-values" in told
     assert "--set access.everyStep[0].kind=User --set access.everyStep[0].name=1efbc2fd" in told
@@ -264,7 +265,7 @@ def test_a_cce_cluster_without_a_public_address_says_what_to_do(cluster, clock, 
 def test_neither_way_imports_an_sdk():
     """Nor the kubernetes package: they are for a function's cold start."""
     code = (
-        "import sys, journeyman.kube.ack, journeyman.kube.cce\n"
+        "import sys, journeyman.kube.access.ack, journeyman.kube.access.cce\n"
         "print([m for m in sys.modules if m.split('.')[0] in {'kubernetes', 'boto3', 'yaml', 'requests', 'cryptography'}])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

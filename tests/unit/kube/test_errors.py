@@ -17,8 +17,9 @@ from journeyman.errors import (
     KubeUnavailableError,
     NotFoundError,
 )
-from journeyman.kube.connection import Connection
+from journeyman.kube.connection_pool import Connection
 from journeyman.kube.http_store import HttpKubeStore
+from journeyman.kube.tls import client_context
 from journeyman.kube.transport import Transport
 from journeyman_simulator.apiserver import ApiServer
 from journeyman_simulator.apiserver.http import HttpFront
@@ -77,7 +78,7 @@ def test_crds_of_another_version_are_told_with_that_version(script, prod):
     script.say(200, {"kind": "APIGroup", "versions": [{"groupVersion": "karpenter.sh/v1beta1", "version": "v1beta1"}]})
     error = raised(lambda: prod.list(NODECLAIM))
     assert isinstance(error, NotFoundError)
-    assert error.message.endswith("but v1beta1: its CRDs are of another version")
+    assert error.message.endswith("but v1beta1: the CRDs are of another version")
     assert "infra/crds" in error.context["to_do"]
 
 
@@ -95,7 +96,7 @@ def test_an_expired_certificate_is_told_apart_from_an_unknown_one(make_certifica
     certificate, key = make_certificate(lifetime=timedelta(days=-1))
     serving = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     serving.load_cert_chain(certificate, key)
-    trust = ssl.create_default_context(cafile=certificate)
+    trust = client_context(ca_file=str(certificate))
     with HttpFront(ApiServer(VirtualClock(NOW)), ssl_context=serving) as front:
         store = HttpKubeStore(Transport(Connection(server=front.url, ssl_context=trust), cluster="prod"))
         error = raised(lambda: store.list(NODE))
@@ -114,7 +115,7 @@ def test_a_certificate_for_another_name_is_told_with_both_names(certificate, hos
     """No retry makes it ours; whoever reads it must know which name to use instead."""
     serving = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     serving.load_cert_chain(*certificate)
-    trust = ssl.create_default_context(cafile=certificate[0])
+    trust = client_context(ca_file=str(certificate[0]))
     with HttpFront(ApiServer(VirtualClock(NOW)), ssl_context=serving) as front:
         server = front.url.replace("127.0.0.1", host)
         connection = Connection(server=server, ssl_context=trust, assert_hostname=expected)

@@ -16,12 +16,11 @@ from hypothesis import strategies as st
 from journeyman.core.api.objects import POD, Pod
 from journeyman.errors import InvalidObjectError, KubeAPIError, KubeUnavailableError, NotFoundError
 from journeyman.kube import protobuf
-from journeyman.kube.allowance import Allowance
-from journeyman.kube.connection import Connection
-from journeyman.kube.pool import Pool
-from journeyman.kube.protobuf import messages
-from journeyman.kube.protobuf.numbers import LISTED, NUMBERS, OWN_FIELDS
-from journeyman.kube.protobuf.reading import Reader
+from journeyman.kube.connection_pool import Connection, ConnectionPool
+from journeyman.kube.protobuf import message_classes as messages
+from journeyman.kube.protobuf.field_numbers import LISTED, NUMBERS, OWN_FIELDS
+from journeyman.kube.protobuf.reader import Reader
+from journeyman.kube.request_budget import RequestBudget
 
 
 def structs_in(type_, found):
@@ -85,7 +84,7 @@ def test_the_whole_list_comes_at_once(script, store_for):
 @pytest.mark.parametrize(("near", "asked"), [(True, "identity"), (False, "gzip")])
 def test_a_whole_list_is_compressed_if_it_comes_from_afar(script, store_for, monkeypatch, near, asked):
     """An API server packs more slowly than it sends, but the way may be narrow."""
-    monkeypatch.setattr(Pool, "is_near", near)
+    monkeypatch.setattr(ConnectionPool, "is_private", near)
     script.say(200, page(pod(b"a")))
     store_for(script.url).list(POD)
     assert script.requests[0][2]["Accept-Encoding"] == asked
@@ -96,7 +95,7 @@ def test_a_whole_list_is_compressed_if_it_comes_from_afar(script, store_for, mon
     [(["10.1.2.3", "fd00::1"], True), (["100.64.0.7"], True), (["10.1.2.3", "52.1.2.3"], False), (OSError, False)],
     ids=["private", "shared", "public", "unknown"],
 )
-def test_a_server_is_near_if_all_its_addresses_are_private(monkeypatch, addresses, near):
+def test_a_server_is_private_if_all_its_addresses_are_private(monkeypatch, addresses, near):
     """Then it is in our network, or in one that ours leads to."""
 
     def resolved(host, _):
@@ -107,7 +106,7 @@ def test_a_server_is_near_if_all_its_addresses_are_private(monkeypatch, addresse
 
     monkeypatch.setattr(socket, "getaddrinfo", resolved)
     connection = Connection(server="https://prod.example:6443")
-    assert Pool(connection, size=1, timeout=urllib3.Timeout(1)).is_near is near
+    assert ConnectionPool(connection, size=1, timeout=urllib3.Timeout(1)).is_private is near
 
 
 def test_what_is_the_same_is_shared():
@@ -192,25 +191,25 @@ def chunked(*pieces):
 
 
 def test_a_list_that_breaks_off_is_asked_for_again_as_a_whole(script, store_for):
-    """Once more what was there already comes, and counts once; the run's allowance has it as a retry."""
+    """Once more what was there already comes, and counts once; the run's budget has it as a retry."""
     broken = chunked(BODY[:100], BODY[100:400])
     script.say(200, broken, Transfer_Encoding="chunked", Connection="close")
     script.say(200, broken[:-50], Transfer_Encoding="chunked", Connection="close")
     script.say(200, chunked(BODY[:400], BODY[400:]) + b"0\r\n\r\n", Transfer_Encoding="chunked")
-    allowance = Allowance()
-    listing = store_for(script.url).for_run(allowance).list(POD)
+    budget = RequestBudget()
+    listing = store_for(script.url).for_run(budget).list(POD)
     assert listing.items == tuple(WHOLE.items)
-    assert (allowance.usage.requests, allowance.usage.retries, allowance.usage.writes) == (3, 2, 0)
+    assert (budget.usage.requests, budget.usage.retries, budget.usage.writes) == (3, 2, 0)
 
 
 def test_a_list_that_breaks_off_each_time_is_an_error(script, store_for):
     """Never a shorter list; and no more tries than a run has left."""
     script.say(200, chunked(BODY[:400]), Transfer_Encoding="chunked", Connection="close")
-    with pytest.raises(KubeUnavailableError, match="broke off its answer"):
+    with pytest.raises(KubeUnavailableError, match="closed the connection before the response was complete"):
         store_for(script.url).list(POD)
     assert len(script.requests) == 3
-    with pytest.raises(KubeUnavailableError, match="broke off its answer"):
-        store_for(script.url).for_run(Allowance(retries=0)).list(POD)
+    with pytest.raises(KubeUnavailableError, match="closed the connection before the response was complete"):
+        store_for(script.url).for_run(RequestBudget(retries=0)).list(POD)
     assert len(script.requests) == 4
 
 

@@ -8,9 +8,9 @@ import pytest
 
 from journeyman.core.api.objects import NODE
 from journeyman.core.plan import Event, ObjectRef, Step
-from journeyman.kube.connection import Connection
+from journeyman.kube.caching_store import CachingKubeStore, ListCache
+from journeyman.kube.connection_pool import Connection
 from journeyman.kube.http_store import HttpKubeStore
-from journeyman.kube.mirror import MirroredKubeStore, Mirrors
 from journeyman.kube.transport import Transport
 from journeyman.ports import Trigger
 from journeyman.runtime.aws import AwsAdapters
@@ -33,7 +33,7 @@ def runtime():
     server.load([{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "default"}}])
     with HttpFront(server) as front:
         transport = Transport(Connection(server=front.url))
-        store = MirroredKubeStore(HttpKubeStore(transport), Mirrors(), cluster="dev")
+        store = CachingKubeStore(HttpKubeStore(transport), ListCache(), cluster="dev")
         environment = read_environment(MINIMAL)
         yield Runtime(
             environment.settings, AwsAdapters(environment, clock=clock, stores=lambda _: store, clients=Clients())

@@ -7,7 +7,7 @@ import pytest
 
 from journeyman.core.plan import Step
 from journeyman.errors import ConfigurationError
-from journeyman.kube.registry import AckAccess, CceAccess, EksAccess
+from journeyman.kube.clusters import AckAccess, CceAccess, EksAccess
 from journeyman.runtime.environment import read_environment
 from journeyman.steps.context import MinValuesPolicy
 

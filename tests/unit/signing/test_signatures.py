@@ -3,8 +3,7 @@
 from datetime import datetime, timedelta, timezone
 
 from journeyman.signing import alibaba, huawei
-from journeyman.signing.credentials import Credentials
-from journeyman.signing.escaping import escaped_path, escaped_query
+from journeyman.signing.signed_requests import Credentials, escaped_path, escaped_query
 
 
 def signature_of(headers):

@@ -1,8 +1,7 @@
-"""Warm reads over real HTTP: what a mirror says is what a fresh list says, and trouble only costs a list."""
+"""Warm reads over real HTTP: a cached list equals a fresh list, and a failure costs only a new list."""
 
 import json
 import random
-import ssl
 import time
 from datetime import datetime, timezone
 from types import SimpleNamespace
@@ -11,10 +10,12 @@ import pytest
 
 from journeyman.core.api.objects import NAMESPACE, NODE, NODEPOOL, POD
 from journeyman.errors import KubeUnavailableError
-from journeyman.kube.allowance import Allowance
-from journeyman.kube.connection import Connection
+from journeyman.kube.caching_store import CachingKubeStore
+from journeyman.kube.connection_pool import Connection
 from journeyman.kube.http_store import HttpKubeStore
-from journeyman.kube.mirror import MirroredKubeStore, Mirrors, Question
+from journeyman.kube.list_cache import ListCache, ListQuery
+from journeyman.kube.request_budget import RequestBudget
+from journeyman.kube.tls import client_context
 from journeyman.kube.transport import Transport
 from journeyman_simulator.apiserver import ApiServer
 from journeyman_simulator.apiserver.http import HttpFront
@@ -22,28 +23,28 @@ from journeyman_simulator.clock import VirtualClock
 from tests.helpers import builders
 
 MANY = 150
-QUIET_SECONDS, AHEAD_SECONDS = 0.2, 60.0  # long enough for a machine that is busy with other tests
+QUIET_SECONDS, PREFETCH_SECONDS = 0.2, 60.0  # long enough for a machine that is busy with other tests
 
 
 class Sandbox:
     """An API server, and a process that reads it in one run after the other."""
 
-    def __init__(self, mirrors=None):
+    def __init__(self, cache=None):
         self.server = ApiServer(VirtualClock(datetime(2026, 3, 1, tzinfo=timezone.utc)))
         self.server.load([{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "default"}}])
         self.front = HttpFront(self.server)
         self.transport = Transport(Connection(server=self.front.url))
         self.direct = HttpKubeStore(self.transport)
-        self.mirrors = mirrors or Mirrors()
-        self.store = MirroredKubeStore(
-            self.direct, self.mirrors, cluster="c", quiet_seconds=QUIET_SECONDS, ahead_seconds=AHEAD_SECONDS
+        self.cache = cache or ListCache()
+        self.store = CachingKubeStore(
+            self.direct, self.cache, cluster="c", quiet_seconds=QUIET_SECONDS, prefetch_seconds=PREFETCH_SECONDS
         )
-        self.allowance = Allowance()
+        self.budget = RequestBudget()
 
     def run(self, purpose="provision"):
         """The store of a new run."""
-        self.allowance = Allowance()
-        return self.store.for_run(self.allowance, purpose)
+        self.budget = RequestBudget()
+        return self.store.for_run(self.budget, purpose)
 
     def add(self, *names, kind=POD, **changes):
         for name in names:
@@ -78,7 +79,7 @@ def names(listing):
 def test_a_second_run_reads_only_what_changed(sandbox):
     """Added, changed and deleted pods; what did not change is the very same object, for caches that go by identity."""
     first = sandbox.run().list(POD)
-    whole = sandbox.allowance.usage
+    whole = sandbox.budget.usage
     sandbox.add("another")
     sandbox.server.patch(POD, "pod-007", {"metadata": {"labels": {"seen": "yes"}}}, namespace="default")
     sandbox.server.delete(POD, "pod-008", namespace="default", grace_period_seconds=0)
@@ -88,12 +89,12 @@ def test_a_second_run_reads_only_what_changed(sandbox):
     assert second.items == sandbox.direct.list(POD).items
     kept = {pod.metadata.name: pod for pod in first.items}
     assert sum(pod is kept.get(pod.metadata.name) for pod in second.items) == MANY - 2
-    assert sandbox.allowance.usage.received_bytes < whole.received_bytes / 10
-    assert sandbox.allowance.usage.requests == 2
+    assert sandbox.budget.usage.received_bytes < whole.received_bytes / 10
+    assert sandbox.budget.usage.requests == 2
 
 
 def test_random_histories_end_alike(sandbox):
-    """Whatever happened in between, with any selector, the mirror is the list."""
+    """Whatever happened in between, with any selector, the cached list equals the list."""
     draw = random.Random(7)
     for _ in range(8):
         for _ in range(draw.randrange(12)):
@@ -115,7 +116,7 @@ def test_nothing_new_costs_one_request(sandbox):
     """The store is at the version that we have: no watch."""
     sandbox.run().list(POD)
     sandbox.run().list(POD)
-    assert sandbox.allowance.usage.requests == 1
+    assert sandbox.budget.usage.requests == 1
 
 
 def test_a_run_sees_what_it_wrote_itself(sandbox):
@@ -142,11 +143,11 @@ def test_lists_that_runs_of_a_step_ask_for_are_read_side_by_side(sandbox):
 
     run = sandbox.run("sweep")
     run.list(NODE)
-    assert sandbox.allowance.usage.requests == 1
+    assert sandbox.budget.usage.requests == 1
     run = sandbox.run("provision")
     run.list(NODE)
     run.list(POD)
-    assert sandbox.allowance.usage.requests == 2
+    assert sandbox.budget.usage.requests == 2
 
 
 def test_everything_that_a_run_will_ask_for_is_read_with_its_first_list(sandbox):
@@ -159,23 +160,23 @@ def test_everything_that_a_run_will_ask_for_is_read_with_its_first_list(sandbox)
 
     run = sandbox.run()
     run.list(NODE)
-    wait_until(lambda: sandbox.allowance.usage.requests == 4)
+    wait_until(lambda: sandbox.budget.usage.requests == 4)
     for kind in (NODEPOOL, NAMESPACE, POD):
         assert run.list(kind).items == sandbox.direct.list(kind).items
-    assert sandbox.allowance.usage.requests == 4
+    assert sandbox.budget.usage.requests == 4
     run.list(POD)
-    assert sandbox.allowance.usage.requests == 5  # what was read ahead answers once
+    assert sandbox.budget.usage.requests == 5  # what was read ahead answers once
 
 
 def test_what_was_read_ahead_is_not_good_for_long(sandbox):
     """A run that waited before it asks wants to know what is now."""
-    store = MirroredKubeStore(sandbox.direct, sandbox.mirrors, quiet_seconds=QUIET_SECONDS, ahead_seconds=0.5)
+    store = CachingKubeStore(sandbox.direct, sandbox.cache, quiet_seconds=QUIET_SECONDS, prefetch_seconds=0.5)
     for _ in range(2):
-        run = store.for_run(Allowance())
+        run = store.for_run(RequestBudget())
         run.list(NAMESPACE)
         run.list(POD)
 
-    run = store.for_run(Allowance())
+    run = store.for_run(RequestBudget())
     run.list(NAMESPACE)
     time.sleep(0.5)
     sandbox.add("another")
@@ -185,7 +186,7 @@ def test_what_was_read_ahead_is_not_good_for_long(sandbox):
 def test_another_cluster_of_the_same_name_is_not_answered_from_memory(sandbox):
     """Made again elsewhere, and even at the same address and version: its objects have other UIDs."""
     sandbox.run().list(POD)
-    other = Sandbox(sandbox.mirrors)
+    other = Sandbox(sandbox.cache)
     try:
         other.add(*(f"pod-{n:03d}" for n in reversed(range(MANY))))
         assert sandbox.server.list(POD).resource_version == other.server.list(POD).resource_version
@@ -204,7 +205,7 @@ def test_a_cluster_is_known_by_its_address_and_by_whom_it_is_trusted(make_certif
     """The same ones make the same cluster, as when a connection is made anew."""
 
     def identity(server, authority):
-        return Transport(Connection(server=server, ssl_context=ssl.create_default_context(cafile=authority))).identity
+        return Transport(Connection(server=server, ssl_context=client_context(ca_file=str(authority)))).identity
 
     (one, _), (two, _) = make_certificate(), make_certificate()
     assert identity("https://k:6443", one) == identity("https://k:6443/", one)
@@ -227,22 +228,22 @@ def test_small_lists_and_raw_objects_are_listed_each_time(sandbox):
         run = sandbox.run()
         run.list(NODE)
         run.list(NODEPOOL)
-        assert sandbox.allowance.usage.requests == 2
-    assert sandbox.store.remembered(Question(NODE)) is None
+        assert sandbox.budget.usage.requests == 2
+    assert sandbox.store.cached_list(ListQuery(NODE)) is None
 
 
 def test_what_is_remembered_is_bounded():
     """Of all clusters together; who was used longest ago goes first."""
-    mirrors = Mirrors(most_objects=MANY + 10)
-    one, two = Sandbox(mirrors), Sandbox(mirrors)
+    cache = ListCache(max_objects=MANY + 10)
+    one, two = Sandbox(cache), Sandbox(cache)
     try:
         for sandbox in (one, two):
             sandbox.add(*(f"pod-{n:03d}" for n in range(MANY)))
         one.store.list(POD)
         two.store.list(POD)
 
-        assert one.store.remembered(Question(POD)) is None
-        assert len(two.store.remembered(Question(POD)).objects) == MANY
+        assert one.store.cached_list(ListQuery(POD)) is None
+        assert len(two.store.cached_list(ListQuery(POD)).objects) == MANY
     finally:
         one.close()
         two.close()
@@ -295,14 +296,14 @@ def scripted(script):
     """Reads what the script says, and remembers the shortest list; with what it logs."""
     log = []
     transport = Transport(Connection(server=script.url))
-    store = MirroredKubeStore(
+    store = CachingKubeStore(
         HttpKubeStore(transport),
-        Mirrors(worth_keeping=0),
+        ListCache(worth_caching=0),
         cluster="c",
         quiet_seconds=QUIET_SECONDS,
         log=lambda level, message, **fields: log.append((level, message, fields)),
     )
-    yield SimpleNamespace(list=lambda: store.for_run(Allowance()).list(POD), log=log)
+    yield SimpleNamespace(list=lambda: store.for_run(RequestBudget()).list(POD), log=log)
     transport.close()
 
 

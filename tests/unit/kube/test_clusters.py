@@ -3,18 +3,18 @@
 import pytest
 
 from journeyman.errors import CloudUnavailableError, ConfigurationError, UnknownClusterError
-from journeyman.kube.connection import Connection
-from journeyman.kube.registry import (
+from journeyman.kube.clusters import (
     AckAccess,
     CceAccess,
+    ClusterRegistry,
     EksAccess,
     InClusterAccess,
     KubeconfigAccess,
-    Registry,
     read_clusters,
     registered,
 )
-from journeyman.runtime.access_providers import ALIBABA_VARIABLES, HUAWEI_VARIABLES, Sessions, ways
+from journeyman.kube.connection_pool import Connection
+from journeyman.runtime.access_providers import ALIBABA_VARIABLES, HUAWEI_VARIABLES, Sessions, access_providers
 from journeyman_simulator.clock import VirtualClock
 from tests.helpers.builders import NOW
 
@@ -80,7 +80,7 @@ def test_an_error_names_the_cluster_as_it_is_registered():
     def out_of_reach(_cluster, _access):
         raise CloudUnavailableError("CCE does not answer", cluster_id="fc2ef5c8")
 
-    registry = Registry(registered(read_clusters(f"[{A_CLUSTER}]")), {EksAccess: out_of_reach})
+    registry = ClusterRegistry(registered(read_clusters(f"[{A_CLUSTER}]")), {EksAccess: out_of_reach})
     with pytest.raises(CloudUnavailableError) as caught:
         registry.connect("a")
     assert caught.value.context == {"cluster_id": "fc2ef5c8", "cluster": "a"}
@@ -93,7 +93,7 @@ def test_an_error_names_the_cluster_as_it_is_registered():
 def test_a_kind_of_access_that_a_deployment_does_not_have_says_so():
     """Settings may be shared between deployments on several clouds."""
     clusters = registered(read_clusters(with_access('{"kind": "kubeconfig"}')))
-    registry = Registry(clusters, {EksAccess: lambda _cluster, _access: Connection(server="https://a")})
+    registry = ClusterRegistry(clusters, {EksAccess: lambda _cluster, _access: Connection(server="https://a")})
 
     with pytest.raises(ConfigurationError, match="cannot be reached from here by KubeconfigAccess"):
         registry.connect("a")
@@ -101,9 +101,9 @@ def test_a_kind_of_access_that_a_deployment_does_not_have_says_so():
 
 def test_outside_of_a_pod_there_is_no_service_account():
     """Says so, and for which cluster."""
-    known = ways(VirtualClock(NOW), {}, Sessions().of, lambda _: {})
-    registry = Registry(registered(read_clusters(with_access('{"kind": "in-cluster"}'))), known)
-    with pytest.raises(ConfigurationError, match="not inside a cluster") as caught:
+    known = access_providers(VirtualClock(NOW), {}, Sessions().of, lambda _: {})
+    registry = ClusterRegistry(registered(read_clusters(with_access('{"kind": "in-cluster"}'))), known)
+    with pytest.raises(ConfigurationError, match="does not run in a pod with a service account") as caught:
         registry.connect("a")
     assert caught.value.context["cluster"] == "a"
 
@@ -117,8 +117,8 @@ def test_outside_of_a_pod_there_is_no_service_account():
 )
 def test_without_an_access_key_the_variables_are_named(access, variables):
     """The function has no role, or the process runs elsewhere; nothing is sent."""
-    known = ways(VirtualClock(NOW), {}, Sessions().of, lambda _: {})
-    registry = Registry(registered(read_clusters(with_access(access))), known)
+    known = access_providers(VirtualClock(NOW), {}, Sessions().of, lambda _: {})
+    registry = ClusterRegistry(registered(read_clusters(with_access(access))), known)
 
     with pytest.raises(ConfigurationError, match=f"{variables[0]} and {variables[1]} are not set") as caught:
         registry.connect("a")

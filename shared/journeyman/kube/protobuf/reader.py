@@ -1,4 +1,4 @@
-"""Structs from messages. The values are those that msgspec reads from the same object's JSON.
+"""Structs from message_classes. The values are those that msgspec reads from the same object's JSON.
 
 Where Kubernetes writes JSON it leaves out what is empty; in messages it leaves out what is missing (a nil pointer), and
 writes empty texts and zeros. Both end in the Struct's default, except where that is something else (`EMPTY_IS_MISSING`).
@@ -18,10 +18,10 @@ import msgspec
 from google.protobuf.message import DecodeError
 
 from journeyman.kube.errors import Status
-from journeyman.kube.protobuf import framing, messages
+from journeyman.kube.protobuf import framing, message_classes
 from journeyman.kube.protobuf.columns import Column, MakeEach, Remembered, each, listed, replaced, unless, within
-from journeyman.kube.protobuf.messages import MISSING_BYTES, MISSING_NUMBER, MISSING_TEXT
-from journeyman.kube.protobuf.numbers import AS_JSON, EMPTY_IS_MISSING, NUMBERS, OWN_FIELDS, OWN_STATE
+from journeyman.kube.protobuf.field_numbers import AS_JSON, EMPTY_IS_MISSING, NUMBERS, OWN_FIELDS, OWN_STATE
+from journeyman.kube.protobuf.message_classes import MISSING_BYTES, MISSING_NUMBER, MISSING_TEXT
 
 T = TypeVar("T")
 
@@ -48,11 +48,11 @@ class Reader(Generic[T]):
     def __init__(self, type_: type[T]) -> None:
         self._type = type_
         self._made: dict[Any, MakeEach] = {
-            datetime: _remembered(messages.TIME, each(_time)),
-            Union[str, int]: _remembered(messages.NUMBER_OR_TEXT, each(_number_or_text)),  # noqa: UP007 - not | in 3.10
+            datetime: _remembered(message_classes.TIME, each(_time)),
+            Union[str, int]: _remembered(message_classes.NUMBER_OR_TEXT, each(_number_or_text)),  # noqa: UP007 - not | in 3.10
         }
-        self._text_entries = _remembered(messages.TEXT_ENTRY, each(_ENTRY))
-        self._amount_entries = _remembered(messages.AMOUNT_ENTRY, each(attrgetter("key", "value.string")))
+        self._text_entries = _remembered(message_classes.TEXT_ENTRY, each(_ENTRY))
+        self._amount_entries = _remembered(message_classes.AMOUNT_ENTRY, each(attrgetter("key", "value.string")))
         self._read = self._struct(type_)
 
     def read(self, pieces: Iterable[bytes]) -> Found[T]:
@@ -61,8 +61,8 @@ class Reader(Generic[T]):
         Raises:
             ValueError: It is no such answer, or it breaks off.
         """
-        parse = messages.message_class(messages.list_name(self._type)).FromString
-        metadata, items = messages.message_class(messages.LIST_META)(), list[T]()
+        parse = message_classes.message_class(message_classes.list_name(self._type)).FromString
+        metadata, items = message_classes.message_class(message_classes.LIST_META)(), list[T]()
         try:
             for part in map(parse, framing.parts(pieces)):
                 metadata.MergeFrom(part.metadata)
@@ -74,7 +74,7 @@ class Reader(Generic[T]):
 
     def read_one(self, body: bytes) -> T:
         """What an answer holds that is no list. Raises ValueError: it is none, or it breaks off."""
-        parse = messages.message_class(self._type.__name__).FromString
+        parse = message_classes.message_class(self._type.__name__).FromString
         try:
             found: T = self._read([parse(b"".join(framing.parts([body])))])[0]
         except DecodeError as error:
@@ -82,25 +82,25 @@ class Reader(Generic[T]):
         return found
 
     def _struct(self, type_: type) -> MakeEach:
-        """Makes Structs of their messages."""
-        own, others = messages.own_fields(type_), messages.other_fields(type_)
+        """Makes Structs of their message_classes."""
+        own, others = message_classes.own_fields(type_), message_classes.other_fields(type_)
         build = _builder(type_, own + others)
         if not others:
             of_all = self._columns(type_, own)
             return lambda found: build(of_all(found))
         of_others, rests = self._columns(type_, others), _rests(type_)
         if not own:
-            whole_of = _remembered(messages.rest_name(type_), lambda found: build(of_others(found)))
+            whole_of = _remembered(message_classes.rest_name(type_), lambda found: build(of_others(found)))
             return lambda found: whole_of(rests(found))
         of_own = self._columns(type_, own)
-        rows_of = _remembered(messages.rest_name(type_), lambda found: [*zip(*of_others(found), strict=True)])
+        rows_of = _remembered(message_classes.rest_name(type_), lambda found: [*zip(*of_others(found), strict=True)])
         return lambda found: build([*of_own(found), *zip(*rows_of(rests(found)), strict=True)])
 
     def _columns(self, type_: type[Any], names: tuple[str, ...]) -> Callable[[Column], list[Column]]:
-        """Makes the columns of values of those of a Struct's fields, in that order; they are in its messages."""
+        """Makes the columns of values of those of a Struct's fields, in that order; they are in its message_classes."""
         steps = [(at, make) for at, name in enumerate(names) if (make := self._step(type_, name)) is not None]
         look = _look(
-            [f"{messages.SOURCE}.{name}" if isinstance(NUMBERS[type_][name], tuple) else name for name in names]
+            [f"{message_classes.SOURCE}.{name}" if isinstance(NUMBERS[type_][name], tuple) else name for name in names]
         )
 
         def made(found: Column) -> list[Column]:
@@ -113,11 +113,11 @@ class Reader(Generic[T]):
 
     def _step(self, type_: type, name: str) -> MakeEach | None:
         """Makes the field's values of what the messages hold; None if they are that."""
-        hint, raw = messages.fields(type_)[name], AS_JSON.get((type_, name))
-        default = messages.default_of(type_, name)
+        hint, raw = message_classes.fields(type_)[name], AS_JSON.get((type_, name))
+        default = message_classes.default_of(type_, name)
         if get_origin(hint) is tuple:
             return self._list(raw or get_args(hint)[0], as_json=raw is not None)
-        if messages.is_own_map(type_, name):
+        if message_classes.is_own_map(type_, name):
             return each(_texts)
         if get_origin(hint) is dict and raw is None:
             entries = within(self._text_entries if get_args(hint)[1] is str else self._amount_entries)
@@ -161,7 +161,7 @@ def _remembered(name: str, make: MakeEach) -> MakeEach:
 
 def _parsed(name: str, make: MakeEach) -> MakeEach:
     """Makes something of the bytes of messages of that name, of which none is missing."""
-    parse = messages.message_class(name).FromString
+    parse = message_classes.message_class(name).FromString
     return lambda datas: make([*map(parse, datas)])
 
 
@@ -175,7 +175,7 @@ def _look(names: list[str]) -> Callable[[Column], list[Column]]:
 
 def _rests(type_: type[Any]) -> MakeEach:
     """What such messages hold besides the fields that their class knows, as bytes; these are gone then."""
-    class_ = messages.message_class(type_.__name__)
+    class_ = message_classes.message_class(type_.__name__)
     known, rest = tuple(field.name for field in class_.DESCRIPTOR.fields), class_.SerializeToString
 
     def taken(found: Column) -> Column:

@@ -1,8 +1,8 @@
 """The clusters that one deployment serves, and how each is reached.
 
-A registered cluster is a line of settings: a name, a region, and its kind of access with what that needs. The registry checks
-them when a process starts, connects when a cluster is first needed, and tells each error with the cluster's name. It keeps
-nothing: a process keeps what it has connected for as long as that works (`runtime.composition`).
+A registered cluster is an entry of the settings: a name, a region, and its kind of access with what that needs. The registry
+checks them when a process starts, connects when a cluster is first needed, and adds the cluster's name to each error. It keeps
+no connections: a process keeps a connection for as long as it works (`runtime.composition`).
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import msgspec
 from msgspec import Struct
 
 from journeyman.errors import ConfigurationError, JourneymanError, UnknownClusterError
-from journeyman.kube import eks
-from journeyman.kube.connection import Connection
+from journeyman.kube.access.eks import Endpoint
+from journeyman.kube.connection_pool import Connection
 
 Name = Annotated[str, msgspec.Meta(min_length=1)]
 Side = Literal["public", "private"]
@@ -27,40 +27,40 @@ Days = Annotated[int, msgspec.Meta(ge=1, le=1827)]  # what CreateKubernetesClust
 class EksAccess(
     Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True, tag_field="kind", tag="eks"
 ):
-    """EKS: by the functions' own role, or by one that they assume (in another account, or for other rights)."""
+    """EKS: with the functions' own role, or with one that they assume (in another account, or for other rights)."""
 
     role_arn: RoleArn = ""
     external_id: str = ""
-    endpoint: eks.Endpoint = "any"
+    endpoint: Endpoint = "any"
 
 
 class AckAccess(
     Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True, tag_field="kind", tag="ack"
 ):
-    """ACK: by certificates for some minutes."""
+    """ACK: with client certificates that are valid for some minutes."""
 
     cluster_id: Name
     endpoint: Side = "public"
     minutes: Minutes = 180
-    api: str = ""  # Container Service by another address, as inside a VPC
+    api: str = ""  # another URL of Container Service, as inside a VPC
 
 
 class CceAccess(
     Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True, tag_field="kind", tag="cce"
 ):
-    """CCE: by certificates for some days."""
+    """CCE: with client certificates that are valid for some days."""
 
     cluster_id: Name
     project_id: Name
     endpoint: Side = "public"
     days: Days = 1
-    api: str = ""  # CCE by another address, as at Huawei Cloud's other sites
+    api: str = ""  # another URL of CCE, as on Huawei Cloud's other sites
 
 
 class KubeconfigAccess(
     Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True, tag_field="kind", tag="kubeconfig"
 ):
-    """Any cluster: by a kubeconfig file."""
+    """Any cluster: with a kubeconfig file."""
 
     path: str = ""
     context: str = ""
@@ -69,44 +69,44 @@ class KubeconfigAccess(
 class InClusterAccess(
     Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True, tag_field="kind", tag="in-cluster"
 ):
-    """The cluster whose pod the steps run in: as its service account."""
+    """The cluster that the process runs in: with its pod's service account."""
 
 
 Access: TypeAlias = EksAccess | AckAccess | CceAccess | KubeconfigAccess | InClusterAccess
 
 
-class Cluster(Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+class RegisteredCluster(Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
     """One registered cluster."""
 
     name: Name
     region: Name
     access: Access = EksAccess()
-    # What EKS's DescribeCluster says otherwise: needed where it is not asked: with a kubeconfig, and in a pod.
+    # EKS's DescribeCluster returns these; set them for access with a kubeconfig or from inside the cluster.
     endpoint: str = ""
     certificate_authority: str = ""  # base64 PEM
     kubernetes_version: str = ""
     service_cidr: str = ""
 
 
-Way: TypeAlias = Callable[[Cluster, Any], Connection]
-"""Connects to a cluster by one kind of access, which is the second argument."""
+AccessProvider: TypeAlias = Callable[[RegisteredCluster, Any], Connection]
+"""Connects to a cluster with one kind of access, which is the second argument."""
 
 
-def read_clusters(text: str) -> tuple[Cluster, ...]:
-    """Clusters out of a JSON list.
+def read_clusters(text: str) -> tuple[RegisteredCluster, ...]:
+    """Return the clusters in a JSON list.
 
     Raises:
-        ConfigurationError: It does not parse; the text says at which key of which entry.
+        ConfigurationError: The list does not parse; the message has the key and the entry.
     """
     try:
-        return msgspec.json.decode(text, type=tuple[Cluster, ...])
+        return msgspec.json.decode(text, type=tuple[RegisteredCluster, ...])
     except msgspec.DecodeError as error:
         raise ConfigurationError(str(error)) from error
 
 
-def registered(clusters: Iterable[Cluster]) -> dict[str, Cluster]:
-    """The clusters by name. Raises ConfigurationError if two have the same."""
-    by_name: dict[str, Cluster] = {}
+def registered(clusters: Iterable[RegisteredCluster]) -> dict[str, RegisteredCluster]:
+    """Return the clusters by name. Raises ConfigurationError if two have the same name."""
+    by_name: dict[str, RegisteredCluster] = {}
     for cluster in clusters:
         if cluster.name in by_name:
             raise ConfigurationError(f"cluster {cluster.name!r} is registered twice", cluster=cluster.name)
@@ -114,20 +114,22 @@ def registered(clusters: Iterable[Cluster]) -> dict[str, Cluster]:
     return by_name
 
 
-class Registry:
-    """Who connects to which cluster how.
+class ClusterRegistry:
+    """Connects to registered clusters.
 
     Args:
         clusters: By name.
-        ways: How each kind of access is carried out here; a process on one cloud may not have them all.
+        providers: By kind of access; a process on one cloud may not have them all.
     """
 
-    def __init__(self, clusters: Mapping[str, Cluster], ways: Mapping[type[Struct], Way]) -> None:
+    def __init__(
+        self, clusters: Mapping[str, RegisteredCluster], providers: Mapping[type[Struct], AccessProvider]
+    ) -> None:
         self._clusters = dict(clusters)
-        self._ways = dict(ways)
+        self._providers = dict(providers)
 
-    def __getitem__(self, name: str) -> Cluster:
-        """A cluster's settings. Raises UnknownClusterError."""
+    def __getitem__(self, name: str) -> RegisteredCluster:
+        """Return a cluster's settings. Raises UnknownClusterError."""
         if name not in self._clusters:
             raise UnknownClusterError(
                 f"cluster {name!r} is not registered here", cluster=name, registered=", ".join(sorted(self._clusters))
@@ -135,21 +137,21 @@ class Registry:
         return self._clusters[name]
 
     def connect(self, name: str) -> Connection:
-        """A new connection to a cluster.
+        """Return a new connection to a cluster.
 
         Raises:
-            UnknownClusterError: It is not registered, or its cloud does not know it.
-            ConfigurationError: Its settings, or the rights of this process, do not lead there.
-            CloudUnavailableError: Its cloud does not answer.
+            UnknownClusterError: The cluster is not registered, or does not exist in its cloud.
+            ConfigurationError: Its settings are invalid, or this process lacks a right.
+            CloudUnavailableError: The cluster's cloud does not answer.
         """
         cluster = self[name]
-        way = self._ways.get(type(cluster.access))
-        if way is None:
+        provider = self._providers.get(type(cluster.access))
+        if provider is None:
             raise ConfigurationError(
                 f"cluster {name!r} cannot be reached from here by {type(cluster.access).__name__}", cluster=name
             )
         try:
-            return way(cluster, cluster.access)
+            return provider(cluster, cluster.access)
         except JourneymanError as error:
-            error.context["cluster"] = name  # whatever its cloud calls it
+            error.context["cluster"] = name  # its registered name
             raise

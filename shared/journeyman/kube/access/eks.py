@@ -1,12 +1,12 @@
-"""Access to an EKS cluster from anywhere: DescribeCluster says where it is, a presigned STS request says who we are.
+"""Access to an EKS cluster: DescribeCluster returns its endpoint, a presigned STS request is the bearer token.
 
-The bearer token is the URL of an sts:GetCallerIdentity request, signed over the cluster's name (header `x-k8s-aws-id`),
-which the cluster's authenticator carries out. It is good for 15 minutes from its signature, or until the credentials behind
-it end.
+The token is the URL of an sts:GetCallerIdentity request, signed over the cluster's name (header `x-k8s-aws-id`); the cluster's
+authenticator sends that request. A token is valid for 15 minutes after it was signed, or until the credentials that signed it
+expire.
 
-Who we are must be known to the cluster: an *access entry* maps the IAM role to Kubernetes groups, which the chart's
-ClusterRoles are bound to. template.yaml makes the entries of its own cluster; elsewhere a person makes one, with the command that
-`remedy` puts into the error of whoever comes without.
+The cluster must know the IAM role: an *access entry* maps it to Kubernetes groups, which the chart's ClusterRoles are bound to.
+template.yaml creates the entries of its own cluster. For other clusters a person creates them, with the command that `remedy`
+puts into the error for a refused role.
 
 Restates: aws-iam-authenticator `pkg/token/token.go` `GetWithSTS`.
 """
@@ -14,7 +14,6 @@ Restates: aws-iam-authenticator `pkg/token/token.go` `GetWithSTS`.
 from __future__ import annotations
 
 import base64
-import ssl
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,16 +21,17 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from journeyman.errors import CloudUnavailableError, ConfigurationError, JourneymanError, UnknownClusterError
-from journeyman.kube.connection import Connection
+from journeyman.kube.connection_pool import Connection
+from journeyman.kube.tls import client_context
 from journeyman.ports import Clock
 
 if TYPE_CHECKING:
     import boto3
 
 TOKEN_PREFIX: Final = "k8s-aws-v1."  # noqa: S105 - a public prefix, not a secret
-_URL_LIFETIME_SECONDS: Final = 60  # what the authenticator expects in X-Amz-Expires; it allows 15 minutes all the same
+_URL_LIFETIME_SECONDS: Final = 60  # the authenticator expects it in X-Amz-Expires, and accepts the token for 15 minutes
 _REFRESH_AFTER: Final = timedelta(minutes=9)
-"""botocore may hand out a role's credentials with ten minutes left (`_mandatory_refresh_timeout`), and the token ends with them."""
+"""botocore may hand out a role's credentials with ten minutes left (`_mandatory_refresh_timeout`), and the token expires with them."""
 
 Endpoint = Literal["any", "public", "private"]
 _SETTINGS: Final[Mapping[Endpoint, str]] = {"public": "endpointPublicAccess", "private": "endpointPrivateAccess"}
@@ -47,26 +47,26 @@ def connect(
     role_arn: str = "",
     groups: Sequence[str] = (),
 ) -> Connection:
-    """The connection to an EKS cluster of the session's account and region.
+    """Return the connection to an EKS cluster of the session's account and region.
 
     Args:
         cluster: The EKS cluster's name.
         session: Credentials and region. Needs eks:DescribeCluster, and an access entry in the cluster.
         clock: Decides when the token is renewed.
-        described: What `describe` said, if it has been asked already.
-        endpoint: Which one must be there. Both have the same name, which means the private one to whoever asks in the VPC.
-        role_arn: Whose credentials these are, if that is known.
+        described: What `describe` returned, if it was called already.
+        endpoint: Which endpoint must exist. Both have the same DNS name, which resolves to private addresses inside the VPC.
+        role_arn: The role of the session's credentials, if known.
         groups: The Kubernetes groups that the access entry should name.
 
     Raises:
         UnknownClusterError: There is no such cluster.
-        ConfigurationError: It may not be described, it has no endpoint (yet), or not the one wanted.
+        ConfigurationError: The session may not describe the cluster, or the cluster does not have that endpoint (yet).
         CloudUnavailableError: EKS does not answer.
     """
     described = described if described is not None else describe(cluster, session.client("eks"))
     try:
         authority = base64.b64decode(described["certificateAuthority"]["data"]).decode()
-        trust = ssl.create_default_context(cadata=authority)
+        context = client_context(ca_data=authority)
         server = described["endpoint"]
     except KeyError as error:
         raise ConfigurationError(
@@ -74,21 +74,21 @@ def connect(
             cluster=cluster,
             to_do="wait until the cluster is ACTIVE",
         ) from error
-    except (ValueError, ssl.SSLError) as error:  # binascii's and UnicodeDecodeError are ValueErrors
+    except (ValueError, OSError) as error:  # of base64, UTF-8, OpenSSL
         raise ConfigurationError(f"the CA of EKS cluster {cluster} cannot be read: {error}", cluster=cluster) from error
     _check_endpoint(cluster, session.region_name, described, endpoint)
     token = EksToken(cluster, session, clock)
 
-    def refused(status: int, _message: str) -> str:
+    def explain_refusal(status: int, _message: str) -> str:
         if status == 401:
             token.forget()
         return remedy(status, cluster, session, described, role_arn=role_arn, groups=groups)
 
-    return Connection(server=server, ssl_context=trust, authorization=token, refused=refused)
+    return Connection(server=server, ssl_context=context, authorization=token, explain_refusal=explain_refusal)
 
 
 class EksToken:
-    """The Authorization header for one EKS cluster, renewed before it runs out; safe to use from several threads."""
+    """The Authorization header for one EKS cluster, renewed before it expires; safe to use from several threads."""
 
     def __init__(self, cluster: str, session: boto3.Session, clock: Clock) -> None:
         self._cluster = cluster
@@ -99,7 +99,7 @@ class EksToken:
         self._renew_at: datetime | None = None
 
     def __call__(self) -> str:
-        """`Bearer …`. Raises ConfigurationError or CloudUnavailableError if the session has no credentials."""
+        """Return `Bearer …`. Raises ConfigurationError or CloudUnavailableError if the session has no credentials."""
         with self._lock:
             now = self._clock.now()
             if self._renew_at is None or now >= self._renew_at:
@@ -110,14 +110,14 @@ class EksToken:
             return self._header
 
     def forget(self) -> None:
-        """Sign a new one when it is asked for next: the cluster refuses this one."""
+        """Forget the token, because the cluster refuses it; the next call signs a new one."""
         with self._lock:
             self._renew_at = None
 
 
 def describe(cluster: str, client: Any) -> dict[str, Any]:
-    """What EKS says of a cluster (`cluster` of DescribeCluster); `client` is boto3's. Raises as `connect` does."""
-    with _translated(cluster, client.meta.region_name, "eks:DescribeCluster"):
+    """Return `cluster` of EKS's DescribeCluster; `client` is boto3's. Raises as `connect` does."""
+    with _translated_errors(cluster, client.meta.region_name, "eks:DescribeCluster"):
         described: dict[str, Any] = client.describe_cluster(name=cluster)["cluster"]
         return described
 
@@ -131,28 +131,28 @@ def remedy(
     role_arn: str = "",
     groups: Sequence[str] = (),
 ) -> str:
-    """What a person can do when the cluster answers 401 (it does not know us) or 403 (we lack a right): a command.
+    """Return the command to run when the cluster answers 401 (unknown role) or 403 (missing right).
 
     Args:
         status: 401 or 403.
         cluster: The EKS cluster's name.
-        session: Who we are, unless `role_arn` says so.
-        described: What EKS says of the cluster.
+        session: STS returns its role if `role_arn` is empty.
+        described: What `describe` returned.
         role_arn: The role that was assumed, if one was.
-        groups: What the access entry should name.
+        groups: The Kubernetes groups that the access entry should name.
     """
     region = f"--region {session.region_name}"
     principal = f"--principal-arn {role_arn or _own_role(session)} --kubernetes-groups {' '.join(groups)}"
     entry = f"--cluster-name {cluster} {region} {principal}"
     if status == 403:
         return (
-            "the chart binds these groups to the rights of the steps (helm upgrade --install journeyman infra/chart); "
-            f"put the role into them: aws eks update-access-entry {entry}"
+            "the chart binds these groups to the ClusterRoles of the steps (helm upgrade --install journeyman infra/chart); "
+            f"map the role to them: aws eks update-access-entry {entry}"
         )
     create = f"aws eks create-access-entry {entry}"
     if (described.get("accessConfig") or {}).get("authenticationMode") == "CONFIG_MAP":
         switch = f"aws eks update-cluster-config --name {cluster} {region} --access-config authenticationMode=API_AND_CONFIG_MAP"
-        return f"the cluster has no access entry for this role, and takes none yet: {switch}; then {create}"
+        return f"the cluster has no access entry for this role, and its authentication mode does not allow one yet: {switch}; then {create}"
     return f"the cluster has no access entry for this role: {create}"
 
 
@@ -160,7 +160,7 @@ def _check_endpoint(cluster: str, region: str, described: Mapping[str, Any], wan
     network = described.get("resourcesVpcConfig") or {}
     setting = _SETTINGS.get(wanted, "")
     if setting and not network.get(setting, True):
-        other = "run the functions in its VPC (VpcSubnetIds)" if wanted == "public" else "leave the endpoint at public"
+        other = "run the functions in its VPC (VpcSubnetIds)" if wanted == "public" else "set the endpoint to public"
         raise ConfigurationError(
             f"EKS cluster {cluster} has no {wanted} endpoint",
             cluster=cluster,
@@ -169,12 +169,12 @@ def _check_endpoint(cluster: str, region: str, described: Mapping[str, Any], wan
 
 
 def _presigned(cluster: str, session: boto3.Session) -> str:
-    """The signed URL of sts:GetCallerIdentity for this cluster; computed here, nothing is sent."""
-    from botocore.auth import SigV4QueryAuth  # noqa: PLC0415 - only functions on AWS pay for it
+    """Return the signed URL of sts:GetCallerIdentity for this cluster; nothing is sent."""
+    from botocore.auth import SigV4QueryAuth  # noqa: PLC0415 - imported on AWS only
     from botocore.awsrequest import AWSRequest  # noqa: PLC0415 - same
 
     region = session.region_name
-    with _translated(cluster, region, "sts:AssumeRole"):  # a role's credentials are renewed here
+    with _translated_errors(cluster, region, "sts:AssumeRole"):  # a role's credentials are renewed here
         credentials = session.get_credentials()
         frozen = credentials.get_frozen_credentials() if credentials is not None else None
     if frozen is None or not region:
@@ -188,8 +188,8 @@ def _presigned(cluster: str, session: boto3.Session) -> str:
 
 
 def _own_role(session: boto3.Session) -> str:
-    """The ARN of the role behind the credentials, as STS tells it; a role's path is not part of that."""
-    from botocore.config import Config  # noqa: PLC0415 - only who is refused pays for it
+    """Return the ARN of the credentials' role, from STS, which leaves out the role's path."""
+    from botocore.config import Config  # noqa: PLC0415 - needed after a refusal only
     from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415 - same
 
     quick = Config(connect_timeout=2, read_timeout=3, retries={"total_max_attempts": 1})
@@ -202,29 +202,29 @@ def _own_role(session: boto3.Session) -> str:
 
 
 @contextmanager
-def _translated(cluster: str, region: str, call: str) -> Iterator[None]:
-    """What botocore raises, as ours."""
-    from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415 - only functions on AWS pay for it
+def _translated_errors(cluster: str, region: str, call: str) -> Iterator[None]:
+    """Translate botocore's errors."""
+    from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415 - imported on AWS only
 
-    facts: dict[str, Any] = {"cluster": cluster, "region": region, "call": call}
+    context: dict[str, Any] = {"cluster": cluster, "region": region, "call": call}
     try:
         yield
     except ClientError as error:
-        raise _refusal(cluster, error.response["Error"], error.operation_name, facts) from error
+        raise _refusal(cluster, error.response["Error"], error.operation_name, context) from error
     except BotoCoreError as error:
-        raise CloudUnavailableError(f"AWS cannot be asked about EKS cluster {cluster}: {error}", **facts) from error
+        raise CloudUnavailableError(f"AWS did not answer for EKS cluster {cluster}: {error}", **context) from error
 
 
-def _refusal(cluster: str, error: Mapping[str, Any], operation: str, facts: Mapping[str, Any]) -> JourneymanError:
-    code, said = error["Code"], error.get("Message", "")
+def _refusal(cluster: str, error: Mapping[str, Any], operation: str, context: Mapping[str, Any]) -> JourneymanError:
+    code, message = error["Code"], error.get("Message", "")
     if code == "ResourceNotFoundException":
-        return UnknownClusterError(f"there is no EKS cluster {cluster} in this account and region", **facts)
+        return UnknownClusterError(f"there is no EKS cluster {cluster} in this account and region", **context)
     if code.startswith(("AccessDenied", "Unrecognized", "InvalidClientToken", "ExpiredToken")):
         if operation == "AssumeRole":
             return ConfigurationError(
-                f"the role of EKS cluster {cluster} may not be assumed: {said}",
-                to_do="its trust policy must name the functions' roles (and the external id), and theirs must allow sts:AssumeRole on it",
-                **{**facts, "call": "sts:AssumeRole"},
+                f"the role of EKS cluster {cluster} may not be assumed: {message}",
+                to_do="its trust policy must name the functions' roles (and the external id), and the functions' policies must allow sts:AssumeRole on it",
+                **{**context, "call": "sts:AssumeRole"},
             )
-        return ConfigurationError(f"EKS cluster {cluster} may not be described: {said}", **facts)
-    return CloudUnavailableError(f"EKS does not describe cluster {cluster}: {code} {said}", **facts)
+        return ConfigurationError(f"EKS cluster {cluster} may not be described: {message}", **context)
+    return CloudUnavailableError(f"EKS does not describe cluster {cluster}: {code} {message}", **context)

@@ -11,10 +11,10 @@ import urllib3
 from journeyman.core.api.metrics import METRICS
 from journeyman.core.api.objects import NODE, POD
 from journeyman.errors import DeadlineError, KubeUnavailableError, TooManyRequestsError
-from journeyman.kube.allowance import Allowance, Usage
-from journeyman.kube.connection import Connection
-from journeyman.kube.pool import Pool
+from journeyman.kube.connection_pool import Connection, ConnectionPool
+from journeyman.kube.request_budget import RequestBudget, RequestUsage
 from journeyman.kube.retries import READS
+from journeyman.runtime.composition import request_metrics
 from journeyman_simulator.clock import VirtualClock
 
 NOW = datetime(2026, 3, 1, tzinfo=timezone.utc)
@@ -23,7 +23,7 @@ NODES = {"metadata": {"resourceVersion": "7"}, "items": [{"metadata": {"name": "
 
 
 def ends_in(seconds, **more):
-    return Allowance(clock=VirtualClock(NOW), until=NOW + timedelta(seconds=seconds), **more)
+    return RequestBudget(clock=VirtualClock(NOW), until=NOW + timedelta(seconds=seconds), **more)
 
 
 def test_nothing_is_asked_once_the_time_is_up(script, store_for):
@@ -68,31 +68,31 @@ def test_requests_and_bytes_are_counted_as_on_the_wire(script, store_for):
     script.say(503, b"")
     script.say(200, body, Content_Encoding="gzip")
     script.say(200, {"metadata": {"name": "n"}})
-    allowance = ends_in(60)
-    store = store_for(script.url).for_run(allowance)
+    budget = ends_in(60)
+    store = store_for(script.url).for_run(budget)
     store.list(NODE)
     store.patch(NODE, "n", {"spec": {}})
 
-    assert allowance.usage == Usage(
+    assert budget.usage == RequestUsage(
         requests=3,
         writes=1,
         retries=1,
         sent_bytes=len(b'{"spec":{}}'),
         received_bytes=len(body) + len(b'{"metadata": {"name": "n"}}'),
     )
-    seen = allowance.usage.observations("provision")
-    assert [o.value for o in seen] == [3, 1, 11, allowance.usage.received_bytes]
+    seen = request_metrics(budget.usage, "provision")
+    assert [o.value for o in seen] == [3, 1, 11, budget.usage.received_bytes]
     assert all(tuple(o.labels) == METRICS[o.name].labels for o in seen)
-    assert Usage().observations("provision") == ()
+    assert request_metrics(RequestUsage(), "provision") == ()
 
 
 def test_a_watch_is_counted_as_it_comes(script, store_for):
     """Also if nobody reads it to its end."""
     line = b'{"type":"ADDED","object":{"metadata":{"name":"a","resourceVersion":"8"}}}\n'
     script.say(200, b"%x\r\n%b\r\n" % (len(line), line) + b"0\r\n\r\n", Transfer_Encoding="chunked")
-    allowance = ends_in(60)
-    next(store_for(script.url).for_run(allowance).watch(POD, resource_version="7"))
-    assert allowance.usage == Usage(requests=1, received_bytes=len(line))
+    budget = ends_in(60)
+    next(store_for(script.url).for_run(budget).watch(POD, resource_version="7"))
+    assert budget.usage == RequestUsage(requests=1, received_bytes=len(line))
 
 
 def test_retries_wait_with_jitter():
@@ -109,7 +109,7 @@ def test_retries_wait_with_jitter():
 def test_connections_that_were_idle_for_long_are_not_used_again(script):
     """Sandboxes freeze; a write that is lost on a dead connection could not be repeated."""
     script.say(200, b"{}")
-    pool = Pool(Connection(server=script.url), size=1, timeout=urllib3.Timeout(5), idle_seconds=0.05)
+    pool = ConnectionPool(Connection(server=script.url), size=1, timeout=urllib3.Timeout(5), idle_seconds=0.05)
     pool.request("GET", script.url)
     soon = pool.connection_from_url(script.url)
     assert soon is pool.connection_from_url(script.url)

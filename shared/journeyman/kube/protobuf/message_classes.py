@@ -16,7 +16,7 @@ from google.protobuf.descriptor_pb2 import EDITION_2023, DescriptorProto, FieldD
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
 
-from journeyman.kube.protobuf.numbers import AS_JSON, NUMBERS, OWN_FIELDS, OWN_STATE, UNREAD
+from journeyman.kube.protobuf.field_numbers import AS_JSON, NUMBERS, OWN_FIELDS, OWN_STATE, UNREAD
 
 MISSING_TEXT: Final = "\0missing"
 MISSING_BYTES: Final = b"\0missing"  # begins with a field number that no message can have
