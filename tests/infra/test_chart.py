@@ -1,4 +1,4 @@
-"""The Helm chart, by Helm itself: what it makes is what a real API server takes, and says what we think it says."""
+"""The Helm chart: a real API server accepts what Helm renders, and it has the intended content."""
 
 import pytest
 import yaml
@@ -55,18 +55,18 @@ def rights(documents, step):
     return {(g, r, v) for rule in rules for g in rule["apiGroups"] for r in rule["resources"] for v in rule["verbs"]}
 
 
-# --- what Helm and the API server say
+# --- Helm and the API server
 
 
 @pytest.mark.parametrize("values", EXAMPLES, ids=lambda path: path.stem)
-def test_helm_has_nothing_against_it(values):
+def test_helm_lint_reports_nothing(values):
     """Warnings are failures here."""
     assert helm("lint", "--strict", "--quiet", str(CHART), "--values", str(values)).strip() == ""
 
 
 @pytest.mark.parametrize("values", EXAMPLES, ids=lambda path: path.stem)
-def test_a_real_api_server_takes_every_object_and_knows_every_field(values, control_plane, namespace):
-    """Strict validation refuses unknown and doubled fields; defaulting, validation and admission are the real ones."""
+def test_api_server_accepts_every_object_with_strict_validation(values, control_plane, namespace):
+    """Strict validation rejects unknown and duplicate fields."""
     documents = rendered(values, f"--namespace={namespace}", f"--set=access.leaseNamespace={namespace}")
 
     def answer(document):
@@ -79,12 +79,12 @@ def test_a_real_api_server_takes_every_object_and_knows_every_field(values, cont
 
     assert len(answers) == len(documents) > 20
     assert {d["metadata"].get("namespace", namespace) for d in documents} == {namespace}
-    assert {key: said["message"] for key, (status, said) in answers.items() if status >= 300} == {}
+    assert {key: body["message"] for key, (status, body) in answers.items() if status >= 300} == {}
 
 
 @pytest.mark.parametrize("values", [SQS, HTTPS], ids=lambda path: path.stem)
-def test_the_restricted_pod_security_standard_admits_the_forwarder(values, control_plane, namespace):
-    """The strictest of the three; where it is enforced, a pod with any right more is refused."""
+def test_restricted_pod_security_standard_admits_the_forwarder(values, control_plane, namespace):
+    """Where it is enforced, a pod with any further capability is forbidden."""
     admin = control_plane.admin
     label = {"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "restricted"}}}
     admin.do("PATCH", f"/api/v1/namespaces/{namespace}", label, kind="application/merge-patch+json")
@@ -101,11 +101,11 @@ def test_the_restricted_pod_security_standard_admits_the_forwarder(values, contr
     assert "unrestricted capabilities" in refusal["message"]
 
 
-# --- the kinds
+# --- custom resource definitions
 
 
-def test_the_chart_carries_the_generated_kinds_and_keeps_them():
-    """The same text, and Helm's mark that uninstalling leaves them: with NodeClaims would go nodes. `make crds` copies."""
+def test_chart_has_the_generated_crds_and_uninstall_keeps_them():
+    """The same text as `make crds` generates, with Helm's annotation to keep them."""
     generated = {path.name: path.read_text() for path in CRDS.glob("*.yaml")}
     carried = {path.name: path.read_text() for path in (CHART / "files" / "crds").iterdir()}
     made = of_kind(rendered(RIGHTS_ONLY), "CustomResourceDefinition")
@@ -117,10 +117,10 @@ def test_the_chart_carries_the_generated_kinds_and_keeps_them():
     )
 
 
-def test_kinds_of_somebody_else_are_left_out():
-    """Karpenter's, where its own chart sees to them; or all."""
+def test_skipped_crds_are_left_out():
+    """Karpenter's, where its own chart installs them; or all."""
     ours = of_kind(rendered(RIGHTS_ONLY, "--set=crds.karpenter=skip"), "CustomResourceDefinition")
-    none = of_kind(rendered(RIGHTS_ONLY, "--set=crds.karpenter=skip,crds.own=skip"), "CustomResourceDefinition")
+    none = of_kind(rendered(RIGHTS_ONLY, "--set=crds.karpenter=skip,crds.journeyman=skip"), "CustomResourceDefinition")
 
     assert set(ours) == {"nodedisruptions.journeyman.dev", "offeringstates.journeyman.dev"}
     assert none == {}
@@ -129,8 +129,8 @@ def test_kinds_of_somebody_else_are_left_out():
 # --- rights
 
 
-def test_each_function_has_a_role_of_its_own_bound_to_its_own_group():
-    """What the stack's access entries say is what the bindings expect."""
+def test_each_function_has_its_own_role_bound_to_its_own_group():
+    """The groups are those of the stack's access entries."""
     documents = rendered(RIGHTS_ONLY)
 
     bound = {name: b["subjects"] for name, b in of_kind(documents, "ClusterRoleBinding").items()}
@@ -144,8 +144,8 @@ def test_each_function_has_a_role_of_its_own_bound_to_its_own_group():
     assert {role["metadata"]["namespace"] for role in leases.values()} == {"kube-system"}
 
 
-def test_one_identity_may_be_every_function():
-    """As on clouds whose functions share one; service accounts keep their namespace, users their API group."""
+def test_all_functions_may_share_one_identity():
+    """Service accounts have a namespace, users an API group."""
     documents = rendered(HTTPS)
 
     user = {"kind": "User", "name": "200000000000000001", "apiGroup": "rbac.authorization.k8s.io"}
@@ -158,8 +158,8 @@ def test_one_identity_may_be_every_function():
     assert {b["subjects"][0]["name"] for b in of_kind(documents, "RoleBinding").values()} == {user["name"]}
 
 
-def test_optional_features_bring_their_rights_and_only_theirs():
-    """Off by default, as in the functions."""
+def test_features_add_their_permissions_only():
+    """They are off by default, as in the functions."""
     least, most = rendered(RIGHTS_ONLY), rendered(HTTPS)
 
     more = rights(most, "provision") - rights(least, "provision")
@@ -173,8 +173,8 @@ def test_optional_features_bring_their_rights_and_only_theirs():
         assert rights(least, step) == rights(most, step)
 
 
-def test_no_step_has_a_right_that_would_make_it_an_administrator():
-    """No wildcard, no secrets, no impersonation, no rights over rights; and pods are deleted by terminate alone."""
+def test_no_step_has_administrator_permissions():
+    """No wildcards, secrets, impersonation or RBAC; only terminate deletes pods."""
     documents = rendered(HTTPS)
     all_rights = {step: rights(documents, step) for step in (*STEPS, "forwarder")}
 
@@ -191,24 +191,28 @@ def test_no_step_has_a_right_that_would_make_it_an_administrator():
 # --- the forwarder
 
 
-def test_the_forwarder_understands_what_the_chart_tells_it():
-    """Its own reader of settings, on the environment of each sink's Deployment."""
-    told = {}
+def test_forwarder_reads_its_settings_from_the_deployment():
+    """`read_settings` on the environment of each sink's Deployment."""
+    settings_of = {}
     for values in (SQS, HTTPS, EVENTBRIDGE):
         _, container = the_pod(rendered(values))
         variables = {entry["name"]: entry["value"] for entry in container["env"]}
-        told[values] = read_settings({**variables, "KUBERNETES_SERVICE_HOST": "10.0.0.1"})
+        settings_of[values] = read_settings({**variables, "KUBERNETES_SERVICE_HOST": "10.0.0.1"})
 
-    assert {settings.sink for settings in told.values()} == {"sqs", "https", "eventbridge"}
-    assert {settings.cluster for settings in told.values()} == {"dev"}
-    assert told[SQS].queues[Step.TERMINATE].endswith("/journeyman-terminate.fifo")
-    assert (told[SQS].region, told[SQS].idle_seconds, told[SQS].max_seconds) == ("eu-west-1", 1, 10)
-    assert told[EVENTBRIDGE].event_bus == "journeyman"
-    assert told[HTTPS].receiver_url.startswith("https://api.example/journeyman/")
+    assert {settings.sink for settings in settings_of.values()} == {"sqs", "https", "eventbridge"}
+    assert {settings.cluster for settings in settings_of.values()} == {"dev"}
+    assert settings_of[SQS].queues[Step.TERMINATE].endswith("/journeyman-terminate.fifo")
+    assert (settings_of[SQS].region, settings_of[SQS].idle_seconds, settings_of[SQS].max_seconds) == (
+        "eu-west-1",
+        1,
+        10,
+    )
+    assert settings_of[EVENTBRIDGE].event_bus == "journeyman"
+    assert settings_of[HTTPS].receiver_url.startswith("https://api.example/journeyman/")
 
 
-def test_the_receivers_token_is_where_the_forwarder_looks_for_it():
-    """A projected one, for the receiver's audience alone and renewed within the hour; and the trust beside it."""
+def test_receiver_token_and_ca_are_mounted_where_the_forwarder_reads_them():
+    """The token is projected, for the receiver's audience only, and expires within the hour."""
     template, container = the_pod(rendered(HTTPS))
     settings = read_settings(
         {**{e["name"]: e["value"] for e in container["env"]}, "KUBERNETES_SERVICE_HOST": "10.0.0.1"}
@@ -221,8 +225,8 @@ def test_the_receivers_token_is_where_the_forwarder_looks_for_it():
     assert settings.receiver_ca_file == f"{mounts['receiver-ca']}/ca.crt"
 
 
-def test_the_forwarder_is_two_small_replicas_that_survive_a_node():
-    """Spread over zones and nodes where there are some, one at most away at a time, and never pushed out."""
+def test_forwarder_has_two_replicas_that_survive_a_node():
+    """They are spread over zones and nodes, and at most one is unavailable."""
     documents = rendered(SQS)
     template, container = the_pod(documents)
     (deployment,) = of_kind(documents, "Deployment").values()
@@ -243,8 +247,8 @@ def test_the_forwarder_is_two_small_replicas_that_survive_a_node():
     assert [p["containerPort"] for p in container["ports"]] == [8081]
 
 
-def test_the_forwarder_may_talk_to_few():
-    """In: who scrapes metrics. Out: names, TLS and the API server, credentials from the node's agent."""
+def test_network_policy_allows_what_the_forwarder_needs():
+    """Ingress: metrics. Egress: DNS, TLS, the API server and the Pod Identity agent."""
     (open_,) = of_kind(rendered(SQS), "NetworkPolicy").values()
     (narrow,) = of_kind(rendered(HTTPS), "NetworkPolicy").values()
 
@@ -282,25 +286,25 @@ def test_the_forwarder_may_talk_to_few():
         ("rbac.create=true", "rbac"),
     ],
 )
-def test_nonsense_is_refused_by_name(given, named):
-    """The schema says which value it is before anything is made."""
+def test_invalid_value_is_rejected_with_its_path(given, named):
+    """The schema validates before anything is installed."""
     with pytest.raises(HelmError, match="values don't meet the specifications") as refusal:
         rendered(SQS, "--set", given)
 
     assert named in str(refusal.value)
 
 
-def test_the_readme_tells_every_value():
-    """Whoever adds a value tells what it is for; a path is told by its first two names and its last."""
-    told = (CHART / "README.md").read_text()
+def test_readme_describes_every_value():
+    """By its whole path, or its last name."""
+    readme = (CHART / "README.md").read_text()
     values = yaml.safe_load((CHART / "values.yaml").read_text())
 
-    missing = [path for path in paths(values) if f".{path[-1]}`" not in told and f"`{'.'.join(path)}`" not in told]
+    missing = [path for path in paths(values) if f".{path[-1]}`" not in readme and f"`{'.'.join(path)}`" not in readme]
     assert missing == []
 
 
 def paths(values, above=()):
-    """Names of values: down to two levels below a section, for what is deeper is Kubernetes' own."""
+    """Paths of values; values with Kubernetes' own schema are not split."""
     opaque = {"resources", "affinity", "nodeSelector", "podDisruptionBudget", "annotations"}
     for name, value in values.items():
         path = (*above, name)
@@ -310,8 +314,8 @@ def paths(values, above=()):
             yield path
 
 
-def test_another_release_name_prefixes_every_name():
-    """Two releases meet nowhere but at the kinds, which belong to the first."""
+def test_release_name_prefixes_every_object():
+    """Two releases share the custom resource definitions only."""
     text = helm("template", "second", str(CHART), "--kube-version=1.36", f"--namespace={NAMESPACE}", f"--values={SQS}")
     names = {
         d["metadata"]["name"]

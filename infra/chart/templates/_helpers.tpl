@@ -20,7 +20,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- default (include "journeyman.forwarder.name" .) .Values.forwarder.serviceAccount.name -}}
 {{- end -}}
 
-{{/* What never changes in a forwarder's labels, and so may select its pods. */}}
+{{/* The forwarder's immutable labels, for selectors. */}}
 {{- define "journeyman.forwarder.selector" -}}
 app.kubernetes.io/name: forwarder
 app.kubernetes.io/instance: {{ .Release.Name }}
@@ -35,7 +35,7 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end -}}
 {{- end -}}
 
-{{/* Subjects of a binding, whole: users and groups belong to RBAC's own API group, service accounts to a namespace. */}}
+{{/* Subjects of a binding: users and groups have RBAC's API group, service accounts a namespace. */}}
 {{- define "journeyman.subjects" -}}
 {{- range . }}
 - kind: {{ .kind }}

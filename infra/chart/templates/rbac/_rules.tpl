@@ -1,12 +1,12 @@
 {{/*
-What each step does to the API server, and nothing else: tests run every step under exactly these rules, and fail on any
-request that is refused and on any right that is never used.
+Exactly the requests that each step makes: tests run every step under these rules, and fail if a request is forbidden or a
+permission is unused.
 
-Writes are merge patches; nothing is ever updated whole. `get` is asked of single objects only where a write needs the
-object as it is at that moment. What there may be many of is listed once, and then watched from there.
+Writes are merge patches, never updates. `get` is used where a write depends on the current state of one object. Large
+lists are read once, and then watched from their resource version.
 */}}
 
-{{/* Reading a cluster whole: to plan, and to show a plan. */}}
+{{/* Reading the whole cluster, for scheduling. */}}
 {{- define "journeyman.rules.everything" -}}
 - apiGroups: [""]
   resources: [pods, nodes, namespaces, persistentvolumes, persistentvolumeclaims]
@@ -65,18 +65,18 @@ object as it is at that moment. What there may be many of is listed once, and th
 {{- end }}
 {{- end -}}
 
-{{/* Kubernetes Events: about pods they are in any namespace, about nodes and NodePools in `default`. */}}
+{{/* Kubernetes Events: in the pod's namespace, or in `default` for nodes, NodeClaims and NodePools. */}}
 {{- define "journeyman.rules.events" -}}
 - apiGroups: [""]
   resources: [events]
   verbs: [get, create, patch]
 {{- end -}}
 
-{{/* Opening nodes: the claim before its instance, and what was out of stock. */}}
+{{/* Launching nodes: NodeClaims and unavailable offerings. */}}
 {{- define "journeyman.rules.launching" -}}
 - apiGroups: [karpenter.sh]
   resources: [nodeclaims]
-  verbs: [get, create, patch, delete] # get: whether one of that name is ours; delete: nothing could be launched for it
+  verbs: [get, create, patch, delete] # get: whether an existing one of that name is ours; delete: its launch failed
 - apiGroups: [karpenter.sh]
   resources: [nodeclaims/status]
   verbs: [patch]
@@ -98,12 +98,12 @@ object as it is at that moment. What there may be many of is listed once, and th
 {{ include "journeyman.rules.launching" . }}
 - apiGroups: [karpenter.sh]
   resources: [nodepools]
-  verbs: [get, patch] # get: its limits as they are now
+  verbs: [get, patch] # get: its current limits
 - apiGroups: [karpenter.sh]
   resources: [nodepools/status]
   verbs: [patch]
 - apiGroups: [karpenter.k8s.aws]
-  resources: [ec2nodeclasses, ec2nodeclasses/status] # the finalizer, and what its selectors mean
+  resources: [ec2nodeclasses, ec2nodeclasses/status] # the finalizer, and the status of its selectors
   verbs: [patch]
 - apiGroups: [""]
   resources: [nodes] # labels and taints at registration
@@ -126,7 +126,7 @@ object as it is at that moment. What there may be many of is listed once, and th
 {{- define "journeyman.rules.terminate" -}}
 - apiGroups: [""]
   resources: [pods]
-  verbs: [list, watch, delete] # delete: past a NodeClaim's terminationGracePeriod only
+  verbs: [list, watch, delete] # delete: only to keep a NodeClaim's terminationGracePeriod
 - apiGroups: [""]
   resources: [pods/eviction]
   verbs: [create]
@@ -134,17 +134,17 @@ object as it is at that moment. What there may be many of is listed once, and th
   resources: [nodes]
   verbs: [list, watch, patch, delete]
 - apiGroups: [storage.k8s.io]
-  resources: [volumeattachments] # a drained node's volumes are waited for
+  resources: [volumeattachments] # termination waits until volumes are detached
   verbs: [list, watch]
 - apiGroups: [""]
-  resources: [persistentvolumeclaims] # whose volumes they are
+  resources: [persistentvolumeclaims] # the pods' volumes
   verbs: [list, watch]
 - apiGroups: [karpenter.sh]
   resources: [nodepools]
   verbs: [list]
 - apiGroups: [karpenter.sh]
   resources: [nodeclaims]
-  verbs: [get, list, watch, patch, delete] # get: whether an instance's claim is there after all
+  verbs: [get, list, watch, patch, delete] # get: garbage collection checks whether an instance has a NodeClaim
 - apiGroups: [karpenter.sh]
   resources: [nodeclaims/status, nodepools/status]
   verbs: [patch]
@@ -160,7 +160,7 @@ object as it is at that moment. What there may be many of is listed once, and th
   verbs: [patch]
 - apiGroups: [journeyman.dev]
   resources: [nodedisruptions]
-  verbs: [get, create, delete] # get: whether one of that name is ours; delete: history
+  verbs: [get, create, delete] # get: whether an existing one of that name is ours; delete: history
 - apiGroups: [journeyman.dev]
   resources: [nodedisruptions/status]
   verbs: [patch]
@@ -172,15 +172,15 @@ object as it is at that moment. What there may be many of is listed once, and th
   verbs: [list, watch, patch]
 - apiGroups: [karpenter.sh]
   resources: [nodeclaims]
-  verbs: [list, watch, patch, delete] # patch: that a rebalance was recommended
+  verbs: [list, watch, patch, delete] # patch: the annotation of a rebalance recommendation
 - apiGroups: [karpenter.sh]
-  resources: [nodepools] # whether they want to be rebalanced
+  resources: [nodepools] # their annotation journeyman.dev/rebalance
   verbs: [list]
 {{ include "journeyman.rules.remembering" . }}
 {{ include "journeyman.rules.events" . }}
 {{- end -}}
 
-{{/* Looks at little and writes nothing. */}}
+{{/* Reads what shows whether a step is due, and writes nothing. */}}
 {{- define "journeyman.rules.sweep" -}}
 - apiGroups: [""]
   resources: [pods]
@@ -205,7 +205,7 @@ object as it is at that moment. What there may be many of is listed once, and th
 {{ include "journeyman.rules.everything" . }}
 {{- if and .Values.forwarder.enabled (eq .Values.forwarder.sink.kind "https") }}
 - apiGroups: [authentication.k8s.io]
-  resources: [tokenreviews] # is it really our forwarder that sends?
+  resources: [tokenreviews] # authenticates the forwarder
   verbs: [create]
 {{- end }}
 {{- end -}}
