@@ -8,6 +8,7 @@ SAM    := .tools/sam
 JOBS   ?= 3
 CASES  ?= 2000
 SEEDS  ?= 10000
+MUTANTS ?= 300
 
 # What is compiled and checked is kept, whatever the environment says, outside of the repository: every process here
 # imports hundreds of modules, and a new clone's are the last one's.
@@ -113,6 +114,7 @@ faults: setup ## 10,000 fault scenarios (SEEDS=…), with a crash at each API ca
 
 nightly: setup oracle ## 2,000 new clusters (CASES=…) compared with Karpenter, and new examples for every property
 	HYPOTHESIS_PROFILE=search JOURNEYMAN_CASES=$(CASES) $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup tests/differential tests/property
+	@for package in scheduling lifecycle disruption; do $(BIN)/python -m tests.mutation $$package --sample $(MUTANTS) || exit 1; done
 
 clean: ## Remove everything that was made here
 	rm -rf $(VENV) .tools .cache .aws-sam .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache "$(PYTHONPYCACHEPREFIX)$(CURDIR)"
