@@ -70,7 +70,7 @@ class MutatingLoader(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
 
     def create_module(self, spec):
         """Let Python make the module."""
-        return None
+        return
 
 
 def survives(mutant: Mutant | None, suite: Sequence[str], *, shown: bool = False) -> bool:
