@@ -3,7 +3,7 @@
 Triggers: API Gateway (REST), signed with AWS credentials; each route is a path of its own in the template. Events are
         not signed: the cluster that they are about says who sent them (`runtime.receiver`).
 Concurrency: any; three routes read, the others send one message.
-Overlap: harmless; a plan is a dry run, and a doubled wake-up finds nothing to do.
+Overlap: harmless; a plan is a dry run, and a doubled requeue finds nothing to do.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ def metrics(name: str) -> Response:
     return api.answer(runtime(), lambda: api.metrics(runtime(), name, of, app.lambda_context))
 
 
-@app.route("/clusters/{name}/wake", methods=["POST"])
-def wake(name: str) -> Response:
+@app.route("/clusters/{name}/requeue", methods=["POST"])
+def requeue(name: str) -> Response:
     """Have provision look at the cluster now."""
-    return api.answer(runtime(), lambda: api.wake(runtime(), name), status=202)
+    return api.answer(runtime(), lambda: api.requeue(runtime(), name), status=202)
 
 
 @app.route("/clusters/{name}/events", methods=["POST"])

@@ -1,6 +1,6 @@
 """Nodes to give back: empty, drifted, or replaceable by cheaper ones, within disruption budgets.
 
-Triggers: the FIFO lane `consolidate` (scheduled windows, wake-ups of a command under way, sweep); message group = cluster.
+Triggers: the FIFO queue `consolidate` (scheduled windows, requeues of a command under way, sweep); message group = cluster.
 Concurrency: one run per cluster, clusters side by side.
 Overlap: fenced by the Lease; a decision is a NodeDisruption before anything is tainted, so a second run continues it.
 """

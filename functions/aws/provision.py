@@ -1,6 +1,6 @@
 """Pending pods become nodes.
 
-Triggers: the FIFO lane `provision` (forwarder, API, wake-ups, sweep); message group = cluster.
+Triggers: the FIFO queue `provision` (forwarder, API, requeues, sweep); message group = cluster.
 Concurrency: one run per cluster, clusters side by side; several messages for a cluster in a batch are one run.
 Overlap: a run that outlives its visibility timeout is fenced out by the Lease before its next outside effect;
 the second run answers "busy" and its message comes back.

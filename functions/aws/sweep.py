@@ -1,7 +1,7 @@
-"""What is due, for every cluster, each minute; and wake-ups whose time has come.
+"""What is due, for every cluster, each minute; and requeues whose time has come.
 
-Triggers: EventBridge Scheduler every minute (invoked directly), and the standard wake queue, where late
-wake-ups wait.
+Triggers: EventBridge Scheduler every minute (invoked directly), and the standard requeue queue, where late
+requeues wait.
 Concurrency: any; it only sends messages.
 Overlap: harmless; a doubled message is one run more that finds nothing to do.
 """
@@ -16,5 +16,5 @@ from journeyman.steps.sweep import sweep
 
 @entry_point
 def lambda_handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
-    """Sweep the clusters, or hand wake-ups to their lanes; answer what was found, or which records failed."""
+    """Sweep the clusters, or hand requeues to their queues; answer what was found, or which records failed."""
     return run_sweep(sweep, event, context)

@@ -1,6 +1,6 @@
 """NodeClaims that must go: drained, terminated, forgotten; instances without a claim collected.
 
-Triggers: the FIFO lane `terminate` (interruptions, expiry, wake-ups of a drain under way, sweep); message group = cluster.
+Triggers: the FIFO queue `terminate` (interruptions, expiry, requeues of a drain under way, sweep); message group = cluster.
 Concurrency: one run per cluster, clusters side by side; a drain is many short runs, never one that waits.
 Overlap: fenced by the Lease; eviction, termination and finalizer removal are each safe to repeat.
 """

@@ -17,7 +17,7 @@ from infra.forwarder.forwarder import SendError
 from infra.forwarder.news import Step
 
 EVENT_SOURCE: Final = "journeyman.forwarder"
-DETAIL_TYPE: Final = "Journeyman Wake-Up"
+DETAIL_TYPE: Final = "Journeyman Notification"
 
 
 def client(service: str, region: str, **more: Any) -> Any:

@@ -21,7 +21,7 @@
     │   ├── InvalidError  TooManyRequestsError (retryable)  GoneError
     │   └── KubeUnavailableError (retryable)   no answer, or 502-504        -> next run
     ├── LeaseLostError        retryable   another run holds the step   -> stop applying, answer "busy"
-    ├── DeadlineError         retryable   the step's time is up        -> stop cleanly, leave a wake-up
+    ├── DeadlineError         retryable   the step's time is up        -> stop cleanly, leave a requeue
     └── InvariantError                    a bug: a plan that verify rejects, an action on an unknown object -> fail loudly
 
 Expected outcomes are values, not errors: an unschedulable pod is an entry in `Results.pod_errors`.
@@ -192,7 +192,7 @@ class LeaseLostError(JourneymanError):
 
 
 class DeadlineError(JourneymanError):
-    """The step's time is up; what is left waits for the wake-up that was sent."""
+    """The step's time is up; what is left waits for the requeue that was sent."""
 
     retryable = True
 

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
 
 from msgspec import Struct, field
 
 from journeyman.core.api import labels
 from journeyman.core.api.objects import NodeClaim, Resource
 from journeyman.core.catalogue import InstanceType
+from journeyman.core.lifecycle.notices import InterruptionKind
 from journeyman.core.plan import Event, Observation, Step
 from journeyman.core.state import InstanceStatus, NodeClassState, RepairPolicy
 from journeyman.errors import KubeAPIError
@@ -290,16 +291,57 @@ class CloudProvider(Protocol):
         ...
 
 
-class Trigger(Struct, frozen=True, kw_only=True):
-    """What woke us: one envelope for every source. `details` is the source's own payload, already checked."""
+EVERY_CLUSTER: Final = "*"
+"""The cluster of a trigger that names none: its step runs for every registered cluster."""
+
+
+class TriggerEnvelope(Struct, frozen=True, kw_only=True):
+    """What every trigger carries; `time` is when it happened, by the sender's clock."""
 
     id: str
     cluster: str
-    step: Step
-    source: str  # forwarder, schedule, spot-interruption, rebalance-recommendation, state-change, health, wake, sweep
     reason: str
     time: datetime
-    details: JSON = field(default_factory=dict)
+
+
+class ClusterChanged(TriggerEnvelope, frozen=True, kw_only=True):
+    """The forwarder: pods are unschedulable, or nodes, NodeClaims, NodePools or NodeClasses changed."""
+
+    step: Step
+    counts: Mapping[str, int] = field(default_factory=dict)
+    oldest_pending_time: datetime | None = None
+
+
+class RequeueDue(TriggerEnvelope, frozen=True, kw_only=True):
+    """A step asked to run again; `at`, if given, is when it is due."""
+
+    step: Step
+    at: datetime | None = None
+
+
+class ScheduledRun(TriggerEnvelope, frozen=True, kw_only=True):
+    """A schedule fired: the sweep of every minute, or a budget window that opens."""
+
+    step: Step
+
+
+class Interruption(TriggerEnvelope, frozen=True, kw_only=True):
+    """The cloud says that instances are interrupted, or might be; `time` is the event's own."""
+
+    step: ClassVar[Step] = Step.INTERRUPT
+
+    kind: InterruptionKind
+    instance_ids: tuple[str, ...]
+
+
+class ApiRequest(TriggerEnvelope, frozen=True, kw_only=True):
+    """A person or a script asks what a step would do; nothing is written."""
+
+    step: Step
+
+
+Trigger = ClusterChanged | RequeueDue | ScheduledRun | Interruption | ApiRequest
+"""Why a step runs. `events.parse_trigger` makes one of whatever a function is handed; nothing parses it again."""
 
 
 class Message(Struct, frozen=True, kw_only=True):
@@ -312,16 +354,16 @@ class Message(Struct, frozen=True, kw_only=True):
 
 
 class Queue(Protocol):
-    """Sends wake-ups to the lanes."""
+    """Sends messages to the steps' queues."""
 
     def send(self, messages: Iterable[Message]) -> None:
-        """Send; late ones through the delay queue. Raises CloudProviderError if it could not be handed over."""
+        """Send; those that are not due yet wait in the requeue queue. Raises CloudProviderError if one was not accepted."""
         ...
 
-    def retry_now(self, lane: str, receipts: Sequence[str]) -> None:
-        """Let messages received from a lane (named as the platform names it: an ARN) be delivered again at once.
+    def retry_now(self, queue: str, receipts: Sequence[str]) -> None:
+        """Let messages received from a queue (named as the platform names it: an ARN) be delivered again at once.
 
-        A lane's group stands still until a failed message comes back. A name that is no lane of ours is passed over.
+        A queue's group stands still until a failed message comes back. A name that is no queue of ours is passed over.
         Raises CloudProviderError; the messages come back later then.
         """
         ...

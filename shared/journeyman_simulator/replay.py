@@ -1,7 +1,7 @@
 """Event replay: recorded events, a recorded cluster, the real handlers, and everything they decide and write.
 
 Only the handlers run: no kubelet, no scheduler, no time passing. What a handler sends itself for later is shown as a
-wake-up. The account is moto in this process (honest CreateFleet and all), or whatever answers at an endpoint.
+requeue. The account is moto in this process (honest CreateFleet and all), or whatever answers at an endpoint.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from journeyman.core.api.objects import EC2NODECLASS, NODECLAIM, NodeClaim
 from journeyman.core.plan import Step
 from journeyman.errors import ConfigurationError, MalformedEventError
 from journeyman.events import parse_trigger
-from journeyman.runtime.composition import EVERY_CLUSTER, installed
+from journeyman.ports import EVERY_CLUSTER, RequeueDue
+from journeyman.runtime.composition import installed
 from journeyman_simulator.apiserver import ApiServer, Write
 from journeyman_simulator.clock import VirtualClock
 from journeyman_simulator.deployment_files import deployment_file, load_handler
@@ -62,7 +63,7 @@ class ReplayResult(Struct, kw_only=True):
     log: list[JSON] = field(default_factory=list)
     writes: list[Write] = field(default_factory=list)
     calls: list[CloudCall] = field(default_factory=list)
-    wakes: list[JSON] = field(default_factory=list)
+    requeues: list[JSON] = field(default_factory=list)
 
 
 class Replay:
@@ -103,7 +104,7 @@ class Replay:
     def _note_call(self, call: CloudCall) -> None:
         if call.operation == "SendMessageBatch":
             entries = call.parameters.get("Entries", ())
-            self._current.wakes += [
+            self._current.requeues += [
                 {**json.loads(e["MessageBody"]), "delaySeconds": e.get("DelaySeconds", 0)} for e in entries
             ]
         else:
@@ -170,24 +171,24 @@ def event_for_function(event: JSON) -> tuple[str, JSON]:
     if "requestContext" in event:
         return Step.SWEEP.value if "source" in event else "api", event
     trigger = parse_trigger(event)
-    if trigger.step is Step.SWEEP and trigger.source != "wake":
+    if trigger.step is Step.SWEEP and not isinstance(trigger, RequeueDue):
         return Step.SWEEP.value, event
     return trigger.step.value, {"Records": [_record(event, trigger.step.value)]}
 
 
 def _function_of_queue(event: JSON) -> str:
-    """The queue's name says whose it is; the wake queue is the sweep's."""
+    """The queue's name says whose it is; the requeue queue is the sweep's."""
     records: list[JSON] = event["Records"]
     arn = str(records[0].get("eventSourceARN", "")) if records else ""
     for step in Step:
         if step.value in arn:
             return step.value
-    if "wake" in arn:
+    if "requeue" in arn:
         return Step.SWEEP.value
     raise MalformedEventError(f"no function listens to queue {arn!r}", to_do="give the record its eventSourceARN")
 
 
-def _record(event: JSON, lane: str) -> JSON:
+def _record(event: JSON, queue: str) -> JSON:
     return {
         "messageId": str(event.get("id", "replayed")),
         "receiptHandle": "replayed",
@@ -196,7 +197,7 @@ def _record(event: JSON, lane: str) -> JSON:
         "messageAttributes": {},
         "md5OfBody": "",
         "eventSource": "aws:sqs",
-        "eventSourceARN": f"arn:aws:sqs:{REGION}:123456789012:journeyman-{lane}",
+        "eventSourceARN": f"arn:aws:sqs:{REGION}:123456789012:journeyman-{queue}",
         "awsRegion": REGION,
     }
 

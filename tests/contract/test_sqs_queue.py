@@ -1,4 +1,4 @@
-"""`ports.Queue` on SQS, over the wire: lanes, delays, deduplication, and what happens when SQS takes only some."""
+"""`ports.Queue` on SQS, over the wire: queues, delays, deduplication, and what happens when SQS takes only some."""
 
 import json
 from datetime import timedelta
@@ -9,20 +9,20 @@ from journeyman.cloud.aws.sqs_queue import SQSQueue
 from journeyman.core.plan import Step
 from journeyman.errors import CloudProviderError, CloudUnavailableError, ConfigurationError, RateLimitedError
 from journeyman.events import parse_trigger
-from journeyman.ports import Message
+from journeyman.ports import Message, RequeueDue
 from tests.contract.conftest import on_both_accounts
 
 pytestmark = on_both_accounts
 
 
-class Lanes:
+class FakeQueue:
     """The queues of a deployment, and the adapter on them."""
 
     def __init__(self, aws, clock):
         self.sqs, self.clock = aws.client("sqs", max_attempts=1), clock
         self.urls = {step: self._fifo(step.value) for step in (Step.PROVISION, Step.TERMINATE)}
-        self.wake_url = self.sqs.create_queue(QueueName="wake")["QueueUrl"]
-        self.queue = SQSQueue(self.sqs, clock, lanes=self.urls, wake_url=self.wake_url)
+        self.requeue_url = self.sqs.create_queue(QueueName="wake")["QueueUrl"]
+        self.queue = SQSQueue(self.sqs, clock, queues=self.urls, requeue_url=self.requeue_url)
 
     def _fifo(self, name):
         return self.sqs.create_queue(QueueName=f"{name}.fifo", Attributes={"FifoQueue": "true"})["QueueUrl"]
@@ -42,117 +42,122 @@ class Lanes:
 
 
 @pytest.fixture
-def lanes(aws, clock):
-    return Lanes(aws, clock)
+def queues(aws, clock):
+    return FakeQueue(aws, clock)
 
 
 def a_message(cluster="dev", step=Step.PROVISION, reason="pods are pending", at=None):
     return Message(cluster=cluster, step=step, reason=reason, at=at)
 
 
-def test_a_message_arrives_in_its_steps_lane_as_a_trigger(lanes):
+def test_a_message_arrives_in_its_steps_queue_as_a_trigger(queues):
     """What one run sends, another can read; the message group is the cluster."""
-    lanes.queue.send([a_message(), a_message("prod", Step.TERMINATE, "drain")])
+    queues.queue.send([a_message(), a_message("prod", Step.TERMINATE, "drain")])
 
-    (message,) = lanes.received(lanes.urls[Step.TERMINATE])
+    (message,) = queues.received(queues.urls[Step.TERMINATE])
     trigger = parse_trigger(json.loads(message["Body"]))
     assert message["Attributes"]["MessageGroupId"] == "prod"
-    assert (trigger.cluster, trigger.step, trigger.source, trigger.reason) == ("prod", Step.TERMINATE, "wake", "drain")
-    assert [t.cluster for t in lanes.triggers(lanes.urls[Step.PROVISION])] == ["dev"]
+    assert (trigger.cluster, trigger.step, type(trigger), trigger.reason) == (
+        "prod",
+        Step.TERMINATE,
+        RequeueDue,
+        "drain",
+    )
+    assert [t.cluster for t in queues.triggers(queues.urls[Step.PROVISION])] == ["dev"]
 
 
-def test_the_same_wish_a_moment_later_arrives_too(lanes):
+def test_the_same_wish_a_moment_later_arrives_too(queues):
     """Deduplication by content would drop it for five minutes, although the first may have been consumed."""
-    lanes.queue.send([a_message()])
-    first = lanes.received(lanes.urls[Step.PROVISION])
-    lanes.queue.send([a_message()])
+    queues.queue.send([a_message()])
+    first = queues.received(queues.urls[Step.PROVISION])
+    queues.queue.send([a_message()])
 
-    assert (len(first), len(lanes.received(lanes.urls[Step.PROVISION]))) == (1, 1)
-
-
-def test_the_same_wish_twice_in_one_call_is_one(lanes):
-    """A plan may ask for the same wake-up in several places."""
-    lanes.queue.send([a_message(), a_message(), a_message(reason="another")])
-
-    assert len(lanes.received(lanes.urls[Step.PROVISION])) == 2
+    assert (len(first), len(queues.received(queues.urls[Step.PROVISION]))) == (1, 1)
 
 
-def test_a_late_message_waits_in_the_wake_queue_and_knows_when_it_is_due(lanes, clock):
-    """Lanes know no delay per message."""
+def test_the_same_wish_twice_in_one_call_is_one(queues):
+    """A plan may ask for the same requeue in several places."""
+    queues.queue.send([a_message(), a_message(), a_message(reason="another")])
+
+    assert len(queues.received(queues.urls[Step.PROVISION])) == 2
+
+
+def test_a_late_message_waits_in_the_requeue_queue_and_knows_when_it_is_due(queues, clock):
+    """FakeQueue know no delay per message."""
     at = clock.now() + timedelta(seconds=30.2)
-    lanes.queue.send([a_message(at=at)])
+    queues.queue.send([a_message(at=at)])
 
-    assert lanes.received(lanes.urls[Step.PROVISION]) == []
+    assert queues.received(queues.urls[Step.PROVISION]) == []
     clock.advance(30)
-    assert lanes.received(lanes.wake_url) == []
+    assert queues.received(queues.requeue_url) == []
     clock.advance(1)
-    (trigger,) = lanes.triggers(lanes.wake_url)
-    assert (trigger.step, trigger.details["at"]) == (Step.PROVISION, at)
+    (trigger,) = queues.triggers(queues.requeue_url)
+    assert (trigger.step, trigger.at) == (Step.PROVISION, at)
 
 
-def test_a_message_for_tomorrow_comes_out_after_a_quarter_of_an_hour_to_be_put_back(lanes, clock):
+def test_a_message_for_tomorrow_comes_out_after_a_quarter_of_an_hour_to_be_put_back(queues, clock):
     """SQS delays for 900 seconds at most; asking for more would be refused."""
     at = clock.now() + timedelta(days=1)
-    lanes.queue.send([a_message(at=at)])
+    queues.queue.send([a_message(at=at)])
     clock.advance(900)
 
-    (trigger,) = lanes.triggers(lanes.wake_url)
-    assert trigger.details["at"] == at
+    (trigger,) = queues.triggers(queues.requeue_url)
+    assert trigger.at == at
 
 
-def test_a_message_that_is_due_goes_straight_to_its_lane(lanes, clock):
+def test_a_message_that_is_due_goes_straight_to_its_queue(queues, clock):
     """Also one that should have gone an hour ago."""
-    lanes.queue.send([a_message(at=clock.now() - timedelta(hours=1))])
+    queues.queue.send([a_message(at=clock.now() - timedelta(hours=1))])
 
-    assert len(lanes.received(lanes.urls[Step.PROVISION])) == 1
+    assert len(queues.received(queues.urls[Step.PROVISION])) == 1
 
 
-def test_a_sweep_has_no_lane_and_is_handed_over_by_the_wake_queue(lanes):
+def test_a_sweep_has_no_queue_and_is_handed_over_by_the_requeue_queue(queues):
     """The function behind it is the sweep itself."""
-    lanes.queue.send([a_message(step=Step.SWEEP)])
+    queues.queue.send([a_message(step=Step.SWEEP)])
 
-    assert [t.step for t in lanes.triggers(lanes.wake_url)] == [Step.SWEEP]
+    assert [t.step for t in queues.triggers(queues.requeue_url)] == [Step.SWEEP]
 
 
-def test_an_interruption_cannot_be_asked_for(lanes):
-    """It has instances in it, which a wake-up does not."""
+def test_an_interruption_cannot_be_asked_for(queues):
+    """It has instances in it, which a requeue does not."""
     with pytest.raises(ConfigurationError):
-        lanes.queue.send([a_message(step=Step.INTERRUPT)])
+        queues.queue.send([a_message(step=Step.INTERRUPT)])
 
 
-def test_any_number_of_messages_is_sent_ten_at_a_time(lanes, aws):
+def test_any_number_of_messages_is_sent_ten_at_a_time(queues, aws):
     """SQS takes ten in one call."""
     before = aws.calls().get("SendMessageBatch", 0)
-    lanes.queue.send(a_message(f"cluster-{i}") for i in range(25))
+    queues.queue.send(a_message(f"cluster-{i}") for i in range(25))
 
     assert aws.calls()["SendMessageBatch"] - before == 3
-    assert len(lanes.received(lanes.urls[Step.PROVISION])) == 25
+    assert len(queues.received(queues.urls[Step.PROVISION])) == 25
 
 
 @pytest.mark.parametrize(
     ("code", "kind"), [("RequestThrottled", RateLimitedError), ("InternalError", CloudUnavailableError)]
 )
-def test_what_sqs_says_leaves_as_one_of_our_errors(lanes, aws, code, kind):
+def test_what_sqs_says_leaves_as_one_of_our_errors(queues, aws, code, kind):
     """No botocore error leaks; both may help later."""
     aws.fail_next("SendMessageBatch", code)
 
     with pytest.raises(kind):
-        lanes.queue.send([a_message()])
+        queues.queue.send([a_message()])
 
 
-def test_a_message_retried_now_lets_its_group_go_on_and_its_receives_are_counted(lanes):
-    """The group of a FIFO lane is locked while a message is in flight; another queue's name is passed over."""
-    url = lanes.urls[Step.PROVISION]
-    lanes.queue.send([a_message(reason="first"), a_message(reason="second")])
+def test_a_message_retried_now_lets_its_group_go_on_and_its_receives_are_counted(queues):
+    """The group of a FIFO queue is locked while a message is in flight; another queue's name is passed over."""
+    url = queues.urls[Step.PROVISION]
+    queues.queue.send([a_message(reason="first"), a_message(reason="second")])
 
     def receive():
-        return lanes.sqs.receive_message(QueueUrl=url, MessageSystemAttributeNames=["All"]).get("Messages", [])
+        return queues.sqs.receive_message(QueueUrl=url, MessageSystemAttributeNames=["All"]).get("Messages", [])
 
     (first,) = receive()
     assert receive() == []
-    lanes.queue.retry_now("arn:aws:sqs:us-east-1:123456789012:elsewhere", [first["ReceiptHandle"]])
+    queues.queue.retry_now("arn:aws:sqs:us-east-1:123456789012:elsewhere", [first["ReceiptHandle"]])
     assert receive() == []
-    lanes.queue.retry_now("arn:aws:sqs:us-east-1:123456789012:provision.fifo", [first["ReceiptHandle"]])
+    queues.queue.retry_now("arn:aws:sqs:us-east-1:123456789012:provision.fifo", [first["ReceiptHandle"]])
     (again,) = receive()
 
     assert again["MessageId"] == first["MessageId"]
@@ -174,41 +179,41 @@ class Partial:
         return {**reply, "Failed": failed}
 
 
-def partial_queue(lanes, clock, *failures):
-    sqs = Partial(lanes.sqs, *failures)
-    return sqs, SQSQueue(sqs, clock, lanes=lanes.urls, wake_url=lanes.wake_url)
+def partial_queue(queues, clock, *failures):
+    sqs = Partial(queues.sqs, *failures)
+    return sqs, SQSQueue(sqs, clock, queues=queues.urls, requeue_url=queues.requeue_url)
 
 
 THEIRS = {"SenderFault": False, "Code": "InternalError"}
 OURS = {"SenderFault": True, "Code": "InvalidMessageContents"}
 
 
-def test_entries_that_sqs_fails_on_its_own_side_are_sent_again_under_the_same_id(lanes, clock):
+def test_entries_that_sqs_fails_on_its_own_side_are_sent_again_under_the_same_id(queues, clock):
     """The same id, so that SQS drops the second if the first went through after all."""
-    sqs, queue = partial_queue(lanes, clock, {1: THEIRS})
+    sqs, queue = partial_queue(queues, clock, {1: THEIRS})
     queue.send(a_message(name) for name in ("a", "b", "c"))
 
     assert sqs.calls[1] == [sqs.calls[0][1]]
-    assert sorted(t.cluster for t in lanes.triggers(lanes.urls[Step.PROVISION])) == ["a", "b", "c"]
+    assert sorted(t.cluster for t in queues.triggers(queues.urls[Step.PROVISION])) == ["a", "b", "c"]
 
 
-def test_entries_that_sqs_refuses_for_good_are_named_after_all_others_were_sent(lanes, clock):
-    """One bad message must not keep a second lane waiting."""
-    _, queue = partial_queue(lanes, clock, {0: OURS, 1: THEIRS})
+def test_entries_that_sqs_refuses_for_good_are_named_after_all_others_were_sent(queues, clock):
+    """One bad message must not keep a second queue waiting."""
+    _, queue = partial_queue(queues, clock, {0: OURS, 1: THEIRS})
 
     with pytest.raises(CloudProviderError) as caught:
         queue.send([a_message("a"), a_message("b"), a_message("c", Step.TERMINATE)])
 
     assert caught.value.context["codes"] == ["InvalidMessageContents"]
-    assert [t.cluster for t in lanes.triggers(lanes.urls[Step.PROVISION])] == ["b"]
-    assert [t.cluster for t in lanes.triggers(lanes.urls[Step.TERMINATE])] == ["c"]
+    assert [t.cluster for t in queues.triggers(queues.urls[Step.PROVISION])] == ["b"]
+    assert [t.cluster for t in queues.triggers(queues.urls[Step.TERMINATE])] == ["c"]
 
 
-def test_sqs_is_asked_three_times_and_then_it_is_an_error(lanes, clock):
+def test_sqs_is_asked_three_times_and_then_it_is_an_error(queues, clock):
     """The sweep makes up for what never got through."""
-    sqs, queue = partial_queue(lanes, clock, *[{0: THEIRS}] * 5)
+    sqs, queue = partial_queue(queues, clock, *[{0: THEIRS}] * 5)
 
-    with pytest.raises(CloudProviderError, match="1 wake-up"):
+    with pytest.raises(CloudProviderError, match="1 requeue"):
         queue.send([a_message()])
 
     assert len(sqs.calls) == 3

@@ -20,7 +20,7 @@ from journeyman.steps.sweep import sweep
 from journeyman_simulator.deployment_files import deployment_file
 from tests.controlplane.manifests import install, install_crds, remove_crds
 from tests.controlplane.registered import registered
-from tests.helpers.fakes import Lanes
+from tests.helpers.fakes import FakeQueue
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("control-plane")]
 
@@ -39,10 +39,10 @@ class Adapters(AwsAdapters):
 
     def __init__(self, environment):
         super().__init__(environment, clients=lambda service, region: pytest.fail(f"{service} is asked"))
-        self.lines, self.lanes = [], Lanes()
+        self.lines, self.fake_queue = [], FakeQueue()
 
     def queue(self):
-        return self.lanes
+        return self.fake_queue
 
     def log(self, level, message, **fields):
         self.lines.append({"level": level, "message": message, **fields})
@@ -54,7 +54,9 @@ class Deployed:
     def __init__(self, plane):
         self.plane = plane
         told = json.dumps([registered(plane, "demo", plane.kubeconfig)])
-        queues = {f"JOURNEYMAN_{lane}_QUEUE_URL": "none" for lane in ("PROVISION", "TERMINATE", "CONSOLIDATE", "WAKE")}
+        queues = {
+            f"JOURNEYMAN_{queue}_QUEUE_URL": "none" for queue in ("PROVISION", "TERMINATE", "CONSOLIDATE", "REQUEUE")
+        }
         environment = read_environment({"JOURNEYMAN_CLUSTERS": told, "AWS_REGION": "us-east-1", **queues})
         self.adapters = Adapters(environment)
         self._runtime = Runtime(environment.settings, self.adapters)
@@ -64,7 +66,7 @@ class Deployed:
         now = self._runtime.clock.now().isoformat()
         body = {
             "version": "1",
-            "source": "wake",
+            "source": "requeue",
             "id": f"m{number}",
             "time": now,
             "cluster": "demo",

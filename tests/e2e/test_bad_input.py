@@ -191,7 +191,7 @@ def test_a_launch_that_the_cloud_fails_is_tried_again_with_patience_and_never_do
     assert waited <= 120
 
 
-def test_a_throttled_cold_start_leaves_a_wake_up(usual):
+def test_a_throttled_cold_start_leaves_a_requeue(usual):
     """DescribeInstanceTypes is refused to a sandbox that knows no type yet; its pods run once AWS answers again."""
     with usual.cold():
         usual.aws.fail_next("DescribeInstanceTypes", "RequestLimitExceeded", 1)
@@ -256,7 +256,7 @@ def test_news_of_instances_that_are_not_ours_is_taken_note_of_and_nothing_else(u
 
     for sample in ("ec2-spot-interruption/terminate", "ec2-state-change/terminated"):
         event = json.loads((SAMPLES / f"{sample}.json").read_text())
-        usual.send(event, lane="Interrupt")
+        usual.send(event, queue="Interrupt")
     usual.world.settle()
 
     (invocation,) = usual.invocations("Interrupt")[before:]

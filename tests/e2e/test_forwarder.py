@@ -131,9 +131,9 @@ def test_a_burst_of_unschedulable_pods_is_one_message(bench):
     bench.refuse_pods(*(f"after-{i}" for i in range(8)))
     second = bench.told()
 
-    assert first.details["counts"] == {"pending": 2, "unschedulable": 2, "podsNewlyUnschedulable": 2}
-    assert second.details["counts"] == {"pending": 10, "unschedulable": 10, "podsNewlyUnschedulable": 8}
-    assert second.details["oldest_pending_time"] == first.details["oldest_pending_time"]
+    assert first.counts == {"pending": 2, "unschedulable": 2, "podsNewlyUnschedulable": 2}
+    assert second.counts == {"pending": 10, "unschedulable": 10, "podsNewlyUnschedulable": 8}
+    assert second.oldest_pending_time == first.oldest_pending_time
     assert second.reason == "10 pods are unschedulable"
     assert bench.told(seconds=0.5) is None
     assert bench.told(Step.TERMINATE, 0.1) is None
@@ -153,18 +153,18 @@ def test_nodes_and_claims_wake_the_step_that_they_concern(bench):
     """Joined and ready: provision; not ready: terminate; a claim that is leaving: terminate; gone: provision."""
     bench.forward()
     bench.node("n1")
-    assert bench.told().details["counts"]["nodesJoined"] == 1
+    assert bench.told().counts["nodesJoined"] == 1
     bench.node_is("n1", True)
-    assert bench.told().details["counts"]["nodesReady"] == 1
+    assert bench.told().counts["nodesReady"] == 1
     bench.server.patch(NODE, "n1", {"metadata": {"labels": {"seen": "yes"}}})
     assert bench.told(seconds=0.4) is None
     bench.node_is("n1", False)
-    assert bench.told(Step.TERMINATE).details["counts"]["nodesNotReady"] == 1
+    assert bench.told(Step.TERMINATE).counts["nodesNotReady"] == 1
     bench.server.patch(NODE, "n1", {"metadata": {"finalizers": ["karpenter.sh/termination"]}})
     bench.server.delete(NODE, "n1")
-    assert bench.told(Step.TERMINATE).details["counts"]["nodesDeleting"] == 1
+    assert bench.told(Step.TERMINATE).counts["nodesDeleting"] == 1
     bench.server.patch(NODE, "n1", {"metadata": {"finalizers": []}})
-    assert bench.told().details["counts"]["nodesGone"] == bench.told(Step.TERMINATE).details["counts"]["nodesGone"] == 1
+    assert bench.told().counts["nodesGone"] == bench.told(Step.TERMINATE).counts["nodesGone"] == 1
 
     spec = {
         "nodeClassRef": {"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "default"},
@@ -174,9 +174,9 @@ def test_nodes_and_claims_wake_the_step_that_they_concern(bench):
     metadata = {"name": "c1", "labels": labels, "finalizers": ["karpenter.sh/termination"]}
     bench.server.create(NODECLAIM, {"metadata": metadata, "spec": spec})
     bench.server.delete(NODECLAIM, "c1")
-    assert bench.told(Step.TERMINATE).details["counts"]["claimsDeleting"] == 1
+    assert bench.told(Step.TERMINATE).counts["claimsDeleting"] == 1
     bench.server.patch(NODECLAIM, "c1", {"metadata": {"finalizers": []}})
-    assert bench.told().details["counts"]["claimsGone"] == 1
+    assert bench.told().counts["claimsGone"] == 1
 
 
 def test_pools_and_classes_that_ask_for_something_else_wake_provision(bench):
@@ -185,7 +185,7 @@ def test_pools_and_classes_that_ask_for_something_else_wake_provision(bench):
     reference = {"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "default"}
     template = {"spec": {"nodeClassRef": reference, "requirements": []}}
     bench.server.create(NODEPOOL, {"metadata": {"name": "p"}, "spec": {"template": template, "limits": {"cpu": "1"}}})
-    assert bench.told().details["counts"]["nodePoolsChanged"] == 1
+    assert bench.told().counts["nodePoolsChanged"] == 1
     bench.server.patch(NODEPOOL, "p", {"status": {"nodes": 3}}, subresource="status")
     bench.server.patch(NODEPOOL, "p", {"metadata": {"annotations": {"seen": "yes"}}})
     assert bench.told(seconds=0.4) is None
@@ -198,7 +198,7 @@ def test_pools_and_classes_that_ask_for_something_else_wake_provision(bench):
     bench.server.create(
         EC2NODECLASS, {"metadata": {"name": "c", "finalizers": finalizers}, "spec": {**spec, **selectors}}
     )
-    assert bench.told().details["counts"]["nodeClassesChanged"] == 1
+    assert bench.told().counts["nodeClassesChanged"] == 1
     bench.server.delete(EC2NODECLASS, "c")
     assert bench.told().reason == "1 NodeClasses are new or changed"
     assert bench.told(Step.TERMINATE, 0.1) is None
@@ -217,7 +217,7 @@ def test_an_outage_of_the_api_server_loses_no_pod(bench):
     assert forwarder.is_live
     bench.serve(port)
 
-    counts = bench.told().details["counts"]
+    counts = bench.told().counts
     assert counts == {"pending": 31, "unschedulable": 31, "podsNewlyUnschedulable": 30}
     assert bench.metrics.value(WATCHES, resource="pods", outcome="expired") == 1
 
@@ -245,7 +245,7 @@ def test_while_the_queue_is_away_the_wake_up_is_kept_and_arrives_once(bench):
     wait_until(lambda: forwarder.gauges()["owed_seconds"] > 0, "nothing is owed")
     sink.down = False
 
-    counts = bench.told(seconds=20).details["counts"]
+    counts = bench.told(seconds=20).counts
     assert counts == {"pending": 3, "unschedulable": 3, "podsNewlyUnschedulable": 3}
     assert bench.told(seconds=0.5) is None
     assert forwarder.gauges()["owed_seconds"] == 0
@@ -258,7 +258,7 @@ def test_a_process_that_starts_tells_what_it_finds(bench):
     wait_until(lambda: bench.events("failed"), "nothing failed to be sent")
     bench.forward()
 
-    assert bench.told().details["counts"]["unschedulable"] == 1
+    assert bench.told().counts["unschedulable"] == 1
 
 
 def test_two_replicas_send_one_message(bench):
@@ -267,7 +267,7 @@ def test_two_replicas_send_one_message(bench):
     bench.refuse_pods(*(f"pod-{i}" for i in range(5)))
     wait_until(lambda: bench.events("sent") == 2, "not both of them have sent")
 
-    assert bench.told().details["counts"]["podsNewlyUnschedulable"] == 5
+    assert bench.told().counts["podsNewlyUnschedulable"] == 5
     assert bench.told(seconds=0.5) is None
     assert first.is_live
     assert second.is_live
@@ -336,7 +336,7 @@ def test_what_is_owed_is_sent_before_the_process_ends(bench):
     wait_until(lambda: forwarder.gauges()["unschedulable_pods"] == 1, "the pod is not counted")
 
     assert forwarder.stop()
-    assert bench.told().details["counts"]["unschedulable"] == 1
+    assert bench.told().counts["unschedulable"] == 1
 
 
 def test_probes_and_metrics_are_answered(bench):

@@ -138,7 +138,7 @@ class Site:
             {"name": name, "region": "us-east-1", "access": {"kind": "kubeconfig"}} for name in ("dev", "other")
         ]
         environment = read_environment(
-            {**variables, "JOURNEYMAN_WAKE_QUEUE_URL": "unused", "JOURNEYMAN_CLUSTERS": json.dumps(clusters)}
+            {**variables, "JOURNEYMAN_REQUEUE_QUEUE_URL": "unused", "JOURNEYMAN_CLUSTERS": json.dumps(clusters)}
         )
         adapters = AwsAdapters(environment, stores=self._store, clients=lambda service, _: aws.client(service))
         stack.enter_context(installed(Runtime(environment.settings, adapters)))
@@ -373,7 +373,7 @@ def test_an_event_is_handed_on_once_and_only_while_it_is_fresh_small_and_about_t
     refused = {
         "old": site.post(event(time=late.isoformat()), token),
         "of another cluster": site.post(event(cluster="other"), token),
-        "of another source": site.post(event(source="wake", step="provision"), token),
+        "of another source": site.post(event(source="requeue", step="provision"), token),
         "no event": site.post("[]", token),
         "no JSON": site.post("{", token),
         "large": site.post(event(reason="x" * 10_000), token),

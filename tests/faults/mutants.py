@@ -212,8 +212,8 @@ MUTATIONS = (
         where=_is_ill_for_long,
     ),
     Mutation(
-        name="wake-ups that are never sent",
-        function=Applier.send_wakes,
+        name="requeues that are never sent",
+        function=Applier.send_requeues,
         old="if not messages:",
         new="if messages:",
         invariant=UnfinishedWorkHasARequeue,

@@ -18,11 +18,11 @@ def counted(*fired):
 def test_counts_of_many_stories_add_up_wherever_they_were_told():
     """As those of one process do that hears of another's as JSON."""
     total = counted((LAUNCH, FaultKind.CRASH_AFTER))
-    total.count_message_fault("wake", "drop")
+    total.count_message_fault("requeue", "drop")
     total.add(from_json(to_json(counted((LAUNCH, FaultKind.CRASH_AFTER), (LOOK, FaultKind.LAG)))))
     assert (total.scenarios, total.calls[LAUNCH]) == (2, 2)
     assert total.fired == {LAUNCH: {"crash-after": 2}, LOOK: {"lag": 1}}
-    assert total.messages == {"wake": {"drop": 1}}
+    assert total.messages == {"requeue": {"drop": 1}}
 
 
 def test_a_site_is_untouched_until_one_of_the_kinds_has_fired_there():
@@ -34,7 +34,7 @@ def test_a_site_is_untouched_until_one_of_the_kinds_has_fired_there():
 def test_the_table_has_a_dot_where_something_possible_has_not_happened():
     """Step by step, calls down, kinds across; a launch is never stale."""
     coverage = counted((LAUNCH, FaultKind.CRASH_AFTER))
-    coverage.count_message_fault("wake", "drop")
+    coverage.count_message_fault("requeue", "drop")
     _, head, launch, _, sweep, look, _, messages = coverage.table().splitlines()
     words = head.split()[1:]
     cells = {word: launch[head.index(word) :][: len(word)].strip() for word in words}

@@ -116,11 +116,11 @@ def test_a_lost_doubled_or_late_message_changes_nothing_in_the_end(kind):
     """The sweep makes up for what is lost."""
     faults = (
         MessageFault(queue="provision", nth=1, kind=kind, seconds=30),
-        MessageFault(queue="wake", nth=2, kind=kind),
+        MessageFault(queue="requeue", nth=2, kind=kind),
     )
     how, result = end_of(SIX, faults=faults)
     assert how == "6 pods, 3 claims, 3 nodes, 3 instances of 3"
-    assert result.coverage.messages == {"provision": {kind.value: 1}, "wake": {kind.value: 1}}
+    assert result.coverage.messages == {"provision": {kind.value: 1}, "requeue": {kind.value: 1}}
 
 
 def test_machines_that_never_join_are_replaced():
@@ -172,7 +172,7 @@ def test_pods_wait_while_nothing_is_in_stock_and_run_once_there_is():
     assert happened(result, "OutOfStock")
 
 
-def test_wake_ups_alone_do_where_no_sweep_comes():
+def test_requeues_alone_do_where_no_sweep_comes():
     """The forwarder and the steps' own messages carry a cluster all the way."""
     how, result = end_of(SIX, setup=ScenarioSetup(sweep=False))
     assert how == "6 pods, 3 claims, 3 nodes, 3 instances of 3"
@@ -205,7 +205,7 @@ def test_a_broken_rule_ends_the_story_at_once():
 
 
 def test_judges_see_messages_that_wait_and_runs_that_stand_still():
-    """A parked run is busy; its cluster's wake-ups wait."""
+    """A parked run is busy; its cluster's requeues wait."""
     seen = []
 
     class Looking(InvariantChecker):
@@ -226,7 +226,7 @@ def test_stories_are_kept_as_json():
     setup = ScenarioSetup(pools=(ScenarioPool(name="a", limit_cpus=8),), sweep=False)
     faults = (
         wrong(FaultKind.PAUSE, "sweep: list Pod", 2, 5),
-        MessageFault(queue="wake", nth=1, kind=MessageFaultKind.DROP),
+        MessageFault(queue="requeue", nth=1, kind=MessageFaultKind.DROP),
     )
     scenario = FaultScenario(seed=7, setup=setup, operations=(SIX, NeverJoins(at_seconds=2.5)), faults=faults)
     assert from_json(to_json(scenario)) == scenario
@@ -244,7 +244,7 @@ STORMY = FaultScenario(
         wrong(FaultKind.PAUSE, "provision: patch NodeClaim/status", 2, 3),
         wrong(FaultKind.CRASH_AFTER, "provision: ec2 CreateFleet", 4),
         wrong(FaultKind.TIMEOUT_AFTER, "consolidate: patch NodeDisruption/status", 1, 20),
-        MessageFault(queue="wake", nth=3, kind=MessageFaultKind.DUPLICATE),
+        MessageFault(queue="requeue", nth=3, kind=MessageFaultKind.DUPLICATE),
     ),
 )
 

@@ -77,13 +77,13 @@ def test_pending_pods_get_nodeclaims_and_instances_and_the_bad_record_of_the_bat
     assert deployed.price_per_hour > 0
 
 
-def test_provision_leaves_itself_a_wake_up_while_nodes_join(deployed):
+def test_provision_leaves_itself_a_requeue_while_nodes_join(deployed):
     """It never waits; it is woken to see them register."""
     cluster(deployed, "zero-nodes")
 
     invoke(deployed, "Provision", sample("sqs/provision-batch.json"))
 
-    assert (Step.PROVISION, "demo") in {(trigger.step, trigger.cluster) for trigger in messages(deployed, "Wake")}
+    assert (Step.PROVISION, "demo") in {(trigger.step, trigger.cluster) for trigger in messages(deployed, "Requeue")}
 
 
 def test_a_second_delivery_of_the_same_event_launches_nothing(deployed):
@@ -109,7 +109,7 @@ def test_a_spot_warning_takes_down_the_claim_of_its_instance_and_no_other(deploy
     assert going == {"default-b4m9q": False, "default-x7k2p": True}
     tainted = [n.metadata.name for n in deployed.server.list(NODE).items if n.spec.taints or n.spec.unschedulable]
     assert tainted == ["ip-10-0-1-17.ec2.internal"]
-    woken = {trigger.step for queue in ("Provision", "Terminate", "Wake") for trigger in messages(deployed, queue)}
+    woken = {trigger.step for queue in ("Provision", "Terminate", "Requeue") for trigger in messages(deployed, queue)}
     assert woken >= {Step.TERMINATE}
 
 
@@ -123,21 +123,21 @@ def test_the_minute_sweep_finds_pending_pods_that_nobody_told_of(deployed):
     assert [(t.step, t.cluster) for t in messages(deployed, "Provision")] == [(Step.PROVISION, "demo")]
 
 
-def test_wake_ups_go_to_their_lane_when_due_and_back_when_not(deployed):
+def test_requeues_go_to_their_queue_when_due_and_back_when_not(deployed):
     """One is due, the other in an hour."""
-    answer = invoke(deployed, "Sweep", sample("sqs/wake-batch.json"))
+    answer = invoke(deployed, "Sweep", sample("sqs/requeue-batch.json"))
 
     assert failed(answer) == []
     assert [t.reason for t in messages(deployed, "Terminate")] == ["node default-x7k2p is draining"]
-    (early,) = messages(deployed, "Wake")
-    assert (early.step, early.details["at"]) == (Step.CONSOLIDATE, NINE + timedelta(hours=1))
+    (early,) = messages(deployed, "Requeue")
+    assert (early.step, early.at) == (Step.CONSOLIDATE, NINE + timedelta(hours=1))
 
 
 @pytest.mark.parametrize(
     ("function", "event"),
     [("Consolidate", "sqs/consolidate-window-batch.json"), ("Provision", "sqs/provision-batch.json")],
 )
-def test_a_lane_whose_lease_is_held_gives_its_messages_back(deployed, function, event):
+def test_a_queue_whose_lease_is_held_gives_its_messages_back(deployed, function, event):
     """Softly: no error of the function, and nothing is changed."""
     cluster(deployed, "zero-nodes")
     hold_lease(deployed, function.lower())
@@ -176,7 +176,7 @@ def test_the_api_lists_clusters_and_wakes_one(deployed):
     assert json.loads(invoke(deployed, "Api", sample("api/get-clusters.json"))["body"]) == {
         "clusters": [{"name": "demo"}]
     }
-    assert invoke(deployed, "Api", sample("api/post-wake.json"))["statusCode"] == 202
+    assert invoke(deployed, "Api", sample("api/post-requeue.json"))["statusCode"] == 202
     assert [t.step for t in messages(deployed, "Provision")] == [Step.PROVISION]
 
 

@@ -25,7 +25,7 @@ from journeyman.errors import ConflictError
 from journeyman.kube.access.kubeconfig import from_kubeconfig
 from journeyman.kube.http_store import HttpKubeStore
 from journeyman.kube.transport import Transport
-from journeyman.ports import Trigger
+from journeyman.ports import RequeueDue
 from journeyman.runtime.aws import SystemClock
 from journeyman.steps.context import Memory, RunContext, Settings
 from journeyman.steps.provision import provision
@@ -34,7 +34,7 @@ from tests.controlplane.manifests import install_crds
 from tests.controlplane.plane import ControlPlane
 from tests.helpers import builders, workloads
 from tests.helpers.bound import lower_bound
-from tests.helpers.fakes import FakeCloud, Fence, Lanes, Record
+from tests.helpers.fakes import FakeCloud, FakeQueue, Fence, Record
 from tests.helpers.waiting import wait_until
 
 CLUSTER = "binding"
@@ -161,7 +161,7 @@ class Binding:
             "options": {},
         }
         types = parse_scenario(msgspec.json.encode(self.scenario)).catalogue.instance_types("default")
-        self.clock, self.lanes, self.record, self.memory = SystemClock(), Lanes(), Record(), Memory()
+        self.clock, self.queue, self.record, self.memory = SystemClock(), FakeQueue(), Record(), Memory()
         self.cloud = FakeCloud(self.clock, types)
         self.settings = Settings(cluster_name=CLUSTER, pod_nomination=nominate)
         self.machines = Machines(self.store, random.Random(seed), joining)
@@ -206,14 +206,14 @@ class Binding:
 
     def _run(self) -> None:
         """One invocation of the function."""
-        self.lanes.sent.clear()
+        self.queue.sent.clear()
         now = self.clock.now()
         run = RunContext(
             cluster=CLUSTER,
             settings=self.settings,
             store=self.store,
             cloud=self.cloud,
-            queue=self.lanes,
+            queue=self.queue,
             lease=Fence(),
             clock=self.clock,
             telemetry=self.record,
@@ -221,9 +221,7 @@ class Binding:
             request_id=f"run-{self.runs}",
             memory=self.memory,
         )
-        outcome = provision(
-            run, Trigger(id="1", cluster=CLUSTER, step=Step.PROVISION, source="wake", reason="test", time=now)
-        )
+        outcome = provision(run, RequeueDue(id="1", cluster=CLUSTER, step=Step.PROVISION, reason="test", time=now))
         self.runs += 1
         self.nominations += outcome.counts.get("nominations", 0)
         self.repeated += outcome.counts.get("nominations repeated", 0)
@@ -249,7 +247,7 @@ class Binding:
 
     def _is_woken(self) -> bool:
         now: datetime = self.clock.now()
-        return any(m.step is Step.PROVISION and (m.at is None or m.at <= now) for m in self.lanes.sent)
+        return any(m.step is Step.PROVISION and (m.at is None or m.at <= now) for m in self.queue.sent)
 
 
 def realised(

@@ -1,4 +1,4 @@
-"""Fakes with behaviour, one for each port a step needs: a cloud that launches and terminates, lanes, a fence."""
+"""Fakes with behaviour, one for each port a step needs: a cloud that launches and terminates, queues, a fence."""
 
 from __future__ import annotations
 
@@ -229,7 +229,7 @@ def _usable(claim: NodeClaim, types: Iterable[InstanceType]) -> Iterator[tuple[I
 
 
 @dataclass
-class Lanes:
+class FakeQueue:
     """A queue that keeps what was sent, and the receipts of what is to be retried. `fails` is raised instead, if set."""
 
     sent: list[Message] = field(default_factory=list)
@@ -241,7 +241,7 @@ class Lanes:
             raise self.fails
         self.sent.extend(messages)
 
-    def retry_now(self, lane: str, receipts: Sequence[str]) -> None:
+    def retry_now(self, queue: str, receipts: Sequence[str]) -> None:
         if self.fails is not None:
             raise self.fails
         self.retried.extend(receipts)
@@ -305,7 +305,7 @@ class Cluster:
 
     clock: VirtualClock = field(default_factory=lambda: VirtualClock(builders.NOW))
     settings: Settings = field(default_factory=lambda: Settings(cluster_name=builders.CLUSTER))
-    lanes: Lanes = field(default_factory=Lanes)
+    queue: FakeQueue = field(default_factory=FakeQueue)
     fence: Fence = field(default_factory=Fence)
     record: Record = field(default_factory=Record)
     memory: Memory = field(default_factory=Memory)
@@ -322,7 +322,7 @@ class Cluster:
             "settings": self.settings,
             "store": self.server,
             "cloud": self.cloud,
-            "queue": self.lanes,
+            "queue": self.queue,
             "lease": self.fence,
             "clock": self.clock,
             "telemetry": self.record,

@@ -13,7 +13,7 @@ from typing import Any
 from journeyman.core.api.objects import NODE, NODE_DISRUPTION, NODECLAIM, POD
 from journeyman.core.catalogue import InstanceType
 from journeyman.core.plan import Step
-from journeyman.ports import Message, Trigger
+from journeyman.ports import Message, RequeueDue, Trigger
 from journeyman.steps.consolidate import consolidate
 from journeyman.steps.context import Outcome, RunContext
 from journeyman.steps.provision import provision
@@ -44,7 +44,7 @@ class Functions:
     def due(self) -> datetime | None:
         """The next message, or the next sweep."""
         now = self.cluster.clock.now()
-        waiting = [m.at or now for m in self.cluster.lanes.sent]
+        waiting = [m.at or now for m in self.cluster.queue.sent]
         return min([*waiting, self._next_sweep()])
 
     def act(self) -> bool:
@@ -53,11 +53,11 @@ class Functions:
         if now >= self._next_sweep():
             self.last_sweep = now
             sweep(self.cluster.run(), self._trigger(Step.SWEEP))
-        ready = [m for m in self.cluster.lanes.sent if m.at is None or m.at <= now]
+        ready = [m for m in self.cluster.queue.sent if m.at is None or m.at <= now]
         if not ready:
             return False
         step = ready[0].step
-        self.cluster.lanes.sent = [m for m in self.cluster.lanes.sent if m not in ready or m.step is not step]
+        self.cluster.queue.sent = [m for m in self.cluster.queue.sent if m not in ready or m.step is not step]
         self.outcomes.append((now, STEPS[step](self.cluster.run(), self._trigger(step))))
         return True
 
@@ -66,7 +66,7 @@ class Functions:
 
     def _trigger(self, step: Step) -> Trigger:
         now = self.cluster.clock.now()
-        return Trigger(id="t", cluster=CLUSTER, step=step, source="wake", reason="test", time=now)
+        return RequeueDue(id="t", cluster=CLUSTER, step=step, reason="test", time=now)
 
 
 class Living:
@@ -96,15 +96,15 @@ class Living:
         meta = {"name": name, "namespace": "default"}
         body = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": meta, "spec": spec}
         self.server.create(DEPLOYMENT, body, namespace="default")
-        self.wake(Step.PROVISION)
+        self.requeue(Step.PROVISION)
 
     def scale(self, name: str, replicas: int) -> None:
         """Change its size."""
         self.server.patch(DEPLOYMENT, name, {"spec": {"replicas": replicas}}, namespace="default")
 
-    def wake(self, step: Step) -> None:
+    def requeue(self, step: Step) -> None:
         """Send a step a message."""
-        self.cluster.lanes.send([Message(cluster=CLUSTER, step=step, reason="test")])
+        self.cluster.queue.send([Message(cluster=CLUSTER, step=step, reason="test")])
 
     def until(self, done: Callable[[], bool], what: str, *, minutes: float = 30) -> None:
         """Let it live until that is so."""

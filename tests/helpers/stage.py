@@ -164,9 +164,9 @@ class Stage:
 
     # -- what happens -------------------------------------------------------------------------------------------
 
-    def send(self, body, lane="Provision"):
+    def send(self, body, queue="Provision"):
         body = body if isinstance(body, str) else json.dumps(body)
-        url = self.deployment.stack.queue_urls[f"{lane}Queue"]
+        url = self.deployment.stack.queue_urls[f"{queue}Queue"]
         group = {"MessageGroupId": "demo"} if url.endswith(".fifo") else {}
         return self.sqs.send_message(QueueUrl=url, MessageBody=body, **group)["MessageId"]
 
@@ -213,7 +213,7 @@ class Stage:
         return None
 
     def take_dead_letters(self):
-        """The bodies of the messages that nobody could use on the provision lane; they are gone then."""
+        """The bodies of the messages that nobody could use on the provision queue; they are gone then."""
         url = self.deployment.stack.queue_urls["ProvisionDeadLetters"]
         received = self.sqs.receive_message(QueueUrl=url, MaxNumberOfMessages=10).get("Messages", [])
         for message in received:

@@ -109,7 +109,7 @@ class RightsStage:
         return self._runtimes[function]
 
     def run(self, function: str, event: Mapping[str, Any] | None = None) -> Any:
-        """Invoke a function; by default for a wake-up of its step. Its answer.
+        """Invoke a function; by default for a requeue of its step. Its answer.
 
         Fails the test if the function fails.
         """
@@ -125,7 +125,7 @@ class RightsStage:
         now = self.clock.now().isoformat()
         body = {
             "version": "1",
-            "source": "wake",
+            "source": "requeue",
             "id": "1",
             "time": now,
             "cluster": CLUSTER,

@@ -208,8 +208,8 @@ def forwarding(stage, plane):
     """The forwarder itself, as its own service account, until it follows everything it wants to follow."""
     token = token_of(stage)
     api = ForwardersApiServer(plane.server, token=lambda: token, ca_file=str(plane.ca_file), watch_seconds=1)
-    lanes = {lane: stage.queue_urls[f"{lane.value.title()}Queue"] for lane in Lane}
-    forwarder = Forwarder(CLUSTER, api, SqsSink(lanes, CLUSTER, stage.aws.client("sqs")))
+    queues = {queue: stage.queue_urls[f"{queue.value.title()}Queue"] for queue in Lane}
+    forwarder = Forwarder(CLUSTER, api, SqsSink(queues, CLUSTER, stage.aws.client("sqs")))
     forwarder.start()
     yield
     wait_until(lambda: forwarder.is_ready, "the forwarder does not get ready")

@@ -21,8 +21,8 @@ RUNTIME_CLIENT = ("awslambdaric", "simplejson", "snapshot-restore-py")
 VARIABLES = {
     "JOURNEYMAN_CLUSTERS": '[{"name": "demo", "region": "us-east-1"}]',
     **{
-        f"JOURNEYMAN_{lane}_QUEUE_URL": f"https://sqs.invalid/{lane}"
-        for lane in ("PROVISION", "TERMINATE", "CONSOLIDATE", "WAKE")
+        f"JOURNEYMAN_{queue}_QUEUE_URL": f"https://sqs.invalid/{queue}"
+        for queue in ("PROVISION", "TERMINATE", "CONSOLIDATE", "REQUEUE")
     },
     "POWERTOOLS_TRACE_DISABLED": "true",
 }

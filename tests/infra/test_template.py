@@ -9,12 +9,13 @@ import pytest
 import yaml
 
 from journeyman.core.api.metrics import METRICS
+from journeyman.core.lifecycle.notices import InterruptionKind
 from journeyman.core.plan import Step
 from journeyman.core.scheduling.options import MinValuesPolicy, PreferencePolicy
 from journeyman.events import parse_trigger
 from journeyman.kube.clusters import EksAccess, KubeconfigAccess
 from journeyman.observe.metrics import NAMESPACE
-from journeyman.runtime.environment import LANES, read_environment
+from journeyman.runtime.environment import FIFO_QUEUE_STEPS, read_environment
 from journeyman_simulator.sam_stack import SamStack, read_template
 
 ROOT = Path(__file__).parents[2]
@@ -64,9 +65,9 @@ def test_the_schedulers_settings_are_parameters_with_the_defaults_of_the_code():
     given = TEMPLATE["Globals"]["Function"]["Environment"]["Variables"]
     settings = ("PREFERENCE_POLICY", "MIN_VALUES_POLICY", "FEATURE_GATES", "IGNORE_DRA_REQUESTS", "SCHEDULER_CONFIG")
     defaults = {name: parameters[given[name]["Ref"]]["Default"] for name in settings}
-    needed = {f"JOURNEYMAN_{lane.name}_QUEUE_URL": "https://sqs/lane" for lane in LANES} | {
+    needed = {f"JOURNEYMAN_{queue.name}_QUEUE_URL": "https://sqs/queue" for queue in FIFO_QUEUE_STEPS} | {
         "JOURNEYMAN_CLUSTERS": '[{"name": "dev", "region": "eu-west-1"}]',
-        "JOURNEYMAN_WAKE_QUEUE_URL": "https://sqs/wake",
+        "JOURNEYMAN_REQUEUE_QUEUE_URL": "https://sqs/wake",
     }
 
     assert read_environment(needed | defaults) == read_environment(needed)
@@ -82,13 +83,13 @@ def test_every_function_writes_to_a_log_group_that_ends():
     assert all(group["RetentionInDays"] == {"Ref": "LogRetentionDays"} for group in groups.values())
 
 
-def test_every_lane_is_fifo_and_outlasts_its_function():
+def test_every_queue_is_fifo_and_outlasts_its_function():
     """A message that comes back while its run goes on would start a second one."""
-    for step in LANES:
+    for step in FIFO_QUEUE_STEPS:
         queue = QUEUES[f"{step.name.title()}Queue"]
         assert queue["FifoQueue"] is True
         assert queue["VisibilityTimeout"] > FUNCTIONS[f"{step.name.title()}Function"]["Timeout"]
-    for name in ("Interrupt", "Wake"):
+    for name in ("Interrupt", "Requeue"):
         assert "FifoQueue" not in QUEUES[f"{name}Queue"]
 
 
@@ -133,7 +134,7 @@ def test_every_function_but_the_api_polls_its_queue_and_reports_single_failures(
         ("TerminateFunction", "TerminateQueue"),
         ("ConsolidateFunction", "ConsolidateQueue"),
         ("InterruptFunction", "InterruptQueue"),
-        ("SweepFunction", "WakeQueue"),
+        ("SweepFunction", "RequeueQueue"),
     }
     assert all(m["FunctionResponseTypes"] == ["ReportBatchItemFailures"] for m in MAPPINGS.values())
 
@@ -164,7 +165,7 @@ def test_a_rule_lets_through_what_the_step_acts_on_and_nothing_else(path):
     event = json.loads(path.read_text())
     through = [name for name, rule in RULES.items() if matches(rule["EventPattern"], event)]
 
-    assert len(through) == (0 if parse_trigger(event).details["kind"] == "no_op" else 1)
+    assert len(through) == (0 if parse_trigger(event).kind is InterruptionKind.NO_OP else 1)
 
 
 def test_every_rule_ends_in_the_interrupt_queue_which_takes_from_these_rules_alone():
@@ -337,7 +338,7 @@ def test_the_api_asks_for_aws_credentials_on_every_route_but_the_one_that_asks_t
         ("get", "/clusters"),
         ("get", "/clusters/{name}/plan"),
         ("get", "/clusters/{name}/metrics"),
-        ("post", "/clusters/{name}/wake"),
+        ("post", "/clusters/{name}/requeue"),
     }
 
     (unsigned,) = (r for r in routes if "Auth" in r)

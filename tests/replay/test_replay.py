@@ -35,13 +35,13 @@ def replay(*events, cluster, aws="moto"):
 
 
 def test_a_pending_pods_event_opens_nodes_on_an_empty_cluster():
-    """Claims are created before their fleets, and a wake-up is left for the registration."""
+    """Claims are created before their fleets, and a requeue is left for the registration."""
     status, text = replay("forwarder/pods-unschedulable.json", cluster=CLUSTERS / "zero-nodes.yaml")
     assert status == 0
     assert "to fit 10 pod(s)" in text
     assert "create NodeClaim default-" in text
     assert "ec2:CreateFleet" in text
-    assert "wake-up   provision in" in text
+    assert "requeue   provision in" in text
 
 
 def test_the_good_part_of_a_batch_goes_on_beside_a_record_that_cannot_be_read():
@@ -60,8 +60,8 @@ def test_a_spot_warning_cordons_deletes_and_wakes_both_steps():
     assert "delete NodeClaim default-x7k2p" in text
     assert "karpenter.sh/disrupted" in text
     assert "SpotInterrupted on NodeClaim default-x7k2p" in text
-    assert "wake-up   provision now" in text
-    assert "wake-up   terminate now" in text
+    assert "requeue   provision now" in text
+    assert "requeue   terminate now" in text
 
 
 def test_later_events_see_what_earlier_ones_did():
@@ -77,7 +77,7 @@ def test_later_events_see_what_earlier_ones_did():
     [
         ("schedule/minute-sweep.json", "sweep"),
         ("schedule/consolidation-window.json", "consolidate"),
-        ("sqs/wake-batch.json", "sweep"),
+        ("sqs/requeue-batch.json", "sweep"),
         ("eventbridge/health/instance-retirement.json", "interrupt"),
         ("api/get-plan.json", "api"),
     ],

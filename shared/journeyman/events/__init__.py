@@ -1,9 +1,8 @@
-"""What wakes us: one envelope (`ports.Trigger`) for every source, and a parser per source.
+"""Parses triggers: one parser per source, one closed union of values (`ports.Trigger`).
 
-``parse_trigger`` accepts what a function can be handed: an SQS record (its body is parsed), an EventBridge event, or a
-message in our own wire format (forwarder, wake-up, schedule, sweep, API). What cannot be read raises
-MalformedEventError, which names the message and says what to do; redelivery cannot help, so the message ends in the
-dead-letter queue.
+``parse_trigger`` accepts an SQS record (its body is parsed), an EventBridge event, or a message of ours (forwarder,
+requeue, schedule, sweep). What cannot be read raises MalformedEventError, which names the message and says what to do;
+redelivery cannot help, so the message ends in the dead-letter queue.
 """
 
 from journeyman.events.parse import parse_trigger

@@ -18,9 +18,6 @@ Time = Annotated[datetime, msgspec.Meta(tz=True)]
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=253)]
 """A text that must not be empty."""
 
-EVERY_CLUSTER = "*"
-"""`Trigger.cluster` of an event that does not name one: the step runs for every registered cluster."""
-
 
 def decode(type_: type[T], payload: Mapping[str, Any], *, what: str) -> T:
     """The payload as `type_`; unknown fields are ignored, so that a sender may be newer than its reader.

@@ -1,7 +1,7 @@
-"""EventBridge events about our instances: Spot warnings, rebalance, state changes, health, reservations. And the forwarder's.
+"""Parses EventBridge events: Spot warnings, rebalance, state changes, health, reservations; and the forwarder's.
 
-None of the former names a cluster, so the trigger is for every registered cluster and each looks whether the
-instance is its own. What Karpenter would ignore becomes kind `no_op`: acknowledged, and nothing runs.
+Events about instances name no cluster, so the trigger is for every registered cluster, and each checks whether the
+instance is its own. What Karpenter ignores becomes kind `no_op`: acknowledged, and no step runs.
 
 Restates: karpenter-provider-aws pkg/controllers/interruption/messages (`Parser`, `Kind` of each event).
 Differs: one trigger per event holds all instances of a health event; the kinds are the metric reasons.
@@ -14,20 +14,20 @@ from typing import Any
 
 import msgspec
 
+from journeyman.core.lifecycle.notices import InterruptionKind
 from journeyman.core.plan import Step
 from journeyman.events import wire_format
-from journeyman.events.decoding import EVERY_CLUSTER, Name, Time, decode
-from journeyman.ports import Trigger
+from journeyman.events.decoding import Name, Time, decode
+from journeyman.ports import EVERY_CLUSTER, Interruption, ScheduledRun, Trigger
 
-NO_OP = "no_op"
 FORWARDER = "journeyman.forwarder"
-"""The source of events whose detail is in our own wire format."""
+"""The source of events whose detail is a message of ours."""
 
-STATE_KINDS: Mapping[str, str] = {
-    "stopping": "instance_stopped",
-    "stopped": "instance_stopped",
-    "shutting-down": "instance_terminated",
-    "terminated": "instance_terminated",
+STATE_KINDS: Mapping[str, InterruptionKind] = {
+    "stopping": InterruptionKind.INSTANCE_STOPPED,
+    "stopped": InterruptionKind.INSTANCE_STOPPED,
+    "shutting-down": InterruptionKind.INSTANCE_TERMINATED,
+    "terminated": InterruptionKind.INSTANCE_TERMINATED,
 }
 
 
@@ -39,17 +39,17 @@ class _Envelope(msgspec.Struct, frozen=True, kw_only=True):
     detail_type: Name = msgspec.field(name="detail-type")
     time: Time
     detail: dict[str, Any]
-    account: str = ""
-    region: str = ""
 
 
 class _InstanceDetail(msgspec.Struct, frozen=True, kw_only=True, rename="kebab"):
-    """The detail of events about one instance; the fields besides its id belong to some of them only."""
+    """The detail of events about one instance; only state changes have a state."""
 
     instance_id: Name
     state: str = ""
-    instance_action: str = ""
-    instance_termination_time: str = ""
+
+
+class _OtherDetail(msgspec.Struct, frozen=True):
+    """The detail of an event that we do not act upon."""
 
 
 class _HealthEntity(msgspec.Struct, frozen=True, rename="camel"):
@@ -61,57 +61,51 @@ class _HealthDetail(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     service: str
     event_type_category: str
-    event_type_code: str = ""
     affected_entities: tuple[_HealthEntity, ...] = ()
 
 
-Parsed = tuple[str, tuple[str, ...], Mapping[str, str]]
-"""Kind, instance ids (sorted), and facts worth keeping."""
+Parsed = tuple[InterruptionKind, tuple[str, ...]]
+"""What kind of interruption it is, and the instances' ids, sorted."""
 
 
-def _about_one(kind: str) -> Callable[[_InstanceDetail], Parsed]:
-    def parse(detail: _InstanceDetail) -> Parsed:
-        facts = {"action": detail.instance_action, "termination_time": detail.instance_termination_time}
-        return kind, (detail.instance_id,), {name: value for name, value in facts.items() if value}
-
-    return parse
+def _of_kind(kind: InterruptionKind) -> Callable[[_InstanceDetail], Parsed]:
+    return lambda detail: (kind, (detail.instance_id,))
 
 
 def _state_change(detail: _InstanceDetail) -> Parsed:
-    state = detail.state.lower()
-    return STATE_KINDS.get(state, NO_OP), (detail.instance_id,), {"state": state}
+    return STATE_KINDS.get(detail.state.lower(), InterruptionKind.NO_OP), (detail.instance_id,)
 
 
 def _health(detail: _HealthDetail) -> Parsed:
     instances = tuple(sorted({e.entity_value for e in detail.affected_entities if e.entity_value.startswith("i-")}))
-    ours = detail.service == "EC2" and detail.event_type_category == "scheduledChange" and bool(instances)
-    return ("scheduled_change" if ours else NO_OP), instances, {"event_type_code": detail.event_type_code}
+    concerns_us = detail.service == "EC2" and detail.event_type_category == "scheduledChange" and bool(instances)
+    return InterruptionKind.SCHEDULED_CHANGE if concerns_us else InterruptionKind.NO_OP, instances
 
 
-PARSERS: Mapping[tuple[str, str], tuple[str, type[Any], Callable[[Any], Parsed]]] = {
+PARSERS: Mapping[tuple[str, str], tuple[type[Any], Callable[[Any], Parsed]]] = {
     ("aws.ec2", "EC2 Spot Instance Interruption Warning"): (
-        "spot-interruption",
         _InstanceDetail,
-        _about_one("spot_interrupted"),
+        _of_kind(InterruptionKind.SPOT_INTERRUPTED),
     ),
     ("aws.ec2", "EC2 Instance Rebalance Recommendation"): (
-        "rebalance-recommendation",
         _InstanceDetail,
-        _about_one("rebalance_recommendation"),
+        _of_kind(InterruptionKind.REBALANCE_RECOMMENDATION),
     ),
     ("aws.ec2", "EC2 Capacity Reservation Instance Interruption Warning"): (
-        "capacity-reservation-interruption",
         _InstanceDetail,
-        _about_one("capacity_reservation_interrupted"),
+        _of_kind(InterruptionKind.CAPACITY_RESERVATION_INTERRUPTED),
     ),
-    ("aws.ec2", "EC2 Instance State-change Notification"): ("state-change", _InstanceDetail, _state_change),
-    ("aws.health", "AWS Health Event"): ("health", _HealthDetail, _health),
+    ("aws.ec2", "EC2 Instance State-change Notification"): (_InstanceDetail, _state_change),
+    ("aws.health", "AWS Health Event"): (_HealthDetail, _health),
 }
-"""By source and detail-type: `Trigger.source`, what the detail decodes to, and its parser."""
+"""By source and detail-type: what the detail decodes to, and its parser."""
+
+
+_IGNORED: tuple[type[Any], Callable[[Any], Parsed]] = (_OtherDetail, lambda _: (InterruptionKind.NO_OP, ()))
 
 
 def parse(payload: Mapping[str, Any]) -> Trigger:
-    """The trigger of one EventBridge event.
+    """Return the trigger in one EventBridge event.
 
     Raises:
         MalformedEventError: The envelope, or the detail of an event we know, cannot be read.
@@ -121,40 +115,20 @@ def parse(payload: Mapping[str, Any]) -> Trigger:
         return _scheduled(envelope)
     if envelope.source == FORWARDER:
         return wire_format.PARSERS["forwarder"](envelope.detail)
-    known = PARSERS.get((envelope.source, envelope.detail_type))
-    if known is None:
-        return _interruption(envelope, "eventbridge", (NO_OP, (), {}))
-    source, detail_type, parser = known
-    return _interruption(envelope, source, parser(decode(detail_type, envelope.detail, what=envelope.detail_type)))
-
-
-def _interruption(envelope: _Envelope, source: str, parsed: Parsed) -> Trigger:
-    kind, instance_ids, facts = parsed
-    return Trigger(
+    detail_type, parser = PARSERS.get((envelope.source, envelope.detail_type), _IGNORED)
+    kind, instance_ids = parser(decode(detail_type, envelope.detail, what=envelope.detail_type))
+    return Interruption(
         id=envelope.id,
         cluster=EVERY_CLUSTER,
-        step=Step.INTERRUPT,
-        source=source,
         reason=envelope.detail_type,
         time=envelope.time,
-        details={
-            "instance_ids": list(instance_ids),
-            "kind": kind,
-            "event_time": envelope.time,
-            "account": envelope.account,
-            "region": envelope.region,
-            **facts,
-        },
+        kind=kind,
+        instance_ids=instance_ids,
     )
 
 
-def _scheduled(envelope: _Envelope) -> Trigger:
-    """A plain scheduled rule, for those who sweep with one instead of EventBridge Scheduler."""
-    return Trigger(
-        id=envelope.id,
-        cluster=EVERY_CLUSTER,
-        step=Step.SWEEP,
-        source="sweep",
-        reason=envelope.detail_type,
-        time=envelope.time,
+def _scheduled(envelope: _Envelope) -> ScheduledRun:
+    """A plain scheduled rule, for deployments that sweep with one instead of EventBridge Scheduler."""
+    return ScheduledRun(
+        id=envelope.id, cluster=EVERY_CLUSTER, reason=envelope.detail_type, time=envelope.time, step=Step.SWEEP
     )

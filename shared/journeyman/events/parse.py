@@ -1,4 +1,4 @@
-"""From whatever a function is handed to one `Trigger`."""
+"""Parses whatever a function is handed into one `Trigger`."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from journeyman.ports import Trigger
 
 
 def parse_trigger(payload: Mapping[str, Any]) -> Trigger:
-    """The trigger in a payload.
+    """Return the trigger in a payload.
 
     Args:
         payload: An SQS record as Lambda hands it over (`body` is text), an EventBridge event (`detail-type`), or a
-            message in our own wire format (`version` and `source`).
+            message of ours (`version` and `source`).
 
     Raises:
         MalformedEventError: It is none of these, or a field is missing or wrong.

@@ -19,7 +19,7 @@ from journeyman.core.scheduling.scheduler import solve
 from journeyman.core.scheduling.verify import verify
 from journeyman.errors import ConfigurationError, ForbiddenError, JourneymanError, UnknownClusterError
 from journeyman.observe.prometheus import CONTENT_TYPE
-from journeyman.ports import Message, Trigger
+from journeyman.ports import ApiRequest, Message
 from journeyman.runtime.composition import Context, Runtime
 from journeyman.runtime.receiver import Receiver, read_sender
 from journeyman.runtime.scrape import groups, no_larger_than_may_be, scrape
@@ -86,7 +86,7 @@ def metrics(runtime: Runtime, cluster: str, of: str, context: Context) -> Respon
     return Response(body=no_larger_than_may_be(text), headers={"Content-Type": CONTENT_TYPE})
 
 
-def wake(runtime: Runtime, cluster: str) -> Body:
+def requeue(runtime: Runtime, cluster: str) -> Body:
     """Ask provision to look at the cluster now.
 
     Raises:
@@ -98,15 +98,10 @@ def wake(runtime: Runtime, cluster: str) -> Body:
     return {"cluster": cluster, "step": Step.PROVISION.value, "status": "sent"}
 
 
-def _asked(runtime: Runtime, cluster: str, context: Context, reason: str) -> Trigger:
+def _asked(runtime: Runtime, cluster: str, context: Context, reason: str) -> ApiRequest:
     """What a question reads is what provision reads."""
-    return Trigger(
-        id=context.aws_request_id,
-        cluster=cluster,
-        step=Step.PROVISION,
-        source="api",
-        reason=reason,
-        time=runtime.clock.now(),
+    return ApiRequest(
+        id=context.aws_request_id, cluster=cluster, step=Step.PROVISION, reason=reason, time=runtime.clock.now()
     )
 
 

@@ -109,12 +109,12 @@ class AwsAdapters:
         return AwsCloudProvider(clients, self._aws_settings(registered), self.clock)
 
     def queue(self) -> Queue:
-        """The lanes of this deployment."""
+        """The queues of this deployment."""
         return SQSQueue(
             self._clients("sqs", self._environment.region),
             self.clock,
-            lanes=self._environment.lanes,
-            wake_url=self._environment.wake_url,
+            queues=self._environment.queues,
+            requeue_url=self._environment.requeue_url,
         )
 
     def lease(self, cluster: Settings, step: Step, store: KubeStore, holder: str) -> Lease:

@@ -6,10 +6,10 @@ takes no time from the others, and what has not ended shortly before the platfor
 
 A failed record comes back after its visibility timeout and ends in
 the dead-letter queue when its retries are used up. A message that will never be understood is retried at once: while a
-failed one is waited for, its whole group in a FIFO lane stands still.
+failed one is waited for, its whole group in a FIFO queue stands still.
 
-The lanes use Powertools' plain BatchProcessor, not its FIFO one: that fails whatever stands behind a bad message of
-the same group, and would drag good wake-ups into the dead-letter queue with it. A step that fails fails all its
+The queues use Powertools' plain BatchProcessor, not its FIFO one: that fails whatever stands behind a bad message of
+the same group, and would drag good requeues into the dead-letter queue with it. A step that fails fails all its
 cluster's records anyway, since they share one run.
 """
 
@@ -23,7 +23,7 @@ from typing import Any
 from aws_lambda_powertools.utilities.batch import BatchProcessor, EventType, process_partial_response
 from aws_lambda_powertools.utilities.data_classes.sqs_event import SQSRecord
 
-from journeyman.core.lifecycle.notices import dealt_with, received
+from journeyman.core.lifecycle.notices import InterruptionKind, dealt_with, received
 from journeyman.core.plan import Step
 from journeyman.errors import (
     ConfigurationError,
@@ -35,7 +35,7 @@ from journeyman.errors import (
     UnknownClusterError,
 )
 from journeyman.events import parse_trigger
-from journeyman.ports import Message, Trigger
+from journeyman.ports import Interruption, Message, RequeueDue, Trigger
 from journeyman.runtime.composition import Context, Runtime
 from journeyman.steps.context import BUSY, Outcome, RunContext
 from journeyman.steps.mending import tell_error
@@ -47,7 +47,6 @@ SIDE_BY_SIDE = 16
 ANSWER_SECONDS = 0.5
 """So long before its end a process must begin to answer; runs stop earlier, by themselves (`composition.FLUSH_MARGIN`)."""
 FAILED = "failed"
-NO_OP = "no_op"
 
 
 @contextmanager
@@ -101,13 +100,13 @@ class StepRunner:
         """
         with reported(self._runtime):
             accepted = self._accepted(trigger)
-        if self._step is Step.INTERRUPT:
-            self._runtime.observe(*received(str(trigger.details.get("kind", ""))))
+        if isinstance(trigger, Interruption):
+            self._runtime.observe(*received(trigger.kind.value))
         results = self._run_each(accepted)
         for result in results:
             if isinstance(result, Exception):
                 raise result
-        if self._step is Step.INTERRUPT:
+        if isinstance(trigger, Interruption):
             self._runtime.observe(*dealt_with(trigger.time, self._runtime.clock.now()))
         return tuple(result for result in results if isinstance(result, Outcome))
 
@@ -117,11 +116,12 @@ class StepRunner:
             raise MalformedEventError(
                 f"a message for {trigger.step.value} arrived at {self._step.value}",
                 id=trigger.id,
-                source=trigger.source,
-                to_do="send it to its own lane",
+                trigger=type(trigger).__name__,
+                to_do="send it to its own step's queue",
             )
         addressed = self._runtime.addressed(trigger)
-        return () if trigger.details.get("kind") == NO_OP else addressed
+        is_no_op = isinstance(trigger, Interruption) and trigger.kind is InterruptionKind.NO_OP
+        return () if is_no_op else addressed
 
     def _run_each(self, triggers: Sequence[Trigger]) -> list[Outcome | Exception]:
         """What became of each, in their order; what was not run before is run now."""
@@ -187,7 +187,7 @@ class StepRunner:
             raise
 
     def _checked(self, outcome: Outcome, trigger: Trigger) -> Outcome:
-        """A sweep that finds another one under way has nothing to come back for; a lane's message has."""
+        """A sweep that finds another one under way has nothing to come back for; a queue's message has."""
         if outcome.status == BUSY and self._step is not Step.SWEEP:
             raise LeaseLostError("another run holds the step; the message comes back later", cluster=trigger.cluster)
         return outcome
@@ -242,19 +242,19 @@ def _read(record: Event) -> Trigger | MalformedEventError:
         return error
 
 
-def _retry_now(runtime: Runtime, receipts_by_lane: Mapping[str, Sequence[str]]) -> None:
+def _retry_now(runtime: Runtime, receipts_by_queue: Mapping[str, Sequence[str]]) -> None:
     """Let what nobody understands use up its retries, so that it is out of the way of those behind it."""
     try:
-        for lane, receipts in receipts_by_lane.items():  # in fact one: a batch comes from one queue
-            runtime.queue.retry_now(lane, receipts)
+        for queue, receipts in receipts_by_queue.items():  # in fact one: a batch comes from one queue
+            runtime.queue.retry_now(queue, receipts)
     except JourneymanError as error:
         runtime.log_error(error)
 
 
-class WakeUps:
-    """What comes out of the delay queue: handed to its lane if it is due, put back if it woke too early.
+class DueRequeues:
+    """What comes out of the delay queue: handed to its queue if it is due, put back if it woke too early.
 
-    The sweep has no lane of its own, its wake-ups are run at once. Wake-ups alike are handed on once for a batch.
+    The sweep has no queue of its own, its requeues are run at once. Requeues alike are handed on once for a batch.
     """
 
     def __init__(self, runtime: Runtime, sweep: StepRunner) -> None:
@@ -269,7 +269,7 @@ class WakeUps:
             UnknownClusterError: It names a cluster not served here.
             CloudProviderError: It could not be handed over; the record comes back.
         """
-        at = trigger.details.get("at")
+        at = trigger.at if isinstance(trigger, RequeueDue) else None
         due = at is None or at <= self._runtime.clock.now()
         if trigger.step is Step.SWEEP and due:
             self._sweep.run(trigger)

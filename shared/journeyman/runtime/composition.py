@@ -27,11 +27,10 @@ from journeyman.errors import (
 )
 from journeyman.kube.request_budget import RequestBudget, RequestUsage
 from journeyman.observe.metered_cloud import MeteredCloud
-from journeyman.ports import Clock, CloudProvider, KubeStore, Lease, Queue, Telemetry, Trigger
+from journeyman.ports import EVERY_CLUSTER, Clock, CloudProvider, KubeStore, Lease, Queue, Telemetry, Trigger
 from journeyman.runtime.call_deadline import calls_end_by
 from journeyman.steps.context import Memory, RunContext, Settings
 
-EVERY_CLUSTER = "*"
 FLUSH_MARGIN = timedelta(seconds=1)
 
 _OUT_OF_REACH = (ConfigurationError, ForbiddenError, KubeUnavailableError)
@@ -86,7 +85,7 @@ class Adapters(Protocol):
         ...
 
     def queue(self) -> Queue:
-        """The lanes of this deployment."""
+        """The queues of this deployment."""
         ...
 
     def lease(self, cluster: Settings, step: Step, store: KubeStore, holder: str) -> Lease:
@@ -146,7 +145,7 @@ class Runtime:
 
     @property
     def queue(self) -> Queue:
-        """The lanes, for what is handed on without a run."""
+        """The queues, for what is handed on without a run."""
         if self._queue is None:
             self._queue = self._adapters.queue()
         return self._queue

@@ -9,7 +9,7 @@
                                    {"kind": "kubeconfig", "path": "…", "context": "…"}, {"kind": "in-cluster"}; then endpoint,
                                    certificateAuthority, kubernetesVersion and serviceCidr beside it say what nodes join with
     JOURNEYMAN_MORE_CLUSTERS       the same, added to it
-    JOURNEYMAN_PROVISION_QUEUE_URL, …_TERMINATE_QUEUE_URL, …_CONSOLIDATE_QUEUE_URL, …_WAKE_QUEUE_URL
+    JOURNEYMAN_PROVISION_QUEUE_URL, …_TERMINATE_QUEUE_URL, …_CONSOLIDATE_QUEUE_URL, …_REQUEUE_QUEUE_URL
     AWS_REGION                     set by Lambda: where the queues are
     PREFERENCE_POLICY              Respect, Ignore, or our own WhenFree
     SCHEDULER_CONFIG               kube-scheduler's podTopologySpread.defaultConstraints, as YAML or JSON
@@ -50,7 +50,7 @@ T = TypeVar("T")
 E = TypeVar("E", bound=Enum)
 Variables = Mapping[str, str]
 
-LANES = (Step.PROVISION, Step.TERMINATE, Step.CONSOLIDATE)
+FIFO_QUEUE_STEPS = (Step.PROVISION, Step.TERMINATE, Step.CONSOLIDATE)
 
 
 class Environment(Struct, frozen=True, kw_only=True):
@@ -59,8 +59,8 @@ class Environment(Struct, frozen=True, kw_only=True):
     region: str  # this deployment's own, where its queues are
     clusters: Mapping[str, RegisteredCluster]
     settings: Mapping[str, Settings]  # by cluster name
-    lanes: Mapping[Step, str]  # FIFO queue URLs
-    wake_url: str
+    queues: Mapping[Step, str]  # FIFO queue URLs
+    requeue_url: str
     system_namespace: str
     vm_memory_overhead_percent: Fraction
     reserved_enis: int
@@ -79,8 +79,8 @@ def read_environment(variables: Variables) -> Environment:
         region=variables.get("AWS_REGION") or next(iter(clusters.values())).region,
         clusters=clusters,
         settings={name: _settings(variables, name) for name in clusters},
-        lanes={step: _required(variables, f"JOURNEYMAN_{step.name}_QUEUE_URL") for step in LANES},
-        wake_url=_required(variables, "JOURNEYMAN_WAKE_QUEUE_URL"),
+        queues={step: _required(variables, f"JOURNEYMAN_{step.name}_QUEUE_URL") for step in FIFO_QUEUE_STEPS},
+        requeue_url=_required(variables, "JOURNEYMAN_REQUEUE_QUEUE_URL"),
         system_namespace=variables.get("SYSTEM_NAMESPACE", "kube-system"),
         vm_memory_overhead_percent=_read(variables, "VM_MEMORY_OVERHEAD_PERCENT", "0.075", Fraction),
         reserved_enis=_read(variables, "RESERVED_ENIS", "0", int),

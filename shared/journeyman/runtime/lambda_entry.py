@@ -17,7 +17,7 @@ from journeyman.core.plan import Step
 from journeyman.events import parse_trigger
 from journeyman.observe.logs import SERVICE
 from journeyman.runtime.aws import logger, runtime
-from journeyman.runtime.batch import Event, StepFunction, StepRunner, WakeUps, reported, run_records
+from journeyman.runtime.batch import DueRequeues, Event, StepFunction, StepRunner, reported, run_records
 from journeyman.runtime.composition import Context
 
 Answer = dict[str, Any]
@@ -63,7 +63,7 @@ def run_batch(step: str, function: StepFunction, event: Event, context: Context)
 
 
 def run_sweep(function: StepFunction, event: Event, context: Context) -> Answer:
-    """Sweep when the schedule says so; hand wake-ups on to their lanes when they are due.
+    """Sweep when the schedule says so; hand requeues on to their queues when they are due.
 
     Raises:
         MalformedEventError: The schedule's own event cannot be read.
@@ -72,7 +72,7 @@ def run_sweep(function: StepFunction, event: Event, context: Context) -> Answer:
     serving = runtime()
     runner = StepRunner(serving, Step.SWEEP, function, context)
     if "Records" in event:
-        return run_records(serving, WakeUps(serving, runner).handle, event)
+        return run_records(serving, DueRequeues(serving, runner).handle, event)
     with reported(serving):
         trigger = parse_trigger(event)
     return {"clusters": [{"cluster": o.cluster, "status": o.status, **o.counts} for o in runner.run(trigger)]}

@@ -26,7 +26,7 @@ from journeyman.core.api.objects import Resource
 from journeyman.errors import ConfigurationError, MalformedEventError, UnknownClusterError
 from journeyman.events import parse_trigger
 from journeyman.events.decoding import decode_json
-from journeyman.ports import Clock, KubeStore, Message, Trigger
+from journeyman.ports import Clock, ClusterChanged, KubeStore, Message
 from journeyman.runtime.composition import Runtime
 
 Body = dict[str, Any]
@@ -124,7 +124,7 @@ class Receiver:
             return Verdict(refused.status, {"error": "Refused", "message": str(refused)})
         return self._hand_on(runtime, trigger)
 
-    def _checked(self, runtime: Runtime, cluster: str, authorization: str, body: bytes) -> Trigger:
+    def _checked(self, runtime: Runtime, cluster: str, authorization: str, body: bytes) -> ClusterChanged:
         if len(body) > MOST_BYTES:
             raise Refusal(413, f"an event has at most {MOST_BYTES} bytes")
         self._authenticate(runtime, cluster, authorization)
@@ -165,18 +165,18 @@ class Receiver:
         if name != self._sender.user:
             raise _unknown(f"the cluster says that the token is of {name!r}")
 
-    def _read(self, clock: Clock, cluster: str, body: bytes) -> Trigger:
+    def _read(self, clock: Clock, cluster: str, body: bytes) -> ClusterChanged:
         try:
             trigger = parse_trigger(decode_json(body, what="event", which="body"))
         except MalformedEventError as error:
             raise Refusal(400, error.message) from error
-        if trigger.source != "forwarder" or trigger.cluster != cluster:
+        if not isinstance(trigger, ClusterChanged) or trigger.cluster != cluster:
             raise Refusal(400, "the event is not the forwarder's, or names another cluster than the request")
         if abs(clock.now() - trigger.time) > FRESH_FOR:
             raise Refusal(400, "the event is too old, or the sender's clock is wrong")
         return trigger
 
-    def _hand_on(self, runtime: Runtime, trigger: Trigger) -> Verdict:
+    def _hand_on(self, runtime: Runtime, trigger: ClusterChanged) -> Verdict:
         answer = {"cluster": trigger.cluster, "step": trigger.step.value}
         key = (trigger.cluster, trigger.id)
         if key in self._handed_on:

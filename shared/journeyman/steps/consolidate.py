@@ -75,7 +75,7 @@ def _consolidate(hand: Applier) -> None:
     consolidatability = assess_consolidatable(snapshot, without_writes)
     hand.apply(consolidatability.plan, world)
     if consolidatability.next_at is not None:
-        hand.wake(Step.CONSOLIDATE, consolidatability.next_at, "a node's consolidateAfter ends")
+        hand.requeue(Step.CONSOLIDATE, consolidatability.next_at, "a node's consolidateAfter ends")
     _watch_windows(hand, snapshot)
     if not _all_launched(hand, snapshot):
         return
@@ -101,7 +101,7 @@ def _all_launched(hand: Applier, snapshot: Snapshot) -> bool:
     ]
     if waiting:
         hand.note(f"not disrupting while NodeClaim {waiting[0]} and {len(waiting) - 1} others are not launched")
-        hand.wake(
+        hand.requeue(
             Step.CONSOLIDATE,
             next_requeue(snapshot.now, hand.run.settings.disruption_poll),
             "claims are not launched yet",
@@ -118,7 +118,7 @@ def _watch_windows(hand: Applier, snapshot: Snapshot) -> None:
             if why := schedule_error(budget):
                 hand.run.telemetry.log("warning", why, NodePool={"name": pool.metadata.name})
         if pool.metadata.name in in_use and (at := next_window_change(budgets, snapshot.now)) is not None:
-            hand.wake(Step.CONSOLIDATE, at, f"a budget window of NodePool {pool.metadata.name} opens or closes")
+            hand.requeue(Step.CONSOLIDATE, at, f"a budget window of NodePool {pool.metadata.name} opens or closes")
 
 
 def _decide_on(
@@ -128,7 +128,7 @@ def _decide_on(
     snapshot, settings = controller.snapshot, hand.run.settings
     due = (disruption.since or snapshot.now) + _delay(hand, disruption.spec.method)
     if snapshot.now < due:
-        hand.wake(Step.CONSOLIDATE, due, f"validate {disruption.metadata.name}")
+        hand.requeue(Step.CONSOLIDATE, due, f"validate {disruption.metadata.name}")
         return
     command = controller.revalidate(disruption)
     if not command.candidates:
@@ -175,7 +175,7 @@ def _propose(hand: Applier, controller: DisruptionController, evaluation: Evalua
     name = disruption.metadata.name
     if any(known.metadata.name == name for known in controller.snapshot.node_disruptions):
         later = next_requeue(made_at, hand.run.settings.disruption_poll)
-        hand.wake(Step.CONSOLIDATE, later, f"{name} was rejected in this second")
+        hand.requeue(Step.CONSOLIDATE, later, f"{name} was rejected in this second")
         return
     hand.apply(proposal_plan(disruption, evaluation.command, made_at + _delay(hand, evaluation.method)), world)
 

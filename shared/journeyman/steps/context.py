@@ -1,7 +1,7 @@
 """What every step is given and what it gives back: `Settings`, `RunContext`, `Outcome`.
 
 A step is `step(run: RunContext, trigger: Trigger) -> Outcome`. It holds no state of its own: whatever it needs
-to go on is in the cluster's objects, or in a wake-up message it leaves behind.
+to go on is in the cluster's objects, or in a requeue message it leaves behind.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class RunContext(Struct, frozen=True, kw_only=True):
 
     @property
     def out_of_time(self) -> bool:
-        """Whether it is time to stop cleanly and leave the rest to a wake-up."""
+        """Whether it is time to stop cleanly and leave the rest to a requeue."""
         return self.clock.now() >= self.deadline - self.settings.deadline_margin
 
 
@@ -126,7 +126,7 @@ class Outcome(Struct, frozen=True, kw_only=True):
     """What a run did.
 
     `status` is "done"; "busy" if another run holds the step (it will do the work); or "partial" if something is left
-    for a wake-up that has been sent. `wakes` are the wake-ups sent, at most one for each step.
+    for a requeue that has been sent. `wakes` are the requeues sent, at most one for each step.
     """
 
     step: Step
@@ -134,4 +134,4 @@ class Outcome(Struct, frozen=True, kw_only=True):
     status: str = DONE
     notes: tuple[str, ...] = ()
     counts: Mapping[str, int] = field(default_factory=dict)
-    wakes: tuple[Requeue, ...] = ()
+    requeues: tuple[Requeue, ...] = ()

@@ -60,7 +60,7 @@ UNREADY_POOL_PERIOD: Final = timedelta(minutes=5)
 
 
 def due_steps(snapshot: Snapshot, *, static_capacity: bool = False) -> tuple[Requeue, ...]:
-    """At most one wake-up for each step that has work to do now, with the first reason found for it.
+    """At most one requeue for each step that has work to do now, with the first reason found for it.
 
     Args:
         snapshot: Claims, pools (and those set aside), NodeClasses, buffers and unassigned pods.

@@ -1,11 +1,11 @@
 """Carry out plans: the only hand that writes.
 
 Chains are independent: what fails stops its own chain and what stands behind it, never the others. Before each outside
-effect the fence is checked, and the time. However a run ends, its wake-ups are sent:
+effect the fence is checked, and the time. However a run ends, its requeues are sent:
 
 ============================  ==========================================================================
 conflict, object gone         the chain stops; the step wakes up at once, reloads and decides again
-eviction refused (`refusals`) counted, told on the node; the drain's own wake-up comes back to it
+eviction refused (`refusals`) counted, told on the node; the drain's own requeue comes back to it
 other retryable error         the chain stops; the step wakes up when it may help
 other error                   the chain stops, the error is reported; the sweep finds what is left to do
 pod nomination refused        logged; its chain goes on; a refusal that other pods would meet too ends the run's nominations
@@ -81,7 +81,7 @@ class Applier(Report):
 
         Raises:
             LeaseLostError: Another run holds the step.
-            DeadlineError: The time is up; what is left waits for the wake-up.
+            DeadlineError: The time is up; what is left waits for the requeue.
             InvariantError: The plan launches, and there is no world to launch from.
         """
         self.tell(plan)
@@ -235,10 +235,10 @@ def run_step(run: RunContext, step: Step, work: Callable[[Applier], None]) -> Ou
 
     Returns:
         "busy" if another run holds the step (what this one was woken for must come again: the other may not have seen
-        it), "partial" if time or a passing fault cut this one short, with a wake-up for the rest.
+        it), "partial" if time or a passing fault cut this one short, with a requeue for the rest.
 
     Raises:
-        JourneymanError: Something a retry cannot mend; what was done stays done, wake-ups are sent all the same.
+        JourneymanError: Something a retry cannot mend; what was done stays done, requeues are sent all the same.
     """
     hand = Applier(run, step)
     try:
@@ -251,6 +251,6 @@ def run_step(run: RunContext, step: Step, work: Callable[[Applier], None]) -> Ou
             raise
         hand.partial(error)
     finally:
-        hand.send_wakes()
+        hand.send_requeues()
         run.lease.release()
     return hand.outcome()

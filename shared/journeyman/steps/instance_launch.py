@@ -202,7 +202,7 @@ def _look_after_unwritten(hand: Applier, outcome: LaunchOutcome, world: Scheduli
     claim = hand.claim(outcome.claim, world)
     if claim is None or claim.status.provider_id != outcome.instance.provider_id:
         at = hand.run.clock.now() + hand.run.settings.orphan_age + SETTLES
-        hand.wake(Step.TERMINATE, at, f"instance {outcome.instance.provider_id} may be without a claim")
+        hand.requeue(Step.TERMINATE, at, f"instance {outcome.instance.provider_id} may be without a claim")
 
 
 def _tell_failure(hand: Applier, outcome: LaunchFailed) -> None:

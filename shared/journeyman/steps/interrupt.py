@@ -11,8 +11,6 @@ cloud is asked for whom it was launched.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from datetime import datetime
 from typing import Final
 
 from msgspec.structs import replace
@@ -22,7 +20,7 @@ from journeyman.core.lifecycle.interruption import awaits_instances, interrupt_c
 from journeyman.core.lifecycle.notices import InterruptionKind
 from journeyman.core.plan import Step
 from journeyman.errors import JourneymanError, MalformedEventError
-from journeyman.ports import Trigger
+from journeyman.ports import Interruption, Trigger
 from journeyman.steps.context import DONE, Outcome, RunContext
 from journeyman.steps.executor import Applier, run_step
 from journeyman.steps.load import FLEET, Scope, load
@@ -48,16 +46,13 @@ class Unfenced:
 def interrupt(run: RunContext, trigger: Trigger) -> Outcome:
     """Handle one notice for one cluster.
 
-    Args:
-        run: The cluster's connections.
-        trigger: `details` has `kind` (an `InterruptionKind`), `instance_ids` (or `instance_id`) and perhaps
-            `event_time`; without it the trigger's own time counts.
-
     Raises:
-        MalformedEventError: The details are not those of a notice.
+        MalformedEventError: The trigger is not an interruption.
         JourneymanError: Not all could be carried out; redelivery helps, and repeats nothing that was done.
     """
-    kind, instance_ids, event_time = _read(trigger)
+    if not isinstance(trigger, Interruption):
+        raise MalformedEventError("the trigger is not an interruption", id=trigger.id, reason=trigger.reason)
+    kind, instance_ids = trigger.kind, trigger.instance_ids
 
     def work(hand: Applier) -> None:
         snapshot = load(hand.run, ADVISED if kind is InterruptionKind.REBALANCE_RECOMMENDATION else FLEET)
@@ -66,7 +61,7 @@ def interrupt(run: RunContext, trigger: Trigger) -> Outcome:
             snapshot,
             kind=kind,
             instance_ids=instance_ids,
-            event_time=event_time,
+            event_time=trigger.time,
             unavailable_for=run.settings.unavailable_for,
             fresh=fresh,
         )
@@ -82,22 +77,3 @@ def interrupt(run: RunContext, trigger: Trigger) -> Outcome:
             notes="; ".join(outcome.notes),
         )
     return outcome
-
-
-def _read(trigger: Trigger) -> tuple[InterruptionKind, Sequence[str], datetime]:
-    details = trigger.details
-    instance_ids = details.get("instance_ids", details.get("instance_id", ()))
-    if isinstance(instance_ids, str):
-        instance_ids = (instance_ids,)
-    event_time = details.get("event_time", trigger.time)
-    try:
-        kind = InterruptionKind(details.get("kind", ""))
-    except ValueError as error:
-        raise _malformed(trigger, f"{details.get('kind')!r} is no kind of interruption") from error
-    if not isinstance(event_time, datetime) or not all(isinstance(i, str) for i in instance_ids):
-        raise _malformed(trigger, "an interruption names instances and a time")
-    return kind, tuple(instance_ids), event_time
-
-
-def _malformed(trigger: Trigger, why: str) -> MalformedEventError:
-    return MalformedEventError(why, id=trigger.id, source=trigger.source, reason=trigger.reason)

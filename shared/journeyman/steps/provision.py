@@ -58,7 +58,7 @@ def provision(run: RunContext, trigger: Trigger) -> Outcome:
     Raises:
         JourneymanError: As `run_step`.
     """
-    run.telemetry.log("debug", "provisioning", trigger=trigger.source, reason=trigger.reason)
+    run.telemetry.log("debug", "provisioning", trigger=type(trigger).__name__, reason=trigger.reason)
     return run_step(run, Step.PROVISION, _provision)
 
 
@@ -95,9 +95,9 @@ def _decide(hand: Applier, world: SchedulingInputs) -> VerifiedResults:
     hand.apply(tell_buffers(snapshot, results))
     if decision.defects:
         tell_defects(hand, "pods", "the scheduler's answer does not verify; what does is carried out", decision.defects)
-        hand.wake(Step.PROVISION, snapshot.now + AGAIN, "the places of some pods were refused by verify")
+        hand.requeue(Step.PROVISION, snapshot.now + AGAIN, "the places of some pods were refused by verify")
     if at := retry_at(snapshot, results):
-        hand.wake(Step.PROVISION, at, "offerings that were out of stock may be had again")
+        hand.requeue(Step.PROVISION, at, "offerings that were out of stock may be had again")
     return decision
 
 
@@ -139,7 +139,7 @@ def _open(hand: Applier, world: SchedulingInputs, planned: tuple[PlannedClaim, .
     now = run.clock.now()
     most = run.settings.claims_per_run
     if len(planned) > most:
-        hand.wake(Step.PROVISION, now, f"{len(planned) - most} planned node(s) are left for the next run")
+        hand.requeue(Step.PROVISION, now, f"{len(planned) - most} planned node(s) are left for the next run")
     allowed = still_allowed(hand, snapshot, {claim.node_pool for claim in planned})
     wanted = [claim for claim in planned[:most] if claim.node_pool in allowed]
     look_again = poll_at(now, now, run.settings.registration_poll, run.settings.registration_poll)

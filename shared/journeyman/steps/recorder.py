@@ -1,4 +1,4 @@
-"""What one run tells: people, in log lines, notes, Events and metrics; and the steps, in wake-ups sent as it ends."""
+"""What one run tells: people, in log lines, notes, Events and metrics; and the steps, in requeues sent as it ends."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from journeyman.steps.mending import tell_error
 
 RETRY_AFTER: Final = timedelta(seconds=1)
 RETRY_ERROR_AFTER: Final = timedelta(seconds=5)
-FURTHEST_WAKE: Final = timedelta(minutes=15)  # what a delay queue holds; what is due later, the sweep finds
+FURTHEST_REQUEUE: Final = timedelta(minutes=15)  # what a delay queue holds; what is due later, the sweep finds
 
 
 class Report:
@@ -35,11 +35,11 @@ class Report:
         self.step = step
         self._counts: Counter[str] = Counter()
         self._notes: list[str] = []
-        self._wakes: dict[Step, Requeue] = {}
+        self._requeues: dict[Step, Requeue] = {}
         self._status = DONE
 
     def tell(self, plan: Plan) -> None:
-        """Say what was decided, and take note of its wake-ups: they come whatever happens to its chains."""
+        """Say what was decided, and take note of its requeues: they come whatever happens to its chains."""
         for note in plan.notes:
             self.note(note)
         for event in plan.events:
@@ -47,7 +47,7 @@ class Report:
         self.observe(plan.observations)
         for action in plan.actions:
             if isinstance(action, Requeue):
-                self.wake(action.step, action.at, action.reason)
+                self.requeue(action.step, action.at, action.reason)
 
     def note(self, text: str, message: str = "", *, level: str = "info", **fields: Any) -> None:
         """One line for a person in the outcome; the log gets `message` and its fields, if they say the same better."""
@@ -58,13 +58,13 @@ class Report:
         """Add to the outcome's counts."""
         self._counts[what] += number
 
-    def wake(self, step: Step, at: datetime, reason: str) -> None:
+    def requeue(self, step: Step, at: datetime, reason: str) -> None:
         """Ask for a run of `step` at `at`; of several, the earliest is sent. One that is far off is left to the sweep."""
-        if at - self.run.clock.now() > FURTHEST_WAKE:
+        if at - self.run.clock.now() > FURTHEST_REQUEUE:
             return
-        known = self._wakes.get(step)
+        known = self._requeues.get(step)
         if known is None or at < known.at:
-            self._wakes[step] = Requeue(step=step, at=at, reason=reason)
+            self._requeues[step] = Requeue(step=step, at=at, reason=reason)
 
     def explain(self, chain: Chain) -> None:
         """Tell what is true now that all of a chain has been carried out."""
@@ -83,10 +83,10 @@ class Report:
         """Somebody else was quicker: all is decided again, on what there is then."""
         self.count("conflicts")
         self.run.telemetry.log("debug", "the cluster moved on, deciding again", subject=subject, error=str(error))
-        self.wake(self.step, self.run.clock.now() + RETRY_AFTER, f"{subject} changed meanwhile")
+        self.requeue(self.step, self.run.clock.now() + RETRY_AFTER, f"{subject} changed meanwhile")
 
     def failed(self, subject: str, error: JourneymanError) -> None:
-        """Report an error that stops one chain; one that may pass leaves a wake-up."""
+        """Report an error that stops one chain; one that may pass leaves a requeue."""
         self.count("errors")
         self._notes.append(f"{subject}: {error}")
         level = "warning" if error.retryable else "error"
@@ -94,7 +94,7 @@ class Report:
         tell_error(self.run, self.step, error)
         if error.retryable:
             at = self.run.clock.now() + _retry_after(error)
-            self.wake(self.step, at, f"{subject}: {error.message}")
+            self.requeue(self.step, at, f"{subject}: {error.message}")
 
     # -- the end ------------------------------------------------------------------------------------------------
 
@@ -108,33 +108,35 @@ class Report:
         self._status = PARTIAL
         self.run.telemetry.log("info", error.message, **_fields(error))
         wait = timedelta(0) if isinstance(error, DeadlineError) else _retry_after(error)
-        self.wake(self.step, self.run.clock.now() + wait, error.message)
+        self.requeue(self.step, self.run.clock.now() + wait, error.message)
 
-    def send_wakes(self) -> None:
-        """Hand the wake-ups over. Losing them is harmless: the sweep derives all due work again."""
+    def send_requeues(self) -> None:
+        """Hand the requeues over. Losing them is harmless: the sweep derives all due work again."""
         now = self.run.clock.now()
         messages = [
             Message(cluster=self.run.cluster, step=w.step, reason=w.reason, at=w.at if w.at > now else None)
-            for w in self.wakes
+            for w in self.requeues
         ]
         if not messages:
             return
         try:
             self.run.queue.send(messages)
         except JourneymanError as error:
-            self.run.telemetry.log("warning", f"wake-ups were not sent: {error.message}", **_fields(error))
+            self.run.telemetry.log("warning", f"requeues were not sent: {error.message}", **_fields(error))
 
     @property
-    def wakes(self) -> tuple[Requeue, ...]:
-        """The wake-ups so far, at most one for each step, by step."""
-        return tuple(self._paused(wake) for _, wake in sorted(self._wakes.items(), key=lambda item: item[0].value))
+    def requeues(self) -> tuple[Requeue, ...]:
+        """The requeues so far, at most one for each step, by step."""
+        return tuple(
+            self._paused(requeue) for _, requeue in sorted(self._requeues.items(), key=lambda item: item[0].value)
+        )
 
-    def _paused(self, wake: Requeue) -> Requeue:
+    def _paused(self, requeue: Requeue) -> Requeue:
         """A run that met an error does not come back at once: what fails for good would keep it running without end."""
         now = self.run.clock.now()
-        if wake.step is not self.step or wake.at > now or not self._counts["errors"]:
-            return wake
-        return replace(wake, at=now + RETRY_ERROR_AFTER)
+        if requeue.step is not self.step or requeue.at > now or not self._counts["errors"]:
+            return requeue
+        return replace(requeue, at=now + RETRY_ERROR_AFTER)
 
     def outcome(self) -> Outcome:
         """What came of it."""
@@ -144,7 +146,7 @@ class Report:
             status=self._status,
             notes=tuple(self._notes),
             counts=dict(sorted(self._counts.items())),
-            wakes=self.wakes,
+            requeues=self.requeues,
         )
 
 

@@ -29,7 +29,7 @@ def look_after_the_sick(hand: Applier, snapshot: Snapshot) -> Plan:
     run = hand.run
     statuses = _statuses(run, snapshot)
     if (at := next_look(statuses, snapshot.now, run.settings.impaired_for)) is not None:
-        hand.wake(Step.TERMINATE, at, "a check of an instance will have failed for too long")
+        hand.requeue(Step.TERMINATE, at, "a check of an instance will have failed for too long")
     plan = impaired(snapshot, statuses, run.settings.impaired_for)
     if plan.chains or not run.settings.feature_gates.node_repair:
         return plan

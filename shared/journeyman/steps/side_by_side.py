@@ -35,7 +35,7 @@ class Track(Struct):
 
 
 def only_patches(chain: Chain) -> bool:
-    """Whether the chain asks for patches and nothing else but wake-ups, which are noted when a plan is told."""
+    """Whether the chain asks for patches and nothing else but requeues, which are noted when a plan is told."""
     kinds = {type(action) for action in chain.actions}
     return not chain.then and PatchObject in kinds and kinds <= {PatchObject, Requeue}
 

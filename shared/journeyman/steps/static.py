@@ -1,7 +1,7 @@
 """Static NodePools, as a part of the provision step: surplus nodes go, those lacking are opened and launched.
 
 It comes after claims on their way were moved on, so that a claim given up is counted no more, and before pods are
-planned, so that they find the room of what was just launched. One lane and one fence hold for both kinds of pools.
+planned, so that they find the room of what was just launched. One queue and one fence hold for both kinds of pools.
 """
 
 from __future__ import annotations
@@ -47,6 +47,6 @@ def _openable(hand: Applier, snapshot: Snapshot, read: Snapshot) -> tuple[NodePo
     given_up = {c.metadata.labels.get(labels.NODEPOOL) for c in read.claims if written.get(c.metadata.name, c) is None}
     lacking = {pool.name for pool in static_nodepools(snapshot.claims, snapshot.node_pools) if pool.missing}
     for name in sorted(lacking & given_up):
-        hand.wake(Step.PROVISION, hand.run.clock.now(), f"NodePool {name} lost a node that was on its way")
+        hand.requeue(Step.PROVISION, hand.run.clock.now(), f"NodePool {name} lost a node that was on its way")
     allowed = still_allowed(hand, snapshot, lacking - given_up)
     return tuple(pool for pool in snapshot.node_pools if pool.metadata.name in allowed)

@@ -38,7 +38,7 @@ def still_allowed(hand: Applier, snapshot: Snapshot, pools: Iterable[str]) -> fr
             hand.note(f"NodePool {name} may open no nodes now: {', '.join(over) or 'it is gone or invalid'}")
             # over its limits it stays until nodes that are leaving are gone: no use in asking again at once
             at = hand.run.clock.now() + (LIMITS_PERIOD if over else timedelta())
-            hand.wake(Step.PROVISION, at, f"NodePool {name} changed meanwhile")
+            hand.requeue(Step.PROVISION, at, f"NodePool {name} changed meanwhile")
         else:
             allowed.add(name)
     return frozenset(allowed)

@@ -48,7 +48,7 @@ def terminate(run: RunContext, trigger: Trigger) -> Outcome:
     Raises:
         JourneymanError: As `run_step`.
     """
-    run.telemetry.log("debug", "terminating", trigger=trigger.source, reason=trigger.reason)
+    run.telemetry.log("debug", "terminating", trigger=type(trigger).__name__, reason=trigger.reason)
     return run_step(run, Step.TERMINATE, _terminate)
 
 
@@ -66,7 +66,7 @@ def _terminate(hand: Applier) -> None:
     fresh += hydrate_nodes(snapshot) + check_nodes(snapshot, run.settings.consistency_period)
     hand.apply(fresh)
     if _deletes_claims(fresh):
-        hand.wake(Step.TERMINATE, run.clock.now(), "claims were deleted")
+        hand.requeue(Step.TERMINATE, run.clock.now(), "claims were deleted")
     came_of_claims = outcomes(snapshot, hand.effects.claims, _timeouts(run.settings), cloud.ended)
     if leaving or came_of_claims:
         hand.apply(count(_without_gone(hand, snapshot), came_of_claims))

@@ -5,7 +5,7 @@ times at most. Where it names none (limits of a NodePool, say), or never comes t
 kept as verify together, in `2 ** _HALVINGS` groups at most, and nothing else: each look costs, and the run has other work.
 
 The pods concerned have an error like any that found no place, and are looked at again `AGAIN` later: whatever made the
-scheduler err may be over by then. It is told as a defect of ours, and no failure of the run: that would hold up its lane.
+scheduler err may be over by then. It is told as a defect of ours, and no failure of the run: that would hold up its queue.
 """
 
 from __future__ import annotations

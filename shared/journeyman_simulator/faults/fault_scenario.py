@@ -79,7 +79,7 @@ class ScenarioSetup(Struct, frozen=True, kw_only=True):
     drain_poll_seconds: int = 10
     instance_poll_seconds: int = 10
     registration_timeout_seconds: int = 300
-    sweep: bool = True  # off: wake-ups alone must do
+    sweep: bool = True  # off: requeues alone must do
     thaw: bool = False  # a run that outlives its function's timeout is frozen and goes on later, instead of being ended
     ends_empty: bool = False  # at the end everything is scaled to zero and nothing may be left
 
@@ -367,7 +367,7 @@ class CallFault(Struct, frozen=True, kw_only=True, tag=True, tag_field="fault"):
 
 
 class MessageFault(Struct, frozen=True, kw_only=True, tag=True, tag_field="fault"):
-    """The `nth` message (from 1) that is sent to a queue goes wrong. Queues: a step's value, or "wake"."""
+    """The `nth` message (from 1) that is sent to a queue goes wrong. Queues: a step's value, or "requeue"."""
 
     queue: str
     nth: int

@@ -258,7 +258,7 @@ class FaultWorld:
         ]
 
     def _forward(self, step: Step, body: str, message_id: str) -> None:
-        """The forwarder sends to a lane."""
+        """The forwarder sends to a queue."""
         self._account.client("sqs").send_message(
             QueueUrl=self._stack.queue_urls[f"{step.value.title()}Queue"],
             MessageBody=body,
@@ -284,11 +284,11 @@ def _why(event: dict[str, Any]) -> str:
 
 
 def _waiting(queue: str, message: SimulatedMessage) -> WaitingMessage:
-    """A message of ours; in the wake queue it says itself for whom it is, and from when on."""
+    """A message of ours; in the requeue queue it says itself for whom it is, and from when on."""
     receivable = datetime.fromtimestamp(message.visible_at / 1000, timezone.utc)
     body = json.loads(message.body)
     at = datetime.fromisoformat(body["at"]) if body.get("at") else receivable
-    step = Step(body["step"]) if queue == "wake" else Step(queue)
+    step = Step(body["step"]) if queue == "requeue" else Step(queue)
     return WaitingMessage(step=step, at=max(at, receivable))
 
 

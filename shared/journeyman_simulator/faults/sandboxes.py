@@ -146,12 +146,12 @@ class SimulatedAwsAdapters(AwsAdapters):
         )
 
     def queue(self) -> Queue:
-        """The lanes, with message ids that are serial numbers."""
+        """The queues, with message ids that are serial numbers."""
         return SQSQueue(
             self._client("sqs", self._environment.region),
             self.clock,
-            lanes=self._environment.lanes,
-            wake_url=self._environment.wake_url,
+            queues=self._environment.queues,
+            requeue_url=self._environment.requeue_url,
             new_id=self._connections.new_id,
         )
 

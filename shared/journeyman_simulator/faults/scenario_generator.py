@@ -47,7 +47,7 @@ from journeyman_simulator.faults.operation_generator import (
 )
 from journeyman_simulator.in_process_account.ec2_catalogue import SMALL_SELECTION
 
-QUEUES: Final = ("provision", "terminate", "consolidate", "interrupt", "wake")
+QUEUES: Final = ("provision", "terminate", "consolidate", "interrupt", "requeue")
 DEATHS: Final = (FaultKind.CRASH_BEFORE, FaultKind.CRASH_AFTER)
 MOST_CALL_FAULTS: Final = 4
 MOST_MESSAGE_FAULTS: Final = 4
@@ -129,7 +129,7 @@ def _seconds(rng: Random, site: str, kind: FaultKind) -> float:
 
 
 def _overlaps(rng: Random) -> tuple[Fault, ...]:
-    """What may happen where wake-ups alone must do: runs that meet, answers that come late; nothing is lost."""
+    """What may happen where requeues alone must do: runs that meet, answers that come late; nothing is lost."""
     faults: list[Fault] = [
         CallFault(site=rng.choice(CALL_SITES), nth=_ordinal(rng), kind=FaultKind.PAUSE, seconds=rng.choice(_PARKS[:4]))
         for _ in range(rng.randint(0, 2))

@@ -1,4 +1,4 @@
-"""What a checker may see of a scenario that is being told: the cluster, the account, the lanes, the runs.
+"""What a checker may see of a scenario that is being told: the cluster, the account, the queues, the runs.
 
 Those who look on are told at once: of every write (`apiserver.Write`, before its caller is answered), of what happens to
 instances (`CloudEvent`) and of errors that runs report (`RunError`). Whatever else they ask for, they ask the `Scene`.
@@ -69,7 +69,7 @@ class RunError(Struct, frozen=True, kw_only=True):
 
 
 class WaitingMessage(Struct, frozen=True, kw_only=True):
-    """A message on its way to a step, or being handled: `at` is when it can be received, in the wake queue when it is due."""
+    """A message on its way to a step, or being handled: `at` is when it can be received, in the requeue queue when it is due."""
 
     step: Step
     at: datetime

@@ -93,7 +93,7 @@ def _print_replayed(console: Console, path: Path, replayed: ReplayResult, names:
 
 
 def _lines(replayed: ReplayResult, names: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Decisions, explanations, writes and wake-ups, as (kind, text)."""
+    """Decisions, explanations, writes and requeues, as (kind, text)."""
     for line in replayed.log:
         if line["level"] != "DEBUG":
             yield ("decision" if line["level"] == "INFO" else str(line["level"]).lower()), _log_text(line, names)
@@ -105,9 +105,9 @@ def _lines(replayed: ReplayResult, names: Mapping[str, str]) -> Iterator[tuple[s
     for write in replayed.writes:
         if write.resource.kind not in _EXPLANATIONS:
             yield "write", _write_text(write, names)
-    for wake in replayed.wakes:
-        when = f"in {wake['delaySeconds']} s" if wake["delaySeconds"] else "now"
-        yield "wake-up", f"{wake['step']} {when}: {wake['reason']}"
+    for requeue in replayed.requeues:
+        when = f"in {requeue['delaySeconds']} s" if requeue["delaySeconds"] else "now"
+        yield "requeue", f"{requeue['step']} {when}: {requeue['reason']}"
 
 
 def _log_text(line: JSON, names: Mapping[str, str]) -> str:

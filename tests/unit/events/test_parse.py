@@ -14,10 +14,13 @@ from journeyman.core.plan import Step
 from journeyman.errors import MalformedEventError
 from journeyman.events import parse_trigger
 from journeyman.events.eventbridge import STATE_KINDS
+from journeyman.ports import ClusterChanged, Interruption, RequeueDue, ScheduledRun
 
 SAMPLES = Path(__file__).parents[3] / "events"
 MESSAGES = sorted(
-    path for folder in ("forwarder", "wake", "schedule", "eventbridge") for path in (SAMPLES / folder).rglob("*.json")
+    path
+    for folder in ("forwarder", "requeue", "schedule", "eventbridge")
+    for path in (SAMPLES / folder).rglob("*.json")
 )
 BATCHES = sorted((SAMPLES / "sqs").glob("*.json"))
 NINE = datetime(2026, 11, 21, 9, 0, tzinfo=timezone.utc)
@@ -40,47 +43,49 @@ def test_every_sample_is_a_trigger_with_an_id_a_cluster_and_an_aware_time(path):
 
 
 @pytest.mark.parametrize(
-    ("path", "step", "source", "kind"),
+    ("path", "step", "type_", "kind"),
     [
-        ("forwarder/pods-unschedulable.json", Step.PROVISION, "forwarder", None),
-        ("wake/terminate-now.json", Step.TERMINATE, "wake", None),
-        ("schedule/minute-sweep.json", Step.SWEEP, "sweep", None),
-        ("schedule/scheduled-rule.json", Step.SWEEP, "sweep", None),
-        ("schedule/consolidation-window.json", Step.CONSOLIDATE, "schedule", None),
-        ("eventbridge/ec2-spot-interruption/terminate.json", Step.INTERRUPT, "spot-interruption", "spot_interrupted"),
+        ("forwarder/pods-unschedulable.json", Step.PROVISION, ClusterChanged, None),
+        ("requeue/terminate-now.json", Step.TERMINATE, RequeueDue, None),
+        ("schedule/minute-sweep.json", Step.SWEEP, ScheduledRun, None),
+        ("schedule/scheduled-rule.json", Step.SWEEP, ScheduledRun, None),
+        ("schedule/consolidation-window.json", Step.CONSOLIDATE, ScheduledRun, None),
+        ("eventbridge/ec2-spot-interruption/terminate.json", Step.INTERRUPT, Interruption, "spot_interrupted"),
         (
             "eventbridge/ec2-rebalance-recommendation/elevated-risk.json",
             Step.INTERRUPT,
-            "rebalance-recommendation",
+            Interruption,
             "rebalance_recommendation",
         ),
         (
             "eventbridge/ec2-capacity-reservation-interruption/reclaimed.json",
             Step.INTERRUPT,
-            "capacity-reservation-interruption",
+            Interruption,
             "capacity_reservation_interrupted",
         ),
-        ("eventbridge/ec2-state-change/stopping.json", Step.INTERRUPT, "state-change", "instance_stopped"),
-        ("eventbridge/ec2-state-change/stopped.json", Step.INTERRUPT, "state-change", "instance_stopped"),
-        ("eventbridge/ec2-state-change/shutting-down.json", Step.INTERRUPT, "state-change", "instance_terminated"),
-        ("eventbridge/ec2-state-change/terminated.json", Step.INTERRUPT, "state-change", "instance_terminated"),
-        ("eventbridge/ec2-state-change/running.json", Step.INTERRUPT, "state-change", "no_op"),
-        ("eventbridge/health/instance-retirement.json", Step.INTERRUPT, "health", "scheduled_change"),
-        ("eventbridge/health/open-issue.json", Step.INTERRUPT, "health", "no_op"),
+        ("eventbridge/ec2-state-change/stopping.json", Step.INTERRUPT, Interruption, "instance_stopped"),
+        ("eventbridge/ec2-state-change/stopped.json", Step.INTERRUPT, Interruption, "instance_stopped"),
+        ("eventbridge/ec2-state-change/shutting-down.json", Step.INTERRUPT, Interruption, "instance_terminated"),
+        ("eventbridge/ec2-state-change/terminated.json", Step.INTERRUPT, Interruption, "instance_terminated"),
+        ("eventbridge/ec2-state-change/running.json", Step.INTERRUPT, Interruption, "no_op"),
+        ("eventbridge/health/instance-retirement.json", Step.INTERRUPT, Interruption, "scheduled_change"),
+        ("eventbridge/health/open-issue.json", Step.INTERRUPT, Interruption, "no_op"),
     ],
 )
-def test_each_source_wakes_its_step_and_says_what_kind_it_is(path, step, source, kind):
+def test_each_source_runs_its_step_with_a_typed_trigger(path, step, type_, kind):
     """Kinds are Karpenter's metric reasons; what it ignores is `no_op`."""
     trigger = parse_trigger(sample(path))
 
-    assert (trigger.step, trigger.source, trigger.details.get("kind")) == (step, source, kind)
+    assert (trigger.step, type(trigger)) == (step, type_)
+    assert not kind or trigger.kind.value == kind
 
 
 def test_the_kinds_are_those_that_the_interrupt_step_knows():
     """A kind the step does not know would send true warnings to the dead-letter queue."""
-    kinds = {parse_trigger(json.loads(p.read_text())).details.get("kind") for p in MESSAGES} | {*STATE_KINDS.values()}
+    triggers = [parse_trigger(json.loads(p.read_text())) for p in MESSAGES]
+    kinds = {t.kind for t in triggers if isinstance(t, Interruption)} | {*STATE_KINDS.values()}
 
-    assert kinds - {None} == {kind.value for kind in InterruptionKind} - {kind.value for kind in KINDS.values()}
+    assert kinds == {*InterruptionKind} - {*KINDS.values()}
 
 
 def test_the_forwarders_message_tells_how_many_pods_wait_and_since_when():
@@ -88,21 +93,21 @@ def test_the_forwarders_message_tells_how_many_pods_wait_and_since_when():
     trigger = parse_trigger(sample("forwarder/pods-unschedulable.json"))
 
     assert trigger.cluster == "demo"
-    assert trigger.details["counts"] == {"pending": 10, "unschedulable": 10}
-    assert trigger.details["oldest_pending_time"] < trigger.time == NINE
+    assert trigger.counts == {"pending": 10, "unschedulable": 10}
+    assert trigger.oldest_pending_time < trigger.time == NINE
 
 
 def test_the_forwarder_names_the_step_that_it_wakes_also_from_within_an_eventbridge_event():
     """A rule may hand on the whole event or only its detail."""
     detail = sample("forwarder/node-gone.json")
     envelope = {
-        "version": "0", "id": "e-1", "source": "journeyman.forwarder", "detail-type": "Journeyman Wake-Up",
+        "version": "0", "id": "e-1", "source": "journeyman.forwarder", "detail-type": "Journeyman Notification",
         "time": "2026-11-21T09:00:01Z", "account": "123456789012", "region": "us-east-1", "detail": detail,
     }  # fmt: skip
     trigger = parse_trigger(envelope)
 
     assert trigger == parse_trigger(detail)
-    assert (trigger.step, trigger.cluster, trigger.source) == (Step.TERMINATE, "demo", "forwarder")
+    assert (trigger.step, trigger.cluster, type(trigger)) == (Step.TERMINATE, "demo", ClusterChanged)
 
 
 def test_an_instance_event_is_for_every_cluster_because_it_names_none():
@@ -110,8 +115,8 @@ def test_an_instance_event_is_for_every_cluster_because_it_names_none():
     trigger = parse_trigger(sample("eventbridge/ec2-spot-interruption/terminate.json"))
 
     assert trigger.cluster == "*"
-    assert trigger.details["instance_ids"] == [OURS]
-    assert trigger.details["event_time"] == NINE
+    assert trigger.instance_ids == (OURS,)
+    assert trigger.time == NINE
 
 
 def test_a_health_event_names_all_its_instances_once_and_in_order():
@@ -119,12 +124,15 @@ def test_a_health_event_names_all_its_instances_once_and_in_order():
     event = sample("eventbridge/health/instance-retirement.json")
     event["detail"]["affectedEntities"] *= 2
 
-    assert parse_trigger(event).details["instance_ids"] == [OURS, "i-0fedcba9876543210"]
+    assert parse_trigger(event).instance_ids == (
+        OURS,
+        "i-0fedcba9876543210",
+    )
 
 
-def test_a_late_wake_up_carries_its_moment():
+def test_a_late_requeue_carries_its_moment():
     """The delay queue holds 15 minutes at most, so the message must know when it is really due."""
-    assert parse_trigger(sample("wake/consolidate-in-an-hour.json")).details["at"] == datetime(
+    assert parse_trigger(sample("requeue/consolidate-in-an-hour.json")).at == datetime(
         2026, 11, 21, 10, 0, tzinfo=timezone.utc
     )
 
@@ -140,7 +148,7 @@ def test_an_event_of_another_service_is_acknowledged_not_refused():
     """A rule that is too wide must not fill the dead-letter queue (Karpenter deletes what it does not know)."""
     event = {**sample("eventbridge/ec2-spot-interruption/terminate.json"), "detail-type": "EC2 Fleet Instance Change"}
 
-    assert parse_trigger(event).details["kind"] == "no_op"
+    assert parse_trigger(event).kind is InterruptionKind.NO_OP
 
 
 def broken() -> list:
@@ -155,7 +163,7 @@ def broken() -> list:
         pytest.param({**good, "counts": {"pending": -1}}, "counts", id="negative count"),
         pytest.param({**good, "source": "elsewhere"}, "elsewhere", id="unknown source"),
         pytest.param({**good, "source": ["forwarder"]}, "forwarder", id="source is a list"),
-        pytest.param({**sample("wake/terminate-now.json"), "step": "reboot"}, "reboot", id="unknown step"),
+        pytest.param({**sample("requeue/terminate-now.json"), "step": "reboot"}, "reboot", id="unknown step"),
         pytest.param({}, "source", id="nothing"),
         pytest.param({**spot, "detail": None}, "detail", id="no detail"),
         pytest.param({**spot, "detail": {"instance-action": "stop"}}, "instance-id", id="no instance"),
@@ -183,7 +191,9 @@ JSON = st.recursive(
 KEYS = st.sampled_from(["source", "version", "body", "detail-type", "detail", "id", "time", "cluster", "step", "at"])
 
 
-@given(st.dictionaries(KEYS, JSON | st.sampled_from(["forwarder", "wake", "aws.ec2", "1", "{}", "AWS Health Event"])))
+@given(
+    st.dictionaries(KEYS, JSON | st.sampled_from(["forwarder", "requeue", "aws.ec2", "1", "{}", "AWS Health Event"]))
+)
 def test_no_payload_raises_anything_but_malformed(payload):
     """Whatever stands in a queue, the batch goes on."""
     try:

@@ -12,6 +12,7 @@ from infra.forwarder.news import WAKES, Cause, Ledger, News, Step
 from infra.forwarder.pods import Summary
 from journeyman.core.plan import Step as JourneymanStep
 from journeyman.events import parse_trigger
+from journeyman.ports import ClusterChanged
 
 NINE = datetime(2026, 11, 21, 9, tzinfo=timezone.utc)
 STUCK, JOINED = News(Cause.POD_UNSCHEDULABLE, "p", "1"), News(Cause.NODE_JOINED, "n", "2")
@@ -123,10 +124,10 @@ def test_the_message_is_what_the_functions_parse(step):
     (parcel,) = (p for p in ledger.take(1.0) if p.step is step)
     trigger = parse_trigger(json.loads(message("dev", parcel, Summary(12, 10, NINE), NINE)))
 
-    assert (trigger.cluster, trigger.step, trigger.source) == ("dev", JourneymanStep(step.value), "forwarder")
+    assert (trigger.cluster, trigger.step, type(trigger)) == ("dev", JourneymanStep(step.value), ClusterChanged)
     assert trigger.id == parcel.id
-    assert trigger.details["counts"].items() >= {"pending": 12, "unschedulable": 10, "nodesGone": 1}.items()
-    assert trigger.details["oldest_pending_time"] == NINE
+    assert trigger.counts.items() >= {"pending": 12, "unschedulable": 10, "nodesGone": 1}.items()
+    assert trigger.oldest_pending_time == NINE
     waits = "10 pods are unschedulable, " if step is Step.PROVISION else ""
     assert trigger.reason == f"{waits}1 nodes are gone, the forwarder has started"
 

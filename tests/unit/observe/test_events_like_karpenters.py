@@ -126,7 +126,7 @@ def drained_by_force(living):
     }
     living.cluster.add({**budget, "spec": {"selector": {"matchLabels": {"app": "web"}}, "maxUnavailable": 0}})
     living.server.delete(NODECLAIM, living.claims()[0].metadata.name)
-    living.wake(Step.TERMINATE)
+    living.requeue(Step.TERMINATE)
     living.live(minutes=12)
     living.server.delete(PDB, "b", namespace="default")
 

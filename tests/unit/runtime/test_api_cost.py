@@ -12,7 +12,7 @@ from journeyman.kube.caching_store import CachingKubeStore, ListCache
 from journeyman.kube.connection_pool import Connection
 from journeyman.kube.http_store import HttpKubeStore
 from journeyman.kube.transport import Transport
-from journeyman.ports import Trigger
+from journeyman.ports import RequeueDue
 from journeyman.runtime.aws import AwsAdapters
 from journeyman.runtime.composition import Runtime
 from journeyman.runtime.environment import read_environment
@@ -43,7 +43,7 @@ def runtime():
 
 def test_requests_and_bytes_of_a_run_are_metrics(runtime, capsys):
     """Two lists and a Kubernetes Event, which is written when the run has ended."""
-    trigger = Trigger(id="m-1", cluster="dev", step=Step.TERMINATE, source="wake", reason="drain", time=NOW)
+    trigger = RequeueDue(id="m-1", cluster="dev", step=Step.TERMINATE, reason="drain", time=NOW)
     with runtime.invocation(trigger, CONTEXT) as run:
         run.store.list(NODE)
         run.store.list(NODE)

@@ -13,7 +13,7 @@ from moto import mock_aws
 from journeyman.core.plan import Step
 from journeyman.errors import ConfigurationError
 from journeyman.kube.lease import KubeLease
-from journeyman.ports import Trigger
+from journeyman.ports import RequeueDue
 from journeyman.runtime.aws import AwsAdapters
 from journeyman.runtime.composition import Runtime, current, installed
 from journeyman.runtime.environment import read_environment
@@ -60,7 +60,7 @@ def adapters(clients):
 
 
 def a_trigger(cluster="dev"):
-    return Trigger(id="m-1", cluster=cluster, step=Step.TERMINATE, source="wake", reason="drain", time=START)
+    return RequeueDue(id="m-1", cluster=cluster, step=Step.TERMINATE, reason="drain", time=START)
 
 
 CONTEXT = SimpleNamespace(aws_request_id="req-1", get_remaining_time_in_millis=lambda: 10_000)

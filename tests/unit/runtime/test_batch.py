@@ -19,11 +19,11 @@ from journeyman.errors import (
     RateLimitedError,
     UnknownClusterError,
 )
-from journeyman.ports import Message, Trigger
-from journeyman.runtime.batch import FAILED, StepRunner, WakeUps, run_records
+from journeyman.ports import Message, ScheduledRun
+from journeyman.runtime.batch import FAILED, DueRequeues, StepRunner, run_records
 from journeyman.runtime.composition import Runtime
 from journeyman.steps.context import BUSY, Outcome, Settings
-from tests.helpers.fakes import Cluster, Fence, Lanes, Record
+from tests.helpers.fakes import Cluster, FakeQueue, Fence, Record
 
 NOW = datetime(2026, 11, 21, 9, 0, tzinfo=timezone.utc)
 
@@ -49,7 +49,7 @@ class Adapters:
     """A composition of fakes: an in-memory cluster for every name."""
 
     made: list[str] = field(default_factory=list)
-    lanes: Lanes = field(default_factory=Lanes)
+    fake_queue: FakeQueue = field(default_factory=FakeQueue)
     lines: list[tuple[str, str, Mapping[str, Any]]] = field(default_factory=list)
     records: list[FlushedRecord] = field(default_factory=list)
     counted: list[tuple[str, Mapping[str, str]]] = field(default_factory=list)
@@ -68,7 +68,7 @@ class Adapters:
         return self.cluster.cloud
 
     def queue(self):
-        return self.lanes
+        return self.fake_queue
 
     def lease(self, cluster, step, store, holder):
         return Fence()
@@ -110,7 +110,7 @@ def runtime(adapters):
 
 
 def a_record(number, cluster="blue", *, body=None, step="provision", **more):
-    message = {"version": "1", "source": "wake", "id": f"m{number}", "time": NOW.isoformat(), "cluster": cluster}
+    message = {"version": "1", "source": "requeue", "id": f"m{number}", "time": NOW.isoformat(), "cluster": cluster}
     return {
         "messageId": f"record-{number}",
         "body": body if body is not None else json.dumps({**message, "step": step, **more}),
@@ -121,17 +121,17 @@ def a_record(number, cluster="blue", *, body=None, step="provision", **more):
     }
 
 
-def run_lane(runtime, function, *records, context=None):
+def run_queue(runtime, function, *records, context=None):
     runner = StepRunner(runtime, function.step, function, context or Context())
     answer = run_records(runtime, runner.run, {"Records": list(records)}, ahead=runner.run_ahead)
     return [failure["itemIdentifier"] for failure in answer["batchItemFailures"]]
 
 
 def test_several_messages_for_a_cluster_are_one_run(runtime):
-    """Ten wake-ups say the same thing: look again."""
+    """Ten requeues say the same thing: look again."""
     step = StepOf()
 
-    failed = run_lane(runtime, step, a_record(1), a_record(2), a_record(3, "green"), a_record(4))
+    failed = run_queue(runtime, step, a_record(1), a_record(2), a_record(3, "green"), a_record(4))
 
     assert (failed, sorted(step.runs)) == ([], [("blue", "m1"), ("green", "m3")])
 
@@ -140,7 +140,7 @@ def test_a_bad_message_fails_alone_and_the_good_ones_of_its_cluster_are_done(run
     """It comes back until its retries are used up; nothing behind it is dragged along."""
     step = StepOf()
 
-    failed = run_lane(runtime, step, a_record(1), a_record(2, body="{"), a_record(3), a_record(4, "nowhere"))
+    failed = run_queue(runtime, step, a_record(1), a_record(2, body="{"), a_record(3), a_record(4, "nowhere"))
 
     assert (failed, step.runs) == (["record-2", "record-4"], [("blue", "m1")])
     assert [(level, fields["error"]) for level, _, fields in adapters.lines] == [
@@ -154,19 +154,19 @@ def test_what_nobody_understands_is_retried_at_once_and_a_failed_run_later(runti
     """While a failed message is waited for, its group stands still; only a run has anything to wait for."""
     step = StepOf(fails={"green": RateLimitedError("slow down")})
 
-    failed = run_lane(runtime, step, a_record(1, body="{"), a_record(2, "green"), a_record(3, "nowhere"))
-    adapters.lanes.fails = RateLimitedError("SQS is busy")
-    again = run_lane(runtime, step, a_record(4, body="{"))
+    failed = run_queue(runtime, step, a_record(1, body="{"), a_record(2, "green"), a_record(3, "nowhere"))
+    adapters.fake_queue.fails = RateLimitedError("SQS is busy")
+    again = run_queue(runtime, step, a_record(4, body="{"))
 
     assert (failed, again) == (["record-1", "record-2", "record-3"], ["record-4"])
-    assert adapters.lanes.retried == ["receipt-1", "receipt-3"]
+    assert adapters.fake_queue.retried == ["receipt-1", "receipt-3"]
 
 
 def test_a_message_for_another_step_is_refused(runtime):
-    """A terminate wish on the provision lane is a sender's mistake, not work for provision."""
+    """A terminate wish on the provision queue is a sender's mistake, not work for provision."""
     step = StepOf()
 
-    assert run_lane(runtime, step, a_record(1, step="terminate")) == ["record-1"]
+    assert run_queue(runtime, step, a_record(1, step="terminate")) == ["record-1"]
     assert step.runs == []
 
 
@@ -174,7 +174,7 @@ def test_a_failed_run_fails_all_its_clusters_records_and_no_others(runtime, adap
     """The run was theirs together; it is logged once."""
     step = StepOf(fails={"blue": RateLimitedError("EC2 throttles us")})
 
-    failed = run_lane(runtime, step, a_record(1), a_record(2, "green"), a_record(3))
+    failed = run_queue(runtime, step, a_record(1), a_record(2, "green"), a_record(3))
 
     assert failed == ["record-1", "record-3"]
     assert len(step.runs) == 2
@@ -185,14 +185,14 @@ def test_a_batch_that_fails_as_a_whole_is_answered_not_raised(runtime):
     """An error of the function would be alarmed as a defect; a throttled cloud is none."""
     step = StepOf(fails={"blue": RateLimitedError("EC2 throttles us")})
 
-    assert run_lane(runtime, step, a_record(1)) == ["record-1"]
+    assert run_queue(runtime, step, a_record(1)) == ["record-1"]
 
 
 def test_a_wrong_setting_is_acknowledged_because_redelivery_cannot_help(runtime, adapters):
     """A person has to change it; the sweep asks again each minute."""
     step = StepOf(fails={"blue": ConfigurationError("the role is missing", role="node")})
 
-    assert run_lane(runtime, step, a_record(1)) == []
+    assert run_queue(runtime, step, a_record(1)) == []
     assert adapters.lines[0][2]["role"] == "node"
 
 
@@ -200,7 +200,7 @@ def test_an_interruption_is_never_acknowledged_unhandled(runtime):
     """Nobody asks again for it."""
     step = StepOf(Step.INTERRUPT, fails={"green": ConfigurationError("the role is missing")})
 
-    assert run_lane(runtime, step, an_interruption(1)) == ["record-1"]
+    assert run_queue(runtime, step, an_interruption(1)) == ["record-1"]
     assert sorted(cluster for cluster, _ in step.runs) == ["blue", "green"]
 
 
@@ -208,13 +208,13 @@ def test_a_defect_comes_back_with_its_stack_trace_in_the_log(runtime, adapters):
     """It ends in the dead-letter queue, where the alarm is."""
     step = StepOf(fails={"blue": InvariantError("verify rejects the plan"), "green": ZeroDivisionError("oops")})
 
-    assert run_lane(runtime, step, a_record(1), a_record(2, "green")) == ["record-1", "record-2"]
+    assert run_queue(runtime, step, a_record(1), a_record(2, "green")) == ["record-1", "record-2"]
     assert all("Traceback" in fields["stacktrace"] for _, _, fields in adapters.lines)
 
 
 def test_a_run_that_finds_the_lease_held_gives_its_message_back(runtime, adapters):
     """The other run may have read the cluster before this message's cause; it is no error either."""
-    assert run_lane(runtime, StepOf(status=BUSY), a_record(1)) == ["record-1"]
+    assert run_queue(runtime, StepOf(status=BUSY), a_record(1)) == ["record-1"]
     assert adapters.lines[0][0] == "info"
 
 
@@ -234,7 +234,7 @@ def test_every_interruption_runs_on_every_cluster(runtime):
     """Their instances differ, and none names its cluster."""
     step = StepOf(Step.INTERRUPT)
 
-    failed = run_lane(runtime, step, an_interruption(1), an_interruption(2, "i-2"))
+    failed = run_queue(runtime, step, an_interruption(1), an_interruption(2, "i-2"))
 
     assert failed == []
     for name in ("blue", "green"):
@@ -243,7 +243,7 @@ def test_every_interruption_runs_on_every_cluster(runtime):
 
 def test_a_notice_is_counted_once_for_all_clusters(runtime, adapters):
     """Each cluster looks at each notice of the account; the dashboards would show it so many times."""
-    run_lane(runtime, StepOf(Step.INTERRUPT), an_interruption(1))
+    run_queue(runtime, StepOf(Step.INTERRUPT), an_interruption(1))
 
     assert adapters.counted == [
         ("received_messages_total", {"message_type": "instance_stopped"}),
@@ -254,10 +254,10 @@ def test_a_notice_is_counted_once_for_all_clusters(runtime, adapters):
 
 def test_a_notice_that_comes_back_is_not_counted_as_dealt_with(runtime, adapters):
     """Received twice, deleted once."""
-    run_lane(runtime, StepOf(Step.INTERRUPT, fails={"green": RateLimitedError("busy")}), an_interruption(1))
+    run_queue(runtime, StepOf(Step.INTERRUPT, fails={"green": RateLimitedError("busy")}), an_interruption(1))
     assert [name for name, _ in adapters.counted] == ["received_messages_total"]
 
-    run_lane(runtime, StepOf(Step.INTERRUPT), an_interruption(1))
+    run_queue(runtime, StepOf(Step.INTERRUPT), an_interruption(1))
 
     names = [name for name, _ in adapters.counted]
     assert (names.count("received_messages_total"), names.count("deleted_messages_total")) == (2, 1)
@@ -267,7 +267,7 @@ def test_a_notice_that_means_nothing_to_us_is_counted_without_connecting_to_anyb
     """Instances start all the time; Karpenter counts such messages, too."""
     step = StepOf(Step.INTERRUPT)
 
-    assert run_lane(runtime, step, an_interruption(1, state="running")) == []
+    assert run_queue(runtime, step, an_interruption(1, state="running")) == []
 
     assert (step.runs, adapters.made) == ([], [])
     assert ("received_messages_total", {"message_type": "no_op"}) in adapters.counted
@@ -283,7 +283,7 @@ def test_clusters_are_run_side_by_side(runtime):
         both.wait()
         return step(run, trigger)
 
-    every = Trigger(id="t", cluster="*", step=Step.SWEEP, source="sweep", reason="every minute", time=NOW)
+    every = ScheduledRun(id="t", cluster="*", step=Step.SWEEP, reason="every minute", time=NOW)
     outcomes = StepRunner(runtime, Step.SWEEP, wait_for_each_other, Context()).run(every)
 
     assert [outcome.cluster for outcome in outcomes] == ["blue", "green"]
@@ -303,7 +303,7 @@ def test_a_cluster_of_a_batch_is_not_kept_waiting_by_one_that_does_not_answer(ru
         return Outcome(step=Step.PROVISION, cluster=run.cluster)
 
     step.step = Step.PROVISION
-    failed = run_lane(runtime, step, a_record(1), a_record(2, "green"), a_record(3))
+    failed = run_queue(runtime, step, a_record(1), a_record(2, "green"), a_record(3))
 
     assert failed == ["record-1", "record-3"]
     assert green_is_done.is_set()
@@ -313,7 +313,7 @@ def test_who_does_not_answer_is_not_asked_again_for_the_same_batch(runtime, adap
     """Ten Spot warnings in a batch would wait ten times, and use up the time of all."""
     step = StepOf(Step.INTERRUPT, fails={"blue": KubeUnavailableError("no answer")})
 
-    failed = run_lane(runtime, step, an_interruption(1), an_interruption(2, "i-2"))
+    failed = run_queue(runtime, step, an_interruption(1), an_interruption(2, "i-2"))
 
     assert failed == ["record-1", "record-2"]
     assert sorted(step.runs) == [("blue", "e1"), ("green", "e1"), ("green", "e2")]
@@ -335,7 +335,7 @@ def test_what_has_not_ended_in_time_comes_back_and_the_others_are_answered_for(r
 
     step.step = Step.PROVISION
     try:
-        failed = run_lane(runtime, step, a_record(1), a_record(2, "green"), context=Short())
+        failed = run_queue(runtime, step, a_record(1), a_record(2, "green"), context=Short())
     finally:
         end.set()
 
@@ -348,14 +348,14 @@ def test_an_event_that_means_nothing_to_us_runs_nothing(runtime):
     """Acknowledged, as Karpenter deletes it."""
     step = StepOf(Step.INTERRUPT)
 
-    assert run_lane(runtime, step, an_interruption(1, state="running")) == []
+    assert run_queue(runtime, step, an_interruption(1, state="running")) == []
     assert step.runs == []
 
 
 def test_connections_are_made_once_and_kept_while_the_sandbox_is_warm(runtime, adapters):
     """A second invocation reuses them; a cluster nobody asked for is never connected to."""
-    run_lane(runtime, StepOf(), a_record(1))
-    run_lane(runtime, StepOf(), a_record(2))
+    run_queue(runtime, StepOf(), a_record(1))
+    run_queue(runtime, StepOf(), a_record(2))
 
     assert adapters.made == ["store blue", "cloud blue"]
 
@@ -365,8 +365,8 @@ def test_connections_are_made_once_and_kept_while_the_sandbox_is_warm(runtime, a
 )
 def test_a_cluster_out_of_reach_is_connected_to_anew(runtime, adapters, error):
     """It may have been made again elsewhere, with another CA, while the sandbox stayed warm."""
-    run_lane(runtime, StepOf(fails={"blue": error}), a_record(1), a_record(2, "green"))
-    run_lane(runtime, StepOf(), a_record(3), a_record(4, "green"))
+    run_queue(runtime, StepOf(fails={"blue": error}), a_record(1), a_record(2, "green"))
+    run_queue(runtime, StepOf(), a_record(3), a_record(4, "green"))
 
     made = Counter(adapters.made)
     assert made == {"store blue": 2, "cloud blue": 2, "store green": 1, "cloud green": 1}
@@ -384,7 +384,7 @@ def test_a_registered_cluster_that_cannot_be_connected_to_stops_no_other(adapter
     broken = Broken()
     runtime = Runtime({name: Settings(cluster_name=name) for name in ("blue", "green")}, broken)
     step = StepOf(Step.SWEEP)
-    every = Trigger(id="t", cluster="*", step=Step.SWEEP, source="sweep", reason="every minute", time=NOW)
+    every = ScheduledRun(id="t", cluster="*", step=Step.SWEEP, reason="every minute", time=NOW)
 
     outcomes = StepRunner(runtime, Step.SWEEP, step, Context()).run(every)
 
@@ -394,7 +394,7 @@ def test_a_registered_cluster_that_cannot_be_connected_to_stops_no_other(adapter
 
 def test_explanations_are_flushed_however_the_run_ends(runtime, adapters):
     """And before the platform ends it: a second is left."""
-    run_lane(runtime, StepOf(fails={"blue": ZeroDivisionError("oops")}), a_record(1))
+    run_queue(runtime, StepOf(fails={"blue": ZeroDivisionError("oops")}), a_record(1))
 
     (record,) = adapters.records
     assert record.count_of("ran_total") == 1
@@ -403,11 +403,11 @@ def test_explanations_are_flushed_however_the_run_ends(runtime, adapters):
 
 def hand_on(runtime, sweep, *records):
     runner = StepRunner(runtime, Step.SWEEP, sweep, Context())
-    return run_records(runtime, WakeUps(runtime, runner).handle, {"Records": list(records)})["batchItemFailures"]
+    return run_records(runtime, DueRequeues(runtime, runner).handle, {"Records": list(records)})["batchItemFailures"]
 
 
-def test_a_due_wake_up_goes_to_its_lane_once(runtime, adapters):
-    """Wake-ups alike are one; those for another step or cluster are others."""
+def test_a_due_requeue_goes_to_its_queue_once(runtime, adapters):
+    """Requeues alike are one; those for another step or cluster are others."""
     sweep = StepOf(Step.SWEEP)
 
     failed = hand_on(
@@ -415,33 +415,33 @@ def test_a_due_wake_up_goes_to_its_lane_once(runtime, adapters):
     )
 
     assert failed == []
-    assert [(m.cluster, m.step, m.at) for m in adapters.lanes.sent] == [
+    assert [(m.cluster, m.step, m.at) for m in adapters.fake_queue.sent] == [
         ("blue", Step.PROVISION, None),
         ("blue", Step.TERMINATE, None),
     ]
     assert sweep.runs == []
 
 
-def test_a_wake_up_that_woke_too_early_goes_back(runtime, adapters):
+def test_a_requeue_that_woke_too_early_goes_back(runtime, adapters):
     """SQS delays for 15 minutes at most."""
     later = NOW + timedelta(hours=1)
 
     hand_on(runtime, StepOf(Step.SWEEP), a_record(1, at=later.isoformat(), reason="window opens"))
 
-    assert adapters.lanes.sent == [Message(cluster="blue", step=Step.PROVISION, reason="window opens", at=later)]
+    assert adapters.fake_queue.sent == [Message(cluster="blue", step=Step.PROVISION, reason="window opens", at=later)]
 
 
 def test_a_sweep_that_was_asked_for_is_run(runtime, adapters):
-    """It has no lane: sent on it would only come back here."""
+    """It has no queue: sent on it would only come back here."""
     sweep = StepOf(Step.SWEEP)
 
     hand_on(runtime, sweep, a_record(1, step="sweep"))
 
-    assert (sweep.runs, adapters.lanes.sent) == ([("blue", "m1")], [])
+    assert (sweep.runs, adapters.fake_queue.sent) == ([("blue", "m1")], [])
 
 
-def test_a_wake_up_that_cannot_be_handed_on_stays_in_the_queue(runtime, adapters):
+def test_a_requeue_that_cannot_be_handed_on_stays_in_the_queue(runtime, adapters):
     """A drain would stop for a minute otherwise."""
-    adapters.lanes.fails = RateLimitedError("SQS throttles us")
+    adapters.fake_queue.fails = RateLimitedError("SQS throttles us")
 
     assert hand_on(runtime, StepOf(Step.SWEEP), a_record(1)) == [{"itemIdentifier": "record-1"}]

@@ -15,7 +15,7 @@ from moto import mock_aws
 
 from journeyman.core.plan import Step
 from journeyman.errors import CloudUnavailableError, DeadlineError
-from journeyman.ports import Trigger
+from journeyman.ports import ScheduledRun
 from journeyman.runtime.aws import AwsAdapters
 from journeyman.runtime.call_deadline import (
     CALL_SECONDS,
@@ -127,9 +127,7 @@ def aws_runtime(clock, monkeypatch):
 
 
 def run_of(runtime, cluster):
-    trigger = Trigger(
-        id="m-1", cluster=cluster, step=Step.TERMINATE, source="sweep", reason="garbage collection", time=START
-    )
+    trigger = ScheduledRun(id="m-1", cluster=cluster, step=Step.TERMINATE, reason="garbage collection", time=START)
     return runtime.invocation(trigger, TEN_SECONDS)
 
 

@@ -16,7 +16,7 @@ MINIMAL = {
     "JOURNEYMAN_PROVISION_QUEUE_URL": "https://sqs/provision.fifo",
     "JOURNEYMAN_TERMINATE_QUEUE_URL": "https://sqs/terminate.fifo",
     "JOURNEYMAN_CONSOLIDATE_QUEUE_URL": "https://sqs/consolidate.fifo",
-    "JOURNEYMAN_WAKE_QUEUE_URL": "https://sqs/wake",
+    "JOURNEYMAN_REQUEUE_QUEUE_URL": "https://sqs/wake",
 }
 
 
@@ -26,7 +26,7 @@ def test_karpenters_defaults_hold_where_nothing_is_said():
 
     assert set(environment.clusters) == {"dev", "prod"}
     assert environment.clusters["dev"].access == EksAccess()
-    assert environment.lanes[Step.TERMINATE] == "https://sqs/terminate.fifo"
+    assert environment.queues[Step.TERMINATE] == "https://sqs/terminate.fifo"
     assert environment.settings["dev"].batch_max_duration == timedelta(seconds=10)
     assert environment.settings["dev"].feature_gates.reserved_capacity is True
     assert environment.vm_memory_overhead_percent == Fraction(75, 1000)
@@ -88,7 +88,7 @@ def test_the_schedulers_default_constraints_are_read_from_yaml():
             '[{"name": "a", "region": "x", "access": {"kind": "ack", "clusterId": "c1", "minutes": 5}}]',
         ),
         ("JOURNEYMAN_MORE_CLUSTERS", '[{"name": "dev", "region": "x"}]'),
-        ("JOURNEYMAN_WAKE_QUEUE_URL", ""),
+        ("JOURNEYMAN_REQUEUE_QUEUE_URL", ""),
         ("FEATURE_GATES", "NodeRepair=perhaps"),
         ("PREFERENCE_POLICY", "Maybe"),
         ("BATCH_MAX_DURATION", "soon"),

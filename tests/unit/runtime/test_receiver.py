@@ -11,7 +11,7 @@ from journeyman.runtime.composition import Runtime
 from journeyman.runtime.receiver import Receiver, read_sender
 from journeyman.steps.context import Settings
 from journeyman_simulator.clock import VirtualClock
-from tests.helpers.fakes import Lanes
+from tests.helpers.fakes import FakeQueue
 
 NOW = datetime(2026, 11, 21, 9, 0, tzinfo=timezone.utc)
 SENDER = read_sender({"FORWARDER_SERVICE_ACCOUNT": "journeyman/forwarder"})
@@ -41,14 +41,14 @@ class Moved:
     """Adapters of a cluster that is gone from where it was when it was first connected to; elsewhere it knows the sender."""
 
     def __init__(self):
-        self.clock, self.lanes, self.connected = VirtualClock(NOW), Lanes(), 0
+        self.clock, self.fake_queue, self.connected = VirtualClock(NOW), FakeQueue(), 0
 
     def store(self, cluster):
         self.connected += 1
         return GoneCluster() if self.connected == 1 else KnowingCluster()
 
     def queue(self):
-        return self.lanes
+        return self.fake_queue
 
 
 class GoneCluster:
@@ -74,7 +74,7 @@ def test_a_cluster_that_was_made_again_elsewhere_is_found_for_the_next_event():
     verdict = receiver.receive(runtime, "blue", f"Bearer {a_token()}", body)
 
     assert (verdict.status, moved.connected) == (202, 2)
-    assert [message.cluster for message in moved.lanes.sent] == ["blue"]
+    assert [message.cluster for message in moved.fake_queue.sent] == ["blue"]
 
 
 def a_token():

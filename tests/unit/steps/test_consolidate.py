@@ -85,13 +85,13 @@ def test_outside_the_budget_window_nothing_goes_and_the_step_wakes_when_it_opens
     living.deploy("inflate", 1, cpu="1")
     living.until(lambda: living.running() == 1, "the pod")
     living.scale("inflate", 0)
-    living.wake(Step.CONSOLIDATE)
+    living.requeue(Step.CONSOLIDATE)
 
     living.live(minutes=50)
     assert living.disruptions() == []
     assert "DisruptionBlocked" in living.record.reasons
     opens = builders.NOW + timedelta(hours=1)
-    assert any(w.step is Step.CONSOLIDATE and w.at == opens for _, o in living.functions.outcomes for w in o.wakes)
+    assert any(w.step is Step.CONSOLIDATE and w.at == opens for _, o in living.functions.outcomes for w in o.requeues)
 
     living.until(lambda: bool(living.disruptions()), "the window", minutes=11)
     assert living.clock.now() == opens
@@ -140,7 +140,7 @@ def test_a_run_cut_off_anywhere_is_finished_or_undone_by_the_next():
         living.cluster.fence.checks_left = effects
         outcome = consolidate(living.cluster.run(), None)
         living.cluster.fence.checks_left = None
-        living.wake(Step.CONSOLIDATE)
+        living.requeue(Step.CONSOLIDATE)
 
         living.until(lambda living=living: living.nodes() == ["l"], f"the end after {effects} effects", minutes=60)
         living.live(minutes=5)
@@ -178,7 +178,9 @@ def test_nothing_is_disrupted_while_a_claim_is_not_launched():
 
     assert living.disruptions() == []
     assert "not disrupting while NodeClaim waiting" in outcome.notes[-1]
-    assert [w.step for w in outcome.wakes if w.at <= living.clock.now() + timedelta(seconds=15)] == [Step.CONSOLIDATE]
+    assert [w.step for w in outcome.requeues if w.at <= living.clock.now() + timedelta(seconds=15)] == [
+        Step.CONSOLIDATE
+    ]
 
 
 def test_while_another_run_holds_the_step_nothing_is_written():

@@ -1,4 +1,4 @@
-"""Apply: what is carried out, what stops, what is left for a wake-up. On the in-memory API server."""
+"""Apply: what is carried out, what stops, what is left for a requeue. On the in-memory API server."""
 
 from datetime import timedelta
 
@@ -66,8 +66,8 @@ def is_marked(cluster, name="default"):
     return "marked" in cluster.server.get(NODEPOOL, name)["metadata"].get("annotations", {})
 
 
-def wakes(outcome):
-    return {w.step: w.at for w in outcome.wakes}
+def requeues(outcome):
+    return {w.step: w.at for w in outcome.requeues}
 
 
 def test_chains_are_independent_and_what_they_tell_is_told_only_if_they_were_carried_out(cluster):
@@ -104,7 +104,7 @@ def test_a_conflict_stops_the_chain_and_asks_to_decide_again(cluster):
 
     assert not is_marked(cluster)
     assert outcome.status == "done"
-    assert wakes(outcome) == {Step.PROVISION: NOW + timedelta(seconds=1)}
+    assert requeues(outcome) == {Step.PROVISION: NOW + timedelta(seconds=1)}
 
 
 def test_two_writes_of_one_chain_to_one_object_hold_on_to_the_version_that_was_read(cluster):
@@ -180,7 +180,7 @@ def test_what_is_deleted_for_what_it_says_stays_if_it_says_something_else_now(cl
     going = [c.metadata.name for c in cluster.server.list(NODECLAIM).items if c.metadata.deletion_timestamp]
     assert going == ["ours"]
     assert outcome.counts == {"PatchObject": 2, "DeleteObject": 1, "conflicts": 1}
-    assert wakes(outcome) == {Step.PROVISION: NOW + timedelta(seconds=1)}
+    assert requeues(outcome) == {Step.PROVISION: NOW + timedelta(seconds=1)}
 
 
 @pytest.mark.parametrize(
@@ -233,7 +233,7 @@ def test_an_eviction_that_budgets_refuse_is_counted_and_told_and_no_failure(clus
     assert "default/p" in event.message
     assert says in event.message
     assert [o.labels["code"] for o in cluster.record.observations] == [code]
-    assert outcome.wakes == ()
+    assert outcome.requeues == ()
 
 
 @pytest.mark.parametrize(("is_there", "code"), [(False, "404"), (True, "409")])
@@ -248,7 +248,7 @@ def test_an_eviction_of_a_pod_that_is_gone_is_done_and_nobody_was_evicted(cluste
     assert outcome.counts == {"evictions of pods that are gone": 1}
     assert cluster.record.reasons == []
     assert [o.labels["code"] for o in cluster.record.observations] == [code]
-    assert outcome.wakes == ()
+    assert outcome.requeues == ()
     assert [p.metadata.deletion_timestamp for p in cluster.server.list(POD).items] == [None] * is_there
 
 
@@ -404,7 +404,7 @@ def test_a_chain_whose_launch_fails_ends_there(cluster):
     create = CreateObject(resource=NODECLAIM, body=claim_body("a"), why="test")
     outcome = carry_out(cluster, chain_of("x", create, LaunchInstance(claim="a", why="test"), mark()))
     assert not is_marked(cluster)
-    assert wakes(outcome) == {Step.PROVISION: NOW + timedelta(seconds=1)}
+    assert requeues(outcome) == {Step.PROVISION: NOW + timedelta(seconds=1)}
 
 
 def test_a_claim_that_lacks_its_finalizer_gets_it_before_its_instance(cluster):
@@ -425,7 +425,7 @@ def test_a_plan_that_launches_without_a_catalogue_is_a_bug(cluster):
     assert cluster.fence.releases == 1
 
 
-def test_of_several_wake_ups_for_a_step_the_earliest_is_sent_whatever_happens_to_the_chains(cluster):
+def test_of_several_requeues_for_a_step_the_earliest_is_sent_whatever_happens_to_the_chains(cluster):
     """One message for each step; one that is due goes without a time."""
     later, soon = NOW + timedelta(minutes=1), NOW + timedelta(seconds=5)
     chains = (
@@ -434,7 +434,7 @@ def test_of_several_wake_ups_for_a_step_the_earliest_is_sent_whatever_happens_to
         chain_of("c", Requeue(step=Step.CONSOLIDATE, at=NOW, reason="now")),
     )
     carry_out(cluster, *chains)
-    sent = {m.step: (m.at, m.reason) for m in cluster.lanes.sent}
+    sent = {m.step: (m.at, m.reason) for m in cluster.queue.sent}
     assert sent[Step.TERMINATE] == (soon, "soon")
     assert sent[Step.CONSOLIDATE] == (None, "now")
 
@@ -448,45 +448,45 @@ def test_a_run_that_met_an_error_does_not_come_back_at_once(cluster):
     )
     outcome = carry_out(cluster, *chains)
     assert outcome.counts["errors"] == 1
-    assert wakes(outcome) == {Step.PROVISION: NOW + timedelta(seconds=5), Step.TERMINATE: NOW}
+    assert requeues(outcome) == {Step.PROVISION: NOW + timedelta(seconds=5), Step.TERMINATE: NOW}
 
 
-def test_a_wake_up_that_is_far_off_is_left_to_the_sweep(cluster):
+def test_a_requeue_that_is_far_off_is_left_to_the_sweep(cluster):
     """A queue holds none for hours: each run's would be passed on and on, beside those of all other runs."""
     times = {Step.CONSOLIDATE: NOW + timedelta(minutes=15), Step.TERMINATE: NOW + timedelta(minutes=16)}
     carry_out(cluster, *(chain_of("x", Requeue(step=step, at=at, reason="t")) for step, at in times.items()))
-    assert [m.step for m in cluster.lanes.sent] == [Step.CONSOLIDATE]
+    assert [m.step for m in cluster.queue.sent] == [Step.CONSOLIDATE]
 
 
-def test_wake_ups_are_sent_even_if_the_run_fails(cluster):
+def test_requeues_are_sent_even_if_the_run_fails(cluster):
     """Whatever was decided before is not lost."""
 
     def work(hand):
-        hand.wake(Step.TERMINATE, NOW, "noted")
+        hand.requeue(Step.TERMINATE, NOW, "noted")
         raise NotFoundError("the API server lost a kind")
 
     with pytest.raises(NotFoundError):
         run_step(cluster.run(), Step.PROVISION, work)
-    assert [m.step for m in cluster.lanes.sent] == [Step.TERMINATE]
+    assert [m.step for m in cluster.queue.sent] == [Step.TERMINATE]
     assert not cluster.fence.held
 
 
 def test_a_queue_that_fails_does_not_fail_the_run(cluster):
-    """The sweep makes up for lost wake-ups; the log says so."""
-    cluster.lanes.fails = CloudProviderError("no queue")
+    """The sweep makes up for lost requeues; the log says so."""
+    cluster.queue.fails = CloudProviderError("no queue")
     outcome = carry_out(cluster, chain_of("a", mark(), Requeue(step=Step.TERMINATE, at=NOW, reason="x")))
     assert outcome.status == "done"
-    assert any("wake-ups were not sent" in message for _, message, _ in cluster.record.lines)
+    assert any("requeues were not sent" in message for _, message, _ in cluster.record.lines)
 
 
-def test_near_the_deadline_nothing_more_is_begun_and_the_rest_is_left_for_a_wake_up(cluster):
+def test_near_the_deadline_nothing_more_is_begun_and_the_rest_is_left_for_a_requeue(cluster):
     """The first write uses the time up; the second is not made."""
     cluster.add(pool_body("second"))
     tired = Interfering(cluster.server, "patch", 1, lambda: cluster.clock.advance(56))
     outcome = carry_out(cluster, chain_of("a", mark(), mark("second")), run=cluster.run(store=tired))
     assert (is_marked(cluster), is_marked(cluster, "second")) == (True, False)
     assert outcome.status == "partial"
-    assert wakes(outcome) == {Step.PROVISION: cluster.clock.now()}
+    assert requeues(outcome) == {Step.PROVISION: cluster.clock.now()}
 
 
 def test_an_answer_of_the_cloud_is_written_down_even_in_the_margin(cluster):
@@ -515,7 +515,7 @@ def test_a_run_that_cannot_take_the_fence_does_nothing(cluster):
 
 
 def test_throttling_comes_back_when_the_cloud_says(cluster):
-    """A retryable error leaves a wake-up, the other chains go on."""
+    """A retryable error leaves a requeue, the other chains go on."""
 
     class Throttled(type(cluster.cloud)):
         def delete(self, provider_id):
@@ -525,4 +525,4 @@ def test_throttling_comes_back_when_the_cloud_says(cluster):
     terminate = TerminateInstance(provider_id="i-1", claim="", why="test")
     outcome = carry_out(cluster, chain_of("a", terminate), chain_of("b", mark()), run=cluster.run(cloud=cloud))
     assert is_marked(cluster)
-    assert wakes(outcome) == {Step.PROVISION: NOW + timedelta(seconds=9)}
+    assert requeues(outcome) == {Step.PROVISION: NOW + timedelta(seconds=9)}

@@ -58,7 +58,7 @@ def delete(living, claim):
     """Somebody deletes a claim; two minutes pass, in which its pods may not be evicted."""
     living.cluster.add(BLOCKED)
     living.server.delete(NODECLAIM, claim)
-    living.wake(Step.TERMINATE)
+    living.requeue(Step.TERMINATE)
     living.live(minutes=2)
 
 
@@ -189,13 +189,13 @@ def test_a_claim_with_the_provider_id_of_another_goes_without_it(living):
     living.server.patch(
         NODECLAIM, "handmade", {"status": {"providerID": claim.status.provider_id}}, subresource="status"
     )
-    living.wake(Step.PROVISION)
+    living.requeue(Step.PROVISION)
     living.live(minutes=1)
     [handmade] = [c for c in living.claims() if c.metadata.name == "handmade"]
     refused = next(c for c in handmade.status.conditions if c.type == "Registered")
 
     living.server.delete(NODECLAIM, "handmade")
-    living.wake(Step.TERMINATE)
+    living.requeue(Step.TERMINATE)
     living.live(minutes=5)
 
     assert (refused.status, refused.reason) == ("False", "MultipleNodeClaimsFound")
@@ -216,7 +216,7 @@ def test_a_claim_that_was_given_the_provider_id_of_another_takes_its_own_instanc
     assert states(living) == ["running", "running"]
 
     living.server.delete(NODECLAIM, mine.metadata.name)
-    living.wake(Step.TERMINATE)
+    living.requeue(Step.TERMINATE)
     living.until(lambda: mine.metadata.name not in {c.metadata.name for c in living.claims()}, "the claim is gone")
 
     assert other.metadata.name in {c.metadata.name for c in settled(living)}
@@ -252,7 +252,7 @@ def test_a_pod_does_not_wait_for_a_node_that_was_deleted_behind_our_back(living)
     living.server.delete(NODE, claim.status.node_name)
     living.server.delete(POD, on(living, claim), namespace="default", grace_period_seconds=0)
 
-    living.wake(Step.PROVISION)
+    living.requeue(Step.PROVISION)
     living.until(lambda: living.running() == 2, "its pod runs elsewhere", minutes=3)
 
 

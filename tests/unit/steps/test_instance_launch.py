@@ -67,7 +67,7 @@ def test_a_launch_that_would_not_be_answered_in_time_is_left_to_the_next_run(clu
 
     assert cluster.cloud.launches == with_instance(cluster) == ["a", "b", "c"]
     assert outcome.status == "partial"
-    assert [w.step for w in outcome.wakes] == [Step.PROVISION]
+    assert [w.step for w in outcome.requeues] == [Step.PROVISION]
     assert len(cluster.server.list(NODECLAIM).items) == 5
 
 
@@ -93,7 +93,7 @@ def test_what_was_opened_since_the_run_began_counts_against_the_limit(cluster):
     assert cluster.cloud.launches == []
     assert _stay(cluster) == ["a", "another"] or _stay(cluster) == ["another", "b"]
     assert "LimitsExceeded" in cluster.record.reasons
-    assert [w.step for w in outcome.wakes] == [Step.PROVISION, Step.TERMINATE]
+    assert [w.step for w in outcome.requeues] == [Step.PROVISION, Step.TERMINATE]
 
     launch(cluster, *_stay(cluster))
     assert cluster.cloud.launches == _stay(cluster)
@@ -144,7 +144,7 @@ def test_an_instance_whose_claim_went_while_it_was_launched_is_looked_for_as_soo
     outcome = launch(cluster, "a")
 
     assert cluster.cloud.launches == ["a"]
-    at = next(wake.at for wake in outcome.wakes if wake.step is Step.TERMINATE)
+    at = next(requeue.at for requeue in outcome.requeues if requeue.step is Step.TERMINATE)
     assert timedelta(seconds=30) < at - cluster.clock.now() < timedelta(minutes=1)
 
 
@@ -155,9 +155,9 @@ def test_so_is_one_that_a_run_launched_whose_step_another_has_by_then(cluster):
 
     assert outcome.status == "busy"
     assert with_instance(cluster) == []
-    assert Step.TERMINATE in {wake.step for wake in outcome.wakes}
+    assert Step.TERMINATE in {requeue.step for requeue in outcome.requeues}
 
 
 def test_an_instance_whose_claim_knows_it_is_looked_for_by_nobody(cluster):
     """The usual case costs no further run."""
-    assert Step.TERMINATE not in {wake.step for wake in launch(cluster, "a").wakes}
+    assert Step.TERMINATE not in {requeue.step for requeue in launch(cluster, "a").requeues}

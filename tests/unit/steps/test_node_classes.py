@@ -9,7 +9,7 @@ from journeyman.core.api import labels
 from journeyman.core.api.objects import EC2NODECLASS, NODECLAIM, NODEPOOL
 from journeyman.core.plan import Step
 from journeyman.errors import CloudProviderError
-from journeyman.ports import Trigger
+from journeyman.ports import RequeueDue
 from journeyman.steps.node_classes import is_due
 from journeyman.steps.provision import provision
 from tests.helpers.builders import NOW, SMALL, a_node_class, node_class_body, pool_body, stamp
@@ -70,7 +70,7 @@ def messages(living, reason):
 
 def a_trigger(living):
     now = living.clock.now()
-    return Trigger(id="t", cluster="demo", step=Step.PROVISION, source="wake", reason="test", time=now)
+    return RequeueDue(id="t", cluster="demo", step=Step.PROVISION, reason="test", time=now)
 
 
 def drop_finalizer(living):
@@ -81,12 +81,12 @@ def test_a_node_class_in_use_is_held_before_anything_is_made_for_it(living):
     """By Karpenter's finalizer, which comes back if somebody takes it off; one that nobody uses is left alone."""
     assert class_of(living)["metadata"]["finalizers"] == [FINALIZER]
     drop_finalizer(living)
-    living.wake(Step.PROVISION)
+    living.requeue(Step.PROVISION)
     living.live(minutes=1)
     assert class_of(living)["metadata"]["finalizers"] == [FINALIZER]
 
     living.cluster.add(node_class_body("spare"))
-    living.wake(Step.PROVISION)
+    living.requeue(Step.PROVISION)
     living.live(minutes=1)
     assert "finalizers" not in living.server.get(EC2NODECLASS, "spare")["metadata"]
 

@@ -7,7 +7,7 @@ from journeyman.core.api import labels
 from journeyman.core.api.objects import NODE, NODECLAIM, POD
 from journeyman.core.plan import NominatePods, ObjectRef, PatchObject, Plan, RenominatePods, Step, chain_of
 from journeyman.errors import ForbiddenError, KubeAPIError, KubeUnavailableError
-from journeyman.ports import Trigger
+from journeyman.ports import ClusterChanged
 from journeyman.steps.executor import run_step
 from journeyman.steps.provision import provision
 from journeyman_simulator.kubelet import Kubelets
@@ -175,7 +175,7 @@ def test_missing_permission_ends_nominations_but_removes_taints(cluster, error):
 # -- the whole step -------------------------------------------------------------------------------------------------
 
 
-TRIGGER = Trigger(id="1", cluster="demo", step=Step.PROVISION, source="forwarder", reason="pods", time=NOW)
+TRIGGER = ClusterChanged(id="1", cluster="demo", step=Step.PROVISION, reason="pods", time=NOW)
 
 
 def joined(cluster, **settings):
@@ -187,9 +187,9 @@ def joined(cluster, **settings):
     while wakes:
         cluster.clock.advance_to(wakes[0])
         kubelets.act()
-        cluster.lanes.sent.clear()
+        cluster.queue.sent.clear()
         provision(cluster.run(), TRIGGER)
-        wakes = [m.at or cluster.clock.now() for m in cluster.lanes.sent if m.step is Step.PROVISION]
+        wakes = [m.at or cluster.clock.now() for m in cluster.queue.sent if m.step is Step.PROVISION]
     nodes = {n.metadata.name: [t.key for t in n.spec.taints] for n in cluster.server.list(NODE).items}
     return {name for name in nodes if name != "n"}
 

@@ -6,14 +6,14 @@ import pytest
 
 from journeyman.core.api.objects import OFFERING_STATE
 from journeyman.core.plan import ClearOfferingFailures, MarkOfferingUnavailable, Plan, Step, chain_of
-from journeyman.ports import Prices, Trigger
+from journeyman.ports import ClusterChanged, Prices
 from journeyman.steps.executor import Applier
 from journeyman.steps.provision import provision
 from tests.helpers.builders import CLASS, NOW, SMALL, node_class_body, pod_body, pool_body, stamp
 from tests.helpers.fakes import Cluster, FakeCloud
 from tests.helpers.living import Living
 
-TRIGGER = Trigger(id="1", cluster="demo", step=Step.PROVISION, source="forwarder", reason="pods", time=NOW)
+TRIGGER = ClusterChanged(id="1", cluster="demo", step=Step.PROVISION, reason="pods", time=NOW)
 OFFERING = ("m.small", "a", "spot")
 
 

@@ -9,14 +9,14 @@ from journeyman.core.api.objects import NODE, NODECLAIM, NODEPOOL, OFFERING_STAT
 from journeyman.core.plan import Step
 from journeyman.core.scheduling.result_cache import ResultCache
 from journeyman.errors import CloudProviderError, CreateError, NodeClassNotReadyError, RateLimitedError
-from journeyman.ports import Trigger
+from journeyman.ports import ClusterChanged
 from journeyman.steps.provision import provision
 from journeyman.steps.stored_pools import LIMITS_PERIOD
 from journeyman_simulator.kubelet import BOOT, Kubelets
 from tests.helpers.builders import NOW, claim_body, merge, node_class_body, pod_body, pool_body
 from tests.helpers.fakes import Cluster, Interfering
 
-TRIGGER = Trigger(id="1", cluster="demo", step=Step.PROVISION, source="forwarder", reason="pods", time=NOW)
+TRIGGER = ClusterChanged(id="1", cluster="demo", step=Step.PROVISION, reason="pods", time=NOW)
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def cluster():
 
 
 def run(cluster, **changes):
-    cluster.lanes.sent.clear()
+    cluster.queue.sent.clear()
     return provision(cluster.run(**changes), TRIGGER)
 
 
@@ -39,8 +39,8 @@ def claims(cluster):
     return cluster.server.list(NODECLAIM).items
 
 
-def wake_of(cluster, step):
-    return next((m for m in cluster.lanes.sent if m.step is step), None)
+def requeue_of(cluster, step):
+    return next((m for m in cluster.queue.sent if m.step is step), None)
 
 
 def test_pending_pods_get_nodes_in_one_run(cluster):
@@ -53,7 +53,7 @@ def test_pending_pods_get_nodes_in_one_run(cluster):
     assert all(c.status.provider_id and labels.TERMINATION_FINALIZER in c.metadata.finalizers for c in made)
     assert cluster.record.reasons.count("Nominated") == 10
     assert cluster.record.count_of("karpenter_nodeclaims_created_total") == len(made)
-    assert wake_of(cluster, Step.PROVISION).at == NOW + timedelta(seconds=5)
+    assert requeue_of(cluster, Step.PROVISION).at == NOW + timedelta(seconds=5)
     assert outcome.status == "done"
 
 
@@ -124,14 +124,14 @@ def test_a_launch_whose_answer_was_lost_makes_no_second_instance(cluster):
 
 
 def test_nodes_that_joined_are_registered_and_initialized(cluster):
-    """From unschedulable pods to Ready claims, with nothing but runs at the times the wake-ups ask for."""
+    """From unschedulable pods to Ready claims, with nothing but runs at the times the requeues ask for."""
     add_pods(cluster, 3)
     kubelets = Kubelets(cluster.server, cluster.clock, cluster.cloud)
     run(cluster)
     while "Ready" not in {c.type for c in claims(cluster)[0].status.conditions if c.status == "True"}:
-        wake = wake_of(cluster, Step.PROVISION)
-        assert wake is not None
-        cluster.clock.advance_to(wake.at)
+        requeue = requeue_of(cluster, Step.PROVISION)
+        assert requeue is not None
+        cluster.clock.advance_to(requeue.at)
         kubelets.act()
         run(cluster)
         assert cluster.clock.now() < NOW + BOOT + timedelta(minutes=1)
@@ -164,7 +164,7 @@ def test_without_stock_the_next_run_takes_another_offering(cluster):
     strict = OnlyTheCheapest(cluster.clock, cluster.cloud.types)
     strict.out_of_stock = cluster.cloud.out_of_stock
     run(cluster, cloud=strict)
-    assert wake_of(cluster, Step.PROVISION).at is None
+    assert requeue_of(cluster, Step.PROVISION).at is None
     (avoided,) = cluster.server.get(OFFERING_STATE, "default")["status"]["unavailable"]
     assert (avoided["instanceType"], avoided["until"]) == ("m.small", "2026-03-02T21:03:00Z")
     assert "InsufficientCapacityError" in cluster.record.reasons
@@ -179,12 +179,12 @@ def test_pods_that_wait_for_stock_are_planned_again_when_it_may_be_back(cluster)
     cluster.cloud.out_of_stock = {(t.name, "a", "on-demand") for t in cluster.cloud.types}
     run(cluster)
     run(cluster)
-    assert wake_of(cluster, Step.PROVISION).at == NOW + timedelta(minutes=3)
+    assert requeue_of(cluster, Step.PROVISION).at == NOW + timedelta(minutes=3)
     assert "FailedScheduling" in cluster.record.reasons
 
 
 def test_types_that_the_cloud_cannot_tell_now_are_asked_for_again_and_no_claim_is_given_up_for_them(cluster):
-    """A throttled cold start: the claim keeps its place with the reason, and the run leaves a wake-up."""
+    """A throttled cold start: the claim keeps its place with the reason, and the run leaves a requeue."""
     add_pods(cluster, 1)
     cluster.cloud.failures = [CreateError("not allowed", condition_reason="Unauthorized")]
     run(cluster)
@@ -195,7 +195,7 @@ def test_types_that_the_cloud_cannot_tell_now_are_asked_for_again_and_no_claim_i
     (claim,) = claims(cluster)
     launched = condition_of(claim.status.conditions, "Launched")
     assert (launched.status, launched.reason) == ("Unknown", "RequestLimitExceeded")
-    assert wake_of(cluster, Step.PROVISION).at <= cluster.clock.now() + timedelta(seconds=5)
+    assert requeue_of(cluster, Step.PROVISION).at <= cluster.clock.now() + timedelta(seconds=5)
     assert outcome.counts["errors"] == 1
     cluster.clock.advance(5)
     run(cluster)
@@ -302,7 +302,7 @@ def test_a_pool_that_was_deleted_meanwhile_opens_no_nodes(cluster):
     gone = Interfering(cluster.server, "get", 1, lambda: cluster.server.delete(NODEPOOL, "default"))
     run(cluster, store=gone)
     assert claims(cluster) == ()
-    assert wake_of(cluster, Step.PROVISION) is not None
+    assert requeue_of(cluster, Step.PROVISION) is not None
 
 
 def test_a_pool_that_leaving_nodes_keep_over_its_limits_is_asked_again_later(cluster):
@@ -316,7 +316,7 @@ def test_a_pool_that_leaving_nodes_keep_over_its_limits_is_asked_again_later(clu
     cluster.server.delete(NODECLAIM, name)
     run(cluster)
     assert [claim.metadata.name for claim in claims(cluster)] == [name]
-    assert wake_of(cluster, Step.PROVISION).at == NOW + LIMITS_PERIOD
+    assert requeue_of(cluster, Step.PROVISION).at == NOW + LIMITS_PERIOD
 
 
 def test_one_run_opens_only_so_many_nodes_and_asks_for_the_next(cluster):
@@ -325,18 +325,18 @@ def test_one_run_opens_only_so_many_nodes_and_asks_for_the_next(cluster):
     add_pods(cluster, 12)
     run(cluster)
     assert len(claims(cluster)) == 1
-    assert wake_of(cluster, Step.PROVISION).at is None
+    assert requeue_of(cluster, Step.PROVISION).at is None
 
 
 def test_a_run_that_ends_early_is_finished_by_the_next(cluster):
-    """The deadline strikes after the claims are created: they are launched, not doubled, by the wake-up's run."""
+    """The deadline strikes after the claims are created: they are launched, not doubled, by the requeue's run."""
     add_pods(cluster, 10)
     slow = Interfering(cluster.server, "create", 2, lambda: cluster.clock.advance(56))
     outcome = run(cluster, store=slow)
     assert outcome.status == "partial"
     created = [c.metadata.name for c in claims(cluster)]
     assert cluster.cloud.launches == []
-    assert wake_of(cluster, Step.PROVISION).at is None
+    assert requeue_of(cluster, Step.PROVISION).at is None
 
     run(cluster)
     assert sorted(c.metadata.name for c in claims(cluster) if c.status.provider_id) == sorted(created)
@@ -350,4 +350,4 @@ def test_a_quiet_cluster_costs_no_writes(cluster):
     cluster.server.on_write(writes.append)
     outcome = run(cluster)
     assert writes == []
-    assert outcome.wakes == ()
+    assert outcome.requeues == ()

@@ -7,7 +7,7 @@ from journeyman.core.api import labels
 from journeyman.core.api.objects import CAPACITY_BUFFER, NODE_OVERLAY, NODECLAIM, TopologySpreadConstraint
 from journeyman.core.plan import Step
 from journeyman.core.scheduling.claims import planned_pods
-from journeyman.ports import Trigger
+from journeyman.ports import ClusterChanged
 from journeyman.steps.context import FeatureGates
 from journeyman.steps.provision import provision
 from tests.helpers.builders import (
@@ -25,7 +25,7 @@ from tests.helpers.builders import (
 )
 from tests.helpers.fakes import Cluster
 
-TRIGGER = Trigger(id="1", cluster="demo", step=Step.PROVISION, source="forwarder", reason="pods", time=NOW)
+TRIGGER = ClusterChanged(id="1", cluster="demo", step=Step.PROVISION, reason="pods", time=NOW)
 
 
 @pytest.fixture

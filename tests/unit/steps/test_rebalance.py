@@ -5,8 +5,8 @@ from __future__ import annotations
 from journeyman.core.api import labels
 from journeyman.core.api.conditions import DISRUPTION_REASON
 from journeyman.core.api.objects import is_true
-from journeyman.core.plan import Step
-from journeyman.ports import Trigger
+from journeyman.core.lifecycle.notices import InterruptionKind
+from journeyman.ports import Interruption
 from journeyman.steps.interrupt import interrupt
 from tests.helpers.builders import pool_body
 from tests.helpers.fleets import types
@@ -36,9 +36,13 @@ def a_spot_fleet(nodes: int, *, budget: str) -> Living:
 def tell(living: Living, kind: str, provider_id: str) -> None:
     """A notice about an instance of ours comes in."""
     now = living.clock.now()
-    details = {"kind": kind, "instance_ids": [provider_id.rsplit("/", 1)[-1]], "event_time": now}
-    trigger = Trigger(
-        id="e", cluster="demo", step=Step.INTERRUPT, source=kind, reason="test", time=now, details=details
+    trigger = Interruption(
+        id="e",
+        cluster="demo",
+        reason="test",
+        time=now,
+        kind=InterruptionKind(kind),
+        instance_ids=(provider_id.rsplit("/", 1)[-1],),
     )
     interrupt(living.cluster.run(), trigger)
 

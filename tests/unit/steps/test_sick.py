@@ -11,7 +11,7 @@ from journeyman.core.api.objects import NODE, PDB
 from journeyman.core.plan import Step
 from journeyman.core.state import InstanceStatus
 from journeyman.errors import CloudProviderError, CloudUnavailableError
-from journeyman.ports import Trigger
+from journeyman.ports import RequeueDue
 from journeyman.steps.context import FeatureGates
 from journeyman.steps.terminate import terminate
 from tests.helpers.builders import NOW, condition, pool_body
@@ -19,7 +19,7 @@ from tests.helpers.fakes import FakeCloud
 from tests.helpers.fleets import types
 from tests.helpers.living import Living
 
-TRIGGER = Trigger(id="1", cluster="demo", step=Step.TERMINATE, source="wake", reason="test", time=NOW)
+TRIGGER = RequeueDue(id="1", cluster="demo", step=Step.TERMINATE, reason="test", time=NOW)
 
 
 def a_living(*, repair: bool = True, replicas: int = 2) -> Living:

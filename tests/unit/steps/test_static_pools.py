@@ -76,7 +76,7 @@ def test_a_node_that_dies_is_replaced():
     slots = {c.metadata.annotations[labels.REPLICA_INDEX] for c in living.claims()}
 
     living.server.delete(NODECLAIM, living.claims()[0].metadata.name)
-    living.wake(Step.TERMINATE)
+    living.requeue(Step.TERMINATE)
     settle(living, 3)
 
     assert {c.metadata.annotations[labels.REPLICA_INDEX] for c in living.claims()} == slots == {"0", "1", "2"}
@@ -127,7 +127,7 @@ def test_the_limit_is_never_exceeded_and_leaving_nodes_count_until_they_are_gone
 
     gone = living.claims()[0].metadata
     living.server.delete(NODECLAIM, gone.name)
-    living.wake(Step.TERMINATE)
+    living.requeue(Step.TERMINATE)
     living.until(is_replaced, "another node")
     assert most == 4
 

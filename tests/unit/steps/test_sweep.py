@@ -8,8 +8,7 @@ from msgspec.structs import replace
 from journeyman.core.api import labels
 from journeyman.core.api.objects import NODECLAIM, OwnerReference
 from journeyman.core.plan import Step
-from journeyman.errors import CloudProviderError
-from journeyman.ports import Trigger
+from journeyman.ports import ScheduledRun
 from journeyman.steps.due import due_steps
 from journeyman.steps.sweep import sweep
 from tests.helpers.builders import (
@@ -34,11 +33,11 @@ READY = a_pool(status={"conditions": [condition(t, observedGeneration=1) for t i
 
 def due(**kwargs):
     snapshot = a_snapshot(**{"now": QUIET, "node_pools": (READY,), **kwargs})
-    return {wake.step for wake in due_steps(snapshot)}
+    return {requeue.step for requeue in due_steps(snapshot)}
 
 
-def trigger(source="sweep", step=Step.SWEEP, **details):
-    return Trigger(id="1", cluster="demo", step=step, source=source, reason="because", time=NOW, details=details)
+def trigger():
+    return ScheduledRun(id="1", cluster="demo", step=Step.SWEEP, reason="because", time=NOW)
 
 
 def consolidatable(more=(), **kwargs):
@@ -116,7 +115,7 @@ def test_a_pool_of_a_fixed_number_of_nodes_is_due_until_it_has_them(claims, enab
     living = tuple(consolidatable(name=f"c{n}") for n in range(claims))
     snapshot = a_snapshot(now=QUIET, node_pools=(pool,), claims=(*living, consolidatable(name="z", deleting=NOW)))
     due = due_steps(snapshot, static_capacity=enabled)
-    assert (Step.PROVISION in {wake.step for wake in due}) == is_due
+    assert (Step.PROVISION in {requeue.step for requeue in due}) == is_due
 
 
 def test_a_budget_window_that_has_just_opened_wakes_consolidation():
@@ -136,7 +135,7 @@ def test_garbage_and_consolidation_are_looked_for_now_and_then_whatever_the_seco
 
 
 def test_a_command_that_the_last_nodes_left_behind_is_ended_within_ten_minutes():
-    """Its own wake-up may be lost, and with no claim left nothing else tells of it."""
+    """Its own requeue may be lost, and with no claim left nothing else tells of it."""
     sweeps = [NOW + timedelta(minutes=m) for m in range(60)]
     assert sum(Step.CONSOLIDATE in due(now=at) for at in sweeps) == 6
 
@@ -148,38 +147,9 @@ def test_the_sweep_sends_messages_and_touches_nothing():
     writes = []
     cluster.server.on_write(writes.append)
     outcome = sweep(cluster.run(), trigger())
-    assert {m.step for m in cluster.lanes.sent} >= {Step.TERMINATE}
-    assert {m.at for m in cluster.lanes.sent} == {None}
+    assert {m.step for m in cluster.queue.sent} >= {Step.TERMINATE}
+    assert {m.at for m in cluster.queue.sent} == {None}
     assert writes == []
     assert cluster.fence.releases == 0
     assert outcome.step is Step.SWEEP
     assert len(cluster.server.list(NODECLAIM).items) == 1
-
-
-@pytest.mark.parametrize(
-    "handed",
-    [trigger("wake", Step.TERMINATE), trigger("wake", step="terminate")],
-    ids=["by its step", "by its details"],
-)
-def test_a_wake_up_for_another_step_is_handed_on(handed):
-    """Delay queues know no lanes."""
-    cluster = Cluster()
-    sweep(cluster.run(), handed)
-    (message,) = cluster.lanes.sent
-    assert (message.step, message.at, message.reason) == (Step.TERMINATE, None, "because")
-
-
-def test_a_wake_up_that_came_too_early_goes_back_for_the_rest():
-    """Delay queues end at fifteen minutes."""
-    cluster = Cluster()
-    at = NOW + timedelta(minutes=5)
-    sweep(cluster.run(), trigger("wake", Step.CONSOLIDATE, at=at))
-    assert [m.at for m in cluster.lanes.sent] == [at]
-
-
-def test_a_wake_up_that_cannot_be_handed_on_comes_back():
-    """The record fails, so the queue delivers it again."""
-    cluster = Cluster()
-    cluster.lanes.fails = CloudProviderError("no queue")
-    with pytest.raises(CloudProviderError):
-        sweep(cluster.run(), trigger("wake", Step.TERMINATE))

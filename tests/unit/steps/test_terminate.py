@@ -9,14 +9,14 @@ from journeyman.core.api import labels
 from journeyman.core.api.objects import NODE, NODECLAIM, NODEPOOL, PDB, POD, is_true
 from journeyman.core.plan import Step
 from journeyman.errors import ForbiddenError, RateLimitedError
-from journeyman.ports import Trigger
+from journeyman.ports import RequeueDue
 from journeyman.steps.provision import provision
 from journeyman.steps.terminate import terminate
 from journeyman_simulator.kubelet import Kubelets
 from tests.helpers.builders import NOW, claim_body, node_class_body, pod_body, pool_body
 from tests.helpers.fakes import Cluster
 
-TRIGGER = Trigger(id="1", cluster="demo", step=Step.TERMINATE, source="wake", reason="test", time=NOW)
+TRIGGER = RequeueDue(id="1", cluster="demo", step=Step.TERMINATE, reason="test", time=NOW)
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def cluster():
         cluster.clock.advance(5)
     assert {p.status.phase for p in cluster.server.list(POD).items} == {"Running"}
     cluster.kubelets = kubelets
-    cluster.lanes.sent.clear()
+    cluster.queue.sent.clear()
     cluster.record.events.clear()
     return cluster
 
@@ -48,17 +48,17 @@ def claim(cluster):
 
 
 def run(cluster, **changes):
-    cluster.lanes.sent.clear()
+    cluster.queue.sent.clear()
     return terminate(cluster.run(**changes), TRIGGER)
 
 
-def follow_wakes(cluster, within=timedelta(minutes=5)):
+def follow_requeues(cluster, within=timedelta(minutes=5)):
     """Run whenever the step asked to; until it asks no more."""
     end = cluster.clock.now() + within
     runs = 1
     run(cluster)
-    while wake := next((m for m in cluster.lanes.sent if m.step is Step.TERMINATE), None):
-        cluster.clock.advance_to(max(wake.at or cluster.clock.now(), cluster.clock.now()))
+    while requeue := next((m for m in cluster.queue.sent if m.step is Step.TERMINATE), None):
+        cluster.clock.advance_to(max(requeue.at or cluster.clock.now(), cluster.clock.now()))
         cluster.kubelets.act()
         run(cluster)
         runs += 1
@@ -69,7 +69,7 @@ def follow_wakes(cluster, within=timedelta(minutes=5)):
 def test_a_deleted_claim_goes_with_its_pods_its_node_and_its_instance(cluster):
     """Nothing left: no claim, no node, no instance; and the pool's counts say so."""
     cluster.server.delete(NODECLAIM, claim(cluster).metadata.name)
-    follow_wakes(cluster)
+    follow_requeues(cluster)
 
     assert cluster.server.list(NODECLAIM).items == ()
     assert cluster.server.list(NODE).items == ()
@@ -81,7 +81,7 @@ def test_a_deleted_claim_goes_with_its_pods_its_node_and_its_instance(cluster):
 def test_a_node_deleted_by_hand_takes_its_claim_and_instance_along(cluster):
     """kubectl delete node means the same."""
     cluster.server.delete(NODE, cluster.server.list(NODE).items[0].metadata.name)
-    follow_wakes(cluster)
+    follow_requeues(cluster)
     assert cluster.server.list(NODECLAIM).items == ()
     assert cluster.cloud.list() == ()
 
@@ -107,7 +107,7 @@ def test_a_budget_holds_the_drain_until_it_allows_it(cluster):
     assert cluster.cloud.list()[0].state == "running"
 
     cluster.server.delete(PDB, "web", namespace="default")
-    follow_wakes(cluster)
+    follow_requeues(cluster)
     assert cluster.cloud.list() == ()
 
 
@@ -115,7 +115,7 @@ def test_pods_of_a_node_that_goes_wake_provision(cluster):
     """Their next place is planned while they are still being evicted."""
     cluster.server.delete(NODECLAIM, claim(cluster).metadata.name)
     run(cluster)
-    assert {m.step for m in cluster.lanes.sent} == {Step.PROVISION, Step.TERMINATE}
+    assert {m.step for m in cluster.queue.sent} == {Step.PROVISION, Step.TERMINATE}
 
 
 def test_an_instance_that_vanished_takes_its_claim_and_node_along(cluster):
@@ -123,7 +123,7 @@ def test_an_instance_that_vanished_takes_its_claim_and_node_along(cluster):
     cluster.cloud.lose(claim(cluster).status.provider_id)
     cluster.kubelets.act()
     run(cluster)
-    follow_wakes(cluster)
+    follow_requeues(cluster)
     assert cluster.server.list(NODECLAIM).items == ()
     assert cluster.server.list(NODE).items == ()
 
@@ -178,7 +178,7 @@ def test_a_list_of_claims_that_is_late_costs_nobody_a_node(cluster, unseen):
     assert [i.state for i in cluster.cloud.list()] == ["running"]
     assert [n.metadata.deletion_timestamp for n in cluster.server.list(NODE).items] == [None]
     assert outcome.counts["conflicts"] == 1
-    assert [w.at - cluster.clock.now() for w in outcome.wakes] == [timedelta(seconds=1)]
+    assert [w.at - cluster.clock.now() for w in outcome.requeues] == [timedelta(seconds=1)]
 
 
 def test_a_claim_deleted_before_its_instance_was_known_leaks_nothing(cluster):
@@ -189,7 +189,7 @@ def test_a_claim_deleted_before_its_instance_was_known_leaks_nothing(cluster):
     run(cluster)
     assert cluster.cloud.get("aws:///a/i-cut-off").state == "shutting-down"
     assert labels.TERMINATION_FINALIZER in cluster.server.get(NODECLAIM, "cut-off").metadata.finalizers
-    follow_wakes(cluster)
+    follow_requeues(cluster)
     assert [c.metadata.name for c in cluster.server.list(NODECLAIM).items] == [claim(cluster).metadata.name]
 
 
@@ -258,7 +258,7 @@ def test_an_expired_claim_is_deleted_and_drained_without_asking_a_budget(cluster
     """720 hours after its creation it goes."""
     cluster.clock.advance(timedelta(hours=720).total_seconds())
     cluster.kubelets.act()
-    follow_wakes(cluster)
+    follow_requeues(cluster)
     assert cluster.server.list(NODECLAIM).items == ()
     assert cluster.record.count_of("karpenter_nodeclaims_disrupted_total") == 1
 
@@ -283,15 +283,15 @@ def test_a_throttled_termination_is_repeated(cluster):
             self._cloud.delete(provider_id)
 
     cluster.cloud = Throttled(cluster.cloud)
-    follow_wakes(cluster)
+    follow_requeues(cluster)
     assert cluster.cloud.list() == ()
     assert cluster.server.list(NODECLAIM).items == ()
 
 
-def test_a_living_cluster_costs_no_writes_and_no_wake_ups(cluster):
+def test_a_living_cluster_costs_no_writes_and_no_requeues(cluster):
     """One look at the fleet, and that is all."""
     writes = []
     cluster.server.on_write(writes.append)
     outcome = run(cluster)
     assert writes == []
-    assert outcome.wakes == ()
+    assert outcome.requeues == ()

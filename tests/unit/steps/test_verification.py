@@ -166,7 +166,7 @@ def test_of_sixty_claims_that_crowd_one_zone_of_three_some_are_kept_and_verify()
 
 
 def test_a_defect_is_told_and_fails_no_run():
-    """Its message would hide the lane's for minutes, and everybody else's pods with it."""
+    """Its message would hide the queue's for minutes, and everybody else's pods with it."""
     cluster, defects = Cluster(), (Defect("node x: cpu is overbooked", ("node x",)),)
 
     outcome = run_step(cluster.run(), Step.PROVISION, lambda hand: tell_defects(hand, "pods", "refused", defects))

@@ -49,7 +49,7 @@ def a_budget(name, **spec):
 def delete(living, claim):
     """Somebody deletes a claim."""
     living.server.delete(NODECLAIM, claim.metadata.name)
-    living.wake(Step.TERMINATE)
+    living.requeue(Step.TERMINATE)
 
 
 def state(living, claim):

@@ -1,8 +1,8 @@
-"""`ports.Queue` on SQS: a FIFO lane for each step, and one standard queue for what is not due yet.
+"""`ports.Queue` on SQS: a FIFO queue for each step, and one standard queue for what is not due yet.
 
-FIFO queues know no delay per message, so a late message waits in the standard wake queue with DelaySeconds. SQS
+FIFO queues know no delay per message, so a late message waits in the standard requeue queue with DelaySeconds. SQS
 delays for 15 minutes at most; a message that comes out too early goes back for the rest (`runtime` hands a due one to
-its lane by sending it again). A lane's message group is the cluster: one runner per cluster and step.
+its queue by sending it again). A queue's message group is the cluster: one runner per cluster and step.
 
 The deduplication id belongs to one `send`, not to the content: a retry of the same call is dropped by SQS, while the
 same wish five seconds later must arrive, because the first one may have been consumed already.
@@ -30,26 +30,26 @@ Failure = Mapping[str, Any]
 
 
 class SQSQueue:
-    """Sends wake-ups to the lanes. Safe to share between threads, as boto3's clients are."""
+    """Sends requeues to the queues. Safe to share between threads, as boto3's clients are."""
 
     def __init__(
         self,
         sqs: Any,
         clock: Clock,
         *,
-        lanes: Mapping[Step, str],
-        wake_url: str,
+        queues: Mapping[Step, str],
+        requeue_url: str,
         new_id: Callable[[], str] = lambda: uuid.uuid4().hex,
     ) -> None:
-        """Args: `sqs` is a boto3 client; `lanes` are FIFO queue URLs; a step without one goes through the wake queue."""
+        """Args: `sqs` is a boto3 client; `queues` are FIFO queue URLs; a step without one goes through the requeue queue."""
         self._sqs = sqs
         self._clock = clock
-        self._lanes = dict(lanes)
-        self._wake_url = wake_url
+        self._queues = dict(queues)
+        self._requeue_url = requeue_url
         self._new_id = new_id
 
     def send(self, messages: Iterable[Message]) -> None:
-        """Send; late ones through the wake queue. The same wish twice in one call is sent once.
+        """Send; late ones through the requeue queue. The same wish twice in one call is sent once.
 
         Raises:
             RateLimitedError, CloudUnavailableError: SQS throttles us, or cannot be reached.
@@ -68,15 +68,15 @@ class SQSQueue:
         if refused:
             raise _not_sent(refused)
 
-    def retry_now(self, lane: str, receipts: Sequence[str]) -> None:
-        """Make received messages of a lane, given by its ARN, visible again; SQS goes on counting their receives.
+    def retry_now(self, queue: str, receipts: Sequence[str]) -> None:
+        """Make received messages of a queue, given by its ARN, visible again; SQS goes on counting their receives.
 
         Raises:
             RateLimitedError, CloudUnavailableError: SQS throttles us, or cannot be reached.
             CloudProviderError: SQS refuses.
         """
-        name = lane.rsplit(":", 1)[-1]
-        url = next((url for url in self._lanes.values() if url.rsplit("/", 1)[-1] == name), None)
+        name = queue.rsplit(":", 1)[-1]
+        url = next((url for url in self._queues.values() if url.rsplit("/", 1)[-1] == name), None)
         if url is None:
             return
         entries = [{"Id": str(n), "ReceiptHandle": r, "VisibilityTimeout": 0} for n, r in enumerate(receipts)]
@@ -88,14 +88,14 @@ class SQSQueue:
         delay_seconds = self._delay_seconds(message)
         message_id = self._new_id()
         entry: Entry = {"Id": message_id, "MessageBody": self._body(message, message_id)}
-        lane = self._lanes.get(message.step)
-        if lane is not None and not delay_seconds:
-            return lane, {**entry, "MessageGroupId": message.cluster, "MessageDeduplicationId": message_id}
+        queue = self._queues.get(message.step)
+        if queue is not None and not delay_seconds:
+            return queue, {**entry, "MessageGroupId": message.cluster, "MessageDeduplicationId": message_id}
         if message.step is Step.INTERRUPT:
             raise ConfigurationError(
                 "an interruption cannot be asked for: it comes from the cloud", cluster=message.cluster
             )
-        return self._wake_url, {**entry, "DelaySeconds": delay_seconds}
+        return self._requeue_url, {**entry, "DelaySeconds": delay_seconds}
 
     def _delay_seconds(self, message: Message) -> int:
         if message.at is None:
@@ -104,10 +104,10 @@ class SQSQueue:
         return min(max(seconds, 0), LONGEST_DELAY_SECONDS)
 
     def _body(self, message: Message, message_id: str) -> str:
-        """Our own wire format, source `wake` (`journeyman.events.wire_format`)."""
+        """A message of ours, source `requeue` (`journeyman.events.wire_format`)."""
         body = {
             "version": "1",
-            "source": "wake",
+            "source": "requeue",
             "id": message_id,
             "time": self._clock.now().isoformat(),
             "cluster": message.cluster,
@@ -144,7 +144,7 @@ def _batches(entries: Sequence[Entry]) -> Iterator[Sequence[Entry]]:
 
 def _not_sent(refused: Sequence[Failure]) -> CloudProviderError:
     return CloudProviderError(
-        f"SQS did not take {len(refused)} wake-up(s); the sweep makes up for them",
+        f"SQS did not take {len(refused)} requeue(s); the sweep makes up for them",
         codes=sorted({str(failure.get("Code", "")) for failure in refused}),
         ids=[failure["Id"] for failure in refused],
     )

@@ -41,7 +41,7 @@ class UnfinishedWorkHasARequeue(InvariantChecker):
     With a sweep it is found by the sweep within minutes; without one it must be there all the time.
     """
 
-    name = "nothing waits without a wake-up"
+    name = "nothing waits without a requeue"
 
     def __init__(self, view: ScenarioView) -> None:
         super().__init__(view)

@@ -211,7 +211,7 @@ def test_events_have_the_shape_of_recorded_ones_and_can_be_read(clock, befall, e
     assert event["detail-type"] == recorded["detail-type"]
     assert set(event) == set(recorded)
     assert set(event["detail"]) == set(recorded["detail"])
-    assert parse_trigger(event).details["instance_ids"] == [instance.id]
+    assert parse_trigger(event).instance_ids == (instance.id,)
 
 
 # -- plain words ----------------------------------------------------------------------------------------------------------
