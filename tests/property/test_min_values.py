@@ -9,14 +9,14 @@ from msgspec.structs import replace
 
 from journeyman.core.api.objects import NodeSelectorRequirement
 from journeyman.core.catalogue import Catalogue
-from journeyman.core.scheduling.offering.daemons import stall_of
-from journeyman.core.scheduling.offering.min_values import (
+from journeyman.core.scheduling.daemon_overhead import stall_of
+from journeyman.core.scheduling.nodeclaim_templates import (
     distinct_enough,
+    make_templates,
     needed_for_variety,
     varied_sizes,
     with_variety,
 )
-from journeyman.core.scheduling.offering.templates import make_templates
 from journeyman.core.scheduling.options import Options
 from journeyman.core.scheduling.scheduler import Scheduler, pods_to_schedule
 from journeyman.core.scheduling.verify import verify

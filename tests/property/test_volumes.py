@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from journeyman.core.api import labels
-from journeyman.core.scheduling.demand.volumes import Storage, resolve
 from journeyman.core.scheduling.requirements import from_labels
+from journeyman.core.scheduling.volumes import Storage, resolve
 from tests.helpers.builders import a_pod, a_snapshot, a_volume, a_volume_claim, claims_as_volumes
 
 KEYS = {labels.ZONE: "abc", "example.com/rack": "xy"}

@@ -45,8 +45,8 @@ from journeyman.core.api.resources import to_resources
 from journeyman.core.api.storage import CSINode, PersistentVolume, PersistentVolumeClaim, StorageClass
 from journeyman.core.api.workloads import PodTemplate, ReplicationController, Service, Workload
 from journeyman.core.catalogue import Catalogue, InstanceType, Offering
-from journeyman.core.scheduling.demand.buffers import resolve_buffers, virtual_pods
-from journeyman.core.scheduling.offering.overlays import apply_overlays
+from journeyman.core.scheduling.capacity_buffers import resolve_buffers, virtual_pods
+from journeyman.core.scheduling.node_overlays import apply_overlays
 from journeyman.core.state.snapshot import NodeClassState, SetAside, Snapshot, Workloads
 from journeyman.errors import ConfigurationError, InvalidObjectError
 

@@ -7,12 +7,12 @@ import time
 from pathlib import Path
 from typing import Any
 
+from journeyman.cli.rule_prices import price_of_rules
 from journeyman.cli.scenario import Scenario, read_scenario
 from journeyman.core.api.objects import NodeSelectorRequirement
 from journeyman.core.catalogue import Catalogue
 from journeyman.core.disruption.consolidatable import assess_consolidatable
 from journeyman.core.disruption.controller import DisruptionController
-from journeyman.core.scheduling.gap import price_of_rules
 from journeyman.core.scheduling.options import MinValuesPolicy, Options, PreferencePolicy
 from journeyman.core.scheduling.results import PlannedClaim, Results
 from journeyman.core.scheduling.scheduler import solve as schedule

@@ -47,7 +47,7 @@ from journeyman.core.lifecycle.hydration import contradicts_itself, hydrated, is
 from journeyman.core.lifecycle.node_class_end import REMINDER, is_held
 from journeyman.core.lifecycle.nomination import pod_with_stale_nomination
 from journeyman.core.plan import Requeue, Step
-from journeyman.core.scheduling.demand.validation import opted_out
+from journeyman.core.scheduling.pod_validation import opted_out
 from journeyman.core.scheduling.pods import is_provisionable
 from journeyman.core.state import Snapshot
 

@@ -61,8 +61,8 @@ from journeyman.core.api.workloads import (
     STATEFUL_SET,
 )
 from journeyman.core.catalogue import Unavailable
-from journeyman.core.scheduling.demand.buffers import resolve_buffers, virtual_pods
-from journeyman.core.scheduling.demand.default_spread import with_default_spread
+from journeyman.core.scheduling.capacity_buffers import resolve_buffers, virtual_pods
+from journeyman.core.scheduling.topology import with_default_spread
 from journeyman.core.state import NodeClassState, Snapshot, Workloads
 from journeyman.steps.context import RunContext
 from journeyman.steps.reading import O, by_name, conditions_in, in_order, items, parsed, served

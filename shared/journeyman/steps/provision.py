@@ -35,7 +35,7 @@ from journeyman.core.lifecycle.pending import pending_gauges
 from journeyman.core.lifecycle.progress import poll_at
 from journeyman.core.lifecycle.registration_health import outcomes
 from journeyman.core.plan import Observation, Plan, Step
-from journeyman.core.scheduling.demand.buffers import without_virtual
+from journeyman.core.scheduling.capacity_buffers import without_virtual
 from journeyman.core.scheduling.pods import is_currently_reschedulable
 from journeyman.core.scheduling.results import PlannedClaim, Results
 from journeyman.core.scheduling.scheduler import pods_to_schedule, solve

@@ -11,7 +11,7 @@ from journeyman.core.api.nodeoverlay import NodeOverlay
 from journeyman.core.api.nodepool import NodePool
 from journeyman.core.api.objects import NodeClaim
 from journeyman.core.catalogue import Catalogue, InstanceType, without_unavailable
-from journeyman.core.scheduling.offering.overlays import apply_overlays
+from journeyman.core.scheduling.node_overlays import apply_overlays
 from journeyman.core.state import NodeClassState, Snapshot
 from journeyman.errors import CloudProviderError
 from journeyman.steps.context import RunContext

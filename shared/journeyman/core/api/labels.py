@@ -52,7 +52,9 @@ REBALANCE: Final = f"{OWN_GROUP}/rebalance"  # "replace": rebalance recommendati
 REBALANCE_REPLACE: Final = "replace"
 
 # Journeyman's annotations, written and read by Journeyman alone
-PLANNED_PODS: Final = f"{OWN_GROUP}/planned-pods"  # NodeClaim: the pods it was created for (`core.scheduling.claims`)
+PLANNED_PODS: Final = (
+    f"{OWN_GROUP}/planned-pods"  # NodeClaim: the pods it was created for (`core.scheduling.nodeclaims`)
+)
 NOMINATED_AT: Final = f"{OWN_GROUP}/nominated-at"  # NodeClaim: when pods were nominated to its node
 REPLICA_INDEX: Final = f"{OWN_GROUP}/replica-index"  # NodeClaim of a static NodePool: which replica it is, from 0
 DISRUPTION: Final = f"{OWN_GROUP}/node-disruption"  # NodeClaim: the NodeDisruption whose replacement it is

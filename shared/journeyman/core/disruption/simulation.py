@@ -17,8 +17,8 @@ from journeyman.core.api.objects import Pod
 from journeyman.core.catalogue import Catalogue
 from journeyman.core.disruption.candidates import Candidate
 from journeyman.core.disruption.commands import Command, SimulationResult
-from journeyman.core.scheduling.demand.buffers import buffer_hosts, is_virtual
-from journeyman.core.scheduling.offering.templates import FEWEST_NODES
+from journeyman.core.scheduling.capacity_buffers import buffer_hosts, is_virtual
+from journeyman.core.scheduling.nodeclaim_templates import FEWEST_NODES
 from journeyman.core.scheduling.options import Options
 from journeyman.core.scheduling.pods import is_currently_reschedulable, is_provisionable
 from journeyman.core.scheduling.result_cache import Question

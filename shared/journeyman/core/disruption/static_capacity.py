@@ -52,8 +52,8 @@ from journeyman.core.plan import (
     merge_plans,
     next_requeue,
 )
-from journeyman.core.scheduling.claims import claim_name, to_node_claim
-from journeyman.core.scheduling.offering.templates import NO_TYPES, Template, make_template
+from journeyman.core.scheduling.nodeclaim_templates import NO_TYPES, Template, make_template
+from journeyman.core.scheduling.nodeclaims import claim_name, to_node_claim
 from journeyman.core.scheduling.pods import is_disruptable, is_owned_by_daemon_set
 from journeyman.core.scheduling.requirements import Requirements
 from journeyman.core.scheduling.results import PlannedClaim

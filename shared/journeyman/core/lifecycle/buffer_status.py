@@ -15,7 +15,7 @@ from journeyman.core.api.capacity_buffer import PROVISIONING, READY_FOR_PROVISIO
 from journeyman.core.api.conditions import set_condition, to_wire
 from journeyman.core.api.objects import CAPACITY_BUFFER, Condition, Pod
 from journeyman.core.plan import ObjectRef, PatchObject, Plan, chain_of, merge_plans
-from journeyman.core.scheduling.demand.buffers import ResolvedBuffer, buffer_of, is_virtual, resolve_buffers
+from journeyman.core.scheduling.capacity_buffers import ResolvedBuffer, buffer_of, is_virtual, resolve_buffers
 from journeyman.core.scheduling.results import Results
 from journeyman.core.state import Snapshot
 from journeyman.core.state.transition_samples import told_with

@@ -47,8 +47,8 @@ from journeyman.core.plan import (
     Step,
     chain_of,
 )
-from journeyman.core.scheduling.claims import remembered_pods, remembering
-from journeyman.core.scheduling.demand.buffers import is_virtual
+from journeyman.core.scheduling.capacity_buffers import is_virtual
+from journeyman.core.scheduling.nodeclaims import remembered_pods, remembering
 from journeyman.core.scheduling.pods import is_active
 from journeyman.core.state import Snapshot, StateNode
 

@@ -16,13 +16,13 @@ from typing import Final
 from journeyman.core.api import labels
 from journeyman.core.api.objects import Pod
 from journeyman.core.plan import Observation
-from journeyman.core.scheduling.demand.buffers import is_virtual
-from journeyman.core.scheduling.demand.specs import alternatives
-from journeyman.core.scheduling.demand.validation import opted_out, required_terms
-from journeyman.core.scheduling.demand.volumes import Storage, resolve
+from journeyman.core.scheduling.capacity_buffers import is_virtual
+from journeyman.core.scheduling.pod_classes import alternatives
+from journeyman.core.scheduling.pod_validation import opted_out, required_terms
 from journeyman.core.scheduling.pods import is_provisionable
 from journeyman.core.scheduling.requirements import InvalidRequirementError, Requirements
 from journeyman.core.scheduling.results import Results
+from journeyman.core.scheduling.volumes import Storage, resolve
 from journeyman.core.state import Snapshot
 
 FLEXIBLE: Final = "flexible"

@@ -9,7 +9,7 @@ Restates: karpenter pkg/controllers/node/termination/controller.go `pendingVolum
 from __future__ import annotations
 
 from journeyman.core.lifecycle.drain import is_drainable
-from journeyman.core.scheduling.demand.volumes import claim_keys
+from journeyman.core.scheduling.volumes import claim_keys
 from journeyman.core.state import Snapshot, StateNode
 
 

@@ -13,7 +13,7 @@ from journeyman.core.api import labels
 from journeyman.core.api.objects import Node, Pod, is_true
 from journeyman.core.observability.amounts import gauge
 from journeyman.core.plan import Observation
-from journeyman.core.scheduling.demand.buffers import is_virtual
+from journeyman.core.scheduling.capacity_buffers import is_virtual
 from journeyman.core.scheduling.pods import is_terminal
 from journeyman.core.state import Snapshot
 

@@ -15,12 +15,12 @@ from typing import Final
 from msgspec.structs import replace
 
 from journeyman.core.api import labels
-from journeyman.core.scheduling.demand.topology import Group, LabelIndex, Pins
 from journeyman.core.scheduling.domain_assignment import assign_domains
 from journeyman.core.scheduling.new_nodes import plan_new_nodes
 from journeyman.core.scheduling.node_filling import NodeFilling
 from journeyman.core.scheduling.problem import PartialSolution, PodBatch, SchedulingProblem, SchedulingTask
 from journeyman.core.scheduling.sequential import schedule_sequentially
+from journeyman.core.scheduling.topology import Group, LabelIndex, Pins
 
 _ATTEMPTS: Final = 5  # at quotas that were cut short; after them the classes concerned are left to one by one
 _MOST_ATTEMPTS: Final = 8  # after them all classes are

@@ -25,12 +25,12 @@ import numpy as np
 from msgspec import Struct, field
 
 from journeyman.core.scheduling.arrays import Ints
-from journeyman.core.scheduling.demand.topology import Group, Pins
 from journeyman.core.scheduling.domain_counts import DomainCounts, is_wide
 from journeyman.core.scheduling.domain_distribution import DomainCell, distribute
 from journeyman.core.scheduling.domain_supply import DomainSupply
 from journeyman.core.scheduling.node_filling import NodeFilling
 from journeyman.core.scheduling.problem import PartialSolution, PodBatch, SchedulingProblem
+from journeyman.core.scheduling.topology import Group, Pins
 
 _REPAIR_ROUNDS: Final = 4
 

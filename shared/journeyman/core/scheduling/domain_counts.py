@@ -26,12 +26,12 @@ from msgspec import Struct, field
 from journeyman.core.api import labels
 from journeyman.core.api.objects import Toleration
 from journeyman.core.scheduling.arrays import Bools
-from journeyman.core.scheduling.demand.classes import PodClass
-from journeyman.core.scheduling.demand.topology import Group, LabelIndex, Pins, Spread
 from journeyman.core.scheduling.domain_distribution import UNLIMITED, DomainCell, DomainRule
-from journeyman.core.scheduling.offering.wishes import Shape, Wish
+from journeyman.core.scheduling.nodepool_options import Shape, Wish
+from journeyman.core.scheduling.pod_classes import PodClass
 from journeyman.core.scheduling.problem import PartialSolution, PlannedNode, SchedulingProblem
 from journeyman.core.scheduling.requirements import EMPTY, Requirement, Requirements, from_labels
+from journeyman.core.scheduling.topology import Group, LabelIndex, Pins, Spread
 
 Counts = dict[str, int]
 

@@ -12,7 +12,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from journeyman.core.scheduling.demand.topology import Pins
+from journeyman.core.scheduling.topology import Pins
 
 UNLIMITED: Final = 1 << 40
 _WORTH_A_LEAP: Final = 24  # pods; for fewer, watching for repetition costs more than it saves

@@ -14,14 +14,13 @@ import numpy as np
 from msgspec import Struct
 
 from journeyman.core.scheduling.arrays import Bools, Floats, Ints, distinct, every
-from journeyman.core.scheduling.demand.host_ports import HostPort
-from journeyman.core.scheduling.demand.topology import Pins
 from journeyman.core.scheduling.domain_distribution import UNLIMITED, DomainCell
 from journeyman.core.scheduling.node_filling import NodeFilling
-from journeyman.core.scheduling.offering.stalls import Stall
-from journeyman.core.scheduling.offering.wishes import Shape, Wish
+from journeyman.core.scheduling.nodepool_options import Shape, Stall, Wish
+from journeyman.core.scheduling.pod_classes import HostPort
 from journeyman.core.scheduling.problem import PartialSolution, SchedulingProblem
 from journeyman.core.scheduling.requirements import Requirement
+from journeyman.core.scheduling.topology import Pins
 
 _Asked = list[tuple[int, int]]
 """What a pod asks for, as (axis, amount)."""

@@ -28,9 +28,13 @@ from journeyman.core.api import labels
 from journeyman.core.api.objects import Object, Pod, Taint, Toleration
 from journeyman.core.api.resources import add, subtract, to_resources, total_requests
 from journeyman.core.scheduling.arrays import Bools, Ints
-from journeyman.core.scheduling.demand.classes import PodClass
-from journeyman.core.scheduling.demand.host_ports import HostPort, host_ports
-from journeyman.core.scheduling.demand.topology import (
+from journeyman.core.scheduling.daemon_overhead import Daemon, missing_daemon_overhead
+from journeyman.core.scheduling.host_constraints import HostConstraints
+from journeyman.core.scheduling.pod_classes import HostPort, PodClass, host_ports
+from journeyman.core.scheduling.pods import is_active
+from journeyman.core.scheduling.requirements import Requirement, Requirements, from_labels
+from journeyman.core.scheduling.taints import discouraged, untolerated
+from journeyman.core.scheduling.topology import (
     Census,
     Group,
     Pins,
@@ -40,12 +44,7 @@ from journeyman.core.scheduling.demand.topology import (
     repelled_by,
     repulsions,
 )
-from journeyman.core.scheduling.demand.volumes import Storage, VolumeRoom, volume_room
-from journeyman.core.scheduling.host_constraints import HostConstraints
-from journeyman.core.scheduling.offering.daemons import Daemon, missing_daemon_overhead
-from journeyman.core.scheduling.pods import is_active
-from journeyman.core.scheduling.requirements import Requirement, Requirements, from_labels
-from journeyman.core.scheduling.taints import discouraged, untolerated
+from journeyman.core.scheduling.volumes import Storage, VolumeRoom, volume_room
 from journeyman.core.state.snapshot import Snapshot
 from journeyman.core.state.state_node import StateNode
 

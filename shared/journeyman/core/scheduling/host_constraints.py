@@ -22,9 +22,8 @@ from msgspec.structs import replace
 
 from journeyman.core.api import labels
 from journeyman.core.scheduling.arrays import Bools, Ints
-from journeyman.core.scheduling.demand.classes import PodClass
-from journeyman.core.scheduling.demand.host_ports import HostPort
-from journeyman.core.scheduling.demand.topology import Group, LabelIndex, Repelled
+from journeyman.core.scheduling.pod_classes import HostPort, PodClass
+from journeyman.core.scheduling.topology import Group, LabelIndex, Repelled
 
 
 class Axis(Struct, frozen=True, kw_only=True):

@@ -25,11 +25,10 @@ from journeyman.core.api import labels
 from journeyman.core.api.objects import NodeSelectorRequirement
 from journeyman.core.scheduling.arrays import Bools, Floats, Ints, distinct
 from journeyman.core.scheduling.limits import type_costs
-from journeyman.core.scheduling.offering.min_values import achievable, distinct_enough, needed_for_variety
-from journeyman.core.scheduling.offering.offers import OfferTable
-from journeyman.core.scheduling.offering.overlays import overlay_annotations
-from journeyman.core.scheduling.offering.stalls import Stall
-from journeyman.core.scheduling.offering.wishes import Variant, Wish
+from journeyman.core.scheduling.node_overlays import overlay_annotations
+from journeyman.core.scheduling.nodeclaim_templates import achievable, distinct_enough, needed_for_variety
+from journeyman.core.scheduling.nodepool_options import Stall, Variant, Wish
+from journeyman.core.scheduling.offerings import OfferTable
 from journeyman.core.scheduling.options import MinValuesPolicy, Options
 from journeyman.core.scheduling.problem import PlannedNode, SchedulingProblem
 from journeyman.core.scheduling.requirements import Requirement, Requirements, requirement

@@ -18,19 +18,18 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from journeyman.core.scheduling.arrays import Bools, Floats, Ints, distinct, numbered
-from journeyman.core.scheduling.demand.classes import PodClass
-from journeyman.core.scheduling.demand.topology import Pins
 from journeyman.core.scheduling.host_constraints import HostConstraints
 from journeyman.core.scheduling.instance_type_choice import CandidateTypes, node_requirements_of
 from journeyman.core.scheduling.limits import Headroom, type_costs
-from journeyman.core.scheduling.offering.market import open_market, worth_considering
-from journeyman.core.scheduling.offering.min_values import distinct_enough, needed_for_variety
-from journeyman.core.scheduling.offering.reserved import Reservations
-from journeyman.core.scheduling.offering.wishes import Shape, Wish
+from journeyman.core.scheduling.nodeclaim_templates import distinct_enough, needed_for_variety
+from journeyman.core.scheduling.nodepool_options import Shape, Wish, open_market, worth_considering
+from journeyman.core.scheduling.offerings import Reservations
 from journeyman.core.scheduling.options import MinValuesPolicy
 from journeyman.core.scheduling.packing import Packing, PackingProblem, pack
+from journeyman.core.scheduling.pod_classes import PodClass
 from journeyman.core.scheduling.problem import PlannedNode, PodBatch, SchedulingProblem
 from journeyman.core.scheduling.requirements import Requirements
+from journeyman.core.scheduling.topology import Pins
 
 
 class _BatchQueue:

@@ -15,10 +15,10 @@ import numpy as np
 from msgspec import Struct
 
 from journeyman.core.scheduling.arrays import Bools, Ints
-from journeyman.core.scheduling.demand.classes import PodClass
-from journeyman.core.scheduling.demand.topology import Pins
 from journeyman.core.scheduling.existing_nodes import ExistingNodes
 from journeyman.core.scheduling.host_constraints import HostConstraints
+from journeyman.core.scheduling.pod_classes import PodClass
+from journeyman.core.scheduling.topology import Pins
 
 _ANY_NUMBER: Final = 1 << 40
 

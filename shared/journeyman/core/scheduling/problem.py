@@ -23,22 +23,22 @@ from journeyman.core.api.objects import Pod
 from journeyman.core.api.resources import PODS
 from journeyman.core.catalogue import Catalogue
 from journeyman.core.scheduling.arrays import Ints
-from journeyman.core.scheduling.demand.classes import PodClass, collapse
-from journeyman.core.scheduling.demand.preferences import ladder
-from journeyman.core.scheduling.demand.topology import Pins, Repelled
-from journeyman.core.scheduling.demand.volumes import Storage, resolve
+from journeyman.core.scheduling.daemon_overhead import Daemon, make_daemons, stall_of
 from journeyman.core.scheduling.existing_nodes import ExistingNodes, NodeInventory, NodeSelection, is_leaving
 from journeyman.core.scheduling.host_constraints import HostConstraints, host_constraints_of
 from journeyman.core.scheduling.limits import Headroom
-from journeyman.core.scheduling.offering.daemons import Daemon, make_daemons, stall_of
-from journeyman.core.scheduling.offering.reserved import Reservations
-from journeyman.core.scheduling.offering.stalls import Stall
-from journeyman.core.scheduling.offering.templates import Template, make_templates
+from journeyman.core.scheduling.nodeclaim_templates import Template, make_templates
+from journeyman.core.scheduling.nodepool_options import Stall
+from journeyman.core.scheduling.offerings import Reservations
 from journeyman.core.scheduling.options import Options
+from journeyman.core.scheduling.pod_classes import PodClass, collapse
 from journeyman.core.scheduling.pods import is_terminating
+from journeyman.core.scheduling.preferences import ladder
 from journeyman.core.scheduling.requirements import Requirements
 from journeyman.core.scheduling.results import PodError
 from journeyman.core.scheduling.taints import is_preference
+from journeyman.core.scheduling.topology import Pins, Repelled
+from journeyman.core.scheduling.volumes import Storage, resolve
 from journeyman.core.state.snapshot import Snapshot
 
 if TYPE_CHECKING:
@@ -249,7 +249,7 @@ def prepare_task(inputs: ClusterInputs, pods: Sequence[Pod], without_nodes: froz
     return SchedulingTask(
         problem=problem,
         headroom=inputs.headroom(standing),
-        reservations=Reservations.of(inputs.templates, snapshot.claims),
+        reservations=Reservations.of((t.table for t in inputs.templates), snapshot.claims),
         errors=errors,
     )
 

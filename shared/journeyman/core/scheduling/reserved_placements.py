@@ -17,8 +17,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from msgspec.structs import replace
 
 from journeyman.core.api import labels
-from journeyman.core.scheduling.claims import planned_pods
 from journeyman.core.scheduling.node_filling import NodeFilling
+from journeyman.core.scheduling.nodeclaims import planned_pods
 from journeyman.core.scheduling.problem import ReservedPlacement, SchedulingProblem, SchedulingTask
 from journeyman.core.scheduling.requirements import (
     EMPTY,

@@ -37,8 +37,8 @@ from journeyman.core.scheduling.domain_counts import DomainCounts, is_wide
 from journeyman.core.scheduling.existing_nodes import is_leaving
 from journeyman.core.scheduling.instance_type_choice import planned_nodeclaims
 from journeyman.core.scheduling.new_nodes import PackingItems
-from journeyman.core.scheduling.offering.market import open_market, worth_considering
-from journeyman.core.scheduling.offering.reserved import Reservations
+from journeyman.core.scheduling.nodepool_options import open_market, worth_considering
+from journeyman.core.scheduling.offerings import Reservations
 from journeyman.core.scheduling.options import MinValuesPolicy, Options, PreferencePolicy
 from journeyman.core.scheduling.packing import PackingProblem, lower_bound
 from journeyman.core.scheduling.pods import is_currently_reschedulable, is_provisionable
@@ -136,7 +136,7 @@ class Scheduler:
         if not plan.unplaced:
             return {}
         # A cold start that leaves nobody out does without.
-        from journeyman.core.scheduling.explaining.explain import Explainer  # noqa: PLC0415
+        from journeyman.core.scheduling.explanation import Explainer  # noqa: PLC0415
 
         problem = task.problem
         explainer = Explainer(
@@ -417,7 +417,7 @@ def price_lower_bound(problem: SchedulingProblem, nodes: Sequence[PlannedNode]) 
     caps = problem.host_constraints.for_new_nodes(counts)
     items = PackingItems.of(problem, caps, [PodBatch(row=int(r), count=int(counts[r])) for r in np.flatnonzero(counts)])
     market = open_market(problem.stalls, items.wishes)
-    reserved = Reservations.of((stall.template for stall in problem.stalls), ())
+    reserved = Reservations.of((stall.template.table for stall in problem.stalls), ())
     width = len(problem.axes)
     offers = np.flatnonzero(worth_considering(market, np.flatnonzero(items.requests[:, :width].any(axis=0))))
     return lower_bound(

@@ -9,7 +9,7 @@ from journeyman.core.api.objects import NodeSelectorRequirement
 from journeyman.core.catalogue import Unavailable
 from journeyman.core.lifecycle.opening import open_claims, retry_at, tell_pods
 from journeyman.core.plan import CreateObject, LaunchInstance, Requeue, Step
-from journeyman.core.scheduling.offering.templates import NO_TYPES
+from journeyman.core.scheduling.nodeclaim_templates import NO_TYPES
 from journeyman.core.scheduling.results import PlannedClaim, PodError, Results
 from tests.helpers.builders import NOW, a_claim, a_launched_claim, a_pod, a_pool, a_snapshot
 

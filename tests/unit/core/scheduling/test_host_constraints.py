@@ -7,11 +7,10 @@ import pytest
 
 from journeyman.core.api import labels
 from journeyman.core.api.objects import LabelSelector
-from journeyman.core.scheduling.demand.classes import PodClass
-from journeyman.core.scheduling.demand.host_ports import HostPort
-from journeyman.core.scheduling.demand.topology import Group, Repelled, Spread
 from journeyman.core.scheduling.host_constraints import host_constraints_of
+from journeyman.core.scheduling.pod_classes import HostPort, PodClass
 from journeyman.core.scheduling.requirements import EMPTY
+from journeyman.core.scheduling.topology import Group, Repelled, Spread
 from tests.helpers.builders import a_pod
 
 

@@ -8,11 +8,11 @@ from msgspec.structs import replace
 from journeyman.core.api import labels
 from journeyman.core.api.objects import NodeSelectorRequirement
 from journeyman.core.catalogue import Catalogue, Offering
-from journeyman.core.scheduling.claims import to_node_claim
 from journeyman.core.scheduling.instance_type_choice import planned_nodeclaims
 from journeyman.core.scheduling.new_nodes import plan_new_nodes
-from journeyman.core.scheduling.offering.overlays import apply_overlays
-from journeyman.core.scheduling.offering.reserved import Reservations
+from journeyman.core.scheduling.node_overlays import apply_overlays
+from journeyman.core.scheduling.nodeclaims import to_node_claim
+from journeyman.core.scheduling.offerings import Reservations
 from journeyman.core.scheduling.options import MinValuesPolicy, Options
 from journeyman.core.scheduling.problem import ClusterInputs, PodBatch, prepare_task
 from tests.helpers.builders import (
@@ -43,7 +43,7 @@ class Outcome:
         problem = asked.problem
         levels = zip(problem.levels, problem.counts, strict=True)
         batches = [PodBatch(row=rows[0], count=count, pins=pins) for rows, count in levels]
-        reservations = Reservations.of(inputs.templates, snapshot.claims)
+        reservations = Reservations.of((t.table for t in inputs.templates), snapshot.claims)
         new_nodes = plan_new_nodes(batches, problem, asked.initial_solution().headroom, reservations)
         queues = {row: iter(cls.keys) for row, cls in enumerate(problem.rows)}
         self.claims = planned_nodeclaims(new_nodes.nodes, problem, lambda row, n: [next(queues[row]) for _ in range(n)])

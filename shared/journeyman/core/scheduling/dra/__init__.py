@@ -9,11 +9,17 @@ Which device a pod really gets is kube-scheduler's decision. What is planned her
 instance type is launched.
 """
 
-from journeyman.core.scheduling.dra.allocations import Allocations, Grant, Option, Proposal, Spot
-from journeyman.core.scheduling.dra.asks import ClaimAsk
-from journeyman.core.scheduling.dra.claims import Claims
-from journeyman.core.scheduling.dra.devices import Devices
-from journeyman.core.scheduling.dra.granting import drivers_of, granted
+from journeyman.core.scheduling.dra.allocation import (
+    Allocations,
+    Devices,
+    Grant,
+    Option,
+    Proposal,
+    Spot,
+    drivers_of,
+    granted,
+)
+from journeyman.core.scheduling.dra.requests import ClaimAsk, Claims
 
 __all__ = [
     "Allocations",

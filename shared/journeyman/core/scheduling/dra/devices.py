@@ -1,171 +1,325 @@
-"""The devices of a question: what is published and free, what instance types bring, and what pods on their way will take.
+"""The devices there are: those that drivers publish, and those that a new node of an instance type will bring.
 
-Restates: karpenter pkg/controllers/provisioning/dra.go `gatherAllocatedDevices`; scheduling/dra.go `draExistingNode`.
-Differs: pods that wait for a node that is not initialized hold some of its devices (Karpenter counts these as free).
+Devices come in pools. Of a published pool only the newest generation counts, and only while all of its slices are there
+may devices be taken from it. Slices of a node that is going, or not initialized yet, are left out: until then a node
+has what its instance type promises.
+
+Restates: karpenter pkg/scheduling/dynamicresources/pool.go `GatherPools`; pkg/controllers/provisioning/dra.go
+`gatherResourceSlices`.
+Differs: a pool is judged as a whole, wherever it is looked at from; devices that name their nodes themselves
+(`perDeviceNodeSelection`) and the taints of devices are heeded.
+
+How much of a shared device's capacity a request consumes.
+
+Restates: karpenter pkg/scheduling/dynamicresources/consumable_capacity.go `calculateConsumedCapacity`,
+`violatesPolicy`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
 
-import msgspec
 from msgspec import Struct, field
+from msgspec.structs import replace
 
-from journeyman.core.api import labels
-from journeyman.core.api.dra import ResourceSlice, ResourceSliceSpec
-from journeyman.core.catalogue import InstanceType
-from journeyman.core.scheduling.dra.allocations import Allocations, Option, Spot
-from journeyman.core.scheduling.dra.asks import ClaimAsk, Request
-from journeyman.core.scheduling.dra.capacity import amount
-from journeyman.core.scheduling.dra.claims import Claims
-from journeyman.core.scheduling.dra.pools import Account, DeviceId, Pool, Published, published_pools, template_pools
-from journeyman.core.scheduling.requirements import Requirements, from_labels
-from journeyman.core.scheduling.results import PodError
-from journeyman.core.state.state_node import StateNode
+from journeyman.core.api import labels, quantity
+from journeyman.core.api.cel import DeviceFacts
+from journeyman.core.api.dra import Device, DeviceCapacity, ResourceSlice, ResourceSliceSpec
+from journeyman.core.api.objects import NodeSelector, QuantityText, Taint
+from journeyman.core.scheduling.requirements import EMPTY, InvalidRequirementError, Requirements, from_selectors
 from journeyman.errors import InvalidQuantityError
 
-_STANDS = ""
-"""Instead of an instance type, for a node that stands."""
+_NODE_NAME: Final = "metadata.name"  # the one field that a node selector may look at
+_BLOCKING: Final = frozenset({"NoSchedule", "NoExecute"})
 
 
-class Devices(Struct, frozen=True, kw_only=True, eq=False):
-    """The devices of a question. `nodes` are those that pods may be put on, in their order; `claims` knows all claims."""
+class DeviceId(NamedTuple):
+    """Which device; one that is not `published` is to come with a node, and unique there."""
 
-    published: Published
-    claims: Claims
-    nodes: Sequence[StateNode]
-    taken: frozenset[DeviceId]
-    used: Mapping[Account, int]
-    types: Mapping[tuple[str, str], InstanceType]
-    leaving: Collection[str]
-    _templates: dict[bytes, tuple[Pool, ...]] = field(default_factory=dict)
-    _spots: dict[int, Spot] = field(default_factory=dict)
+    driver: str
+    pool: str
+    name: str
+    published: bool = True
+
+
+class Account(NamedTuple):
+    """An amount that several allocations draw on: a counter of a pool, or a capacity of a shared device (`of_device`)."""
+
+    driver: str
+    pool: str
+    published: bool
+    of_device: bool
+    holder: str
+    name: str
+
+
+class Reach(Struct, frozen=True):
+    """From where something can be reached: from these nodes (None: from any), if their labels suit."""
+
+    nodes: frozenset[str] | None = None
+    wanted: Requirements = EMPTY
+
+    def narrowed(self, node: str, offer: Requirements) -> Requirements | None:
+        """What is left of a node's offer if it is to reach this; None if it cannot.
+
+        `node` is the name of a node that stands, whose offer are its labels; one to come has none yet, and may still be
+        asked for any well-known label.
+        """
+        if self.nodes is not None and node not in self.nodes:
+            return None
+        if not self.wanted:
+            return offer
+        undefined: Collection[str] = () if node else labels.WELL_KNOWN
+        return None if offer.compatible(self.wanted, allow_undefined=undefined) is not None else offer & self.wanted
+
+
+EVERYWHERE: Final = Reach()
+
+
+class PoolDevice(Struct, frozen=True, kw_only=True, eq=False):
+    """A device. `limits` are its capacities by account, which only count if it is `shared`.
+
+    Once allocated it takes `draws` of its pool's counters. Devices of equal `likeness` differ in nothing but their
+    names.
+    """
+
+    id: DeviceId
+    facts: DeviceFacts
+    capacity: Mapping[str, Capacity]
+    draws: tuple[tuple[Account, int], ...]
+    shared: bool
+    taints: tuple[Taint, ...]
+    reach: Reach
+    likeness: int
+
+    def account(self, name: str) -> Account:
+        """Where the use of one of its capacities is kept."""
+        return Account(self.id.driver, self.id.pool, self.id.published, True, self.id.name, name)
+
+
+class Pool(Struct, frozen=True, kw_only=True, eq=False):
+    """Devices of one driver; `limits` are its counters. `defect` says why nothing can be taken from it, if so."""
+
+    driver: str
+    name: str
+    devices: tuple[PoolDevice, ...] = ()
+    limits: Mapping[Account, int] = field(default_factory=dict)
+    defect: str = ""
+
+
+class Published:
+    """Published pools, each seen from one node: with the devices that may be reached from there, by the node's name."""
+
+    def __init__(self, pools: Sequence[Pool]) -> None:
+        self.pools = tuple(pools)
+        roaming = [replace(pool, devices=tuple(d for d in pool.devices if d.reach.nodes is None)) for pool in pools]
+        self._roaming = {i: pool for i, pool in enumerate(roaming) if pool.devices or not pools[i].devices}
+        self._seen: dict[str, tuple[Pool, ...]] = {}
+        self._named: dict[str, dict[int, list[PoolDevice]]] = {}
+        for index, pool in enumerate(pools):
+            for device in pool.devices:
+                for node in device.reach.nodes or ():
+                    self._named.setdefault(node, {}).setdefault(index, []).append(device)
+
+    def seen_from(self, node: str) -> tuple[Pool, ...]:
+        """The pools as a node of this name sees them, in their order; no name: a node to come."""
+        if node not in self._seen:
+            seen = dict(self._roaming)
+            for index, devices in self._named.get(node, {}).items():
+                others = seen[index].devices if index in seen else ()
+                seen[index] = replace(self.pools[index], devices=(*devices, *others))
+            self._seen[node] = tuple(seen[index] for index in sorted(seen))
+        return self._seen[node]
+
+
+def published_pools(slices: Iterable[ResourceSlice], nodes: Collection[str]) -> tuple[Pool, ...]:
+    """The pools that drivers publish, by driver and name; of nodes only those in `nodes` (by name)."""
+    by_pool: dict[tuple[str, str], list[ResourceSliceSpec]] = {}
+    for one in slices:
+        owner = next((ref.name for ref in one.metadata.owner_references if ref.kind == "Node"), None)
+        if owner is None or owner in nodes:
+            by_pool.setdefault((one.spec.driver, one.spec.pool.name), []).append(one.spec)
+    return tuple(_pool(key, _newest(found), published=True) for key, found in sorted(by_pool.items()))
+
+
+def template_pools(slices: Iterable[ResourceSliceSpec]) -> tuple[Pool, ...]:
+    """The pools that a new node will have, by driver and name."""
+    by_pool: dict[tuple[str, str], list[ResourceSliceSpec]] = {}
+    for spec in slices:
+        by_pool.setdefault((spec.driver, spec.pool.name), []).append(spec)
+    return tuple(_pool(key, found, published=False) for key, found in sorted(by_pool.items()))
+
+
+def _newest(slices: Sequence[ResourceSliceSpec]) -> list[ResourceSliceSpec]:
+    newest = max(spec.pool.generation for spec in slices)
+    return [spec for spec in slices if spec.pool.generation == newest]
+
+
+def _pool(key: tuple[str, str], slices: Sequence[ResourceSliceSpec], *, published: bool) -> Pool:
+    driver, name = key
+    try:
+        limits = _counters(key, slices, published=published)
+        devices = _devices(key, slices, published=published)
+    except InvalidQuantityError as error:
+        return Pool(driver=driver, name=name, defect=error.message)
+    defect = _pool_defect(slices, devices, limits, published=published)
+    return Pool(driver=driver, name=name, devices=tuple(devices), limits=limits, defect=defect)
+
+
+def _pool_defect(
+    slices: Sequence[ResourceSliceSpec],
+    devices: Sequence[PoolDevice],
+    limits: Mapping[Account, int],
+    *,
+    published: bool,
+) -> str:
+    if published and len(slices) != slices[0].pool.resource_slice_count:
+        return f"{len(slices)} of its {slices[0].pool.resource_slice_count} slices are there"
+    if len({device.id for device in devices}) != len(devices):
+        return "two of its devices have the same name"
+    sets = [counters.name for spec in slices for counters in spec.shared_counters]
+    if len(set(sets)) != len(sets):
+        return "two of its counter sets have the same name"
+    if any(account not in limits for device in devices for account, _ in device.draws):
+        return "a device draws on counters that it does not have"
+    return ""
+
+
+def _counters(key: tuple[str, str], slices: Iterable[ResourceSliceSpec], *, published: bool) -> dict[Account, int]:
+    return {
+        Account(*key, published, False, counters.name, name): nano_amount(counter.value)
+        for spec in slices
+        for counters in spec.shared_counters
+        for name, counter in counters.counters.items()
+    }
+
+
+def _devices(key: tuple[str, str], slices: Iterable[ResourceSliceSpec], *, published: bool) -> list[PoolDevice]:
+    """The devices by slice, in order; slices with counters have none."""
+    found: list[PoolDevice] = []
+    kinds: dict[object, int] = {}
+    for spec in slices:
+        for device in () if spec.shared_counters else spec.devices:
+            reach = _reach(spec, device) if published else EVERYWHERE
+            if reach is None:
+                continue
+            kind = (_device_content(device), reach)
+            found.append(_device(key, device, reach, kinds.setdefault(kind, len(kinds)), published=published))
+    return found
+
+
+def _device_content(device: Device) -> str:
+    """All that devices which differ in name alone have in common."""
+    parts = (
+        device.attributes,
+        device.capacity,
+        device.consumes_counters,
+        device.taints,
+        device.allow_multiple_allocations,
+    )
+    return repr(parts)
+
+
+def _device(key: tuple[str, str], device: Device, reach: Reach, likeness: int, *, published: bool) -> PoolDevice:
+    driver, pool = key
+    return PoolDevice(
+        id=DeviceId(driver, pool, device.name, published),
+        facts=DeviceFacts.of(driver, device),
+        capacity={name: Capacity.of(found) for name, found in device.capacity.items()},
+        draws=tuple(
+            (Account(driver, pool, published, False, drawn.counter_set, name), nano_amount(counter.value))
+            for drawn in device.consumes_counters
+            for name, counter in drawn.counters.items()
+        ),
+        shared=device.allow_multiple_allocations,
+        taints=tuple(Taint(t.key, t.effect, t.value) for t in device.taints if t.effect in _BLOCKING),
+        reach=reach,
+        likeness=likeness,
+    )
+
+
+def _reach(spec: ResourceSliceSpec, device: Device) -> Reach | None:
+    where = device if spec.per_device_node_selection else spec
+    if where.all_nodes:
+        return EVERYWHERE
+    if where.node_name:
+        return Reach(nodes=frozenset({where.node_name}))
+    return reach_of(where.node_selector)
+
+
+def reach_of(selector: NodeSelector | None) -> Reach | None:
+    """The nodes that a node selector means, which has one term; None if it is none that can be read."""
+    if selector is None or len(selector.node_selector_terms) != 1:
+        return None
+    term = selector.node_selector_terms[0]
+    nodes: frozenset[str] | None = None
+    for entry in term.match_fields:
+        if entry.key != _NODE_NAME or entry.operator != "In":
+            return None
+        named = frozenset(entry.values)
+        nodes = named if nodes is None else nodes & named
+    try:
+        return Reach(nodes, from_selectors(term.match_expressions))
+    except InvalidRequirementError:
+        return None
+
+
+class Capacity(Struct, frozen=True, kw_only=True):
+    """One capacity of a device, in nano units: `total`, and what may be asked for.
+
+    `default` is what a request gets that asks for nothing; `values` (ascending) or `lowest` to `highest` in steps of
+    `step` are the amounts there are, others are rounded up. Without either every amount will do.
+    """
+
+    total: int
+    default: int | None = None
+    values: tuple[int, ...] = ()
+    lowest: int | None = None
+    highest: int | None = None
+    step: int | None = None
 
     @classmethod
-    def of(
-        cls,
-        claims: Claims,
-        slices: Iterable[ResourceSlice],
-        nodes: Sequence[StateNode],
-        types: Mapping[tuple[str, str], InstanceType],
-        leaving: Collection[str],
-    ) -> Devices:
-        """The devices of a cluster.
-
-        Args:
-            claims: All claims.
-            slices: What drivers publish.
-            nodes: The nodes that pods may be put on.
-            types: Instance types by NodePool and name.
-            leaving: Keys of the pods that are to be placed, wherever they are now.
-        """
-        ready = frozenset(node.name for node in nodes if node.initialized and node.node is not None)
-        pools = published_pools(slices, ready)
-        taken, used = _in_use(claims, pools)
+    def of(cls, published: DeviceCapacity) -> Capacity:
+        """The capacity as a driver publishes it. Raises InvalidQuantityError."""
+        policy = published.request_policy
+        total = nano_amount(published.value)
+        if policy is None:
+            return cls(total=total)
+        default = _optional(policy.default)
+        allowed = policy.valid_range
+        if allowed is None:
+            return cls(total=total, default=default, values=tuple(nano_amount(value) for value in policy.valid_values))
         return cls(
-            published=Published(pools), claims=claims, nodes=nodes, taken=taken, used=used, types=types, leaving=leaving
+            total=total,
+            default=default,
+            lowest=_optional(allowed.min) or 0,
+            highest=_optional(allowed.max),
+            step=_optional(allowed.step),
         )
 
-    def begin(self) -> Allocations:
-        """Nothing decided yet; pods that are on their way to a node of these have their devices there."""
-        made = Allocations(self.published, self.taken, self.used)
-        for place, node in enumerate(self.nodes):
-            for pod in node.pods:
-                if pod.spec.resource_claims and pod.key not in self.leaving and not self.claims.leaves(pod):
-                    asks = self.claims.read(pod, anew=not node.initialized)
-                    if not isinstance(asks, PodError):
-                        found = made.propose(place, self.spot(place), asks, -1, 0)
-                        if found is not None:
-                            made.commit(place, found)
-        return made
+    def consumed(self, asked: int | None) -> int | None:
+        """What a request for so much takes (None: it says nothing); None if the device never gives that."""
+        if asked is None:
+            return self.total if self.default is None else self.default
+        if self.values:
+            return next((value for value in self.values if value >= asked), None)
+        taken = asked if self.lowest is None else self._in_range(asked, self.lowest)
+        return None if self.highest is not None and taken > self.highest else taken
 
-    def spot(self, place: int) -> Spot:
-        """A node that stands; until it is initialized it has what its instance type promises."""
-        if place not in self._spots:
-            self._spots[place] = self._standing(self.nodes[place])
-        return self._spots[place]
-
-    def _standing(self, node: StateNode) -> Spot:
-        brought: tuple[Pool, ...] = ()
-        if not node.initialized:
-            named = self.types.get((node.node_pool, node.labels.get(labels.INSTANCE_TYPE, "")))
-            brought = self.brought_by(named.device_slices) if named is not None else ()
-        option = Option(types=frozenset({_STANDS}), pools=brought)
-        return Spot(name=node.name, offer=from_labels(node.labels), options=(option,))
-
-    def new_spot(self, types: Iterable[InstanceType], offer: Requirements) -> Spot:
-        """A node to open that may be of any of these types; those with the same devices are one option."""
-        known: dict[bytes, list[InstanceType]] = {}
-        for instance_type in types:
-            known.setdefault(_content(instance_type.device_slices), []).append(instance_type)
-        options = [
-            Option(types=frozenset(t.name for t in alike), pools=self.brought_by(alike[0].device_slices))
-            for alike in known.values()
-        ]
-        return Spot(name="", offer=offer, options=options)
-
-    def brought_by(self, slices: tuple[ResourceSliceSpec, ...]) -> tuple[Pool, ...]:
-        """The pools that a new node with these slices has."""
-        key = _content(slices)
-        if key not in self._templates:
-            self._templates[key] = template_pools(slices)
-        return self._templates[key]
-
-    def why_none(self, asks: Iterable[ClaimAsk], allocations: Allocations | None = None) -> str:
-        """What to say of a pod whose devices were nowhere to be had."""
-        requests = [request for ask in asks for request in ask.requests]
-        for request in requests:
-            if not self._anywhere(request):
-                return f"no published device and no instance type has what {_shown(request)} selects"
-        if allocations is not None and allocations.exhausted:
-            return "the search for devices took so long that it was given up"
-        shown = ", ".join(map(_shown, requests))
-        return (
-            f"the devices for {shown} cannot be had together on one node" if shown else "its claims are bound elsewhere"
-        )
-
-    def _anywhere(self, request: Request) -> bool:
-        brought = {_content(t.device_slices): t.device_slices for t in self.types.values() if t.device_slices}
-        pools = (*self.published.pools, *(pool for slices in brought.values() for pool in self.brought_by(slices)))
-        devices = [device for pool in pools if not pool.defect for device in pool.devices]
-        return any(way.would_select(device) for way in request.ways for device in devices)
+    def _in_range(self, asked: int, lowest: int) -> int:
+        if asked <= lowest or not self.step:
+            return max(asked, lowest)
+        return lowest - (lowest - asked) // self.step * self.step
 
 
-def _shown(request: Request) -> str:
-    classes = dict.fromkeys(way.device_class for way in request.ways)
-    return f"request {request.name!r} (DeviceClass {' or '.join(classes)})"
+def nano_amount(text: QuantityText) -> int:
+    """A quantity in nano units. Raises InvalidQuantityError, also if it is negative."""
+    nano = quantity.parse(text).nano
+    if nano < 0:
+        raise InvalidQuantityError(f"{text!r} is negative", quantity=str(text))
+    return nano
 
 
-def _content(slices: tuple[ResourceSliceSpec, ...]) -> bytes:
-    return msgspec.msgpack.encode(slices, order="deterministic") if slices else b""
-
-
-def _in_use(claims: Claims, pools: Iterable[Pool]) -> tuple[frozenset[DeviceId], dict[Account, int]]:
-    """Devices that claims have for good, and what is used of counters and shared capacity."""
-    taken: set[DeviceId] = set()
-    used: dict[Account, int] = {}
-    for claim in claims:
-        if claim.status.allocation is None or claims.gives_back(claim):
-            continue
-        for result in claim.status.allocation.devices.results:
-            if result.admin_access:
-                continue
-            device = DeviceId(result.driver, result.pool, result.device)
-            taken.add(device)
-            for name, text in result.consumed_capacity.items():
-                account = Account(result.driver, result.pool, True, True, result.device, name)
-                used[account] = used.get(account, 0) + _read(text)
-    for pool in pools:
-        for found in pool.devices:
-            if found.id in taken:
-                for account, drawn in found.draws:
-                    used[account] = used.get(account, 0) + drawn
-    return frozenset(taken), used
-
-
-def _read(text: str | int | float) -> int:
-    """An amount; what cannot be read counts for nothing."""
-    try:
-        return amount(text)
-    except InvalidQuantityError:
-        return 0
+def _optional(text: QuantityText | None) -> int | None:
+    return None if text is None else nano_amount(text)

@@ -17,8 +17,8 @@ from typing import Final
 from msgspec import Struct
 
 from journeyman.core.api.cel_values import EvaluationError, Value, same
-from journeyman.core.scheduling.dra.asks import MOST_DEVICES, ClaimAsk, Match, Way
-from journeyman.core.scheduling.dra.pools import Account, DeviceId, Pool, PoolDevice
+from journeyman.core.scheduling.dra.devices import Account, DeviceId, Pool, PoolDevice
+from journeyman.core.scheduling.dra.requests import MOST_DEVICES, ClaimAsk, Match, Way
 from journeyman.core.scheduling.requirements import Requirements
 
 MOST_TRIES: Final = 10_000

@@ -23,10 +23,10 @@ from msgspec.structs import replace
 from journeyman.core.api import labels
 from journeyman.core.api.objects import Pod
 from journeyman.core.api.resources import CPU, MEMORY
-from journeyman.core.scheduling.demand.topology import Group, LabelIndex
 from journeyman.core.scheduling.options import MinValuesPolicy
 from journeyman.core.scheduling.problem import PartialSolution, SchedulingProblem
 from journeyman.core.scheduling.sequential.sequential_scheduler import SequentialScheduler, TieBreakPolicy
+from journeyman.core.scheduling.topology import Group, LabelIndex
 
 __all__ = ["TieBreakPolicy", "schedule_sequentially"]
 

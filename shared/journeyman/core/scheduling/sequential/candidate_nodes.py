@@ -14,12 +14,11 @@ import numpy as np
 from msgspec import Struct, field
 
 from journeyman.core.scheduling.arrays import Bools, Ints
-from journeyman.core.scheduling.demand.classes import PodClass
-from journeyman.core.scheduling.demand.host_ports import HostPort
-from journeyman.core.scheduling.demand.topology import domain_of
-from journeyman.core.scheduling.demand.volumes import VolumeRoom
 from journeyman.core.scheduling.existing_nodes import ExistingNodes
+from journeyman.core.scheduling.pod_classes import HostPort, PodClass
 from journeyman.core.scheduling.sequential.offering_masks import OfferingMasks
+from journeyman.core.scheduling.topology import domain_of
+from journeyman.core.scheduling.volumes import VolumeRoom
 
 _UNDECIDED = -1  # may still become one of several domains
 _LACKING = -2  # has no such label

@@ -23,10 +23,10 @@ import numpy as np
 from journeyman.core.api import labels
 from journeyman.core.catalogue import InstanceType
 from journeyman.core.scheduling.arrays import Bools, Ints, distinct, every
-from journeyman.core.scheduling.demand.host_ports import HostPort
 from journeyman.core.scheduling.limits import Headroom
-from journeyman.core.scheduling.offering.min_values import achievable, needed_for_variety
-from journeyman.core.scheduling.offering.stalls import Stall
+from journeyman.core.scheduling.nodeclaim_templates import achievable, needed_for_variety
+from journeyman.core.scheduling.nodepool_options import Stall
+from journeyman.core.scheduling.pod_classes import HostPort
 from journeyman.core.scheduling.requirements import Requirement, Requirements, requirement
 
 

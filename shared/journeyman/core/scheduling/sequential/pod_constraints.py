@@ -21,7 +21,7 @@ from msgspec import Struct
 from journeyman.core.api import labels
 from journeyman.core.scheduling.arrays import Bools
 from journeyman.core.scheduling.instance_type_choice import on_reservation
-from journeyman.core.scheduling.offering.wishes import Shape
+from journeyman.core.scheduling.nodepool_options import Shape
 from journeyman.core.scheduling.problem import SchedulingProblem
 from journeyman.core.scheduling.requirements import Requirements
 from journeyman.core.scheduling.sequential.offering_masks import NONE, OfferingMasks, RequirementsInterner

@@ -16,9 +16,9 @@ from itertools import groupby
 import numpy as np
 from msgspec import Struct
 
-from journeyman.core.scheduling.demand.host_ports import HostPort, host_ports
 from journeyman.core.scheduling.instance_type_choice import reservation_of
 from journeyman.core.scheduling.options import MinValuesPolicy
+from journeyman.core.scheduling.pod_classes import HostPort, host_ports
 from journeyman.core.scheduling.problem import PartialSolution, PlannedNode, SchedulingProblem
 from journeyman.core.scheduling.sequential.candidate_nodes import CandidateNodes, NewNode, VolumeAttachments
 from journeyman.core.scheduling.sequential.offering_masks import (

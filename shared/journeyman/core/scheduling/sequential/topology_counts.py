@@ -24,12 +24,12 @@ from msgspec import Struct, field
 from journeyman.core.api import labels
 from journeyman.core.api.objects import Toleration
 from journeyman.core.scheduling.arrays import Ints
-from journeyman.core.scheduling.demand.topology import Census, Group, LabelIndex, domain_of
 from journeyman.core.scheduling.instance_type_choice import reservation_of
 from journeyman.core.scheduling.requirements import from_labels
 from journeyman.core.scheduling.sequential.candidate_nodes import CandidateNodes, NewNode
 from journeyman.core.scheduling.sequential.offering_masks import NONE, OfferingMasks, RequirementsInterner
 from journeyman.core.scheduling.taints import untolerated
+from journeyman.core.scheduling.topology import Census, Group, LabelIndex, domain_of
 from journeyman.core.state.state_node import StateNode
 
 

@@ -24,7 +24,6 @@ from msgspec import Struct, field
 from journeyman.core.api import labels
 from journeyman.core.api.objects import Toleration
 from journeyman.core.scheduling.arrays import Bools
-from journeyman.core.scheduling.demand.topology import Group, LabelIndex, Spread, domain_of
 from journeyman.core.scheduling.problem import SchedulingProblem
 from journeyman.core.scheduling.requirements import EMPTY, Requirements
 from journeyman.core.scheduling.sequential.candidate_nodes import CandidateNodes
@@ -38,6 +37,7 @@ from journeyman.core.scheduling.sequential.topology_counts import (
     TopologyCounts,
 )
 from journeyman.core.scheduling.taints import untolerated
+from journeyman.core.scheduling.topology import Group, LabelIndex, Spread, domain_of
 
 
 class SpreadRule(Struct, frozen=True):

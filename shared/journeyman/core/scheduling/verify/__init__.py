@@ -21,17 +21,21 @@ from msgspec.structs import replace
 from journeyman.core.api.objects import Pod
 from journeyman.core.catalogue import Catalogue
 from journeyman.core.scheduling.results import Results
-from journeyman.core.scheduling.verify.affinity import check_affinity
-from journeyman.core.scheduling.verify.anti_affinity import check_anti_affinity
-from journeyman.core.scheduling.verify.claims import check_claims
-from journeyman.core.scheduling.verify.counting import Census
-from journeyman.core.scheduling.verify.defect import Defect
-from journeyman.core.scheduling.verify.devices import check_devices
-from journeyman.core.scheduling.verify.existing import check_existing
-from journeyman.core.scheduling.verify.index import Index, name_of_claim, name_of_node, placements
-from journeyman.core.scheduling.verify.limits import check_limits, check_reservations
-from journeyman.core.scheduling.verify.spread import check_spread
-from journeyman.core.scheduling.verify.volumes import Storage
+from journeyman.core.scheduling.verify.check_devices import check_devices
+from journeyman.core.scheduling.verify.check_nodes import (
+    StorageIndex,
+    check_claims,
+    check_existing,
+    check_limits,
+    check_reservations,
+)
+from journeyman.core.scheduling.verify.check_topology import (
+    PodPresences,
+    check_affinity,
+    check_anti_affinity,
+    check_spread,
+)
+from journeyman.core.scheduling.verify.possible_nodes import Defect, PlanIndex, name_of_claim, name_of_node, placements
 from journeyman.core.state import Snapshot
 
 __all__ = ["Defect", "placements", "verify", "without_accused"]
@@ -57,19 +61,19 @@ def verify(
     Returns:
         What is wrong, each with a sentence that names pod and node; empty if nothing is.
     """
-    index = Index(snapshot, catalogue, results, pods, without_nodes)
+    index = PlanIndex(snapshot, catalogue, results, pods, without_nodes)
     found = list(_check_bookkeeping(index))
     if found:
         return tuple(found)  # placements of unknown pods cannot be judged any further
-    storage, census = Storage(snapshot), Census(index)
+    storage, presences = StorageIndex(snapshot), PodPresences(index)
     found += _check_pods(index, storage)
     found += check_claims(index, storage)
     found += check_existing(index, storage)
     found += check_limits(index)
     found += check_reservations(index)
-    found += check_spread(index, census)
-    found += check_affinity(index, census)
-    found += check_anti_affinity(index, census)
+    found += check_spread(index, presences)
+    found += check_affinity(index, presences)
+    found += check_anti_affinity(index, presences)
     found += check_devices(index, catalogue)
     return tuple(found)
 
@@ -85,7 +89,7 @@ def without_accused(results: Results, defects: Iterable[Defect]) -> Results:
     )
 
 
-def _check_bookkeeping(index: Index) -> Iterator[Defect]:
+def _check_bookkeeping(index: PlanIndex) -> Iterator[Defect]:
     """Each pod is placed at most once, is known, and is either placed or has an error."""
     results = index.results
     for claim in results.new_claims:
@@ -108,7 +112,7 @@ def _places_of(results: Results, key: str) -> tuple[str, ...]:
     return tuple(place for place, keys in placements(results) if key in keys)
 
 
-def _check_pods(index: Index, storage: Storage) -> Iterator[Defect]:
+def _check_pods(index: PlanIndex, storage: StorageIndex) -> Iterator[Defect]:
     """Pods that no node can serve must be left alone."""
     for kind, where in index.planned_by_kind.items():
         why = kind.unreadable or storage.defect(kind)

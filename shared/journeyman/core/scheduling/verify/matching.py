@@ -1,20 +1,41 @@
-"""Kubernetes' own words, spelled out: does a label meet a requirement, a toleration a taint, a selector a pod?"""
+"""Kubernetes' own words, spelled out: does a label meet a requirement, a toleration a taint, a selector a pod?
+
+Nodes that are, or may come to be: a row each, their labels in columns, every answer a set of rows.
+
+A set of rows is the bits of an integer, so that one question ("which of these 2,000 launches break this requirement?")
+costs a few operations whatever the number of rows. A label of a row is a set of values: the node will have one of them.
+
+Host ports: two pods of one node cannot have the same port of it.
+
+Restates: karpenter pkg/scheduling/hostportusage.go.
+
+What one pod asks for. Pods that differ in nothing but their names are of one kind, and are read once.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Final
+
+import msgspec
+from msgspec import Struct
 
 from journeyman.core.api import labels
 from journeyman.core.api.objects import (
+    DaemonSet,
     LabelSelector,
     LabelSelectorRequirement,
     NodeSelectorRequirement,
     Pod,
+    PodAffinityTerm,
+    PodSpec,
     Taint,
     Toleration,
 )
+from journeyman.core.api.resources import pod_requests
+from journeyman.errors import InvalidQuantityError
 
 _INTEGER: Final = re.compile(r"-?[0-9]{1,18}", re.ASCII)
 
@@ -44,10 +65,10 @@ def is_met(requirement: NodeSelectorRequirement, value: str | None) -> bool:
         return True
     if requirement.operator == "In":
         return value in requirement.values
-    return _compares(requirement, value)
+    return _value_compares(requirement, value)
 
 
-def _compares(requirement: NodeSelectorRequirement, value: str) -> bool:
+def _value_compares(requirement: NodeSelectorRequirement, value: str) -> bool:
     number, limit = integer(value), integer(requirement.values[0]) if len(requirement.values) == 1 else None
     if number is None or limit is None:
         return False
@@ -113,3 +134,302 @@ def _expression_holds(expression: LabelSelectorRequirement, value: str | None) -
     if expression.operator == "Exists":
         return value is not None
     return expression.operator == "DoesNotExist" and value is None
+
+
+Rows = int
+"""A set of rows: bit i is row i."""
+
+Values = frozenset[str] | None
+"""Values a label may get: none of them is a label that will not be there, None one that nobody has decided on."""
+
+Column = Mapping[Values, Rows]
+"""By the values, the rows that have them; rows in no entry leave the label undecided."""
+
+Alternatives = tuple[tuple[NodeSelectorRequirement, ...], ...]
+"""One of these must hold as a whole; without any, nothing suits."""
+
+_NOTHING: frozenset[str] = frozenset()
+
+
+class PossibleLabels:
+    """Rows and their labels. Nothing in it changes."""
+
+    def __init__(self, rows: Rows, columns: Mapping[str, Column]) -> None:
+        self.rows = rows
+        self._columns = columns
+        self._answers: dict[tuple[Callable[..., bool], NodeSelectorRequirement], Rows] = {}
+
+    def column(self, key: str) -> Iterator[tuple[Values, Rows]]:
+        """The label by its values, all rows in one entry each."""
+        left = self.rows
+        for values, rows in self._columns.get(key, {}).items():
+            if rows & left:
+                yield values, rows & left
+                left &= ~rows
+        if left:
+            yield None, left
+
+    def values(self, key: str, rows: Rows) -> frozenset[str]:
+        """The values that the label may get in any of these rows."""
+        found = (values for values, having in self.column(key) if values and having & rows)
+        return _NOTHING.union(*found)
+
+    def suiting(self, wishes: Iterable[Alternatives]) -> Rows:
+        """The rows that suit every one of the wishes, whichever values their labels get."""
+        return self._rows(wishes, always_met)
+
+    def possibly_suiting(self, wishes: Iterable[Alternatives]) -> Rows:
+        """The rows that suit every one of the wishes if their labels get the right values."""
+        return self._rows(wishes, ever_met)
+
+    def _rows(self, wishes: Iterable[Alternatives], met: Callable[..., bool]) -> Rows:
+        rows = self.rows
+        for alternatives in wishes:
+            suiting = 0
+            for requirements in alternatives:
+                suiting |= self._meeting_all(requirements, met)
+            rows &= suiting
+        return rows
+
+    def _meeting_all(self, requirements: Iterable[NodeSelectorRequirement], met: Callable[..., bool]) -> Rows:
+        rows = self.rows
+        for requirement in requirements:
+            rows &= self._meeting(requirement, met)
+        return rows
+
+    def _meeting(self, requirement: NodeSelectorRequirement, met: Callable[..., bool]) -> Rows:
+        known = self._answers.get((met, requirement))
+        if known is None:
+            entries = self.column(normalized(requirement.key))
+            known = sum(rows for values, rows in entries if met(requirement, values or _NOTHING))
+            self._answers[met, requirement] = known
+        return known
+
+    def narrowed(self, requirements: Sequence[NodeSelectorRequirement]) -> PossibleLabels:
+        """Only what these requirements leave: rows and values. A label that is undecided gets what they ask for."""
+        by_key: dict[str, list[NodeSelectorRequirement]] = {}
+        for requirement in requirements:
+            by_key.setdefault(normalized(requirement.key), []).append(requirement)
+        rows, columns = self.rows, dict(self._columns)
+        for key, wanted in by_key.items():
+            columns[key] = _narrowed(self.column(key), wanted)
+            rows &= sum(columns[key].values())
+        return PossibleLabels(rows, columns)
+
+
+def _narrowed(column: Iterable[tuple[Values, Rows]], wanted: Sequence[NodeSelectorRequirement]) -> dict[Values, Rows]:
+    may_lack = all(is_met(requirement, None) for requirement in wanted)
+    left: dict[Values, Rows] = {}
+    for values, rows in column:
+        if values:
+            kept: Values = _kept(values, wanted)
+        elif may_lack:
+            left[values] = left.get(values, 0) | rows
+            continue
+        else:
+            kept = _decided(wanted) if values is None else _NOTHING
+        if kept:
+            left[kept] = left.get(kept, 0) | rows
+    return left
+
+
+def _kept(values: Iterable[str], wanted: Iterable[NodeSelectorRequirement]) -> frozenset[str]:
+    return frozenset(v for v in values if all(is_met(requirement, v) for requirement in wanted))
+
+
+def _decided(wanted: Sequence[NodeSelectorRequirement]) -> frozenset[str]:
+    """What a label that nothing defines will be if this is asked of it; one value stands for all that would do."""
+    named = [r.values for r in wanted if r.operator == "In"]
+    if named:
+        return _kept(named[0], wanted)
+    bounds = [number for r in wanted for text in r.values if (number := integer(text)) is not None]
+    candidates = [str(b + step) for b in (0, *bounds) for step in (-1, 0, 1)]
+    return frozenset(next(([c] for c in candidates if _kept([c], wanted)), []))
+
+
+PortUse = tuple[int, str, str]
+"""Number, protocol and address; an empty address is every address of the node."""
+
+_EVERY_ADDRESS: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104 - compared with, never bound to
+
+
+def ports_of(pod: Pod) -> tuple[PortUse, ...]:
+    """The ports of its node that the pod's containers (not those that only start it up) ask for."""
+    return tuple(
+        (port.host_port, port.protocol or "TCP", "" if port.host_ip in _EVERY_ADDRESS else port.host_ip)
+        for container in pod.spec.containers
+        for port in container.ports
+        if port.host_port
+    )
+
+
+def clash(wanted: Iterable[PortUse], taken: Iterable[PortUse]) -> PortUse | None:
+    """The first port wanted that is taken; None if all of them are free."""
+    by_number: dict[tuple[int, str], list[str]] = {}
+    for number, protocol, address in taken:
+        by_number.setdefault((number, protocol), []).append(address)
+    for number, protocol, address in wanted:
+        others = by_number.get((number, protocol), ())
+        if any(not address or not other or address == other for other in others):
+            return number, protocol, address
+    return None
+
+
+PodIdentity = tuple[str, tuple[tuple[str, str], ...]]
+"""Namespace and labels of a pod, sorted: all that other pods' selectors look at."""
+
+_KIND_ENCODER = msgspec.msgpack.Encoder()
+
+
+class PodKind(Struct, frozen=True, eq=False, dict=True):
+    """One of the pods that are alike stands for all of them."""
+
+    pod: Pod
+
+    @cached_property
+    def identity(self) -> PodIdentity:
+        """What makes it counted by other pods' rules."""
+        return self.pod.metadata.namespace, tuple(sorted(self.pod.metadata.labels.items()))
+
+    @cached_property
+    def requests(self) -> Mapping[str, int]:
+        """What it takes of a node; nothing if that cannot be read (`unreadable` says so)."""
+        try:
+            return pod_requests(self.pod)
+        except InvalidQuantityError:
+            return {}
+
+    @cached_property
+    def unreadable(self) -> str:
+        """Why its requests cannot be read; empty if they can."""
+        try:
+            pod_requests(self.pod)
+        except InvalidQuantityError as error:
+            return error.message
+        return ""
+
+    @cached_property
+    def wishes(self) -> tuple[Alternatives, ...]:
+        """What it asks of a node's labels: its node selector, and one of the terms of its required node affinity."""
+        spec = self.pod.spec
+        selector = tuple(
+            NodeSelectorRequirement(key=key, operator="In", values=(value,))
+            for key, value in sorted(spec.node_selector.items())
+        )
+        wishes: list[Alternatives] = [(selector,)] if selector else []
+        node_affinity = spec.affinity.node_affinity if spec.affinity else None
+        if node_affinity is not None and node_affinity.required is not None:
+            terms = node_affinity.required.node_selector_terms
+            wishes.append(tuple(t.match_expressions for t in terms if t.match_expressions and not t.match_fields))
+        return tuple(wishes)
+
+    def admits(self, key: str, value: str) -> bool:
+        """Whether it asks for nothing else of this label."""
+        values = (value,)
+        return all(
+            any(all(always_met(r, values) for r in requirements if normalized(r.key) == key) for requirements in wish)
+            for wish in self.wishes
+        )
+
+    @cached_property
+    def ports(self) -> tuple[PortUse, ...]:
+        """The ports of the node that it takes."""
+        return ports_of(self.pod)
+
+    @property
+    def affinity(self) -> tuple[PodAffinityTerm, ...]:
+        """Its required pod affinity."""
+        affinity = self.pod.spec.affinity
+        return affinity.pod_affinity.required if affinity and affinity.pod_affinity else ()
+
+    @property
+    def anti_affinity(self) -> tuple[PodAffinityTerm, ...]:
+        """Its required pod anti-affinity."""
+        affinity = self.pod.spec.affinity
+        return affinity.pod_anti_affinity.required if affinity and affinity.pod_anti_affinity else ()
+
+    @property
+    def asks_for_devices(self) -> bool:
+        """Whether it needs resource claims (dynamic resource allocation)."""
+        spec = self.pod.spec
+        containers = (*spec.containers, *spec.init_containers)
+        return bool(spec.resource_claims) or any(c.resources.claims for c in containers)
+
+    @property
+    def opted_out(self) -> bool:
+        """Whether it insists on a node without a NodePool, and so is none of our business."""
+        return any(
+            requirement.key == labels.NODEPOOL and requirement.operator == "DoesNotExist"
+            for alternatives in self.wishes
+            for requirements in alternatives
+            for requirement in requirements
+        )
+
+
+class PodKinds:
+    """The kinds of all pods met so far."""
+
+    def __init__(self) -> None:
+        self._by_content: dict[bytes, PodKind] = {}
+        self._by_pod: dict[int, PodKind] = {}
+
+    def of(self, pod: Pod) -> PodKind:
+        """The pod's kind."""
+        known = self._by_pod.get(id(pod))
+        if known is None:
+            known = self._by_pod[id(pod)] = self._by_content.setdefault(_kind_content(pod), PodKind(pod))
+        return known
+
+
+def _kind_content(pod: Pod) -> bytes:
+    """All of the pod that matters here. The name does where a volume is called after it."""
+    spec: PodSpec = pod.spec
+    named = any(volume.ephemeral is not None for volume in spec.volumes)
+    return _KIND_ENCODER.encode(
+        (
+            pod.metadata.namespace,
+            pod.metadata.labels,
+            pod.metadata.name if named else "",
+            is_going(pod),
+            is_daemon(pod),
+            spec.containers,
+            spec.init_containers,
+            spec.overhead,
+            spec.resources,
+            spec.node_selector,
+            spec.affinity,
+            spec.tolerations,
+            spec.topology_spread_constraints,
+            spec.volumes,
+            spec.resource_claims,
+        )
+    )
+
+
+def is_going(pod: Pod) -> bool:
+    """Whether it has ended or is being deleted, so that no selector counts it."""
+    return pod.metadata.deletion_timestamp is not None or pod.status.phase in {"Succeeded", "Failed"}
+
+
+def is_daemon(pod: Pod) -> bool:
+    """Whether a DaemonSet owns it."""
+    return any(o.kind == "DaemonSet" and o.api_version.startswith("apps/") for o in pod.metadata.owner_references)
+
+
+def daemon_of(daemon_set: DaemonSet, pods: Iterable[Pod]) -> PodKind:
+    """The pod that a DaemonSet puts on each node that suits it: like its newest, but on the nodes the template names."""
+    template = daemon_set.spec.template
+    own = (pod for pod in pods if _is_controlled_by(pod, daemon_set))
+    newest = max(own, key=_made, default=Pod(metadata=template.metadata, spec=template.spec))
+    return PodKind(
+        msgspec.structs.replace(newest, spec=msgspec.structs.replace(newest.spec, affinity=template.spec.affinity))
+    )
+
+
+def _is_controlled_by(pod: Pod, daemon_set: DaemonSet) -> bool:
+    return any(o.controller and o.uid == daemon_set.metadata.uid for o in pod.metadata.owner_references)
+
+
+def _made(pod: Pod) -> tuple[float, str]:
+    created = pod.metadata.creation_timestamp
+    return (created.timestamp() if created is not None else 0.0), pod.key

@@ -1,0 +1,128 @@
+"""What DaemonSets will take of every node: resources and host ports.
+
+Restates: karpenter pkg/controllers/provisioning/scheduling/scheduler.go `getDaemonOverhead`, `isDaemonPodCompatible`;
+provisioner.go `getDaemonSetPods`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+import numpy as np
+from msgspec import Struct
+
+from journeyman.core.api import labels
+from journeyman.core.api.objects import DaemonSet, Pod, PodSpec, Toleration
+from journeyman.core.api.resources import add, pod_requests
+from journeyman.core.scheduling.arrays import Bools, Ints
+from journeyman.core.scheduling.nodeclaim_templates import Template
+from journeyman.core.scheduling.nodepool_options import Stall
+from journeyman.core.scheduling.pod_classes import HostPort, host_ports, requirement_terms
+from journeyman.core.scheduling.pods import is_owned_by_daemon_set
+from journeyman.core.scheduling.requirements import InvalidRequirementError, Requirements, from_labels
+from journeyman.core.scheduling.taints import untolerated
+from journeyman.core.state.state_node import StateNode
+from journeyman.errors import InvalidQuantityError
+
+
+class Daemon(Struct, frozen=True, kw_only=True, eq=False):
+    """One DaemonSet's pod: what it asks for and where it runs (one of `terms` must hold)."""
+
+    name: str
+    requests: Mapping[str, int]
+    tolerations: tuple[Toleration, ...]
+    terms: tuple[Requirements, ...]
+    ports: tuple[HostPort, ...] = ()
+
+
+def make_daemons(daemon_sets: Iterable[DaemonSet], pods: Iterable[Pod] = ()) -> tuple[Daemon, ...]:
+    """Daemons in the order given; one whose quantities or requirements do not parse could not run, and is left out.
+
+    Args:
+        daemon_sets: Each is represented by its newest pod, which a webhook may have changed, or else by its template.
+        pods: The cluster's pods.
+    """
+    newest = _newest_by_owner(pods)
+    made = (_daemon(daemon_set, newest.get(daemon_set.metadata.uid)) for daemon_set in daemon_sets)
+    return tuple(daemon for daemon in made if daemon is not None)
+
+
+def _newest_by_owner(pods: Iterable[Pod]) -> dict[str, Pod]:
+    """The newest pod of each DaemonSet, by the DaemonSet's UID."""
+    newest: dict[str, Pod] = {}
+    for pod in pods:
+        owner = next((o for o in pod.metadata.owner_references if o.controller and o.kind == "DaemonSet"), None)
+        if owner is not None and (owner.uid not in newest or _age(pod) > _age(newest[owner.uid])):
+            newest[owner.uid] = pod
+    return newest
+
+
+def _age(pod: Pod) -> tuple[float, str]:
+    created = pod.metadata.creation_timestamp
+    return (created.timestamp() if created is not None else 0.0), pod.key
+
+
+def _daemon(daemon_set: DaemonSet, newest: Pod | None) -> Daemon | None:
+    """A running pod is bound to its one node by affinity, so where daemons may run is always the template's word."""
+    template = daemon_set.spec.template
+    pod = newest if newest is not None else Pod(metadata=template.metadata, spec=template.spec)
+    try:
+        return Daemon(
+            name=daemon_set.metadata.name,
+            requests=pod_requests(pod),
+            tolerations=pod.spec.tolerations,
+            terms=requirement_terms(_with_affinity_of(pod, template.spec)),
+            ports=host_ports(pod),
+        )
+    except (InvalidQuantityError, InvalidRequirementError):
+        return None
+
+
+def _with_affinity_of(pod: Pod, spec: PodSpec) -> Pod:
+    return msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, affinity=spec.affinity))
+
+
+def stall_of(template: Template, daemons: Sequence[Daemon], axes: Sequence[str]) -> Stall:
+    """The template's types with what their daemons leave of them."""
+    own = [d for d in daemons if untolerated(template.pool.spec.template.spec.taints, d.tolerations) is None]
+    ported = [(d.ports, _types_running(template, d)) for d in own if d.ports]
+    ports = [
+        frozenset(port for taken, running in ported if running[index] for port in taken)
+        for index in (range(len(template.table.types)) if ported else ())
+    ]
+    return Stall.of(template, axes, daemon_overhead(template, own, axes), ports)
+
+
+def daemon_overhead(template: Template, daemons: Sequence[Daemon], axes: Sequence[str]) -> Ints:
+    """What daemons take of each instance type: amounts by type (rows) and resource in `axes` (columns)."""
+    overhead = np.zeros((len(template.table.types), len(axes)), dtype=np.int64)
+    for daemon in daemons:
+        if untolerated(template.pool.spec.template.spec.taints, daemon.tolerations) is None:
+            amounts = np.array([daemon.requests.get(axis, 0) for axis in axes], dtype=np.int64)
+            overhead += _types_running(template, daemon)[:, None] * amounts
+    return overhead
+
+
+def _types_running(template: Template, daemon: Daemon) -> Bools:
+    """The types whose nodes would run this daemon; OR-terms are tried one by one."""
+    running: Bools = np.zeros(len(template.table.types), dtype=bool)
+    for term in daemon.terms:
+        if template.requirements.compatible(term, allow_undefined=labels.WELL_KNOWN) is None:
+            running |= template.table.types_meeting(term)
+    return running
+
+
+def missing_daemon_overhead(node: StateNode, daemons: Sequence[Daemon]) -> dict[str, int]:
+    """What daemons that belong on this node but do not run there yet will still take, by resource."""
+    offered = from_labels(node.labels)
+    expected = add(
+        *(
+            daemon.requests
+            for daemon in daemons
+            if untolerated(node.taints, daemon.tolerations) is None
+            and any(offered.compatible(term) is None for term in daemon.terms)
+        )
+    )
+    running = add(*(pod_requests(pod) for pod in node.pods if is_owned_by_daemon_set(pod)))
+    return {name: max(amount - running.get(name, 0), 0) for name, amount in expected.items()}

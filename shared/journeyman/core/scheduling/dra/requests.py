@@ -1,0 +1,298 @@
+"""What a ResourceClaim asks for, read once: which devices, how many, and what they must have in common.
+
+Restates: karpenter pkg/scheduling/dynamicresources/request.go `ValidateClaimRequest`.
+Differs: the first of several alternatives that can be had (`firstAvailable`) is chosen; tolerations of devices' taints
+and `adminAccess` are heeded.
+
+Which ResourceClaims a pod uses, and what they ask for.
+
+A pod names a claim, or its status tells which one was made for it from a template. Pods whose claims ask for the same
+are alike if each has its own; a claim that is named is one certain claim, however many pods name it.
+
+Restates: karpenter pkg/controllers/provisioning/scheduling/dra.go `resolvePodClaims`, `resourceClaimName`;
+pkg/scheduling/dynamicresources/allocator.go `ClassifyClaims`.
+Differs: a pod whose claim has yet to be made from its template is set aside (Karpenter places it as if it needed no
+devices); the node that an allocated claim is bound to by name is heeded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Final
+
+import msgspec
+from msgspec import Struct, field
+
+from journeyman.core.api.cel import Expression, InvalidExpressionError, read
+from journeyman.core.api.cel_values import EvaluationError
+from journeyman.core.api.dra import (
+    DeviceClass,
+    DeviceConstraint,
+    DeviceRequest,
+    DeviceRequestEntry,
+    DeviceSelector,
+    ResourceClaim,
+    ResourceClaimSpec,
+)
+from journeyman.core.api.objects import Pod, Toleration
+from journeyman.core.scheduling.dra.devices import EVERYWHERE, PoolDevice, Reach, nano_amount, reach_of
+from journeyman.core.scheduling.results import PodError
+from journeyman.core.scheduling.taints import untolerated
+from journeyman.core.state.snapshot import Snapshot
+from journeyman.errors import ConfigurationError, InvalidQuantityError
+
+MOST_DEVICES: Final = 32  # k8s.io/api resource/v1 `AllocationResultsMaxSize`
+
+
+class UnreadableClaimError(ConfigurationError):
+    """A claim that asks for something not understood. `supported` False: it may be right, but is beyond this scheduler."""
+
+    def __init__(self, message: str, *, supported: bool = True) -> None:
+        super().__init__(message)
+        self.supported = supported
+
+
+class Way(Struct, frozen=True, kw_only=True, eq=False):
+    """One way to satisfy a request: `count` devices that all of `selectors` select, or `everything` there is of them.
+
+    `capacity` is what each must have, of shared devices what is consumed, in nano units by name. `admin`: devices in
+    use will do as well, and stay free for others.
+    """
+
+    name: str
+    device_class: str
+    everything: bool = False
+    count: int = 1
+    selectors: tuple[Expression, ...] = ()
+    capacity: Mapping[str, int] = field(default_factory=dict)
+    tolerations: tuple[Toleration, ...] = ()
+    admin: bool = False
+
+    def selects(self, device: PoolDevice) -> bool:
+        """Whether it is such a device. Raises EvaluationError."""
+        return all(selector.selects(device.facts) for selector in self.selectors) and self._large_enough(device)
+
+    def _large_enough(self, device: PoolDevice) -> bool:
+        return all(name in device.capacity and device.capacity[name].total >= n for name, n in self.capacity.items())
+
+    def tolerates(self, device: PoolDevice) -> bool:
+        """Whether the device's taints do not keep it away."""
+        return untolerated(device.taints, self.tolerations) is None
+
+    def would_select(self, device: PoolDevice) -> bool:
+        """The same as `selects`; what has no value for a device does not select it."""
+        try:
+            return self.selects(device)
+        except EvaluationError:
+            return False
+
+
+class Request(Struct, frozen=True, kw_only=True, eq=False):
+    """A request: the first of `ways` that can be had."""
+
+    name: str
+    ways: tuple[Way, ...]
+
+
+class Match(Struct, frozen=True):
+    """The devices of these requests (None: of all) must have one value of an attribute in common."""
+
+    attribute: str
+    requests: frozenset[str] | None
+
+    def concerns(self, way: Way) -> bool:
+        """Whether devices chosen that way are among those."""
+        return self.requests is None or way.name in self.requests or way.name.partition("/")[0] in self.requests
+
+
+class ClaimAsk(Struct, frozen=True, kw_only=True, eq=False):
+    """What a claim asks for. `key` (`namespace/name`) if it is one certain claim, empty if each pod has its own.
+
+    `held` is set if it has its devices already: from where they can be reached.
+    """
+
+    key: str = ""
+    requests: tuple[Request, ...] = ()
+    matches: tuple[Match, ...] = ()
+    held: Reach | None = None
+
+
+def read_requests(spec: ResourceClaimSpec, classes: Mapping[str, DeviceClass]) -> tuple[Request, ...]:
+    """The requests of a claim, in order. Raises UnreadableClaimError."""
+    requests = tuple(_request(entry, classes) for entry in spec.devices.requests)
+    least = sum(min(0 if way.everything else way.count for way in request.ways) for request in requests)
+    if least > MOST_DEVICES:
+        raise UnreadableClaimError(f"asks for {least} devices, {MOST_DEVICES} are the most that a claim may have")
+    return requests
+
+
+def read_matches(constraints: Iterable[DeviceConstraint]) -> tuple[Match, ...]:
+    """What devices must have in common. Raises UnreadableClaimError."""
+    found = []
+    for constraint in constraints:
+        if constraint.match_attribute is None:
+            raise UnreadableClaimError(
+                "has a constraint other than matchAttribute, which is not supported", supported=False
+            )
+        requests = frozenset(constraint.requests) if constraint.requests else None
+        found.append(Match(constraint.match_attribute, requests))
+    return tuple(found)
+
+
+def _request(entry: DeviceRequestEntry, classes: Mapping[str, DeviceClass]) -> Request:
+    if entry.exactly is not None:
+        return Request(name=entry.name, ways=(_way(entry.name, entry.exactly, classes),))
+    if not entry.first_available:
+        raise UnreadableClaimError(f"request {entry.name} asks for nothing")
+    ways = (_way(f"{entry.name}/{option.name}", option, classes) for option in entry.first_available)
+    return Request(name=entry.name, ways=tuple(ways))
+
+
+def _way(name: str, request: DeviceRequest, classes: Mapping[str, DeviceClass]) -> Way:
+    found = classes.get(request.device_class_name)
+    if found is None:
+        raise UnreadableClaimError(f"request {name}: DeviceClass {request.device_class_name!r} does not exist")
+    if request.allocation_mode not in {"ExactCount", "All"}:
+        raise UnreadableClaimError(
+            f"request {name}: allocationMode {request.allocation_mode!r} is not ExactCount or All", supported=False
+        )
+    if request.count < 1:
+        raise UnreadableClaimError(f"request {name}: asks for {request.count} devices")
+    try:
+        capacity = {key: nano_amount(text) for key, text in request.capacity.requests.items()}
+    except InvalidQuantityError as error:
+        raise UnreadableClaimError(f"request {name}: {error.message}") from error
+    return Way(
+        name=name,
+        device_class=request.device_class_name,
+        everything=request.allocation_mode == "All",
+        count=request.count,
+        selectors=tuple(_expression(name, s) for s in (*found.spec.selectors, *request.selectors)),
+        capacity=capacity,
+        tolerations=request.tolerations,
+        admin=request.admin_access,
+    )
+
+
+def _expression(name: str, selector: DeviceSelector) -> Expression:
+    if selector.cel is None:
+        raise UnreadableClaimError(f"request {name}: a selector that is not CEL is not supported", supported=False)
+    try:
+        return read(selector.cel.expression)
+    except InvalidExpressionError as error:
+        raise UnreadableClaimError(f"request {name}: {error.message}", supported=False) from error
+
+
+_encode: Final = msgspec.msgpack.Encoder(order="deterministic").encode
+
+Asks = tuple[ClaimAsk, ...]
+"""What the claims of a pod ask for, in the order in which it lists them."""
+
+
+class Claims:
+    """The claims of a cluster. `names` are those of the pods read so far, by pod key, in the order of their asks."""
+
+    def __init__(self, snapshot: Snapshot, leaving: Collection[str]) -> None:
+        """`leaving` are the UIDs of pods on their way to other nodes."""
+        self._claims = {_key(claim): claim for claim in snapshot.resource_claims}
+        self._classes = {found.metadata.name: found for found in snapshot.device_classes}
+        self._leaving = leaving
+        self._known: dict[tuple[str, bytes], ClaimAsk | PodError] = {}
+        self.names: dict[str, tuple[str, ...]] = {}
+
+    def __iter__(self) -> Iterator[ResourceClaim]:
+        return iter(self._claims.values())
+
+    def read(self, pod: Pod, *, anew: bool = False) -> Asks | PodError:
+        """What a pod's claims ask for; why it cannot be scheduled if one is missing or cannot be read.
+
+        Equal asks are the same objects. `anew`: also of claims that have their devices already.
+        """
+        found = self._used_by(pod)
+        if isinstance(found, PodError):
+            return found
+        asks: list[ClaimAsk] = []
+        for claim, made in found:
+            ask = self._ask(claim, made=made, anew=anew)
+            if isinstance(ask, PodError):
+                return ask
+            asks.append(ask)
+        self.names[pod.key] = tuple(_key(claim) for claim, _ in found)
+        return tuple(asks)
+
+    def leaves(self, pod: Pod) -> bool:
+        """Whether a pod is on its way to another node."""
+        return pod.metadata.uid in self._leaving
+
+    def gives_back(self, claim: ResourceClaim) -> bool:
+        """Whether all who use its devices are on their way to other nodes, so that it will get new ones there.
+
+        Restates: karpenter pkg/scheduling/dynamicresources/allocator.go `claimReservedEntirelyByDeletingPods`.
+        """
+        users = claim.status.reserved_for
+        return bool(users) and all(
+            user.resource == "pods" and not user.api_group and user.uid in self._leaving for user in users
+        )
+
+    def _used_by(self, pod: Pod) -> list[tuple[ResourceClaim, bool]] | PodError:
+        """Its claims, each with whether it was made for this pod alone."""
+        listed = {entry.name for entry in pod.spec.resource_claims}
+        containers = (*pod.spec.containers, *pod.spec.init_containers)
+        unknown = {claim.get("name", "") for c in containers for claim in c.resources.claims} - listed
+        if unknown:
+            return _invalid(f"a container uses {min(unknown)!r}, which is not among the pod's resourceClaims")
+        made = {entry.name: entry.resource_claim_name for entry in pod.status.resource_claim_statuses}
+        found: list[tuple[ResourceClaim, bool]] = []
+        for entry in pod.spec.resource_claims:
+            own = not entry.resource_claim_name
+            if own and entry.name not in made:
+                return _invalid(f"the ResourceClaim for {entry.name!r} has not been made from its template yet")
+            name = made[entry.name] if own else entry.resource_claim_name
+            if not name:
+                continue  # none is needed
+            claim = self._claims.get(f"{pod.metadata.namespace}/{name}")
+            if claim is None or claim.metadata.deletion_timestamp is not None:
+                why = "does not exist" if claim is None else "is being deleted"
+                return _invalid(f"ResourceClaim {pod.metadata.namespace}/{name} {why}")
+            if not any(claim is other for other, _ in found):
+                found.append((claim, own))
+        return found
+
+    def _ask(self, claim: ResourceClaim, *, made: bool, anew: bool) -> ClaimAsk | PodError:
+        held = claim.status.allocation is not None and not anew and not self.gives_back(claim)
+        key = "" if made and not held else _key(claim)
+        case = (f"{'held ' if held else ''}{key}", b"" if key else _encode(claim.spec))
+        if case not in self._known:
+            self._known[case] = _held(claim) if held else self._read(claim, key)
+        found = self._known[case]
+        if isinstance(found, PodError):
+            return PodError(kind=found.kind, message=f"ResourceClaim {_key(claim)} {found.message}")
+        return found
+
+    def _read(self, claim: ResourceClaim, key: str) -> ClaimAsk | PodError:
+        try:
+            return ClaimAsk(
+                key=key,
+                requests=read_requests(claim.spec, self._classes),
+                matches=read_matches(claim.spec.devices.constraints),
+            )
+        except UnreadableClaimError as error:
+            return PodError(kind="invalid" if error.supported else "unsupported", message=error.message)
+
+
+def _held(claim: ResourceClaim) -> ClaimAsk | PodError:
+    """A claim that has its devices."""
+    allocation = claim.status.allocation
+    selector = allocation.node_selector if allocation is not None else None
+    reach = EVERYWHERE if selector is None else reach_of(selector)
+    if reach is None:
+        return PodError(kind="unsupported", message="is allocated where its node selector cannot be read")
+    return ClaimAsk(key=_key(claim), held=reach)
+
+
+def _key(claim: ResourceClaim) -> str:
+    return f"{claim.metadata.namespace}/{claim.metadata.name}"
+
+
+def _invalid(message: str) -> PodError:
+    return PodError(kind="invalid", message=message)

@@ -1,1 +1,0 @@
-"""Why a pod has no place, by NodePool, and the smallest change that would give it one."""

@@ -1,0 +1,303 @@
+"""NodePools as the scheduler sees them: what their nodes offer, in Karpenter's order, and which pools sit this pass out.
+
+Restates: karpenter pkg/controllers/provisioning/scheduling/nodeclaimtemplate.go, provisioner.go `NewScheduler`.
+Differs: pools of equal weight compete on price, where Karpenter takes the last by name.
+
+minValues: a claim must leave the cloud a choice of so many different values of a label (instance families, say).
+
+A node of such a pool may hold no more than so many differing types do. Packing sees that as smaller offers: of every
+type as much as enough others hold beside it.
+
+Restates: karpenter pkg/cloudprovider/types.go `SatisfiesMinValues`, scheduling/nodeclaim.go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+from msgspec import Struct, field
+
+from journeyman.core.api import labels
+from journeyman.core.catalogue import Catalogue
+from journeyman.core.scheduling.arrays import Bools, Floats, Ints
+from journeyman.core.scheduling.offerings import OfferTable, offer_tables
+from journeyman.core.scheduling.requirements import InvalidRequirementError, Requirements, from_labels, from_selectors
+from journeyman.core.state.snapshot import Snapshot
+from journeyman.errors import ConfigurationError
+
+if TYPE_CHECKING:  # the models build validators; nothing here needs them
+    from journeyman.core.api.nodepool import NodePool
+
+BY_PRICE = "price"
+FEWEST_NODES = "fewest-nodes"
+NO_TYPES = "no instance type satisfies its requirements"
+"""How the reason begins for which a pool sits out although its NodeClass can be used."""
+
+
+class Template(Struct, frozen=True, kw_only=True, eq=False):
+    """One NodePool ready for scheduling.
+
+    `requirements` are what its nodes offer, for simulation including that they will be registered and initialized.
+    `rows` are the offerings of `table` that can be had now and suit the requirements. `node_surcharge` is what the pool
+    charges for a node as such, and `remark` what of its wishes could not be understood. `min_values` tells by label how
+    many different values a claim must leave the cloud to choose from.
+    """
+
+    pool: NodePool
+    requirements: Requirements
+    table: OfferTable
+    rows: Bools
+    node_surcharge: float = 0.0
+    remark: str = ""
+    min_values: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The NodePool's name."""
+        return self.pool.metadata.name
+
+    def narrowed(self, term: Requirements) -> Requirements:
+        """The term's keys, as the pool and the term together have them."""
+        own = self.requirements
+        return Requirements({k: own[k].intersection(wish) if k in own else wish for k, wish in term.items()})
+
+    @property
+    def order(self) -> tuple[int, bool]:
+        """Templates of equal order compete; smaller goes first."""
+        return -self.pool.spec.weight, self.pool.packing == FEWEST_NODES
+
+
+def node_class_label(pool: NodePool) -> tuple[str, str]:
+    """The label that says which NodeClass a node came from: `<group>/<lower-case kind>` and the name."""
+    ref = pool.spec.template.spec.node_class_ref
+    return f"{ref.group}/{ref.kind.lower()}", ref.name
+
+
+def make_templates(snapshot: Snapshot, catalogue: Catalogue) -> tuple[tuple[Template, ...], dict[str, str]]:
+    """Templates by weight descending, then name descending; and the pools set aside, by name, with why."""
+    tables = offer_tables(catalogue)
+    templates: list[Template] = []
+    set_aside: dict[str, str] = {}
+    for pool in sorted(snapshot.node_pools, key=lambda p: p.metadata.name, reverse=True):
+        made = "static NodePools are not scaled for pods" if pool.spec.static else _template(pool, snapshot, tables)
+        if isinstance(made, Template):
+            templates.append(made)
+        else:
+            set_aside[pool.metadata.name] = made
+    templates.sort(key=lambda t: t.order)  # stable: names stay descending
+    return tuple(templates), dict(sorted(set_aside.items()))
+
+
+def make_template(pool: NodePool, snapshot: Snapshot, catalogue: Catalogue) -> Template | str:
+    """One pool's template whether or not it is scaled for pods, or why it has none; static pools open nodes by it."""
+    return _template(pool, snapshot, offer_tables(catalogue))
+
+
+def _template(pool: NodePool, snapshot: Snapshot, tables: Mapping[str, OfferTable]) -> Template | str:
+    """The pool's template, or why it has none."""
+    reason = _not_usable(pool, snapshot)
+    if reason:
+        return reason
+    table = tables.get(pool.metadata.name)
+    if table is None or not table.types:
+        return "no instance types are known for its NodeClass"
+    try:
+        requirements = _requirements(pool)
+    except InvalidRequirementError as error:
+        return error.message
+    suitable = table.rows_meeting(requirements)
+    if not suitable.any():
+        unmet = table.unmet(requirements)
+        return f"{NO_TYPES}{f': there is none with {unmet}' if unmet else ''}"
+    node_surcharge, unread = _node_surcharge(pool)
+    return Template(
+        pool=pool,
+        requirements=requirements,
+        table=table,
+        rows=suitable & table.available,
+        node_surcharge=node_surcharge,
+        remark="; ".join(filter(None, (unread, _unknown_packing(pool), _unknown_rebalance(pool)))),
+        min_values={key: r.min_values for key, r in sorted(requirements.items()) if r.min_values},
+    )
+
+
+def _node_surcharge(pool: NodePool) -> tuple[float, str]:
+    """What the pool charges for a node, and why that is nothing if it cannot be read."""
+    try:
+        return pool.node_surcharge, ""
+    except ConfigurationError as error:
+        return 0.0, f"{error.message}; its nodes are planned without it"
+
+
+def _unknown_packing(pool: NodePool) -> str:
+    """What is wrong with the way of packing that the pool asks for; empty if nothing."""
+    if pool.packing in {BY_PRICE, FEWEST_NODES}:
+        return ""
+    return (
+        f"annotation {labels.PACKING}: {pool.packing!r} is neither {BY_PRICE} nor {FEWEST_NODES}; packed by {BY_PRICE}"
+    )
+
+
+def _unknown_rebalance(pool: NodePool) -> str:
+    """What is wrong with how the pool asks to be rebalanced; empty if nothing."""
+    asked = pool.metadata.annotations.get(labels.REBALANCE, labels.REBALANCE_REPLACE)
+    if asked == labels.REBALANCE_REPLACE:
+        return ""
+    return f"annotation {labels.REBALANCE}: {asked!r} is not {labels.REBALANCE_REPLACE}; recommendations are only told"
+
+
+def _not_usable(pool: NodePool, snapshot: Snapshot) -> str:
+    if pool.metadata.deletion_timestamp is not None:
+        return "it is being deleted"
+    node_class = snapshot.node_class_of(pool)
+    ref = pool.spec.template.spec.node_class_ref
+    if node_class is None:
+        return f"{ref.kind} {ref.name} does not exist"
+    if node_class.deleting or not node_class.ready:
+        why = "is being deleted" if node_class.deleting else f"is not ready: {node_class.message or node_class.reason}"
+        return f"{ref.kind} {ref.name} {why}"
+    return ""
+
+
+def _requirements(pool: NodePool) -> Requirements:
+    template = pool.spec.template
+    class_key, class_name = node_class_label(pool)
+    fixed = {
+        **template.metadata.labels,
+        labels.NODEPOOL: pool.metadata.name,
+        class_key: class_name,
+        labels.REGISTERED: "true",
+        labels.INITIALIZED: "true",
+    }
+    return from_selectors(template.spec.requirements) & from_labels(fixed)
+
+
+_ROUNDING = 1e-12
+
+
+class HasTemplate(Protocol):
+    """A stall, as far as minValues are concerned."""
+
+    @property
+    def template(self) -> Template:
+        """Whose minValues, and whose types."""
+
+
+def distinct_enough(stall: HasTemplate, types: Bools | Ints) -> bool:
+    """Whether these instance types (a mask, or indices) differ in every label as much as the stall's pool asks for."""
+    return _varied(stall.template, types)
+
+
+def _varied(template: Template, types: Bools | Ints) -> bool:
+    return all(found >= wanted for found, wanted in _found(template, types))
+
+
+def achievable(stall: HasTemplate, types: Bools | Ints) -> Mapping[str, int]:
+    """By label with minValues, how many different values these types have, at most as many as are asked for."""
+    counts = _found(stall.template, types)
+    return {key: min(pair) for key, pair in zip(stall.template.min_values, counts, strict=True)}
+
+
+def _found(template: Template, types: Bools | Ints) -> list[tuple[int, int]]:
+    return [
+        (int(np.count_nonzero(np.logical_or.reduce(template.table.type_values(key)[types], axis=0))), wanted)
+        for key, wanted in template.min_values.items()
+    ]
+
+
+def needed_for_variety(stall: HasTemplate, types: Ints) -> list[int]:
+    """The first of these types that bring enough different values together; all that bring a new one if too few do."""
+    template = stall.template
+    needed: dict[int, None] = {}
+    for key, wanted in template.min_values.items():
+        values = template.table.type_values(key)
+        seen: Bools = np.zeros(values.shape[1], dtype=bool)
+        for chosen in needed:
+            seen |= values[chosen]
+        for candidate in types.tolist():
+            if np.count_nonzero(seen) >= wanted:
+                break
+            if (values[candidate] & ~seen).any():
+                needed[candidate] = None
+                seen |= values[candidate]
+    return list(needed)
+
+
+def with_variety(template: Template, types: Ints, codes: Ints, patterns: Bools) -> Bools:
+    """Which wishes each kind of offers may serve so that enough differing types may serve them all.
+
+    Args:
+        template: Its pool has minValues.
+        types: The type of each offer.
+        codes: The kind of each offer, an index into `patterns`.
+        patterns: By kind and wish, whether such an offer suits it.
+
+    Returns:
+        The patterns; a kind that too few types share gives up the wishes that make it rare, and all if that is no help.
+    """
+    found: Bools = patterns.copy()
+    for kind in range(len(patterns)):
+        shared = patterns & patterns[kind]
+        for other in np.argsort(-shared.sum(axis=1), kind="stable"):
+            if _varied(template, types[_suiting(shared[other], patterns)[codes]]):
+                found[kind] = shared[other]
+                break
+        else:
+            found[kind] = False
+    return found
+
+
+def _suiting(pattern: Bools, patterns: Bools) -> Bools:
+    """The patterns that suit at least all wishes of this one."""
+    suiting: Bools = np.logical_and.reduce(patterns | ~pattern, axis=1)
+    return suiting
+
+
+def varied_sizes(template: Template, types: Ints, sizes: Ints, kinds: tuple[Ints, Bools], asked: Ints) -> Ints:
+    """What enough differing types hold of each offer's size.
+
+    Args:
+        template: Its pool has minValues.
+        types: The type of each offer.
+        sizes: Room by type of the table and axis.
+        kinds: The kind of each offer, and which wishes each kind serves (`with_variety`).
+        asked: The axes that count; others stay as they are.
+
+    Returns:
+        By offer and axis; all of it is held by types with as many different values of each label as the pool asks for.
+    """
+    codes, patterns = kinds
+    found = sizes[types]
+    for kind in range(len(patterns)):
+        own = np.flatnonzero(codes == kind)
+        others = np.array(sorted(set(types[_suiting(patterns[kind], patterns)[codes]].tolist())), dtype=np.int64)
+        shares = _shares(sizes[types[own]][:, asked], sizes[others][:, asked])
+        least = np.ones(len(own))
+        for key, wanted in template.min_values.items():
+            least = np.minimum(least, _nth_best(shares, template.table.type_values(key)[others], wanted))
+        scaled = np.floor(found[np.ix_(own, asked)] * least[:, None] * (1 - _ROUNDING)).astype(np.int64)
+        found[np.ix_(own, asked)] = np.where(least[:, None] < 1, scaled, found[np.ix_(own, asked)])
+    return found
+
+
+def _shares(sizes: Ints, others: Ints) -> Floats:
+    """By size and other size, how much of the one the other holds, at most all."""
+    shares = np.ones((len(sizes), len(others)))
+    for axis in range(sizes.shape[1]):
+        own = sizes[:, axis]
+        held = others[:, axis] / np.maximum(own, 1)[:, None]
+        shares = np.minimum(shares, np.where(own[:, None] > 0, held, 1.0))
+    return shares
+
+
+def _nth_best(shares: Floats, values: Bools, wanted: int) -> Floats:
+    """By size, the share that the best types of so many different values hold; 0 where there are fewer values."""
+    best = (
+        np.stack([shares[:, has].max(axis=1, initial=0.0) for has in values.T], axis=1) if values.shape[1] else shares
+    )
+    if best.shape[1] < wanted or not values.shape[1]:
+        return np.zeros(len(shares))
+    nth: Floats = np.partition(best, best.shape[1] - wanted, axis=1)[:, best.shape[1] - wanted]
+    return nth

@@ -1,0 +1,443 @@
+"""Wishes: what pods want of their node, as markets judge it.
+
+A *shape* is what a class wants of its node (alternatives of requirements, tolerations); a *wish* is a shape with the
+labels that a unit is pinned to.
+
+Labels that an offering leaves open (a custom label that the pool allows several values of, say) need more than a
+verdict for each wish: two pods may each suit, but not together. For those a pool is offered in *variants*, each with
+the open labels narrowed so far that all wishes it admits hold at once.
+
+A NodePool at the market: its instance types with what daemons leave of them, and which of its offerings suit a wish.
+
+What is found out about a wish is kept: thousands of classes share a few.
+
+What can be bought for a set of pods: offerings of all NodePools of one order, reduced to those worth considering.
+
+For every wish and every offering there is one bit: may they meet? Offerings with the same bits, the same type and pool
+differ in price only, so the cheapest stands for them; and one that is neither cheaper nor larger anywhere than another
+of the same bits can be left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
+from itertools import product
+
+import numpy as np
+from msgspec import Struct, field
+
+from journeyman.core.api import labels
+from journeyman.core.api.objects import Taint, Toleration
+from journeyman.core.scheduling.arrays import Bools, Floats, Ints, every, numbered, undominated
+from journeyman.core.scheduling.nodeclaim_templates import Template, varied_sizes, with_variety
+from journeyman.core.scheduling.offerings import OfferTable
+from journeyman.core.scheduling.pod_classes import HostPort, PodClass
+from journeyman.core.scheduling.requirements import EMPTY, Requirement, Requirements, requirement
+from journeyman.core.scheduling.taints import discouraged, untolerated
+from journeyman.core.scheduling.topology import Pins
+
+
+class Shape(Struct, frozen=True, cache_hash=True):
+    """What a class wants of its node: one of `terms`, and no taint that `tolerations` do not cover.
+
+    `heeds_preferences`: not even a PreferNoSchedule one, for as long as there may be another place.
+    """
+
+    terms: tuple[Requirements, ...]
+    tolerations: tuple[Toleration, ...]
+    heeds_preferences: bool = False
+
+    @classmethod
+    def of(cls, pods: PodClass) -> Shape:
+        """What the class wants, its volumes' nodes included."""
+        return cls(pods.node_terms, pods.tolerations, pods.heeds_preferences)
+
+    def accepts(self, taints: Sequence[Taint]) -> bool:
+        """Whether it would go to a node with these taints."""
+        if self.heeds_preferences and discouraged(taints, self.tolerations):
+            return False
+        return untolerated(taints, self.tolerations) is None
+
+
+class Wish(Struct, frozen=True, dict=True):
+    """A shape, and labels that its node must carry."""
+
+    shape: Shape
+    pins: Pins = ()
+
+    @cached_property
+    def terms(self) -> tuple[Requirements, ...]:
+        """The shape's alternatives with these labels, those that contradict them left out."""
+        if not self.pins:
+            return self.shape.terms
+        fixed = {key: requirement(key, "In", (value,)) for key, value in self.pins}
+        pinned = (term & fixed for term in self.shape.terms)
+        return tuple(term for term in pinned if not any(term[key].impossible for key in fixed))
+
+
+class Variant(Struct, frozen=True):
+    """A pool with its open labels (`open_keys`, among those anyone asks for) narrowed to `narrowed`."""
+
+    narrowed: Requirements
+    open_keys: frozenset[str]
+
+    def admits(self, term: Requirements) -> bool:
+        """Whether the variant is narrow enough that the term holds on all of it, as far as open labels go."""
+        for key in self.open_keys:
+            wish, own = term.get(key), self.narrowed.get(key)
+            if wish is not None and (own is None or not _within(own, wish)):
+                return False
+        return True
+
+
+def _within(narrow: Requirement, wide: Requirement) -> bool:
+    """Whether whatever meets the one meets the other."""
+    if narrow.present and not narrow.complement:
+        return all(wide.has(value) for value in narrow.values)
+    return narrow.intersection(wide) == narrow
+
+
+WHOLE = Variant(EMPTY, frozenset())
+"""A pool as it is, for questions about one wish alone."""
+
+
+def variants_of(template: Template, wishes: Iterable[Wish]) -> tuple[Variant, ...]:
+    """The ways to narrow a pool's open labels so that every term of every wish is admitted by one of them."""
+    terms = list(dict.fromkeys(term for wish in wishes for term in wish.terms))
+    open_keys = frozenset(key for key in {key for term in terms for key in term} if _is_open(template, key))
+    asked = dict.fromkeys(Requirements({k: term[k] for k in sorted(open_keys) if k in term}) for term in terms)
+    found: list[Requirements] = []
+    for narrowed in asked:
+        if not narrowed or template.requirements.compatible(narrowed, allow_undefined=labels.WELL_KNOWN) is not None:
+            continue
+        for index, variant in enumerate(found):
+            if _agree(template, variant, narrowed):
+                found[index] = variant & narrowed
+                break
+        else:
+            found.append(narrowed)
+    return tuple(Variant(narrowed, open_keys) for narrowed in found) or (Variant(EMPTY, open_keys),)
+
+
+def _agree(template: Template, variant: Requirements, narrowed: Requirements) -> bool:
+    """Whether a node of the pool can be of the variant and meet these requirements as well."""
+    for key, wish in narrowed.items():
+        own = variant.get(key)
+        if own is not None and not own.intersects(wish) and not (own.allows_absence and wish.allows_absence):
+            return False
+    return (template.requirements & variant).conflict(narrowed) is None
+
+
+def _is_open(template: Template, key: str) -> bool:
+    """Whether a node of the pool could still have several values of a label once its offering is chosen."""
+    offered = template.requirements.get(key)
+    if (offered is not None and offered.single is not None) or template.table.is_single_valued(key):
+        return False
+    return offered is not None or key in template.table.labels or key in labels.WELL_KNOWN
+
+
+class _Spots(Struct, frozen=True, eq=False):
+    """Where a wish can be had: by group of domains the sizes on offer there, dominated ones left out."""
+
+    domains: tuple[tuple[tuple[str, ...], ...], ...]
+    sizes: Ints
+    owners: Ints
+
+    def holding(self, request: Ints | None) -> frozenset[tuple[str, ...]]:
+        groups = (
+            range(len(self.domains)) if request is None else set(self.owners[every(self.sizes >= request)].tolist())
+        )
+        return frozenset(domain for group in groups for domain in self.domains[group])
+
+
+class Stall(Struct, frozen=True, kw_only=True, eq=False):
+    """A template with what its nodes have for pods: `sizes` by type and axis, once daemons run.
+
+    `overhead` is what the daemons take; `usable` is False where they alone are too much. Types with equal
+    `daemon_group` have the same host ports in use by daemons, `daemon_ports` by group.
+    """
+
+    template: Template
+    sizes: Ints
+    overhead: Ints
+    usable: Bools
+    daemon_group: Ints
+    daemon_ports: tuple[frozenset[HostPort], ...]
+    _rows: dict[Wish, tuple[Bools, ...]] = field(default_factory=dict)
+    _serves: dict[Wish, bool] = field(default_factory=dict)
+    _spots: dict[tuple[Wish, tuple[str, ...]], _Spots] = field(default_factory=dict)
+    _largest: dict[bytes, Ints] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls, template: Template, axes: Sequence[str], overhead: Ints, ports: Sequence[frozenset[HostPort]] = ()
+    ) -> Stall:
+        """The template's types measured along these axes.
+
+        Args:
+            template: Its table has the types.
+            axes: Resources.
+            overhead: What daemons take, by type and axis.
+            ports: The host ports that daemons take, by type; none if not given.
+        """
+        table = template.table
+        allocatable = [table.amounts(axis, allocatable=True) for axis in axes]
+        sizes: Ints = np.array(allocatable, dtype=np.int64).reshape(len(axes), len(table.types)).T - overhead
+        groups = {used: group for group, used in enumerate(dict.fromkeys(ports))} or {frozenset[HostPort](): 0}
+        return cls(
+            template=template,
+            sizes=sizes,
+            overhead=overhead,
+            usable=every(sizes >= 0),
+            daemon_group=np.array([groups[used] for used in ports] or [0] * len(table.types), dtype=np.int64),
+            daemon_ports=tuple(groups),
+        )
+
+    def rows(self, wish: Wish, variant: Variant = WHOLE) -> Bools:
+        """The offerings that suit a wish in a variant, whatever their size. Not to be changed by the caller."""
+        by_term = self.rows_by_term(wish)
+        if len(by_term) == 1 and variant.admits(wish.terms[0]):
+            return by_term[0]
+        found: Bools = np.zeros(len(self.template.table.row_type), dtype=bool)
+        for term, rows in zip(wish.terms, by_term, strict=True):
+            if variant.admits(term):
+                found |= rows
+        return found
+
+    def serves(self, wish: Wish) -> bool:
+        """Whether any offering suits a wish, whatever its size."""
+        found = self._serves.get(wish)
+        if found is None:
+            accepted = wish.shape.accepts(self.template.pool.spec.template.spec.taints)
+            found = self._serves[wish] = accepted and any(rows.any() for rows in self.rows_by_term(wish))
+        return found
+
+    def rows_by_term(self, wish: Wish) -> tuple[Bools, ...]:
+        """The offerings that suit each of a wish's terms, open labels aside."""
+        if wish not in self._rows:
+            accepted = wish.shape.accepts(self.template.pool.spec.template.spec.taints)
+            self._rows[wish] = tuple(self._rows_for(term if accepted else None) for term in wish.terms)
+        return self._rows[wish]
+
+    def _rows_for(self, term: Requirements | None) -> Bools:
+        template, table = self.template, self.template.table
+        if term is None or template.requirements.compatible(term, allow_undefined=labels.WELL_KNOWN) is not None:
+            return np.zeros(len(table.row_type), dtype=bool)
+        return table.rows_meeting(template.narrowed(term)) & template.rows & self.usable[table.row_type]
+
+    def domains_for(self, wish: Wish, keys: tuple[str, ...], request: Ints | None = None) -> frozenset[tuple[str, ...]]:
+        """The values of labels that a node for the wish can have together, one for each of `keys` in their order.
+
+        Args:
+            wish: Its own pins count as well.
+            keys: Any node labels; one whose values nobody lists (a pool that merely wants it to exist) has none.
+            request: If given, only where one pod that asks for so much fits (amounts along the axes).
+        """
+        if (wish, keys) not in self._spots:
+            self._spots[wish, keys] = self._find_spots(wish, keys)
+        return self._spots[wish, keys].holding(request)
+
+    def _find_spots(self, wish: Wish, keys: tuple[str, ...]) -> _Spots:
+        found: dict[tuple[tuple[str, ...], ...], Bools] = {}
+        for term, rows in zip(wish.terms, self.rows_by_term(wish), strict=True):
+            for domains, where in self._combinations(term, keys, np.flatnonzero(rows)):
+                types = found.setdefault(domains, np.zeros(len(self.sizes), dtype=bool))
+                types[self.template.table.row_type[where]] = True
+        sizes = [self._largest_of(types) for types in found.values()]
+        return _Spots(
+            domains=tuple(found),
+            sizes=np.concatenate((*sizes, self.sizes[:0])),
+            owners=np.repeat(np.arange(len(sizes)), [len(s) for s in sizes]),
+        )
+
+    def _largest_of(self, types: Bools) -> Ints:
+        """The sizes of these types, without those that another exceeds everywhere."""
+        key = types.tobytes()
+        if key not in self._largest:
+            sizes = self.sizes[types]
+            sizes = sizes[np.argsort(-sizes.sum(axis=1), kind="stable")]
+            self._largest[key] = sizes[undominated(sizes)]
+        return self._largest[key]
+
+    def _combinations(
+        self, term: Requirements, keys: tuple[str, ...], rows: Ints
+    ) -> Iterable[tuple[tuple[tuple[str, ...], ...], Ints]]:
+        """The rows by the values of the keys that they allow together, as (combinations of values, rows)."""
+        for own, where in self.template.table.by_labels(keys, rows):
+            domains = tuple(product(*(self._values(key, r, term) for key, r in zip(keys, own, strict=True))))
+            if domains:
+                yield domains, where
+
+    def _values(self, key: str, own: Requirement | None, term: Requirements) -> tuple[str, ...]:
+        """The values that pool, instance type and term leave to a label, sorted; none if they do not list any."""
+        parts = [r for r in (own, self.template.requirements.get(key), term.get(key)) if r is not None]
+        if not parts:
+            return ()
+        merged = parts[0]
+        for part in parts[1:]:
+            merged = merged.intersection(part)
+        return () if merged.complement else tuple(sorted(merged.values))
+
+
+class Market(Struct, frozen=True, kw_only=True, eq=False):
+    """Offers for a list of wishes, by price, then pool order, then type name.
+
+    Arrays run over offers. `stalls` are indices into the stalls given, `variants` into `variants_by_stall`, `types`
+    into the template's types. `signatures` index `allowed`, which tells by signature and wish whether they may meet.
+    `prices` include what the pool charges for a node as such, `fees`. `stock` is the reservation that an offer draws
+    on, an index into `reservations`, or -1.
+    """
+
+    stalls: Ints
+    variants: Ints
+    types: Ints
+    prices: Floats
+    fees: Floats
+    sizes: Ints
+    signatures: Ints
+    allowed: Bools
+    stock: Ints
+    reservations: tuple[str, ...]
+    variants_by_stall: tuple[tuple[Variant, ...], ...]
+
+    def only(self, offers: Bools | Ints) -> Market:
+        """The same with some of the offers."""
+        return Market(
+            stalls=self.stalls[offers],
+            variants=self.variants[offers],
+            types=self.types[offers],
+            prices=self.prices[offers],
+            fees=self.fees[offers],
+            sizes=self.sizes[offers],
+            signatures=self.signatures[offers],
+            allowed=self.allowed,
+            stock=self.stock[offers],
+            reservations=self.reservations,
+            variants_by_stall=self.variants_by_stall,
+        )
+
+
+def open_market(stalls: Sequence[Stall], wishes: Sequence[Wish], varied: Ints | None = None) -> Market:
+    """All offers that suit any wish; per stall, variant, type and signature the cheapest.
+
+    Args:
+        stalls: NodePools of one order.
+        wishes: What there is to place.
+        varied: The axes that anybody asks for; if given, offers of pools with minValues are only as large as enough
+            differing types are.
+    """
+    variants = tuple(variants_of(stall.template, wishes) for stall in stalls)
+    reservations = tuple(sorted({name for stall in stalls for name in stall.template.table.reservations}))
+    signatures: dict[bytes, int] = {}
+    parts = [
+        part
+        for index, stall in enumerate(stalls)
+        for part in _parts(_Place(index, stall, variants[index], reservations, varied), wishes, signatures)
+    ]
+    place = np.concatenate([p[0] for p in parts] or [np.zeros((5, 0), dtype=np.int64)], axis=1)
+    stall, variant, types, numbers, stock = place
+    fees = np.array([s.template.node_surcharge for s in stalls])[stall]
+    prices = np.concatenate([p[1] for p in parts] or [np.zeros(0)]) + fees
+    order = np.lexsort((types, variant, stall, prices))
+    packed = np.frombuffer(b"".join(signatures), dtype=np.uint8).reshape(len(signatures), -(-len(wishes) // 8))
+    sizes = np.concatenate((*(p[2] for p in parts), stalls[0].sizes[:0]))
+    return Market(
+        stalls=stall[order],
+        variants=variant[order],
+        types=types[order],
+        prices=prices[order],
+        fees=fees[order],
+        sizes=sizes[order],
+        signatures=numbers[order],
+        allowed=np.unpackbits(packed, axis=1, count=len(wishes)).astype(bool),
+        stock=stock[order],
+        reservations=reservations,
+        variants_by_stall=variants,
+    )
+
+
+_Part = tuple[Ints, Floats, Ints]
+"""Some offers: (stall, variant, type, signature, stock) by column, prices, sizes."""
+
+
+class _Place(Struct, frozen=True):
+    """One stall among those of a market."""
+
+    index: int
+    stall: Stall
+    variants: Sequence[Variant]
+    reservations: Sequence[str]
+    varied: Ints | None
+
+    def stock_of(self, rows: Ints) -> Ints:
+        """The reservations that rows draw on, as the market numbers them."""
+        table = self.stall.template.table
+        numbers = [-1, *(self.reservations.index(name) for name in table.reservations)]
+        stock: Ints = np.array(numbers, dtype=np.int64)[table.row_reservation[rows] + 1]
+        return stock
+
+
+def _parts(place: _Place, wishes: Sequence[Wish], signatures: dict[bytes, int]) -> Iterator[_Part]:
+    """The offers of one stall by variant; `signatures` numbers the packed bits, and learns new ones."""
+    stall = place.stall
+    table = stall.template.table
+    served = [(w, wish) for w, wish in enumerate(wishes) if stall.serves(wish)]
+    if not served:
+        return
+    terms = [(w, term) for w, wish in served for term in wish.terms]
+    by_term = np.array([rows for _, wish in served for rows in stall.rows_by_term(wish)], dtype=bool)
+    rows = np.flatnonzero(np.logical_or.reduce(by_term, axis=0))
+    codes, patterns = numbered(by_term[:, rows])
+    rows, codes = _cheapest(table, rows, codes)
+    owners = np.array([w for w, _ in terms])
+    stock = place.stock_of(rows)
+    for v, variant in enumerate(place.variants):
+        admitted = np.array([variant.admits(term) for _, term in terms], dtype=bool)
+        bits: Bools = np.zeros((len(wishes), len(patterns)), dtype=bool)
+        np.logical_or.at(bits, owners, (patterns & admitted).T)
+        wanted: Bools = bits.T
+        types, sizes = table.row_type[rows], stall.sizes[table.row_type[rows]]
+        if place.varied is not None and stall.template.min_values:
+            wanted = with_variety(stall.template, types, codes, wanted)
+            sizes = varied_sizes(stall.template, types, stall.sizes, (codes, wanted), place.varied)
+        packed = np.packbits(wanted, axis=1)
+        numbers = np.array([signatures.setdefault(row.tobytes(), len(signatures)) for row in packed], dtype=np.int64)
+        kept = np.flatnonzero(np.logical_or.reduce(wanted, axis=1)[codes])
+        columns = (
+            np.full(len(kept), place.index),
+            np.full(len(kept), v),
+            types[kept],
+            numbers[codes[kept]],
+            stock[kept],
+        )
+        yield np.stack(columns), table.prices[rows[kept]], sizes[kept]
+
+
+def _cheapest(table: OfferTable, rows: Ints, codes: Ints) -> tuple[Ints, Ints]:
+    """Of rows with equal type, code and reservation the cheapest, in the table's order."""
+    types, stock, prices = table.row_type[rows], table.row_reservation[rows], table.prices[rows]
+    order = np.lexsort((rows, prices, stock, codes, types))
+    groups = np.stack((types, codes, stock))[:, order]
+    first = np.flatnonzero(np.concatenate(([True], (groups[:, 1:] != groups[:, :-1]).any(axis=0))))
+    chosen = np.sort(order[first])
+    return rows[chosen], codes[chosen]
+
+
+def worth_considering(market: Market, axes: Ints) -> Bools:
+    """Offers that no other of the same signature beats: at most its price and at least its size on every axis.
+
+    One that draws on a reservation may run out, and so beats only others that draw on the same.
+    """
+    worth: Bools = np.zeros(len(market.prices), dtype=bool)
+    sizes = market.sizes[:, axes]
+    groups = market.signatures * (len(market.reservations) + 1) + market.stock + 1
+    order = np.lexsort((-sizes.sum(axis=1), market.prices, groups))  # of equally dear ones the larger first
+    known: dict[bytes, Ints] = {}  # many groups offer the same at the same prices
+    for members in np.split(order, np.flatnonzero(np.diff(groups[order])) + 1):
+        offered = sizes[members]
+        key = offered.tobytes()
+        if key not in known:
+            known[key] = undominated(offered)
+        worth[members[known[key]]] = True
+    return worth

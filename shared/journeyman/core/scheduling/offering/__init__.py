@@ -1,1 +1,0 @@
-"""What can be had: NodePools with their types and offerings as columns, what daemons take, minValues, reservations."""

@@ -1,0 +1,293 @@
+"""The catalogue as columns: one row per offering, so that a wish is judged for thousands of offerings at once.
+
+A label is stored per instance type, or per offering where offerings define it (zone, capacity type), as a small integer
+into the few distinct requirements that occur. Judging a wish means judging those few and looking the rest up.
+
+Reserved capacity: instances already paid for, each reservation so many.
+
+Restates: karpenter pkg/controllers/provisioning/scheduling/reservationmanager.go.
+Differs: a claim holds one reservation, not one slot in each that would suit it; and pods that find every reservation
+full go on to spot or on-demand at once, where Karpenter's wait for the next pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property, lru_cache
+
+import numpy as np
+from msgspec import Struct, field
+
+from journeyman.core.api import labels
+from journeyman.core.api.objects import NodeClaim, NodeSelectorRequirement
+from journeyman.core.catalogue import Catalogue, InstanceType, Offering, label_requirements
+from journeyman.core.scheduling.arrays import Bools, Floats, Ints, distinct
+from journeyman.core.scheduling.requirements import Requirement, requirement
+
+
+class LabelColumn(Struct, frozen=True, eq=False):
+    """One label's requirement per entry: `distinct[codes[i]]`, None where the label is not defined."""
+
+    codes: Ints
+    distinct: tuple[Requirement | None, ...]
+
+    def meets(self, wish: Requirement) -> Bools:
+        """Which entries have a value that suits the wish; an undefined label suits every wish."""
+        verdicts = [
+            d is None or d.intersects(wish) or (d.allows_absence and wish.allows_absence) for d in self.distinct
+        ]
+        found: Bools = np.array(verdicts, dtype=bool)[self.codes]
+        return found
+
+    @property
+    def single_valued(self) -> bool:
+        """Whether every entry has exactly one value."""
+        used = [self.distinct[code] for code in distinct(self.codes)]
+        return all(d is not None and d.single is not None for d in used)
+
+
+class OfferTable(Struct, frozen=True, eq=False, dict=True):
+    """All offerings of a list of instance types.
+
+    `row_type[r]` is the index into `types` of row r; rows follow the types' order. `by_price` are the rows by price,
+    then type name. `row_reservation[r]` is the reservation that row r draws on, an index into `reservations` (by id),
+    or -1; `reserved[n]` is how many nodes reservation n still has, as its offerings say (the least of them).
+    `type_columns` have an entry per type, `row_columns` (labels that offerings define) an entry per row.
+    """
+
+    types: tuple[InstanceType, ...]
+    row_type: Ints
+    prices: Floats
+    by_price: Ints
+    available: Bools
+    row_reservation: Ints
+    reservations: tuple[str, ...]
+    reserved: tuple[int, ...]
+    type_columns: Mapping[str, LabelColumn]
+    row_columns: Mapping[str, LabelColumn]
+    _amounts: dict[tuple[str, bool], Ints] = field(default_factory=dict)
+    _values: dict[str, Bools] = field(default_factory=dict)
+
+    @cached_property
+    def labels(self) -> frozenset[str]:
+        """The labels that types or offerings define."""
+        return frozenset(self.type_columns) | frozenset(self.row_columns)
+
+    def types_meeting(self, wishes: Mapping[str, Requirement]) -> Bools:
+        """Per type, whether its own requirements suit all wishes (offerings are not looked at)."""
+        verdict: Bools = np.ones(len(self.types), dtype=bool)
+        for key, wish in wishes.items():
+            column = self.type_columns.get(key)
+            if column is not None:
+                verdict &= column.meets(wish)
+        return verdict
+
+    def rows_meeting(self, wishes: Mapping[str, Requirement]) -> Bools:
+        """Per row, whether type and offering together suit all wishes; availability is not looked at."""
+        verdict: Bools = self.types_meeting(wishes)[self.row_type]
+        for key, wish in wishes.items():
+            column = self.row_columns.get(key)
+            if column is not None:
+                verdict &= column.meets(wish)
+        return verdict
+
+    def unmet(self, wishes: Mapping[str, Requirement]) -> str:
+        """The wishes that no row suits even taken alone, in words, by key; empty if only together they are too much."""
+        alone = (wish for _, wish in sorted(wishes.items()) if not self.rows_meeting({wish.key: wish}).any())
+        return " and ".join(map(str, alone))
+
+    def is_single_valued(self, key: str) -> bool:
+        """Whether choosing a row fixes this label."""
+        column = self.row_columns.get(key) or self.type_columns.get(key)
+        return column is not None and column.single_valued
+
+    def row_requirements(self, key: str) -> tuple[Ints, tuple[Requirement | None, ...]]:
+        """A label per row as (codes, requirement per code); None where neither offering nor type define it."""
+        column = self.row_columns.get(key)
+        if column is not None:
+            return column.codes, column.distinct
+        column = self.type_columns.get(key)
+        if column is None:
+            return np.zeros(len(self.row_type), dtype=np.int64), (None,)
+        return column.codes[self.row_type], column.distinct
+
+    def by_labels(self, keys: Sequence[str], rows: Ints) -> Iterator[tuple[tuple[Requirement | None, ...], Ints]]:
+        """These rows by what type and offering say of the labels: as (what they say, the rows that say so)."""
+        columns = [self.row_requirements(key) for key in keys]
+        codes = np.zeros(len(rows), dtype=np.int64)
+        for column, entries in columns:
+            codes = codes * len(entries) + column[rows]
+        for code in distinct(codes):
+            where = rows[codes == code]
+            yield tuple(entries[int(column[where[0]])] for column, entries in columns), where
+
+    def row_values(self, key: str) -> tuple[Ints, tuple[str | None, ...]]:
+        """A label per row as (codes, value per code); None where a row leaves it open."""
+        codes, distinct_requirements = self.row_requirements(key)
+        return codes, tuple(r.single if r is not None else None for r in distinct_requirements)
+
+    def settles(self, key: str) -> bool:
+        """Whether every row has one value of a label."""
+        codes, values = self.row_values(key)
+        return all(values[code] is not None for code in distinct(codes).tolist())
+
+    def type_values(self, key: str) -> Bools:
+        """Which values of a label the types list: by type and value, values in any order. Not to be changed."""
+        if key not in self._values:
+            column = self.type_columns.get(key)
+            own = (
+                [r.values if r is not None and not r.complement else frozenset() for r in column.distinct]
+                if column
+                else []
+            )
+            known = sorted(frozenset().union(*own))
+            table = np.array([[value in values for value in known] for values in own], dtype=bool).reshape(
+                -1, len(known)
+            )
+            self._values[key] = table[column.codes] if column else np.zeros((len(self.types), 0), dtype=bool)
+        return self._values[key]
+
+    def amounts(self, resource: str, *, allocatable: bool) -> Ints:
+        """A resource per type: what pods may use, or the whole capacity. Not to be changed by the caller."""
+        key = (resource, allocatable)
+        if key not in self._amounts:
+            found = np.array([t.capacity.get(resource, 0) for t in self.types], dtype=np.int64)
+            if allocatable:
+                found -= np.array([t.overhead.get(resource, 0) for t in self.types], dtype=np.int64)
+            self._amounts[key] = np.maximum(found, 0)
+        return self._amounts[key]
+
+
+@lru_cache(maxsize=2)
+def offer_tables(catalogue: Catalogue) -> Mapping[str, OfferTable]:
+    """The tables of a catalogue by NodePool, made once per catalogue; pools with the same types share one."""
+    shared: dict[int, OfferTable] = {}
+    tables: dict[str, OfferTable] = {}
+    for name, types in catalogue.by_node_pool.items():
+        if id(types) not in shared:
+            shared[id(types)] = _table(types)
+        tables[name] = shared[id(types)]
+    return tables
+
+
+def _table(types: tuple[InstanceType, ...]) -> OfferTable:
+    offerings = [offering for t in types for offering in sorted(t.offerings, key=_place)]
+    row_type = np.repeat(np.arange(len(types)), [len(t.offerings) for t in types])
+    prices = np.array([o.price for o in offerings], dtype=np.float64)
+    row_reservation, reserved = _reserved(offerings)
+    return OfferTable(
+        types=types,
+        row_type=row_type,
+        prices=prices,
+        by_price=np.lexsort((_ranks([t.name for t in types])[row_type], prices)),
+        available=np.array([o.available for o in offerings], dtype=bool),
+        row_reservation=row_reservation,
+        reservations=tuple(reserved),
+        reserved=tuple(reserved.values()),
+        type_columns=_columns([t.requirements for t in types]),
+        row_columns=_shared_columns([o.requirements or _zone_and_capacity_type(o) for o in offerings]),
+    )
+
+
+def _place(offering: Offering) -> tuple[str, str, str, float]:
+    """The order of a type's offerings, whatever order they came in."""
+    return offering.zone, offering.capacity_type, offering.reservation_id, offering.price
+
+
+def _reserved(offerings: Sequence[Offering]) -> tuple[Ints, dict[str, int]]:
+    """By offering the number of its reservation or -1; and by id how many nodes each has, the least that any says."""
+    rows: Ints = np.full(len(offerings), -1, dtype=np.int64)
+    names = [offering.reservation_id for offering in offerings]
+    if not any(names):
+        return rows, {}
+    left: dict[str, int] = {}
+    for name, offering in zip(names, offerings, strict=True):
+        if name:
+            left[name] = min(offering.reservation_capacity, left.get(name, offering.reservation_capacity))
+    left = dict(sorted(left.items()))
+    number = {"": -1} | {name: index for index, name in enumerate(left)}
+    rows[:] = [number[name] for name in names]
+    return rows, left
+
+
+def _ranks(names: Sequence[str]) -> Ints:
+    """Each name's place in alphabetical order."""
+    ranks = np.empty(len(names), dtype=np.int64)
+    ranks[sorted(range(len(names)), key=names.__getitem__)] = np.arange(len(names))
+    return ranks
+
+
+def _zone_and_capacity_type(offering: Offering) -> tuple[NodeSelectorRequirement, ...]:
+    return label_requirements(zone=offering.zone, capacity_type=offering.capacity_type)
+
+
+def _shared_columns(entries: Sequence[tuple[NodeSelectorRequirement, ...]]) -> dict[str, LabelColumn]:
+    """The same as `_columns`, for thousands of entries of which few differ."""
+    kinds: dict[tuple[NodeSelectorRequirement, ...], int] = {}
+    which = np.array([kinds.setdefault(entry, len(kinds)) for entry in entries], dtype=np.int64)
+    return {key: LabelColumn(column.codes[which], column.distinct) for key, column in _columns(list(kinds)).items()}
+
+
+def _columns(entries: Sequence[Iterable[NodeSelectorRequirement]]) -> dict[str, LabelColumn]:
+    """A column per key that occurs; requirements are only built once per distinct operator and values."""
+    codes: dict[str, list[int]] = {}
+    seen: dict[str, dict[tuple[str, tuple[str, ...]], int]] = {}
+    for index, selectors in enumerate(entries):
+        for selector in selectors:
+            key = selector.key
+            column = codes.get(key)
+            if column is None:
+                column = codes[key] = [0] * len(entries)
+                seen[key] = {}
+            known = seen[key]
+            column[index] = known.setdefault((selector.operator, selector.values), len(known) + 1)
+    return {
+        key: LabelColumn(
+            np.array(column, dtype=np.int64),
+            (None, *(requirement(key, operator, values) for operator, values in seen[key])),
+        )
+        for key, column in codes.items()
+    }
+
+
+class Reservations(Struct, eq=False):
+    """How many more nodes each reservation has, by id; used up as nodes are opened."""
+
+    left: dict[str, int]
+
+    @classmethod
+    def of(cls, tables: Iterable[OfferTable], claims: Iterable[NodeClaim]) -> Reservations:
+        """What the NodePools' offerings say, the least where they differ, less what claims hold that have not launched.
+
+        A launched claim's instance is no longer in what the cloud says is left.
+        """
+        left: dict[str, int] = {}
+        for table in tables:
+            for name, count in zip(table.reservations, table.reserved, strict=True):
+                left[name] = min(count, left.get(name, count))
+        for claim in claims:
+            for name in _held_by(claim):
+                if name in left:
+                    left[name] = max(left[name] - 1, 0)
+        return cls(left)
+
+    def copy(self) -> Reservations:
+        """The same amounts, used up independently."""
+        return Reservations(dict(self.left))
+
+    def take(self, name: str, count: int) -> int:
+        """Use up as many of `count` as there are; how many that were."""
+        taken = min(count, self.left.get(name, 0))
+        self.left[name] = self.left.get(name, 0) - taken
+        return taken
+
+
+def _held_by(claim: NodeClaim) -> tuple[str, ...]:
+    if claim.status.provider_id or claim.metadata.deletion_timestamp is not None:
+        return ()
+    return tuple(
+        name
+        for entry in claim.spec.requirements
+        if entry.key == labels.RESERVATION_ID and entry.operator == "In"
+        for name in entry.values
+    )

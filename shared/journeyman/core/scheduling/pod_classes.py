@@ -1,0 +1,586 @@
+"""Host ports: two pods that want the same port of their node cannot share it.
+
+Restates: karpenter pkg/scheduling/hostportusage.go.
+
+What pod specs mean for placement: each distinct part is read once, however many pods share it.
+
+A spec is taken apart (what it takes of a node, which node it wants, what it tolerates, what it wants of other pods).
+Parts are known by their bytes, and specs whose parts mean the same get the same number. Volumes are read pod by pod,
+for each pod may have its own.
+
+Pods collapsed into classes: pods that nothing in scheduling can tell apart become one row with a count.
+
+A thousand replicas differ in name only. First the parts of their specs that constrain placement are compared byte by
+byte (cheap), then what those parts mean, so that pods that say the same in other words are alike as well, and last the
+labels that any selector in this pass looks at. A pod that cannot be scheduled whatever the nodes, because it is
+malformed or asks for something not understood, is an error here and takes no further part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from journeyman.core.api.objects import (
+    Affinity,
+    NodeSelectorRequirement,
+    NodeSelectorTerm,
+    Object,
+    Pod,
+    PodAffinity,
+    PodSpec,
+    Toleration,
+    TopologySpreadConstraint,
+)
+from journeyman.core.api.resources import CPU, MEMORY, pod_requests
+from journeyman.core.scheduling.pod_validation import (
+    absurd_amount,
+    invalid_rules,
+    invalid_selection,
+    opted_out,
+    required_terms,
+    unlisted_claim,
+    unsupported,
+)
+from journeyman.core.scheduling.requirements import (
+    EMPTY,
+    InvalidRequirementError,
+    Requirements,
+    from_labels,
+    from_selectors,
+)
+from journeyman.core.scheduling.results import PodError
+from journeyman.core.scheduling.topology import Group, Repelled, Spread, group_of, selector_keys, spread_of
+from journeyman.core.scheduling.volumes import NO_VOLUMES, PodVolumes
+from journeyman.errors import InvalidQuantityError
+
+if TYPE_CHECKING:  # who has no ResourceClaims does not pay for them
+    from journeyman.core.scheduling.dra.requests import ClaimAsk
+
+_ANY_ADDRESS: Final = frozenset({"", "0.0.0.0", "::"})  # noqa: S104 - compared with, never bound to
+
+
+class HostPort(Struct, frozen=True, kw_only=True, order=True):
+    """One port of the node that a container asks for."""
+
+    port: int
+    protocol: str
+    address: str
+
+    def conflicts(self, other: HostPort) -> bool:
+        """Whether both cannot be had on one node: same port and protocol, and addresses that overlap."""
+        if (self.port, self.protocol) != (other.port, other.protocol):
+            return False
+        return self.address == other.address or bool({self.address, other.address} & _ANY_ADDRESS)
+
+
+def host_ports(pod: Pod) -> tuple[HostPort, ...]:
+    """The ports of its node that a pod's containers ask for, each once, sorted. Init containers are not looked at."""
+    asked = {
+        HostPort(port=p.host_port, protocol=p.protocol or "TCP", address=p.host_ip)
+        for container in pod.spec.containers
+        for p in container.ports
+        if p.host_port
+    }
+    return tuple(sorted(asked))
+
+
+encode: Final = msgspec.msgpack.Encoder(order="deterministic").encode
+_NOTHING: Final = b""
+
+
+class Preferences(Struct, frozen=True, kw_only=True):
+    """What pods would rather have, each kind in the order in which it is given up.
+
+    `node_terms` hold one at a time, heaviest first; of the others all hold together.
+    """
+
+    affinities: tuple[Group, ...] = ()
+    anti_affinities: tuple[Group, ...] = ()
+    node_terms: tuple[Requirements, ...] = ()
+    spreads: tuple[Spread, ...] = ()
+
+
+NO_PREFERENCES: Final = Preferences()
+
+
+class Demand(Struct, frozen=True, kw_only=True, eq=False):
+    """What a pod takes of its node."""
+
+    requests: Mapping[str, int]
+    ports: tuple[HostPort, ...]
+
+
+class Selection(Struct, frozen=True, kw_only=True, eq=False):
+    """Which node a pod wants: one of `terms`; and rather one of `preferred`, heaviest first."""
+
+    terms: tuple[Requirements, ...]
+    preferred: tuple[Requirements, ...]
+
+
+class Rules(Struct, frozen=True, kw_only=True, eq=False):
+    """What a pod wants of other pods. `preferences` has no node terms."""
+
+    spreads: tuple[Spread, ...] = ()
+    affinities: tuple[Group, ...] = ()
+    anti_affinities: tuple[Group, ...] = ()
+    preferences: Preferences = NO_PREFERENCES
+
+
+_NO_RULES: Final = Rules()
+
+
+class Parts(Struct, frozen=True, kw_only=True, eq=False):
+    """A spec taken apart. What it wants of other pods depends on its labels too: ask `SpecReader.rules`."""
+
+    demand: Demand
+    selection: Selection
+    tolerations: tuple[Toleration, ...]
+    rules: bytes
+
+
+class SpecReader:
+    """Reads specs. `label_keys` are the pod labels that the selectors read so far look at."""
+
+    def __init__(self, namespaces: Mapping[str, Object], *, with_claims: bool = False) -> None:
+        """`namespaces` are all of them by name, for namespace selectors; `with_claims`: plan for ResourceClaims."""
+        self.label_keys: set[str] = set()
+        self.parts: list[Parts] = []
+        self._numbers: dict[object, int] = {}
+        self._namespaces = namespaces
+        self._with_claims = with_claims
+        self._demands: dict[bytes, tuple[object, Demand] | PodError] = {}
+        self._selections: dict[bytes, tuple[object, Selection] | PodError | None] = {}
+        self._tolerations: dict[bytes, tuple[Toleration, ...]] = {_NOTHING: ()}
+        self._samples: dict[bytes, PodSpec | PodError] = {}
+        self._rules: dict[tuple[bytes, object], Rules] = {}
+
+    def read(self, pod: Pod) -> int | PodError | None:
+        """The position in `parts` of what its spec means; why it cannot be scheduled; None if the pod opted out."""
+        selected = self._selection(pod)
+        if selected is None or isinstance(selected, PodError):
+            return selected
+        taken = self._demand(pod)
+        if isinstance(taken, PodError):
+            return taken
+        rules = self._rules_key(pod.spec)
+        if isinstance(rules, PodError):
+            return rules
+        wanted, selection = selected
+        amounts, demand = taken
+        tolerations = self._tolerated(pod.spec.tolerations)
+        number = self._numbers.setdefault((amounts, wanted, tolerations, rules), len(self.parts))
+        if number == len(self.parts):
+            self.parts.append(Parts(demand=demand, selection=selection, tolerations=tolerations, rules=rules))
+        return number
+
+    def rules(self, key: bytes, namespace: str, own: Mapping[str, str], seen: object) -> Rules:
+        """What the rules known by `key` are to a pod of this namespace with these labels (`seen` stands for both)."""
+        if key == _NOTHING:
+            return _NO_RULES
+        known = self._rules.get((key, seen))
+        if known is None:
+            spec = self._samples[key]
+            assert isinstance(spec, PodSpec)  # noqa: S101 - invalid rules make no parts
+            known = self._rules[key, seen] = _rules(spec, namespace, own, self._namespaces)
+        return known
+
+    def _selection(self, pod: Pod) -> tuple[object, Selection] | PodError | None:
+        """Which node it wants, with something that is equal if another wants the same."""
+        affinity = pod.spec.affinity
+        key = encode((pod.spec.node_selector, affinity.node_affinity if affinity is not None else None))
+        if key not in self._selections:
+            self._selections[key] = _selection(pod)
+        return self._selections[key]
+
+    def _tolerated(self, tolerations: tuple[Toleration, ...]) -> tuple[Toleration, ...]:
+        """The same in one order, and without how long they last once a pod runs."""
+        key = encode(tolerations) if tolerations else _NOTHING
+        known = self._tolerations.get(key)
+        if known is None:
+            distinct = {(t.key, t.operator, t.value, t.effect) for t in tolerations}
+            known = tuple(Toleration(key=k, operator=o, value=v, effect=e) for k, o, v, e in sorted(distinct))
+            self._tolerations[key] = known
+        return known
+
+    def _demand(self, pod: Pod) -> tuple[object, Demand] | PodError:
+        """What it takes, with something that is equal if another takes the same."""
+        spec = pod.spec
+        key = encode((spec.containers, spec.init_containers, spec.overhead, spec.resources, bool(spec.resource_claims)))
+        known = self._demands.get(key)
+        if known is None:
+            known = self._demands[key] = _demand(pod, with_claims=self._with_claims)
+        return known
+
+    def _rules_key(self, spec: PodSpec) -> bytes | PodError:
+        """The bytes by which its rules about other pods are known, or what is wrong with them."""
+        affinity, constraints = spec.affinity, spec.topology_spread_constraints
+        about_pods = (affinity.pod_affinity, affinity.pod_anti_affinity) if affinity is not None else (None, None)
+        if not constraints and about_pods == (None, None):
+            return _NOTHING
+        key = encode((constraints, about_pods))
+        known = self._samples.get(key)
+        if known is None:
+            reason = invalid_rules(constraints, affinity)
+            known = self._samples[key] = PodError(kind="invalid", message=reason) if reason else spec
+            self.label_keys |= _label_keys(spec)
+        return known if isinstance(known, PodError) else key
+
+
+def alternatives(node_selector: Mapping[str, str], required: Sequence[NodeSelectorTerm]) -> tuple[Requirements, ...]:
+    """The alternatives for a node: a node selector together with each required term, in order.
+
+    Raises:
+        InvalidRequirementError: An expression cannot be read.
+    """
+    selector = from_labels(node_selector) if node_selector else EMPTY
+    return tuple(selector & from_selectors(t.match_expressions) for t in required) or (selector,)
+
+
+def _selection(pod: Pod) -> tuple[object, Selection] | PodError | None:
+    spec = pod.spec
+    if opted_out(pod):
+        return None
+    invalid = invalid_selection(spec.node_selector, spec.affinity)
+    if invalid:
+        return PodError(kind="invalid", message=invalid)
+    terms = alternatives(spec.node_selector, required_terms(spec.affinity))
+    preferred = tuple(_preferred_terms(spec.affinity))
+    return (terms, preferred), Selection(terms=terms, preferred=preferred)
+
+
+def _preferred_terms(affinity: Affinity | None) -> Iterable[Requirements]:
+    """Preferred terms, heaviest first; one that says nothing or cannot be read is no preference."""
+    node_affinity = affinity.node_affinity if affinity is not None else None
+    preferred = sorted(node_affinity.preferred if node_affinity is not None else (), key=lambda t: -t.weight)
+    return filter(None, (_read(term.preference.match_expressions) for term in preferred))
+
+
+def _read(expressions: Iterable[NodeSelectorRequirement]) -> Requirements | None:
+    try:
+        return from_selectors(expressions)
+    except InvalidRequirementError:
+        return None
+
+
+def _demand(pod: Pod, *, with_claims: bool) -> tuple[object, Demand] | PodError:
+    refused = "" if with_claims else unsupported(pod)
+    if refused:
+        return PodError(kind="unsupported", message=refused)
+    unlisted = unlisted_claim(pod)
+    if unlisted:
+        return PodError(kind="invalid", message=unlisted)
+    try:
+        requests = pod_requests(pod)
+    except InvalidQuantityError as error:
+        cause = error.__cause__  # without the pod's name, since others share the part
+        return PodError(
+            kind="invalid", message=cause.message if isinstance(cause, InvalidQuantityError) else error.message
+        )
+    absurd = absurd_amount(requests)
+    if absurd:
+        return PodError(kind="invalid", message=absurd)
+    ports = host_ports(pod)
+    return (tuple(sorted(requests.items())), ports), Demand(requests=requests, ports=ports)
+
+
+def _label_keys(spec: PodSpec) -> set[str]:
+    """The pod labels that the rules of a spec look at, preferences included."""
+    keys: set[str] = set()
+    for constraint in spec.topology_spread_constraints:
+        keys |= selector_keys(constraint.label_selector).union(constraint.match_label_keys)
+    for rule in (spec.affinity.pod_affinity, spec.affinity.pod_anti_affinity) if spec.affinity is not None else ():
+        for term in (*rule.required, *(w.pod_affinity_term for w in rule.preferred)) if rule is not None else ():
+            keys |= selector_keys(term.label_selector).union(term.match_label_keys, term.mismatch_label_keys)
+    return keys
+
+
+def _rules(spec: PodSpec, namespace: str, own: Mapping[str, str], namespaces: Mapping[str, Object]) -> Rules:
+    affinity = spec.affinity or Affinity()
+
+    def required(rule: PodAffinity | None) -> tuple[Group, ...]:
+        groups = (group_of(t, namespace, own, namespaces) for t in (rule.required if rule is not None else ()))
+        return tuple({group.id: group for group in groups}.values())
+
+    def preferred(rule: PodAffinity | None) -> tuple[Group, ...]:
+        terms = sorted(rule.preferred if rule is not None else (), key=lambda t: -t.weight)
+        return tuple(group_of(t.pod_affinity_term, namespace, own, namespaces).preferred for t in terms)
+
+    hard = [c for c in spec.topology_spread_constraints if c.when_unsatisfiable == "DoNotSchedule"]
+    soft = [spread_of(c, namespace, own) for c in _anyway(spec.topology_spread_constraints)]
+    return Rules(
+        spreads=tuple(spread_of(c, namespace, own) for c in hard),
+        affinities=required(affinity.pod_affinity),
+        anti_affinities=required(affinity.pod_anti_affinity),
+        preferences=Preferences(
+            affinities=preferred(affinity.pod_affinity),
+            anti_affinities=preferred(affinity.pod_anti_affinity),
+            spreads=tuple(replace(s, group=s.group.preferred) for s in soft),
+        ),
+    )
+
+
+def _anyway(constraints: Iterable[TopologySpreadConstraint]) -> Iterable[TopologySpreadConstraint]:
+    """The ScheduleAnyway constraints in the order in which they are given up.
+
+    The first one goes, and the last of all constraints takes its place.
+
+    Restates: karpenter pkg/controllers/provisioning/scheduling/preferences.go `removeTopologySpreadScheduleAnyway`.
+    """
+    left = list(constraints)
+    index = 0
+    while index < len(left):
+        if left[index].when_unsatisfiable == "DoNotSchedule":
+            index += 1
+            continue
+        yield left[index]
+        left[index] = left[-1]
+        left.pop()
+
+
+_encode_fast: Final = msgspec.msgpack.Encoder().encode
+_LONG_AGO: Final = datetime(1, 1, 1, tzinfo=timezone.utc)
+
+VolumesOf = Callable[[Pod], PodVolumes | str]
+"""What a pod's volumes demand of its node, or why it cannot be scheduled."""
+
+ClaimsOf = Callable[[Pod], "tuple[ClaimAsk, ...] | PodError"]
+"""What a pod's ResourceClaims ask for, equal asks being the same objects, or why it cannot be scheduled."""
+
+_Seen = tuple[str | None, ...]
+"""A pod's namespace and the values of the labels watched, in their order."""
+
+_Alike = tuple[int, int, "tuple[ClaimAsk, ...]", _Seen]
+"""What pods of a class have in common: their specs' meaning, their volumes (both numbered), claims, and what is seen."""
+
+
+class PodClass(Struct, frozen=True, kw_only=True, eq=False):
+    """Pods that are alike. `pods` are in queue order; one of `terms` must hold for their node.
+
+    `labels` are only those that some selector of this pass looks at. One of `volume_terms` must hold as well: where the
+    pods' volumes can be had (`node_terms` are both together). `volume_counts` are volumes of its own that each pod
+    attaches, by CSI driver; `shared_volumes` are (driver, claim key) of those it may share with others. `claims` is
+    what the ResourceClaims of each ask for.
+
+    Of the rules between pods `soft` names the groups (by id) that are only preferred: the class itself keeps to them as
+    long as it is on this rung of its ladder, nobody else has to. `heeds_preferences`: it stays off nodes with an
+    untolerated PreferNoSchedule taint. `strict` are its terms without any preference, None if `terms` have none.
+    `preferences` are what `preferences.ladder` makes its rungs of.
+    """
+
+    pods: tuple[Pod, ...]
+    namespace: str
+    labels: Mapping[str, str]
+    requests: Mapping[str, int]
+    terms: tuple[Requirements, ...]
+    tolerations: tuple[Toleration, ...]
+    spreads: tuple[Spread, ...]
+    affinities: tuple[Group, ...] = ()
+    anti_affinities: tuple[Group, ...] = ()
+    soft: frozenset[bytes] = frozenset()
+    ports: tuple[HostPort, ...] = ()
+    volume_terms: tuple[Requirements, ...] = (EMPTY,)
+    volume_counts: Mapping[str, int] = field(default_factory=dict)
+    shared_volumes: tuple[tuple[str, str], ...] = ()
+    claims: tuple[ClaimAsk, ...] = ()
+    heeds_preferences: bool = False
+    strict: tuple[Requirements, ...] | None = None
+    preferences: Preferences = NO_PREFERENCES
+
+    @property
+    def strict_terms(self) -> tuple[Requirements, ...]:
+        """The alternatives it insists on: by these a spread tells which nodes count."""
+        return self.terms if self.strict is None else self.strict
+
+    @property
+    def node_terms(self) -> tuple[Requirements, ...]:
+        """The alternatives for its node, its volumes' included; contradictory combinations are left out."""
+        if self.volume_terms == (EMPTY,):
+            return self.terms
+        both = (term & volumes for term in self.terms for volumes in self.volume_terms)
+        return tuple(wanted for wanted in both if not any(r.impossible for r in wanted.values()))
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The pods' `namespace/name`, in queue order."""
+        return tuple(pod.key for pod in self.pods)
+
+
+def requirement_terms(pod: Pod) -> tuple[Requirements, ...]:
+    """The alternatives for its node: its node selector together with each required node affinity term, in order.
+
+    Raises:
+        InvalidRequirementError: An expression cannot be read.
+    """
+    return alternatives(pod.spec.node_selector, required_terms(pod.spec.affinity))
+
+
+def collapse(
+    pods: Sequence[Pod],
+    namespaces: Mapping[str, Object],
+    *,
+    repelled: Iterable[Repelled] = (),
+    volumes_of: VolumesOf | None = None,
+    claims_of: ClaimsOf | None = None,
+) -> tuple[tuple[PodClass, ...], dict[str, PodError]]:
+    """Classes in queue order (CPU descending, memory descending, oldest first), and errors by pod key.
+
+    Pods that opted out of our nodes are in neither. The classes hold what their pods insist on; what they prefer is
+    added by `preferences.ladder`.
+
+    Args:
+        pods: The pods to place, in any order.
+        namespaces: All namespaces by name, for namespace selectors.
+        repelled: Rules of pods that run, whose selectors tell pods apart as well.
+        volumes_of: What a pod's volumes demand; by default nothing.
+        claims_of: What a pod's ResourceClaims ask for; by default pods that have any are set aside.
+
+    Restates: karpenter pkg/controllers/provisioning/scheduling/queue.go `byCPUAndMemoryDescending`, per class.
+    """
+    reader = SpecReader(namespaces, with_claims=claims_of is not None)
+    ordered = sorted(pods, key=_age)
+    meanings = _read_all(ordered, reader)
+    watched = tuple(sorted(reader.label_keys.union(*(r.group.label_keys for r in repelled))))
+    volumes = _Volumes(volumes_of)
+    members, errors = _alike(zip(ordered, meanings, strict=True), volumes, claims_of, watched)
+    classes = _Classes(reader, watched)
+    made = [
+        classes.make(meaning, volumes.known[attached], claims, seen, group)
+        for (meaning, attached, claims, seen), group in members.items()
+    ]
+    made.sort(key=lambda c: (-c.requests.get(CPU, 0), -c.requests.get(MEMORY, 0)))  # stable: oldest first stays
+    return tuple(made), errors
+
+
+def _read_all(pods: Iterable[Pod], reader: SpecReader) -> list[int | PodError | None]:
+    """What each pod's spec means; those of the same bytes are read once."""
+    known: dict[bytes, int | PodError | None] = {}
+    found: list[int | PodError | None] = []
+    for pod in pods:
+        constraints = _constraint_bytes(pod)
+        if constraints not in known:
+            known[constraints] = reader.read(pod)
+        found.append(known[constraints])
+    return found
+
+
+def _alike(
+    pods: Iterable[tuple[Pod, int | PodError | None]],
+    volumes: _Volumes,
+    claims_of: ClaimsOf | None,
+    watched: tuple[str, ...],
+) -> tuple[dict[_Alike, list[Pod]], dict[str, PodError]]:
+    """Pods with what their specs mean: grouped by that, by volumes, claims and what selectors see; and the errors."""
+    members: dict[_Alike, list[Pod]] = {}
+    errors: dict[str, PodError] = {}
+    for pod, meaning in pods:
+        if not isinstance(meaning, int):
+            if meaning is not None:
+                errors[pod.key] = meaning
+            continue
+        attached = volumes.read(pod) if pod.spec.volumes else 0
+        if isinstance(attached, PodError):
+            errors[pod.key] = attached
+            continue
+        claims = claims_of(pod) if claims_of is not None and pod.spec.resource_claims else ()
+        if isinstance(claims, PodError):
+            errors[pod.key] = claims
+            continue
+        own = pod.metadata
+        alike = (meaning, attached, claims, (own.namespace, *map(own.labels.get, watched)))
+        if alike in members:
+            members[alike].append(pod)
+        else:
+            members[alike] = [pod]
+    return members, errors
+
+
+def _age(pod: Pod) -> tuple[datetime, str, str, str]:
+    own = pod.metadata
+    return (own.creation_timestamp or _LONG_AGO, own.uid, own.namespace, own.name)
+
+
+def _constraint_bytes(pod: Pod) -> bytes:
+    """Everything in the spec that decides where it may run, volumes aside, as bytes."""
+    spec = pod.spec
+    return _encode_fast(
+        (
+            spec.containers,
+            spec.init_containers,
+            spec.overhead,
+            spec.resources,
+            spec.node_selector,
+            spec.affinity,
+            spec.tolerations,
+            spec.topology_spread_constraints,
+            spec.resource_claims,
+        )
+    )
+
+
+class _Volumes:
+    """What pods' volumes demand: `known` has each different demand once, the first being none."""
+
+    def __init__(self, volumes_of: VolumesOf | None) -> None:
+        self.known: list[PodVolumes] = [NO_VOLUMES]
+        self._volumes_of = volumes_of
+        self._numbers: dict[PodVolumes, int] = {NO_VOLUMES: 0}
+
+    def read(self, pod: Pod) -> int | PodError:
+        """The position in `known` of what this pod's demand, or why it cannot be scheduled."""
+        if self._volumes_of is None:
+            return 0
+        found = self._volumes_of(pod)
+        if isinstance(found, str):
+            return PodError(kind="invalid", message=found)
+        if found is NO_VOLUMES:
+            return 0
+        number = self._numbers.setdefault(found, len(self.known))
+        if number == len(self.known):
+            self.known.append(found)
+        return number
+
+
+class _Classes:
+    """Makes classes; those that see the same share what they see."""
+
+    def __init__(self, reader: SpecReader, watched: tuple[str, ...]) -> None:
+        self._reader = reader
+        self._watched = watched
+        self._labels: dict[_Seen, dict[str, str]] = {}
+
+    def make(
+        self, meaning: int, volumes: PodVolumes, claims: tuple[ClaimAsk, ...], seen: _Seen, pods: Iterable[Pod]
+    ) -> PodClass:
+        """The class of pods whose specs mean the same and of which selectors see the same."""
+        parts = self._reader.parts[meaning]
+        own = self._labels.get(seen)
+        if own is None:
+            values = zip(self._watched, seen[1:], strict=True)
+            own = self._labels[seen] = {key: value for key, value in values if value is not None}
+        namespace = seen[0] or ""
+        rules = self._reader.rules(parts.rules, namespace, own, seen)
+        preferred = parts.selection.preferred
+        preferences = replace(rules.preferences, node_terms=preferred) if preferred else rules.preferences
+        return PodClass(
+            pods=tuple(pods),
+            namespace=namespace,
+            labels=own,
+            requests=parts.demand.requests,
+            terms=parts.selection.terms,
+            tolerations=parts.tolerations,
+            spreads=rules.spreads,
+            affinities=rules.affinities,
+            anti_affinities=rules.anti_affinities,
+            ports=parts.demand.ports,
+            volume_terms=volumes.terms,
+            volume_counts=volumes.counts,
+            shared_volumes=volumes.shared,
+            claims=claims,
+            preferences=preferences,
+        )

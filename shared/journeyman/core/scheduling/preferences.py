@@ -1,0 +1,96 @@
+"""What a class may give up, one thing at a time, before it has to stay pending: its ladder.
+
+On the first rung every preference is a rule. Each next rung has one fewer, in Karpenter's order: the heaviest preferred
+pod affinity, then the heaviest preferred pod anti-affinity, then the heaviest preferred node affinity (the next
+heaviest takes its place), then one ScheduleAnyway spread, and last the respect for PreferNoSchedule taints.
+
+Restates: karpenter pkg/controllers/provisioning/scheduling/preferences.go `Relax`, pkg/scheduling/requirements.go
+`newPodRequirements`.
+Differs: terms of a required node affinity are alternatives on every rung, where Karpenter drops the first of them
+before any preference; rungs that contradict themselves are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+from msgspec.structs import replace
+
+from journeyman.core.api.objects import Taint, Toleration
+from journeyman.core.scheduling.options import PreferencePolicy
+from journeyman.core.scheduling.pod_classes import NO_PREFERENCES, PodClass, Preferences
+from journeyman.core.scheduling.requirements import Requirements
+from journeyman.core.scheduling.taints import tolerates
+from journeyman.core.scheduling.topology import Group
+
+_ANY_WISH: Final = Taint(key="", effect="PreferNoSchedule")
+
+
+def ladder(cls: PodClass, *, policy: PreferencePolicy, any_preference_taint: bool) -> tuple[PodClass, ...]:
+    """The class at every rung, from all its preferences to none; just itself if it has none.
+
+    Args:
+        cls: As `classes.collapse` made it.
+        policy: IGNORE gives the last rung alone.
+        any_preference_taint: Whether any NodePool has a PreferNoSchedule taint; no rung is spent on them otherwise.
+    """
+    if policy is PreferencePolicy.IGNORE:
+        return (cls,)
+    heeds = any_preference_taint and not any(_welcomes_all(t) for t in cls.tolerations)
+    if cls.preferences == NO_PREFERENCES:
+        return (replace(cls, heeds_preferences=True), cls) if heeds else (cls,)
+    rungs = [rung for kept in _given_up(cls.preferences) if (rung := _rung(cls, kept, heeds)) is not None]
+    return (*rungs, cls) if heeds else tuple(rungs)
+
+
+def _welcomes_all(toleration: Toleration) -> bool:
+    """Whether it covers every PreferNoSchedule taint."""
+    return toleration.operator == "Exists" and tolerates(toleration, _ANY_WISH)
+
+
+def _given_up(all_of_them: Preferences) -> Iterator[Preferences]:
+    """All preferences, then ever fewer, down to none."""
+    left = all_of_them
+    yield left
+    while left.affinities:
+        left = replace(left, affinities=left.affinities[1:])
+        yield left
+    while left.anti_affinities:
+        left = replace(left, anti_affinities=left.anti_affinities[1:])
+        yield left
+    while left.node_terms:
+        left = replace(left, node_terms=left.node_terms[1:])
+        yield left
+    while left.spreads:
+        left = replace(left, spreads=left.spreads[1:])
+        yield left
+
+
+def _rung(cls: PodClass, kept: Preferences, heeds: bool) -> PodClass | None:
+    """The class with these preferences as rules; None if its node terms contradict the heaviest preferred one."""
+    terms = _narrowed(cls.terms, kept.node_terms)
+    if not terms:
+        return None
+    soft = (*kept.affinities, *kept.anti_affinities, *(s.group for s in kept.spreads))
+    return replace(
+        cls,
+        terms=terms,
+        strict=cls.terms if kept.node_terms else None,
+        spreads=(*cls.spreads, *kept.spreads),
+        affinities=(*cls.affinities, *_distinct(kept.affinities)),
+        anti_affinities=(*cls.anti_affinities, *_distinct(kept.anti_affinities)),
+        soft=frozenset(group.id for group in soft),
+        heeds_preferences=heeds,
+    )
+
+
+def _narrowed(terms: Sequence[Requirements], preferred: Sequence[Requirements]) -> tuple[Requirements, ...]:
+    if not preferred:
+        return tuple(terms)
+    both = (term & preferred[0] for term in terms)
+    return tuple(wanted for wanted in both if not any(r.impossible for r in wanted.values()))
+
+
+def _distinct(groups: Iterable[Group]) -> Iterable[Group]:
+    return {group.id: group for group in groups}.values()

@@ -1,0 +1,506 @@
+"""Rules between pods: spread constraints and (anti-)affinity terms made comparable, and the pods they count.
+
+A rule counts a *group* of pods by the values of a node label. Groups are equal for all pods that mean the same, however
+they wrote it, so that thousands of pods share few of them.
+
+Restates: karpenter pkg/controllers/provisioning/scheduling/topology.go `newForTopologies`, `newForAffinities`,
+`buildNamespaceList`, `updateInverseAffinities`, `countDomains`, topologygroup.go `Hash`; kubernetes
+pkg/registry/core/pod/strategy.go `applyMatchLabelKeysAndMismatchLabelKeys`.
+Differs: key aliases are normalised here too; a term without a label selector counts nothing.
+
+Topology spread constraints that the cluster's kube-scheduler gives to pods without any of their own.
+
+Who configures kube-scheduler so tells us the same, in the setting SCHEDULER_CONFIG::
+
+    podTopologySpread:
+      defaultConstraints:
+        - {maxSkew: 1, topologyKey: topology.kubernetes.io/zone, whenUnsatisfiable: DoNotSchedule}
+
+The constraints name no pods: those to be counted are found for each pod, from the Services that select it and from
+the ReplicationController, ReplicaSet or StatefulSet that owns it.
+
+Restates: kubernetes pkg/scheduler/framework/plugins/podtopologyspread/common.go `buildDefaultConstraints`,
+plugins/helper/spread.go `DefaultSelector`; karpenter's `SCHEDULER_CONFIG`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Annotated, Any, Final, Literal, Protocol
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from journeyman.core.api import labels
+from journeyman.core.api.objects import (
+    LabelSelector,
+    LabelSelectorRequirement,
+    Object,
+    Pod,
+    PodAffinityTerm,
+    TopologySpreadConstraint,
+)
+from journeyman.core.scheduling.pods import is_terminal, is_terminating, selects
+from journeyman.core.state.snapshot import Workloads
+from journeyman.core.state.state_node import StateNode
+from journeyman.errors import ConfigurationError
+
+Pins = tuple[tuple[str, str], ...]
+"""Domains chosen for pods, as (label key, value) sorted by key: their node must carry these labels."""
+
+
+class Group(Struct, frozen=True, kw_only=True):
+    """Pods that a rule counts, by the values of node label `key` (their domains).
+
+    They are those that `selector` selects in `namespaces` (None: in all of them).
+    `id` is equal for groups that count the same pods over the same label; a group that is only preferred has an id of
+    its own, so that a class may hold both a rule and a preference about the same pods.
+    """
+
+    key: str
+    namespaces: frozenset[str] | None
+    selector: LabelSelector | None
+    id: bytes
+
+    def counts(self, namespace: str, values: Mapping[str, str]) -> bool:
+        """Whether a pod of this namespace with these labels is one of those counted."""
+        return (self.namespaces is None or namespace in self.namespaces) and selects(self.selector, values)
+
+    @property
+    def label_keys(self) -> frozenset[str]:
+        """The pod labels that the selector looks at."""
+        return selector_keys(self.selector)
+
+    @property
+    def in_words(self) -> str:
+        """Whom it counts, for a person."""
+        where = "" if self.namespaces is None else f" in namespace {' or '.join(sorted(self.namespaces)) or 'none'}"
+        return f"pods {_in_words(self.selector)}{where}"
+
+    @property
+    def preferred(self) -> Group:
+        """The same as a preference."""
+        return replace(self, id=b"preferred" + self.id)
+
+
+class Spread(Struct, frozen=True, kw_only=True):
+    """One topology spread constraint. The pods counted in a domain, less those in the emptiest, are at most `max_skew`.
+
+    `own_nodes_only`: only nodes that suit the pod's own node affinity count; `untainted_only`: only nodes whose taints
+    it tolerates.
+    """
+
+    group: Group
+    max_skew: int
+    min_domains: int
+    own_nodes_only: bool
+    untainted_only: bool
+
+    @property
+    def key(self) -> str:
+        """The label whose values are the domains."""
+        return self.group.key
+
+    def counts(self, namespace: str, values: Mapping[str, str]) -> bool:
+        """Whether a pod of this namespace with these labels is one of those counted."""
+        return self.group.counts(namespace, values)
+
+
+class Repelled(Struct, frozen=True, kw_only=True):
+    """Required anti-affinity of pods that run: pods that `group` counts keep away from these of its domains."""
+
+    group: Group
+    domains: frozenset[str]
+
+
+class Labelled(Protocol):
+    """What selectors see of a pod, or of pods that are alike."""
+
+    @property
+    def namespace(self) -> str:
+        """Where it is."""
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        """Its labels, at least those that any selector looks at."""
+
+
+def _in_words(selector: LabelSelector | None) -> str:
+    if selector is None:
+        return "that no selector selects"
+    exact = [f"{key}={value}" for key, value in sorted(selector.match_labels.items())]
+    others = [f"{e.key} {e.operator} {list(e.values) or ''}".rstrip() for e in selector.match_expressions]
+    return f"with {', '.join((*exact, *others))}" if exact or others else "of any labels"
+
+
+def spread_of(constraint: TopologySpreadConstraint, namespace: str, own: Mapping[str, str]) -> Spread:
+    """A pod's spread constraint, given its namespace and labels."""
+    return Spread(
+        group=_group(
+            constraint.topology_key,
+            frozenset({namespace}),
+            _with_label_keys(constraint.label_selector, own, constraint.match_label_keys, ()),
+        ),
+        max_skew=constraint.max_skew,
+        min_domains=constraint.min_domains or 1,
+        own_nodes_only=(constraint.node_affinity_policy or "Honor") == "Honor",
+        untainted_only=(constraint.node_taints_policy or "Ignore") == "Honor",
+    )
+
+
+def group_of(term: PodAffinityTerm, namespace: str, own: Mapping[str, str], namespaces: Mapping[str, Object]) -> Group:
+    """Whom a pod's (anti-)affinity term is about.
+
+    Args:
+        term: The term.
+        namespace: The pod's.
+        own: The pod's labels.
+        namespaces: All namespaces by name, for the term's namespace selector.
+    """
+    return _group(
+        term.topology_key,
+        _namespaces(term, namespace, namespaces),
+        _with_label_keys(term.label_selector, own, term.match_label_keys, term.mismatch_label_keys),
+    )
+
+
+def _group(key: str, namespaces: frozenset[str] | None, selector: LabelSelector | None) -> Group:
+    key = labels.ALIASES.get(key, key)
+    listed = sorted(namespaces) if namespaces is not None else None
+    return Group(
+        key=key,
+        namespaces=namespaces,
+        selector=selector,
+        id=msgspec.msgpack.encode((key, listed, _canonical(selector))),
+    )
+
+
+def _namespaces(term: PodAffinityTerm, own: str, known: Mapping[str, Object]) -> frozenset[str] | None:
+    """The namespaces a term is about, None for all: those listed and those selected; the pod's own if it names none."""
+    selector = term.namespace_selector
+    if selector is None:
+        return frozenset(term.namespaces) or frozenset({own})
+    if not selector.match_labels and not selector.match_expressions:
+        return None
+    chosen = {name for name, found in known.items() if selects(selector, found.metadata.labels)}
+    return frozenset(chosen.union(term.namespaces))
+
+
+def _with_label_keys(
+    selector: LabelSelector | None, own: Mapping[str, str], same: Iterable[str], different: Iterable[str]
+) -> LabelSelector | None:
+    """The selector, narrowed to pods that share (differ in) the pod's own values of these labels."""
+    if selector is None:
+        return None
+    narrowed = [LabelSelectorRequirement(key=k, operator="In", values=(own[k],)) for k in same if k in own]
+    narrowed += [LabelSelectorRequirement(key=k, operator="NotIn", values=(own[k],)) for k in different if k in own]
+    if not narrowed:
+        return selector
+    return LabelSelector(match_labels=selector.match_labels, match_expressions=(*selector.match_expressions, *narrowed))
+
+
+def _canonical(selector: LabelSelector | None) -> object:
+    """The same for selectors that say the same in another order, or a thing twice."""
+    if selector is None:
+        return None
+    wanted = {(key, "In", (value,)) for key, value in selector.match_labels.items()}
+    return sorted(wanted | {(e.key, e.operator, tuple(sorted(set(e.values)))) for e in selector.match_expressions})
+
+
+def selector_keys(selector: LabelSelector | None) -> frozenset[str]:
+    """The labels that a selector looks at."""
+    if selector is None:
+        return frozenset()
+    return frozenset({*selector.match_labels, *(e.key for e in selector.match_expressions)})
+
+
+# -- pods that run ----------------------------------------------------------------------------------------------------
+
+
+def domain_of(node: StateNode, key: str) -> str | None:
+    """The domain a node is in; its own name stands in for a host name label that is not there yet."""
+    found = node.labels.get(key)
+    return node.name if found is None and key == labels.HOSTNAME else found
+
+
+class Repulsion(Struct, frozen=True, eq=False):
+    """One pod on a node, by its key, and a group that its required anti-affinity keeps out of its domain."""
+
+    pod: str
+    group: Group
+    domain: str
+
+
+def repulsions(node: StateNode, namespaces: Mapping[str, Object]) -> tuple[Repulsion, ...]:
+    """Whom the required anti-affinity of a node's pods keeps away.
+
+    Args:
+        node: A node with the pods bound to it.
+        namespaces: All namespaces by name.
+    """
+    return tuple(
+        Repulsion(pod.key, group, domain)
+        for pod in node.pods
+        if pod.spec.affinity is not None and not is_terminal(pod)
+        for group in _anti_affinities(pod, namespaces)
+        if (domain := domain_of(node, group.key)) is not None
+    )
+
+
+def repelled_by(running: Iterable[Repulsion], leaving: Collection[str]) -> tuple[Repelled, ...]:
+    """From where running pods keep others away, by group.
+
+    Args:
+        running: What each of them says.
+        leaving: Keys of pods that are being placed anew in this pass; they keep nobody away from where they are.
+    """
+    groups: dict[bytes, Group] = {}
+    domains: dict[bytes, set[str]] = {}
+    for entry in running:
+        if entry.pod not in leaving:
+            groups[entry.group.id] = entry.group
+            domains.setdefault(entry.group.id, set()).add(entry.domain)
+    return tuple(Repelled(group=groups[id_], domains=frozenset(domains[id_])) for id_ in sorted(groups))
+
+
+def _anti_affinities(pod: Pod, namespaces: Mapping[str, Object]) -> Iterable[Group]:
+    rules = pod.spec.affinity.pod_anti_affinity if pod.spec.affinity is not None else None
+    own = pod.metadata
+    return (group_of(t, own.namespace, own.labels, namespaces) for t in (rules.required if rules is not None else ()))
+
+
+class LabelIndex:
+    """Who is counted by a group, found by label value instead of by asking everyone."""
+
+    def __init__(self, entries: Iterable[Labelled]) -> None:
+        """Index entries; `counted_by` answers with their positions."""
+        self._distinct: list[tuple[str, Mapping[str, str]]] = []
+        self._positions: list[list[int]] = []
+        self._by_value: dict[tuple[str, str], set[int]] = {}
+        self._found: dict[bytes, tuple[int, ...]] = {}
+        numbers: dict[tuple[str, frozenset[tuple[str, str]]], int] = {}
+        for position, entry in enumerate(entries):
+            items = frozenset(entry.labels.items())
+            number = numbers.setdefault((entry.namespace, items), len(numbers))
+            if number == len(self._distinct):
+                self._distinct.append((entry.namespace, entry.labels))
+                self._positions.append([])
+                for item in items:
+                    self._by_value.setdefault(item, set()).add(number)
+            self._positions[number].append(position)
+
+    def counted_by(self, group: Group) -> tuple[int, ...]:
+        """The positions of the entries that the group counts, ascending."""
+        found = self._found.get(group.id)
+        if found is None:
+            numbers = [n for n in self._candidates(group.selector) if group.counts(*self._distinct[n])]
+            found = self._found[group.id] = tuple(sorted(p for n in numbers for p in self._positions[n]))
+        return found
+
+    def _candidates(self, selector: LabelSelector | None) -> Collection[int]:
+        """Those with the rarest of the values that are asked for."""
+        if selector is None:
+            return ()
+        asked = [*selector.match_labels.items()]
+        asked += [(e.key, e.values[0]) for e in selector.match_expressions if e.operator == "In" and len(e.values) == 1]
+        if not asked:
+            return range(len(self._distinct))
+        return min((self._by_value.get(item, set()) for item in asked), key=len)
+
+
+class _Seen(Struct, frozen=True):
+    """What selectors see of pods that run."""
+
+    namespace: str
+    labels: Mapping[str, str]
+
+
+class Census:
+    """The pods on nodes, counted for any group after looking at each pod once.
+
+    Pods that are being deleted do not count, nor do those in `leaving`, which are being placed anew in this pass.
+    """
+
+    def __init__(self, nodes: Iterable[StateNode], leaving: Collection[str], watched: Iterable[str]) -> None:
+        """Count the nodes' pods; `watched` are the labels that any group asked about looks at."""
+        self.nodes = tuple(nodes)
+        keys = tuple(sorted(set(watched)))
+        counts: dict[tuple[str | None, ...], dict[str, int]] = {}
+        for node in self.nodes:
+            for pod in node.pods:
+                if is_terminating(pod) or pod.key in leaving:
+                    continue
+                seen = (pod.metadata.namespace, *map(pod.metadata.labels.get, keys))
+                by_node = counts.setdefault(seen, {})
+                by_node[node.name] = by_node.get(node.name, 0) + 1
+        self._by_node = tuple(counts.values())
+        self._index = LabelIndex(
+            _Seen(namespace or "", {k: v for k, v in zip(keys, values, strict=True) if v is not None})
+            for namespace, *values in counts
+        )
+        self._counted: dict[bytes, Mapping[str, int]] = {}
+
+    def without(self, nodes: Collection[str]) -> Census:
+        """The same but for the pods on some nodes, given by name."""
+        return _Rest(self, nodes)
+
+    def by_node(self, group: Group) -> Mapping[str, int]:
+        """How many pods the group counts on each node, by the node's name; nodes without any are left out."""
+        found = self._counted.get(group.id)
+        if found is None:
+            found = self._counted[group.id] = self._count(group)
+        return found
+
+    def _count(self, group: Group) -> Mapping[str, int]:
+        total: dict[str, int] = {}
+        for position in self._index.counted_by(group):
+            for name, n in self._by_node[position].items():
+                total[name] = total.get(name, 0) + n
+        return total
+
+    def by_domain(self, group: Group, counts_node: Callable[[StateNode], bool] = lambda _node: True) -> dict[str, int]:
+        """The same by domain, over the nodes that have one and that count; each such domain is a key, if only with 0."""
+        by_node = self.by_node(group)
+        total: dict[str, int] = {}
+        for node in self.nodes:
+            domain = domain_of(node, group.key)
+            if domain is not None and counts_node(node):
+                total[domain] = total.get(domain, 0) + by_node.get(node.name, 0)
+        return total
+
+
+class _Rest(Census):
+    """What a census finds once some nodes are gone."""
+
+    def __init__(self, whole: Census, gone: Collection[str]) -> None:
+        self.nodes = tuple(node for node in whole.nodes if node.name not in gone)
+        self._whole, self._gone = whole, gone
+        self._counted = {}
+
+    def _count(self, group: Group) -> Mapping[str, int]:
+        return {name: n for name, n in self._whole.by_node(group).items() if name not in self._gone}
+
+
+Policy = Literal["Honor", "Ignore"]
+_AtLeastOne = Annotated[int, msgspec.Meta(ge=1)]
+
+
+class _Strict(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """A misspelled field is a mistake, not something to ignore."""
+
+
+class _Constraint(_Strict, frozen=True):
+    max_skew: _AtLeastOne
+    topology_key: Annotated[str, msgspec.Meta(min_length=1)]
+    when_unsatisfiable: Literal["DoNotSchedule", "ScheduleAnyway"]
+    min_domains: _AtLeastOne | None = None
+    node_affinity_policy: Policy | None = None
+    node_taints_policy: Policy | None = None
+
+
+class _PodTopologySpread(_Strict, frozen=True):
+    default_constraints: tuple[_Constraint, ...] = ()
+
+
+class _Config(_Strict, frozen=True):
+    pod_topology_spread: _PodTopologySpread = _PodTopologySpread()
+
+
+def read_default_spread(document: Any) -> tuple[TopologySpreadConstraint, ...]:
+    """The default constraints of a SCHEDULER_CONFIG document, as YAML or JSON gives it; none if it is empty.
+
+    Raises:
+        ConfigurationError: An unknown field (a `labelSelector` is one: it is found for each pod), a value out of range,
+            or two constraints of the same key and `whenUnsatisfiable`.
+    """
+    try:
+        config = msgspec.convert({} if document is None else document, _Config)
+    except msgspec.ValidationError as error:
+        raise ConfigurationError(f"not a scheduler configuration: {error}") from error
+    found = config.pod_topology_spread.default_constraints
+    kinds = [(c.topology_key, c.when_unsatisfiable) for c in found]
+    for constraint, kind in zip(found, kinds, strict=True):
+        if kinds.count(kind) > 1:
+            raise ConfigurationError(f"two defaultConstraints say {kind[1]} over {kind[0]}; keep one of them")
+        if constraint.min_domains is not None and constraint.when_unsatisfiable != "DoNotSchedule":
+            raise ConfigurationError(f"the defaultConstraint over {kind[0]} has minDomains, which needs DoNotSchedule")
+    return tuple(msgspec.convert(msgspec.to_builtins(c), TopologySpreadConstraint) for c in found)
+
+
+def with_default_spread(
+    pods: Iterable[Pod], workloads: Workloads, constraints: tuple[TopologySpreadConstraint, ...]
+) -> tuple[Pod, ...]:
+    """The pods in the same order; those without constraints of their own have the default ones.
+
+    Args:
+        pods: Any pods. Those that have ended, and those that nothing selects, stay as they are.
+        workloads: The Services and owners that say which pods belong together.
+        constraints: From `read_default_spread`.
+    """
+    if not constraints:
+        return tuple(pods)
+    finder = _Selectors(workloads)
+
+    def completed(pod: Pod) -> Pod:
+        if pod.spec.topology_spread_constraints or is_terminal(pod):
+            return pod
+        selector = finder.selector(pod)
+        if selector is None:
+            return pod
+        own = tuple(msgspec.structs.replace(c, label_selector=selector) for c in constraints)
+        return msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, topology_spread_constraints=own))
+
+    return tuple(completed(pod) for pod in pods)
+
+
+class _Selectors:
+    """Services and owners, indexed; pods of one owner with the same labels share one selector."""
+
+    def __init__(self, workloads: Workloads) -> None:
+        self._services: dict[str, list[Mapping[str, str]]] = {}
+        for service in workloads.services:
+            if service.spec.selector:
+                self._services.setdefault(service.metadata.namespace, []).append(service.spec.selector)
+        self._owners: dict[tuple[str, str, str], LabelSelector] = {}
+        for controller in workloads.replication_controllers:
+            self._own("ReplicationController", controller, LabelSelector(match_labels=controller.spec.selector))
+        for kind, owners in (("ReplicaSet", workloads.replica_sets), ("StatefulSet", workloads.stateful_sets)):
+            for owner in owners:
+                self._own(kind, owner, owner.spec.selector or LabelSelector())
+        self._found: dict[bytes, LabelSelector | None] = {}
+
+    def _own(self, kind: str, owner: Object, selector: LabelSelector) -> None:
+        self._owners[owner.metadata.namespace, kind, owner.metadata.name] = selector
+
+    def selector(self, pod: Pod) -> LabelSelector | None:
+        """What selects the pods that belong with this one, None if nothing does."""
+        owner = _controller(pod)
+        owned = self._owners.get((pod.metadata.namespace, *owner)) if owner is not None else None
+        case = msgspec.msgpack.encode((pod.metadata.namespace, owner, sorted(pod.metadata.labels.items())))
+        if case not in self._found:
+            self._found[case] = self._select(pod, owned or LabelSelector())
+        return self._found[case]
+
+    def _select(self, pod: Pod, owned: LabelSelector) -> LabelSelector | None:
+        """Everything that Services and owner ask for, together."""
+        asked: set[tuple[str, str]] = set(owned.match_labels.items())
+        for selector in self._services.get(pod.metadata.namespace, ()):
+            if selector.items() <= pod.metadata.labels.items():
+                asked |= selector.items()
+        if not asked and not owned.match_expressions:
+            return None
+        # as expressions, for an owner may ask for another value than a Service once the pod was relabelled
+        values = (LabelSelectorRequirement(key=key, operator="In", values=(value,)) for key, value in sorted(asked))
+        return LabelSelector(match_expressions=(*values, *owned.match_expressions))
+
+
+_API_VERSIONS: Final = {"ReplicationController": "v1", "ReplicaSet": "apps/v1", "StatefulSet": "apps/v1"}
+
+
+def _controller(pod: Pod) -> tuple[str, str] | None:
+    """Kind and name of the pod's controller, if it is of a kind that kube-scheduler asks."""
+    found = next((o for o in pod.metadata.owner_references if o.controller), None)
+    if found is None or _API_VERSIONS.get(found.kind) != found.api_version:
+        return None
+    return found.kind, found.name

@@ -1,0 +1,447 @@
+"""Which devices there are and how much of what is taken by parts, for the rules in `devices`.
+
+Devices: what the plan says is there for each planned pod's claims satisfies them, and nothing is taken twice.
+
+A plan names the devices of each claim, for a new node by instance type. Each of them must exist, be reachable from its
+node, be one that the request selects, and be free; of counters and shared capacity no more may be taken than there is,
+whatever types are launched.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from msgspec import Struct, field
+
+from journeyman.core.api import labels, quantity
+from journeyman.core.api.cel import DeviceFacts, InvalidExpressionError, read
+from journeyman.core.api.cel_values import EvaluationError, same
+from journeyman.core.api.dra import (
+    CapacityPolicy,
+    Device,
+    DeviceCapacity,
+    DeviceConstraint,
+    DeviceRequest,
+    DeviceSelector,
+    ResourceClaim,
+    ResourceSliceSpec,
+)
+from journeyman.core.api.objects import NodeSelector, Object, Pod, QuantityText
+from journeyman.core.catalogue import Catalogue
+from journeyman.core.scheduling.results import DeviceGrant
+from journeyman.core.scheduling.verify.possible_nodes import CheckedNode, Defect, PlanIndex, is_leaving
+from journeyman.errors import InvalidQuantityError
+
+DeviceKey = tuple[str, str, str]
+"""Driver, pool and name of a device."""
+
+CounterAmounts = dict[tuple[str, ...], int]
+"""Nano units by counter (driver, pool, set, name) and by shared capacity (driver, pool, device, "", name)."""
+
+
+class FoundDevice(NamedTuple):
+    """A device, and the slice it was found in."""
+
+    device: Device
+    where: ResourceSliceSpec
+    facts: DeviceFacts
+
+    @property
+    def id(self) -> DeviceKey:
+        """Which one it is."""
+        return self.where.driver, self.where.pool.name, self.device.name
+
+    def part(self, name: str) -> tuple[str, ...]:
+        """One of its capacities."""
+        return (*self.id, "", name)
+
+    def counted(self) -> CounterAmounts:
+        """What it draws on its pool's counters."""
+        return {
+            (*self.id[:2], drawn.counter_set, name): nano(counter.value)
+            for drawn in self.device.consumes_counters
+            for name, counter in drawn.counters.items()
+        }
+
+    def consumed(self, request: DeviceRequest) -> CounterAmounts | None:
+        """What a request takes of its capacity, if it is shared; None if it does not give that."""
+        asked = {name: nano(text) for name, text in request.capacity.requests.items()}
+        if any(name not in self.device.capacity for name in asked):
+            return None
+        found: CounterAmounts = {}
+        for name, capacity in self.device.capacity.items():
+            amount = _rounded(asked.get(name), capacity)
+            if amount is None:
+                return None
+            found[self.part(name)] = amount
+        return found
+
+    def large_enough(self, request: DeviceRequest) -> bool:
+        """Whether it has the capacity that the request names."""
+        has = self.device.capacity
+        return all(name in has and nano(has[name].value) >= nano(n) for name, n in request.capacity.requests.items())
+
+    def reached_from(self, place: CheckedNode) -> bool:
+        """Whether every node that the place may become reaches it."""
+        source = self.device if self.where.per_device_node_selection else self.where
+        if source.all_nodes:
+            return True
+        if source.node_name:
+            return place.node is not None and place.node.name == source.node_name
+        return source.node_selector is not None and selected(place, source.node_selector)
+
+
+def selected(place: CheckedNode, selector: NodeSelector) -> bool:
+    """Whether a node selector means every node that the place may become."""
+    terms = [
+        term.match_expressions
+        for term in selector.node_selector_terms
+        if all(place.node is not None and place.node.name in entry.values for entry in term.match_fields)
+    ]
+    return bool(terms) and not place.rows & ~place.possible.suiting((tuple(terms),))
+
+
+def is_selected(known: FoundDevice, selectors: Iterable[DeviceSelector]) -> bool:
+    """Whether all of these select the device."""
+    try:
+        return all(s.cel is not None and read(s.cel.expression).selects(known.facts) for s in selectors)
+    except (InvalidExpressionError, EvaluationError):
+        return False
+
+
+def nano(text: QuantityText) -> int:
+    """A quantity. Raises InvalidQuantityError."""
+    return quantity.parse(text).nano
+
+
+def _rounded(asked: int | None, capacity: DeviceCapacity) -> int | None:
+    """What a request for so much takes."""
+    policy = capacity.request_policy or CapacityPolicy()
+    if asked is None:
+        return nano(capacity.value if policy.default is None else policy.default)
+    if policy.valid_range is not None:
+        least = nano(policy.valid_range.min or "0")
+        step = nano(policy.valid_range.step or "0")
+        amount = max(asked, least)
+        if step and (amount - least) % step:
+            amount += step - (amount - least) % step
+        return amount if policy.valid_range.max is None or amount <= nano(policy.valid_range.max) else None
+    if policy.valid_values:
+        return min((value for text in policy.valid_values if (value := nano(text)) >= asked), default=None)
+    return asked
+
+
+class SliceDevices(Struct):
+    """Devices by id, how much there is of what is taken by parts, and the pools (driver, name) that are not whole."""
+
+    devices: dict[DeviceKey, FoundDevice] = field(default_factory=dict)
+    totals: CounterAmounts = field(default_factory=dict)
+    broken: set[tuple[str, str]] = field(default_factory=set)
+
+    @classmethod
+    def of(cls, specs: Iterable[ResourceSliceSpec], *, published: bool) -> SliceDevices:
+        """What some slices have; of published pools the newest generation."""
+        pools: dict[tuple[str, str], list[ResourceSliceSpec]] = {}
+        for spec in specs:
+            pools.setdefault((spec.driver, spec.pool.name), []).append(spec)
+        made = cls()
+        for key, slices in pools.items():
+            newest = max(spec.pool.generation for spec in slices)
+            current = [spec for spec in slices if not published or spec.pool.generation == newest]
+            names = [device.name for spec in current for device in spec.devices]
+            whole = not published or len(current) == current[0].pool.resource_slice_count
+            if not whole or len(set(names)) < len(names) or not all(map(made._add, current)):
+                made.broken.add(key)
+        return made
+
+    def _add(self, spec: ResourceSliceSpec) -> bool:
+        """Add a slice; whether its amounts can be read."""
+        driver, pool = spec.driver, spec.pool.name
+        try:
+            for counters in spec.shared_counters:
+                for name, counter in counters.counters.items():
+                    self.totals[driver, pool, counters.name, name] = nano(counter.value)
+            for device in () if spec.shared_counters else spec.devices:
+                for name, capacity in device.capacity.items():
+                    self.totals[driver, pool, device.name, "", name] = nano(capacity.value)
+                self.devices[driver, pool, device.name] = FoundDevice(device, spec, DeviceFacts.of(driver, device))
+        except InvalidQuantityError:
+            return False
+        return True
+
+
+class DeviceUsage(Struct):
+    """What is taken: whole devices, by how many, and parts."""
+
+    devices: Counter[DeviceKey] = field(default_factory=Counter)
+    parts: CounterAmounts = field(default_factory=dict)
+
+    def take(self, known: FoundDevice, parts: CounterAmounts) -> None:
+        """Take a device, which is not shared or of which these parts are taken."""
+        if not known.device.allow_multiple_allocations:
+            self.devices[known.id] += 1
+        self.add(parts)
+
+    def add(self, parts: CounterAmounts) -> None:
+        """Take parts."""
+        for key, amount in parts.items():
+            self.parts[key] = self.parts.get(key, 0) + amount
+
+    def widen(self, other: DeviceUsage) -> None:
+        """Take what either of the two has taken."""
+        self.devices |= other.devices
+        for key, amount in other.parts.items():
+            self.parts[key] = max(self.parts.get(key, 0), amount)
+
+    def excess(self, totals: Mapping[tuple[str, ...], int]) -> Iterator[str]:
+        """What is taken more often than it is there, in words."""
+        for device, times in sorted(self.devices.items()):
+            if times > 1:
+                yield f"device {'/'.join(device)} is taken {times} times"
+        for key, amount in sorted(self.parts.items()):
+            if amount > totals.get(key, 0):
+                yield f"more of {'/'.join(part for part in key if part)} is taken than there is"
+
+
+def check_devices(index: PlanIndex, catalogue: Catalogue) -> Iterator[Defect]:
+    """What is wrong with the devices of the plan, one sentence each."""
+    users = {key: index.known[key] for key in index.placed if index.kind(key).asks_for_devices}
+    if users or index.results.devices or any(claim.devices for claim in index.results.new_claims):
+        try:
+            yield from _DeviceCheck(index, catalogue).run(users)
+        except InvalidQuantityError as error:
+            yield Defect(f"devices are planned for although an amount cannot be read: {error.message}")
+
+
+class _DeviceCheck:
+    def __init__(self, index: PlanIndex, catalogue: Catalogue) -> None:
+        snapshot = index.snapshot
+        self._catalogue = catalogue
+        self._index = index
+        self._claims = {f"{c.metadata.namespace}/{c.metadata.name}": c for c in snapshot.resource_claims}
+        self._classes = {found.metadata.name: found.spec.selectors for found in snapshot.device_classes}
+        self._leaving = _leaving(index)
+        ready = {n.name for n in index.standing if n.initialized and n.node is not None and not is_leaving(n)}
+        specs = (found.spec for found in snapshot.resource_slices if _owner(found) in {None, *ready})
+        self._published = SliceDevices.of(specs, published=True)
+        self._homes: dict[str, dict[str, list[DeviceGrant]]] = {}  # by claim and place, its devices there
+
+    def run(self, users: Mapping[str, Pod]) -> Iterator[Defect]:
+        """Every place, then all of them together, then who uses what."""
+        together = self._in_use()
+        for place in self._index.places:
+            yield from self._check_place(place, together)
+        yield from map(Defect, together.excess(self._published.totals))
+        for place in self._index.places:
+            yield from self._check_users(place, {key: users[key] for key in place.planned if key in users})
+
+    def _in_use(self) -> DeviceUsage:
+        """What claims have that nobody gives back."""
+        book = DeviceUsage()
+        for claim in self._claims.values():
+            allocation = claim.status.allocation
+            for result in allocation.devices.results if allocation is not None and not self._gives_back(claim) else ():
+                known = self._published.devices.get((result.driver, result.pool, result.device))
+                if known is None or result.admin_access:
+                    continue
+                counted = (
+                    {} if known.device.allow_multiple_allocations and known.id in book.devices else known.counted()
+                )
+                consumed = {known.part(name): nano(text) for name, text in result.consumed_capacity.items()}
+                book.take(known, counted | consumed)
+        return book
+
+    def _gives_back(self, claim: ResourceClaim) -> bool:
+        """Whether all its users are pods that leave their nodes."""
+        users = claim.status.reserved_for
+        return bool(users) and all(u.resource == "pods" and not u.api_group and u.uid in self._leaving for u in users)
+
+    # -- one place ----------------------------------------------------------------------------------------------------
+
+    def _grants(self, place: CheckedNode) -> Mapping[str, Sequence[DeviceGrant]]:
+        """By instance type, a node that stands having none."""
+        if place.claim is not None:
+            return place.claim.devices
+        found = self._index.results.devices.get(place.node.name) if place.node is not None else None
+        return {"": found} if found else {}
+
+    def _check_place(self, place: CheckedNode, together: DeviceUsage) -> Iterator[Defect]:
+        by_type = self._grants(place)
+        if place.claim is not None and by_type and set(by_type) != set(place.claim.instance_types):
+            yield place.defect("the plan does not say for each of its instance types which devices are there")
+        most = DeviceUsage()
+        for name, grants in sorted(by_type.items()):
+            brought = SliceDevices.of(self._brought(place, name), published=False)
+            published, own = DeviceUsage(), DeviceUsage()
+            for claim in dict.fromkeys(grant.claim for grant in grants):
+                mine = [grant for grant in grants if grant.claim == claim]
+                self._homes.setdefault(claim, {}).setdefault(place.name, []).extend(mine)
+                yield from map(place.defect, self._check_claim(place, claim, mine, brought, (published, own)))
+            yield from (place.defect(f"its {excess}") for excess in own.excess(brought.totals))
+            most.widen(published)
+        together.devices += most.devices
+        together.add(most.parts)
+
+    def _brought(self, place: CheckedNode, instance_type: str) -> tuple[ResourceSliceSpec, ...]:
+        """What the node brings: by its type if it is new or on its way."""
+        pool = place.claim.node_pool if place.claim is not None else ""
+        if place.node is not None:
+            if place.node.initialized:
+                return ()
+            pool, instance_type = place.node.node_pool, place.node.labels.get(labels.INSTANCE_TYPE, "")
+        types = self._catalogue.instance_types(pool)
+        return next((found.device_slices for found in types if found.name == instance_type), ())
+
+    def _check_claim(
+        self,
+        place: CheckedNode,
+        key: str,
+        grants: Sequence[DeviceGrant],
+        brought: SliceDevices,
+        books: tuple[DeviceUsage, DeviceUsage],
+    ) -> Iterator[str]:
+        """One claim's devices at one place, for one instance type; `books` are for published ones and the node's own."""
+        claim, where = self._claims.get(key), f"ResourceClaim {key}"
+        if claim is None:
+            yield f"{where} does not exist"
+            return
+        by_request: dict[str, list[FoundDevice]] = {}
+        for grant in grants:
+            stock, book = (self._published, books[0]) if grant.published else (brought, books[1])
+            known = stock.devices.get((grant.driver, grant.pool, grant.device))
+            if known is None or (grant.driver, grant.pool) in stock.broken:
+                yield f"{where}: there is no device {grant.driver}/{grant.pool}/{grant.device} to be had"
+                continue
+            if grant.published and not known.reached_from(place):
+                yield f"{where}: device {'/'.join(known.id)} cannot be reached from there"
+            by_request.setdefault(grant.request, []).append(known)
+            yield from _book(where, book, known, _request(claim, grant.request))
+        for entry in claim.spec.devices.requests:
+            if not any(name.partition("/")[0] == entry.name for name in by_request):
+                yield f"{where}: nothing is there for request {entry.name}"
+        for name, found in by_request.items():
+            yield from self._check_request(f"{where}: request {name}", place, _request(claim, name), found, brought)
+        for constraint in claim.spec.devices.constraints:
+            yield from _check_constraint(where, constraint, by_request)
+
+    def _check_request(
+        self,
+        where: str,
+        place: CheckedNode,
+        request: DeviceRequest | None,
+        found: Sequence[FoundDevice],
+        brought: SliceDevices,
+    ) -> Iterator[str]:
+        if request is None:
+            yield f"{where} does not exist"
+            return
+        for known in found:
+            if not self._selects(request, known):
+                yield f"{where} does not select device {'/'.join(known.id)}"
+        wanted = request.count
+        if request.allocation_mode == "All":
+            reachable = [known for known in self._published.devices.values() if known.reached_from(place)]
+            wanted = sum(self._selects(request, known) for known in (*reachable, *brought.devices.values()))
+        if len(found) != wanted:
+            yield f"{where} gets {len(found)} devices instead of {wanted}"
+
+    def _selects(self, request: DeviceRequest, known: FoundDevice) -> bool:
+        own = self._classes.get(request.device_class_name)
+        return own is not None and is_selected(known, (*own, *request.selectors)) and known.large_enough(request)
+
+    # -- who uses what ------------------------------------------------------------------------------------------------
+
+    def _check_users(self, place: CheckedNode, users: Mapping[str, Pod]) -> Iterator[Defect]:
+        for key, pod in users.items():
+            for name in _used_by(pod):
+                yield from (Defect(f"pod {key} is placed {w}", (place.name,)) for w in self._check_user(place, name))
+
+    def _check_user(self, place: CheckedNode, name: str) -> Iterator[str]:
+        """A pod is where its claims have, or get, their devices."""
+        claim = self._claims.get(name)
+        if claim is None:
+            yield f"although it has resource claims that do not exist ({name})"
+            return
+        allocation = claim.status.allocation
+        if allocation is not None and not self._gives_back(claim):
+            if allocation.node_selector is not None and not selected(place, allocation.node_selector):
+                yield f"on {place.name}, from where the devices of ResourceClaim {name} cannot be reached"
+            return
+        homes = self._homes.get(name, {})
+        if len(homes) != 1:
+            yield f"although ResourceClaim {name} gets its devices at {len(homes)} places"
+        if place.name not in homes and not all(map(self._reaches(place), (g for home in homes.values() for g in home))):
+            yield f"on {place.name}, but the devices of ResourceClaim {name} are elsewhere"
+
+    def _reaches(self, place: CheckedNode) -> Callable[[DeviceGrant], bool]:
+        def reaches(grant: DeviceGrant) -> bool:
+            known = self._published.devices.get((grant.driver, grant.pool, grant.device)) if grant.published else None
+            return known is not None and known.reached_from(place)
+
+        return reaches
+
+
+def _leaving(index: PlanIndex) -> frozenset[str]:
+    """The UIDs of pods that leave the node they are on."""
+    staying = {node.name for node in index.standing if not is_leaving(node)}
+    gone = (pod for node in index.snapshot.state_nodes if node.name not in staying for pod in node.pods)
+    moved = (index.known[key] for key in index.moving if index.known[key].spec.node_name)
+    going = (pod for pod in index.snapshot.pods if pod.metadata.deletion_timestamp is not None)
+    return frozenset(pod.metadata.uid for pods in (gone, moved, going) for pod in pods)
+
+
+def _owner(found: Object) -> str | None:
+    """The node that publishes a slice."""
+    return next((owner.name for owner in found.metadata.owner_references if owner.kind == "Node"), None)
+
+
+def _used_by(pod: Pod) -> Iterator[str]:
+    """Its claims; one that has not been made yet goes by its name in the pod."""
+    made = {status.name: status.resource_claim_name for status in pod.status.resource_claim_statuses}
+    for entry in pod.spec.resource_claims:
+        name = entry.resource_claim_name or made.get(entry.name, f"the one for {entry.name}")
+        if name:
+            yield f"{pod.metadata.namespace}/{name}"
+    listed = {entry.name for entry in pod.spec.resource_claims}
+    for container in (*pod.spec.containers, *pod.spec.init_containers):
+        for claim in container.resources.claims:
+            if claim.get("name") not in listed:
+                yield f"{pod.metadata.namespace}/{claim.get('name')}"
+
+
+def _request(claim: ResourceClaim, name: str) -> DeviceRequest | None:
+    """A claim's request, or one of the alternatives of one."""
+    own, _, option = name.partition("/")
+    for entry in claim.spec.devices.requests:
+        if entry.name == own:
+            return next((o for o in entry.first_available if o.name == option), None) if option else entry.exactly
+    return None
+
+
+def _book(where: str, book: DeviceUsage, known: FoundDevice, request: DeviceRequest | None) -> Iterator[str]:
+    """Take a device for a request; administrators take nothing away."""
+    if request is None or request.admin_access:
+        return
+    consumed = known.consumed(request) if known.device.allow_multiple_allocations else {}
+    if consumed is None:
+        yield f"{where}: device {'/'.join(known.id)} does not give what is asked of its capacity"
+    book.take(known, known.counted() | (consumed or {}))
+
+
+def _check_constraint(
+    where: str, constraint: DeviceConstraint, by_request: Mapping[str, Sequence[FoundDevice]]
+) -> Iterator[str]:
+    if constraint.match_attribute is None:
+        yield f"{where}: it has a constraint that nobody checks"
+        return
+    wanted = set(constraint.requests)
+    values = [
+        known.facts.attribute(constraint.match_attribute)
+        for name, found in by_request.items()
+        if not wanted or {name, name.partition("/")[0]} & wanted
+        for known in found
+    ]
+    if any(value is None or not same(value, values[0]) for value in values):
+        yield f"{where}: its devices differ in {constraint.match_attribute}"

@@ -1,0 +1,475 @@
+"""Planned NodeClaims: is every way that one may turn out good for every one of its pods?
+
+Pods planned onto nodes that exist or are on their way.
+
+Limits: whatever is launched, no NodePool may come to own more than it is allowed, and no reservation to give more.
+
+Restates: karpenter pkg/controllers/provisioning/scheduling/scheduler.go `filterByRemainingResources`,
+reservationmanager.go.
+Differs: `nodes` is counted within a pass as well.
+
+Volumes: from where a pod's can be reached, and how many a node attaches.
+
+A bound claim goes where its PersistentVolume can be reached; one that waits goes where its StorageClass may make it.
+
+Restates: karpenter pkg/controllers/provisioning/scheduling/volumetopology.go, pkg/scheduling/volumeusage.go.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Final
+
+from journeyman.core.api import labels
+from journeyman.core.api.objects import NodeSelectorRequirement, Pod, QuantityText
+from journeyman.core.api.resources import NODES, to_resources
+from journeyman.core.api.storage import PersistentVolumeClaim, StorageClass
+from journeyman.core.scheduling.results import PlannedClaim
+from journeyman.core.scheduling.verify.matching import (
+    Alternatives,
+    PodKind,
+    PossibleLabels,
+    Rows,
+    clash,
+    is_daemon,
+    is_met,
+    normalized,
+    untolerated,
+)
+from journeyman.core.scheduling.verify.possible_nodes import (
+    CheckedNode,
+    Defect,
+    PlanIndex,
+    PossibleLaunches,
+    is_leaving,
+    name_of_claim,
+    name_of_node,
+)
+from journeyman.core.state import Snapshot, StateNode
+from journeyman.errors import InvalidQuantityError
+
+if TYPE_CHECKING:  # the models build validators; nothing here needs them
+    from journeyman.core.api.nodepool import NodePool
+
+_PRICE_TOLERANCE = 1e-9
+
+
+def check_claims(index: PlanIndex, storage: StorageIndex) -> Iterator[Defect]:
+    """What is wrong with each planned claim by itself, one sentence each."""
+    for claim in index.results.new_claims:
+        pool = index.snapshot.node_pools_by_name.get(claim.node_pool)
+        why = "does not exist" if pool is None else index.why_unusable(pool)
+        if why:
+            yield Defect(
+                f"the NodeClaim for {', '.join(claim.pods[:3])}: NodePool {claim.node_pool} {why}",
+                (name_of_claim(claim),),
+            )
+    for place in index.new_places:
+        if place.claim is not None:
+            launches = index.launches(index.usable_pools[place.claim.node_pool])
+            kinds = {kind: key for key, kind in sorted(place.planned.items(), reverse=True)}
+            yield from _check_choice(launches, place, place.claim)
+            yield from _check_min_values(launches, place, place.claim)
+            yield from _check_labels(launches, place, kinds, storage)
+            yield from _check_claim_taints(place, kinds)
+            yield from _check_claim_capacity(launches, place, place.claim)
+
+
+def _check_choice(launches: PossibleLaunches, place: CheckedNode, claim: PlannedClaim) -> Iterator[Defect]:
+    """The types listed are those that can be launched; the price is that of the cheapest way."""
+    offerings = launches.offerings
+    for name in claim.instance_types:
+        if not offerings.by_type.get(name, 0) & place.rows:
+            yield place.defect(f"{name} cannot be launched under its requirements")
+    more = place.rows & ~launches.rows_of(claim.instance_types)
+    if more:
+        yield place.defect(f"{_first(launches, more)} could be launched under its requirements, but is not planned for")
+    if not offerings.by_offering.get(claim.offering, 0) & place.rows:
+        yield place.defect(f"it can never be {' '.join(claim.offering)}, by which it is priced")
+    if not place.rows:
+        yield place.defect("nothing can be launched under its requirements")
+        return
+    cheapest = offerings.rows[_lowest(place.rows)][1].price
+    if not abs(cheapest - claim.price) <= _PRICE_TOLERANCE:
+        yield place.defect(f"says {claim.price} per hour, its cheapest offering costs {cheapest}")
+
+
+def _check_min_values(launches: PossibleLaunches, place: CheckedNode, claim: PlannedClaim) -> Iterator[Defect]:
+    """Where the NodePool wants a choice of N values of a label, the types listed must give it."""
+    if claim.min_values_relaxed:
+        return
+    for requirement in launches.pool.spec.template.spec.requirements:
+        if requirement.min_values is not None:
+            offered = _declared(launches, claim.instance_types, normalized(requirement.key))
+            number = sum(1 for value in offered if is_met(requirement, value))
+            if number < requirement.min_values:
+                yield place.defect(
+                    f"its types offer {number} value(s) of {requirement.key}, NodePool {claim.node_pool} wants "
+                    f"{requirement.min_values}"
+                )
+
+
+def _declared(launches: PossibleLaunches, types: Iterable[str], key: str) -> set[str]:
+    """The values of a label among these instance types, whatever their offerings."""
+    return {
+        value
+        for name in types
+        if name in launches.offerings.types
+        for requirement in launches.offerings.types[name].requirements
+        if normalized(requirement.key) == key and requirement.operator == "In"
+        for value in requirement.values
+    }
+
+
+def _check_labels(
+    launches: PossibleLaunches, place: CheckedNode, kinds: dict[PodKind, str], storage: StorageIndex
+) -> Iterator[Defect]:
+    """Whatever comes of it keeps the NodePool's requirements, and suits every pod and its volumes."""
+    broken = launches.rules if place.rows & ~launches.in_order(place.possible) else ()
+    for rule in broken:
+        unmet = place.rows & ~place.possible.suiting((((rule,),),))
+        if unmet:
+            where = _first(launches, unmet)
+            yield place.defect(f"as {where} it breaks the NodePool's requirement {rule.key} {rule.operator}")
+    for kind, pod in kinds.items():
+        unsuitable = place.rows & ~place.possible.suiting(kind.wishes)
+        if unsuitable:
+            yield place.defect(f"pod {pod} does not accept its labels as {_first(launches, unsuitable)}")
+        out_of_reach = place.rows & ~place.possible.suiting(storage.wishes(kind))
+        if out_of_reach:
+            yield place.defect(f"the volumes of pod {pod} cannot be reached from {_first(launches, out_of_reach)}")
+
+
+def _check_claim_taints(place: CheckedNode, kinds: dict[PodKind, str]) -> Iterator[Defect]:
+    for kind, pod in kinds.items():
+        taint = untolerated(kind.pod, place.taints)
+        if taint is not None:
+            yield place.defect(f"pod {pod} does not tolerate taint {taint.key}={taint.value}:{taint.effect}")
+
+
+def _check_claim_capacity(launches: PossibleLaunches, place: CheckedNode, claim: PlannedClaim) -> Iterator[Defect]:
+    """Every way it may turn out holds all pods and its daemons, host ports included; and it asks for enough."""
+    wanted = total_requests(place.planned.values())
+    for resource, amount in sorted(wanted.items()):
+        if amount > claim.requests.get(resource, 0):
+            yield place.defect(f"asks for {resource} {claim.requests.get(resource, 0)}, its pods want {amount}")
+    for part in launches.overheads(place.possible):
+        rows = part.rows & place.rows
+        if not rows:
+            continue
+        for resource in sorted({*wanted, *part.requests}):
+            amount, taken = wanted.get(resource, 0), part.requests.get(resource, 0)
+            short = rows & launches.offerings.smaller_than(resource, amount + taken)
+            if short:
+                yield place.defect(
+                    f"{resource} {amount} wanted beside {taken} of daemons, {_first(launches, short)} has less"
+                )
+        yield from check_ports(place, part.ports, "its daemons")
+
+
+def check_ports(place: CheckedNode, taken: Iterable[tuple[int, str, str]], by: str) -> Iterator[Defect]:
+    """The planned pods take no host port twice, and none of these."""
+    before = list(taken)
+    for pod, kind in sorted(place.planned.items()):
+        port = clash(kind.ports, before) if kind.ports else None
+        if port is not None:
+            yield place.defect(f"host port {port[0]}/{port[1]} of pod {pod} is taken by {by} or another pod")
+        before += kind.ports
+
+
+def total_requests(kinds: Iterable[PodKind]) -> dict[str, int]:
+    """What they take together."""
+    total: dict[str, int] = {}
+    for kind in kinds:
+        for resource, amount in kind.requests.items():
+            total[resource] = total.get(resource, 0) + amount
+    return total
+
+
+def _first(launches: PossibleLaunches, rows: Rows) -> str:
+    instance_type, offering = launches.offerings.rows[_lowest(rows)]
+    return f"{instance_type.name} in {offering.zone}"
+
+
+def _lowest(rows: Rows) -> int:
+    return (rows & -rows).bit_length() - 1
+
+
+def check_existing(index: PlanIndex, storage: StorageIndex) -> Iterator[Defect]:
+    """What is wrong with these placements, one sentence each."""
+    usable = {place.node.name: place for place in index.standing_places if place.node is not None and place.open}
+    for name, pods in sorted(index.results.existing.items()):
+        if name not in usable:
+            place, shown = name_of_node(name), ", ".join(pods[:3])
+            yield Defect(
+                f"{place} gets pods ({shown}) although it does not exist, is going, or was to be left out", (place,)
+            )
+        elif pods:
+            yield from _check_node(index, usable[name], storage)
+
+
+def _check_node(index: PlanIndex, place: CheckedNode, storage: StorageIndex) -> Iterator[Defect]:
+    for pod, kind in place.planned.items():
+        taint = untolerated(kind.pod, place.taints)
+        if taint is not None:
+            yield place.defect(f"pod {pod} does not tolerate taint {taint.key}:{taint.effect}")
+        if not _suits(place, kind.wishes):
+            yield place.defect(f"pod {pod} does not accept its labels")
+        if not _suits(place, storage.wishes(kind)):
+            yield place.defect(f"the volumes of pod {pod} cannot be reached from there")
+    daemons = [daemon for daemon in index.daemons if _belongs(daemon, place)]
+    yield from _check_node_capacity(place, daemons)
+    running = [port for kind in place.staying for port in kind.ports]
+    yield from check_ports(place, running, "a pod that runs there")
+    yield from storage.check_attachments(place)
+
+
+def _suits(place: CheckedNode, wishes: Iterable[Alternatives]) -> bool:
+    """Whether the node's labels meet the wishes; of a claim that has no instance yet, whatever they come to be."""
+    asked = tuple(wishes)
+    if place.possible.suiting(asked) & place.rows:
+        return True
+    return place.is_unlaunched and place.node is not None and bool(_promised(place.node).suiting(asked))
+
+
+def _promised(node: StateNode) -> PossibleLabels:
+    """The one row of a claim that is yet to be launched: labels that it has, and those it lists values for."""
+    asked = node.claim.spec.requirements if node.claim is not None else ()
+    column: dict[str, frozenset[str]] = {}
+    for requirement in asked:
+        if requirement.operator == "In":
+            rules = [other for other in asked if other.key == requirement.key]
+            values = frozenset(v for v in requirement.values if all(is_met(rule, v) for rule in rules))
+            column[normalized(requirement.key)] = values
+    column.update((key, frozenset({value})) for key, value in node.labels.items())
+    return PossibleLabels(1, {key: {values: 1} for key, values in column.items()})
+
+
+def _belongs(daemon: PodKind, place: CheckedNode) -> bool:
+    """Whether a daemon runs on the node, or will."""
+    return untolerated(daemon.pod, place.taints) is None and bool(place.possible.suiting(daemon.wishes) & place.rows)
+
+
+def _check_node_capacity(place: CheckedNode, daemons: list[PodKind]) -> Iterator[Defect]:
+    """What is allocatable, less the pods there, the daemons still to come, and the pods planned. Nothing may lack."""
+    try:
+        left = allocatable(place.node) if place.node is not None else {}
+    except InvalidQuantityError as error:
+        yield place.defect(f"its size cannot be read: {error.message}")
+        return
+    running = total_requests(kind for kind in place.staying if is_daemon(kind.pod))
+    missing = {name: max(n - running.get(name, 0), 0) for name, n in total_requests(daemons).items()}
+    for taken in (total_requests(place.staying), missing, total_requests(place.planned.values())):
+        for resource, amount in taken.items():
+            left[resource] = left.get(resource, 0) - amount
+    for resource, amount in sorted(left.items()):
+        if amount < 0:
+            yield place.defect(f"{resource} is overbooked by {-amount} with pods {', '.join(sorted(place.planned))}")
+
+
+def allocatable(node: StateNode) -> dict[str, int]:
+    """What pods may use: the node's word, until it is initialized or as long as it says nothing its claim's too.
+
+    A claim that has no instance yet promises no more than what it asks for. Raises InvalidQuantityError.
+    """
+    reported = _allocatable_amounts(node.node.status.allocatable if node.node else {})
+    if node.claim is None or (node.initialized and reported):
+        return reported
+    claimed = _allocatable_amounts(node.claim.status.allocatable)
+    if not claimed and not reported:
+        return to_resources(node.claim.spec.resources.requests, round_up=True)
+    return claimed | {name: amount for name, amount in reported.items() if amount}
+
+
+def _allocatable_amounts(texts: Mapping[str, QuantityText]) -> dict[str, int]:
+    return to_resources(texts, round_up=False)
+
+
+def check_limits(index: PlanIndex) -> Iterator[Defect]:
+    """Usage plus the largest type of each planned claim must stay within the limits; `nodes` counts one each."""
+    for pool in index.usable_pools.values():
+        name = pool.metadata.name
+        planned = [place for place in index.new_places if place.claim and place.claim.node_pool == name]
+        if not planned or not pool.spec.limits:
+            continue
+        for resource, limit in sorted(pool.spec.limit_amounts.items()):
+            total = _usage(index, pool, resource)
+            total += sum(_largest(index.launches(pool), place, resource) for place in planned)
+            if total > limit:
+                first = next(iter(planned[0].planned), "")
+                yield Defect(
+                    f"NodePool {name}: {resource} could reach {total} with the NodeClaim for {first}, its limit is {limit}"
+                )
+
+
+def _largest(launches: PossibleLaunches, place: CheckedNode, resource: str) -> int:
+    return 1 if resource == NODES else launches.offerings.largest(resource, place.rows)
+
+
+def _usage(index: PlanIndex, pool: NodePool, resource: str) -> int:
+    own = [n for n in index.standing if n.node_pool == pool.metadata.name and not is_leaving(n)]
+    if resource == NODES:
+        return len(own)
+    return sum(_capacity_of(node, index.launches(pool), resource) for node in own)
+
+
+def _capacity_of(node: StateNode, launches: PossibleLaunches, resource: str) -> int:
+    """The node's capacity; before launch that of the largest type its claim may become."""
+    try:
+        reported = to_resources(node.node.status.capacity, round_up=False) if node.node else {}
+        claimed = to_resources(node.claim.status.capacity, round_up=False) if node.claim else {}
+    except InvalidQuantityError:
+        return 0
+    if reported or claimed or node.claim is None:
+        return reported.get(resource) or claimed.get(resource, 0)
+    types = launches.offerings.types
+    listed = [n for r in node.claim.spec.requirements if r.key == labels.INSTANCE_TYPE for n in r.values]
+    return max((types[name].capacity.get(resource, 0) for name in listed if name in types), default=0)
+
+
+def check_reservations(index: PlanIndex) -> Iterator[Defect]:
+    """Claims that hold a reservation, or that nothing else can serve, must not be more than it has room for."""
+    bound: Counter[str] = Counter()
+    room: dict[str, int] = {}
+    for place in index.new_places:
+        if place.claim is None:
+            continue
+        offerings = index.launches(index.usable_pools[place.claim.node_pool]).offerings
+        only = {
+            reservation for reservation, rows in offerings.reserved.items() if place.rows and not place.rows & ~rows
+        }
+        bound.update({*place.claim.reservations, *only})
+        for reservation, left in offerings.reservation_room.items():
+            room[reservation] = min(room.get(reservation, left), left)
+    for reservation, number in sorted(bound.items()):
+        left = room.get(reservation, 0)
+        if number > left:
+            yield Defect(f"reservation {reservation}: {number} NodeClaims count on it, it has room for {left}")
+
+
+_BIND_COMPLETED: Final = "pv.kubernetes.io/bind-completed"
+_EBS: Final = "ebs.csi.aws.com"
+# k8s.io/csi-translation-lib: what took over from plugins that once were part of Kubernetes
+_SUCCESSORS: Final = {
+    "kubernetes.io/aws-ebs": _EBS,
+    "kubernetes.io/azure-disk": "disk.csi.azure.com",
+    "kubernetes.io/azure-file": "file.csi.azure.com",
+    "kubernetes.io/cinder": "cinder.csi.openstack.org",
+    "kubernetes.io/gce-pd": "pd.csi.storage.gke.io",
+    "kubernetes.io/portworx-volume": "pxd.portworx.com",
+    "kubernetes.io/vsphere-volume": "csi.vsphere.vmware.com",
+}
+
+
+class StorageIndex:
+    """The storage objects of a snapshot, by name."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._claims = {(c.metadata.namespace, c.metadata.name): c for c in snapshot.persistent_volume_claims}
+        self._volumes = {volume.metadata.name: volume for volume in snapshot.persistent_volumes}
+        self._classes = {found.metadata.name: found for found in snapshot.storage_classes}
+        self._limits = {
+            node.metadata.name: {
+                driver.name: driver.allocatable.count
+                for driver in node.spec.drivers
+                if driver.allocatable is not None and driver.allocatable.count is not None
+            }
+            for node in snapshot.csi_nodes
+        }
+
+    def wishes(self, kind: PodKind) -> tuple[Alternatives, ...]:
+        """What the pod's volumes ask of a node's labels, one of the alternatives of each."""
+        claims = (self._claims.get(name) for name in _claim_names(kind.pod))
+        wishes = (self._alternatives(claim) for claim in claims if claim is not None)
+        return tuple(wish for wish in wishes if wish is not None)
+
+    def _alternatives(self, claim: PersistentVolumeClaim) -> Alternatives | None:
+        """Where its volume can be reached from; None if from everywhere."""
+        if not claim.spec.volume_name:
+            found = self._classes.get(claim.spec.storage_class_name or "")
+            return _allowed(found) if found is not None else None
+        volume = self._volumes.get(claim.spec.volume_name)
+        affinity = volume.spec.node_affinity if volume is not None else None
+        if volume is None or affinity is None or affinity.required is None:
+            return None
+        terms = [t.match_expressions for t in affinity.required.node_selector_terms if t.match_expressions]
+        if volume.spec.local is not None or volume.spec.host_path is not None:
+            terms = [tuple(e for e in term if normalized(e.key) != labels.HOSTNAME) for term in terms]
+        return tuple(terms) if terms and all(terms) else None
+
+    def defect(self, kind: PodKind) -> str:
+        """Why a pod with these volumes cannot run anywhere; empty if it can."""
+        return next((why for name in _claim_names(kind.pod) if (why := self._defect(name))), "")
+
+    def _defect(self, name: tuple[str, str]) -> str:
+        claim = self._claims.get(name)
+        shown = f"PersistentVolumeClaim {'/'.join(name)}"
+        if claim is None:
+            return f"{shown} does not exist"
+        if claim.metadata.deletion_timestamp is not None or claim.status.phase == "Lost":
+            return f"{shown} is being deleted or has lost its volume"
+        return self._defect_bound(claim, shown) if claim.spec.volume_name else self._defect_unbound(claim, shown)
+
+    def _defect_bound(self, claim: PersistentVolumeClaim, shown: str) -> str:
+        volume = self._volumes.get(claim.spec.volume_name)
+        if volume is None or volume.metadata.deletion_timestamp is not None:
+            return f"the PersistentVolume of {shown} does not exist or is being deleted"
+        return "" if _BIND_COMPLETED in claim.metadata.annotations else f"{shown} is not bound completely"
+
+    def _defect_unbound(self, claim: PersistentVolumeClaim, shown: str) -> str:
+        found = self._classes.get(claim.spec.storage_class_name or "")
+        if found is None:
+            return f"{shown} is unbound, and its StorageClass does not exist"
+        return f"{shown} is to be bound before it has a pod" if found.volume_binding_mode == "Immediate" else ""
+
+    def check_attachments(self, place: CheckedNode) -> Iterator[Defect]:
+        """Of each driver a node that stands attaches only so many volumes; a claim that several pods use counts once."""
+        limits = self._limits.get(place.node.node.metadata.name, {}) if place.node and place.node.node else {}
+        if not limits:
+            return
+        brought = self._by_driver(place.planned.values())
+        there = self._by_driver(place.staying)
+        for driver, claims in sorted(brought.items()):
+            number = len(claims | there.get(driver, set()))
+            if driver in limits and number > limits[driver]:
+                pods = ", ".join(sorted(place.planned))
+                yield place.defect(f"{number} volumes of {driver} with pods {pods}, it attaches {limits[driver]}")
+
+    def _by_driver(self, kinds: Iterable[PodKind]) -> dict[str, set[tuple[str, str]]]:
+        found: dict[str, set[tuple[str, str]]] = {}
+        for kind in kinds:
+            for name in _claim_names(kind.pod):
+                claim = self._claims.get(name)
+                if claim is not None:
+                    found.setdefault(self._driver(claim), set()).add(name)
+        return found
+
+    def _driver(self, claim: PersistentVolumeClaim) -> str:
+        """The CSI driver of the claim's volume, empty if there is none."""
+        if not claim.spec.volume_name:
+            found = self._classes.get(claim.spec.storage_class_name or "")
+            return _SUCCESSORS.get(found.provisioner, found.provisioner) if found is not None else ""
+        volume = self._volumes.get(claim.spec.volume_name)
+        if volume is None:
+            return ""
+        if volume.spec.csi is not None:
+            return volume.spec.csi.driver
+        return _EBS if volume.spec.aws_elastic_block_store is not None else ""
+
+
+def _claim_names(pod: Pod) -> Iterator[tuple[str, str]]:
+    """Namespace and name of the claims that the pod uses; that of an ephemeral volume is called after pod and volume."""
+    for volume in pod.spec.volumes:
+        if volume.persistent_volume_claim is not None:
+            yield pod.metadata.namespace, volume.persistent_volume_claim.claim_name
+        elif volume.ephemeral is not None:
+            yield pod.metadata.namespace, f"{pod.metadata.name}-{volume.name}"
+
+
+def _allowed(found: StorageClass) -> Alternatives | None:
+    terms = (
+        tuple(NodeSelectorRequirement(key=e.key, operator="In", values=e.values) for e in t.match_label_expressions)
+        for t in found.allowed_topologies
+    )
+    return tuple(term for term in terms if term) or None

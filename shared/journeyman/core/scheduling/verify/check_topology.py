@@ -1,0 +1,560 @@
+"""Whom a rule between pods counts, and where those are.
+
+Topology spread: with everything in place, can the pods have come in an order that kept every constraint?
+
+A pod may enter a domain while fewer than maxSkew + minimum of the counted pods are there: that is its *allowance*. Pods
+that are counted but do not have the constraint may all come later, so they are held against nobody. Of the pods that
+have it, those of the smallest allowance come first: the n-th of them must be allowed n, what runs there included.
+
+The minimum is over the domains the pod could live in, with all counted pods, existing and planned. Per host name it is
+0, since a new node can always be opened. A planned node whose domain is open counts wherever it may come to be, and for
+the minimum nowhere. Pods that stay with a claim on its way that was opened for them were let in when it was; now it is
+enough that kube-scheduler will, to whom the domains are those in which nodes stand.
+
+Restates: karpenter pkg/controllers/provisioning/scheduling/topologygroup.go `nextDomainTopologySpread`.
+Differs: a domain where nothing that the pod accepts can be launched, and where no node stands, is no domain.
+
+Required pod affinity: can the pods have come in an order in which each found a pod of those it asks for?
+
+A pod may enter a domain that holds a pod its term selects. The first of a kind may enter an empty one if its own term
+selects it and none of the domains it could reach holds such a pod. In an open domain a pod must be at home whatever
+becomes of the node: with pods of the same node, or with pods in every domain that it may come to be in.
+
+Orders are tried as they are most likely to work: first those start a domain whom nobody at all will help, then those
+whom no pod will that asks for nothing itself; then all of the latter come.
+
+Restates: karpenter pkg/controllers/provisioning/scheduling/topologygroup.go `nextDomainAffinity`.
+
+Required anti-affinity: no two pods in one domain of which one has the term and the other is selected by it.
+
+It works both ways, and for pods that run already: a running pod's term keeps new ones away. A node whose domain is open
+is in all domains that it may come to be in.
+
+Restates: karpenter pkg/controllers/provisioning/scheduling/topology.go, anti-affinity and inverse anti-affinity.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence, Set
+
+import msgspec
+from msgspec import Struct, field
+
+from journeyman.core.api import labels
+from journeyman.core.api.objects import (
+    LabelSelector,
+    NodeSelectorRequirement,
+    Object,
+    Pod,
+    PodAffinityTerm,
+    TopologySpreadConstraint,
+)
+from journeyman.core.scheduling.verify.matching import PodIdentity, PodKind, is_going, normalized, selects, untolerated
+from journeyman.core.scheduling.verify.possible_nodes import CheckedNode, Defect, PlanIndex
+
+_ENCODER = msgspec.msgpack.Encoder()
+
+
+class CountedPods(Struct, frozen=True, eq=False):
+    """The pods that a rule counts, by the values of node label `key`.
+
+    `id` is equal for groups that count the same pods over the same label. Namespaces are those named and those whose
+    labels `namespace_selector` selects. Of labels named in `same` and `other` a pod must have (not have) these values.
+    """
+
+    id: bytes
+    key: str
+    namespaces: frozenset[str]
+    namespace_selector: LabelSelector | None
+    selector: LabelSelector | None
+    same: Mapping[str, str]
+    other: Mapping[str, str]
+
+    def counts(self, identity: PodIdentity, namespaces: Mapping[str, Object]) -> bool:
+        """Whether a pod of this namespace and these labels is counted."""
+        namespace, values = identity[0], dict(identity[1])
+        return (
+            self._covers(namespace, namespaces)
+            and selects(self.selector, values)
+            and all(values.get(key) == value for key, value in self.same.items())
+            and all(values.get(key) != value for key, value in self.other.items())
+        )
+
+    def _covers(self, namespace: str, namespaces: Mapping[str, Object]) -> bool:
+        if namespace in self.namespaces:
+            return True
+        known = namespaces.get(namespace)
+        return selects(self.namespace_selector, known.metadata.labels if known is not None else {})
+
+
+def group_of_spread(pod: Pod, constraint: TopologySpreadConstraint) -> CountedPods:
+    """The pods that a spread constraint of this pod counts: in its namespace, with its values of matchLabelKeys."""
+    return _group(
+        key=constraint.topology_key,
+        namespaces=frozenset({pod.metadata.namespace}),
+        namespace_selector=None,
+        selector=constraint.label_selector,
+        same=_own(pod, constraint.match_label_keys),
+        other={},
+    )
+
+
+def group_of_term(pod: Pod, term: PodAffinityTerm) -> CountedPods:
+    """The pods that an affinity or anti-affinity term of this pod is about."""
+    own_namespace = not term.namespaces and term.namespace_selector is None
+    return _group(
+        key=term.topology_key,
+        namespaces=frozenset({pod.metadata.namespace} if own_namespace else term.namespaces),
+        namespace_selector=term.namespace_selector,
+        selector=term.label_selector,
+        same=_own(pod, term.match_label_keys),
+        other=_own(pod, term.mismatch_label_keys),
+    )
+
+
+def _own(pod: Pod, keys: Iterable[str]) -> dict[str, str]:
+    return {key: pod.metadata.labels[key] for key in sorted(keys) if key in pod.metadata.labels}
+
+
+def _group(
+    *,
+    key: str,
+    namespaces: frozenset[str],
+    namespace_selector: LabelSelector | None,
+    selector: LabelSelector | None,
+    same: Mapping[str, str],
+    other: Mapping[str, str],
+) -> CountedPods:
+    key = normalized(key)
+    parts = (key, sorted(namespaces), _canonical(namespace_selector), _canonical(selector), same, other)
+    return CountedPods(_ENCODER.encode(parts), key, namespaces, namespace_selector, selector, same, other)
+
+
+def _canonical(selector: LabelSelector | None) -> object:
+    if selector is None:
+        return None
+    expressions = sorted((e.key, e.operator, sorted(e.values)) for e in selector.match_expressions)
+    return sorted(selector.match_labels.items()), expressions
+
+
+class PodPresence(Struct, frozen=True, eq=False):
+    """Pods of one kind in one place: how many are planned there, how many stay."""
+
+    place: CheckedNode
+    planned: int
+    staying: int
+
+
+class PodPresences:
+    """Who is where, by what selectors look at."""
+
+    def __init__(self, index: PlanIndex) -> None:
+        self._namespaces = {namespace.metadata.name: namespace for namespace in index.snapshot.namespaces}
+        self._presences: dict[PodIdentity, list[PodPresence]] = {}
+        self._by_label: dict[tuple[str, str], list[PodIdentity]] = {}
+        self._counted: dict[bytes, frozenset[PodIdentity]] = {}
+        for kind, where in index.planned_by_kind.items():
+            found = self._presences.setdefault(kind.identity, [])
+            found += [PodPresence(place, number, 0) for place, _, number in where]
+        for place in index.standing_places:
+            for kind, number in Counter(kind for kind in place.staying if not is_going(kind.pod)).items():
+                self._presences.setdefault(kind.identity, []).append(PodPresence(place, 0, number))
+        for identity in self._presences:
+            for label in identity[1]:
+                self._by_label.setdefault(label, []).append(identity)
+
+    def counts(self, group: CountedPods, kind: PodKind) -> bool:
+        """Whether the group counts pods of this kind."""
+        return group.counts(kind.identity, self._namespaces)
+
+    def presences(self, group: CountedPods) -> Iterable[PodPresence]:
+        """Where the pods are that the group counts; a place may come several times."""
+        for identity in self.identities(group):
+            yield from self._presences[identity]
+
+    def identities(self, group: CountedPods) -> frozenset[PodIdentity]:
+        """Those present that the group counts."""
+        known = self._counted.get(group.id)
+        if known is None:
+            candidates = (i for i in self._candidates(group) if group.counts(i, self._namespaces))
+            known = self._counted[group.id] = frozenset(candidates)
+        return known
+
+    def _candidates(self, group: CountedPods) -> Iterable[PodIdentity]:
+        if group.selector is not None and group.selector.match_labels:
+            return self._by_label.get(min(group.selector.match_labels.items()), ())
+        return self._presences
+
+
+_RULE_ENCODER = msgspec.msgpack.Encoder()
+
+
+class _ConstrainedPods(Struct, frozen=True, eq=False):
+    """Pods of one kind that have the constraint, in one place. `stays`: its claim was opened for all of them."""
+
+    kind: PodKind
+    constraint: TopologySpreadConstraint
+    place: CheckedNode
+    pod: str
+    number: int
+    stays: bool
+
+
+class _Entrants(Struct, frozen=True, eq=False):
+    """Pods that enter a domain while fewer than `allowance` are there: maxSkew more than the emptiest has."""
+
+    allowance: int
+    minimum: int
+    owner: _ConstrainedPods
+
+
+class _SpreadRule(Struct, frozen=True, eq=False):
+    """Constraints that count the same pods on the same nodes, and all who have one of them."""
+
+    group: CountedPods
+    heeds_affinity: bool
+    heeds_taints: bool
+    owners: list[_ConstrainedPods] = field(default_factory=list)
+
+    def counts_on(self, place: CheckedNode, sample: PodKind) -> bool:
+        """Whether pods there count (nodeAffinityPolicy, nodeTaintsPolicy)."""
+        if self.heeds_taints and untolerated(sample.pod, place.taints) is not None:
+            return False
+        return not self.heeds_affinity or bool(place.possible.possibly_suiting(sample.wishes) & place.rows)
+
+    def surely_counts(self, place: CheckedNode) -> bool:
+        """Whether pods there count whatever becomes of the node; on its own node a pod always does."""
+        if self.group.key == labels.HOSTNAME:
+            return True
+        sample = self.owners[0].kind
+        if self.heeds_taints and untolerated(sample.pod, place.taints) is not None:
+            return False
+        return not self.heeds_affinity or place.rows & ~place.possible.possibly_suiting(sample.wishes) == 0
+
+
+def check_spread(index: PlanIndex, presences: PodPresences) -> Iterator[Defect]:
+    """What is wrong, one sentence for each constraint and domain."""
+    rules = tuple(_spread_rules(index).values())
+    staying: dict[int, Counter[str]] = {}
+    entering: _Entering = {}
+    for rule in rules:
+        staying[id(rule)], surely = _counted(presences, rule)
+        yield from _enter_domains(index, rule, surely, entering)
+    for (_, domain), entries in sorted(entering.items(), key=lambda found: found[0]):
+        for rule in dict.fromkeys(rule for rule, _ in entries):
+            here = [entry for other, entry in entries if other is rule or rule.surely_counts(entry.owner.place)]
+            own = frozenset(id(entry) for other, entry in entries if other is rule)
+            yield from _check_domain(presences, rule, domain, here, own, there=staying[id(rule)][domain])
+
+
+def _spread_rules(index: PlanIndex) -> dict[bytes, _SpreadRule]:
+    rules: dict[bytes, _SpreadRule] = {}
+    for kind, where in index.planned_by_kind.items():
+        for constraint in kind.pod.spec.topology_spread_constraints:
+            if constraint.when_unsatisfiable != "DoNotSchedule":
+                continue
+            rule = _spread_rule(kind, constraint)
+            known = rules.setdefault(_rule_identity(rule, kind), rule)
+            known.owners.extend(
+                _ConstrainedPods(kind, constraint, place, pod, number, stays=_stays(kind, place))
+                for place, pod, number in where
+            )
+    return rules
+
+
+def _stays(kind: PodKind, place: CheckedNode) -> bool:
+    return bool(place.opened_for) and all(key in place.opened_for for key, k in place.planned.items() if k is kind)
+
+
+def _spread_rule(kind: PodKind, constraint: TopologySpreadConstraint) -> _SpreadRule:
+    return _SpreadRule(
+        group=group_of_spread(kind.pod, constraint),
+        heeds_affinity=constraint.node_affinity_policy != "Ignore",
+        heeds_taints=constraint.node_taints_policy == "Honor",
+    )
+
+
+def _rule_identity(rule: _SpreadRule, kind: PodKind) -> bytes:
+    """Equal if the same pods count on the same nodes."""
+    wishes = kind.wishes if rule.heeds_affinity else None
+    tolerations = kind.pod.spec.tolerations if rule.heeds_taints else None
+    return _RULE_ENCODER.encode((rule.group.id, wishes, tolerations))
+
+
+_Entering = dict[tuple[bytes, str], list[tuple[_SpreadRule, _Entrants]]]
+"""Who enters which domain, by group and domain."""
+
+
+def _enter_domains(
+    index: PlanIndex, rule: _SpreadRule, surely: Mapping[str, int], entering: _Entering
+) -> Iterator[Defect]:
+    """Note a rule's pods in the domains they enter; what is wrong with those whose domain is not decided."""
+    minimums: dict[tuple[PodKind, int, bool], int] = {}
+    strictest: dict[tuple[PodKind, str, str], _Entrants] = {}
+    for owner in rule.owners:
+        domains = owner.place.domains(rule.group.key)
+        if not domains and not (owner.stays and owner.place.is_unlaunched):
+            yield owner.place.defect(f"pod {owner.pod} spreads over {rule.group.key}, which is not decided there")
+        case = (owner.kind, owner.constraint.min_domains or 1, owner.stays)
+        if case not in minimums:
+            minimums[case] = _minimum(index, rule, owner, surely)
+        entry = _Entrants(minimums[case] + owner.constraint.max_skew, minimums[case], owner)
+        for domain in domains:
+            known = strictest.setdefault((owner.kind, owner.place.host, domain), entry)
+            if entry.allowance < known.allowance:
+                strictest[owner.kind, owner.place.host, domain] = entry
+    for (_, _, domain), entry in strictest.items():
+        entering.setdefault((rule.group.id, domain), []).append((rule, entry))
+
+
+def _counted(presences: PodPresences, rule: _SpreadRule) -> tuple[Counter[str], Counter[str]]:
+    """By domain the pods that stay there, and all that will be there for sure."""
+    sample = rule.owners[0].kind
+    staying: Counter[str] = Counter()
+    surely: Counter[str] = Counter()
+    for presence in presences.presences(rule.group):
+        domains = presence.place.domains(rule.group.key)
+        if len(domains) == 1 and rule.counts_on(presence.place, sample):
+            (domain,) = domains
+            staying[domain] += presence.staying
+            surely[domain] += presence.staying + presence.planned
+    return staying, surely
+
+
+def _check_domain(
+    presences: PodPresences,
+    rule: _SpreadRule,
+    domain: str,
+    entries: Iterable[_Entrants],
+    own: Container[int],
+    *,
+    there: int,
+) -> Iterator[Defect]:
+    """Let them in, the smallest allowance first; the rule's `own` entries must find it so."""
+    for entry in sorted(entries, key=lambda entry: (entry.allowance, entry.owner.pod)):
+        owner = entry.owner
+        if presences.counts(rule.group, owner.kind):
+            there += owner.number
+        if there > entry.allowance and id(entry) in own:
+            yield owner.place.defect(
+                f"pod {owner.pod} is one of {there} in {rule.group.key} {domain}, the emptiest domain has {entry.minimum}, "
+                f"its spread allows {owner.constraint.max_skew} more"
+            )
+            return
+
+
+def _minimum(index: PlanIndex, rule: _SpreadRule, owner: _ConstrainedPods, surely: Mapping[str, int]) -> int:
+    """How many counted pods the emptiest of its domains has."""
+    if rule.group.key == labels.HOSTNAME:
+        return 0
+    here = _standing(index, rule, owner.kind)
+    found = _emptiest(here | _launchable(index, owner.kind, rule.group.key), owner, surely)
+    return max(found, _emptiest(here, owner, surely)) if owner.stays else found
+
+
+def _emptiest(domains: Set[str], owner: _ConstrainedPods, surely: Mapping[str, int]) -> int:
+    if len(domains) < (owner.constraint.min_domains or 1):
+        return 0
+    return min((surely.get(domain, 0) for domain in domains), default=0)
+
+
+def _standing(index: PlanIndex, rule: _SpreadRule, kind: PodKind) -> frozenset[str]:
+    """Where the pod could live on a node that stands and counts."""
+    key = rule.group.key
+    standing = (p.domains(key) for p in index.standing_places if p.open and rule.counts_on(p, kind))
+    return frozenset(domain for domains in standing for domain in domains if kind.admits(key, domain))
+
+
+def _launchable(index: PlanIndex, kind: PodKind, key: str) -> set[str]:
+    """Where something can be launched that it accepts."""
+    found: set[str] = set()
+    for pool in index.usable_pools.values():
+        if untolerated(kind.pod, pool.spec.template.spec.taints) is None:
+            launches = index.launches(pool)
+            for wanted in _combinations(kind):
+                found |= launches.values(key, wanted)
+    return found
+
+
+def _combinations(kind: PodKind) -> Iterable[tuple[NodeSelectorRequirement, ...]]:
+    """One alternative of each of its wishes, in every way."""
+    combined: list[tuple[NodeSelectorRequirement, ...]] = [()]
+    for alternatives in kind.wishes:
+        combined = [(*chosen, *more) for chosen in combined for more in alternatives]
+    return combined
+
+
+class _Arrival(Struct, frozen=True, eq=False):
+    """Pods of one kind that come to one place. `groups` are those they ask for, `joins` those that count them."""
+
+    kind: PodKind
+    place: CheckedNode
+    pod: str
+    groups: tuple[CountedPods, ...]
+    joins: tuple[CountedPods, ...]
+
+
+class _PresentPods:
+    """Who is where so far."""
+
+    def __init__(self) -> None:
+        self._domains: dict[bytes, set[str]] = {}
+        self._places: set[tuple[bytes, str]] = set()
+        self._possible: dict[bytes, set[str]] = {}
+
+    def enter(self, group: CountedPods, place: CheckedNode) -> None:
+        """A pod that the group counts is in the place."""
+        domains = place.domains(group.key)
+        self._places.add((group.id, place.host))
+        self._possible.setdefault(group.id, set()).update(domains)
+        if len(domains) == 1:
+            self._domains.setdefault(group.id, set()).update(domains)
+
+    def accompanies(self, group: CountedPods, place: CheckedNode) -> bool:
+        """Whether whoever comes there finds such a pod, whatever becomes of the node."""
+        domains = place.domains(group.key)
+        if not domains:
+            return False
+        return (group.id, place.host) in self._places or domains <= self._domains.get(group.id, set())
+
+    def is_within_reach(self, group: CountedPods, kind: PodKind) -> bool:
+        """Whether a domain that such pods could go to may hold one that the group counts."""
+        return any(kind.admits(group.key, domain) for domain in self._possible.get(group.id, ()))
+
+
+def check_affinity(index: PlanIndex, presences: PodPresences) -> Iterator[Defect]:
+    """What is wrong, one sentence for each kind of pod and place."""
+    arrivals = _arrivals(index, presences)
+    if not any(arrival.groups for arrival in arrivals):
+        return
+    groups = {group.id: group for arrival in arrivals for group in arrival.groups}
+    present = _PresentPods()
+    for group in groups.values():
+        for presence in presences.presences(group):
+            if presence.staying:
+                present.enter(group, presence.place)
+    waiting = [arrival for arrival in arrivals if arrival.groups]
+    free = [arrival for arrival in arrivals if not arrival.groups]
+    for helpers in (arrivals, free):
+        waiting = _let_in(waiting, present, _help_from(helpers))
+    for arrival in free:
+        _enter(arrival, present)
+    for arrival in _let_in(waiting, present, _PresentPods()):
+        lacking = next(g for g in arrival.groups if not present.accompanies(g, arrival.place))
+        yield arrival.place.defect(
+            f"pod {arrival.pod} finds none of the pods in its {lacking.key} that its affinity asks for"
+        )
+
+
+def _arrivals(index: PlanIndex, presences: PodPresences) -> list[_Arrival]:
+    asked: dict[PodKind, tuple[CountedPods, ...]] = {}
+    groups: dict[bytes, CountedPods] = {}
+    for kind in index.planned_by_kind:
+        own = tuple(group_of_term(kind.pod, term) for term in kind.affinity)
+        asked[kind] = tuple(groups.setdefault(group.id, group) for group in own)
+    joined: dict[PodIdentity, list[CountedPods]] = {kind.identity: [] for kind in index.planned_by_kind}
+    for group in groups.values():
+        for identity in presences.identities(group):
+            if identity in joined:
+                joined[identity].append(group)
+    return [
+        _Arrival(kind, place, pod, asked[kind], tuple(joined[kind.identity]))
+        for kind, where in index.planned_by_kind.items()
+        for place, pod, _ in where
+    ]
+
+
+def _help_from(helpers: Sequence[_Arrival]) -> _PresentPods:
+    """Where these pods would be found by others who do not ask for the same."""
+    helped = _PresentPods()
+    for arrival in helpers:
+        for group in arrival.joins:
+            if group not in arrival.groups:
+                helped.enter(group, arrival.place)
+    return helped
+
+
+def _let_in(waiting: Sequence[_Arrival], present: _PresentPods, helped: _PresentPods) -> list[_Arrival]:
+    """Whoever can, until nobody else can; who is left. Who has help to expect does not start a domain."""
+    left = list(waiting)
+    while True:
+        still = [arrival for arrival in left if not _comes(arrival, present, helped)]
+        if len(still) == len(left):
+            return left
+        left = still
+
+
+def _comes(arrival: _Arrival, present: _PresentPods, helped: _PresentPods) -> bool:
+    for group in arrival.groups:
+        if present.accompanies(group, arrival.place):
+            continue
+        starts = (
+            group in arrival.joins
+            and bool(arrival.place.domains(group.key))
+            and not helped.accompanies(group, arrival.place)
+            and not present.is_within_reach(group, arrival.kind)
+        )
+        if not starts:
+            return False
+    _enter(arrival, present)
+    return True
+
+
+def _enter(arrival: _Arrival, present: _PresentPods) -> None:
+    for group in arrival.joins:
+        present.enter(group, arrival.place)
+
+
+class _AntiAffinityRule(Struct, eq=False):
+    """Terms about the same pods; the planned pods that have one, and the domains with running pods that have one."""
+
+    group: CountedPods
+    owners: list[tuple[PodKind, CheckedNode, str]] = field(default_factory=list)
+    guarded: dict[str, PodKind] = field(default_factory=dict)
+
+
+def check_anti_affinity(index: PlanIndex, presences: PodPresences) -> Iterator[Defect]:
+    """What is wrong, one sentence for each term and place."""
+    for rule in _anti_affinity_rules(index).values():
+        yield from _check_anti_affinity_rule(presences, rule)
+
+
+def _anti_affinity_rules(index: PlanIndex) -> dict[bytes, _AntiAffinityRule]:
+    rules: dict[bytes, _AntiAffinityRule] = {}
+
+    def rules_of(kind: PodKind) -> Iterator[_AntiAffinityRule]:
+        for term in kind.anti_affinity:
+            group = group_of_term(kind.pod, term)
+            yield rules.setdefault(group.id, _AntiAffinityRule(group))
+
+    for kind, where in index.planned_by_kind.items():
+        for rule in rules_of(kind):
+            rule.owners.extend((kind, place, pod) for place, pod, _ in where)
+    for place in index.standing_places:
+        for kind in place.staying:
+            if kind.anti_affinity and not is_going(kind.pod):
+                for rule in rules_of(kind):
+                    rule.guarded.update(dict.fromkeys(place.domains(rule.group.key), kind))
+    return rules
+
+
+def _check_anti_affinity_rule(presences: PodPresences, rule: _AntiAffinityRule) -> Iterator[Defect]:
+    counted: Counter[str] = Counter()
+    for presence in presences.presences(rule.group):
+        for domain in presence.place.domains(rule.group.key):
+            counted[domain] += presence.planned + presence.staying
+            if presence.planned and domain in rule.guarded:
+                pod = rule.guarded[domain].pod.key
+                yield presence.place.defect(
+                    f"in {rule.group.key} {domain} runs pod {pod}, whose anti-affinity selects a pod planned there"
+                )
+    for kind, place, pod in rule.owners:
+        itself = 1 if presences.counts(rule.group, kind) else 0
+        for domain in sorted(place.domains(rule.group.key)):
+            if counted[domain] > itself:
+                others = counted[domain] - itself
+                yield place.defect(
+                    f"the anti-affinity of pod {pod} selects {others} other pod(s) in {rule.group.key} {domain}"
+                )
+                break

@@ -1,0 +1,552 @@
+"""The snapshot and the plan, prepared once for all rules: who goes where, what stays there, what it may become.
+
+What `verify` finds: a sentence for people, and for the program the nodes without which the rest may be right.
+
+What a NodePool may launch: a row for every available offering of its instance types, cheapest first.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING, TypeVar
+
+from msgspec import Struct, field
+
+from journeyman.core.api import labels
+from journeyman.core.api.objects import NodeSelectorRequirement, Pod, Taint
+from journeyman.core.catalogue import Catalogue, InstanceType, Offering
+from journeyman.core.scheduling.results import PlannedClaim, Results
+from journeyman.core.scheduling.verify.matching import (
+    CORDON,
+    Column,
+    PodKind,
+    PodKinds,
+    PortUse,
+    PossibleLabels,
+    Rows,
+    Values,
+    daemon_of,
+    is_daemon,
+    is_going,
+    is_met,
+    normalized,
+    untolerated,
+)
+from journeyman.core.state import Snapshot, StateNode
+
+if TYPE_CHECKING:  # the models build validators; nothing here needs them
+    from journeyman.core.api.nodepool import NodePool
+
+
+class CheckedNode(Struct, frozen=True, eq=False):
+    """A node, standing or planned. `planned` are the pods that the plan puts there, `staying` those that are there.
+
+    `rows` of `possible` are what it may turn out to be. `open`: whether pods can still be planned onto it. `opened_for`
+    are the pods (by key) for which a claim was made that is still on its way.
+    """
+
+    name: str
+    host: str
+    planned: Mapping[str, PodKind]
+    staying: tuple[PodKind, ...]
+    possible: PossibleLabels
+    rows: Rows
+    taints: tuple[Taint, ...]
+    open: bool
+    node: StateNode | None = None
+    claim: PlannedClaim | None = None
+    opened_for: frozenset[str] = frozenset()
+    _domains: dict[str, frozenset[str]] = field(default_factory=dict)
+
+    @property
+    def is_unlaunched(self) -> bool:
+        """Whether it is a claim that has no instance yet."""
+        return self.node is not None and self.node.claim is not None and not self.node.provider_id
+
+    def defect(self, wrong: str) -> Defect:
+        """What is wrong here."""
+        return Defect(f"{self.name}: {wrong}", (self.name,))
+
+    def domains(self, key: str) -> frozenset[str]:
+        """The values that a label may get here; a new node's name is its own."""
+        if key not in self._domains:
+            self._domains[key] = (
+                frozenset({self.host}) if key == labels.HOSTNAME else self.possible.values(key, self.rows)
+            )
+        return self._domains[key]
+
+
+class PlanIndex:
+    """One plan and the cluster it is for."""
+
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        catalogue: Catalogue,
+        results: Results,
+        pods: Sequence[Pod] | None,
+        without_nodes: frozenset[str],
+    ) -> None:
+        self.snapshot = snapshot
+        self.results = results
+        self.asked = pods
+        self.known = {pod.key: pod for pod in (*snapshot.pods, *(pods or ()))}
+        self.standing = tuple(node for node in snapshot.state_nodes if node.name not in without_nodes)
+        self._kinds = PodKinds()
+        self._offerings_by_pool = offerings_by_node_pool(catalogue)
+        self._launches: dict[str, PossibleLaunches] = {}
+
+    def kind(self, key: str) -> PodKind:
+        """What the pod asks for."""
+        return self._kinds.of(self.known[key])
+
+    @cached_property
+    def placed(self) -> tuple[str, ...]:
+        """The keys of all pods that have a place in the plan, once for each."""
+        new = (key for claim in self.results.new_claims for key in claim.pods)
+        return (*new, *(key for keys in self.results.existing.values() for key in keys))
+
+    @cached_property
+    def moving(self) -> frozenset[str]:
+        """The keys of the pods to be placed: they do not count where they are now."""
+        return frozenset(self.placed) | {pod.key for pod in self.asked or ()}
+
+    @cached_property
+    def daemons(self) -> tuple[PodKind, ...]:
+        """What DaemonSets put on nodes; one whose requests cannot be read never runs."""
+        owned = [pod for pod in self.snapshot.pods if is_daemon(pod)]
+        found = (daemon_of(daemon_set, owned) for daemon_set in self.snapshot.daemon_sets)
+        return tuple(daemon for daemon in found if not daemon.unreadable)
+
+    @cached_property
+    def places(self) -> tuple[CheckedNode, ...]:
+        """All nodes that stand and all that are planned."""
+        return (*self.standing_places, *self.new_places)
+
+    @cached_property
+    def standing_places(self) -> tuple[CheckedNode, ...]:
+        """The nodes that stand, by name; those thought away are not among them."""
+        possible = _node_labels(self.standing)
+        return tuple(
+            CheckedNode(
+                name=name_of_node(node.name),
+                host=node.labels.get(labels.HOSTNAME, node.name),
+                planned={key: self.kind(key) for key in self.results.existing.get(node.name, ())},
+                staying=self._staying(node),
+                possible=possible,
+                rows=1 << index,
+                taints=(*node.taints, *_cordon(node)),
+                open=not (is_leaving(node) or node.is_unusable),
+                node=node,
+                opened_for=_opened_for(node),
+            )
+            for index, node in enumerate(self.standing)
+        )
+
+    def _staying(self, node: StateNode) -> tuple[PodKind, ...]:
+        """The pods that are there, or that kube-scheduler has promised a place there, and that nobody moves."""
+        pods = (*node.pods, *self._nominated.get(node.name, ()))
+        return tuple(self._kinds.of(pod) for pod in pods if pod.key not in self.moving)
+
+    @cached_property
+    def _nominated(self) -> Mapping[str, Sequence[Pod]]:
+        found: dict[str, list[Pod]] = {}
+        for pod in self.snapshot.pods:
+            if pod.status.nominated_node_name and not pod.spec.node_name and not is_going(pod):
+                found.setdefault(pod.status.nominated_node_name, []).append(pod)
+        return found
+
+    @cached_property
+    def new_places(self) -> tuple[CheckedNode, ...]:
+        """The planned nodes, in the plan's order; those of NodePools that cannot be used are not among them."""
+        found = []
+        for index, claim in enumerate(self.results.new_claims):
+            pool = self.usable_pools.get(claim.node_pool)
+            if pool is None:
+                continue
+            possible, rows = self.launches(pool).claimed(claim.requirements)
+            found.append(
+                CheckedNode(
+                    name=name_of_claim(claim),
+                    host=f"new node {index}",
+                    planned={key: self.kind(key) for key in claim.pods},
+                    staying=(),
+                    possible=possible,
+                    rows=rows,
+                    taints=pool.spec.template.spec.taints,
+                    open=True,
+                    claim=claim,
+                )
+            )
+        return tuple(found)
+
+    @cached_property
+    def planned_by_kind(self) -> Mapping[PodKind, Sequence[tuple[CheckedNode, str, int]]]:
+        """The planned pods by kind: each place that gets some, the key of the first and how many they are."""
+        found: dict[PodKind, list[tuple[CheckedNode, str, int]]] = {}
+        for place in self.places:
+            here: dict[PodKind, tuple[str, int]] = {}
+            for key, kind in place.planned.items():
+                first, number = here.get(kind, (key, 0))
+                here[kind] = first, number + 1
+            for kind, (first, number) in here.items():
+                found.setdefault(kind, []).append((place, first, number))
+        return found
+
+    @cached_property
+    def usable_pools(self) -> Mapping[str, NodePool]:
+        """The NodePools that may open nodes, by name."""
+        return {pool.metadata.name: pool for pool in self.snapshot.node_pools if not self.why_unusable(pool)}
+
+    def why_unusable(self, pool: NodePool) -> str:
+        """Why the pool may open no nodes; empty if it may."""
+        if pool.spec.static:
+            return "has a fixed number of nodes"
+        if pool.metadata.deletion_timestamp is not None:
+            return "is being deleted"
+        node_class = self.snapshot.node_class_of(pool)
+        if node_class is None or node_class.deleting or not node_class.ready:
+            return "has no NodeClass that is ready"
+        return ""
+
+    def launches(self, pool: NodePool) -> PossibleLaunches:
+        """What a usable pool may launch."""
+        name = pool.metadata.name
+        if name not in self._launches:
+            self._launches[name] = PossibleLaunches(pool, self._offerings_by_pool.of(name), self.daemons)
+        return self._launches[name]
+
+
+def placements(results: Results) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """The nodes that get pods, by their names in sentences, and which."""
+    yield from ((name_of_claim(claim), claim.pods) for claim in results.new_claims)
+    yield from ((name_of_node(name), keys) for name, keys in results.existing.items())
+
+
+def name_of_node(name: str) -> str:
+    """What a standing node is called in sentences."""
+    return f"node {name}"
+
+
+def name_of_claim(claim: PlannedClaim) -> str:
+    """What a planned node is called in sentences."""
+    shown = f"{', '.join(claim.pods[:3])}{'…' if len(claim.pods) > 3 else ''}"
+    return f"the NodeClaim of NodePool {claim.node_pool} for {shown}"
+
+
+def is_leaving(node: StateNode) -> bool:
+    """Whether the node is on its way out, so that it takes no pods."""
+    tainted = node.node is not None and any(t.key == labels.DISRUPTED_TAINT for t in node.node.spec.taints)
+    return node.is_terminating or tainted
+
+
+def _opened_for(node: StateNode) -> frozenset[str]:
+    """The pods that a claim on its way remembers, as `namespace/name:<beginning of the UID>`."""
+    if node.claim is None or node.registered:
+        return frozenset()
+    entries = node.claim.metadata.annotations.get(labels.PLANNED_PODS, "").split(",")
+    return frozenset(entry.partition(":")[0] for entry in entries if entry)
+
+
+def _cordon(node: StateNode) -> tuple[Taint, ...]:
+    return (CORDON,) if node.node is not None and node.node.spec.unschedulable else ()
+
+
+def _node_labels(nodes: Sequence[StateNode]) -> PossibleLabels:
+    """A row for each node. A label that it lacks will not appear."""
+    everything = (1 << len(nodes)) - 1
+    columns: dict[str, dict[Values, Rows]] = {}
+    for index, node in enumerate(nodes):
+        for key, value in node.labels.items():
+            column = columns.setdefault(key, {})
+            values: Values = frozenset({value})
+            column[values] = column.get(values, 0) | 1 << index
+    return PossibleLabels(everything, columns)
+
+
+class Defect(Struct, frozen=True):
+    """Something that is wrong with a plan.
+
+    `places` are the nodes that are wrong, by the names that sentences have for them (`CheckedNode.name`): standing ones or
+    planned ones. There are none where no node is wrong by itself: of several that are too much together, or of a pod
+    that was forgotten.
+    """
+
+    sentence: str
+    places: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return self.sentence
+
+
+Columns = dict[str, dict[Values, Rows]]
+K = TypeVar("K")
+
+
+class DaemonTypeOverhead(Struct, frozen=True, eq=False):
+    """What the DaemonSets of these rows' nodes take."""
+
+    rows: Rows
+    requests: Mapping[str, int]
+    ports: tuple[PortUse, ...]
+
+
+class LaunchableOfferings:
+    """The available offerings of a list of instance types, as rows, and how large they are."""
+
+    def __init__(self, types: Iterable[InstanceType]) -> None:
+        found = [(t, o) for t in types for o in t.offerings if o.available]
+        found.sort(key=lambda row: row[1].price)
+        self.rows: Sequence[tuple[InstanceType, Offering]] = found
+        self.types = {t.name: t for t, _ in found}
+        self.by_type = _grouped(t.name for t, _ in found)
+        self.by_offering = _grouped((t.name, o.zone, o.capacity_type) for t, o in found)
+        self.columns = self._columns()
+        self.reserved = _grouped(o.reservation_id for _, o in found)
+        self.reserved.pop("", None)
+        self.reservation_room: dict[str, int] = {}  # how many more nodes, by the offering that says least
+        for _, offering in found:
+            if offering.reservation_id:
+                room = self.reservation_room.get(offering.reservation_id, offering.reservation_capacity)
+                self.reservation_room[offering.reservation_id] = min(room, offering.reservation_capacity)
+        self._allocatable: dict[str, _RowsBySize] = {}
+        self._capacity: dict[str, _RowsBySize] = {}
+
+    @property
+    def everything(self) -> Rows:
+        """All rows."""
+        return (1 << len(self.rows)) - 1
+
+    def _columns(self) -> Columns:
+        """Labels by key; what an offering says goes before what its type says, which is why it is written last."""
+        columns: Columns = {}
+        for name, instance_type in self.types.items():
+            for requirement in instance_type.requirements:
+                _write(columns, requirement, self.by_type[name])
+        offered: Columns = {}
+        for requirements, rows in _grouped(_offering_labels(offering) for _, offering in self.rows).items():
+            for requirement in requirements:
+                _write(offered, requirement, rows)
+        for key, column in offered.items():
+            said = 0
+            for rows in column.values():
+                said |= rows
+            by_type = {values: rows & ~said for values, rows in columns.get(key, {}).items()}
+            columns[key] = {values: column.get(values, 0) | by_type.get(values, 0) for values in {**column, **by_type}}
+        return columns
+
+    def smaller_than(self, resource: str, amount: int) -> Rows:
+        """The rows whose nodes give pods less than this much."""
+        if resource not in self._allocatable:
+            self._allocatable[resource] = _RowsBySize(self._by_size(resource, allocatable=True))
+        return self._allocatable[resource].below(amount)
+
+    def largest(self, resource: str, rows: Rows) -> int:
+        """The most that a node of one of these rows has in all."""
+        if resource not in self._capacity:
+            self._capacity[resource] = _RowsBySize(self._by_size(resource, allocatable=False))
+        return self._capacity[resource].largest(rows)
+
+    def _by_size(self, resource: str, *, allocatable: bool) -> dict[int, Rows]:
+        rows_by_size: dict[int, Rows] = {}
+        for name, instance_type in self.types.items():
+            kept = instance_type.overhead.get(resource, 0) if allocatable else 0
+            size = max(instance_type.capacity.get(resource, 0) - kept, 0)
+            rows_by_size[size] = rows_by_size.get(size, 0) | self.by_type[name]
+        return rows_by_size
+
+
+class OfferingsByNodePool:
+    """The markets of a catalogue by NodePool; pools with the same instance types share one."""
+
+    def __init__(self, catalogue: Catalogue) -> None:
+        self._catalogue = catalogue
+        self._by_types: dict[int, LaunchableOfferings] = {}
+
+    def of(self, pool: str) -> LaunchableOfferings:
+        """What the pool may choose from."""
+        types = self._catalogue.instance_types(pool)
+        if id(types) not in self._by_types:
+            self._by_types[id(types)] = LaunchableOfferings(types)
+        return self._by_types[id(types)]
+
+
+@lru_cache(maxsize=2)
+def offerings_by_node_pool(catalogue: Catalogue) -> OfferingsByNodePool:
+    """A catalogue's markets, made once: many plans are made from one catalogue."""
+    return OfferingsByNodePool(catalogue)
+
+
+class _RowsBySize:
+    """One resource: the sizes in ascending order, and for each the rows below it."""
+
+    def __init__(self, rows_by_size: Mapping[int, Rows]) -> None:
+        self._sizes = sorted(rows_by_size)
+        self._below = [0]
+        for size in self._sizes:
+            self._below.append(self._below[-1] | rows_by_size[size])
+
+    def below(self, amount: int) -> Rows:
+        """The rows that have less."""
+        return self._below[bisect_left(self._sizes, amount)]
+
+    def largest(self, rows: Rows) -> int:
+        """The largest size among these rows, 0 if there are none."""
+        reached = bisect_left(self._below, True, key=lambda below: rows & ~below == 0)
+        return self._sizes[reached - 1] if reached else 0
+
+
+def _grouped(keys: Iterable[K]) -> dict[K, Rows]:
+    """By key, the rows that have it."""
+    indexes: dict[K, list[int]] = {}
+    for index, key in enumerate(keys):
+        indexes.setdefault(key, []).append(index)
+    return {key: _row_set(found) for key, found in indexes.items()}
+
+
+def _row_set(indexes: Sequence[int]) -> Rows:
+    """The rows with these indexes, in ascending order."""
+    bits = bytearray(indexes[-1] // 8 + 1)
+    for index in indexes:
+        bits[index // 8] |= 1 << index % 8
+    return int.from_bytes(bits, "little")
+
+
+def _offering_labels(offering: Offering) -> tuple[NodeSelectorRequirement, ...]:
+    """What the offering says of its node's labels, with its zone and capacity type even if only its fields name them."""
+    said = {requirement.key for requirement in offering.requirements}
+    fields = ((labels.ZONE, offering.zone), (labels.CAPACITY_TYPE, offering.capacity_type))
+    missing = [
+        NodeSelectorRequirement(key=key, operator="In", values=(value,))
+        for key, value in fields
+        if value and key not in said
+    ]
+    return (*offering.requirements, *missing)
+
+
+def _write(columns: Columns, requirement: NodeSelectorRequirement, rows: Rows) -> None:
+    if requirement.operator in {"In", "DoesNotExist"}:
+        column = columns.setdefault(normalized(requirement.key), {})
+        values = frozenset(requirement.values)
+        column[values] = column.get(values, 0) | rows
+
+
+class PossibleLaunches:
+    """The rows of a market with the labels that a NodePool adds."""
+
+    def __init__(self, pool: NodePool, offerings: LaunchableOfferings, daemons: Sequence[PodKind]) -> None:
+        self.pool = pool
+        self.offerings = offerings
+        template = pool.spec.template
+        ref = template.spec.node_class_ref
+        self._own = {
+            **template.metadata.labels,
+            f"{ref.group}/{ref.kind.lower()}": ref.name,
+            labels.NODEPOOL: pool.metadata.name,
+            labels.REGISTERED: "true",
+            labels.INITIALIZED: "true",
+        }
+        given: dict[str, Column] = {k: {frozenset({v}): offerings.everything} for k, v in self._own.items()}
+        self.possible = PossibleLabels(offerings.everything, given | offerings.columns)
+        self.rules = (
+            *template.spec.requirements,
+            *(NodeSelectorRequirement(key=k, operator="In", values=(v,)) for k, v in sorted(self._own.items())),
+        )
+        self._daemons = [d for d in daemons if untolerated(d.pod, template.spec.taints) is None]
+        self._of_types: dict[tuple[str, ...], Rows] = {}
+        self._narrowed: dict[tuple[NodeSelectorRequirement, ...], PossibleLabels] = {}
+        self._overheads: dict[int, tuple[DaemonTypeOverhead, ...]] = {}
+        self._in_order: dict[int, Rows] = {}
+
+    def defines(self, key: str) -> bool:
+        """Whether a pod may ask for this label: nodes have it, the NodePool allows it, or every cloud knows it."""
+        key = normalized(key)
+        return (
+            key in labels.WELL_KNOWN
+            or key in self._own
+            or key in self.offerings.columns
+            or any(normalized(r.key) == key and not is_met(r, None) for r in self.pool.spec.template.spec.requirements)
+        )
+
+    def values(self, key: str, wanted: tuple[NodeSelectorRequirement, ...]) -> frozenset[str]:
+        """The values of a label that nodes may get which suit these requirements; those that somebody names."""
+        rules = (*self.rules, *wanted)
+        if key not in self.offerings.columns and not any(
+            normalized(r.key) == key and r.operator == "In" for r in rules
+        ):
+            return frozenset()
+        if not all(is_met(r, None) or self.defines(r.key) for r in wanted):
+            return frozenset()
+        left = self.narrowed(rules)
+        return left.values(key, left.rows)
+
+    def narrowed(self, requirements: tuple[NodeSelectorRequirement, ...]) -> PossibleLabels:
+        """What requirements leave to be launched."""
+        if requirements not in self._narrowed:
+            self._narrowed[requirements] = self.possible.narrowed(requirements)
+        return self._narrowed[requirements]
+
+    def claimed(self, requirements: Sequence[NodeSelectorRequirement]) -> tuple[PossibleLabels, Rows]:
+        """What a claim with these requirements may become: labels, and which rows.
+
+        A label of the user's own gets onto the node only if the NodePool knows it and the claim names values for it.
+        """
+        named = {r.key for r in requirements if r.operator == "In"}
+        heeded = tuple(
+            r
+            for r in requirements
+            if not (r.key == labels.INSTANCE_TYPE and r.operator == "In")
+            and (
+                r.key in labels.WELL_KNOWN
+                or r.key in self.offerings.columns
+                or (r.key in named and self.defines(r.key))
+            )
+        )
+        possible = self.narrowed(heeded)
+        rows = possible.rows
+        for requirement in requirements:
+            if requirement.key == labels.INSTANCE_TYPE and requirement.operator == "In":
+                rows &= self.rows_of(requirement.values)
+        return possible, rows
+
+    def rows_of(self, types: tuple[str, ...]) -> Rows:
+        """The rows of these instance types."""
+        known = self._of_types.get(types)
+        if known is None:
+            known = 0
+            for name in types:
+                known |= self.offerings.by_type.get(name, 0)
+            self._of_types[types] = known
+        return known
+
+    def in_order(self, possible: PossibleLabels) -> Rows:
+        """The rows that keep the NodePool's requirements, whatever comes."""
+        known = self._in_order.get(id(possible))
+        if known is None:
+            known = self._in_order[id(possible)] = possible.suiting(((rule,),) for rule in self.rules)
+        return known
+
+    def overheads(self, possible: PossibleLabels) -> tuple[DaemonTypeOverhead, ...]:
+        """What daemons take, for all rows in one entry each."""
+        known = self._overheads.get(id(possible))
+        if known is None:
+            known = self._overheads[id(possible)] = tuple(self._split(possible))
+        return known
+
+    def _split(self, possible: PossibleLabels) -> list[DaemonTypeOverhead]:
+        parts = [DaemonTypeOverhead(possible.rows, {}, ())]
+        for daemon in self._daemons:
+            running = possible.possibly_suiting(daemon.wishes)
+            parts = [half for part in parts for half in _halves(part, running, daemon) if half.rows]
+        return parts
+
+
+def _halves(part: DaemonTypeOverhead, running: Rows, daemon: PodKind) -> tuple[DaemonTypeOverhead, DaemonTypeOverhead]:
+    """The rows with the daemon and those without."""
+    requests = dict(part.requests)
+    for resource, amount in daemon.requests.items():
+        requests[resource] = requests.get(resource, 0) + amount
+    with_it = DaemonTypeOverhead(part.rows & running, requests, (*part.ports, *daemon.ports))
+    return with_it, DaemonTypeOverhead(part.rows & ~running, part.requests, part.ports)

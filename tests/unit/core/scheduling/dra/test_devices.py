@@ -1,0 +1,70 @@
+"""Pools as one node sees them, and what a request consumes of a shared device."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from journeyman.core.api.dra import DeviceCapacity
+from journeyman.core.api.objects import NodeSelector
+from journeyman.core.scheduling.dra.devices import Capacity, Published, published_pools, reach_of
+from tests.helpers.devices import a_slice, gpus
+
+GIB = 2**30 * 10**9
+
+
+def capacity(policy=None):
+    """40Gi, given out by a policy."""
+    found = msgspec.convert({"value": "40Gi", **({"requestPolicy": policy} if policy else {})}, DeviceCapacity)
+    return Capacity.of(found)
+
+
+@pytest.mark.parametrize(
+    ("policy", "asked", "consumed"),
+    [
+        (None, None, 40),
+        (None, 7, 7),
+        ({"default": "8Gi"}, None, 8),
+        ({"validValues": ["10Gi", "20Gi"]}, 11, 20),
+        ({"validValues": ["10Gi", "20Gi"]}, 21, None),
+        ({"validRange": {"min": "5Gi"}}, 3, 5),
+        ({"validRange": {"min": "5Gi"}}, 6, 6),
+        ({"validRange": {"min": "5Gi", "step": "4Gi"}}, 6, 9),
+        ({"validRange": {"min": "5Gi", "step": "4Gi"}}, 9, 9),
+        ({"validRange": {"min": "5Gi", "step": "4Gi", "max": "12Gi"}}, 10, None),
+    ],
+)
+def test_requests_are_rounded_up_to_what_a_device_gives(policy, asked, consumed):
+    """By default values, valid values, or a range with steps."""
+    found = capacity(policy).consumed(None if asked is None else asked * GIB)
+
+    assert found == (None if consumed is None else consumed * GIB)
+
+
+def test_a_node_sees_its_own_devices_and_those_of_all():
+    """Others' devices are not even looked at."""
+    slices = [
+        a_slice("a", gpus(2), node="node-a"),
+        a_slice("b", gpus(2), node="node-b"),
+        a_slice("fabric", gpus(1), allNodes=True),
+    ]
+    published = Published(published_pools(slices, {"node-a", "node-b"}))
+
+    seen = {name: [pool.name for pool in published.seen_from(name)] for name in ("node-a", "node-c", "")}
+
+    assert seen == {"node-a": ["fabric", "node-a"], "node-c": ["fabric"], "": ["fabric"]}
+
+
+@pytest.mark.parametrize(
+    "terms",
+    [
+        [],
+        [{}, {}],
+        [{"matchFields": [{"key": "metadata.uid", "operator": "In", "values": ["a"]}]}],
+        [{"matchExpressions": [{"key": "zone", "operator": "Near", "values": ["a"]}]}],
+    ],
+    ids=["none", "two", "field", "operator"],
+)
+def test_a_node_selector_that_cannot_be_read_reaches_nobody(terms):
+    """The API has one term; anything else is not guessed at."""
+    assert reach_of(msgspec.convert({"nodeSelectorTerms": terms}, NodeSelector)) is None

@@ -1,0 +1,134 @@
+"""Default spread constraints: what the setting may say, and which pods get them with which selector."""
+
+import msgspec
+import pytest
+
+from journeyman.core.api import labels
+from journeyman.core.api.objects import LabelSelector
+from journeyman.core.api.workloads import ReplicationController, Service, Workload
+from journeyman.core.scheduling.pods import selects
+from journeyman.core.scheduling.topology import read_default_spread, with_default_spread
+from journeyman.core.state import Workloads
+from journeyman.errors import ConfigurationError
+from tests.helpers.builders import a_pod
+
+ZONE = {"maxSkew": 1, "topologyKey": labels.ZONE, "whenUnsatisfiable": "DoNotSchedule"}
+SPREAD = read_default_spread({"podTopologySpread": {"defaultConstraints": [ZONE]}})
+
+
+def document(*constraints):
+    return {"podTopologySpread": {"defaultConstraints": list(constraints)}}
+
+
+def named(kind, name, namespace="default", **spec):
+    return msgspec.convert({"metadata": {"name": name, "namespace": namespace}, "spec": spec}, kind)
+
+
+def owned_by(kind, name, api_version="apps/v1"):
+    owner = {"apiVersion": api_version, "kind": kind, "name": name, "uid": "u", "controller": True}
+    return {"ownerReferences": [owner]}
+
+
+def selector_of(pod, workloads):
+    (done,) = with_default_spread([pod], workloads, SPREAD)
+    found = [c.label_selector for c in done.spec.topology_spread_constraints]
+    return found[0] if found else None
+
+
+def test_nothing_configured_is_nothing_applied():
+    """The pods come back as they are."""
+    pods = (a_pod("a"), a_pod("b"))
+    assert read_default_spread(None) == ()
+    assert read_default_spread({"podTopologySpread": {}}) == ()
+    assert with_default_spread(pods, Workloads(services=(named(Service, "s", selector={"app": "web"}),)), ()) == pods
+
+
+@pytest.mark.parametrize(
+    ("bad", "why"),
+    [
+        ("zone", "Expected `object`, got `str`"),
+        ({"podTopologySpreads": {}}, "unknown field `podTopologySpreads`"),
+        (document({**ZONE, "labelSelector": {}}), "unknown field `labelSelector`"),
+        (document({**ZONE, "matchLabelKeys": ["x"]}), "unknown field `matchLabelKeys`"),
+        (document({**ZONE, "maxSkew": 0}), "maxSkew"),
+        (document({**ZONE, "maxSkew": "1"}), "maxSkew"),
+        (document({**ZONE, "topologyKey": ""}), "topologyKey"),
+        (document({"maxSkew": 1, "topologyKey": "z"}), "whenUnsatisfiable"),
+        (document({**ZONE, "whenUnsatisfiable": "Maybe"}), "whenUnsatisfiable"),
+        (document({**ZONE, "minDomains": 0}), "minDomains"),
+        (document({**ZONE, "whenUnsatisfiable": "ScheduleAnyway", "minDomains": 2}), "needs DoNotSchedule"),
+        (document(ZONE, {**ZONE, "maxSkew": 3}), "two defaultConstraints"),
+    ],
+)
+def test_a_mistake_in_the_setting_is_refused_with_what_is_wrong(bad, why):
+    """A constraint that is silently ignored would strand pods."""
+    with pytest.raises(ConfigurationError, match=why):
+        read_default_spread(bad)
+
+
+def test_a_pod_takes_the_selectors_of_its_services_and_its_owner_together():
+    """As kube-scheduler deduces them; Services of other pods and other namespaces do not count."""
+    workloads = Workloads(
+        services=(
+            named(Service, "web", selector={"app": "web"}),
+            named(Service, "front", selector={"tier": "front"}),
+            named(Service, "other", selector={"app": "db"}),
+            named(Service, "elsewhere", namespace="shop", selector={"app": "web", "tier": "front", "x": "y"}),
+            named(Service, "headless"),
+        ),
+        replica_sets=(
+            named(
+                Workload,
+                "web-1",
+                selector={"matchExpressions": [{"key": "hash", "operator": "In", "values": ["1", "2"]}]},
+            ),
+        ),
+    )
+    pod = a_pod(
+        "web-1-a",
+        metadata={"labels": {"app": "web", "tier": "front", "hash": "1"}, **owned_by("ReplicaSet", "web-1")},
+    )
+    found = selector_of(pod, workloads)
+    assert selects(found, {"app": "web", "tier": "front", "hash": "2"})
+    assert not selects(found, {"app": "web", "tier": "front", "hash": "3"})
+    assert not selects(found, {"app": "web", "hash": "1"})
+
+
+@pytest.mark.parametrize(
+    ("kind", "api_version", "workloads"),
+    [
+        ("ReplicationController", "v1", {"replication_controllers": (ReplicationController, {"app": "web"})}),
+        ("StatefulSet", "apps/v1", {"stateful_sets": (Workload, {"matchLabels": {"app": "web"}})}),
+        ("ReplicaSet", "apps/v1", {"replica_sets": (Workload, {"matchLabels": {"app": "web"}})}),
+    ],
+)
+def test_an_owner_alone_is_enough(kind, api_version, workloads):
+    """Of the kinds that kube-scheduler asks, and of their own API group only."""
+    ((field, (type_, selector)),) = workloads.items()
+    owners = Workloads(**{field: (named(type_, "web", selector=selector),)})
+    mine = a_pod("web-0", metadata=owned_by(kind, "web", api_version))
+    found = selector_of(mine, owners)
+    assert selects(found, {"app": "web"})
+    assert not selects(found, {"app": "db"})
+    assert selector_of(a_pod("web-0", metadata=owned_by(kind, "web", "example.com/v1")), owners) is None
+
+
+def test_pods_with_constraints_of_their_own_or_that_nothing_selects_stay_as_they_are():
+    """All or nothing, for each pod; so do pods that have ended, and those of owners that are gone."""
+    workloads = Workloads(services=(named(Service, "web", selector={"app": "web"}),))
+    own = a_pod("own", spec={"topologySpreadConstraints": [{**ZONE, "whenUnsatisfiable": "ScheduleAnyway"}]})
+    lonely = a_pod("lonely", metadata={"labels": {"app": "db"}, **owned_by("ReplicaSet", "gone")})
+    ended = a_pod("ended", status={"phase": "Succeeded"})
+    assert with_default_spread([own, lonely, ended], workloads, SPREAD) == (own, lonely, ended)
+
+
+def test_an_owner_that_asks_for_another_value_than_a_service_selects_nothing():
+    """A pod that was relabelled keeps its owner reference; no pod meets both selectors."""
+    workloads = Workloads(
+        services=(named(Service, "web", selector={"app": "web"}),),
+        replica_sets=(named(Workload, "old", selector={"matchLabels": {"app": "old"}}),),
+    )
+    found = selector_of(a_pod("w", metadata=owned_by("ReplicaSet", "old")), workloads)
+    assert isinstance(found, LabelSelector)
+    assert not selects(found, {"app": "web"})
+    assert not selects(found, {"app": "old"})

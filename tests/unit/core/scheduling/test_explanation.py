@@ -1,0 +1,282 @@
+"""Why a pod has no place, with counts, and the smallest change that would give it one."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import numpy as np
+import pytest
+
+from journeyman.core.api import labels
+from journeyman.core.catalogue import Catalogue, Unavailable, without_unavailable
+from journeyman.core.scheduling.daemon_overhead import daemon_overhead
+from journeyman.core.scheduling.explanation import Explainer
+from journeyman.core.scheduling.limits import Headroom
+from journeyman.core.scheduling.nodeclaim_templates import make_templates
+from journeyman.core.scheduling.nodepool_options import Stall
+from journeyman.core.scheduling.pod_classes import collapse
+from journeyman.core.scheduling.requirements import from_labels
+from journeyman.core.scheduling.scheduler import solve
+from journeyman.core.scheduling.volumes import PodVolumes
+from tests.helpers.builders import NOW, POOL, a_pod, a_pool, a_snapshot, an_instance_type
+
+SMALL = an_instance_type("m.small", cpu=2, memory_gib=8, price=0.10, zones=("a", "b"), spot=0.05)
+LARGE = an_instance_type("m.large", cpu=16, memory_gib=64, price=0.80, zones=("a", "b"))
+AXES = ("cpu", "memory", "nvidia.com/gpu", "pods")
+BACK = NOW + timedelta(minutes=4)
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+
+
+def an_explainer(*pools, types=(LARGE, SMALL), unavailable=(), **options):
+    """What explains in a cluster with these pools, `POOL` alone by default, after a pass that used up nothing."""
+    pools = pools or (a_pool(),)
+    offered = without_unavailable(types, unavailable, NOW)
+    catalogue = Catalogue({pool.metadata.name: offered for pool in pools})
+    templates, set_aside = make_templates(a_snapshot(node_pools=pools), catalogue)
+    stalls = [Stall.of(t, AXES, daemon_overhead(t, (), AXES)) for t in templates]
+    headroom = [Headroom(t, ()) for t in templates]
+    return Explainer(axes=AXES, stalls=stalls, headroom=headroom, set_aside=set_aside, **options)
+
+
+def explained(explainer, stuck="", **pod):
+    """Why such a pod has no place."""
+    (cls,), errors = collapse([a_pod("p", **pod)], {})
+    assert not errors
+    request = np.array([cls.requests.get(axis, 0) for axis in AXES], dtype=np.int64)
+    return explainer.explain(cls, request, stuck=stuck)
+
+
+def gone(*types, zones=("a", "b"), capacity_types=(labels.ON_DEMAND, labels.SPOT)):
+    """Offerings that are out of stock for four minutes."""
+    return [
+        Unavailable(instance_type=t, zone=z, capacity_type=c, until=BACK, reason="InsufficientCapacity")
+        for t in types
+        for z in zones
+        for c in capacity_types
+    ]
+
+
+def selecting(**values):
+    """A spec with a node selector."""
+    return {"nodeSelector": values}
+
+
+def tainted(name=POOL, **spec):
+    """A pool for those who tolerate it."""
+    taint = {"key": "gpu", "value": "yes", "effect": "NoSchedule"}
+    return a_pool(name, spec={"template": {"spec": {"taints": [taint]}}, **spec})
+
+
+def test_an_answer_counts_types_and_says_until_when_stock_is_missing():
+    """The issue in one sentence, and the same as data."""
+    error = explained(
+        an_explainer(unavailable=gone("m.large", zones=("b",))), cpu="12", spec=selecting(**{labels.ZONE: "b"})
+    )
+
+    (reason,) = error.reasons
+    assert reason.detail == "needs 12 vCPU: 1 of 2 types fit, none offered in zone b: out of stock until 21:04 UTC"
+    assert (reason.kind, reason.types_total, reason.types_suiting) == ("offerings", 2, 2)
+    assert (reason.types_fitting, reason.types_available, reason.unavailable_until) == (1, 0, BACK)
+    assert error.smallest_change == "allow zone a"
+
+
+@pytest.mark.parametrize(
+    ("explainer", "pod", "kind", "change"),
+    [
+        (an_explainer(tainted()), {}, "taints", "tolerate taint gpu=yes:NoSchedule"),
+        (an_explainer(), {"spec": selecting(**{labels.ZONE: "mars"})}, "requirements", "allow zone a"),
+        (
+            an_explainer(),
+            {"cpu": "12", "spec": selecting(**{labels.CAPACITY_TYPE: labels.SPOT})},
+            "resources",
+            "allow capacity type on-demand",
+        ),
+        (
+            an_explainer(),
+            {"spec": selecting(**{labels.INSTANCE_TYPE: "x9"})},
+            "requirements",
+            "allow instance type m.small",
+        ),
+        (an_explainer(), {"spec": selecting(zone="b")}, "requirements", f"write label zone as {labels.ZONE}"),
+        (
+            an_explainer(),
+            {"spec": selecting(**{"topolgy.kubernetes.io/zone": "b"})},
+            "requirements",
+            f"write label topolgy.kubernetes.io/zone as {labels.ZONE}",
+        ),
+        (
+            an_explainer(),
+            {"spec": selecting(**{"karpenter.sh/nodepool": "ours"})},
+            "requirements",
+            f"allow label karpenter.sh/nodepool={POOL}",
+        ),
+        (an_explainer(), {"spec": selecting(team="red")}, "requirements", "drop its requirement on label team"),
+        (an_explainer(), {"cpu": "99"}, "resources", "request at most 15.92 vCPU (it asks for 99 vCPU)"),
+        (
+            an_explainer(),
+            {"spec": {"containers": [{"name": "c", "resources": {"requests": {"nvidia.com/gpu": "1"}}}]}},
+            "resources",
+            "request no nvidia.com/gpu, or create a NodePool whose instance types have it",
+        ),
+        (
+            an_explainer(a_pool(spec={"limits": {"cpu": "1"}})),
+            {},
+            "limits",
+            "raise NodePool default's limit on cpu by 1",
+        ),
+        (
+            an_explainer(unavailable=gone("m.small", "m.large")),
+            {},
+            "offerings",
+            "wait until 2026-03-02 21:04 UTC, when stock is looked for again",
+        ),
+        (an_explainer(tainted()), {"cpu": "99"}, "taints", "create a NodePool that suits it"),
+    ],
+)
+def test_the_first_change_that_suffices_alone_is_told(explainer, pod, kind, change):
+    """With the concrete value, each tried on the offers there are."""
+    error = explained(explainer, **pod)
+
+    assert error.reasons[0].kind == kind
+    assert error.smallest_change == change
+    assert change in error.message
+
+
+def test_a_change_that_would_not_suffice_is_not_told():
+    """A toleration gets the pod into a pool that has no room for it either: a smaller request does."""
+    error = explained(an_explainer(tainted("other", limits={"cpu": "1"}), a_pool()), cpu="20")
+
+    assert error.smallest_change == "request at most 15.92 vCPU (it asks for 20 vCPU)"
+
+
+def placed(*pools, types=(LARGE, SMALL), unavailable=(), **pod):
+    """Whether the scheduler finds a place for such a pod."""
+    pools = pools or (a_pool(),)
+    offered = without_unavailable(types, unavailable, NOW)
+    snapshot = a_snapshot(node_pools=pools, pods=(a_pod("p", **pod),))
+    return not solve(snapshot, Catalogue({pool.metadata.name: offered for pool in pools})).pod_errors
+
+
+def test_what_is_told_is_exactly_enough():
+    """The scheduler itself places the pod with the change, and without it, or with a little less, does not."""
+    tolerating = {"tolerations": [{"key": "gpu", "value": "yes", "effect": "NoSchedule"}]}
+    limited = [a_pool(spec={"limits": {"cpu": limit}}) for limit in ("1999m", "2")]
+    lost = gone("m.large", zones=("b",))
+    in_zone = [selecting(**{labels.ZONE: zone}) for zone in "ba"]
+
+    assert [placed(cpu=cpu) for cpu in ("15921m", "15920m")] == [False, True]
+    assert [placed(tainted(), spec=spec) for spec in ({}, tolerating)] == [False, True]
+    assert [placed(pool) for pool in limited] == [False, True]
+    assert [placed(unavailable=lost, cpu="12", spec=spec) for spec in in_zone] == [False, True]
+
+
+def test_a_mistyped_label_gets_a_hint():
+    """Karpenter's."""
+    error = explained(an_explainer(), spec=selecting(zone="a"))
+
+    assert 'typo of "topology.kubernetes.io/zone"?' in error.message
+
+
+def test_the_pool_that_came_nearest_is_named_first():
+    """Limits before taints, pools that sit out last."""
+    pools = (tainted("b"), a_pool("a", spec={"limits": {"cpu": "1"}}), a_pool("c", spec={"replicas": 1}))
+    error = explained(an_explainer(*pools))
+
+    assert [(r.node_pool, r.kind) for r in error.reasons] == [("a", "limits"), ("b", "taints"), ("c", "not-usable")]
+    assert list(error.by_node_pool) == ["a", "b", "c"]
+    assert error.kind == "limits"
+
+
+APART = {"affinity": {"podAntiAffinity": {REQUIRED: [{"topologyKey": labels.ZONE, "labelSelector": {}}]}}}
+SPREAD = {"topologySpreadConstraints": [{"topologyKey": labels.ZONE, "labelSelector": {}}]}
+
+
+def test_a_rule_about_other_pods_is_blamed_when_everything_else_would_do():
+    """In the scheduler's words, and the only rule there is may go."""
+    error = explained(an_explainer(), stuck="no zone is free of such pods", spec=APART)
+
+    assert (error.reasons[0].kind, error.kind) == ("rules", "unschedulable")
+    assert "2 of 2 types fit, but no zone is free of such pods" in error.message
+    whom = "pods of any labels in namespace default"
+    assert error.smallest_change == f"give up its pod anti-affinity over {labels.ZONE} to {whom}"
+
+
+def test_of_several_rules_none_is_singled_out_unless_the_others_cannot_be_in_the_way():
+    """A new node has a host name of its own; rules of other pods count as well."""
+    over_hosts = {"topologySpreadConstraints": [{"topologyKey": labels.HOSTNAME, "labelSelector": {}}]}
+    any_of_them = "relax its rules about other pods, or theirs about it"
+    (cls,), _ = collapse([a_pod("other", spec=APART)], {})
+
+    assert explained(an_explainer(), spec=APART | SPREAD).smallest_change == any_of_them
+    assert "anti-affinity" in explained(an_explainer(), spec=APART | over_hosts).smallest_change
+    assert explained(an_explainer(others=cls.anti_affinities), spec=SPREAD).smallest_change == any_of_them
+    assert explained(an_explainer(others=cls.anti_affinities)).smallest_change == (
+        f"relax the pod anti-affinity of other pods over {labels.ZONE}, which keeps it away"
+    )
+
+
+def test_whoever_meets_nobody_in_bulk_still_hears_which_rule_is_in_the_way():
+    """Host ports and affinity per host are placed one by one, where nobody writes down why a node refused."""
+    beside = {"topologyKey": labels.HOSTNAME, "labelSelector": {"matchLabels": {"app": "db"}}}
+    follows = {"affinity": {"podAffinity": {REQUIRED: [beside]}}}
+    listens = {"containers": [{"name": "c", "ports": [{"containerPort": 80, "hostPort": 8080}]}]}
+
+    assert f"affinity over {labels.HOSTNAME} to pods with app=db in namespace default" in (
+        explained(an_explainer(), spec=follows).message
+    )
+    assert "the pod's rules keep it off all of them: host port 8080" in explained(an_explainer(), spec=listens).message
+
+
+def test_a_resource_that_no_type_has_is_said_to_be_missing():
+    """Not to be too small."""
+    asked = {"containers": [{"name": "c", "resources": {"requests": {"nvidia.com/gpu": "1"}}}]}
+    (reason,) = explained(an_explainer(), spec=asked).reasons
+
+    assert reason.detail == "none of the 2 types that suit has any nvidia.com/gpu"
+
+
+def test_a_value_that_alone_would_not_do_is_not_suggested():
+    """Three types are to choose from: one more than the pod names is not enough."""
+    families = {"key": labels.INSTANCE_TYPE, "operator": "Exists", "minValues": 3}
+    pool = a_pool(spec={"template": {"spec": {"requirements": [families]}}})
+    types = (SMALL, LARGE, an_instance_type("m.huge", cpu=32, memory_gib=64, price=2.0))
+    error = explained(an_explainer(pool, types=types), spec=selecting(**{labels.INSTANCE_TYPE: "m.small"}))
+
+    assert error.smallest_change == "drop its requirement on instance type"
+
+
+def test_where_volumes_are_is_said_when_that_is_the_reason():
+    """The pod's manifest does not name the zone; its volume does."""
+    elsewhere = PodVolumes(terms=(from_labels({labels.ZONE: "mars"}),))
+    spec = {"volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]}
+    (cls,), _ = collapse([a_pod("p", spec=spec)], {}, volumes_of=lambda _: elsewhere)
+    request = np.array([cls.requests.get(axis, 0) for axis in AXES], dtype=np.int64)
+
+    error = an_explainer().explain(cls, request)
+
+    assert f"(its volumes: {labels.ZONE} In [mars])" in error.message
+    assert error.smallest_change == f"have its volumes elsewhere than {labels.ZONE} In [mars]"
+
+
+def test_a_pool_without_enough_choice_says_so():
+    """Strict minValues are no limit that could be raised, and no stock to wait for."""
+    families = {"key": labels.INSTANCE_TYPE, "operator": "Exists", "minValues": 3}
+    pool = a_pool(spec={"template": {"spec": {"requirements": [families]}}})
+    error = explained(an_explainer(pool))
+
+    assert error.reasons[0].kind == "min-values"
+    assert f"2 of 3 for {labels.INSTANCE_TYPE}" in error.message
+    assert error.smallest_change == "create a NodePool that suits it"
+    assert explained(an_explainer(pool, strict_min_values=False)).reasons[0].kind == "rules"
+
+
+def test_the_search_is_bounded():
+    """Past the bound pods still get their reasons."""
+    explainer = an_explainer(searches=1)
+
+    first, second, again = (explained(explainer, cpu=cpu) for cpu in ("98", "99", "98"))
+
+    assert first.smallest_change
+    assert not second.smallest_change
+    assert second.reasons
+    assert again is first

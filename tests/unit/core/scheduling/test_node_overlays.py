@@ -1,0 +1,191 @@
+"""NodeOverlays: which offerings they are about, who wins, and what is left out."""
+
+import pytest
+
+from journeyman.core.api import labels
+from journeyman.core.api.model import parse
+from journeyman.core.api.nodeoverlay import NodeOverlay
+from journeyman.core.catalogue import Catalogue
+from journeyman.core.lifecycle.overlay_status import tell_overlays
+from journeyman.core.scheduling.node_overlays import apply_overlays, overlay_annotations
+from journeyman.core.state import SetAside
+from journeyman.errors import InvalidObjectError
+from tests.helpers.builders import a_pool, a_snapshot, an_instance_type, an_overlay, overlay_body
+
+SMALL = an_instance_type("small", cpu=2, memory_gib=4, price=1.0, zones=("a", "b"), spot=0.4)
+LARGE = an_instance_type("large", cpu=8, memory_gib=16, price=4.0, zones=("a", "b"), spot=1.6)
+FUSE = "smarter-devices/fuse"
+
+
+def selecting(**values):
+    keys = {
+        "type": labels.INSTANCE_TYPE,
+        "zone": labels.ZONE,
+        "capacity": labels.CAPACITY_TYPE,
+        "pool": labels.NODEPOOL,
+    }
+    return [{"key": keys[key], "operator": "In", "values": [value]} for key, value in values.items()]
+
+
+def overlaid(*overlays, pools=("default",)):
+    catalogue = Catalogue(dict.fromkeys(pools, (LARGE, SMALL)))
+    return apply_overlays([a_pool(name) for name in pools], catalogue, overlays)
+
+
+def price(result, name, zone, capacity_type, pool="default"):
+    found = next(t for t in result.catalogue.instance_types(pool) if t.name == name)
+    return next(o.price for o in found.offerings if (o.zone, o.capacity_type) == (zone, capacity_type))
+
+
+def test_an_overlay_prices_the_offerings_it_selects_and_no_others():
+    """By zone and capacity type, by type, by NodePool and by labels of the pool's template."""
+    result = overlaid(
+        an_overlay("spot-a", requirements=selecting(zone="a", capacity="spot"), price="0.9"),
+        an_overlay("cheaper", requirements=selecting(pool="reserved", capacity="on-demand"), priceAdjustment="-25%"),
+        pools=("default", "reserved"),
+    )
+    assert price(result, "small", "a", "spot") == 0.9
+    assert price(result, "large", "a", "spot") == 0.9
+    assert price(result, "small", "b", "spot") == 0.4
+    assert price(result, "small", "a", "on-demand") == 1.0
+    assert price(result, "small", "a", "on-demand", pool="reserved") == 0.75
+    assert result.conflicts == {}
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"price": "0"}, 0.0),
+        ({"price": "2.5"}, 2.5),
+        ({"priceAdjustment": "+0.5"}, 4.5),
+        ({"priceAdjustment": "-0.5"}, 3.5),
+        ({"priceAdjustment": "-5"}, 0.0),
+        ({"priceAdjustment": "+10%"}, 4.4),
+        ({"priceAdjustment": "-100%"}, 0.0),
+        ({}, 4.0),
+    ],
+)
+def test_prices_are_set_or_adjusted_and_never_negative(change, expected):
+    """Absolute, by an amount, or by a part."""
+    assert price(overlaid(an_overlay("o", **change)), "large", "a", "on-demand") == pytest.approx(expected)
+
+
+def test_the_heaviest_overlay_wins_each_offering_and_adjustments_do_not_stack():
+    """The others still hold where it does not match."""
+    result = overlaid(
+        an_overlay("light", weight=1, priceAdjustment="+1"),
+        an_overlay("heavy", weight=5, requirements=selecting(zone="a"), priceAdjustment="+10"),
+    )
+    assert price(result, "small", "a", "on-demand") == 11.0
+    assert price(result, "small", "b", "on-demand") == 2.0
+
+
+def test_extended_resources_are_added_to_a_type_and_the_heaviest_amount_counts():
+    """All or nothing for a type: one matching offering is enough."""
+    result = overlaid(
+        an_overlay("more", weight=2, requirements=selecting(type="small", zone="b"), capacity={FUSE: "4"}),
+        an_overlay("less", weight=1, capacity={FUSE: 1, "example.com/other": "2k"}),
+    )
+    small, large = (
+        next(t for t in result.catalogue.instance_types("default") if t.name == n) for n in ("small", "large")
+    )
+    assert (small.capacity[FUSE], small.capacity["example.com/other"]) == (4, 2000)
+    assert (large.capacity[FUSE], large.capacity["example.com/other"]) == (1, 2000)
+    assert small.capacity["cpu"] == SMALL.capacity["cpu"]
+
+
+def test_of_two_overlays_of_equal_weight_on_one_thing_the_earlier_name_is_left_out_entirely():
+    """Names from the top, as Karpenter orders them; without anything in common both are applied."""
+    result = overlaid(
+        an_overlay("a", price="3", requirements=selecting(zone="a"), capacity={"example.com/a": 1}),
+        an_overlay("b", price="2", requirements=selecting(capacity="spot")),
+        an_overlay("c", capacity={FUSE: 1}),
+        an_overlay("d", capacity={"example.com/d": 1}),
+        an_overlay("e", capacity={FUSE: 2}),
+    )
+    assert result.conflicts == {"a": "b", "c": "e"}
+    assert price(result, "small", "a", "on-demand") == 1.0
+    small = next(t for t in result.catalogue.instance_types("default") if t.name == "small")
+    assert "example.com/a" not in small.capacity
+    assert (small.capacity[FUSE], small.capacity["example.com/d"]) == (2, 1)
+
+
+def test_a_catalogue_that_no_overlay_matches_stays_the_same_object_and_order_makes_no_difference():
+    """Identity is what solvers cache by; a label nobody defines is not met."""
+    catalogue = Catalogue({"default": (LARGE, SMALL)})
+    unknown = [{"key": "example.com/rack", "operator": "Exists"}]
+    missed = apply_overlays([a_pool()], catalogue, [an_overlay("o", requirements=unknown, price="1")])
+    assert missed.catalogue is catalogue
+    overlays = [
+        an_overlay(name, price=str(i), requirements=selecting(zone="ab"[i % 2])) for i, name in enumerate("abcd")
+    ]
+    first, again = overlaid(*overlays), overlaid(*reversed(overlays))
+    assert first.catalogue.by_node_pool == again.catalogue.by_node_pool
+    assert first.conflicts == again.conflicts
+
+
+def test_pools_that_no_overlay_tells_apart_keep_sharing_their_types():
+    """What solvers derive from a list of types they derive once for all pools that have it."""
+    by_type = overlaid(an_overlay("o", requirements=selecting(type="small"), price="1"), pools=("one", "two"))
+    assert by_type.catalogue.instance_types("one") is by_type.catalogue.instance_types("two")
+    by_pool = overlaid(an_overlay("o", requirements=selecting(pool="one"), price="1"), pools=("one", "two"))
+    assert price(by_pool, "small", "a", "on-demand", pool="one") == 1.0
+    assert by_pool.catalogue.instance_types("two")[1] is SMALL
+
+
+def test_claims_say_that_overlays_had_a_part_in_them():
+    """Karpenter's annotations, by what their types carry."""
+    result = overlaid(an_overlay("o", requirements=selecting(type="small", zone="a"), price="1", capacity={FUSE: 1}))
+    large, small = result.catalogue.instance_types("default")
+    assert overlay_annotations(large) == ()
+    assert overlay_annotations(small) == (labels.CAPACITY_OVERLAY_APPLIED, labels.PRICE_OVERLAY_APPLIED)
+
+
+@pytest.mark.parametrize(
+    ("spec", "why"),
+    [
+        ({"price": "1", "priceAdjustment": "+1"}, "exclude each other"),
+        ({"price": "-1"}, "spec.price"),
+        ({"price": 1.5}, "spec.price"),
+        ({"price": "9" * 400}, "spec.price: .*at most 64"),
+        ({"priceAdjustment": "10%"}, "spec.priceAdjustment"),
+        ({"priceAdjustment": "-101%"}, "spec.priceAdjustment"),
+        ({"capacity": {"cpu": "1"}}, "only extended resources"),
+        ({"capacity": {"nvidia.com/gpu": "1"}}, "only extended resources"),
+        ({"capacity": {FUSE: "many"}}, "spec.capacity"),
+        ({"capacity": {FUSE: "-1"}}, "negative"),
+        ({"weight": 10001}, "spec.weight"),
+        ({"requirements": [{"key": labels.ZONE, "operator": "NotIn"}]}, "must have a value"),
+        ({"requirements": [{"key": labels.ZONE, "operator": "Near", "values": ["a"]}]}, "operator"),
+        ({"requirements": [{"key": labels.HOSTNAME, "operator": "Exists"}]}, "reserved"),
+    ],
+)
+def test_an_overlay_that_makes_no_sense_does_not_validate(spec, why):
+    """The rules of Karpenter's definition and of its runtime validation."""
+    with pytest.raises(InvalidObjectError, match=why):
+        parse(NodeOverlay, overlay_body("o", **spec))
+
+
+def test_conditions_say_whether_an_overlay_is_applied_and_are_written_once():
+    """True, or False with `Conflict` or `RuntimeValidation`; what is so already is not written again."""
+    bad = SetAside(kind="NodeOverlay", name="bad", uid="uid-bad", why="spec.price: no", generation=1)
+    pool = SetAside(kind="NodePool", name="pool", uid="uid-pool", why="not ours to tell")
+    snapshot = a_snapshot(node_overlays=(an_overlay("good"), an_overlay("late")), set_aside=(bad, pool))
+    plan = tell_overlays(snapshot, {"late": "good"})
+    told = {
+        action.ref.name: {c["type"]: (c["status"], c["reason"]) for c in action.patch["status"]["conditions"]}
+        for chain in plan.chains
+        for action in chain.actions
+    }
+    assert told["good"] == {"ValidationSucceeded": ("True", "ValidationSucceeded"), "Ready": ("True", "Ready")}
+    assert told["late"]["ValidationSucceeded"] == ("False", "Conflict")
+    assert told["bad"]["ValidationSucceeded"] == ("False", "RuntimeValidation")
+    assert {name: conditions["Ready"][0] for name, conditions in told.items()} == {
+        "good": "True",
+        "late": "False",
+        "bad": "False",
+    }
+    (chain,) = (c for c in plan.chains if c.actions[0].ref.name == "good")
+    body = {**overlay_body("good"), "metadata": {"name": "good", "uid": "uid-good", "generation": 1}}
+    settled = parse(NodeOverlay, {**body, "status": chain.actions[0].patch["status"]})
+    assert tell_overlays(a_snapshot(node_overlays=(settled,)), {}).chains == ()

@@ -1,0 +1,119 @@
+"""In which order a class gives up what it would rather have."""
+
+from __future__ import annotations
+
+from journeyman.core.api import labels
+from journeyman.core.scheduling.options import PreferencePolicy
+from journeyman.core.scheduling.pod_classes import collapse
+from journeyman.core.scheduling.preferences import ladder
+from tests.helpers.builders import a_pod
+
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
+
+
+def near(key):
+    """A term about the pods of the app."""
+    return {"topologyKey": key, "labelSelector": {"matchLabels": {"app": "web"}}}
+
+
+def weighted(**weights):
+    """Preferred terms about other pods, by topology key."""
+    return [{"weight": weight, "podAffinityTerm": near(key)} for key, weight in weights.items()]
+
+
+def in_zone(zone, **extra):
+    """A node affinity term."""
+    return {"matchExpressions": [{"key": labels.ZONE, "operator": "In", "values": [zone]}], **extra}
+
+
+def climb(spec, *, policy=PreferencePolicy.RESPECT, taints=False):
+    """The ladder of one pod."""
+    (cls,), errors = collapse([a_pod("p", spec=spec)], {})
+    assert not errors
+    return ladder(cls, policy=policy, any_preference_taint=taints)
+
+
+def told(rung):
+    """A rung in short: affinities, anti-affinities, zones, spreads."""
+    return (
+        "".join(g.key for g in rung.affinities),
+        "".join(g.key for g in rung.anti_affinities),
+        "".join(sorted("".join(sorted(t[labels.ZONE].values)) for t in rung.terms if labels.ZONE in t)),
+        "".join(s.key for s in rung.spreads),
+    )
+
+
+EVERYTHING = {
+    "affinity": {
+        "podAffinity": {PREFERRED: weighted(a=1, b=5)},
+        "podAntiAffinity": {REQUIRED: [near("r")], PREFERRED: weighted(c=9)},
+        "nodeAffinity": {
+            PREFERRED: [{"weight": 1, "preference": in_zone("x")}, {"weight": 2, "preference": in_zone("y")}]
+        },
+    },
+    "topologySpreadConstraints": [
+        {"whenUnsatisfiable": "ScheduleAnyway", **near("s")},
+        {"whenUnsatisfiable": "DoNotSchedule", **near("h")},
+        {"whenUnsatisfiable": "ScheduleAnyway", **near("t")},
+        {"whenUnsatisfiable": "ScheduleAnyway", **near("u")},
+    ],
+}
+
+
+def test_preferences_are_given_up_one_by_one_in_karpenters_order():
+    """Pod affinity, pod anti-affinity, node affinity (the next heaviest steps in), ScheduleAnyway: heaviest first."""
+    rungs = climb(EVERYTHING)
+
+    assert [told(rung) for rung in rungs] == [
+        ("ba", "rc", "y", "hsut"),
+        ("a", "rc", "y", "hsut"),
+        ("", "rc", "y", "hsut"),
+        ("", "r", "y", "hsut"),
+        ("", "r", "x", "hsut"),
+        ("", "r", "", "hsut"),
+        ("", "r", "", "hut"),
+        ("", "r", "", "ht"),
+        ("", "r", "", "h"),
+    ]
+    assert rungs[0].strict_terms == rungs[-1].terms
+
+
+def test_only_preferences_are_soft():
+    """Required rules bind on every rung, and are not among the soft ones on any."""
+    for rung in climb(EVERYTHING):
+        groups = (*rung.affinities, *rung.anti_affinities, *(s.group for s in rung.spreads))
+
+        assert {g.key for g in groups if g.id not in rung.soft} == {"r", "h"}
+
+
+def test_preferred_taints_are_heeded_until_all_else_is_given_up():
+    """One more rung, and only where a NodePool has such a taint."""
+    spread = {"topologySpreadConstraints": [{"whenUnsatisfiable": "ScheduleAnyway", **near("s")}]}
+
+    assert [(len(r.spreads), r.heeds_preferences) for r in climb(spread, taints=True)] == [
+        (1, True),
+        (0, True),
+        (0, False),
+    ]
+    assert [r.heeds_preferences for r in climb({}, taints=True)] == [True, False]
+    assert [r.heeds_preferences for r in climb({})] == [False]
+    assert [r.heeds_preferences for r in climb({"tolerations": [{"operator": "Exists"}]}, taints=True)] == [False]
+
+
+def test_alternatives_stay_alternatives_on_every_rung():
+    """Each required term holds together with the preferred one; a contradiction leaves the other term, or the rung, out."""
+    node = {
+        REQUIRED: {"nodeSelectorTerms": [in_zone("x"), in_zone("z")]},
+        PREFERRED: [{"weight": 9, "preference": in_zone("x")}, {"weight": 1, "preference": in_zone("w")}],
+    }
+
+    assert [told(rung)[2] for rung in climb({"affinity": {"nodeAffinity": node}})] == ["x", "xz"]
+
+
+def test_ignored_preferences_leave_the_last_rung():
+    """Nothing preferred is looked at."""
+    (only,) = climb(EVERYTHING, policy=PreferencePolicy.IGNORE, taints=True)
+
+    assert told(only) == ("", "r", "", "h")
+    assert not only.heeds_preferences

@@ -1,0 +1,181 @@
+"""Whom a rule between pods is about, and how many of them there are where."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from journeyman.core.api import labels
+from journeyman.core.api.objects import Object, PodAffinityTerm, TopologySpreadConstraint
+from journeyman.core.scheduling.topology import (
+    Census,
+    LabelIndex,
+    domain_of,
+    group_of,
+    repelled_by,
+    repulsions,
+    spread_of,
+)
+from journeyman.core.state import StateNode
+from tests.helpers.builders import NOW, a_node, a_pod, stamp
+
+NAMESPACES = {
+    name: msgspec.convert({"metadata": {"name": name, "labels": {"team": team}}}, Object)
+    for name, team in {"default": "a", "shop": "a", "bank": "b"}.items()
+}
+
+
+def a_term(**fields):
+    """A term about the pods of an app."""
+    return msgspec.convert(
+        {"topologyKey": labels.ZONE, "labelSelector": {"matchLabels": {"app": "web"}}, **fields}, PodAffinityTerm
+    )
+
+
+def a_group(own=None, **fields):
+    """Whom such a term of a pod in `default` is about."""
+    return group_of(a_term(**fields), "default", own or {}, NAMESPACES)
+
+
+def on_node(name, *pods, named=True, **node_labels):
+    """An unmanaged node with these pods; its host name label may be missing."""
+    node = a_node(name, metadata={"name": name, "labels": {labels.HOSTNAME: name, **node_labels}})
+    kept = {k: v for k, v in node.metadata.labels.items() if named or k != labels.HOSTNAME}
+    metadata = msgspec.structs.replace(node.metadata, labels=kept)
+    return StateNode(node=msgspec.structs.replace(node, metadata=metadata), claim=None, pods=pods)
+
+
+@pytest.mark.parametrize(
+    ("fields", "namespaces"),
+    [
+        ({}, {"default"}),
+        ({"namespaces": ["bank"]}, {"bank"}),
+        ({"namespaceSelector": {"matchLabels": {"team": "a"}}}, {"default", "shop"}),
+        ({"namespaceSelector": {"matchLabels": {"team": "a"}}, "namespaces": ["bank"]}, {"default", "shop", "bank"}),
+        ({"namespaceSelector": {"matchLabels": {"team": "c"}}}, set()),
+        ({"namespaceSelector": {}}, None),
+    ],
+)
+def test_a_term_is_about_the_namespaces_it_names_or_selects(fields, namespaces):
+    """Its own without either; an empty selector means all, known or not."""
+    assert a_group(**fields).namespaces == (None if namespaces is None else frozenset(namespaces))
+
+
+def test_groups_that_count_the_same_pods_are_equal_however_written():
+    """Order, repetition, aliases of the key, and labels written as expressions make no difference."""
+    same = a_group(
+        topologyKey="failure-domain.beta.kubernetes.io/zone",
+        labelSelector={"matchExpressions": [{"key": "app", "operator": "In", "values": ["web", "web"]}] * 2},
+    )
+
+    assert same.id == a_group().id
+    assert a_group().preferred.id != a_group().id
+    assert a_group(namespaces=["shop"]).id != a_group().id
+
+
+def test_label_keys_narrow_a_term_to_pods_like_or_unlike_its_own():
+    """A key the pod does not have is passed over; a term without a selector stays one that counts nobody."""
+    narrowed = a_group({"rev": "1", "cell": "x"}, matchLabelKeys=["rev", "none"], mismatchLabelKeys=["cell"])
+
+    assert narrowed.counts("default", {"app": "web", "rev": "1", "cell": "y"})
+    assert not narrowed.counts("default", {"app": "web", "rev": "2", "cell": "y"})
+    assert not narrowed.counts("default", {"app": "web", "rev": "1", "cell": "x"})
+    assert not a_group({"rev": "1"}, labelSelector=None, matchLabelKeys=["rev"]).counts("default", {"rev": "1"})
+
+
+def test_a_spread_reads_all_of_its_fields():
+    """Policies have Kubernetes' defaults, and minDomains is one."""
+    body = {"topologyKey": "rack", "labelSelector": {}, "maxSkew": 2, "matchLabelKeys": ["rev"]}
+    plain = spread_of(msgspec.convert(body, TopologySpreadConstraint), "default", {"rev": "1"})
+    policies = {"minDomains": 3, "nodeAffinityPolicy": "Ignore", "nodeTaintsPolicy": "Honor"}
+    full = spread_of(msgspec.convert(body | policies, TopologySpreadConstraint), "default", {})
+
+    assert (plain.key, plain.max_skew, plain.min_domains, plain.own_nodes_only, plain.untainted_only) == (
+        "rack",
+        2,
+        1,
+        True,
+        False,
+    )
+    assert (full.min_domains, full.own_nodes_only, full.untainted_only) == (3, False, True)
+    assert plain.counts("default", {"rev": "1"})
+    assert not plain.counts("default", {"rev": "2"})
+
+
+def test_running_pods_keep_others_away_from_their_own_domains_only():
+    """Those that ended, or are placed anew, keep nobody away; a node's name stands in for its host name."""
+    anti = {
+        "affinity": {
+            "podAntiAffinity": {
+                "requiredDuringSchedulingIgnoredDuringExecution": [
+                    {"topologyKey": key, "labelSelector": {"matchLabels": {"app": "web"}}}
+                    for key in (labels.ZONE, labels.HOSTNAME)
+                ]
+            }
+        }
+    }
+    nodes = [
+        on_node("n1", a_pod("p1", node="n1", spec=anti), named=False, **{labels.ZONE: "a"}),
+        on_node("n2", a_pod("p2", node="n2", spec=anti), **{labels.ZONE: "b"}),
+        on_node("n3", a_pod("p3", node="n3", spec=anti, status={"phase": "Succeeded"}), **{labels.ZONE: "c"}),
+        on_node("n4", a_pod("p4", node="n4"), **{labels.ZONE: "d"}),
+    ]
+
+    running = [entry for node in nodes for entry in repulsions(node, NAMESPACES)]
+    found = {r.group.key: r.domains for r in repelled_by(running, {"default/p2"})}
+
+    assert found == {labels.ZONE: {"a"}, labels.HOSTNAME: {"n1"}}
+
+
+def test_a_census_counts_by_node_and_by_domain():
+    """Pods that are leaving, being deleted, or of another kind do not count; a domain without any counts nought."""
+    going = {"deletionTimestamp": stamp(NOW)}
+    nodes = [
+        on_node("n1", a_pod("a", node="n1"), a_pod("b", node="n1"), rack="r1"),
+        on_node("n2", a_pod("c", node="n2"), a_pod("d", node="n2", metadata=going), rack="r1"),
+        on_node("n3", a_pod("e", node="n3", metadata={"labels": {"app": "db"}}), rack="r2"),
+        on_node("n4", a_pod("f", node="n4")),
+    ]
+    group = a_group(topologyKey="rack")
+    census = Census(nodes, {"default/c"}, group.label_keys)
+
+    assert census.by_node(group) == {"n1": 2, "n4": 1}
+    assert census.by_domain(group) == {"r1": 2, "r2": 0}
+    assert census.by_domain(group, lambda node: node.name != "n1") == {"r1": 0, "r2": 0}
+    assert [domain_of(node, "rack") for node in nodes] == ["r1", "r1", "r2", None]
+    rest = census.without({"n1", "n3"})
+    assert rest.by_node(group) == {"n4": 1}
+    assert rest.by_domain(group) == {"r1": 0}
+    assert census.by_node(group) == {"n1": 2, "n4": 1}
+
+
+class Entry(msgspec.Struct):
+    """What selectors see."""
+
+    namespace: str
+    labels: dict[str, str]
+
+
+values = st.dictionaries(st.sampled_from("abc"), st.sampled_from("xyz"))
+expressions = st.builds(
+    lambda key, operator, found: {"key": key, "operator": operator, "values": found},
+    st.sampled_from("abc"),
+    st.sampled_from(["In", "NotIn", "Exists", "DoesNotExist"]),
+    st.lists(st.sampled_from("xyz"), max_size=2),
+)
+selectors = st.none() | st.builds(
+    lambda same, more: {"matchLabels": same, "matchExpressions": more}, values, st.lists(expressions, max_size=2)
+)
+
+
+@given(st.lists(st.builds(Entry, st.sampled_from(["default", "shop"]), values)), selectors, st.booleans())
+def test_the_index_finds_whom_asking_everyone_would_find(entries, selector, everywhere):
+    """Whatever the selector."""
+    scope = {"namespaceSelector": {}} if everywhere else {}
+    group = a_group(labelSelector=selector, **scope)
+
+    expected = tuple(i for i, e in enumerate(entries) if group.counts(e.namespace, e.labels))
+
+    assert LabelIndex(entries).counted_by(group) == expected

@@ -1,0 +1,222 @@
+"""Volumes: from where they can be reached, and how many more a node attaches."""
+
+import msgspec
+import pytest
+
+from journeyman.core.api import labels
+from journeyman.core.api.storage import PersistentVolume, StorageClass
+from journeyman.core.scheduling.requirements import EMPTY
+from journeyman.core.scheduling.volumes import (
+    NO_VOLUMES,
+    Storage,
+    claim_keys,
+    resolve,
+    volume_room,
+)
+from tests.helpers.builders import (
+    EBS,
+    NOW,
+    a_csi_node,
+    a_launched_claim,
+    a_node,
+    a_pod,
+    a_running_claim,
+    a_snapshot,
+    a_storage_class,
+    a_volume,
+    a_volume_claim,
+    claims_as_volumes,
+    stamp,
+)
+
+AWS_ZONE = "topology.ebs.csi.aws.com/zone"
+
+
+def storage(*, pods=(), claims=(), volumes=(), classes=(), csi_nodes=()):
+    return Storage.of(
+        a_snapshot(
+            pods=tuple(pods),
+            persistent_volume_claims=tuple(claims),
+            persistent_volumes=tuple(volumes),
+            storage_classes=tuple(classes),
+            csi_nodes=tuple(csi_nodes),
+        )
+    )
+
+
+def using(name, *claims):
+    return a_pod(name, **claims_as_volumes(*claims))
+
+
+def zones(terms):
+    return [sorted(term[labels.ZONE].values) for term in terms]
+
+
+def test_a_pod_without_volumes_may_go_anywhere():
+    """Volumes that need no claim (empty directories, say) do not count."""
+    assert resolve(a_pod("web", spec={"volumes": [{"name": "scratch", "emptyDir": {}}]}), storage()) is NO_VOLUMES
+    assert NO_VOLUMES.terms == (EMPTY,)
+
+
+def test_a_bound_volume_is_reached_from_where_it_is_and_an_unbound_one_from_where_its_class_may_make_it():
+    """The zone label of the EBS driver is the zone; the terms are alternatives, in one order."""
+    world = storage(
+        claims=(a_volume_claim("bound", volume="pv"), a_volume_claim("free")),
+        volumes=(a_volume("pv", {AWS_ZONE: ("b",)}, {labels.ZONE: ("a",)}),),
+        classes=(a_storage_class(zones=("c", "b")),),
+    )
+    assert zones(resolve(using("x", "bound"), world).terms) == [["a"], ["b"]]
+    assert zones(resolve(using("y", "free"), world).terms) == [["b", "c"]]
+    assert resolve(using("z", "free"), world).counts == {EBS: 1}
+
+
+def test_several_volumes_are_reached_from_where_all_of_them_are():
+    """The cross product without its contradictions; the order of the volumes makes no difference."""
+    world = storage(
+        claims=(a_volume_claim("one", volume="pv-1"), a_volume_claim("two", volume="pv-2")),
+        volumes=(
+            a_volume("pv-1", {labels.ZONE: ("a",)}, {labels.ZONE: ("b", "c")}),
+            a_volume("pv-2", {labels.ZONE: ("c", "b")}, {labels.ZONE: ("d",)}),
+        ),
+    )
+    found = resolve(using("x", "one", "two"), world)
+    assert zones(found.terms) == [["b", "c"]]
+    assert found == resolve(using("y", "two", "one"), world)
+    assert hash(found) == hash(resolve(using("y", "two", "one"), world))
+
+
+def test_volumes_that_no_node_reaches_together_leave_a_contradiction():
+    """So the pod fails on every node, as it would with one label asked to have two values."""
+    world = storage(
+        claims=(a_volume_claim("one", volume="pv-1"), a_volume_claim("two", volume="pv-2")),
+        volumes=(a_volume("pv-1", {labels.ZONE: ("a",)}), a_volume("pv-2", {labels.ZONE: ("b",)})),
+    )
+    (term,) = resolve(using("x", "one", "two"), world).terms
+    assert term[labels.ZONE].impossible
+
+
+def test_a_local_volume_does_not_tie_its_pod_to_the_host():
+    """The pod will have another host anyway; what else the volume asks for still holds."""
+    local = {"spec": {"local": {"path": "/d"}, "csi": None}}
+    world = storage(
+        claims=(a_volume_claim("tied", volume="pv-1"), a_volume_claim("zonal", volume="pv-2")),
+        volumes=(
+            a_volume("pv-1", {labels.HOSTNAME: ("n",)}, {labels.ZONE: ("a",)}, **local),
+            a_volume("pv-2", {labels.HOSTNAME: ("n",), labels.ZONE: ("a",)}, **local),
+        ),
+    )
+    tied, zonal = resolve(using("x", "tied"), world), resolve(using("y", "zonal"), world)
+    assert tied.terms == (EMPTY,)
+    assert zones(zonal.terms) == [["a"]]
+    assert labels.HOSTNAME not in zonal.terms[0]
+    assert tied.counts == {}
+
+
+@pytest.mark.parametrize(
+    ("claim", "why"),
+    [
+        (None, "PersistentVolumeClaim default/data does not exist"),
+        (a_volume_claim("data", metadata={"deletionTimestamp": stamp(NOW)}), "is being deleted"),
+        (a_volume_claim("data", volume="gone", status={"phase": "Lost"}), "lost its PersistentVolume gone"),
+        (a_volume_claim("data", volume="gone"), "PersistentVolume gone of PersistentVolumeClaim default/data does not"),
+        (a_volume_claim("data", volume="leaving"), "PersistentVolume leaving"),
+        (a_volume_claim("data", spec={"volumeName": "pv"}), "not bound to PersistentVolume pv yet"),
+        (a_volume_claim("data", volume="odd"), "operator 'Near' is not one of"),
+        (a_volume_claim("data", storage_class=None), "unbound and has no StorageClass"),
+        (a_volume_claim("data", storage_class=""), "unbound and has no StorageClass"),
+        (a_volume_claim("data", storage_class="missing"), "StorageClass missing"),
+        (a_volume_claim("data", storage_class="eager"), "binds before a pod is scheduled"),
+        (a_volume_claim("data", storage_class="empty"), "In needs at least one value"),
+    ],
+)
+def test_what_cannot_be_had_is_said_and_leaves_the_other_pods_alone(claim, why):
+    """Missing, leaving or contradictory objects give a reason; nothing raises."""
+    term = {"matchExpressions": [{"key": "z", "operator": "Near", "values": ["a"]}]}
+    odd = {"nodeAffinity": {"required": {"nodeSelectorTerms": [term]}}}
+    world = storage(
+        claims=() if claim is None else (claim,),
+        volumes=(
+            a_volume("pv"),
+            a_volume("leaving", metadata={"deletionTimestamp": stamp(NOW)}),
+            a_volume("odd", spec=odd),
+        ),
+        classes=(
+            a_storage_class(),
+            a_storage_class("eager", mode="Immediate"),
+            a_storage_class("empty", allowedTopologies=[{"matchLabelExpressions": [{"key": "z", "values": []}]}]),
+        ),
+    )
+    assert why in resolve(using("x", "data"), world)
+    assert resolve(a_pod("other"), world) is NO_VOLUMES
+
+
+def test_an_absurd_number_of_alternatives_is_refused():
+    """A dozen volumes over as many labels would make millions of combinations."""
+    many = range(12)
+    world = storage(
+        claims=[a_volume_claim(f"c-{i}", volume=f"pv-{i}") for i in many],
+        volumes=[a_volume(f"pv-{i}", *({f"label-{i}": (value,)} for value in "abcd")) for i in many],
+    )
+    assert "combinations" in resolve(using("x", *(f"c-{i}" for i in many)), world)
+
+
+def test_an_ephemeral_volume_has_a_claim_named_after_its_pod():
+    """It is made for this pod alone."""
+    pod = a_pod("web-0", spec={"volumes": [{"name": "scratch", "ephemeral": {"volumeClaimTemplate": {}}}]})
+    assert claim_keys(pod) == ("default/web-0-scratch",)
+    world = storage(claims=(a_volume_claim("web-0-scratch"),), classes=(a_storage_class(),))
+    assert resolve(pod, world).counts == {EBS: 1}
+
+
+def test_claims_that_several_pods_use_are_shared():
+    """A node attaches such a volume once, however many of its pods use it; ended pods do not use it any more."""
+    ended = a_pod("ended", status={"phase": "Succeeded"}, **claims_as_volumes("own"))
+    pods = (using("a", "all", "own"), using("b", "all"), ended)
+    world = storage(pods=pods, claims=(a_volume_claim("all"), a_volume_claim("own")), classes=(a_storage_class(),))
+    found = resolve(pods[0], world)
+    assert found.shared == ((EBS, "default/all"),)
+    assert found.counts == {EBS: 1}
+
+
+def test_drivers_that_were_once_built_in_count_as_what_took_over():
+    """An old volume takes the same slot as a new one; a volume of no driver takes none."""
+    old = msgspec.convert(
+        {"metadata": {"name": "old"}, "spec": {"awsElasticBlockStore": {"volumeID": "v"}}}, PersistentVolume
+    )
+    none = msgspec.convert({"metadata": {"name": "nfs"}, "spec": {}}, PersistentVolume)
+    in_tree = msgspec.convert({"metadata": {"name": "gp2"}, "provisioner": "kubernetes.io/aws-ebs"}, StorageClass)
+    world = storage(
+        claims=(
+            a_volume_claim("old", volume="old"),
+            a_volume_claim("nfs", volume="nfs"),
+            a_volume_claim("new", storage_class="gp2"),
+        ),
+        volumes=(old, none),
+        classes=(in_tree,),
+    )
+    assert resolve(using("x", "old", "nfs", "new"), world).counts == {EBS: 2}
+
+
+def test_a_node_attaches_what_its_csi_node_allows_less_the_claims_of_the_pods_that_stay():
+    """Each claim once; pods that leave take theirs along; without a CSINode nothing is limited."""
+    pods = (
+        a_pod("a", node="node-one", **claims_as_volumes("all", "own", "missing")),
+        a_pod("b", node="node-one", **claims_as_volumes("all")),
+        a_pod("c", node="node-one", **claims_as_volumes("more")),
+    )
+    snapshot = a_snapshot(
+        pods=pods,
+        nodes=(a_node("one"), a_node("two")),
+        claims=(a_running_claim("one"), a_running_claim("two"), a_launched_claim("three")),
+        persistent_volume_claims=(a_volume_claim("all"), a_volume_claim("own"), a_volume_claim("more")),
+        storage_classes=(a_storage_class(),),
+        csi_nodes=(a_csi_node("node-one", ebs_csi_aws_com=3, efs_csi_aws_com=None),),
+    )
+    nodes = {node.name: node for node in snapshot.state_nodes}
+    storage = Storage.of(snapshot)
+    by_name = {name: volume_room(node, storage, {"default/c"}) for name, node in nodes.items()}
+    assert by_name["node-one"].attached == {EBS: frozenset({"default/all", "default/own"})}
+    assert by_name["node-one"].free(EBS) == 1
+    assert by_name["node-one"].free("efs.csi.aws.com") is None
+    assert by_name["node-two"].free(EBS) is None
+    assert by_name["three"].free(EBS) is None
