@@ -155,10 +155,10 @@ def new_session(region: str, role_arn: str = "", external_id: str = "") -> boto3
     import boto3  # noqa: PLC0415 - a simulation with its own clients does without
     from botocore import session  # noqa: PLC0415 - likewise
 
-    from journeyman.cloud.aws.response_parser import with_fast_answers  # noqa: PLC0415 - likewise
+    from journeyman.cloud.aws.response_parser import with_fast_parser  # noqa: PLC0415 - likewise
 
     core = _assuming(region, role_arn, external_id) if role_arn else session.get_session()
-    return boto3.Session(botocore_session=with_fast_answers(core), region_name=region)
+    return boto3.Session(botocore_session=with_fast_parser(core), region_name=region)
 
 
 def _assuming(region: str, role_arn: str, external_id: str) -> Any:

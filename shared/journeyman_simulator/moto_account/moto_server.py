@@ -25,7 +25,7 @@ from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoReque
 from werkzeug.serving import make_server
 from werkzeug.test import run_wsgi_app
 
-from journeyman.cloud.aws.response_parser import with_fast_answers
+from journeyman.cloud.aws.response_parser import with_fast_parser
 from journeyman.errors import ConfigurationError
 from journeyman.ports import Clock
 from journeyman_simulator.cloud_rules.fleet_allocation import CapacityPools
@@ -220,7 +220,7 @@ def client_for(endpoint_url: str, service: str, *, region: str = "us-east-1", ma
 @cache
 def _session() -> boto3.session.Session:
     """Shared by all clients: reading a service's model takes longer than everything else about a client."""
-    return boto3.session.Session(botocore_session=with_fast_answers(botocore.session.get_session()))
+    return boto3.session.Session(botocore_session=with_fast_parser(botocore.session.get_session()))
 
 
 class PersistentConnectionHandler(MotoRequestHandler):

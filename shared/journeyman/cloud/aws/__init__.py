@@ -1,5 +1,5 @@
-"""AWS: EC2NodeClasses resolved, instance types and prices read, instances launched through CreateFleet, listed, ended.
+"""The AWS cloud provider: EC2NodeClass status, instance types, prices, launch, list, terminate.
 
-`provider.AwsCloudProvider` is the `ports.CloudProvider`; everything else here serves it. SDK clients are handed in
-(`settings.Clients`), the time comes from `ports.Clock`, and botocore's errors end in `errors.translated`.
+`provider.AwsCloudProvider` implements `ports.CloudProvider`; the other modules serve it. SDK clients come from
+`settings.Clients`, the time from `ports.Clock`; `aws_errors.translated` turns botocore's errors into ours.
 """

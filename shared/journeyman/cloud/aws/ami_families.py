@@ -1,4 +1,4 @@
-"""AMI families: what each means for storage, pod density and reservations.
+"""AMI families with their default volumes, pod density and reservations.
 
 Restates: karpenter-provider-aws pkg/providers/amifamily (`FeatureFlags`, `DefaultBlockDeviceMappings`,
 `EphemeralBlockDevice`).
@@ -22,7 +22,7 @@ class AmiBlockDevice(Struct, frozen=True, kw_only=True):
 
 
 class AmiFamily(Struct, frozen=True, kw_only=True):
-    """One AMI family. `ephemeral_device` is the volume that pods' ephemeral storage is on, empty if unknowable."""
+    """One AMI family. `ephemeral_device` is the volume that pods' ephemeral storage is on, empty if it cannot be known."""
 
     name: str
     block_devices: tuple[AmiBlockDevice, ...] = ()

@@ -1,4 +1,4 @@
-"""Machine images of an EC2NodeClass: found by id, name, tags, SSM parameter or alias, with what types they suit.
+"""AMIs of an EC2NodeClass: by id, name, tags, SSM parameter or alias, with the instance types they fit.
 
 Restates: karpenter-provider-aws pkg/providers/amifamily (ami.go, types.go, al2.go, al2023.go, bottlerocket.go, windows.go).
 """
@@ -42,11 +42,11 @@ _Variant = tuple[Requirement, ...]
 
 
 class UnsupportedAliasError(Exception):
-    """An alias that this Kubernetes version has no images for. Becomes a condition; never leaves this package."""
+    """The alias has no AMI for this Kubernetes version. It becomes a condition and never leaves this package."""
 
 
 class Ami(Struct, frozen=True, kw_only=True):
-    """An image and the types it suits. One image can be several of these."""
+    """An AMI with the requirements of the instance types it fits. One image may be several of these."""
 
     id: str
     name: str
@@ -55,7 +55,7 @@ class Ami(Struct, frozen=True, kw_only=True):
     requirements: tuple[Requirement, ...]
 
     def to_status(self) -> dict[str, Any]:
-        """An entry of `status.amis`."""
+        """Return the entry of `status.amis`."""
         entries = [
             {"key": key, "operator": operator, **({"values": list(values)} if values else {})}
             for key, operator, values in sorted(self.requirements, key=lambda r: (len(r[0]), r))
@@ -69,7 +69,7 @@ class Ami(Struct, frozen=True, kw_only=True):
 
 
 class _Query(Struct, frozen=True, kw_only=True):
-    """One DescribeImages call; `known` are requirements that only the way to an image's id tells."""
+    """One DescribeImages call; `known` holds requirements that follow from how an image's id was found."""
 
     filters: tuple[tuple[str, tuple[str, ...]], ...]
     owners: tuple[str, ...] = ()
@@ -77,7 +77,7 @@ class _Query(Struct, frozen=True, kw_only=True):
 
 
 class AmiProvider:
-    """Finds images. Answers are remembered: parameters for a day, descriptions for a minute."""
+    """Finds AMIs. Parameters are cached for a day, descriptions for a minute."""
 
     def __init__(self, clients: Clients, settings: AwsSettings, clock: Clock) -> None:
         self._clients = clients
@@ -88,13 +88,13 @@ class AmiProvider:
         self._lock = Lock()
 
     def find(self, node_class: NodeClassView, now: datetime) -> tuple[Ami, ...]:
-        """The best image for each set of requirements, newest first; empty if the terms match none.
+        """Return the best AMI for each set of requirements, newest first; empty if the terms match none.
 
-        The best is one that is not deprecated, then the newest, then the one that comes last by name.
+        The best one is not deprecated, then newest, then last by name.
 
         Raises:
             UnsupportedAliasError: The alias has no images for this Kubernetes version, or is not one.
-            CloudProviderError: AWS could not be asked.
+            CloudProviderError: AWS did not answer.
         """
         best: dict[tuple[Requirement, ...], Ami] = {}
         for query in self._queries(node_class):
@@ -136,7 +136,7 @@ class AmiProvider:
         return [_Query(filters=(("image-id", tuple(sorted(known))),), known=known)] if known else []
 
     def _forget_alias(self, alias: AmiAlias) -> None:
-        """A newer image than the deprecated one may be out: ask again next time."""
+        """Drop the cached alias: a newer AMI than the deprecated one may exist."""
         if alias.family is not None:
             paths = tuple(alias_parameters(alias.family, self._settings.kubernetes_version, alias.version))
             with self._lock:
@@ -151,12 +151,12 @@ class AmiProvider:
         return self._get_parameters(names)
 
     def _custom_parameter(self, name: str) -> list[str]:
-        """The image id that a user's parameter holds; none if it is missing or holds something else."""
+        """Return the AMI id in a user's parameter; none if it is missing or holds something else."""
         values = self._user_parameters((name,))
         return [value for value in values.values() if value.startswith("ami-")]
 
     def _get_parameters(self, names: tuple[str, ...]) -> dict[str, str]:
-        """Values by name; a missing parameter is left out."""
+        """Return values by name, without missing parameters."""
         values: dict[str, str] = {}
         for start in range(0, len(names), _NAMES_PER_CALL):
             with translated("ssm:GetParameters"):
@@ -181,7 +181,7 @@ class AmiProvider:
 
 
 def _term_query(term: JSON) -> _Query:
-    """By name and tags. Names look among our own and Amazon's images only, unless an owner is given."""
+    """Return the query of a term with name or tags; without an owner it covers our own and Amazon's images."""
     filters = tag_filters(term.get("tags") or {})
     owners: tuple[str, ...] = (str(term["owner"]),) if term.get("owner") else ()
     if term.get("name"):
@@ -222,7 +222,7 @@ def check_supported(family: AmiFamily, kubernetes_version: str) -> None:
 
 
 def alias_parameters(family: AmiFamily, kubernetes_version: str, version: str) -> dict[str, tuple[_Variant, ...]]:
-    """SSM parameters of an alias, and what the image behind each is for."""
+    """Return the SSM parameters of an alias, each with the requirements of its image."""
     if family is AL2023:
         return _al2023_parameters(kubernetes_version, version)
     if family is BOTTLEROCKET:

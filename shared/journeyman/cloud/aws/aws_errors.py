@@ -1,4 +1,4 @@
-"""What AWS's errors mean to us: the one table through which every SDK error leaves this package.
+"""The one table that turns AWS errors into `journeyman.errors`.
 
 Restates: karpenter-provider-aws pkg/errors/errors.go (error code sets, `ToReasonMessage`).
 """
@@ -76,7 +76,7 @@ _UNAUTHORIZED: Final = frozenset(
     }
 )
 
-# errors.go `ToReasonMessage`, in its order: all texts must occur -> (reason, what to tell)
+# errors.go `ToReasonMessage`, in its order: all texts must occur -> (reason, message)
 _LAUNCH_REASONS: Final[tuple[tuple[tuple[str, ...], str, str], ...]] = (
     ((NO_SPOT_ROLE,), "SpotSLRCreationFailed", "the Spot service-linked role is missing and may not be created"),
     (("permissions boundary", "explicit deny"), "Unauthorized", "a permissions boundary denies this operation"),
@@ -108,7 +108,7 @@ _LAUNCH_REASONS: Final[tuple[tuple[tuple[str, ...], str, str], ...]] = (
 
 @contextmanager
 def translated(operation: str, **context: Any) -> Iterator[None]:
-    """Run one AWS call; whatever the SDK raises leaves as one of ours, the original as its cause.
+    """Run one AWS call and raise what the SDK raises as one of our errors, with the original as its cause.
 
     Args:
         operation: `service:Operation`, as IAM writes it, so that a refusal names the permission to grant.
@@ -132,7 +132,7 @@ def translated(operation: str, **context: Any) -> Iterator[None]:
 
 
 def _refusal(error: ClientError, operation: str, facts: dict[str, Any]) -> CloudProviderError:
-    """The meaning of an answer that is an error."""
+    """Return our error for an error response."""
     code = str(error.response.get("Error", {}).get("Code", ""))
     text = str(error.response.get("Error", {}).get("Message", ""))
     status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0) or 0)
@@ -149,12 +149,12 @@ def _refusal(error: ClientError, operation: str, facts: dict[str, Any]) -> Cloud
 
 
 def code_of(error: CloudProviderError) -> str:
-    """AWS's error code behind a translated error; empty if there was no answer."""
+    """Return AWS's error code of a translated error; empty if there was no response."""
     return str(error.context.get("code", ""))
 
 
 def launch_reason(text: str) -> tuple[str, str]:
-    """The Launched condition's reason for a failed launch, and what to tell a person.
+    """Return reason and message of the Launched condition for a failed launch.
 
     Args:
         text: Error codes and messages as AWS gave them.
@@ -168,7 +168,7 @@ def launch_reason(text: str) -> tuple[str, str]:
 
 
 def as_create_error(error: CloudProviderError, doing: str) -> CloudProviderError:
-    """What a launch reports for an error on its way: throttling as it is, everything else with a condition reason."""
+    """Return the error a launch reports: throttling as it is, everything else as a CreateError."""
     if isinstance(error, (RateLimitedError, CreateError)):
         return error
     reason, message = launch_reason(f"{code_of(error)}: {error.message}")

@@ -1,4 +1,4 @@
-"""One CreateFleet call, asked and read.
+"""CreateFleet: its request and its response.
 
 Restates: karpenter-provider-aws pkg/providers/instance/types.go `CreateFleetInputBuilder`, instance.go `getOverrides`,
 `updateUnavailableOfferingsCache`.
@@ -24,7 +24,7 @@ _TAGGED: Final = ("fleet", "instance", "volume")
 
 
 class FleetError(Struct, frozen=True, kw_only=True):
-    """Why one offering was not taken."""
+    """Why CreateFleet did not use one offering."""
 
     code: str
     message: str
@@ -34,7 +34,7 @@ class FleetError(Struct, frozen=True, kw_only=True):
 
     @property
     def is_capacity(self) -> bool:
-        """Whether another offering, or another time, may do."""
+        """Whether another offering, or a later attempt, may succeed."""
         return self.code in UNFULFILLABLE
 
     def __str__(self) -> str:
@@ -42,7 +42,7 @@ class FleetError(Struct, frozen=True, kw_only=True):
 
 
 class FleetAnswer(Struct, frozen=True, kw_only=True):
-    """What an instant fleet gave: at most one instance, and the offerings refused on the way."""
+    """An instant fleet with its instance, and the errors of offerings it tried before."""
 
     instance_id: str
     instance_type: str
@@ -61,7 +61,7 @@ def fleet_request(
     instance_tags: Mapping[str, str],
     context: str = "",
 ) -> dict[str, Any]:
-    """The call's parameters for one instance. Equal input gives equal parameters, which the token demands.
+    """Return the parameters for one instance. Equal input gives equal parameters, as the client token requires.
 
     Args:
         templates: With the types that may launch from each, their offerings all of this capacity type.
@@ -98,7 +98,7 @@ def _config(template: LaunchTemplate, overrides: list[dict[str, Any]]) -> dict[s
 
 
 def _overrides(template: LaunchTemplate, subnets: Mapping[str, ChosenSubnet]) -> list[dict[str, Any]]:
-    """Every type in every zone, cheapest first. The zone is redundant but lets an error be read without a lookup."""
+    """Return every type in every zone, cheapest first. The zone is redundant, but errors then name it."""
     pools = [
         (offering.price, candidate.name, offering.zone)
         for candidate in template.instance_types
@@ -118,7 +118,7 @@ def _overrides(template: LaunchTemplate, subnets: Mapping[str, ChosenSubnet]) ->
 
 
 def read_answer(reply: Mapping[str, Any]) -> FleetAnswer | tuple[FleetError, ...]:
-    """The instance, or the errors alone if there is none."""
+    """Return the instance, or the errors if there is none."""
     errors = tuple(_error(entry) for entry in reply.get("Errors") or ())
     started = next((entry for entry in reply.get("Instances") or () if entry.get("InstanceIds")), None)
     if started is None:
@@ -148,7 +148,7 @@ def _error(entry: Mapping[str, Any]) -> FleetError:
 def refused_offerings(
     errors: Iterable[FleetError], capacity_type: str, zones: Iterable[str], exhausted_zones: Iterable[str]
 ) -> tuple[OfferingKey, ...]:
-    """The offerings to avoid for a while, sorted.
+    """Return the offerings to mark unavailable, sorted.
 
     A missing Spot service-linked role rules out all spot; a zone without a free address rules out the zone. "*" stands
     for every instance type.
@@ -166,5 +166,5 @@ def refused_offerings(
 
 
 def exhausted_subnets(errors: Iterable[FleetError]) -> tuple[str, ...]:
-    """Subnets that EC2 says have no free address, sorted."""
+    """Return subnets without a free address according to EC2, sorted."""
     return tuple(sorted({error.subnet for error in errors if error.code == NO_ADDRESSES and error.subnet}))

@@ -1,4 +1,4 @@
-"""Instance profiles: the identity that nodes get, made from a role where the user gives one.
+"""Instance profiles of nodes, created from `spec.role` of an EC2NodeClass.
 
 Restates: karpenter-provider-aws pkg/providers/instanceprofile/instanceprofile.go,
 pkg/controllers/nodeclass/instanceprofile.go.
@@ -34,7 +34,7 @@ _ROLE_THERE: Final = "LimitExceeded"  # a profile holds one role
 
 
 class RoleNotFoundError(Exception):
-    """The NodeClass names a role that does not exist. Becomes a condition; never leaves this package."""
+    """The role of the NodeClass does not exist. It becomes a condition and never leaves this package."""
 
 
 class InstanceProfileProvider:
@@ -47,11 +47,14 @@ class InstanceProfileProvider:
         self._lock = Lock()
 
     def ensure(self, node_class: NodeClassView) -> str:
-        """Name of the NodeClass's profile, which exists and holds the role; empty if the NodeClass names neither.
+        """Return the name of the NodeClass's profile after ensuring that it exists and holds the role.
+
+        Returns:
+            The name; empty if the NodeClass names neither profile nor role.
 
         Raises:
             RoleNotFoundError: There is no such role.
-            CloudProviderError: IAM could not be asked, or refused.
+            CloudProviderError: IAM did not answer, or refused.
         """
         given = str(node_class.spec.get("instanceProfile") or "")
         # AddRoleToInstanceProfile takes no path
@@ -62,14 +65,16 @@ class InstanceProfileProvider:
         return self._made(name, role, node_class)
 
     def release(self, node_class: NodeClassView) -> None:
-        """Delete all that were ever made for the NodeClass, under its path: roles change, and each had its own.
+        """Delete all profiles that were created for the NodeClass, one per role it ever had.
 
-        One that the user named is not among them. Raises CloudProviderError.
+        A profile that the user named is kept. Raises CloudProviderError.
         """
         pages, path = self._clients.iam.get_paginator("list_instance_profiles"), _path(self._settings, node_class)
         with translated("iam:ListInstanceProfiles"):
             listed = [p for page in pages.paginate(PathPrefix=path) for p in page["InstanceProfiles"]]
-        found = [profile for profile in listed if profile["Path"] == path]  # whoever answers: another's stay
+        found = [
+            profile for profile in listed if profile["Path"] == path
+        ]  # IAM's prefix also matches other NodeClasses
         for profile in found:
             self._delete(profile["InstanceProfileName"], [role["RoleName"] for role in profile["Roles"]])
 
@@ -94,7 +99,7 @@ class InstanceProfileProvider:
         return name
 
     def _roles(self, name: str) -> list[str] | None:
-        """The roles in a profile; None if there is no such profile."""
+        """Return the roles in a profile; None if there is no such profile."""
         try:
             with translated("iam:GetInstanceProfile", instance_profile=name):
                 profile = self._clients.iam.get_instance_profile(InstanceProfileName=name)["InstanceProfile"]
@@ -130,7 +135,7 @@ class InstanceProfileProvider:
 
 @contextmanager
 def _unless_gone(operation: str, name: str) -> Iterator[None]:
-    """What IAM no longer has counts as done. Raises CloudProviderError for all else."""
+    """Run one IAM deletion; not found counts as done. Raises CloudProviderError otherwise."""
     try:
         with translated(operation, instance_profile=name):
             yield
@@ -140,13 +145,13 @@ def _unless_gone(operation: str, name: str) -> Iterator[None]:
 
 
 def profile_name(settings: AwsSettings, node_class: NodeClassView, role: str) -> str:
-    """`<cluster>_<digest>`; another role, another profile, since instances keep the one they started with."""
+    """Return `<cluster>_<digest>`: instances keep their profile, so another role needs another profile."""
     identity = "\n".join((settings.region, node_class.name, node_class.uid, role))
     return f"{settings.cluster_name}_{hashlib.sha256(identity.encode()).hexdigest()[:20]}"
 
 
 def _path(settings: AwsSettings, node_class: NodeClassView) -> str:
-    """Where all profiles of a NodeClass are, and no other's; Karpenter's are there, too."""
+    """Return the IAM path of this NodeClass's profiles, which Karpenter uses as well."""
     return f"/karpenter/{settings.region}/{settings.cluster_name}/{node_class.uid}/"
 
 

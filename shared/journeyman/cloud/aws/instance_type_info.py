@@ -1,6 +1,6 @@
-"""What EC2 says of an instance type, cut down to what decides anything here.
+"""Instance types from DescribeInstanceTypes, reduced to the fields that are used.
 
-`ec2:DescribeInstanceTypes` answers some 15 kB for each of 1,400 types; `InstanceTypeInfo` keeps 1 % of it. It is a
+`ec2:DescribeInstanceTypes` returns some 15 kB for each of 1,400 types; `InstanceTypeInfo` keeps 1 % of it. It is a
 msgspec Struct, so that the whole list can be kept as a small JSON document between cold starts.
 """
 
@@ -58,12 +58,12 @@ class InstanceTypeInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
 
 
 def parse_all(entries: Iterable[Mapping[str, Any]]) -> list[InstanceTypeInfo]:
-    """Those entries of DescribeInstanceTypes that can be nodes, in their order."""
+    """Return the entries that can be nodes, in their order."""
     return [info for entry in entries if (info := parse(entry)) is not None]
 
 
 def parse(entry: Mapping[str, Any]) -> InstanceTypeInfo | None:
-    """One entry; None if its architecture is not one that Kubernetes runs on here."""
+    """Return one entry; None if its architecture is not supported."""
     processor = entry.get("ProcessorInfo", {})
     arch = next((_ARCHITECTURES[a] for a in processor.get("SupportedArchitectures", ()) if a in _ARCHITECTURES), None)
     if arch is None:
@@ -124,7 +124,7 @@ def _accelerators(entries: Iterable[Mapping[str, Any]], manufacturer: str = "") 
 
 
 class NetworkLimits(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """By instance type. A type missing from `branch_interfaces` cannot trunk."""
+    """Limits by instance type that no EC2 API returns. A type missing from `branch_interfaces` cannot trunk."""
 
     source: str
     as_of: str
@@ -135,6 +135,6 @@ class NetworkLimits(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 @lru_cache(maxsize=1)
 def network_limits() -> NetworkLimits:
-    """The table; read once in a process."""
+    """Return the table that ships with the package."""
     text = resources.files(__package__).joinpath("data/network_limits.json").read_bytes()
     return msgspec.json.decode(text, type=NetworkLimits)

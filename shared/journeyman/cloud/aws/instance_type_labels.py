@@ -1,4 +1,4 @@
-"""One instance type in Kubernetes' terms: its labels as requirements.
+"""Labels and requirements of an instance type.
 
 Restates: karpenter-provider-aws pkg/providers/instancetype/types.go `computeRequirements`.
 """
@@ -37,7 +37,7 @@ def labels_of(
     zone_ids: Mapping[str, str],
     capacity_types: Iterable[str],
 ) -> dict[str, tuple[str, ...]]:
-    """The labels that nodes of this type carry.
+    """Return the labels that nodes of this type carry.
 
     Args:
         info: The type.
@@ -121,13 +121,13 @@ def _kebab(text: str) -> str:
 
 
 def requirements_of(values: Labels) -> tuple[NodeSelectorRequirement, ...]:
-    """Labels as requirements: `In` their values, `DoesNotExist` for lack. Equal ones are the same object."""
+    """Return labels as requirements: `In` their values, `DoesNotExist` without any. Equal ones are one object."""
     return tuple(requirement(key, values[key]) for key in values)
 
 
 @lru_cache(maxsize=65536)
 def requirement(key: str, values: tuple[str, ...]) -> NodeSelectorRequirement:
-    """`In` these values; none means `DoesNotExist`."""
+    """Return `In` these values, or `DoesNotExist` without any."""
     if not values:
         return NodeSelectorRequirement(key=key, operator="DoesNotExist")
     return NodeSelectorRequirement(key=key, operator="In", values=values)

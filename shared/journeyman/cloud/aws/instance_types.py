@@ -1,4 +1,4 @@
-"""What a NodeClass could launch: instance types with their labels, sizes and offerings.
+"""Instance types that a NodeClass can launch, with labels, capacity, overhead and offerings.
 
 Restates: karpenter-provider-aws pkg/providers/instancetype (instancetype.go, types.go, offering/base_resolver.go).
 Differs: a type that none of the NodeClass's AMIs fits has no available offering; upstream plans it, and its launch fails.
@@ -40,14 +40,14 @@ _REMEMBERED: Final = 32  # NodeClasses whose types are kept lowered
 
 
 class RegionInstanceTypes(Struct, frozen=True, eq=False):
-    """What EC2 offers in the region. Compared by identity: a new reading is a new universe."""
+    """What EC2 offers in the region. Compared by identity."""
 
     infos: tuple[InstanceTypeInfo, ...]  # by name
     zones: Mapping[str, frozenset[str]]  # where each type is offered
 
 
 class InstanceTypeProvider:
-    """The catalogue of one region, lowered for each NodeClass; one per warm sandbox."""
+    """The instance types of one region, built for each NodeClass; one per warm sandbox."""
 
     def __init__(self, clients: Clients, settings: AwsSettings, prices: PriceProvider, clock: Clock) -> None:
         self._clients = clients
@@ -58,11 +58,11 @@ class InstanceTypeProvider:
         self._lock = Lock()
 
     def for_node_class(self, node_class: NodeClassView) -> tuple[InstanceType, ...]:
-        """Instance types by name; the identical tuple while neither NodeClass, prices nor EC2's answer changed.
+        """Return instance types by name; the identical tuple while NodeClass, prices and EC2's response are the same.
 
         Raises:
             NodeClassNotReadyError: The NodeClass's status names no subnet.
-            CloudProviderError: EC2 could not be asked.
+            CloudProviderError: EC2 did not answer.
         """
         if not node_class.subnets:
             raise NodeClassNotReadyError("no subnets in the NodeClass's status", node_class=node_class.name)
@@ -88,7 +88,7 @@ class InstanceTypeProvider:
         return universe
 
     def _read_both(self, ec2: Any) -> tuple[list[InstanceTypeInfo], dict[str, frozenset[str]]]:
-        """Both questions at once: they are independent, and a cold start waits for them."""
+        """Return both responses, read in parallel: a cold start waits for them."""
         if not self._settings.parallel_reads:
             return _read_infos(ec2), _read_zones(ec2)
         with ThreadPoolExecutor(max_workers=2, thread_name_prefix="instance-types") as pool:
@@ -125,7 +125,7 @@ def _read_zones(ec2: Any) -> dict[str, frozenset[str]]:
 
 
 def _fingerprint(node_class: NodeClassView) -> bytes:
-    """Everything of a NodeClass that its instance types depend on."""
+    """Return a digest of all fields of a NodeClass that its instance types depend on."""
     spec = node_class.spec
     parts = (
         node_class.family.name,
@@ -138,7 +138,7 @@ def _fingerprint(node_class: NodeClassView) -> bytes:
 
 
 class _InstanceTypeBuilder:
-    """Lowers types for one NodeClass."""
+    """Builds instance types for one NodeClass."""
 
     def __init__(self, node_class: NodeClassView, settings: AwsSettings, prices: PriceProvider) -> None:
         self._node_class = node_class
@@ -149,7 +149,7 @@ class _InstanceTypeBuilder:
         self._bought = _offering_requirements(node_class.zone_ids)
 
     def lower(self, info: InstanceTypeInfo, offered_in: frozenset[str]) -> InstanceType:
-        """The type with its offerings; none where it is not sold or nobody knows its price."""
+        """Return the type with its offerings; none where it is not sold or has no known price."""
         zone_ids = {zone: zone_id for zone, zone_id in self._zone_ids.items() if zone in offered_in}
         values = labels_of(
             info,
@@ -190,7 +190,7 @@ class _InstanceTypeBuilder:
 def _offering_requirements(
     zone_ids: Mapping[str, str],
 ) -> dict[tuple[str, str], tuple[NodeSelectorRequirement, ...]]:
-    """What a node bought in a zone, in one way, carries as labels; made once, as thousands of offerings share them."""
+    """Return the requirements of an offering; cached, as thousands of offerings share them."""
     return {
         (zone, capacity_type): tuple(
             requirement(key, (value,))
@@ -203,7 +203,7 @@ def _offering_requirements(
 
 
 def incompatibility(info: InstanceTypeInfo, values: Mapping[str, tuple[str, ...]], node_class: NodeClassView) -> str:
-    """Why this NodeClass cannot use the type; empty if it can.
+    """Return why this NodeClass cannot use the type; empty if it can.
 
     Restates: karpenter-provider-aws pkg/providers/instancetype/compatibility/compatibility.go.
     """

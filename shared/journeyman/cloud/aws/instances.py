@@ -1,4 +1,4 @@
-"""Instances that carry this cluster's tags: list, get, end."""
+"""EC2 instances that carry this cluster's tags: list, get, terminate, status checks."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class InstanceProvider:
         self._cluster = cluster
 
     def list(self) -> tuple[Instance, ...]:
-        """All that are not terminated, by provider id.
+        """Return all instances that are not terminated, by provider id.
 
         Restates: karpenter-provider-aws pkg/providers/instance/instance.go `List`.
         """
@@ -39,9 +39,9 @@ class InstanceProvider:
         return tuple(sorted(self._describe(filters), key=lambda instance: instance.provider_id))
 
     def by_claim_uid(self, uids: Iterable[str]) -> dict[str, Instance]:
-        """Instances that earlier launches for these NodeClaims left running, by claim UID.
+        """Return running instances that were launched for these NodeClaims, by claim UID.
 
-        Should a claim ever have two, it is the older one (then the lesser id): the same answer in every run.
+        Of two instances of one claim it is the older one, then the lesser id.
         """
         found: dict[str, Instance] = {}
         wanted = sorted(set(uids))
@@ -56,11 +56,11 @@ class InstanceProvider:
         return found
 
     def get(self, provider_id: str) -> Instance:
-        """One instance, one that is shutting down included.
+        """Return one instance, also one that is shutting down.
 
         Raises:
             NodeClaimNotFoundError: It is terminated or gone.
-            NoInstanceIdError: There can be none.
+            NoInstanceIdError: The provider id holds no instance id.
         """
         with translated("ec2:DescribeInstances", provider_id=provider_id):
             reply = self._clients.ec2.describe_instances(InstanceIds=[instance_id_from(provider_id)])
@@ -123,12 +123,12 @@ def _capacity_type(entry: Mapping[str, Any]) -> str:
 
 
 def provider_id_of(zone: str, instance_id: str) -> str:
-    """As the AWS cloud controller writes it into `Node.spec.providerID`."""
+    """Return the provider id as the AWS cloud controller writes it into `Node.spec.providerID`."""
     return f"aws:///{zone}/{instance_id}"
 
 
 def instance_id_from(provider_id: str) -> str:
-    """The EC2 instance id in a provider id.
+    """Return the EC2 instance id in a provider id.
 
     Raises:
         NoInstanceIdError: It is not a provider id of AWS.
@@ -140,7 +140,7 @@ def instance_id_from(provider_id: str) -> str:
 
 
 def zone_from(provider_id: str) -> str:
-    """The zone in a provider id; empty if it has none."""
+    """Return the zone in a provider id; empty if it has none."""
     parts = provider_id.split("/")
     return parts[-2] if len(parts) > 2 else ""
 
@@ -156,12 +156,12 @@ _FINISHED: Final = ("[Completed]", "[Canceled]")  # how the description of an ev
 
 
 def failing_checks(clients: Clients) -> tuple[InstanceStatus, ...]:
-    """Failed checks and planned events of all instances in the region, by provider id, category and name.
+    """Return failed checks and scheduled events of all instances in the region, sorted by provider id, category, name.
 
-    Checks of attached EBS volumes are left out, as they do not tell the node's volumes from its pods'.
+    Checks of attached EBS volumes are left out: they may concern a pod's volume.
 
     Raises:
-        CloudProviderError: EC2 could not be asked, or refused.
+        CloudProviderError: EC2 did not answer, or refused.
     """
     pages = clients.ec2.get_paginator("describe_instance_status")
     found: set[InstanceStatus] = set()

@@ -1,4 +1,4 @@
-"""Whether `spec.kubelet` is what a kubelet takes, and what the node's family can pass on to it.
+"""Validation of `spec.kubelet`: what a kubelet accepts and the AMI family can pass on.
 
 `spec.kubelet` is an open object, so the API server checks nothing of it; a mistake that got through would only show on a
 node that never joins.
@@ -105,7 +105,7 @@ EXPRESSIONS_DISABLED: Final = "KubeletExpressionsDisabled"
 
 
 def kubelet_problems(node_class: NodeClassView) -> tuple[str, str] | None:
-    """Reason and message of what is wrong with `spec.kubelet`; None if nothing is."""
+    """Return reason and message of the first mistake in `spec.kubelet`; None if there is none."""
     kubelet = node_class.kubelet
     for reason, problems in (
         (INVALID, _structure(kubelet)),

@@ -1,13 +1,13 @@
-"""Launching: from a NodeClaim to a running instance, at most one for each claim.
+"""Launch: from a NodeClaim to at most one running instance.
 
-Three things keep it at one. Before anything else an instance that already carries the claim's UID is adopted. The fleet's
-client token is the UID, so asking twice at once makes one fleet. And only a fleet that came to nothing, and that was
-written down (the claim's launch-retry annotation), changes the token, since EC2 answers a token that it knows with the
-old failure; after a launch without an answer the token stays, since the instance may run, listed or not yet. Where EC2
-says that the token was used for something else, the instance is looked for until EC2 would have shown it.
+1. An instance that already carries the claim's UID is adopted.
+2. The client token of CreateFleet is the UID, so two calls at once create one fleet.
+3. The token changes only after a fleet that failed and was recorded in the claim's launch-retry annotation, since EC2 repeats the
+   failure of a known token. After a call without a response it stays, since the instance may exist already.
+4. When EC2 reports that the token was used with other parameters, the instance is looked up until EC2 would list it.
 
 Restates: karpenter-provider-aws pkg/providers/instance/instance.go `Create`.
-Differs: one fleet for each claim, as a token is worth nothing on a shared one.
+Differs: one fleet per claim; a shared fleet could not carry a client token per claim.
 """
 
 from __future__ import annotations
@@ -69,12 +69,14 @@ _log = logging.getLogger(__name__)
 
 _CAPACITY_TYPES: Final = (labels.ON_DEMAND, labels.SPOT)
 _FLEXIBLE: Final = 5  # instance.go `instanceTypeFlexibilityThreshold`
-_LOOKS: Final = 7  # attempts, which take a minute
-_SHOWN_WITHIN: Final = timedelta(minutes=2)  # EC2 API reference, "Eventual consistency": seconds, in rare cases minutes
+_LOOKUPS: Final = 7  # attempts, which take a minute
+_LISTED_WITHIN: Final = timedelta(
+    minutes=2
+)  # EC2 API reference, "Eventual consistency": seconds, in rare cases minutes
 
 
 class _LaunchAttempt(Struct, frozen=True, kw_only=True):
-    """One claim's launch, everything decided but the launch templates."""
+    """One claim's launch before its launch templates are known."""
 
     request: LaunchRequest
     node_class: NodeClassView
@@ -89,7 +91,7 @@ class _LaunchAttempt(Struct, frozen=True, kw_only=True):
 
 
 class InstanceLauncher:
-    """Launches through CreateFleet, several claims at once."""
+    """Launches instances with CreateFleet, several claims in parallel."""
 
     def __init__(
         self,
@@ -109,10 +111,10 @@ class InstanceLauncher:
         self._templates = templates
 
     def launch(self, requests: Sequence[LaunchRequest]) -> Iterator[LaunchOutcome]:
-        """Outcomes as they are known, exactly one for each request; nothing is raised.
+        """Yield exactly one outcome for each request, as they become known; raises nothing.
 
-        A launch is begun as an outcome is taken. So leaving the iterator early begins no further one; those under way, at
-        most `max_parallel_launches`, finish, and a later run adopts them.
+        The next launch starts when an outcome is taken. Leaving the iterator early starts no further one; at most
+        `max_parallel_launches` are still running then, and a later run adopts their instances.
         """
         try:
             running = self._instances.by_claim_uid(r.claim.metadata.uid for r in requests)
@@ -139,7 +141,7 @@ class InstanceLauncher:
                     under_way.update(islice(to_begin, 1))
 
     def _outcome(self, request: LaunchRequest, running: Instance | None) -> LaunchOutcome:
-        """One launch with its failure as a value: a claim's bad luck must not be another's."""
+        """Return one launch's outcome; a failure is a value, so that it stops no other launch."""
         try:
             if running is not None:
                 return launched(request, running, tenancy=_tenancy(request.claim))
@@ -171,20 +173,20 @@ class InstanceLauncher:
             raise
 
     def _adopted_or_awaited(self, attempt: _LaunchAttempt, error: CloudProviderError) -> LaunchOutcome:
-        """The token was used with other parameters: a run whose answer was lost launched, or tried to.
+        """Adopt what an earlier run launched with this token and other parameters, or report that it is not listed yet.
 
-        What does not show after a minute of looking failed: the next token may be used, once EC2 would show the instance.
+        After seven attempts (a minute) the launch counts as failed, and the next token may be used.
         """
         uid = attempt.claim.metadata.uid
         instance = self._instances.by_claim_uid([uid]).get(uid)
         if instance is not None:
             return launched(attempt.request, instance, tenancy=attempt.tenancy)
-        given_up = failures(attempt.claim) >= _LOOKS
+        given_up = failures(attempt.claim) >= _LOOKUPS
         return LaunchFailed(
             claim=attempt.claim.metadata.name,
             error=as_create_error(error, "an earlier launch of the claim is not settled"),
             answered=given_up,
-            retry_after=_SHOWN_WITHIN if given_up else timedelta(0),
+            retry_after=_LISTED_WITHIN if given_up else timedelta(0),
         )
 
     def _launch_once(self, attempt: _LaunchAttempt) -> LaunchOutcome:
@@ -251,10 +253,10 @@ class InstanceLauncher:
         return replace(made, refusals=_refusals(attempt, answer.errors))
 
     def _failure(self, attempt: _LaunchAttempt, errors: tuple[FleetError, ...]) -> LaunchFailed:
-        """Nothing was launched: out of stock if that is all EC2 says, else an error with a reason.
+        """Return the failure of a fleet: insufficient capacity if that is all EC2 reports, else an error with a reason.
 
-        Out of stock lets the claim go, to be planned again: without anything to avoid the next plan would be the same, so
-        the claim is launched again instead, ever more rarely.
+        Insufficient capacity deletes the claim and its pods are scheduled again. When no offering can be marked
+        unavailable the next plan would be the same, so the claim is kept and launched again with a back-off.
 
         Restates: instance.go `combineFleetErrors`.
         """
@@ -284,7 +286,7 @@ class InstanceLauncher:
 
 
 def _refusals(attempt: _LaunchAttempt, errors: tuple[FleetError, ...]) -> tuple[LaunchRefusal, ...]:
-    """Each error of the fleet, to be counted (instance.go `updateUnavailableOfferingsCache`)."""
+    """Return each error of the fleet for the metrics (instance.go `updateUnavailableOfferingsCache`)."""
     zone_ids = attempt.node_class.zone_ids
     return tuple(
         LaunchRefusal(
@@ -298,22 +300,21 @@ def _refusals(attempt: _LaunchAttempt, errors: tuple[FleetError, ...]) -> tuple[
 
 
 def client_token(claim: NodeClaim) -> str:
-    """The fleet's idempotency token: the claim's UID, and how many failures EC2 answered with that were written down.
+    """Return the fleet's idempotency token: the claim's UID and the number of recorded failures.
 
-    A run that repeats after a crash, or after a launch whose answer was lost, asks with the same token.
+    A run after a crash, or after a lost response, uses the same token.
     """
     answered = answered_failures(claim)
     return f"{claim.metadata.uid}-{answered}" if answered else claim.metadata.uid
 
 
 def _attempt(request: LaunchRequest) -> _LaunchAttempt:
-    """What to ask for.
+    """Return what CreateFleet is to be called with.
 
     Raises:
-        InsufficientCapacityError: The NodeClass is being deleted, or nothing that suits the claim can be had now, as all
-            plans know.
+        InsufficientCapacityError: The NodeClass is being deleted, or no offering for the claim is available.
         NodeClassNotReadyError: The NodeClass is not ready at its current generation.
-        CreateError: Whether it is ready is not known yet, or the claim asks for a variety that there is not.
+        CreateError: Readiness is unknown, or minValues cannot be met.
     """
     node_class = NodeClassView(request.node_class.raw)
     _check_ready(request, node_class)
@@ -362,9 +363,10 @@ def _warn_if_inflexible(claim: NodeClaim, types: tuple[InstanceType, ...], capac
 
 
 def _tenancy(claim: NodeClaim) -> str:
-    """Dedicated hardware only where the claim takes nothing else."""
-    wish = requirements.from_selectors(claim.spec.requirements).get(TENANCY)
-    return "dedicated" if wish is not None and wish.has("dedicated") and not wish.has("default") else "default"
+    """Return "dedicated" only where the claim accepts nothing else."""
+    tenancy = requirements.from_selectors(claim.spec.requirements).get(TENANCY)
+    dedicated = tenancy is not None and tenancy.has("dedicated") and not tenancy.has("default")
+    return "dedicated" if dedicated else "default"
 
 
 INSTANCE_PROFILE: Final = f"{labels.AWS_GROUP}/instance-profile-name"
@@ -377,7 +379,7 @@ def launched(
     tenancy: str,
     unavailable: tuple[OfferingKey, ...] = (),
 ) -> Launched:
-    """What the claim learns of its instance."""
+    """Return labels, annotations and capacity that the NodeClaim gets from its instance."""
     node_class = NodeClassView(request.node_class.raw)
     instance_type = next((t for t in request.instance_types if t.name == instance.instance_type), None)
     return Launched(
@@ -395,7 +397,7 @@ def launched(
 def _labels(
     instance: Instance, instance_type: InstanceType | None, node_class: NodeClassView, tenancy: str
 ) -> dict[str, str]:
-    """Every label on which the type leaves no choice, and what this launch decided."""
+    """Return the labels with a single value, and those that this launch decided."""
     values = {
         r.key: r.values[0]
         for r in (instance_type.requirements if instance_type else ())
@@ -423,7 +425,7 @@ def _annotations(request: LaunchRequest, node_class: NodeClassView) -> dict[str,
 
 
 def _shown(request: LaunchRequest, amounts: Mapping[str, int]) -> dict[str, str]:
-    """What of a type's resources the node will really have, as quantities: EFA only where it was asked for."""
+    """Return a type's resources as quantities, without EFA unless it was requested."""
     laid_out = bool(NodeClassView(request.node_class.raw).network_interfaces)
     has_efa = laid_out or EFA in request.claim.spec.resources.requests
     return format_resources({name: n for name, n in amounts.items() if n and (name != EFA or has_efa)})

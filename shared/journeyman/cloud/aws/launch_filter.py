@@ -1,4 +1,4 @@
-"""Which instance types, and how bought, a launch may choose from.
+"""Instance types and capacity type that a launch may choose from.
 
 Restates: karpenter-provider-aws pkg/providers/instance/filter/filter.go and instance.go `filterInstanceTypes`,
 `getCapacityType`.
@@ -26,7 +26,7 @@ _EXOTIC: Final = (*GPU_VENDORS.values(), NEURON, NEURON_CORE)
 
 
 def launchable(claim: NodeClaim, types: Iterable[InstanceType]) -> tuple[InstanceType, ...]:
-    """The types that the launch may choose from, cheapest first, with only the offerings it may use.
+    """Return the types that the launch may use, cheapest first, with only the offerings it may use.
 
     Args:
         claim: Its requirements and requests decide.
@@ -36,9 +36,9 @@ def launchable(claim: NodeClaim, types: Iterable[InstanceType]) -> tuple[Instanc
         At most 60; none if nothing suits now, or too little for the claim's minValues. Requirements with minValues switch
         the two economy filters off, as they could take away the variety that was asked for.
     """
-    wishes = requirements.from_selectors(claim.spec.requirements)
-    wanted = {key: wish.min_values for key, wish in wishes.items() if wish.min_values is not None}
-    kept = _compatible_and_available(claim, wishes, types)
+    required = requirements.from_selectors(claim.spec.requirements)
+    wanted = {key: each.min_values for key, each in required.items() if each.min_values is not None}
+    kept = _compatible_and_available(claim, required, types)
     if not wanted:
         kept = _without_dear_spot(_plain(kept))
     cheapest = tuple(sorted(kept, key=lambda t: (_cheapest_price(t), t.name))[:MAX_INSTANCE_TYPES])
@@ -46,20 +46,20 @@ def launchable(claim: NodeClaim, types: Iterable[InstanceType]) -> tuple[Instanc
 
 
 def asks_for_too_much(claim: NodeClaim, types: Iterable[InstanceType]) -> bool:
-    """Whether nothing could be launched for its minValues even if everything were in stock, though types do suit."""
+    """Whether minValues cannot be met even if every offering were available, though some types fit."""
     stocked = tuple(replace(t, offerings=tuple(replace(o, available=True) for o in t.offerings)) for t in types)
     suit = _compatible_and_available(claim, requirements.from_selectors(claim.spec.requirements), stocked)
     return bool(suit) and not launchable(claim, stocked)
 
 
 def capacity_type_of(types: Iterable[InstanceType]) -> str:
-    """How to buy, over offerings that `launchable` left: spot before on-demand."""
+    """Return the capacity type for types that `launchable` returned: spot before on-demand."""
     offered = {offering.capacity_type for t in types for offering in t.offerings}
     return labels.SPOT if labels.SPOT in offered else labels.ON_DEMAND
 
 
 def bought_as(capacity_type: str, types: Iterable[InstanceType]) -> tuple[InstanceType, ...]:
-    """The types that can be bought that way, with those offerings alone, in the same order."""
+    """Return the types that have such offerings, with those alone, in the same order."""
     return _narrowed(types, lambda offering: offering.capacity_type == capacity_type)
 
 
@@ -73,21 +73,21 @@ def _cheapest_price(instance_type: InstanceType) -> float:
 
 
 def _compatible_and_available(
-    claim: NodeClaim, wishes: Requirements, types: Iterable[InstanceType]
+    claim: NodeClaim, required: Requirements, types: Iterable[InstanceType]
 ) -> tuple[InstanceType, ...]:
     requests = to_resources(claim.spec.resources.requests, round_up=True)
-    name = wishes.get(labels.INSTANCE_TYPE)
+    name = required.get(labels.INSTANCE_TYPE)
     suitable = (
         t
         for t in types
         # the name decides most of it, at the cost of a set look-up; only then is every label read
-        if (name is None or name.has(t.name)) and _agree(wishes, t.requirements) and fits(requests, t.allocatable)
+        if (name is None or name.has(t.name)) and _agree(required, t.requirements) and fits(requests, t.allocatable)
     )
-    return _narrowed(suitable, lambda offering: offering.available and _agree(wishes, offering.requirements))
+    return _narrowed(suitable, lambda offering: offering.available and _agree(required, offering.requirements))
 
 
-def _agree(wishes: Requirements, offered: tuple[NodeSelectorRequirement, ...]) -> bool:
-    return wishes.conflict(_read(offered)) is None
+def _agree(required: Requirements, offered: tuple[NodeSelectorRequirement, ...]) -> bool:
+    return required.conflict(_read(offered)) is None
 
 
 @lru_cache(maxsize=4096)
@@ -97,7 +97,7 @@ def _read(offered: tuple[NodeSelectorRequirement, ...]) -> Requirements:
 
 
 def _plain(types: tuple[InstanceType, ...]) -> tuple[InstanceType, ...]:
-    """Without bare metal and accelerators, unless nothing else is left: they are for those who ask for them."""
+    """Return the types without bare metal and accelerators, unless nothing else is left."""
     return tuple(t for t in types if not is_exotic(t)) or types
 
 
@@ -108,7 +108,7 @@ def is_exotic(instance_type: InstanceType) -> bool:
 
 
 def _without_dear_spot(types: tuple[InstanceType, ...]) -> tuple[InstanceType, ...]:
-    """Where both may be bought, no spot offering that costs more than the cheapest on-demand one."""
+    """Return the types without spot offerings above the cheapest on-demand price, where both may be used."""
     on_demand = [o.price for t in types for o in t.offerings if o.capacity_type == labels.ON_DEMAND]
     if not on_demand:
         return types

@@ -1,4 +1,4 @@
-"""Launch templates: everything about a launch but the choice of type, zone and price. Named by their content.
+"""Launch templates: images, volumes, network interfaces and user data, named by their content.
 
 Restates: karpenter-provider-aws pkg/providers/launchtemplate/launchtemplate.go `EnsureAll`,
 pkg/providers/amifamily/resolver.go `Resolve`.
@@ -50,7 +50,7 @@ class LaunchTemplate(Struct, frozen=True, kw_only=True):
 
 
 class LaunchTemplateProvider:
-    """Templates of one cluster, made when first needed."""
+    """Launch templates of one cluster, created when first needed."""
 
     def __init__(self, clients: Clients, clock: Clock) -> None:
         self._clients = clients
@@ -58,7 +58,7 @@ class LaunchTemplateProvider:
         self._lock = Lock()
 
     def ensure(self, content: TemplateContent, types: Iterable[InstanceType]) -> tuple[LaunchTemplate, ...]:
-        """Templates that exist in EC2 for launching one of these types, by name.
+        """Return templates for launching one of these types, by name, after creating those that are missing.
 
         Raises:
             CreateError: No image of the NodeClass fits any type, or the content cannot be used.
@@ -84,13 +84,13 @@ class LaunchTemplateProvider:
         return tuple(sorted(templates, key=lambda template: template.name))
 
     def forget(self, templates: Iterable[LaunchTemplate]) -> None:
-        """EC2 does not know them after all: look again next time."""
+        """Drop templates from the cache that EC2 does not have."""
         with self._lock:
             for template in templates:
                 self._known.pop(template.name, None)
 
     def release(self, *, cluster: str, node_class: str) -> None:
-        """Delete those that were made for the NodeClass in this cluster; who else needs one makes it again.
+        """Delete the templates that were created for the NodeClass in this cluster.
 
         Raises CloudProviderError.
         """
@@ -119,7 +119,7 @@ class LaunchTemplateProvider:
                 self._known[name] = True
 
     def _existing(self, names: list[str]) -> set[str]:
-        """Those of the names that EC2 has; a filter, unlike a list of names, does not fail on a missing one."""
+        """Return the names that EC2 has. A filter, unlike a list of names, does not fail on a missing one."""
         found: set[str] = set()
         for start in range(0, len(names), _NAMES_PER_CALL):
             found |= self._names([{"Name": "launch-template-name", "Values": names[start : start + _NAMES_PER_CALL]}])
@@ -146,12 +146,12 @@ class LaunchTemplateProvider:
 
 
 def _digest(content: Mapping[str, Any]) -> str:
-    """Equal content, equal name, in every run and on every machine."""
+    """Return a digest that is equal for equal content, in every run and on every machine."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:20]
 
 
 def _variants(content: TemplateContent, types: Iterable[InstanceType]) -> dict[TemplateVariant, list[InstanceType]]:
-    """The types by what their template must say; types that no image fits are left out.
+    """Return the types by the template they need; types that no AMI fits are left out.
 
     Restates: pkg/providers/amifamily/ami.go `MapToInstanceTypes`: the first image that fits, newest first.
     """
@@ -207,7 +207,7 @@ class TemplateVariant(Struct, frozen=True, kw_only=True):
 
 
 class TemplateContent(Struct, frozen=True, kw_only=True):
-    """All that the templates of one launch have in common; `data` fills in the variant."""
+    """What the templates of one launch have in common; `data` adds the variant."""
 
     settings: AwsSettings
     node_class: NodeClassView
@@ -367,10 +367,10 @@ def _user_mapping(mapping: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _gibibytes(size: str) -> int:
-    """Rounded up.
+    """Return GiB, rounded up.
 
     Raises:
-        CreateError: It is no quantity.
+        CreateError: The text is not a quantity.
     """
     try:
         return -(-quantity.parse(size).units(round_up=True) // GIB)

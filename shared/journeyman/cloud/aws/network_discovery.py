@@ -1,4 +1,4 @@
-"""Selector terms as EC2 filters: terms are alternatives, the fields of one term all hold.
+"""Subnets and security groups that selector terms match: any term, and all fields of one term.
 
 Restates: karpenter-provider-aws pkg/providers/subnet/subnet.go `getFilterSets`, pkg/providers/securitygroup.
 """
@@ -25,12 +25,12 @@ _TTL: Final = timedelta(minutes=1)  # cache.go `DefaultTTL`
 
 
 def tag_filters(tags: Mapping[str, Any]) -> Filters:
-    """By key; the value `*` asks for the key alone."""
+    """Return tag filters by key; the value `*` matches any value."""
     return tuple(("tag-key", (key,)) if tags[key] == "*" else (f"tag:{key}", (str(tags[key]),)) for key in sorted(tags))
 
 
 def filter_sets(terms: Iterable[JSON], *, id_filter: str, name_filter: str = "") -> tuple[Filters, ...]:
-    """One set of filters for each term; the ids of all terms make one set together."""
+    """Return one set of filters per term; the ids of all terms share one set."""
     sets: list[Filters] = []
     ids: list[str] = []
     for term in terms:
@@ -44,7 +44,7 @@ def filter_sets(terms: Iterable[JSON], *, id_filter: str, name_filter: str = "")
 
 
 class NetworkDiscovery:
-    """Subnets and security groups that a NodeClass selects, remembered for a minute."""
+    """Subnets and security groups that a NodeClass selects, cached for a minute."""
 
     def __init__(self, clients: Clients, clock: Clock) -> None:
         self._clients = clients

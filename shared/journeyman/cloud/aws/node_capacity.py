@@ -1,4 +1,4 @@
-"""How big a node is and what the system keeps of it, in exact integers.
+"""Capacity and overhead of a node, in exact integers.
 
 Restates: karpenter-provider-aws pkg/providers/instancetype/types.go (`computeCapacity`, `kubeReservedResources`,
 `evictionThreshold`).
@@ -38,7 +38,7 @@ _CPU_RESERVED: Final = ((0, 1000, 600), (1000, 2000, 100), (2000, 4000, 50), (40
 
 
 class KubeletSettings(Struct, frozen=True, kw_only=True):
-    """The kubelet settings that change a node's size. Amounts are exact; what a user got wrong counts as not set."""
+    """The kubelet settings that change a node's capacity. Invalid amounts count as not set."""
 
     max_pods: int | None
     pods_per_core: int
@@ -48,7 +48,7 @@ class KubeletSettings(Struct, frozen=True, kw_only=True):
 
 
 def kubelet_of(node_class: NodeClassView) -> KubeletSettings:
-    """`spec.kubelet`, read."""
+    """Return the settings in `spec.kubelet`."""
     raw = node_class.kubelet
     max_pods = raw.get("maxPods")
     pods_per_core = raw.get("podsPerCore")
@@ -66,7 +66,7 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 
 
 def _amounts(value: Any) -> dict[str, int]:
-    """Valid quantities only: a NodeClass with another is not Ready, and nothing is launched from it."""
+    """Return the valid quantities; a NodeClass with an invalid one is not Ready."""
     read = {name: _amount_or_none(name, text) for name, text in _mapping(value).items()}
     return {name: found for name, found in read.items() if found is not None}
 
@@ -79,14 +79,14 @@ def _amount_or_none(name: str, text: Any) -> int | None:
 
 
 class NodeSize(Struct, frozen=True, kw_only=True):
-    """Capacity, and what of it is not for pods."""
+    """Capacity of a node and its overhead."""
 
     capacity: dict[str, int]
     overhead: dict[str, int]
 
 
 class NodeSizing:
-    """Sizes instance types for one NodeClass."""
+    """Computes capacity and overhead of instance types for one NodeClass."""
 
     def __init__(self, node_class: NodeClassView, settings: AwsSettings) -> None:
         self._node_class = node_class
@@ -102,7 +102,7 @@ class NodeSizing:
         )
 
     def size(self, info: InstanceTypeInfo) -> NodeSize:
-        """What a node of this type has, resources it lacks left out."""
+        """Return capacity and overhead of a node of this type, without resources it lacks."""
         capacity = {
             CPU: info.vcpus * 1000,
             MEMORY: memory_bytes(info, self._settings.vm_memory_overhead_percent),

@@ -1,4 +1,4 @@
-"""What an EC2NodeClass means in this account: its `status`, found anew.
+"""The `status` of an EC2NodeClass: AMIs, subnets, security groups, instance profile, conditions.
 
 Restates: karpenter-provider-aws pkg/controllers/nodeclass (ami.go, subnet.go, securitygroup.go, instanceprofile.go,
 validation.go).
@@ -37,7 +37,7 @@ _DEPENDENCIES: Final = (_AMIS, _INSTANCE_PROFILE, _SECURITY_GROUPS, _SUBNETS)
 
 
 class _StatusPart(Struct, frozen=True, kw_only=True):
-    """One part of the status, and whether it is good: no reason means it is."""
+    """One part of the status; it is ready if it has no reason."""
 
     condition: str
     field: str
@@ -47,7 +47,7 @@ class _StatusPart(Struct, frozen=True, kw_only=True):
 
 
 class NodeClassReconciler:
-    """Resolves EC2NodeClasses of one cluster."""
+    """Computes the status of EC2NodeClasses of one cluster."""
 
     def __init__(self, clients: Clients, settings: AwsSettings, clock: Clock) -> None:
         self._settings = settings
@@ -56,10 +56,10 @@ class NodeClassReconciler:
         self._profiles = InstanceProfileProvider(clients, settings, clock)
 
     def resolve(self, node_class: NodeClassView, now: datetime) -> dict[str, Any]:
-        """The status it should have at `now`; the conditions carry the current generation.
+        """Return the status at `now`; its conditions carry the current generation.
 
         Raises:
-            CloudProviderError: AWS could not be asked; nothing can be said of the NodeClass.
+            CloudProviderError: AWS did not answer; the status is unknown.
         """
         conditions = _conditions(node_class, now)
         if invalid := _invalid(node_class):
@@ -81,7 +81,7 @@ class NodeClassReconciler:
         return status
 
     def release(self, node_class: NodeClassView) -> None:
-        """Delete the instance profiles that were made for it. Raises CloudProviderError."""
+        """Delete the instance profiles that were created for it. Raises CloudProviderError."""
         self._profiles.release(node_class)
 
     def _find_images(self, node_class: NodeClassView, now: datetime) -> _StatusPart:
@@ -120,7 +120,7 @@ class NodeClassReconciler:
         return _StatusPart(condition=_INSTANCE_PROFILE, field=field, value=name)
 
     def _validated(self, node_class: NodeClassView, conditions: ConditionSet, now: datetime) -> ConditionSet:
-        """The first thing wrong decides, in Karpenter's order."""
+        """Set ValidationSucceeded; the first mistake decides, in Karpenter's order."""
         if node_class.family is AL2023 and not self._settings.service_cidr:
             text = "Failed to detect the cluster CIDR"
             return conditions.set_false(VALIDATION_SUCCEEDED, now, "ClusterCIDRResolutionFailed", text)
@@ -148,9 +148,9 @@ def _conditions(node_class: NodeClassView, now: datetime) -> ConditionSet:
 
 
 def _invalid(node_class: NodeClassView) -> str:
-    """What does not validate; empty if all does. An API server without our CRD's rules lets such objects through.
+    """Return what does not validate; empty if all does. An API server without our CRD's rules admits such objects.
 
-    Reserved tags have a condition reason of their own, and are judged there.
+    Reserved tags have a condition reason of their own and are checked there.
     """
     reserved = restricted_tags(node_class.tags)
     tags = {key: value for key, value in node_class.tags.items() if key not in reserved}

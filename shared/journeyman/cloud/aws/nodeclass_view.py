@@ -1,6 +1,6 @@
-"""An EC2NodeClass as this adapter reads it: a thin, typed look at the raw object.
+"""A typed view of a raw EC2NodeClass.
 
-The object may be one that a user got wrong, since `resolve` must turn mistakes into conditions; so nothing here raises.
+The object may be invalid, since `resolve` turns mistakes into conditions; so nothing here raises.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class NodeClassView:
 
     @property
     def network_interfaces(self) -> tuple[JSON, ...]:
-        """`spec.networkInterfaces`; empty leaves the layout to us."""
+        """`spec.networkInterfaces`; empty means the default layout."""
         return tuple(self.spec.get("networkInterfaces") or ())
 
     @property

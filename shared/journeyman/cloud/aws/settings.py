@@ -1,4 +1,4 @@
-"""What this adapter must know of one cluster, and the SDK clients it works with."""
+"""Settings of the AWS provider for one cluster, and its SDK clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which subnet of a zone a launch goes to: the one with most free addresses, counting launches under way.
+"""The subnet of a launch in each zone: the one with most free addresses, counting launches in flight.
 
 Restates: karpenter-provider-aws pkg/providers/subnet/subnet.go (`ZonalSubnetsForLaunch`, `UpdateInflightIPs`,
 `UpdateICEdSubnet`).
@@ -28,7 +28,7 @@ _TTL: Final = timedelta(minutes=1)  # cache.go `DefaultTTL`, for descriptions
 
 
 class ChosenSubnet(Struct, frozen=True, kw_only=True):
-    """A zone's subnet for one launch. `charged` addresses are held until the fleet has answered."""
+    """A zone's subnet for one launch. `charged` addresses are reserved until the fleet responds."""
 
     id: str
     zone: str
@@ -36,7 +36,7 @@ class ChosenSubnet(Struct, frozen=True, kw_only=True):
 
 
 class SubnetProvider:
-    """Free addresses as last read, less what launches since then are expected to take. Safe between threads."""
+    """Free addresses as last read, minus what launches since then are expected to use. Thread-safe."""
 
     def __init__(self, clients: Clients, clock: Clock) -> None:
         self._clients = clients
@@ -48,7 +48,7 @@ class SubnetProvider:
     def choose(
         self, node_class: NodeClassView, types: Collection[InstanceType], capacity_type: str
     ) -> dict[str, ChosenSubnet]:
-        """One subnet for each zone of the NodeClass, its expected use charged; give it back with `settle`."""
+        """Return one subnet per zone of the NodeClass and charge its expected use until `settle`."""
         free = self._free(node_class)
         with self._lock:
             chosen: dict[str, ChosenSubnet] = {}
@@ -66,7 +66,7 @@ class SubnetProvider:
                     self._taken[subnet.id] -= subnet.charged
 
     def mark_exhausted(self, subnet_id: str) -> None:
-        """EC2 says it has no free address: last choice until the next reading."""
+        """Record that EC2 reports no free address: last choice until the next reading."""
         with self._lock:
             self._exhausted.add(subnet_id)
 
@@ -76,7 +76,7 @@ class SubnetProvider:
             return all(id_ in self._exhausted for id_ in subnets_by_zone(node_class).get(zone, ()))
 
     def _free(self, node_class: NodeClassView) -> Mapping[str, int]:
-        """Free addresses by subnet; nothing where no zone has a choice, which saves the call."""
+        """Return free addresses by subnet; empty, without a call, where no zone has a choice."""
         by_zone = subnets_by_zone(node_class)
         if all(len(ids) == 1 for ids in by_zone.values()):
             return {}
@@ -85,7 +85,7 @@ class SubnetProvider:
 
     @cachedmethod(attrgetter("_read"), lock=attrgetter("_lock"))
     def _describe(self, ids: tuple[str, ...]) -> Mapping[str, int]:
-        """A fresh reading replaces our predictions for these subnets."""
+        """Read free addresses; they replace our predictions for these subnets."""
         free: dict[str, int] = {}
         filters: list[dict[str, Any]] = [{"Name": "subnet-id", "Values": list(ids)}]
         with translated("ec2:DescribeSubnets"):
@@ -99,7 +99,7 @@ class SubnetProvider:
 
 
 def subnets_by_zone(node_class: NodeClassView) -> dict[str, tuple[str, ...]]:
-    """Subnet ids of the NodeClass's status by zone, zones by name."""
+    """Return the subnet ids in the NodeClass's status by zone, zones by name."""
     by_zone: dict[str, tuple[str, ...]] = {}
     for subnet in sorted(node_class.subnets, key=lambda s: (str(s["zone"]), str(s["id"]))):
         by_zone[subnet["zone"]] = (*by_zone.get(subnet["zone"], ()), subnet["id"])
@@ -107,7 +107,7 @@ def subnets_by_zone(node_class: NodeClassView) -> dict[str, tuple[str, ...]]:
 
 
 def smallest_pods(types: Iterable[InstanceType], zone: str, capacity_type: str) -> int:
-    """How many addresses a launch there takes at least: the fewest pods among the types that it may choose."""
+    """Return the least number of addresses a launch there uses: the fewest pods among its types."""
     counts = (
         t.capacity.get(PODS, 0)
         for t in types

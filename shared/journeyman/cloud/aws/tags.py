@@ -1,7 +1,7 @@
-"""The tags on everything we create: how a later run, or Karpenter, knows whose it is.
+"""Tags on everything that is created, by which later runs and Karpenter find it.
 
 Restates: karpenter-provider-aws pkg/utils/utils.go `GetTags`.
-Differs: instances carry their NodeClaim's name and UID from birth, so that a run that died can find what it launched.
+Differs: instances carry their NodeClaim's name and UID from launch, so that a later run finds them after a crash.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _RESTRICTED: Final = re.compile(
 
 
 def restricted_tags(user_tags: Iterable[str]) -> tuple[str, ...]:
-    """Those of a user's tag keys that we reserve, sorted."""
+    """Return the user's tag keys that are reserved, sorted."""
     return tuple(sorted(key for key in user_tags if _RESTRICTED.search(key)))
 
 
 def shared_tags(user_tags: Mapping[str, str], *, cluster: str, node_class: str, node_pool: str) -> dict[str, str]:
-    """Tags of what serves a whole NodePool: launch templates, network interfaces. Ours win over the user's."""
+    """Return tags of what a whole NodePool shares (launch templates, network interfaces). Ours override the user's."""
     return {
         **user_tags,
         f"kubernetes.io/cluster/{cluster}": "owned",
@@ -49,15 +49,15 @@ def shared_tags(user_tags: Mapping[str, str], *, cluster: str, node_class: str, 
 
 
 def claim_tags(shared: Mapping[str, str], claim: NodeClaim) -> dict[str, str]:
-    """Tags of what serves one NodeClaim: its instance, volumes, fleet."""
+    """Return tags of what belongs to one NodeClaim: its instance, volumes, fleet."""
     return {**shared, labels.NODECLAIM_TAG: claim.metadata.name, CLAIM_UID: claim.metadata.uid}
 
 
 def to_aws(tags: Mapping[str, str]) -> list[dict[str, str]]:
-    """As the API takes them, by key."""
+    """Return tags in the form of AWS requests, by key."""
     return [{"Key": key, "Value": tags[key]} for key in sorted(tags)]
 
 
 def from_aws(tags: Iterable[Mapping[str, Any]] | None) -> dict[str, str]:
-    """As the API gives them."""
+    """Return tags from the form of AWS responses."""
     return {tag["Key"]: tag.get("Value", "") for tag in tags or ()}

@@ -1,4 +1,4 @@
-"""What a node is told at boot: join this cluster, with these labels and taints, sized like this.
+"""User data of each AMI family: how a node joins the cluster, with its labels, taints and kubelet settings.
 
 Restates: karpenter-provider-aws pkg/providers/amifamily/bootstrap (nodeadm.go, eksbootstrap.go, bottlerocket.go,
 windows.go) and mime/mime.go.
@@ -33,7 +33,7 @@ _IS_NODE_CONFIG: Final = re.compile(r"^\s*[\"']?apiVersion[\"']?\s*:\s*[\"']?nod
 
 
 def user_data(bootstrap: Bootstrap) -> str:
-    """The text an instance boots with, not yet base64.
+    """Return the user data, not yet base64.
 
     Raises:
         ValueError: The user's own part cannot be read (MIME or TOML).
@@ -108,7 +108,7 @@ def _windows(bootstrap: Bootstrap) -> str:
 
 
 def _kubelet_arguments(bootstrap: Bootstrap) -> str:
-    """The kubelet settings that exist as flags, in Karpenter's order; values of maps by key."""
+    """Return the kubelet settings that exist as flags, in Karpenter's order; values of maps by key."""
     kubelet = bootstrap.kubelet
     taints = ",".join(f"{t.key}={t.value}:{t.effect}" if t.value else f"{t.key}:{t.effect}" for t in bootstrap.taints)
     flags = [
@@ -151,7 +151,7 @@ def _label_flag(node_labels: Mapping[str, str]) -> str:
 
 
 def _user_parts(custom: str) -> list[tuple[str, str]]:
-    """The user's own user data as MIME parts: (content type, text)."""
+    """Return the user's own user data as MIME parts: (content type, text)."""
     if not custom.strip():
         return []
     if _IS_MIME.match(custom):
@@ -178,7 +178,7 @@ _UNREGISTERED: Final = Taint(key=labels.UNREGISTERED_TAINT, effect="NoExecute")
 
 
 class Bootstrap(Struct, frozen=True, kw_only=True):
-    """All that user data is made of. `kubelet` is `spec.kubelet` with maxPods (and clusterDNS, if known) filled in."""
+    """The inputs of user data. `kubelet` is `spec.kubelet` with maxPods (and clusterDNS, if known) filled in."""
 
     family: AmiFamily
     cluster_name: str
@@ -194,9 +194,9 @@ class Bootstrap(Struct, frozen=True, kw_only=True):
 
 
 def node_labels(claim: NodeClaim, capacity_type: str, family: AmiFamily) -> dict[str, str]:
-    """Labels that the kubelet sets itself when it registers.
+    """Return the labels that the kubelet sets when it registers.
 
-    The API server lets no kubelet set labels of the kubernetes.io and k8s.io domains; those follow at registration.
+    The API server rejects labels of the kubernetes.io and k8s.io domains from kubelets; registration adds those.
     """
     wanted = {**claim.metadata.labels, labels.CAPACITY_TYPE: capacity_type}
     if family is not CUSTOM:
@@ -210,7 +210,7 @@ def _is_kubernetes_domain(key: str) -> bool:
 
 
 def boot_taints(claim: NodeClaim) -> tuple[Taint, ...]:
-    """Taints that the node registers with: the claim's, and the one that keeps pods off until we have seen it."""
+    """Return the taints that the node registers with: the claim's and `karpenter.sh/unregistered`."""
     taints = (*claim.spec.taints, *claim.spec.startup_taints)
     known = any((t.key, t.effect) == (_UNREGISTERED.key, _UNREGISTERED.effect) for t in taints)
     return taints if known else (*taints, _UNREGISTERED)
@@ -237,7 +237,7 @@ _SCALARS: Final = (
 
 
 def bottlerocket_settings(bootstrap: Bootstrap) -> dict[str, Any]:
-    """The whole settings document.
+    """Return Bottlerocket's settings: the user's TOML with ours over it.
 
     Raises:
         ValueError: The user's part is not TOML.
@@ -284,7 +284,7 @@ def _apply_kubelet(kubernetes: dict[str, Any], kubelet: Mapping[str, Any]) -> No
 
 
 def _mount_local_disks(ami_name: str) -> dict[str, Any]:
-    """Prepare the local disks at every boot, before anything that needs them."""
+    """Return the command that mounts local disks at every boot."""
     version = _VERSION.search(ami_name)
     knows = version is not None and (int(version[1]), int(version[2])) >= _BINDS_BY_DEFAULT
     bind = ["apiclient", "ephemeral-storage", "bind", *([] if knows else _DIRECTORIES)]

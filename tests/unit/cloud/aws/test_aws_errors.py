@@ -66,7 +66,7 @@ def leaves_as(error):
 
 
 def test_no_botocore_error_leaks():
-    """Whatever class botocore has, even one that nobody thought of, leaves as ours."""
+    """Whatever class botocore has, known or not, becomes one of ours."""
     errors = every_botocore_error()
 
     assert len(errors) > 80

@@ -1,4 +1,4 @@
-"""EC2's own status checks: what fails is told once, with since when."""
+"""EC2's own status checks: each failed check is returned once, with its start."""
 
 import pytest
 from botocore.exceptions import ClientError
@@ -45,7 +45,7 @@ def test_failed_checks_and_planned_events_are_told_once_each():
 
 
 def test_a_refusal_names_the_permission_to_grant():
-    """Whoever reads it knows what to change."""
+    """The message says what to change."""
     refused = ClientError({"Error": {"Code": "UnauthorizedOperation"}}, "DescribeInstanceStatus")
     aws = Pages(describe_instance_status=refused)
 

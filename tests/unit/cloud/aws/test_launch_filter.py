@@ -108,9 +108,9 @@ def test_the_sixty_cheapest_remain_in_total_order():
 def test_min_values_keep_variety_or_refuse():
     """Economy filters would take away what was asked for; too little variety is no launch."""
     types = (a_type("m5.large", 0.1), a_type("m5.metal", 0.1))
-    wish = NodeSelectorRequirement(key=labels.INSTANCE_TYPE, operator="Exists", min_values=2)
+    required = NodeSelectorRequirement(key=labels.INSTANCE_TYPE, operator="Exists", min_values=2)
     base = claim()
-    asking = msgspec.structs.replace(base, spec=msgspec.structs.replace(base.spec, requirements=(wish,)))
+    asking = msgspec.structs.replace(base, spec=msgspec.structs.replace(base.spec, requirements=(required,)))
 
     assert names(launchable(asking, types)) == ["m5.large", "m5.metal"]
     assert launchable(asking, types[:1]) == ()
@@ -119,9 +119,9 @@ def test_min_values_keep_variety_or_refuse():
 def test_a_variety_that_is_out_of_stock_may_come_back_one_that_there_is_not_is_too_much():
     """The former is planned anew without what is avoided; planning the latter again would make the same claim."""
     types = (a_type("m5.large", 0.1), a_type("c5.large", 0.1, unavailable=[("a", "on-demand")]))
-    wish = NodeSelectorRequirement(key=labels.INSTANCE_TYPE, operator="Exists", min_values=2)
+    required = NodeSelectorRequirement(key=labels.INSTANCE_TYPE, operator="Exists", min_values=2)
     base = claim()
-    asking = msgspec.structs.replace(base, spec=msgspec.structs.replace(base.spec, requirements=(wish,)))
+    asking = msgspec.structs.replace(base, spec=msgspec.structs.replace(base.spec, requirements=(required,)))
 
     assert not asks_for_too_much(asking, types)
     assert asks_for_too_much(asking, types[:1])

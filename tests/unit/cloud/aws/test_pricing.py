@@ -141,16 +141,16 @@ def test_an_isolated_network_is_not_asked_for_list_prices(book, aws):
 
 
 def test_how_old_prices_are_and_what_went_wrong_can_be_told(book, aws, clock):
-    """A table has no time of reading; a failure is told until a later try succeeds, and takes no time away."""
+    """A table has no time of reading; a failure is reported until a later attempt succeeds, and keeps the last time."""
     prices = book()
-    shipped = prices.told()
+    shipped = prices.state()
     prices.refresh()
     read_at = clock.now()
-    fresh = prices.told()
+    fresh = prices.state()
     clock.advance(3600)
     good, aws.pages = aws.pages, dict.fromkeys(aws.pages, THROTTLED)
     prices.refresh()
-    stale = prices.told()
+    stale = prices.state()
     aws.pages = good
     prices.refresh()
 
@@ -167,4 +167,4 @@ def test_how_old_prices_are_and_what_went_wrong_can_be_told(book, aws, clock):
     )
     assert stale.spot_refreshed_at == stale.on_demand_refreshed_at == read_at
     assert "RequestLimitExceeded" in stale.message
-    assert (prices.told().message, prices.told().spot_refreshed_at) == ("", clock.now())
+    assert (prices.state().message, prices.state().spot_refreshed_at) == ("", clock.now())

@@ -5,7 +5,7 @@ from datetime import datetime, timezone
 import botocore.session
 import pytest
 
-from journeyman.cloud.aws.response_parser import with_fast_answers
+from journeyman.cloud.aws.response_parser import with_fast_parser
 from journeyman_simulator.in_process_account.ec2_catalogue import KNOWN_TYPES, SimulatedInstanceTypes
 from journeyman_simulator.moto_account.moto_requests import ec2_answer
 
@@ -22,7 +22,7 @@ TWICE = (
 )
 
 
-def told(operation, text):
+def response(operation, text):
     return operation, f"{HEAD.format(operation)}{text}</{operation}Response>".encode()
 
 
@@ -36,18 +36,18 @@ def read(session, operation, body, status=200):
 @pytest.fixture(scope="module")
 def sessions():
     """With fast answers, and botocore's own."""
-    return with_fast_answers(botocore.session.get_session()), botocore.session.get_session()
+    return with_fast_parser(botocore.session.get_session()), botocore.session.get_session()
 
 
 @pytest.mark.parametrize(
     ("operation", "body"),
     [
-        told("DescribeInstances", PLACED),
-        told("DescribeInstances", "<reservationSet/>"),
-        told("DescribeInstances", ""),
-        told("DescribeInstanceTypes", TWICE),
-        told("CreateFleet", "<fleetId>f</fleetId><errorSet><item><errorCode>Full</errorCode></item></errorSet>"),
-        told("DeleteVolume", "<return>true</return>"),
+        response("DescribeInstances", PLACED),
+        response("DescribeInstances", "<reservationSet/>"),
+        response("DescribeInstances", ""),
+        response("DescribeInstanceTypes", TWICE),
+        response("CreateFleet", "<fleetId>f</fleetId><errorSet><item><errorCode>Full</errorCode></item></errorSet>"),
+        response("DeleteVolume", "<return>true</return>"),
         (
             "DescribeInstanceTypes",
             ec2_answer("DescribeInstanceTypes", {"InstanceTypes": TYPES, "NextToken": "1 & 2"}).encode(),
@@ -56,7 +56,7 @@ def sessions():
     ids=lambda value: value if isinstance(value, str) else str(len(value)),
 )
 def test_answers_are_what_botocore_reads_in_them(sessions, operation, body):
-    """Lists, structures, what is empty, what nobody knows, what is there twice."""
+    """Lists, structures, what is empty, what is unknown, what is there twice."""
     fast, own = (read(session, operation, body) for session in sessions)
     assert fast == own
 
@@ -73,7 +73,9 @@ def test_errors_are_what_botocore_reads_in_them(sessions):
 def test_times_are_in_the_standard_librarys_utc(sessions):
     """Not in dateutil's, which is how the fast way is known."""
     entry = "<item><timestamp>2026-03-02T21:00:00.000Z</timestamp></item>"
-    answer = read(sessions[0], *told("DescribeSpotPriceHistory", f"<spotPriceHistorySet>{entry}</spotPriceHistorySet>"))
+    answer = read(
+        sessions[0], *response("DescribeSpotPriceHistory", f"<spotPriceHistorySet>{entry}</spotPriceHistorySet>")
+    )
     (price,) = answer["SpotPriceHistory"]
     assert price["Timestamp"] == datetime(2026, 3, 2, 21, tzinfo=timezone.utc)
     assert price["Timestamp"].tzinfo is timezone.utc

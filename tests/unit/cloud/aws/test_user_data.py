@@ -110,7 +110,7 @@ def test_al2_calls_its_bootstrap_script():
 
 
 def test_al2_on_ipv6_says_so():
-    """bootstrap.sh cannot tell the family from the address."""
+    """bootstrap.sh cannot derive the IP family from the address."""
     [(_, script)] = parts(user_data(bootstrap("AL2", kubelet={"maxPods": 29, "clusterDNS": ["fd00::a"]})))
 
     assert "--ip-family ipv6 \\\n--dns-cluster-ip 'fd00::a'" in script
@@ -252,7 +252,7 @@ def test_volumes_are_the_users_or_the_familys():
 
 
 def test_metadata_has_the_crds_defaults():
-    """Also on an object that no API server has defaulted; regions that lack the IPv6 setting are not told it."""
+    """Also on an object that no API server has defaulted; regions without the IPv6 setting do not get it."""
     assert metadata_options(node_class(metadataOptions={"httpPutResponseHopLimit": 2}), region="us-east-1") == {
         "HttpEndpoint": "enabled",
         "HttpProtocolIpv6": "disabled",
