@@ -165,9 +165,7 @@ class LocalDeployment:
                 QueueUrl=lane, MessageBody=body, MessageGroupId=self.cluster, MessageDeduplicationId=message_id
             )
 
-        ticker = ScheduleRunner(
-            self.aws.client("events"), self.aws.client("scheduler"), self.clock, self.aws.bus.deliver
-        )
+        ticker = ScheduleRunner(self.aws.client("events"), self.aws.client("scheduler"), self.clock, self.aws.deliver)
         return [
             WorkloadControllers(self.server.acting_as("kube-controller-manager")),
             KubeScheduler(self.server.acting_as("kube-scheduler"), self.clock),

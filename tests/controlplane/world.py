@@ -118,7 +118,7 @@ class RealWorld:
             opened.enter_context(installed(self.sandbox()))
             self._kubelets = Kubelets(_CountingWrites(self.store), self.clock, self.machines, hears_all=False)
             ticker = ScheduleRunner(
-                self.aws.client("events"), self.aws.client("scheduler"), self.clock, self.aws.bus.deliver
+                self.aws.client("events"), self.aws.client("scheduler"), self.clock, self.aws.deliver
             )
             self._actors = (self.aws, ticker, *self.stack.mappings)
             self._seen, self._rest_seconds = "", _REST_SECONDS

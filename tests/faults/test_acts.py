@@ -331,7 +331,7 @@ def test_an_instance_fails_a_status_check_for_a_while(stage):
     instance = stage.node("a")
 
     def check():
-        (entry,) = stage.account.instances.checks.told([(instance.id, instance.zone)], [])
+        (entry,) = stage.account.instances.checks.statuses([(instance.id, instance.zone)], [])
         return entry["SystemStatus"]["Status"]
 
     operation = fault_scenario.FailCheck(at_seconds=0, node=0, check="SystemStatus", seconds=30)

@@ -1,18 +1,118 @@
-"""What a target gets of an EventBridge event: the event, a part of it, or a text made from it."""
+"""EventBridge events: their shape, what a target gets of one, and how it reaches queues and functions."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, Final, NamedTuple
 
-_PLACEHOLDER = re.compile(r'\\.|"|<([\w.\-]+)>')
+from msgspec import Struct
+
+from journeyman_simulator.cloud_rules.service_errors import NotSimulatedError
+
+_PLACEHOLDER: Final = re.compile(r'\\.|"|<([\w.\-]+)>')
+_HEALTH_TIME: Final = "%a, %d %b %Y %H:%M:%S GMT"
+_SIMULATED_TARGETS: Final = frozenset({"sqs", "lambda"})
+JSON = Mapping[str, Any]
 
 
-def shaped(target: Mapping[str, Any], event: Mapping[str, Any]) -> str:
-    """The text a target gets: its constant, a part of the event, a filled-in template, or the event itself."""
+class FunctionDelivery(NamedTuple):
+    """An event on its way to a function."""
+
+    function_arn: str
+    event: Any
+
+
+class EventEnvelope(Struct, frozen=True, kw_only=True):
+    """What all events of an account have in common."""
+
+    account: str
+    region: str
+
+    def event(
+        self, *, event_id: str, source: str, detail_type: str, detail: JSON, resources: Sequence[str], at: datetime
+    ) -> dict[str, Any]:
+        """Return an event of an AWS service."""
+        return {
+            "version": "0",
+            "id": event_id,
+            "detail-type": detail_type,
+            "source": source,
+            "account": self.account,
+            "time": iso(at),
+            "region": self.region,
+            "resources": list(resources),
+            "detail": dict(detail),
+        }
+
+    def health_detail(
+        self, *, number: int, code: str, instance_ids: Sequence[str], starts_at: datetime, at: datetime
+    ) -> dict[str, Any]:
+        """Return the detail of an AWS Health event: AWS will do something to these instances."""
+        now = at.strftime(_HEALTH_TIME)
+        return {
+            "eventArn": f"arn:aws:health:{self.region}::event/EC2/{code}/{code}_{number}",
+            "service": "EC2",
+            "eventTypeCode": code,
+            "eventTypeCategory": "scheduledChange",
+            "eventScopeCode": "ACCOUNT_SPECIFIC",
+            "communicationId": f"{number:012x}-1",
+            "startTime": starts_at.strftime(_HEALTH_TIME),
+            "lastUpdatedTime": now,
+            "statusCode": "upcoming",
+            "eventRegion": self.region,
+            "eventDescription": [{"language": "en_US", "latestDescription": "Instances are scheduled to be retired."}],
+            "affectedEntities": [
+                {"entityValue": id_, "lastUpdatedTime": now, "status": "IMPAIRED"} for id_ in instance_ids
+            ],
+            "affectedAccount": self.account,
+            "page": "1",
+            "totalPages": "1",
+        }
+
+
+class EventTargets:
+    """Delivers events to the targets of rules and schedules.
+
+    Events for functions wait here until the simulation takes them, since nothing may call back into AWS while AWS is
+    answering.
+
+    Args:
+        send: Takes the name of a queue, the text, and a message group if the target names one.
+    """
+
+    def __init__(self, send: Callable[[str, str, str | None], object]) -> None:
+        self._send = send
+        self._waiting: deque[FunctionDelivery] = deque()
+
+    def deliver(self, target: JSON, event: JSON) -> None:
+        """Deliver an event to one target, shaped as the target asks. Raises NotSimulatedError for other services."""
+        text = shaped(target, event)
+        service, name = target["Arn"].split(":")[2], target["Arn"].rsplit(":", 1)[1]
+        if service == "lambda":
+            self._waiting.append(FunctionDelivery(target["Arn"], json.loads(text)))
+        elif service == "sqs":
+            self._send(name, text, target.get("SqsParameters", {}).get("MessageGroupId"))
+        else:
+            raise NotSimulatedError(f"a rule's target in {service} is not simulated here, only queues and functions")
+
+    def take(self) -> tuple[FunctionDelivery, ...]:
+        """Remove and return the events that wait for functions, in order."""
+        taken = tuple(self._waiting)
+        self._waiting.clear()
+        return taken
+
+
+def is_simulated_target(target: JSON) -> bool:
+    """Whether the target is a queue or a function."""
+    return target["Arn"].split(":")[2] in _SIMULATED_TARGETS
+
+
+def shaped(target: JSON, event: JSON) -> str:
+    """Return the text a target gets: its constant, a part of the event, a filled-in template, or the event itself."""
     if "Input" in target:
         return str(target["Input"])
     if "InputPath" in target:
@@ -24,8 +124,8 @@ def shaped(target: Mapping[str, Any], event: Mapping[str, Any]) -> str:
     return json.dumps(event)
 
 
-def _filled_in(template: str, values: Mapping[str, Any]) -> str:
-    """Replace each `<name>`: inside quotes by bare text, outside by JSON; unknown names vanish as AWS has it."""
+def _filled_in(template: str, values: JSON) -> str:
+    """Replace each `<name>`: inside quotes by bare text, outside by JSON; AWS drops unknown names."""
     quoted = False
 
     def fill(match: re.Match[str]) -> str:
@@ -43,8 +143,8 @@ def _filled_in(template: str, values: Mapping[str, Any]) -> str:
     return _PLACEHOLDER.sub(fill, template)
 
 
-def _at_path(event: Mapping[str, Any], path: str) -> Any:
-    """The value at a path like `$.detail.instance-id`; None if there is none."""
+def _at_path(event: JSON, path: str) -> Any:
+    """Return the value at a path like `$.detail.instance-id`, or None."""
     value: Any = event
     for key in path.split(".")[1:]:
         value = value.get(key) if isinstance(value, Mapping) else None
@@ -52,5 +152,5 @@ def _at_path(event: Mapping[str, Any], path: str) -> Any:
 
 
 def iso(moment: datetime) -> str:
-    """A time as events carry it, to the second."""
+    """Return a time as events carry it, to the second."""
     return moment.strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -260,6 +260,41 @@ class InstantFleetRequest:
         )
 
 
+def launch_tags(
+    fleet_id: str, pool: FleetPool, request_tags: Mapping[str, Mapping[str, str]]
+) -> dict[str, dict[str, str]]:
+    """Return the tags of a fleet's instances, volumes and interfaces, by resource type.
+
+    The request's TagSpecifications win over the launch template's, and AWS adds three to each instance.
+    """
+    merged: dict[str, dict[str, str]] = {
+        "instance": {
+            "aws:ec2:fleet-id": fleet_id,
+            "aws:ec2launchtemplate:id": pool.template["LaunchTemplateId"],
+            "aws:ec2launchtemplate:version": pool.template["Version"],
+        }
+    }
+    for source in (tags_by_resource(pool.data.get("TagSpecifications", ())), request_tags):
+        for resource_type, tags in source.items():
+            merged.setdefault(resource_type, {}).update(tags)
+    return merged
+
+
+def tags_by_resource(specifications: Iterable[JSON]) -> dict[str, dict[str, str]]:
+    """Return TagSpecifications as tags by resource type."""
+    found: dict[str, dict[str, str]] = {}
+    for specification in specifications:
+        tags = found.setdefault(specification["ResourceType"], {})
+        tags.update({tag["Key"]: tag["Value"] for tag in specification["Tags"]})
+    return found
+
+
+def security_group_ids(data: JSON) -> list[str]:
+    """Return the security groups of a launch template: its own, or those of its first interface that has any."""
+    interfaces = data.get("NetworkInterfaces", ())
+    return list(data.get("SecurityGroupIds") or next((i["Groups"] for i in interfaces if i.get("Groups")), ()))
+
+
 class ClientTokens:
     """What each client token was used for.
 

@@ -1,18 +1,37 @@
-"""The states of simulated EC2 instances, how long each lasts, and DescribeInstanceStatus' checks."""
+"""The states of simulated EC2 instances: how long each lasts, which follows which, and what EventBridge learns of it.
+
+Restates: EC2 user guide, "Amazon EC2 instance state changes", "Spot Instance interruption notices", "EC2 instance
+rebalance recommendations".
+"""
 
 from __future__ import annotations
 
+import heapq
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import datetime
-from typing import Any, Final
+from datetime import datetime, timedelta
+from itertools import count
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from msgspec import Struct
 
+from journeyman.errors import ConfigurationError
+from journeyman_simulator.cloud_rules.service_errors import incorrect_instance_state, spot_instance_cannot_stop
 from journeyman_simulator.cloud_rules.service_time import ServiceTime
+
+INSTANCE_CHECK: Final = "InstanceStatus"
+SYSTEM_CHECK: Final = "SystemStatus"
+STATE_CODES: Final = {"pending": 0, "running": 16, "shutting-down": 32, "terminated": 48, "stopping": 64, "stopped": 80}
+BY_USER: Final = "Client.UserInitiatedShutdown"
+BY_SPOT: Final = "Server.SpotInstanceTermination"
+_TERMINATING: Final = frozenset({"shutting-down", "terminated"})
+
+JSON = Mapping[str, Any]
+I = TypeVar("I")  # noqa: E741 - an account's own record of an instance
 
 
 class InstanceTiming(Struct, frozen=True, kw_only=True):
-    """How long an instance stays in each state, and how late DescribeInstances learns of a new one; seconds."""
+    """How long an instance stays in each state, and how late DescribeInstances shows a new one; seconds."""
 
     pending_seconds: float = 8
     shutting_down_seconds: float = 30
@@ -21,10 +40,169 @@ class InstanceTiming(Struct, frozen=True, kw_only=True):
     describe_lag_seconds: float = 0
 
 
-INSTANCE_CHECK: Final = "InstanceStatus"
-SYSTEM_CHECK: Final = "SystemStatus"
+class InstanceFacts(Struct, frozen=True, kw_only=True):
+    """What the rules read of an instance."""
 
-JSON = Mapping[str, Any]
+    id: str
+    zone: str
+    state: str
+    is_spot: bool
+
+
+class EventPublisher(Protocol):
+    """A bus that takes the events of AWS services."""
+
+    def publish(self, source: str, detail_type: str, detail: JSON, resources: Sequence[str]) -> None:
+        """Put an event on the default bus, as of now."""
+        ...
+
+
+class InstanceLifecycle(ABC, Generic[I]):
+    """Moves an account's instances through their states as time passes, and publishes each transition.
+
+    The account says how its own records are read and written; the rules are here.
+    """
+
+    def __init__(
+        self, time: ServiceTime, bus: EventPublisher, timing: InstanceTiming, *, region: str, account: str
+    ) -> None:
+        self._time = time
+        self._bus = bus
+        self._timing = timing
+        self._region = region
+        self._account = account
+        self._agenda: list[tuple[datetime, int, Callable[[], object]]] = []
+        self._order = count()
+        self.checks = InstanceStatusChecks(time)
+
+    @abstractmethod
+    def facts(self, instance: I) -> InstanceFacts:
+        """Return what the account's record says now."""
+
+    @abstractmethod
+    def find(self, instance_id: str) -> I | None:
+        """Return the record of an id, or None."""
+
+    @abstractmethod
+    def record_state(self, instance: I, state: str, reason: str) -> None:
+        """Write a new state and its StateReason code (empty if AWS gives none)."""
+
+    @abstractmethod
+    def release(self, instance: I) -> None:
+        """Return the addresses and volumes of an instance that has shut down."""
+
+    @abstractmethod
+    def forget(self, instance: I) -> None:
+        """Remove a terminated instance that EC2 shows no longer."""
+
+    def settle(self) -> bool:
+        """Make every transition that is due by now, each as of its own moment; True if there was any."""
+        now = self._time.now()
+        changed = False
+        while self._agenda and self._agenda[0][0] <= now:
+            moment, _, transition = heapq.heappop(self._agenda)
+            with self._time.at(moment):
+                transition()
+            changed = True
+        return changed
+
+    def due(self) -> datetime | None:
+        """Return when the next instance changes its state."""
+        return self._agenda[0][0] if self._agenda else None
+
+    def begin(self, instance: I) -> None:
+        """Let a launched or started instance be pending, then running."""
+        self._enter(instance, "pending")
+        self._later(self._timing.pending_seconds, lambda: self._advance(instance, "pending", "running"))
+
+    def begin_start(self, instance: I) -> None:
+        """StartInstances. Raises ServiceError if the instance is not stopped."""
+        facts = self.facts(instance)
+        if facts.state != "stopped":
+            raise incorrect_instance_state(facts.id, "started")
+        self.begin(instance)
+
+    def require_stoppable(self, instance: I) -> None:
+        """Raise ServiceError if StopInstances refuses this instance."""
+        facts = self.facts(instance)
+        if facts.is_spot:
+            raise spot_instance_cannot_stop(facts.id)
+        if facts.state in _TERMINATING:
+            raise incorrect_instance_state(facts.id, "stopped")
+
+    def begin_stop(self, instance: I) -> None:
+        """StopInstances; no effect on an instance that is stopping or stopped. Raises ServiceError."""
+        self.require_stoppable(instance)
+        if self.facts(instance).state in {"stopping", "stopped"}:
+            return
+        self._enter(instance, "stopping", BY_USER)
+        self._later(self._timing.shutting_down_seconds, lambda: self._advance(instance, "stopping", "stopped"))
+
+    def begin_termination(self, instance: I, reason: str = BY_USER) -> None:
+        """Shut the instance down, for a StateReason code; no effect on one that is terminating."""
+        if self.facts(instance).state in _TERMINATING:
+            return
+        self._enter(instance, "shutting-down", reason)
+        self._later(self._timing.shutting_down_seconds, lambda: self._terminate(instance, reason))
+
+    def interrupt(self, instance_id: str) -> None:
+        """Reclaim a Spot instance: rebalance recommendation and two-minute warning now, shutdown after the notice.
+
+        Raises:
+            ConfigurationError: No such Spot instance is pending or running.
+        """
+        instance = self._live_spot_instance(instance_id)
+        self.recommend_rebalance(instance_id)
+        detail = {"instance-id": instance_id, "instance-action": "terminate"}
+        self._publish_spot_event(instance, "EC2 Spot Instance Interruption Warning", detail)
+        self._later(self._timing.interruption_notice_seconds, lambda: self.begin_termination(instance, BY_SPOT))
+
+    def recommend_rebalance(self, instance_id: str) -> None:
+        """Publish that a Spot instance is at elevated risk. Raises ConfigurationError as `interrupt`."""
+        instance = self._live_spot_instance(instance_id)
+        self._publish_spot_event(instance, "EC2 Instance Rebalance Recommendation", {"instance-id": instance_id})
+
+    def is_described(self, launched_at: datetime) -> bool:
+        """Whether DescribeInstances shows an instance of that launch time yet."""
+        return launched_at + timedelta(seconds=self._timing.describe_lag_seconds) <= self._time.now()
+
+    def _terminate(self, instance: I, reason: str) -> None:
+        self.release(instance)
+        self._enter(instance, "terminated", reason)
+        self._later(self._timing.terminated_visible_seconds, lambda: self.forget(instance))
+
+    def _advance(self, instance: I, before: str, after: str) -> None:
+        if self.facts(instance).state == before:
+            self._enter(instance, after)
+
+    def _enter(self, instance: I, state: str, reason: str = "") -> None:
+        self.record_state(instance, state, reason)
+        instance_id = self.facts(instance).id
+        self._bus.publish(
+            "aws.ec2",
+            "EC2 Instance State-change Notification",
+            {"instance-id": instance_id, "state": state},
+            [f"arn:aws:ec2:{self._region}:{self._account}:instance/{instance_id}"],
+        )
+
+    def _publish_spot_event(self, instance: I, detail_type: str, detail: JSON) -> None:
+        # These two name the zone where an ARN has the region, and no account: so AWS documents and sends them.
+        facts = self.facts(instance)
+        self._bus.publish("aws.ec2", detail_type, detail, [f"arn:aws:ec2:{facts.zone}:instance/{facts.id}"])
+
+    def _live_spot_instance(self, instance_id: str) -> I:
+        instance = self.find(instance_id)
+        if instance is not None:
+            facts = self.facts(instance)
+            if facts.is_spot and facts.state in {"pending", "running"}:
+                return instance
+        raise ConfigurationError("only a pending or running Spot instance can be interrupted", instance=instance_id)
+
+    def _later(self, seconds: float, transition: Callable[[], object]) -> None:
+        moment = self._time.now() + timedelta(seconds=seconds)
+        heapq.heappush(self._agenda, (moment, next(self._order), transition))
+
+
 _STATUS_FILTERS: Final[Mapping[str, Callable[[JSON], Sequence[str]]]] = {
     "instance-status.status": lambda entry: [entry[INSTANCE_CHECK]["Status"]],
     "system-status.status": lambda entry: [entry[SYSTEM_CHECK]["Status"]],
@@ -33,7 +211,7 @@ _STATUS_FILTERS: Final[Mapping[str, Callable[[JSON], Sequence[str]]]] = {
 
 
 class InstanceStatusChecks:
-    """Which checks fail since when; all others pass."""
+    """The status checks of instances, and the events that AWS has planned for their hosts: DescribeInstanceStatus."""
 
     def __init__(self, time: ServiceTime) -> None:
         self._time = time
@@ -53,8 +231,8 @@ class InstanceStatusChecks:
         event = {"Code": code, "Description": "The instance is running on degraded hardware", "NotBefore": at}
         self._planned.setdefault(instance_id, []).append(event)
 
-    def told(self, instances: Iterable[tuple[str, str]], filters: Iterable[JSON]) -> list[dict[str, Any]]:
-        """The statuses of these instances (id and zone) that match every filter.
+    def statuses(self, instances: Iterable[tuple[str, str]], filters: Iterable[JSON]) -> list[dict[str, Any]]:
+        """Return the statuses of these instances (id and zone) that match every filter.
 
         Raises:
             KeyError: A filter is not known here.
@@ -69,7 +247,7 @@ class InstanceStatusChecks:
         return {
             "InstanceId": instance_id,
             "AvailabilityZone": zone,
-            "InstanceState": {"Code": 16, "Name": "running"},
+            "InstanceState": {"Code": STATE_CODES["running"], "Name": "running"},
             INSTANCE_CHECK: self._check(instance_id, INSTANCE_CHECK),
             SYSTEM_CHECK: self._check(instance_id, SYSTEM_CHECK),
             "Events": list(self._planned.get(instance_id, [])),

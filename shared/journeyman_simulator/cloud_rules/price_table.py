@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import random
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from datetime import datetime
 from typing import Any, NamedTuple
 
 from msgspec import Struct
+
+from journeyman_simulator.cloud_rules.service_errors import ServiceError
 
 # A Spot price is this share of the on-demand price, drawn evenly for each (type, zone).
 _CHEAPEST_SHARE, _DEAREST_SHARE = 0.28, 0.62
@@ -139,8 +142,43 @@ class SpotPriceQuery(Struct, frozen=True, kw_only=True):
 _OFFER_TERM, _RATE = "JRTCKXETXF", "6YS6EN2CT7"  # AWS's codes for on-demand terms and hourly rates
 
 
-def product_attributes(instance_type: str, region: str, *, bare_metal: bool) -> dict[str, str]:
-    """What GetProducts can be filtered by."""
+class PricedProduct(NamedTuple):
+    """An on-demand Linux instance type and its price, USD per hour."""
+
+    attributes: dict[str, str]
+    price: float
+
+    def price_list_entry(self) -> str:
+        """Return the product as GetProducts' PriceList holds it: JSON text."""
+        return json.dumps(_offer(self.attributes, self.price))
+
+
+def products(
+    prices: SimulatedPriceTable,
+    region: str,
+    request: Mapping[str, Any],
+    *,
+    bare_metal: Callable[[str], bool] = lambda _: False,
+) -> list[PricedProduct]:
+    """Return what a GetProducts request asks for: the products with all attributes that its filters name, by type.
+
+    Raises:
+        ServiceError: The request is for another service than AmazonEC2.
+    """
+    if request["ServiceCode"] != "AmazonEC2":
+        raise ServiceError("InvalidParameterException", f"Invalid Service Code: {request['ServiceCode']}")
+    wanted = {item["Field"]: item["Value"] for item in request.get("Filters", ())}
+    found = []
+    for name in sorted({kind for kind, _ in prices.pools()}):
+        price = prices.on_demand(name)
+        product = _product_attributes(name, region, bare_metal=bare_metal(name))
+        if price is not None and _has_attributes(product, wanted):
+            found.append(PricedProduct(product, price))
+    return found
+
+
+def _product_attributes(instance_type: str, region: str, *, bare_metal: bool) -> dict[str, str]:
+    """Return what GetProducts can be filtered by."""
     return {
         "instanceType": instance_type,
         "regionCode": region,
@@ -158,12 +196,12 @@ def product_attributes(instance_type: str, region: str, *, bare_metal: bool) -> 
     }
 
 
-def is_wanted(product: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
+def _has_attributes(product: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
     """Whether a product has all the attributes, whatever their case."""
     return all(product.get(field, "").lower() == value.lower() for field, value in wanted.items())
 
 
-def offer(product: Mapping[str, str], price: float) -> dict[str, Any]:
+def _offer(product: Mapping[str, str], price: float) -> dict[str, Any]:
     """An entry of PriceList: the product and its hourly price in USD."""
     sku = product["instanceType"].upper().replace(".", "").replace("-", "")
     term, rate = f"{sku}.{_OFFER_TERM}", f"{sku}.{_OFFER_TERM}.{_RATE}"

@@ -12,12 +12,14 @@ from cronsim import CronSim, CronSimError
 from msgspec import Struct
 
 from journeyman.errors import ConfigurationError
+from journeyman_simulator.cloud_rules.service_errors import ServiceError
 
 _CALL = re.compile(r"(rate|cron|at)\((.*)\)")
 _RATE = re.compile(r"([1-9]\d*) (minute|hour|day)(s?)")
 _YEARS = range(1970, 2200)  # EventBridge's range
 _LAST_WEEKDAY_OF_MONTH = re.compile(r"([1-7]|SUN|MON|TUE|WED|THU|FRI|SAT)L")
 _NO_DAY = "9"  # what cron does not have either, and so refuses
+_ANY_TIME = datetime(2000, 1, 1, tzinfo=timezone.utc)
 _NAMES = ("SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT")
 
 
@@ -103,6 +105,23 @@ def parse(expression: str, *, first: datetime, zone: str = "UTC", strict_units: 
     except (ZoneInfoNotFoundError, ValueError) as error:
         raise _invalid(expression, f"unknown time zone {zone}") from error
     return _cron(expression, body, place) if kind == "cron" else _once(expression, body, place)
+
+
+def check_rule_expression(expression: str) -> None:
+    """Raise ServiceError if EventBridge refuses a rule with this ScheduleExpression; a rule may have none."""
+    try:
+        if expression:
+            parse(expression, first=_ANY_TIME, strict_units=True)
+    except ConfigurationError as error:
+        raise ServiceError("ValidationException", "Parameter ScheduleExpression is not valid.") from error
+
+
+def check_schedule_expression(expression: str, zone: str | None) -> None:
+    """Raise ServiceError if EventBridge Scheduler refuses a schedule with this expression, in this time zone or UTC."""
+    try:
+        parse(expression, first=_ANY_TIME, zone=zone or "UTC")
+    except ConfigurationError as error:
+        raise ServiceError("ValidationException", f"Invalid Schedule Expression {expression}.") from error
 
 
 def _rate(expression: str, body: str, first: datetime, strict_units: bool) -> Rate:

@@ -48,7 +48,7 @@ class AccountOperations:
     def terminate(self, provider_id: str) -> None:
         """Somebody terminates it in the console."""
         with suppress(ServiceError), self._ledger.attributed_to(HUMAN):
-            self._account.instances.end(_id(provider_id))
+            self._account.instances.terminate(_id(provider_id))
 
     def fail_check(self, provider_id: str, check: str) -> None:
         """It fails one of EC2's status checks from now on."""
@@ -112,7 +112,7 @@ class InstanceRecords:
         kind: Literal["launched", "terminate", "state"] = "state"
         if event.what == "launched":
             kind = "launched"
-        elif event.what == "asked-to-end":
+        elif event.what == "termination-requested":
             kind = "terminate"
         step = current_step()
         by = f"{RUN_USER_PREFIX}{step}" if step else self._by

@@ -9,11 +9,12 @@ from typing import Any, Final
 
 from journeyman.cloud.aws.pricing import shipped_on_demand
 from journeyman.ports import Clock
+from journeyman_simulator.cloud_rules.event_delivery import FunctionDelivery
 from journeyman_simulator.cloud_rules.fleet_allocation import CapacityPools
 from journeyman_simulator.cloud_rules.instance_states import InstanceTiming
 from journeyman_simulator.cloud_rules.price_table import SimulatedPriceTable
 from journeyman_simulator.cloud_rules.published_images import SeededAccount, published_images
-from journeyman_simulator.cloud_rules.service_errors import RequestGate
+from journeyman_simulator.cloud_rules.service_errors import NotSimulatedError, RequestGate
 from journeyman_simulator.cloud_rules.service_time import ServiceTime
 from journeyman_simulator.in_process_account.ec2_catalogue import (
     SMALL_SELECTION,
@@ -24,10 +25,9 @@ from journeyman_simulator.in_process_account.ec2_fleets import SimulatedFleets, 
 from journeyman_simulator.in_process_account.ec2_images import SimulatedImages
 from journeyman_simulator.in_process_account.ec2_instances import Ec2InstanceOperations, SimulatedInstances
 from journeyman_simulator.in_process_account.ec2_network import SimulatedNetwork
-from journeyman_simulator.in_process_account.event_bridge import Delivery, SimulatedEventBus, SimulatedSchedules
+from journeyman_simulator.in_process_account.event_bridge import SimulatedEventBus, SimulatedSchedules
 from journeyman_simulator.in_process_account.iam_profiles import SimulatedIam
 from journeyman_simulator.in_process_account.service_client import (
-    NotSimulatedError,
     ServiceOperation,
     ServiceOperations,
     SimulatedClient,
@@ -151,15 +151,13 @@ class InProcessAccount:
         """When something will happen by itself: the next change of an instance's state."""
         return self.instances.due()
 
-    def take_deliveries(self) -> tuple[Delivery, ...]:
+    def take_deliveries(self) -> tuple[FunctionDelivery, ...]:
         """Events that wait for a function, in order; they are the caller's now."""
-        taken = tuple(self.bus.deliveries)
-        self.bus.deliveries.clear()
-        return taken
+        return self.bus.targets.take()
 
     def deliver(self, target: Mapping[str, Any], event: Mapping[str, Any]) -> None:
         """Hand an event to a rule's or schedule's target; what a `Ticker` needs."""
-        self.bus.deliver(target, event)
+        self.bus.targets.deliver(target, event)
 
     def schedule_version(self) -> int:
         """Grows with every request that may change a rule or a schedule; what a `Ticker` needs."""

@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Sequence
 from datetime import timedelta
 from typing import Any, Final
 
 from msgspec import Struct
 
-from journeyman_simulator.cloud_rules.price_table import (
-    SimulatedPriceTable,
-    SpotPriceQuery,
-    is_wanted,
-    offer,
-    product_attributes,
-)
+from journeyman_simulator.cloud_rules.price_table import SimulatedPriceTable, SpotPriceQuery, products
 from journeyman_simulator.cloud_rules.service_errors import ServiceError
 from journeyman_simulator.cloud_rules.service_time import ServiceTime
 from journeyman_simulator.in_process_account.service_client import (
@@ -190,14 +183,7 @@ class PriceOperations:
         return paged("SpotPriceHistory", list(query.rows(self._table)), request)
 
     def _products(self, request: ServiceRequest) -> dict[str, Any]:
-        if request["ServiceCode"] != "AmazonEC2":
-            raise ServiceError("InvalidParameterException", f"unknown service {request['ServiceCode']}")
-        wanted = {item["Field"]: item["Value"] for item in request.get("Filters", ())}
-        names = sorted({name for name, _ in self._table.pools()})
-        products = (product_attributes(name, self._region, bare_metal=False) for name in names)
-        found = [
-            json.dumps(offer(product, price))
-            for product in products
-            if (price := self._table.on_demand(product["instanceType"])) is not None and is_wanted(product, wanted)
-        ]
-        return {"FormatVersion": "aws_v1", **paged("PriceList", found, request, _PRODUCTS_PAGE)}
+        found = products(self._table, self._region, request.parameters)
+        answer = paged("PriceList", found, request, _PRODUCTS_PAGE)
+        answer["PriceList"] = [product.price_list_entry() for product in answer["PriceList"]]
+        return {"FormatVersion": "aws_v1", **answer}

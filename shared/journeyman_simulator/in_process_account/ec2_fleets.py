@@ -14,8 +14,10 @@ from journeyman_simulator.cloud_rules.fleet_allocation import (
     ClientTokens,
     FleetPool,
     InstantFleetRequest,
+    launch_tags,
+    security_group_ids,
 )
-from journeyman_simulator.cloud_rules.service_errors import ServiceError
+from journeyman_simulator.cloud_rules.service_errors import NotSimulatedError, ServiceError
 from journeyman_simulator.cloud_rules.service_time import ServiceTime
 from journeyman_simulator.in_process_account.ec2_catalogue import SimulatedInstanceTypes
 from journeyman_simulator.in_process_account.ec2_images import SimulatedImages
@@ -24,14 +26,12 @@ from journeyman_simulator.in_process_account.ec2_network import SimulatedNetwork
 from journeyman_simulator.in_process_account.iam_profiles import SimulatedIam
 from journeyman_simulator.in_process_account.service_client import (
     PAGING,
-    NotSimulatedError,
     ServiceOperation,
     ServiceOperations,
     ServiceRequest,
     paged,
     selected,
     tag_pairs,
-    tags_given,
     to_pairs,
 )
 
@@ -86,12 +86,14 @@ class SimulatedFleets:
             raise NotSimulatedError(
                 f"a fleet of type {request.get('Type', 'maintain')} is not simulated here, only instant"
             )
-        return self._tokens.answer((request.get("ClientToken", ""),), request.given, lambda: self._fulfilled(request))
+        return self._tokens.answer(
+            (request.get("ClientToken", ""),), request.parameters, lambda: self._fulfilled(request)
+        )
 
     def _fulfilled(self, request: ServiceRequest) -> dict[str, Any]:
         fleet_id = f"fleet-00000000-0000-4000-8000-{next(self._serial):012x}"
-        grounds = _RequestAccount(self, tags_given(request, "instance"))
-        answer = InstantFleetRequest(fleet_id, request.given, grounds, self._market, self._time.now()).answer
+        grounds = _RequestAccount(self, request.tags("instance"))
+        answer = InstantFleetRequest(fleet_id, request.parameters, grounds, self._market, self._time.now()).answer
         self._fleets[fleet_id] = answer
         return answer
 
@@ -112,14 +114,14 @@ class SimulatedFleets:
                 subnet_id=subnet_id,
                 image_id=image.id,
                 spot=request.get("InstanceMarketOptions", {}).get("MarketType") == "spot",
-                tags=tags_given(request, "instance"),
+                tags=request.tags("instance"),
             )
             for _ in range(request["MaxCount"])
         ]
         return {"Instances": [self._describe_instance(i, i.changes[-1]) for i in launched]}
 
     def template(self, specification: JSON) -> tuple[dict[str, Any], dict[str, Any]]:
-        """`Grounds.template`."""
+        """`FleetAccount.template`."""
         found = self._templates.find(specification)
         number = found.number_of(str(specification.get("Version", "$Default")))
         resolved = {"LaunchTemplateId": found.id, "LaunchTemplateName": found.name, "Version": str(number)}
@@ -134,13 +136,7 @@ class SimulatedFleets:
         groups = self._groups(data)
         subnet_id = pool.subnet_id or self._network.default_subnet(pool.zone)
         self._network.require_addresses(subnet_id, number)
-        given = {
-            "aws:ec2:fleet-id": fleet_id,
-            "aws:ec2launchtemplate:id": pool.template["LaunchTemplateId"],
-            "aws:ec2launchtemplate:version": pool.template["Version"],
-            **_template_tags(data),
-            **tags,
-        }
+        instance_tags = launch_tags(fleet_id, pool, {"instance": tags})["instance"]
         launched = [
             self._instances.launch(
                 instance_type=pool.instance_type,
@@ -148,7 +144,7 @@ class SimulatedFleets:
                 subnet_id=subnet_id,
                 image_id=pool.image_id,
                 spot=pool.capacity_type == "spot",
-                tags=given,
+                tags=instance_tags,
                 data=data,
                 groups=groups,
                 profile_arn=arn,
@@ -158,15 +154,14 @@ class SimulatedFleets:
         return [instance.id for instance in launched]
 
     def _groups(self, data: JSON) -> tuple[JSON, ...]:
-        interfaces = data.get("NetworkInterfaces", ())
-        ids = data.get("SecurityGroupIds") or next((i["Groups"] for i in interfaces if i.get("Groups")), ())
+        ids = security_group_ids(data)
         known = self._network.groups
         if missing := [id_ for id_ in ids if id_ not in known]:
             raise ServiceError("InvalidGroup.NotFound", f"The security group '{missing[0]}' does not exist")
         return tuple({"GroupId": id_, "GroupName": known[id_].name} for id_ in ids)
 
     def zone_of(self, subnet_id: str) -> str:
-        """`Grounds.zone_of`."""
+        """`FleetAccount.zone_of`."""
         return self._network.zone_of(subnet_id)
 
 
@@ -180,17 +175,8 @@ class _RequestAccount:
         self.zone_of = fleets.zone_of
 
     def launch(self, fleet_id: str, pool: FleetPool, count: int) -> list[str]:
-        """`Grounds.launch`."""
+        """`FleetAccount.launch`."""
         return self._fleets.launch(fleet_id, pool, count, self._tags)
-
-
-def _template_tags(data: JSON) -> dict[str, str]:
-    return {
-        tag["Key"]: tag["Value"]
-        for specification in data.get("TagSpecifications", ())
-        if specification["ResourceType"] == "instance"
-        for tag in specification["Tags"]
-    }
 
 
 class SimulatedLaunchTemplate(Struct, kw_only=True, eq=False):
@@ -261,19 +247,19 @@ class SimulatedLaunchTemplates:
             id=f"lt-{next(self._serial):017x}",
             name=name,
             created=self._time.now(),
-            tags=tags_given(request, "launch-template"),
+            tags=request.tags("launch-template"),
             versions=[request["LaunchTemplateData"]],
         )
         self._all.append(template)
         return {"LaunchTemplate": _described_template(template)}
 
     def _add(self, request: ServiceRequest) -> dict[str, Any]:
-        template = self.find(request.given)
+        template = self.find(request.parameters)
         template.versions.append(request["LaunchTemplateData"])
         return {"LaunchTemplateVersion": _described_template_version(template, len(template.versions))}
 
     def _delete(self, request: ServiceRequest) -> dict[str, Any]:
-        template = self.find(request.given)
+        template = self.find(request.parameters)
         template.deleted = self._time.now()
         return {"LaunchTemplate": _described_template(template)}
 
@@ -283,7 +269,7 @@ class SimulatedLaunchTemplates:
         return paged("LaunchTemplates", [_described_template(template) for template in found], request)
 
     def _describe_versions(self, request: ServiceRequest) -> dict[str, Any]:
-        template = self.find(request.given)
+        template = self.find(request.parameters)
         every = [str(number) for number in range(1, len(template.versions) + 1)]
         numbers = [template.number_of(version) for version in request.get("Versions") or every]
         return paged(

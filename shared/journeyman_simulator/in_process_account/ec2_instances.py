@@ -5,7 +5,6 @@ Every change of state is kept with its moment, so that a read can be answered as
 
 from __future__ import annotations
 
-import heapq
 import re
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime, timedelta
@@ -14,8 +13,12 @@ from typing import Any, Final
 
 from msgspec import Struct, field
 
-from journeyman.errors import ConfigurationError
-from journeyman_simulator.cloud_rules.instance_states import InstanceStatusChecks, InstanceTiming
+from journeyman_simulator.cloud_rules.instance_states import (
+    STATE_CODES,
+    InstanceFacts,
+    InstanceLifecycle,
+    InstanceTiming,
+)
 from journeyman_simulator.cloud_rules.service_errors import ServiceError
 from journeyman_simulator.cloud_rules.service_time import ServiceTime
 from journeyman_simulator.in_process_account.ec2_network import VPC, SimulatedNetwork
@@ -31,9 +34,6 @@ from journeyman_simulator.in_process_account.service_client import (
     to_pairs,
 )
 
-_ENDING: Final = frozenset({"shutting-down", "terminated"})
-_BY_USER: Final = "Client.UserInitiatedShutdown"
-_BY_SPOT: Final = "Server.SpotInstanceTermination"
 _ID: Final = re.compile(r"i-([0-9a-f]{8}|[0-9a-f]{17})")
 _RETIREMENT: Final = "AWS_EC2_INSTANCE_RETIREMENT_SCHEDULED"
 JSON = Mapping[str, Any]
@@ -80,15 +80,15 @@ class SimulatedInstance(Struct, kw_only=True, eq=False):
 
 
 class InstanceEvent(Struct, frozen=True):
-    """What observers of the account are told: an instance was `launched`, `asked-to-end`, or is now in a `state`."""
+    """What observers of the account get: an instance was launched, its termination was requested, or its state changed."""
 
     at: datetime
-    what: str  # "launched", "asked-to-end", or the state
+    what: str  # "launched", "termination-requested", or the state
     instance: SimulatedInstance
 
 
-class SimulatedInstances:
-    """All instances that EC2 still remembers."""
+class SimulatedInstances(InstanceLifecycle[SimulatedInstance]):
+    """All instances that EC2 still shows."""
 
     def __init__(
         self,
@@ -100,42 +100,38 @@ class SimulatedInstances:
         region: str,
         account: str,
     ) -> None:
-        self._time = time
-        self._bus = bus
+        super().__init__(time, bus, timing, region=region, account=account)
         self._network = network
-        self._timing = timing
-        self._region = region
-        self._account = account
+        self._health = bus
         self._serial = count(1)
-        self._order = count()
-        self._agenda: list[tuple[datetime, int, Callable[[], object]]] = []
         self._never_joining = 0
         self.known: dict[str, SimulatedInstance] = {}
-        self.checks = InstanceStatusChecks(time)
         self.observers: list[Callable[[InstanceEvent], object]] = []
 
-    # -- time ---------------------------------------------------------------------------------------------------
+    # -- the records of `InstanceLifecycle` -----------------------------------------------------------------------
 
-    def settle(self) -> bool:
-        """Do what is due by now, each thing as of its own moment; True if there was any."""
-        now = self._time.now()
-        busy = False
-        while self._agenda and self._agenda[0][0] <= now:
-            moment, _, action = heapq.heappop(self._agenda)
-            with self._time.at(moment):
-                action()
-            busy = True
-        return busy
+    def facts(self, instance: SimulatedInstance) -> InstanceFacts:
+        """See `InstanceLifecycle`."""
+        return InstanceFacts(id=instance.id, zone=instance.zone, state=instance.state, is_spot=instance.spot)
 
-    def due(self) -> datetime | None:
-        """When the next instance changes its state."""
-        return self._agenda[0][0] if self._agenda else None
+    def find(self, instance_id: str) -> SimulatedInstance | None:
+        """See `InstanceLifecycle`."""
+        return self.known.get(instance_id)
 
-    def _later(self, seconds: float, action: Callable[[], object]) -> None:
-        moment = self._time.now() + timedelta(seconds=seconds)
-        heapq.heappush(self._agenda, (moment, next(self._order), action))
+    def record_state(self, instance: SimulatedInstance, state: str, reason: str) -> None:
+        """See `InstanceLifecycle`."""
+        instance.changes.append(StateChange(self._time.now(), state, reason))
+        self._notify(state, instance)
 
-    # -- what happens to instances --------------------------------------------------------------------------------
+    def release(self, instance: SimulatedInstance) -> None:
+        """See `InstanceLifecycle`."""
+        self._network.return_address(instance.subnet_id)
+
+    def forget(self, instance: SimulatedInstance) -> None:
+        """See `InstanceLifecycle`."""
+        self.known.pop(instance.id, None)
+
+    # -- requests and faults ------------------------------------------------------------------------------------------
 
     def launch(
         self,
@@ -170,127 +166,51 @@ class SimulatedInstances:
         )
         self._never_joining = max(0, self._never_joining - 1)
         self.known[instance.id] = instance
-        self._tell("launched", instance)
-        self._enter(instance, "pending")
-        self._later(self._timing.pending_seconds, lambda: self._advance(instance, "pending", "running"))
+        self._notify("launched", instance)
+        self.begin(instance)
         return instance
 
     def let_next_never_join(self, number: int = 1) -> None:
-        """The machines of the next launches never become nodes."""
+        """Let the instances of the next launches never register a node."""
         self._never_joining += number
 
-    def interrupt(self, instance_id: str) -> None:
-        """Reclaim a Spot instance: rebalance recommendation and two-minute warning now, shutdown after the notice.
-
-        Raises:
-            ConfigurationError: No such Spot instance is pending or running.
-        """
-        instance = self._spot(instance_id)
-        self.recommend_rebalance(instance_id)
-        detail = {"instance-id": instance_id, "instance-action": "terminate"}
-        self._announce(instance, "EC2 Spot Instance Interruption Warning", detail)
-        self._later(self._timing.interruption_notice_seconds, lambda: self._begin_end(instance, _BY_SPOT))
-
-    def recommend_rebalance(self, instance_id: str) -> None:
-        """Say that a Spot instance is at risk. Raises ConfigurationError as `interrupt`."""
-        instance = self._spot(instance_id)
-        self._announce(instance, "EC2 Instance Rebalance Recommendation", {"instance-id": instance_id})
-
     def announce_retirement(self, instance_id: str, within: timedelta) -> None:
-        """AWS Health says that the instance's host is going to be retired, and so does the instance's status."""
+        """Publish an AWS Health event and an instance status event: the instance's host will be retired."""
         moment = self._time.now() + within
         self.checks.plan(instance_id, "instance-retirement", moment)
-        starts_at = moment.strftime("%a, %d %b %Y %H:%M:%S GMT")
-        self._bus.announce_maintenance([instance_id], _RETIREMENT, starts_at)
+        self._health.announce_maintenance([instance_id], _RETIREMENT, moment)
 
-    def end(self, instance_id: str) -> None:
-        """Terminate it, as somebody does in the console. Raises RefusedError if EC2 does not know it."""
-        instance = self.known.get(instance_id)
-        if instance is None:
-            raise not_found(instance_id)
-        self._tell("asked-to-end", instance)
-        self._begin_end(instance, _BY_USER)
+    def terminate(self, instance_id: str) -> None:
+        """TerminateInstances. Raises ServiceError if EC2 does not know the instance."""
+        instance = self._require(instance_id)
+        self._notify("termination-requested", instance)
+        self.begin_termination(instance)
 
     def stop(self, instance_id: str) -> None:
-        """Stop it, as somebody does in the console. Raises RefusedError if EC2 does not know it, or it cannot be."""
-        instance = self.known.get(instance_id)
-        if instance is None:
-            raise not_found(instance_id)
-        if instance.spot:
-            message = f"You can't stop the Spot Instance '{instance_id}' because it is associated with a one-time Spot Instance request."
-            raise ServiceError("UnsupportedOperation", message)
-        if instance.state in _ENDING:
-            raise _wrong_state(instance_id, "stopped")
-        if instance.state in {"stopping", "stopped"}:
-            return
-        self._enter(instance, "stopping", _BY_USER)
-        seconds = self._timing.shutting_down_seconds
-        self._later(seconds, lambda: self._advance(instance, "stopping", "stopped"))
+        """StopInstances. Raises ServiceError if EC2 does not know the instance, or it cannot be stopped."""
+        self.begin_stop(self._require(instance_id))
 
     def start(self, instance_id: str) -> None:
-        """Start a stopped one. Raises RefusedError if EC2 does not know it, or it is on its way."""
+        """StartInstances. Raises ServiceError if EC2 does not know the instance, or it is not stopped."""
+        self.begin_start(self._require(instance_id))
+
+    def _require(self, instance_id: str) -> SimulatedInstance:
         instance = self.known.get(instance_id)
         if instance is None:
             raise not_found(instance_id)
-        if instance.state != "stopped":
-            raise _wrong_state(instance_id, "started")
-        self._enter(instance, "pending")
-        self._later(self._timing.pending_seconds, lambda: self._advance(instance, "pending", "running"))
+        return instance
 
-    def _begin_end(self, instance: SimulatedInstance, reason: str) -> None:
-        if instance.state in _ENDING:
-            return
-        self._enter(instance, "shutting-down", reason)
-        self._later(self._timing.shutting_down_seconds, lambda: self._end(instance, reason))
-
-    def _end(self, instance: SimulatedInstance, reason: str) -> None:
-        self._network.return_address(instance.subnet_id)
-        self._enter(instance, "terminated", reason)
-        self._later(self._timing.terminated_visible_seconds, lambda: self.known.pop(instance.id, None))
-
-    def _advance(self, instance: SimulatedInstance, before: str, after: str) -> None:
-        if instance.state == before:
-            self._enter(instance, after)
-
-    def _enter(self, instance: SimulatedInstance, state: str, reason: str = "") -> None:
-        instance.changes.append(StateChange(self._time.now(), state, reason))
-        self._tell(state, instance)
-        self._bus.publish(
-            "aws.ec2",
-            "EC2 Instance State-change Notification",
-            {"instance-id": instance.id, "state": state},
-            [f"arn:aws:ec2:{self._region}:{self._account}:instance/{instance.id}"],
-        )
-
-    def _announce(self, instance: SimulatedInstance, detail_type: str, detail: JSON) -> None:
-        # These two name the zone where an ARN has the region, and no account: so AWS documents and sends them.
-        self._bus.publish("aws.ec2", detail_type, detail, [f"arn:aws:ec2:{instance.zone}:instance/{instance.id}"])
-
-    def _tell(self, what: str, instance: SimulatedInstance) -> None:
+    def _notify(self, what: str, instance: SimulatedInstance) -> None:
         event = InstanceEvent(self._time.now(), what, instance)
         for observer in self.observers:
             observer(event)
 
-    def _spot(self, instance_id: str) -> SimulatedInstance:
-        instance = self.known.get(instance_id)
-        if instance is None or not instance.spot or instance.state not in {"pending", "running"}:
-            raise ConfigurationError("only a pending or running Spot instance can be interrupted", instance=instance_id)
-        return instance
-
 
 def not_found(instance_id: str) -> ServiceError:
-    """EC2's words for an id that it does not know."""
+    """Return EC2's error for an id that it does not know."""
     if not _ID.fullmatch(instance_id):
         return ServiceError("InvalidInstanceID.Malformed", f'Invalid id: "{instance_id}"')
     return ServiceError("InvalidInstanceID.NotFound", f"The instance ID '{instance_id}' does not exist")
-
-
-def _wrong_state(instance_id: str, done: str) -> ServiceError:
-    message = f"The instance '{instance_id}' is not in a state from which it can be {done}."
-    return ServiceError("IncorrectInstanceState", message)
-
-
-STATE_CODES: Final = {"pending": 0, "running": 16, "shutting-down": 32, "terminated": 48, "stopping": 64, "stopped": 80}
 
 
 class Ec2InstanceOperations:
@@ -312,7 +232,7 @@ class Ec2InstanceOperations:
             "DescribeInstances": ServiceOperation(self._describe, accepts=("Filters", *ids, *PAGING)),
             "DescribeInstanceStatus": ServiceOperation(self._describe_status, accepts=("Filters", *PAGING)),
             "TerminateInstances": ServiceOperation(
-                lambda request: self._each(request, self._instances.end, "TerminatingInstances"), requires=ids
+                lambda request: self._each(request, self._instances.terminate, "TerminatingInstances"), requires=ids
             ),
             "StopInstances": ServiceOperation(
                 lambda request: self._each(request, self._instances.stop, "StoppingInstances"), requires=ids
@@ -336,7 +256,7 @@ class Ec2InstanceOperations:
     def _describe_status(self, request: ServiceRequest) -> dict[str, Any]:
         """Of those that run, unless others are asked for."""
         running = [(i.id, i.zone) for i in self._instances.known.values() if i.state == "running"]
-        return paged("InstanceStatuses", self._instances.checks.told(running, request.get("Filters", ())), request)
+        return paged("InstanceStatuses", self._instances.checks.statuses(running, request.get("Filters", ())), request)
 
     def _shown(self, as_of: datetime) -> Iterator[tuple[SimulatedInstance, StateChange]]:
         for instance in self._instances.known.values():

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from msgspec import Struct, field
 
-from journeyman_simulator.cloud_rules.service_errors import ServiceError
+from journeyman_simulator.cloud_rules.service_errors import ServiceError, insufficient_addresses
 from journeyman_simulator.in_process_account.service_client import (
     PAGING,
     ServiceOperation,
@@ -24,9 +24,6 @@ from journeyman_simulator.in_process_account.service_client import (
 
 VPC: Final = "vpc-00000000000000001"
 _RESERVED_ADDRESSES: Final = 5  # AWS keeps the first four and the last of every subnet
-_NO_ADDRESSES: Final = (
-    "There are not enough free addresses in subnet '%s' to satisfy the requested number of instances."
-)
 
 _block = cache(ip_network)  # reading one takes longer than everything else about a launch
 
@@ -106,7 +103,7 @@ class SimulatedNetwork:
     def require_addresses(self, subnet_id: str, number: int) -> None:
         """Raise RefusedError if that many are not free."""
         if self.subnets[subnet_id].free < number:
-            raise ServiceError("InsufficientFreeAddressesInSubnet", _NO_ADDRESSES % subnet_id)
+            raise insufficient_addresses(subnet_id)
 
     def return_address(self, subnet_id: str) -> None:
         """An instance has ended."""

@@ -3,34 +3,26 @@
 from __future__ import annotations
 
 import json
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from itertools import count
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from msgspec import Struct, field
 
-from journeyman_simulator.cloud_rules.event_delivery import iso, shaped
-from journeyman_simulator.cloud_rules.service_errors import ServiceError
+from journeyman_simulator.cloud_rules.event_delivery import EventEnvelope, EventTargets
+from journeyman_simulator.cloud_rules.schedule_expressions import check_rule_expression, check_schedule_expression
+from journeyman_simulator.cloud_rules.service_errors import NotSimulatedError, ServiceError
 from journeyman_simulator.cloud_rules.service_time import ServiceTime
 from journeyman_simulator.in_process_account.service_client import (
     PAGING,
-    NotSimulatedError,
     ServiceOperation,
     ServiceOperations,
     ServiceRequest,
     paged,
 )
 
-_HEALTH_TIME: Final = "%a, %d %b %Y %H:%M:%S GMT"
 JSON = Mapping[str, Any]
-
-
-class Delivery(NamedTuple):
-    """An event on its way to a function."""
-
-    function_arn: str
-    event: Any
 
 
 class _EventRule(Struct, kw_only=True):
@@ -44,8 +36,6 @@ class _EventRule(Struct, kw_only=True):
 
 class SimulatedEventBus:
     """The default bus.
-
-    `deliveries` holds events for functions: whoever runs the functions takes them from there.
 
     Args:
         time: When things are announced.
@@ -66,67 +56,36 @@ class SimulatedEventBus:
         self._time = time
         self._region = region
         self._account = account
-        self._send = send
+        self._envelope = EventEnvelope(account=account, region=region)
         self._on_event = on_event
         self._serial = count(1)
         self._rules: dict[str, _EventRule] = {}
         self.version = 0  # grows when a rule may have changed
-        self.deliveries: deque[Delivery] = deque()
+        self.targets = EventTargets(send)
 
     def publish(self, source: str, detail_type: str, detail: JSON, resources: Sequence[str]) -> None:
         """Put an event on the bus, as of now."""
-        event = {
-            "version": "0",
-            "id": f"00000000-0000-4000-8000-{next(self._serial):012x}",
-            "detail-type": detail_type,
-            "source": source,
-            "account": self._account,
-            "time": iso(self._time.now()),
-            "region": self._region,
-            "resources": list(resources),
-            "detail": dict(detail),
-        }
+        event = self._envelope.event(
+            event_id=f"00000000-0000-4000-8000-{next(self._serial):012x}",
+            source=source,
+            detail_type=detail_type,
+            detail=detail,
+            resources=resources,
+            at=self._time.now(),
+        )
         if self._on_event:
             self._on_event(event)
         for rule in self._rules.values():
             if rule.enabled and rule.pattern and is_match(rule.pattern, event):
                 for target in rule.targets.values():
-                    self.deliver(target, event)
+                    self.targets.deliver(target, event)
 
-    def announce_maintenance(self, instance_ids: Sequence[str], code: str, starts_at: str) -> None:
-        """A health event about instances: AWS will do something to them."""
-        now = self._time.now().strftime(_HEALTH_TIME)
-        entities = [{"entityValue": id_, "lastUpdatedTime": now, "status": "IMPAIRED"} for id_ in instance_ids]
-        number = next(self._serial)
-        detail = {
-            "eventArn": f"arn:aws:health:{self._region}::event/EC2/{code}/{code}_{number}",
-            "service": "EC2",
-            "eventTypeCode": code,
-            "eventTypeCategory": "scheduledChange",
-            "eventScopeCode": "ACCOUNT_SPECIFIC",
-            "communicationId": f"{number:012x}-1",
-            "startTime": starts_at,
-            "lastUpdatedTime": now,
-            "statusCode": "upcoming",
-            "eventRegion": self._region,
-            "eventDescription": [{"language": "en_US", "latestDescription": "Instances are scheduled to be retired."}],
-            "affectedEntities": entities,
-            "affectedAccount": self._account,
-            "page": "1",
-            "totalPages": "1",
-        }
+    def announce_maintenance(self, instance_ids: Sequence[str], code: str, starts_at: datetime) -> None:
+        """Publish an AWS Health event: AWS will do something to these instances."""
+        detail = self._envelope.health_detail(
+            number=next(self._serial), code=code, instance_ids=instance_ids, starts_at=starts_at, at=self._time.now()
+        )
         self.publish("aws.health", "AWS Health Event", detail, instance_ids)
-
-    def deliver(self, target: JSON, event: JSON) -> None:
-        """Hand an event to one target, shaped as the target asks."""
-        text = shaped(target, event)
-        service, name = target["Arn"].split(":")[2], target["Arn"].rsplit(":", 1)[1]
-        if service == "lambda":
-            self.deliveries.append(Delivery(target["Arn"], json.loads(text)))
-        elif service == "sqs":
-            self._send(name, text, target.get("SqsParameters", {}).get("MessageGroupId"))
-        else:
-            raise NotSimulatedError(f"a rule's target in {service} is not simulated here, only queues and functions")
 
     def operations(self) -> ServiceOperations:
         """What EventBridge answers."""
@@ -143,6 +102,7 @@ class SimulatedEventBus:
 
     def _put_rule(self, request: ServiceRequest) -> dict[str, Any]:
         name = request["Name"]
+        check_rule_expression(request.get("ScheduleExpression", ""))
         known = self._rules.get(name)
         self.version += 1
         self._rules[name] = _EventRule(
@@ -234,8 +194,9 @@ class SimulatedSchedules:
         name = request["Name"]
         if name in self._known:
             raise ServiceError("ConflictException", f"Schedule {name} already exists.")
+        check_schedule_expression(request["ScheduleExpression"], request.get("ScheduleExpressionTimezone"))
         self.version += 1
-        self._known[name] = {"State": "ENABLED", **request.given, "GroupName": _GROUP, "Arn": self._arn + name}
+        self._known[name] = {"State": "ENABLED", **request.parameters, "GroupName": _GROUP, "Arn": self._arn + name}
         return {"ScheduleArn": self._arn + name}
 
     def _get(self, request: ServiceRequest) -> dict[str, Any]:

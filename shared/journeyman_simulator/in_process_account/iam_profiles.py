@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from journeyman_simulator.cloud_rules.service_errors import ServiceError
+from journeyman_simulator.cloud_rules.service_errors import ServiceError, no_such_instance_profile
 from journeyman_simulator.cloud_rules.service_time import ServiceTime
 from journeyman_simulator.in_process_account.service_client import ServiceOperation, ServiceOperations, ServiceRequest
 
@@ -36,10 +36,7 @@ class SimulatedIam:
     def arn_of_profile(self, name: str) -> str:
         """Its ARN. Raises RefusedError, in RunInstances' words, if there is no such profile."""
         if name not in self.profiles:
-            message = (
-                f"Value ({name}) for parameter iamInstanceProfile.name is invalid. Invalid IAM Instance Profile name"
-            )
-            raise ServiceError("InvalidParameterValue", message)
+            raise no_such_instance_profile("name", name)
         return self._arn(self.profiles[name])
 
     def operations(self) -> ServiceOperations:

@@ -10,7 +10,14 @@ from typing import Any, Final, NamedTuple, TypeVar, cast
 from botocore.exceptions import ClientError, ParamValidationError
 from msgspec import Struct
 
-from journeyman_simulator.cloud_rules.service_errors import BAD_REQUEST, HTTP_STATUS, RequestGate, ServiceError
+from journeyman_simulator.cloud_rules.fleet_allocation import tags_by_resource
+from journeyman_simulator.cloud_rules.service_errors import (
+    BAD_REQUEST,
+    HTTP_STATUS,
+    NotSimulatedError,
+    RequestGate,
+    ServiceError,
+)
 from journeyman_simulator.cloud_rules.service_time import ServiceTime
 
 T = TypeVar("T")
@@ -19,23 +26,23 @@ Readers = Mapping[str, Callable[[T], Iterable[str]]]
 """How to read the values that a filter's name stands for."""
 
 
-class NotSimulatedError(NotImplementedError):
-    """AWS may well know it; the simulated account does not. Outside the product's errors, so that nobody handles it."""
-
-
 class ServiceRequest(Struct, frozen=True, kw_only=True):
     """A request. Reads that AWS answers from replicas show the account as it was at `as_of`."""
 
     operation: str
-    given: JSON
+    parameters: JSON
     as_of: datetime
 
     def __getitem__(self, name: str) -> Any:
-        return self.given[name]
+        return self.parameters[name]
 
     def get(self, name: str, default: Any = None) -> Any:
-        """A parameter that may be left out."""
-        return self.given.get(name, default)
+        """Return a parameter that may be absent."""
+        return self.parameters.get(name, default)
+
+    def tags(self, resource_type: str) -> dict[str, str]:
+        """Return the tags that TagSpecifications has for a type of resource."""
+        return tags_by_resource(self.get("TagSpecifications") or ()).get(resource_type, {})
 
 
 class ServiceOperation(NamedTuple):
@@ -98,16 +105,6 @@ def paged(key: str, items: Sequence[Any], request: ServiceRequest, largest: int 
     if end < len(items):
         answer["NextToken"] = str(end)
     return answer
-
-
-def tags_given(request: ServiceRequest, resource_type: str) -> dict[str, str]:
-    """The tags that a request's TagSpecifications have for a kind of resource."""
-    return {
-        tag["Key"]: tag["Value"]
-        for specification in request.get("TagSpecifications") or ()
-        if specification["ResourceType"] == resource_type
-        for tag in specification["Tags"]
-    }
 
 
 def to_pairs(tags: Mapping[str, str]) -> list[dict[str, str]]:
@@ -193,12 +190,14 @@ class SimulatedClient:
     def _answer(self, name: str, operation: ServiceOperation, given: Mapping[str, Any]) -> dict[str, Any]:
         with self._gate.lock:
             self._gate.before()
-            if code := self._gate.refused(name):
-                raise _client_error(name, code, f"simulated failure of {name}")
+            if error := self._gate.injected_error(name):
+                raise _client_error(name, error)
             try:
-                answer = operation.run(ServiceRequest(operation=name, given=given, as_of=self._time.now() - self._lag))
+                answer = operation.run(
+                    ServiceRequest(operation=name, parameters=given, as_of=self._time.now() - self._lag)
+                )
             except ServiceError as error:
-                raise _client_error(name, error.code, error.message) from error
+                raise _client_error(name, error) from error
         return {**answer, "ResponseMetadata": {"HTTPStatusCode": 200, "RetryAttempts": 0}}
 
 
@@ -228,7 +227,10 @@ def _check(name: str, operation: ServiceOperation, given: Mapping[str, Any]) -> 
         raise NotSimulatedError(f"the parameter {unknown[0]} of {name} is not simulated here")
 
 
-def _client_error(operation: str, code: str, message: str) -> ClientError:
-    status = HTTP_STATUS.get(code, BAD_REQUEST)
-    answer = {"Error": {"Code": code, "Message": message}, "ResponseMetadata": {"HTTPStatusCode": status}}
+def _client_error(operation: str, error: ServiceError) -> ClientError:
+    status = HTTP_STATUS.get(error.code, BAD_REQUEST)
+    answer = {
+        "Error": {"Code": error.code, "Message": error.message},
+        "ResponseMetadata": {"HTTPStatusCode": status},
+    }
     return ClientError(cast("Any", answer), operation)

@@ -7,26 +7,33 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import datetime
 from itertools import count
 from typing import Any, Final, NamedTuple
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from journeyman.errors import ConfigurationError
-from journeyman_simulator.cloud_rules.service_errors import ServiceError
+from journeyman_simulator.cloud_rules.queue_rules import (
+    DeduplicationWindow,
+    FifoSettings,
+    can_delete,
+    deduplication_key,
+    is_dead_letter,
+    next_receivable_at,
+    receivable,
+    sequence_numbers,
+    takes_events,
+)
+from journeyman_simulator.cloud_rules.service_errors import NotSimulatedError, ServiceError, expired_receipt_handle
 from journeyman_simulator.cloud_rules.service_time import ServiceTime, from_milliseconds
 from journeyman_simulator.in_process_account.service_client import (
-    NotSimulatedError,
     ServiceOperation,
     ServiceOperations,
     ServiceRequest,
 )
-
-_DEDUPLICATION_MILLISECONDS: Final = 5 * 60 * 1000
-_FIRST_SEQUENCE_NUMBER: Final = 18_849_496_460_467_696_128  # 20 digits, as AWS's are
-_STALE_HANDLE: Final = "Value %s for parameter ReceiptHandle is invalid. Reason: The receipt handle has expired."
 
 
 class MessageOutcome(Struct, frozen=True, kw_only=True):
@@ -74,16 +81,14 @@ class SimulatedQueue(Struct, kw_only=True, eq=False):
 
     name: str
     given: Mapping[str, str] = field(default_factory=dict)  # the attributes it was made with
-    fifo: bool = False
-    content_based: bool = False
-    deduplicates_by_group: bool = False
+    settings: FifoSettings = FifoSettings()
     visibility_seconds: int = 30
     retention_seconds: int = 4 * 24 * 3600
     delay_seconds: int = 0
     dead_letters: SimulatedQueue | None = None
-    most_receives: int = 0
+    max_receive_count: int | None = None
     messages: list[SimulatedMessage] = field(default_factory=list)
-    accepted: dict[tuple[str, str], AcceptedMessage] = field(default_factory=dict)
+    window: DeduplicationWindow[AcceptedMessage] = field(default_factory=DeduplicationWindow)
 
 
 class SimulatedQueues:
@@ -99,7 +104,7 @@ class SimulatedQueues:
         self.decide = decide or (lambda _queue, _body: DELIVERED)
         self._ids = count(1)
         self._handles = count(1)
-        self._sequence = count(_FIRST_SEQUENCE_NUMBER, 256)
+        self._sequence = sequence_numbers()
         self.known: dict[str, SimulatedQueue] = {}
 
     def create(self, name: str, attributes: Mapping[str, str]) -> SimulatedQueue:
@@ -127,12 +132,12 @@ class SimulatedQueues:
         queue = self.known.get(name)
         if queue is None or not queue.messages:
             return None
-        return from_milliseconds(min(_receivable_at(queue)))
+        return from_milliseconds(next_receivable_at(queue.messages, queue.settings))
 
     def deliver(self, name: str, body: str, group: str | None) -> None:
         """What EventBridge does: it gives up silently on a queue that is missing or that it cannot deduplicate for."""
         queue = self.known.get(name)
-        if queue and (not queue.fifo or (group and queue.content_based)):
+        if queue and takes_events(queue.settings, group):
             self.send(name, body, group=group)
 
     def send(
@@ -152,16 +157,16 @@ class SimulatedQueues:
             ConfigurationError: A message was to overtake others in a FIFO queue.
         """
         queue = self.of(name)
-        if queue.fifo and delay_seconds:
+        if queue.settings.is_fifo and delay_seconds:
             message = f"Value {delay_seconds} for parameter DelaySeconds is invalid for this queue type."
             raise ServiceError("InvalidParameterValue", message)
-        key = _deduplication_key(queue, body, deduplication_id, group)
-        if key and (earlier := self._accepted_lately(queue, key)):
+        key = deduplication_key(queue.settings, body, deduplication_id, group)
+        now = self._time.milliseconds()
+        if key and (earlier := queue.window.first(key, now)):
             return earlier
         fate = self.decide(name, body)
-        if fate.overtakes and queue.fifo:
+        if fate.overtakes and queue.settings.is_fifo:
             raise ConfigurationError("a FIFO queue's messages cannot overtake each other", queue=name)
-        now = self._time.milliseconds()
         waits = (queue.delay_seconds if delay_seconds is None else delay_seconds) + fate.delay_seconds
         made = [
             SimulatedMessage(
@@ -171,7 +176,7 @@ class SimulatedQueues:
                 visible_at=now + int(waits * 1000),
                 group=group,
                 deduplication_id=key[1] if key else None,
-                sequence=str(next(self._sequence)) if queue.fifo else "",
+                sequence=next(self._sequence) if queue.settings.is_fifo else "",
                 attributes=attributes or {},
             )
             for _ in range(max(1, fate.copies))
@@ -180,7 +185,7 @@ class SimulatedQueues:
             queue.messages[:] = [*made, *queue.messages] if fate.overtakes else [*queue.messages, *made]
         accepted = AcceptedMessage(made[0].id, made[0].sequence, now)
         if key:
-            queue.accepted[key] = accepted
+            queue.window.remember(key, accepted, now)
         return accepted
 
     def receive(self, name: str, most: int, visibility_seconds: int | None = None) -> list[SimulatedMessage]:
@@ -194,8 +199,8 @@ class SimulatedQueues:
         now = self._time.milliseconds()
         hidden = queue.visibility_seconds if visibility_seconds is None else visibility_seconds
         received: list[SimulatedMessage] = []
-        for message in _receivable(queue, now):
-            if queue.dead_letters is not None and message.receives >= queue.most_receives:
+        for message in receivable(tuple(queue.messages), queue.settings, now):
+            if queue.dead_letters is not None and is_dead_letter(message, queue.max_receive_count):
                 queue.messages.remove(message)
                 message.visible_at = now
                 queue.dead_letters.messages.append(message)
@@ -219,10 +224,11 @@ class SimulatedQueues:
         message = self._held(queue, handle)
         if message is None:
             return
-        if message.handle == handle and not (queue.fifo and message.visible_at <= self._time.milliseconds()):
+        is_latest, now = message.handle == handle, self._time.milliseconds()
+        if can_delete(message, queue.settings, is_latest_handle=is_latest, now=now):
             queue.messages.remove(message)
-        elif queue.fifo:
-            raise ServiceError("InvalidParameterValue", _STALE_HANDLE % handle)
+        elif queue.settings.is_fifo:
+            raise expired_receipt_handle(handle)
 
     def change_visibility(self, name: str, handle: str, seconds: int) -> None:
         """Make a received message visible again after so long. Raises RefusedError if it is not in flight."""
@@ -241,22 +247,15 @@ class SimulatedQueues:
             raise ServiceError("ReceiptHandleIsInvalid", message)
         return next((message for message in queue.messages if message.id == id_), None)
 
-    def _accepted_lately(self, queue: SimulatedQueue, key: tuple[str, str]) -> AcceptedMessage | None:
-        since = self._time.milliseconds() - _DEDUPLICATION_MILLISECONDS
-        while (
-            queue.accepted and next(iter(queue.accepted.values())).at <= since
-        ):  # they stand in the order of their times
-            del queue.accepted[next(iter(queue.accepted))]
-        return queue.accepted.get(key)
-
     def _set(self, queue: SimulatedQueue, attributes: Mapping[str, str]) -> None:
         for attribute, value in attributes.items():
             if attribute == "RedrivePolicy":
                 policy = json.loads(value)
                 queue.dead_letters = self.of(policy["deadLetterTargetArn"].rsplit(":", 1)[-1])
-                queue.most_receives = int(policy["maxReceiveCount"])
+                queue.max_receive_count = int(policy["maxReceiveCount"])
             elif attribute in _SWITCHES:
-                setattr(queue, _SWITCHES[attribute], value in {"true", "messageGroup"})
+                enabled = {_SWITCHES[attribute]: value in {"true", "messageGroup"}}
+                queue.settings = replace(queue.settings, **enabled)
             elif attribute in _NUMBERS:
                 setattr(queue, _NUMBERS[attribute], int(value))
             elif attribute not in _WITHOUT_EFFECT:
@@ -264,8 +263,8 @@ class SimulatedQueues:
 
 
 _SWITCHES: Final = {
-    "FifoQueue": "fifo",
-    "ContentBasedDeduplication": "content_based",
+    "FifoQueue": "is_fifo",
+    "ContentBasedDeduplication": "content_based_deduplication",
     "DeduplicationScope": "deduplicates_by_group",
 }
 _NUMBERS: Final = {
@@ -274,47 +273,6 @@ _NUMBERS: Final = {
     "DelaySeconds": "delay_seconds",
 }
 _WITHOUT_EFFECT: Final = frozenset({"FifoThroughputLimit"})
-
-
-def _deduplication_key(
-    queue: SimulatedQueue, body: str, deduplication_id: str | None, group: str | None
-) -> tuple[str, str] | None:
-    """What makes a message a duplicate in a FIFO queue. Raises RefusedError if it lacks what such a queue needs."""
-    if not queue.fifo:
-        return None
-    if not group:
-        raise ServiceError("MissingParameter", "The request must contain the parameter MessageGroupId.")
-    if deduplication_id is None and queue.content_based:
-        deduplication_id = hashlib.sha256(body.encode()).hexdigest()
-    if deduplication_id is None:
-        message = "The queue should either have ContentBasedDeduplication enabled or MessageDeduplicationId provided explicitly"
-        raise ServiceError("InvalidParameterValue", message)
-    return (group if queue.deduplicates_by_group else "", deduplication_id)
-
-
-def _receivable(queue: SimulatedQueue, now: int) -> Iterator[SimulatedMessage]:
-    """Messages that may be received now, in order; a FIFO group with one in flight or delayed gives none behind it."""
-    blocked: set[str | None] = set()
-    if queue.fifo:
-        blocked = {m.group for m in queue.messages if m.receives and m.visible_at > now}
-    for message in list(queue.messages):
-        if queue.fifo and message.visible_at > now:
-            blocked.add(message.group)
-        if message.visible_at <= now and not (queue.fifo and message.group in blocked):
-            yield message
-
-
-def _receivable_at(queue: SimulatedQueue) -> Iterator[int]:
-    """For each message (each group, in a FIFO queue) the millisecond at which it can be received."""
-    groups: dict[str | None, int] = {}
-    for message in queue.messages:
-        if not queue.fifo:
-            yield message.visible_at
-        elif message.group not in groups:
-            groups[message.group] = message.visible_at
-        elif message.receives:
-            groups[message.group] = max(groups[message.group], message.visible_at)
-    yield from groups.values()
 
 
 _MOST_ENTRIES: Final = 10
@@ -377,7 +335,7 @@ class SqsOperations:
         return {"Attributes": _named(values, wanted)}
 
     def _send(self, request: ServiceRequest) -> dict[str, Any]:
-        return self._sent(_name(request), request.given)
+        return self._sent(_name(request), request.parameters)
 
     def _send_batch(self, request: ServiceRequest) -> dict[str, Any]:
         return _each(request, lambda entry: self._sent(_name(request), entry))

@@ -15,14 +15,8 @@ from moto.ec2.responses.spot_instances import SpotInstances
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication
 from werkzeug.wrappers import Request, Response
 
-from journeyman_simulator.cloud_rules.price_table import (
-    SimulatedPriceTable,
-    SpotPriceQuery,
-    is_wanted,
-    offer,
-    product_attributes,
-)
-from journeyman_simulator.cloud_rules.service_errors import RequestGate
+from journeyman_simulator.cloud_rules.price_table import SimulatedPriceTable, SpotPriceQuery, products
+from journeyman_simulator.cloud_rules.service_errors import RequestGate, ServiceError
 from journeyman_simulator.cloud_rules.service_time import ServiceTime
 from journeyman_simulator.moto_account.moto_extensions import MotoExtension
 from journeyman_simulator.moto_account.moto_requests import ec2_answer
@@ -179,39 +173,27 @@ class _PriceList:
         request = Request(environ)
         operation = request.headers.get("X-Amz-Target", "").rpartition(".")[2]
         with self._gate.lock:
-            failure = self._gate.refused(operation)
-            response = (
-                _products_error(failure)
-                if failure
-                else self._answer(operation, json.loads(request.get_data() or b"{}"))
-            )
+            try:
+                if error := self._gate.injected_error(operation):
+                    raise error
+                response = _json_response(self._answer(operation, json.loads(request.get_data() or b"{}")))
+            except ServiceError as error:
+                response = _json_response({"__type": error.code, "message": error.message}, status=400)
         return response(environ, start_response)
 
-    def _answer(self, operation: str, request: Mapping[str, Any]) -> Response:
-        if operation != "GetProducts" or request.get("ServiceCode") != "AmazonEC2":
-            return _products_error("InvalidParameterException")
-        wanted = {item["Field"]: item["Value"] for item in request.get("Filters", ())}
-        products = [product for product in self._products() if is_wanted(product, wanted)]
+    def _answer(self, operation: str, request: Mapping[str, Any]) -> dict[str, Any]:
+        if operation != "GetProducts":
+            raise ServiceError("InvalidParameterException", f"{operation} is not simulated here, only GetProducts")
+        found = products(self._prices, self._region, request, bare_metal=_is_bare_metal)
         start = int(request.get("NextToken") or 0)
         end = start + min(int(request.get("MaxResults") or _PRODUCTS_PAGE), _PRODUCTS_PAGE)
-        answer = {
-            "FormatVersion": "aws_v1",
-            "PriceList": [json.dumps(offer(product, self._price(product))) for product in products[start:end]],
-        }
-        return _json_response(answer | ({"NextToken": str(end)} if end < len(products) else {}))
-
-    def _products(self) -> Iterable[dict[str, str]]:
-        for instance_type in sorted({kind for kind, _ in self._prices.pools()}):
-            if self._prices.on_demand(instance_type) is not None:
-                bare_metal = INSTANCE_TYPES.get(instance_type, {}).get("BareMetal", False)
-                yield product_attributes(instance_type, self._region, bare_metal=bare_metal)
-
-    def _price(self, product: Mapping[str, str]) -> float:
-        return self._prices.on_demand(product["instanceType"]) or 0.0
+        entries = [product.price_list_entry() for product in found[start:end]]
+        answer = {"FormatVersion": "aws_v1", "PriceList": entries}
+        return answer | ({"NextToken": str(end)} if end < len(found) else {})
 
 
-def _products_error(code: str) -> Response:
-    return _json_response({"__type": code, "message": f"simulated refusal: {code}"}, status=400)
+def _is_bare_metal(instance_type: str) -> bool:
+    return bool(INSTANCE_TYPES.get(instance_type, {}).get("BareMetal", False))
 
 
 def _json_response(body: Mapping[str, Any], status: int = 200) -> Response:

@@ -11,7 +11,7 @@ from moto.ec2.exceptions import EC2ClientError, InvalidSubnetIdError
 from moto.ec2.models.fleets import Fleet
 from moto.ec2.models.instances import Instance
 from moto.ec2.responses.fleets import Fleets
-from moto.ec2.utils import convert_tag_spec, filter_iam_instance_profiles, random_fleet_id
+from moto.ec2.utils import filter_iam_instance_profiles, random_fleet_id
 from moto.iam.exceptions import NotFoundException
 
 from journeyman_simulator.cloud_rules.fleet_allocation import (
@@ -19,14 +19,21 @@ from journeyman_simulator.cloud_rules.fleet_allocation import (
     ClientTokens,
     FleetPool,
     InstantFleetRequest,
+    launch_tags,
+    security_group_ids,
+    tags_by_resource,
 )
-from journeyman_simulator.cloud_rules.service_errors import ServiceError
+from journeyman_simulator.cloud_rules.service_errors import (
+    ServiceError,
+    insufficient_addresses,
+    no_such_instance_profile,
+)
 from journeyman_simulator.cloud_rules.service_time import ServiceTime
 from journeyman_simulator.moto_account.moto_extensions import MotoExtension
 
 
 class InstantFleet(Fleet):
-    """A fleet that is asked for once, as moto's DescribeFleets shows it; `Grounds` of its own fulfilment."""
+    """A fleet that is asked for once, as moto's DescribeFleets shows it; `FleetAccount` of its own request."""
 
     def __init__(self, backend: Any, request: Mapping[str, Any], market: CapacityPools, time: ServiceTime) -> None:
         # Moto's own constructor launches by its own rules; these are the attributes it and DescribeFleets rely on.
@@ -41,7 +48,7 @@ class InstantFleet(Fleet):
         self.valid_from, self.valid_until = time.now().replace(tzinfo=None), None
         self.launch_specs, self.spot_requests, self.on_demand_instances = [], [], []
         self.fulfilled_spot_capacity = self.fulfilled_on_demand_capacity = 0.0
-        tags = convert_tag_spec(request["TagSpecifications"])
+        tags = tags_by_resource(request["TagSpecifications"])
         self.add_tags(tags.get("fleet", {}))
         self.tags = self.get_tags()
         self._request_tags = tags
@@ -57,7 +64,7 @@ class InstantFleet(Fleet):
         return list(self.answer["Instances"])
 
     def template(self, specification: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """`Grounds.template`."""
+        """`FleetAccount.template`."""
         backend = self.ec2_backend
         if "LaunchTemplateId" in specification:
             template = backend.get_launch_template(template_id=specification["LaunchTemplateId"])
@@ -72,7 +79,7 @@ class InstantFleet(Fleet):
         return resolved, version.data
 
     def zone_of(self, subnet_id: str) -> str:
-        """`Grounds.zone_of`."""
+        """`FleetAccount.zone_of`."""
         if subnet_id not in self._zones:
             try:
                 self._zones[subnet_id] = str(self.ec2_backend.get_subnet(subnet_id).availability_zone)
@@ -81,7 +88,7 @@ class InstantFleet(Fleet):
         return self._zones[subnet_id]
 
     def launch(self, fleet_id: str, pool: FleetPool, count: int) -> list[str]:
-        """`Grounds.launch`."""
+        """`FleetAccount.launch`."""
         try:
             instances = launch(self.ec2_backend, fleet_id, pool, count, self._request_tags)
         except EC2ClientError as error:
@@ -140,13 +147,14 @@ def launch(backend: Any, fleet_id: str, pool: FleetPool, count: int, request_tag
     """Launch `count` instances from a pool as EC2 does for a fleet.
 
     Raises:
-        EC2ClientError: EC2 would refuse: unknown image, security group, subnet or instance profile, no free address.
+        EC2ClientError: Moto refuses: unknown image, security group or subnet.
+        ServiceError: There is no such instance profile, or no free address.
     """
     if pool.image_id not in backend.amis:
         backend.describe_images(ami_ids=[pool.image_id])  # slow, but refuses in EC2's words
     profile = _instance_profile(backend, pool.data.get("IamInstanceProfile") or {})
     _require_addresses(backend, pool.subnet_id, count)
-    tags = _merged_tags(fleet_id, pool, request_tags)
+    tags = launch_tags(fleet_id, pool, request_tags)
     reservation = backend.run_instances(
         image_id=pool.image_id,
         count=count,
@@ -174,7 +182,6 @@ def _instance_arguments(pool: FleetPool) -> dict[str, Any]:
         {**nic, "SubnetId": pool.subnet_id or nic.get("SubnetId"), "DeviceIndex": nic.get("DeviceIndex", 0)}
         for nic in data.get("NetworkInterfaces", ())
     ]
-    groups: list[str] = data.get("SecurityGroupIds") or next((nic["Groups"] for nic in nics if nic.get("Groups")), [])
     arguments = {
         "instance_type": pool.instance_type,
         "is_instance_type_default": False,
@@ -182,7 +189,7 @@ def _instance_arguments(pool: FleetPool) -> dict[str, Any]:
         "placement": None if pool.subnet_id else pool.zone,
         # An interface's own groups reach the instance through `security_group_ids`; given twice they would double.
         "nics": [{key: value for key, value in nic.items() if key != "Groups"} for nic in nics],
-        "security_group_ids": list(groups),
+        "security_group_ids": security_group_ids(data),
         "key_name": data.get("KeyName"),
         "ebs_optimized": data.get("EbsOptimized", False),
         "monitoring_state": "enabled" if (data.get("Monitoring") or {}).get("Enabled") else "disabled",
@@ -195,21 +202,6 @@ def _instance_arguments(pool: FleetPool) -> dict[str, Any]:
     return arguments
 
 
-def _merged_tags(fleet_id: str, pool: FleetPool, request_tags: Tags) -> dict[str, dict[str, str]]:
-    """The template's tags under the request's, and the ones AWS adds itself."""
-    merged: dict[str, dict[str, str]] = {
-        "instance": {
-            "aws:ec2:fleet-id": fleet_id,
-            "aws:ec2launchtemplate:id": pool.template["LaunchTemplateId"],
-            "aws:ec2launchtemplate:version": pool.template["Version"],
-        }
-    }
-    for source in (convert_tag_spec(pool.data.get("TagSpecifications", [])), request_tags):
-        for kind, tags in source.items():
-            merged.setdefault(kind, {}).update(tags)
-    return merged
-
-
 def _instance_profile(backend: Any, wanted: Mapping[str, str]) -> Any:
     if not wanted:
         return None
@@ -220,16 +212,10 @@ def _instance_profile(backend: Any, wanted: Mapping[str, str]) -> Any:
         found = None
     if found is None:
         key, value = ("name", name) if name else ("arn", arn)
-        raise EC2ClientError(
-            "InvalidParameterValue",
-            f"Value ({value}) for parameter iamInstanceProfile.{key} is invalid. Invalid IAM Instance Profile {key}",
-        )
+        raise no_such_instance_profile(key, value)
     return found
 
 
 def _require_addresses(backend: Any, subnet_id: str | None, count: int) -> None:
     if subnet_id and backend.get_subnet(subnet_id).available_ip_address_count < count:
-        raise EC2ClientError(
-            "InsufficientFreeAddressesInSubnet",
-            f"There are not enough free addresses in subnet '{subnet_id}' to satisfy the requested number of instances.",
-        )
+        raise insufficient_addresses(subnet_id)

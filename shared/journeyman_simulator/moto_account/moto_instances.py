@@ -2,106 +2,96 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable
-from datetime import datetime, timedelta
-from itertools import count
 from typing import Any
 
 from moto.core.responses import ActionResult
-from moto.ec2.exceptions import InvalidInstanceIdError
+from moto.ec2.exceptions import EC2ClientError, InvalidInstanceIdError
 from moto.ec2.models.instances import Instance, InstanceBackend, InstanceState, Reservation, StateReason
 from moto.ec2.responses.instances import InstanceResponse
 
-from journeyman.errors import ConfigurationError
-from journeyman_simulator.cloud_rules.instance_states import InstanceStatusChecks, InstanceTiming
-from journeyman_simulator.cloud_rules.service_time import ServiceTime
-from journeyman_simulator.moto_account.moto_events import MotoEventBus
+from journeyman_simulator.cloud_rules.instance_states import (
+    BY_SPOT,
+    BY_USER,
+    STATE_CODES,
+    InstanceFacts,
+    InstanceLifecycle,
+)
+from journeyman_simulator.cloud_rules.service_errors import ServiceError
 from journeyman_simulator.moto_account.moto_extensions import MotoExtension
 
-_CODES = {"pending": 0, "running": 16, "shutting-down": 32, "terminated": 48, "stopping": 64, "stopped": 80}
-_USER = StateReason("Client.UserInitiatedShutdown: User initiated shutdown", "Client.UserInitiatedShutdown")
-_SPOT = StateReason("Server.SpotInstanceTermination: Spot instance termination", "Server.SpotInstanceTermination")
+_REASONS = {
+    BY_USER: ("User initiated", StateReason(f"{BY_USER}: User initiated shutdown", BY_USER)),
+    BY_SPOT: (BY_SPOT, StateReason(f"{BY_SPOT}: Spot instance termination", BY_SPOT)),
+}
 
 
-class MotoInstances:
-    """Moves instances through their states as time passes, and tells EventBridge."""
+class MotoInstances(InstanceLifecycle[Instance]):
+    """Moto's instances under the rules of `InstanceLifecycle`."""
 
-    def __init__(self, time: ServiceTime, bus: MotoEventBus, timing: InstanceTiming) -> None:
-        self._time = time
-        self._bus = bus
-        self._timing = timing
-        self._agenda: list[tuple[datetime, int, Callable[[], None]]] = []
-        self._order = count()
-        self._instances: dict[str, Instance] = {}
-        self.checks = InstanceStatusChecks(time)
+    _terminate_in_moto: Callable[[Instance], Any]
+    _instances: dict[str, Instance]
 
-    def settle(self) -> bool:
-        """Do what is due by now, each thing as of its own moment; True if there was any."""
-        now = self._time.now()
-        busy = False
-        while self._agenda and self._agenda[0][0] <= now:
-            moment, _, action = heapq.heappop(self._agenda)
-            with self._time.at(moment):
-                action()
-            busy = True
-        return busy
+    def facts(self, instance: Instance) -> InstanceFacts:
+        """See `InstanceLifecycle`."""
+        zone, is_spot = str(instance.availability_zone), instance.lifecycle == "spot"
+        return InstanceFacts(id=instance.id, zone=zone, state=instance.state, is_spot=is_spot)
 
-    def due(self) -> datetime | None:
-        """When the next instance changes its state."""
-        return self._agenda[0][0] if self._agenda else None
+    def find(self, instance_id: str) -> Instance | None:
+        """See `InstanceLifecycle`."""
+        return self._instances.get(instance_id)
 
-    def interrupt(self, instance_id: str) -> None:
-        """Reclaim a Spot instance: rebalance recommendation and two-minute warning now, shutdown after the notice.
+    def record_state(self, instance: Instance, state: str, reason: str) -> None:
+        """See `InstanceLifecycle`."""
+        instance._state = InstanceState(state, STATE_CODES[state])  # noqa: SLF001 - moto offers no setter
+        if reason and state != "stopping":  # moto has written why it stops
+            by, instance.state_reason = _REASONS[reason]
+            instance._reason = f"{by} ({self._time.now():%Y-%m-%d %H:%M:%S} GMT)"  # noqa: SLF001 - moto offers no setter
 
-        Raises:
-            ConfigurationError: No such Spot instance is pending or running.
-        """
-        instance = self._spot(instance_id)
-        self.recommend_rebalance(instance_id)
-        self._announce(
-            instance,
-            "EC2 Spot Instance Interruption Warning",
-            {"instance-id": instance_id, "instance-action": "terminate"},
-        )
-        self._later(self._timing.interruption_notice_seconds, lambda: self._begin_termination(instance, _SPOT))
+    def release(self, instance: Instance) -> None:
+        """See `InstanceLifecycle`."""
+        self._terminate_in_moto(instance)
 
-    def recommend_rebalance(self, instance_id: str) -> None:
-        """Say that a Spot instance is at elevated risk. Raises ConfigurationError as `interrupt`."""
-        instance = self._spot(instance_id)
-        self._announce(instance, "EC2 Instance Rebalance Recommendation", {"instance-id": instance_id})
+    def forget(self, instance: Instance) -> None:
+        """See `InstanceLifecycle`."""
+        reservations = instance.ec2_backend.reservations
+        for key, reservation in list(reservations.items()):
+            if instance in reservation.instances:
+                reservation.instances.remove(instance)
+                if not reservation.instances:
+                    del reservations[key]
+        del self._instances[instance.id]
 
     def extensions(self) -> tuple[MotoExtension, ...]:
-        """Where moto's instances jump between states, they walk."""
-        at_once = "states take virtual time and every transition is an EventBridge event"
+        """Return what makes moto's instances take time, where they would jump between states."""
+        self._instances = {}
+        takes_time = "states take virtual time and every transition is an EventBridge event"
+        may_lag = "DescribeInstances may not know a new instance yet"
         return (
-            MotoExtension(owner=Instance, name="__init__", replace=self._launching, reason=at_once),
-            MotoExtension(owner=Instance, name="terminate", replace=self._terminating, reason=at_once),
-            MotoExtension(owner=Instance, name="stop", replace=self._stopping, reason=at_once),
-            MotoExtension(owner=Instance, name="start", replace=self._starting, reason=at_once),
+            MotoExtension(owner=Instance, name="__init__", replace=self._launching, reason=takes_time),
+            MotoExtension(owner=Instance, name="terminate", replace=self._terminating, reason=takes_time),
+            MotoExtension(owner=Instance, name="stop", replace=self._stopping, reason=takes_time),
+            MotoExtension(owner=Instance, name="start", replace=self._starting, reason=takes_time),
             MotoExtension(
                 owner=InstanceResponse,
                 name="terminate_instances",
-                replace=_true_states,
+                replace=_with_present_states,
                 reason="TerminateInstances answers the state an instance is in, not always shutting-down",
             ),
             MotoExtension(
                 owner=InstanceResponse,
                 name="describe_instance_status",
-                replace=self._telling_checks,
+                replace=self._describing_status,
                 reason="checks fail when a scenario says so, and can be filtered by that; moto's always pass",
             ),
             MotoExtension(
-                owner=InstanceBackend,
-                name="describe_instances",
-                replace=self._describing_all,
-                reason="DescribeInstances may not know a new instance yet",
+                owner=InstanceBackend, name="describe_instances", replace=self._describing_all, reason=may_lag
             ),
             MotoExtension(
                 owner=InstanceBackend,
                 name="get_reservations_by_instance_ids",
                 replace=self._describing_some,
-                reason="DescribeInstances may not know a new instance yet",
+                reason=may_lag,
             ),
         )
 
@@ -114,106 +104,55 @@ class MotoInstances:
                 # Interfaces made at launch go with the instance; moto keeps them, and their addresses, for ever.
                 nic.delete_on_termination = True
             self._instances[self_.id] = self_
-            self._enter(self_, "pending")
-            self._later(self._timing.pending_seconds, lambda: self._advance(self_, "pending", "running"))
+            self.begin(self_)
 
         return init
 
-    def _terminating(self, original: Callable[[Instance], InstanceState]) -> Callable[[Instance], InstanceState]:
-        self._release = original
+    def _terminating(self, original: Callable[[Instance], Any]) -> Callable[[Instance], InstanceState]:
+        self._terminate_in_moto = original
 
         def terminate(instance: Instance) -> InstanceState:
             previous = InstanceState(instance.state, instance.state_code)
-            self._begin_termination(instance, _USER)
+            self.begin_termination(instance)
             return previous
 
         return terminate
 
-    def _stopping(self, original: Callable[[Instance], InstanceState]) -> Callable[[Instance], InstanceState]:
+    def _stopping(self, original: Callable[[Instance], Any]) -> Callable[[Instance], InstanceState]:
         def stop(instance: Instance) -> InstanceState:
             previous = InstanceState(instance.state, instance.state_code)
-            original(instance)
-            self._enter(instance, "stopping")
-            self._later(self._timing.shutting_down_seconds, lambda: self._advance(instance, "stopping", "stopped"))
+            try:
+                self.require_stoppable(instance)
+            except ServiceError as error:
+                raise EC2ClientError(error.code, error.message) from error
+            if previous.name not in {"stopping", "stopped"}:
+                original(instance)
+                instance._state = previous  # noqa: SLF001 - moto offers no setter, and has stopped it already
+                self.begin_stop(instance)
             return previous
 
         return stop
 
-    def _starting(self, original: Callable[[Instance], InstanceState]) -> Callable[[Instance], InstanceState]:
+    def _starting(self, original: Callable[[Instance], Any]) -> Callable[[Instance], InstanceState]:
         def start(instance: Instance) -> InstanceState:
             previous = InstanceState(instance.state, instance.state_code)
+            try:
+                self.begin_start(instance)
+            except ServiceError as error:
+                raise EC2ClientError(error.code, error.message) from error
+            pending = InstanceState(instance.state, instance.state_code)
             original(instance)
-            self._enter(instance, "pending")
-            self._later(self._timing.pending_seconds, lambda: self._advance(instance, "pending", "running"))
+            instance._state = pending  # noqa: SLF001 - moto offers no setter, and has started it already
             return previous
 
         return start
 
-    def _begin_termination(self, instance: Instance, reason: StateReason) -> None:
-        if instance.state in {"shutting-down", "terminated"}:
-            return
-        self._enter(instance, "shutting-down")
-        self._explain(instance, reason)
-        self._later(self._timing.shutting_down_seconds, lambda: self._end(instance, reason))
-
-    def _end(self, instance: Instance, reason: StateReason) -> None:
-        self._release(instance)
-        self._enter(instance, "terminated")
-        self._explain(instance, reason)
-        self._later(self._timing.terminated_visible_seconds, lambda: self._forget(instance))
-
-    def _explain(self, instance: Instance, reason: StateReason) -> None:
-        by = "User initiated" if reason is _USER else reason.code
-        instance._reason = f"{by} ({self._time.now():%Y-%m-%d %H:%M:%S} GMT)"  # noqa: SLF001 - moto offers no setter
-        instance.state_reason = reason
-
-    def _forget(self, instance: Instance) -> None:
-        reservations = instance.ec2_backend.reservations
-        for key, reservation in list(reservations.items()):
-            if instance in reservation.instances:
-                reservation.instances.remove(instance)
-                if not reservation.instances:
-                    del reservations[key]
-        del self._instances[instance.id]
-
-    def _advance(self, instance: Instance, before: str, after: str) -> None:
-        if instance.state == before:
-            self._enter(instance, after)
-
-    def _enter(self, instance: Instance, state: str) -> None:
-        instance._state = InstanceState(state, _CODES[state])  # noqa: SLF001 - moto offers no setter
-        account, region = instance.ec2_backend.account_id, instance.ec2_backend.region_name
-        self._bus.publish(
-            "aws.ec2",
-            "EC2 Instance State-change Notification",
-            {"instance-id": instance.id, "state": state},
-            [f"arn:aws:ec2:{region}:{account}:instance/{instance.id}"],
-        )
-
-    def _announce(self, instance: Instance, detail_type: str, detail: dict[str, str]) -> None:
-        # These two name the zone where an ARN has the region, and no account: so AWS documents and sends them.
-        self._bus.publish(
-            "aws.ec2", detail_type, detail, [f"arn:aws:ec2:{instance.availability_zone}:instance/{instance.id}"]
-        )
-
-    def _spot(self, instance_id: str) -> Instance:
-        instance = self._instances.get(instance_id)
-        if instance is None or instance.lifecycle != "spot" or instance.state not in {"pending", "running"}:
-            raise ConfigurationError("only a pending or running Spot instance can be interrupted", instance=instance_id)
-        return instance
-
-    def _later(self, seconds: float, action: Callable[[], None]) -> None:
-        moment = self._time.now() + timedelta(seconds=seconds)
-        heapq.heappush(self._agenda, (moment, next(self._order), action))
-
-    def _telling_checks(
-        self, original: Callable[[InstanceResponse], ActionResult]
-    ) -> Callable[[InstanceResponse], ActionResult]:
+    def _describing_status(self, _original: Callable[..., ActionResult]) -> Callable[[InstanceResponse], ActionResult]:
         def describe_instance_status(response: InstanceResponse) -> ActionResult:
             running = [(i.id, str(i.availability_zone)) for i in self._instances.values() if i.state == "running"]
-            asked = response._filters_from_querystring()  # noqa: SLF001 - moto's own way to ask
-            filters = [{"Name": name, "Values": values} for name, values in asked.items()]
-            return ActionResult({"InstanceStatuses": self.checks.told(running, filters)})
+            wanted = response._filters_from_querystring()  # noqa: SLF001 - moto's own way to read filters
+            filters = [{"Name": name, "Values": values} for name, values in wanted.items()]
+            return ActionResult({"InstanceStatuses": self.checks.statuses(running, filters)})
 
         return describe_instance_status
 
@@ -221,7 +160,7 @@ class MotoInstances:
         def describe_instances(backend: Any, filters: Any = None) -> list[Reservation]:
             found = original(backend, filters)
             for reservation in found:
-                reservation.instances = [i for i in reservation.instances if self._is_known(i)]
+                reservation.instances = [i for i in reservation.instances if self._is_described(i)]
             return [reservation for reservation in found if reservation.instances]
 
         return describe_instances
@@ -232,18 +171,19 @@ class MotoInstances:
         ) -> list[Reservation]:
             for instance_id in instance_ids:
                 instance = self._instances.get(instance_id)
-                if instance and not self._is_known(instance):
+                if instance and not self._is_described(instance):
                     raise InvalidInstanceIdError(instance_id)
             return original(backend, instance_ids, filters)
 
         return get_reservations_by_instance_ids
 
-    def _is_known(self, instance: Instance) -> bool:
-        launched = instance.launch_time.replace(tzinfo=self._time.now().tzinfo)
-        return bool(launched + timedelta(seconds=self._timing.describe_lag_seconds) <= self._time.now())
+    def _is_described(self, instance: Instance) -> bool:
+        return self.is_described(instance.launch_time.replace(tzinfo=self._time.now().tzinfo))
 
 
-def _true_states(original: Callable[[InstanceResponse], ActionResult]) -> Callable[[InstanceResponse], ActionResult]:
+def _with_present_states(
+    original: Callable[[InstanceResponse], ActionResult],
+) -> Callable[[InstanceResponse], ActionResult]:
     def terminate_instances(response: InstanceResponse) -> ActionResult:
         result: Any = original(response).result
         for item in result["TerminatingInstances"]:

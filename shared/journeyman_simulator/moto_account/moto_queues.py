@@ -3,42 +3,68 @@
 from __future__ import annotations
 
 import copy
-import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import datetime
-from itertools import count
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 from weakref import WeakKeyDictionary
 
 from moto.core.models import DEFAULT_ACCOUNT_ID
 from moto.sqs.exceptions import InvalidParameterValue, ReceiptHandleIsInvalid, SQSException
 from moto.sqs.models import Message, Queue, SQSBackend, _filter_message_attributes, sqs_backends
 
+from journeyman_simulator.cloud_rules.queue_rules import (
+    DeduplicationWindow,
+    FifoSettings,
+    can_delete,
+    deduplication_key,
+    is_dead_letter,
+    next_receivable_at,
+    receivable,
+    sequence_numbers,
+    takes_events,
+)
+from journeyman_simulator.cloud_rules.service_errors import ServiceError, expired_receipt_handle
 from journeyman_simulator.cloud_rules.service_time import ServiceTime, from_milliseconds
 from journeyman_simulator.moto_account.moto_extensions import MotoExtension
 
-_DEDUPLICATION_MILLISECONDS = 5 * 60 * 1000
-_FIRST_SEQUENCE_NUMBER = 18_849_496_460_467_696_128  # 20 digits, as AWS's are
+
+class _MotoMessage(NamedTuple):
+    """A message of moto's as the rules read it."""
+
+    message: Message
+    group: str | None
+    visible_at: float
+    receives: int
 
 
 class MotoQueues:
-    """The region's queues: what moto's do not do by themselves."""
+    """The region's queues under the rules of `queue_rules`."""
 
     def __init__(self, time: ServiceTime, region: str) -> None:
         self._time = time
         self._region = region
-        self._sequence = count(_FIRST_SEQUENCE_NUMBER, 256)
-        self._accepted: WeakKeyDictionary[Queue, dict[tuple[str, str], Message]] = WeakKeyDictionary()
+        self._sequence = sequence_numbers()
+        self._windows: WeakKeyDictionary[Queue, DeduplicationWindow[Message]] = WeakKeyDictionary()
 
     def due(self, queue_name: str) -> datetime | None:
-        """When the next message can be received, which may be in the past; None if there is none or no such queue."""
-        queue = sqs_backends[DEFAULT_ACCOUNT_ID][self._region].queues.get(queue_name)
-        if queue is None or not queue._messages:  # noqa: SLF001 - moto has no public way to see invisible messages
+        """Return when the next message can be received, perhaps in the past; None if there is none or no such queue."""
+        queue = self._backend.queues.get(queue_name)
+        if queue is None or not (messages := _messages(queue)):
             return None
-        return from_milliseconds(min(_receivable_at(queue)))
+        return from_milliseconds(next_receivable_at(messages, _settings(queue)))
+
+    def deliver(self, queue_name: str, body: str, group: str | None) -> None:
+        """Send an event of EventBridge, which gives up silently on a queue that is missing or cannot deduplicate it."""
+        queue = self._backend.queues.get(queue_name)
+        if queue and takes_events(_settings(queue), group):
+            self._backend.send_message(queue_name=queue_name, message_body=body, group_id=group)
+
+    @property
+    def _backend(self) -> SQSBackend:
+        return sqs_backends[DEFAULT_ACCOUNT_ID][self._region]
 
     def extensions(self) -> tuple[MotoExtension, ...]:
-        """Sending, receiving and deleting; the rest of the queue stays moto's."""
+        """Return what replaces sending, receiving and deleting; the rest of the queue stays moto's."""
         return (
             MotoExtension(
                 owner=SQSBackend,
@@ -89,9 +115,9 @@ class MotoQueues:
             queue = original(backend, queue_name)
             attributes: Any = queue  # moto sets them by name
             oldest = self._time.milliseconds() - attributes.message_retention_period * 1000
-            kept = [m for m in queue._messages if cast("int", m.sent_timestamp) >= oldest]  # noqa: SLF001 - as in `due`
-            if len(kept) < len(queue._messages):  # noqa: SLF001 - as in `due`
-                queue._messages = kept  # noqa: SLF001 - as in `due`
+            kept = [m for m in queue._messages if cast("int", m.sent_timestamp) >= oldest]  # noqa: SLF001 - as in `_messages`
+            if len(kept) < len(queue._messages):  # noqa: SLF001 - as in `_messages`
+                queue._messages = kept  # noqa: SLF001 - as in `_messages`
             return queue
 
         return get_queue
@@ -109,8 +135,13 @@ class MotoQueues:
             validate_group_id: bool = True,
         ) -> Message:
             queue = backend.get_queue(queue_name)
-            key = _deduplication_key(queue, message_body, deduplication_id, group_id)
-            if key and (earlier := self._accepted_lately(queue, key)):
+            try:
+                key = deduplication_key(_settings(queue), message_body, deduplication_id, group_id)
+            except ServiceError as error:
+                raise SQSException(error.code, error.message) from error
+            window = self._windows.setdefault(queue, DeduplicationWindow())
+            now = self._time.milliseconds()
+            if key and (earlier := window.first(key, now)):
                 return copy.copy(earlier)  # a copy: batches write each entry's Id on it
             message = original(
                 backend,
@@ -124,18 +155,11 @@ class MotoQueues:
                 validate_group_id=validate_group_id,
             )
             if key:
-                message.sequence_number = str(next(self._sequence))
-                self._accepted.setdefault(queue, {})[key] = message
+                message.sequence_number = next(self._sequence)
+                window.remember(key, message, now)
             return message
 
         return send_message
-
-    def _accepted_lately(self, queue: Queue, key: tuple[str, str]) -> Message | None:
-        since = self._time.milliseconds() - _DEDUPLICATION_MILLISECONDS
-        accepted = self._accepted.get(queue, {})
-        for known in [known for known, message in accepted.items() if cast("int", message.sent_timestamp) <= since]:
-            del accepted[known]
-        return accepted.get(key)
 
     def _receiving(self, _original: Callable[..., list[Message]]) -> Callable[..., list[Message]]:
         def receive_message(  # noqa: PLR0917 - moto's signature
@@ -148,9 +172,11 @@ class MotoQueues:
         ) -> list[Message]:
             received = []
             queue = backend.get_queue(queue_name)
-            for message in _receivable(queue):
-                if _goes_to_dead_letters(queue, message):
-                    queue._messages.remove(message)  # noqa: SLF001 - as in `due`
+            limit = _max_receive_count(queue)
+            for entry in receivable(_messages(queue), _settings(queue), self._time.milliseconds()):
+                message = entry.message
+                if is_dead_letter(entry, limit):
+                    queue._messages.remove(message)  # noqa: SLF001 - as in `_messages`
                     queue.dead_letter_queue.add_message(message)  # type: ignore[union-attr] # it has one
                     continue
                 message.mark_received(visibility_timeout=visibility_timeout)
@@ -165,17 +191,40 @@ class MotoQueues:
 
     def _deleting(self, original: Callable[[Queue, str], None]) -> Callable[[Queue, str], None]:
         def delete_message(queue: Queue, receipt_handle: str) -> None:
-            message = next((m for m in queue._messages if m.had_receipt_handle(receipt_handle)), None)  # noqa: SLF001 - same
-            if message is None:
+            entry = next((m for m in _messages(queue) if m.message.had_receipt_handle(receipt_handle)), None)
+            if entry is None:
                 original(queue, receipt_handle)
-            elif queue.fifo_queue and (message.visible or message.receipt_handle != receipt_handle):
-                raise InvalidParameterValue(
-                    f"Value {receipt_handle} for parameter ReceiptHandle is invalid. Reason: The receipt handle has expired."
-                )
-            elif message.receipt_handle == receipt_handle:
+                return
+            settings, now = _settings(queue), self._time.milliseconds()
+            is_latest = entry.message.receipt_handle == receipt_handle
+            if can_delete(entry, settings, is_latest_handle=is_latest, now=now):
                 original(queue, receipt_handle)
+            elif settings.is_fifo:
+                error = expired_receipt_handle(receipt_handle)
+                raise InvalidParameterValue(error.message)
 
         return delete_message
+
+
+def _messages(queue: Queue) -> tuple[_MotoMessage, ...]:
+    """Return all messages of a queue in their order; moto has no public way to see invisible ones."""
+    return tuple(
+        _MotoMessage(m, m.group_id, max(m.visible_at, m.delayed_until), m.approximate_receive_count)
+        for m in queue._messages  # noqa: SLF001 - no public way
+    )
+
+
+def _settings(queue: Any) -> FifoSettings:
+    return FifoSettings(
+        is_fifo=queue.fifo_queue,
+        content_based_deduplication=bool(queue.content_based_deduplication),
+        deduplicates_by_group=queue.deduplication_scope == "messageGroup",
+    )
+
+
+def _max_receive_count(queue: Queue) -> int | None:
+    policy: Any = queue.redrive_policy
+    return int(policy["maxReceiveCount"]) if queue.dead_letter_queue and policy else None
 
 
 def _append(queue: Queue, message: Message) -> None:
@@ -197,48 +246,3 @@ def _delete_message_batch(
 
 def _failure(entry_id: str, error: SQSException) -> dict[str, Any]:
     return {"Id": entry_id, "SenderFault": True, "Code": error.code, "Message": error.message}
-
-
-def _deduplication_key(
-    queue: Any, body: str, deduplication_id: str | None, group_id: str | None
-) -> tuple[str, str] | None:
-    """What makes a message a duplicate in a FIFO queue; None if it has no deduplication id (and will be refused)."""
-    if not queue.fifo_queue:
-        return None
-    if deduplication_id is None and queue.content_based_deduplication:
-        deduplication_id = hashlib.sha256(body.encode()).hexdigest()
-    scope = (group_id or "") if queue.deduplication_scope == "messageGroup" else ""
-    return (scope, deduplication_id) if deduplication_id else None
-
-
-def _receivable(queue: Queue) -> Iterator[Message]:
-    """Messages that may be received now, in order; a FIFO group with one in flight or delayed gives none."""
-    blocked: set[str | None] = set()
-    if queue.fifo_queue:
-        blocked = {m.group_id for m in queue._messages if not m.visible}  # noqa: SLF001 - as in `MotoQueues.due`
-    for message in list(queue._messages):  # noqa: SLF001 - as in `due`
-        if queue.fifo_queue:
-            if message.delayed:
-                blocked.add(message.group_id)
-            if message.group_id in blocked:
-                continue
-        if message.visible and not message.delayed:
-            yield message
-
-
-def _receivable_at(queue: Queue) -> Iterator[float]:
-    """For each message (each group, in a FIFO queue) the millisecond at which it can be received."""
-    groups: dict[str | None, float] = {}
-    for message in queue._messages:  # noqa: SLF001 - as in `MotoQueues.due`
-        if not queue.fifo_queue:
-            yield max(message.visible_at, message.delayed_until)
-        elif message.group_id in groups:
-            groups[message.group_id] = max(groups[message.group_id], message.visible_at)
-        else:
-            groups[message.group_id] = max(message.visible_at, message.delayed_until)
-    yield from groups.values()
-
-
-def _goes_to_dead_letters(queue: Queue, message: Message) -> bool:
-    policy: Any = queue.redrive_policy
-    return bool(queue.dead_letter_queue and policy and message.approximate_receive_count >= policy["maxReceiveCount"])

@@ -28,7 +28,7 @@ class _SimulatedFailure(ServiceException):
 
 
 def gate_extensions(gate: RequestGate) -> tuple[MotoExtension, ...]:
-    """Every request passes the gate."""
+    """Return what makes every request pass the gate."""
 
     def replace(original: Callable[[BaseResponse], Any]) -> Callable[[BaseResponse], Any]:
         def call_action(response: BaseResponse) -> Any:
@@ -50,12 +50,11 @@ def gate_extensions(gate: RequestGate) -> tuple[MotoExtension, ...]:
 
 def _injected_failure(gate: RequestGate, response: BaseResponse) -> tuple[int, dict[str, str], Any] | None:
     operation = response._get_action()  # noqa: SLF001 - moto's own way to ask; it has no public one
-    code = gate.refused(operation)
-    if code is None:
+    error = gate.injected_error(operation)
+    if error is None:
         return None
-    error = _SimulatedFailure(code, f"simulated failure of {operation}")
-    _, headers, body = response.serialized(ActionResult(error))
-    status = HTTP_STATUS.get(code, BAD_REQUEST)
+    _, headers, body = response.serialized(ActionResult(_SimulatedFailure(error.code, error.message)))
+    status = HTTP_STATUS.get(error.code, BAD_REQUEST)
     return status, {**headers, "status": str(status)}, body
 
 

@@ -28,6 +28,7 @@ from werkzeug.test import run_wsgi_app
 from journeyman.cloud.aws.response_parser import with_fast_parser
 from journeyman.errors import ConfigurationError
 from journeyman.ports import Clock
+from journeyman_simulator.cloud_rules.event_delivery import FunctionDelivery
 from journeyman_simulator.cloud_rules.fleet_allocation import CapacityPools
 from journeyman_simulator.cloud_rules.instance_states import InstanceTiming
 from journeyman_simulator.cloud_rules.service_errors import RequestGate
@@ -38,7 +39,7 @@ from journeyman_simulator.moto_account.moto_catalogue import (
     pricing_api,
     regional_prices,
 )
-from journeyman_simulator.moto_account.moto_events import Delivery, MotoEventBus, schedule_extensions
+from journeyman_simulator.moto_account.moto_events import MotoEventBus, schedule_extensions
 from journeyman_simulator.moto_account.moto_extensions import MotoExtension, applied
 from journeyman_simulator.moto_account.moto_fleets import fleet_extensions
 from journeyman_simulator.moto_account.moto_instances import MotoInstances
@@ -91,9 +92,9 @@ class MotoAccount:
         first = clock.now() - timedelta(days=1)
         self.prices = regional_prices(on_demand_prices, region, first, price_seed)
         self.market = CapacityPools(self.prices)
-        self.bus = MotoEventBus(self.time, region, on_event)
-        self.instances = MotoInstances(self.time, self.bus, timing)
         self.queues = MotoQueues(self.time, region)
+        self.bus = MotoEventBus(self.time, region, self.queues.deliver, on_event)
+        self.instances = MotoInstances(self.time, self.bus, timing, region=region, account=self.account)
         self.gate = RequestGate(before=self.instances.settle)
         self._port = port
         self._clients: dict[tuple[str, int], Any] = {}
@@ -139,17 +140,15 @@ class MotoAccount:
         """When something will happen by itself: the next change of an instance's state."""
         return self.instances.due()
 
-    def take_deliveries(self) -> tuple[Delivery, ...]:
+    def take_deliveries(self) -> tuple[FunctionDelivery, ...]:
         """Events that wait for a function, in order; they are the caller's now."""
         with self.gate.lock:
-            taken = tuple(self.bus.deliveries)
-            self.bus.deliveries.clear()
-            return taken
+            return self.bus.targets.take()
 
     def deliver(self, target: Mapping[str, Any], event: Mapping[str, Any]) -> None:
         """Hand an event to a rule's or schedule's target; what a `Ticker` needs."""
         with self.gate.lock:
-            self.bus.deliver(target, event)
+            self.bus.targets.deliver(target, event)
 
     def schedule_version(self) -> int:
         """Grows with every request that may change a rule or a schedule; what a `Ticker` needs."""

@@ -13,8 +13,8 @@ from botocore.exceptions import ClientError, ParamValidationError
 from journeyman.errors import ConfigurationError
 from journeyman.events import parse_trigger
 from journeyman_simulator.clock import VirtualClock
+from journeyman_simulator.cloud_rules.service_errors import NotSimulatedError
 from journeyman_simulator.in_process_account.account import InProcessAccount
-from journeyman_simulator.in_process_account.service_client import NotSimulatedError
 from journeyman_simulator.in_process_account.sqs_queues import MessageOutcome
 
 EVENTS = Path(__file__).parents[4] / "events" / "eventbridge"
@@ -120,14 +120,14 @@ def test_every_effect_is_seen_by_observers_in_order(account, clock, launch):
     seen = []
     begin = clock.now()
     account.instances.observers.append(lambda e: seen.append(((e.at - begin).total_seconds(), e.what)))
-    account.instances.end(launch())
+    account.instances.terminate(launch())
     clock.advance(100)
     account.act()
 
     assert seen == [
         (0, "launched"),
         (0, "pending"),
-        (0, "asked-to-end"),
+        (0, "termination-requested"),
         (0, "shutting-down"),
         (12, "terminated"),
     ]
@@ -176,7 +176,7 @@ def test_what_people_do_in_the_console_is_what_ec2_allows(account, clock, launch
     account.act()
     stopped = instances.known[normal].state
     instances.start(normal)
-    instances.end(normal)
+    instances.terminate(normal)
 
     assert (stopped, instances.known[normal].state) == ("stopped", "shutting-down")
     for instance in (normal, spot):
@@ -192,7 +192,7 @@ def test_what_people_do_in_the_console_is_what_ec2_allows(account, clock, launch
     [
         (lambda i, id_: i.interrupt(id_), "ec2-spot-interruption/terminate.json"),
         (lambda i, id_: i.recommend_rebalance(id_), "ec2-rebalance-recommendation/elevated-risk.json"),
-        (lambda i, id_: i.end(id_), "ec2-state-change/shutting-down.json"),
+        (lambda i, id_: i.terminate(id_), "ec2-state-change/shutting-down.json"),
         (lambda i, id_: i.announce_retirement(id_, timedelta(days=7)), "health/instance-retirement.json"),
     ],
 )
