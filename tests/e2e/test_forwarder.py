@@ -19,7 +19,7 @@ from journeyman.core.api.objects import EC2NODECLASS, NODE, NODECLAIM, NODEPOOL,
 from journeyman.events import parse_trigger
 from journeyman.runtime.aws import SystemClock
 from journeyman_simulator.apiserver import ApiServer
-from journeyman_simulator.apiserver.http import HttpFront
+from journeyman_simulator.apiserver.http_server import HttpApiServer
 from journeyman_simulator.moto_account.moto_server import MotoAccount
 from tests.helpers.waiting import wait_until
 
@@ -45,7 +45,7 @@ class Bench:
         self.front = None
 
     def serve(self, port=0, authenticate=None):
-        self.front = HttpFront(self.server, port=port, authenticate=authenticate)
+        self.front = HttpApiServer(self.server, port=port, authenticate=authenticate)
         self.stack.callback(self.close)
         return self.front
 

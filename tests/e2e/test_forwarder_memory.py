@@ -25,7 +25,7 @@ from infra.forwarder.metrics import PREFIX
 from journeyman.core.api.objects import POD
 from journeyman.runtime.aws import SystemClock
 from journeyman_simulator.apiserver import ApiServer
-from journeyman_simulator.apiserver.http import HttpFront
+from journeyman_simulator.apiserver.http_server import HttpApiServer
 from journeyman_simulator.moto_account.moto_server import MotoAccount
 from tests.controlplane.certificates import Authority
 
@@ -181,7 +181,7 @@ def test_ten_thousand_pending_pods_fit_into_64_mib(cluster, tmp_path):
         stack.callback(tls.close)
         create = aws.client("sqs").create_queue
         queue = create(QueueName="lane.fifo", Attributes={"FifoQueue": "true"})["QueueUrl"]
-        front = stack.enter_context(HttpFront(cluster, ssl_context=context))
+        front = stack.enter_context(HttpApiServer(cluster, ssl_context=context))
         process = Process({
             "CLUSTER_NAME": "dev", "PROVISION_QUEUE_URL": queue, "TERMINATE_QUEUE_URL": queue,
             "KUBERNETES_URL": front.url, "KUBERNETES_CA_FILE": str(authority.certificate),

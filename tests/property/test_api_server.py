@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from journeyman.core.api.objects import NODE, NODECLAIM, POD, LabelSelector, LabelSelectorRequirement
 from journeyman.errors import KubeAPIError
-from journeyman_simulator.apiserver import ApiServer, selectors
-from journeyman_simulator.apiserver.merge_patch import clone, merge_patch
+from journeyman_simulator.apiserver import ApiServer, object_selectors
+from journeyman_simulator.apiserver.object_metadata import clone, merge_patch
 from journeyman_simulator.clock import VirtualClock
 
 NAMES = st.sampled_from(["a", "b", "c", "d"])
@@ -195,8 +195,8 @@ def as_text(expression):
 @given(expressions=EXPRESSIONS, labels=LABELS)
 def test_a_selector_means_the_same_as_text_and_as_an_object(expressions, labels):
     """The query string of a list and the selector of a PodDisruptionBudget select alike."""
-    text = selectors.label_predicate(",".join(map(as_text, expressions)))
-    assert text({"metadata": {"labels": labels}}) == selectors.matches(
+    text = object_selectors.label_predicate(",".join(map(as_text, expressions)))
+    assert text({"metadata": {"labels": labels}}) == object_selectors.matches(
         LabelSelector(match_expressions=tuple(expressions)), labels
     )
 

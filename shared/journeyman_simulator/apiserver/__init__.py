@@ -4,7 +4,7 @@
 suite for this server and a real kube-apiserver, so that it cannot drift.
 """
 
-from journeyman_simulator.apiserver.kinds import Kind
+from journeyman_simulator.apiserver.served_kinds import ServedKind
 from journeyman_simulator.apiserver.server import ApiServer, Write
 
-__all__ = ["ApiServer", "Kind", "Write"]
+__all__ = ["ApiServer", "ServedKind", "Write"]

@@ -12,10 +12,10 @@ from typing import Any
 
 from journeyman.core.api.crds import Definition, object_schema
 from journeyman.core.api.model import Model
-from journeyman_simulator.apiserver import schema, structural
-from journeyman_simulator.apiserver.fieldsets import METADATA_SHAPE
-from journeyman_simulator.apiserver.refusals import Cause
-from journeyman_simulator.apiserver.soundness import Ready, ready
+from journeyman_simulator.apiserver import schema_validation
+from journeyman_simulator.apiserver.api_errors import ErrorCause
+from journeyman_simulator.apiserver.field_sets import METADATA_SHAPE
+from journeyman_simulator.apiserver.schema_validation import CompiledSchema, compile_schema
 
 JSON = Mapping[str, Any]
 
@@ -38,10 +38,10 @@ class CustomResource:
 
     def default(self, obj: JSON) -> JSON:
         """The object with defaults filled in and unknown fields dropped."""
-        whole: JSON = structural.completed(obj, self._schema)
+        whole: JSON = apply_defaults_and_prune(obj, self._schema)
         return whole
 
-    def validate(self, new: JSON, old: JSON | None) -> Iterable[Cause]:
+    def validate(self, new: JSON, old: JSON | None) -> Iterable[ErrorCause]:
         """What is wrong with an object.
 
         Faults that the stored one has already do not count again (CRD ratcheting). So a part that stays as it is need
@@ -52,21 +52,25 @@ class CustomResource:
         looked_at = made.schema
         found = [*self._bad_scale(new)]
         if not made.is_sound(new):
-            found = [*schema.faults(new, looked_at, ""), *found, *schema.duplicates(new, looked_at, "")]
+            found = [
+                *schema_validation.faults(new, looked_at, ""),
+                *found,
+                *schema_validation.duplicates(new, looked_at, ""),
+            ]
         if any(cause.blocks for cause in found):
-            found.append(schema.UNCHECKED)
+            found.append(schema_validation.UNCHECKED)
         elif made.rules is not None:
-            found += schema.broken_rules(new, old, made.rules, "")
+            found += schema_validation.broken_rules(new, old, made.rules, "")
         return found if old is None or not found else self._beyond(old, found, looked_at)
 
-    def _beyond(self, old: JSON, found: list[Cause], looked_at: JSON) -> Iterable[Cause]:
+    def _beyond(self, old: JSON, found: list[ErrorCause], looked_at: JSON) -> Iterable[ErrorCause]:
         """The faults that the stored object does not have itself."""
-        known = {*schema.faults(old, looked_at, ""), *schema.duplicates(old, looked_at, "")}
-        known |= {*schema.broken_rules(old, None, looked_at, "")}
+        known = {*schema_validation.faults(old, looked_at, ""), *schema_validation.duplicates(old, looked_at, "")}
+        known |= {*schema_validation.broken_rules(old, None, looked_at, "")}
         kept = [cause for cause in found if cause not in known]
-        return () if kept == [schema.UNCHECKED] else kept
+        return () if kept == [schema_validation.UNCHECKED] else kept
 
-    def _bad_scale(self, obj: JSON) -> Iterable[Cause]:
+    def _bad_scale(self, obj: JSON) -> Iterable[ErrorCause]:
         """The number of replicas that the scale subresource shows cannot be negative."""
         if self._definition.scale is None:
             return
@@ -75,16 +79,44 @@ class CustomResource:
         for part in path.strip(".").split("."):
             value = value.get(part) if isinstance(value, Mapping) else None
         if isinstance(value, int) and value < 0:
-            yield Cause(path, f"Invalid value: {value}: should be a non-negative integer")
+            yield ErrorCause(path, f"Invalid value: {value}: should be a non-negative integer")
 
 
 @cache
-def _ready(model: type[Model], fields: frozenset[str]) -> Ready:
+def _ready(model: type[Model], fields: frozenset[str]) -> CompiledSchema:
     """A model's schema, as far as it is about these fields; the others must be there all the same."""
     whole = _schema_of(model)
-    return ready({**whole, "properties": {name: part for name, part in whole["properties"].items() if name in fields}})
+    return compile_schema(
+        {**whole, "properties": {name: part for name, part in whole["properties"].items() if name in fields}}
+    )
 
 
 @cache
 def _schema_of(model: type[Model]) -> JSON:
     return object_schema(model)
+
+
+def apply_defaults_and_prune(value: Any, schema: JSON) -> Any:
+    """The value as the API server stores it. Values of another type than the schema's are left to validation."""
+    if isinstance(value, Mapping):
+        return _completed_map(value, schema)
+    if isinstance(value, list) and "items" in schema:
+        return [apply_defaults_and_prune(item, schema["items"]) for item in value]
+    return value
+
+
+def _completed_map(value: JSON, schema: JSON) -> JSON:
+    if "additionalProperties" in schema:
+        return {key: apply_defaults_and_prune(item, schema["additionalProperties"]) for key, item in value.items()}
+    if "properties" not in schema or schema.get("x-kubernetes-preserve-unknown-fields"):
+        return value
+    fields: JSON = schema["properties"]
+    kept = {
+        key: apply_defaults_and_prune(item, fields[key])
+        for key, item in value.items()
+        if key in fields and (item is not None or fields[key].get("nullable"))
+    }
+    for key, field in fields.items():
+        if key not in kept and "default" in field:
+            kept[key] = apply_defaults_and_prune(field["default"], field)
+    return kept

@@ -9,14 +9,14 @@ from typing import Any
 from journeyman.core.api.objects import NAMESPACE, Resource
 from journeyman.errors import InvalidObjectError
 from journeyman.ports import Clock
-from journeyman_simulator.apiserver import metadata
-from journeyman_simulator.apiserver.kinds import Kind
-from journeyman_simulator.apiserver.registry import Registry
+from journeyman_simulator.apiserver import object_metadata
+from journeyman_simulator.apiserver.object_registry import ObjectRegistry
+from journeyman_simulator.apiserver.served_kinds import ServedKind
 
 JSON = Mapping[str, Any]
 
 
-def load(registry: Registry, clock: Clock, objects: Iterable[JSON]) -> int:
+def load(registry: ObjectRegistry, clock: Clock, objects: Iterable[JSON]) -> int:
     """Store objects with their status, UID, generation and timestamps; the number stored.
 
     Lists (`kind: List`, `PodList`…) are unpacked. Nothing is validated: what a cluster holds is what it holds, and
@@ -61,11 +61,11 @@ def _plain(value: Any) -> Any:
         return [_plain(item) for item in value]
     if isinstance(value, datetime):
         aware = value if value.tzinfo else value.replace(tzinfo=timezone.utc)
-        return metadata.text(aware)
+        return object_metadata.text(aware)
     return value.isoformat() if isinstance(value, date) else value
 
 
-def _kind_of(registry: Registry, obj: JSON) -> Kind:
+def _kind_of(registry: ObjectRegistry, obj: JSON) -> ServedKind:
     group, _, version = obj["apiVersion"].rpartition("/")
     served = registry.kind_named(group, obj["kind"])
     if served is not None:
@@ -78,7 +78,7 @@ def _kind_of(registry: Registry, obj: JSON) -> Kind:
         namespaced="namespace" in obj["metadata"],
         type=dict,
     )
-    kind = Kind(resource=resource, custom=True)
+    kind = ServedKind(resource=resource, custom=True)
     registry.register(kind)
     return kind
 
@@ -89,16 +89,16 @@ def _plural(word: str) -> str:
     return f"{word}es" if word.endswith(("s", "x", "ch", "sh")) else f"{word}s"
 
 
-def _ensure_namespace(registry: Registry, name: str) -> None:
+def _ensure_namespace(registry: ObjectRegistry, name: str) -> None:
     kind = registry.kind(NAMESPACE)
     if ("", name) not in registry.storage.table(kind.id).entries:
         registry.create(kind, "", {"metadata": {"name": name}})
 
 
-def _identified(registry: Registry, clock: Clock, kind: Kind, namespace: str, obj: JSON) -> dict[str, Any]:
+def _identified(registry: ObjectRegistry, clock: Clock, kind: ServedKind, namespace: str, obj: JSON) -> dict[str, Any]:
     meta = dict(obj["metadata"])
-    meta.setdefault("uid", metadata.uid(registry.storage.next_serial()))
-    meta.setdefault("creationTimestamp", metadata.text(clock.now()))
+    meta.setdefault("uid", object_metadata.uid(registry.storage.next_serial()))
+    meta.setdefault("creationTimestamp", object_metadata.text(clock.now()))
     if kind.generation:
         meta.setdefault("generation", 1)
     if namespace:

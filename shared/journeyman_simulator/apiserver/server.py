@@ -14,16 +14,22 @@ from msgspec import Struct
 
 from journeyman.core.api.objects import NAMESPACE, PDB, POD, Resource
 from journeyman.errors import KubeAPIError
-from journeyman.ports import JSON, Clock, Listing, Patch, WatchEvent
-from journeyman_simulator.apiserver import eviction, garbage, kinds, loading, metadata, refusals, selectors
-from journeyman_simulator.apiserver.applying import Applier, Owner
-from journeyman_simulator.apiserver.in_turn import patched_in_turn
-from journeyman_simulator.apiserver.kinds import Kind
-from journeyman_simulator.apiserver.listing import Page, page
-from journeyman_simulator.apiserver.merge_patch import clone, merge_patch
-from journeyman_simulator.apiserver.registry import Registry
-from journeyman_simulator.apiserver.storage import Entry, Key, Storage
-from journeyman_simulator.apiserver.watch import Watch
+from journeyman.ports import JSON, Clock, KubeStore, Listing, Patch, WatchEvent
+from journeyman_simulator.apiserver import (
+    api_errors,
+    loading,
+    object_metadata,
+    object_registry,
+    object_selectors,
+    pod_eviction,
+    served_kinds,
+)
+from journeyman_simulator.apiserver.list_and_watch import ListPage, WatchStream, list_page
+from journeyman_simulator.apiserver.object_metadata import clone, merge_patch
+from journeyman_simulator.apiserver.object_registry import ObjectRegistry
+from journeyman_simulator.apiserver.object_storage import Key, ObjectStorage, StoredObject
+from journeyman_simulator.apiserver.served_kinds import ServedKind
+from journeyman_simulator.apiserver.server_side_apply import FieldOwner, ServerSideApply
 
 T = TypeVar("T")
 
@@ -63,9 +69,9 @@ class ApiServer:
             clock: Gives creation and deletion timestamps.
             history: How many changes of each kind are remembered at least, for watches and pages to continue from.
         """
-        self.registry = Registry(Storage(history), clock, kinds.built_in())
+        self.registry = ObjectRegistry(ObjectStorage(history), clock, served_kinds.built_in())
         self._storage = self.registry.storage
-        self._applier = Applier(self.registry)
+        self._applier = ServerSideApply(self.registry)
         self._clock = clock
         self._observers: list[Callable[[Write], None]] = []
         self._user = ""
@@ -210,7 +216,7 @@ class ApiServer:
     def evict(self, namespace: str, name: str, *, uid: str = "") -> None:
         """Evict a pod if every PodDisruptionBudget allows it."""
         with self._storage.changed:
-            entry = eviction.evict(self.registry, namespace, name, uid)
+            entry = pod_eviction.evict(self.registry, namespace, name, uid)
             self._wrote("evict", POD, entry, {"uid": uid} if uid else {}, "eviction")
 
     def watch(
@@ -266,7 +272,7 @@ class ApiServer:
         """The store's version at the last write to an object of these kinds; 0 if there was none."""
         return max(self._storage.table(self.registry.kind(resource).id).version for resource in resources)
 
-    def register(self, kind: Kind) -> None:
+    def register(self, kind: ServedKind) -> None:
         """Serve one more kind."""
         self.registry.register(kind)
 
@@ -277,21 +283,23 @@ class ApiServer:
             ConflictError: It is assigned, or being deleted, or another incarnation.
         """
         with self._storage.changed:
-            entry = eviction.bind(self.registry, namespace, name, node, uid=uid, now=metadata.text(self._clock.now()))
+            entry = pod_eviction.bind(
+                self.registry, namespace, name, node, uid=uid, now=object_metadata.text(self._clock.now())
+            )
             self._wrote("bind", POD, entry, {"target": {"kind": "Node", "name": node}}, "binding")
 
     def collect_garbage(self) -> int:
         """Delete what lost its owners or its namespace; the number of deletions."""
         collector = self.acting_as("garbage-collector")
 
-        def delete(kind: Kind, key: Key) -> None:
+        def delete(kind: ServedKind, key: Key) -> None:
             collector.delete(kind.resource, key[1], namespace=key[0])
 
         with self._storage.changed:
             if self._storage.swept == self._storage.stirred:
                 return 0
-            deleted = garbage.collect(self.registry, delete)
-            for name in garbage.empty_namespaces(self.registry):
+            deleted = object_registry.collect_garbage(self.registry, delete)
+            for name in object_registry.empty_namespaces(self.registry):
                 collector._wrote("update", NAMESPACE, self.registry.finalize(name), {}, "finalize")  # noqa: SLF001 - ours
                 deleted += 1
             if not deleted:
@@ -304,7 +312,7 @@ class ApiServer:
         changed = 0
         with self._storage.changed:
             for namespace, name in sorted(self._storage.table(self.registry.kind(PDB).id).entries):
-                status = eviction.budget_status(self.registry, (namespace, name))
+                status = pod_eviction.budget_status(self.registry, (namespace, name))
                 if status is not None:
                     controller.patch(PDB, name, {"status": status}, namespace=namespace, subresource="status")
                     changed += 1
@@ -321,7 +329,7 @@ class ApiServer:
 
     # -- for the HTTP front -------------------------------------------------------------------------------------
 
-    def entry(self, resource: Resource[Any], namespace: str, name: str) -> Entry:
+    def entry(self, resource: Resource[Any], namespace: str, name: str) -> StoredObject:
         """One stored object. Raises NotFoundError."""
         with self._storage.changed:
             kind = self.registry.kind(resource)
@@ -336,13 +344,13 @@ class ApiServer:
         *,
         limit: int = 0,
         token: str = "",
-    ) -> Page:
+    ) -> ListPage:
         """Stored objects, in pages if `limit` is not 0."""
         with self._storage.changed:
             kind = self.registry.kind(resource)
             selected = _predicate(kind, namespace, label_selector, field_selector)
             selective = bool(label_selector or field_selector)
-            return page(self._storage, kind.id, selected, limit=limit, token=token, selective=selective)
+            return list_page(self._storage, kind.id, selected, limit=limit, token=token, selective=selective)
 
     def open_watch(
         self,
@@ -351,14 +359,14 @@ class ApiServer:
         namespace: str = "",
         label_selector: str = "",
         field_selector: str = "",
-    ) -> Watch:
+    ) -> WatchStream:
         """A watch that the caller drives. Raises KubeAPIError if the version or a selector does not parse."""
         kind = self.registry.kind(resource)
         selected = _predicate(kind, namespace, label_selector, field_selector)
         if resource_version and not resource_version.isdecimal():
             why = f'resourceVersion: Invalid value: "{resource_version}"'
-            raise refusals.unreasoned(f'{why}: strconv.ParseUint: parsing "{resource_version}": invalid syntax')
-        return Watch(self._storage, kind.id, selected, resource_version)
+            raise api_errors.unreasoned(f'{why}: strconv.ParseUint: parsing "{resource_version}": invalid syntax')
+        return WatchStream(self._storage, kind.id, selected, resource_version)
 
     # -- one place for every write ------------------------------------------------------------------------------
 
@@ -380,7 +388,7 @@ class ApiServer:
             return self._wrote(verb, resource, entry, body, subresource)
 
     def _wrote(
-        self, verb: str, resource: Resource[Any], entry: Entry, body: JSON, subresource: str = ""
+        self, verb: str, resource: Resource[Any], entry: StoredObject, body: JSON, subresource: str = ""
     ) -> dict[str, Any]:
         meta = entry.object["metadata"]
         if verb != "apply":
@@ -401,7 +409,7 @@ class ApiServer:
         result: dict[str, Any] = clone(entry.object)
         return result
 
-    def _disown(self, resource: Resource[Any], entry: Entry, subresource: str) -> None:
+    def _disown(self, resource: Resource[Any], entry: StoredObject, subresource: str) -> None:
         """Tell the applier of a write that was none of its own."""
         kind = self.registry.kind(resource)
         change = self._storage.table(kind.id).changes[-1]
@@ -410,24 +418,40 @@ class ApiServer:
         if change.after is None:
             self._applier.forget(entry.object["metadata"]["uid"])
         elif change.before is not None:
-            owner = Owner(manager=self._user, subresource=subresource, api_version=resource.api_version)
+            owner = FieldOwner(manager=self._user, subresource=subresource, api_version=resource.api_version)
             self._applier.written(kind, change.before, entry, owner)
 
 
-def _check_subresource(kind: Kind, subresource: str) -> None:
+def _check_subresource(kind: ServedKind, subresource: str) -> None:
     if subresource and not (subresource == "status" and kind.status_subresource):
-        raise refusals.unknown_resource()
+        raise api_errors.unknown_resource()
 
 
-def _predicate(kind: Kind, namespace: str, label_selector: str, field_selector: str) -> selectors.Predicate:
+def _predicate(
+    kind: ServedKind, namespace: str, label_selector: str, field_selector: str
+) -> object_selectors.Predicate:
     """One predicate for a whole query; selectors that are not there cost nothing."""
-    parts: list[selectors.Predicate] = []
+    parts: list[object_selectors.Predicate] = []
     if namespace and kind.resource.namespaced:
         parts.append(lambda obj: bool(obj["metadata"].get("namespace") == namespace))
     if label_selector:
-        parts.append(selectors.label_predicate(label_selector))
+        parts.append(object_selectors.label_predicate(label_selector))
     if field_selector:
-        parts.append(selectors.field_predicate(field_selector, kind.fields))
+        parts.append(object_selectors.field_predicate(field_selector, kind.fields))
     if not parts:
-        return selectors.everything
+        return object_selectors.everything
     return parts[0] if len(parts) == 1 else lambda obj: all(part(obj) for part in parts)
+
+
+def patched_in_turn(
+    store: KubeStore, resource: Resource[Any], patches: Sequence[Patch], subresource: str = ""
+) -> tuple[dict[str, Any] | KubeAPIError, ...]:
+    """What became of each, in their order."""
+
+    def one(patch: Patch) -> dict[str, Any] | KubeAPIError:
+        try:
+            return store.patch(resource, patch.name, patch.body, namespace=patch.namespace, subresource=subresource)
+        except KubeAPIError as error:
+            return error
+
+    return tuple(one(patch) for patch in patches)

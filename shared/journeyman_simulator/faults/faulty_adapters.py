@@ -13,7 +13,7 @@ from journeyman.core.api.objects import POD, Resource
 from journeyman.errors import GoneError, KubeAPIError, KubeUnavailableError, TooManyRequestsError
 from journeyman.ports import JSON, Listing, Patch, WatchEvent
 from journeyman_simulator.apiserver import ApiServer
-from journeyman_simulator.apiserver.in_turn import patched_in_turn
+from journeyman_simulator.apiserver.server import patched_in_turn
 from journeyman_simulator.faults.call_sites import aws_site, kube_site
 from journeyman_simulator.faults.fault_injection import FaultInjector, InjectableCall
 from journeyman_simulator.faults.fault_scenario import FaultKind

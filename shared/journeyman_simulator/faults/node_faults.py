@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from journeyman.core.api.objects import NODE, Resource
 from journeyman.errors import NotFoundError
 from journeyman.ports import Clock
-from journeyman_simulator.apiserver import ApiServer, metadata
+from journeyman_simulator.apiserver import ApiServer, object_metadata
 from journeyman_simulator.kubelet import Machine, MachineSource
 
 AGENT = "node-problem-agent"
@@ -73,7 +73,7 @@ class NodeFaults:
         except NotFoundError:
             return
         others = [c for c in found["status"].get("conditions", ()) if c["type"] != condition]
-        since = metadata.text(self._clock.now())
+        since = object_metadata.text(self._clock.now())
         entry = {"type": condition, "status": status, "reason": "Reported", "lastTransitionTime": since}
         conditions = [*others, entry] if status else others
         self._server.patch(NODE, node, {"status": {"conditions": conditions}}, subresource="status")

@@ -24,7 +24,7 @@ from journeyman.kube.http_store import HttpKubeStore
 from journeyman.kube.transport import Transport
 from journeyman.ports import KubeStore
 from journeyman_simulator.apiserver import ApiServer
-from journeyman_simulator.apiserver.http import HttpFront
+from journeyman_simulator.apiserver.http_server import HttpApiServer
 from journeyman_simulator.clock import VirtualClock
 from journeyman_simulator.workload_controllers import WorkloadControllers
 from tests.helpers.waiting import wait_until
@@ -202,7 +202,7 @@ def in_memory() -> Iterator[Cluster]:
 def over_http() -> Iterator[Cluster]:
     """The simulation's server behind HTTP."""
     server = ApiServer(VirtualClock(START))
-    with HttpFront(server) as front, _client(Connection(server=front.url)) as (transport, wire):
+    with HttpApiServer(server) as front, _client(Connection(server=front.url)) as (transport, wire):
         store = HttpKubeStore(transport)
         with _with_namespace(store) as namespace:
             yield _simulated(

@@ -5,7 +5,7 @@ import pytest
 from journeyman.core.api.crds import DEFINITIONS, object_schema
 from journeyman.core.api.objects import EC2NODECLASS, NODE_DISRUPTION, NODECLAIM, NODEPOOL, OFFERING_STATE
 from journeyman.errors import InvalidError
-from journeyman_simulator.apiserver import expressions
+from journeyman_simulator.apiserver import crd_expressions
 from tests.contract.kube.clusters import CLASS_REF
 
 UNCHECKED = (
@@ -348,7 +348,7 @@ def test_every_rule_of_our_definitions_can_be_asked():
     """The in-memory server understands all that they use; if it does not, it must learn it."""
     rules = [rule for definition in DEFINITIONS for rule in rules_in(object_schema(definition.model))]
     assert len(rules) > 50
-    assert all(callable(expressions.read(rule["rule"])) for rule in rules)
+    assert all(callable(crd_expressions.parse_rule(rule["rule"])) for rule in rules)
 
 
 def rules_in(schema):

@@ -23,7 +23,7 @@ from journeyman.kube.connection_pool import Connection
 from journeyman.kube.http_store import HttpKubeStore
 from journeyman.kube.transport import Transport
 from journeyman_simulator.apiserver import ApiServer
-from journeyman_simulator.apiserver.http import HttpFront
+from journeyman_simulator.apiserver.http_server import HttpApiServer
 from journeyman_simulator.clock import VirtualClock
 
 
@@ -177,5 +177,5 @@ def tls_front(certificate: tuple[Path, Path]) -> Iterator[TlsFront]:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(*certificate)
     server = ApiServer(VirtualClock(datetime(2026, 3, 1, tzinfo=timezone.utc)))
-    with HttpFront(server, authenticate=authenticate, ssl_context=context) as front:
+    with HttpApiServer(server, authenticate=authenticate, ssl_context=context) as front:
         yield TlsFront(front.url, server, certificate[0].read_bytes(), tokens)

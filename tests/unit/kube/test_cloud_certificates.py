@@ -25,7 +25,7 @@ from journeyman.kube.tls import client_context
 from journeyman.kube.transport import Transport
 from journeyman.signing.signed_requests import Credentials
 from journeyman_simulator.apiserver import ApiServer
-from journeyman_simulator.apiserver.http import HttpFront
+from journeyman_simulator.apiserver.http_server import HttpApiServer
 from journeyman_simulator.clock import VirtualClock
 from tests.controlplane.certificates import Authority
 from tests.helpers import ack as fake_ack
@@ -51,7 +51,7 @@ class TheCluster:
         self.lets_in = True
         server = ApiServer(VirtualClock(NOW))
         self.url = opened.enter_context(
-            HttpFront(server, ssl_context=context, authenticate=lambda _token: self.lets_in)
+            HttpApiServer(server, ssl_context=context, authenticate=lambda _token: self.lets_in)
         ).url
 
 

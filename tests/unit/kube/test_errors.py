@@ -22,7 +22,7 @@ from journeyman.kube.http_store import HttpKubeStore
 from journeyman.kube.tls import client_context
 from journeyman.kube.transport import Transport
 from journeyman_simulator.apiserver import ApiServer
-from journeyman_simulator.apiserver.http import HttpFront
+from journeyman_simulator.apiserver.http_server import HttpApiServer
 from journeyman_simulator.clock import VirtualClock
 
 NOW = datetime(2026, 3, 1, tzinfo=timezone.utc)
@@ -97,7 +97,7 @@ def test_an_expired_certificate_is_told_apart_from_an_unknown_one(make_certifica
     serving = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     serving.load_cert_chain(certificate, key)
     trust = client_context(ca_file=str(certificate))
-    with HttpFront(ApiServer(VirtualClock(NOW)), ssl_context=serving) as front:
+    with HttpApiServer(ApiServer(VirtualClock(NOW)), ssl_context=serving) as front:
         store = HttpKubeStore(Transport(Connection(server=front.url, ssl_context=trust), cluster="prod"))
         error = raised(lambda: store.list(NODE))
     assert isinstance(error, ConfigurationError)
@@ -116,7 +116,7 @@ def test_a_certificate_for_another_name_is_told_with_both_names(certificate, hos
     serving = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     serving.load_cert_chain(*certificate)
     trust = client_context(ca_file=str(certificate[0]))
-    with HttpFront(ApiServer(VirtualClock(NOW)), ssl_context=serving) as front:
+    with HttpApiServer(ApiServer(VirtualClock(NOW)), ssl_context=serving) as front:
         server = front.url.replace("127.0.0.1", host)
         connection = Connection(server=server, ssl_context=trust, assert_hostname=expected)
         error = raised(lambda: HttpKubeStore(Transport(connection, cluster="prod")).list(NODE))

@@ -18,7 +18,7 @@ from journeyman.kube.request_budget import RequestBudget
 from journeyman.kube.tls import client_context
 from journeyman.kube.transport import Transport
 from journeyman_simulator.apiserver import ApiServer
-from journeyman_simulator.apiserver.http import HttpFront
+from journeyman_simulator.apiserver.http_server import HttpApiServer
 from journeyman_simulator.clock import VirtualClock
 from tests.helpers import builders
 
@@ -32,7 +32,7 @@ class Sandbox:
     def __init__(self, cache=None):
         self.server = ApiServer(VirtualClock(datetime(2026, 3, 1, tzinfo=timezone.utc)))
         self.server.load([{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "default"}}])
-        self.front = HttpFront(self.server)
+        self.front = HttpApiServer(self.server)
         self.transport = Transport(Connection(server=self.front.url))
         self.direct = HttpKubeStore(self.transport)
         self.cache = cache or ListCache()
@@ -195,7 +195,7 @@ def test_another_cluster_of_the_same_name_is_not_answered_from_memory(sandbox):
         port = int(sandbox.front.url.rpartition(":")[2])
         sandbox.front.close()
         sandbox.transport.close()
-        sandbox.front = HttpFront(other.server, port=port)
+        sandbox.front = HttpApiServer(other.server, port=port)
         assert sandbox.run().list(POD).items == other.direct.list(POD).items
     finally:
         other.close()
@@ -257,7 +257,7 @@ def test_an_api_server_that_is_gone_is_told_and_nothing_old_is_given_out(sandbox
     sandbox.transport.close()
     with pytest.raises(KubeUnavailableError):
         sandbox.run().list(POD)
-    sandbox.front = HttpFront(sandbox.server, port=port)
+    sandbox.front = HttpApiServer(sandbox.server, port=port)
     assert sandbox.run().list(POD).items == sandbox.direct.list(POD).items
 
 

@@ -17,7 +17,7 @@ from journeyman.runtime.aws import AwsAdapters
 from journeyman.runtime.composition import Runtime
 from journeyman.runtime.environment import read_environment
 from journeyman_simulator.apiserver import ApiServer
-from journeyman_simulator.apiserver.http import HttpFront
+from journeyman_simulator.apiserver.http_server import HttpApiServer
 from journeyman_simulator.clock import VirtualClock
 from tests.unit.runtime.test_aws import Clients
 from tests.unit.runtime.test_environment import MINIMAL
@@ -31,7 +31,7 @@ def runtime():
     clock = VirtualClock(NOW)
     server = ApiServer(clock)
     server.load([{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "default"}}])
-    with HttpFront(server) as front:
+    with HttpApiServer(server) as front:
         transport = Transport(Connection(server=front.url))
         store = CachingKubeStore(HttpKubeStore(transport), ListCache(), cluster="dev")
         environment = read_environment(MINIMAL)

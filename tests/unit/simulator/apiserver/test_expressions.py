@@ -2,7 +2,7 @@
 
 import pytest
 
-from journeyman_simulator.apiserver.expressions import EvaluationError, UnreadableRuleError, read
+from journeyman_simulator.apiserver.crd_expressions import RuleEvaluationError, UnreadableRuleError, parse_rule
 
 SELF = {"name": "a.example.com/b", "numbers": [1, 2, 3], "map": {"x": "1", "y": ""}, "yes": True, "size": 4}
 
@@ -28,7 +28,7 @@ SELF = {"name": "a.example.com/b", "numbers": [1, 2, 3], "map": {"x": "1", "y": 
 )
 def test_rules_have_the_values_that_cel_gives_them(rule, value):
     """Precedence, macros with their own variables, functions, and errors that do not matter."""
-    assert read(rule)({"self": SELF}) == value
+    assert parse_rule(rule)({"self": SELF}) == value
 
 
 @pytest.mark.parametrize(
@@ -49,8 +49,8 @@ def test_rules_have_the_values_that_cel_gives_them(rule, value):
 )
 def test_a_rule_without_a_value_is_an_error(rule):
     """What is not there, or does not go together."""
-    with pytest.raises(EvaluationError):
-        read(rule)({"self": SELF})
+    with pytest.raises(RuleEvaluationError):
+        parse_rule(rule)({"self": SELF})
 
 
 @pytest.mark.parametrize(
@@ -59,4 +59,4 @@ def test_a_rule_without_a_value_is_an_error(rule):
 def test_what_is_not_understood_is_refused_when_it_is_read(rule):
     """With the rule in the message."""
     with pytest.raises(UnreadableRuleError):
-        read(rule)
+        parse_rule(rule)

@@ -11,7 +11,7 @@ import urllib3
 
 from journeyman.core.api.objects import NODE
 from journeyman_simulator.apiserver import ApiServer
-from journeyman_simulator.apiserver.http import HttpFront
+from journeyman_simulator.apiserver.http_server import HttpApiServer
 from journeyman_simulator.clock import VirtualClock
 
 START = datetime(2026, 3, 1, 12, 0, tzinfo=timezone.utc)
@@ -25,7 +25,7 @@ def server():
 
 @pytest.fixture
 def front(server):
-    with HttpFront(server) as front:
+    with HttpApiServer(server) as front:
         yield front
 
 
@@ -113,7 +113,7 @@ def test_a_watch_without_a_version_begins_with_what_there_is(server, front, pool
 
 def test_strangers_stay_out(server, pool):
     """With authentication on, a missing or wrong bearer token is 401."""
-    with HttpFront(server, authenticate=lambda token: token == "right") as front:
+    with HttpApiServer(server, authenticate=lambda token: token == "right") as front:
         url = f"{front.url}/api/v1/nodes"
         assert pool.request("GET", url).status == 401
         assert pool.request("GET", url, headers={"Authorization": "Bearer wrong"}).json()["reason"] == "Unauthorized"

@@ -7,7 +7,7 @@ import yaml
 
 from journeyman.core.api.objects import EVENT, NAMESPACE, NODE, NODECLAIM, NODEPOOL, PDB, POD, Resource
 from journeyman.errors import InvalidError, InvalidObjectError, KubeAPIError, NotFoundError
-from journeyman_simulator.apiserver import ApiServer, Kind
+from journeyman_simulator.apiserver import ApiServer, ServedKind
 from journeyman_simulator.clock import VirtualClock
 
 START = datetime(2026, 3, 1, 12, 0, tzinfo=timezone.utc)
@@ -252,7 +252,7 @@ def test_more_kinds_can_be_served(server):
     widget = Resource(group="example.com", version="v1", kind="Widget", plural="widgets", namespaced=False, type=dict)
     with pytest.raises(NotFoundError):
         server.create(widget, {"metadata": {"name": "w"}})
-    server.register(Kind(resource=widget, status_subresource=False))
+    server.register(ServedKind(resource=widget, status_subresource=False))
     server.create(widget, {"metadata": {"name": "w"}, "status": {"kept": True}})
     assert server.get(widget, "w")["status"] == {"kept": True}
     with pytest.raises(NotFoundError):

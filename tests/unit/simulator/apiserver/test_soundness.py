@@ -2,8 +2,7 @@
 
 import pytest
 
-from journeyman_simulator.apiserver.schema import broken_rules, duplicates, faults
-from journeyman_simulator.apiserver.soundness import ready
+from journeyman_simulator.apiserver.schema_validation import broken_rules, compile_schema, duplicates, faults
 
 NAMED = {"type": "object", "required": ["name"], "properties": {"name": {"type": "string", "minLength": 2}}}
 SCHEMAS = {
@@ -27,7 +26,7 @@ VALUES = (
 def test_what_is_sound_has_neither_faults_nor_duplicates(name):
     """And what has none is sound."""
     schema = SCHEMAS[name]
-    made = ready(schema)
+    made = compile_schema(schema)
     for value in VALUES:
         wrong = [*faults(value, schema, "it"), *duplicates(value, schema, "it")]
         assert made.is_sound(value) == (not wrong), value
@@ -52,7 +51,7 @@ WRONG, RIGHT = {"least": 2, "most": 1, "why": "no"}, {"least": 1, "most": 2}
 def test_rules_are_found_where_they_are(schema):
     """What has none is left out, and nothing else."""
     values = ({"first": WRONG}, {"first": RIGHT, "name": "x"}, {"others": [RIGHT, WRONG]}) if schema is RANGES else ()
-    rules = ready(schema).rules
+    rules = compile_schema(schema).rules
     assert rules is not None
     for value in (*values, {"first": WRONG, "second": RIGHT, "name": "x"}):
         assert list(broken_rules(value, None, rules, "")) == list(broken_rules(value, None, schema, ""))
@@ -60,4 +59,4 @@ def test_rules_are_found_where_they_are(schema):
 
 def test_a_schema_without_rules_has_none_to_ask():
     """Which is most of them."""
-    assert ready(NAMED).rules is None
+    assert compile_schema(NAMED).rules is None

@@ -10,21 +10,21 @@ from msgspec.structs import force_setattr
 
 from journeyman.core.api import crds, objects, storage
 from journeyman.core.api.objects import Resource
-from journeyman_simulator.apiserver import custom_resources, pods, refusals, validation
-from journeyman_simulator.apiserver.fieldsets import BUILT_IN_SHAPE
-from journeyman_simulator.apiserver.refusals import Cause
+from journeyman_simulator.apiserver import api_errors, custom_resources, object_validation
+from journeyman_simulator.apiserver.api_errors import ErrorCause
+from journeyman_simulator.apiserver.field_sets import BUILT_IN_SHAPE
 
 JSON = Mapping[str, Any]
 Default = Callable[[JSON], JSON]
 """The object with its defaults filled in; runs on every write of the main resource."""
-Validate = Callable[[JSON, "JSON | None"], Iterable[Cause]]
+Validate = Callable[[JSON, "JSON | None"], Iterable[ErrorCause]]
 """What is wrong with a new object, given the stored one (None on creation)."""
 
 _METADATA_FIELDS = frozenset({"metadata.name", "metadata.namespace"})
 _INVOLVED = ("kind", "namespace", "name", "uid", "apiVersion", "resourceVersion", "fieldPath")
 
 
-class Kind(Struct, frozen=True, kw_only=True):
+class ServedKind(Struct, frozen=True, kw_only=True):
     """How one kind behaves.
 
     `status_on_create`: the status sent with a creation is kept (kubelets register nodes so); otherwise it is dropped
@@ -45,7 +45,7 @@ class Kind(Struct, frozen=True, kw_only=True):
     id: str = ""  # how the kind is stored, whatever Struct a reader asks for: `pods`, `nodeclaims.karpenter.sh`
 
     def __post_init__(self) -> None:
-        force_setattr(self, "id", refusals.group_resource(self.resource))
+        force_setattr(self, "id", api_errors.group_resource(self.resource))
 
 
 def _raw(api_version: str, kind: str, plural: str, *, namespaced: bool = True) -> Resource[dict[str, Any]]:
@@ -68,14 +68,14 @@ def _default_storage_class(obj: JSON) -> JSON:
     return {"reclaimPolicy": "Delete", "volumeBindingMode": "Immediate", **obj}
 
 
-def _workloads() -> Iterable[Kind]:
+def _workloads() -> Iterable[ServedKind]:
     for kind, plural in (("Deployment", "deployments"), ("ReplicaSet", "replicasets"), ("StatefulSet", "statefulsets")):
-        yield Kind(resource=_raw("apps/v1", kind, plural), default=pods.default_replicas)
-    yield Kind(resource=objects.DAEMONSET)
-    yield Kind(resource=_raw("batch/v1", "Job", "jobs"))
+        yield ServedKind(resource=_raw("apps/v1", kind, plural), default=object_validation.default_replicas)
+    yield ServedKind(resource=objects.DAEMONSET)
+    yield ServedKind(resource=_raw("batch/v1", "Job", "jobs"))
 
 
-def _plain() -> Iterable[Kind]:
+def _plain() -> Iterable[ServedKind]:
     """Kinds that are only stored."""
     for api_version, kind, plural, namespaced in (
         ("v1", "ConfigMap", "configmaps", True),
@@ -87,8 +87,8 @@ def _plain() -> Iterable[Kind]:
         ("scheduling.k8s.io/v1", "PriorityClass", "priorityclasses", False),
     ):
         resource = _raw(api_version, kind, plural, namespaced=namespaced)
-        yield Kind(resource=resource, status_subresource=False, generation=False)
-    yield Kind(
+        yield ServedKind(resource=resource, status_subresource=False, generation=False)
+    yield ServedKind(
         resource=storage.STORAGE_CLASS, status_subresource=False, generation=False, default=_default_storage_class
     )
     for api_version, kind, plural, namespaced in (
@@ -100,7 +100,7 @@ def _plain() -> Iterable[Kind]:
         ("v1", "PersistentVolume", "persistentvolumes", False),
         ("storage.k8s.io/v1", "VolumeAttachment", "volumeattachments", False),
     ):
-        yield Kind(resource=_raw(api_version, kind, plural, namespaced=namespaced), generation=False)
+        yield ServedKind(resource=_raw(api_version, kind, plural, namespaced=namespaced), generation=False)
 
 
 def _default_namespace(obj: JSON) -> JSON:
@@ -112,11 +112,11 @@ def _default_namespace(obj: JSON) -> JSON:
     return {**obj, "metadata": {**meta, "labels": labels}, "spec": spec, "status": status}
 
 
-def _custom() -> Iterable[Kind]:
+def _custom() -> Iterable[ServedKind]:
     for definition in crds.DEFINITIONS:
         custom = custom_resources.CustomResource(definition)
         fields = _CLASS_REF_FIELDS if custom.resource is objects.NODECLAIM else _METADATA_FIELDS
-        yield Kind(
+        yield ServedKind(
             resource=custom.resource,
             custom=True,
             shape=custom.shape,
@@ -126,37 +126,47 @@ def _custom() -> Iterable[Kind]:
         )
 
 
-def _buffers() -> Iterable[Kind]:
+def _buffers() -> Iterable[ServedKind]:
     """Kinds of other autoscalers that we read; their definitions are not ours, so nothing is checked."""
-    yield Kind(resource=objects.CAPACITY_BUFFER, custom=True)
+    yield ServedKind(resource=objects.CAPACITY_BUFFER, custom=True)
 
 
-def built_in() -> tuple[Kind, ...]:
+def built_in() -> tuple[ServedKind, ...]:
     """Every kind an `ApiServer` serves from its start."""
     return (
-        Kind(resource=objects.POD, fields=_selectable(*pods.FIELDS), default=pods.default, validate=pods.validate),
-        Kind(
+        ServedKind(
+            resource=objects.POD,
+            fields=_selectable(*object_validation.POD_FIELDS),
+            default=object_validation.default_pod,
+            validate=object_validation.validate_pod,
+        ),
+        ServedKind(
             resource=objects.NODE,
             generation=False,
             status_on_create=True,
             fields=_selectable("spec.unschedulable"),
-            validate=validation.node,
+            validate=object_validation.validate_node,
         ),
-        Kind(
+        ServedKind(
             resource=objects.NAMESPACE,
             generation=False,
             fields=_selectable("status.phase"),
             default=_default_namespace,
         ),
-        Kind(
+        ServedKind(
             resource=objects.EVENT,
             status_subresource=False,
             generation=False,
             fields=_EVENT_FIELDS,
-            validate=validation.event,
+            validate=object_validation.validate_event,
         ),
-        Kind(resource=objects.LEASE, status_subresource=False, generation=False, validate=validation.lease),
-        Kind(resource=objects.PDB, validate=validation.budget),
+        ServedKind(
+            resource=objects.LEASE,
+            status_subresource=False,
+            generation=False,
+            validate=object_validation.validate_lease,
+        ),
+        ServedKind(resource=objects.PDB, validate=object_validation.validate_disruption_budget),
         *_workloads(),
         *_plain(),
         *_custom(),

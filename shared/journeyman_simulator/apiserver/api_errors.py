@@ -24,7 +24,7 @@ from journeyman.errors import (
 )
 
 
-class Cause(Struct, frozen=True):
+class ErrorCause(Struct, frozen=True):
     """One field that is wrong, and how."""
 
     field: str
@@ -145,11 +145,11 @@ def other_version(resource: Resource[Any], name: str, wanted: str, stored: str) 
 
 def other_object(resource: Resource[Any], name: str, wanted: str) -> ConflictError:
     """422: a patch was meant for another UID. It is a conflict for all who deal with it, whatever its number."""
-    refused = invalid(resource, name, [Cause("metadata.uid", f'Invalid value: "{wanted}": field is immutable')])
+    refused = invalid(resource, name, [ErrorCause("metadata.uid", f'Invalid value: "{wanted}": field is immutable')])
     return ConflictError(refused.message, status=422, reason="Invalid", details=refused.details)
 
 
-def invalid(resource: Resource[Any], name: str, causes: Sequence[Cause]) -> InvalidError:
+def invalid(resource: Resource[Any], name: str, causes: Sequence[ErrorCause]) -> InvalidError:
     """422: one or more fields are wrong."""
     listed = str(causes[0]) if len(causes) == 1 else f"[{', '.join(map(str, causes))}]"
     message = f'{_qualified(resource.kind, resource.group)} "{name}" is invalid: {listed}'
@@ -196,7 +196,7 @@ def undeclared(resource: Resource[Any], name: str, path: str) -> KubeAPIError:
     return unreasoned(f"failed to create typed patch object ({what}): {path}: field not declared in schema")
 
 
-def bad_options(cause: Cause) -> InvalidError:
+def bad_options(cause: ErrorCause) -> InvalidError:
     """422: an option of a patch is missing, or belongs to another kind of patch."""
     details = {"group": "meta.k8s.io", "kind": "PatchOptions", "causes": [cause.on_wire()]}
     message = f'PatchOptions.meta.k8s.io "" is invalid: {cause}'

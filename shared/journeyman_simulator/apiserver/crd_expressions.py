@@ -37,17 +37,17 @@ class UnreadableRuleError(Exception):
     """A rule that is malformed, or uses what is not understood here."""
 
 
-class EvaluationError(Exception):
+class RuleEvaluationError(Exception):
     """A rule has no value for this object: a field it asks for is missing, or values do not go together."""
 
 
 @lru_cache(maxsize=1024)
-def read(text: str) -> Rule:
+def parse_rule(text: str) -> Rule:
     """A rule as a function. Raises UnreadableRuleError."""
-    return _Reader(text).whole()
+    return _RuleParser(text).whole()
 
 
-class _Reader:
+class _RuleParser:
     """Recursive descent over the tokens, loosest operators first."""
 
     def __init__(self, text: str) -> None:
@@ -204,12 +204,12 @@ class _Reader:
 
 
 def _nothing_to_ask(_: Scope) -> bool:
-    raise EvaluationError("has() needs a field")
+    raise RuleEvaluationError("has() needs a field")
 
 
 def _variable(scope: Scope, name: str) -> Any:
     if name not in scope:
-        raise EvaluationError(f"undeclared reference to '{name}'")
+        raise RuleEvaluationError(f"undeclared reference to '{name}'")
     return scope[name]
 
 
@@ -217,7 +217,7 @@ def _field(subject: Rule, name: str) -> tuple[Rule, Rule]:
     def found(scope: Scope) -> Any:
         value = subject(scope)
         if not isinstance(value, Mapping) or name not in value:
-            raise EvaluationError(f"no such key: {name}")
+            raise RuleEvaluationError(f"no such key: {name}")
         return value[name]
 
     def present(scope: Scope) -> bool:
@@ -232,7 +232,7 @@ def _element(subject: Rule, key: Rule) -> Rule:
         try:
             return subject(scope)[key(scope)]
         except (KeyError, IndexError, TypeError) as error:
-            raise EvaluationError(f"no such key: {error}") from error
+            raise RuleEvaluationError(f"no such key: {error}") from error
 
     return found
 
@@ -242,25 +242,25 @@ def _added(left: Rule, right: Rule, *, negative: bool) -> Rule:
         try:
             return left(scope) - right(scope) if negative else left(scope) + right(scope)
         except TypeError as error:
-            raise EvaluationError("no such overload") from error
+            raise RuleEvaluationError("no such overload") from error
 
     return found
 
 
 def _truth(value: Any) -> bool:
     if not isinstance(value, bool):
-        raise EvaluationError("no such overload")
+        raise RuleEvaluationError("no such overload")
     return value
 
 
 def _decided(tests: Iterable[Callable[[Any], Any]], subject: Any, *, decisive: bool) -> bool:
     """`||` (True decides) or `&&` (False does): an error counts only if nobody decides."""
-    failure: EvaluationError | None = None
+    failure: RuleEvaluationError | None = None
     for test in tests:
         try:
             if _truth(test(subject)) is decisive:
                 return decisive
-        except EvaluationError as error:  # noqa: PERF203 - each part may fail by itself
+        except RuleEvaluationError as error:  # noqa: PERF203 - each part may fail by itself
             failure = error
     if failure is not None:
         raise failure
@@ -270,7 +270,7 @@ def _decided(tests: Iterable[Callable[[Any], Any]], subject: Any, *, decisive: b
 def _items(value: Any) -> list[Any]:
     """What a macro goes through: a list's items, a map's keys."""
     if not isinstance(value, (list, tuple, Mapping)):
-        raise EvaluationError("no such overload")
+        raise RuleEvaluationError("no such overload")
     return list(value)
 
 
@@ -278,14 +278,14 @@ def _applied(function: Callable[..., Any], *arguments: Any) -> Any:
     try:
         return function(*arguments)
     except (TypeError, AttributeError) as error:
-        raise EvaluationError("no such overload") from error
+        raise RuleEvaluationError("no such overload") from error
 
 
 def _duration(text: str) -> timedelta:
     try:
         return parse_duration(text)
     except ConfigurationError as error:
-        raise EvaluationError("type conversion error from 'string' to 'google.protobuf.Duration'") from error
+        raise RuleEvaluationError("type conversion error from 'string' to 'google.protobuf.Duration'") from error
 
 
 def _found(text: str, pattern: str) -> str:

@@ -5,59 +5,59 @@ Restates: k8s.io/apiserver `pkg/registry/generic/registry/store.go`, `pkg/regist
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from journeyman.core.api.objects import NAMESPACE, POD, Resource
 from journeyman.ports import Clock
-from journeyman_simulator.apiserver import metadata, pods, refusals, schema
-from journeyman_simulator.apiserver.kinds import Kind
-from journeyman_simulator.apiserver.merge_patch import clone
-from journeyman_simulator.apiserver.storage import Entry, Key, Storage
+from journeyman_simulator.apiserver import api_errors, object_metadata, object_validation, schema_validation
+from journeyman_simulator.apiserver.object_metadata import clone, is_deleting
+from journeyman_simulator.apiserver.object_storage import Key, ObjectStorage, StoredObject
+from journeyman_simulator.apiserver.served_kinds import ServedKind
 
 JSON = Mapping[str, Any]
 
 
-class Registry:
+class ObjectRegistry:
     """All kinds over one storage. Callers hold the storage's lock."""
 
-    def __init__(self, storage: Storage, clock: Clock, kinds: Iterable[Kind]) -> None:
+    def __init__(self, storage: ObjectStorage, clock: Clock, kinds: Iterable[ServedKind]) -> None:
         self.storage = storage
         self._clock = clock
-        self._kinds: dict[str, Kind] = {}
-        self.kinds: tuple[Kind, ...] = ()
+        self._kinds: dict[str, ServedKind] = {}
+        self.kinds: tuple[ServedKind, ...] = ()
         """Every kind served, by group and plural."""
         for kind in kinds:
             self.register(kind)
 
-    def register(self, kind: Kind) -> None:
+    def register(self, kind: ServedKind) -> None:
         """Serve one more kind, or serve a kind differently."""
         self._kinds[kind.id] = kind
         self.kinds = tuple(sorted(self._kinds.values(), key=lambda k: (k.resource.group, k.resource.plural)))
 
-    def kind(self, resource: Resource[Any]) -> Kind:
+    def kind(self, resource: Resource[Any]) -> ServedKind:
         """The kind behind a resource. Raises NotFoundError if it is not served."""
-        kind = self._kinds.get(refusals.group_resource(resource))
+        kind = self._kinds.get(api_errors.group_resource(resource))
         if kind is None:
-            raise refusals.unknown_resource()
+            raise api_errors.unknown_resource()
         return kind
 
-    def kind_named(self, group: str, name: str) -> Kind | None:
+    def kind_named(self, group: str, name: str) -> ServedKind | None:
         """The kind of that group and name (`apps`, `ReplicaSet`), None if it is not served."""
         return next((kind for kind in self.kinds if (kind.resource.group, kind.resource.kind) == (group, name)), None)
 
-    def key(self, kind: Kind, namespace: str, name: str) -> Key:
+    def key(self, kind: ServedKind, namespace: str, name: str) -> Key:
         """Where an object of this kind is stored; cluster-scoped kinds ignore the namespace."""
         return (namespace if kind.resource.namespaced else "", name)
 
-    def get(self, kind: Kind, key: Key) -> Entry:
+    def get(self, kind: ServedKind, key: Key) -> StoredObject:
         """The stored object. Raises NotFoundError."""
         entry = self.storage.table(kind.id).entries.get(key)
         if entry is None:
-            raise refusals.not_found(kind.resource, key[1])
+            raise api_errors.not_found(kind.resource, key[1])
         return entry
 
-    def create(self, kind: Kind, namespace: str, body: JSON) -> Entry:
+    def create(self, kind: ServedKind, namespace: str, body: JSON) -> StoredObject:
         """Store a new object with its identity, first generation and defaults; `namespace` defaults to the object's.
 
         Raises:
@@ -73,10 +73,10 @@ class Registry:
         self._validate(kind, obj, None)
         key = self.key(kind, namespace or obj["metadata"].get("namespace", ""), obj["metadata"]["name"])
         if key in self.storage.table(kind.id).entries:
-            raise refusals.already_exists(kind.resource, key[1])
+            raise api_errors.already_exists(kind.resource, key[1])
         return self.storage.put(kind.id, key, obj)
 
-    def update(self, kind: Kind, key: Key, change: Callable[[JSON], JSON], subresource: str = "") -> Entry:
+    def update(self, kind: ServedKind, key: Key, change: Callable[[JSON], JSON], subresource: str = "") -> StoredObject:
         """Replace an object by what `change` makes of it, as far as the (sub)resource may.
 
         `metadata.resourceVersion` and `metadata.uid` of the result are preconditions; but a custom resource's status
@@ -99,13 +99,13 @@ class Registry:
 
     def delete(
         self,
-        kind: Kind,
+        kind: ServedKind,
         key: Key,
         *,
         uid: str = "",
         resource_version: str = "",
         grace_period_seconds: int | None = None,
-    ) -> Entry:
+    ) -> StoredObject:
         """Mark an object for deletion, or remove it if nothing holds it; returns its last state.
 
         Raises:
@@ -114,8 +114,8 @@ class Registry:
         entry = self.get(kind, key)
         self._check_identity(kind, entry.object, uid, resource_version)
         is_pod = kind.id == POD.plural
-        grace = pods.grace_period(entry.object, grace_period_seconds) if is_pod else 0
-        marked = metadata.marked_for_deletion(entry.object, self._clock.now(), grace)
+        grace = object_validation.grace_period(entry.object, grace_period_seconds) if is_pod else 0
+        marked = object_metadata.marked_for_deletion(entry.object, self._clock.now(), grace)
         if kind.id == NAMESPACE.plural:
             marked["status"] = {**(marked.get("status") or {}), "phase": "Terminating"}
         if not self._is_done(kind, marked):
@@ -124,63 +124,63 @@ class Registry:
             marked = self.storage.put(kind.id, key, marked).object
         return self.storage.remove(kind.id, key, marked)
 
-    def finalize(self, name: str) -> Entry:
+    def finalize(self, name: str) -> StoredObject:
         """Remove a namespace in which nothing is left; returns its last state."""
         kind, key = self.kind(NAMESPACE), ("", name)
         return self.storage.remove(kind.id, key, {**self.get(kind, key).object, "spec": {}})
 
-    def _is_done(self, kind: Kind, obj: JSON) -> bool:
+    def _is_done(self, kind: ServedKind, obj: JSON) -> bool:
         """Whether nothing holds a deleted object any more; a namespace is held by what is in it."""
         held = kind.id == NAMESPACE.plural and bool((obj.get("spec") or {}).get("finalizers"))
-        return metadata.deletion_is_complete(obj) and not held
+        return object_metadata.deletion_is_complete(obj) and not held
 
-    def _identified(self, kind: Kind, namespace: str, body: JSON) -> dict[str, Any]:
+    def _identified(self, kind: ServedKind, namespace: str, body: JSON) -> dict[str, Any]:
         """A copy of the body with the server's own metadata in it."""
         obj: dict[str, Any] = clone(body)
         meta = obj.setdefault("metadata", {})
         _check_is_map(meta)
         if meta.get("resourceVersion"):
-            raise refusals.unreasoned("resourceVersion should not be set on objects to be created")
+            raise api_errors.unreasoned("resourceVersion should not be set on objects to be created")
         serial = self.storage.next_serial()
         if not meta.get("name") and meta.get("generateName"):
-            meta["name"] = metadata.generated_name(meta["generateName"], serial)
+            meta["name"] = object_metadata.generated_name(meta["generateName"], serial)
         if kind.resource.namespaced:
             namespace = namespace or str(meta.get("namespace", ""))
             self._check_namespace(kind, namespace, meta)
         for field in ("deletionTimestamp", "deletionGracePeriodSeconds", "resourceVersion", "generation"):
             meta.pop(field, None)
-        meta |= {"uid": metadata.uid(serial), "creationTimestamp": metadata.text(self._clock.now())}
+        meta |= {"uid": object_metadata.uid(serial), "creationTimestamp": object_metadata.text(self._clock.now())}
         if kind.resource.namespaced:
             meta["namespace"] = namespace
         if kind.generation:
             meta["generation"] = 1
         return {"apiVersion": kind.resource.api_version, "kind": kind.resource.kind, **obj}
 
-    def _check_namespace(self, kind: Kind, namespace: str, meta: JSON) -> None:
+    def _check_namespace(self, kind: ServedKind, namespace: str, meta: JSON) -> None:
         if not namespace:
-            raise refusals.bad_request("an empty namespace may not be set during creation")
+            raise api_errors.bad_request("an empty namespace may not be set during creation")
         if meta.get("namespace") and meta["namespace"] != namespace:
-            raise refusals.bad_request(_OTHER_NAMESPACE)
+            raise api_errors.bad_request(_OTHER_NAMESPACE)
         home = self.storage.table(NAMESPACE.plural).entries.get(("", namespace))
         if home is None:
-            raise refusals.not_found(NAMESPACE, namespace)
-        if metadata.is_deleting(home.object):
-            raise refusals.namespace_is_terminating(kind.resource, str(meta.get("name", "")), namespace)
+            raise api_errors.not_found(NAMESPACE, namespace)
+        if object_metadata.is_deleting(home.object):
+            raise api_errors.namespace_is_terminating(kind.resource, str(meta.get("name", "")), namespace)
 
-    def _with_status(self, kind: Kind, old: JSON, asked: JSON) -> dict[str, Any]:
+    def _with_status(self, kind: ServedKind, old: JSON, asked: JSON) -> dict[str, Any]:
         """The object with the status asked for; of built-in kinds metadata may be written along with it."""
         new: dict[str, Any] = {**old, "status": asked.get("status") or {}}
         if not kind.custom:
             new["metadata"] = self._metadata(kind, old, asked)
             if kind.id == POD.plural:  # kubernetes `pkg/registry/core/pod/strategy.go` podStatusStrategy
-                new = metadata.with_metadata(new, ownerReferences=old["metadata"].get("ownerReferences"))
+                new = object_metadata.with_metadata(new, ownerReferences=old["metadata"].get("ownerReferences"))
         self._check(kind, new, old)
         if kind.custom:
             new = _completed(kind, new, old)
         self._validate(kind, new, old)
         return new
 
-    def _changed(self, kind: Kind, old: JSON, asked: JSON) -> dict[str, Any]:
+    def _changed(self, kind: ServedKind, old: JSON, asked: JSON) -> dict[str, Any]:
         new = {**asked, "metadata": self._metadata(kind, old, asked)}
         new |= {field: old[field] for field in ("apiVersion", "kind") if field in old}
         if kind.status_subresource:
@@ -191,74 +191,122 @@ class Registry:
         new = _completed(kind, new, old)
         self._validate(kind, new, old)
         if kind.generation and _counted(new) != _counted(old):
-            new = metadata.with_metadata(new, generation=old["metadata"].get("generation", 0) + 1)
+            new = object_metadata.with_metadata(new, generation=old["metadata"].get("generation", 0) + 1)
         return new
 
-    def _metadata(self, kind: Kind, old: JSON, asked: JSON) -> dict[str, Any]:
+    def _metadata(self, kind: ServedKind, old: JSON, asked: JSON) -> dict[str, Any]:
         """The metadata asked for, with the server's own fields as they were."""
         wanted = asked.get("metadata") or {}
         name, namespace = old["metadata"]["name"], old["metadata"].get("namespace")
         if wanted.get("name", name) != name:
-            raise refusals.other_name(wanted["name"], name)
+            raise api_errors.other_name(wanted["name"], name)
         if namespace and wanted.get("namespace", namespace) != namespace:
-            raise refusals.bad_request(_OTHER_NAMESPACE)
-        if refused := list(metadata.changes_refused(wanted, old)):
-            raise refusals.invalid(kind.resource, name, refused)
-        kept = {field: old["metadata"].get(field) for field in (*metadata.SYSTEM_FIELDS, "resourceVersion")}
+            raise api_errors.bad_request(_OTHER_NAMESPACE)
+        if refused := list(object_metadata.changes_refused(wanted, old)):
+            raise api_errors.invalid(kind.resource, name, refused)
+        kept = {field: old["metadata"].get(field) for field in (*object_metadata.SYSTEM_FIELDS, "resourceVersion")}
         merged = {**wanted, **kept}
         return {key: value for key, value in merged.items() if value is not None}
 
-    def _check(self, kind: Kind, new: JSON, old: JSON | None) -> None:
-        causes = list(metadata.problems(new, old, custom=kind.custom))
+    def _check(self, kind: ServedKind, new: JSON, old: JSON | None) -> None:
+        causes = list(object_metadata.problems(new, old, custom=kind.custom))
         if kind.custom and any(cause.blocks for cause in causes):
-            causes.append(schema.UNCHECKED)
+            causes.append(schema_validation.UNCHECKED)
         causes += [] if kind.custom else _shapeless(new)
         if causes:
-            raise refusals.invalid(kind.resource, new["metadata"].get("name", ""), causes)
+            raise api_errors.invalid(kind.resource, new["metadata"].get("name", ""), causes)
 
-    def _validate(self, kind: Kind, new: JSON, old: JSON | None) -> None:
+    def _validate(self, kind: ServedKind, new: JSON, old: JSON | None) -> None:
         if causes := list(kind.validate(new, old)):
-            raise refusals.invalid(kind.resource, new["metadata"]["name"], causes)
+            raise api_errors.invalid(kind.resource, new["metadata"]["name"], causes)
 
-    def _check_preconditions(self, kind: Kind, old: JSON, asked: JSON, *, heeds_uid: bool) -> None:
+    def _check_preconditions(self, kind: ServedKind, old: JSON, asked: JSON, *, heeds_uid: bool) -> None:
         uid, version = asked.get("uid", ""), asked.get("resourceVersion", "")
         stored = old["metadata"]
         if version and version != stored["resourceVersion"]:
-            raise refusals.modified(kind.resource, stored["name"])
+            raise api_errors.modified(kind.resource, stored["name"])
         if heeds_uid and uid and uid != stored["uid"]:
-            raise refusals.other_object(kind.resource, stored["name"], uid)
+            raise api_errors.other_object(kind.resource, stored["name"], uid)
 
-    def _check_identity(self, kind: Kind, obj: JSON, uid: str, resource_version: str) -> None:
+    def _check_identity(self, kind: ServedKind, obj: JSON, uid: str, resource_version: str) -> None:
         stored = obj["metadata"]
         if uid and uid != stored["uid"]:
-            raise refusals.other_incarnation(kind.resource, stored["name"], uid, stored["uid"])
+            raise api_errors.other_incarnation(kind.resource, stored["name"], uid, stored["uid"])
         if resource_version and resource_version != stored["resourceVersion"]:
             version = stored["resourceVersion"]
-            raise refusals.other_version(kind.resource, stored["name"], resource_version, version)
+            raise api_errors.other_version(kind.resource, stored["name"], resource_version, version)
 
 
 _OTHER_NAMESPACE: Final = "the namespace of the provided object does not match the namespace sent on the request"
 
 
-def _completed(kind: Kind, new: JSON, old: JSON) -> dict[str, Any]:
+def _completed(kind: ServedKind, new: JSON, old: JSON) -> dict[str, Any]:
     """The object with its defaults; of a custom resource what is stored has them, and is not looked through again."""
     kept = {field: part for field, part in new.items() if kind.custom and part is old.get(field)}
     completed = kind.default({field: part for field, part in new.items() if field not in kept})
     return {**{field: part for field, part in completed.items() if field not in kept}, **kept}
 
 
-def _shapeless(obj: JSON) -> Iterator[refusals.Cause]:
+def _shapeless(obj: JSON) -> Iterator[api_errors.ErrorCause]:
     """The parts that nobody could read; of custom resources the schema tells."""
     for field in ("spec", "status"):
         if not isinstance(obj.get(field, {}), Mapping):
-            yield refusals.Cause(field, f"Invalid value: {obj[field]!r}: must be an object")
+            yield api_errors.ErrorCause(field, f"Invalid value: {obj[field]!r}: must be an object")
 
 
 def _check_is_map(meta: Any) -> None:
     if not isinstance(meta, Mapping):
-        raise refusals.bad_request(f"metadata must be an object, not {meta!r}")
+        raise api_errors.bad_request(f"metadata must be an object, not {meta!r}")
 
 
 def _counted(obj: JSON) -> dict[str, Any]:
     """The part of an object whose changes make a new generation."""
     return {key: value for key, value in obj.items() if key not in {"metadata", "status"}}
+
+
+Delete = Callable[[ServedKind, Key], None]
+"""Asks the server for one deletion."""
+
+
+def collect_garbage(registry: ObjectRegistry, delete: Delete) -> int:
+    """Delete what lost all its owners or its namespace, until nothing more falls due; the number of deletions.
+
+    An owner counts as gone if no stored object has its UID.
+    """
+    deleted = 0
+    while due := tuple(_due(registry)):
+        for kind, key in due:
+            delete(kind, key)
+        deleted += len(due)
+    return deleted
+
+
+def empty_namespaces(registry: ObjectRegistry) -> tuple[str, ...]:
+    """The namespaces that are going and in which nothing is left, by name."""
+    storage = registry.storage
+    spaces = storage.table(NAMESPACE.plural).entries.items()
+    going = sorted(name for (_, name), entry in spaces if is_deleting(entry.object))
+    if not going:
+        return ()
+    inhabited = {key[0] for kind in registry.kinds for key in storage.table(kind.id).entries}
+    return tuple(name for name in going if name not in inhabited)
+
+
+def _due(registry: ObjectRegistry) -> Iterator[tuple[ServedKind, Key]]:
+    storage = registry.storage
+    homes = {"", *(key[1] for key, e in storage.table(NAMESPACE.plural).entries.items() if not is_deleting(e.object))}
+    for kind in registry.kinds:
+        found = (
+            key
+            for key, entry in storage.table(kind.id).entries.items()
+            if (key[0] not in homes or _orphaned(entry.object, storage.uids)) and not is_deleting(entry.object)
+        )
+        yield from ((kind, key) for key in sorted(found))
+
+
+def _orphaned(obj: JSON, living: Container[str]) -> bool:
+    owners = obj["metadata"].get("ownerReferences")
+    if not owners:
+        return False
+    uids = [owner["uid"] for owner in owners if owner.get("uid")]
+    return bool(uids) and not any(uid in living for uid in uids)

@@ -5,18 +5,19 @@ Restates: kubernetes `pkg/registry/core/pod/storage/eviction.go` `EvictionREST.C
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from journeyman.core.api.objects import PDB, POD, PodDisruptionBudget
-from journeyman_simulator.apiserver import budgets, metadata, pods, refusals
-from journeyman_simulator.apiserver.registry import Registry
-from journeyman_simulator.apiserver.storage import Entry, Key
+from journeyman_simulator.apiserver import api_errors, object_metadata, object_selectors, object_validation
+from journeyman_simulator.apiserver.object_registry import ObjectRegistry
+from journeyman_simulator.apiserver.object_storage import Key, StoredObject
 
 JSON = Mapping[str, Any]
 
 
-def evict(registry: Registry, namespace: str, name: str, uid: str) -> Entry:
+def evict(registry: ObjectRegistry, namespace: str, name: str, uid: str) -> StoredObject:
     """Delete a pod gracefully if its budget allows; returns its last state.
 
     Raises:
@@ -28,10 +29,10 @@ def evict(registry: Registry, namespace: str, name: str, uid: str) -> Entry:
     key = (namespace, name)
     pod = registry.get(kind, key).object
     if uid and uid != pod["metadata"]["uid"]:
-        raise refusals.other_incarnation(POD, name, uid, pod["metadata"]["uid"])
+        raise api_errors.other_incarnation(POD, name, uid, pod["metadata"]["uid"])
     covering = [] if _needs_no_budget(pod) else _covering(registry, namespace, pod)
     if len(covering) > 1:
-        raise refusals.unreasoned(
+        raise api_errors.unreasoned(
             "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support."
         )
     for pdb_key, pdb in covering:
@@ -42,7 +43,7 @@ def evict(registry: Registry, namespace: str, name: str, uid: str) -> Entry:
     return entry
 
 
-def budget_status(registry: Registry, key: Key) -> dict[str, Any] | None:
+def budget_status(registry: ObjectRegistry, key: Key) -> dict[str, Any] | None:
     """A budget's status as it should be written now; None if that is what is stored."""
     entry = registry.get(registry.kind(PDB), key)
     status = _status(registry, key[0], entry.decoded(PodDisruptionBudget))
@@ -50,7 +51,7 @@ def budget_status(registry: Registry, key: Key) -> dict[str, Any] | None:
     return None if {**stored, **status} == stored else status
 
 
-def bind(registry: Registry, namespace: str, name: str, node: str, *, uid: str, now: str) -> Entry:
+def bind(registry: ObjectRegistry, namespace: str, name: str, node: str, *, uid: str, now: str) -> StoredObject:
     """Assign a pod to a node; a nomination it carried is done with.
 
     Raises:
@@ -61,11 +62,11 @@ def bind(registry: Registry, namespace: str, name: str, node: str, *, uid: str, 
     pod = registry.get(kind, (namespace, name)).object
     if uid and uid != pod["metadata"]["uid"]:
         stored_at = f"/registry/pods/{namespace}/{name}"
-        raise refusals.storage_precondition(POD, stored_at, name, uid, pod["metadata"]["uid"])
-    if metadata.is_deleting(pod):
-        raise refusals.conflict(_BINDING, name, f"pod {name} is being deleted, cannot be assigned to a host")
+        raise api_errors.storage_precondition(POD, stored_at, name, uid, pod["metadata"]["uid"])
+    if object_metadata.is_deleting(pod):
+        raise api_errors.conflict(_BINDING, name, f"pod {name} is being deleted, cannot be assigned to a host")
     if assigned := pod["spec"].get("nodeName"):
-        raise refusals.conflict(_BINDING, name, f'pod {name} is already assigned to node "{assigned}"')
+        raise api_errors.conflict(_BINDING, name, f'pod {name} is already assigned to node "{assigned}"')
     condition = {"type": "PodScheduled", "status": "True", "lastTransitionTime": now}
     others = [c for c in pod["status"].get("conditions", ()) if c["type"] != "PodScheduled"]
     status = {**pod["status"], "conditions": [*others, condition]}
@@ -79,29 +80,33 @@ _BINDING = type(POD)(group="", version="v1", kind="Binding", plural="pods/bindin
 
 def _needs_no_budget(pod: JSON) -> bool:
     """Restates: eviction.go `canIgnorePDB`."""
-    return pods.is_terminal(pod) or pod["status"].get("phase") == "Pending" or metadata.is_deleting(pod)
+    return (
+        object_validation.is_terminal(pod)
+        or pod["status"].get("phase") == "Pending"
+        or object_metadata.is_deleting(pod)
+    )
 
 
-def _covering(registry: Registry, namespace: str, pod: JSON) -> list[tuple[Key, PodDisruptionBudget]]:
+def _covering(registry: ObjectRegistry, namespace: str, pod: JSON) -> list[tuple[Key, PodDisruptionBudget]]:
     entries = registry.storage.table(registry.kind(PDB).id).entries
     found = [(key, entry.decoded(PodDisruptionBudget)) for key, entry in sorted(entries.items()) if key[0] == namespace]
-    return [(key, pdb) for key, pdb in found if budgets.guards(pdb, pod)]
+    return [(key, pdb) for key, pdb in found if covers_pod(pdb, pod)]
 
 
-def _ask(registry: Registry, key: Key, pdb: PodDisruptionBudget, pod: JSON) -> None:
+def _ask(registry: ObjectRegistry, key: Key, pdb: PodDisruptionBudget, pod: JSON) -> None:
     """Raise TooManyRequestsError unless the budget lets this pod go now."""
     status = _status(registry, key[0], pdb)
-    if not pods.is_ready(pod) and _lets_unhealthy_go(pdb, status):
+    if not object_validation.is_ready(pod) and _lets_unhealthy_go(pdb, status):
         return
     if status["disruptionsAllowed"] > 0:
         return
     needs, has = status["desiredHealthy"], status["currentHealthy"]
-    raise refusals.budget_refuses(
+    raise api_errors.budget_refuses(
         f"The disruption budget {pdb.metadata.name} needs {needs} healthy pods and has {has} currently"
     )
 
 
-def _write_status(registry: Registry, key: Key) -> None:
+def _write_status(registry: ObjectRegistry, key: Key) -> None:
     """Part of the eviction itself: it takes from the budget."""
     status = budget_status(registry, key)
     if status is not None:
@@ -116,17 +121,17 @@ def _lets_unhealthy_go(pdb: PodDisruptionBudget, status: Mapping[str, int]) -> b
     return status["currentHealthy"] >= status["desiredHealthy"] > 0
 
 
-def _status(registry: Registry, namespace: str, pdb: PodDisruptionBudget) -> dict[str, Any]:
+def _status(registry: ObjectRegistry, namespace: str, pdb: PodDisruptionBudget) -> dict[str, Any]:
     entries = registry.storage.table(registry.kind(POD).id).entries
     here = [entry.object for key, entry in entries.items() if key[0] == namespace]
 
     def scale_of(where: str, owner: JSON) -> tuple[str, int | None]:
         return _scale(registry, where, owner)
 
-    return budgets.status(pdb, here, scale_of)
+    return disruption_budget_status(pdb, here, scale_of)
 
 
-def _scale(registry: Registry, namespace: str, owner: JSON) -> tuple[str, int | None]:
+def _scale(registry: ObjectRegistry, namespace: str, owner: JSON) -> tuple[str, int | None]:
     """The workload behind an owner, a Deployment behind its ReplicaSet, and the replicas it wants."""
     kind = registry.kind_named("apps", owner["kind"])
     entry = registry.storage.table(kind.id).entries.get((namespace, owner["name"])) if kind is not None else None
@@ -136,3 +141,59 @@ def _scale(registry: Registry, namespace: str, owner: JSON) -> tuple[str, int | 
     if above:
         return _scale(registry, namespace, above[0])
     return owner["uid"], entry.object["spec"].get("replicas")
+
+
+Scale = Callable[[str, JSON], "tuple[str, int | None]"]
+"""For (namespace, ownerReference): the UID of the workload behind it and the pods it wants; None if unknown."""
+
+
+def covers_pod(pdb: PodDisruptionBudget, pod: JSON) -> bool:
+    """Whether the budget covers this pod (of its own namespace)."""
+    return object_selectors.matches(pdb.spec.selector, object_selectors.labels_of(pod))
+
+
+def disruption_budget_status(
+    pdb: PodDisruptionBudget, namespace_pods: Iterable[JSON], scale_of: Scale
+) -> dict[str, Any]:
+    """The budget's status as the disruption controller would write it at this moment."""
+    covered = [pod for pod in namespace_pods if covers_pod(pdb, pod)]
+    healthy = sum(object_validation.is_ready(pod) and not object_metadata.is_deleting(pod) for pod in covered)
+    expected, desired = _expected_and_desired(pdb, covered, scale_of)
+    allowed = max(healthy - desired, 0) if expected > 0 else 0
+    return {
+        "disruptionsAllowed": allowed,
+        "currentHealthy": healthy,
+        "desiredHealthy": desired,
+        "expectedPods": expected,
+        "observedGeneration": pdb.metadata.generation,
+    }
+
+
+def _expected_and_desired(pdb: PodDisruptionBudget, covered: Sequence[JSON], scale_of: Scale) -> tuple[int, int]:
+    at_least, at_most = pdb.spec.min_available, pdb.spec.max_unavailable
+    if at_most is not None:
+        expected = _wanted(covered, scale_of)
+        return expected, max(expected - _scaled(at_most, expected), 0)
+    if isinstance(at_least, str) and at_least.endswith("%"):
+        expected = _wanted(covered, scale_of)
+        return expected, _scaled(at_least, expected)
+    return len(covered), int(at_least or 0)
+
+
+def _scaled(value: int | str, total: int) -> int:
+    """A count, or a percentage of `total` rounded up."""
+    text = str(value)
+    return -(-int(text[:-1]) * total // 100) if text.endswith("%") else int(text)
+
+
+def _wanted(covered: Sequence[JSON], scale_of: Scale) -> int:
+    """The sum over the pods' controllers of the replicas each asks for; pods without one do not count."""
+    wants: dict[str, int | None] = {}
+    has: Counter[str] = Counter()
+    for pod in covered:
+        for owner in pod["metadata"].get("ownerReferences") or ():
+            if owner.get("controller"):
+                uid, replicas = scale_of(pod["metadata"]["namespace"], owner)
+                wants[uid] = replicas
+                has[uid] += 1
+    return sum(has[uid] if replicas is None else replicas for uid, replicas in wants.items())

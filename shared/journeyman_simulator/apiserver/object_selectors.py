@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from journeyman.core.api.objects import LabelSelector, LabelSelectorRequirement
-from journeyman_simulator.apiserver import refusals
-from journeyman_simulator.apiserver.metadata import label_value_problem
+from journeyman_simulator.apiserver import api_errors
+from journeyman_simulator.apiserver.object_metadata import label_value_problem
 
 Predicate = Callable[[Mapping[str, Any]], bool]
 """Whether an object (as JSON) is selected."""
@@ -78,10 +78,10 @@ def field_value(obj: Mapping[str, Any], path: tuple[str, ...]) -> str:
 def _field_term(text: str, supported: frozenset[str]) -> tuple[tuple[str, ...], str, bool]:
     match = re.fullmatch(r"(.*?)(!=|==|=)(.*)", text, re.DOTALL)
     if match is None:
-        raise refusals.bad_request(f"invalid selector: '{text}'; can't understand '{text}'")
+        raise api_errors.bad_request(f"invalid selector: '{text}'; can't understand '{text}'")
     field, operator, value = match.groups()
     if field not in supported:
-        raise refusals.bad_request(f"field label not supported: {field}")
+        raise api_errors.bad_request(f"field label not supported: {field}")
     return tuple(field.split(".")), re.sub(r"\\([\\,=])", r"\1", value), operator != "!="
 
 
@@ -106,7 +106,7 @@ def _requirement(text: str) -> Callable[[Mapping[str, str]], bool]:
         negated, key = match.groups()
         expression = LabelSelectorRequirement(key=key, operator="DoesNotExist" if negated else "Exists")
     else:
-        raise refusals.bad_request(_not_understood(text))
+        raise api_errors.bad_request(_not_understood(text))
     return lambda labels: _expression_holds(expression, labels)
 
 
@@ -123,9 +123,9 @@ def _equality(text: str, key: str, operator: str, value: str) -> LabelSelectorRe
     names = {"=": "In", "==": "In", "!=": "NotIn", ">": "Gt", "<": "Lt"}
     if operator in {"<", ">"} and not value.isdecimal():
         why = "for 'Gt', 'Lt' operators, the value must be an integer"
-        raise refusals.bad_request(f'unable to parse requirement: values[0]: Invalid value: "{value}": {why}')
+        raise api_errors.bad_request(f'unable to parse requirement: values[0]: Invalid value: "{value}": {why}')
     if problem := label_value_problem(value):
-        raise refusals.bad_request(f"unable to parse requirement: values[0][{key}]: {problem}")
+        raise api_errors.bad_request(f"unable to parse requirement: values[0][{key}]: {problem}")
     return LabelSelectorRequirement(key=key, operator=names[operator], values=(value,))
 
 

@@ -11,21 +11,22 @@ import gzip
 import ssl
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
+from msgspec import Struct
 
-from journeyman.core.api.objects import POD
+from journeyman.core.api.objects import POD, Resource
 from journeyman.errors import ForbiddenError, GoneError, KubeAPIError
-from journeyman_simulator.apiserver import refusals, routes
-from journeyman_simulator.apiserver.refusals import Cause
-from journeyman_simulator.apiserver.routes import Route
+from journeyman_simulator.apiserver import api_errors
+from journeyman_simulator.apiserver.api_errors import ErrorCause
+from journeyman_simulator.apiserver.list_and_watch import WatchStream
+from journeyman_simulator.apiserver.served_kinds import ServedKind
 from journeyman_simulator.apiserver.server import ApiServer
-from journeyman_simulator.apiserver.watch import Watch
 
 MERGE_PATCH: Final = "application/merge-patch+json"
 APPLY_PATCH: Final = "application/apply-patch+yaml"
@@ -36,7 +37,7 @@ _VERSION: Final = {"major": "1", "minor": "36", "gitVersion": "v1.36.0+journeyma
 _SUCCESS: Final = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}
 
 
-class HttpFront:
+class HttpApiServer:
     """Serves an `ApiServer` until closed; a context manager.
 
     Args:
@@ -71,7 +72,7 @@ class HttpFront:
         self._http.server_close()
         self._thread.join()
 
-    def __enter__(self) -> HttpFront:
+    def __enter__(self) -> HttpApiServer:
         return self
 
     def __exit__(
@@ -106,10 +107,10 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             self._authenticate()
             self._dispatch(body)
-        except routes.NoSuchPathError:
+        except NoSuchPathError:
             self._send(404, b"404 page not found\n", "text/plain; charset=utf-8")
         except KubeAPIError as error:
-            self._answer(error.status or 500, refusals.status_of(error))
+            self._answer(error.status or 500, api_errors.status_of(error))
         if self.server.closing.is_set():  # a connection that is kept must not outlive the server
             self.close_connection = True
 
@@ -126,7 +127,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._api = self.server.api.acting_as((self.headers.get("User-Agent") or "").partition(" ")[0])
         if self.command == "GET" and self._unrouted(url.path):
             return
-        route = routes.route(url.path, self._api.registry.kinds)
+        route = route_of(url.path, self._api.registry.kinds)
         action = _ACTIONS.get((self.command, bool(route.name)))
         if action is None:
             why = "the server does not allow this method on the requested resource"
@@ -138,15 +139,15 @@ class _Handler(BaseHTTPRequestHandler):
         if path in {"/healthz", "/livez", "/readyz"}:
             self._send(200, b"ok", "text/plain")
             return True
-        answer = _VERSION if path == "/version" else routes.discovery(path, self._api.registry.kinds)
+        answer = _VERSION if path == "/version" else discovery(path, self._api.registry.kinds)
         if answer is not None:
             self._answer(200, answer)
         return answer is not None
 
-    def _get(self, route: Route, _: bytes) -> None:
+    def _get(self, route: ApiRoute, _: bytes) -> None:
         self._answer(200, self._api.entry(route.resource, route.namespace, route.name).encoded())
 
-    def _list(self, route: Route, _: bytes) -> None:
+    def _list(self, route: ApiRoute, _: bytes) -> None:
         selection = (route.namespace, self._query.get("labelSelector", ""), self._query.get("fieldSelector", ""))
         version = self._query.get("resourceVersion", "")
         if self._query.get("watch") in {"1", "true"}:
@@ -171,14 +172,14 @@ class _Handler(BaseHTTPRequestHandler):
         kind = {"kind": f"{route.resource.kind}List", "apiVersion": route.resource.api_version}
         self._answer(200, {**kind, "metadata": metadata, "items": [entry.encoded() for entry in page.entries]})
 
-    def _post(self, route: Route, content: bytes) -> None:
+    def _post(self, route: ApiRoute, content: bytes) -> None:
         body = _object_of(route, content)
         self._answer(201, self._api.create(route.resource, body, namespace=route.namespace))
 
-    def _post_to(self, route: Route, content: bytes) -> None:
+    def _post_to(self, route: ApiRoute, content: bytes) -> None:
         body = _json(content)
         if route.resource.plural != POD.plural or route.subresource not in {"eviction", "binding"}:
-            raise refusals.unknown_resource()
+            raise api_errors.unknown_resource()
         if route.subresource == "binding":
             uid = (body.get("metadata") or {}).get("uid", "")
             self._api.bind(route.namespace, route.name, body["target"]["name"], uid=uid)
@@ -187,7 +188,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._api.evict(route.namespace, route.name, uid=uid)
         self._answer(201, _SUCCESS)
 
-    def _patch(self, route: Route, content: bytes) -> None:
+    def _patch(self, route: ApiRoute, content: bytes) -> None:
         kind_of_patch = self.headers.get_content_type()
         if kind_of_patch == APPLY_PATCH:
             self._apply(route, content)
@@ -197,30 +198,30 @@ class _Handler(BaseHTTPRequestHandler):
             why = f"the body of the request was in an unknown format - accepted media types include: {known}"
             raise KubeAPIError(why, status=415, reason="UnsupportedMediaType")
         if "force" in self._query:
-            raise refusals.bad_options(Cause("force", "Forbidden: may not be specified for non-apply patch"))
+            raise api_errors.bad_options(ErrorCause("force", "Forbidden: may not be specified for non-apply patch"))
         where = {"namespace": route.namespace, "subresource": route.subresource}
         self._answer(200, self._api.patch(route.resource, route.name, _json(content), **where))
 
-    def _apply(self, route: Route, content: bytes) -> None:
+    def _apply(self, route: ApiRoute, content: bytes) -> None:
         """Server-side apply; of YAML only what is JSON as well is understood."""
         body, manager = _json(content), self._query.get("fieldManager", "")
         if not manager:
-            raise refusals.bad_options(Cause("fieldManager", "Required value: is required for apply patch"))
+            raise api_errors.bad_options(ErrorCause("fieldManager", "Required value: is required for apply patch"))
         if (body.get("apiVersion"), body.get("kind")) != (route.resource.api_version, route.resource.kind):
             group, _, version = str(body.get("apiVersion", "")).rpartition("/")
-            raise refusals.bad_request(f"invalid object type: {group}/{version}, Kind={body.get('kind', '')}")
+            raise api_errors.bad_request(f"invalid object type: {group}/{version}, Kind={body.get('kind', '')}")
         if (body.get("metadata") or {}).get("managedFields"):
-            raise refusals.bad_request("metadata.managedFields must be nil")
+            raise api_errors.bad_request("metadata.managedFields must be nil")
         where = {"namespace": route.namespace, "subresource": route.subresource}
         force = self._query.get("force", "") in {"1", "true"}
         applied, new = self._api.applied(route.resource, route.name, body, manager=manager, force=force, **where)
         self._answer(201 if new else 200, applied)
 
-    def _put(self, route: Route, content: bytes) -> None:
+    def _put(self, route: ApiRoute, content: bytes) -> None:
         where = {"namespace": route.namespace, "subresource": route.subresource}
         self._answer(200, self._api.update(route.resource, route.name, _object_of(route, content), **where))
 
-    def _delete(self, route: Route, content: bytes) -> None:
+    def _delete(self, route: ApiRoute, content: bytes) -> None:
         options = _json(content)
         preconditions = options.get("preconditions") or {}
         grace = options.get("gracePeriodSeconds", self._query.get("gracePeriodSeconds"))
@@ -247,7 +248,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    def _stream(self, route: Route, watch: Watch) -> None:
+    def _stream(self, route: ApiRoute, watch: WatchStream) -> None:
         """One JSON document a line, each in its own chunk, until the client's timeout."""
         self.send_response(200)
         self.send_header("Content-Type", "application/json")
@@ -259,7 +260,7 @@ class _Handler(BaseHTTPRequestHandler):
         except (BrokenPipeError, ConnectionResetError):
             self.close_connection = True  # the client has gone, as watchers do
 
-    def _stream_events(self, route: Route, watch: Watch) -> None:
+    def _stream_events(self, route: ApiRoute, watch: WatchStream) -> None:
         end = time.monotonic() + _integer("timeoutSeconds", self._query.get("timeoutSeconds") or _WATCH_SECONDS)
         wants_bookmarks = self._query.get("allowWatchBookmarks") in {"1", "true"}
         bookmarked, quiet_since = -1, time.monotonic()
@@ -267,7 +268,7 @@ class _Handler(BaseHTTPRequestHandler):
             try:
                 events = watch.take()
             except GoneError as error:
-                self._chunk("ERROR", refusals.status_of(error))
+                self._chunk("ERROR", api_errors.status_of(error))
                 return
             for type_, entry in events:
                 self._chunk(type_, entry.encoded())
@@ -279,7 +280,7 @@ class _Handler(BaseHTTPRequestHandler):
         if wants_bookmarks and watch.version > bookmarked:
             self._bookmark(route, watch)
 
-    def _bookmark(self, route: Route, watch: Watch) -> int:
+    def _bookmark(self, route: ApiRoute, watch: WatchStream) -> int:
         kind = {"kind": route.resource.kind, "apiVersion": route.resource.api_version}
         self._chunk("BOOKMARK", {**kind, "metadata": {"resourceVersion": str(watch.version)}})
         return watch.version
@@ -289,7 +290,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(b"%x\r\n%b\r\n" % (len(line), line))
 
 
-_ACTIONS: Final[Mapping[tuple[str, bool], Callable[[_Handler, Route, bytes], None]]] = {
+_ACTIONS: Final[Mapping[tuple[str, bool], Callable[[_Handler, ApiRoute, bytes], None]]] = {
     # (method, whether the path names one object)
     ("GET", False): _Handler._list,  # noqa: SLF001 - the handler's own table
     ("GET", True): _Handler._get,  # noqa: SLF001 - same
@@ -308,9 +309,9 @@ def _json(body: bytes) -> Mapping[str, Any]:
     try:
         content = msgspec.json.decode(body)
     except msgspec.DecodeError as error:
-        raise refusals.bad_request(f"the body of the request is not JSON: {error}") from error
+        raise api_errors.bad_request(f"the body of the request is not JSON: {error}") from error
     if not isinstance(content, dict):
-        raise refusals.bad_request("the body of the request must be a JSON object")
+        raise api_errors.bad_request("the body of the request must be a JSON object")
     return content
 
 
@@ -319,14 +320,99 @@ def _integer(name: str, value: Any) -> int:
     try:
         return int(value)
     except (TypeError, ValueError) as error:
-        raise refusals.bad_request(f"{name}: {value!r} is not a whole number") from error
+        raise api_errors.bad_request(f"{name}: {value!r} is not a whole number") from error
 
 
-def _object_of(route: Route, content: bytes) -> Mapping[str, Any]:
+def _object_of(route: ApiRoute, content: bytes) -> Mapping[str, Any]:
     """The body as an object of the route's kind. Raises 400 BadRequest."""
     body = _json(content)
     sent = body.get("kind", route.resource.kind)
     if sent != route.resource.kind:
         why = f"{sent} in the body, but {route.resource.kind} is expected at this address"
-        raise refusals.bad_request(why)
+        raise api_errors.bad_request(why)
     return body
+
+
+_VERBS = ["create", "delete", "get", "list", "patch", "update", "watch"]
+
+
+class ApiRoute(Struct, frozen=True, kw_only=True):
+    """What a path names: a collection (no `name`), an object, or a subresource of it."""
+
+    resource: Resource[Any]
+    namespace: str = ""
+    name: str = ""
+    subresource: str = ""
+
+
+class NoSuchPathError(Exception):
+    """A path that belongs to nobody: the server says so in plain text."""
+
+
+def route_of(path: str, kinds: Iterable[ServedKind]) -> ApiRoute:
+    """The route behind a path.
+
+    Raises:
+        NotFoundError: A group of the server's own has no such resource.
+        NoSuchPathError: Nothing is served there; so it is in groups that only definitions make.
+    """
+    group, version, rest = _group_version(path.strip("/").split("/"))
+    namespace = ""
+    if len(rest) >= 3 and rest[0] == "namespaces" and rest[2] not in {"status", "finalize"}:
+        namespace, rest = rest[1], rest[2:]
+    if not 1 <= len(rest) <= 3:
+        raise api_errors.unknown_resource()
+    plural, name, subresource = (*rest, "", "")[:3]
+    built_in = False
+    for kind in kinds:
+        resource = kind.resource
+        if (resource.group, resource.version) != (group, version):
+            continue
+        built_in |= not kind.custom
+        if resource.plural == plural:
+            return ApiRoute(resource=resource, namespace=namespace, name=name, subresource=subresource)
+    raise api_errors.unknown_resource() if built_in else NoSuchPathError(path)
+
+
+def _group_version(parts: list[str]) -> tuple[str, str, list[str]]:
+    if parts[0] == "api" and len(parts) > 1:
+        return "", parts[1], parts[2:]
+    if parts[0] == "apis" and len(parts) > 2:
+        return parts[1], parts[2], parts[3:]
+    raise NoSuchPathError("/".join(parts))
+
+
+def discovery(path: str, kinds: Iterable[ServedKind]) -> dict[str, Any] | None:
+    """The answer to a discovery path (`/api`, `/apis`, `/api/v1`, `/apis/GROUP/VERSION`), None for any other."""
+    parts = path.strip("/").split("/")
+    served = tuple(kinds)
+    if parts == ["api"]:
+        return {"kind": "APIVersions", "versions": ["v1"]}
+    if parts == ["apis"]:
+        versions = sorted({kind.resource.api_version for kind in served if kind.resource.group})
+        return {"kind": "APIGroupList", "apiVersion": "v1", "groups": [_group(version) for version in versions]}
+    if (parts[0] == "api" and len(parts) == 2) or (parts[0] == "apis" and len(parts) == 3):
+        api_version = "/".join(parts[1:])
+        resources = [_described(kind) for kind in served if kind.resource.api_version == api_version]
+        if resources:
+            listed = {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": api_version}
+            return {**listed, "resources": resources}
+    return None
+
+
+def _group(api_version: str) -> dict[str, Any]:
+    group, _, version = api_version.partition("/")
+    offered = {"groupVersion": api_version, "version": version}
+    return {"name": group, "versions": [offered], "preferredVersion": offered}
+
+
+def _described(kind: ServedKind) -> dict[str, Any]:
+    resource = kind.resource
+    singular = resource.kind.lower()
+    return {
+        "name": resource.plural,
+        "singularName": singular,
+        "kind": resource.kind,
+        "namespaced": resource.namespaced,
+        "verbs": _VERBS,
+    }

@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Any, Final
 from uuid import UUID
 
-from journeyman_simulator.apiserver.refusals import Cause
+from journeyman_simulator.apiserver.api_errors import ErrorCause
 
 JSON = Mapping[str, Any]
 
@@ -112,7 +112,7 @@ def marked_for_deletion(obj: JSON, now: datetime, grace_seconds: int) -> dict[st
     )
 
 
-def changes_refused(asked: JSON, old: JSON) -> Iterable[Cause]:
+def changes_refused(asked: JSON, old: JSON) -> Iterable[ErrorCause]:
     """What a write says of the server's own fields that is not just ignored.
 
     Restates: k8s.io/apimachinery `pkg/api/validation/objectmeta.go` `ValidateObjectMetaAccessorUpdate`.
@@ -120,10 +120,10 @@ def changes_refused(asked: JSON, old: JSON) -> Iterable[Cause]:
     for field in _IMMUTABLE:
         value = asked.get(field)
         if value is not None and not is_deleting(old):
-            yield Cause(f"metadata.{field}", f"Invalid value: {json.dumps(value)}: field is immutable")
+            yield ErrorCause(f"metadata.{field}", f"Invalid value: {json.dumps(value)}: field is immutable")
 
 
-def problems(new: JSON, old: JSON | None, *, custom: bool) -> Iterable[Cause]:
+def problems(new: JSON, old: JSON | None, *, custom: bool) -> Iterable[ErrorCause]:
     """What is wrong with an object's metadata; a custom resource's finalizers need no domain.
 
     Restates: k8s.io/apimachinery `pkg/api/validation/objectmeta.go` `ValidateObjectMeta`; kubernetes
@@ -132,9 +132,9 @@ def problems(new: JSON, old: JSON | None, *, custom: bool) -> Iterable[Cause]:
     meta = new["metadata"]
     name = meta.get("name")
     if not name:
-        yield Cause("metadata.name", "Required value: name or generateName is required")
+        yield ErrorCause("metadata.name", "Required value: name or generateName is required")
     elif len(name) > 253 or not _SUBDOMAIN.fullmatch(name):
-        yield Cause("metadata.name", f'Invalid value: "{name}": {_SUBDOMAIN_RULE}')
+        yield ErrorCause("metadata.name", f'Invalid value: "{name}": {_SUBDOMAIN_RULE}')
     yield from _bad_labels(meta.get("labels") or {})
     yield from _bad_annotations(meta.get("annotations") or {})
     yield from _bad_owners(meta.get("ownerReferences") or ())
@@ -159,50 +159,82 @@ def label_value_problem(value: str) -> str:
     return "" if not value or _NAME.fullmatch(value) else f'Invalid value: "{value}": {_LABEL_RULE}'
 
 
-def _bad_labels(labels: JSON) -> Iterable[Cause]:
+def _bad_labels(labels: JSON) -> Iterable[ErrorCause]:
     for key, value in labels.items():
         if not isinstance(value, str):
-            yield Cause(f"metadata.labels.{key}", f"Invalid value: {value!r}: must be a string")
+            yield ErrorCause(f"metadata.labels.{key}", f"Invalid value: {value!r}: must be a string")
         else:
             problems_ = (qualified_name_problem(key), label_value_problem(value))
-            yield from (Cause("metadata.labels", problem) for problem in problems_ if problem)
+            yield from (ErrorCause("metadata.labels", problem) for problem in problems_ if problem)
 
 
-def _bad_annotations(annotations: JSON) -> Iterable[Cause]:
+def _bad_annotations(annotations: JSON) -> Iterable[ErrorCause]:
     for key, value in annotations.items():
         if not isinstance(value, str):
-            yield Cause(f"metadata.annotations.{key}", f"Invalid value: {value!r}: must be a string")
+            yield ErrorCause(f"metadata.annotations.{key}", f"Invalid value: {value!r}: must be a string")
         elif problem := qualified_name_problem(key.lower()):
-            yield Cause("metadata.annotations", problem)
+            yield ErrorCause("metadata.annotations", problem)
     if sum(len(key) + len(str(value)) for key, value in annotations.items()) > _MOST_ANNOTATION_BYTES:
-        yield Cause("metadata.annotations", f"Too long: may not be more than {_MOST_ANNOTATION_BYTES} bytes")
+        yield ErrorCause("metadata.annotations", f"Too long: may not be more than {_MOST_ANNOTATION_BYTES} bytes")
 
 
-def _bad_owners(owners: Iterable[JSON]) -> Iterable[Cause]:
+def _bad_owners(owners: Iterable[JSON]) -> Iterable[ErrorCause]:
     owners, controllers = list(owners), []
     for owner in owners:
         missing = [field for field in ("apiVersion", "kind", "name", "uid") if not owner.get(field)]
         for field in missing:
             what = "version must" if field == "apiVersion" else "must"
-            yield Cause(f"metadata.ownerReferences.{field}", f'Invalid value: "": {what} not be empty')
+            yield ErrorCause(f"metadata.ownerReferences.{field}", f'Invalid value: "": {what} not be empty')
         controllers += [f"{owner.get('kind')}/{owner.get('name')}"] if owner.get("controller") else []
     if len(controllers) > 1:
         shown = json.dumps(owners, separators=(",", ":"))
         why = f'Only one reference can have Controller set to true. Found "true" in references for {controllers[0]}'
-        yield Cause("metadata.ownerReferences", f"Invalid value: {shown}: {why} and {controllers[1]}")
+        yield ErrorCause("metadata.ownerReferences", f"Invalid value: {shown}: {why} and {controllers[1]}")
 
 
-def _bad_finalizers(finalizers: Iterable[str], *, custom: bool) -> Iterable[Cause]:
+def _bad_finalizers(finalizers: Iterable[str], *, custom: bool) -> Iterable[ErrorCause]:
     for index, finalizer in enumerate(finalizers):
         if problem := qualified_name_problem(finalizer):
-            yield Cause("metadata.finalizers", problem)
+            yield ErrorCause("metadata.finalizers", problem)
         elif not custom and "/" not in finalizer and finalizer not in _STANDARD_FINALIZERS:
             why = f'Invalid value: "{finalizer}": name is neither a standard finalizer name nor is it fully qualified'
-            yield Cause(f"metadata.finalizers[{index}]", why)
+            yield ErrorCause(f"metadata.finalizers[{index}]", why)
 
 
-def _added_finalizers(new: Sequence[str], old: Sequence[str]) -> Iterable[Cause]:
+def _added_finalizers(new: Sequence[str], old: Sequence[str]) -> Iterable[ErrorCause]:
     if added := [finalizer for finalizer in new if finalizer not in old]:
         shown = f"[]string{{{', '.join(map(json.dumps, added))}}}"
         why = f"no new finalizers can be added if the object is being deleted, found new finalizers {shown}"
-        yield Cause("metadata.finalizers", f"Forbidden: {why}")
+        yield ErrorCause("metadata.finalizers", f"Forbidden: {why}")
+
+
+def merge_patch(target: Any, patch: Any) -> Any:
+    """The value `target` becomes under `patch`: maps merge, null removes, everything else (lists too) replaces.
+
+    The result may share unchanged parts with both inputs; neither is modified.
+    """
+    if not isinstance(patch, Mapping):
+        return patch
+    merged = dict(target) if isinstance(target, Mapping) else {}
+    for key, value in patch.items():
+        if value is None:
+            merged.pop(key, None)
+        else:
+            merged[key] = merge_patch(merged.get(key), value)
+    return merged
+
+
+_LEAVES: Final = frozenset({str, int, float, bool, type(None)})
+"""Asked for by their exact type first: whether something is a Mapping is a slow question, and most values are leaves."""
+
+
+def clone(value: Any) -> Any:
+    """A deep copy of a JSON value; any Mapping becomes a dict, any list or tuple a list."""
+    kind = type(value)
+    if kind is dict:
+        return {key: item if type(item) in _LEAVES else clone(item) for key, item in value.items()}
+    if kind in _LEAVES:
+        return value
+    if isinstance(value, (list, tuple)):
+        return [clone(item) for item in value]
+    return {key: clone(item) for key, item in value.items()} if isinstance(value, Mapping) else value

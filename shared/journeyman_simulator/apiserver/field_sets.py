@@ -43,12 +43,12 @@ BUILT_IN_SHAPE: Final[JSON] = {
 """Of built-in kinds, as far as it is written down here: all other lists are replaced whole."""
 
 
-def shown(path: Path) -> str:
+def path_text(path: Path) -> str:
     """A path as the server writes it: `.status.conditions[type="Ready"].status`."""
     return "".join(str(part) if isinstance(part, Item) else f".{part}" for part in path)
 
 
-def fields(value: Any, schema: JSON, path: Path = ()) -> Iterator[Path]:
+def field_paths(value: Any, schema: JSON, path: Path = ()) -> Iterator[Path]:
     """Every field of a value; of items their being there is one, too."""
     parts = list(_parts(value, schema))
     if not parts:
@@ -61,20 +61,20 @@ def fields(value: Any, schema: JSON, path: Path = ()) -> Iterator[Path]:
             yield below
             if not isinstance(inner, Mapping):
                 continue
-        yield from fields(inner, shape, below)
+        yield from field_paths(inner, shape, below)
 
 
-def undeclared(value: Any, schema: JSON, path: Path = ()) -> Iterator[Path]:
+def undeclared_fields(value: Any, schema: JSON, path: Path = ()) -> Iterator[Path]:
     """The fields that a schema does not know."""
     for part, inner, shape in _parts(value, schema):
         known = isinstance(part, Item) or "properties" not in schema or part in schema["properties"]
         if known or schema.get("x-kubernetes-preserve-unknown-fields"):
-            yield from undeclared(inner, shape, (*path, part))
+            yield from undeclared_fields(inner, shape, (*path, part))
         else:
             yield (*path, part)
 
 
-def at(value: Any, path: Path) -> Any:
+def value_at(value: Any, path: Path) -> Any:
     """What a path leads to, MISSING if to nothing."""
     for part in path:
         if isinstance(part, Item):
@@ -85,13 +85,13 @@ def at(value: Any, path: Path) -> Any:
     return value
 
 
-def merged(live: Any, wanted: Any, schema: JSON) -> Any:
+def merge_fields(live: Any, wanted: Any, schema: JSON) -> Any:
     """`live` with every field of `wanted` laid over it."""
     if isinstance(wanted, Mapping) and isinstance(live, Mapping) and not _is_whole(wanted, schema):
         result = dict(live)
         for name, value in wanted.items():
             shape = _shape(schema, name)
-            result[name] = merged(live[name], value, shape) if name in live else value
+            result[name] = merge_fields(live[name], value, shape) if name in live else value
         return result
     if isinstance(wanted, list) and isinstance(live, list) and not _is_whole(wanted, schema):
         result_items = list(live)
@@ -101,18 +101,18 @@ def merged(live: Any, wanted: Any, schema: JSON) -> Any:
             if place is None:
                 result_items.append(item)
             else:
-                result_items[place] = merged(result_items[place], item, schema.get("items", _ANYTHING))
+                result_items[place] = merge_fields(result_items[place], item, schema.get("items", _ANYTHING))
         return result_items
     return wanted
 
 
-def without(value: Any, path: Path) -> Any:
+def remove_field(value: Any, path: Path) -> Any:
     """The value without one field; what is empty then goes, too."""
     part, rest = path[0], path[1:]
-    inner = at(value, (part,))
+    inner = value_at(value, (part,))
     if inner is MISSING:
         return value
-    left = without(inner, rest) if rest else MISSING
+    left = remove_field(inner, rest) if rest else MISSING
     if rest and (left or left == inner):
         return _with(value, part, left)
     if isinstance(part, Item):

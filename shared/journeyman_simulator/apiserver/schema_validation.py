@@ -15,11 +15,13 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any, Final
 
-from journeyman_simulator.apiserver import expressions
-from journeyman_simulator.apiserver.refusals import Cause
+from msgspec import Struct
+
+from journeyman_simulator.apiserver import crd_expressions
+from journeyman_simulator.apiserver.api_errors import ErrorCause
 
 JSON = Mapping[str, Any]
-UNCHECKED: Final = Cause(
+UNCHECKED: Final = ErrorCause(
     "<nil>",
     "Invalid value: null: some validation rules were not checked because the object was invalid; "
     "correct the existing errors to complete validation",
@@ -27,7 +29,7 @@ UNCHECKED: Final = Cause(
 """What the server adds where a fault keeps it from asking the rules."""
 
 
-def faults(value: Any, schema: JSON, path: str) -> Iterator[Cause]:
+def faults(value: Any, schema: JSON, path: str) -> Iterator[ErrorCause]:
     """What is wrong with a value, all the way down: types, bounds, patterns, and what is required."""
     wrong = _type_fault(value, schema, path)
     if wrong is not None:
@@ -37,24 +39,24 @@ def faults(value: Any, schema: JSON, path: str) -> Iterator[Cause]:
         if keyword in schema:
             message = check(value, schema[keyword], path)
             if message:
-                yield Cause(path, message)
+                yield ErrorCause(path, message)
     yield from _faults_inside(value, schema, path)
 
 
-def duplicates(value: Any, schema: JSON, path: str) -> Iterator[Cause]:
+def duplicates(value: Any, schema: JSON, path: str) -> Iterator[ErrorCause]:
     """Items that a list of type set or map has twice."""
     if isinstance(value, list) and (identify := identity(schema)) is not None:
         seen: list[Any] = []
         for index, item in enumerate(value):
             key = identify(item)
             if key in seen:
-                yield Cause(f"{path}[{index}]", f"Duplicate value: {_shown(key)}")
+                yield ErrorCause(f"{path}[{index}]", f"Duplicate value: {_shown(key)}")
             seen.append(key)
     for _, part, inner, where in _parts(value, schema, path):
         yield from duplicates(part, inner, where)
 
 
-def broken_rules(value: Any, old: Any, schema: JSON, path: str) -> Iterator[Cause]:
+def broken_rules(value: Any, old: Any, schema: JSON, path: str) -> Iterator[ErrorCause]:
     """The CEL rules that do not hold.
 
     Args:
@@ -66,7 +68,7 @@ def broken_rules(value: Any, old: Any, schema: JSON, path: str) -> Iterator[Caus
     for rule in schema.get("x-kubernetes-validations", ()):
         message = _broken(rule, value, old)
         if message:
-            yield Cause(path, f"Invalid value: {message}")
+            yield ErrorCause(path, f"Invalid value: {message}")
     for name, part, inner, where in _parts(value, schema, path):
         before = old.get(name) if isinstance(old, Mapping) else None  # of a list's items nobody can tell
         yield from broken_rules(part, before, inner, where)
@@ -81,8 +83,8 @@ def _broken(rule: JSON, value: Any, old: Any) -> str:
         del scope["oldSelf"]
     message = rule.get("message") or f"failed rule: {rule['rule']}"
     try:
-        holds = expressions.read(rule["rule"])(scope)
-    except expressions.EvaluationError as error:
+        holds = crd_expressions.parse_rule(rule["rule"])(scope)
+    except crd_expressions.RuleEvaluationError as error:
         return f'"{_type_of(value)}": {error} evaluating rule: {message}'
     shown = "" if isinstance(value, (Mapping, list)) else f"{_shown(value)}: "
     return "" if holds is True else f"{shown}{message}"
@@ -102,16 +104,16 @@ def _parts(value: Any, schema: JSON, path: str) -> Iterator[tuple[str, Any, JSON
             yield from ((name, item, rest, f"{path}.{name}") for name, item in value.items() if name not in known)
 
 
-def _faults_inside(value: Any, schema: JSON, path: str) -> Iterator[Cause]:
+def _faults_inside(value: Any, schema: JSON, path: str) -> Iterator[ErrorCause]:
     for _, part, inner, where in _parts(value, schema, path):
         yield from faults(part, inner, where)
     if isinstance(value, Mapping):
         for name in schema.get("required", ()):
             if name not in value:
-                yield Cause(f"{path}.{name}" if path else name, "Required value")
+                yield ErrorCause(f"{path}.{name}" if path else name, "Required value")
 
 
-def _type_fault(value: Any, schema: JSON, path: str) -> Cause | None:
+def _type_fault(value: Any, schema: JSON, path: str) -> ErrorCause | None:
     if schema.get("x-kubernetes-int-or-string"):
         wanted, fits = "integer,string", isinstance(value, (int, str)) and not isinstance(value, bool)
     else:
@@ -120,7 +122,7 @@ def _type_fault(value: Any, schema: JSON, path: str) -> Cause | None:
     if fits:
         return None
     found = _type_of(value)
-    return Cause(path, f'Invalid value: "{found}": {path} in body must be of type {wanted}: "{found}"')
+    return ErrorCause(path, f'Invalid value: "{found}": {path} in body must be of type {wanted}: "{found}"')
 
 
 def _type_of(value: Any) -> str:
@@ -220,3 +222,107 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 
 def _shown(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"))
+
+
+Test = Callable[[Any], bool]
+
+
+class CompiledSchema(Struct, frozen=True):
+    """A schema; whether a value is sound for certain (`schema.faults` and `duplicates` find nothing); its CEL rules."""
+
+    schema: JSON
+    is_sound: Test
+    rules: JSON | None  # the schema without what has no rules; None if nothing has any
+
+
+def compile_schema(schema: JSON) -> CompiledSchema:
+    """Make a schema ready."""
+    return CompiledSchema(schema, _test_of(schema), _ruled(schema))
+
+
+def _test_of(schema: JSON) -> Test:
+    fits = (
+        _is_integer_or_text if schema.get("x-kubernetes-int-or-string") else _FITS.get(schema.get("type", ""), _never)
+    )
+    checks = tuple((check, schema[keyword]) for keyword, check in CHECKS.items() if keyword in schema)
+    inside = (*_inside_lists(schema), *_inside_maps(schema))
+
+    def test(value: Any) -> bool:
+        if not fits(value):
+            return False
+        for check, wanted in checks:
+            if check(value, wanted, ""):
+                return False
+        return all(look(value) for look in inside)
+
+    return test if checks or inside else fits
+
+
+def _inside_lists(schema: JSON) -> tuple[Test, ...]:
+    tests: list[Test] = []
+    if "items" in schema:
+        item = _test_of(schema["items"])
+        tests.append(lambda value: not isinstance(value, list) or all(map(item, value)))
+    if (identity_of := identity(schema)) is not None:
+        tests.append(lambda value: not isinstance(value, list) or _all_differ([identity_of(item) for item in value]))
+    return tuple(tests)
+
+
+def _inside_maps(schema: JSON) -> tuple[Test, ...]:
+    known = {name: _test_of(inner) for name, inner in schema.get("properties", {}).items()}
+    required = tuple(schema.get("required", ()))
+    rest = _test_of(schema["additionalProperties"]) if schema.get("additionalProperties") is not None else None
+
+    def test(value: Any) -> bool:
+        if not isinstance(value, Mapping):
+            return True
+        for name, item in value.items():
+            inner = known.get(name, rest)
+            if inner is not None and not inner(item):
+                return False
+        return all(name in value for name in required)
+
+    return (test,) if known or required or rest is not None else ()
+
+
+def _ruled(schema: JSON) -> JSON | None:
+    """The schema, as far as the rules in it are about; None if there is none."""
+    parts: dict[str, Any] = {}
+    for keyword in ("items", "additionalProperties"):
+        if schema.get(keyword) is not None and (inner := _ruled(schema[keyword])) is not None:
+            parts[keyword] = inner
+    known = {name: _ruled(inner) for name, inner in schema.get("properties", {}).items()}
+    if any(known.values()):
+        parts["properties"] = {name: inner for name, inner in known.items() if inner is not None}
+    if "additionalProperties" in parts and known:
+        return schema  # what has a name of its own is none of the rest
+    if schema.get("x-kubernetes-validations"):
+        parts["x-kubernetes-validations"] = schema["x-kubernetes-validations"]
+    return parts or None
+
+
+def _all_differ(keys: list[Any]) -> bool:
+    return all(key not in keys[:index] for index, key in enumerate(keys))
+
+
+def _never(_: Any) -> bool:
+    return False  # of a type that is not known here; `schema` tells
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_integer_or_text(value: Any) -> bool:
+    return isinstance(value, str) or _is_integer(value)
+
+
+_FITS: Final[Mapping[str, Test]] = {
+    "": lambda _: True,
+    "string": lambda value: isinstance(value, str),
+    "integer": _is_integer,
+    "number": lambda value: isinstance(value, float) or _is_integer(value),
+    "boolean": lambda value: isinstance(value, bool),
+    "array": lambda value: isinstance(value, list),
+    "object": lambda value: isinstance(value, Mapping),
+}

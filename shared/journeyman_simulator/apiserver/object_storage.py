@@ -16,14 +16,14 @@ from msgspec import Struct, field
 
 from journeyman.core.api.objects import NAMESPACE
 from journeyman.errors import InvalidObjectError
-from journeyman_simulator.apiserver import refusals
-from journeyman_simulator.apiserver.merge_patch import clone
+from journeyman_simulator.apiserver import api_errors
+from journeyman_simulator.apiserver.object_metadata import clone
 
 Key = tuple[str, str]
 """(namespace, name); the namespace is empty for cluster-scoped kinds."""
 
 
-class Entry:
+class StoredObject:
     """One object at one version."""
 
     __slots__ = ("_decoded", "_encoded", "object", "version")
@@ -56,7 +56,7 @@ class Entry:
             raise InvalidObjectError(f"{kind} {name} cannot be read: {error}", kind=kind, name=name) from error
 
 
-class Change(Struct, frozen=True):
+class StoredChange(Struct, frozen=True):
     """One committed write: `before` is None for a creation; `after` is None for a removal.
 
     `last` is the object as the removal found it, carrying the removal's version, as watches report it.
@@ -64,22 +64,22 @@ class Change(Struct, frozen=True):
 
     version: int
     key: Key
-    before: Entry | None
-    after: Entry | None
-    last: Entry
+    before: StoredObject | None
+    after: StoredObject | None
+    last: StoredObject
 
 
-class Table(Struct):
+class KindTable(Struct):
     """All objects of one kind, and its recent changes, oldest first."""
 
-    entries: dict[Key, Entry] = field(default_factory=dict)
-    changes: list[Change] = field(default_factory=list)
+    entries: dict[Key, StoredObject] = field(default_factory=dict)
+    changes: list[StoredChange] = field(default_factory=list)
     floor: int = 0  # changes up to this version may be forgotten
     version: int = 0  # the last change's
-    _ordered: tuple[Entry, ...] | None = None
+    _ordered: tuple[StoredObject, ...] | None = None
     _decoded: dict[Any, tuple[Any, ...]] = field(default_factory=dict)
 
-    def in_order(self) -> tuple[Entry, ...]:
+    def in_order(self) -> tuple[StoredObject, ...]:
         """All objects by namespace and name; sorted once for each state of the table."""
         if self._ordered is None:
             self._ordered = tuple(self.entries[key] for key in sorted(self.entries))
@@ -93,7 +93,7 @@ class Table(Struct):
             self._decoded[type_] = tuple(entry.decoded(type_) for entry in self.in_order())
         return self._decoded[type_]
 
-    def commit(self, change: Change) -> None:
+    def commit(self, change: StoredChange) -> None:
         """Make a change."""
         self.changes.append(change)
         self.version = change.version
@@ -104,13 +104,13 @@ class Table(Struct):
         else:
             self.entries[change.key] = change.after
 
-    def since(self, version: int) -> list[Change]:
+    def since(self, version: int) -> list[StoredChange]:
         """Changes after `version`. Raises GoneError if some of them are forgotten."""
         if version < self.floor:
-            raise refusals.too_old(version, self.floor)
+            raise api_errors.too_old(version, self.floor)
         return self.changes[bisect_right(self.changes, version, key=lambda change: change.version) :]
 
-    def at(self, version: int) -> dict[Key, Entry]:
+    def at(self, version: int) -> dict[Key, StoredObject]:
         """The objects as they were at `version`. Raises GoneError if the history does not reach that far."""
         entries = dict(self.entries)
         for change in reversed(self.since(version)):
@@ -128,14 +128,14 @@ class Table(Struct):
             del self.changes[:surplus]
 
 
-class Storage:
+class ObjectStorage:
     """Tables under one lock and one version counter; `changed` wakes whoever waits for a change."""
 
     def __init__(self, history: int) -> None:
         self.changed = threading.Condition(threading.RLock())
         self.version = 1
         self._history = history
-        self._tables: dict[str, Table] = {}
+        self._tables: dict[str, KindTable] = {}
         self.uids: set[str] = set()
         """Of all objects that there are."""
         self.stirred = 0
@@ -144,11 +144,11 @@ class Storage:
         """How far these were looked after."""
         self._serial = 0
 
-    def table(self, kind: str) -> Table:
+    def table(self, kind: str) -> KindTable:
         """The table of a kind (by its group resource), made when first asked for."""
         table = self._tables.get(kind)
         if table is None:
-            table = self._tables[kind] = Table()
+            table = self._tables[kind] = KindTable()
         return table
 
     def kinds(self) -> Iterator[str]:
@@ -160,16 +160,16 @@ class Storage:
         self._serial += 1
         return self._serial
 
-    def put(self, kind: str, key: Key, obj: Mapping[str, Any]) -> Entry:
+    def put(self, kind: str, key: Key, obj: Mapping[str, Any]) -> StoredObject:
         """Store an object under the next version, which its metadata gets."""
         table, entry = self.table(kind), self._stamp(obj)
-        self._commit(kind, table, Change(entry.version, key, table.entries.get(key), entry, entry))
+        self._commit(kind, table, StoredChange(entry.version, key, table.entries.get(key), entry, entry))
         return entry
 
-    def remove(self, kind: str, key: Key, obj: Mapping[str, Any]) -> Entry:
+    def remove(self, kind: str, key: Key, obj: Mapping[str, Any]) -> StoredObject:
         """Remove an object; `obj` is its last state, which watches report under the removal's version."""
         table, entry = self.table(kind), self._stamp(obj)
-        self._commit(kind, table, Change(entry.version, key, table.entries[key], None, entry))
+        self._commit(kind, table, StoredChange(entry.version, key, table.entries[key], None, entry))
         return entry
 
     def compact(self) -> None:
@@ -179,11 +179,13 @@ class Storage:
                 table.changes.clear()
                 table.floor = self.version
 
-    def _stamp(self, obj: Mapping[str, Any]) -> Entry:
+    def _stamp(self, obj: Mapping[str, Any]) -> StoredObject:
         self.version += 1
-        return Entry({**obj, "metadata": {**obj["metadata"], "resourceVersion": str(self.version)}}, self.version)
+        return StoredObject(
+            {**obj, "metadata": {**obj["metadata"], "resourceVersion": str(self.version)}}, self.version
+        )
 
-    def _commit(self, kind: str, table: Table, change: Change) -> None:
+    def _commit(self, kind: str, table: KindTable, change: StoredChange) -> None:
         table.commit(change)
         if change.before is not None:
             self.uids.discard(change.before.object["metadata"]["uid"])
@@ -195,7 +197,7 @@ class Storage:
         self.changed.notify_all()
 
 
-def _stirs(kind: str, change: Change) -> bool:
+def _stirs(kind: str, change: StoredChange) -> bool:
     """Whether something may be without its owner or namespace since: by a removal, or by what it says of its owners."""
     if change.after is None or kind == NAMESPACE.plural:
         return True

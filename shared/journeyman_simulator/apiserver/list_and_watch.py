@@ -1,0 +1,123 @@
+"""Lists, whole or in pages that all show the same version."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from typing import Any
+
+from msgspec import Struct
+
+from journeyman.errors import GoneError
+from journeyman_simulator.apiserver import api_errors
+from journeyman_simulator.apiserver.object_metadata import with_metadata
+from journeyman_simulator.apiserver.object_selectors import Predicate, everything
+from journeyman_simulator.apiserver.object_storage import Key, ObjectStorage, StoredChange, StoredObject
+
+
+class ListPage(Struct, frozen=True, kw_only=True):
+    """Entries by (namespace, name), all at `version`; `next` is empty on the last page. `remaining` 0 is "not known"."""
+
+    entries: tuple[StoredObject, ...]
+    version: int
+    next: str = ""
+    remaining: int = 0
+
+
+def list_page(
+    storage: ObjectStorage, kind: str, selected: Predicate, *, limit: int = 0, token: str = "", selective: bool = False
+) -> ListPage:
+    """Up to `limit` selected entries (0: all), continuing where `token` says; nobody counts the rest of a `selective` one.
+
+    Raises:
+        KubeAPIError: 400, the token is not one of ours.
+        GoneError: The version the token continues is no longer in the history; start again.
+    """
+    table = storage.table(kind)
+    if not token and not limit:
+        whole = table.in_order()
+        chosen = whole if selected is everything else tuple(entry for entry in whole if selected(entry.object))
+        return ListPage(entries=chosen, version=storage.version)
+    if token:
+        version, start = _read(token)
+        try:
+            entries = table.at(version)
+        except GoneError as error:
+            raise GoneError(_EXPIRED, status=410, reason="Expired") from error
+    else:
+        version, start, entries = storage.version, ("", ""), table.entries
+    rest = [(key, entries[key]) for key in sorted(entries) if key > start and selected(entries[key].object)]
+    chosen = tuple(entry for _, entry in rest[: limit or None])
+    if len(chosen) == len(rest):
+        return ListPage(entries=chosen, version=version)
+    following = _write(version, rest[len(chosen) - 1][0])
+    remaining = 0 if selective else len(rest) - len(chosen)
+    return ListPage(entries=chosen, version=version, next=following, remaining=remaining)
+
+
+_EXPIRED = (
+    "The provided continue parameter is too old to display a consistent list result. "
+    "You must start a new list without the continue parameter."
+)
+
+
+def _write(version: int, last: Key) -> str:
+    return base64.urlsafe_b64encode(json.dumps({"v": version, "start": last}).encode()).decode()
+
+
+def _read(token: str) -> tuple[int, Key]:
+    try:
+        content: Any = json.loads(base64.urlsafe_b64decode(token.encode()))
+        namespace, name = content["start"]
+        return int(content["v"]), (str(namespace), str(name))
+    except (binascii.Error, ValueError, KeyError, TypeError) as error:
+        raise api_errors.bad_request(f"invalid continue token: continue key is not valid: {error}") from error
+
+
+class WatchStream:
+    """A position in one kind's history. `version` is what everything up to there has been delivered for."""
+
+    def __init__(self, storage: ObjectStorage, kind: str, selected: Predicate, resource_version: str) -> None:
+        """Start behind `resource_version`; "" or "0" start with every object that exists, as ADDED."""
+        self._storage = storage
+        self._kind = kind
+        self._selected = selected
+        self._from_now = resource_version in {"", "0"}
+        self.version = 0 if self._from_now else int(resource_version)
+
+    def take(self) -> list[tuple[str, StoredObject]]:
+        """The (type, object) pairs not yet taken, oldest first. Raises GoneError if some of them are forgotten."""
+        with self._storage.changed:
+            table = self._storage.table(self._kind)
+            if self._from_now:
+                self._from_now = False
+                entries = (entry for _, entry in sorted(table.entries.items()))
+                taken = [("ADDED", entry) for entry in entries if self._selected(entry.object)]
+            else:
+                changes = table.since(self.version)
+                taken = [event for change in changes if (event := _seen(change, self._selected)) is not None]
+            self.version = max(self.version, self._storage.version)
+            return taken
+
+    def wait(self, seconds: float) -> None:
+        """Return when anything at all has changed, or after that much real time."""
+        with self._storage.changed:
+            if self._storage.version == self.version:
+                self._storage.changed.wait(seconds)
+
+
+def _seen(change: StoredChange, selected: Predicate) -> tuple[str, StoredObject] | None:
+    before = change.before is not None and selected(change.before.object)
+    after = change.after is not None and selected(change.after.object)
+    if after:
+        return ("MODIFIED" if before else "ADDED", change.last)
+    if not before:
+        return None
+    return ("DELETED", change.last if change.after is None else _as_left(change))
+
+
+def _as_left(change: StoredChange) -> StoredObject:
+    assert change.before is not None  # noqa: S101 - it was selected before
+    stamped: dict[str, Any] = with_metadata(change.before.object, resourceVersion=str(change.version))
+    return StoredObject(stamped, change.version)

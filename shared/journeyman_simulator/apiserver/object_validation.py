@@ -1,0 +1,231 @@
+"""What the API server refuses in nodes, events, budgets and leases: the mistakes that are made when writing them.
+
+Restates: kubernetes `pkg/apis/core/validation/validation.go` `ValidateNodeUpdate`, `validateNodeTaints`,
+`pkg/apis/core/validation/events.go` `legacyValidateEvent`, `pkg/apis/policy/validation`, `pkg/apis/coordination/validation`.
+Differs: a Lease's times and strategies are not looked at.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from journeyman.core.api.quantity import parse
+from journeyman.errors import InvalidQuantityError
+from journeyman_simulator.apiserver import api_errors
+from journeyman_simulator.apiserver.api_errors import ErrorCause
+from journeyman_simulator.apiserver.object_metadata import label_value_problem, qualified_name_problem
+
+JSON = Mapping[str, Any]
+
+_EFFECTS: Final = ("NoSchedule", "PreferNoSchedule", "NoExecute")
+_EVICTION_POLICIES: Final = ("AlwaysAllow", "IfHealthyBudget")
+_PERCENT: Final = re.compile("[0-9]+%", re.ASCII)
+
+
+def validate_node(new: JSON, old: JSON | None) -> Iterable[ErrorCause]:
+    """What is wrong with a node: its taints, or a provider id that changes."""
+    spec = new.get("spec") or {}
+    seen: set[tuple[str, str]] = set()
+    for index, taint in enumerate(spec.get("taints") or ()):
+        key, effect = str(taint.get("key", "")), str(taint.get("effect", ""))
+        yield from _taint(f"metadata.taints[{index}]", key, str(taint.get("value", "")), effect)
+        if (key, effect) in seen:
+            shown = {"Key": key, "Value": str(taint.get("value", "")), "Effect": effect, "TimeAdded": None}
+            why = "taints must be unique by key and effect pair"
+            yield ErrorCause(f"metadata.taints[{index}]", f"Duplicate value: {_go(shown)}: {why}")
+        seen.add((key, effect))
+    before = ((old or {}).get("spec") or {}).get("providerID")
+    if before and spec.get("providerID") != before:
+        why = 'Forbidden: node updates may not change providerID except from "" to valid'
+        yield ErrorCause("spec.providerID", why)
+
+
+def validate_event(new: JSON, _old: JSON | None) -> Iterable[ErrorCause]:
+    """What is wrong with an event: it must live where its object does, for cluster-scoped objects in `default`."""
+    namespace = new["metadata"]["namespace"]
+    involved = (new.get("involvedObject") or {}).get("namespace", "")
+    if namespace != (involved or "default"):
+        yield ErrorCause("involvedObject.namespace", f'Invalid value: "{involved}": does not match event.namespace')
+
+
+def validate_disruption_budget(new: JSON, _old: JSON | None) -> Iterable[ErrorCause]:
+    """What is wrong with a PodDisruptionBudget: both limits at once, or one that is no amount."""
+    spec = new.get("spec") or {}
+    limits = {field: spec[field] for field in ("minAvailable", "maxUnavailable") if spec.get(field) is not None}
+    if len(limits) == 2:
+        shown = {
+            "MinAvailable": spec["minAvailable"],
+            "Selector": spec.get("selector"),
+            "MaxUnavailable": spec["maxUnavailable"],
+            "UnhealthyPodEvictionPolicy": spec.get("unhealthyPodEvictionPolicy"),
+        }
+        yield ErrorCause("spec", f"Invalid value: {_go(shown)}: minAvailable and maxUnavailable cannot be both set")
+    for field, amount in limits.items():
+        yield from _limit(f"spec.{field}", amount)
+    policy = spec.get("unhealthyPodEvictionPolicy")
+    if policy is not None and policy not in _EVICTION_POLICIES:
+        supported = ", ".join(f'"{known}"' for known in _EVICTION_POLICIES)
+        yield ErrorCause(
+            "spec.unhealthyPodEvictionPolicy", f'Unsupported value: "{policy}": supported values: {supported}'
+        )
+
+
+def validate_lease(new: JSON, _old: JSON | None) -> Iterable[ErrorCause]:
+    """What is wrong with a Lease: numbers that cannot be."""
+    spec = new.get("spec") or {}
+    duration, transitions = spec.get("leaseDurationSeconds"), spec.get("leaseTransitions")
+    if duration is not None and duration <= 0:
+        yield ErrorCause("spec.leaseDurationSeconds", f"Invalid value: {duration}: must be greater than 0")
+    if transitions is not None and transitions < 0:
+        yield ErrorCause("spec.leaseTransitions", f"Invalid value: {transitions}: must be greater than or equal to 0")
+
+
+def _limit(field: str, amount: int | str) -> Iterable[ErrorCause]:
+    if isinstance(amount, str) and not _PERCENT.fullmatch(amount):
+        why = "a valid percent string must be a numeric string followed by an ending '%'"
+        rule = "(e.g. '1%',  or '93%', regex used for validation is '[0-9]+%')"
+        yield ErrorCause(field, f'Invalid value: "{amount}": {why} {rule}')
+    elif isinstance(amount, int) and amount < 0:
+        yield ErrorCause(field, f"Invalid value: {amount}: must be greater than or equal to 0")
+
+
+def _go(value: Any) -> str:
+    """A value as the server shows it."""
+    return json.dumps(value, separators=(",", ":"))
+
+
+def _taint(field: str, key: str, value: str, effect: str) -> Iterable[ErrorCause]:
+    if problem := qualified_name_problem(key):
+        yield ErrorCause(f"{field}.key", problem)
+    if problem := label_value_problem(value):
+        yield ErrorCause(f"{field}.value", problem)
+    if effect not in _EFFECTS:
+        supported = ", ".join(f'"{known}"' for known in _EFFECTS)
+        yield ErrorCause(f"{field}.effect", f'Unsupported value: "{effect}": supported values: {supported}')
+
+
+POD_FIELDS: Final = (
+    "spec.nodeName",
+    "spec.restartPolicy",
+    "spec.schedulerName",
+    "spec.serviceAccountName",
+    "spec.hostNetwork",
+    "status.phase",
+    "status.podIP",
+    "status.nominatedNodeName",
+)
+"""The fields pods can be selected by."""
+
+_SPEC_DEFAULTS: Final = {
+    "restartPolicy": "Always",
+    "terminationGracePeriodSeconds": 30,
+    "dnsPolicy": "ClusterFirst",
+    "schedulerName": "default-scheduler",
+}
+_PRIORITIES: Final = {"system-node-critical": 2_000_001_000, "system-cluster-critical": 2_000_000_000}
+_MUTABLE: Final = frozenset(
+    {"activeDeadlineSeconds", "tolerations", "schedulingGates", "terminationGracePeriodSeconds"}
+)
+_MUTABLE_OF_CONTAINERS: Final = frozenset({"image", "resources"})
+_FROZEN: Final = (
+    "pod updates may not change fields other than `spec.containers[*].image`,`spec.initContainers[*].image`,"
+    "`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),"
+    "`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)"
+)
+
+
+def default_pod(pod: JSON) -> JSON:
+    """The pod as the API server completes it: spec defaults, requests from limits, priority, phase Pending."""
+    spec = {**_SPEC_DEFAULTS, **(pod.get("spec") or {})}
+    for kind in ("containers", "initContainers"):
+        if spec.get(kind):
+            spec[kind] = [_with_requests(container) for container in spec[kind]]
+    priority = _PRIORITIES.get(spec.get("priorityClassName", ""))
+    if priority is not None:
+        spec.setdefault("priority", priority)
+    return {**pod, "spec": spec, "status": {"phase": "Pending", **(pod.get("status") or {})}}
+
+
+def default_replicas(workload: JSON) -> JSON:
+    """A workload runs one replica unless it says otherwise."""
+    return {**workload, "spec": {"replicas": 1, **(workload.get("spec") or {})}}
+
+
+def validate_pod(new: JSON, old: JSON | None) -> Iterable[ErrorCause]:
+    """What is wrong with a pod, or with the change from `old` to `new`.
+
+    Raises:
+        KubeAPIError: 400, a quantity cannot be read.
+    """
+    if old is not None and new["spec"] is old["spec"]:  # a status write
+        return
+    if not new["spec"].get("containers"):
+        yield ErrorCause("spec.containers", "Required value")
+    yield from _bad_quantities(new["spec"])
+    if old is not None and _frozen_part(new["spec"]) != _frozen_part(old["spec"]):
+        yield ErrorCause("spec", f"Forbidden: {_FROZEN}")
+
+
+def is_terminal(pod: JSON) -> bool:
+    """Whether the pod has run to its end."""
+    return (pod.get("status") or {}).get("phase") in {"Succeeded", "Failed"}
+
+
+def is_ready(pod: JSON) -> bool:
+    """Whether the pod's Ready condition is True."""
+    conditions = (pod.get("status") or {}).get("conditions") or ()
+    return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
+
+
+def grace_period(pod: JSON, asked: int | None) -> int:
+    """Seconds a deletion leaves the pod: none if it never got to a node or has ended.
+
+    Restates: kubernetes `pkg/registry/core/pod/strategy.go` `CheckGracefulDelete`.
+    """
+    spec = pod.get("spec") or {}
+    if not spec.get("nodeName") or is_terminal(pod):
+        return 0
+    period = spec.get("terminationGracePeriodSeconds", 30) if asked is None else asked
+    return 0 if period == 0 else max(int(period), 1)  # a negative period means one second
+
+
+def _with_requests(container: JSON) -> JSON:
+    """Where a limit has no request, the request is the limit."""
+    resources = container.get("resources") or {}
+    limits = resources.get("limits")
+    if not limits:
+        return container
+    return {**container, "resources": {**resources, "requests": {**limits, **(resources.get("requests") or {})}}}
+
+
+def _bad_quantities(spec: JSON) -> Iterable[ErrorCause]:
+    for kind in ("containers", "initContainers"):
+        for index, container in enumerate(spec.get(kind) or ()):
+            for part in ("requests", "limits"):
+                amounts = (container.get("resources") or {}).get(part) or {}
+                for name, amount in amounts.items():
+                    field = f"spec.{kind}[{index}].resources.{part}[{name}]"
+                    yield from _bad_quantity(field, amount)
+
+
+def _bad_quantity(field: str, amount: Any) -> Iterable[ErrorCause]:
+    try:
+        negative = parse(amount).nano < 0
+    except InvalidQuantityError as error:
+        why = "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
+        raise api_errors.bad_request(f'Pod in version "v1" cannot be handled as a Pod: {why}') from error
+    if negative:
+        yield ErrorCause(field, f'Invalid value: "{amount}": must be greater than or equal to 0')
+
+
+def _frozen_part(spec: JSON) -> dict[str, Any]:
+    frozen = {key: value for key, value in spec.items() if key not in _MUTABLE}
+    for kind in ("containers", "initContainers"):
+        frozen[kind] = [
+            {key: value for key, value in container.items() if key not in _MUTABLE_OF_CONTAINERS}
+            for container in spec.get(kind) or ()
+        ]
+    return frozen
