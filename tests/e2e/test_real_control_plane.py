@@ -156,7 +156,7 @@ def test_missing_crds_are_told_with_the_remedy_and_pods_get_nodes_once_they_are_
     assert {line["controller"] for line in told} >= {"provision", "sweep"}
     assert {line["message"] for line in told} == {"the API server does not serve nodeclaims of karpenter.sh/v1"}
     assert all(line["cluster"] == "demo" and "install the CRDs" in line["to_do"] for line in told)
-    assert any("install the CRDs" in text for text in events(world, "KindMissing"))
+    assert any("install the CRDs" in text for text in events(world, "CRDNotInstalled"))
     assert (launched, story.calls("CreateFleet")) == (0, len(world.claims()))
 
 
@@ -184,7 +184,7 @@ def test_who_is_refused_is_told_why_and_goes_on_once_let_in(world, story):
     assert all(line["cluster"] == "demo" and "access entries" in line["to_do"] for line in unknown)
     assert {(line["cluster"], line["resource"]) for line in lacking} == {("demo", "nodeclaims")}
     assert all("infra/chart" in line["to_do"] for line in lacking)
-    assert any("infra/chart" in text and "nodeclaims" in text for text in events(world, "RightMissing"))
+    assert any("infra/chart" in text and "nodeclaims" in text for text in events(world, "PermissionDenied"))
     assert (launched, story.calls("CreateFleet")) == (0, len(world.claims()))
 
 

@@ -60,11 +60,11 @@ def end_of(*operations, setup=None):
         (fault_scenario.DeleteNode(at_seconds=LATER, node=0), ("NodeClaim", "NodeDeleted")),
         (fault_scenario.DeleteClaim(at_seconds=LATER, claim=0), ("NodeClaim", "Finalized")),
         (fault_scenario.DeleteClaim(at_seconds=LAUNCHING, claim=0), ("NodeClaim", "Finalized")),
-        (fault_scenario.StripFinalizer(at_seconds=LATER, claim=0), ("Node", "NodeClaimMissing")),
+        (fault_scenario.StripFinalizer(at_seconds=LATER, claim=0), ("Node", "NodeClaimNotFound")),
         (fault_scenario.NeverJoins(at_seconds=0), ("NodeClaim", "RegistrationTimedOut")),
         (
             fault_scenario.EditClaim(at_seconds=LAUNCHING, claim=0, change="nonsense-provider-id"),
-            ("NodeClaim", "InstanceGone"),
+            ("NodeClaim", "InstanceNotFound"),
         ),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, fault_scenario.Operation) else value[1],
@@ -121,7 +121,7 @@ def test_what_is_taken_off_a_claim_is_put_back(change):
     numbers, events = end_of(fault_scenario.EditClaim(at_seconds=LATER, claim=0, change=change))
 
     assert numbers == (6, 3, 3)
-    assert ("NodeClaim", "Restored") in events
+    assert ("NodeClaim", "MetadataRestored") in events
 
 
 @pytest.mark.parametrize("change", ["drop-finalizers", "drop-owner", "drop-labels", "close"])
@@ -130,7 +130,7 @@ def test_what_is_taken_off_a_node_is_put_back(change):
     numbers, events = end_of(fault_scenario.EditNode(at_seconds=LATER, node=0, change=change))
 
     assert numbers == (6, 3, 3)
-    assert ("Node", "Restored") in events
+    assert ("Node", "MetadataRestored") in events
 
 
 def test_a_pool_that_is_deleted_in_mid_launch_takes_its_instances_along():

@@ -10,6 +10,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from journeyman.core.api import labels
+from journeyman.core.api.event_reasons import EVENT_REASONS
 from journeyman.core.api.objects import EC2NODECLASS, NodeClaim
 from journeyman.core.api.resources import format_resources
 from journeyman.core.catalogue import InstanceType, Offering
@@ -284,6 +285,9 @@ class Record:
         self.lines.append((level, message, fields))
 
     def event(self, event: Event) -> None:
+        entry = EVENT_REASONS.get(event.reason)
+        is_transition = event.message.startswith("Status condition transitioned")
+        assert is_transition or (entry is not None and entry.type == event.type), event
         self.events.append(event)
 
     def observe(self, observation: Observation) -> None:

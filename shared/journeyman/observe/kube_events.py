@@ -1,12 +1,12 @@
-"""Kubernetes Events with Karpenter's reasons, deduplicated without a memory.
+"""Writes Kubernetes Events with Karpenter's reasons, deduplicated by their names.
 
-An Event's name is made of its reason, the object it is about and what else tells it apart (`Event.key`), so a repeat
-finds the Event that is there and becomes a patch of its count. Within Karpenter's dedupe window even that is left out.
-Explanations are cheap to lose: nothing here raises, and a flood of one reason is cut off and counted.
+An Event's name is derived from its reason, its object and its key (`Event.key`), so that a repeat finds the existing Event
+and increments its count. Within the reason's dedupe window a repeat is not written at all. Events may be lost: no
+error is raised, and at most `WRITES_PER_REASON` Events of one reason are written in a run.
 
-Restates: karpenter pkg/events/recorder.go (dedupe, rate limit) and the reasons' own windows.
-Differs: the window is kept in the Event (`lastTimestamp`), not in memory, so that it holds across functions. Source and
-reportingComponent are Karpenter's own unless set otherwise: alerts filter on them.
+Restates: karpenter pkg/events/recorder.go (deduplication and rate limit).
+Differs: the window is measured from the stored Event's `lastTimestamp`, so that it holds across functions. Source and
+reportingComponent are Karpenter's unless configured otherwise, because alerts filter on them.
 """
 
 from __future__ import annotations
@@ -20,43 +20,36 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
+from journeyman.core.api.event_reasons import DEFAULT_DEDUPE_WINDOW, EVENT_REASONS
 from journeyman.core.api.objects import EVENT, Object, Resource
 from journeyman.core.plan import Event, ObjectRef
 from journeyman.errors import AlreadyExistsError, JourneymanError, NotFoundError
 from journeyman.ports import Clock, KubeStore
 
 COMPONENT: Final = "karpenter"  # karpenter pkg/operator/operator.go: the event recorder's name
-DEDUPE: Final = timedelta(minutes=2)  # karpenter pkg/events/recorder.go: defaultDedupeTimeout
-DEDUPE_BY_REASON: Final[Mapping[str, timedelta]] = {
-    "FailedScheduling": timedelta(minutes=5),
-    "NoCompatibleInstanceTypes": timedelta(minutes=1),
-    "Unconsolidatable": timedelta(minutes=15),
-    "NodeRepairBlocked": timedelta(minutes=15),
-    "NotUnderstood": timedelta(minutes=15),
-}
-BUDGET_DEDUPE: Final = timedelta(minutes=1)  # karpenter disruption/events: budgets can change every minute
-WRITES_PER_REASON: Final = 10  # Karpenter's burst for Nominated, here for every reason of one run
-NAME_LIMIT: Final = 253
-MESSAGE_LIMIT: Final = 1024  # the API server refuses longer ones
+BUDGET_DEDUPE_WINDOW: Final = timedelta(minutes=1)  # karpenter disruption/events: budgets can change every minute
+WRITES_PER_REASON: Final = 10  # per run; Karpenter's burst for Nominated
+MAX_NAME: Final = 253
+MAX_MESSAGE: Final = 1024  # the API server rejects longer ones
 
 
-class _Stored(Object, frozen=True):
-    """What a repeat needs to know of the Event that is there."""
+class _StoredEvent(Object, frozen=True):
+    """The fields of an existing Event that a repeat reads."""
 
     count: int = 0
     last_timestamp: datetime | None = None
 
 
-_EVENT: Final[Resource[Any]] = msgspec.structs.replace(EVENT, type=_Stored)
+_EVENT: Final[Resource[Any]] = msgspec.structs.replace(EVENT, type=_StoredEvent)
 
 
-class _Pending(Struct, frozen=True):
+class _PendingEvent(Struct, frozen=True):
     event: Event
     count: int
 
 
 class EventRecorder:
-    """Collects the Events of one run and writes them at its end, when they no longer delay the work."""
+    """Collects the Events of one run and writes them at its end, so that they do not delay the run."""
 
     def __init__(
         self,
@@ -67,36 +60,44 @@ class EventRecorder:
         log: Callable[..., None],
         component: str = COMPONENT,
     ) -> None:
-        """Args: `instance` becomes reportingInstance, `component` who says it; `log` takes level, message and fields."""
+        """Prepare to record.
+
+        Args:
+            store: The API server.
+            clock: The time of the Events.
+            instance: Their reportingInstance.
+            log: Takes level, message and fields.
+            component: Their reportingComponent and source.
+        """
         self._store = store
         self._clock = clock
         self._instance = instance
         self._log = log
         self._component = component
-        self._pending: dict[str, _Pending] = {}
+        self._pending: dict[str, _PendingEvent] = {}
 
     def record(self, event: Event) -> None:
-        """Keep it for `flush`; a repeat in the same run raises the count."""
+        """Keep the Event for `flush`; a repeat in the same run increments its count."""
         name = name_of(event.ref, event.reason, event.key)
         seen = self._pending.get(name)
-        self._pending[name] = _Pending(event, seen.count + 1 if seen else 1)
+        self._pending[name] = _PendingEvent(event, seen.count + 1 if seen else 1)
 
     def flush(self, *, until: datetime) -> None:
-        """Write what was recorded, and stop at `until`; what is left is counted in a log line, never raised."""
+        """Write the recorded Events until `until`; a log line counts those that were not written."""
         pending, self._pending = self._pending, {}
         written: Counter[str] = Counter()
-        left_out: Counter[str] = Counter()
+        omitted: Counter[str] = Counter()
         for name, item in pending.items():
             reason = item.event.reason
             if written[reason] >= WRITES_PER_REASON or self._clock.now() >= until:
-                left_out[reason] += 1
+                omitted[reason] += 1
                 continue
             written[reason] += 1
             self._write(name, item)
-        if left_out:
-            self._log("debug", "events left out", reasons=dict(left_out))
+        if omitted:
+            self._log("debug", "events omitted", reasons=dict(omitted))
 
-    def _write(self, name: str, item: _Pending) -> None:
+    def _write(self, name: str, item: _PendingEvent) -> None:
         namespace = item.event.ref.namespace or "default"
         now = self._clock.now()
         body = _body(name, namespace, item, now=now) | self._source()
@@ -117,33 +118,34 @@ class EventRecorder:
             "reportingInstance": self._instance,
         }
 
-    def _repeat(self, name: str, namespace: str, item: _Pending, body: Mapping[str, Any]) -> None:
+    def _repeat(self, name: str, namespace: str, item: _PendingEvent, body: Mapping[str, Any]) -> None:
         try:
             stored = self._store.get(_EVENT, name, namespace=namespace)
-        except NotFoundError:  # it expired in between; the next repeat makes a new one
+        except NotFoundError:  # it expired meanwhile; the next repeat creates a new one
             return
-        window = window_of(item.event)
+        window = dedupe_window(item.event)
         if stored.last_timestamp is not None and self._clock.now() - stored.last_timestamp < window:
             return
         changed = {"count": stored.count + item.count, **{k: body[k] for k in ("lastTimestamp", "message", "type")}}
         self._store.patch(_EVENT, name, changed, namespace=namespace)
 
 
-def window_of(event: Event) -> timedelta:
-    """For how long a repeat of it is not told."""
+def dedupe_window(event: Event) -> timedelta:
+    """Return for how long repeats of the Event are not written."""
     if (event.ref.resource.kind, event.reason) == ("NodePool", "DisruptionBlocked"):
-        return BUDGET_DEDUPE
-    return DEDUPE_BY_REASON.get(event.reason, DEDUPE)
+        return BUDGET_DEDUPE_WINDOW
+    entry = EVENT_REASONS.get(event.reason)
+    return entry.dedupe_window if entry is not None else DEFAULT_DEDUPE_WINDOW  # a condition's type
 
 
 def name_of(ref: ObjectRef, reason: str, key: str = "") -> str:
-    """The name of the Event with this reason about this object: the same every time, within Kubernetes' limit."""
+    """Return the name of the Event with this reason on this object: always the same, within Kubernetes' limit."""
     identity = "/".join((ref.resource.kind, ref.namespace, ref.name, ref.uid, reason, *([key] if key else [])))
     digest = hashlib.sha256(identity.encode()).hexdigest()[:16]
-    return f"{ref.name[: NAME_LIMIT - len(digest) - 1]}.{digest}"
+    return f"{ref.name[: MAX_NAME - len(digest) - 1]}.{digest}"
 
 
-def _body(name: str, namespace: str, item: _Pending, *, now: datetime) -> dict[str, Any]:
+def _body(name: str, namespace: str, item: _PendingEvent, *, now: datetime) -> dict[str, Any]:
     event = item.event
     moment = msgspec.to_builtins(now.replace(microsecond=0))
     return {
@@ -153,7 +155,7 @@ def _body(name: str, namespace: str, item: _Pending, *, now: datetime) -> dict[s
         "involvedObject": _involved(event.ref),
         "type": event.type,
         "reason": event.reason,
-        "message": event.message[:MESSAGE_LIMIT],
+        "message": event.message[:MAX_MESSAGE],
         "count": item.count,
         "firstTimestamp": moment,
         "lastTimestamp": moment,

@@ -28,9 +28,12 @@ def tell_error(run: RunContext, step: Step, error: JourneymanError) -> None:
 def to_be_mended(step: Step, error: JourneymanError) -> Event | None:
     """What people have to put right, once for each right and kind; None if it passes or is told elsewhere."""
     if isinstance(error, ForbiddenError):
-        reason, about = "RightMissing", [str(error.context.get(part, "")) for part in ("verb", "api_group", "resource")]
+        reason, about = (
+            "PermissionDenied",
+            [str(error.context.get(part, "")) for part in ("verb", "api_group", "resource")],
+        )
     elif isinstance(error, KubeAPIError) and error.reason == NOT_SERVED:
-        reason, about = "KindMissing", [error.message]
+        reason, about = "CRDNotInstalled", [error.message]
     else:
         return None
     advice = error.context.get("to_do", "")

@@ -1,4 +1,4 @@
-"""Every Event that is Karpenter's is told as Karpenter tells it: reason, object, type, message, and for how long once.
+"""Every Event that Karpenter has is recorded as Karpenter does: reason, object, type, message and dedupe window.
 
 The table restates karpenter v1.14.1 pkg/events, pkg/controllers/*/events.go and karpenter-provider-aws v1.14.1
 pkg/controllers/{interruption/events,nodeclass/events.go}: alerts match on reason, type and the beginning of messages.
@@ -14,10 +14,11 @@ from pathlib import Path
 import pytest
 
 import journeyman
+from journeyman.core.api.event_reasons import DEFAULT_DEDUPE_WINDOW, EVENT_REASONS
 from journeyman.core.api.objects import EC2NODECLASS, NODE, NODECLAIM, NODEPOOL, PDB
 from journeyman.core.lifecycle.notices import NOTICES
 from journeyman.core.plan import Event, ObjectRef, Step
-from journeyman.observe.kube_events import DEDUPE_BY_REASON, window_of
+from journeyman.observe.kube_events import dedupe_window
 from tests.helpers.builders import SMALL, condition, pool_body
 from tests.helpers.living import Living
 
@@ -74,13 +75,13 @@ KARPENTER = {  # reason: (type, kinds, beginning of the message, minutes, what t
     "WaitingOnNodeClaimTermination": ("Normal", {"EC2NodeClass"}, r"Waiting on NodeClaim termination for ", 2, False),
     "Finalized": ("Normal", {*BOTH, "EC2NodeClass"}, r"Finalized$", 2, False),
 }  # fmt: skip
-OURS = {"InstanceGone", "MultipleNodeClaimsFound", "NodeClaimMissing", "NotUnderstood", "Restored"}
+OURS = {reason for reason, entry in EVENT_REASONS.items() if not entry.is_karpenters}
 KINDS = {kind.kind: kind for kind in (NODE, NODECLAIM, NODEPOOL, EC2NODECLASS)}
-CONDITION_TOLD = re.compile(r"Status condition transitioned, Type: \w+, Status: \w+ -> \w+, Reason: \w+")
+CONDITION_TRANSITION = re.compile(r"Status condition transitioned, Type: \w+, Status: \w+ -> \w+, Reason: \w+")
 
 
-def told_in_the_code():
-    """(reason, type) of every Event that the code makes with both written out; the type is Normal if none is given."""
+def events_in_the_source():
+    """(reason, type) of every `Event(…)` whose reason and type are literals; the type is Normal if none is given."""
     for path in SOURCE.rglob("*.py"):
         for call in ast.walk(ast.parse(path.read_text())):
             if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "Event":
@@ -90,35 +91,54 @@ def told_in_the_code():
                     yield str(reason.value), str(type_.value)
 
 
-def test_every_reason_that_the_code_names_is_karpenters_or_listed_as_ours():
-    """And of Karpenter's type: `kubectl get events` and alerts show warnings apart."""
-    told = set(told_in_the_code())
-    assert len(told) > 20
-    assert {reason for reason, _ in told} - KARPENTER.keys() == OURS
-    assert {(reason, type_) for reason, type_ in told if reason in KARPENTER} == {
-        (reason, KARPENTER[reason][0]) for reason, _ in told if reason in KARPENTER
-    }
+def test_every_event_in_the_source_is_in_the_table_with_its_type():
+    """`tests.helpers.fakes.Record` checks those whose reason is not a literal, in every test that records one."""
+    events = set(events_in_the_source())
+    assert len(events) > 20
+    assert events <= {(reason, entry.type) for reason, entry in EVENT_REASONS.items()}
 
 
-def test_every_notice_has_karpenters_reason_and_message():
-    """What EventBridge says of an instance."""
+def test_every_reason_in_the_table_is_used_and_described():
+    """A reason that no code names is out of date."""
+    source = "".join(path.read_text() for path in SOURCE.rglob("*.py") if path.name != "event_reasons.py")
+    assert [reason for reason in EVENT_REASONS if f'"{reason}"' not in source] == []
+    for reason, entry in EVENT_REASONS.items():
+        assert entry.reason == reason
+        assert entry.meaning.endswith(".")
+        assert not entry.what_to_do or entry.what_to_do.endswith(".")
+        assert entry.type == "Normal" or entry.is_karpenters or entry.meaning
+
+
+def test_the_table_has_karpenters_reasons_with_karpenters_type_and_objects():
+    """`kubectl get events` and alerts select Events by type."""
+    ours = {reason: (e.type, set(e.kinds)) for reason, e in EVENT_REASONS.items() if e.is_karpenters}
+    assert ours == {reason: (type_, kinds) for reason, (type_, kinds, *_) in KARPENTER.items()}
+
+
+def test_interruption_events_have_karpenters_reason_and_message():
+    """One for each kind of interruption."""
     for reason, message in NOTICES.values():
         assert re.match(KARPENTER[reason][2], message)
 
 
 @pytest.mark.parametrize("reason", KARPENTER)
-def test_a_repeat_is_left_out_for_as_long_as_with_karpenter(reason):
-    """Two minutes unless Karpenter says otherwise; budgets may change each minute."""
+def test_dedupe_window_is_karpenters(reason):
+    """Two minutes unless Karpenter sets another; budgets may change each minute."""
     kinds, minutes = KARPENTER[reason][1], KARPENTER[reason][3]
     for kind in kinds & KINDS.keys():
         event = Event(ref=ObjectRef(resource=KINDS[kind], name="n"), reason=reason, message="m")
         on_a_budget = (kind, reason) == ("NodePool", "DisruptionBlocked")
-        assert window_of(event) == timedelta(minutes=1 if on_a_budget else minutes)
-    assert set(DEDUPE_BY_REASON) <= KARPENTER.keys() | OURS
+        assert dedupe_window(event) == timedelta(minutes=1 if on_a_budget else minutes)
+
+
+def test_dedupe_window_of_a_condition_transition_is_the_default():
+    """Its reason is the condition's type, which is not in the table."""
+    event = Event(ref=ObjectRef(resource=NODECLAIM, name="n"), reason="Launched", message="m")
+    assert dedupe_window(event) == DEFAULT_DEDUPE_WINDOW
 
 
 def drained_by_force(living):
-    """A claim with a terminationGracePeriod is deleted, and a budget stands in the way."""
+    """A NodeClaim with a terminationGracePeriod is deleted, and a PodDisruptionBudget blocks the drain."""
     budget = {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
@@ -145,7 +165,7 @@ def repaired(living):
 
 
 def refused(living):
-    """No room left, then a NodeClass that goes."""
+    """The NodePool reaches its limits, then its NodeClass is deleted."""
     living.server.patch(NODEPOOL, "default", {"spec": {"limits": {"cpu": "0"}}})
     living.scale("web", 5)
     living.live(minutes=3)
@@ -153,22 +173,22 @@ def refused(living):
     living.live(minutes=11)
 
 
-@pytest.mark.parametrize("story", [drained_by_force, consolidated, repaired, refused])
-def test_what_is_told_of_a_living_cluster_is_in_karpenters_words(story):
-    """On the objects, with the type and the beginning that the table says; and apart where Karpenter tells them apart."""
+@pytest.mark.parametrize("scenario", [drained_by_force, consolidated, repaired, refused])
+def test_events_of_a_running_cluster_have_karpenters_form(scenario):
+    """Object, type and beginning of the message are Karpenter's, and a key where Karpenter deduplicates by more values."""
     disruption = {"consolidateAfter": "30s", "budgets": [{"nodes": "100%"}]}
     template = {"spec": {"terminationGracePeriod": "5m"}}
     living = Living((SMALL,), pool_body(spec={"disruption": disruption, "template": template}))
     living.deploy("web", 3, cpu="1.5")
     living.until(lambda: living.running() == 3, "three pods")
-    story(living)
+    scenario(living)
 
     events = living.record.events
     assert len(events) > 10
     for event in events:
         if event.reason in OURS:
             continue
-        if CONDITION_TOLD.match(event.message):
+        if CONDITION_TRANSITION.match(event.message):
             assert (event.type, bool(event.key)) == ("Normal", True)
             continue
         type_, kinds, form, _, apart = KARPENTER[event.reason]

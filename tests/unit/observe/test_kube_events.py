@@ -153,7 +153,7 @@ def test_a_flood_of_one_reason_is_cut_off_and_counted(recorder, server, clock, l
     reasons = [event["reason"] for event in stored(server)]
     assert reasons.count("Nominated") == WRITES_PER_REASON
     assert "FailedScheduling" in reasons
-    assert lines == [(("debug", "events left out"), {"reasons": {"Nominated": 25 - WRITES_PER_REASON}})]
+    assert lines == [(("debug", "events omitted"), {"reasons": {"Nominated": 25 - WRITES_PER_REASON}})]
 
 
 def test_a_run_that_is_out_of_time_writes_no_event(recorder, server, clock, lines):

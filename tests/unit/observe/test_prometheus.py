@@ -23,10 +23,10 @@ def test_samples_of_a_metric_stand_together_under_its_help_and_kind():
     )
 
     assert text.splitlines() == [
-        "# HELP karpenter_nodepools_limit A NodePool's limits.",
+        "# HELP karpenter_nodepools_limit Limits of a NodePool.",
         "# TYPE karpenter_nodepools_limit gauge",
         'karpenter_nodepools_limit{cluster="dev",nodepool="x",resource_type="cpu"} 0.5',
-        "# HELP karpenter_pods_state Always 1; its labels say where a pod is and how it fares.",
+        "# HELP karpenter_pods_state A constant 1, labeled by the current state of a pod.",
         "# TYPE karpenter_pods_state gauge",
         'karpenter_pods_state{cluster="dev",name="b"} 1.0',
         'karpenter_pods_state{cluster="dev",name="a\\"\\\\\\n"} 1.0',

@@ -31,7 +31,7 @@ from tests.helpers.builders import NOW, claim_body, condition, merge, node_class
 from tests.helpers.fakes import Cluster, Interfering
 
 MARK = {"metadata": {"annotations": {"marked": "yes"}}}
-TOLD = Event(ref=ObjectRef(resource=NODE, name="n"), reason="Told", message="done")
+EVENT = Event(ref=ObjectRef(resource=NODE, name="n"), reason="Evicted", message="done")
 
 
 @pytest.fixture
@@ -72,26 +72,26 @@ def requeues(outcome):
 
 def test_chains_are_independent_and_what_they_tell_is_told_only_if_they_were_carried_out(cluster):
     """The first fails and is silent; the second goes through and speaks."""
-    failing = Chain(subject="x", actions=(mark("missing"),), events=(TOLD,), observations=(Observation(name="x"),))
-    working = Chain(subject="y", actions=(mark(),), events=(TOLD,))
+    failing = Chain(subject="x", actions=(mark("missing"),), events=(EVENT,), observations=(Observation(name="x"),))
+    working = Chain(subject="y", actions=(mark(),), events=(EVENT,))
 
     outcome = carry_out(cluster, failing, working)
 
     assert is_marked(cluster)
-    assert cluster.record.reasons == ["Told"]
+    assert cluster.record.reasons == ["Evicted"]
     assert cluster.record.observations == []
     assert outcome.counts == {"PatchObject": 1, "conflicts": 1}
 
 
 def test_what_stands_behind_a_chain_begins_once_all_of_it_was_carried_out(cluster):
     """Chains behind it are independent of one another."""
-    behind = (chain_of("a", mark("missing")), Chain(subject="b", actions=(mark(),), events=(TOLD,)))
+    behind = (chain_of("a", mark("missing")), Chain(subject="b", actions=(mark(),), events=(EVENT,)))
 
     stopped = carry_out(cluster, Chain(subject="x", actions=(mark("missing"),), then=behind))
     assert (stopped.counts, cluster.record.reasons) == ({"conflicts": 1}, [])
 
     done = carry_out(cluster, Chain(subject="x", actions=(mark(),), then=behind))
-    assert (done.counts, cluster.record.reasons) == ({"PatchObject": 2, "conflicts": 1}, ["Told"])
+    assert (done.counts, cluster.record.reasons) == ({"PatchObject": 2, "conflicts": 1}, ["Evicted"])
 
 
 def test_a_conflict_stops_the_chain_and_asks_to_decide_again(cluster):
@@ -214,7 +214,7 @@ def budget(name):
 
 def eviction(pod_ref):
     """Its chain tells of an eviction."""
-    return Chain(subject="Pod p", actions=(EvictPod(ref=pod_ref, node=NODE_REF, why="test"),), events=(TOLD,))
+    return Chain(subject="Pod p", actions=(EvictPod(ref=pod_ref, node=NODE_REF, why="test"),), events=(EVENT,))
 
 
 @pytest.mark.parametrize(

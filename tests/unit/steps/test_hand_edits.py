@@ -117,7 +117,7 @@ def test_what_was_taken_off_a_living_claim_is_back_within_two_minutes(living):
     assert healed.metadata.finalizers == (labels.TERMINATION_FINALIZER,)
     assert healed.metadata.labels[labels.NODEPOOL] == "default"
     assert healed.status.provider_id == provider_id
-    assert "Restored" in living.record.reasons
+    assert "MetadataRestored" in living.record.reasons
     assert states(living) == ["running", "running"]
 
 
@@ -133,7 +133,7 @@ def test_a_claim_whose_status_was_taken_off_keeps_its_node(living, lost):
     assert {c.metadata.name for c in settled(living)} == {c.metadata.name for c in living.claims()}
     assert claim.metadata.uid in {c.metadata.uid for c in living.claims()}
     assert claim.status.provider_id in {c.status.provider_id for c in living.claims()}
-    assert "Restored" in living.record.reasons
+    assert "MetadataRestored" in living.record.reasons
     assert "Evicted" not in living.record.reasons
     assert len(living.cloud.launches) == 2
 
@@ -154,7 +154,7 @@ def test_a_claim_with_an_id_that_is_none_is_replaced_and_holds_nobody_up():
     assert first.status.provider_id not in {i.provider_id for i in living.cloud.list()}
     assert other.metadata.name in {c.metadata.name for c in settled(living)}
     assert len(settled(living)) == len(living.claims()) == 2
-    [told] = [e for e in living.record.events if e.reason == "InstanceGone"]
+    [told] = [e for e in living.record.events if e.reason == "InstanceNotFound"]
     assert told.ref.uid == first.metadata.uid
 
 
@@ -232,7 +232,7 @@ def test_a_claim_that_says_of_itself_that_it_ends_is_drained_and_replaced(living
     said_of(living, claim, condition("InstanceTerminating", since=living.clock.now()))
 
     living.live(minutes=4)
-    [told] = [e for e in living.record.events if e.reason == "ContradictoryStatus"]
+    [told] = [e for e in living.record.events if e.reason == "InconsistentStatus"]
     assert told.ref.uid == claim.metadata.uid
     assert claim.status.provider_id in nodes(living)
     assert set(states(living)) == {"running"}

@@ -46,7 +46,7 @@ def test_what_was_taken_off_a_living_node_is_back_within_two_minutes(living):
     assert healed.finalizers == node.metadata.finalizers
     assert healed.labels == node.metadata.labels
     assert healed.owner_references == node.metadata.owner_references
-    [message] = told(living, "Restored")
+    [message] = told(living, "MetadataRestored")
     assert all(mark in message for mark in ("finalizer", "owner", labels.NODEPOOL, labels.REGISTERED))
 
 
@@ -67,7 +67,7 @@ def test_a_cluster_that_karpenter_ran_goes_on_with_the_nodes_it_has(living):
     assert adopted.labels[CLASS_LABEL] == the_node(living).metadata.labels[CLASS_LABEL] == CLASS
     assert adopted.annotations[labels.NODEPOOL_HASH_VERSION] == NODEPOOL_HASH_VERSION
     assert adopted.annotations[labels.NODEPOOL_HASH] == pool["annotations"][labels.NODEPOOL_HASH] != "17231489120348"
-    assert told(living, "Restored") == []
+    assert told(living, "MetadataRestored") == []
     assert len(living.cloud.launches) == 1
 
 

@@ -29,7 +29,7 @@ def test_a_right_that_is_missing_is_told_with_the_remedy_once_for_each():
         to_be_mended(Step.PROVISION, e) for e in (refused(), refused("b"), refused(resource="nodepools"))
     )
 
-    assert (first.reason, first.type, str(first.ref)) == ("RightMissing", "Warning", "Namespace default")
+    assert (first.reason, first.type, str(first.ref)) == ("PermissionDenied", "Warning", "Namespace default")
     assert first.message == 'provision: nodeclaims "a" is forbidden; see infra/chart'
     assert first.key == second.key != other.key
     assert first.key != to_be_mended(Step.CONSOLIDATE, refused()).key
@@ -41,7 +41,7 @@ def test_a_kind_that_is_not_served_is_told_and_an_object_that_is_gone_is_not():
 
     event = to_be_mended(Step.TERMINATE, missing)
     assert (event.reason, event.message) == (
-        "KindMissing",
+        "CRDNotInstalled",
         "terminate: the API server does not serve nodeclaims; install the CRDs",
     )
     assert to_be_mended(Step.TERMINATE, NotFoundError("pods a not found", status=404, reason="NotFound")) is None

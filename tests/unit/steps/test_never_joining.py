@@ -59,7 +59,7 @@ def test_an_instance_that_ends_before_it_joins_is_replaced_at_once(living, end):
     assert second.metadata.uid in now
     assert first.metadata.uid not in now
     assert len(living.cloud.launches) == 3
-    [message] = [e.message for e in living.record.events if e.reason == "InstanceGone"]
+    [message] = [e.message for e in living.record.events if e.reason == "InstanceNotFound"]
     assert first.status.provider_id in message
 
 

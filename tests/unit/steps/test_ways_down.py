@@ -146,7 +146,7 @@ def test_a_node_whose_claim_lost_its_finalizer_and_went_is_drained_before_its_in
 
     assert claim.metadata.name not in {c.metadata.name for c in living.claims()}
     assert state(living, claim) == "running"
-    assert "NodeClaimMissing" in living.record.reasons
+    assert "NodeClaimNotFound" in living.record.reasons
 
     living.server.delete(PDB, "web", namespace="default")
     living.until(lambda: is_gone(living, claim), "all of it is gone")
@@ -194,7 +194,7 @@ def test_a_claim_whose_node_was_deleted_behind_our_back_goes_after_five_minutes(
     assert state(living, claim) == "running"
 
     living.until(lambda: is_gone(living, claim), "all of it is gone", minutes=5)
-    assert told(living, "NodeMissing") == {"NodeClaim"}
+    assert told(living, "NodeNotFound") == {"NodeClaim"}
     assert living.running() == 2
 
 
@@ -210,7 +210,7 @@ def test_a_node_that_registers_again_keeps_its_claim_and_is_opened_to_pods(livin
     assert node.metadata.labels[labels.REGISTERED] == "true"
     assert claim.metadata.name in {c.metadata.name for c in living.claims()}
     assert state(living, claim) == "running"
-    assert "Restored" in living.record.reasons
+    assert "MetadataRestored" in living.record.reasons
 
 
 def test_a_claim_goes_although_its_node_class_is_gone(living):

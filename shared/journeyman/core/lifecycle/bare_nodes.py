@@ -70,7 +70,7 @@ def _draining(node: Node, decided: Drain, state: StateNode, snapshot: Snapshot, 
     elsewhere: tuple[Requeue, ...] = ()
     if patches:  # it begins
         text = "No NodeClaim stands for this node and its instance: it is drained, then both go"
-        told += (Event(ref=node_ref(node), reason="NodeClaimMissing", message=text, type="Warning"),)
+        told += (Event(ref=node_ref(node), reason="NodeClaimNotFound", message=text, type="Warning"),)
         elsewhere = another_place(state.pods, state.name, now)
     look = drain_look(decided, state.name, now, node.metadata.deletion_timestamp or now, pace)
     closing = chain_of(f"Node {state.name}", *patches, look, *elsewhere)

@@ -109,7 +109,7 @@ def _end_orphan(instance: RunningInstance, snapshot: Snapshot) -> Plan:
         f"instance {instance.provider_id}", end, *(DeleteObject(ref=node_ref(node), why=why) for node in nodes)
     )
     text = "No NodeClaim stands for this node and its instance, and it is not at work: both go"
-    events = tuple(Event(ref=node_ref(n), reason="NodeClaimMissing", message=text, type="Warning") for n in nodes)
+    events = tuple(Event(ref=node_ref(n), reason="NodeClaimNotFound", message=text, type="Warning") for n in nodes)
     chain = replace(chain, events=events)
     return Plan(chains=(chain,), notes=(f"terminated instance {instance.provider_id}: {why}",))
 
@@ -149,6 +149,6 @@ def _delete_lost(claim: NodeClaim, snapshot: Snapshot, cloud: Cloud) -> Plan:
         Requeue(step=Step.PROVISION, at=snapshot.now, reason=f"NodeClaim {name}: {why}"),
     )
     text = f"{why[0].upper()}{why[1:]}, and no pod runs on it any more; NodeClaim {name} is deleted, its pods are planned again"
-    events = tuple(Event(ref=ref, reason="InstanceGone", message=text, type="Warning") for ref in refs_of(state))
+    events = tuple(Event(ref=ref, reason="InstanceNotFound", message=text, type="Warning") for ref in refs_of(state))
     told = replace(chain, events=events, observations=(disrupted(claim, "garbage_collected"),))
     return Plan(chains=(told,), notes=(f"deleted NodeClaim {name}: {why}",))

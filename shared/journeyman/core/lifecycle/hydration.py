@@ -137,7 +137,9 @@ def _hydrate_node(state: StateNode, snapshot: Snapshot) -> Iterator[Chain]:
     taken += [] if has_finalizer else [f"finalizer {labels.TERMINATION_FINALIZER}"]
     taken += [] if has_owner else [f"owner NodeClaim {claim.metadata.name}"]
     if taken:
-        progress = progress.told(Event(ref=node_ref(node), reason="Restored", message=_said(taken), type="Warning"))
+        progress = progress.told(
+            Event(ref=node_ref(node), reason="MetadataRestored", message=_said(taken), type="Warning")
+        )
     yield progress.chain(why="its node is not as we made it")
 
 
@@ -180,7 +182,7 @@ def _pool_label(claim: NodeClaim) -> Mapping[str, str]:
 def _restored(before: NodeClaim, after: NodeClaim, now: datetime) -> Progress:
     progress = replace(Progress.of(before, now), claim=after)
     taken = tuple(_taken(before, after))
-    event = Event(ref=claim_ref(before), reason="Restored", message=_said(taken), type="Warning")
+    event = Event(ref=claim_ref(before), reason="MetadataRestored", message=_said(taken), type="Warning")
     return progress.told(event) if taken else progress
 
 

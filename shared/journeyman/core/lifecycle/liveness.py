@@ -28,7 +28,7 @@ INSTANCE_GONE: Final = "instance_gone"
 _EVENTS: Final = {
     LAUNCH_TIMEOUT: "LaunchTimedOut",
     REGISTRATION_TIMEOUT: "RegistrationTimedOut",
-    INSTANCE_GONE: "InstanceGone",
+    INSTANCE_GONE: "InstanceNotFound",
 }
 
 

@@ -141,7 +141,7 @@ def _undone(claim: NodeClaim, snapshot: Snapshot) -> Plan | None:
         return None
     why = f"{name}, which it was opened for, was undone"
     note = f"NodeClaim {claim.metadata.name} is withdrawn: {why}"
-    return Plan(chains=(withdrawn(claim, "DisruptionUndone", why, snapshot.now),), notes=(note,))
+    return Plan(chains=(withdrawn(claim, "DisruptionRolledBack", why, snapshot.now),), notes=(note,))
 
 
 def _record(progress: Progress, pace: Pace, nomination: NodeNomination | None) -> Plan:

@@ -84,7 +84,7 @@ def _unmatched(snapshot: Snapshot, results: Results) -> Iterator[Event]:
 def _not_understood(snapshot: Snapshot, results: Results) -> Iterator[Event]:
     for name, remark in results.remarks.items():
         ref = ObjectRef(resource=NODEPOOL, name=name, uid=snapshot.node_pools_by_name[name].metadata.uid)
-        yield Event(ref=ref, reason="NotUnderstood", message=f"NodePool {name}: {remark}", type="Warning")
+        yield Event(ref=ref, reason="InvalidAnnotation", message=f"NodePool {name}: {remark}", type="Warning")
 
 
 def retry_at(snapshot: Snapshot, results: Results) -> datetime | None:

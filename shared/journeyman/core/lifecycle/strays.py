@@ -53,7 +53,7 @@ def _end(state: StateNode, snapshot: Snapshot, cloud: Cloud, stray_after: timede
         return
     if is_true(claim.status.conditions, INSTANCE_TERMINATING):
         text = f"NodeClaim {claim.metadata.name} says that its instance terminates, although nobody deleted it: it is deleted, its pods are drained first"
-        yield _deleted(claim, "ContradictoryStatus", text, now)
+        yield _deleted(claim, "InconsistentStatus", text, now)
     elif not state.is_node_missing:
         if labels.NODE_MISSING_SINCE in claim.metadata.annotations:
             yield _noted(claim, None, now)
@@ -64,7 +64,7 @@ def _end(state: StateNode, snapshot: Snapshot, cloud: Cloud, stray_after: timede
         yield chain_of(f"NodeClaim {claim.metadata.name}", _look(claim, since + stray_after))
     else:
         text = f"Node {claim.status.node_name} of NodeClaim {claim.metadata.name} has been gone since {format_time(since)}, and its instance did not bring it back: both are deleted"
-        yield _deleted(claim, "NodeMissing", text, now)
+        yield _deleted(claim, "NodeNotFound", text, now)
 
 
 def _look(claim: NodeClaim, at: datetime) -> Requeue:

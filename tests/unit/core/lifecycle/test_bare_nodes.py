@@ -38,7 +38,7 @@ def test_it_is_closed_and_drained_first_and_its_instance_waits():
     assert closed.patch["spec"]["taints"] == [{"key": labels.DISRUPTED_TAINT, "effect": "NoSchedule"}]
     assert [e.ref.name for e in of_type(plan, EvictPod)] == ["p"]
     assert [w.step.value for w in of_type(plan, Requeue)] == ["terminate", "provision"]
-    assert [e.reason for e in plan.events] == ["NodeClaimMissing"]
+    assert [e.reason for e in plan.events] == ["NodeClaimNotFound"]
     assert not of_type(plan, TerminateInstance) + of_type(plan, DeletePod)
 
 

@@ -39,7 +39,7 @@ def test_an_instance_without_a_claim_is_terminated_and_its_node_deleted(node):
     assert isinstance(terminate, TerminateInstance)
     assert (terminate.claim, terminate.claim_uid, terminate.unless_claimed) == ("default-1", "uid-default-1", True)
     assert delete.ref.name == "node-default-1"
-    assert [(e.ref.name, e.reason) for e in chain.events] == [("node-default-1", "NodeClaimMissing")]
+    assert [(e.ref.name, e.reason) for e in chain.events] == [("node-default-1", "NodeClaimNotFound")]
 
 
 @pytest.mark.parametrize("registered", ["true", "no more"])
@@ -99,7 +99,7 @@ def test_a_claim_that_lost_its_instance_is_deleted(node, cloud):
     assert isinstance(deletion, DeleteObject)
     assert deletion.ref.resource.kind == "NodeClaim"
     assert [(e.ref.resource.kind, e.reason) for e in chain.events] == [
-        (kind, "InstanceGone") for kind in (["NodeClaim", "Node"] if node else ["NodeClaim"])
+        (kind, "InstanceNotFound") for kind in (["NodeClaim", "Node"] if node else ["NodeClaim"])
     ]
 
 

@@ -249,7 +249,7 @@ def test_a_claim_that_lost_a_mark_of_ours_gets_it_back():
     }
     assert all(action.resource_version == "7" for action in plan.actions)
     assert [(e.reason, labels.TERMINATION_FINALIZER in e.message) for c in plan.chains for e in c.events] == [
-        ("Restored", True)
+        ("MetadataRestored", True)
     ]
 
 
@@ -261,14 +261,14 @@ def test_a_claim_gets_its_provider_id_back_from_the_node_that_it_owns(edited):
     plan = run([claim], [a_node("a", metadata={"ownerReferences": [owner]})])
 
     assert patch_of(plan, "NodeClaim", "status") == {"providerID": provider_id_of("a")}
-    assert [e.reason for c in plan.chains for e in c.events] == ["Restored"]
+    assert [e.reason for c in plan.chains for e in c.events] == ["MetadataRestored"]
 
 
 def test_a_claim_whose_node_has_not_joined_gets_its_finalizer_back_too():
     """Deleted without it, it would leave an instance behind."""
     plan = run([a_launched_claim(metadata={"finalizers": []})])
     assert patch_of(plan, "NodeClaim", "metadata") == {"finalizers": [labels.TERMINATION_FINALIZER]}
-    assert "Restored" in {event.reason for chain in plan.chains for event in chain.events}
+    assert "MetadataRestored" in {event.reason for chain in plan.chains for event in chain.events}
 
 
 def test_initialized_and_deleting_claims_are_nobodys_business_here():
@@ -313,4 +313,6 @@ def test_a_replacement_is_launched_only_while_its_command_has_not_come_to_nothin
 
     assert any(isinstance(a, LaunchInstance) for a in plan.actions) is launched
     assert [a.ref.name for a in plan.actions if isinstance(a, DeleteObject)] == ([] if launched else ["default-1"])
-    assert any(event.reason == "DisruptionUndone" for chain in plan.chains for event in chain.events) is not launched
+    assert (
+        any(event.reason == "DisruptionRolledBack" for chain in plan.chains for event in chain.events) is not launched
+    )

@@ -91,7 +91,7 @@ def test_a_pool_whose_wish_was_not_understood_hears_of_it():
     """It is used, and its owner sees that it is not used as they meant."""
     remark = "annotation journeyman.dev/node-surcharge: 'a lot' is not a price"
     (event,) = tell_pods(a_snapshot(node_pools=(a_pool("mine"),)), Results(remarks={"mine": remark})).events
-    assert (event.reason, event.ref.name, event.type) == ("NotUnderstood", "mine", "Warning")
+    assert (event.reason, event.ref.name, event.type) == ("InvalidAnnotation", "mine", "Warning")
     assert remark in event.message
 
 

@@ -53,7 +53,7 @@ def test_a_node_that_stays_away_takes_its_claim_along():
     assert isinstance(deletion, DeleteObject)
     assert deletion.ref.uid == "uid-default-1"
     (event,) = plan.chains[0].events
-    assert (event.reason, event.type) == ("NodeMissing", "Warning")
+    assert (event.reason, event.type) == ("NodeNotFound", "Warning")
     assert "node-default-1" in event.message
 
 
@@ -74,7 +74,7 @@ def test_a_claim_that_says_that_its_instance_ends_is_deleted():
     claim = a_running_claim(status={"conditions": [condition("InstanceTerminating")]})
     plan = run(claim, a_node())
     assert [type(a) for a in plan.actions] == [DeleteObject, Requeue]
-    assert [e.reason for e in plan.chains[0].events] == ["ContradictoryStatus"]
+    assert [e.reason for e in plan.chains[0].events] == ["InconsistentStatus"]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,383 @@
+"""The table of Kubernetes Events: reason, type, objects, meaning, what to do, and how long a repeat is suppressed.
+
+Karpenter's reasons keep Karpenter's type and window. Besides these, every change of a status condition is an Event whose
+reason is the condition's type (`core.state.transitions`).
+
+Restates: karpenter pkg/events/events.go, pkg/controllers/disruption/events/events.go,
+pkg/controllers/node/termination/terminator/events/events.go; karpenter-provider-aws
+pkg/controllers/interruption/events/events.go, pkg/controllers/nodeclass/events.go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Final, Literal
+
+from msgspec import Struct
+
+EventType = Literal["Normal", "Warning"]
+
+DEFAULT_DEDUPE_WINDOW: Final = timedelta(minutes=2)  # karpenter pkg/events/recorder.go: defaultDedupeTimeout
+
+
+class EventReason(Struct, frozen=True, kw_only=True):
+    """One Event reason: what it means, and what to do (empty if nothing needs to be done)."""
+
+    reason: str
+    kinds: tuple[str, ...]
+    meaning: str
+    what_to_do: str = ""
+    type: EventType = "Normal"
+    is_karpenters: bool = True
+    dedupe_window: timedelta = DEFAULT_DEDUPE_WINDOW
+
+
+_NODE: Final = ("Node", "NodeClaim")
+
+_SCHEDULING: Final = (
+    EventReason(
+        reason="Nominated",
+        kinds=("Pod",),
+        meaning="The pod should schedule on the named Node or NodeClaim.",
+    ),
+    EventReason(
+        reason="FailedScheduling",
+        kinds=("Pod",),
+        type="Warning",
+        dedupe_window=timedelta(minutes=5),
+        meaning="No existing node and no NodePool can run the pod.",
+        what_to_do="Read the reason for each NodePool in the message; change the pod's requirements, or the NodePool's.",
+    ),
+    EventReason(
+        reason="NoCompatibleInstanceTypes",
+        kinds=("NodePool",),
+        type="Warning",
+        dedupe_window=timedelta(minutes=1),
+        meaning="The NodePool's requirements filter out every available instance type.",
+        what_to_do="Relax the requirements or minValues of the NodePool, or check the status of its NodeClass.",
+    ),
+    EventReason(
+        reason="InsufficientCapacityError",
+        kinds=("NodeClaim", "NodePool"),
+        type="Warning",
+        meaning="The cloud has no capacity for any offering that the launch may use. The NodeClaim is deleted and its pods "
+        "are scheduled again without those offerings.",
+        what_to_do="Allow more instance types, zones or capacity types in the NodePool if it happens often.",
+    ),
+    EventReason(
+        reason="NodeLimitReached",
+        kinds=("NodePool",),
+        type="Warning",
+        is_karpenters=False,
+        meaning="limits.nodes of a static NodePool is lower than its replicas.",
+        what_to_do="Raise limits.nodes or reduce replicas.",
+    ),
+    EventReason(
+        reason="InvalidAnnotation",
+        kinds=("NodePool",),
+        type="Warning",
+        is_karpenters=False,
+        dedupe_window=timedelta(minutes=15),
+        meaning="A journeyman.dev annotation has an invalid value, and is ignored.",
+        what_to_do="Correct the annotation; the message says which values are valid.",
+    ),
+)
+
+_LIFECYCLE: Final = (
+    EventReason(
+        reason="NodeClassNotReady",
+        kinds=("NodeClaim",),
+        type="Warning",
+        meaning="The NodeClass cannot be used for launches. The NodeClaim is deleted and its pods are scheduled again.",
+        what_to_do="Read the conditions of the NodeClass.",
+    ),
+    EventReason(
+        reason="LimitsExceeded",
+        kinds=("NodeClaim",),
+        type="Warning",
+        is_karpenters=False,
+        meaning="The NodePool's limits were reduced before the NodeClaim was launched. The NodeClaim is deleted.",
+        what_to_do="Raise the NodePool's limits if its pods stay pending.",
+    ),
+    EventReason(
+        reason="DisruptionRolledBack",
+        kinds=("NodeClaim",),
+        type="Warning",
+        is_karpenters=False,
+        meaning="The disruption command of this replacement was rolled back before the launch. The NodeClaim is deleted.",
+    ),
+    EventReason(
+        reason="LaunchTimedOut",
+        kinds=_NODE,
+        type="Warning",
+        is_karpenters=False,
+        meaning="The NodeClaim was not launched within the launch timeout, and is deleted.",
+        what_to_do="Read the Launched condition of the NodeClaim for the cloud's error.",
+    ),
+    EventReason(
+        reason="RegistrationTimedOut",
+        kinds=_NODE,
+        type="Warning",
+        is_karpenters=False,
+        meaning="The instance did not register as a node within the registration timeout. The NodeClaim is deleted.",
+        what_to_do="Check the node's bootstrap log, its network path to the API server and its IAM role's access entry.",
+    ),
+    EventReason(
+        reason="MultipleNodeClaimsFound",
+        kinds=("NodeClaim",),
+        type="Warning",
+        is_karpenters=False,
+        meaning="Several NodeClaims have the same providerID, so the node is not registered for any of them.",
+        what_to_do="Delete the NodeClaim that does not belong to the instance; its tags name the right one.",
+    ),
+    EventReason(
+        reason="UnregisteredTaintMissing",
+        kinds=("NodeClaim",),
+        type="Warning",
+        meaning="The node joined without the karpenter.sh/unregistered taint, so pods may run before it is set up.",
+        what_to_do="Add the taint to the user data of a custom AMI.",
+    ),
+    EventReason(
+        reason="FailedConsistencyCheck",
+        kinds=("NodeClaim",),
+        type="Warning",
+        meaning="The node has less of a resource than its instance type should have.",
+        what_to_do="Check the AMI and the kubelet configuration; VM_MEMORY_OVERHEAD_PERCENT corrects the memory estimate.",
+    ),
+    EventReason(
+        reason="MetadataRestored",
+        kinds=_NODE,
+        type="Warning",
+        is_karpenters=False,
+        meaning="Labels, annotations, finalizers or owner references of Journeyman were removed or changed, and are restored.",
+        what_to_do="Stop the tool or person that edits them; the message says what was restored.",
+    ),
+    EventReason(
+        reason="InconsistentStatus",
+        kinds=("NodeClaim",),
+        type="Warning",
+        is_karpenters=False,
+        meaning="The NodeClaim's status says that its instance terminates, but it is not deleted. It is deleted now.",
+    ),
+    EventReason(
+        reason="NodeNotFound",
+        kinds=("NodeClaim",),
+        type="Warning",
+        is_karpenters=False,
+        meaning="The Node of a registered NodeClaim no longer exists and did not come back. NodeClaim and instance are deleted.",
+    ),
+    EventReason(
+        reason="NodeClaimNotFound",
+        kinds=("Node",),
+        type="Warning",
+        is_karpenters=False,
+        meaning="The Node was launched for a NodeClaim that no longer exists. The node and its instance are deleted.",
+    ),
+    EventReason(
+        reason="InstanceNotFound",
+        kinds=_NODE,
+        type="Warning",
+        is_karpenters=False,
+        meaning="The instance of the NodeClaim no longer exists. NodeClaim and Node are deleted.",
+        what_to_do="Find out who terminated the instance, if it was not the cloud.",
+    ),
+    EventReason(
+        reason="NodeDeleted",
+        kinds=_NODE,
+        is_karpenters=False,
+        meaning="The Node was deleted. Its NodeClaim is deleted, and its instance once the node is drained.",
+    ),
+    EventReason(
+        reason="NodePoolDeleted",
+        kinds=_NODE,
+        is_karpenters=False,
+        meaning="The NodePool was deleted. Its NodeClaims are deleted with it.",
+    ),
+    EventReason(
+        reason="NodeRepairBlocked",
+        kinds=("Node",),
+        type="Warning",
+        dedupe_window=timedelta(minutes=15),
+        meaning="The node is unhealthy and is not repaired, because more than 20 % of the nodes are unhealthy.",
+        what_to_do="Find the common cause; delete single nodes by hand if they must be replaced.",
+    ),
+)
+
+_TERMINATION: Final = (
+    EventReason(
+        reason="Evicted",
+        kinds=("Pod",),
+        meaning="The pod was evicted because its node is drained.",
+    ),
+    EventReason(
+        reason="Disrupted",
+        kinds=("Pod",),
+        meaning="The pod was deleted to keep the node's terminationGracePeriod.",
+    ),
+    EventReason(
+        reason="FailedDraining",
+        kinds=("Node",),
+        type="Warning",
+        meaning="Pods keep the node from being drained; the message names them and their PodDisruptionBudget.",
+        what_to_do="Allow a disruption in the PodDisruptionBudget, or set terminationGracePeriod on the NodePool.",
+    ),
+    EventReason(
+        reason="AwaitingVolumeDetachment",
+        kinds=("Node",),
+        meaning="The node is drained; termination waits until its volumes are detached.",
+        what_to_do="If it lasts, check the CSI driver's node and controller pods.",
+    ),
+    EventReason(
+        reason="TerminationGracePeriodExpiring",
+        kinds=_NODE,
+        type="Warning",
+        meaning="All pods of the node will be deleted by the time in the message.",
+    ),
+    EventReason(
+        reason="FailedTermination",
+        kinds=_NODE,
+        type="Warning",
+        meaning="The cloud refused to terminate the instance; it is tried again.",
+        what_to_do="Read the cloud's error in the message; check termination protection and permissions.",
+    ),
+    EventReason(
+        reason="InvalidDoNotDisruptAnnotation",
+        kinds=("Pod",),
+        type="Warning",
+        meaning="The pod's karpenter.sh/do-not-disrupt annotation has an invalid value, and is ignored.",
+        what_to_do='Set it to "true" or to a duration such as 4h.',
+    ),
+    EventReason(
+        reason="DoNotDisruptUntil",
+        kinds=("Pod",),
+        meaning="The pod is protected from disruption until the time in the message.",
+    ),
+    EventReason(
+        reason="DoNotDisruptGracePeriodElapsed",
+        kinds=("Pod",),
+        meaning="The duration of the pod's karpenter.sh/do-not-disrupt annotation has passed; it may be disrupted.",
+    ),
+    EventReason(
+        reason="WaitingOnNodeClaimTermination",
+        kinds=("EC2NodeClass",),
+        meaning="The NodeClass is being deleted and waits until the NodeClaims that use it are removed.",
+        what_to_do="Delete or drain the NodeClaims in the message.",
+    ),
+    EventReason(
+        reason="Finalized",
+        kinds=(*_NODE, "EC2NodeClass"),
+        meaning="The finalizer was removed; the object is deleted.",
+    ),
+)
+
+_INTERRUPTION: Final = (
+    EventReason(
+        reason="SpotInterrupted",
+        kinds=_NODE,
+        type="Warning",
+        meaning="The cloud reclaims the Spot instance in two minutes. The node is drained and replaced.",
+    ),
+    EventReason(
+        reason="CapacityReservationInstanceInterrupted",
+        kinds=_NODE,
+        type="Warning",
+        meaning="The cloud reclaims the instance of an interruptible capacity reservation.",
+    ),
+    EventReason(
+        reason="SpotRebalanceRecommendation",
+        kinds=_NODE,
+        meaning="The Spot instance is at elevated risk of interruption.",
+        what_to_do="Set the annotation journeyman.dev/rebalance: replace on the NodePool to replace such nodes within budgets.",
+    ),
+    EventReason(
+        reason="InstanceStopping",
+        kinds=_NODE,
+        type="Warning",
+        meaning="The instance is stopping or stopped. The NodeClaim is deleted.",
+    ),
+    EventReason(
+        reason="InstanceTerminating",
+        kinds=_NODE,
+        type="Warning",
+        meaning="The instance is terminating or terminated. The NodeClaim is deleted.",
+        what_to_do="Find out who terminated the instance, if it was not the cloud.",
+    ),
+    EventReason(
+        reason="InstanceUnhealthy",
+        kinds=_NODE,
+        type="Warning",
+        meaning="The cloud reports a failed status check or scheduled maintenance. The NodeClaim is deleted.",
+    ),
+    EventReason(
+        reason="TerminatingOnInterruption",
+        kinds=_NODE,
+        type="Warning",
+        meaning="The NodeClaim is deleted because of an interruption.",
+    ),
+)
+
+_DISRUPTION: Final = (
+    EventReason(
+        reason="DisruptionBlocked",
+        kinds=(*_NODE, "NodePool"),
+        meaning="The node may not be disrupted at the moment, or the NodePool's budgets allow no disruption.",
+        what_to_do="Nothing, if it is intended; the message names the pod, PodDisruptionBudget, annotation or budget.",
+    ),
+    EventReason(
+        reason="Unconsolidatable",
+        kinds=_NODE,
+        dedupe_window=timedelta(minutes=15),
+        meaning="Consolidation can neither delete the node nor replace it by a cheaper one; the message says why.",
+    ),
+    EventReason(
+        reason="ConsolidationCandidate",
+        kinds=_NODE,
+        meaning="A consolidation of the node is proposed, with its savings; it is validated 15 s later.",
+    ),
+    EventReason(
+        reason="ConsolidationRejected",
+        kinds=_NODE,
+        meaning="The proposed consolidation failed validation: churn, budget or scheduling.",
+    ),
+    EventReason(
+        reason="DisruptionLaunching",
+        kinds=("NodeClaim",),
+        meaning="The NodeClaim is a replacement and is launched.",
+    ),
+    EventReason(
+        reason="DisruptionWaitingReadiness",
+        kinds=("NodeClaim",),
+        meaning="Disruption waits until the replacement is initialized.",
+    ),
+    EventReason(
+        reason="DisruptionTerminating",
+        kinds=_NODE,
+        meaning="The node is deleted for the reason in the message: consolidation, expiration, node repair or rebalance.",
+    ),
+)
+
+_OPERATION: Final = (
+    EventReason(
+        reason="PermissionDenied",
+        kinds=("Namespace",),
+        type="Warning",
+        is_karpenters=False,
+        meaning="The API server forbids a request that a step needs. The step is tried again every minute.",
+        what_to_do="Grant the permission in the message: upgrade the chart, or check its `access` and `features` values.",
+    ),
+    EventReason(
+        reason="CRDNotInstalled",
+        kinds=("Namespace",),
+        type="Warning",
+        is_karpenters=False,
+        meaning="The API server does not know a kind that a step needs.",
+        what_to_do="Install the chart's custom resource definitions, or disable the feature that needs the kind.",
+    ),
+)
+
+EVENT_REASONS: Final[Mapping[str, EventReason]] = {
+    entry.reason: entry
+    for entry in (*_SCHEDULING, *_LIFECYCLE, *_TERMINATION, *_INTERRUPTION, *_DISRUPTION, *_OPERATION)
+}
+"""Every Event reason, by subject: scheduling, lifecycle, termination, interruption, disruption, operation."""
