@@ -19,7 +19,7 @@ export MYPY_CACHE_DIR := $(KEPT)/mypy
 export RUFF_CACHE_DIR := $(KEPT)/ruff
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format lint types imports unit sam oracle controlplane helm crds metrics karpenter-map docs pictures lock bench bench-binding bench-reading faults nightly clean
+.PHONY: help setup demo test check format lint types imports unit sam oracle controlplane helm crds metrics karpenter-map docs pictures lock bench bench-ablation bench-binding bench-reading faults nightly clean
 
 help: ## What you can ask for
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/' | expand -t 18
@@ -102,6 +102,9 @@ lock: setup ## Renew the locked requirements
 
 bench: setup oracle ## Price and speed of the scheduler beside Karpenter's, in one run (about ten minutes)
 	@$(BIN)/python -m tests.bench.bench_scheduling
+
+bench-ablation: setup ## What each mechanism of the scheduler is worth, into docs/scheduling.md (about ten minutes)
+	@$(BIN)/python -m tests.bench.ablation --write
 
 bench-binding: setup controlplane ## Plans against what the real kube-scheduler makes of them (some minutes)
 	@$(BIN)/python -m tests.bench.bench_binding

@@ -22,9 +22,9 @@ from journeyman.core.scheduling.problem import PartialSolution, PodBatch, Schedu
 from journeyman.core.scheduling.sequential import schedule_sequentially
 from journeyman.core.scheduling.topology import Group, LabelIndex, Pins
 
-_ATTEMPTS: Final = 5  # at quotas that were cut short; after them the classes concerned are left to one by one
+ATTEMPTS: Final = 5  # at quotas that were cut short; after them the classes concerned are left to one by one
 _MOST_ATTEMPTS: Final = 8  # after them all classes are
-_MOST_CO_LOCATED: Final = 2000  # pods; more that must share nodes are placed after the others, where these leave room
+MOST_CO_LOCATED: Final = 2000  # pods; more that must share nodes are placed after the others, where these leave room
 
 _Sent = tuple[int, Pins]
 Ceilings = dict[_Sent, int]
@@ -34,7 +34,7 @@ def schedule_in_bulk(task: SchedulingTask, *, use_spread_slack: bool = False) ->
     """The plan, as complete as can be. `use_spread_slack`: as `PartialSolution` has it."""
     problem = task.problem
     co_located = co_located_classes(problem)
-    first = co_located if sum(problem.counts[c] for c in co_located) <= _MOST_CO_LOCATED else ()
+    first = co_located if sum(problem.counts[c] for c in co_located) <= MOST_CO_LOCATED else ()
     alone = frozenset(co_located)
     ceilings: Ceilings = {}
     attempt = 1
@@ -47,8 +47,8 @@ def schedule_in_bulk(task: SchedulingTask, *, use_spread_slack: bool = False) ->
         if not cut_short:
             schedule_sequentially(problem, solution)
             return solution
-        if attempt < _ATTEMPTS:
-            ceilings = _learned(cut_short, ceilings, give_up=attempt == _ATTEMPTS - 1)
+        if attempt < ATTEMPTS:
+            ceilings = _learned(cut_short, ceilings, give_up=attempt == ATTEMPTS - 1)
         elif attempt < _MOST_ATTEMPTS:
             alone |= {problem.class_of_row[row] for row, _ in cut_short}
         else:

@@ -32,7 +32,7 @@ from journeyman.core.scheduling.node_filling import NodeFilling
 from journeyman.core.scheduling.problem import PartialSolution, PodBatch, SchedulingProblem
 from journeyman.core.scheduling.topology import Group, Pins
 
-_REPAIR_ROUNDS: Final = 4
+REPAIR_ROUNDS: Final = 4
 
 
 def assign_domains(
@@ -53,7 +53,7 @@ def assign_domains(
     Returns:
         Units by class, rung and pins; and by class how many pods no domain may take.
     """
-    return _DomainAssignment(problem, solution, filling, but).assign()
+    return DomainAssignment(problem, solution, filling, but).assign()
 
 
 class _DomainPlacement(Struct):
@@ -78,7 +78,9 @@ class _ClassProgress(Struct):
     anywhere: dict[int, int] = field(default_factory=dict)
 
 
-class _DomainAssignment:
+class DomainAssignment:
+    """The classes whose domains are being chosen, how many of their pods went where, and what each rule counts."""
+
     def __init__(
         self, problem: SchedulingProblem, solution: PartialSolution, filling: NodeFilling, but: Collection[int]
     ) -> None:
@@ -207,7 +209,7 @@ class _DomainAssignment:
         cells = self._admitted(row, self._cells(row))
         if not cells:
             return
-        self._charge_followers(row, cells)
+        self.charge_followers(row, cells)
         rules = self._domain_counts.rules(row)
         given = distribute(
             progress.left,
@@ -272,7 +274,7 @@ class _DomainAssignment:
         total: Ints = pods @ self._problem.requests[first]
         return self._supply.fleet_price(row, self._keys_of(row), self._needed(row), domain, total)
 
-    def _charge_followers(self, row: int, cells: Sequence[DomainCell]) -> None:
+    def charge_followers(self, row: int, cells: Sequence[DomainCell]) -> None:
         """Tell by cell how many pods that must follow the row's could not, and let its pods pay their price too."""
         own = {group.id for group in self._affinities(row)}
         for group in self._domain_counts.counting(row):
@@ -304,7 +306,7 @@ class _DomainAssignment:
 
     def _replace_broken(self, order: Sequence[int]) -> None:
         """Place those anew whose rules others broke; whom that does not help stays behind."""
-        for _ in range(_REPAIR_ROUNDS):
+        for _ in range(REPAIR_ROUNDS):
             upset = [c for c in order if any(self._is_broken(p) for p in self._classes[c].placed)]
             if not upset:
                 return

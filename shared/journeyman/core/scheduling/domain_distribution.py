@@ -15,7 +15,7 @@ from msgspec import Struct
 from journeyman.core.scheduling.topology import Pins
 
 UNLIMITED: Final = 1 << 40
-_WORTH_A_LEAP: Final = 24  # pods; for fewer, watching for repetition costs more than it saves
+WORTH_A_LEAP: Final = 24  # pods; for fewer, watching for repetition costs more than it saves
 _NEAR: Final = 1.01  # of the best price; what costs no more is free
 
 
@@ -85,14 +85,14 @@ def distribute(
     if len(cells) == 1 and all(rule.skew is None for rule in rules):
         return [min(pods, cells[0].room + cells[0].more)]
     options = {"has_no_spread": has_no_spread, "use_spread_slack": use_spread_slack}
-    given = _Distribution(cells, rules, **options).distribute(pods)
-    if sum(given) < pods and _are_crossed(rules):
-        turned = (_Distribution(cells, rules, **options, turn=n).distribute(pods) for n in range(1, len(cells)))
+    given = Distribution(cells, rules, **options).distribute(pods)
+    if sum(given) < pods and are_crossed(rules):
+        turned = (Distribution(cells, rules, **options, turn=n).distribute(pods) for n in range(1, len(cells)))
         return max([given, *turned], key=sum)
     return given
 
 
-def _are_crossed(rules: Sequence[DomainRule]) -> bool:
+def are_crossed(rules: Sequence[DomainRule]) -> bool:
     """Whether rules over different labels must meet: then an unlucky choice among equals may end in a corner."""
     return len({rule.key for rule in rules if rule.skew is not None}) > 1
 
@@ -153,7 +153,7 @@ class _RuleCounts:
         return times
 
 
-class _Distribution:
+class Distribution:
     """Pods being dealt; among cells that are as good as each other that of number `turn` comes first."""
 
     def __init__(
@@ -174,7 +174,7 @@ class _Distribution:
         self._more = [cell.more for cell in cells]
         self._given = [0] * len(cells)
         self._dear = _dear(cells) if has_no_spread else []
-        self._choices = self._count_choices() if _are_crossed(rules) else [0] * len(cells)
+        self._choices = self._count_choices() if are_crossed(rules) else [0] * len(cells)
         ranked = sorted(range(len(cells)), key=lambda i: (cells[i].price, cells[i].pins))
         self._ranked = [*ranked[turn:], *ranked[:turn]]
 
@@ -187,8 +187,9 @@ class _Distribution:
         ]
 
     def distribute(self, pods: int) -> list[int]:
+        """Return how many of so many pods each cell gets."""
         seen: dict[object, tuple[list[int], list[list[int]]]] = {}
-        choose = self._choose_by_one_rule if self._has_one_rule(pods) else self._choose
+        choose = self._choose_by_one_rule if self.has_one_rule(pods) else self._choose
         while pods > 0:
             chosen = choose(strict=True)
             if chosen is None:
@@ -197,7 +198,7 @@ class _Distribution:
                 break
             self._give(chosen, 1)
             pods -= 1
-            if pods >= _WORTH_A_LEAP:
+            if pods >= WORTH_A_LEAP:
                 state = self._state()
                 if state in seen:
                     pods -= self._leap(pods, *seen[state])
@@ -215,7 +216,7 @@ class _Distribution:
         for rule_count in self._rule_counts:
             rule_count.add(i, pods)
 
-    def _has_one_rule(self, pods: int) -> bool:
+    def has_one_rule(self, pods: int) -> bool:
         """Whether one level alone tells cells apart: all on new nodes, as good as each other, and without end."""
         if (
             self._use_spread_slack

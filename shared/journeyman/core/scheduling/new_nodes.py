@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from functools import cached_property
 from itertools import groupby
+from typing import Final
 
 import numpy as np
 from msgspec import Struct, field
@@ -30,6 +31,8 @@ from journeyman.core.scheduling.pod_classes import PodClass
 from journeyman.core.scheduling.problem import PlannedNode, PodBatch, SchedulingProblem
 from journeyman.core.scheduling.requirements import Requirements
 from journeyman.core.scheduling.topology import Pins
+
+LIMIT_WEIGHTS: Final = (1.0, 1e6)  # of the dearest offer's price, for a node that takes all that a limit leaves
 
 
 class _BatchQueue:
@@ -182,7 +185,7 @@ def plan_new_nodes(
         mine = tuple(batch for batch in left if served.by_any(members, batch.row))
         if not mine:
             continue
-        tier = _WeightTier(problem, members, caps, mine, varied=varied)
+        tier = WeightTier(problem, members, caps, mine, varied=varied)
         outcome = tier.open([headroom[s] for s in tier.members], reservations)
         for s, room in zip(tier.members, outcome.headroom, strict=True):
             headroom[s].left = room.left
@@ -276,7 +279,7 @@ class _PackedTier(Struct, kw_only=True, eq=False):
         return int(self.left.sum()), self.price
 
 
-class _WeightTier:
+class WeightTier:
     """NodePools of one order taking units.
 
     Units that nothing here can tell apart (equal wishes, requests, and rules about one node) are one item.
@@ -333,8 +336,8 @@ class _WeightTier:
         if best.left.sum() > best.hopeless and any(room.resources for room in headroom):
             shares = self._shares_of_limits(headroom)
             scale = float(self._market.prices.max(initial=0.0))
-            for weight in (scale, 1e6 * scale):
-                rival = self._attempt(self._market.prices + weight * shares, headroom, reservations)
+            for weight in LIMIT_WEIGHTS:
+                rival = self._attempt(self._market.prices + weight * scale * shares, headroom, reservations)
                 best = min(best, rival, key=lambda outcome: outcome.rank)
         return best
 
@@ -361,7 +364,7 @@ class _WeightTier:
             offers = np.flatnonzero(self._within(outcome)) if exhaustible else np.arange(len(prices))
             offers = offers[np.argsort(prices[offers], kind="stable")]
             offers = offers[worth_considering(replace(self._market, prices=prices).only(offers), self._asked)]
-            counts = self._within_reach(outcome) if exhaustible else outcome.left
+            counts = self.within_limits(outcome) if exhaustible else outcome.left
             part = self._part(offers, prices, counts, outcome.reservations)
             new_nodes = self._take(outcome, offers, pack(part, fewest_nodes=self._stalls[0].template.order[1]))
             if not new_nodes or not exhaustible:
@@ -386,7 +389,7 @@ class _WeightTier:
         fits = self._packing_problem.only(np.flatnonzero(self._within(outcome))).fits()
         return int(outcome.left[~np.logical_or.reduce(fits, axis=1)].sum())
 
-    def _within_reach(self, outcome: _PackedTier) -> Ints:
+    def within_limits(self, outcome: _PackedTier) -> Ints:
         """How many of each item are left, less those for which limits leave no room whatever is opened.
 
         The smallest are kept: of these most can be placed.
@@ -424,7 +427,7 @@ class _WeightTier:
         for packed in packing.bins:
             kinds, counts = np.array(packed.content, dtype=np.int64).T
             wanted = packed.copies
-            for offer in self._alternatives(int(offers[packed.offer]), kinds):
+            for offer in self.equal_offers(int(offers[packed.offer]), kinds):
                 b = self._with_share(_PlannedBin(offer, kinds, counts, None))
                 copies = self._enter(outcome, b, wanted) if b is not None else 0
                 new_nodes += copies
@@ -433,7 +436,7 @@ class _WeightTier:
                     break
         return new_nodes
 
-    def _alternatives(self, offer: int, kinds: Ints) -> Iterator[int]:
+    def equal_offers(self, offer: int, kinds: Ints) -> Iterator[int]:
         """An offer, then others that hold the same for the same price, NodePools in their order."""
         yield offer
         market, problem = self._market, self._packing_problem

@@ -159,7 +159,7 @@ class Scheduler:
         return errors
 
 
-_MOST_TRIES: Final = 24  # classes whose preferences are tried one by one
+CLASSES_TRIED: Final = 24  # classes whose preferences are tried one by one
 _FEW_PODS: Final = 150  # pods; with more the one node that a domain has too many of matters little
 _DECIMALS: Final = 9  # of a price; what differs beyond is rounding
 _NOTHING_TO_BUY: Final = (0, 0.0, 0)  # every pod has a place, and no node is opened
@@ -228,14 +228,14 @@ def _best(task: SchedulingTask) -> CandidatePlan:
     if plan.rank == _NOTHING_TO_BUY or not _is_small(problem):
         return plan
     best = plan
-    if _has_slack(problem):
+    if has_spread_slack(problem):
         prefer_cheapest_domain = _finish(task, schedule_in_bulk(task, use_spread_slack=True))
         best = (
             min(best, prefer_cheapest_domain, key=lambda p: p.rank)
             if prefer_cheapest_domain.leftover == plan.leftover
             else best
         )
-    for policy in _policies(task):
+    for policy in tie_break_policies(task):
         rival = _sequential_plan(task, policy)
         if policy == TieBreakPolicy() and best.left == rival.left and best.leftover != rival.leftover:
             best = rival  # where room is short the pods get it that Karpenter would give it
@@ -244,13 +244,13 @@ def _best(task: SchedulingTask) -> CandidatePlan:
     return best
 
 
-def _has_slack(problem: SchedulingProblem) -> bool:
+def has_spread_slack(problem: SchedulingProblem) -> bool:
     """Whether some spread lets domains differ by more than the one pod that there is too many of."""
     spreads = (spread for row in problem.rows for spread in row.spreads)
     return any(spread.max_skew > 1 and spread.key != labels.HOSTNAME for spread in spreads)
 
 
-def _policies(task: SchedulingTask) -> Iterator[TieBreakPolicy]:
+def tie_break_policies(task: SchedulingTask) -> Iterator[TieBreakPolicy]:
     """The ways worth comparing: Karpenter's, and others where it would have left a choice to chance, or the next pass."""
     yield TieBreakPolicy()
     problem = task.problem
@@ -382,7 +382,7 @@ def _one_class_after_another(
     tries = 0
     for c in choosy:
         for level in range(len(levels[c]) - 1):
-            if tries == _MOST_TRIES:
+            if tries == CLASSES_TRIED:
                 return best
             tries += 1
             tried = [*starts]

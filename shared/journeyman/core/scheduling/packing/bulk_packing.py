@@ -40,18 +40,18 @@ class FillOrder(Struct, frozen=True):
 class BulkPacker:
     """Nodes being filled, as columns: room by axis, signatures still possible, conflicts entered."""
 
-    def __init__(self, problem: PackingProblem, appraisal: ShadowPrices, manner: FillOrder) -> None:
+    def __init__(self, problem: PackingProblem, appraisal: ShadowPrices, fill_order: FillOrder) -> None:
         self.problem = problem
         self._appraisal = appraisal
         self._sizes = np.minimum(problem.sizes, _MOST_ROOM).astype(float)
         self._requests = problem.requests.astype(float)
         self._axes = [np.flatnonzero(request) for request in problem.requests]
-        self._manner = manner
-        self._various = manner.thrift > 0 and bool(
+        self._manner = fill_order
+        self._various = fill_order.thrift > 0 and bool(
             (np.ptp(appraisal.unit, axis=0) > 1e-6 * appraisal.unit.max(axis=0)).any()
         )
-        self._weights = np.maximum(self._mean_unit(), manner.blend * self._use())
-        worth = self._requests @ self._weights if manner.blend else appraisal.items
+        self._weights = np.maximum(self._mean_unit(), fill_order.blend * self._use())
+        worth = self._requests @ self._weights if fill_order.blend else appraisal.items
         self._worth: Floats = np.round(worth / max(float(worth.max(initial=0.0)), 1e-300), _DECIMALS + 3)
         self._families = _families(problem)
         self._in_conflict = np.logical_or.reduce(problem.loose | problem.bound, axis=1)
@@ -230,7 +230,7 @@ def _families(problem: PackingProblem) -> Bools:
 
 
 _OFFERS: Final = 40  # whose combinations are tried to cover what whole nodes of the mix leave
-_MARGINS: Final = (0.0, 0.01, 0.02, 0.03, 0.05, 0.08)  # room to spare, since items are not sand
+MARGINS: Final = (0.0, 0.01, 0.02, 0.03, 0.05, 0.08)  # room to spare, since items are not sand
 
 
 def whole_mixes(problem: PackingProblem, appraisal: ShadowPrices) -> Iterator[Ints]:
@@ -243,7 +243,7 @@ def whole_mixes(problem: PackingProblem, appraisal: ShadowPrices) -> Iterator[In
         return
     combinations = _NodeCombinations(problem, appraisal)
     seen = {base.tobytes()}
-    for margin in _MARGINS:
+    for margin in MARGINS:
         need = (problem.counts @ problem.requests).astype(float) * (1 + margin) - base @ problem.sizes
         mix = base + combinations.cheapest_cover(need)
         if mix.tobytes() not in seen:

@@ -25,11 +25,11 @@ from journeyman.core.scheduling.packing.packing_problem import (
 )
 from journeyman.core.scheduling.packing.shadow_prices import compute_shadow_prices
 
-_REFINED_ITEMS: Final = 64  # column generation needs a row per item
+REFINED_ITEMS: Final = 64  # column generation needs a row per item
 _REFINING_ROUNDS: Final = 24
-_PROMISING_OFFERS: Final = 64  # looked at closely for each node
+PROMISING_OFFERS: Final = 64  # looked at closely for each node
 _EXACT_COUNT: Final = 1500  # the exact method's table, in items
-_REPACK_ROUNDS: Final = 24
+REPACK_ROUNDS: Final = 24
 _REPACK_EFFORT: Final = 3000  # kinds of items times nodes, over all attempts
 _REPACK_SIZES: Final = (2, 3, 4, 6, 9, 14)
 _LEAST_WORTH: Final = 1e-3  # of what an item costs alone
@@ -65,9 +65,9 @@ class ColumnGenerationSolver:
         """The best of all strategies for these counts; refined values are found once, for the first counts asked."""
         kinds = np.flatnonzero(counts)
         if len(kinds) == 1:
-            return self._exact(int(kinds[0]), int(counts[kinds[0]]))
+            return self.exact_cover(int(kinds[0]), int(counts[kinds[0]]))
         plans = [self.straight(counts)]
-        if self._refined is None and self._width <= _REFINED_ITEMS:
+        if self._refined is None and self._width <= REFINED_ITEMS:
             self._refined, whole = self._refine(counts, plans[0])
             plans.append([*whole, *self._rest_of(counts, whole)])
         if self._refined is not None:
@@ -105,7 +105,7 @@ class ColumnGenerationSolver:
         most = max(_REPACK_SIZES)
         nodes = [Bin(b.offer, b.content, 1, b.width) for b in bins for _ in range(min(b.copies, most))]
         kept = [Bin(b.offer, b.content, b.copies - most, b.width) for b in bins if b.copies > most]
-        for _ in range(_REPACK_ROUNDS):
+        for _ in range(REPACK_ROUNDS):
             if self._effort <= 0:
                 break
             better = self._repack(nodes)
@@ -143,7 +143,7 @@ class ColumnGenerationSolver:
         spent = 0.0
         best_end: tuple[float, int, Bin | None] = (np.inf, 0, None)
         while left.any():
-            last = self._holding_all(left)
+            last = self.cheapest_node_for_all(left)
             if last is not None and spent + self._problem.prices[last.offer] < best_end[0] - _EPSILON:
                 best_end = (spent + float(self._problem.prices[last.offer]), len(bins), last)
             offer, filling = self._best_filling(left, worth, orders)
@@ -170,15 +170,15 @@ class ColumnGenerationSolver:
     def _promising(self, left: Ints, worth: Floats) -> Ints:
         """The offers that may be the best buy now: half by what they and what is left are worth at most, half at large."""
         useful = np.flatnonzero(self._suits @ (left * worth) > 0)
-        if len(useful) <= _PROMISING_OFFERS:
+        if len(useful) <= PROMISING_OFFERS:
             return useful
         at_most = np.minimum(self._suits[useful] @ (left * worth), self._offer_worth[useful])
         ranked = np.argsort(self._problem.prices[useful] / np.maximum(at_most, 1e-300), kind="stable")
-        half = _PROMISING_OFFERS // 2
+        half = PROMISING_OFFERS // 2
         spread = np.linspace(half, len(ranked) - 1, half).astype(np.int64)
         return np.sort(useful[np.concatenate((ranked[:half], ranked[spread]))])
 
-    def _holding_all(self, left: Ints) -> Bin | None:
+    def cheapest_node_for_all(self, left: Ints) -> Bin | None:
         """The cheapest offer that holds all that is left, if there is one."""
         total = left @ self._problem.requests
         kinds = np.flatnonzero(left)
@@ -190,7 +190,7 @@ class ColumnGenerationSolver:
         offer = int(np.argmin(np.where(holds, self._problem.prices, np.inf)))
         return Bin(offer, content_of(left), 1, self._width)
 
-    def _exact(self, item: int, count: int) -> list[Bin]:
+    def exact_cover(self, item: int, count: int) -> list[Bin]:
         """One kind of item: the cheapest cover by dynamic programming over how many are left; fewer nodes if equal."""
         axes, amounts = self._axes[item], self._amounts[item]
         holds = (self._problem.sizes[:, axes] // amounts).min(axis=1) * self._suits[:, item]
@@ -277,7 +277,7 @@ class ColumnGenerationSolver:
         problem = self._problem
         room = problem.sizes[offers]
         suits = self._suits[offers]
-        fillings = self._even_shares(left, suits, room) if mixed else np.zeros(suits.shape, dtype=np.int64)
+        fillings = self.even_shares(left, suits, room) if mixed else np.zeros(suits.shape, dtype=np.int64)
         free = np.ascontiguousarray((room - fillings @ problem.requests).T)
         remaining = np.where(suits, left - fillings, 0)
         has_loose, has_bound = (np.zeros((len(offers), problem.loose.shape[1]), dtype=bool) for _ in range(2))
@@ -293,7 +293,8 @@ class ColumnGenerationSolver:
             free[axes] -= taken * amounts
         return fillings
 
-    def _even_shares(self, left: Ints, suits: Bools, room: Ints) -> Ints:
+    def even_shares(self, left: Ints, suits: Bools, room: Ints) -> Ints:
+        """Return, by offer and item, the same share of all items that are left, as large as the offer can take."""
         wanted = suits * np.where(self._in_conflict, 0, left)
         needs = (wanted @ self._problem.requests).astype(float)
         shares = np.where(needs > 0, room / np.maximum(needs, 1.0), 1.0).min(axis=1)

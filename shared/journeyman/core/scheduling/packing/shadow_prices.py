@@ -21,7 +21,7 @@ _ROWS: Final = 160  # of the program; with more, offers and items are told apart
 _ROWS_FOR_WORTH: Final = 64  # likewise where the mix is not asked for
 _CELLS: Final = 40_000  # rows times offers, likewise
 _FITTING: Final = (0.5, 0.8, 0.95, 1.0)  # share of the items that fit an offer, by which offers are told apart
-_DETAILS: Final = ((True, True), (True, False), (False, False))  # telling offers apart by size, and items by share
+DETAILS: Final = ((True, True), (True, False), (False, False))  # telling offers apart by size, and items by share
 _SHARES: Final = 3  # by how much of its share in all demand falls on each axis, items are told apart
 _TIE_BREAK: Final = 1e-4  # of a typical node's price
 
@@ -75,7 +75,7 @@ def independent(allowed: Bools) -> list[Ints]:
 
 def compute_shadow_prices(problem: PackingProblem, *, with_mix: bool = True, coarse: bool = False) -> ShadowPrices:
     """Solve the program for these items; `mix` is all zero unless asked for. `coarse`: places are signatures."""
-    market = _OfferGroups.of(problem, most_rows=_ROWS if with_mix else _ROWS_FOR_WORTH, coarse=coarse)
+    market = OfferGroups.of(problem, most_rows=_ROWS if with_mix else _ROWS_FOR_WORTH, coarse=coarse)
     worth, mix = market.solve(with_mix=with_mix)
     each = np.where(market.allowed, worth @ problem.requests.T.astype(float), np.inf).min(axis=0, initial=np.inf)
     items = np.where(np.isfinite(each), each, 0.0)
@@ -93,7 +93,7 @@ def _worth_of_stocks(problem: PackingProblem, unit: Floats, usable: Floats) -> f
     return total
 
 
-class _OfferGroups(Struct, frozen=True, kw_only=True, eq=False):
+class OfferGroups(Struct, frozen=True, kw_only=True, eq=False):
     """Offers by place, and items by where they may go.
 
     Attributes:
@@ -111,10 +111,10 @@ class _OfferGroups(Struct, frozen=True, kw_only=True, eq=False):
     usable: Floats
 
     @classmethod
-    def of(cls, problem: PackingProblem, *, most_rows: int, coarse: bool) -> _OfferGroups:
+    def of(cls, problem: PackingProblem, *, most_rows: int, coarse: bool) -> OfferGroups:
         """As fine a distinction as keeps the program small, and none by size if it is to be coarse."""
         axes = int(problem.requests.any(axis=0).sum())
-        for by_size, by_share in _DETAILS[-1:] if coarse else _DETAILS:
+        for by_size, by_share in DETAILS[-1:] if coarse else DETAILS:
             place, allowed = _places(problem, by_size=by_size)
             group = _groups(problem, allowed, by_share=by_share)
             rows = (int(place.max(initial=-1)) + 1) * axes + int(group.max(initial=-1)) + 1
@@ -142,7 +142,7 @@ class _OfferGroups(Struct, frozen=True, kw_only=True, eq=False):
             offers = np.flatnonzero((self.place == place) & ~problem.limited)
             worth[place] = affordable(worth[place], problem.prices[offers], self.usable[offers])
         if with_mix:
-            self._prefer_alike(program)
+            self.prefer_equal_nodes(program)
             for column, amount in program.levels():
                 if column < len(mix):
                     mix[column] = amount
@@ -187,7 +187,7 @@ class _OfferGroups(Struct, frozen=True, kw_only=True, eq=False):
         most = 2.0 * float(bought[np.isfinite(bought)].sum() + self.problem.prices.max(initial=0.0))
         return np.concatenate((np.zeros(len(room)), np.full(groups, most), np.zeros(len(self.problem.stocks))))
 
-    def _prefer_alike(self, program: CoveringProgram) -> None:
+    def prefer_equal_nodes(self, program: CoveringProgram) -> None:
         """Of all optimal mixes move on to one of nodes of much the same price, not giants among dwarfs."""
         offers = len(self.problem.prices)
         bought = [(j, amount) for j, amount in program.levels() if j < offers]

@@ -34,14 +34,14 @@ from journeyman.core.scheduling.packing.shadow_prices import ShadowPrices, compu
 
 _CAREFUL_KINDS: Final = 64  # up to this many kinds of items the careful way is affordable
 _CAREFUL_LEFTOVERS: Final = 150  # likewise for what finds no room in the mix
-_DIVES: Final = 4  # mixes for what found no room in the mixes before
+MIX_ROUNDS: Final = 4  # mixes for what found no room in the mixes before
 _KINDS_PER_DIVE: Final = 500  # fewer items are tried with more mixes instead
 _EFFORT: Final = 4000  # kinds of items dealt out, over all attempts
 _NODES_PER_KIND: Final = 350  # nodes that make one more kind's worth of effort
-_POLISHING: Final = 1500  # kinds of items dealt out again, over all attempts
-_POLISHED_NODES: Final = (2, 3, 4, 6)
-_POLISHED_PLAN: Final = 200  # nodes; among more, the worst few do not matter
-_GOOD_ENOUGH: Final = 1.001  # times the bound
+REPACKING_EFFORT: Final = 1500  # kinds of items dealt out again, over all attempts
+REPACKED_NODES: Final = (2, 3, 4, 6)
+REPACKED_PLAN: Final = 200  # nodes; among more, the worst few do not matter
+GOOD_ENOUGH: Final = 1.001  # times the bound
 _DECIMALS: Final = 9
 
 
@@ -65,11 +65,11 @@ def _by_price(problem: PackingProblem) -> list[Bin]:
         return solve_exactly(problem)
     appraisal = compute_shadow_prices(problem)
     best = _dealt_out(problem, appraisal, _EFFORT)
-    if price_of(best, problem.prices) <= appraisal.bound * _GOOD_ENOUGH:
+    if price_of(best, problem.prices) <= appraisal.bound * GOOD_ENOUGH:
         return best
     if kinds > _CAREFUL_KINDS:
-        few = sum(b.copies for b in best) <= _POLISHED_PLAN
-        return _polished(problem, appraisal, best) if few else best
+        few = sum(b.copies for b in best) <= REPACKED_PLAN
+        return repacked(problem, appraisal, best) if few else best
     solver = ColumnGenerationSolver(problem)
     found = solver.improve(solver.cheapest(problem.counts))
     return min(best, found, key=lambda bins: _rank(problem, bins))
@@ -78,23 +78,23 @@ def _by_price(problem: PackingProblem) -> list[Bin]:
 def _dealt_out(problem: PackingProblem, appraisal: ShadowPrices, effort: float) -> list[Bin]:
     """The cheapest of as many mixes and manners as the effort allows, two manners at least if there are."""
     work = len(problem.counts) * (1 + appraisal.mix.sum() / _NODES_PER_KIND)
-    manners = _manners(problem, appraisal)
-    attempts = ((mix, manner) for mix in whole_mixes(problem, appraisal) for manner in manners)
+    orders_tried = fill_orders(problem, appraisal)
+    attempts = ((mix, fill_order) for mix in whole_mixes(problem, appraisal) for fill_order in orders_tried)
     best: list[Bin] = []
-    for mix, manner in islice(attempts, max(int(effort / work), min(len(manners), 2))):
+    for mix, fill_order in islice(attempts, max(int(effort / work), min(len(orders_tried), 2))):
         if not best or mix @ problem.prices < price_of(best, problem.prices):
-            found = _deal_out(problem, appraisal, mix, manner)
+            found = _deal_out(problem, appraisal, mix, fill_order)
             best = min(best or found, found, key=lambda bins: _rank(problem, bins))
     return best
 
 
-def _polished(problem: PackingProblem, appraisal: ShadowPrices, bins: list[Bin]) -> list[Bin]:
+def repacked(problem: PackingProblem, appraisal: ShadowPrices, bins: list[Bin]) -> list[Bin]:
     """The worst nodes taken apart and dealt out again, as long as that saves money and the effort allows it."""
-    effort = _POLISHING
+    effort = REPACKING_EFFORT
     better: list[Bin] | None = bins
     while better is not None:
         bins, better = better, None
-        for size in _POLISHED_NODES:
+        for size in REPACKED_NODES:
             worst, rest = _worst(problem, appraisal, bins, size)
             counts = held_by(worst, len(problem.counts))
             kinds = int(np.count_nonzero(counts))
@@ -127,7 +127,7 @@ def _worst(problem: PackingProblem, appraisal: ShadowPrices, bins: list[Bin], si
     return worst, [b for b in rest.values() if b.copies]
 
 
-def _manners(problem: PackingProblem, appraisal: ShadowPrices) -> tuple[FillOrder, ...]:
+def fill_orders(problem: PackingProblem, appraisal: ShadowPrices) -> tuple[FillOrder, ...]:
     """Blends where something without a price is hardly in excess; thrift where places differ in worth."""
     bought = appraisal.mix @ problem.sizes
     used = (problem.counts @ problem.requests) / np.maximum(bought, 1)
@@ -143,19 +143,19 @@ def _with_fewest(problem: PackingProblem) -> Iterator[list[Bin]]:
         yield ColumnGenerationSolver(problem).fewest(problem.counts)
     flat = replace(problem, prices=1.0 - 1e-3 * problem.prices / max(float(problem.prices.max()), 1e-300))
     appraisal = compute_shadow_prices(flat, coarse=True)
-    for manner in (FillOrder(), FillOrder(blend=1.0)):
-        nodes = BulkPacker(flat, appraisal, manner)
+    for fill_order in (FillOrder(), FillOrder(blend=1.0)):
+        nodes = BulkPacker(flat, appraisal, fill_order)
         nodes.open_mix(np.floor(appraisal.mix + 1e-9).astype(np.int64))
         nodes.place_all(problem.counts, open_more=True)
         yield nodes.settle(problem)
 
 
-def _deal_out(problem: PackingProblem, appraisal: ShadowPrices, mix: Ints, manner: FillOrder) -> list[Bin]:
+def _deal_out(problem: PackingProblem, appraisal: ShadowPrices, mix: Ints, fill_order: FillOrder) -> list[Bin]:
     """Open the mix and place all; what finds no room gets mixes of its own, and the last few are packed carefully."""
-    nodes = BulkPacker(problem, appraisal, manner)
+    nodes = BulkPacker(problem, appraisal, fill_order)
     nodes.open_mix(mix)
     left = nodes.place_all(problem.counts, open_more=False)
-    dives = min(1 + len(problem.counts) // _KINDS_PER_DIVE, _DIVES)
+    dives = min(1 + len(problem.counts) // _KINDS_PER_DIVE, MIX_ROUNDS)
     for dive in range(dives):
         if np.count_nonzero(left) <= _CAREFUL_LEFTOVERS:
             break
@@ -191,13 +191,13 @@ def _part(problem: PackingProblem, counts: Ints) -> tuple[PackingProblem, Ints, 
     return part.only(offers), items, offers
 
 
-_STATES: Final = 800
+EXACT_STATES: Final = 800
 _TRIFLE: Final = 1e-9  # that a node costs more, so that of equal plans that of fewer nodes wins
 
 
 def is_small(problem: PackingProblem) -> bool:
     """Whether there are so few items that trying everything is quick."""
-    return bool(np.log(problem.counts + 1.0).sum() <= np.log(_STATES))
+    return bool(np.log(problem.counts + 1.0).sum() <= np.log(EXACT_STATES))
 
 
 def solve_exactly(problem: PackingProblem) -> list[Bin]:

@@ -81,13 +81,13 @@ def _best(
 ) -> _SequentialAttempt:
     """One way; where that leaves pods that another way may place, the way that leaves fewest."""
     best = _SequentialAttempt.at(problem, solution, queue, policy)
-    for change, may_help in _FALLBACK_POLICIES.items():
+    for change, may_help in FALLBACK_POLICIES.items():
         if best.left and not getattr(policy, change) and may_help(problem, solution, best):
             other = replace(policy, **{change: True})
             attempt = _SequentialAttempt.at(problem, solution, queue, other)
             if len(attempt.left) < len(best.left):
                 best, policy = attempt, other
-    for reordered in (behind_leaders, _left_first):
+    for reordered in QUEUE_ORDERS:
         order = reordered(problem, queue, best.left)
         attempt = _SequentialAttempt.at(problem, solution, order, policy) if order else best
         if len(attempt.left) < len(best.left):
@@ -120,7 +120,7 @@ def _may_choose_less(problem: SchedulingProblem, _: PartialSolution, __: _Sequen
     return wanted and problem.options.min_values is MinValuesPolicy.BEST_EFFORT
 
 
-_FALLBACK_POLICIES: Mapping[str, Callable[[SchedulingProblem, PartialSolution, _SequentialAttempt], bool]] = {
+FALLBACK_POLICIES: Mapping[str, Callable[[SchedulingProblem, PartialSolution, _SequentialAttempt], bool]] = {
     "bind_anti_affinity_domains": _keeps_apart,
     "reserve_largest_type": _is_limited,
     "prefer_largest_reservation": _drew_on_reservations,
@@ -205,3 +205,7 @@ def _others(queue: Sequence[int], head: Counter[int]) -> Iterator[int]:
             taken[c] -= 1
         else:
             yield c
+
+
+QUEUE_ORDERS: Final = (behind_leaders, _left_first)
+"""Orders in which pods are tried again where some were left: each returns an empty list where it would change nothing."""
