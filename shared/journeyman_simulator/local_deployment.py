@@ -19,8 +19,8 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
+from journeyman.cloud.aws.aws_settings import AwsSettings
 from journeyman.cloud.aws.pricing import shipped_on_demand
-from journeyman.cloud.aws.settings import AwsSettings
 from journeyman.core.api.objects import NODECLAIM
 from journeyman.core.plan import Observation, Step
 from journeyman.kube.clusters import RegisteredCluster

@@ -14,14 +14,14 @@ import pytest
 from botocore.config import Config
 from msgspec.structs import replace
 
+from journeyman.cloud.aws.aws_settings import AwsSettings, Clients
+from journeyman.cloud.aws.ec2_instances import InstanceProvider
+from journeyman.cloud.aws.instance_launch import InstanceLauncher
 from journeyman.cloud.aws.instance_types import InstanceTypeProvider
-from journeyman.cloud.aws.instances import InstanceProvider
-from journeyman.cloud.aws.launch import InstanceLauncher
 from journeyman.cloud.aws.launch_templates import LaunchTemplateProvider
 from journeyman.cloud.aws.nodeclass_view import NodeClassView
 from journeyman.cloud.aws.pricing import PriceProvider, shipped_on_demand
 from journeyman.cloud.aws.provider import AwsCloudProvider
-from journeyman.cloud.aws.settings import AwsSettings, Clients
 from journeyman.cloud.aws.subnets import SubnetProvider
 from journeyman.core.api import labels
 from journeyman.core.api.objects import NodeClaim, NodeSelectorRequirement

@@ -16,7 +16,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from journeyman.cloud.aws import launch as launching
+from journeyman.cloud.aws import instance_launch as launching
 from journeyman.core.api.nodepool import NodePoolSpec
 from journeyman.core.disruption import budgets, consolidation, orchestration, static_nodepools
 from journeyman.core.lifecycle import drain, garbage, repair, termination

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from aws_lambda_powertools import Logger
 
+from journeyman.cloud.aws.aws_settings import AwsSettings, Clients
 from journeyman.cloud.aws.provider import AwsCloudProvider
-from journeyman.cloud.aws.settings import AwsSettings, Clients
 from journeyman.cloud.aws.sqs_queue import SQSQueue
 from journeyman.core.plan import Observation, Step
 from journeyman.errors import ConfigurationError

@@ -19,7 +19,7 @@ from aws_lambda_powertools import Logger
 from msgspec import Struct
 from msgspec.structs import replace
 
-from journeyman.cloud.aws.settings import AwsSettings
+from journeyman.cloud.aws.aws_settings import AwsSettings
 from journeyman.cloud.aws.sqs_queue import SQSQueue
 from journeyman.core.plan import Observation
 from journeyman.errors import InvariantError, JourneymanError

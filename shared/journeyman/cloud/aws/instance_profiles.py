@@ -21,8 +21,8 @@ from cachetools.keys import hashkey
 
 from journeyman.cloud.aws import tags
 from journeyman.cloud.aws.aws_errors import code_of, translated
+from journeyman.cloud.aws.aws_settings import AwsSettings, Clients, ttl_cache
 from journeyman.cloud.aws.nodeclass_view import NodeClassView
-from journeyman.cloud.aws.settings import AwsSettings, Clients, ttl_cache
 from journeyman.core.api import labels
 from journeyman.errors import CloudProviderError
 from journeyman.ports import Clock

@@ -21,12 +21,12 @@ from msgspec import Struct
 
 from journeyman.cloud.aws.ami_families import AL2023
 from journeyman.cloud.aws.aws_errors import translated
+from journeyman.cloud.aws.aws_settings import AwsSettings, Clients, ttl_cache
 from journeyman.cloud.aws.instance_type_info import DESCRIBE_FILTERS, InstanceTypeInfo, parse_all
 from journeyman.cloud.aws.instance_type_labels import ZONE_ID, labels_of, requirement, requirements_of, satisfies
 from journeyman.cloud.aws.node_capacity import NodeSizing
 from journeyman.cloud.aws.nodeclass_view import NodeClassView
 from journeyman.cloud.aws.pricing import PriceProvider
-from journeyman.cloud.aws.settings import AwsSettings, Clients, ttl_cache
 from journeyman.core.api import labels
 from journeyman.core.api.objects import NodeSelectorRequirement
 from journeyman.core.catalogue import InstanceType, Offering

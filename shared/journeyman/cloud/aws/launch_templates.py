@@ -21,10 +21,10 @@ from msgspec import Struct
 from journeyman.cloud.aws import tags
 from journeyman.cloud.aws.ami_families import CUSTOM, GIB
 from journeyman.cloud.aws.aws_errors import code_of, translated
+from journeyman.cloud.aws.aws_settings import AwsSettings, Clients, ttl_cache
 from journeyman.cloud.aws.instance_type_labels import satisfies
 from journeyman.cloud.aws.node_capacity import EFA
 from journeyman.cloud.aws.nodeclass_view import NodeClassView
-from journeyman.cloud.aws.settings import AwsSettings, Clients, ttl_cache
 from journeyman.cloud.aws.user_data import MAX_BYTES, Bootstrap, boot_taints, node_labels, user_data
 from journeyman.core.api import labels, quantity
 from journeyman.core.api.objects import NodeClaim

@@ -14,8 +14,8 @@ from typing import Any, Final
 from cachetools import TTLCache, cachedmethod
 
 from journeyman.cloud.aws.aws_errors import translated
+from journeyman.cloud.aws.aws_settings import Clients, ttl_cache
 from journeyman.cloud.aws.nodeclass_view import JSON, NodeClassView
-from journeyman.cloud.aws.settings import Clients, ttl_cache
 from journeyman.ports import Clock
 
 Filters = tuple[tuple[str, tuple[str, ...]], ...]

@@ -15,9 +15,9 @@ from typing import Any, Final
 from msgspec import Struct
 
 from journeyman.cloud.aws.ami_families import CUSTOM, DEFAULT_VOLUME_BYTES, GIB
+from journeyman.cloud.aws.aws_settings import AwsSettings
 from journeyman.cloud.aws.instance_type_info import InstanceTypeInfo, network_limits
 from journeyman.cloud.aws.nodeclass_view import NodeClassView
-from journeyman.cloud.aws.settings import AwsSettings
 from journeyman.core.api import quantity
 from journeyman.core.api.resources import CPU, EPHEMERAL_STORAGE, MEMORY, PODS, amount
 from journeyman.errors import InvalidQuantityError

@@ -16,11 +16,11 @@ from msgspec import Struct
 
 from journeyman.cloud.aws.ami_families import AL2023
 from journeyman.cloud.aws.amis import AmiProvider, UnsupportedAliasError
+from journeyman.cloud.aws.aws_settings import AwsSettings, Clients
 from journeyman.cloud.aws.instance_profiles import InstanceProfileProvider, RoleNotFoundError
 from journeyman.cloud.aws.kubelet_validation import kubelet_problems
 from journeyman.cloud.aws.network_discovery import NetworkDiscovery
 from journeyman.cloud.aws.nodeclass_view import NodeClassView
-from journeyman.cloud.aws.settings import AwsSettings, Clients
 from journeyman.cloud.aws.tags import restricted_tags
 from journeyman.core.api.conditions import EC2NODECLASS_DEPENDENTS, VALIDATION_SUCCEEDED, ConditionSet
 from journeyman.core.api.ec2nodeclass import EC2NodeClass

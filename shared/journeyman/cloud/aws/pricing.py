@@ -19,7 +19,7 @@ import msgspec
 from msgspec.structs import replace
 
 from journeyman.cloud.aws.aws_errors import translated
-from journeyman.cloud.aws.settings import AwsSettings, Clients
+from journeyman.cloud.aws.aws_settings import AwsSettings, Clients
 from journeyman.errors import CloudProviderError
 from journeyman.ports import Clock, Prices
 

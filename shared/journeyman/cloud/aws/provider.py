@@ -6,14 +6,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 
+from journeyman.cloud.aws.aws_settings import AwsSettings, Clients
+from journeyman.cloud.aws.ec2_instances import InstanceProvider, failing_checks
+from journeyman.cloud.aws.instance_launch import InstanceLauncher
 from journeyman.cloud.aws.instance_types import InstanceTypeProvider
-from journeyman.cloud.aws.instances import InstanceProvider, failing_checks
-from journeyman.cloud.aws.launch import InstanceLauncher
 from journeyman.cloud.aws.launch_templates import LaunchTemplateProvider
 from journeyman.cloud.aws.nodeclass_status import NodeClassReconciler
 from journeyman.cloud.aws.nodeclass_view import NodeClassView
 from journeyman.cloud.aws.pricing import PriceProvider
-from journeyman.cloud.aws.settings import AwsSettings, Clients
 from journeyman.cloud.aws.subnets import SubnetProvider
 from journeyman.core.api.ec2nodeclass import EC2NodeClass
 from journeyman.core.api.hashes import ec2_node_class_hash_annotations

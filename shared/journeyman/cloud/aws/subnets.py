@@ -18,8 +18,8 @@ from cachetools import TTLCache, cachedmethod
 from msgspec import Struct
 
 from journeyman.cloud.aws.aws_errors import translated
+from journeyman.cloud.aws.aws_settings import Clients, ttl_cache
 from journeyman.cloud.aws.nodeclass_view import NodeClassView
-from journeyman.cloud.aws.settings import Clients, ttl_cache
 from journeyman.core.api.resources import PODS
 from journeyman.core.catalogue import InstanceType
 from journeyman.ports import Clock

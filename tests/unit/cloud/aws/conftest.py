@@ -6,9 +6,9 @@ from datetime import datetime, timezone
 import msgspec
 import pytest
 
+from journeyman.cloud.aws.aws_settings import AwsSettings
 from journeyman.cloud.aws.instance_type_info import InstanceTypeInfo
 from journeyman.cloud.aws.nodeclass_view import NodeClassView
-from journeyman.cloud.aws.settings import AwsSettings
 from journeyman.core.api import labels
 from journeyman.core.api.objects import NodeClaim, NodeSelectorRequirement
 from journeyman_simulator.clock import VirtualClock

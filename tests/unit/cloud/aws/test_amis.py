@@ -7,8 +7,8 @@ from msgspec.structs import replace
 
 from journeyman.cloud.aws.ami_families import BY_ALIAS
 from journeyman.cloud.aws.amis import AmiProvider, UnsupportedAliasError, alias_parameters, check_supported
+from journeyman.cloud.aws.aws_settings import Clients
 from journeyman.cloud.aws.network_discovery import filter_sets
-from journeyman.cloud.aws.settings import Clients
 from tests.unit.cloud.aws.conftest import START, Pages, node_class
 
 PREFIX = "/aws/service/eks/optimized-ami/1.34"

@@ -3,11 +3,11 @@
 import pytest
 from botocore.exceptions import ClientError
 
+from journeyman.cloud.aws.aws_settings import Clients
 from journeyman.cloud.aws.instance_type_info import Accelerator, parse, parse_all
 from journeyman.cloud.aws.instance_type_labels import labels_of
 from journeyman.cloud.aws.instance_types import InstanceTypeProvider, incompatibility
 from journeyman.cloud.aws.pricing import PriceProvider
-from journeyman.cloud.aws.settings import Clients
 from journeyman.core.api import labels
 from journeyman.errors import NodeClassNotReadyError, RateLimitedError
 from tests.unit.cloud.aws.conftest import Pages, info, node_class

@@ -8,8 +8,8 @@ import pytest
 from botocore.exceptions import ClientError
 from msgspec.structs import replace
 
+from journeyman.cloud.aws.aws_settings import Clients
 from journeyman.cloud.aws.pricing import PriceProvider, shipped_prices
-from journeyman.cloud.aws.settings import Clients
 from tests.unit.cloud.aws.conftest import Pages
 
 THROTTLED = ClientError({"Error": {"Code": "RequestLimitExceeded"}}, "x")

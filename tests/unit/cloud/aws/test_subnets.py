@@ -2,7 +2,7 @@
 
 import pytest
 
-from journeyman.cloud.aws.settings import Clients
+from journeyman.cloud.aws.aws_settings import Clients
 from journeyman.cloud.aws.subnets import SubnetProvider
 from tests.unit.cloud.aws.conftest import Pages, node_class
 from tests.unit.cloud.aws.test_launch_filter import a_type

@@ -32,6 +32,7 @@ from journeyman.cloud.aws.aws_errors import (
     launch_reason,
     translated,
 )
+from journeyman.cloud.aws.aws_settings import AwsSettings, Clients
 from journeyman.cloud.aws.create_fleet import (
     FleetAnswer,
     FleetError,
@@ -41,13 +42,12 @@ from journeyman.cloud.aws.create_fleet import (
     read_answer,
     refused_offerings,
 )
+from journeyman.cloud.aws.ec2_instances import InstanceProvider, provider_id_of
 from journeyman.cloud.aws.instance_type_labels import RESERVATION_LABELS, TENANCY, ZONE_ID
-from journeyman.cloud.aws.instances import InstanceProvider, provider_id_of
 from journeyman.cloud.aws.launch_filter import asks_for_too_much, bought_as, capacity_type_of, launchable
 from journeyman.cloud.aws.launch_templates import LaunchTemplate, LaunchTemplateProvider, TemplateContent
 from journeyman.cloud.aws.node_capacity import EFA
 from journeyman.cloud.aws.nodeclass_view import NodeClassView
-from journeyman.cloud.aws.settings import AwsSettings, Clients
 from journeyman.cloud.aws.subnets import ChosenSubnet, SubnetProvider
 from journeyman.core.api import labels
 from journeyman.core.api.hashes import EC2NODECLASS_KEYS

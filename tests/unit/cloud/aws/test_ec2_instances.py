@@ -3,8 +3,8 @@
 import pytest
 from botocore.exceptions import ClientError
 
-from journeyman.cloud.aws.instances import failing_checks
-from journeyman.cloud.aws.settings import Clients
+from journeyman.cloud.aws.aws_settings import Clients
+from journeyman.cloud.aws.ec2_instances import failing_checks
 from journeyman.core.state import InstanceStatus
 from journeyman.errors import CloudProviderError
 from tests.unit.cloud.aws.conftest import START, Pages

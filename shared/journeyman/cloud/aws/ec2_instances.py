@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from journeyman.cloud.aws import tags
 from journeyman.cloud.aws.aws_errors import translated
-from journeyman.cloud.aws.settings import Clients
+from journeyman.cloud.aws.aws_settings import Clients
 from journeyman.core.api import labels
 from journeyman.core.state import InstanceStatus
 from journeyman.errors import NodeClaimNotFoundError, NoInstanceIdError
