@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from journeyman.core.api.objects import NodeSelectorRequirement
 from journeyman.core.catalogue import Catalogue
-from journeyman.core.scheduling.daemon_overhead import stall_of
+from journeyman.core.scheduling.daemon_overhead import nodepool_options_of
 from journeyman.core.scheduling.nodeclaim_templates import (
     distinct_enough,
     make_templates,
@@ -50,20 +50,20 @@ def demanding(count):
 def test_enough_families_hold_what_an_offer_is_said_to_hold(types, families, data):
     """Also where types suit different pods: those that hold it suit all that the offer suits."""
     ((template,), _) = make_templates(a_snapshot(node_pools=(demanding(families),)), Catalogue({"default": types}))
-    stall = stall_of(template, (), AXES)
+    pool = nodepool_options_of(template, (), AXES)
     codes = np.array(data.draw(st.lists(st.integers(0, 2), min_size=len(types), max_size=len(types))))
     patterns = np.array(data.draw(st.lists(st.lists(st.booleans(), min_size=3, max_size=3), min_size=3, max_size=3)))
     own = np.arange(len(types))
 
     served = with_variety(template, own, codes, patterns)
-    sizes = varied_sizes(template, own, stall.sizes, (codes, served), np.arange(len(AXES)))
+    sizes = varied_sizes(template, own, pool.sizes, (codes, served), np.arange(len(AXES)))
 
     assert not (served & ~patterns).any()
     for offer in own[served[codes].any(axis=1)]:
         suiting = ~(served[codes[offer]] & ~patterns[codes]).any(axis=1)
-        holding = suiting & (stall.sizes >= sizes[offer]).all(axis=1)
-        assert distinct_enough(stall, holding) or not sizes[offer].any()
-        assert (sizes[offer] <= stall.sizes[offer]).all()
+        holding = suiting & (pool.sizes >= sizes[offer]).all(axis=1)
+        assert distinct_enough(pool, holding) or not sizes[offer].any()
+        assert (sizes[offer] <= pool.sizes[offer]).all()
 
 
 @FEW
@@ -71,13 +71,13 @@ def test_enough_families_hold_what_an_offer_is_said_to_hold(types, families, dat
 def test_variety_needs_no_type_that_brings_nothing_new(types, families):
     """The types named bring the values asked for, if all of them do."""
     ((template,), _) = make_templates(a_snapshot(node_pools=(demanding(families),)), Catalogue({"default": types}))
-    stall = stall_of(template, (), AXES)
+    pool = nodepool_options_of(template, (), AXES)
     every = np.arange(len(types))
 
-    needed = needed_for_variety(stall, every)
+    needed = needed_for_variety(pool, every)
 
     assert len(needed) <= families
-    assert distinct_enough(stall, np.array(needed, dtype=np.int64)) == distinct_enough(stall, every)
+    assert distinct_enough(pool, np.array(needed, dtype=np.int64)) == distinct_enough(pool, every)
 
 
 @FEW

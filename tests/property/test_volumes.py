@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from journeyman.core.api import labels
 from journeyman.core.scheduling.requirements import from_labels
-from journeyman.core.scheduling.volumes import Storage, resolve
+from journeyman.core.scheduling.volumes import StorageObjects, resolve_volumes
 from tests.helpers.builders import a_pod, a_snapshot, a_volume, a_volume_claim, claims_as_volumes
 
 KEYS = {labels.ZONE: "abc", "example.com/rack": "xy"}
@@ -29,7 +29,7 @@ def demanded(order, per_volume):
         persistent_volume_claims=tuple(a_volume_claim(name, volume=name) for name in names),
         persistent_volumes=tuple(a_volume(f"v{i}", *reach) for i, reach in enumerate(per_volume)),
     )
-    return resolve(a_pod("p", **claims_as_volumes(*names)), Storage.of(world))
+    return resolve_volumes(a_pod("p", **claims_as_volumes(*names)), StorageObjects.of(world))
 
 
 def reached(reach, node):

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from journeyman.core.api.objects import Affinity, Container, NodeAffinity, Pod, PodAffinity, PodSpec
 from journeyman.core.catalogue import Catalogue
 from journeyman.core.scheduling.results import Results
-from journeyman.core.scheduling.taints import is_preference
+from journeyman.core.scheduling.taints import is_prefer_no_schedule
 from journeyman.core.state.snapshot import Snapshot
 
 if TYPE_CHECKING:  # the models build validators; nothing here needs them
@@ -223,7 +223,7 @@ def _without_min_values(pool: NodePool) -> NodePool:
 
 def _without_preference_taints(pool: NodePool) -> NodePool:
     taints = pool.spec.template.spec.taints
-    hard = tuple(taint for taint in taints if not is_preference(taint))
+    hard = tuple(taint for taint in taints if not is_prefer_no_schedule(taint))
     return pool if len(hard) == len(taints) else _with_template_spec(pool, taints=hard)
 
 

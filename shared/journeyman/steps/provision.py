@@ -35,7 +35,7 @@ from journeyman.core.lifecycle.pending import pending_gauges
 from journeyman.core.lifecycle.progress import poll_at
 from journeyman.core.lifecycle.registration_health import outcomes
 from journeyman.core.plan import Observation, Plan, Step
-from journeyman.core.scheduling.capacity_buffers import without_virtual
+from journeyman.core.scheduling.capacity_buffers import without_virtual_pods
 from journeyman.core.scheduling.pods import is_currently_reschedulable
 from journeyman.core.scheduling.results import PlannedClaim, Results
 from journeyman.core.scheduling.scheduler import pods_to_schedule, solve
@@ -89,7 +89,7 @@ def _decide(hand: Applier, world: SchedulingInputs) -> VerifiedResults:
     decision = _answered(run, world, pods, gone)
     took = (run.clock.now() - began).total_seconds()
     results = decision.results
-    results_of_pods = without_virtual(results, pods)
+    results_of_pods = without_virtual_pods(results, pods)
     _explain(hand, snapshot, results_of_pods, took)
     hand.tell(Plan(observations=tuple(pending_gauges(snapshot, results_of_pods))))
     hand.apply(tell_buffers(snapshot, results))

@@ -105,7 +105,7 @@ def find_candidates(
     *,
     consolidatable: frozenset[str],
     in_commands: frozenset[str],
-    buffer_hosts: frozenset[str] = frozenset(),
+    nodes_hosting_buffers: frozenset[str] = frozenset(),
 ) -> CandidateList:
     """Return every node that may be disrupted gracefully now.
 
@@ -114,7 +114,7 @@ def find_candidates(
         catalogue: Instance types and prices per NodePool.
         consolidatable: Names of NodeClaims whose consolidateAfter has passed.
         in_commands: Names of NodeClaims in unfinished commands; they are skipped without an event.
-        buffer_hosts: Names of nodes on which capacity of CapacityBuffers is reserved.
+        nodes_hosting_buffers: Names of nodes on which capacity of CapacityBuffers is reserved.
     """
     nominated = frozenset(p.status.nominated_node_name for p in snapshot.pods if not p.spec.node_name)
     candidates: list[Candidate] = []
@@ -131,7 +131,7 @@ def find_candidates(
                 node,
                 catalogue,
                 consolidatable=node.claim.metadata.name in consolidatable,
-                hosts_buffer_pods=node.name in buffer_hosts,
+                hosts_buffer_pods=node.name in nodes_hosting_buffers,
             )
         )
     return CandidateList(candidates=tuple(sorted(candidates, key=lambda c: c.nodeclaim)), events=tuple(events))

@@ -164,7 +164,7 @@ class DisruptionController:
             self._catalogue,
             consolidatable=self._consolidatability.claims,
             in_commands=in_commands,
-            buffer_hosts=self.simulation.buffer_hosts,
+            nodes_hosting_buffers=self.simulation.nodes_hosting_buffers,
         )
 
     def _budgets(self, reason: DisruptionReason) -> Mapping[NodePoolName, BudgetStatus]:

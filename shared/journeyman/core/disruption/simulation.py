@@ -17,7 +17,7 @@ from journeyman.core.api.objects import Pod
 from journeyman.core.catalogue import Catalogue
 from journeyman.core.disruption.candidates import Candidate
 from journeyman.core.disruption.commands import Command, SimulationResult
-from journeyman.core.scheduling.capacity_buffers import buffer_hosts, is_virtual
+from journeyman.core.scheduling.capacity_buffers import is_virtual_pod, nodes_hosting_buffers
 from journeyman.core.scheduling.nodeclaim_templates import FEWEST_NODES
 from journeyman.core.scheduling.options import Options
 from journeyman.core.scheduling.pods import is_currently_reschedulable, is_provisionable
@@ -87,14 +87,14 @@ class Simulation:
         return SimulationResult(pods=pods, excluded_nodes=excluded, results=results, errors=errors)
 
     @cached_property
-    def buffer_hosts(self) -> frozenset[str]:
+    def nodes_hosting_buffers(self) -> frozenset[str]:
         """Names of the nodes on which capacity of CapacityBuffers is reserved, if nothing is disrupted.
 
         Restates: karpenter pkg/controllers/disruption/emptiness.go `ShouldDisrupt`, its part about buffer pods.
         """
-        if not any(map(is_virtual, self._pending_pods)):
+        if not any(map(is_virtual_pod, self._pending_pods)):
             return frozenset()
-        return buffer_hosts(self._pending_pods, self.without(()).results)
+        return nodes_hosting_buffers(self._pending_pods, self.without(()).results)
 
     def verify(self, command: Command) -> tuple[Defect, ...]:
         """Return the defects that the independent verification finds in a command's placements; empty if none."""

@@ -52,7 +52,7 @@ from journeyman.core.plan import (
     merge_plans,
     next_requeue,
 )
-from journeyman.core.scheduling.nodeclaim_templates import NO_TYPES, Template, make_template
+from journeyman.core.scheduling.nodeclaim_templates import NO_TYPES, NodeClaimTemplate, make_template
 from journeyman.core.scheduling.nodeclaims import claim_name, to_node_claim
 from journeyman.core.scheduling.pods import is_disruptable, is_owned_by_daemon_set
 from journeyman.core.scheduling.requirements import Requirements
@@ -127,7 +127,7 @@ def _free_name(pool: StaticNodePool, index: int, names: frozenset[str]) -> str:
     return next(name for name in candidates if name not in names)
 
 
-def _create(name: str, index: int, pool: StaticNodePool, template: Template, requeue_at: datetime) -> Chain:
+def _create(name: str, index: int, pool: StaticNodePool, template: NodeClaimTemplate, requeue_at: datetime) -> Chain:
     why = f"NodePool {pool.name} has {pool.replicas} replica(s)"
     created = Observation(
         name="karpenter_nodeclaims_created_total",
@@ -144,7 +144,7 @@ def _create(name: str, index: int, pool: StaticNodePool, template: Template, req
     )
 
 
-def _claim_body(name: str, index: int, pool: StaticNodePool, template: Template) -> dict[str, Any]:
+def _claim_body(name: str, index: int, pool: StaticNodePool, template: NodeClaimTemplate) -> dict[str, Any]:
     """The NodeClaim: the template, the replica index, and the finalizer before there is an instance."""
     requirements = {key: r for key, r in template.requirements.items() if key not in _SIMULATION_LABELS}
     planned = PlannedClaim(

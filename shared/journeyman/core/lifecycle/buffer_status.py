@@ -15,7 +15,7 @@ from journeyman.core.api.capacity_buffer import PROVISIONING, READY_FOR_PROVISIO
 from journeyman.core.api.conditions import set_condition, to_wire
 from journeyman.core.api.objects import CAPACITY_BUFFER, Condition, Pod
 from journeyman.core.plan import ObjectRef, PatchObject, Plan, chain_of, merge_plans
-from journeyman.core.scheduling.capacity_buffers import ResolvedBuffer, buffer_of, is_virtual, resolve_buffers
+from journeyman.core.scheduling.capacity_buffers import ResolvedBuffer, buffer_of, is_virtual_pod, resolve_buffers
 from journeyman.core.scheduling.results import Results
 from journeyman.core.state import Snapshot
 from journeyman.core.state.transition_samples import told_with
@@ -41,7 +41,7 @@ def tell_buffers(snapshot: Snapshot, results: Results) -> Plan:
 
 def _count(pods: Iterable[Pod], keys: Iterable[str]) -> Mapping[str, int]:
     """How many of these are virtual pods, by buffer."""
-    buffers = {pod.key: buffer_of(pod) for pod in pods if is_virtual(pod)}
+    buffers = {pod.key: buffer_of(pod) for pod in pods if is_virtual_pod(pod)}
     return Counter(buffers[key] for key in keys if key in buffers)
 
 

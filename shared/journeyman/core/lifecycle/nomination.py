@@ -47,8 +47,8 @@ from journeyman.core.plan import (
     Step,
     chain_of,
 )
-from journeyman.core.scheduling.capacity_buffers import is_virtual
-from journeyman.core.scheduling.nodeclaims import remembered_pods, remembering
+from journeyman.core.scheduling.capacity_buffers import is_virtual_pod
+from journeyman.core.scheduling.nodeclaims import format_planned_pods, parse_planned_pods
 from journeyman.core.scheduling.pods import is_active
 from journeyman.core.state import Snapshot, StateNode
 
@@ -98,7 +98,7 @@ class NominatablePods(Struct, frozen=True, kw_only=True):
         """Return the pods that the NodeClaim was planned for and that are still pending, nominated or not."""
         if not self._is_enabled_for(claim):
             return ()
-        entries = remembered_pods(claim.metadata.annotations)
+        entries = parse_planned_pods(claim.metadata.annotations)
         found = ((entry, self.pods.get(entry.key)) for entry in entries)
         return tuple(pod for entry, pod in found if pod is not None and entry.means(pod) and _is_pending(pod))
 
@@ -175,7 +175,7 @@ class NominationWindow(Struct, frozen=True, kw_only=True):
         """
         now = snapshot.now
         joining = [c for c in snapshot.claims if _is_joining(c, nodes.get(c.status.provider_id, ()), now)]
-        if sum(len(remembered_pods(c.metadata.annotations)) for c in joining) < min_pods:
+        if sum(len(parse_planned_pods(c.metadata.annotations)) for c in joining) < min_pods:
             return cls(now=now, nominate_from=now, untaint_from=now, is_batch=False)
         ready = {
             c.metadata.name: node for c in joining if (node := _ready_node(nodes.get(c.status.provider_id, ()), now))
@@ -360,7 +360,7 @@ def _waits_for_others(joining: Sequence[NodeClaim], joined: Sequence[NodeClaim],
 
 def _plan_onto(node: StateNode, claim: NodeClaim, pods: Sequence[Pod], snapshot: Snapshot) -> tuple[Action, ...]:
     """Record the pods first: the annotation tells whose nomination it is."""
-    known = remembered_pods(claim.metadata.annotations)
+    known = parse_planned_pods(claim.metadata.annotations)
     host = node.node if node.registered else None
     has_new = any(not any(entry.means(pod) for entry in known) for pod in pods)
     if not has_new and (host is None or _was_nominated_recently(claim, snapshot.now)):
@@ -368,7 +368,7 @@ def _plan_onto(node: StateNode, claim: NodeClaim, pods: Sequence[Pod], snapshot:
     existing = {pod.key for pod in snapshot.pods}
     uids = {entry.key: entry.uid for entry in known if entry.key in existing}
     uids.update({pod.key: pod.metadata.uid for pod in pods})
-    annotations = {labels.PLANNED_PODS: remembering(tuple(uids), uids)}
+    annotations = {labels.PLANNED_PODS: format_planned_pods(tuple(uids), uids)}
     if host is not None:
         annotations[labels.NOMINATED_AT] = format_time(snapshot.now)
     ref = ObjectRef(resource=NODECLAIM, name=claim.metadata.name, uid=claim.metadata.uid)
@@ -394,7 +394,7 @@ def _is_pending(pod: Pod) -> bool:
     """Whether kube-scheduler, and no other scheduler, may still bind the pod."""
     spec = pod.spec
     is_default = spec.scheduler_name == DEFAULT_SCHEDULER and not spec.scheduling_gates
-    return not spec.node_name and is_default and is_active(pod) and not is_virtual(pod)
+    return not spec.node_name and is_default and is_active(pod) and not is_virtual_pod(pod)
 
 
 def _nominated_by_us(snapshot: Snapshot) -> Iterator[tuple[NodeClaim, Pod]]:
@@ -406,7 +406,7 @@ def _nominated_by_us(snapshot: Snapshot) -> Iterator[tuple[NodeClaim, Pod]]:
     claims = {c.status.node_name or joined.get(c.status.provider_id, ""): c for c in snapshot.claims}
     for pod in nominated:
         claim = claims.get(pod.status.nominated_node_name)
-        if claim is not None and any(e.means(pod) for e in remembered_pods(claim.metadata.annotations)):
+        if claim is not None and any(e.means(pod) for e in parse_planned_pods(claim.metadata.annotations)):
             yield claim, pod
 
 

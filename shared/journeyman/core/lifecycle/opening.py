@@ -19,7 +19,7 @@ from journeyman.core.api.nodepool import NodePool
 from journeyman.core.api.objects import NODECLAIM, NODEPOOL, POD, Pod
 from journeyman.core.lifecycle.explain import created
 from journeyman.core.plan import Chain, CreateObject, Event, LaunchInstance, ObjectRef, Plan, Requeue, Step, chain_of
-from journeyman.core.scheduling.capacity_buffers import is_virtual
+from journeyman.core.scheduling.capacity_buffers import is_virtual_pod
 from journeyman.core.scheduling.nodeclaim_templates import NO_TYPES
 from journeyman.core.scheduling.nodeclaims import claim_name, to_node_claim
 from journeyman.core.scheduling.results import PlannedClaim, Results
@@ -74,7 +74,7 @@ def _place(node: StateNode) -> str:
 
 def _unmatched(snapshot: Snapshot, results: Results) -> Iterator[Event]:
     """Restates: karpenter pkg/controllers/provisioning/scheduling/events.go `NoCompatibleInstanceTypes`."""
-    for name, why in results.set_aside_pools.items():
+    for name, why in results.unusable_node_pools.items():
         if why.startswith(NO_TYPES):
             ref = ObjectRef(resource=NODEPOOL, name=name, uid=snapshot.node_pools_by_name[name].metadata.uid)
             message = f"NodePool requirements filtered out all compatible available instance types: {why}"
@@ -82,7 +82,7 @@ def _unmatched(snapshot: Snapshot, results: Results) -> Iterator[Event]:
 
 
 def _not_understood(snapshot: Snapshot, results: Results) -> Iterator[Event]:
-    for name, remark in results.remarks.items():
+    for name, remark in results.warnings.items():
         ref = ObjectRef(resource=NODEPOOL, name=name, uid=snapshot.node_pools_by_name[name].metadata.uid)
         yield Event(ref=ref, reason="InvalidAnnotation", message=f"NodePool {name}: {remark}", type="Warning")
 
@@ -106,7 +106,7 @@ def decision_seed(snapshot: Snapshot) -> str:
 def _open(planned: PlannedClaim, snapshot: Snapshot, seed: str, pods: Mapping[str, Pod], look_again: datetime) -> Chain:
     pool = snapshot.node_pools_by_name[planned.node_pool]
     name = claim_name(planned.node_pool, seed, [pods[key].metadata.uid for key in planned.pods])
-    real = tuple(key for key in planned.pods if not is_virtual(pods[key]))
+    real = tuple(key for key in planned.pods if not is_virtual_pod(pods[key]))
     told = replace(planned, pods=real)
     uids = {key: pods[key].metadata.uid for key in real}
     why = f"{len(planned.pods)} pod(s) need a node"

@@ -16,13 +16,13 @@ from typing import Final
 from journeyman.core.api import labels
 from journeyman.core.api.objects import Pod
 from journeyman.core.plan import Observation
-from journeyman.core.scheduling.capacity_buffers import is_virtual
+from journeyman.core.scheduling.capacity_buffers import is_virtual_pod
 from journeyman.core.scheduling.pod_classes import alternatives
 from journeyman.core.scheduling.pod_validation import opted_out, required_terms
 from journeyman.core.scheduling.pods import is_provisionable
 from journeyman.core.scheduling.requirements import InvalidRequirementError, Requirements
 from journeyman.core.scheduling.results import Results
-from journeyman.core.scheduling.volumes import Storage, resolve
+from journeyman.core.scheduling.volumes import StorageObjects, resolve_volumes
 from journeyman.core.state import Snapshot
 
 FLEXIBLE: Final = "flexible"
@@ -33,7 +33,7 @@ _IGNORED: Final = frozenset({"invalid"})
 
 def pending_gauges(snapshot: Snapshot, results: Results) -> Iterator[Observation]:
     """How many pods are left out (they want none of our nodes, or what cannot be), and the others by zone."""
-    waiting = [pod for pod in snapshot.pods if is_provisionable(pod) and not is_virtual(pod)]
+    waiting = [pod for pod in snapshot.pods if is_provisionable(pod) and not is_virtual_pod(pod)]
     out = {pod.key for pod in waiting if opted_out(pod)}
     out |= {key for key, error in results.pod_errors.items() if error.kind in _IGNORED}
     ignored = float(sum(pod.key in out for pod in waiting))
@@ -50,15 +50,15 @@ def pending_gauges(snapshot: Snapshot, results: Results) -> Iterator[Observation
 
 def effective_zones(pods: Iterable[Pod], snapshot: Snapshot) -> Counter[str]:
     """How many pods may run in one zone alone, by its name; in several (`flexible`); in none (`none`)."""
-    storage = Storage.of(snapshot)
+    storage = StorageObjects.of(snapshot)
     return Counter(_zone(pod, storage) for pod in pods)
 
 
-def _zone(pod: Pod, storage: Storage) -> str:
+def _zone(pod: Pod, storage: StorageObjects) -> str:
     affinity = pod.spec.affinity
     if not pod.spec.node_selector and not pod.spec.volumes and affinity is None:
         return FLEXIBLE  # most pods
-    places = resolve(pod, storage)
+    places = resolve_volumes(pod, storage)
     if isinstance(places, str):
         return NONE
     try:

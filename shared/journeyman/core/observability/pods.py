@@ -13,7 +13,7 @@ from journeyman.core.api import labels
 from journeyman.core.api.objects import Node, Pod, is_true
 from journeyman.core.observability.amounts import gauge
 from journeyman.core.plan import Observation
-from journeyman.core.scheduling.capacity_buffers import is_virtual
+from journeyman.core.scheduling.capacity_buffers import is_virtual_pod
 from journeyman.core.scheduling.pods import is_terminal
 from journeyman.core.state import Snapshot
 
@@ -31,7 +31,7 @@ def pod_gauges(snapshot: Snapshot) -> Iterator[Observation]:
     """Each pod's; those that only stand for a buffer's room are none."""
     nodes = {node.metadata.name: node for node in snapshot.nodes}
     for pod in snapshot.pods:
-        if not is_virtual(pod):
+        if not is_virtual_pod(pod):
             yield gauge("karpenter_pods_state", 1, _state(pod, nodes.get(pod.spec.node_name)))
             yield from _waits(pod, snapshot.now)
 

@@ -20,7 +20,7 @@ from journeyman.core.scheduling.new_nodes import plan_new_nodes
 from journeyman.core.scheduling.node_filling import NodeFilling
 from journeyman.core.scheduling.problem import PartialSolution, PodBatch, SchedulingProblem, SchedulingTask
 from journeyman.core.scheduling.sequential import schedule_sequentially
-from journeyman.core.scheduling.topology import Group, LabelIndex, Pins
+from journeyman.core.scheduling.topology import LabelIndex, Pins, TopologyGroup
 
 ATTEMPTS: Final = 5  # at quotas that were cut short; after them the classes concerned are left to one by one
 _MOST_ATTEMPTS: Final = 8  # after them all classes are
@@ -62,7 +62,7 @@ def co_located_classes(problem: SchedulingProblem) -> tuple[int, ...]:
     Those with ResourceClaims take devices away from each other; those with an affinity per host name must be with
     others.
     """
-    groups: dict[bytes, Group] = {}
+    groups: dict[bytes, TopologyGroup] = {}
     co_located: set[int] = set()
     for row, cls in enumerate(problem.rows):
         if cls.claims:

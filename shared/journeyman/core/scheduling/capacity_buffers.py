@@ -32,7 +32,7 @@ if TYPE_CHECKING:  # the models build validators; nothing here needs them
 
 O = TypeVar("O", bound=Object)  # noqa: E741 - any Kubernetes object
 
-MOST_PODS: Final = 5000
+MAX_PODS_PER_BUFFER: Final = 5000
 """What one buffer is kept for at most: a slip of the pen must not fill the cluster, or the scheduler's memory."""
 
 RESOLVED: Final = "Resolved"
@@ -62,11 +62,11 @@ class ResolvedBuffer(Struct, frozen=True, kw_only=True):
 
 def resolve_buffers(buffers: Iterable[CapacityBuffer], workloads: Workloads) -> tuple[ResolvedBuffer, ...]:
     """Each active buffer with its shape and size, in the order given."""
-    found = _Shapes(workloads)
+    found = _TemplateIndex(workloads)
     return tuple(_resolve(buffer, found) for buffer in buffers if buffer.active)
 
 
-class _Shapes:
+class _TemplateIndex:
     """Templates by kind, namespace and name."""
 
     def __init__(self, workloads: Workloads) -> None:
@@ -83,23 +83,23 @@ def _by_key(objects: Iterable[O]) -> Mapping[str, O]:
     return {f"{o.metadata.namespace}/{o.metadata.name}": o for o in objects}
 
 
-def _resolve(buffer: CapacityBuffer, shapes: _Shapes) -> ResolvedBuffer:
+def _resolve(buffer: CapacityBuffer, templates_index: _TemplateIndex) -> ResolvedBuffer:
     spec, namespace = buffer.spec, buffer.metadata.namespace
     if spec.pod_template_ref is not None:
         key = f"{namespace}/{spec.pod_template_ref.name}"
-        template = shapes.templates.get(key)
+        template = templates_index.templates.get(key)
         if template is None:
             return _failed(buffer, POD_TEMPLATE_NOT_FOUND, f"PodTemplate {key} does not exist")
         return _sized(buffer, template.template, 0, template.metadata.generation)
     ref = spec.scalable_ref
     if ref is None:
         return _failed(buffer, RESOLUTION_FAILED, "neither podTemplateRef nor scalableRef is set")
-    if ref.api_group not in {"", "apps"} or ref.kind not in shapes.workloads:
+    if ref.api_group not in {"", "apps"} or ref.kind not in templates_index.workloads:
         kind = f"{ref.api_group}/{ref.kind}" if ref.api_group else ref.kind
         return _failed(
             buffer, RESOLUTION_FAILED, f"scalableRef to a {kind}: it may name a Deployment, ReplicaSet or StatefulSet"
         )
-    workload = shapes.workloads[ref.kind].get(f"{namespace}/{ref.name}")
+    workload = templates_index.workloads[ref.kind].get(f"{namespace}/{ref.name}")
     if workload is None:
         return _failed(buffer, SCALABLE_REF_NOT_FOUND, f"{ref.kind} {namespace}/{ref.name} does not exist")
     return _sized(buffer, workload.spec.template, workload.spec.replicas, None)
@@ -129,10 +129,10 @@ def _sized(buffer: CapacityBuffer, template: PodTemplateSpec, scaled_to: int, ge
     if fitting is not None:
         asked = [min(max(asked), fitting)] if asked else [fitting]
     wanted = max(asked, default=0)
-    kept = min(wanted, MOST_PODS)
+    kept = min(wanted, MAX_PODS_PER_BUFFER)
     message = "Pod template resolved successfully"
     if kept < wanted:
-        message += f"; of the {wanted} pods asked for, only the first {MOST_PODS} are planned for"
+        message += f"; of the {wanted} pods asked for, only the first {MAX_PODS_PER_BUFFER} are planned for"
     return ResolvedBuffer(
         buffer=buffer, reason=RESOLVED, message=message, template=template, replicas=kept, generation=generation
     )
@@ -181,7 +181,7 @@ def _stripped(spec: PodSpec) -> PodSpec:
     return msgspec.structs.replace(spec, node_name="", volumes=volumes, priority=_PRIORITY)
 
 
-def is_virtual(pod: Pod) -> bool:
+def is_virtual_pod(pod: Pod) -> bool:
     """Whether the pod only stands for a buffer's room."""
     return pod.metadata.annotations.get(labels.BUFFER_POD) == "true"
 
@@ -192,9 +192,9 @@ def buffer_of(pod: Pod) -> str:
     return f"{annotations.get(labels.BUFFER_NAMESPACE, '')}/{annotations.get(labels.BUFFER_NAME, '')}"
 
 
-def without_virtual(results: Results, pods: Iterable[Pod]) -> Results:
+def without_virtual_pods(results: Results, pods: Iterable[Pod]) -> Results:
     """The results as far as they are about real pods; a claim opened for a buffer alone has none."""
-    virtual = {pod.key for pod in pods if is_virtual(pod)}
+    virtual = {pod.key for pod in pods if is_virtual_pod(pod)}
     if not virtual:
         return results
 
@@ -209,10 +209,10 @@ def without_virtual(results: Results, pods: Iterable[Pod]) -> Results:
     )
 
 
-def buffer_hosts(pods: Iterable[Pod], results: Results) -> frozenset[str]:
+def nodes_hosting_buffers(pods: Iterable[Pod], results: Results) -> frozenset[str]:
     """Names of existing nodes on which a pass keeps a buffer's room; they are not empty, though no pod runs there.
 
     Restates: karpenter pkg/controllers/provisioning/buffers.go `bufferPodCountsFromResults`.
     """
-    virtual = {pod.key for pod in pods if is_virtual(pod)}
+    virtual = {pod.key for pod in pods if is_virtual_pod(pod)}
     return frozenset(name for name, keys in results.existing.items() if virtual.intersection(keys))

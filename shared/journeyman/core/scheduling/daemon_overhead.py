@@ -16,8 +16,8 @@ from journeyman.core.api import labels
 from journeyman.core.api.objects import DaemonSet, Pod, PodSpec, Toleration
 from journeyman.core.api.resources import add, pod_requests
 from journeyman.core.scheduling.arrays import Bools, Ints
-from journeyman.core.scheduling.nodeclaim_templates import Template
-from journeyman.core.scheduling.nodepool_options import Stall
+from journeyman.core.scheduling.nodeclaim_templates import NodeClaimTemplate
+from journeyman.core.scheduling.nodepool_options import NodePoolOptions
 from journeyman.core.scheduling.pod_classes import HostPort, host_ports, requirement_terms
 from journeyman.core.scheduling.pods import is_owned_by_daemon_set
 from journeyman.core.scheduling.requirements import InvalidRequirementError, Requirements, from_labels
@@ -83,28 +83,28 @@ def _with_affinity_of(pod: Pod, spec: PodSpec) -> Pod:
     return msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, affinity=spec.affinity))
 
 
-def stall_of(template: Template, daemons: Sequence[Daemon], axes: Sequence[str]) -> Stall:
+def nodepool_options_of(template: NodeClaimTemplate, daemons: Sequence[Daemon], axes: Sequence[str]) -> NodePoolOptions:
     """The template's types with what their daemons leave of them."""
-    own = [d for d in daemons if untolerated(template.pool.spec.template.spec.taints, d.tolerations) is None]
+    own = [d for d in daemons if untolerated(template.node_pool.spec.template.spec.taints, d.tolerations) is None]
     ported = [(d.ports, _types_running(template, d)) for d in own if d.ports]
     ports = [
         frozenset(port for taken, running in ported if running[index] for port in taken)
         for index in (range(len(template.table.types)) if ported else ())
     ]
-    return Stall.of(template, axes, daemon_overhead(template, own, axes), ports)
+    return NodePoolOptions.of(template, axes, daemon_overhead(template, own, axes), ports)
 
 
-def daemon_overhead(template: Template, daemons: Sequence[Daemon], axes: Sequence[str]) -> Ints:
+def daemon_overhead(template: NodeClaimTemplate, daemons: Sequence[Daemon], axes: Sequence[str]) -> Ints:
     """What daemons take of each instance type: amounts by type (rows) and resource in `axes` (columns)."""
     overhead = np.zeros((len(template.table.types), len(axes)), dtype=np.int64)
     for daemon in daemons:
-        if untolerated(template.pool.spec.template.spec.taints, daemon.tolerations) is None:
+        if untolerated(template.node_pool.spec.template.spec.taints, daemon.tolerations) is None:
             amounts = np.array([daemon.requests.get(axis, 0) for axis in axes], dtype=np.int64)
             overhead += _types_running(template, daemon)[:, None] * amounts
     return overhead
 
 
-def _types_running(template: Template, daemon: Daemon) -> Bools:
+def _types_running(template: NodeClaimTemplate, daemon: Daemon) -> Bools:
     """The types whose nodes would run this daemon; OR-terms are tried one by one."""
     running: Bools = np.zeros(len(template.table.types), dtype=bool)
     for term in daemon.terms:

@@ -30,7 +30,7 @@ from journeyman.core.scheduling.domain_distribution import DomainCell, distribut
 from journeyman.core.scheduling.domain_supply import DomainSupply
 from journeyman.core.scheduling.node_filling import NodeFilling
 from journeyman.core.scheduling.problem import PartialSolution, PodBatch, SchedulingProblem
-from journeyman.core.scheduling.topology import Group, Pins
+from journeyman.core.scheduling.topology import Pins, TopologyGroup
 
 REPAIR_ROUNDS: Final = 4
 
@@ -121,7 +121,7 @@ class DomainAssignment:
         found = {entry.group.id for entry in self._problem.repelled}
         for row in self._rows:
             groups = (*(s.group for s in row.spreads), *row.affinities, *row.anti_affinities)
-            found.update(group.id for group in groups if group.id not in row.soft)
+            found.update(group.id for group in groups if group.id not in row.preferred_groups)
         return frozenset(found)
 
     def _keys_of(self, r: int) -> tuple[str, ...]:
@@ -141,7 +141,7 @@ class DomainAssignment:
             found = self._needs[r] = frozenset(group.key for group in groups if is_wide(group))
         return found
 
-    def _affinities(self, r: int) -> list[Group]:
+    def _affinities(self, r: int) -> list[TopologyGroup]:
         found = self._rows[r].affinities
         return [group for group in found if is_wide(group)] if found else []
 
@@ -248,7 +248,7 @@ class DomainAssignment:
     def _reaches(self, row: int, key: str, value: str) -> bool:
         return any(key not in term or term[key].has(value) for term in self._rows[row].terms)
 
-    def _first_domain(self, row: int, group: Group, cells: Sequence[DomainCell]) -> set[str]:
+    def _first_domain(self, row: int, group: TopologyGroup, cells: Sequence[DomainCell]) -> set[str]:
         """The domain that suits all who must go there best: fewest left out, then the price of all."""
         values = sorted({cell.values[group.key] for cell in cells})
         if len(values) < 2:

@@ -27,11 +27,11 @@ from journeyman.core.api import labels
 from journeyman.core.api.objects import Toleration
 from journeyman.core.scheduling.arrays import Bools
 from journeyman.core.scheduling.domain_distribution import UNLIMITED, DomainCell, DomainRule
-from journeyman.core.scheduling.nodepool_options import Shape, Wish
+from journeyman.core.scheduling.nodepool_options import NodeConstraints, NodeDemand
 from journeyman.core.scheduling.pod_classes import PodClass
 from journeyman.core.scheduling.problem import PartialSolution, PlannedNode, SchedulingProblem
 from journeyman.core.scheduling.requirements import EMPTY, Requirement, Requirements, from_labels
-from journeyman.core.scheduling.topology import Group, LabelIndex, Pins, Spread
+from journeyman.core.scheduling.topology import LabelIndex, Pins, TopologyGroup, TopologySpread
 
 Counts = dict[str, int]
 
@@ -44,8 +44,8 @@ class _SpreadIdentity(Struct, frozen=True):
     group: bytes
     terms: tuple[Requirements, ...]
     tolerations: tuple[Toleration, ...]
-    own_nodes_only: bool
-    untainted_only: bool
+    honors_node_affinity: bool
+    honors_node_taints: bool
 
 
 class SpreadCounts(Struct, eq=False):
@@ -101,8 +101,8 @@ class SpreadCounter:
         """Nodes as they stand."""
         nodes = problem.existing.standing
         self._rows = problem.rows
-        self._stalls = problem.stalls
-        self._census = problem.existing.census
+        self._pools = problem.pools
+        self._census = problem.existing.pod_counts
         self._standing = nodes
         self._nodes = problem.existing.standing_columns
         self._staying = problem.existing.staying
@@ -115,13 +115,13 @@ class SpreadCounter:
 
     @cached_property
     def _has_taints(self) -> bool:
-        return any(s.template.pool.spec.template.spec.taints for s in self._stalls) or any(
+        return any(s.template.node_pool.spec.template.spec.taints for s in self._pools) or any(
             node.taints for node in self._standing
         )
 
-    def spread_counts(self, spread: Spread, row: PodClass) -> SpreadCounts:
+    def spread_counts(self, spread: TopologySpread, row: PodClass) -> SpreadCounts:
         """What a row's constraint counts; rows that share their parts are not compared."""
-        policies = (spread.own_nodes_only, spread.untainted_only)
+        policies = (spread.honors_node_affinity, spread.honors_node_taints)
         parts = (spread.group.id, id(row.strict_terms), id(row.tolerations), *policies)
         found = self._found.get(parts)
         if found is None:
@@ -132,12 +132,12 @@ class SpreadCounter:
             self._found[parts] = found
         return found
 
-    def _count(self, group: Group, identity: _SpreadIdentity) -> SpreadCounts:
+    def _count(self, group: TopologyGroup, identity: _SpreadIdentity) -> SpreadCounts:
         counting: Bools = np.ones(len(self._standing), dtype=bool)
-        if identity.own_nodes_only:
+        if identity.honors_node_affinity:
             counting &= self._nodes.meeting(identity.terms)
-        if identity.untainted_only:
-            counting &= self._nodes.accepted(identity.tolerations, heeds_preferences=False)
+        if identity.honors_node_taints:
+            counting &= self._nodes.accepted(identity.tolerations, avoids_prefer_no_schedule=False)
         staying = self.running(group, counting & self._staying)
         here = self._standing_in(group.key, counting & self._staying)
         domains = self._domains(group.key, identity, here)
@@ -149,7 +149,7 @@ class SpreadCounter:
             progress=here,
         )
 
-    def running(self, group: Group, nodes: Bools | None = None) -> Counts:
+    def running(self, group: TopologyGroup, nodes: Bools | None = None) -> Counts:
         """The running pods that a group counts, by domain, on some of the nodes (all of them by default)."""
         found: Counts = {}
         by_node = self._census.by_node(group)
@@ -172,8 +172,8 @@ class SpreadCounter:
 
     def _domains(self, key: str, identity: _SpreadIdentity, here: frozenset[str]) -> list[str]:
         """Where the emptiest domain is looked for: domains that can be had, and those of nodes that count, `here`."""
-        wish = Wish(Shape(identity.terms, identity.tolerations))
-        found = {value for stall in self._stalls for (value,) in stall.domains_for(wish, (key,))} | here
+        demand = NodeDemand(NodeConstraints(identity.terms, identity.tolerations))
+        found = {value for pool in self._pools for (value,) in pool.domains_for(demand, (key,))} | here
         admitted = [term.get(key) for term in identity.terms]
         return sorted(value for value in found if any(wanted is None or wanted.has(value) for wanted in admitted))
 
@@ -181,12 +181,12 @@ class SpreadCounter:
         """Whether the nodes that a row's pods go to count: surely, possibly."""
         identity, pods = spread_counts.identity, self._rows[row]
         surely = maybe = True
-        if identity.own_nodes_only and identity.terms is not pods.strict_terms and identity.terms != (EMPTY,):
+        if identity.honors_node_affinity and identity.terms is not pods.strict_terms and identity.terms != (EMPTY,):
             case = (id(spread_counts), row, pins)
             if case not in self._judged:
                 self._judged[case] = _judge(identity.terms, pods.terms, pins)
             surely, maybe = self._judged[case]
-        if identity.untainted_only and self._has_taints and identity.tolerations != pods.tolerations:
+        if identity.honors_node_taints and self._has_taints and identity.tolerations != pods.tolerations:
             surely = False
         return surely, maybe
 
@@ -203,8 +203,8 @@ def _judge(wanted: Sequence[Requirements], terms: Sequence[Requirements], pins: 
 def _implies(known: Mapping[str, Requirement], wanted: Requirements) -> bool:
     """Whether whatever meets the one meets the other."""
     return all(
-        key in known and known[key].present and known[key].intersection(wish) == known[key]
-        for key, wish in wanted.items()
+        key in known and known[key].present and known[key].intersection(wanted_values) == known[key]
+        for key, wanted_values in wanted.items()
     )
 
 
@@ -223,13 +223,13 @@ class DomainCounts:
         self._problem = problem
         self._rows = problem.rows
         self._spread_counter = SpreadCounter(problem)
-        self._groups: dict[bytes, Group] = {}
+        self._groups: dict[bytes, TopologyGroup] = {}
         self._affinity_counts: dict[bytes, Counts] = {}
         self._possible: dict[bytes, Counts] = {}
         self._repelling: dict[bytes, Counts] = {}
-        self._own: list[list[tuple[Spread, SpreadCounts]]] = [[] for _ in problem.rows]
+        self._own: list[list[tuple[TopologySpread, SpreadCounts]]] = [[] for _ in problem.rows]
         self._spreads_of_group: dict[bytes, list[SpreadCounts]] = {}
-        self._counting: list[list[Group]] = [[] for _ in problem.rows]
+        self._counting: list[list[TopologyGroup]] = [[] for _ in problem.rows]
         self._entries: dict[int, _CountedBy] = {}
         self._index = LabelIndex(self._rows)
         self._is_everywhere: dict[str, bool] = {}
@@ -258,18 +258,18 @@ class DomainCounts:
             if is_wide(group):
                 self._register_group(group)
 
-    def _is_idle(self, spread: Spread, found: SpreadCounts) -> bool:
+    def _is_idle(self, spread: TopologySpread, found: SpreadCounts) -> bool:
         """Whether a constraint that counts nobody can be forgotten: whatever node its pods go to has the label."""
         if self._index.counted_by(spread.group) or any(found.running.values()):
             return False
         known = self._is_everywhere.get(spread.key)
         if known is None:
-            offered = all(stall.template.table.settles(spread.key) for stall in self._problem.stalls)
+            offered = all(pool.template.table.settles(spread.key) for pool in self._problem.pools)
             known = offered and all(spread.key in node.labels for node in self._problem.existing.nodes)
             self._is_everywhere[spread.key] = known
         return known
 
-    def _register_group(self, group: Group) -> None:
+    def _register_group(self, group: TopologyGroup) -> None:
         self._groups.setdefault(group.id, group)
         if group.id not in self._affinity_counts:
             self._affinity_counts[group.id] = self._spread_counter.running(group)
@@ -286,15 +286,15 @@ class DomainCounts:
         """The labels that any rule is about."""
         return frozenset(group.key for group in self._groups.values())
 
-    def counting(self, row: int) -> Sequence[Group]:
+    def counting(self, row: int) -> Sequence[TopologyGroup]:
         """The groups that count the row's pods."""
         return self._counting[row]
 
-    def spreads(self, row: int) -> list[Spread]:
+    def spreads(self, row: int) -> list[TopologySpread]:
         """The row's own constraints over these labels, as far as they count anybody."""
         return [spread for spread, _ in self._own[row]]
 
-    def pods_by_domain(self, group: Group) -> Mapping[str, int]:
+    def pods_by_domain(self, group: TopologyGroup) -> Mapping[str, int]:
         """The pods that a group of an affinity counts, by domain."""
         return self._affinity_counts[group.id]
 
@@ -367,8 +367,8 @@ class DomainCounts:
 
     def domains_of(self, new_nodes: PlannedNode, key: str) -> list[str]:
         """The domains in which a node that is yet to be opened may end."""
-        wish = Wish(Shape((new_nodes.requirements,), ANY_TAINT))
-        return sorted(value for (value,) in self._problem.stalls[new_nodes.stall].domains_for(wish, (key,)))
+        demand = NodeDemand(NodeConstraints((new_nodes.requirements,), ANY_TAINT))
+        return sorted(value for (value,) in self._problem.pools[new_nodes.pool].domains_for(demand, (key,)))
 
     # --- entries
 
@@ -416,7 +416,9 @@ class DomainCounts:
     def enter_possible(self, row: int, key: str, domains: Iterable[str], pods: int) -> None:
         """Pods of the row whose domain is one of several: whoever keeps away from them keeps away from all of these."""
         counting = [g for g in self._counting[row] if g.key == key and g.id in self._affinity_counts]
-        holding = [g for g in self._rows[row].anti_affinities if g.key == key and g.id not in self._rows[row].soft]
+        holding = [
+            g for g in self._rows[row].anti_affinities if g.key == key and g.id not in self._rows[row].preferred_groups
+        ]
         for domain in domains:
             for group in counting:
                 _add(self._possible.setdefault(group.id, {}), domain, pods)
@@ -439,12 +441,12 @@ class DomainCounts:
                 found.counts.append((group.key, self._affinity_counts[group.id]))
             found.spreads += [(s, own.get(group.id)) for s in self._spreads_of_group.get(group.id, ())]
         for group in pods.anti_affinities:
-            if is_wide(group) and group.id not in pods.soft:
+            if is_wide(group) and group.id not in pods.preferred_groups:
                 found.counts.append((group.key, self._repelling.setdefault(group.id, {})))
         return found
 
 
-def is_wide(group: Group) -> bool:
+def is_wide(group: TopologyGroup) -> bool:
     """Whether its domains are more than one node each."""
     return group.key != labels.HOSTNAME
 

@@ -16,7 +16,7 @@ from msgspec import Struct
 from journeyman.core.scheduling.arrays import Bools, Floats, Ints, distinct, every
 from journeyman.core.scheduling.domain_distribution import UNLIMITED, DomainCell
 from journeyman.core.scheduling.node_filling import NodeFilling
-from journeyman.core.scheduling.nodepool_options import Shape, Stall, Wish
+from journeyman.core.scheduling.nodepool_options import NodeConstraints, NodeDemand, NodePoolOptions
 from journeyman.core.scheduling.pod_classes import HostPort
 from journeyman.core.scheduling.problem import PartialSolution, SchedulingProblem
 from journeyman.core.scheduling.requirements import Requirement
@@ -99,7 +99,7 @@ class DomainSupply:
         self._allowed = [headroom.allows() for headroom in solution.headroom]
         self._offers: dict[object, _DomainOffers] = {}
         self._offers_of_row: dict[tuple[int, tuple[str, ...]], _DomainOffers] = {}
-        self._shapes: dict[object, Shape] = {}
+        self._shapes: dict[object, NodeConstraints] = {}
         self._requests: list[list[int]] = problem.requests.tolist()
         self._needs_company = frozenset(np.flatnonzero(problem.host_constraints.follows.any(axis=1)).tolist())
 
@@ -188,80 +188,84 @@ class DomainSupply:
         if case not in self._offers:
             self._offers[case] = _DomainOffers.of(
                 offer
-                for stall, allowed in zip(self._problem.stalls, self._allowed, strict=True)
-                if stall.serves(Wish(shape))
-                for offer in _offers_in(stall, allowed & _free_of(stall, ports), shape, keys, needed)
+                for pool, allowed in zip(self._problem.pools, self._allowed, strict=True)
+                if pool.serves(NodeDemand(shape))
+                for offer in _offers_in(pool, allowed & _free_of(pool, ports), shape, keys, needed)
             )
         return self._offers[case]
 
-    def _shape(self, row: int) -> Shape:
+    def _shape(self, row: int) -> NodeConstraints:
         """The row's shape, one object for all that are equal; rows that share their parts are not compared."""
         pods = self._problem.rows[row]
-        parts = (id(pods.terms), id(pods.volume_terms), id(pods.tolerations), pods.heeds_preferences)
+        parts = (id(pods.terms), id(pods.volume_terms), id(pods.tolerations), pods.avoids_prefer_no_schedule)
         found = self._shapes.get(parts)
         if found is None:
-            shape = Shape.of(pods)
+            shape = NodeConstraints.of(pods)
             found = self._shapes[parts] = self._shapes.setdefault(shape, shape)
         return found
 
 
 def _offers_in(
-    stall: Stall, allowed: Bools, shape: Shape, keys: tuple[str, ...], needed: frozenset[str]
+    pool: NodePoolOptions, allowed: Bools, shape: NodeConstraints, keys: tuple[str, ...], needed: frozenset[str]
 ) -> Iterable[_DomainOffer]:
     """What a NodePool offers such pods, by domains."""
-    table = stall.template.table
-    rows = stall.rows(Wish(shape)) & allowed[table.row_type]
+    table = pool.template.table
+    rows = pool.rows(NodeDemand(shape)) & allowed[table.row_type]
     if not rows.any():
         return
-    for pins, where in _by_domains(stall, shape, keys, needed, np.flatnonzero(rows)):
-        yield _offer(stall, pins, where)
+    for pins, where in _by_domains(pool, shape, keys, needed, np.flatnonzero(rows)):
+        yield _offer(pool, pins, where)
 
 
-def _free_of(stall: Stall, ports: Sequence[HostPort]) -> Bools:
+def _free_of(pool: NodePoolOptions, ports: Sequence[HostPort]) -> Bools:
     """By type, whether its daemons leave these host ports alone."""
-    free = [not any(port.conflicts(used) for port in ports for used in taken) for taken in stall.daemon_ports]
-    found: Bools = np.array(free, dtype=bool)[stall.daemon_group]
+    free = [not any(port.conflicts(used) for port in ports for used in taken) for taken in pool.daemon_ports]
+    found: Bools = np.array(free, dtype=bool)[pool.daemon_group]
     return found
 
 
 def _by_domains(
-    stall: Stall, shape: Shape, keys: tuple[str, ...], needed: frozenset[str], rows: Ints
+    pool: NodePoolOptions, shape: NodeConstraints, keys: tuple[str, ...], needed: frozenset[str], rows: Ints
 ) -> Iterable[tuple[Pins, Ints]]:
     """The rows by the values that they and the NodePool list for these labels; every such combination they can have.
 
     A label that they leave open is left out, unless it is needed.
     """
-    for own, where in stall.template.table.by_labels(keys, rows):
-        listed = {key: _values(stall, key, r) for key, r in zip(keys, own, strict=True)}
+    for own, where in pool.template.table.by_labels(keys, rows):
+        listed = {key: _values(pool, key, r) for key, r in zip(keys, own, strict=True)}
         known = {key: values for key, values in listed.items() if values or key in needed}
         is_open = any(len(values) > 1 for values in known.values())
         for chosen in product(*known.values()):
             pins = tuple(zip(known, chosen, strict=True))
-            suiting = where[stall.rows(Wish(shape, pins=pins))[where]] if is_open else where
+            suiting = where[pool.rows(NodeDemand(shape, pins=pins))[where]] if is_open else where
             if len(suiting):
                 yield pins, suiting
 
 
-def _values(stall: Stall, key: str, own: Requirement | None) -> tuple[str, ...]:
+def _values(pool: NodePoolOptions, key: str, own: Requirement | None) -> tuple[str, ...]:
     """The values that NodePool and offering list for a label, sorted; none if they leave it open."""
-    pool = stall.template.requirements.get(key)
-    merged = own.intersection(pool) if own is not None and pool is not None else own or pool
+    offered_requirement = pool.template.requirements.get(key)
+    merged = (
+        own.intersection(offered_requirement)
+        if own is not None and offered_requirement is not None
+        else own or offered_requirement
+    )
     return () if merged is None or merged.complement else tuple(sorted(merged.values))
 
 
-def _offer(stall: Stall, pins: Pins, rows: Ints) -> _DomainOffer:
-    table = stall.template.table
+def _offer(pool: NodePoolOptions, pins: Pins, rows: Ints) -> _DomainOffer:
+    table = pool.template.table
     of_row = table.row_type[rows]
     types = distinct(of_row)
-    sizes = stall.sizes[types]
-    prices = table.prices[rows] + stall.template.node_surcharge
+    sizes = pool.sizes[types]
+    prices = table.prices[rows] + pool.template.node_surcharge
     cheapest: Floats = np.full(len(table.types), np.inf)
     np.minimum.at(cheapest, of_row, prices)
-    per_unit = prices[:, None] / np.maximum(stall.sizes[of_row], 1)
+    per_unit = prices[:, None] / np.maximum(pool.sizes[of_row], 1)
     return _DomainOffer(
         pins=pins,
         values=dict(pins),
-        order=stall.template.order,
+        order=pool.template.order,
         sizes=sizes,
         prices=cheapest[types],
         largest=tuple(dict.fromkeys(map(tuple, sizes[np.argmax(sizes, axis=0)].tolist()))),

@@ -33,18 +33,18 @@ from journeyman.core.scheduling.host_constraints import HostConstraints
 from journeyman.core.scheduling.pod_classes import HostPort, PodClass, host_ports
 from journeyman.core.scheduling.pods import is_active
 from journeyman.core.scheduling.requirements import Requirement, Requirements, from_labels
-from journeyman.core.scheduling.taints import discouraged, untolerated
+from journeyman.core.scheduling.taints import has_untolerated_preference, untolerated
 from journeyman.core.scheduling.topology import (
-    Census,
-    Group,
+    InverseAntiAffinity,
     Pins,
-    Repelled,
-    Repulsion,
+    RunningAntiAffinity,
+    RunningPodCounts,
+    TopologyGroup,
     domain_of,
-    repelled_by,
-    repulsions,
+    inverse_anti_affinities,
+    running_anti_affinities,
 )
-from journeyman.core.scheduling.volumes import Storage, VolumeRoom, volume_room
+from journeyman.core.scheduling.volumes import StorageObjects, VolumeUsage, volume_usage
 from journeyman.core.state.snapshot import Snapshot
 from journeyman.core.state.state_node import StateNode
 
@@ -101,11 +101,12 @@ class NodeColumns:
         codes, pins_of = _numbered(values)
         return tuple((pins, codes == code) for code, pins in enumerate(pins_of))
 
-    def accepted(self, tolerations: Sequence[Toleration], *, heeds_preferences: bool) -> Bools:
+    def accepted(self, tolerations: Sequence[Toleration], *, avoids_prefer_no_schedule: bool) -> Bools:
         """On which nodes no taint (a cordon is one) keeps these tolerations away."""
         codes, taints = self.taints
         verdicts = [
-            untolerated(t, tolerations) is None and not (heeds_preferences and discouraged(t, tolerations))
+            untolerated(t, tolerations) is None
+            and not (avoids_prefer_no_schedule and has_untolerated_preference(t, tolerations))
             for t in taints
         ]
         return _looked_up(verdicts, codes)
@@ -115,9 +116,9 @@ class NodeColumns:
         found: Bools = np.zeros(len(self._nodes), dtype=bool)
         for term in terms:
             suits: Bools = np.ones(len(self._nodes), dtype=bool)
-            for key, wish in term.items():
+            for key, wanted in term.items():
                 codes, values = self.label(key)
-                suits &= _looked_up([_meets(wish, value) for value in values], codes)
+                suits &= _looked_up([_meets(wanted, value) for value in values], codes)
             found |= suits
         return found
 
@@ -130,10 +131,10 @@ class NodeColumns:
         return found
 
 
-def _meets(wish: Requirement, value: str | None) -> bool:
-    if wish.impossible:
+def _meets(wanted: Requirement, value: str | None) -> bool:
+    if wanted.impossible:
         return False
-    return wish.allows_absence if value is None else wish.has(value)
+    return wanted.allows_absence if value is None else wanted.has(value)
 
 
 def _cordon(node: StateNode) -> tuple[Taint, ...]:
@@ -181,7 +182,7 @@ class ExistingNodes(Struct, frozen=True, kw_only=True, eq=False):
     `free` has a row per node and a column per axis (resources, then the caps' axes). `counted` and `bound` tell by node
     and conflict of the caps how many running pods are of either kind, `company` by node and group followed how many are
     there. `rooms` are what the nodes can attach (none if nothing limits that), `columns` their labels and taints
-    (`standing_columns`: of all standing nodes, of which those marked for deletion are not `staying`), `census` counts
+    (`standing_columns`: of all standing nodes, of which those marked for deletion are not `staying`), `pod_counts` counts
     the running pods.
     """
 
@@ -189,13 +190,13 @@ class ExistingNodes(Struct, frozen=True, kw_only=True, eq=False):
     free: Ints
     standing: tuple[StateNode, ...] = ()
     staying: Bools = field(default_factory=lambda: np.zeros(0, dtype=bool))
-    census: Census = field(default_factory=lambda: Census((), (), ()))
+    pod_counts: RunningPodCounts = field(default_factory=lambda: RunningPodCounts((), (), ()))
     columns: NodeColumns = field(default_factory=lambda: NodeColumns(()))
     standing_columns: NodeColumns = field(default_factory=lambda: NodeColumns(()))
     counted: Ints = field(default_factory=lambda: np.zeros((0, 0), dtype=np.int64))
     bound: Ints = field(default_factory=lambda: np.zeros((0, 0), dtype=np.int64))
     company: Ints = field(default_factory=lambda: np.zeros((0, 0), dtype=np.int64))
-    rooms: tuple[VolumeRoom, ...] = ()
+    rooms: tuple[VolumeUsage, ...] = ()
 
 
 def is_leaving(node: StateNode) -> bool:
@@ -222,7 +223,7 @@ class NodeSelection(Struct, frozen=True, kw_only=True, eq=False):
 class NodeInventory:
     """All nodes of one snapshot, by name, each with the unbound pods nominated to it."""
 
-    def __init__(self, snapshot: Snapshot, daemons: Sequence[Daemon], storage: Storage) -> None:
+    def __init__(self, snapshot: Snapshot, daemons: Sequence[Daemon], storage: StorageObjects) -> None:
         """Nothing is looked at before it is asked for.
 
         Args:
@@ -234,9 +235,9 @@ class NodeInventory:
         self._daemons = daemons
         self._storage = storage
         self._free: dict[tuple[str, ...], tuple[Ints, Bools]] = {}
-        self._censuses: dict[tuple[str, ...], Census] = {}
+        self._censuses: dict[tuple[str, ...], RunningPodCounts] = {}
         self._ports: dict[int, frozenset[HostPort]] = {}
-        self._attachable: dict[int, VolumeRoom] = {}
+        self._attachable: dict[int, VolumeUsage] = {}
 
     # --- the nodes
 
@@ -301,16 +302,16 @@ class NodeInventory:
     # --- the pods on them
 
     @cached_property
-    def _repulsions(self) -> Mapping[int, tuple[Repulsion, ...]]:
+    def _repulsions(self) -> Mapping[int, tuple[RunningAntiAffinity, ...]]:
         """By node whom its pods keep away; only where some do."""
-        found = ((place, repulsions(node, self._namespaces)) for place, node in enumerate(self.nodes))
+        found = ((place, running_anti_affinities(node, self._namespaces)) for place, node in enumerate(self.nodes))
         return {place: entries for place, entries in found if entries}
 
     @cached_property
     def _namespaces(self) -> Mapping[str, Object]:
         return {n.metadata.name: n for n in self._snapshot.namespaces}
 
-    def repelled(self, standing: NodeSelection) -> tuple[Repelled, ...]:
+    def repelled(self, standing: NodeSelection) -> tuple[InverseAntiAffinity, ...]:
         """From where the required anti-affinity of pods that stay keeps others away."""
         gone = standing.gone
         known = (
@@ -319,21 +320,21 @@ class NodeInventory:
             if place not in standing.touched and self._names[place] not in gone
             for entry in entries
         )
-        fresh = (e for node in self._touched(standing) for e in repulsions(node, self._namespaces))
-        return repelled_by((*known, *fresh), standing.leaving)
+        fresh = (e for node in self._touched(standing) for e in running_anti_affinities(node, self._namespaces))
+        return inverse_anti_affinities((*known, *fresh), standing.leaving)
 
     def used_ports(self, standing: NodeSelection) -> frozenset[HostPort]:
         """The host ports in use by running pods, and by daemons wherever they run."""
         running = (host_ports(pod) for node in standing.nodes for pod in node.pods)
         return frozenset().union(*running, *(daemon.ports for daemon in self._daemons))
 
-    def census(self, standing: NodeSelection, watched: Iterable[str]) -> Census:
+    def pod_counts(self, standing: NodeSelection, watched: Iterable[str]) -> RunningPodCounts:
         """The pods that count; `watched` are the labels that any group asked about looks at."""
         keys = tuple(sorted(set(watched)))
         if standing.touched:
-            return Census(standing.nodes, standing.leaving, keys)
+            return RunningPodCounts(standing.nodes, standing.leaving, keys)
         if keys not in self._censuses:
-            self._censuses[keys] = Census(self.nodes, (), keys)
+            self._censuses[keys] = RunningPodCounts(self.nodes, (), keys)
         return self._censuses[keys].without(standing.gone)
 
     def _touched(self, standing: NodeSelection) -> list[StateNode]:
@@ -358,26 +359,26 @@ class NodeInventory:
         order = self._filling_order[here[self._filling_order]]
         at = dict(zip(standing.places.tolist(), standing.nodes, strict=True))
         nodes = tuple(at[place] for place in order.tolist())
-        census = self.census(standing, _watched(rows))
+        pod_counts = self.pod_counts(standing, _watched(rows))
         free = np.concatenate(
             (self._resources(standing, order, nodes, axes), self._rules(standing, order, nodes, caps)), axis=1
         )
         for a, axis in enumerate(caps.axes):
-            free[:, len(axes) + a] -= _counts(census, axis.group, nodes)
+            free[:, len(axes) + a] -= _counts(pod_counts, axis.group, nodes)
         hostnames = [domain_of(node, labels.HOSTNAME) for node in nodes] if caps.conflicts else []
         return ExistingNodes(
             nodes=nodes,
             free=free,
             standing=standing.nodes,
             staying=self._staying[standing.places],
-            census=census,
+            pod_counts=pod_counts,
             columns=self._columns.only(order),
             standing_columns=self._columns.only(standing.places),
-            counted=_table([_counts(census, c.group, nodes) for c in caps.conflicts], len(nodes)),
+            counted=_table([_counts(pod_counts, c.group, nodes) for c in caps.conflicts], len(nodes)),
             bound=_table(
                 [np.array([h in c.domains for h in hostnames], dtype=np.int64) for c in caps.conflicts], len(nodes)
             ),
-            company=_table([_counts(census, group, nodes) for group in caps.followed], len(nodes)),
+            company=_table([_counts(pod_counts, group, nodes) for group in caps.followed], len(nodes)),
             rooms=self._rooms(standing, order, nodes) if self._storage.nodes else (),
         )
 
@@ -410,16 +411,16 @@ class NodeInventory:
                 free[n] = caps.beside(used)
         return free
 
-    def _rooms(self, standing: NodeSelection, order: Ints, nodes: Sequence[StateNode]) -> tuple[VolumeRoom, ...]:
+    def _rooms(self, standing: NodeSelection, order: Ints, nodes: Sequence[StateNode]) -> tuple[VolumeUsage, ...]:
         """What these nodes can attach."""
         return tuple(
-            volume_room(node, self._storage, standing.leaving) if place in standing.touched else self._room_of(place)
+            volume_usage(node, self._storage, standing.leaving) if place in standing.touched else self._room_of(place)
             for place, node in zip(order.tolist(), nodes, strict=True)
         )
 
-    def _room_of(self, place: int) -> VolumeRoom:
+    def _room_of(self, place: int) -> VolumeUsage:
         if place not in self._attachable:
-            self._attachable[place] = volume_room(self.nodes[place], self._storage, ())
+            self._attachable[place] = volume_usage(self.nodes[place], self._storage, ())
         return self._attachable[place]
 
     def _used_on(self, place: int) -> frozenset[HostPort]:
@@ -457,9 +458,9 @@ def _watched(rows: Iterable[PodClass]) -> set[str]:
     return {key for group in groups.values() for key in group.label_keys}
 
 
-def _counts(census: Census, group: Group | None, nodes: Sequence[StateNode]) -> Ints:
+def _counts(pod_counts: RunningPodCounts, group: TopologyGroup | None, nodes: Sequence[StateNode]) -> Ints:
     """The running pods that the group counts, by node."""
-    by_node = census.by_node(group) if group is not None else {}
+    by_node = pod_counts.by_node(group) if group is not None else {}
     if not by_node:
         return np.zeros(len(nodes), dtype=np.int64)
     return np.array([by_node.get(node.name, 0) for node in nodes], dtype=np.int64)

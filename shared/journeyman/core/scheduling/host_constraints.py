@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from journeyman.core.api import labels
 from journeyman.core.scheduling.arrays import Bools, Ints
 from journeyman.core.scheduling.pod_classes import HostPort, PodClass
-from journeyman.core.scheduling.topology import Group, LabelIndex, Repelled
+from journeyman.core.scheduling.topology import InverseAntiAffinity, LabelIndex, TopologyGroup
 
 
 class Axis(Struct, frozen=True, kw_only=True):
@@ -34,7 +34,7 @@ class Axis(Struct, frozen=True, kw_only=True):
 
     name: str
     cap: int
-    group: Group | None = None
+    group: TopologyGroup | None = None
     ports: frozenset[HostPort] = frozenset()
 
 
@@ -45,7 +45,7 @@ class Conflict(Struct, frozen=True, kw_only=True):
     of the second.
     """
 
-    group: Group | None = None
+    group: TopologyGroup | None = None
     domains: frozenset[str] = frozenset()
 
 
@@ -60,7 +60,7 @@ class HostConstraints(Struct, frozen=True, kw_only=True, eq=False):
 
     axes: tuple[Axis, ...]
     conflicts: tuple[Conflict, ...]
-    followed: tuple[Group, ...]
+    followed: tuple[TopologyGroup, ...]
     caps: Ints
     takes: Ints
     within: Bools
@@ -121,7 +121,7 @@ class HostConstraints(Struct, frozen=True, kw_only=True, eq=False):
 
 
 def host_constraints_of(
-    rows: Sequence[PodClass], repelled: Iterable[Repelled] = (), used_ports: Iterable[HostPort] = ()
+    rows: Sequence[PodClass], repelled: Iterable[InverseAntiAffinity] = (), used_ports: Iterable[HostPort] = ()
 ) -> HostConstraints:
     """The rules about one node that these rows have, and those of running pods about them.
 
@@ -154,7 +154,7 @@ class _HostConstraintBuilder:
         self._bound: list[Bools] = []
         self._lasting: list[Bools] = []
 
-    def counted_by(self, group: Group) -> tuple[int, ...]:
+    def counted_by(self, group: TopologyGroup) -> tuple[int, ...]:
         """The rows whose pods a group counts."""
         return self._index.counted_by(group)
 
@@ -181,7 +181,7 @@ class _HostConstraintBuilder:
     def add_spreads(self) -> None:
         """An axis per group and skew; rows of one group with different skews keep off each other's nodes."""
         owners: dict[bytes, dict[int, list[int]]] = {}
-        groups: dict[bytes, Group] = {}
+        groups: dict[bytes, TopologyGroup] = {}
         for r, row in enumerate(self._rows):
             strictest: dict[bytes, int] = {}
             for spread in row.spreads:
@@ -203,7 +203,7 @@ class _HostConstraintBuilder:
     def add_anti_affinities(self) -> None:
         """An axis of one for rows that keep off their own kind, conflicts for the others."""
         owners: dict[bytes, list[int]] = {}
-        groups: dict[bytes, Group] = {}
+        groups: dict[bytes, TopologyGroup] = {}
         for r, row in enumerate(self._rows):
             for group in row.anti_affinities:
                 if group.key == labels.HOSTNAME:
@@ -220,7 +220,7 @@ class _HostConstraintBuilder:
                 self.conflict(Conflict(), both, apart, self._hard(apart, group_id))
 
     def _hard(self, rows: Iterable[int], group_id: bytes) -> list[int]:
-        return [r for r in rows if group_id not in self._rows[r].soft]
+        return [r for r in rows if group_id not in self._rows[r].preferred_groups]
 
     def add_ports(self, used: Iterable[HostPort]) -> None:
         """An axis per port, protocol and address; who takes all addresses takes each of those that somebody names."""

@@ -27,8 +27,8 @@ from journeyman.core.scheduling.arrays import Bools, Floats, Ints, distinct
 from journeyman.core.scheduling.limits import type_costs
 from journeyman.core.scheduling.node_overlays import overlay_annotations
 from journeyman.core.scheduling.nodeclaim_templates import achievable, distinct_enough, needed_for_variety
-from journeyman.core.scheduling.nodepool_options import Stall, Variant, Wish
-from journeyman.core.scheduling.offerings import OfferTable
+from journeyman.core.scheduling.nodepool_options import NodeDemand, NodePoolOptions, TemplateVariant
+from journeyman.core.scheduling.offerings import OfferingTable
 from journeyman.core.scheduling.options import MinValuesPolicy, Options
 from journeyman.core.scheduling.problem import PlannedNode, SchedulingProblem
 from journeyman.core.scheduling.requirements import Requirement, Requirements, requirement
@@ -37,25 +37,29 @@ from journeyman.errors import InvariantError
 
 
 def node_requirements_of(
-    stall: Stall, type_index: int, variant: Variant, wishes: Sequence[Wish], reservation: str = ""
+    pool: NodePoolOptions,
+    type_index: int,
+    variant: TemplateVariant,
+    demands: Sequence[NodeDemand],
+    reservation: str = "",
 ) -> Requirements:
     """Pool, variant, reservation and every wish together; of a wish's alternatives the first that suits the others too.
 
     Only offerings of the type that suit every wish count, so that no choice leaves a later wish without one.
     """
-    together = stall.template.requirements & variant.narrowed
+    together = pool.template.requirements & variant.narrowed
     if reservation:
         together = on_reservation(together, reservation)
-    if all(len(wish.terms) == 1 for wish in wishes):
-        for wish in wishes:
-            together &= wish.terms[0]
+    if all(len(demand.terms) == 1 for demand in demands):
+        for demand in demands:
+            together &= demand.terms[0]
         return together
-    table = stall.template.table
+    table = pool.template.table
     possible: Bools = table.row_type == type_index
-    for wish in wishes:
-        possible &= stall.rows(wish, variant)
-    for wish in wishes:
-        for term in wish.terms:
+    for demand in demands:
+        possible &= pool.rows(demand, variant)
+    for demand in demands:
+        for term in demand.terms:
             candidate = together & term
             if together.compatible(term, allow_undefined=labels.WELL_KNOWN) is None and (
                 (table.rows_meeting(candidate) & possible).any()
@@ -101,19 +105,18 @@ def planned_nodeclaims(
     """
     choices: list[InstanceTypeChoice | None] = [None] * len(nodes)
     stocked: dict[tuple[int, Requirements], CandidateTypes] = {}
-    for (stall, _), members in _alike(nodes).items():
+    for (pool, _), members in _alike(nodes).items():
         wanted = nodes[members[0]].requirements
-        key = stall, _of_offerings(problem.stalls[stall], wanted)
+        key = pool, _of_offerings(problem.pools[pool], wanted)
         if key in stocked:
             shelf = replace(stocked[key], wanted=wanted)
         else:
-            shelf = stocked[key] = CandidateTypes.of(problem.stalls[stall], wanted, problem.options)
+            shelf = stocked[key] = CandidateTypes.of(problem.pools[pool], wanted, problem.options)
         for index, choice in zip(members, shelf.choices([nodes[m] for m in members]), strict=True):
             choices[index] = choice
     axes = problem.axes
     return [
-        _claim(node, choice, problem.stalls[node.stall], axes, draw)
-        for node, choice in zip(nodes, choices, strict=True)
+        _claim(node, choice, problem.pools[node.pool], axes, draw) for node, choice in zip(nodes, choices, strict=True)
     ]
 
 
@@ -126,28 +129,28 @@ def _alike(nodes: Sequence[PlannedNode]) -> dict[tuple[int, int], list[int]]:
         wanted = known.get(id(node.requirements))
         if wanted is None:
             wanted = known[id(node.requirements)] = number.setdefault(node.requirements, len(number))
-        groups.setdefault((node.stall, wanted), []).append(index)
+        groups.setdefault((node.pool, wanted), []).append(index)
     return groups
 
 
-def _of_offerings(stall: Stall, wanted: Requirements) -> Requirements:
+def _of_offerings(pool: NodePoolOptions, wanted: Requirements) -> Requirements:
     """The requirements that decide which offerings suit: sets that differ in other labels find the same."""
-    defined = stall.template.table.labels
+    defined = pool.template.table.labels
     return Requirements({key: r for key, r in wanted.items() if key in defined or key == labels.RESERVATION_ID})
 
 
 def _claim(
     node: PlannedNode,
     choice: InstanceTypeChoice | None,
-    stall: Stall,
+    pool: NodePoolOptions,
     axes: Sequence[str],
     draw: Callable[[int, int], Sequence[str]],
 ) -> PlannedClaim:
     if choice is None:
-        raise InvariantError(f"no instance type of NodePool {stall.template.name} holds what was planned for one node")
+        raise InvariantError(f"no instance type of NodePool {pool.template.name} holds what was planned for one node")
     pods = sorted(key for row, count in node.pods for key in draw(row, count))
     return PlannedClaim(
-        node_pool=stall.template.name,
+        node_pool=pool.template.name,
         pods=tuple(pods),
         instance_types=choice.instance_types,
         requirements=choice.requirements,
@@ -180,7 +183,7 @@ class CandidateTypes(Struct, frozen=True, kw_only=True, eq=False, dict=True):
     offering of each.
     """
 
-    stall: Stall
+    pool: NodePoolOptions
     wanted: Requirements
     options: Options
     rows: Ints
@@ -189,16 +192,16 @@ class CandidateTypes(Struct, frozen=True, kw_only=True, eq=False, dict=True):
     reservation: str
 
     @classmethod
-    def of(cls, stall: Stall, wanted: Requirements, options: Options) -> CandidateTypes:
+    def of(cls, pool: NodePoolOptions, wanted: Requirements, options: Options) -> CandidateTypes:
         """What the stall has for these requirements; reserved capacity only if they hold a reservation."""
-        table, reservation = stall.template.table, reservation_of(wanted)
-        meets = stall.template.rows & table.rows_meeting(wanted) & stall.usable[table.row_type]
+        table, reservation = pool.template.table, reservation_of(wanted)
+        meets = pool.template.rows & table.rows_meeting(wanted) & pool.usable[table.row_type]
         meets &= table.row_reservation >= 0 if reservation else table.row_reservation < 0
         rows = table.by_price[meets[table.by_price]]
         first = dict(zip(table.row_type[rows][::-1].tolist(), rows[::-1].tolist(), strict=True))
         types = list(dict.fromkeys(table.row_type[rows].tolist()))
         return cls(
-            stall=stall,
+            pool=pool,
             wanted=wanted,
             options=options,
             rows=rows,
@@ -210,18 +213,18 @@ class CandidateTypes(Struct, frozen=True, kw_only=True, eq=False, dict=True):
     @cached_property
     def prices(self) -> Floats:
         """Of each type's cheapest offering."""
-        found: Floats = self.stall.template.table.prices[self.firsts]
+        found: Floats = self.pool.template.table.prices[self.firsts]
         return found
 
     @cached_property
     def _costs(self) -> Ints:
         """What each type takes of the pool's limits."""
-        found: Ints = type_costs(self.stall.template)[self.types]
+        found: Ints = type_costs(self.pool.template)[self.types]
         return found
 
     @cached_property
     def _pinned(self) -> Requirements:
-        return _with_values(self.wanted, self.stall.template.table.labels)
+        return _with_values(self.wanted, self.pool.template.table.labels)
 
     def choices(self, nodes: Sequence[PlannedNode]) -> Iterator[InstanceTypeChoice | None]:
         """For each node what its claim asks for; None if nothing (or too little for minValues) holds its pods."""
@@ -229,7 +232,7 @@ class CandidateTypes(Struct, frozen=True, kw_only=True, eq=False, dict=True):
         step = max(_AT_ONCE // max(len(self.types), 1), 1)
         for start in range(0, len(nodes), step):
             holding = self.holding(nodes[start : start + step])
-            listed = holding if self.stall.template.min_values else self._listed(holding)
+            listed = holding if self.pool.template.min_values else self._listed(holding)
             for row, packed in zip(listed, np.packbits(listed, axis=1), strict=True):
                 key = packed.tobytes()
                 if key not in known:
@@ -239,7 +242,7 @@ class CandidateTypes(Struct, frozen=True, kw_only=True, eq=False, dict=True):
     def holding(self, nodes: Sequence[PlannedNode]) -> Bools:
         """By node and type, whether the type holds what is on the node and stays within the node's share of limits."""
         totals = np.array([node.total for node in nodes], dtype=np.int64)
-        sizes = self.stall.sizes[self.types]
+        sizes = self.pool.sizes[self.types]
         holds: Bools = np.ones((len(nodes), len(self.types)), dtype=bool)
         for axis in np.flatnonzero(totals.any(axis=0)):
             holds &= sizes[:, axis] >= totals[:, axis, None]
@@ -266,8 +269,8 @@ class CandidateTypes(Struct, frozen=True, kw_only=True, eq=False, dict=True):
         """The choice that lists these types, or with minValues some of them."""
         wanted, listed = self._pinned, np.flatnonzero(types)
         relaxed = False
-        if self.stall.template.min_values and len(listed):
-            if not distinct_enough(self.stall, self.types[listed]):
+        if self.pool.template.min_values and len(listed):
+            if not distinct_enough(self.pool, self.types[listed]):
                 if self.options.min_values is MinValuesPolicy.STRICT:
                     return None
                 wanted, relaxed = self._lowered(listed), True
@@ -276,7 +279,7 @@ class CandidateTypes(Struct, frozen=True, kw_only=True, eq=False, dict=True):
 
     def _lowered(self, listed: Ints) -> Requirements:
         """The requirements with what can be had of their minValues."""
-        counts = achievable(self.stall, self.types[listed])
+        counts = achievable(self.pool, self.types[listed])
         lowered = {key: replace(self._pinned[key], min_values=count) for key, count in counts.items()}
         return Requirements({**self._pinned, **lowered})
 
@@ -285,13 +288,13 @@ class CandidateTypes(Struct, frozen=True, kw_only=True, eq=False, dict=True):
         usual = np.flatnonzero(self._listed(types[None, :])[0])
         holding = np.flatnonzero(types)
         place = {int(t): int(at) for t, at in zip(self.types[holding], holding, strict=True)}
-        needed = {place[t] for t in needed_for_variety(self.stall, self.types[holding])}
+        needed = {place[t] for t in needed_for_variety(self.pool, self.types[holding])}
         others = [int(at) for at in usual if int(at) not in needed]
         kept = others[: max(self.options.max_types - len(needed), 0)]
         return np.array(sorted((*needed, *kept)), dtype=np.int64)
 
     def _listing(self, listed: Ints, wanted: Requirements, *, relaxed: bool) -> InstanceTypeChoice:
-        table = self.stall.template.table
+        table = self.pool.template.table
         types = self.types[listed]
         chosen: Bools = np.zeros(len(table.types), dtype=bool)
         chosen[types] = True
@@ -303,7 +306,7 @@ class CandidateTypes(Struct, frozen=True, kw_only=True, eq=False, dict=True):
         return InstanceTypeChoice(
             instance_types=tuple(names),
             requirements=_as_selectors(wanted, names, sorted(v for c in bought if (v := values[c]) is not None)),
-            least_overhead=self.stall.overhead[types].min(axis=0),
+            least_overhead=self.pool.overhead[types].min(axis=0),
             offering=(names[0], zones[zone_codes[best]] or "", values[codes[best]] or ""),
             price=float(table.prices[best]),
             relaxed=relaxed,
@@ -313,7 +316,7 @@ class CandidateTypes(Struct, frozen=True, kw_only=True, eq=False, dict=True):
 
 
 @lru_cache(maxsize=16)
-def _overlays(table: OfferTable) -> tuple[tuple[str, ...], ...]:
+def _overlays(table: OfferingTable) -> tuple[tuple[str, ...], ...]:
     """By type, what a claim for it says of NodeOverlays."""
     return tuple(overlay_annotations(t) for t in table.types)
 

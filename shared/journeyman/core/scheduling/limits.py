@@ -18,15 +18,15 @@ from journeyman.core.api.resources import NODES, maximum
 from journeyman.core.catalogue import InstanceType
 from journeyman.core.scheduling.arrays import Bools, Ints, every
 from journeyman.core.scheduling.existing_nodes import capacity_of, is_leaving
-from journeyman.core.scheduling.nodeclaim_templates import Template
+from journeyman.core.scheduling.nodeclaim_templates import NodeClaimTemplate
 from journeyman.core.state.state_node import StateNode
 
 
 class Headroom:
     """What is left of one pool's limits, used up as nodes are opened."""
 
-    def __init__(self, template: Template, nodes: Iterable[StateNode]) -> None:
-        limits = template.pool.spec.limit_amounts
+    def __init__(self, template: NodeClaimTemplate, nodes: Iterable[StateNode]) -> None:
+        limits = template.node_pool.spec.limit_amounts
         self.resources = tuple(sorted(limits))
         own = [n for n in nodes if n.node_pool == template.name and not is_leaving(n)] if limits else []
         sizes = ((node.name, size_of(node, template.table.types)) for node in own)
@@ -75,9 +75,9 @@ class Headroom:
         return taken
 
 
-def type_costs(template: Template) -> Ints:
+def type_costs(template: NodeClaimTemplate) -> Ints:
     """What one node of each instance type takes of its pool's limits: by type and limited resource, in name's order."""
-    limited = sorted(template.pool.spec.limit_amounts)
+    limited = sorted(template.node_pool.spec.limit_amounts)
     columns = [_per_type(template, resource) for resource in limited]
     costs: Ints = np.array(columns, dtype=np.int64).reshape(len(columns), len(template.table.types)).T
     return costs
@@ -101,7 +101,7 @@ def _capacity(node: StateNode, types: Iterable[InstanceType]) -> dict[str, int]:
     return maximum(capacity_of(node), *(t.capacity for t in types if t.name in listed))
 
 
-def _per_type(template: Template, resource: str) -> Ints:
+def _per_type(template: NodeClaimTemplate, resource: str) -> Ints:
     if resource == NODES:
         return np.ones(len(template.table.types), dtype=np.int64)
     return template.table.amounts(resource, allocatable=False)

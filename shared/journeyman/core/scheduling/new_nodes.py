@@ -23,7 +23,12 @@ from journeyman.core.scheduling.host_constraints import HostConstraints
 from journeyman.core.scheduling.instance_type_choice import CandidateTypes, node_requirements_of
 from journeyman.core.scheduling.limits import Headroom, type_costs
 from journeyman.core.scheduling.nodeclaim_templates import distinct_enough, needed_for_variety
-from journeyman.core.scheduling.nodepool_options import Shape, Wish, open_market, worth_considering
+from journeyman.core.scheduling.nodepool_options import (
+    NodeConstraints,
+    NodeDemand,
+    compatible_offerings,
+    worth_considering,
+)
 from journeyman.core.scheduling.offerings import Reservations
 from journeyman.core.scheduling.options import MinValuesPolicy
 from journeyman.core.scheduling.packing import Packing, PackingProblem, pack
@@ -69,8 +74,8 @@ class _BatchQueue:
 class PackingItems(Struct, frozen=True, kw_only=True, eq=False):
     """Units merged into items. Arrays have a row per item; `requests` are amounts by axis, then what rules take."""
 
-    wishes: tuple[Wish, ...]
-    wish_of: Ints
+    demands: tuple[NodeDemand, ...]
+    demand_of: Ints
     has_alternatives: Bools  # by wish
     counts: Ints
     requests: Ints
@@ -82,26 +87,26 @@ class PackingItems(Struct, frozen=True, kw_only=True, eq=False):
     @classmethod
     def of(cls, problem: SchedulingProblem, caps: HostConstraints, batches: Sequence[PodBatch]) -> PackingItems:
         """The items of these units, by first appearance."""
-        demands = np.concatenate((problem.requests, caps.takes), axis=1)
-        kinds = _RowKinds(problem.rows, demands, caps)
-        wishes: dict[tuple[int, Pins], int] = {}
+        rows_by_kind = np.concatenate((problem.requests, caps.takes), axis=1)
+        kinds = _RowKinds(problem.rows, rows_by_kind, caps)
+        demands: dict[tuple[int, Pins], int] = {}
         queues: dict[tuple[int, int], _BatchQueue] = {}
         rows: list[int] = []
         for batch in batches:
             shape, kind = kinds.of(batch.row)
-            wish = wishes.setdefault((shape, batch.pins), len(wishes))
-            queue = queues.get((wish, kind))
+            demand = demands.setdefault((shape, batch.pins), len(demands))
+            queue = queues.get((demand, kind))
             if queue is None:
-                queue = queues[wish, kind] = _BatchQueue()
+                queue = queues[demand, kind] = _BatchQueue()
                 rows.append(batch.row)
             queue.add(batch)
-        made = tuple(Wish(kinds.shapes[shape], pins=pins) for shape, pins in wishes)
+        made = tuple(NodeDemand(kinds.shapes[shape], pins=pins) for shape, pins in demands)
         return cls(
-            wishes=made,
-            wish_of=np.array([wish for wish, _ in queues], dtype=np.int64),
-            has_alternatives=np.array([len(wish.terms) > 1 for wish in made], dtype=bool),
+            demands=made,
+            demand_of=np.array([demand for demand, _ in queues], dtype=np.int64),
+            has_alternatives=np.array([len(demand.terms) > 1 for demand in made], dtype=bool),
             counts=np.array([queue.count for queue in queues.values()], dtype=np.int64),
-            requests=demands[rows],
+            requests=rows_by_kind[rows],
             loose=caps.counted[rows],
             bound=caps.bound[rows],
             queues=tuple(queues.values()),
@@ -121,11 +126,11 @@ class PackingItems(Struct, frozen=True, kw_only=True, eq=False):
 class _RowKinds:
     """What rows are to packing: numbers for their shapes, and for their demands."""
 
-    def __init__(self, rows: Sequence[PodClass], demands: Ints, caps: HostConstraints) -> None:
-        self.shapes: list[Shape] = []
+    def __init__(self, rows: Sequence[PodClass], rows_by_kind: Ints, caps: HostConstraints) -> None:
+        self.shapes: list[NodeConstraints] = []
         self._rows = rows
-        self._demands, self._caps = demands, caps
-        self._numbers: dict[Shape, int] = {}
+        self._demands, self._caps = rows_by_kind, caps
+        self._numbers: dict[NodeConstraints, int] = {}
         self._by_parts: dict[tuple[int, int, int, bool], int] = {}
         self._kinds: dict[bytes, int] = {}
         self._known: dict[int, tuple[int, int]] = {}
@@ -140,9 +145,9 @@ class _RowKinds:
 
     def _shape(self, pods: PodClass) -> int:
         """Classes mostly share the very same terms and tolerations, so these are compared by identity first."""
-        parts = (id(pods.terms), id(pods.volume_terms), id(pods.tolerations), pods.heeds_preferences)
+        parts = (id(pods.terms), id(pods.volume_terms), id(pods.tolerations), pods.avoids_prefer_no_schedule)
         if parts not in self._by_parts:
-            shape = Shape.of(pods)
+            shape = NodeConstraints.of(pods)
             number = self._by_parts[parts] = self._numbers.setdefault(shape, len(self._numbers))
             if number == len(self.shapes):
                 self.shapes.append(shape)
@@ -202,16 +207,16 @@ class _ServedPools:
         self._problem = problem
         self._by_parts: dict[object, frozenset[int]] = {}
 
-    def by_any(self, stalls: Collection[int], row: int) -> bool:
+    def by_any(self, pools: Collection[int], row: int) -> bool:
         """Whether one of these stalls does."""
         pods = self._problem.rows[row]
-        parts = (id(pods.terms), id(pods.volume_terms), id(pods.tolerations), pods.heeds_preferences)
+        parts = (id(pods.terms), id(pods.volume_terms), id(pods.tolerations), pods.avoids_prefer_no_schedule)
         found = self._by_parts.get(parts)
         if found is None:
-            wish = Wish(Shape.of(pods))
-            serving = (s for s, stall in enumerate(self._problem.stalls) if stall.serves(wish))
+            demand = NodeDemand(NodeConstraints.of(pods))
+            serving = (s for s, pool in enumerate(self._problem.pools) if pool.serves(demand))
             found = self._by_parts[parts] = frozenset(serving)
-        return not found.isdisjoint(stalls)
+        return not found.isdisjoint(pools)
 
 
 def _replaced(batches: Sequence[PodBatch], some: Sequence[PodBatch], by: Sequence[PodBatch]) -> tuple[PodBatch, ...]:
@@ -238,10 +243,10 @@ def _smallest(counts: Ints, each: Ints, room: int) -> Ints:
 def _tiers(problem: SchedulingProblem) -> Iterator[tuple[tuple[int, ...], bool]]:
     """Stalls that compete, in order, and whether minValues hold; where these may be lowered, once more without."""
     lenient = problem.options.min_values is MinValuesPolicy.BEST_EFFORT
-    for _, group in groupby(range(len(problem.stalls)), key=lambda s: problem.stalls[s].template.order):
+    for _, group in groupby(range(len(problem.pools)), key=lambda s: problem.pools[s].template.order):
         members = tuple(group)
         yield members, True
-        demanding = tuple(s for s in members if problem.stalls[s].template.min_values)
+        demanding = tuple(s for s in members if problem.pools[s].template.min_values)
         if demanding and lenient:
             yield demanding, False
 
@@ -296,57 +301,57 @@ class WeightTier:
     ) -> None:
         self.members = members
         self._problem = problem
-        self._stalls = [problem.stalls[s] for s in members]
+        self._pools = [problem.pools[s] for s in members]
         self._varied = varied
         self._items = PackingItems.of(problem, caps, batches)
         self._asked = np.flatnonzero(self._items.requests[:, : len(problem.axes)].any(axis=0))
-        self._market = open_market(self._stalls, self._items.wishes, self._asked if varied else None)
+        self._offerings = compatible_offerings(self._pools, self._items.demands, self._asked if varied else None)
         self._packing_problem = self._make_packing_problem(caps)
-        self._costs = [type_costs(stall.template) for stall in self._stalls]
+        self._costs = [type_costs(pool.template) for pool in self._pools]
         self._settled: dict[tuple[int, int, int, int, bytes], Requirements] = {}
         self._twins: dict[tuple[float, bytes], list[int]] = {}
 
     def _make_packing_problem(self, caps: HostConstraints) -> PackingProblem:
-        items, market = self._items, self._market
+        items, offerings = self._items, self._offerings
         return PackingProblem(
             counts=items.counts,
             requests=items.requests,
-            allowed=market.allowed[:, items.wish_of],
-            sizes=np.concatenate((market.sizes, self._caps_by_offer(caps)), axis=1),
-            prices=market.prices,
-            signatures=market.signatures,
+            allowed=offerings.allowed[:, items.demand_of],
+            sizes=np.concatenate((offerings.sizes, self._caps_by_offer(caps)), axis=1),
+            prices=offerings.prices,
+            signatures=offerings.signatures,
             loose=items.loose,
             bound=items.bound,
-            stock=market.stock,
+            stock=offerings.stock,
         )
 
     def _caps_by_offer(self, caps: HostConstraints) -> Ints:
         """What a node of each offer has of the axes of rules: less where its daemons use host ports."""
-        market = self._market
-        found = np.tile(caps.caps, (len(market.prices), 1))
-        for s, stall in enumerate(self._stalls):
-            for group, ports in enumerate(stall.daemon_ports):
+        offerings = self._offerings
+        found = np.tile(caps.caps, (len(offerings.prices), 1))
+        for s, pool in enumerate(self._pools):
+            for group, ports in enumerate(pool.daemon_ports):
                 if ports:
-                    found[(market.stalls == s) & (stall.daemon_group[market.types] == group)] = caps.beside(ports)
+                    found[(offerings.pools == s) & (pool.daemon_group[offerings.types] == group)] = caps.beside(ports)
         return found
 
     def open(self, headroom: Sequence[Headroom], reservations: Reservations) -> _PackedTier:
         """The best plan for the units within limits and reservations."""
-        best = self._attempt(self._market.prices, headroom, reservations)
+        best = self._attempt(self._offerings.prices, headroom, reservations)
         if best.left.sum() > best.hopeless and any(room.resources for room in headroom):
             shares = self._shares_of_limits(headroom)
-            scale = float(self._market.prices.max(initial=0.0))
+            scale = float(self._offerings.prices.max(initial=0.0))
             for weight in LIMIT_WEIGHTS:
-                rival = self._attempt(self._market.prices + weight * scale * shares, headroom, reservations)
+                rival = self._attempt(self._offerings.prices + weight * scale * shares, headroom, reservations)
                 best = min(best, rival, key=lambda outcome: outcome.rank)
         return best
 
     def _shares_of_limits(self, headroom: Sequence[Headroom]) -> Floats:
         """By offer, how much of what its pool's limits leave one node takes at most."""
-        shares = np.zeros(len(self._market.prices))
+        shares = np.zeros(len(self._offerings.prices))
         for s, room in enumerate(headroom):
-            offers = np.flatnonzero(self._market.stalls == s)
-            costs = room.costs[self._market.types[offers]] / np.maximum(room.left, 1)
+            offers = np.flatnonzero(self._offerings.pools == s)
+            costs = room.costs[self._offerings.types[offers]] / np.maximum(room.left, 1)
             shares[offers] = costs.max(axis=1, initial=0.0)
         return shares
 
@@ -359,29 +364,29 @@ class WeightTier:
             hopeless=0,
         )
         outcome.hopeless = self._hopeless(outcome)
-        exhaustible = any(room.resources for room in headroom) or bool(self._market.reservations)
+        exhaustible = any(room.resources for room in headroom) or bool(self._offerings.reservations)
         while outcome.left.any():
             offers = np.flatnonzero(self._within(outcome)) if exhaustible else np.arange(len(prices))
             offers = offers[np.argsort(prices[offers], kind="stable")]
-            offers = offers[worth_considering(replace(self._market, prices=prices).only(offers), self._asked)]
+            offers = offers[worth_considering(replace(self._offerings, prices=prices).only(offers), self._asked)]
             counts = self.within_limits(outcome) if exhaustible else outcome.left
             part = self._part(offers, prices, counts, outcome.reservations)
-            new_nodes = self._take(outcome, offers, pack(part, fewest_nodes=self._stalls[0].template.order[1]))
+            new_nodes = self._take(outcome, offers, pack(part, fewest_nodes=self._pools[0].template.order[1]))
             if not new_nodes or not exhaustible:
                 break
         return outcome
 
     def _within(self, outcome: _PackedTier) -> Bools:
         """The offers of which one more node could be opened."""
-        market = self._market
-        found: Bools = np.ones(len(market.prices), dtype=bool)
+        offerings = self._offerings
+        found: Bools = np.ones(len(offerings.prices), dtype=bool)
         for s, room in enumerate(outcome.headroom):
             if room.resources:
-                offers = np.flatnonzero(market.stalls == s)
-                found[offers] = room.allows()[market.types[offers]]
-        for index, name in enumerate(market.reservations):
+                offers = np.flatnonzero(offerings.pools == s)
+                found[offers] = room.allows()[offerings.types[offers]]
+        for index, name in enumerate(offerings.reservations):
             if outcome.reservations.left.get(name, 0) <= 0:
-                found &= market.stock != index
+                found &= offerings.stock != index
         return found
 
     def _hopeless(self, outcome: _PackedTier) -> int:
@@ -395,9 +400,9 @@ class WeightTier:
         The smallest are kept: of these most can be placed.
         """
         counts: Ints = outcome.left.copy()
-        for stalls, items in self._rivals:
+        for pools, items in self._rivals:
             for axis, name in enumerate(self._problem.axes):
-                rooms = [outcome.headroom[s].left_of(name) for s in stalls]
+                rooms = [outcome.headroom[s].left_of(name) for s in pools]
                 if None not in rooms:
                     room = sum(filter(None, rooms))
                     counts[items] = _smallest(counts[items], self._items.requests[items, axis], room)
@@ -406,15 +411,15 @@ class WeightTier:
     @cached_property
     def _rivals(self) -> list[tuple[list[int], Ints]]:
         """Items that may go to the same stalls, as (stalls, items)."""
-        market, wish_of = self._market, self._items.wish_of
-        offered = [distinct(market.signatures[market.stalls == s]) for s in range(len(self._stalls))]
-        admitted = np.array([np.logical_or.reduce(market.allowed[signatures], axis=0) for signatures in offered])
-        numbers, patterns = numbered(admitted[:, wish_of])
+        offerings, demand_of = self._offerings, self._items.demand_of
+        offered = [distinct(offerings.signatures[offerings.pools == s]) for s in range(len(self._pools))]
+        admitted = np.array([np.logical_or.reduce(offerings.allowed[signatures], axis=0) for signatures in offered])
+        numbers, patterns = numbered(admitted[:, demand_of])
         return [(np.flatnonzero(pattern).tolist(), np.flatnonzero(numbers == n)) for n, pattern in enumerate(patterns)]
 
     def _part(self, offers: Ints, prices: Floats, counts: Ints, reservations: Reservations) -> PackingProblem:
         """So many items to pack onto these offers."""
-        stocks = [reservations.left.get(name, 0) for name in self._market.reservations]
+        stocks = [reservations.left.get(name, 0) for name in self._offerings.reservations]
         whole = replace(self._packing_problem, prices=prices, counts=counts, stocks=np.array(stocks, dtype=np.int64))
         return whole.only(offers)
 
@@ -439,41 +444,41 @@ class WeightTier:
     def equal_offers(self, offer: int, kinds: Ints) -> Iterator[int]:
         """An offer, then others that hold the same for the same price, NodePools in their order."""
         yield offer
-        market, problem = self._market, self._packing_problem
-        if market.stock[offer] >= 0:
+        offerings, problem = self._offerings, self._packing_problem
+        if offerings.stock[offer] >= 0:
             return
         if not self._twins:
-            for other in np.flatnonzero(market.stock < 0).tolist():
-                alike = (float(market.prices[other]), problem.sizes[other].tobytes())
+            for other in np.flatnonzero(offerings.stock < 0).tolist():
+                alike = (float(offerings.prices[other]), problem.sizes[other].tobytes())
                 self._twins.setdefault(alike, []).append(other)
-        for twin in self._twins[float(market.prices[offer]), problem.sizes[offer].tobytes()]:
-            if twin != offer and problem.allowed[market.signatures[twin], kinds].all():
+        for twin in self._twins[float(offerings.prices[offer]), problem.sizes[offer].tobytes()]:
+            if twin != offer and problem.allowed[offerings.signatures[twin], kinds].all():
                 yield twin
 
     def _enter(self, outcome: _PackedTier, b: _PlannedBin, copies: int) -> int:
-        market = self._market
-        room, stock = outcome.headroom[int(market.stalls[b.offer])], int(market.stock[b.offer])
+        offerings = self._offerings
+        room, stock = outcome.headroom[int(offerings.pools[b.offer])], int(offerings.stock[b.offer])
         copies = room.allowing(b.share, copies) if b.share is not None else copies
-        copies = outcome.reservations.take(market.reservations[stock], copies) if stock >= 0 else copies
+        copies = outcome.reservations.take(offerings.reservations[stock], copies) if stock >= 0 else copies
         if copies:
             if b.share is not None:
                 room.spend(b.share, copies)
             outcome.bins.append((b, copies))
             outcome.left[b.kinds] -= b.counts * copies
-            outcome.price += float(market.prices[b.offer]) * copies
+            outcome.price += float(offerings.prices[b.offer]) * copies
         return copies
 
     def _with_share(self, b: _PlannedBin) -> _PlannedBin | None:
         """The bin with what its claim may take of limits; None if too few types hold it for the pool's minValues."""
-        s, own = int(self._market.stalls[b.offer]), int(self._market.types[b.offer])
-        stall, types = self._stalls[s], [own]
-        if stall.template.min_values:
-            shelf = CandidateTypes.of(stall, self._requirements(b), self._problem.options)
+        s, own = int(self._offerings.pools[b.offer]), int(self._offerings.types[b.offer])
+        pool, types = self._pools[s], [own]
+        if pool.template.min_values:
+            shelf = CandidateTypes.of(pool, self._requirements(b), self._problem.options)
             holding = shelf.types[shelf.holding([self._node(b)])[0]]
-            if self._varied and not distinct_enough(stall, holding):
+            if self._varied and not distinct_enough(pool, holding):
                 return None
-            types += needed_for_variety(stall, holding)
-        limited = bool(stall.template.pool.spec.limits)
+            types += needed_for_variety(pool, holding)
+        limited = bool(pool.template.node_pool.spec.limits)
         return replace(b, share=self._costs[s][types].max(axis=0)) if limited else b
 
     # --- from the outcome to nodes
@@ -486,7 +491,7 @@ class WeightTier:
             for _ in range(copies):
                 drawn = [pods for item, count in kinds for pods in self._items.draw(item, count)]
                 yield PlannedNode(
-                    stall=node.stall,
+                    pool=node.pool,
                     requirements=node.requirements,
                     pods=together(drawn),
                     total=node.total,
@@ -495,9 +500,9 @@ class WeightTier:
 
     def _node(self, b: _PlannedBin) -> PlannedNode:
         """The node without its pods."""
-        s, width = int(self._market.stalls[b.offer]), len(self._problem.axes)
+        s, width = int(self._offerings.pools[b.offer]), len(self._problem.axes)
         return PlannedNode(
-            stall=self.members[s],
+            pool=self.members[s],
             requirements=self._requirements(b),
             pods=(),
             total=b.counts @ self._items.requests[b.kinds, :width],
@@ -506,16 +511,18 @@ class WeightTier:
 
     def _requirements(self, b: _PlannedBin) -> Requirements:
         """What its claim asks for; alike for offers of one pool and variant, unless pods have alternatives."""
-        market, offer = self._market, b.offer
-        wishes = distinct(self._items.wish_of[b.kinds])
-        s, v, t, stock = (int(column[offer]) for column in (market.stalls, market.variants, market.types, market.stock))
-        plain = not self._items.has_alternatives[wishes].any()
-        key = (s, v, stock, -1 if plain else t, wishes.tobytes())
+        offerings, offer = self._offerings, b.offer
+        demands = distinct(self._items.demand_of[b.kinds])
+        s, v, t, stock = (
+            int(column[offer]) for column in (offerings.pools, offerings.variants, offerings.types, offerings.stock)
+        )
+        plain = not self._items.has_alternatives[demands].any()
+        key = (s, v, stock, -1 if plain else t, demands.tobytes())
         if key not in self._settled:
-            chosen = [self._items.wishes[w] for w in wishes]
-            reservation = market.reservations[stock] if stock >= 0 else ""
+            chosen = [self._items.demands[w] for w in demands]
+            reservation = offerings.reservations[stock] if stock >= 0 else ""
             self._settled[key] = node_requirements_of(
-                self._stalls[s], t, market.variants_by_stall[s][v], chosen, reservation
+                self._pools[s], t, offerings.variants_by_pool[s][v], chosen, reservation
             )
         return self._settled[key]
 

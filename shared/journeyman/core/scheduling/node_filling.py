@@ -151,11 +151,13 @@ class NodeFilling:
     def accepts(self, row: int) -> Bools:
         """Which nodes the row tolerates, whatever their labels."""
         wanted = self._rows[row]
-        return self.existing.columns.accepted(wanted.tolerations, heeds_preferences=wanted.heeds_preferences)
+        return self.existing.columns.accepted(
+            wanted.tolerations, avoids_prefer_no_schedule=wanted.avoids_prefer_no_schedule
+        )
 
     def _find_suitable(self, row: int) -> Bools:
         wanted = self._rows[row]
-        shape = (wanted.node_terms, wanted.tolerations, wanted.heeds_preferences)
+        shape = (wanted.node_terms, wanted.tolerations, wanted.avoids_prefer_no_schedule)
         if shape not in self._suitable:
             self._suitable[shape] = self.accepts(row) & self.existing.columns.meeting(wanted.node_terms)
         return self._suitable[shape]

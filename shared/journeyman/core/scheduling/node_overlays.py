@@ -89,10 +89,10 @@ def apply_overlays(pools: Iterable[NodePool], catalogue: Catalogue, overlays: It
         overlays: Those that validate.
     """
     heaviest_first = sorted(overlays, key=lambda o: (o.spec.weight, o.metadata.name), reverse=True)
-    wishes = [from_selectors(overlay.spec.requirements) for overlay in heaviest_first]
-    stocks = _stocks(pools, catalogue, frozenset(key for wanted in wishes for key in wanted))
+    required = [from_selectors(overlay.spec.requirements) for overlay in heaviest_first]
+    stocks = _stocks(pools, catalogue, frozenset(key for wanted in required for key in wanted))
     conflicts: dict[str, str] = {}
-    for overlay, wanted in zip(heaviest_first, wishes, strict=True):
+    for overlay, wanted in zip(heaviest_first, required, strict=True):
         matching = _matching(stocks, wanted)
         if other := next((name for change, at in matching if (name := change.conflict(overlay, at))), ""):
             conflicts[overlay.metadata.name] = other
@@ -143,7 +143,7 @@ def _stocks(pools: Iterable[NodePool], catalogue: Catalogue, keys: frozenset[str
 
 
 def _only(requirements: Requirements, keys: Collection[str]) -> Requirements:
-    return Requirements({key: wish for key, wish in requirements.items() if key in keys})
+    return Requirements({key: wanted for key, wanted in requirements.items() if key in keys})
 
 
 def _matching(stocks: Iterable[_Stock], wanted: Requirements) -> list[tuple[_Changes, list[int]]]:

@@ -22,7 +22,7 @@ from msgspec import Struct, field
 from journeyman.core.api import labels
 from journeyman.core.catalogue import Catalogue
 from journeyman.core.scheduling.arrays import Bools, Floats, Ints
-from journeyman.core.scheduling.offerings import OfferTable, offer_tables
+from journeyman.core.scheduling.offerings import OfferingTable, offering_tables
 from journeyman.core.scheduling.requirements import InvalidRequirementError, Requirements, from_labels, from_selectors
 from journeyman.core.state.snapshot import Snapshot
 from journeyman.errors import ConfigurationError
@@ -36,7 +36,7 @@ NO_TYPES = "no instance type satisfies its requirements"
 """How the reason begins for which a pool sits out although its NodeClass can be used."""
 
 
-class Template(Struct, frozen=True, kw_only=True, eq=False):
+class NodeClaimTemplate(Struct, frozen=True, kw_only=True, eq=False):
     """One NodePool ready for scheduling.
 
     `requirements` are what its nodes offer, for simulation including that they will be registered and initialized.
@@ -45,28 +45,28 @@ class Template(Struct, frozen=True, kw_only=True, eq=False):
     many different values a claim must leave the cloud to choose from.
     """
 
-    pool: NodePool
+    node_pool: NodePool
     requirements: Requirements
-    table: OfferTable
+    table: OfferingTable
     rows: Bools
     node_surcharge: float = 0.0
-    remark: str = ""
+    warning: str = ""
     min_values: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
         """The NodePool's name."""
-        return self.pool.metadata.name
+        return self.node_pool.metadata.name
 
     def narrowed(self, term: Requirements) -> Requirements:
         """The term's keys, as the pool and the term together have them."""
         own = self.requirements
-        return Requirements({k: own[k].intersection(wish) if k in own else wish for k, wish in term.items()})
+        return Requirements({k: own[k].intersection(wanted) if k in own else wanted for k, wanted in term.items()})
 
     @property
     def order(self) -> tuple[int, bool]:
         """Templates of equal order compete; smaller goes first."""
-        return -self.pool.spec.weight, self.pool.packing == FEWEST_NODES
+        return -self.node_pool.spec.weight, self.node_pool.packing == FEWEST_NODES
 
 
 def node_class_label(pool: NodePool) -> tuple[str, str]:
@@ -75,14 +75,14 @@ def node_class_label(pool: NodePool) -> tuple[str, str]:
     return f"{ref.group}/{ref.kind.lower()}", ref.name
 
 
-def make_templates(snapshot: Snapshot, catalogue: Catalogue) -> tuple[tuple[Template, ...], dict[str, str]]:
+def make_templates(snapshot: Snapshot, catalogue: Catalogue) -> tuple[tuple[NodeClaimTemplate, ...], dict[str, str]]:
     """Templates by weight descending, then name descending; and the pools set aside, by name, with why."""
-    tables = offer_tables(catalogue)
-    templates: list[Template] = []
+    tables = offering_tables(catalogue)
+    templates: list[NodeClaimTemplate] = []
     set_aside: dict[str, str] = {}
     for pool in sorted(snapshot.node_pools, key=lambda p: p.metadata.name, reverse=True):
         made = "static NodePools are not scaled for pods" if pool.spec.static else _template(pool, snapshot, tables)
-        if isinstance(made, Template):
+        if isinstance(made, NodeClaimTemplate):
             templates.append(made)
         else:
             set_aside[pool.metadata.name] = made
@@ -90,12 +90,12 @@ def make_templates(snapshot: Snapshot, catalogue: Catalogue) -> tuple[tuple[Temp
     return tuple(templates), dict(sorted(set_aside.items()))
 
 
-def make_template(pool: NodePool, snapshot: Snapshot, catalogue: Catalogue) -> Template | str:
+def make_template(pool: NodePool, snapshot: Snapshot, catalogue: Catalogue) -> NodeClaimTemplate | str:
     """One pool's template whether or not it is scaled for pods, or why it has none; static pools open nodes by it."""
-    return _template(pool, snapshot, offer_tables(catalogue))
+    return _template(pool, snapshot, offering_tables(catalogue))
 
 
-def _template(pool: NodePool, snapshot: Snapshot, tables: Mapping[str, OfferTable]) -> Template | str:
+def _template(pool: NodePool, snapshot: Snapshot, tables: Mapping[str, OfferingTable]) -> NodeClaimTemplate | str:
     """The pool's template, or why it has none."""
     reason = _not_usable(pool, snapshot)
     if reason:
@@ -112,13 +112,13 @@ def _template(pool: NodePool, snapshot: Snapshot, tables: Mapping[str, OfferTabl
         unmet = table.unmet(requirements)
         return f"{NO_TYPES}{f': there is none with {unmet}' if unmet else ''}"
     node_surcharge, unread = _node_surcharge(pool)
-    return Template(
-        pool=pool,
+    return NodeClaimTemplate(
+        node_pool=pool,
         requirements=requirements,
         table=table,
         rows=suitable & table.available,
         node_surcharge=node_surcharge,
-        remark="; ".join(filter(None, (unread, _unknown_packing(pool), _unknown_rebalance(pool)))),
+        warning="; ".join(filter(None, (unread, _unknown_packing(pool), _unknown_rebalance(pool)))),
         min_values={key: r.min_values for key, r in sorted(requirements.items()) if r.min_values},
     )
 
@@ -177,39 +177,39 @@ def _requirements(pool: NodePool) -> Requirements:
 _ROUNDING = 1e-12
 
 
-class HasTemplate(Protocol):
+class HasNodeClaimTemplate(Protocol):
     """A stall, as far as minValues are concerned."""
 
     @property
-    def template(self) -> Template:
+    def template(self) -> NodeClaimTemplate:
         """Whose minValues, and whose types."""
 
 
-def distinct_enough(stall: HasTemplate, types: Bools | Ints) -> bool:
+def distinct_enough(pool: HasNodeClaimTemplate, types: Bools | Ints) -> bool:
     """Whether these instance types (a mask, or indices) differ in every label as much as the stall's pool asks for."""
-    return _varied(stall.template, types)
+    return _varied(pool.template, types)
 
 
-def _varied(template: Template, types: Bools | Ints) -> bool:
+def _varied(template: NodeClaimTemplate, types: Bools | Ints) -> bool:
     return all(found >= wanted for found, wanted in _found(template, types))
 
 
-def achievable(stall: HasTemplate, types: Bools | Ints) -> Mapping[str, int]:
+def achievable(pool: HasNodeClaimTemplate, types: Bools | Ints) -> Mapping[str, int]:
     """By label with minValues, how many different values these types have, at most as many as are asked for."""
-    counts = _found(stall.template, types)
-    return {key: min(pair) for key, pair in zip(stall.template.min_values, counts, strict=True)}
+    counts = _found(pool.template, types)
+    return {key: min(pair) for key, pair in zip(pool.template.min_values, counts, strict=True)}
 
 
-def _found(template: Template, types: Bools | Ints) -> list[tuple[int, int]]:
+def _found(template: NodeClaimTemplate, types: Bools | Ints) -> list[tuple[int, int]]:
     return [
         (int(np.count_nonzero(np.logical_or.reduce(template.table.type_values(key)[types], axis=0))), wanted)
         for key, wanted in template.min_values.items()
     ]
 
 
-def needed_for_variety(stall: HasTemplate, types: Ints) -> list[int]:
+def needed_for_variety(pool: HasNodeClaimTemplate, types: Ints) -> list[int]:
     """The first of these types that bring enough different values together; all that bring a new one if too few do."""
-    template = stall.template
+    template = pool.template
     needed: dict[int, None] = {}
     for key, wanted in template.min_values.items():
         values = template.table.type_values(key)
@@ -225,7 +225,7 @@ def needed_for_variety(stall: HasTemplate, types: Ints) -> list[int]:
     return list(needed)
 
 
-def with_variety(template: Template, types: Ints, codes: Ints, patterns: Bools) -> Bools:
+def with_variety(template: NodeClaimTemplate, types: Ints, codes: Ints, patterns: Bools) -> Bools:
     """Which wishes each kind of offers may serve so that enough differing types may serve them all.
 
     Args:
@@ -255,7 +255,7 @@ def _suiting(pattern: Bools, patterns: Bools) -> Bools:
     return suiting
 
 
-def varied_sizes(template: Template, types: Ints, sizes: Ints, kinds: tuple[Ints, Bools], asked: Ints) -> Ints:
+def varied_sizes(template: NodeClaimTemplate, types: Ints, sizes: Ints, kinds: tuple[Ints, Bools], asked: Ints) -> Ints:
     """What enough differing types hold of each offer's size.
 
     Args:

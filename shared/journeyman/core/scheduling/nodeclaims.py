@@ -63,16 +63,16 @@ class PlannedPod(Struct, frozen=True, kw_only=True):
 
 def planned_pods(annotations: Mapping[str, str]) -> tuple[str, ...]:
     """The pods (`namespace/name`) that a claim says it was opened for."""
-    return tuple(pod.key for pod in remembered_pods(annotations))
+    return tuple(pod.key for pod in parse_planned_pods(annotations))
 
 
-def remembered_pods(annotations: Mapping[str, str]) -> tuple[PlannedPod, ...]:
+def parse_planned_pods(annotations: Mapping[str, str]) -> tuple[PlannedPod, ...]:
     """The same with what else is remembered of them: entries are `namespace/name:<8 characters of the UID>`."""
     entries = (entry.partition(":") for entry in annotations.get(labels.PLANNED_PODS, "").split(",") if entry)
     return tuple(PlannedPod(key=key, uid=uid) for key, _, uid in entries)
 
 
-def remembering(keys: Sequence[str], uids: Mapping[str, str]) -> str:
+def format_planned_pods(keys: Sequence[str], uids: Mapping[str, str]) -> str:
     """The annotation for these pods, as many as may be held; what is left out merely gets no hint.
 
     Args:
@@ -115,7 +115,7 @@ def to_node_claim(
                 labels.NODEPOOL_HASH: hash,
                 labels.NODEPOOL_HASH_VERSION: hash_version,
                 labels.MIN_VALUES_RELAXED: "true" if planned.min_values_relaxed else "false",
-                labels.PLANNED_PODS: remembering(planned.pods, uids),
+                labels.PLANNED_PODS: format_planned_pods(planned.pods, uids),
                 **dict.fromkeys(planned.overlays, "true"),
                 **({labels.DRA_DRIVERS: ",".join(planned.dra_drivers)} if planned.dra_drivers else {}),
             },

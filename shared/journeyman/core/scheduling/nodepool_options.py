@@ -30,53 +30,53 @@ from msgspec import Struct, field
 from journeyman.core.api import labels
 from journeyman.core.api.objects import Taint, Toleration
 from journeyman.core.scheduling.arrays import Bools, Floats, Ints, every, numbered, undominated
-from journeyman.core.scheduling.nodeclaim_templates import Template, varied_sizes, with_variety
-from journeyman.core.scheduling.offerings import OfferTable
+from journeyman.core.scheduling.nodeclaim_templates import NodeClaimTemplate, varied_sizes, with_variety
+from journeyman.core.scheduling.offerings import OfferingTable
 from journeyman.core.scheduling.pod_classes import HostPort, PodClass
 from journeyman.core.scheduling.requirements import EMPTY, Requirement, Requirements, requirement
-from journeyman.core.scheduling.taints import discouraged, untolerated
+from journeyman.core.scheduling.taints import has_untolerated_preference, untolerated
 from journeyman.core.scheduling.topology import Pins
 
 
-class Shape(Struct, frozen=True, cache_hash=True):
+class NodeConstraints(Struct, frozen=True, cache_hash=True):
     """What a class wants of its node: one of `terms`, and no taint that `tolerations` do not cover.
 
-    `heeds_preferences`: not even a PreferNoSchedule one, for as long as there may be another place.
+    `avoids_prefer_no_schedule`: not even a PreferNoSchedule one, for as long as there may be another place.
     """
 
     terms: tuple[Requirements, ...]
     tolerations: tuple[Toleration, ...]
-    heeds_preferences: bool = False
+    avoids_prefer_no_schedule: bool = False
 
     @classmethod
-    def of(cls, pods: PodClass) -> Shape:
+    def of(cls, pods: PodClass) -> NodeConstraints:
         """What the class wants, its volumes' nodes included."""
-        return cls(pods.node_terms, pods.tolerations, pods.heeds_preferences)
+        return cls(pods.node_terms, pods.tolerations, pods.avoids_prefer_no_schedule)
 
     def accepts(self, taints: Sequence[Taint]) -> bool:
         """Whether it would go to a node with these taints."""
-        if self.heeds_preferences and discouraged(taints, self.tolerations):
+        if self.avoids_prefer_no_schedule and has_untolerated_preference(taints, self.tolerations):
             return False
         return untolerated(taints, self.tolerations) is None
 
 
-class Wish(Struct, frozen=True, dict=True):
+class NodeDemand(Struct, frozen=True, dict=True):
     """A shape, and labels that its node must carry."""
 
-    shape: Shape
+    constraints: NodeConstraints
     pins: Pins = ()
 
     @cached_property
     def terms(self) -> tuple[Requirements, ...]:
         """The shape's alternatives with these labels, those that contradict them left out."""
         if not self.pins:
-            return self.shape.terms
+            return self.constraints.terms
         fixed = {key: requirement(key, "In", (value,)) for key, value in self.pins}
-        pinned = (term & fixed for term in self.shape.terms)
+        pinned = (term & fixed for term in self.constraints.terms)
         return tuple(term for term in pinned if not any(term[key].impossible for key in fixed))
 
 
-class Variant(Struct, frozen=True):
+class TemplateVariant(Struct, frozen=True):
     """A pool with its open labels (`open_keys`, among those anyone asks for) narrowed to `narrowed`."""
 
     narrowed: Requirements
@@ -85,8 +85,8 @@ class Variant(Struct, frozen=True):
     def admits(self, term: Requirements) -> bool:
         """Whether the variant is narrow enough that the term holds on all of it, as far as open labels go."""
         for key in self.open_keys:
-            wish, own = term.get(key), self.narrowed.get(key)
-            if wish is not None and (own is None or not _within(own, wish)):
+            wanted, own = term.get(key), self.narrowed.get(key)
+            if wanted is not None and (own is None or not _within(own, wanted)):
                 return False
         return True
 
@@ -98,13 +98,13 @@ def _within(narrow: Requirement, wide: Requirement) -> bool:
     return narrow.intersection(wide) == narrow
 
 
-WHOLE = Variant(EMPTY, frozenset())
+WHOLE_TEMPLATE = TemplateVariant(EMPTY, frozenset())
 """A pool as it is, for questions about one wish alone."""
 
 
-def variants_of(template: Template, wishes: Iterable[Wish]) -> tuple[Variant, ...]:
+def variants_of(template: NodeClaimTemplate, demands: Iterable[NodeDemand]) -> tuple[TemplateVariant, ...]:
     """The ways to narrow a pool's open labels so that every term of every wish is admitted by one of them."""
-    terms = list(dict.fromkeys(term for wish in wishes for term in wish.terms))
+    terms = list(dict.fromkeys(term for demand in demands for term in demand.terms))
     open_keys = frozenset(key for key in {key for term in terms for key in term} if _is_open(template, key))
     asked = dict.fromkeys(Requirements({k: term[k] for k in sorted(open_keys) if k in term}) for term in terms)
     found: list[Requirements] = []
@@ -117,19 +117,19 @@ def variants_of(template: Template, wishes: Iterable[Wish]) -> tuple[Variant, ..
                 break
         else:
             found.append(narrowed)
-    return tuple(Variant(narrowed, open_keys) for narrowed in found) or (Variant(EMPTY, open_keys),)
+    return tuple(TemplateVariant(narrowed, open_keys) for narrowed in found) or (TemplateVariant(EMPTY, open_keys),)
 
 
-def _agree(template: Template, variant: Requirements, narrowed: Requirements) -> bool:
+def _agree(template: NodeClaimTemplate, variant: Requirements, narrowed: Requirements) -> bool:
     """Whether a node of the pool can be of the variant and meet these requirements as well."""
-    for key, wish in narrowed.items():
+    for key, wanted in narrowed.items():
         own = variant.get(key)
-        if own is not None and not own.intersects(wish) and not (own.allows_absence and wish.allows_absence):
+        if own is not None and not own.intersects(wanted) and not (own.allows_absence and wanted.allows_absence):
             return False
     return (template.requirements & variant).conflict(narrowed) is None
 
 
-def _is_open(template: Template, key: str) -> bool:
+def _is_open(template: NodeClaimTemplate, key: str) -> bool:
     """Whether a node of the pool could still have several values of a label once its offering is chosen."""
     offered = template.requirements.get(key)
     if (offered is not None and offered.single is not None) or template.table.is_single_valued(key):
@@ -137,7 +137,7 @@ def _is_open(template: Template, key: str) -> bool:
     return offered is not None or key in template.table.labels or key in labels.WELL_KNOWN
 
 
-class _Spots(Struct, frozen=True, eq=False):
+class _DomainSizes(Struct, frozen=True, eq=False):
     """Where a wish can be had: by group of domains the sizes on offer there, dominated ones left out."""
 
     domains: tuple[tuple[tuple[str, ...], ...], ...]
@@ -151,28 +151,28 @@ class _Spots(Struct, frozen=True, eq=False):
         return frozenset(domain for group in groups for domain in self.domains[group])
 
 
-class Stall(Struct, frozen=True, kw_only=True, eq=False):
+class NodePoolOptions(Struct, frozen=True, kw_only=True, eq=False):
     """A template with what its nodes have for pods: `sizes` by type and axis, once daemons run.
 
     `overhead` is what the daemons take; `usable` is False where they alone are too much. Types with equal
     `daemon_group` have the same host ports in use by daemons, `daemon_ports` by group.
     """
 
-    template: Template
+    template: NodeClaimTemplate
     sizes: Ints
     overhead: Ints
     usable: Bools
     daemon_group: Ints
     daemon_ports: tuple[frozenset[HostPort], ...]
-    _rows: dict[Wish, tuple[Bools, ...]] = field(default_factory=dict)
-    _serves: dict[Wish, bool] = field(default_factory=dict)
-    _spots: dict[tuple[Wish, tuple[str, ...]], _Spots] = field(default_factory=dict)
+    _rows: dict[NodeDemand, tuple[Bools, ...]] = field(default_factory=dict)
+    _serves: dict[NodeDemand, bool] = field(default_factory=dict)
+    _domain_sizes: dict[tuple[NodeDemand, tuple[str, ...]], _DomainSizes] = field(default_factory=dict)
     _largest: dict[bytes, Ints] = field(default_factory=dict)
 
     @classmethod
     def of(
-        cls, template: Template, axes: Sequence[str], overhead: Ints, ports: Sequence[frozenset[HostPort]] = ()
-    ) -> Stall:
+        cls, template: NodeClaimTemplate, axes: Sequence[str], overhead: Ints, ports: Sequence[frozenset[HostPort]] = ()
+    ) -> NodePoolOptions:
         """The template's types measured along these axes.
 
         Args:
@@ -194,31 +194,31 @@ class Stall(Struct, frozen=True, kw_only=True, eq=False):
             daemon_ports=tuple(groups),
         )
 
-    def rows(self, wish: Wish, variant: Variant = WHOLE) -> Bools:
+    def rows(self, demand: NodeDemand, variant: TemplateVariant = WHOLE_TEMPLATE) -> Bools:
         """The offerings that suit a wish in a variant, whatever their size. Not to be changed by the caller."""
-        by_term = self.rows_by_term(wish)
-        if len(by_term) == 1 and variant.admits(wish.terms[0]):
+        by_term = self.rows_by_term(demand)
+        if len(by_term) == 1 and variant.admits(demand.terms[0]):
             return by_term[0]
         found: Bools = np.zeros(len(self.template.table.row_type), dtype=bool)
-        for term, rows in zip(wish.terms, by_term, strict=True):
+        for term, rows in zip(demand.terms, by_term, strict=True):
             if variant.admits(term):
                 found |= rows
         return found
 
-    def serves(self, wish: Wish) -> bool:
+    def serves(self, demand: NodeDemand) -> bool:
         """Whether any offering suits a wish, whatever its size."""
-        found = self._serves.get(wish)
+        found = self._serves.get(demand)
         if found is None:
-            accepted = wish.shape.accepts(self.template.pool.spec.template.spec.taints)
-            found = self._serves[wish] = accepted and any(rows.any() for rows in self.rows_by_term(wish))
+            accepted = demand.constraints.accepts(self.template.node_pool.spec.template.spec.taints)
+            found = self._serves[demand] = accepted and any(rows.any() for rows in self.rows_by_term(demand))
         return found
 
-    def rows_by_term(self, wish: Wish) -> tuple[Bools, ...]:
+    def rows_by_term(self, demand: NodeDemand) -> tuple[Bools, ...]:
         """The offerings that suit each of a wish's terms, open labels aside."""
-        if wish not in self._rows:
-            accepted = wish.shape.accepts(self.template.pool.spec.template.spec.taints)
-            self._rows[wish] = tuple(self._rows_for(term if accepted else None) for term in wish.terms)
-        return self._rows[wish]
+        if demand not in self._rows:
+            accepted = demand.constraints.accepts(self.template.node_pool.spec.template.spec.taints)
+            self._rows[demand] = tuple(self._rows_for(term if accepted else None) for term in demand.terms)
+        return self._rows[demand]
 
     def _rows_for(self, term: Requirements | None) -> Bools:
         template, table = self.template, self.template.table
@@ -226,26 +226,28 @@ class Stall(Struct, frozen=True, kw_only=True, eq=False):
             return np.zeros(len(table.row_type), dtype=bool)
         return table.rows_meeting(template.narrowed(term)) & template.rows & self.usable[table.row_type]
 
-    def domains_for(self, wish: Wish, keys: tuple[str, ...], request: Ints | None = None) -> frozenset[tuple[str, ...]]:
+    def domains_for(
+        self, demand: NodeDemand, keys: tuple[str, ...], request: Ints | None = None
+    ) -> frozenset[tuple[str, ...]]:
         """The values of labels that a node for the wish can have together, one for each of `keys` in their order.
 
         Args:
-            wish: Its own pins count as well.
+            demand: Its own pins count as well.
             keys: Any node labels; one whose values nobody lists (a pool that merely wants it to exist) has none.
             request: If given, only where one pod that asks for so much fits (amounts along the axes).
         """
-        if (wish, keys) not in self._spots:
-            self._spots[wish, keys] = self._find_spots(wish, keys)
-        return self._spots[wish, keys].holding(request)
+        if (demand, keys) not in self._domain_sizes:
+            self._domain_sizes[demand, keys] = self._find_domain_sizes(demand, keys)
+        return self._domain_sizes[demand, keys].holding(request)
 
-    def _find_spots(self, wish: Wish, keys: tuple[str, ...]) -> _Spots:
+    def _find_domain_sizes(self, demand: NodeDemand, keys: tuple[str, ...]) -> _DomainSizes:
         found: dict[tuple[tuple[str, ...], ...], Bools] = {}
-        for term, rows in zip(wish.terms, self.rows_by_term(wish), strict=True):
+        for term, rows in zip(demand.terms, self.rows_by_term(demand), strict=True):
             for domains, where in self._combinations(term, keys, np.flatnonzero(rows)):
                 types = found.setdefault(domains, np.zeros(len(self.sizes), dtype=bool))
                 types[self.template.table.row_type[where]] = True
         sizes = [self._largest_of(types) for types in found.values()]
-        return _Spots(
+        return _DomainSizes(
             domains=tuple(found),
             sizes=np.concatenate((*sizes, self.sizes[:0])),
             owners=np.repeat(np.arange(len(sizes)), [len(s) for s in sizes]),
@@ -280,16 +282,16 @@ class Stall(Struct, frozen=True, kw_only=True, eq=False):
         return () if merged.complement else tuple(sorted(merged.values))
 
 
-class Market(Struct, frozen=True, kw_only=True, eq=False):
+class CompatibleOfferings(Struct, frozen=True, kw_only=True, eq=False):
     """Offers for a list of wishes, by price, then pool order, then type name.
 
-    Arrays run over offers. `stalls` are indices into the stalls given, `variants` into `variants_by_stall`, `types`
+    Arrays run over offers. `pools` are indices into the stalls given, `variants` into `variants_by_pool`, `types`
     into the template's types. `signatures` index `allowed`, which tells by signature and wish whether they may meet.
     `prices` include what the pool charges for a node as such, `fees`. `stock` is the reservation that an offer draws
     on, an index into `reservations`, or -1.
     """
 
-    stalls: Ints
+    pools: Ints
     variants: Ints
     types: Ints
     prices: Floats
@@ -299,12 +301,12 @@ class Market(Struct, frozen=True, kw_only=True, eq=False):
     allowed: Bools
     stock: Ints
     reservations: tuple[str, ...]
-    variants_by_stall: tuple[tuple[Variant, ...], ...]
+    variants_by_pool: tuple[tuple[TemplateVariant, ...], ...]
 
-    def only(self, offers: Bools | Ints) -> Market:
+    def only(self, offers: Bools | Ints) -> CompatibleOfferings:
         """The same with some of the offers."""
-        return Market(
-            stalls=self.stalls[offers],
+        return CompatibleOfferings(
+            pools=self.pools[offers],
             variants=self.variants[offers],
             types=self.types[offers],
             prices=self.prices[offers],
@@ -314,46 +316,48 @@ class Market(Struct, frozen=True, kw_only=True, eq=False):
             allowed=self.allowed,
             stock=self.stock[offers],
             reservations=self.reservations,
-            variants_by_stall=self.variants_by_stall,
+            variants_by_pool=self.variants_by_pool,
         )
 
 
-def open_market(stalls: Sequence[Stall], wishes: Sequence[Wish], varied: Ints | None = None) -> Market:
+def compatible_offerings(
+    pools: Sequence[NodePoolOptions], demands: Sequence[NodeDemand], varied: Ints | None = None
+) -> CompatibleOfferings:
     """All offers that suit any wish; per stall, variant, type and signature the cheapest.
 
     Args:
-        stalls: NodePools of one order.
-        wishes: What there is to place.
+        pools: NodePools of one order.
+        demands: What there is to place.
         varied: The axes that anybody asks for; if given, offers of pools with minValues are only as large as enough
             differing types are.
     """
-    variants = tuple(variants_of(stall.template, wishes) for stall in stalls)
-    reservations = tuple(sorted({name for stall in stalls for name in stall.template.table.reservations}))
+    variants = tuple(variants_of(pool.template, demands) for pool in pools)
+    reservations = tuple(sorted({name for pool in pools for name in pool.template.table.reservations}))
     signatures: dict[bytes, int] = {}
     parts = [
         part
-        for index, stall in enumerate(stalls)
-        for part in _parts(_Place(index, stall, variants[index], reservations, varied), wishes, signatures)
+        for index, pool in enumerate(pools)
+        for part in _parts(_PoolPart(index, pool, variants[index], reservations, varied), demands, signatures)
     ]
     place = np.concatenate([p[0] for p in parts] or [np.zeros((5, 0), dtype=np.int64)], axis=1)
-    stall, variant, types, numbers, stock = place
-    fees = np.array([s.template.node_surcharge for s in stalls])[stall]
+    pool, variant, types, numbers, stock = place
+    fees = np.array([s.template.node_surcharge for s in pools])[pool]
     prices = np.concatenate([p[1] for p in parts] or [np.zeros(0)]) + fees
-    order = np.lexsort((types, variant, stall, prices))
-    packed = np.frombuffer(b"".join(signatures), dtype=np.uint8).reshape(len(signatures), -(-len(wishes) // 8))
-    sizes = np.concatenate((*(p[2] for p in parts), stalls[0].sizes[:0]))
-    return Market(
-        stalls=stall[order],
+    order = np.lexsort((types, variant, pool, prices))
+    packed = np.frombuffer(b"".join(signatures), dtype=np.uint8).reshape(len(signatures), -(-len(demands) // 8))
+    sizes = np.concatenate((*(p[2] for p in parts), pools[0].sizes[:0]))
+    return CompatibleOfferings(
+        pools=pool[order],
         variants=variant[order],
         types=types[order],
         prices=prices[order],
         fees=fees[order],
         sizes=sizes[order],
         signatures=numbers[order],
-        allowed=np.unpackbits(packed, axis=1, count=len(wishes)).astype(bool),
+        allowed=np.unpackbits(packed, axis=1, count=len(demands)).astype(bool),
         stock=stock[order],
         reservations=reservations,
-        variants_by_stall=variants,
+        variants_by_pool=variants,
     )
 
 
@@ -361,32 +365,32 @@ _Part = tuple[Ints, Floats, Ints]
 """Some offers: (stall, variant, type, signature, stock) by column, prices, sizes."""
 
 
-class _Place(Struct, frozen=True):
+class _PoolPart(Struct, frozen=True):
     """One stall among those of a market."""
 
     index: int
-    stall: Stall
-    variants: Sequence[Variant]
+    pool: NodePoolOptions
+    variants: Sequence[TemplateVariant]
     reservations: Sequence[str]
     varied: Ints | None
 
     def stock_of(self, rows: Ints) -> Ints:
         """The reservations that rows draw on, as the market numbers them."""
-        table = self.stall.template.table
+        table = self.pool.template.table
         numbers = [-1, *(self.reservations.index(name) for name in table.reservations)]
         stock: Ints = np.array(numbers, dtype=np.int64)[table.row_reservation[rows] + 1]
         return stock
 
 
-def _parts(place: _Place, wishes: Sequence[Wish], signatures: dict[bytes, int]) -> Iterator[_Part]:
+def _parts(place: _PoolPart, demands: Sequence[NodeDemand], signatures: dict[bytes, int]) -> Iterator[_Part]:
     """The offers of one stall by variant; `signatures` numbers the packed bits, and learns new ones."""
-    stall = place.stall
-    table = stall.template.table
-    served = [(w, wish) for w, wish in enumerate(wishes) if stall.serves(wish)]
+    pool = place.pool
+    table = pool.template.table
+    served = [(w, demand) for w, demand in enumerate(demands) if pool.serves(demand)]
     if not served:
         return
-    terms = [(w, term) for w, wish in served for term in wish.terms]
-    by_term = np.array([rows for _, wish in served for rows in stall.rows_by_term(wish)], dtype=bool)
+    terms = [(w, term) for w, demand in served for term in demand.terms]
+    by_term = np.array([rows for _, demand in served for rows in pool.rows_by_term(demand)], dtype=bool)
     rows = np.flatnonzero(np.logical_or.reduce(by_term, axis=0))
     codes, patterns = numbered(by_term[:, rows])
     rows, codes = _cheapest(table, rows, codes)
@@ -394,13 +398,13 @@ def _parts(place: _Place, wishes: Sequence[Wish], signatures: dict[bytes, int]) 
     stock = place.stock_of(rows)
     for v, variant in enumerate(place.variants):
         admitted = np.array([variant.admits(term) for _, term in terms], dtype=bool)
-        bits: Bools = np.zeros((len(wishes), len(patterns)), dtype=bool)
+        bits: Bools = np.zeros((len(demands), len(patterns)), dtype=bool)
         np.logical_or.at(bits, owners, (patterns & admitted).T)
         wanted: Bools = bits.T
-        types, sizes = table.row_type[rows], stall.sizes[table.row_type[rows]]
-        if place.varied is not None and stall.template.min_values:
-            wanted = with_variety(stall.template, types, codes, wanted)
-            sizes = varied_sizes(stall.template, types, stall.sizes, (codes, wanted), place.varied)
+        types, sizes = table.row_type[rows], pool.sizes[table.row_type[rows]]
+        if place.varied is not None and pool.template.min_values:
+            wanted = with_variety(pool.template, types, codes, wanted)
+            sizes = varied_sizes(pool.template, types, pool.sizes, (codes, wanted), place.varied)
         packed = np.packbits(wanted, axis=1)
         numbers = np.array([signatures.setdefault(row.tobytes(), len(signatures)) for row in packed], dtype=np.int64)
         kept = np.flatnonzero(np.logical_or.reduce(wanted, axis=1)[codes])
@@ -414,7 +418,7 @@ def _parts(place: _Place, wishes: Sequence[Wish], signatures: dict[bytes, int]) 
         yield np.stack(columns), table.prices[rows[kept]], sizes[kept]
 
 
-def _cheapest(table: OfferTable, rows: Ints, codes: Ints) -> tuple[Ints, Ints]:
+def _cheapest(table: OfferingTable, rows: Ints, codes: Ints) -> tuple[Ints, Ints]:
     """Of rows with equal type, code and reservation the cheapest, in the table's order."""
     types, stock, prices = table.row_type[rows], table.row_reservation[rows], table.prices[rows]
     order = np.lexsort((rows, prices, stock, codes, types))
@@ -424,15 +428,15 @@ def _cheapest(table: OfferTable, rows: Ints, codes: Ints) -> tuple[Ints, Ints]:
     return rows[chosen], codes[chosen]
 
 
-def worth_considering(market: Market, axes: Ints) -> Bools:
+def worth_considering(offerings: CompatibleOfferings, axes: Ints) -> Bools:
     """Offers that no other of the same signature beats: at most its price and at least its size on every axis.
 
     One that draws on a reservation may run out, and so beats only others that draw on the same.
     """
-    worth: Bools = np.zeros(len(market.prices), dtype=bool)
-    sizes = market.sizes[:, axes]
-    groups = market.signatures * (len(market.reservations) + 1) + market.stock + 1
-    order = np.lexsort((-sizes.sum(axis=1), market.prices, groups))  # of equally dear ones the larger first
+    worth: Bools = np.zeros(len(offerings.prices), dtype=bool)
+    sizes = offerings.sizes[:, axes]
+    groups = offerings.signatures * (len(offerings.reservations) + 1) + offerings.stock + 1
+    order = np.lexsort((-sizes.sum(axis=1), offerings.prices, groups))  # of equally dear ones the larger first
     known: dict[bytes, Ints] = {}  # many groups offer the same at the same prices
     for members in np.split(order, np.flatnonzero(np.diff(groups[order])) + 1):
         offered = sizes[members]

@@ -1,7 +1,7 @@
-"""The catalogue as columns: one row per offering, so that a wish is judged for thousands of offerings at once.
+"""The catalogue as columns: one row per offering, so that a wanted is judged for thousands of offerings at once.
 
 A label is stored per instance type, or per offering where offerings define it (zone, capacity type), as a small integer
-into the few distinct requirements that occur. Judging a wish means judging those few and looking the rest up.
+into the few distinct requirements that occur. Judging a wanted means judging those few and looking the rest up.
 
 Reserved capacity: instances already paid for, each reservation so many.
 
@@ -31,10 +31,10 @@ class LabelColumn(Struct, frozen=True, eq=False):
     codes: Ints
     distinct: tuple[Requirement | None, ...]
 
-    def meets(self, wish: Requirement) -> Bools:
-        """Which entries have a value that suits the wish; an undefined label suits every wish."""
+    def meets(self, wanted: Requirement) -> Bools:
+        """Which entries have a value that suits the wanted; an undefined label suits every wanted."""
         verdicts = [
-            d is None or d.intersects(wish) or (d.allows_absence and wish.allows_absence) for d in self.distinct
+            d is None or d.intersects(wanted) or (d.allows_absence and wanted.allows_absence) for d in self.distinct
         ]
         found: Bools = np.array(verdicts, dtype=bool)[self.codes]
         return found
@@ -46,7 +46,7 @@ class LabelColumn(Struct, frozen=True, eq=False):
         return all(d is not None and d.single is not None for d in used)
 
 
-class OfferTable(Struct, frozen=True, eq=False, dict=True):
+class OfferingTable(Struct, frozen=True, eq=False, dict=True):
     """All offerings of a list of instance types.
 
     `row_type[r]` is the index into `types` of row r; rows follow the types' order. `by_price` are the rows by price,
@@ -73,27 +73,27 @@ class OfferTable(Struct, frozen=True, eq=False, dict=True):
         """The labels that types or offerings define."""
         return frozenset(self.type_columns) | frozenset(self.row_columns)
 
-    def types_meeting(self, wishes: Mapping[str, Requirement]) -> Bools:
-        """Per type, whether its own requirements suit all wishes (offerings are not looked at)."""
+    def types_meeting(self, required: Mapping[str, Requirement]) -> Bools:
+        """Per type, whether its own requirements suit all required (offerings are not looked at)."""
         verdict: Bools = np.ones(len(self.types), dtype=bool)
-        for key, wish in wishes.items():
+        for key, wanted in required.items():
             column = self.type_columns.get(key)
             if column is not None:
-                verdict &= column.meets(wish)
+                verdict &= column.meets(wanted)
         return verdict
 
-    def rows_meeting(self, wishes: Mapping[str, Requirement]) -> Bools:
-        """Per row, whether type and offering together suit all wishes; availability is not looked at."""
-        verdict: Bools = self.types_meeting(wishes)[self.row_type]
-        for key, wish in wishes.items():
+    def rows_meeting(self, required: Mapping[str, Requirement]) -> Bools:
+        """Per row, whether type and offering together suit all required; availability is not looked at."""
+        verdict: Bools = self.types_meeting(required)[self.row_type]
+        for key, wanted in required.items():
             column = self.row_columns.get(key)
             if column is not None:
-                verdict &= column.meets(wish)
+                verdict &= column.meets(wanted)
         return verdict
 
-    def unmet(self, wishes: Mapping[str, Requirement]) -> str:
-        """The wishes that no row suits even taken alone, in words, by key; empty if only together they are too much."""
-        alone = (wish for _, wish in sorted(wishes.items()) if not self.rows_meeting({wish.key: wish}).any())
+    def unmet(self, required: Mapping[str, Requirement]) -> str:
+        """The required that no row suits even taken alone, in words, by key; empty if only together they are too much."""
+        alone = (wanted for _, wanted in sorted(required.items()) if not self.rows_meeting({wanted.key: wanted}).any())
         return " and ".join(map(str, alone))
 
     def is_single_valued(self, key: str) -> bool:
@@ -159,10 +159,10 @@ class OfferTable(Struct, frozen=True, eq=False, dict=True):
 
 
 @lru_cache(maxsize=2)
-def offer_tables(catalogue: Catalogue) -> Mapping[str, OfferTable]:
+def offering_tables(catalogue: Catalogue) -> Mapping[str, OfferingTable]:
     """The tables of a catalogue by NodePool, made once per catalogue; pools with the same types share one."""
-    shared: dict[int, OfferTable] = {}
-    tables: dict[str, OfferTable] = {}
+    shared: dict[int, OfferingTable] = {}
+    tables: dict[str, OfferingTable] = {}
     for name, types in catalogue.by_node_pool.items():
         if id(types) not in shared:
             shared[id(types)] = _table(types)
@@ -170,12 +170,12 @@ def offer_tables(catalogue: Catalogue) -> Mapping[str, OfferTable]:
     return tables
 
 
-def _table(types: tuple[InstanceType, ...]) -> OfferTable:
+def _table(types: tuple[InstanceType, ...]) -> OfferingTable:
     offerings = [offering for t in types for offering in sorted(t.offerings, key=_place)]
     row_type = np.repeat(np.arange(len(types)), [len(t.offerings) for t in types])
     prices = np.array([o.price for o in offerings], dtype=np.float64)
     row_reservation, reserved = _reserved(offerings)
-    return OfferTable(
+    return OfferingTable(
         types=types,
         row_type=row_type,
         prices=prices,
@@ -256,7 +256,7 @@ class Reservations(Struct, eq=False):
     left: dict[str, int]
 
     @classmethod
-    def of(cls, tables: Iterable[OfferTable], claims: Iterable[NodeClaim]) -> Reservations:
+    def of(cls, tables: Iterable[OfferingTable], claims: Iterable[NodeClaim]) -> Reservations:
         """What the NodePools' offerings say, the least where they differ, less what claims hold that have not launched.
 
         A launched claim's instance is no longer in what the cloud says is left.

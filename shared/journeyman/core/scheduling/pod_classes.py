@@ -55,12 +55,19 @@ from journeyman.core.scheduling.requirements import (
     from_selectors,
 )
 from journeyman.core.scheduling.results import PodError
-from journeyman.core.scheduling.topology import Group, Repelled, Spread, group_of, selector_keys, spread_of
+from journeyman.core.scheduling.topology import (
+    InverseAntiAffinity,
+    TopologyGroup,
+    TopologySpread,
+    group_of,
+    selector_keys,
+    spread_of,
+)
 from journeyman.core.scheduling.volumes import NO_VOLUMES, PodVolumes
 from journeyman.errors import InvalidQuantityError
 
 if TYPE_CHECKING:  # who has no ResourceClaims does not pay for them
-    from journeyman.core.scheduling.dra.requests import ClaimAsk
+    from journeyman.core.scheduling.dra.requests import DeviceDemand
 
 _ANY_ADDRESS: Final = frozenset({"", "0.0.0.0", "::"})  # noqa: S104 - compared with, never bound to
 
@@ -94,71 +101,71 @@ encode: Final = msgspec.msgpack.Encoder(order="deterministic").encode
 _NOTHING: Final = b""
 
 
-class Preferences(Struct, frozen=True, kw_only=True):
+class PodPreferences(Struct, frozen=True, kw_only=True):
     """What pods would rather have, each kind in the order in which it is given up.
 
     `node_terms` hold one at a time, heaviest first; of the others all hold together.
     """
 
-    affinities: tuple[Group, ...] = ()
-    anti_affinities: tuple[Group, ...] = ()
+    affinities: tuple[TopologyGroup, ...] = ()
+    anti_affinities: tuple[TopologyGroup, ...] = ()
     node_terms: tuple[Requirements, ...] = ()
-    spreads: tuple[Spread, ...] = ()
+    spreads: tuple[TopologySpread, ...] = ()
 
 
-NO_PREFERENCES: Final = Preferences()
+NO_PREFERENCES: Final = PodPreferences()
 
 
-class Demand(Struct, frozen=True, kw_only=True, eq=False):
+class PodUsage(Struct, frozen=True, kw_only=True, eq=False):
     """What a pod takes of its node."""
 
     requests: Mapping[str, int]
     ports: tuple[HostPort, ...]
 
 
-class Selection(Struct, frozen=True, kw_only=True, eq=False):
+class NodeTerms(Struct, frozen=True, kw_only=True, eq=False):
     """Which node a pod wants: one of `terms`; and rather one of `preferred`, heaviest first."""
 
     terms: tuple[Requirements, ...]
     preferred: tuple[Requirements, ...]
 
 
-class Rules(Struct, frozen=True, kw_only=True, eq=False):
+class PodTopologyRules(Struct, frozen=True, kw_only=True, eq=False):
     """What a pod wants of other pods. `preferences` has no node terms."""
 
-    spreads: tuple[Spread, ...] = ()
-    affinities: tuple[Group, ...] = ()
-    anti_affinities: tuple[Group, ...] = ()
-    preferences: Preferences = NO_PREFERENCES
+    spreads: tuple[TopologySpread, ...] = ()
+    affinities: tuple[TopologyGroup, ...] = ()
+    anti_affinities: tuple[TopologyGroup, ...] = ()
+    preferences: PodPreferences = NO_PREFERENCES
 
 
-_NO_RULES: Final = Rules()
+_NO_RULES: Final = PodTopologyRules()
 
 
-class Parts(Struct, frozen=True, kw_only=True, eq=False):
-    """A spec taken apart. What it wants of other pods depends on its labels too: ask `SpecReader.rules`."""
+class SpecParts(Struct, frozen=True, kw_only=True, eq=False):
+    """A spec taken apart. What it wants of other pods depends on its labels too: ask `PodSpecReader.rules`."""
 
-    demand: Demand
-    selection: Selection
+    demand: PodUsage
+    selection: NodeTerms
     tolerations: tuple[Toleration, ...]
     rules: bytes
 
 
-class SpecReader:
+class PodSpecReader:
     """Reads specs. `label_keys` are the pod labels that the selectors read so far look at."""
 
     def __init__(self, namespaces: Mapping[str, Object], *, with_claims: bool = False) -> None:
         """`namespaces` are all of them by name, for namespace selectors; `with_claims`: plan for ResourceClaims."""
         self.label_keys: set[str] = set()
-        self.parts: list[Parts] = []
+        self.parts: list[SpecParts] = []
         self._numbers: dict[object, int] = {}
         self._namespaces = namespaces
         self._with_claims = with_claims
-        self._demands: dict[bytes, tuple[object, Demand] | PodError] = {}
-        self._selections: dict[bytes, tuple[object, Selection] | PodError | None] = {}
+        self._demands: dict[bytes, tuple[object, PodUsage] | PodError] = {}
+        self._selections: dict[bytes, tuple[object, NodeTerms] | PodError | None] = {}
         self._tolerations: dict[bytes, tuple[Toleration, ...]] = {_NOTHING: ()}
         self._samples: dict[bytes, PodSpec | PodError] = {}
-        self._rules: dict[tuple[bytes, object], Rules] = {}
+        self._rules: dict[tuple[bytes, object], PodTopologyRules] = {}
 
     def read(self, pod: Pod) -> int | PodError | None:
         """The position in `parts` of what its spec means; why it cannot be scheduled; None if the pod opted out."""
@@ -176,10 +183,10 @@ class SpecReader:
         tolerations = self._tolerated(pod.spec.tolerations)
         number = self._numbers.setdefault((amounts, wanted, tolerations, rules), len(self.parts))
         if number == len(self.parts):
-            self.parts.append(Parts(demand=demand, selection=selection, tolerations=tolerations, rules=rules))
+            self.parts.append(SpecParts(demand=demand, selection=selection, tolerations=tolerations, rules=rules))
         return number
 
-    def rules(self, key: bytes, namespace: str, own: Mapping[str, str], seen: object) -> Rules:
+    def rules(self, key: bytes, namespace: str, own: Mapping[str, str], seen: object) -> PodTopologyRules:
         """What the rules known by `key` are to a pod of this namespace with these labels (`seen` stands for both)."""
         if key == _NOTHING:
             return _NO_RULES
@@ -190,7 +197,7 @@ class SpecReader:
             known = self._rules[key, seen] = _rules(spec, namespace, own, self._namespaces)
         return known
 
-    def _selection(self, pod: Pod) -> tuple[object, Selection] | PodError | None:
+    def _selection(self, pod: Pod) -> tuple[object, NodeTerms] | PodError | None:
         """Which node it wants, with something that is equal if another wants the same."""
         affinity = pod.spec.affinity
         key = encode((pod.spec.node_selector, affinity.node_affinity if affinity is not None else None))
@@ -208,7 +215,7 @@ class SpecReader:
             self._tolerations[key] = known
         return known
 
-    def _demand(self, pod: Pod) -> tuple[object, Demand] | PodError:
+    def _demand(self, pod: Pod) -> tuple[object, PodUsage] | PodError:
         """What it takes, with something that is equal if another takes the same."""
         spec = pod.spec
         key = encode((spec.containers, spec.init_containers, spec.overhead, spec.resources, bool(spec.resource_claims)))
@@ -242,7 +249,7 @@ def alternatives(node_selector: Mapping[str, str], required: Sequence[NodeSelect
     return tuple(selector & from_selectors(t.match_expressions) for t in required) or (selector,)
 
 
-def _selection(pod: Pod) -> tuple[object, Selection] | PodError | None:
+def _selection(pod: Pod) -> tuple[object, NodeTerms] | PodError | None:
     spec = pod.spec
     if opted_out(pod):
         return None
@@ -251,7 +258,7 @@ def _selection(pod: Pod) -> tuple[object, Selection] | PodError | None:
         return PodError(kind="invalid", message=invalid)
     terms = alternatives(spec.node_selector, required_terms(spec.affinity))
     preferred = tuple(_preferred_terms(spec.affinity))
-    return (terms, preferred), Selection(terms=terms, preferred=preferred)
+    return (terms, preferred), NodeTerms(terms=terms, preferred=preferred)
 
 
 def _preferred_terms(affinity: Affinity | None) -> Iterable[Requirements]:
@@ -268,7 +275,7 @@ def _read(expressions: Iterable[NodeSelectorRequirement]) -> Requirements | None
         return None
 
 
-def _demand(pod: Pod, *, with_claims: bool) -> tuple[object, Demand] | PodError:
+def _demand(pod: Pod, *, with_claims: bool) -> tuple[object, PodUsage] | PodError:
     refused = "" if with_claims else unsupported(pod)
     if refused:
         return PodError(kind="unsupported", message=refused)
@@ -286,7 +293,7 @@ def _demand(pod: Pod, *, with_claims: bool) -> tuple[object, Demand] | PodError:
     if absurd:
         return PodError(kind="invalid", message=absurd)
     ports = host_ports(pod)
-    return (tuple(sorted(requests.items())), ports), Demand(requests=requests, ports=ports)
+    return (tuple(sorted(requests.items())), ports), PodUsage(requests=requests, ports=ports)
 
 
 def _label_keys(spec: PodSpec) -> set[str]:
@@ -300,24 +307,24 @@ def _label_keys(spec: PodSpec) -> set[str]:
     return keys
 
 
-def _rules(spec: PodSpec, namespace: str, own: Mapping[str, str], namespaces: Mapping[str, Object]) -> Rules:
+def _rules(spec: PodSpec, namespace: str, own: Mapping[str, str], namespaces: Mapping[str, Object]) -> PodTopologyRules:
     affinity = spec.affinity or Affinity()
 
-    def required(rule: PodAffinity | None) -> tuple[Group, ...]:
+    def required(rule: PodAffinity | None) -> tuple[TopologyGroup, ...]:
         groups = (group_of(t, namespace, own, namespaces) for t in (rule.required if rule is not None else ()))
         return tuple({group.id: group for group in groups}.values())
 
-    def preferred(rule: PodAffinity | None) -> tuple[Group, ...]:
+    def preferred(rule: PodAffinity | None) -> tuple[TopologyGroup, ...]:
         terms = sorted(rule.preferred if rule is not None else (), key=lambda t: -t.weight)
         return tuple(group_of(t.pod_affinity_term, namespace, own, namespaces).preferred for t in terms)
 
     hard = [c for c in spec.topology_spread_constraints if c.when_unsatisfiable == "DoNotSchedule"]
     soft = [spread_of(c, namespace, own) for c in _anyway(spec.topology_spread_constraints)]
-    return Rules(
+    return PodTopologyRules(
         spreads=tuple(spread_of(c, namespace, own) for c in hard),
         affinities=required(affinity.pod_affinity),
         anti_affinities=required(affinity.pod_anti_affinity),
-        preferences=Preferences(
+        preferences=PodPreferences(
             affinities=preferred(affinity.pod_affinity),
             anti_affinities=preferred(affinity.pod_anti_affinity),
             spreads=tuple(replace(s, group=s.group.preferred) for s in soft),
@@ -349,13 +356,13 @@ _LONG_AGO: Final = datetime(1, 1, 1, tzinfo=timezone.utc)
 VolumesOf = Callable[[Pod], PodVolumes | str]
 """What a pod's volumes demand of its node, or why it cannot be scheduled."""
 
-ClaimsOf = Callable[[Pod], "tuple[ClaimAsk, ...] | PodError"]
+ClaimsOf = Callable[[Pod], "tuple[DeviceDemand, ...] | PodError"]
 """What a pod's ResourceClaims ask for, equal asks being the same objects, or why it cannot be scheduled."""
 
-_Seen = tuple[str | None, ...]
+_VisibleLabels = tuple[str | None, ...]
 """A pod's namespace and the values of the labels watched, in their order."""
 
-_Alike = tuple[int, int, "tuple[ClaimAsk, ...]", _Seen]
+_Alike = tuple[int, int, "tuple[DeviceDemand, ...]", _VisibleLabels]
 """What pods of a class have in common: their specs' meaning, their volumes (both numbered), claims, and what is seen."""
 
 
@@ -368,7 +375,7 @@ class PodClass(Struct, frozen=True, kw_only=True, eq=False):
     what the ResourceClaims of each ask for.
 
     Of the rules between pods `soft` names the groups (by id) that are only preferred: the class itself keeps to them as
-    long as it is on this rung of its ladder, nobody else has to. `heeds_preferences`: it stays off nodes with an
+    long as it is on this rung of its ladder, nobody else has to. `avoids_prefer_no_schedule`: it stays off nodes with an
     untolerated PreferNoSchedule taint. `strict` are its terms without any preference, None if `terms` have none.
     `preferences` are what `preferences.ladder` makes its rungs of.
     """
@@ -379,18 +386,18 @@ class PodClass(Struct, frozen=True, kw_only=True, eq=False):
     requests: Mapping[str, int]
     terms: tuple[Requirements, ...]
     tolerations: tuple[Toleration, ...]
-    spreads: tuple[Spread, ...]
-    affinities: tuple[Group, ...] = ()
-    anti_affinities: tuple[Group, ...] = ()
-    soft: frozenset[bytes] = frozenset()
+    spreads: tuple[TopologySpread, ...]
+    affinities: tuple[TopologyGroup, ...] = ()
+    anti_affinities: tuple[TopologyGroup, ...] = ()
+    preferred_groups: frozenset[bytes] = frozenset()
     ports: tuple[HostPort, ...] = ()
     volume_terms: tuple[Requirements, ...] = (EMPTY,)
     volume_counts: Mapping[str, int] = field(default_factory=dict)
     shared_volumes: tuple[tuple[str, str], ...] = ()
-    claims: tuple[ClaimAsk, ...] = ()
-    heeds_preferences: bool = False
+    claims: tuple[DeviceDemand, ...] = ()
+    avoids_prefer_no_schedule: bool = False
     strict: tuple[Requirements, ...] | None = None
-    preferences: Preferences = NO_PREFERENCES
+    preferences: PodPreferences = NO_PREFERENCES
 
     @property
     def strict_terms(self) -> tuple[Requirements, ...]:
@@ -420,11 +427,11 @@ def requirement_terms(pod: Pod) -> tuple[Requirements, ...]:
     return alternatives(pod.spec.node_selector, required_terms(pod.spec.affinity))
 
 
-def collapse(
+def group_pods(
     pods: Sequence[Pod],
     namespaces: Mapping[str, Object],
     *,
-    repelled: Iterable[Repelled] = (),
+    repelled: Iterable[InverseAntiAffinity] = (),
     volumes_of: VolumesOf | None = None,
     claims_of: ClaimsOf | None = None,
 ) -> tuple[tuple[PodClass, ...], dict[str, PodError]]:
@@ -442,13 +449,13 @@ def collapse(
 
     Restates: karpenter pkg/controllers/provisioning/scheduling/queue.go `byCPUAndMemoryDescending`, per class.
     """
-    reader = SpecReader(namespaces, with_claims=claims_of is not None)
+    reader = PodSpecReader(namespaces, with_claims=claims_of is not None)
     ordered = sorted(pods, key=_age)
     meanings = _read_all(ordered, reader)
     watched = tuple(sorted(reader.label_keys.union(*(r.group.label_keys for r in repelled))))
-    volumes = _Volumes(volumes_of)
+    volumes = _VolumeDemands(volumes_of)
     members, errors = _alike(zip(ordered, meanings, strict=True), volumes, claims_of, watched)
-    classes = _Classes(reader, watched)
+    classes = _PodClassBuilder(reader, watched)
     made = [
         classes.make(meaning, volumes.known[attached], claims, seen, group)
         for (meaning, attached, claims, seen), group in members.items()
@@ -457,7 +464,7 @@ def collapse(
     return tuple(made), errors
 
 
-def _read_all(pods: Iterable[Pod], reader: SpecReader) -> list[int | PodError | None]:
+def _read_all(pods: Iterable[Pod], reader: PodSpecReader) -> list[int | PodError | None]:
     """What each pod's spec means; those of the same bytes are read once."""
     known: dict[bytes, int | PodError | None] = {}
     found: list[int | PodError | None] = []
@@ -471,7 +478,7 @@ def _read_all(pods: Iterable[Pod], reader: SpecReader) -> list[int | PodError | 
 
 def _alike(
     pods: Iterable[tuple[Pod, int | PodError | None]],
-    volumes: _Volumes,
+    volumes: _VolumeDemands,
     claims_of: ClaimsOf | None,
     watched: tuple[str, ...],
 ) -> tuple[dict[_Alike, list[Pod]], dict[str, PodError]]:
@@ -523,7 +530,7 @@ def _constraint_bytes(pod: Pod) -> bytes:
     )
 
 
-class _Volumes:
+class _VolumeDemands:
     """What pods' volumes demand: `known` has each different demand once, the first being none."""
 
     def __init__(self, volumes_of: VolumesOf | None) -> None:
@@ -546,16 +553,21 @@ class _Volumes:
         return number
 
 
-class _Classes:
+class _PodClassBuilder:
     """Makes classes; those that see the same share what they see."""
 
-    def __init__(self, reader: SpecReader, watched: tuple[str, ...]) -> None:
+    def __init__(self, reader: PodSpecReader, watched: tuple[str, ...]) -> None:
         self._reader = reader
         self._watched = watched
-        self._labels: dict[_Seen, dict[str, str]] = {}
+        self._labels: dict[_VisibleLabels, dict[str, str]] = {}
 
     def make(
-        self, meaning: int, volumes: PodVolumes, claims: tuple[ClaimAsk, ...], seen: _Seen, pods: Iterable[Pod]
+        self,
+        meaning: int,
+        volumes: PodVolumes,
+        claims: tuple[DeviceDemand, ...],
+        seen: _VisibleLabels,
+        pods: Iterable[Pod],
     ) -> PodClass:
         """The class of pods whose specs mean the same and of which selectors see the same."""
         parts = self._reader.parts[meaning]

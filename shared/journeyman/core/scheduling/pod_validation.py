@@ -26,7 +26,7 @@ from journeyman.core.api.objects import (
 )
 from journeyman.core.scheduling.requirements import InvalidRequirementError, requirement
 
-MOST: Final = 1 << 48
+MAX_AMOUNT: Final = 1 << 48
 """More than this of any resource no node has (256 TiB of memory); sums over all pods of a pass stay exact."""
 
 _QUALIFIED_NAME: Final = re.compile(
@@ -123,7 +123,7 @@ def _invalid_term(term: PodAffinityTerm) -> str:
 
 def absurd_amount(requests: Mapping[str, int]) -> str:
     """The resource of which more is asked for than any node can have, in words; empty if there is none."""
-    name = next((name for name in sorted(requests) if requests[name] > MOST), "")
+    name = next((name for name in sorted(requests) if requests[name] > MAX_AMOUNT), "")
     return f"asks for more {name} than any node can have" if name else ""
 
 

@@ -19,19 +19,19 @@ from msgspec.structs import replace
 
 from journeyman.core.api.objects import Taint, Toleration
 from journeyman.core.scheduling.options import PreferencePolicy
-from journeyman.core.scheduling.pod_classes import NO_PREFERENCES, PodClass, Preferences
+from journeyman.core.scheduling.pod_classes import NO_PREFERENCES, PodClass, PodPreferences
 from journeyman.core.scheduling.requirements import Requirements
 from journeyman.core.scheduling.taints import tolerates
-from journeyman.core.scheduling.topology import Group
+from journeyman.core.scheduling.topology import TopologyGroup
 
 _ANY_WISH: Final = Taint(key="", effect="PreferNoSchedule")
 
 
-def ladder(cls: PodClass, *, policy: PreferencePolicy, any_preference_taint: bool) -> tuple[PodClass, ...]:
+def relaxation_levels(cls: PodClass, *, policy: PreferencePolicy, any_preference_taint: bool) -> tuple[PodClass, ...]:
     """The class at every rung, from all its preferences to none; just itself if it has none.
 
     Args:
-        cls: As `classes.collapse` made it.
+        cls: As `classes.group_pods` made it.
         policy: IGNORE gives the last rung alone.
         any_preference_taint: Whether any NodePool has a PreferNoSchedule taint; no rung is spent on them otherwise.
     """
@@ -39,9 +39,9 @@ def ladder(cls: PodClass, *, policy: PreferencePolicy, any_preference_taint: boo
         return (cls,)
     heeds = any_preference_taint and not any(_welcomes_all(t) for t in cls.tolerations)
     if cls.preferences == NO_PREFERENCES:
-        return (replace(cls, heeds_preferences=True), cls) if heeds else (cls,)
-    rungs = [rung for kept in _given_up(cls.preferences) if (rung := _rung(cls, kept, heeds)) is not None]
-    return (*rungs, cls) if heeds else tuple(rungs)
+        return (replace(cls, avoids_prefer_no_schedule=True), cls) if heeds else (cls,)
+    levels = [level for kept in _given_up(cls.preferences) if (level := _level(cls, kept, heeds)) is not None]
+    return (*levels, cls) if heeds else tuple(levels)
 
 
 def _welcomes_all(toleration: Toleration) -> bool:
@@ -49,7 +49,7 @@ def _welcomes_all(toleration: Toleration) -> bool:
     return toleration.operator == "Exists" and tolerates(toleration, _ANY_WISH)
 
 
-def _given_up(all_of_them: Preferences) -> Iterator[Preferences]:
+def _given_up(all_of_them: PodPreferences) -> Iterator[PodPreferences]:
     """All preferences, then ever fewer, down to none."""
     left = all_of_them
     yield left
@@ -67,7 +67,7 @@ def _given_up(all_of_them: Preferences) -> Iterator[Preferences]:
         yield left
 
 
-def _rung(cls: PodClass, kept: Preferences, heeds: bool) -> PodClass | None:
+def _level(cls: PodClass, kept: PodPreferences, heeds: bool) -> PodClass | None:
     """The class with these preferences as rules; None if its node terms contradict the heaviest preferred one."""
     terms = _narrowed(cls.terms, kept.node_terms)
     if not terms:
@@ -80,8 +80,8 @@ def _rung(cls: PodClass, kept: Preferences, heeds: bool) -> PodClass | None:
         spreads=(*cls.spreads, *kept.spreads),
         affinities=(*cls.affinities, *_distinct(kept.affinities)),
         anti_affinities=(*cls.anti_affinities, *_distinct(kept.anti_affinities)),
-        soft=frozenset(group.id for group in soft),
-        heeds_preferences=heeds,
+        preferred_groups=frozenset(group.id for group in soft),
+        avoids_prefer_no_schedule=heeds,
     )
 
 
@@ -92,5 +92,5 @@ def _narrowed(terms: Sequence[Requirements], preferred: Sequence[Requirements]) 
     return tuple(wanted for wanted in both if not any(r.impossible for r in wanted.values()))
 
 
-def _distinct(groups: Iterable[Group]) -> Iterable[Group]:
+def _distinct(groups: Iterable[TopologyGroup]) -> Iterable[TopologyGroup]:
     return {group.id: group for group in groups}.values()

@@ -23,26 +23,26 @@ from journeyman.core.api.objects import Pod
 from journeyman.core.api.resources import PODS
 from journeyman.core.catalogue import Catalogue
 from journeyman.core.scheduling.arrays import Ints
-from journeyman.core.scheduling.daemon_overhead import Daemon, make_daemons, stall_of
+from journeyman.core.scheduling.daemon_overhead import Daemon, make_daemons, nodepool_options_of
 from journeyman.core.scheduling.existing_nodes import ExistingNodes, NodeInventory, NodeSelection, is_leaving
 from journeyman.core.scheduling.host_constraints import HostConstraints, host_constraints_of
 from journeyman.core.scheduling.limits import Headroom
-from journeyman.core.scheduling.nodeclaim_templates import Template, make_templates
-from journeyman.core.scheduling.nodepool_options import Stall
+from journeyman.core.scheduling.nodeclaim_templates import NodeClaimTemplate, make_templates
+from journeyman.core.scheduling.nodepool_options import NodePoolOptions
 from journeyman.core.scheduling.offerings import Reservations
 from journeyman.core.scheduling.options import Options
-from journeyman.core.scheduling.pod_classes import PodClass, collapse
+from journeyman.core.scheduling.pod_classes import PodClass, group_pods
 from journeyman.core.scheduling.pods import is_terminating
-from journeyman.core.scheduling.preferences import ladder
+from journeyman.core.scheduling.preferences import relaxation_levels
 from journeyman.core.scheduling.requirements import Requirements
 from journeyman.core.scheduling.results import PodError
-from journeyman.core.scheduling.taints import is_preference
-from journeyman.core.scheduling.topology import Pins, Repelled
-from journeyman.core.scheduling.volumes import Storage, resolve
+from journeyman.core.scheduling.taints import is_prefer_no_schedule
+from journeyman.core.scheduling.topology import InverseAntiAffinity, Pins
+from journeyman.core.scheduling.volumes import StorageObjects, resolve_volumes
 from journeyman.core.state.snapshot import Snapshot
 
 if TYPE_CHECKING:
-    from journeyman.core.scheduling.dra import Allocations, Claims, Devices
+    from journeyman.core.scheduling.dra import AllocationTracker, ClaimReader, DeviceInventory
 
 
 class PodBatch(Struct, frozen=True, kw_only=True):
@@ -62,7 +62,7 @@ class PlannedNode(Struct, frozen=True, kw_only=True, eq=False):
     its claim lists no type that would take more; None if the pool has no limits.
     """
 
-    stall: int
+    pool: int
     requirements: Requirements
     pods: tuple[tuple[int, int], ...]
     total: Ints
@@ -85,13 +85,13 @@ class SchedulingProblem(Struct, frozen=True, kw_only=True, eq=False):
     counts: tuple[int, ...]
     axes: tuple[str, ...]
     requests: Ints
-    stalls: tuple[Stall, ...]
+    pools: tuple[NodePoolOptions, ...]
     existing: ExistingNodes
     leaving: frozenset[str]
-    repelled: tuple[Repelled, ...]
+    repelled: tuple[InverseAntiAffinity, ...]
     options: Options
     host_constraints: HostConstraints
-    devices: Devices | None = None
+    devices: DeviceInventory | None = None
 
 
 class PartialSolution(Struct, kw_only=True, eq=False):
@@ -110,7 +110,7 @@ class PartialSolution(Struct, kw_only=True, eq=False):
     new_nodes: list[PlannedNode] = field(default_factory=list)
     reasons: dict[int, str] = field(default_factory=dict)
     ceilings: Mapping[tuple[int, Pins], int] = field(default_factory=dict)
-    devices: Allocations | None = None
+    devices: AllocationTracker | None = None
     use_spread_slack: bool = False
 
 
@@ -119,18 +119,18 @@ class ClusterInputs(Struct, frozen=True, kw_only=True, eq=False, dict=True):
 
     snapshot: Snapshot
     options: Options
-    templates: tuple[Template, ...]
+    templates: tuple[NodeClaimTemplate, ...]
     set_aside: Mapping[str, str]
     daemons: tuple[Daemon, ...]
-    storage: Storage
+    storage: StorageObjects
     inventory: NodeInventory
-    _stalls: dict[tuple[str, ...], tuple[Stall, ...]] = field(default_factory=dict)
+    _pools: dict[tuple[str, ...], tuple[NodePoolOptions, ...]] = field(default_factory=dict)
 
-    def stalls(self, axes: tuple[str, ...]) -> tuple[Stall, ...]:
+    def pools(self, axes: tuple[str, ...]) -> tuple[NodePoolOptions, ...]:
         """What the NodePools have along these axes; kept, with all that has been found out about them."""
-        if axes not in self._stalls:
-            self._stalls[axes] = tuple(stall_of(template, self.daemons, axes) for template in self.templates)
-        return self._stalls[axes]
+        if axes not in self._pools:
+            self._pools[axes] = tuple(nodepool_options_of(template, self.daemons, axes) for template in self.templates)
+        return self._pools[axes]
 
     @cached_property
     def _headroom(self) -> tuple[Headroom, ...]:
@@ -141,15 +141,15 @@ class ClusterInputs(Struct, frozen=True, kw_only=True, eq=False, dict=True):
         return tuple(room.without(standing.gone) for room in self._headroom)
 
     @property
-    def remarks(self) -> Mapping[str, str]:
+    def warnings(self) -> Mapping[str, str]:
         """By NodePool, what of its wishes could not be understood though it is used."""
-        return {template.name: template.remark for template in self.templates if template.remark}
+        return {template.name: template.warning for template in self.templates if template.warning}
 
     @classmethod
     def of(cls, snapshot: Snapshot, catalogue: Catalogue, options: Options) -> ClusterInputs:
         """Prepare a cluster."""
         templates, set_aside = make_templates(snapshot, catalogue)
-        daemons, storage = make_daemons(snapshot.daemon_sets, snapshot.pods), Storage.of(snapshot)
+        daemons, storage = make_daemons(snapshot.daemon_sets, snapshot.pods), StorageObjects.of(snapshot)
         return cls(
             snapshot=snapshot,
             options=options,
@@ -219,11 +219,11 @@ def prepare_task(inputs: ClusterInputs, pods: Sequence[Pod], without_nodes: froz
     namespaces = {n.metadata.name: n for n in snapshot.namespaces}
     repelled = inventory.repelled(standing)
     claims = _claims(inputs, asking, without_nodes)
-    classes, errors = collapse(
+    classes, errors = group_pods(
         asking,
         namespaces,
         repelled=repelled,
-        volumes_of=lambda pod: resolve(pod, inputs.storage),
+        volumes_of=lambda pod: resolve_volumes(pod, inputs.storage),
         claims_of=claims.read if claims is not None else None,
     )
     climb = _RelaxationRows.of(classes, inputs)
@@ -238,7 +238,7 @@ def prepare_task(inputs: ClusterInputs, pods: Sequence[Pod], without_nodes: froz
         counts=tuple(len(cls.pods) for cls in classes),
         axes=axes,
         requests=_requests(climb.rows, axes),
-        stalls=inputs.stalls(axes),
+        pools=inputs.pools(axes),
         existing=existing,
         leaving=leaving,
         repelled=repelled,
@@ -254,33 +254,33 @@ def prepare_task(inputs: ClusterInputs, pods: Sequence[Pod], without_nodes: froz
     )
 
 
-def _claims(inputs: ClusterInputs, asking: Sequence[Pod], without_nodes: frozenset[str]) -> Claims | None:
+def _claims(inputs: ClusterInputs, asking: Sequence[Pod], without_nodes: frozenset[str]) -> ClaimReader | None:
     """The ResourceClaims of the cluster, as it will be once pods have left their nodes; None if they are ignored."""
     if inputs.options.ignore_dra_requests:
         return None
-    from journeyman.core.scheduling.dra import Claims  # noqa: PLC0415 - only who asks for it pays for it
+    from journeyman.core.scheduling.dra import ClaimReader  # noqa: PLC0415 - only who asks for it pays for it
 
     snapshot = inputs.snapshot
     gone = (pod for n in snapshot.state_nodes if n.name in without_nodes or is_leaving(n) for pod in n.pods)
     moved = (pod for pod in asking if pod.spec.node_name)
     going = (pod for pod in snapshot.pods if pod.spec.resource_claims and is_terminating(pod))
-    return Claims(snapshot, frozenset(pod.metadata.uid for pods in (gone, moved, going) for pod in pods))
+    return ClaimReader(snapshot, frozenset(pod.metadata.uid for pods in (gone, moved, going) for pod in pods))
 
 
 def _devices(
     inputs: ClusterInputs,
-    claims: Claims | None,
+    claims: ClaimReader | None,
     classes: Sequence[PodClass],
     existing: ExistingNodes,
     leaving: frozenset[str],
-) -> Devices | None:
+) -> DeviceInventory | None:
     """What there is for the claims of these classes, None if they have none."""
     if claims is None or not any(cls.claims for cls in classes):
         return None
-    from journeyman.core.scheduling.dra import Devices  # noqa: PLC0415 - only who has claims pays for it
+    from journeyman.core.scheduling.dra import DeviceInventory  # noqa: PLC0415 - only who has claims pays for it
 
     types = {(t.name, found.name): found for t in inputs.templates for found in t.table.types}
-    return Devices.of(claims, inputs.snapshot.resource_slices, existing.nodes, types, leaving)
+    return DeviceInventory.of(claims, inputs.snapshot.resource_slices, existing.nodes, types, leaving)
 
 
 class _RelaxationRows(Struct, kw_only=True, eq=False):
@@ -292,10 +292,12 @@ class _RelaxationRows(Struct, kw_only=True, eq=False):
     def of(cls, classes: Sequence[PodClass], inputs: ClusterInputs) -> _RelaxationRows:
         """Every class at every rung."""
         made = cls()
-        taints = (t for template in inputs.templates for t in template.pool.spec.template.spec.taints)
-        wishes = any(is_preference(taint) for taint in taints)
+        taints = (t for template in inputs.templates for t in template.node_pool.spec.template.spec.taints)
+        has_preference_taints = any(is_prefer_no_schedule(taint) for taint in taints)
         for number, pods in enumerate(classes):
-            rungs = ladder(pods, policy=inputs.options.preferences, any_preference_taint=wishes)
+            rungs = relaxation_levels(
+                pods, policy=inputs.options.preferences, any_preference_taint=has_preference_taints
+            )
             first = len(made.rows)
             made.rows += rungs
             made.class_of_row += [number] * len(rungs)

@@ -1,10 +1,10 @@
-"""The algebra of node requirements: what a label may be, and whether two wishes can be met by one node.
+"""The algebra of node requirements: what a label may be, and whether two required can be met by one node.
 
 A requirement is a set of label values: finite (`In`, and `DoesNotExist` for the empty set) or the complement of a
 finite set (`NotIn`, `Exists`), the latter optionally with integer bounds (`Gt`, `Gte`, `Lt`, `Lte`).
 
 Restates: karpenter pkg/scheduling/requirement.go, requirements.go.
-Differs: that a label must be there is remembered when wishes meet (`Exists` and `NotIn [a]` together are not met by a
+Differs: that a label must be there is remembered when required meet (`Exists` and `NotIn [a]` together are not met by a
 node without the label, `In [a]` and `In [b]` by none at all).
 """
 
@@ -199,33 +199,33 @@ class Requirements(Mapping[str, Requirement]):
         return hash(frozenset(self.by_key.values()))
 
     def __and__(self, other: Mapping[str, Requirement]) -> Requirements:
-        """Both sets of wishes together."""
+        """Both sets of required together."""
         merged = dict(self.by_key)
         for key, extra in other.items():
             merged[key] = merged[key].intersection(extra) if key in merged else extra
         return Requirements(merged)
 
-    def compatible(self, wishes: Mapping[str, Requirement], *, allow_undefined: Collection[str] = ()) -> str | None:
-        """Why `wishes` cannot be placed on what these requirements offer; None if they can.
+    def compatible(self, required: Mapping[str, Requirement], *, allow_undefined: Collection[str] = ()) -> str | None:
+        """Why `required` cannot be placed on what these requirements offer; None if they can.
 
         Args:
-            wishes: What is asked for.
+            required: What is asked for.
             allow_undefined: Keys that may be asked for although nothing here defines them.
         """
-        for key, wish in wishes.items():
-            if wish.impossible:
+        for key, wanted in required.items():
+            if wanted.impossible:
                 return f"contradictory requirements, key {key}: no value meets all that is asked of it"
-            if key not in self.by_key and key not in allow_undefined and not wish.allows_absence:
+            if key not in self.by_key and key not in allow_undefined and not wanted.allows_absence:
                 return f'label "{key}" does not have known values{_hint(key, self.by_key)}'
-        return self.conflict(wishes)
+        return self.conflict(required)
 
-    def conflict(self, wishes: Mapping[str, Requirement]) -> str | None:
+    def conflict(self, required: Mapping[str, Requirement]) -> str | None:
         """The first key on which both sides have a say and no value suits both; None if there is none."""
-        for key, wish in wishes.items():
+        for key, wanted in required.items():
             offered = self.by_key.get(key)
-            if offered is None or offered.intersects(wish) or (offered.allows_absence and wish.allows_absence):
+            if offered is None or offered.intersects(wanted) or (offered.allows_absence and wanted.allows_absence):
                 continue
-            return f"incompatible requirements, key {key}, {wish} not in {offered}"
+            return f"incompatible requirements, key {key}, {wanted} not in {offered}"
         return None
 
     def to_selectors(self) -> tuple[NodeSelectorRequirement, ...]:

@@ -129,11 +129,11 @@ def _promised(node: StateNode) -> Requirements:
 
 def _always_meets(promised: Requirements, term: Requirements) -> bool:
     """Whether a node meets a term whatever its labels turn out to be."""
-    for key, wish in term.items():
+    for key, wanted in term.items():
         known = promised.get(key)
         if known is None:
-            if not wish.allows_absence:
+            if not wanted.allows_absence:
                 return False
-        elif known.complement or not known.values or not all(wish.has(value) for value in known.values):
+        elif known.complement or not known.values or not all(wanted.has(value) for value in known.values):
             return False
     return True

@@ -11,7 +11,7 @@ from journeyman.core.api.objects import NodeSelectorRequirement
 from journeyman.core.catalogue import Resources
 
 
-class DeviceGrant(Struct, frozen=True, kw_only=True):
+class PlannedDevice(Struct, frozen=True, kw_only=True):
     """A device that is there for a ResourceClaim (`namespace/name`); kube-scheduler may well give it another of the kind.
 
     `request` is the claim's request, or the alternative of it that was chosen (`request/alternative`). A device that is
@@ -49,7 +49,7 @@ class PlannedClaim(Struct, frozen=True, kw_only=True):
     min_values_relaxed: bool = False
     reservations: tuple[str, ...] = ()
     overlays: tuple[str, ...] = ()
-    devices: Mapping[str, tuple[DeviceGrant, ...]] = field(default_factory=dict)
+    devices: Mapping[str, tuple[PlannedDevice, ...]] = field(default_factory=dict)
     dra_drivers: tuple[str, ...] = ()
 
 
@@ -98,7 +98,7 @@ class Results(Struct, frozen=True, kw_only=True):
 
     `existing` maps a StateNode's `name` to the pod keys planned onto it; `pod_errors` has every pod considered and not
     placed. `price` is the sum over `new_claims`; `lower_bound` is the linear-programming bound on it (0 if nothing
-    new, or if nobody asks). `devices` are there by node name for the ResourceClaims of the pods in `existing`. `remarks`
+    new, or if nobody asks). `devices` are there by node name for the ResourceClaims of the pods in `existing`. `warnings`
     tell by NodePool what of its wishes could not be understood, though it is used.
     """
 
@@ -107,9 +107,9 @@ class Results(Struct, frozen=True, kw_only=True):
     pod_errors: Mapping[str, PodError] = field(default_factory=dict)
     price: float = 0.0
     lower_bound: float = 0.0
-    set_aside_pools: Mapping[str, str] = field(default_factory=dict)  # NodePools not used in this pass, with why
-    remarks: Mapping[str, str] = field(default_factory=dict)
-    devices: Mapping[str, tuple[DeviceGrant, ...]] = field(default_factory=dict)
+    unusable_node_pools: Mapping[str, str] = field(default_factory=dict)  # NodePools not used in this pass, with why
+    warnings: Mapping[str, str] = field(default_factory=dict)
+    devices: Mapping[str, tuple[PlannedDevice, ...]] = field(default_factory=dict)
 
     @property
     def gap(self) -> float:

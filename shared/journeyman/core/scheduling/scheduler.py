@@ -37,7 +37,7 @@ from journeyman.core.scheduling.domain_counts import DomainCounts, is_wide
 from journeyman.core.scheduling.existing_nodes import is_leaving
 from journeyman.core.scheduling.instance_type_choice import planned_nodeclaims
 from journeyman.core.scheduling.new_nodes import PackingItems
-from journeyman.core.scheduling.nodepool_options import open_market, worth_considering
+from journeyman.core.scheduling.nodepool_options import compatible_offerings, worth_considering
 from journeyman.core.scheduling.offerings import Reservations
 from journeyman.core.scheduling.options import MinValuesPolicy, Options, PreferencePolicy
 from journeyman.core.scheduling.packing import PackingProblem, lower_bound
@@ -53,7 +53,7 @@ from journeyman.core.scheduling.problem import (
     prepare_task,
 )
 from journeyman.core.scheduling.reserved_placements import may_block_others, with_reserved_placements
-from journeyman.core.scheduling.results import DeviceGrant, PlannedClaim, PodError, Results
+from journeyman.core.scheduling.results import PlannedClaim, PlannedDevice, PodError, Results
 from journeyman.core.scheduling.sequential import TieBreakPolicy, schedule_sequentially
 from journeyman.core.state.snapshot import Snapshot
 
@@ -111,7 +111,7 @@ class Scheduler:
         """See `solve`."""
         considered = pods_to_schedule(self.snapshot) if pods is None else tuple(pods)
         if not considered:  # most runs of a cluster at rest, or of one that waits for its nodes
-            return Results(set_aside_pools=self._inputs.set_aside, remarks=self._inputs.remarks)
+            return Results(unusable_node_pools=self._inputs.set_aside, warnings=self._inputs.warnings)
         task = with_reserved_placements(prepare_task(self._inputs, considered, without_nodes))
         plan = best_plan_with_reservations(task)
         return Results(
@@ -120,8 +120,8 @@ class Scheduler:
             pod_errors=dict(sorted({**task.errors, **self._errors(task, plan)}.items())),
             price=plan.price,
             lower_bound=price_lower_bound(task.problem, plan.solution.new_nodes) if self._inputs.options.bound else 0.0,
-            set_aside_pools=self._inputs.set_aside,
-            remarks=self._inputs.remarks,
+            unusable_node_pools=self._inputs.set_aside,
+            warnings=self._inputs.warnings,
             devices=plan.devices,
         )
 
@@ -141,12 +141,17 @@ class Scheduler:
         problem = task.problem
         explainer = Explainer(
             axes=problem.axes,
-            stalls=problem.stalls,
+            pools=problem.pools,
             headroom=plan.solution.headroom,
             set_aside=self._unusable,
             others=(
                 *(entry.group for entry in problem.repelled),
-                *(group for row in problem.rows for group in row.anti_affinities if group.id not in row.soft),
+                *(
+                    group
+                    for row in problem.rows
+                    for group in row.anti_affinities
+                    if group.id not in row.preferred_groups
+                ),
             ),
             strict_min_values=problem.options.min_values is MinValuesPolicy.STRICT,
         )
@@ -177,7 +182,7 @@ class CandidatePlan(Struct, frozen=True, kw_only=True, eq=False):
     existing: Mapping[str, tuple[str, ...]]
     unplaced: Mapping[int, tuple[str, ...]]
     fees: float
-    devices: Mapping[str, tuple[DeviceGrant, ...]] = field(default_factory=dict)
+    devices: Mapping[str, tuple[PlannedDevice, ...]] = field(default_factory=dict)
 
     @property
     def price(self) -> float:
@@ -260,7 +265,7 @@ def tie_break_policies(task: SchedulingTask) -> Iterator[TieBreakPolicy]:
         yield TieBreakPolicy(prefer_cheapest_domain=True)
         yield TieBreakPolicy(domain_rotation=1)
         yield TieBreakPolicy(domain_rotation=2)
-    if few and len({stall.template.order for stall in problem.stalls}) < len(problem.stalls):
+    if few and len({pool.template.order for pool in problem.pools}) < len(problem.pools):
         yield TieBreakPolicy(prefer_last_pool_name=True)
     if any(task.reservations.left.values()) and any(room.resources for room in task.headroom):
         yield TieBreakPolicy(prefer_largest_reservation=True)
@@ -274,7 +279,7 @@ def _sequential_plan(task: SchedulingTask, policy: TieBreakPolicy) -> CandidateP
 
 def _is_small(problem: SchedulingProblem) -> bool:
     """Whether the pods are few, and price is what every NodePool is after."""
-    by_price = not any(stall.template.order[1] for stall in problem.stalls)
+    by_price = not any(pool.template.order[1] for pool in problem.pools)
     return by_price and 0 < sum(problem.counts) <= problem.options.compare_up_to
 
 
@@ -291,30 +296,30 @@ def _finish(task: SchedulingTask, solution: PartialSolution) -> CandidatePlan:
         claims=claims,
         existing=existing,
         unplaced={c: draw.rest(c) for c, left in enumerate(solution.left) if left},
-        fees=sum(problem.stalls[node.stall].template.node_surcharge for node in solution.new_nodes),
+        fees=sum(problem.pools[node.pool].template.node_surcharge for node in solution.new_nodes),
     )
     return plan if solution.devices is None else _with_devices(task, solution, plan)
 
 
 def _with_devices(task: SchedulingTask, solution: PartialSolution, plan: CandidatePlan) -> CandidatePlan:
     """The plan with what is there for its pods' ResourceClaims; pods are drawn again, as they were."""
-    from journeyman.core.scheduling.dra import drivers_of, granted  # noqa: PLC0415 - only who has claims pays for it
+    from journeyman.core.scheduling.dra import drivers_of, planned_devices  # noqa: PLC0415 - only who has claims pays for it
 
     problem = task.problem
     assert problem.devices is not None and solution.devices is not None  # noqa: S101, PT018 - there are claims
     names, nodes = problem.devices.claims.names, problem.existing.nodes
     draw = _PodQueues(problem, task.reserved)
-    devices: dict[str, tuple[DeviceGrant, ...]] = {}
+    devices: dict[str, tuple[PlannedDevice, ...]] = {}
     for place, taken in sorted(solution.on_existing.items()):
         drawn = {row: draw.onto(place, row, count) for row, count in taken}
-        for found in granted(solution.devices.at(place), drawn, names).values():
+        for found in planned_devices(solution.devices.options_of(place), drawn, names).values():
             if found:
                 devices[nodes[place].name] = found
     claims: list[PlannedClaim] = []
     for place, (node, claim) in enumerate(zip(solution.new_nodes, plan.claims, strict=True), len(nodes)):
         drawn = {row: draw(row, count) for row, count in node.pods}
-        options = solution.devices.at(place)
-        by_type = granted(options, drawn, names)
+        options = solution.devices.options_of(place)
+        by_type = planned_devices(options, drawn, names)
         listed = {name: by_type[name] for name in claim.instance_types if name in by_type}
         claims.append(replace(claim, devices=listed, dra_drivers=drivers_of(options)) if options else claim)
     return replace(plan, claims=tuple(claims), devices=devices)
@@ -416,21 +421,21 @@ def price_lower_bound(problem: SchedulingProblem, nodes: Sequence[PlannedNode]) 
         return 0.0
     caps = problem.host_constraints.for_new_nodes(counts)
     items = PackingItems.of(problem, caps, [PodBatch(row=int(r), count=int(counts[r])) for r in np.flatnonzero(counts)])
-    market = open_market(problem.stalls, items.wishes)
-    reserved = Reservations.of((stall.template.table for stall in problem.stalls), ())
+    offerings = compatible_offerings(problem.pools, items.demands)
+    reserved = Reservations.of((pool.template.table for pool in problem.pools), ())
     width = len(problem.axes)
-    offers = np.flatnonzero(worth_considering(market, np.flatnonzero(items.requests[:, :width].any(axis=0))))
+    offers = np.flatnonzero(worth_considering(offerings, np.flatnonzero(items.requests[:, :width].any(axis=0))))
     return lower_bound(
         PackingProblem(
             counts=items.counts,
             requests=items.requests,
-            allowed=market.allowed[:, items.wish_of],
-            sizes=np.concatenate((market.sizes[offers], np.tile(caps.caps, (len(offers), 1))), axis=1),
-            prices=(market.prices - market.fees)[offers],
-            signatures=market.signatures[offers],
+            allowed=offerings.allowed[:, items.demand_of],
+            sizes=np.concatenate((offerings.sizes[offers], np.tile(caps.caps, (len(offers), 1))), axis=1),
+            prices=(offerings.prices - offerings.fees)[offers],
+            signatures=offerings.signatures[offers],
             loose=items.loose,
             bound=items.bound,
-            stock=market.stock[offers],
-            stocks=np.array([reserved.left[name] for name in market.reservations], dtype=np.int64),
+            stock=offerings.stock[offers],
+            stocks=np.array([reserved.left[name] for name in offerings.reservations], dtype=np.int64),
         )
     )

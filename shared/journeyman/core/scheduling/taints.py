@@ -38,23 +38,23 @@ def _compares(operator: str, wanted: str, actual: str) -> bool:
 
 def untolerated(taints: Iterable[Taint], tolerations: Sequence[Toleration]) -> Taint | None:
     """The first taint that keeps a pod away; None if there is none. PreferNoSchedule keeps no pod away for good."""
-    return next((t for t in taints if not is_preference(t) and not _covered(t, tolerations)), None)
+    return next((t for t in taints if not is_prefer_no_schedule(t) and not _covered(t, tolerations)), None)
 
 
-def discouraged(taints: Iterable[Taint], tolerations: Sequence[Toleration]) -> bool:
+def has_untolerated_preference(taints: Iterable[Taint], tolerations: Sequence[Toleration]) -> bool:
     """Whether a PreferNoSchedule taint asks a pod to go elsewhere if it can.
 
     Restates: karpenter pkg/controllers/provisioning/scheduling/preferences.go `toleratePreferNoScheduleTaints`.
     """
-    return any(is_preference(t) and not _covered(t, tolerations) for t in taints)
+    return any(is_prefer_no_schedule(t) and not _covered(t, tolerations) for t in taints)
 
 
-def is_preference(taint: Taint) -> bool:
+def is_prefer_no_schedule(taint: Taint) -> bool:
     """Whether the taint is a wish of the node's, not a rule."""
     return taint.effect == "PreferNoSchedule"
 
 
-def in_words(taint: Taint) -> str:
+def format_taint(taint: Taint) -> str:
     """The taint as kubectl writes it."""
     return f"{taint.key}={taint.value}:{taint.effect}" if taint.value else f"{taint.key}:{taint.effect}"
 

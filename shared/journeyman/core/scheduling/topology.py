@@ -50,7 +50,7 @@ Pins = tuple[tuple[str, str], ...]
 """Domains chosen for pods, as (label key, value) sorted by key: their node must carry these labels."""
 
 
-class Group(Struct, frozen=True, kw_only=True):
+class TopologyGroup(Struct, frozen=True, kw_only=True):
     """Pods that a rule counts, by the values of node label `key` (their domains).
 
     They are those that `selector` selects in `namespaces` (None: in all of them).
@@ -79,23 +79,23 @@ class Group(Struct, frozen=True, kw_only=True):
         return f"pods {_in_words(self.selector)}{where}"
 
     @property
-    def preferred(self) -> Group:
+    def preferred(self) -> TopologyGroup:
         """The same as a preference."""
         return replace(self, id=b"preferred" + self.id)
 
 
-class Spread(Struct, frozen=True, kw_only=True):
+class TopologySpread(Struct, frozen=True, kw_only=True):
     """One topology spread constraint. The pods counted in a domain, less those in the emptiest, are at most `max_skew`.
 
-    `own_nodes_only`: only nodes that suit the pod's own node affinity count; `untainted_only`: only nodes whose taints
+    `honors_node_affinity`: only nodes that suit the pod's own node affinity count; `honors_node_taints`: only nodes whose taints
     it tolerates.
     """
 
-    group: Group
+    group: TopologyGroup
     max_skew: int
     min_domains: int
-    own_nodes_only: bool
-    untainted_only: bool
+    honors_node_affinity: bool
+    honors_node_taints: bool
 
     @property
     def key(self) -> str:
@@ -107,14 +107,14 @@ class Spread(Struct, frozen=True, kw_only=True):
         return self.group.counts(namespace, values)
 
 
-class Repelled(Struct, frozen=True, kw_only=True):
+class InverseAntiAffinity(Struct, frozen=True, kw_only=True):
     """Required anti-affinity of pods that run: pods that `group` counts keep away from these of its domains."""
 
-    group: Group
+    group: TopologyGroup
     domains: frozenset[str]
 
 
-class Labelled(Protocol):
+class HasLabels(Protocol):
     """What selectors see of a pod, or of pods that are alike."""
 
     @property
@@ -134,9 +134,9 @@ def _in_words(selector: LabelSelector | None) -> str:
     return f"with {', '.join((*exact, *others))}" if exact or others else "of any labels"
 
 
-def spread_of(constraint: TopologySpreadConstraint, namespace: str, own: Mapping[str, str]) -> Spread:
+def spread_of(constraint: TopologySpreadConstraint, namespace: str, own: Mapping[str, str]) -> TopologySpread:
     """A pod's spread constraint, given its namespace and labels."""
-    return Spread(
+    return TopologySpread(
         group=_group(
             constraint.topology_key,
             frozenset({namespace}),
@@ -144,12 +144,14 @@ def spread_of(constraint: TopologySpreadConstraint, namespace: str, own: Mapping
         ),
         max_skew=constraint.max_skew,
         min_domains=constraint.min_domains or 1,
-        own_nodes_only=(constraint.node_affinity_policy or "Honor") == "Honor",
-        untainted_only=(constraint.node_taints_policy or "Ignore") == "Honor",
+        honors_node_affinity=(constraint.node_affinity_policy or "Honor") == "Honor",
+        honors_node_taints=(constraint.node_taints_policy or "Ignore") == "Honor",
     )
 
 
-def group_of(term: PodAffinityTerm, namespace: str, own: Mapping[str, str], namespaces: Mapping[str, Object]) -> Group:
+def group_of(
+    term: PodAffinityTerm, namespace: str, own: Mapping[str, str], namespaces: Mapping[str, Object]
+) -> TopologyGroup:
     """Whom a pod's (anti-)affinity term is about.
 
     Args:
@@ -165,10 +167,10 @@ def group_of(term: PodAffinityTerm, namespace: str, own: Mapping[str, str], name
     )
 
 
-def _group(key: str, namespaces: frozenset[str] | None, selector: LabelSelector | None) -> Group:
+def _group(key: str, namespaces: frozenset[str] | None, selector: LabelSelector | None) -> TopologyGroup:
     key = labels.ALIASES.get(key, key)
     listed = sorted(namespaces) if namespaces is not None else None
-    return Group(
+    return TopologyGroup(
         key=key,
         namespaces=namespaces,
         selector=selector,
@@ -224,15 +226,15 @@ def domain_of(node: StateNode, key: str) -> str | None:
     return node.name if found is None and key == labels.HOSTNAME else found
 
 
-class Repulsion(Struct, frozen=True, eq=False):
+class RunningAntiAffinity(Struct, frozen=True, eq=False):
     """One pod on a node, by its key, and a group that its required anti-affinity keeps out of its domain."""
 
     pod: str
-    group: Group
+    group: TopologyGroup
     domain: str
 
 
-def repulsions(node: StateNode, namespaces: Mapping[str, Object]) -> tuple[Repulsion, ...]:
+def running_anti_affinities(node: StateNode, namespaces: Mapping[str, Object]) -> tuple[RunningAntiAffinity, ...]:
     """Whom the required anti-affinity of a node's pods keeps away.
 
     Args:
@@ -240,7 +242,7 @@ def repulsions(node: StateNode, namespaces: Mapping[str, Object]) -> tuple[Repul
         namespaces: All namespaces by name.
     """
     return tuple(
-        Repulsion(pod.key, group, domain)
+        RunningAntiAffinity(pod.key, group, domain)
         for pod in node.pods
         if pod.spec.affinity is not None and not is_terminal(pod)
         for group in _anti_affinities(pod, namespaces)
@@ -248,23 +250,25 @@ def repulsions(node: StateNode, namespaces: Mapping[str, Object]) -> tuple[Repul
     )
 
 
-def repelled_by(running: Iterable[Repulsion], leaving: Collection[str]) -> tuple[Repelled, ...]:
+def inverse_anti_affinities(
+    running: Iterable[RunningAntiAffinity], leaving: Collection[str]
+) -> tuple[InverseAntiAffinity, ...]:
     """From where running pods keep others away, by group.
 
     Args:
         running: What each of them says.
         leaving: Keys of pods that are being placed anew in this pass; they keep nobody away from where they are.
     """
-    groups: dict[bytes, Group] = {}
+    groups: dict[bytes, TopologyGroup] = {}
     domains: dict[bytes, set[str]] = {}
     for entry in running:
         if entry.pod not in leaving:
             groups[entry.group.id] = entry.group
             domains.setdefault(entry.group.id, set()).add(entry.domain)
-    return tuple(Repelled(group=groups[id_], domains=frozenset(domains[id_])) for id_ in sorted(groups))
+    return tuple(InverseAntiAffinity(group=groups[id_], domains=frozenset(domains[id_])) for id_ in sorted(groups))
 
 
-def _anti_affinities(pod: Pod, namespaces: Mapping[str, Object]) -> Iterable[Group]:
+def _anti_affinities(pod: Pod, namespaces: Mapping[str, Object]) -> Iterable[TopologyGroup]:
     rules = pod.spec.affinity.pod_anti_affinity if pod.spec.affinity is not None else None
     own = pod.metadata
     return (group_of(t, own.namespace, own.labels, namespaces) for t in (rules.required if rules is not None else ()))
@@ -273,7 +277,7 @@ def _anti_affinities(pod: Pod, namespaces: Mapping[str, Object]) -> Iterable[Gro
 class LabelIndex:
     """Who is counted by a group, found by label value instead of by asking everyone."""
 
-    def __init__(self, entries: Iterable[Labelled]) -> None:
+    def __init__(self, entries: Iterable[HasLabels]) -> None:
         """Index entries; `counted_by` answers with their positions."""
         self._distinct: list[tuple[str, Mapping[str, str]]] = []
         self._positions: list[list[int]] = []
@@ -290,7 +294,7 @@ class LabelIndex:
                     self._by_value.setdefault(item, set()).add(number)
             self._positions[number].append(position)
 
-    def counted_by(self, group: Group) -> tuple[int, ...]:
+    def counted_by(self, group: TopologyGroup) -> tuple[int, ...]:
         """The positions of the entries that the group counts, ascending."""
         found = self._found.get(group.id)
         if found is None:
@@ -309,14 +313,14 @@ class LabelIndex:
         return min((self._by_value.get(item, set()) for item in asked), key=len)
 
 
-class _Seen(Struct, frozen=True):
+class _VisibleLabels(Struct, frozen=True):
     """What selectors see of pods that run."""
 
     namespace: str
     labels: Mapping[str, str]
 
 
-class Census:
+class RunningPodCounts:
     """The pods on nodes, counted for any group after looking at each pod once.
 
     Pods that are being deleted do not count, nor do those in `leaving`, which are being placed anew in this pass.
@@ -336,30 +340,32 @@ class Census:
                 by_node[node.name] = by_node.get(node.name, 0) + 1
         self._by_node = tuple(counts.values())
         self._index = LabelIndex(
-            _Seen(namespace or "", {k: v for k, v in zip(keys, values, strict=True) if v is not None})
+            _VisibleLabels(namespace or "", {k: v for k, v in zip(keys, values, strict=True) if v is not None})
             for namespace, *values in counts
         )
         self._counted: dict[bytes, Mapping[str, int]] = {}
 
-    def without(self, nodes: Collection[str]) -> Census:
+    def without(self, nodes: Collection[str]) -> RunningPodCounts:
         """The same but for the pods on some nodes, given by name."""
-        return _Rest(self, nodes)
+        return _RemainingPodCounts(self, nodes)
 
-    def by_node(self, group: Group) -> Mapping[str, int]:
+    def by_node(self, group: TopologyGroup) -> Mapping[str, int]:
         """How many pods the group counts on each node, by the node's name; nodes without any are left out."""
         found = self._counted.get(group.id)
         if found is None:
             found = self._counted[group.id] = self._count(group)
         return found
 
-    def _count(self, group: Group) -> Mapping[str, int]:
+    def _count(self, group: TopologyGroup) -> Mapping[str, int]:
         total: dict[str, int] = {}
         for position in self._index.counted_by(group):
             for name, n in self._by_node[position].items():
                 total[name] = total.get(name, 0) + n
         return total
 
-    def by_domain(self, group: Group, counts_node: Callable[[StateNode], bool] = lambda _node: True) -> dict[str, int]:
+    def by_domain(
+        self, group: TopologyGroup, counts_node: Callable[[StateNode], bool] = lambda _node: True
+    ) -> dict[str, int]:
         """The same by domain, over the nodes that have one and that count; each such domain is a key, if only with 0."""
         by_node = self.by_node(group)
         total: dict[str, int] = {}
@@ -370,15 +376,15 @@ class Census:
         return total
 
 
-class _Rest(Census):
+class _RemainingPodCounts(RunningPodCounts):
     """What a census finds once some nodes are gone."""
 
-    def __init__(self, whole: Census, gone: Collection[str]) -> None:
+    def __init__(self, whole: RunningPodCounts, gone: Collection[str]) -> None:
         self.nodes = tuple(node for node in whole.nodes if node.name not in gone)
         self._whole, self._gone = whole, gone
         self._counted = {}
 
-    def _count(self, group: Group) -> Mapping[str, int]:
+    def _count(self, group: TopologyGroup) -> Mapping[str, int]:
         return {name: n for name, n in self._whole.by_node(group).items() if name not in self._gone}
 
 

@@ -25,7 +25,7 @@ from journeyman.core.scheduling.requirements import EMPTY, InvalidRequirementErr
 from journeyman.core.state.snapshot import Snapshot
 from journeyman.core.state.state_node import StateNode
 
-MOST_ALTERNATIVES: Final = 256
+MAX_ALTERNATIVES: Final = 256
 """Beyond this many combinations of its volumes' places a pod is set aside; real ones have as many as there are zones."""
 
 _BIND_COMPLETED: Final = "pv.kubernetes.io/bind-completed"
@@ -65,7 +65,7 @@ class PodVolumes(Struct, frozen=True, kw_only=True):
 NO_VOLUMES: Final = PodVolumes()
 
 
-class Storage(Struct, frozen=True, kw_only=True, eq=False):
+class StorageObjects(Struct, frozen=True, kw_only=True, eq=False):
     """The storage objects of a snapshot, indexed. `shared` are the keys of claims that more than one pod uses."""
 
     claims: Mapping[str, PersistentVolumeClaim]  # by namespace/name
@@ -75,7 +75,7 @@ class Storage(Struct, frozen=True, kw_only=True, eq=False):
     shared: frozenset[str]
 
     @classmethod
-    def of(cls, snapshot: Snapshot) -> Storage:
+    def of(cls, snapshot: Snapshot) -> StorageObjects:
         """Index a snapshot's storage objects."""
         users = Counter(key for pod in snapshot.pods if not is_terminal(pod) for key in claim_keys(pod))
         return cls(
@@ -104,7 +104,7 @@ def _claim_name(pod: Pod, volume: Volume) -> str:
     return f"{pod.metadata.name}-{volume.name}" if volume.ephemeral is not None else ""
 
 
-def resolve(pod: Pod, storage: Storage) -> PodVolumes | str:
+def resolve_volumes(pod: Pod, storage: StorageObjects) -> PodVolumes | str:
     """What the pod's volumes demand of its node, or why it cannot be scheduled whatever the nodes."""
     keys = claim_keys(pod)
     if not keys:
@@ -117,8 +117,8 @@ def resolve(pod: Pod, storage: Storage) -> PodVolumes | str:
         if isinstance(found, str):
             return found
         terms = _combined(terms, found)
-        if len(terms) > MOST_ALTERNATIVES:
-            return f"its volumes can be had in more than {MOST_ALTERNATIVES} combinations of places"
+        if len(terms) > MAX_ALTERNATIVES:
+            return f"its volumes can be had in more than {MAX_ALTERNATIVES} combinations of places"
         driver = driver_of(storage.claims[key], storage)
         if driver and key in storage.shared:
             shared.append((driver, key))
@@ -127,7 +127,7 @@ def resolve(pod: Pod, storage: Storage) -> PodVolumes | str:
     return PodVolumes(terms=terms, counts=dict(sorted(counts.items())), shared=tuple(sorted(shared)))
 
 
-def _reach(key: str, storage: Storage) -> Alternatives | str:
+def _reach(key: str, storage: StorageObjects) -> Alternatives | str:
     """From where a claim's volume can be reached, or why it cannot be used.
 
     Restates: karpenter volumetopology.go `ValidatePersistentVolumeClaims`, `getRequirements`.
@@ -145,7 +145,7 @@ def _reach(key: str, storage: Storage) -> Alternatives | str:
         return f"the topology of PersistentVolumeClaim {key} cannot be read: {error.message}"
 
 
-def _reach_bound(claim: PersistentVolumeClaim, key: str, storage: Storage) -> Alternatives | str:
+def _reach_bound(claim: PersistentVolumeClaim, key: str, storage: StorageObjects) -> Alternatives | str:
     name = claim.spec.volume_name
     volume = storage.volumes.get(name)
     if volume is None:
@@ -161,7 +161,7 @@ def _reach_bound(claim: PersistentVolumeClaim, key: str, storage: Storage) -> Al
     return _alternatives(tuple(t.match_expressions for t in affinity.required.node_selector_terms), moves)
 
 
-def _reach_unbound(claim: PersistentVolumeClaim, key: str, storage: Storage) -> Alternatives | str:
+def _reach_unbound(claim: PersistentVolumeClaim, key: str, storage: StorageObjects) -> Alternatives | str:
     name = claim.spec.storage_class_name
     if not name:
         return f"PersistentVolumeClaim {key} is unbound and has no StorageClass"
@@ -215,7 +215,7 @@ def _bound(limit: int | None) -> int:
     return -1 if limit is None else limit
 
 
-def driver_of(claim: PersistentVolumeClaim, storage: Storage) -> str:
+def driver_of(claim: PersistentVolumeClaim, storage: StorageObjects) -> str:
     """The CSI driver that attaches a claim's volume, empty if none does or nobody knows.
 
     Restates: karpenter volumeusage.go `ResolveDriver`.
@@ -231,7 +231,7 @@ def driver_of(claim: PersistentVolumeClaim, storage: Storage) -> str:
     return _CSI_DRIVERS.get(found.provisioner, found.provisioner) if found is not None else ""
 
 
-class VolumeRoom(Struct, frozen=True, kw_only=True):
+class VolumeUsage(Struct, frozen=True, kw_only=True):
     """How many volumes a node can attach, by CSI driver, and the keys of the claims attached now.
 
     A driver without a limit takes any number. `attached` may name drivers that have none.
@@ -246,10 +246,10 @@ class VolumeRoom(Struct, frozen=True, kw_only=True):
         return None if limit is None else limit - len(self.attached.get(driver, ()))
 
 
-_ANY_NUMBER: Final = VolumeRoom(limits={}, attached={})
+_ANY_NUMBER: Final = VolumeUsage(limits={}, attached={})
 
 
-def volume_room(node: StateNode, storage: Storage, leaving: Collection[str]) -> VolumeRoom:
+def volume_usage(node: StateNode, storage: StorageObjects, leaving: Collection[str]) -> VolumeUsage:
     """What a node can attach.
 
     Args:
@@ -268,10 +268,10 @@ def volume_room(node: StateNode, storage: Storage, leaving: Collection[str]) -> 
         if driver.allocatable is not None and driver.allocatable.count is not None
     }
     staying = (pod for pod in node.pods if pod.key not in leaving)
-    return VolumeRoom(limits=limits, attached=_attached(staying, storage) if limits else {})
+    return VolumeUsage(limits=limits, attached=_attached(staying, storage) if limits else {})
 
 
-def _attached(pods: Iterable[Pod], storage: Storage) -> dict[str, frozenset[str]]:
+def _attached(pods: Iterable[Pod], storage: StorageObjects) -> dict[str, frozenset[str]]:
     by_driver: dict[str, set[str]] = {}
     for key in (key for pod in pods for key in claim_keys(pod)):
         claim = storage.claims.get(key)

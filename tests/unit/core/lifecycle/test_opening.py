@@ -82,7 +82,7 @@ def test_a_pool_that_no_instance_type_suits_hears_of_it():
     """Its owner reads the NodePool's events, not those of pods that went elsewhere; other reasons have conditions."""
     pools = (a_pool("dreams"), a_pool("unready"))
     reasons = {"dreams": f"{NO_TYPES}: there is none with x In [y]", "unready": "EC2NodeClass default does not exist"}
-    (event,) = tell_pods(a_snapshot(node_pools=pools), Results(set_aside_pools=reasons)).events
+    (event,) = tell_pods(a_snapshot(node_pools=pools), Results(unusable_node_pools=reasons)).events
     assert (event.reason, event.ref.name, event.type) == ("NoCompatibleInstanceTypes", "dreams", "Warning")
     assert "there is none with x In [y]" in event.message
 
@@ -90,7 +90,7 @@ def test_a_pool_that_no_instance_type_suits_hears_of_it():
 def test_a_pool_whose_wish_was_not_understood_hears_of_it():
     """It is used, and its owner sees that it is not used as they meant."""
     remark = "annotation journeyman.dev/node-surcharge: 'a lot' is not a price"
-    (event,) = tell_pods(a_snapshot(node_pools=(a_pool("mine"),)), Results(remarks={"mine": remark})).events
+    (event,) = tell_pods(a_snapshot(node_pools=(a_pool("mine"),)), Results(warnings={"mine": remark})).events
     assert (event.reason, event.ref.name, event.type) == ("InvalidAnnotation", "mine", "Warning")
     assert remark in event.message
 

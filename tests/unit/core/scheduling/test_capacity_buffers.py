@@ -11,13 +11,13 @@ from journeyman.core.api.workloads import PodTemplate, Workload
 from journeyman.core.lifecycle.buffer_status import tell_buffers
 from journeyman.core.lifecycle.opening import open_claims
 from journeyman.core.scheduling.capacity_buffers import (
-    MOST_PODS,
-    buffer_hosts,
+    MAX_PODS_PER_BUFFER,
     buffer_of,
-    is_virtual,
+    is_virtual_pod,
+    nodes_hosting_buffers,
     resolve_buffers,
     virtual_pods,
-    without_virtual,
+    without_virtual_pods,
 )
 from journeyman.core.scheduling.nodeclaims import planned_pods
 from journeyman.core.scheduling.pods import is_provisionable
@@ -74,7 +74,7 @@ def resolved(found=None, **spec):
         ({**OF_WEB, "percentage": 50, "replicas": 8, "limits": {"cpu": 6}}, 6),
         ({**OF_WEB}, 0),
         ({"scalableRef": {"kind": "StatefulSet", "name": "db"}, "percentage": 100}, 1),
-        ({**OF_SHAPE, "replicas": 2_000_000}, MOST_PODS),
+        ({**OF_SHAPE, "replicas": 2_000_000}, MAX_PODS_PER_BUFFER),
     ],
 )
 def test_the_larger_of_replicas_and_percentage_counts_as_far_as_limits_allow(spec, count):
@@ -138,8 +138,8 @@ def test_virtual_pods_look_like_waiting_pods_without_node_or_volumes():
     assert (first.spec.node_name, first.spec.priority) == ("", -(2**31))
     assert [v.name for v in first.spec.volumes] == ["config"]
     assert is_provisionable(first)
-    assert is_virtual(first)
-    assert not is_virtual(a_pod("real"))
+    assert is_virtual_pod(first)
+    assert not is_virtual_pod(a_pod("real"))
     assert buffer_of(first) == "default/spare"
     assert virtual_pods(found, NOW) == (first, second)
     assert virtual_pods(found, NOW, ["default/capacity-buffer-spare-1"]) == (second,)
@@ -170,11 +170,11 @@ def test_nobody_hears_of_virtual_pods_but_their_nodes_are_opened():
 
     error = PodError(kind="unschedulable", message="no")
     results = Results(new_claims=(claim,), existing={"node": (keys[1],)}, pod_errors={keys[2]: error})
-    told = without_virtual(results, snapshot.pods)
+    told = without_virtual_pods(results, snapshot.pods)
     assert [c.pods for c in told.new_claims] == [("default/real",)]
     assert (told.existing, told.pod_errors) == ({}, {})
-    assert without_virtual(results, [a_pod("real")]) is results
-    assert buffer_hosts(snapshot.pods, results) == {"node"}
+    assert without_virtual_pods(results, [a_pod("real")]) is results
+    assert nodes_hosting_buffers(snapshot.pods, results) == {"node"}
 
 
 def statuses(plan):
@@ -203,11 +203,11 @@ def statuses(plan):
 )
 def test_the_status_says_whether_there_is_room_and_is_written_once(placed, verdict):
     """By what a pass made of the virtual pods; a pass that left them out says nothing."""
-    shapes = workloads()
+    templates_index = workloads()
     buffer = a_buffer(**OF_SHAPE, replicas=2)
-    virtual = virtual_pods(resolve_buffers([buffer], shapes), NOW)
+    virtual = virtual_pods(resolve_buffers([buffer], templates_index), NOW)
     results = placed(tuple(pod.key for pod in virtual))
-    snapshot = a_snapshot(capacity_buffers=(buffer,), workloads=shapes, pods=virtual)
+    snapshot = a_snapshot(capacity_buffers=(buffer,), workloads=templates_index, pods=virtual)
     status = statuses(tell_buffers(snapshot, results))["spare"]
     told = {c["type"]: (c["status"], c["reason"]) for c in status["conditions"]}
     assert told.get("Provisioning") == verdict
@@ -216,7 +216,10 @@ def test_the_status_says_whether_there_is_room_and_is_written_once(placed, verdi
     assert status["podTemplateRef"] == {"name": "shape"}
 
     settled = parse(CapacityBuffer, {**buffer_body("spare", **OF_SHAPE, replicas=2), "status": status})
-    assert tell_buffers(a_snapshot(capacity_buffers=(settled,), workloads=shapes, pods=virtual), results).chains == ()
+    assert (
+        tell_buffers(a_snapshot(capacity_buffers=(settled,), workloads=templates_index, pods=virtual), results).chains
+        == ()
+    )
 
 
 def test_empty_and_broken_buffers_are_told_apart():

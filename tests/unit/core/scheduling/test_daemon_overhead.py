@@ -9,7 +9,7 @@ import msgspec
 from journeyman.core.api import labels
 from journeyman.core.api.objects import OwnerReference
 from journeyman.core.catalogue import Catalogue
-from journeyman.core.scheduling.daemon_overhead import make_daemons, stall_of
+from journeyman.core.scheduling.daemon_overhead import make_daemons, nodepool_options_of
 from journeyman.core.scheduling.nodeclaim_templates import make_templates
 from journeyman.core.scheduling.pod_classes import HostPort
 from tests.helpers.builders import LARGE, NOW, SMALL, a_daemon_set, a_pod, a_snapshot, stamp
@@ -66,11 +66,11 @@ def test_types_are_grouped_by_the_host_ports_that_their_daemons_use():
     changed = msgspec.structs.replace(spec, containers=(ported,), node_selector={labels.INSTANCE_TYPE: "m.large"})
     template = msgspec.structs.replace(exporter.spec.template, spec=changed)
     exporter = msgspec.structs.replace(exporter, spec=msgspec.structs.replace(exporter.spec, template=template))
-    ((pool,), _) = make_templates(a_snapshot(), Catalogue({"default": (LARGE, SMALL)}))
+    ((node_pool,), _) = make_templates(a_snapshot(), Catalogue({"default": (LARGE, SMALL)}))
 
-    stall = stall_of(pool, make_daemons((exporter,)), AXES)
+    pool = nodepool_options_of(node_pool, make_daemons((exporter,)), AXES)
 
-    taken = [stall.daemon_ports[group] for group in stall.daemon_group]
+    taken = [pool.daemon_ports[group] for group in pool.daemon_group]
     assert taken == [frozenset({HostPort(port=9100, protocol="TCP", address="")}), frozenset()]
-    assert stall.overhead[:, 0].tolist() == [500, 0]
-    assert stall.sizes[:, 0].tolist() == [8000 - 80 - 500, 2000 - 80]
+    assert pool.overhead[:, 0].tolist() == [500, 0]
+    assert pool.sizes[:, 0].tolist() == [8000 - 80 - 500, 2000 - 80]

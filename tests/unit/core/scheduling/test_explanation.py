@@ -13,8 +13,8 @@ from journeyman.core.scheduling.daemon_overhead import daemon_overhead
 from journeyman.core.scheduling.explanation import Explainer
 from journeyman.core.scheduling.limits import Headroom
 from journeyman.core.scheduling.nodeclaim_templates import make_templates
-from journeyman.core.scheduling.nodepool_options import Stall
-from journeyman.core.scheduling.pod_classes import collapse
+from journeyman.core.scheduling.nodepool_options import NodePoolOptions
+from journeyman.core.scheduling.pod_classes import group_pods
 from journeyman.core.scheduling.requirements import from_labels
 from journeyman.core.scheduling.scheduler import solve
 from journeyman.core.scheduling.volumes import PodVolumes
@@ -27,20 +27,20 @@ BACK = NOW + timedelta(minutes=4)
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
-def an_explainer(*pools, types=(LARGE, SMALL), unavailable=(), **options):
-    """What explains in a cluster with these pools, `POOL` alone by default, after a pass that used up nothing."""
-    pools = pools or (a_pool(),)
+def an_explainer(*node_pools, types=(LARGE, SMALL), unavailable=(), **options):
+    """What explains in a cluster with these node_pools, `POOL` alone by default, after a pass that used up nothing."""
+    node_pools = node_pools or (a_pool(),)
     offered = without_unavailable(types, unavailable, NOW)
-    catalogue = Catalogue({pool.metadata.name: offered for pool in pools})
-    templates, set_aside = make_templates(a_snapshot(node_pools=pools), catalogue)
-    stalls = [Stall.of(t, AXES, daemon_overhead(t, (), AXES)) for t in templates]
+    catalogue = Catalogue({pool.metadata.name: offered for pool in node_pools})
+    templates, set_aside = make_templates(a_snapshot(node_pools=node_pools), catalogue)
+    pools = [NodePoolOptions.of(t, AXES, daemon_overhead(t, (), AXES)) for t in templates]
     headroom = [Headroom(t, ()) for t in templates]
-    return Explainer(axes=AXES, stalls=stalls, headroom=headroom, set_aside=set_aside, **options)
+    return Explainer(axes=AXES, pools=pools, headroom=headroom, set_aside=set_aside, **options)
 
 
 def explained(explainer, stuck="", **pod):
     """Why such a pod has no place."""
-    (cls,), errors = collapse([a_pod("p", **pod)], {})
+    (cls,), errors = group_pods([a_pod("p", **pod)], {})
     assert not errors
     request = np.array([cls.requests.get(axis, 0) for axis in AXES], dtype=np.int64)
     return explainer.explain(cls, request, stuck=stuck)
@@ -149,12 +149,12 @@ def test_a_change_that_would_not_suffice_is_not_told():
     assert error.smallest_change == "request at most 15.92 vCPU (it asks for 20 vCPU)"
 
 
-def placed(*pools, types=(LARGE, SMALL), unavailable=(), **pod):
+def placed(*node_pools, types=(LARGE, SMALL), unavailable=(), **pod):
     """Whether the scheduler finds a place for such a pod."""
-    pools = pools or (a_pool(),)
+    node_pools = node_pools or (a_pool(),)
     offered = without_unavailable(types, unavailable, NOW)
-    snapshot = a_snapshot(node_pools=pools, pods=(a_pod("p", **pod),))
-    return not solve(snapshot, Catalogue({pool.metadata.name: offered for pool in pools})).pod_errors
+    snapshot = a_snapshot(node_pools=node_pools, pods=(a_pod("p", **pod),))
+    return not solve(snapshot, Catalogue({pool.metadata.name: offered for pool in node_pools})).pod_errors
 
 
 def test_what_is_told_is_exactly_enough():
@@ -178,9 +178,9 @@ def test_a_mistyped_label_gets_a_hint():
 
 
 def test_the_pool_that_came_nearest_is_named_first():
-    """Limits before taints, pools that sit out last."""
-    pools = (tainted("b"), a_pool("a", spec={"limits": {"cpu": "1"}}), a_pool("c", spec={"replicas": 1}))
-    error = explained(an_explainer(*pools))
+    """Limits before taints, node_pools that sit out last."""
+    node_pools = (tainted("b"), a_pool("a", spec={"limits": {"cpu": "1"}}), a_pool("c", spec={"replicas": 1}))
+    error = explained(an_explainer(*node_pools))
 
     assert [(r.node_pool, r.kind) for r in error.reasons] == [("a", "limits"), ("b", "taints"), ("c", "not-usable")]
     assert list(error.by_node_pool) == ["a", "b", "c"]
@@ -205,7 +205,7 @@ def test_of_several_rules_none_is_singled_out_unless_the_others_cannot_be_in_the
     """A new node has a host name of its own; rules of other pods count as well."""
     over_hosts = {"topologySpreadConstraints": [{"topologyKey": labels.HOSTNAME, "labelSelector": {}}]}
     any_of_them = "relax its rules about other pods, or theirs about it"
-    (cls,), _ = collapse([a_pod("other", spec=APART)], {})
+    (cls,), _ = group_pods([a_pod("other", spec=APART)], {})
 
     assert explained(an_explainer(), spec=APART | SPREAD).smallest_change == any_of_them
     assert "anti-affinity" in explained(an_explainer(), spec=APART | over_hosts).smallest_change
@@ -249,7 +249,7 @@ def test_where_volumes_are_is_said_when_that_is_the_reason():
     """The pod's manifest does not name the zone; its volume does."""
     elsewhere = PodVolumes(terms=(from_labels({labels.ZONE: "mars"}),))
     spec = {"volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]}
-    (cls,), _ = collapse([a_pod("p", spec=spec)], {}, volumes_of=lambda _: elsewhere)
+    (cls,), _ = group_pods([a_pod("p", spec=spec)], {}, volumes_of=lambda _: elsewhere)
     request = np.array([cls.requests.get(axis, 0) for axis in AXES], dtype=np.int64)
 
     error = an_explainer().explain(cls, request)

@@ -10,20 +10,22 @@ from journeyman.core.api.objects import LabelSelector
 from journeyman.core.scheduling.host_constraints import host_constraints_of
 from journeyman.core.scheduling.pod_classes import HostPort, PodClass
 from journeyman.core.scheduling.requirements import EMPTY
-from journeyman.core.scheduling.topology import Group, Repelled, Spread
+from journeyman.core.scheduling.topology import InverseAntiAffinity, TopologyGroup, TopologySpread
 from tests.helpers.builders import a_pod
 
 
 def group(app="web", key=labels.HOSTNAME):
     """The pods of an app, by node."""
     selector = LabelSelector(match_labels={"app": app})
-    return Group(key=key, namespaces=frozenset({"default"}), selector=selector, id=f"{key} {app}".encode())
+    return TopologyGroup(key=key, namespaces=frozenset({"default"}), selector=selector, id=f"{key} {app}".encode())
 
 
 def spread(app="web", skew=1, key=labels.HOSTNAME):
     """So many of an app's pods a node."""
     found = group(app, key)
-    return Spread(group=found, max_skew=skew, min_domains=1, own_nodes_only=True, untainted_only=False)
+    return TopologySpread(
+        group=found, max_skew=skew, min_domains=1, honors_node_affinity=True, honors_node_taints=False
+    )
 
 
 def a_row(app="web", **rules):
@@ -132,7 +134,7 @@ def test_ports_of_daemons_are_taken_from_the_start():
 
 def test_running_pods_rules_are_conflicts_with_named_hosts():
     """Who is counted is known; where, the conflict tells."""
-    caps = host_constraints_of([a_row(), a_row("db")], [Repelled(group=group(), domains=frozenset({"n1"}))])
+    caps = host_constraints_of([a_row(), a_row("db")], [InverseAntiAffinity(group=group(), domains=frozenset({"n1"}))])
 
     assert [conflict.domains for conflict in caps.conflicts] == [{"n1"}]
     assert caps.counted.tolist() == [[True], [False]]
@@ -141,7 +143,7 @@ def test_running_pods_rules_are_conflicts_with_named_hosts():
 def test_a_preference_binds_for_its_own_row_alone():
     """It is bound, but not for good."""
     soft = group().preferred
-    caps = host_constraints_of([a_row("db", anti_affinities=(soft,), soft=frozenset({soft.id})), a_row()])
+    caps = host_constraints_of([a_row("db", anti_affinities=(soft,), preferred_groups=frozenset({soft.id})), a_row()])
 
     assert caps.bound[0].any()
     assert not caps.lasting.any()

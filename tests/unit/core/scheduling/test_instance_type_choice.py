@@ -28,11 +28,11 @@ class NewNodes:
 
     def node(self, *, pods=1, share=None, **wanted):
         """An open node with so many pods; `wanted` are requirements beyond its pool's, by label."""
-        (stall,) = self.problem.stalls
+        (pool,) = self.problem.pools
         own = of(requirement(key, "In", values) for key, values in wanted.items())
         return PlannedNode(
-            stall=0,
-            requirements=stall.template.requirements & own,
+            pool=0,
+            requirements=pool.template.requirements & own,
             pods=((0, pods),),
             total=self.problem.requests[0] * pods,
             share=None if share is None else np.array(share),

@@ -243,7 +243,7 @@ def test_a_price_that_cannot_be_read_is_told():
     pool = a_pool(metadata={"annotations": {labels.NODE_SURCHARGE: "a lot"}})
     inputs = ClusterInputs.of(a_snapshot(node_pools=(pool,)), Catalogue({"default": TYPES}), Options())
 
-    assert "'a lot' is not a price per hour" in inputs.remarks["default"]
+    assert "'a lot' is not a price per hour" in inputs.warnings["default"]
 
 
 def test_a_way_of_packing_that_is_none_is_told():
@@ -253,8 +253,8 @@ def test_a_way_of_packing_that_is_none_is_told():
         a_snapshot(node_pools=pools), Catalogue(dict.fromkeys(("fewest-nodes", "fewest"), TYPES)), Options()
     )
 
-    assert list(inputs.remarks) == ["fewest"]
-    assert "'fewest' is neither price nor fewest-nodes" in inputs.remarks["fewest"]
+    assert list(inputs.warnings) == ["fewest"]
+    assert "'fewest' is neither price nor fewest-nodes" in inputs.warnings["fewest"]
 
 
 def test_a_way_to_rebalance_that_is_none_is_told():
@@ -264,8 +264,8 @@ def test_a_way_to_rebalance_that_is_none_is_told():
         a_snapshot(node_pools=pools), Catalogue(dict.fromkeys(("replace", "true"), TYPES)), Options()
     )
 
-    assert list(inputs.remarks) == ["true"]
-    assert "'true' is not replace" in inputs.remarks["true"]
+    assert list(inputs.warnings) == ["true"]
+    assert "'true' is not replace" in inputs.warnings["true"]
 
 
 # --- pins

@@ -10,10 +10,17 @@ from journeyman.core.api import labels
 from journeyman.core.api.objects import NodeSelectorRequirement
 from journeyman.core.catalogue import Catalogue
 from journeyman.core.scheduling.arrays import numbered, undominated
-from journeyman.core.scheduling.daemon_overhead import stall_of
+from journeyman.core.scheduling.daemon_overhead import nodepool_options_of
 from journeyman.core.scheduling.nodeclaim_templates import make_templates
-from journeyman.core.scheduling.nodepool_options import Shape, Stall, Wish, open_market, variants_of, worth_considering
-from journeyman.core.scheduling.offerings import offer_tables
+from journeyman.core.scheduling.nodepool_options import (
+    NodeConstraints,
+    NodeDemand,
+    NodePoolOptions,
+    compatible_offerings,
+    variants_of,
+    worth_considering,
+)
+from journeyman.core.scheduling.offerings import offering_tables
 from journeyman.core.scheduling.requirements import EMPTY, of, requirement
 from tests.helpers.builders import LARGE, MEDIUM, SMALL, TYPES, a_pool, a_snapshot, an_instance_type
 
@@ -25,11 +32,11 @@ ZONAL = (
 )
 
 
-def a_stall(*, types=ZONAL, daemons=(), **template_spec) -> Stall:
+def a_stall(*, types=ZONAL, daemons=(), **template_spec) -> NodePoolOptions:
     """The stall of one pool with these requirements and taints."""
     pool = a_pool(spec={"template": {"spec": template_spec}})
     ((template,), _) = make_templates(a_snapshot(node_pools=(pool,)), Catalogue({pool.metadata.name: types}))
-    return stall_of(template, daemons, AXES)
+    return nodepool_options_of(template, daemons, AXES)
 
 
 def entry(key, operator, *values):
@@ -37,10 +44,10 @@ def entry(key, operator, *values):
     return {"key": key, "operator": operator, **({"values": list(values)} if values else {})}
 
 
-def wish(*terms, pins=(), tolerations=()):
+def demand(*terms, pins=(), tolerations=()):
     """A wish whose alternatives are maps of label to values."""
     made = tuple(of(requirement(k, "In", v) for k, v in term.items()) for term in terms) or (EMPTY,)
-    return Wish(Shape(made, tolerations), pins)
+    return NodeDemand(NodeConstraints(made, tolerations), pins)
 
 
 # --- domains
@@ -48,17 +55,17 @@ def wish(*terms, pins=(), tolerations=()):
 
 def test_domains_are_the_values_that_offerings_have_together():
     """The large type is not sold in zone c, and nowhere as spot."""
-    stall, keys = a_stall(), (labels.ZONE, labels.CAPACITY_TYPE)
+    pool, keys = a_stall(), (labels.ZONE, labels.CAPACITY_TYPE)
     huge = np.array([4000, 0, 1])
 
-    assert stall.domains_for(wish(), (labels.ZONE,)) == {("a",), ("b",), ("c",)}
-    assert stall.domains_for(wish(), keys) == {(z, c) for z in "abc" for c in (labels.ON_DEMAND, labels.SPOT)}
-    assert stall.domains_for(wish(), keys, huge) == {("a", labels.ON_DEMAND), ("b", labels.ON_DEMAND)}
+    assert pool.domains_for(demand(), (labels.ZONE,)) == {("a",), ("b",), ("c",)}
+    assert pool.domains_for(demand(), keys) == {(z, c) for z in "abc" for c in (labels.ON_DEMAND, labels.SPOT)}
+    assert pool.domains_for(demand(), keys, huge) == {("a", labels.ON_DEMAND), ("b", labels.ON_DEMAND)}
 
 
 def test_domains_of_a_wish_are_those_of_all_its_alternatives():
     """Zone a, or spot anywhere but there: a pod whose first alternative fails elsewhere has the second."""
-    either = wish({labels.ZONE: ["a"]}, {labels.CAPACITY_TYPE: [labels.SPOT], labels.ZONE: ["b"]})
+    either = demand({labels.ZONE: ["a"]}, {labels.CAPACITY_TYPE: [labels.SPOT], labels.ZONE: ["b"]})
 
     assert a_stall().domains_for(either, (labels.ZONE, labels.CAPACITY_TYPE)) == {
         ("a", labels.ON_DEMAND),
@@ -70,11 +77,11 @@ def test_domains_of_a_wish_are_those_of_all_its_alternatives():
 @pytest.mark.parametrize(
     ("requirements", "asked", "racks"),
     [
-        ([entry("rack", "In", "1", "2")], wish(), {("1",), ("2",)}),
-        ([entry("rack", "In", "1", "2")], wish({"rack": ["2", "3"]}), {("2",)}),
-        ([entry("rack", "Exists")], wish(), set()),
-        ([entry("rack", "Exists")], wish({"rack": ["7"]}), {("7",)}),
-        ([], wish(), set()),
+        ([entry("rack", "In", "1", "2")], demand(), {("1",), ("2",)}),
+        ([entry("rack", "In", "1", "2")], demand({"rack": ["2", "3"]}), {("2",)}),
+        ([entry("rack", "Exists")], demand(), set()),
+        ([entry("rack", "Exists")], demand({"rack": ["7"]}), {("7",)}),
+        ([], demand(), set()),
     ],
 )
 def test_a_label_that_only_the_pool_defines_has_the_values_that_it_lists(requirements, asked, racks):
@@ -84,19 +91,19 @@ def test_a_label_that_only_the_pool_defines_has_the_values_that_it_lists(require
 
 def test_taints_leave_a_wish_no_domain():
     """Nobody tolerates it."""
-    stall = a_stall(taints=[{"key": "gpu", "effect": "NoSchedule"}])
+    pool = a_stall(taints=[{"key": "gpu", "effect": "NoSchedule"}])
 
-    assert stall.domains_for(wish(), (labels.ZONE,)) == frozenset()
+    assert pool.domains_for(demand(), (labels.ZONE,)) == frozenset()
 
 
 def test_what_pool_type_and_pod_leave_together_must_not_be_nothing():
     """Each two of them agree on a tenancy, all three on none."""
     both = NodeSelectorRequirement(key=TENANCY, operator="In", values=("default", "dedicated"))
     types = tuple(replace(t, requirements=(*t.requirements, both)) for t in ZONAL)
-    stall = a_stall(types=types, requirements=[entry(TENANCY, "In", "host", "default")])
+    pool = a_stall(types=types, requirements=[entry(TENANCY, "In", "host", "default")])
 
-    assert stall.domains_for(wish({TENANCY: ["host", "dedicated"]}), (labels.ZONE,)) == frozenset()
-    assert stall.domains_for(wish(), (TENANCY,)) == {("default",)}
+    assert pool.domains_for(demand({TENANCY: ["host", "dedicated"]}), (labels.ZONE,)) == frozenset()
+    assert pool.domains_for(demand(), (TENANCY,)) == {("default",)}
 
 
 # --- variants
@@ -104,21 +111,21 @@ def test_what_pool_type_and_pod_leave_together_must_not_be_nothing():
 
 def test_a_pool_is_offered_once_for_every_value_of_an_open_label_that_is_asked_for():
     """Two teams and a pod that does not care, which is admitted to both."""
-    stall = a_stall(requirements=[entry("team", "In", "red", "blue", "green")])
-    wishes = [wish(pins=(("team", "red"),)), wish({"team": ["blue"]}), wish()]
+    pool = a_stall(requirements=[entry("team", "In", "red", "blue", "green")])
+    demands = [demand(pins=(("team", "red"),)), demand({"team": ["blue"]}), demand()]
 
-    market = open_market([stall], wishes)
+    offerings = compatible_offerings([pool], demands)
 
-    assert [sorted(v.narrowed["team"].values) for v in market.variants_by_stall[0]] == [["red"], ["blue"]]
-    assert sorted(map(tuple, market.allowed.tolist())) == [(False, True, True), (True, False, True)]
+    assert [sorted(v.narrowed["team"].values) for v in offerings.variants_by_pool[0]] == [["red"], ["blue"]]
+    assert sorted(map(tuple, offerings.allowed.tolist())) == [(False, True, True), (True, False, True)]
 
 
 def test_labels_that_pool_or_offering_fix_need_no_variants():
     """A zone, a NodePool's own name, and a label of one value."""
-    stall = a_stall(requirements=[entry("team", "In", "red")])
-    asked = wish({labels.ZONE: ["a"], labels.NODEPOOL: ["default"], "team": ["red"]})
+    pool = a_stall(requirements=[entry("team", "In", "red")])
+    asked = demand({labels.ZONE: ["a"], labels.NODEPOOL: ["default"], "team": ["red"]})
 
-    (variant,) = variants_of(stall.template, [asked])
+    (variant,) = variants_of(pool.template, [asked])
 
     assert (dict(variant.narrowed), variant.open_keys) == ({}, frozenset())
 
@@ -128,27 +135,27 @@ def test_labels_that_pool_or_offering_fix_need_no_variants():
 
 def test_offers_that_nobody_can_tell_apart_are_represented_by_the_cheapest():
     """Zones and ways to buy do not matter to this pod: one offer for each type."""
-    market = open_market([a_stall()], [wish()])
+    offerings = compatible_offerings([a_stall()], [demand()])
 
-    assert market.prices.tolist() == [0.04, 0.4]
+    assert offerings.prices.tolist() == [0.04, 0.4]
 
 
 def test_only_offers_that_are_cheaper_or_larger_than_others_are_worth_considering():
     """The medium type is as cheap as the small one."""
     types = (SMALL, replace(MEDIUM, offerings=SMALL.offerings), LARGE)
-    stall = a_stall(types=types)
-    market = open_market([stall], [wish()])
+    pool = a_stall(types=types)
+    offerings = compatible_offerings([pool], [demand()])
 
-    worth = worth_considering(market, np.arange(len(AXES)))
+    worth = worth_considering(offerings, np.arange(len(AXES)))
 
-    assert [types[t].name for t in sorted(market.types[worth].tolist())] == ["m.medium", "m.large"]
+    assert [types[t].name for t in sorted(offerings.types[worth].tolist())] == ["m.medium", "m.large"]
 
 
 def test_a_market_without_offers_is_empty():
     """Nobody sells in zone z."""
-    market = open_market([a_stall()], [wish(pins=((labels.ZONE, "z"),))])
+    offerings = compatible_offerings([a_stall()], [demand(pins=((labels.ZONE, "z"),))])
 
-    assert (len(market.prices), market.allowed.shape, market.sizes.shape) == (0, (0, 1), (0, len(AXES)))
+    assert (len(offerings.prices), offerings.allowed.shape, offerings.sizes.shape) == (0, (0, 1), (0, len(AXES)))
 
 
 def test_undominated_keeps_what_no_earlier_row_contains():
@@ -171,6 +178,6 @@ def test_numbered_tells_equal_columns():
 
 def test_a_table_is_made_once_for_pools_with_the_same_types():
     """Two pools of one NodeClass."""
-    tables = offer_tables(Catalogue({"one": TYPES, "two": TYPES}))
+    tables = offering_tables(Catalogue({"one": TYPES, "two": TYPES}))
 
     assert tables["one"] is tables["two"]

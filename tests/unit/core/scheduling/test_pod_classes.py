@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from journeyman.core.api import labels
 from journeyman.core.api.objects import LabelSelector, PodAffinityTerm
-from journeyman.core.scheduling.pod_classes import HostPort, collapse
+from journeyman.core.scheduling.pod_classes import HostPort, group_pods
 from journeyman.core.scheduling.requirements import EMPTY, from_labels
-from journeyman.core.scheduling.topology import Repelled, group_of
+from journeyman.core.scheduling.topology import InverseAntiAffinity, group_of
 from journeyman.core.scheduling.volumes import PodVolumes
 from tests.helpers.builders import NOW, a_pod, ago, stamp
 
@@ -47,7 +47,7 @@ def test_pods_that_only_differ_in_what_scheduling_cannot_see_are_one_class():
         a_pod("d", spec=other),
     ]
 
-    classes, errors = collapse(pods, {})
+    classes, errors = group_pods(pods, {})
 
     assert by_name(classes) == [("a", "b", "c", "d")]
     assert not errors
@@ -65,13 +65,13 @@ def test_pods_that_say_the_same_in_other_words_are_one_class():
         ),
     ]
 
-    assert by_name(collapse(pods, {})[0]) == [("a", "b")]
+    assert by_name(group_pods(pods, {})[0]) == [("a", "b")]
 
 
 def test_labels_tell_pods_apart_once_a_selector_looks_at_them():
     """A selector of another pod's, or of a pod that runs."""
     watching = [a_pod("a"), a_pod("b", metadata=labelled(app="db")), a_pod("c", spec=apart_from("db"))]
-    running = Repelled(
+    running = InverseAntiAffinity(
         group=group_of(
             PodAffinityTerm(topology_key="k", label_selector=LabelSelector(match_labels={"app": "db"})),
             "default",
@@ -81,9 +81,9 @@ def test_labels_tell_pods_apart_once_a_selector_looks_at_them():
         domains=frozenset({"x"}),
     )
 
-    assert by_name(collapse(watching, {})[0]) == [("a",), ("b",), ("c",)]
-    assert by_name(collapse(watching[:2], {}, repelled=[running])[0]) == [("a",), ("b",)]
-    assert by_name(collapse(watching[:2], {})[0]) == [("a", "b")]
+    assert by_name(group_pods(watching, {})[0]) == [("a",), ("b",), ("c",)]
+    assert by_name(group_pods(watching[:2], {}, repelled=[running])[0]) == [("a",), ("b",)]
+    assert by_name(group_pods(watching[:2], {})[0]) == [("a", "b")]
 
 
 def test_classes_are_in_queue_order_and_so_are_their_pods():
@@ -95,7 +95,7 @@ def test_classes_are_in_queue_order_and_so_are_their_pods():
         a_pod("early", cpu="2", metadata={"creationTimestamp": stamp(ago(hours=1))}),
     ]
 
-    assert by_name(collapse(pods, {})[0]) == [("large",), ("early", "late"), ("small",)]
+    assert by_name(group_pods(pods, {})[0]) == [("large",), ("early", "late"), ("small",)]
 
 
 @given(st.permutations(range(8)))
@@ -105,7 +105,7 @@ def test_arrival_order_never_matters(order):
         a_pod(f"p{i}", cpu=str(1 + i % 2), metadata=labelled(app=f"a{i % 3}"), spec=apart_from("a1")) for i in range(8)
     ]
 
-    assert by_name(collapse([pods[i] for i in order], {})[0]) == by_name(collapse(pods, {})[0])
+    assert by_name(group_pods([pods[i] for i in order], {})[0]) == by_name(group_pods(pods, {})[0])
 
 
 def test_a_class_keeps_ports_volumes_and_rules():
@@ -119,7 +119,7 @@ def test_a_class_keeps_ports_volumes_and_rules():
     zones = tuple(from_labels({labels.ZONE: zone}) for zone in "ab")
     found = PodVolumes(terms=zones, counts={"ebs": 1})
 
-    (cls,), _ = collapse([a_pod("p", spec=spec)], {}, volumes_of=lambda _pod: found)
+    (cls,), _ = group_pods([a_pod("p", spec=spec)], {}, volumes_of=lambda _pod: found)
 
     assert cls.ports == (HostPort(port=80, protocol="TCP", address="10.0.0.1"),)
     assert cls.volume_counts == {"ebs": 1}
@@ -141,7 +141,7 @@ def test_pods_whose_volumes_demand_the_same_are_alike_and_a_missing_claim_costs_
         for name, claim in {"p0": "c0", "p1": "c1", "p2": "lost"}.items()
     ]
 
-    classes, errors = collapse(pods, {}, volumes_of=volumes_of)
+    classes, errors = group_pods(pods, {}, volumes_of=volumes_of)
 
     assert by_name(classes) == [("p0", "p1")]
     assert [(key, error.kind, error.message) for key, error in errors.items()] == [
@@ -157,7 +157,7 @@ def test_a_rule_and_a_preference_about_the_same_pods_stay_apart():
         "affinity": {"podAntiAffinity": {PREFERRED: [{"weight": 1, "podAffinityTerm": term}]}},
     }
 
-    (cls,), _ = collapse([a_pod("p", spec=spec)], {})
+    (cls,), _ = group_pods([a_pod("p", spec=spec)], {})
 
     assert cls.preferences.anti_affinities[0].id != cls.spreads[0].group.id
     assert cls.preferences.anti_affinities[0].selector == cls.spreads[0].group.selector

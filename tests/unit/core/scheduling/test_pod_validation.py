@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from journeyman.core.api import labels
-from journeyman.core.scheduling.pod_classes import collapse
+from journeyman.core.scheduling.pod_classes import group_pods
 from journeyman.core.scheduling.pod_validation import invalid_selection, opted_out
 from tests.helpers.builders import a_pod
 
@@ -98,7 +98,7 @@ def takes(**requests):
 )
 def test_a_bad_pod_is_set_aside_with_its_reason_and_the_others_go_on(spec, kind, why):
     """One pod's mistake costs nobody else a place."""
-    classes, errors = collapse([a_pod("bad", spec=spec), a_pod("good")], {})
+    classes, errors = group_pods([a_pod("bad", spec=spec), a_pod("good")], {})
 
     assert [cls.keys for cls in classes] == [("default/good",)]
     assert list(errors) == ["default/bad"]
@@ -119,7 +119,7 @@ def test_a_bad_pod_is_set_aside_with_its_reason_and_the_others_go_on(spec, kind,
 )
 def test_what_is_understood_is_no_error(spec):
     """Host ports, any spread, and rules about other pods."""
-    classes, errors = collapse([a_pod("p", spec=spec)], {})
+    classes, errors = group_pods([a_pod("p", spec=spec)], {})
 
     assert not errors
     assert len(classes) == 1

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from journeyman.core.api import labels
 from journeyman.core.scheduling.options import PreferencePolicy
-from journeyman.core.scheduling.pod_classes import collapse
-from journeyman.core.scheduling.preferences import ladder
+from journeyman.core.scheduling.pod_classes import group_pods
+from journeyman.core.scheduling.preferences import relaxation_levels
 from tests.helpers.builders import a_pod
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
@@ -29,18 +29,18 @@ def in_zone(zone, **extra):
 
 def climb(spec, *, policy=PreferencePolicy.RESPECT, taints=False):
     """The ladder of one pod."""
-    (cls,), errors = collapse([a_pod("p", spec=spec)], {})
+    (cls,), errors = group_pods([a_pod("p", spec=spec)], {})
     assert not errors
-    return ladder(cls, policy=policy, any_preference_taint=taints)
+    return relaxation_levels(cls, policy=policy, any_preference_taint=taints)
 
 
-def told(rung):
+def told(level):
     """A rung in short: affinities, anti-affinities, zones, spreads."""
     return (
-        "".join(g.key for g in rung.affinities),
-        "".join(g.key for g in rung.anti_affinities),
-        "".join(sorted("".join(sorted(t[labels.ZONE].values)) for t in rung.terms if labels.ZONE in t)),
-        "".join(s.key for s in rung.spreads),
+        "".join(g.key for g in level.affinities),
+        "".join(g.key for g in level.anti_affinities),
+        "".join(sorted("".join(sorted(t[labels.ZONE].values)) for t in level.terms if labels.ZONE in t)),
+        "".join(s.key for s in level.spreads),
     )
 
 
@@ -63,9 +63,9 @@ EVERYTHING = {
 
 def test_preferences_are_given_up_one_by_one_in_karpenters_order():
     """Pod affinity, pod anti-affinity, node affinity (the next heaviest steps in), ScheduleAnyway: heaviest first."""
-    rungs = climb(EVERYTHING)
+    levels = climb(EVERYTHING)
 
-    assert [told(rung) for rung in rungs] == [
+    assert [told(level) for level in levels] == [
         ("ba", "rc", "y", "hsut"),
         ("a", "rc", "y", "hsut"),
         ("", "rc", "y", "hsut"),
@@ -76,29 +76,31 @@ def test_preferences_are_given_up_one_by_one_in_karpenters_order():
         ("", "r", "", "ht"),
         ("", "r", "", "h"),
     ]
-    assert rungs[0].strict_terms == rungs[-1].terms
+    assert levels[0].strict_terms == levels[-1].terms
 
 
 def test_only_preferences_are_soft():
     """Required rules bind on every rung, and are not among the soft ones on any."""
-    for rung in climb(EVERYTHING):
-        groups = (*rung.affinities, *rung.anti_affinities, *(s.group for s in rung.spreads))
+    for level in climb(EVERYTHING):
+        groups = (*level.affinities, *level.anti_affinities, *(s.group for s in level.spreads))
 
-        assert {g.key for g in groups if g.id not in rung.soft} == {"r", "h"}
+        assert {g.key for g in groups if g.id not in level.preferred_groups} == {"r", "h"}
 
 
 def test_preferred_taints_are_heeded_until_all_else_is_given_up():
     """One more rung, and only where a NodePool has such a taint."""
     spread = {"topologySpreadConstraints": [{"whenUnsatisfiable": "ScheduleAnyway", **near("s")}]}
 
-    assert [(len(r.spreads), r.heeds_preferences) for r in climb(spread, taints=True)] == [
+    assert [(len(r.spreads), r.avoids_prefer_no_schedule) for r in climb(spread, taints=True)] == [
         (1, True),
         (0, True),
         (0, False),
     ]
-    assert [r.heeds_preferences for r in climb({}, taints=True)] == [True, False]
-    assert [r.heeds_preferences for r in climb({})] == [False]
-    assert [r.heeds_preferences for r in climb({"tolerations": [{"operator": "Exists"}]}, taints=True)] == [False]
+    assert [r.avoids_prefer_no_schedule for r in climb({}, taints=True)] == [True, False]
+    assert [r.avoids_prefer_no_schedule for r in climb({})] == [False]
+    assert [r.avoids_prefer_no_schedule for r in climb({"tolerations": [{"operator": "Exists"}]}, taints=True)] == [
+        False
+    ]
 
 
 def test_alternatives_stay_alternatives_on_every_rung():
@@ -108,7 +110,7 @@ def test_alternatives_stay_alternatives_on_every_rung():
         PREFERRED: [{"weight": 9, "preference": in_zone("x")}, {"weight": 1, "preference": in_zone("w")}],
     }
 
-    assert [told(rung)[2] for rung in climb({"affinity": {"nodeAffinity": node}})] == ["x", "xz"]
+    assert [told(level)[2] for level in climb({"affinity": {"nodeAffinity": node}})] == ["x", "xz"]
 
 
 def test_ignored_preferences_leave_the_last_rung():
@@ -116,4 +118,4 @@ def test_ignored_preferences_leave_the_last_rung():
     (only,) = climb(EVERYTHING, policy=PreferencePolicy.IGNORE, taints=True)
 
     assert told(only) == ("", "r", "", "h")
-    assert not only.heeds_preferences
+    assert not only.avoids_prefer_no_schedule

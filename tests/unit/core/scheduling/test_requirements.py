@@ -110,17 +110,17 @@ def test_an_undefined_label_meets_only_the_wish_for_its_absence(operator, values
 
 def test_a_well_known_label_may_be_undefined_where_that_is_allowed():
     """Lenient compatibility, as for templates."""
-    wish = of([requirement(labels.ZONE, "In", ("a",))])
+    demand = of([requirement(labels.ZONE, "In", ("a",))])
 
-    assert Requirements({}).compatible(wish, allow_undefined=labels.WELL_KNOWN) is None
-    assert "does not have known values" in str(Requirements({}).compatible(wish))
+    assert Requirements({}).compatible(demand, allow_undefined=labels.WELL_KNOWN) is None
+    assert "does not have known values" in str(Requirements({}).compatible(demand))
 
 
 def test_a_mistyped_label_gets_a_hint():
     """The unknown key's last part is that of a known one."""
-    wish = of([requirement("kubernetes.io/zone", "In", ("a",))])
+    demand = of([requirement("kubernetes.io/zone", "In", ("a",))])
 
-    assert labels.ZONE in str(Requirements({}).compatible(wish))
+    assert labels.ZONE in str(Requirements({}).compatible(demand))
 
 
 def test_old_label_names_are_read_as_the_new_ones():

@@ -379,7 +379,7 @@ def test_a_pool_that_cannot_be_used_is_set_aside_with_the_reason(pool, node_clas
     """And its pods are told that no NodePool is left."""
     results = schedule(*pods(1), node_pools=(pool,), node_classes=(node_class,))
 
-    assert why in results.set_aside_pools["default"]
+    assert why in results.unusable_node_pools["default"]
     assert results.pod_errors["default/p0"].kind == "no-nodepool"
 
 
@@ -483,8 +483,11 @@ def test_a_preferred_spread_is_a_rule_until_it_stands_in_the_way_unless_the_poli
 
 def test_a_preference_that_costs_nothing_is_kept():
     """The zone costs the same, and an equally cheap plan keeps to it."""
-    wish = {"weight": 1, "preference": {"matchExpressions": [{"key": labels.ZONE, "operator": "In", "values": ["b"]}]}}
-    spec = {"affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [wish]}}}
+    demand = {
+        "weight": 1,
+        "preference": {"matchExpressions": [{"key": labels.ZONE, "operator": "In", "values": ["b"]}]},
+    }
+    spec = {"affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [demand]}}}
 
     results = schedule(*pods(2, spec=spec), types=(ZONAL,), options=Options(preferences=PreferencePolicy.WHEN_FREE))
 

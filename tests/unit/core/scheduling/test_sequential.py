@@ -79,7 +79,7 @@ class Outcome:
 
     def pools(self):
         """The NodePools of the nodes to open."""
-        return [self.problem.stalls[node.stall].template.name for node in self.solution.new_nodes]
+        return [self.problem.pools[node.pool].template.name for node in self.solution.new_nodes]
 
 
 def pods(count, prefix="p", **kwargs):
@@ -206,10 +206,10 @@ def test_hostname_spread_caps_every_node():
 
 def test_a_wish_is_a_rule_until_nothing_else_helps():
     """ScheduleAnyway pods open nodes to stay apart; where none can be opened they share."""
-    wish = spread(labels.HOSTNAME, when="ScheduleAnyway")
+    demand = spread(labels.HOSTNAME, when="ScheduleAnyway")
 
-    apart = Outcome(*pods(3, cpu="100m", **wish), **standing())
-    together = Outcome(*pods(3, cpu="100m", **wish), types=(), **standing())
+    apart = Outcome(*pods(3, cpu="100m", **demand), **standing())
+    together = Outcome(*pods(3, cpu="100m", **demand), types=(), **standing())
 
     assert (apart.on_existing, apart.sizes, apart.left) == (1, [1, 1], 0)
     assert (together.on_existing, together.left) == (3, 0)
@@ -330,10 +330,10 @@ def test_a_draft_is_carried_on():
     """A node opened before keeps its pods, takes more while it can, and counts for the rules."""
 
     def one_open(problem, solution):
-        stall = problem.stalls[0]
-        bound = stall.template.requirements & {labels.ZONE: requirement(labels.ZONE, "In", ("b",))}
+        pool = problem.pools[0]
+        bound = pool.template.requirements & {labels.ZONE: requirement(labels.ZONE, "In", ("b",))}
         solution.new_nodes.append(
-            PlannedNode(stall=0, requirements=bound, pods=((0, 1),), total=problem.requests[0].copy())
+            PlannedNode(pool=0, requirements=bound, pods=((0, 1),), total=problem.requests[0].copy())
         )
         solution.left[0] -= 1
 

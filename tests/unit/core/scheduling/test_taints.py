@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from journeyman.core.api.objects import Taint, Toleration
-from journeyman.core.scheduling.taints import discouraged, tolerates, untolerated
+from journeyman.core.scheduling.taints import has_untolerated_preference, tolerates, untolerated
 
 GPU = Taint(key="gpu", value="a100", effect="NoSchedule")
 LEVEL = Taint(key="level", value="5", effect="NoExecute")
@@ -35,8 +35,8 @@ def test_a_preference_keeps_no_pod_away_but_is_known():
     """PreferNoSchedule asks; it does not forbid."""
     quiet = Taint(key="quiet", effect="PreferNoSchedule")
     assert untolerated((quiet,), ()) is None
-    assert discouraged((GPU, quiet), ())
-    assert not discouraged((GPU, quiet), (Toleration(key="quiet", operator="Exists"),))
+    assert has_untolerated_preference((GPU, quiet), ())
+    assert not has_untolerated_preference((GPU, quiet), (Toleration(key="quiet", operator="Exists"),))
 
 
 def test_the_first_uncovered_taint_is_named():

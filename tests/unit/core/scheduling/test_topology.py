@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from journeyman.core.api import labels
 from journeyman.core.api.objects import Object, PodAffinityTerm, TopologySpreadConstraint
 from journeyman.core.scheduling.topology import (
-    Census,
     LabelIndex,
+    RunningPodCounts,
     domain_of,
     group_of,
-    repelled_by,
-    repulsions,
+    inverse_anti_affinities,
+    running_anti_affinities,
     spread_of,
 )
 from journeyman.core.state import StateNode
@@ -92,14 +92,14 @@ def test_a_spread_reads_all_of_its_fields():
     policies = {"minDomains": 3, "nodeAffinityPolicy": "Ignore", "nodeTaintsPolicy": "Honor"}
     full = spread_of(msgspec.convert(body | policies, TopologySpreadConstraint), "default", {})
 
-    assert (plain.key, plain.max_skew, plain.min_domains, plain.own_nodes_only, plain.untainted_only) == (
+    assert (plain.key, plain.max_skew, plain.min_domains, plain.honors_node_affinity, plain.honors_node_taints) == (
         "rack",
         2,
         1,
         True,
         False,
     )
-    assert (full.min_domains, full.own_nodes_only, full.untainted_only) == (3, False, True)
+    assert (full.min_domains, full.honors_node_affinity, full.honors_node_taints) == (3, False, True)
     assert plain.counts("default", {"rev": "1"})
     assert not plain.counts("default", {"rev": "2"})
 
@@ -123,8 +123,8 @@ def test_running_pods_keep_others_away_from_their_own_domains_only():
         on_node("n4", a_pod("p4", node="n4"), **{labels.ZONE: "d"}),
     ]
 
-    running = [entry for node in nodes for entry in repulsions(node, NAMESPACES)]
-    found = {r.group.key: r.domains for r in repelled_by(running, {"default/p2"})}
+    running = [entry for node in nodes for entry in running_anti_affinities(node, NAMESPACES)]
+    found = {r.group.key: r.domains for r in inverse_anti_affinities(running, {"default/p2"})}
 
     assert found == {labels.ZONE: {"a"}, labels.HOSTNAME: {"n1"}}
 
@@ -139,16 +139,16 @@ def test_a_census_counts_by_node_and_by_domain():
         on_node("n4", a_pod("f", node="n4")),
     ]
     group = a_group(topologyKey="rack")
-    census = Census(nodes, {"default/c"}, group.label_keys)
+    pod_counts = RunningPodCounts(nodes, {"default/c"}, group.label_keys)
 
-    assert census.by_node(group) == {"n1": 2, "n4": 1}
-    assert census.by_domain(group) == {"r1": 2, "r2": 0}
-    assert census.by_domain(group, lambda node: node.name != "n1") == {"r1": 0, "r2": 0}
+    assert pod_counts.by_node(group) == {"n1": 2, "n4": 1}
+    assert pod_counts.by_domain(group) == {"r1": 2, "r2": 0}
+    assert pod_counts.by_domain(group, lambda node: node.name != "n1") == {"r1": 0, "r2": 0}
     assert [domain_of(node, "rack") for node in nodes] == ["r1", "r1", "r2", None]
-    rest = census.without({"n1", "n3"})
+    rest = pod_counts.without({"n1", "n3"})
     assert rest.by_node(group) == {"n4": 1}
     assert rest.by_domain(group) == {"r1": 0}
-    assert census.by_node(group) == {"n1": 2, "n4": 1}
+    assert pod_counts.by_node(group) == {"n1": 2, "n4": 1}
 
 
 class Entry(msgspec.Struct):

@@ -8,10 +8,10 @@ from journeyman.core.api.storage import PersistentVolume, StorageClass
 from journeyman.core.scheduling.requirements import EMPTY
 from journeyman.core.scheduling.volumes import (
     NO_VOLUMES,
-    Storage,
+    StorageObjects,
     claim_keys,
-    resolve,
-    volume_room,
+    resolve_volumes,
+    volume_usage,
 )
 from tests.helpers.builders import (
     EBS,
@@ -33,7 +33,7 @@ AWS_ZONE = "topology.ebs.csi.aws.com/zone"
 
 
 def storage(*, pods=(), claims=(), volumes=(), classes=(), csi_nodes=()):
-    return Storage.of(
+    return StorageObjects.of(
         a_snapshot(
             pods=tuple(pods),
             persistent_volume_claims=tuple(claims),
@@ -54,7 +54,9 @@ def zones(terms):
 
 def test_a_pod_without_volumes_may_go_anywhere():
     """Volumes that need no claim (empty directories, say) do not count."""
-    assert resolve(a_pod("web", spec={"volumes": [{"name": "scratch", "emptyDir": {}}]}), storage()) is NO_VOLUMES
+    assert (
+        resolve_volumes(a_pod("web", spec={"volumes": [{"name": "scratch", "emptyDir": {}}]}), storage()) is NO_VOLUMES
+    )
     assert NO_VOLUMES.terms == (EMPTY,)
 
 
@@ -65,9 +67,9 @@ def test_a_bound_volume_is_reached_from_where_it_is_and_an_unbound_one_from_wher
         volumes=(a_volume("pv", {AWS_ZONE: ("b",)}, {labels.ZONE: ("a",)}),),
         classes=(a_storage_class(zones=("c", "b")),),
     )
-    assert zones(resolve(using("x", "bound"), world).terms) == [["a"], ["b"]]
-    assert zones(resolve(using("y", "free"), world).terms) == [["b", "c"]]
-    assert resolve(using("z", "free"), world).counts == {EBS: 1}
+    assert zones(resolve_volumes(using("x", "bound"), world).terms) == [["a"], ["b"]]
+    assert zones(resolve_volumes(using("y", "free"), world).terms) == [["b", "c"]]
+    assert resolve_volumes(using("z", "free"), world).counts == {EBS: 1}
 
 
 def test_several_volumes_are_reached_from_where_all_of_them_are():
@@ -79,10 +81,10 @@ def test_several_volumes_are_reached_from_where_all_of_them_are():
             a_volume("pv-2", {labels.ZONE: ("c", "b")}, {labels.ZONE: ("d",)}),
         ),
     )
-    found = resolve(using("x", "one", "two"), world)
+    found = resolve_volumes(using("x", "one", "two"), world)
     assert zones(found.terms) == [["b", "c"]]
-    assert found == resolve(using("y", "two", "one"), world)
-    assert hash(found) == hash(resolve(using("y", "two", "one"), world))
+    assert found == resolve_volumes(using("y", "two", "one"), world)
+    assert hash(found) == hash(resolve_volumes(using("y", "two", "one"), world))
 
 
 def test_volumes_that_no_node_reaches_together_leave_a_contradiction():
@@ -91,7 +93,7 @@ def test_volumes_that_no_node_reaches_together_leave_a_contradiction():
         claims=(a_volume_claim("one", volume="pv-1"), a_volume_claim("two", volume="pv-2")),
         volumes=(a_volume("pv-1", {labels.ZONE: ("a",)}), a_volume("pv-2", {labels.ZONE: ("b",)})),
     )
-    (term,) = resolve(using("x", "one", "two"), world).terms
+    (term,) = resolve_volumes(using("x", "one", "two"), world).terms
     assert term[labels.ZONE].impossible
 
 
@@ -105,7 +107,7 @@ def test_a_local_volume_does_not_tie_its_pod_to_the_host():
             a_volume("pv-2", {labels.HOSTNAME: ("n",), labels.ZONE: ("a",)}, **local),
         ),
     )
-    tied, zonal = resolve(using("x", "tied"), world), resolve(using("y", "zonal"), world)
+    tied, zonal = resolve_volumes(using("x", "tied"), world), resolve_volumes(using("y", "zonal"), world)
     assert tied.terms == (EMPTY,)
     assert zones(zonal.terms) == [["a"]]
     assert labels.HOSTNAME not in zonal.terms[0]
@@ -146,8 +148,8 @@ def test_what_cannot_be_had_is_said_and_leaves_the_other_pods_alone(claim, why):
             a_storage_class("empty", allowedTopologies=[{"matchLabelExpressions": [{"key": "z", "values": []}]}]),
         ),
     )
-    assert why in resolve(using("x", "data"), world)
-    assert resolve(a_pod("other"), world) is NO_VOLUMES
+    assert why in resolve_volumes(using("x", "data"), world)
+    assert resolve_volumes(a_pod("other"), world) is NO_VOLUMES
 
 
 def test_an_absurd_number_of_alternatives_is_refused():
@@ -157,7 +159,7 @@ def test_an_absurd_number_of_alternatives_is_refused():
         claims=[a_volume_claim(f"c-{i}", volume=f"pv-{i}") for i in many],
         volumes=[a_volume(f"pv-{i}", *({f"label-{i}": (value,)} for value in "abcd")) for i in many],
     )
-    assert "combinations" in resolve(using("x", *(f"c-{i}" for i in many)), world)
+    assert "combinations" in resolve_volumes(using("x", *(f"c-{i}" for i in many)), world)
 
 
 def test_an_ephemeral_volume_has_a_claim_named_after_its_pod():
@@ -165,7 +167,7 @@ def test_an_ephemeral_volume_has_a_claim_named_after_its_pod():
     pod = a_pod("web-0", spec={"volumes": [{"name": "scratch", "ephemeral": {"volumeClaimTemplate": {}}}]})
     assert claim_keys(pod) == ("default/web-0-scratch",)
     world = storage(claims=(a_volume_claim("web-0-scratch"),), classes=(a_storage_class(),))
-    assert resolve(pod, world).counts == {EBS: 1}
+    assert resolve_volumes(pod, world).counts == {EBS: 1}
 
 
 def test_claims_that_several_pods_use_are_shared():
@@ -173,7 +175,7 @@ def test_claims_that_several_pods_use_are_shared():
     ended = a_pod("ended", status={"phase": "Succeeded"}, **claims_as_volumes("own"))
     pods = (using("a", "all", "own"), using("b", "all"), ended)
     world = storage(pods=pods, claims=(a_volume_claim("all"), a_volume_claim("own")), classes=(a_storage_class(),))
-    found = resolve(pods[0], world)
+    found = resolve_volumes(pods[0], world)
     assert found.shared == ((EBS, "default/all"),)
     assert found.counts == {EBS: 1}
 
@@ -194,7 +196,7 @@ def test_drivers_that_were_once_built_in_count_as_what_took_over():
         volumes=(old, none),
         classes=(in_tree,),
     )
-    assert resolve(using("x", "old", "nfs", "new"), world).counts == {EBS: 2}
+    assert resolve_volumes(using("x", "old", "nfs", "new"), world).counts == {EBS: 2}
 
 
 def test_a_node_attaches_what_its_csi_node_allows_less_the_claims_of_the_pods_that_stay():
@@ -213,8 +215,8 @@ def test_a_node_attaches_what_its_csi_node_allows_less_the_claims_of_the_pods_th
         csi_nodes=(a_csi_node("node-one", ebs_csi_aws_com=3, efs_csi_aws_com=None),),
     )
     nodes = {node.name: node for node in snapshot.state_nodes}
-    storage = Storage.of(snapshot)
-    by_name = {name: volume_room(node, storage, {"default/c"}) for name, node in nodes.items()}
+    storage = StorageObjects.of(snapshot)
+    by_name = {name: volume_usage(node, storage, {"default/c"}) for name, node in nodes.items()}
     assert by_name["node-one"].attached == {EBS: frozenset({"default/all", "default/own"})}
     assert by_name["node-one"].free(EBS) == 1
     assert by_name["node-one"].free("efs.csi.aws.com") is None

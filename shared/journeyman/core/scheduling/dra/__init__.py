@@ -1,6 +1,6 @@
 """Dynamic resource allocation: pods whose ResourceClaims need devices go where these can be had.
 
-`claims` finds a pod's claims and what they ask for (`asks`); `pools` are the devices there are, published by drivers or
+`claims` finds a pod's claims and what they ask for (`demands`); `pools` are the devices there are, published by drivers or
 promised by instance types; `search` chooses devices for one pod on one node; `allocations` remembers who holds what
 while pods are placed; `devices` puts it all together for one question, and `granting` says who got what in the end. The
 pods are placed one by one, as there are few and each takes something away from the others.
@@ -10,26 +10,26 @@ instance type is launched.
 """
 
 from journeyman.core.scheduling.dra.allocation import (
-    Allocations,
-    Devices,
-    Grant,
-    Option,
-    Proposal,
-    Spot,
+    AllocatedDevice,
+    AllocationOption,
+    AllocationProposal,
+    AllocationTarget,
+    AllocationTracker,
+    DeviceInventory,
     drivers_of,
-    granted,
+    planned_devices,
 )
-from journeyman.core.scheduling.dra.requests import ClaimAsk, Claims
+from journeyman.core.scheduling.dra.requests import ClaimReader, DeviceDemand
 
 __all__ = [
-    "Allocations",
-    "ClaimAsk",
-    "Claims",
-    "Devices",
-    "Grant",
-    "Option",
-    "Proposal",
-    "Spot",
+    "AllocatedDevice",
+    "AllocationOption",
+    "AllocationProposal",
+    "AllocationTarget",
+    "AllocationTracker",
+    "ClaimReader",
+    "DeviceDemand",
+    "DeviceInventory",
     "drivers_of",
-    "granted",
+    "planned_devices",
 ]

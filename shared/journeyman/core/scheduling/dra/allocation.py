@@ -33,48 +33,48 @@ from journeyman.core.api import labels
 from journeyman.core.api.dra import ResourceSlice, ResourceSliceSpec
 from journeyman.core.catalogue import InstanceType
 from journeyman.core.scheduling.dra.devices import (
-    Account,
+    AccessibleNodes,
+    CounterId,
     DeviceId,
-    Pool,
-    Published,
-    Reach,
+    DevicePool,
+    PublishedPools,
     nano_amount,
     published_pools,
     template_pools,
 )
-from journeyman.core.scheduling.dra.requests import ClaimAsk, Claims, Request
-from journeyman.core.scheduling.dra.search import MOST_TRIES, Effort, Node, Search, Use
+from journeyman.core.scheduling.dra.requests import ClaimReader, DeviceDemand, ParsedRequest
+from journeyman.core.scheduling.dra.search import MAX_TRIES, ChosenDevice, DeviceSearch, SearchBudget, TargetNode
 from journeyman.core.scheduling.requirements import EMPTY, Requirements, from_labels
-from journeyman.core.scheduling.results import DeviceGrant, PodError
+from journeyman.core.scheduling.results import PlannedDevice, PodError
 from journeyman.core.state.state_node import StateNode
 from journeyman.errors import InvalidQuantityError
 
-_STANDS = ""
+_EXISTING_NODE = ""
 """Instead of an instance type, for a node that stands."""
 
 
-class Devices(Struct, frozen=True, kw_only=True, eq=False):
+class DeviceInventory(Struct, frozen=True, kw_only=True, eq=False):
     """The devices of a question. `nodes` are those that pods may be put on, in their order; `claims` knows all claims."""
 
-    published: Published
-    claims: Claims
+    published: PublishedPools
+    claims: ClaimReader
     nodes: Sequence[StateNode]
     taken: frozenset[DeviceId]
-    used: Mapping[Account, int]
+    used: Mapping[CounterId, int]
     types: Mapping[tuple[str, str], InstanceType]
     leaving: Collection[str]
-    _templates: dict[bytes, tuple[Pool, ...]] = field(default_factory=dict)
-    _spots: dict[int, Spot] = field(default_factory=dict)
+    _templates: dict[bytes, tuple[DevicePool, ...]] = field(default_factory=dict)
+    _targets: dict[int, AllocationTarget] = field(default_factory=dict)
 
     @classmethod
     def of(
         cls,
-        claims: Claims,
+        claims: ClaimReader,
         slices: Iterable[ResourceSlice],
         nodes: Sequence[StateNode],
         types: Mapping[tuple[str, str], InstanceType],
         leaving: Collection[str],
-    ) -> Devices:
+    ) -> DeviceInventory:
         """The devices of a cluster.
 
         Args:
@@ -88,57 +88,63 @@ class Devices(Struct, frozen=True, kw_only=True, eq=False):
         pools = published_pools(slices, ready)
         taken, used = _in_use(claims, pools)
         return cls(
-            published=Published(pools), claims=claims, nodes=nodes, taken=taken, used=used, types=types, leaving=leaving
+            published=PublishedPools(pools),
+            claims=claims,
+            nodes=nodes,
+            taken=taken,
+            used=used,
+            types=types,
+            leaving=leaving,
         )
 
-    def begin(self) -> Allocations:
+    def begin(self) -> AllocationTracker:
         """Nothing decided yet; pods that are on their way to a node of these have their devices there."""
-        made = Allocations(self.published, self.taken, self.used)
+        made = AllocationTracker(self.published, self.taken, self.used)
         for place, node in enumerate(self.nodes):
             for pod in node.pods:
                 if pod.spec.resource_claims and pod.key not in self.leaving and not self.claims.leaves(pod):
-                    asks = self.claims.read(pod, anew=not node.initialized)
-                    if not isinstance(asks, PodError):
-                        found = made.propose(place, self.spot(place), asks, -1, 0)
+                    demands = self.claims.read(pod, ignore_allocation=not node.initialized)
+                    if not isinstance(demands, PodError):
+                        found = made.propose(place, self.target(place), demands, -1, 0)
                         if found is not None:
                             made.commit(place, found)
         return made
 
-    def spot(self, place: int) -> Spot:
+    def target(self, place: int) -> AllocationTarget:
         """A node that stands; until it is initialized it has what its instance type promises."""
-        if place not in self._spots:
-            self._spots[place] = self._standing(self.nodes[place])
-        return self._spots[place]
+        if place not in self._targets:
+            self._targets[place] = self._standing(self.nodes[place])
+        return self._targets[place]
 
-    def _standing(self, node: StateNode) -> Spot:
-        brought: tuple[Pool, ...] = ()
+    def _standing(self, node: StateNode) -> AllocationTarget:
+        brought: tuple[DevicePool, ...] = ()
         if not node.initialized:
             named = self.types.get((node.node_pool, node.labels.get(labels.INSTANCE_TYPE, "")))
             brought = self.brought_by(named.device_slices) if named is not None else ()
-        option = Option(types=frozenset({_STANDS}), pools=brought)
-        return Spot(name=node.name, offer=from_labels(node.labels), options=(option,))
+        option = AllocationOption(types=frozenset({_EXISTING_NODE}), pools=brought)
+        return AllocationTarget(name=node.name, offer=from_labels(node.labels), options=(option,))
 
-    def new_spot(self, types: Iterable[InstanceType], offer: Requirements) -> Spot:
+    def new_target(self, types: Iterable[InstanceType], offer: Requirements) -> AllocationTarget:
         """A node to open that may be of any of these types; those with the same devices are one option."""
         known: dict[bytes, list[InstanceType]] = {}
         for instance_type in types:
             known.setdefault(_content(instance_type.device_slices), []).append(instance_type)
         options = [
-            Option(types=frozenset(t.name for t in alike), pools=self.brought_by(alike[0].device_slices))
+            AllocationOption(types=frozenset(t.name for t in alike), pools=self.brought_by(alike[0].device_slices))
             for alike in known.values()
         ]
-        return Spot(name="", offer=offer, options=options)
+        return AllocationTarget(name="", offer=offer, options=options)
 
-    def brought_by(self, slices: tuple[ResourceSliceSpec, ...]) -> tuple[Pool, ...]:
+    def brought_by(self, slices: tuple[ResourceSliceSpec, ...]) -> tuple[DevicePool, ...]:
         """The pools that a new node with these slices has."""
         key = _content(slices)
         if key not in self._templates:
             self._templates[key] = template_pools(slices)
         return self._templates[key]
 
-    def why_none(self, asks: Iterable[ClaimAsk], allocations: Allocations | None = None) -> str:
+    def why_none(self, demands: Iterable[DeviceDemand], allocations: AllocationTracker | None = None) -> str:
         """What to say of a pod whose devices were nowhere to be had."""
-        requests = [request for ask in asks for request in ask.requests]
+        requests = [request for demand in demands for request in demand.requests]
         for request in requests:
             if not self._anywhere(request):
                 return f"no published device and no instance type has what {_shown(request)} selects"
@@ -149,15 +155,15 @@ class Devices(Struct, frozen=True, kw_only=True, eq=False):
             f"the devices for {shown} cannot be had together on one node" if shown else "its claims are bound elsewhere"
         )
 
-    def _anywhere(self, request: Request) -> bool:
+    def _anywhere(self, request: ParsedRequest) -> bool:
         brought = {_content(t.device_slices): t.device_slices for t in self.types.values() if t.device_slices}
         pools = (*self.published.pools, *(pool for slices in brought.values() for pool in self.brought_by(slices)))
         devices = [device for pool in pools if not pool.defect for device in pool.devices]
-        return any(way.would_select(device) for way in request.ways for device in devices)
+        return any(alternative.would_select(device) for alternative in request.alternatives for device in devices)
 
 
-def _shown(request: Request) -> str:
-    classes = dict.fromkeys(way.device_class for way in request.ways)
+def _shown(request: ParsedRequest) -> str:
+    classes = dict.fromkeys(alternative.device_class for alternative in request.alternatives)
     return f"request {request.name!r} (DeviceClass {' or '.join(classes)})"
 
 
@@ -165,10 +171,10 @@ def _content(slices: tuple[ResourceSliceSpec, ...]) -> bytes:
     return msgspec.msgpack.encode(slices, order="deterministic") if slices else b""
 
 
-def _in_use(claims: Claims, pools: Iterable[Pool]) -> tuple[frozenset[DeviceId], dict[Account, int]]:
+def _in_use(claims: ClaimReader, pools: Iterable[DevicePool]) -> tuple[frozenset[DeviceId], dict[CounterId, int]]:
     """Devices that claims have for good, and what is used of counters and shared capacity."""
     taken: set[DeviceId] = set()
-    used: dict[Account, int] = {}
+    used: dict[CounterId, int] = {}
     for claim in claims:
         if claim.status.allocation is None or claims.gives_back(claim):
             continue
@@ -178,13 +184,13 @@ def _in_use(claims: Claims, pools: Iterable[Pool]) -> tuple[frozenset[DeviceId],
             device = DeviceId(result.driver, result.pool, result.device)
             taken.add(device)
             for name, text in result.consumed_capacity.items():
-                account = Account(result.driver, result.pool, True, True, result.device, name)
-                used[account] = used.get(account, 0) + _read(text)
+                counter = CounterId(result.driver, result.pool, True, True, result.device, name)
+                used[counter] = used.get(counter, 0) + _read(text)
     for pool in pools:
         for found in pool.devices:
             if found.id in taken:
-                for account, drawn in found.draws:
-                    used[account] = used.get(account, 0) + drawn
+                for counter, drawn in found.draws:
+                    used[counter] = used.get(counter, 0) + drawn
     return frozenset(taken), used
 
 
@@ -196,11 +202,11 @@ def _read(text: str | int | float) -> int:
         return 0
 
 
-_EFFORT: Final = 500_000
+_PASS_BUDGET: Final = 500_000
 """Devices tried in all searches of a pass together; pods that come later are left without."""
 
 
-class Grant(Struct, frozen=True):
+class AllocatedDevice(Struct, frozen=True):
     """A device for a claim: for the `pod`-th pod of a row here, or for one certain claim if `key` is set."""
 
     row: int
@@ -211,7 +217,7 @@ class Grant(Struct, frozen=True):
     device: DeviceId
 
 
-class Option(Struct, frozen=True, kw_only=True, eq=False):
+class AllocationOption(Struct, frozen=True, kw_only=True, eq=False):
     """What a place holds if it is one of these instance types (one without a name if it stands).
 
     `pools` are the devices that such a node brings, `devices` and `amounts` what is taken of these and of published
@@ -219,29 +225,36 @@ class Option(Struct, frozen=True, kw_only=True, eq=False):
     """
 
     types: frozenset[str]
-    pools: tuple[Pool, ...] = ()
+    pools: tuple[DevicePool, ...] = ()
     devices: frozenset[DeviceId] = frozenset()
-    amounts: Mapping[Account, int] = field(default_factory=dict)
-    grants: tuple[Grant, ...] = ()
+    amounts: Mapping[CounterId, int] = field(default_factory=dict)
+    allocated_devices: tuple[AllocatedDevice, ...] = ()
 
     @property
     def drivers(self) -> tuple[str, ...]:
         """The drivers, by name, of the devices granted that the node is going to bring."""
-        return tuple(sorted({grant.device.driver for grant in self.grants if not grant.device.published}))
+        return tuple(
+            sorted({allocated.device.driver for allocated in self.allocated_devices if not allocated.device.published})
+        )
 
-    def with_uses(self, uses: Iterable[Use], grants: Iterable[Grant]) -> Option:
+    def with_uses(self, uses: Iterable[ChosenDevice], allocated_devices: Iterable[AllocatedDevice]) -> AllocationOption:
         """The same with more."""
         amounts = dict(self.amounts)
         taken = set(self.devices)
         for use in uses:
             if use.exclusive:
                 taken.add(use.device.id)
-            for account, amount in use.draws:
-                amounts[account] = amounts.get(account, 0) + amount
-        return replace(self, devices=frozenset(taken), amounts=amounts, grants=(*self.grants, *grants))
+            for counter, amount in use.draws:
+                amounts[counter] = amounts.get(counter, 0) + amount
+        return replace(
+            self,
+            devices=frozenset(taken),
+            amounts=amounts,
+            allocated_devices=(*self.allocated_devices, *allocated_devices),
+        )
 
 
-class Spot(Struct, frozen=True, kw_only=True):
+class AllocationTarget(Struct, frozen=True, kw_only=True):
     """A place to look at: `name` and labels as `offer` if it stands, else what its claim may ask for.
 
     `options` are what it can be as long as it holds nothing.
@@ -249,10 +262,10 @@ class Spot(Struct, frozen=True, kw_only=True):
 
     name: str
     offer: Requirements
-    options: Sequence[Option]
+    options: Sequence[AllocationOption]
 
 
-class Shared(Struct, frozen=True, kw_only=True):
+class SharedClaim(Struct, frozen=True, kw_only=True):
     """A claim that was decided in this pass: where, from where it can be reached, and whether only there."""
 
     place: int
@@ -260,10 +273,10 @@ class Shared(Struct, frozen=True, kw_only=True):
     local: bool
 
 
-class Proposal(Struct, frozen=True, kw_only=True, eq=False):
+class AllocationProposal(Struct, frozen=True, kw_only=True, eq=False):
     """A way to give a pod its devices: the options left, what the node may still offer, the claims decided by it."""
 
-    options: tuple[Option, ...]
+    options: tuple[AllocationOption, ...]
     offer: Requirements
     decided: tuple[tuple[str, bool, Requirements], ...]
 
@@ -273,85 +286,90 @@ class Proposal(Struct, frozen=True, kw_only=True, eq=False):
         return frozenset().union(*(option.types for option in self.options))
 
 
-class Allocations:
+class AllocationTracker:
     """All places of a pass that hold devices, by their number; pools and what is taken from outside do not change."""
 
-    def __init__(self, published: Published, taken: frozenset[DeviceId], used: Mapping[Account, int]) -> None:
+    def __init__(self, published: PublishedPools, taken: frozenset[DeviceId], used: Mapping[CounterId, int]) -> None:
         """Of what is published `taken` and `used` is not to be had."""
         self._held_devices = published
         self._taken = taken
         self._used = dict(used)
-        self._options: dict[int, tuple[Option, ...]] = {}
+        self._options: dict[int, tuple[AllocationOption, ...]] = {}
         self._owner: dict[DeviceId, int] = {}
-        self._most: dict[int, Mapping[Account, int]] = {}
-        self._shared: dict[str, Shared] = {}
-        self._effort = _EFFORT
+        self._most: dict[int, Mapping[CounterId, int]] = {}
+        self._shared: dict[str, SharedClaim] = {}
+        self._budget = _PASS_BUDGET
         self.releases = 0
         """How often something published that was held became free again, so that a search that failed may succeed."""
 
-    def copy(self) -> Allocations:
+    def copy(self) -> AllocationTracker:
         """The same, to be changed apart."""
-        made = Allocations(self._held_devices, self._taken, self._used)
+        made = AllocationTracker(self._held_devices, self._taken, self._used)
         made._options = dict(self._options)
         made._owner = dict(self._owner)
         made._most = dict(self._most)
         made._shared = dict(self._shared)
-        made._effort = self._effort
+        made._budget = self._budget
         return made
 
     @property
     def exhausted(self) -> bool:
         """Whether no more devices are looked for in this pass."""
-        return self._effort <= 0
+        return self._budget <= 0
 
-    def at(self, place: int) -> tuple[Option, ...]:
+    def options_of(self, place: int) -> tuple[AllocationOption, ...]:
         """What a place may hold; empty if it holds nothing."""
         return self._options.get(place, ())
 
-    def propose(self, place: int, spot: Spot, asks: Sequence[ClaimAsk], row: int, pod: int) -> Proposal | None:
+    def propose(
+        self, place: int, target: AllocationTarget, demands: Sequence[DeviceDemand], row: int, pod: int
+    ) -> AllocationProposal | None:
         """How a pod could get its devices at a place; None if it cannot.
 
         Args:
             place: Its number, also that which a new one is going to have.
-            spot: The place.
-            asks: What the pod's claims ask for.
+            target: The place.
+            demands: What the pod's claims ask for.
             row: The pod's row, and
             pod: how many pods of that row are there already.
         """
-        pending: list[tuple[int, ClaimAsk]] = []
-        offer = spot.offer
-        for position, ask in enumerate(asks):
-            if ask.held is None and ask.key not in self._shared:
-                pending.append((position, ask))
+        pending: list[tuple[int, DeviceDemand]] = []
+        offer = target.offer
+        for position, demand in enumerate(demands):
+            if demand.held is None and demand.key not in self._shared:
+                pending.append((position, demand))
                 continue
-            left = self._beside(ask, place, spot.name, offer)
+            left = self._beside(demand, place, target.name, offer)
             if left is None:
                 return None
             offer = left
-        return self._found(place, replace(spot, offer=offer), pending, (row, pod))
+        return self._found(place, replace(target, offer=offer), pending, (row, pod))
 
-    def _beside(self, ask: ClaimAsk, place: int, name: str, offer: Requirements) -> Requirements | None:
+    def _beside(self, demand: DeviceDemand, place: int, name: str, offer: Requirements) -> Requirements | None:
         """What is left of a node's offer if it is to reach what a claim has already, here or elsewhere."""
-        if ask.held is not None:
-            return ask.held.narrowed(name, offer)
-        known = self._shared[ask.key]
+        if demand.held is not None:
+            return demand.held.narrowed(name, offer)
+        known = self._shared[demand.key]
         if place == known.place:
             return offer
-        return None if known.local else Reach(wanted=known.wanted).narrowed(name, offer)
+        return None if known.local else AccessibleNodes(wanted=known.wanted).narrowed(name, offer)
 
     def _found(
-        self, place: int, spot: Spot, pending: Sequence[tuple[int, ClaimAsk]], who: tuple[int, int]
-    ) -> Proposal | None:
-        offer = spot.offer
-        kept: list[Option] = []
-        uses: list[Use] = []
-        for option in self._options_at(place, spot):
-            search = self._search(place, spot.name, offer, option, pending)
+        self, place: int, target: AllocationTarget, pending: Sequence[tuple[int, DeviceDemand]], who: tuple[int, int]
+    ) -> AllocationProposal | None:
+        offer = target.offer
+        kept: list[AllocationOption] = []
+        uses: list[ChosenDevice] = []
+        for option in self._options_at(place, target):
+            search = self._search(place, target.name, offer, option, pending)
             if search is None:
                 continue
-            keys = {position: ask.key for position, ask in pending}
-            grants = (Grant(*who, use.claim, keys[use.claim], use.way.name, use.device.id) for use in search.uses)
-            made = option.with_uses(search.uses, grants)
+            keys = {position: demand.key for position, demand in pending}
+            allocated_devices = (
+                AllocatedDevice(*who, use.claim, keys[use.claim], use.alternative.name, use.device.id)
+                for use in search.uses
+            )
+            made = option.with_uses(search.uses, allocated_devices)
             if kept and made.drivers != kept[0].drivers:
                 continue
             offer = search.offer  # later types must suit the devices of earlier ones
@@ -359,29 +377,34 @@ class Allocations:
             uses += search.uses
         if not kept:
             return None
-        return Proposal(options=tuple(kept), offer=offer, decided=tuple(_decided(pending, uses)))
+        return AllocationProposal(options=tuple(kept), offer=offer, decided=tuple(_decided(pending, uses)))
 
-    def _options_at(self, place: int, spot: Spot) -> Sequence[Option]:
+    def _options_at(self, place: int, target: AllocationTarget) -> Sequence[AllocationOption]:
         """What the place holds, as far as it may still be of these types."""
-        left = frozenset().union(*(option.types for option in spot.options))
+        left = frozenset().union(*(option.types for option in target.options))
         held = self._options.get(place)
         if held is None:
-            return spot.options
+            return target.options
         return [replace(option, types=option.types & left) for option in held if option.types & left]
 
     def _search(
-        self, place: int, name: str, offer: Requirements, option: Option, pending: Sequence[tuple[int, ClaimAsk]]
-    ) -> Search | None:
+        self,
+        place: int,
+        name: str,
+        offer: Requirements,
+        option: AllocationOption,
+        pending: Sequence[tuple[int, DeviceDemand]],
+    ) -> DeviceSearch | None:
         """A successful search."""
-        effort = Effort(min(MOST_TRIES, max(self._effort, 0)))
-        before = effort.left
-        search = Search(node=self._node(place, name, offer, option), asks=pending, effort=effort)
+        budget = SearchBudget(min(MAX_TRIES, max(self._budget, 0)))
+        before = budget.left
+        search = DeviceSearch(node=self._node(place, name, offer, option), demands=pending, budget=budget)
         found = search.run()
-        self._effort -= before - max(effort.left, 0)
+        self._budget -= before - max(budget.left, 0)
         return search if found else None
 
-    def _node(self, place: int, name: str, offer: Requirements, option: Option) -> Node:
-        most = self._most.get(place, {})
+    def _node(self, place: int, name: str, offer: Requirements, option: AllocationOption) -> TargetNode:
+        maximum = self._most.get(place, {})
         pools = (*self._held_devices.seen_from(name), *option.pools)
 
         def is_taken(device: DeviceId) -> bool:
@@ -389,17 +412,17 @@ class Allocations:
                 return True
             return self._owner.get(device, place) != place
 
-        def used(account: Account) -> int:
-            return self._used.get(account, 0) - most.get(account, 0) + option.amounts.get(account, 0)
+        def used(counter: CounterId) -> int:
+            return self._used.get(counter, 0) - maximum.get(counter, 0) + option.amounts.get(counter, 0)
 
-        return Node(name=name, offer=offer, pools=pools, is_taken=is_taken, used=used)
+        return TargetNode(name=name, offer=offer, pools=pools, is_taken=is_taken, used=used)
 
     # -- deciding -----------------------------------------------------------------------------------------------------
 
-    def commit(self, place: int, proposal: Proposal, types: Collection[str] | None = None) -> None:
+    def commit(self, place: int, proposal: AllocationProposal, types: Collection[str] | None = None) -> None:
         """Take what was proposed; of the types only these, by default all."""
         for key, local, wanted in proposal.decided:
-            self._shared[key] = Shared(place=place, wanted=wanted, local=local)
+            self._shared[key] = SharedClaim(place=place, wanted=wanted, local=local)
         self._hold(place, proposal.options if types is None else _of_types(proposal.options, types))
 
     def keep(self, place: int, types: Collection[str]) -> None:
@@ -407,51 +430,53 @@ class Allocations:
         if place in self._options:
             self._hold(place, _of_types(self._options[place], types))
 
-    def _hold(self, place: int, options: tuple[Option, ...]) -> None:
-        before, devices = _held_devices(self.at(place)), _held_devices(options)
-        most_before, most = self._most.get(place, {}), _most(options)
+    def _hold(self, place: int, options: tuple[AllocationOption, ...]) -> None:
+        before, devices = _held_devices(self.options_of(place)), _held_devices(options)
+        most_before, maximum = self._most.get(place, {}), _most(options)
         for device in before - devices:
             del self._owner[device]
         for device in devices - before:
             self._owner[device] = place
-        for account in {**most_before, **most}:
-            more = most.get(account, 0) - most_before.get(account, 0)
-            self._used[account] = self._used.get(account, 0) + more
+        for counter in {**most_before, **maximum}:
+            more = maximum.get(counter, 0) - most_before.get(counter, 0)
+            self._used[counter] = self._used.get(counter, 0) + more
             self.releases += more < 0
         self.releases += bool(before - devices)
         self._options[place] = options
-        self._most[place] = most
+        self._most[place] = maximum
 
 
-def _decided(pending: Iterable[tuple[int, ClaimAsk]], uses: Sequence[Use]) -> Iterable[tuple[str, bool, Requirements]]:
+def _decided(
+    pending: Iterable[tuple[int, DeviceDemand]], uses: Sequence[ChosenDevice]
+) -> Iterable[tuple[str, bool, Requirements]]:
     """The shared claims among these, with whether they are bound to the node, and else from where they can be reached."""
-    for position, ask in pending:
-        if ask.key:
+    for position, demand in pending:
+        if demand.key:
             devices = [use.device for use in uses if use.claim == position]
             wanted = EMPTY
             for device in devices:
-                wanted = wanted & device.reach.wanted
-            local = any(not device.id.published or device.reach.nodes is not None for device in devices)
-            yield ask.key, local, wanted
+                wanted = wanted & device.accessible_nodes.wanted
+            local = any(not device.id.published or device.accessible_nodes.nodes is not None for device in devices)
+            yield demand.key, local, wanted
 
 
-def _held_devices(options: Iterable[Option]) -> frozenset[DeviceId]:
+def _held_devices(options: Iterable[AllocationOption]) -> frozenset[DeviceId]:
     """The published devices that any of these holds."""
     return frozenset(device for option in options for device in option.devices if device.published)
 
 
-def _of_types(options: Iterable[Option], types: Collection[str]) -> tuple[Option, ...]:
+def _of_types(options: Iterable[AllocationOption], types: Collection[str]) -> tuple[AllocationOption, ...]:
     left = frozenset(types)
     return tuple(replace(option, types=option.types & left) for option in options if option.types & left)
 
 
-def _most(options: Iterable[Option]) -> dict[Account, int]:
+def _most(options: Iterable[AllocationOption]) -> dict[CounterId, int]:
     """The most of each published account that any of these takes."""
-    found: dict[Account, int] = {}
+    found: dict[CounterId, int] = {}
     for option in options:
-        for account, amount in option.amounts.items():
-            if account.published:
-                found[account] = max(found.get(account, 0), amount)
+        for counter, amount in option.amounts.items():
+            if counter.published:
+                found[counter] = max(found.get(counter, 0), amount)
     return found
 
 
@@ -459,9 +484,9 @@ Drawn = Mapping[int, Sequence[str]]
 """By row the keys of the pods at a place, in the order in which they got there."""
 
 
-def granted(
-    options: Iterable[Option], drawn: Drawn, names: Mapping[str, Sequence[str]]
-) -> dict[str, tuple[DeviceGrant, ...]]:
+def planned_devices(
+    options: Iterable[AllocationOption], drawn: Drawn, names: Mapping[str, Sequence[str]]
+) -> dict[str, tuple[PlannedDevice, ...]]:
     """The devices at a place, by instance type (one without a name if it stands).
 
     Args:
@@ -470,23 +495,25 @@ def granted(
         names: The claims of every pod, in the order of what they ask for.
     """
     return {
-        name: tuple(_grant(grant, drawn, names) for grant in option.grants if grant.row >= 0)
+        name: tuple(
+            _planned_device(allocated, drawn, names) for allocated in option.allocated_devices if allocated.row >= 0
+        )
         for option in options
         for name in sorted(option.types)
     }
 
 
-def drivers_of(options: Sequence[Option]) -> tuple[str, ...]:
+def drivers_of(options: Sequence[AllocationOption]) -> tuple[str, ...]:
     """The drivers, by name, whose devices a node must publish before its pods can run; equal for all options."""
     return options[0].drivers if options else ()
 
 
-def _grant(grant: Grant, drawn: Drawn, names: Mapping[str, Sequence[str]]) -> DeviceGrant:
-    return DeviceGrant(
-        claim=grant.key or names[drawn[grant.row][grant.pod]][grant.position],
-        request=grant.request,
-        driver=grant.device.driver,
-        pool=grant.device.pool,
-        device=grant.device.name,
-        published=grant.device.published,
+def _planned_device(allocated: AllocatedDevice, drawn: Drawn, names: Mapping[str, Sequence[str]]) -> PlannedDevice:
+    return PlannedDevice(
+        claim=allocated.key or names[drawn[allocated.row][allocated.pod]][allocated.position],
+        request=allocated.request,
+        driver=allocated.device.driver,
+        pool=allocated.device.pool,
+        device=allocated.device.name,
+        published=allocated.device.published,
     )

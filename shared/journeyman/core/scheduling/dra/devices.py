@@ -43,7 +43,7 @@ class DeviceId(NamedTuple):
     published: bool = True
 
 
-class Account(NamedTuple):
+class CounterId(NamedTuple):
     """An amount that several allocations draw on: a counter of a pool, or a capacity of a shared device (`of_device`)."""
 
     driver: str
@@ -54,7 +54,7 @@ class Account(NamedTuple):
     name: str
 
 
-class Reach(Struct, frozen=True):
+class AccessibleNodes(Struct, frozen=True):
     """From where something can be reached: from these nodes (None: from any), if their labels suit."""
 
     nodes: frozenset[str] | None = None
@@ -74,55 +74,57 @@ class Reach(Struct, frozen=True):
         return None if offer.compatible(self.wanted, allow_undefined=undefined) is not None else offer & self.wanted
 
 
-EVERYWHERE: Final = Reach()
+ALL_NODES: Final = AccessibleNodes()
 
 
 class PoolDevice(Struct, frozen=True, kw_only=True, eq=False):
     """A device. `limits` are its capacities by account, which only count if it is `shared`.
 
-    Once allocated it takes `draws` of its pool's counters. Devices of equal `likeness` differ in nothing but their
+    Once allocated it takes `draws` of its pool's counters. Devices of equal `equivalence_class` differ in nothing but their
     names.
     """
 
     id: DeviceId
     facts: DeviceFacts
-    capacity: Mapping[str, Capacity]
-    draws: tuple[tuple[Account, int], ...]
+    capacity: Mapping[str, ConsumableCapacity]
+    draws: tuple[tuple[CounterId, int], ...]
     shared: bool
     taints: tuple[Taint, ...]
-    reach: Reach
-    likeness: int
+    accessible_nodes: AccessibleNodes
+    equivalence_class: int
 
-    def account(self, name: str) -> Account:
+    def counter(self, name: str) -> CounterId:
         """Where the use of one of its capacities is kept."""
-        return Account(self.id.driver, self.id.pool, self.id.published, True, self.id.name, name)
+        return CounterId(self.id.driver, self.id.pool, self.id.published, True, self.id.name, name)
 
 
-class Pool(Struct, frozen=True, kw_only=True, eq=False):
+class DevicePool(Struct, frozen=True, kw_only=True, eq=False):
     """Devices of one driver; `limits` are its counters. `defect` says why nothing can be taken from it, if so."""
 
     driver: str
     name: str
     devices: tuple[PoolDevice, ...] = ()
-    limits: Mapping[Account, int] = field(default_factory=dict)
+    limits: Mapping[CounterId, int] = field(default_factory=dict)
     defect: str = ""
 
 
-class Published:
+class PublishedPools:
     """Published pools, each seen from one node: with the devices that may be reached from there, by the node's name."""
 
-    def __init__(self, pools: Sequence[Pool]) -> None:
+    def __init__(self, pools: Sequence[DevicePool]) -> None:
         self.pools = tuple(pools)
-        roaming = [replace(pool, devices=tuple(d for d in pool.devices if d.reach.nodes is None)) for pool in pools]
+        roaming = [
+            replace(pool, devices=tuple(d for d in pool.devices if d.accessible_nodes.nodes is None)) for pool in pools
+        ]
         self._roaming = {i: pool for i, pool in enumerate(roaming) if pool.devices or not pools[i].devices}
-        self._seen: dict[str, tuple[Pool, ...]] = {}
+        self._seen: dict[str, tuple[DevicePool, ...]] = {}
         self._named: dict[str, dict[int, list[PoolDevice]]] = {}
         for index, pool in enumerate(pools):
             for device in pool.devices:
-                for node in device.reach.nodes or ():
+                for node in device.accessible_nodes.nodes or ():
                     self._named.setdefault(node, {}).setdefault(index, []).append(device)
 
-    def seen_from(self, node: str) -> tuple[Pool, ...]:
+    def seen_from(self, node: str) -> tuple[DevicePool, ...]:
         """The pools as a node of this name sees them, in their order; no name: a node to come."""
         if node not in self._seen:
             seen = dict(self._roaming)
@@ -133,7 +135,7 @@ class Published:
         return self._seen[node]
 
 
-def published_pools(slices: Iterable[ResourceSlice], nodes: Collection[str]) -> tuple[Pool, ...]:
+def published_pools(slices: Iterable[ResourceSlice], nodes: Collection[str]) -> tuple[DevicePool, ...]:
     """The pools that drivers publish, by driver and name; of nodes only those in `nodes` (by name)."""
     by_pool: dict[tuple[str, str], list[ResourceSliceSpec]] = {}
     for one in slices:
@@ -143,7 +145,7 @@ def published_pools(slices: Iterable[ResourceSlice], nodes: Collection[str]) -> 
     return tuple(_pool(key, _newest(found), published=True) for key, found in sorted(by_pool.items()))
 
 
-def template_pools(slices: Iterable[ResourceSliceSpec]) -> tuple[Pool, ...]:
+def template_pools(slices: Iterable[ResourceSliceSpec]) -> tuple[DevicePool, ...]:
     """The pools that a new node will have, by driver and name."""
     by_pool: dict[tuple[str, str], list[ResourceSliceSpec]] = {}
     for spec in slices:
@@ -156,21 +158,21 @@ def _newest(slices: Sequence[ResourceSliceSpec]) -> list[ResourceSliceSpec]:
     return [spec for spec in slices if spec.pool.generation == newest]
 
 
-def _pool(key: tuple[str, str], slices: Sequence[ResourceSliceSpec], *, published: bool) -> Pool:
+def _pool(key: tuple[str, str], slices: Sequence[ResourceSliceSpec], *, published: bool) -> DevicePool:
     driver, name = key
     try:
         limits = _counters(key, slices, published=published)
         devices = _devices(key, slices, published=published)
     except InvalidQuantityError as error:
-        return Pool(driver=driver, name=name, defect=error.message)
+        return DevicePool(driver=driver, name=name, defect=error.message)
     defect = _pool_defect(slices, devices, limits, published=published)
-    return Pool(driver=driver, name=name, devices=tuple(devices), limits=limits, defect=defect)
+    return DevicePool(driver=driver, name=name, devices=tuple(devices), limits=limits, defect=defect)
 
 
 def _pool_defect(
     slices: Sequence[ResourceSliceSpec],
     devices: Sequence[PoolDevice],
-    limits: Mapping[Account, int],
+    limits: Mapping[CounterId, int],
     *,
     published: bool,
 ) -> str:
@@ -181,14 +183,14 @@ def _pool_defect(
     sets = [counters.name for spec in slices for counters in spec.shared_counters]
     if len(set(sets)) != len(sets):
         return "two of its counter sets have the same name"
-    if any(account not in limits for device in devices for account, _ in device.draws):
+    if any(counter not in limits for device in devices for counter, _ in device.draws):
         return "a device draws on counters that it does not have"
     return ""
 
 
-def _counters(key: tuple[str, str], slices: Iterable[ResourceSliceSpec], *, published: bool) -> dict[Account, int]:
+def _counters(key: tuple[str, str], slices: Iterable[ResourceSliceSpec], *, published: bool) -> dict[CounterId, int]:
     return {
-        Account(*key, published, False, counters.name, name): nano_amount(counter.value)
+        CounterId(*key, published, False, counters.name, name): nano_amount(counter.value)
         for spec in slices
         for counters in spec.shared_counters
         for name, counter in counters.counters.items()
@@ -201,11 +203,13 @@ def _devices(key: tuple[str, str], slices: Iterable[ResourceSliceSpec], *, publi
     kinds: dict[object, int] = {}
     for spec in slices:
         for device in () if spec.shared_counters else spec.devices:
-            reach = _reach(spec, device) if published else EVERYWHERE
-            if reach is None:
+            accessible_nodes = _accessible_nodes(spec, device) if published else ALL_NODES
+            if accessible_nodes is None:
                 continue
-            kind = (_device_content(device), reach)
-            found.append(_device(key, device, reach, kinds.setdefault(kind, len(kinds)), published=published))
+            kind = (_device_content(device), accessible_nodes)
+            found.append(
+                _device(key, device, accessible_nodes, kinds.setdefault(kind, len(kinds)), published=published)
+            )
     return found
 
 
@@ -221,34 +225,36 @@ def _device_content(device: Device) -> str:
     return repr(parts)
 
 
-def _device(key: tuple[str, str], device: Device, reach: Reach, likeness: int, *, published: bool) -> PoolDevice:
+def _device(
+    key: tuple[str, str], device: Device, accessible_nodes: AccessibleNodes, equivalence_class: int, *, published: bool
+) -> PoolDevice:
     driver, pool = key
     return PoolDevice(
         id=DeviceId(driver, pool, device.name, published),
         facts=DeviceFacts.of(driver, device),
-        capacity={name: Capacity.of(found) for name, found in device.capacity.items()},
+        capacity={name: ConsumableCapacity.of(found) for name, found in device.capacity.items()},
         draws=tuple(
-            (Account(driver, pool, published, False, drawn.counter_set, name), nano_amount(counter.value))
+            (CounterId(driver, pool, published, False, drawn.counter_set, name), nano_amount(counter.value))
             for drawn in device.consumes_counters
             for name, counter in drawn.counters.items()
         ),
         shared=device.allow_multiple_allocations,
         taints=tuple(Taint(t.key, t.effect, t.value) for t in device.taints if t.effect in _BLOCKING),
-        reach=reach,
-        likeness=likeness,
+        accessible_nodes=accessible_nodes,
+        equivalence_class=equivalence_class,
     )
 
 
-def _reach(spec: ResourceSliceSpec, device: Device) -> Reach | None:
+def _accessible_nodes(spec: ResourceSliceSpec, device: Device) -> AccessibleNodes | None:
     where = device if spec.per_device_node_selection else spec
     if where.all_nodes:
-        return EVERYWHERE
+        return ALL_NODES
     if where.node_name:
-        return Reach(nodes=frozenset({where.node_name}))
-    return reach_of(where.node_selector)
+        return AccessibleNodes(nodes=frozenset({where.node_name}))
+    return accessible_nodes_of(where.node_selector)
 
 
-def reach_of(selector: NodeSelector | None) -> Reach | None:
+def accessible_nodes_of(selector: NodeSelector | None) -> AccessibleNodes | None:
     """The nodes that a node selector means, which has one term; None if it is none that can be read."""
     if selector is None or len(selector.node_selector_terms) != 1:
         return None
@@ -260,12 +266,12 @@ def reach_of(selector: NodeSelector | None) -> Reach | None:
         named = frozenset(entry.values)
         nodes = named if nodes is None else nodes & named
     try:
-        return Reach(nodes, from_selectors(term.match_expressions))
+        return AccessibleNodes(nodes, from_selectors(term.match_expressions))
     except InvalidRequirementError:
         return None
 
 
-class Capacity(Struct, frozen=True, kw_only=True):
+class ConsumableCapacity(Struct, frozen=True, kw_only=True):
     """One capacity of a device, in nano units: `total`, and what may be asked for.
 
     `default` is what a request gets that asks for nothing; `values` (ascending) or `lowest` to `highest` in steps of
@@ -280,7 +286,7 @@ class Capacity(Struct, frozen=True, kw_only=True):
     step: int | None = None
 
     @classmethod
-    def of(cls, published: DeviceCapacity) -> Capacity:
+    def of(cls, published: DeviceCapacity) -> ConsumableCapacity:
         """The capacity as a driver publishes it. Raises InvalidQuantityError."""
         policy = published.request_policy
         total = nano_amount(published.value)

@@ -35,16 +35,22 @@ from journeyman.core.api.dra import (
     ResourceClaimSpec,
 )
 from journeyman.core.api.objects import Pod, Toleration
-from journeyman.core.scheduling.dra.devices import EVERYWHERE, PoolDevice, Reach, nano_amount, reach_of
+from journeyman.core.scheduling.dra.devices import (
+    ALL_NODES,
+    AccessibleNodes,
+    PoolDevice,
+    accessible_nodes_of,
+    nano_amount,
+)
 from journeyman.core.scheduling.results import PodError
 from journeyman.core.scheduling.taints import untolerated
 from journeyman.core.state.snapshot import Snapshot
 from journeyman.errors import ConfigurationError, InvalidQuantityError
 
-MOST_DEVICES: Final = 32  # k8s.io/api resource/v1 `AllocationResultsMaxSize`
+MAX_DEVICES: Final = 32  # k8s.io/api resource/v1 `AllocationResultsMaxSize`
 
 
-class UnreadableClaimError(ConfigurationError):
+class InvalidClaimError(ConfigurationError):
     """A claim that asks for something not understood. `supported` False: it may be right, but is beyond this scheduler."""
 
     def __init__(self, message: str, *, supported: bool = True) -> None:
@@ -52,21 +58,21 @@ class UnreadableClaimError(ConfigurationError):
         self.supported = supported
 
 
-class Way(Struct, frozen=True, kw_only=True, eq=False):
-    """One way to satisfy a request: `count` devices that all of `selectors` select, or `everything` there is of them.
+class RequestAlternative(Struct, frozen=True, kw_only=True, eq=False):
+    """One way to satisfy a request: `count` devices that all of `selectors` select, or `is_all` there is of them.
 
-    `capacity` is what each must have, of shared devices what is consumed, in nano units by name. `admin`: devices in
+    `capacity` is what each must have, of shared devices what is consumed, in nano units by name. `is_admin_access`: devices in
     use will do as well, and stay free for others.
     """
 
     name: str
     device_class: str
-    everything: bool = False
+    is_all: bool = False
     count: int = 1
     selectors: tuple[Expression, ...] = ()
     capacity: Mapping[str, int] = field(default_factory=dict)
     tolerations: tuple[Toleration, ...] = ()
-    admin: bool = False
+    is_admin_access: bool = False
 
     def selects(self, device: PoolDevice) -> bool:
         """Whether it is such a device. Raises EvaluationError."""
@@ -87,109 +93,116 @@ class Way(Struct, frozen=True, kw_only=True, eq=False):
             return False
 
 
-class Request(Struct, frozen=True, kw_only=True, eq=False):
-    """A request: the first of `ways` that can be had."""
+class ParsedRequest(Struct, frozen=True, kw_only=True, eq=False):
+    """A request: the first of `alternatives` that can be had."""
 
     name: str
-    ways: tuple[Way, ...]
+    alternatives: tuple[RequestAlternative, ...]
 
 
-class Match(Struct, frozen=True):
+class MatchAttributeConstraint(Struct, frozen=True):
     """The devices of these requests (None: of all) must have one value of an attribute in common."""
 
     attribute: str
     requests: frozenset[str] | None
 
-    def concerns(self, way: Way) -> bool:
+    def concerns(self, alternative: RequestAlternative) -> bool:
         """Whether devices chosen that way are among those."""
-        return self.requests is None or way.name in self.requests or way.name.partition("/")[0] in self.requests
+        return (
+            self.requests is None
+            or alternative.name in self.requests
+            or alternative.name.partition("/")[0] in self.requests
+        )
 
 
-class ClaimAsk(Struct, frozen=True, kw_only=True, eq=False):
+class DeviceDemand(Struct, frozen=True, kw_only=True, eq=False):
     """What a claim asks for. `key` (`namespace/name`) if it is one certain claim, empty if each pod has its own.
 
     `held` is set if it has its devices already: from where they can be reached.
     """
 
     key: str = ""
-    requests: tuple[Request, ...] = ()
-    matches: tuple[Match, ...] = ()
-    held: Reach | None = None
+    requests: tuple[ParsedRequest, ...] = ()
+    constraints: tuple[MatchAttributeConstraint, ...] = ()
+    held: AccessibleNodes | None = None
 
 
-def read_requests(spec: ResourceClaimSpec, classes: Mapping[str, DeviceClass]) -> tuple[Request, ...]:
+def read_requests(spec: ResourceClaimSpec, classes: Mapping[str, DeviceClass]) -> tuple[ParsedRequest, ...]:
     """The requests of a claim, in order. Raises UnreadableClaimError."""
     requests = tuple(_request(entry, classes) for entry in spec.devices.requests)
-    least = sum(min(0 if way.everything else way.count for way in request.ways) for request in requests)
-    if least > MOST_DEVICES:
-        raise UnreadableClaimError(f"asks for {least} devices, {MOST_DEVICES} are the most that a claim may have")
+    least = sum(
+        min(0 if alternative.is_all else alternative.count for alternative in request.alternatives)
+        for request in requests
+    )
+    if least > MAX_DEVICES:
+        raise InvalidClaimError(f"asks for {least} devices, {MAX_DEVICES} are the most that a claim may have")
     return requests
 
 
-def read_matches(constraints: Iterable[DeviceConstraint]) -> tuple[Match, ...]:
+def read_constraints(constraints: Iterable[DeviceConstraint]) -> tuple[MatchAttributeConstraint, ...]:
     """What devices must have in common. Raises UnreadableClaimError."""
     found = []
     for constraint in constraints:
         if constraint.match_attribute is None:
-            raise UnreadableClaimError(
+            raise InvalidClaimError(
                 "has a constraint other than matchAttribute, which is not supported", supported=False
             )
         requests = frozenset(constraint.requests) if constraint.requests else None
-        found.append(Match(constraint.match_attribute, requests))
+        found.append(MatchAttributeConstraint(constraint.match_attribute, requests))
     return tuple(found)
 
 
-def _request(entry: DeviceRequestEntry, classes: Mapping[str, DeviceClass]) -> Request:
+def _request(entry: DeviceRequestEntry, classes: Mapping[str, DeviceClass]) -> ParsedRequest:
     if entry.exactly is not None:
-        return Request(name=entry.name, ways=(_way(entry.name, entry.exactly, classes),))
+        return ParsedRequest(name=entry.name, alternatives=(_alternative(entry.name, entry.exactly, classes),))
     if not entry.first_available:
-        raise UnreadableClaimError(f"request {entry.name} asks for nothing")
-    ways = (_way(f"{entry.name}/{option.name}", option, classes) for option in entry.first_available)
-    return Request(name=entry.name, ways=tuple(ways))
+        raise InvalidClaimError(f"request {entry.name} asks for nothing")
+    alternatives = (_alternative(f"{entry.name}/{option.name}", option, classes) for option in entry.first_available)
+    return ParsedRequest(name=entry.name, alternatives=tuple(alternatives))
 
 
-def _way(name: str, request: DeviceRequest, classes: Mapping[str, DeviceClass]) -> Way:
+def _alternative(name: str, request: DeviceRequest, classes: Mapping[str, DeviceClass]) -> RequestAlternative:
     found = classes.get(request.device_class_name)
     if found is None:
-        raise UnreadableClaimError(f"request {name}: DeviceClass {request.device_class_name!r} does not exist")
+        raise InvalidClaimError(f"request {name}: DeviceClass {request.device_class_name!r} does not exist")
     if request.allocation_mode not in {"ExactCount", "All"}:
-        raise UnreadableClaimError(
+        raise InvalidClaimError(
             f"request {name}: allocationMode {request.allocation_mode!r} is not ExactCount or All", supported=False
         )
     if request.count < 1:
-        raise UnreadableClaimError(f"request {name}: asks for {request.count} devices")
+        raise InvalidClaimError(f"request {name}: asks for {request.count} devices")
     try:
         capacity = {key: nano_amount(text) for key, text in request.capacity.requests.items()}
     except InvalidQuantityError as error:
-        raise UnreadableClaimError(f"request {name}: {error.message}") from error
-    return Way(
+        raise InvalidClaimError(f"request {name}: {error.message}") from error
+    return RequestAlternative(
         name=name,
         device_class=request.device_class_name,
-        everything=request.allocation_mode == "All",
+        is_all=request.allocation_mode == "All",
         count=request.count,
         selectors=tuple(_expression(name, s) for s in (*found.spec.selectors, *request.selectors)),
         capacity=capacity,
         tolerations=request.tolerations,
-        admin=request.admin_access,
+        is_admin_access=request.admin_access,
     )
 
 
 def _expression(name: str, selector: DeviceSelector) -> Expression:
     if selector.cel is None:
-        raise UnreadableClaimError(f"request {name}: a selector that is not CEL is not supported", supported=False)
+        raise InvalidClaimError(f"request {name}: a selector that is not CEL is not supported", supported=False)
     try:
         return read(selector.cel.expression)
     except InvalidExpressionError as error:
-        raise UnreadableClaimError(f"request {name}: {error.message}", supported=False) from error
+        raise InvalidClaimError(f"request {name}: {error.message}", supported=False) from error
 
 
 _encode: Final = msgspec.msgpack.Encoder(order="deterministic").encode
 
-Asks = tuple[ClaimAsk, ...]
+DeviceDemands = tuple[DeviceDemand, ...]
 """What the claims of a pod ask for, in the order in which it lists them."""
 
 
-class Claims:
+class ClaimReader:
     """The claims of a cluster. `names` are those of the pods read so far, by pod key, in the order of their asks."""
 
     def __init__(self, snapshot: Snapshot, leaving: Collection[str]) -> None:
@@ -197,28 +210,28 @@ class Claims:
         self._claims = {_key(claim): claim for claim in snapshot.resource_claims}
         self._classes = {found.metadata.name: found for found in snapshot.device_classes}
         self._leaving = leaving
-        self._known: dict[tuple[str, bytes], ClaimAsk | PodError] = {}
+        self._known: dict[tuple[str, bytes], DeviceDemand | PodError] = {}
         self.names: dict[str, tuple[str, ...]] = {}
 
     def __iter__(self) -> Iterator[ResourceClaim]:
         return iter(self._claims.values())
 
-    def read(self, pod: Pod, *, anew: bool = False) -> Asks | PodError:
+    def read(self, pod: Pod, *, ignore_allocation: bool = False) -> DeviceDemands | PodError:
         """What a pod's claims ask for; why it cannot be scheduled if one is missing or cannot be read.
 
-        Equal asks are the same objects. `anew`: also of claims that have their devices already.
+        Equal asks are the same objects. `ignore_allocation`: also of claims that have their devices already.
         """
         found = self._used_by(pod)
         if isinstance(found, PodError):
             return found
-        asks: list[ClaimAsk] = []
+        demands: list[DeviceDemand] = []
         for claim, made in found:
-            ask = self._ask(claim, made=made, anew=anew)
-            if isinstance(ask, PodError):
-                return ask
-            asks.append(ask)
+            demand = self._demand(claim, made=made, ignore_allocation=ignore_allocation)
+            if isinstance(demand, PodError):
+                return demand
+            demands.append(demand)
         self.names[pod.key] = tuple(_key(claim) for claim, _ in found)
-        return tuple(asks)
+        return tuple(demands)
 
     def leaves(self, pod: Pod) -> bool:
         """Whether a pod is on its way to another node."""
@@ -258,8 +271,8 @@ class Claims:
                 found.append((claim, own))
         return found
 
-    def _ask(self, claim: ResourceClaim, *, made: bool, anew: bool) -> ClaimAsk | PodError:
-        held = claim.status.allocation is not None and not anew and not self.gives_back(claim)
+    def _demand(self, claim: ResourceClaim, *, made: bool, ignore_allocation: bool) -> DeviceDemand | PodError:
+        held = claim.status.allocation is not None and not ignore_allocation and not self.gives_back(claim)
         key = "" if made and not held else _key(claim)
         case = (f"{'held ' if held else ''}{key}", b"" if key else _encode(claim.spec))
         if case not in self._known:
@@ -269,25 +282,25 @@ class Claims:
             return PodError(kind=found.kind, message=f"ResourceClaim {_key(claim)} {found.message}")
         return found
 
-    def _read(self, claim: ResourceClaim, key: str) -> ClaimAsk | PodError:
+    def _read(self, claim: ResourceClaim, key: str) -> DeviceDemand | PodError:
         try:
-            return ClaimAsk(
+            return DeviceDemand(
                 key=key,
                 requests=read_requests(claim.spec, self._classes),
-                matches=read_matches(claim.spec.devices.constraints),
+                constraints=read_constraints(claim.spec.devices.constraints),
             )
-        except UnreadableClaimError as error:
+        except InvalidClaimError as error:
             return PodError(kind="invalid" if error.supported else "unsupported", message=error.message)
 
 
-def _held(claim: ResourceClaim) -> ClaimAsk | PodError:
+def _held(claim: ResourceClaim) -> DeviceDemand | PodError:
     """A claim that has its devices."""
     allocation = claim.status.allocation
     selector = allocation.node_selector if allocation is not None else None
-    reach = EVERYWHERE if selector is None else reach_of(selector)
-    if reach is None:
+    accessible_nodes = ALL_NODES if selector is None else accessible_nodes_of(selector)
+    if accessible_nodes is None:
         return PodError(kind="unsupported", message="is allocated where its node selector cannot be read")
-    return ClaimAsk(key=_key(claim), held=reach)
+    return DeviceDemand(key=_key(claim), held=accessible_nodes)
 
 
 def _key(claim: ResourceClaim) -> str:

@@ -17,33 +17,38 @@ from typing import Final
 from msgspec import Struct
 
 from journeyman.core.api.cel_values import EvaluationError, Value, same
-from journeyman.core.scheduling.dra.devices import Account, DeviceId, Pool, PoolDevice
-from journeyman.core.scheduling.dra.requests import MOST_DEVICES, ClaimAsk, Match, Way
+from journeyman.core.scheduling.dra.devices import CounterId, DeviceId, DevicePool, PoolDevice
+from journeyman.core.scheduling.dra.requests import (
+    MAX_DEVICES,
+    DeviceDemand,
+    MatchAttributeConstraint,
+    RequestAlternative,
+)
 from journeyman.core.scheduling.requirements import Requirements
 
-MOST_TRIES: Final = 10_000
+MAX_TRIES: Final = 10_000
 """Devices tried in one search, where Karpenter gives one pod 5 seconds (`allocateTimeout`)."""
 
 
-class Use(Struct, frozen=True):
+class ChosenDevice(Struct, frozen=True):
     """A device chosen: for which claim (its position) and request, and what it takes of which accounts.
 
     `before` is what the node offered until then.
     """
 
     claim: int
-    way: Way
+    alternative: RequestAlternative
     device: PoolDevice
-    draws: tuple[tuple[Account, int], ...]
+    draws: tuple[tuple[CounterId, int], ...]
     before: Requirements
 
     @property
     def exclusive(self) -> bool:
         """Whether nobody else may have the device."""
-        return not self.device.shared and not self.way.admin
+        return not self.device.shared and not self.alternative.is_admin_access
 
 
-class Effort(Struct):
+class SearchBudget(Struct):
     """How many devices may still be tried."""
 
     left: int
@@ -54,36 +59,36 @@ class Effort(Struct):
         return self.left >= 0
 
 
-class Node(Struct, frozen=True, kw_only=True):
+class TargetNode(Struct, frozen=True, kw_only=True):
     """A node as devices see it: one that stands has a name, and its labels as its offer."""
 
     name: str
     offer: Requirements
-    pools: Sequence[Pool]
+    pools: Sequence[DevicePool]
     is_taken: Callable[[DeviceId], bool]
-    used: Callable[[Account], int]
+    used: Callable[[CounterId], int]
 
 
-class Search:
+class DeviceSearch:
     """One search, for some claims on one node. `offer` is what it may still be once it reaches all devices chosen."""
 
-    def __init__(self, *, node: Node, asks: Sequence[tuple[int, ClaimAsk]], effort: Effort) -> None:
+    def __init__(self, *, node: TargetNode, demands: Sequence[tuple[int, DeviceDemand]], budget: SearchBudget) -> None:
         """Lay out the requests in order."""
         self.node = node
-        self.asks = asks
-        self.effort = effort
+        self.demands = demands
+        self.budget = budget
         self.offer: Requirements = node.offer
-        self.uses: list[Use] = []
+        self.uses: list[ChosenDevice] = []
         self._taken: set[DeviceId] = set()
-        self._drawn: dict[Account, int] = {}
-        self._values: dict[tuple[int, Match], list[Value]] = {}
-        self._steps: list[tuple[int, ClaimAsk, Sequence[Way]]] = [
-            (claim, ask, request.ways) for claim, ask in asks for request in ask.requests
+        self._drawn: dict[CounterId, int] = {}
+        self._values: dict[tuple[int, MatchAttributeConstraint], list[Value]] = {}
+        self._steps: list[tuple[int, DeviceDemand, Sequence[RequestAlternative]]] = [
+            (claim, demand, request.alternatives) for claim, demand in demands for request in demand.requests
         ]
-        self._limits: dict[Account, int] = {
-            account: most for pool in node.pools for account, most in pool.limits.items()
+        self._limits: dict[CounterId, int] = {
+            counter: maximum for pool in node.pools for counter, maximum in pool.limits.items()
         }
-        self._found: dict[Way, Sequence[PoolDevice] | None] = {}
+        self._found: dict[RequestAlternative, Sequence[PoolDevice] | None] = {}
 
     def run(self) -> bool:
         """Whether all requests can be satisfied at once; `uses` are then the devices chosen, in order."""
@@ -91,84 +96,88 @@ class Search:
 
     def _from(self, step: int) -> bool:
         if step == len(self._steps):
-            return all(self._within_bounds(claim) for claim, _ in self.asks)
-        for way in self._steps[step][2]:
-            devices = self._candidates(way)
+            return all(self._within_bounds(claim) for claim, _ in self.demands)
+        for alternative in self._steps[step][2]:
+            devices = self._candidates(alternative)
             if not devices:
                 continue
-            count = len(devices) if way.everything else way.count
-            if count <= MOST_DEVICES and self._fill(step, way, devices, count, 0):
+            count = len(devices) if alternative.is_all else alternative.count
+            if count <= MAX_DEVICES and self._fill(step, alternative, devices, count, 0):
                 return True
         return False
 
     def _within_bounds(self, claim: int) -> bool:
-        return sum(use.claim == claim for use in self.uses) <= MOST_DEVICES
+        return sum(use.claim == claim for use in self.uses) <= MAX_DEVICES
 
-    def _fill(self, step: int, way: Way, devices: Sequence[PoolDevice], missing: int, start: int) -> bool:
+    def _fill(
+        self, step: int, alternative: RequestAlternative, devices: Sequence[PoolDevice], missing: int, start: int
+    ) -> bool:
         """Choose so many more devices from `start` on, and go on with the next request."""
         if missing == 0:
             return self._from(step + 1)
         failed: set[object] = set()
-        last = start + 1 if way.everything else len(devices)
+        last = start + 1 if alternative.is_all else len(devices)
         for index in range(start, last):
             device = devices[index]
-            kind = (device.id[:2], device.id.published, device.likeness)
-            if kind in failed or self._is_taken(device, way):
+            kind = (device.id[:2], device.id.published, device.equivalence_class)
+            if kind in failed or self._is_taken(device, alternative):
                 continue
-            if not self.effort.spend():
+            if not self.budget.spend():
                 return False
-            if self._take(step, way, device):
-                if self._fill(step, way, devices, missing - 1, index if device.shared else index + 1):
+            if self._take(step, alternative, device):
+                if self._fill(step, alternative, devices, missing - 1, index if device.shared else index + 1):
                     return True
                 self._give_back(step)
             if not device.shared:
                 failed.add(kind)
         return False
 
-    def _candidates(self, way: Way) -> Sequence[PoolDevice] | None:
+    def _candidates(self, alternative: RequestAlternative) -> Sequence[PoolDevice] | None:
         """The devices that such a request may have, in order; None if `All` cannot be sure of them."""
-        if way not in self._found:
-            self._found[way] = self._every(way) if way.everything else tuple(self._some(way))
-        return self._found[way]
+        if alternative not in self._found:
+            self._found[alternative] = (
+                self._every(alternative) if alternative.is_all else tuple(self._some(alternative))
+            )
+        return self._found[alternative]
 
-    def _some(self, way: Way) -> Iterator[PoolDevice]:
+    def _some(self, alternative: RequestAlternative) -> Iterator[PoolDevice]:
         for pool in self.node.pools:
             for device in () if pool.defect else pool.devices:
-                if self._reachable(device) and way.tolerates(device) and way.would_select(device):
+                if self._reachable(device) and alternative.tolerates(device) and alternative.would_select(device):
                     yield device
 
-    def _every(self, way: Way) -> Sequence[PoolDevice] | None:
+    def _every(self, alternative: RequestAlternative) -> Sequence[PoolDevice] | None:
         found: list[PoolDevice] = []
         for pool in self.node.pools:
             here = [device for device in pool.devices if self._reachable(device)]
             if pool.defect and (here or not pool.devices):
                 return None
             try:
-                found += [device for device in here if way.selects(device)]
+                found += [device for device in here if alternative.selects(device)]
             except EvaluationError:
                 return None
-        return found if all(way.tolerates(device) for device in found) else None
+        return found if all(alternative.tolerates(device) for device in found) else None
 
     def _reachable(self, device: PoolDevice) -> bool:
-        return device.reach.narrowed(self.node.name, self.node.offer) is not None
+        return device.accessible_nodes.narrowed(self.node.name, self.node.offer) is not None
 
-    def _is_taken(self, device: PoolDevice, way: Way) -> bool:
-        if device.shared or way.admin:
+    def _is_taken(self, device: PoolDevice, alternative: RequestAlternative) -> bool:
+        if device.shared or alternative.is_admin_access:
             return False
         return device.id in self._taken or self.node.is_taken(device.id)
 
     # -- taking and giving back ---------------------------------------------------------------------------------------
 
-    def _take(self, step: int, way: Way, device: PoolDevice) -> bool:
-        claim, ask, _ = self._steps[step]
-        draws = () if way.admin else self._draws(device, way)
+    def _take(self, step: int, alternative: RequestAlternative, device: PoolDevice) -> bool:
+        claim, demand, _ = self._steps[step]
+        draws = () if alternative.is_admin_access else self._draws(device, alternative)
         if draws is None or not self._affordable(device, draws):
             return False
-        offer = device.reach.narrowed(self.node.name, self.offer)
-        if offer is None or not self._agrees(claim, ask, way, device):
+        offer = device.accessible_nodes.narrowed(self.node.name, self.offer)
+        if offer is None or not self._agrees(claim, demand, alternative, device):
             return False
-        use = Use(claim, way, device, draws, self.offer)
-        self._note(ask, use, 1)
+        use = ChosenDevice(claim, alternative, device, draws, self.offer)
+        self._note(demand, use, 1)
         self.offer = offer
         self.uses.append(use)
         return True
@@ -178,41 +187,41 @@ class Search:
         self.offer = use.before
         self._note(self._steps[step][1], use, -1)
 
-    def _note(self, ask: ClaimAsk, use: Use, sign: int) -> None:
-        for account, amount in use.draws:
-            self._drawn[account] = self._drawn.get(account, 0) + sign * amount
+    def _note(self, demand: DeviceDemand, use: ChosenDevice, sign: int) -> None:
+        for counter, amount in use.draws:
+            self._drawn[counter] = self._drawn.get(counter, 0) + sign * amount
         if use.exclusive:
             (self._taken.add if sign > 0 else self._taken.remove)(use.device.id)
-        for match in ask.matches:
-            if match.concerns(use.way):
-                values = self._values.setdefault((use.claim, match), [])
-                values.append(use.device.facts.attribute(match.attribute)) if sign > 0 else values.pop()
+        for constraint in demand.constraints:
+            if constraint.concerns(use.alternative):
+                values = self._values.setdefault((use.claim, constraint), [])
+                values.append(use.device.facts.attribute(constraint.attribute)) if sign > 0 else values.pop()
 
-    def _draws(self, device: PoolDevice, way: Way) -> tuple[tuple[Account, int], ...] | None:
+    def _draws(self, device: PoolDevice, alternative: RequestAlternative) -> tuple[tuple[CounterId, int], ...] | None:
         """What the device takes of counters and, if it is shared, of its own capacity; None if it cannot be had so."""
         if not device.shared:
             return device.draws
         consumed = [
-            (device.account(name), capacity.consumed(way.capacity.get(name)))
+            (device.counter(name), capacity.consumed(alternative.capacity.get(name)))
             for name, capacity in device.capacity.items()
         ]
-        sure = tuple((account, amount) for account, amount in consumed if amount is not None)
+        sure = tuple((counter, amount) for counter, amount in consumed if amount is not None)
         return (*device.draws, *sure) if len(sure) == len(consumed) else None
 
-    def _affordable(self, device: PoolDevice, draws: Sequence[tuple[Account, int]]) -> bool:
+    def _affordable(self, device: PoolDevice, draws: Sequence[tuple[CounterId, int]]) -> bool:
         return all(
-            self.node.used(account) + self._drawn.get(account, 0) + amount <= self._limit(account, device)
-            for account, amount in draws
+            self.node.used(counter) + self._drawn.get(counter, 0) + amount <= self._limit(counter, device)
+            for counter, amount in draws
         )
 
-    def _limit(self, account: Account, device: PoolDevice) -> int:
-        return device.capacity[account.name].total if account.of_device else self._limits.get(account, 0)
+    def _limit(self, counter: CounterId, device: PoolDevice) -> int:
+        return device.capacity[counter.name].total if counter.of_device else self._limits.get(counter, 0)
 
-    def _agrees(self, claim: int, ask: ClaimAsk, way: Way, device: PoolDevice) -> bool:
+    def _agrees(self, claim: int, demand: DeviceDemand, alternative: RequestAlternative, device: PoolDevice) -> bool:
         """Whether the device has what those chosen before have in common."""
-        for match in ask.matches:
-            if match.concerns(way):
-                value = device.facts.attribute(match.attribute)
-                if value is None or any(not same(value, v) for v in self._values.get((claim, match), ())[:1]):
+        for constraint in demand.constraints:
+            if constraint.concerns(alternative):
+                value = device.facts.attribute(constraint.attribute)
+                if value is None or any(not same(value, v) for v in self._values.get((claim, constraint), ())[:1]):
                     return False
         return True

@@ -75,12 +75,12 @@ def independent(allowed: Bools) -> list[Ints]:
 
 def compute_shadow_prices(problem: PackingProblem, *, with_mix: bool = True, coarse: bool = False) -> ShadowPrices:
     """Solve the program for these items; `mix` is all zero unless asked for. `coarse`: places are signatures."""
-    market = OfferGroups.of(problem, most_rows=_ROWS if with_mix else _ROWS_FOR_WORTH, coarse=coarse)
-    worth, mix = market.solve(with_mix=with_mix)
-    each = np.where(market.allowed, worth @ problem.requests.T.astype(float), np.inf).min(axis=0, initial=np.inf)
+    offerings = OfferGroups.of(problem, most_rows=_ROWS if with_mix else _ROWS_FOR_WORTH, coarse=coarse)
+    worth, mix = offerings.solve(with_mix=with_mix)
+    each = np.where(offerings.allowed, worth @ problem.requests.T.astype(float), np.inf).min(axis=0, initial=np.inf)
     items = np.where(np.isfinite(each), each, 0.0)
-    unit: Floats = worth[market.place]
-    bound = float(problem.counts @ items) - _worth_of_stocks(problem, unit, market.usable)
+    unit: Floats = worth[offerings.place]
+    bound = float(problem.counts @ items) - _worth_of_stocks(problem, unit, offerings.usable)
     return ShadowPrices(unit=unit, items=items, mix=mix, bound=max(bound, 0.0))
 
 

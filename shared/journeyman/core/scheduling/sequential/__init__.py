@@ -26,7 +26,7 @@ from journeyman.core.api.resources import CPU, MEMORY
 from journeyman.core.scheduling.options import MinValuesPolicy
 from journeyman.core.scheduling.problem import PartialSolution, SchedulingProblem
 from journeyman.core.scheduling.sequential.sequential_scheduler import SequentialScheduler, TieBreakPolicy
-from journeyman.core.scheduling.topology import Group, LabelIndex
+from journeyman.core.scheduling.topology import LabelIndex, TopologyGroup
 
 __all__ = ["TieBreakPolicy", "schedule_sequentially"]
 
@@ -116,7 +116,7 @@ def _drew_on_reservations(_: SchedulingProblem, __: PartialSolution, attempt: _S
 
 
 def _may_choose_less(problem: SchedulingProblem, _: PartialSolution, __: _SequentialAttempt) -> bool:
-    wanted = any(stall.template.min_values for stall in problem.stalls)
+    wanted = any(pool.template.min_values for pool in problem.pools)
     return wanted and problem.options.min_values is MinValuesPolicy.BEST_EFFORT
 
 
@@ -138,7 +138,7 @@ def _in_queue_order(problem: SchedulingProblem, solution: PartialSolution, class
         cls = problem.rows[problem.levels[c][0]]
         size = (-cls.requests.get(CPU, 0), -cls.requests.get(MEMORY, 0))
         queue += [
-            (*size, _age(pod), -len(cls.soft), pod.metadata.uid, pod.key, c)
+            (*size, _age(pod), -len(cls.preferred_groups), pod.metadata.uid, pod.key, c)
             for pod in cls.pods[len(cls.pods) - solution.left[c] :]
         ]
     queue.sort()
@@ -193,7 +193,7 @@ def behind_leaders(problem: SchedulingProblem, queue: Sequence[int], left: Seque
     return [*order, *_others(queue, head)] if head.keys() - asked.keys() else []
 
 
-def _joined(problem: SchedulingProblem, c: int) -> list[Group]:
+def _joined(problem: SchedulingProblem, c: int) -> list[TopologyGroup]:
     """Of whom the class needs one on its node, whatever becomes of its preferences."""
     return [group for group in problem.rows[problem.levels[c][-1]].affinities if group.key == labels.HOSTNAME]
 

@@ -18,7 +18,7 @@ from journeyman.core.scheduling.existing_nodes import ExistingNodes
 from journeyman.core.scheduling.pod_classes import HostPort, PodClass
 from journeyman.core.scheduling.sequential.offering_masks import OfferingMasks
 from journeyman.core.scheduling.topology import domain_of
-from journeyman.core.scheduling.volumes import VolumeRoom
+from journeyman.core.scheduling.volumes import VolumeUsage
 
 _UNDECIDED = -1  # may still become one of several domains
 _LACKING = -2  # has no such label
@@ -153,7 +153,7 @@ class CandidateNodes:
 class VolumeAttachments:
     """What nodes can still attach while pods are placed."""
 
-    def __init__(self, rooms: Sequence[VolumeRoom]) -> None:
+    def __init__(self, rooms: Sequence[VolumeUsage]) -> None:
         """`rooms` has an entry per node; without any there are no limits."""
         self._rooms = rooms
         self._own: dict[tuple[int, str], int] = {}

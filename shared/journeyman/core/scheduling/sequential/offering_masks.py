@@ -25,7 +25,7 @@ from journeyman.core.catalogue import InstanceType
 from journeyman.core.scheduling.arrays import Bools, Ints, distinct, every
 from journeyman.core.scheduling.limits import Headroom
 from journeyman.core.scheduling.nodeclaim_templates import achievable, needed_for_variety
-from journeyman.core.scheduling.nodepool_options import Stall
+from journeyman.core.scheduling.nodepool_options import NodePoolOptions
 from journeyman.core.scheduling.pod_classes import HostPort
 from journeyman.core.scheduling.requirements import Requirement, Requirements, requirement
 
@@ -46,21 +46,21 @@ class OfferingMasks:
     `ordinary` are those that draw on no reservation, `reserved` the others by reservation, each as (name, offerings).
     """
 
-    def __init__(self, index: int, stall: Stall, interner: RequirementsInterner) -> None:
+    def __init__(self, index: int, pool: NodePoolOptions, interner: RequirementsInterner) -> None:
         """`index` is the stall's position among the stalls of the pass."""
-        table = stall.template.table
+        table = pool.template.table
         self.index = index
-        self.stall = stall
-        self.offer = interner.number(stall.template.requirements)
+        self.pool = pool
+        self.offer = interner.number(pool.template.requirements)
         self._interner = interner
-        usable = stall.template.rows & stall.usable[table.row_type]
+        usable = pool.template.rows & pool.usable[table.row_type]
         self.rows: Ints = table.by_price[usable[table.by_price]]
         self._types: Ints = table.row_type[self.rows]
         self._prices: list[float] = table.prices[self.rows].tolist()
         drawn = table.row_reservation[self.rows]
         self.ordinary = as_mask(drawn < 0)
         self.reserved = [(table.reservations[n], as_mask(drawn == n)) for n in distinct(drawn[drawn >= 0]).tolist()]
-        sizes = stall.sizes[self._types]
+        sizes = pool.sizes[self._types]
         self._sizes: list[Ints] = [np.ascontiguousarray(sizes[:, axis]) for axis in range(sizes.shape[1])]
         self._levels: list[list[int]] = [sorted(set(column.tolist())) for column in self._sizes]
         self._at_least: list[dict[int, int]] = [{} for _ in self._levels]
@@ -85,7 +85,7 @@ class OfferingMasks:
 
     def instance_types(self, offerings: int) -> list[InstanceType]:
         """The same as values."""
-        return [self.stall.template.table.types[index] for index in self.types_of(offerings)]
+        return [self.pool.template.table.types[index] for index in self.types_of(offerings)]
 
     def type_names(self, offerings: int) -> list[str]:
         """Their names."""
@@ -97,13 +97,13 @@ class OfferingMasks:
 
     def price(self, offerings: int) -> float:
         """The price of the cheapest of these offerings, and what the pool charges for a node as such."""
-        return self._prices[lowest(offerings)] + self.stall.template.node_surcharge
+        return self._prices[lowest(offerings)] + self.pool.template.node_surcharge
 
     def suiting(self, wanted: int) -> int:
         """The offerings that suit requirements, by their number."""
         found = self._suiting.get(wanted)
         if found is None:
-            rows = self.stall.template.table.rows_meeting(self._interner[wanted])
+            rows = self.pool.template.table.rows_meeting(self._interner[wanted])
             found = self._suiting[wanted] = as_mask(rows[self.rows])
         return found
 
@@ -113,8 +113,8 @@ class OfferingMasks:
             return -1
         found = self._free_of.get(ports)
         if found is None:
-            taken = [any(p.conflicts(q) for p in ports for q in used) for used in self.stall.daemon_ports]
-            groups = self.stall.daemon_group[self._types]
+            taken = [any(p.conflicts(q) for p in ports for q in used) for used in self.pool.daemon_ports]
+            groups = self.pool.daemon_group[self._types]
             found = self._free_of[ports] = as_mask(~np.array(taken, dtype=bool)[groups])
         return found
 
@@ -153,7 +153,7 @@ class OfferingMasks:
         """The offerings by their value of a label, and those that leave it open."""
         found = self._by_value.get(key)
         if found is None:
-            codes, values = self.stall.template.table.row_values(key)
+            codes, values = self.pool.template.table.row_values(key)
             here = codes[self.rows]
             masks: dict[str, int] = {}
             undecided = 0
@@ -263,7 +263,7 @@ class ResourceShares:
 
         `held` is the share that the node has already, `least` the variety it must keep (`variety`).
         """
-        if not masks.stall.template.min_values and not self._headroom[masks.index].resources:
+        if not masks.pool.template.min_values and not self._headroom[masks.index].resources:
             return True
         left = self._within(masks, offerings, held)
         if self._ignore_type_variety:
@@ -294,20 +294,20 @@ class ResourceShares:
 
     def variety(self, masks: OfferingMasks, offerings: int) -> tuple[int, ...]:
         """By label with minValues, how many values these offerings' types have, at most as many as asked for."""
-        if self._ignore_type_variety or not masks.stall.template.min_values:
+        if self._ignore_type_variety or not masks.pool.template.min_values:
             return ()
         case = (masks.index, offerings)
         if case not in self._variety:
-            types: Bools = np.zeros(len(masks.stall.sizes), dtype=bool)
+            types: Bools = np.zeros(len(masks.pool.sizes), dtype=bool)
             types[masks.types_of(offerings)] = True
-            self._variety[case] = tuple(achievable(masks.stall, types).values())
+            self._variety[case] = tuple(achievable(masks.pool, types).values())
         return self._variety[case]
 
     def _needed(self, masks: OfferingMasks, offerings: int) -> list[int]:
         """The cheapest type, and those that make up the choice that minValues asks for; all of them if generous."""
         if self._reserve_largest_type:
             return masks.types_of(offerings)
-        if self._ignore_type_variety or not masks.stall.template.min_values:
+        if self._ignore_type_variety or not masks.pool.template.min_values:
             return [masks.type_of(offerings)]
         types = masks.types_of(offerings)
-        return sorted({types[0], *needed_for_variety(masks.stall, np.array(types, dtype=np.int64))})
+        return sorted({types[0], *needed_for_variety(masks.pool, np.array(types, dtype=np.int64))})

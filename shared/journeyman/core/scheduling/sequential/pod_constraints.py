@@ -21,14 +21,14 @@ from msgspec import Struct
 from journeyman.core.api import labels
 from journeyman.core.scheduling.arrays import Bools
 from journeyman.core.scheduling.instance_type_choice import on_reservation
-from journeyman.core.scheduling.nodepool_options import Shape
+from journeyman.core.scheduling.nodepool_options import NodeConstraints
 from journeyman.core.scheduling.problem import SchedulingProblem
 from journeyman.core.scheduling.requirements import Requirements
 from journeyman.core.scheduling.sequential.offering_masks import NONE, OfferingMasks, RequirementsInterner
 from journeyman.core.scheduling.sequential.topology_rules import TopologyRules
 
 if TYPE_CHECKING:  # imported at run time only where pods have ResourceClaims
-    from journeyman.core.scheduling.dra import Allocations, Devices, Proposal
+    from journeyman.core.scheduling.dra import AllocationProposal, AllocationTracker, DeviceInventory
 
 
 class LaunchOption(Struct, frozen=True):
@@ -66,10 +66,10 @@ class PodConstraints:
         alternatives = [wanted for wanted in both if not any(r.impossible for r in wanted.values())]
         self.alternatives = tuple(interner.number(wanted) for wanted in alternatives)
         self._interner = interner
-        self._shape = Shape.of(cls)
+        self._shape = NodeConstraints.of(cls)
         columns = problem.existing.columns
         self._open: Bools = columns.meeting(alternatives) & columns.accepted(
-            cls.tolerations, heeds_preferences=cls.heeds_preferences
+            cls.tolerations, avoids_prefer_no_schedule=cls.avoids_prefer_no_schedule
         )  # by place; grows with the places
         self._openings: dict[int, tuple[LaunchOption, ...]] = {}
 
@@ -109,7 +109,7 @@ class PodConstraints:
 
     def tolerates(self, masks: OfferingMasks) -> bool:
         """Whether the pool's taints let these in."""
-        return self._shape.accepts(masks.stall.template.pool.spec.template.spec.taints)
+        return self._shape.accepts(masks.pool.template.node_pool.spec.template.spec.taints)
 
 
 class DeviceFit(Struct, frozen=True):
@@ -117,7 +117,7 @@ class DeviceFit(Struct, frozen=True):
 
     wanted: int
     offerings: int
-    proposal: Proposal
+    proposal: AllocationProposal
 
 
 class NodeDevices:
@@ -127,7 +127,9 @@ class NodeDevices:
     pods share a claim, anything was decided.
     """
 
-    def __init__(self, devices: Devices, allocations: Allocations, interner: RequirementsInterner) -> None:
+    def __init__(
+        self, devices: DeviceInventory, allocations: AllocationTracker, interner: RequirementsInterner
+    ) -> None:
         """Go on from `allocations`, which is changed."""
         self._devices = devices
         self.allocations = allocations
@@ -141,7 +143,7 @@ class NodeDevices:
         if self._failed.get(case) == now:
             return False
         proposal = self.allocations.propose(
-            candidate, self._devices.spot(candidate), constraints.cls.claims, constraints.row, pods
+            candidate, self._devices.target(candidate), constraints.cls.claims, constraints.row, pods
         )
         if proposal is None:
             self._failed[case] = now
@@ -160,8 +162,8 @@ class NodeDevices:
         if self._failed.get(case) == now:
             return None
         names = masks.type_names(offerings)
-        spot = self._devices.new_spot(masks.instance_types(offerings), self._interner[wanted])
-        proposal = self.allocations.propose(candidate, spot, constraints.cls.claims, constraints.row, pods)
+        target = self._devices.new_target(masks.instance_types(offerings), self._interner[wanted])
+        proposal = self.allocations.propose(candidate, target, constraints.cls.claims, constraints.row, pods)
         left = 0
         if proposal is not None:
             number = self._interner.number(proposal.offer)
@@ -185,7 +187,7 @@ class NodeDevices:
         """A node to open has these offerings left now; with the devices that its new pod gets, if it needs any."""
         if device_fit is not None:
             self.allocations.commit(candidate, device_fit.proposal, masks.type_names(offerings))
-        elif self.allocations.at(candidate):
+        elif self.allocations.options_of(candidate):
             self.allocations.keep(candidate, masks.type_names(offerings))
         else:
             return

@@ -72,8 +72,8 @@ class SequentialScheduler:
         """
         self._problem = problem
         self._interner = RequirementsInterner()
-        self._pool_masks = [OfferingMasks(index, stall, self._interner) for index, stall in enumerate(problem.stalls)]
-        self._tiers = [list(tier) for _, tier in groupby(self._pool_masks, key=lambda s: s.stall.template.order[0])]
+        self._pool_masks = [OfferingMasks(index, pool, self._interner) for index, pool in enumerate(problem.pools)]
+        self._tiers = [list(tier) for _, tier in groupby(self._pool_masks, key=lambda s: s.pool.template.order[0])]
         self._candidates = CandidateNodes(problem.existing, len(problem.axes))
         self._policy = policy
         self.reserved = 0  # nodes opened on reserved capacity
@@ -121,7 +121,7 @@ class SequentialScheduler:
 
     def _resume(self, node: PlannedNode) -> None:
         """Take over a node that was opened before."""
-        masks = self._pool_masks[node.stall]
+        masks = self._pool_masks[node.pool]
         wanted = self._interner.number(node.requirements)
         offerings = masks.suiting(wanted) & (-1 if reservation_of(node.requirements) else masks.ordinary)
         for axis, amount in enumerate(node.total.tolist()):
@@ -286,7 +286,7 @@ class SequentialScheduler:
 
     def _least_variety(self, masks: OfferingMasks) -> tuple[int, ...]:
         """What a new node must offer for minValues: all of it, or with BestEffort whatever there is."""
-        asked = tuple(masks.stall.template.min_values.values())
+        asked = tuple(masks.pool.template.min_values.values())
         return asked if self._problem.options.min_values is MinValuesPolicy.STRICT else (0,) * len(asked)
 
     def _with_devices(
@@ -396,7 +396,7 @@ class SequentialScheduler:
         solution.on_existing = {candidate: list(pods.items()) for candidate, pods in sorted(self._added.items())}
         solution.new_nodes = [
             PlannedNode(
-                stall=node.masks.index,
+                pool=node.masks.index,
                 requirements=self._interner[node.wanted],
                 pods=tuple(node.pods.items()),
                 total=np.array(node.total, dtype=np.int64),

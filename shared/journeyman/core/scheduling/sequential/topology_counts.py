@@ -29,7 +29,7 @@ from journeyman.core.scheduling.requirements import from_labels
 from journeyman.core.scheduling.sequential.candidate_nodes import CandidateNodes, NewNode
 from journeyman.core.scheduling.sequential.offering_masks import NONE, OfferingMasks, RequirementsInterner
 from journeyman.core.scheduling.taints import untolerated
-from journeyman.core.scheduling.topology import Census, Group, LabelIndex, domain_of
+from journeyman.core.scheduling.topology import LabelIndex, RunningPodCounts, TopologyGroup, domain_of
 from journeyman.core.state.state_node import StateNode
 
 
@@ -117,11 +117,16 @@ class TopologyCounts:
     """All tallies, by what they count."""
 
     def __init__(
-        self, census: Census, rows: LabelIndex, count: int, interner: RequirementsInterner, candidates: CandidateNodes
+        self,
+        pod_counts: RunningPodCounts,
+        rows: LabelIndex,
+        count: int,
+        interner: RequirementsInterner,
+        candidates: CandidateNodes,
     ) -> None:
         """`rows` finds among the `count` rows of the pass those that a group counts."""
         self._counted: list[list[PodCounter]] = [[] for _ in range(count)]
-        self._census = census
+        self._census = pod_counts
         self._rows = rows
         self._interner = interner
         self._candidates = candidates
@@ -130,7 +135,7 @@ class TopologyCounts:
         self._awaited: dict[str, list[DomainCounter]] = {}
         self._matching: dict[tuple[NodeFilter, int, int, int], tuple[bool, bool]] = {}
 
-    def counter(self, kind: str, group: Group, nodes: NodeFilter) -> PodCounter:
+    def counter(self, kind: str, group: TopologyGroup, nodes: NodeFilter) -> PodCounter:
         """The tally of the pods that a group counts on some nodes; rules of different kinds count differently."""
         case = (kind, group.id, nodes)
         found = self._counters.get(case)
@@ -140,7 +145,7 @@ class TopologyCounts:
                 self._counted[row].append(found)
         return found
 
-    def _start_count(self, kind: str, group: Group, nodes: NodeFilter) -> PodCounter:
+    def _start_count(self, kind: str, group: TopologyGroup, nodes: NodeFilter) -> PodCounter:
         if group.key == labels.HOSTNAME:
             counter = HostCounter(nodes)
             existing_nodes = {node.name: node for node in self._census.nodes}
@@ -180,7 +185,7 @@ class TopologyCounts:
         """Whether a node to open counts for sure, as its claim or all that it is left with says, and whether it may."""
         if nodes.terms is None and nodes.tolerations is None:
             return True, True
-        taints = node.masks.stall.template.pool.spec.template.spec.taints
+        taints = node.masks.pool.template.node_pool.spec.template.spec.taints
         case = (nodes, node.wanted, node.offerings, node.masks.index)
         found = self._matching.get(case)
         if found is None:

@@ -37,7 +37,7 @@ from journeyman.core.scheduling.sequential.topology_counts import (
     TopologyCounts,
 )
 from journeyman.core.scheduling.taints import untolerated
-from journeyman.core.scheduling.topology import Group, LabelIndex, Spread, domain_of
+from journeyman.core.scheduling.topology import LabelIndex, TopologyGroup, TopologySpread, domain_of
 
 
 class SpreadRule(Struct, frozen=True):
@@ -210,9 +210,9 @@ class TopologyRuleSet:
         self._rows = LabelIndex(problem.rows)
         self._made: dict[int, TopologyRules] = {}
         self._eligible: dict[object, frozenset[str]] = {}
-        self._inverse: dict[int, list[tuple[Group, PodCounter]]] = {}
+        self._inverse: dict[int, list[tuple[TopologyGroup, PodCounter]]] = {}
         self._repelled: dict[int, list[tuple[str, frozenset[str]]]] = {}
-        self.topology = TopologyCounts(problem.existing.census, self._rows, len(problem.rows), interner, candidates)
+        self.topology = TopologyCounts(problem.existing.pod_counts, self._rows, len(problem.rows), interner, candidates)
         self._prepare_repulsion()
         for row in active:
             self.of(row)
@@ -222,7 +222,7 @@ class TopologyRuleSet:
         owned: dict[bytes, PodCounter] = {}
         for row, cls in enumerate(self._problem.rows):
             for group in cls.anti_affinities:
-                if group.id in cls.soft:
+                if group.id in cls.preferred_groups:
                     continue
                 if group.id not in owned:
                     owned[group.id] = self._owners(group)
@@ -233,7 +233,7 @@ class TopologyRuleSet:
             if entry.group.key != labels.HOSTNAME:
                 self._candidates.watch(entry.group.key)
 
-    def _owners(self, group: Group) -> PodCounter:
+    def _owners(self, group: TopologyGroup) -> PodCounter:
         """A tally of those who keep away from the pods that a group counts."""
         host = group.key == labels.HOSTNAME
         counter: PodCounter = HostCounter() if host else DomainCounter(group.key, anywhere=True)
@@ -269,7 +269,9 @@ class TopologyRuleSet:
         self._add_repulsion(row, hosts, over)
         return TopologyRules(hosts, tuple(keys[key] for key in sorted(keys)))
 
-    def _add_spread(self, row: int, spread: Spread, hosts: HostRules, over: Callable[[str], LabelRules]) -> None:
+    def _add_spread(
+        self, row: int, spread: TopologySpread, hosts: HostRules, over: Callable[[str], LabelRules]
+    ) -> None:
         cls = self._problem.rows[row]
         own = int(spread.counts(cls.namespace, cls.labels))
         # On the node that a pod goes to its own node affinity holds, so that node counts, whatever was open before.
@@ -283,7 +285,9 @@ class TopologyRuleSet:
         rules.spreads.append(SpreadRule(counter, spread.max_skew, spread.min_domains, own, eligible))
         rules.binding = True
 
-    def _add_affinity(self, row: int, group: Group, hosts: HostRules, over: Callable[[str], LabelRules]) -> None:
+    def _add_affinity(
+        self, row: int, group: TopologyGroup, hosts: HostRules, over: Callable[[str], LabelRules]
+    ) -> None:
         cls = self._problem.rows[row]
         starts = group.counts(cls.namespace, cls.labels)
         counter = self.topology.counter("affinity", group, EVERY_NODE)
@@ -293,8 +297,10 @@ class TopologyRuleSet:
             within = lambda: self._had_by(row, group.key)  # noqa: E731 - seldom asked for, and then costly
             over(group.key).joins.append(JoinRule(counter, starts, self._reach(row, group.key), within))
 
-    def _add_anti_affinity(self, row: int, group: Group, hosts: HostRules, over: Callable[[str], LabelRules]) -> None:
-        soft = group.id in self._problem.rows[row].soft
+    def _add_anti_affinity(
+        self, row: int, group: TopologyGroup, hosts: HostRules, over: Callable[[str], LabelRules]
+    ) -> None:
+        soft = group.id in self._problem.rows[row].preferred_groups
         counter = self.topology.counter("avoided" if soft else "apart", group, EVERY_NODE)
         if isinstance(counter, HostCounter):
             hosts.most.append((counter, 0))
@@ -329,18 +335,18 @@ class TopologyRuleSet:
         """What the row's class requires of its node, preferences aside."""
         return self._problem.rows[row].strict_terms
 
-    def _filter(self, row: int, spread: Spread) -> NodeFilter:
-        terms = self._strict(row) if spread.own_nodes_only else (EMPTY,)
+    def _filter(self, row: int, spread: TopologySpread) -> NodeFilter:
+        terms = self._strict(row) if spread.honors_node_affinity else (EMPTY,)
         return NodeFilter(
             terms=None if EMPTY in terms else tuple(self._interner.number(term) for term in terms),
-            tolerations=self._problem.rows[row].tolerations if spread.untainted_only else None,
+            tolerations=self._problem.rows[row].tolerations if spread.honors_node_taints else None,
         )
 
     def _reach(self, row: int, key: str) -> Callable[[str], bool]:
         rules = [term.get(key) for term in self._strict(row)]
         return lambda domain: any(rule is None or rule.has(domain) for rule in rules)
 
-    def _eligible_domains(self, row: int, spread: Spread) -> frozenset[str]:
+    def _eligible_domains(self, row: int, spread: TopologySpread) -> frozenset[str]:
         """The domains that the minimum is over: where something is on offer that the pod accepts, or stands."""
         nodes = self._filter(row, spread)
         strict = self._strict(row)
@@ -377,7 +383,7 @@ class TopologyRuleSet:
 
     def _launchable_domains(self, key: str, tolerations: Sequence[Toleration], terms: Sequence[int]) -> Iterator[str]:
         for masks in self._pool_masks:
-            taints = masks.stall.template.pool.spec.template.spec.taints
+            taints = masks.pool.template.node_pool.spec.template.spec.taints
             if untolerated(taints, tolerations) is not None:
                 continue
             for term in terms:

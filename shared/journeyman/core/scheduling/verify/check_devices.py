@@ -30,7 +30,7 @@ from journeyman.core.api.dra import (
 )
 from journeyman.core.api.objects import NodeSelector, Object, Pod, QuantityText
 from journeyman.core.catalogue import Catalogue
-from journeyman.core.scheduling.results import DeviceGrant
+from journeyman.core.scheduling.results import PlannedDevice
 from journeyman.core.scheduling.verify.possible_nodes import CheckedNode, Defect, PlanIndex, is_leaving
 from journeyman.errors import InvalidQuantityError
 
@@ -226,7 +226,7 @@ class _DeviceCheck:
         ready = {n.name for n in index.standing if n.initialized and n.node is not None and not is_leaving(n)}
         specs = (found.spec for found in snapshot.resource_slices if _owner(found) in {None, *ready})
         self._published = SliceDevices.of(specs, published=True)
-        self._homes: dict[str, dict[str, list[DeviceGrant]]] = {}  # by claim and place, its devices there
+        self._homes: dict[str, dict[str, list[PlannedDevice]]] = {}  # by claim and place, its devices there
 
     def run(self, users: Mapping[str, Pod]) -> Iterator[Defect]:
         """Every place, then all of them together, then who uses what."""
@@ -260,7 +260,7 @@ class _DeviceCheck:
 
     # -- one place ----------------------------------------------------------------------------------------------------
 
-    def _grants(self, place: CheckedNode) -> Mapping[str, Sequence[DeviceGrant]]:
+    def _grants(self, place: CheckedNode) -> Mapping[str, Sequence[PlannedDevice]]:
         """By instance type, a node that stands having none."""
         if place.claim is not None:
             return place.claim.devices
@@ -298,7 +298,7 @@ class _DeviceCheck:
         self,
         place: CheckedNode,
         key: str,
-        grants: Sequence[DeviceGrant],
+        grants: Sequence[PlannedDevice],
         brought: SliceDevices,
         books: tuple[DeviceUsage, DeviceUsage],
     ) -> Iterator[str]:
@@ -375,8 +375,8 @@ class _DeviceCheck:
         if place.name not in homes and not all(map(self._reaches(place), (g for home in homes.values() for g in home))):
             yield f"on {place.name}, but the devices of ResourceClaim {name} are elsewhere"
 
-    def _reaches(self, place: CheckedNode) -> Callable[[DeviceGrant], bool]:
-        def reaches(grant: DeviceGrant) -> bool:
+    def _reaches(self, place: CheckedNode) -> Callable[[PlannedDevice], bool]:
+        def reaches(grant: PlannedDevice) -> bool:
             known = self._published.devices.get((grant.driver, grant.pool, grant.device)) if grant.published else None
             return known is not None and known.reached_from(place)
 

@@ -7,7 +7,12 @@ import pytest
 
 from journeyman.core.api.dra import DeviceCapacity
 from journeyman.core.api.objects import NodeSelector
-from journeyman.core.scheduling.dra.devices import Capacity, Published, published_pools, reach_of
+from journeyman.core.scheduling.dra.devices import (
+    ConsumableCapacity,
+    PublishedPools,
+    accessible_nodes_of,
+    published_pools,
+)
 from tests.helpers.devices import a_slice, gpus
 
 GIB = 2**30 * 10**9
@@ -16,7 +21,7 @@ GIB = 2**30 * 10**9
 def capacity(policy=None):
     """40Gi, given out by a policy."""
     found = msgspec.convert({"value": "40Gi", **({"requestPolicy": policy} if policy else {})}, DeviceCapacity)
-    return Capacity.of(found)
+    return ConsumableCapacity.of(found)
 
 
 @pytest.mark.parametrize(
@@ -48,7 +53,7 @@ def test_a_node_sees_its_own_devices_and_those_of_all():
         a_slice("b", gpus(2), node="node-b"),
         a_slice("fabric", gpus(1), allNodes=True),
     ]
-    published = Published(published_pools(slices, {"node-a", "node-b"}))
+    published = PublishedPools(published_pools(slices, {"node-a", "node-b"}))
 
     seen = {name: [pool.name for pool in published.seen_from(name)] for name in ("node-a", "node-c", "")}
 
@@ -67,4 +72,4 @@ def test_a_node_sees_its_own_devices_and_those_of_all():
 )
 def test_a_node_selector_that_cannot_be_read_reaches_nobody(terms):
     """The API has one term; anything else is not guessed at."""
-    assert reach_of(msgspec.convert({"nodeSelectorTerms": terms}, NodeSelector)) is None
+    assert accessible_nodes_of(msgspec.convert({"nodeSelectorTerms": terms}, NodeSelector)) is None
