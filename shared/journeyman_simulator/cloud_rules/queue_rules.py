@@ -127,6 +127,11 @@ def is_dead_letter(message: QueuedMessage, max_receive_count: int | None) -> boo
     return max_receive_count is not None and message.receives >= max_receive_count
 
 
+def is_in_flight(message: QueuedMessage, *, is_latest_handle: bool, now: int) -> bool:
+    """Whether a receipt handle stands for a message whose visibility timeout has not ended."""
+    return is_latest_handle and message.visible_at > now
+
+
 def can_delete(message: QueuedMessage, settings: FifoSettings, *, is_latest_handle: bool, now: int) -> bool:
     """Whether a receipt handle deletes its message: only the latest one does, in a FIFO queue only while in flight."""
-    return is_latest_handle and not (settings.is_fifo and message.visible_at <= now)
+    return is_latest_handle and (not settings.is_fifo or message.visible_at > now)

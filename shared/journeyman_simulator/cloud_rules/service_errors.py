@@ -5,6 +5,7 @@ Codes and messages that both accounts answer with are written here once.
 
 from __future__ import annotations
 
+import re
 from collections import Counter, deque
 from collections.abc import Callable
 from threading import RLock
@@ -18,6 +19,7 @@ HTTP_STATUS: Final = {
 }
 """By error code; every other error is the client's."""
 BAD_REQUEST: Final = 400
+_INSTANCE_ID: Final = re.compile(r"i-([0-9a-f]{8}|[0-9a-f]{17})")
 
 
 class ServiceError(Exception):
@@ -56,6 +58,22 @@ class RequestGate:
         return ServiceError(waiting.popleft(), f"simulated failure of {operation}") if waiting else None
 
 
+def instance_not_found(instance_id: str) -> ServiceError:
+    """A request names an instance that EC2 does not know."""
+    if not _INSTANCE_ID.fullmatch(instance_id):
+        return ServiceError("InvalidInstanceID.Malformed", f'Invalid id: "{instance_id}"')
+    return ServiceError("InvalidInstanceID.NotFound", f"The instance ID '{instance_id}' does not exist")
+
+
+def launch_template_not_found(*, template_id: str | None = None, name: str | None = None) -> ServiceError:
+    """A request names a launch template, by id or by name, that EC2 does not know."""
+    if template_id:
+        message = f"The specified launch template, with template ID {template_id}, does not exist."
+        return ServiceError("InvalidLaunchTemplateId.NotFound", message)
+    message = f"The specified launch template, with template name {name}, does not exist."
+    return ServiceError("InvalidLaunchTemplateName.NotFoundException", message)
+
+
 def no_such_instance_profile(key: str, value: str | None) -> ServiceError:
     """An instance is launched with a profile that IAM does not have; `key` is "name" or "arn"."""
     return ServiceError(
@@ -84,6 +102,13 @@ def incorrect_instance_state(instance_id: str, action: str) -> ServiceError:
     """An instance cannot be `action` ("stopped", "started") in its present state."""
     return ServiceError(
         "IncorrectInstanceState", f"The instance '{instance_id}' is not in a state from which it can be {action}."
+    )
+
+
+def message_not_in_flight(handle: str) -> ServiceError:
+    """The visibility timeout of a message is changed after it has ended, or with an earlier handle."""
+    return ServiceError(
+        "AWS.SimpleQueueService.MessageNotInflight", f"Value {handle} for parameter ReceiptHandle is invalid."
     )
 
 

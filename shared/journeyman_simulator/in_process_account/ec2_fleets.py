@@ -17,7 +17,7 @@ from journeyman_simulator.cloud_rules.fleet_allocation import (
     launch_tags,
     security_group_ids,
 )
-from journeyman_simulator.cloud_rules.service_errors import NotSimulatedError, ServiceError
+from journeyman_simulator.cloud_rules.service_errors import NotSimulatedError, ServiceError, launch_template_not_found
 from journeyman_simulator.cloud_rules.service_time import ServiceTime
 from journeyman_simulator.in_process_account.ec2_catalogue import SimulatedInstanceTypes
 from journeyman_simulator.in_process_account.ec2_images import SimulatedImages
@@ -216,11 +216,7 @@ class SimulatedLaunchTemplates:
         for template in self._all:
             if template.deleted is None and (template.id == id_ if id_ else template.name == name):
                 return template
-        if id_:
-            message = f"The specified launch template, with template ID {id_}, does not exist."
-            raise ServiceError("InvalidLaunchTemplateId.NotFound", message)
-        message = f"The specified launch template, with template name {name}, does not exist."
-        raise ServiceError("InvalidLaunchTemplateName.NotFoundException", message)
+        raise launch_template_not_found(template_id=id_, name=name)
 
     def operations(self) -> ServiceOperations:
         """What EC2 answers from here."""

@@ -5,7 +5,6 @@ Every change of state is kept with its moment, so that a read can be answered as
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime, timedelta
 from itertools import count
@@ -19,7 +18,7 @@ from journeyman_simulator.cloud_rules.instance_states import (
     InstanceLifecycle,
     InstanceTiming,
 )
-from journeyman_simulator.cloud_rules.service_errors import ServiceError
+from journeyman_simulator.cloud_rules.service_errors import instance_not_found
 from journeyman_simulator.cloud_rules.service_time import ServiceTime
 from journeyman_simulator.in_process_account.ec2_network import VPC, SimulatedNetwork
 from journeyman_simulator.in_process_account.event_bridge import SimulatedEventBus
@@ -34,7 +33,6 @@ from journeyman_simulator.in_process_account.service_client import (
     to_pairs,
 )
 
-_ID: Final = re.compile(r"i-([0-9a-f]{8}|[0-9a-f]{17})")
 _RETIREMENT: Final = "AWS_EC2_INSTANCE_RETIREMENT_SCHEDULED"
 JSON = Mapping[str, Any]
 
@@ -197,20 +195,13 @@ class SimulatedInstances(InstanceLifecycle[SimulatedInstance]):
     def _require(self, instance_id: str) -> SimulatedInstance:
         instance = self.known.get(instance_id)
         if instance is None:
-            raise not_found(instance_id)
+            raise instance_not_found(instance_id)
         return instance
 
     def _notify(self, what: str, instance: SimulatedInstance) -> None:
         event = InstanceEvent(self._time.now(), what, instance)
         for observer in self.observers:
             observer(event)
-
-
-def not_found(instance_id: str) -> ServiceError:
-    """Return EC2's error for an id that it does not know."""
-    if not _ID.fullmatch(instance_id):
-        return ServiceError("InvalidInstanceID.Malformed", f'Invalid id: "{instance_id}"')
-    return ServiceError("InvalidInstanceID.NotFound", f"The instance ID '{instance_id}' does not exist")
 
 
 class Ec2InstanceOperations:
@@ -248,7 +239,7 @@ class Ec2InstanceOperations:
         ids = request.get("InstanceIds")
         for id_ in ids or ():
             if id_ not in shown:
-                raise not_found(id_)
+                raise instance_not_found(id_)
         views = [shown[id_] for id_ in ids] if ids else list(shown.values())
         found = selected(views, request.get("Filters", ()), _INSTANCE_FILTERS)
         return paged("Reservations", [self._reservation(instance, change) for instance, change in found], request)
@@ -268,7 +259,7 @@ class Ec2InstanceOperations:
         """All or, if one of them is unknown, none."""
         for id_ in request["InstanceIds"]:
             if id_ not in self._instances.known:
-                raise not_found(id_)
+                raise instance_not_found(id_)
         told = []
         for id_ in request["InstanceIds"]:
             before = self._instances.known[id_].state

@@ -22,12 +22,18 @@ from journeyman_simulator.cloud_rules.queue_rules import (
     can_delete,
     deduplication_key,
     is_dead_letter,
+    is_in_flight,
     next_receivable_at,
     receivable,
     sequence_numbers,
     takes_events,
 )
-from journeyman_simulator.cloud_rules.service_errors import NotSimulatedError, ServiceError, expired_receipt_handle
+from journeyman_simulator.cloud_rules.service_errors import (
+    NotSimulatedError,
+    ServiceError,
+    expired_receipt_handle,
+    message_not_in_flight,
+)
 from journeyman_simulator.cloud_rules.service_time import ServiceTime, from_milliseconds
 from journeyman_simulator.in_process_account.service_client import (
     ServiceOperation,
@@ -235,8 +241,8 @@ class SimulatedQueues:
         queue = self.of(name)
         message = self._held(queue, handle)
         now = self._time.milliseconds()
-        if message is None or message.handle != handle or message.visible_at <= now:
-            raise ServiceError("MessageNotInflight", f"Value {handle} for parameter ReceiptHandle is invalid.")
+        if message is None or not is_in_flight(message, is_latest_handle=message.handle == handle, now=now):
+            raise message_not_in_flight(handle)
         message.visible_at = now + seconds * 1000
 
     def _held(self, queue: SimulatedQueue, handle: str) -> SimulatedMessage | None:

@@ -10,6 +10,7 @@ from moto.core.responses import ActionResult
 from moto.ec2.exceptions import EC2ClientError, InvalidSubnetIdError
 from moto.ec2.models.fleets import Fleet
 from moto.ec2.models.instances import Instance
+from moto.ec2.models.launch_templates import LaunchTemplateBackend
 from moto.ec2.responses.fleets import Fleets
 from moto.ec2.utils import filter_iam_instance_profiles, random_fleet_id
 from moto.iam.exceptions import NotFoundException
@@ -26,6 +27,7 @@ from journeyman_simulator.cloud_rules.fleet_allocation import (
 from journeyman_simulator.cloud_rules.service_errors import (
     ServiceError,
     insufficient_addresses,
+    launch_template_not_found,
     no_such_instance_profile,
 )
 from journeyman_simulator.cloud_rules.service_time import ServiceTime
@@ -123,7 +125,23 @@ def fleet_extensions(market: CapacityPools, time: ServiceTime) -> tuple[MotoExte
             replace=replace,
             reason="instant fleets choose by strategy, report Errors, honour ClientToken and apply the whole template",
         ),
+        MotoExtension(
+            owner=LaunchTemplateBackend,
+            name="delete_launch_template",
+            replace=_refusing_unknown_names,
+            reason="deleting a launch template of an unknown name says so; moto misses a parameter",
+        ),
     )
+
+
+def _refusing_unknown_names(original: Callable[..., Any]) -> Callable[..., Any]:
+    def delete_launch_template(backend: LaunchTemplateBackend, name: str, tid: str | None) -> Any:
+        if name and name not in backend.launch_template_name_to_ids:
+            error = launch_template_not_found(name=name)
+            raise EC2ClientError(error.code, error.message)
+        return original(backend, name, tid)
+
+    return delete_launch_template
 
 
 def _create(response: Any, market: CapacityPools, time: ServiceTime) -> InstantFleet:

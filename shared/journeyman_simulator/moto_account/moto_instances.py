@@ -17,7 +17,7 @@ from journeyman_simulator.cloud_rules.instance_states import (
     InstanceFacts,
     InstanceLifecycle,
 )
-from journeyman_simulator.cloud_rules.service_errors import ServiceError
+from journeyman_simulator.cloud_rules.service_errors import ServiceError, instance_not_found
 from journeyman_simulator.moto_account.moto_extensions import MotoExtension
 
 _REASONS = {
@@ -72,6 +72,12 @@ class MotoInstances(InstanceLifecycle[Instance]):
             MotoExtension(owner=Instance, name="terminate", replace=self._terminating, reason=takes_time),
             MotoExtension(owner=Instance, name="stop", replace=self._stopping, reason=takes_time),
             MotoExtension(owner=Instance, name="start", replace=self._starting, reason=takes_time),
+            MotoExtension(
+                owner=InvalidInstanceIdError,
+                name="__init__",
+                replace=lambda _: _refuse_instance_id,
+                reason="an id of the wrong form is malformed; moto says not found",
+            ),
             MotoExtension(
                 owner=InstanceResponse,
                 name="terminate_instances",
@@ -179,6 +185,11 @@ class MotoInstances(InstanceLifecycle[Instance]):
 
     def _is_described(self, instance: Instance) -> bool:
         return self.is_described(instance.launch_time.replace(tzinfo=self._time.now().tzinfo))
+
+
+def _refuse_instance_id(self_: InvalidInstanceIdError, instance_id: Any) -> None:
+    error = instance_not_found(instance_id if isinstance(instance_id, str) else instance_id[0])
+    EC2ClientError.__init__(self_, error.code, error.message)
 
 
 def _with_present_states(

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, cast
 from weakref import WeakKeyDictionary
 
 from moto.core.models import DEFAULT_ACCOUNT_ID
-from moto.sqs.exceptions import InvalidParameterValue, ReceiptHandleIsInvalid, SQSException
+from moto.sqs.exceptions import InvalidParameterValue, SQSException
 from moto.sqs.models import Message, Queue, SQSBackend, _filter_message_attributes, sqs_backends
 
 from journeyman_simulator.cloud_rules.queue_rules import (
@@ -18,12 +18,13 @@ from journeyman_simulator.cloud_rules.queue_rules import (
     can_delete,
     deduplication_key,
     is_dead_letter,
+    is_in_flight,
     next_receivable_at,
     receivable,
     sequence_numbers,
     takes_events,
 )
-from journeyman_simulator.cloud_rules.service_errors import ServiceError, expired_receipt_handle
+from journeyman_simulator.cloud_rules.service_errors import ServiceError, expired_receipt_handle, message_not_in_flight
 from journeyman_simulator.cloud_rules.service_time import ServiceTime, from_milliseconds
 from journeyman_simulator.moto_account.moto_extensions import MotoExtension
 
@@ -101,6 +102,18 @@ class MotoQueues:
                 name="delete_message_batch",
                 replace=lambda _: _delete_message_batch,
                 reason="an expired receipt handle fails its own entry, not the batch",
+            ),
+            MotoExtension(
+                owner=SQSBackend,
+                name="change_message_visibility",
+                replace=self._changing_visibility,
+                reason="only the visibility timeout of a message in flight can be changed",
+            ),
+            MotoExtension(
+                owner=SQSBackend,
+                name="change_message_visibility_batch",
+                replace=lambda _: _change_message_visibility_batch,
+                reason="a message that is not in flight fails its own entry, not the batch",
             ),
             MotoExtension(
                 owner=Message,
@@ -191,7 +204,7 @@ class MotoQueues:
 
     def _deleting(self, original: Callable[[Queue, str], None]) -> Callable[[Queue, str], None]:
         def delete_message(queue: Queue, receipt_handle: str) -> None:
-            entry = next((m for m in _messages(queue) if m.message.had_receipt_handle(receipt_handle)), None)
+            entry = _received_with(queue, receipt_handle)
             if entry is None:
                 original(queue, receipt_handle)
                 return
@@ -205,6 +218,20 @@ class MotoQueues:
 
         return delete_message
 
+    def _changing_visibility(self, original: Callable[..., None]) -> Callable[..., None]:
+        def change_message_visibility(
+            backend: SQSBackend, queue_name: str, receipt_handle: str, visibility_timeout: int
+        ) -> None:
+            entry = _received_with(backend.get_queue(queue_name), receipt_handle)
+            if entry is not None:
+                is_latest = entry.message.receipt_handle == receipt_handle
+                if not is_in_flight(entry, is_latest_handle=is_latest, now=self._time.milliseconds()):
+                    error = message_not_in_flight(receipt_handle)
+                    raise SQSException(error.code, error.message)
+            original(backend, queue_name, receipt_handle, visibility_timeout)
+
+        return change_message_visibility
+
 
 def _messages(queue: Queue) -> tuple[_MotoMessage, ...]:
     """Return all messages of a queue in their order; moto has no public way to see invisible ones."""
@@ -212,6 +239,10 @@ def _messages(queue: Queue) -> tuple[_MotoMessage, ...]:
         _MotoMessage(m, m.group_id, max(m.visible_at, m.delayed_until), m.approximate_receive_count)
         for m in queue._messages  # noqa: SLF001 - no public way
     )
+
+
+def _received_with(queue: Queue, receipt_handle: str) -> _MotoMessage | None:
+    return next((m for m in _messages(queue) if m.message.had_receipt_handle(receipt_handle)), None)
 
 
 def _settings(queue: Any) -> FifoSettings:
@@ -234,14 +265,30 @@ def _append(queue: Queue, message: Message) -> None:
 def _delete_message_batch(
     backend: SQSBackend, queue_name: str, receipts: list[dict[str, Any]]
 ) -> tuple[list[str], list[dict[str, Any]]]:
-    deleted, failed = [], []
-    for entry in receipts:
+    return _each(receipts, lambda entry: backend.delete_message(queue_name, entry["ReceiptHandle"]))
+
+
+def _change_message_visibility_batch(
+    backend: SQSBackend, queue_name: str, entries: list[dict[str, Any]]
+) -> tuple[list[str], list[dict[str, Any]]]:
+    def change(entry: dict[str, Any]) -> None:
+        backend.change_message_visibility(queue_name, entry["ReceiptHandle"], int(entry["VisibilityTimeout"]))
+
+    return _each(entries, change)
+
+
+def _each(
+    entries: list[dict[str, Any]], act: Callable[[dict[str, Any]], object]
+) -> tuple[list[str], list[dict[str, Any]]]:
+    """Return the ids of the entries that succeeded, and the errors of the others."""
+    done, failed = [], []
+    for entry in entries:
         try:
-            backend.delete_message(queue_name, entry["ReceiptHandle"])
-            deleted.append(entry["Id"])
-        except (InvalidParameterValue, ReceiptHandleIsInvalid) as error:  # noqa: PERF203 - each entry for itself
+            act(entry)
+            done.append(entry["Id"])
+        except SQSException as error:  # noqa: PERF203 - each entry for itself
             failed.append(_failure(entry["Id"], error))
-    return deleted, failed
+    return done, failed
 
 
 def _failure(entry_id: str, error: SQSException) -> dict[str, Any]:
