@@ -1,5 +1,6 @@
-"""The AWS account of the simulation: moto behind its real wire protocol, on virtual time, with its gaps filled.
+"""An AWS account on moto behind AWS's wire protocol, on virtual time, with moto's gaps filled.
 
 Nothing is imported here: moto takes over a second to import, so import the module you need when you need it.
-`server.SimulatedAws` is the way in; `patches.table` lists every place where moto is made to behave as AWS does.
+`moto_server.MotoAccount` is the entry point; each `…extensions()` function lists places where moto is made to behave as AWS
+does, with the reason. `in_process_account` says why there are two simulated accounts.
 """
