@@ -1,13 +1,13 @@
-"""Five threads follow pods, nodes, claims, pools and NodeClasses; one sends what is owed when a batch is complete. None ever gives up.
+"""Watch one cluster, and send each step one message per batch of notifications.
 
-A wake-up is lost only with the process, and a new one tells everything again once it has listed: pods that are unschedulable,
-and that somebody has started to look if there are claims. All that is held for sending is a count for each cause
-(`news.Ledger`), so that neither an outage of the sink nor a storm of changes costs memory.
+Five threads watch pods, nodes, NodeClaims, NodePools and NodeClasses; one thread sends the batches that are due. None ever gives up.
+A notification is lost only with the process, and the next process notifies again once it has listed everything: of unschedulable
+pods, and of its start if there are NodeClaims. A step's open batch is a count for each cause (`notifications.Batcher`), so neither
+an outage of the sink nor many changes cost memory.
 
-Several replicas are harmless, and that is all the coordination there is: each sees the same news and gives its
-message the same id, a FIFO queue drops the second of two alike, and a step that is woken twice finds nothing to do the
-second time. A leader elected by a Lease would need the right to write, and its failure would cost the very seconds
-that a second replica is there to save.
+Several replicas need no coordination: each sees the same changes and gives its message the same deduplication id, so a FIFO queue
+drops the second message, and a step that is requeued twice finds nothing to do the second time. A leader elected by a Lease would
+need the right to write, and its failure would cost the very seconds that a second replica saves.
 """
 
 from __future__ import annotations
@@ -20,21 +20,20 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime, timezone
 from typing import Any, Final, Protocol
 
-from infra.forwarder import fleet, pods, resources, specs
-from infra.forwarder.apiserver import ApiServer
-from infra.forwarder.following import FIRST_PAUSE_SECONDS, Follower
-from infra.forwarder.message import is_needless, message, reason
-from infra.forwarder.metrics import EVENTS, Metrics
-from infra.forwarder.news import Cause, Ledger, News, Parcel, Step
+from infra.forwarder import trackers, watched_objects
+from infra.forwarder.notifications import Batch, Batcher, Notification, NotificationCause, NotifiedStep
+from infra.forwarder.observability import MESSAGES, Metrics
+from infra.forwarder.watcher import FIRST_PAUSE_SECONDS, WATCH_SECONDS, Watcher
+from journeyman.kube.transport import Transport
 
 FLUSH_SECONDS: Final = 10.0
 
 log = logging.getLogger("forwarder")
-_chance = random.SystemRandom()
+_jitter = random.SystemRandom()
 
 
 class SendError(Exception):
-    """The sink did not take the message; it is tried again, after `retry_after` seconds at least."""
+    """The sink did not accept the message; it is sent again, after `retry_after` seconds at least."""
 
     def __init__(self, message: str, *, retry_after: float = 0.0) -> None:
         super().__init__(message)
@@ -42,154 +41,163 @@ class SendError(Exception):
 
 
 class Sink(Protocol):
-    """Where messages go."""
+    """Where messages are sent."""
 
     @property
     def name(self) -> str:
-        """For the metrics."""
+        """A label of the metrics."""
         ...
 
-    def send(self, step: Step, body: str, message_id: str) -> None:
-        """Hand over one message for a step. Raises SendError if it could not be handed over."""
+    def send(self, step: NotifiedStep, body: str, message_id: str) -> None:
+        """Send one message for a step. Raises SendError if the sink did not accept it."""
         ...
 
 
 class Forwarder:
-    """Follows one cluster until `stop`.
+    """Watches one cluster until `stop`.
 
     Args:
-        cluster: Its name in the messages.
-        api: Its API server.
-        sink: Takes the messages.
-        ledger: The windows.
-        metrics: Where it counts.
-        first_pause_seconds: After the first failure of the API server; doubles up to half a minute.
+        cluster: Its registered name.
+        transport: Its API server.
+        sink: Where messages are sent.
+        batcher: Collects notifications; has the windows.
+        metrics: Counts messages, watches and bytes.
+        watch_seconds: How long one watch lasts before the next one begins.
+        first_pause_seconds: The pause after the first failure of the API server; it doubles up to half a minute.
     """
 
     def __init__(
         self,
         cluster: str,
-        api: ApiServer,
+        transport: Transport,
         sink: Sink,
         *,
-        ledger: Ledger | None = None,
+        batcher: Batcher | None = None,
         metrics: Metrics | None = None,
+        watch_seconds: float = WATCH_SECONDS,
         first_pause_seconds: float = FIRST_PAUSE_SECONDS,
     ) -> None:
         self._cluster = cluster
         self._sink = sink
-        self._ledger = ledger or Ledger()
+        self._batcher = batcher or Batcher()
         self._metrics = metrics or Metrics()
         self._changed = threading.Condition()
         self._stopping = threading.Event()
-        self._owed_since: dict[Step, float] = {}
+        self._undelivered_since: dict[NotifiedStep, float] = {}
         shared: dict[str, Any] = {
             "lock": self._changed,
             "metrics": self._metrics,
+            "watch_seconds": watch_seconds,
             "first_pause_seconds": first_pause_seconds,
         }
-        self._pods = Follower(api, resources.Pods(), pods.Waiting(), self._note, **shared)
-        self._followers: tuple[Follower[Any], ...] = (
-            self._pods,
-            Follower(api, resources.Nodes(), fleet.Nodes(), self._note, **shared),
-            Follower(api, resources.NodeClaims(), fleet.Claims(), self._note, **shared),
-            Follower(api, resources.NodePools(), specs.Specs(Cause.POOL_CHANGED), self._note, **shared),
-            Follower(api, resources.NodeClasses(), specs.Specs(Cause.CLASS_CHANGED), self._note, **shared),
+        pools, classes = (
+            trackers.SpecTracker(NotificationCause.POOL_CHANGED),
+            trackers.SpecTracker(NotificationCause.CLASS_CHANGED),
         )
-        self._teller = threading.Thread(target=self._tell, name="tell", daemon=True)
+        self._pods = Watcher(transport, watched_objects.PodResource(), trackers.PodTracker(), self._notify, **shared)
+        self._watchers: tuple[Watcher[Any], ...] = (
+            self._pods,
+            Watcher(transport, watched_objects.NodeResource(), trackers.NodeTracker(), self._notify, **shared),
+            Watcher(
+                transport, watched_objects.NodeClaimResource(), trackers.NodeClaimTracker(), self._notify, **shared
+            ),
+            Watcher(transport, watched_objects.NodePoolResource(), pools, self._notify, **shared),
+            Watcher(transport, watched_objects.NodeClassResource(), classes, self._notify, **shared),
+        )
+        self._sender = threading.Thread(target=self._send_batches, name="send", daemon=True)
 
     def start(self) -> None:
-        """Begin; returns at once."""
-        for follower in self._followers:
-            follower.start()
-        self._teller.start()
+        """Start all threads; returns at once."""
+        for watcher in self._watchers:
+            watcher.start()
+        self._sender.start()
 
     def stop(self, flush_seconds: float = FLUSH_SECONDS) -> bool:
-        """Take no more news, and send what is owed at once, without its windows; each message is tried once.
+        """Stop watching, and send the open batches at once; each is tried once.
 
         Returns:
-            Whether everything that was owed is delivered. What is not will be told by the next process's first list.
+            Whether everything was delivered. The next process notifies of the rest after its first list.
         """
-        for follower in self._followers:
-            follower.stop()
+        for watcher in self._watchers:
+            watcher.stop()
         self._stopping.set()
         with self._changed:
             self._changed.notify_all()
-        self._teller.join(flush_seconds)
-        return not self._teller.is_alive() and self._ledger.due() is None
+        self._sender.join(flush_seconds)
+        return not self._sender.is_alive() and self._batcher.due() is None
 
     @property
     def is_live(self) -> bool:
-        """Whether all threads work; a restart would help if not. Outages outside are no illness."""
-        return self._teller.is_alive() and all(follower.is_alive for follower in self._followers)
+        """Whether all threads run; a restart would help if not. Outages of the API server or the sink do not count."""
+        return self._sender.is_alive() and all(watcher.is_alive for watcher in self._watchers)
 
     @property
     def is_ready(self) -> bool:
-        """Whether everything has been listed once, so that nothing that happens from now on is missed."""
-        return all(follower.has_listed for follower in self._followers)
+        """Whether everything was listed once, so that no later change is missed."""
+        return all(watcher.has_listed for watcher in self._watchers)
 
     def gauges(self) -> Mapping[str, float]:
-        """What is waiting now, for the metrics."""
+        """Return the gauges of the metrics."""
         with self._changed:
             summary = self._pods.tracker.summary()
-            owed = min(self._owed_since.values(), default=None)
+            undelivered = min(self._undelivered_since.values(), default=None)
         age = (_now() - summary.oldest).total_seconds() if summary.oldest else 0.0
         return {
             "pending_pods": summary.pending,
             "unschedulable_pods": summary.unschedulable,
             "oldest_pending_seconds": max(age, 0.0),
-            "owed_seconds": time.monotonic() - owed if owed is not None else 0.0,
+            "undelivered_seconds": time.monotonic() - undelivered if undelivered is not None else 0.0,
         }
 
-    def _note(self, news: Iterable[News]) -> None:
-        if self._ledger.note(news, time.monotonic()):
+    def _notify(self, notifications: Iterable[Notification]) -> None:
+        if self._batcher.add(notifications, time.monotonic()):
             self._changed.notify_all()
 
-    def _tell(self) -> None:
+    def _send_batches(self) -> None:
         while not self._stopping.is_set():
             with self._changed:
-                due, now = self._ledger.due(), time.monotonic()
+                due, now = self._batcher.due(), time.monotonic()
                 if due is None or due > now:
                     self._changed.wait(None if due is None else due - now)
                     continue
-                parcels = self._ledger.take(now)
-            self._hand_over(parcels)
+                batches = self._batcher.take(now)
+            self._send(batches)
         with self._changed:
-            parcels = self._ledger.take(time.monotonic(), hurry=True)
-        self._hand_over(parcels)
+            batches = self._batcher.take(time.monotonic(), at_once=True)
+        self._send(batches)
 
-    def _hand_over(self, parcels: Iterable[Parcel]) -> None:
-        for parcel in parcels:
+    def _send(self, batches: Iterable[Batch]) -> None:
+        for batch in batches:
             with self._changed:
-                summary = self._pods.tracker.summary()
-            if is_needless(parcel, summary):
-                self._delivered(parcel, "needless")
+                pods = self._pods.tracker.summary()
+            if batch.is_obsolete(pods):
+                self._record_delivered(batch, "obsolete")
                 continue
             try:
-                self._sink.send(parcel.step, message(self._cluster, parcel, summary, _now()), parcel.id)
+                self._sink.send(batch.step, batch.message(self._cluster, pods, _now()), batch.id)
             except SendError as error:
-                self._failed(parcel, error)
+                self._record_failed(batch, error)
             else:
-                self._delivered(parcel, "sent")
-                log.info("woke %s: %s", parcel.step.value, reason(parcel, summary), extra={"id": parcel.id})
+                self._record_delivered(batch, "sent")
+                log.info("requeued %s: %s", batch.step.value, batch.reason(pods), extra={"id": batch.id})
 
-    def _delivered(self, parcel: Parcel, outcome: str) -> None:
+    def _record_delivered(self, batch: Batch, outcome: str) -> None:
         with self._changed:
-            self._ledger.delivered(parcel)
-            self._owed_since.pop(parcel.step, None)
-        self._count(parcel, outcome)
+            self._batcher.delivered(batch)
+            self._undelivered_since.pop(batch.step, None)
+        self._count(batch, outcome)
 
-    def _failed(self, parcel: Parcel, error: SendError) -> None:
+    def _record_failed(self, batch: Batch, error: SendError) -> None:
         now = time.monotonic()
         with self._changed:
-            self._ledger.failed(parcel, now, least_seconds=error.retry_after, jitter=_chance.uniform(0.5, 1.0))
-            self._owed_since.setdefault(parcel.step, now)
-        self._count(parcel, "failed")
-        log.warning("%s; the wake-up of %s is kept and tried again", error, parcel.step.value)
+            self._batcher.failed(batch, now, min_seconds=error.retry_after, jitter=_jitter.uniform(0.5, 1.0))
+            self._undelivered_since.setdefault(batch.step, now)
+        self._count(batch, "failed")
+        log.warning("%s; the message for %s is kept and sent again", error, batch.step.value)
 
-    def _count(self, parcel: Parcel, outcome: str) -> None:
-        self._metrics.count(EVENTS, step=parcel.step.value, sink=self._sink.name, outcome=outcome)
+    def _count(self, batch: Batch, outcome: str) -> None:
+        self._metrics.count(MESSAGES, step=batch.step.value, sink=self._sink.name, outcome=outcome)
 
 
 def _now() -> datetime:
-    return datetime.now(timezone.utc)  # noqa: TID251 - the process's own clock; what decides takes the time as a parameter
+    return datetime.now(timezone.utc)  # noqa: TID251 - the process's own clock; decisions take the time as a parameter

@@ -1,6 +1,6 @@
-"""The in-cluster forwarder under virtual time: its own rules for what is news, when to send and what to say.
+"""The in-cluster forwarder under virtual time: its own trackers, batches and messages.
 
-Only its threads and its wire are replaced: it sees the objects of an in-memory API server and acts when the world does.
+Only its threads and its connections are replaced: it lists the objects of an in-memory API server when virtual time passes.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from journeyman_simulator.apiserver import ApiServer
 from journeyman_simulator.deployment_files import import_deployed
 
 Send = Callable[[Step, str, str], object]
-"""Takes the step that is woken, the body of a message, and its deduplication id."""
+"""Takes the step, the body of a message, and its deduplication id."""
 
 
 class LocalForwarder:
     """An `Actor` around `infra/forwarder`.
 
     Args:
-        server: What is watched.
+        server: The watched API server.
         clock: Virtual time.
-        cluster: Its name in the messages.
-        send: Takes the messages.
+        cluster: The cluster's registered name.
+        send: Sends the messages.
     """
 
     def __init__(self, server: ApiServer, clock: Clock, cluster: str, send: Send) -> None:
@@ -36,74 +36,77 @@ class LocalForwarder:
         self._clock = clock
         self._cluster = cluster
         self._send = send
-        self._message: Any = import_deployed("infra.forwarder.message")
-        self._ledger: Any = import_deployed("infra.forwarder.news").Ledger()
-        resources, fleet = import_deployed("infra.forwarder.resources"), import_deployed("infra.forwarder.fleet")
-        specs, cause = import_deployed("infra.forwarder.specs").Specs, import_deployed("infra.forwarder.news").Cause
-        self._pods = _WatchedKind(server, POD, resources.Pods(), import_deployed("infra.forwarder.pods").Waiting())
+        notifications = import_deployed("infra.forwarder.notifications")
+        objects, trackers = (
+            import_deployed("infra.forwarder.watched_objects"),
+            import_deployed("infra.forwarder.trackers"),
+        )
+        specs, cause = trackers.SpecTracker, notifications.NotificationCause
+        self._batcher: Any = notifications.Batcher()
+        self._pods = _WatchedKind(server, POD, objects.PodResource(), trackers.PodTracker())
         self._watched = (
             self._pods,
-            _WatchedKind(server, NODE, resources.Nodes(), fleet.Nodes()),
-            _WatchedKind(server, NODECLAIM, resources.NodeClaims(), fleet.Claims()),
-            _WatchedKind(server, NODEPOOL, resources.NodePools(), specs(cause.POOL_CHANGED)),
-            _WatchedKind(server, EC2NODECLASS, resources.NodeClasses(), specs(cause.CLASS_CHANGED)),
+            _WatchedKind(server, NODE, objects.NodeResource(), trackers.NodeTracker()),
+            _WatchedKind(server, NODECLAIM, objects.NodeClaimResource(), trackers.NodeClaimTracker()),
+            _WatchedKind(server, NODEPOOL, objects.NodePoolResource(), specs(cause.POOL_CHANGED)),
+            _WatchedKind(server, EC2NODECLASS, objects.NodeClassResource(), specs(cause.CLASS_CHANGED)),
         )
-        self._seen = ""
+        self._listed_version = ""
 
     def due(self) -> datetime | None:
-        """When the open batch is complete."""
-        due = self._ledger.due()
+        """Return when the next batch closes; None if none is open."""
+        due = self._batcher.due()
         return None if due is None else datetime.fromtimestamp(due, timezone.utc)
 
     def act(self) -> bool:
-        """Take in what changed, send complete batches; True if one was sent."""
+        """List what has changed, and send the batches that are due; return whether any was sent."""
         now = self._clock.now()
-        self._look(now.timestamp())
+        self._list_changes(now.timestamp())
         sent = False
-        for parcel in self._ledger.take(now.timestamp()):
-            summary = self._pods.tracker.summary()
-            if not self._message.is_needless(parcel, summary):
-                body = self._message.message(self._cluster, parcel, summary, now)
-                self._send(Step(parcel.step.value), body, parcel.id)
+        for batch in self._batcher.take(now.timestamp()):
+            pods = self._pods.tracker.summary()
+            if not batch.is_obsolete(pods):
+                self._send(Step(batch.step.value), batch.message(self._cluster, pods, now), batch.id)
                 sent = True
-            self._ledger.delivered(parcel)
+            self._batcher.delivered(batch)
         return sent
 
-    def _look(self, now: float) -> None:
+    def _list_changes(self, now: float) -> None:
         version = self._server.resource_version
-        if version == self._seen:
+        if version == self._listed_version:
             return
-        self._seen = version
+        self._listed_version = version
         for watched in self._watched:
-            self._ledger.note(watched.news(version), now)
+            self._batcher.add(watched.notifications(version), now)
 
 
 class _WatchedKind:
-    """One kind of object: listed anew at each look, as the forwarder does after an outage."""
+    """One kind of object: listed again after each change, as the forwarder does after an outage."""
 
     def __init__(self, server: ApiServer, kind: Resource[Any], resource: Any, tracker: Any) -> None:
         self.tracker = tracker
         self._server = server
         self._kind = kind
         self._resource = resource
-        self._seen: tuple[Any, ...] | None = None
-        self._seen_at = -1
+        self._listed: tuple[Any, ...] | None = None
+        self._listed_version = -1
 
-    def news(self, version: str) -> list[Any]:
-        """What has happened since the last look."""
-        there = self._server.version_of(self._kind)
-        if there == self._seen_at:
+    def notifications(self, version: str) -> list[Any]:
+        """Return the notifications of what has changed since the last call."""
+        current = self._server.version_of(self._kind)
+        if current == self._listed_version:
             return []
-        self._seen_at = there
-        entries = self._server.page(self._kind, field_selector=self._resource.selector).entries
-        if self._seen is not None and _same(self._seen, entries):
+        self._listed_version = current
+        selector = self._resource.parameters.get("fieldSelector", "")
+        entries = self._server.page(self._kind, field_selector=selector).entries
+        if self._listed is not None and _are_same(self._listed, entries):
             return []
-        self._seen = entries
-        page = self._resource.page(msgspec.json.encode({"items": [entry.encoded() for entry in entries]}))
+        self._listed = entries
+        page = self._resource.decode_page(msgspec.json.encode({"items": [entry.encoded() for entry in entries]}))
         before, self.tracker = self.tracker, self.tracker.fresh()
-        return [*self.tracker.take_page(page.objects, before), *self.tracker.ended(before, version)]
+        return [*self.tracker.add_page(page.objects, before), *self.tracker.finish_list(before, version)]
 
 
-def _same(before: tuple[Any, ...], entries: tuple[Any, ...]) -> bool:
-    """Whether none was written: an entry is never changed, only replaced."""
+def _are_same(before: tuple[Any, ...], entries: tuple[Any, ...]) -> bool:
+    """Return whether no entry was written: entries are replaced, never changed."""
     return len(before) == len(entries) and all(old is new for old, new in zip(before, entries, strict=True))

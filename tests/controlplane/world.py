@@ -23,15 +23,15 @@ from typing import Any
 
 import urllib3
 
-from infra.forwarder.apiserver import ApiServer as ForwardersApiServer
-from infra.forwarder.aws import SqsSink
+from infra.forwarder.aws_sinks import SqsSink
 from infra.forwarder.forwarder import Forwarder
-from infra.forwarder.news import Ledger
-from infra.forwarder.news import Step as Lane
+from infra.forwarder.notifications import Batcher, NotifiedStep
 from journeyman.cloud.aws.pricing import shipped_on_demand
 from journeyman.core.api.objects import NODE, NODECLAIM, POD, Resource, is_true
 from journeyman.kube.access.kubeconfig import from_kubeconfig
+from journeyman.kube.connection_pool import Connection
 from journeyman.kube.http_store import HttpKubeStore
+from journeyman.kube.tls import client_context
 from journeyman.kube.transport import Transport
 from journeyman.runtime.composition import Runtime, installed
 from journeyman_simulator.cloud_rules.schedule_runner import ScheduleRunner
@@ -266,7 +266,7 @@ class RealWorld:
             busy |= self._kubelets.act()
         for actor in self._actors:
             busy |= actor.act()
-        return self._invoke_directly() or busy or self._ledger.due() is not None
+        return self._invoke_directly() or busy or self._batcher.due() is not None
 
     def _is_at_rest(self) -> bool:
         """Whether Kubernetes is, at the version seen last; what it was found to be holds for as long as that does."""
@@ -302,13 +302,16 @@ class RealWorld:
 
     def _start_forwarder(self, opened: ExitStack) -> None:
         token = self.plane.token_for("forwarder", self._forwarder_groups)
-        api = ForwardersApiServer(
-            self.plane.server, token=lambda: token, ca_file=str(self.plane.ca_file), watch_seconds=5
+        context = client_context(ca_file=str(self.plane.ca_file))
+        transport = Transport(
+            Connection(server=self.plane.server, ssl_context=context, authorization=lambda: f"Bearer {token}")
         )
-        lanes = {lane: self.stack.queue_urls[f"{lane.value.title()}Queue"] for lane in Lane}
-        self._ledger = Ledger(idle_seconds=0.2, max_seconds=2.0)
-        sink = SqsSink(lanes, self.cluster, self.aws.client("sqs"))
-        forwarder = Forwarder(self.cluster, api, sink, ledger=self._ledger, first_pause_seconds=0.1)
+        queues = {step: self.stack.queue_urls[f"{step.value.title()}Queue"] for step in NotifiedStep}
+        self._batcher = Batcher(idle_seconds=0.2, max_seconds=2.0)
+        sink = SqsSink(queues, self.cluster, self.aws.client("sqs"))
+        forwarder = Forwarder(
+            self.cluster, transport, sink, batcher=self._batcher, watch_seconds=5, first_pause_seconds=0.1
+        )
         opened.callback(forwarder.stop)
         forwarder.start()
         wait_until(lambda: forwarder.is_ready, "the forwarder has not listed the cluster")

@@ -7,16 +7,17 @@ from contextlib import ExitStack
 
 import pytest
 
-from infra.forwarder.apiserver import MOST_PAGE_BYTES
-from infra.forwarder.apiserver import ApiServer as Reader
-from infra.forwarder.aws import EVENT_SOURCE, EventBridgeSink, SqsSink, client
+from infra.forwarder.aws_sinks import EVENT_SOURCE, EventBridgeSink, SqsSink, client
 from infra.forwarder.forwarder import Forwarder, SendError
-from infra.forwarder.metrics import BYTES, EVENTS, WATCHES, Metrics
-from infra.forwarder.news import Ledger, Step
-from infra.forwarder.resources import Pods
-from infra.forwarder.serving import serve
+from infra.forwarder.notifications import Batcher, NotifiedStep
+from infra.forwarder.observability import MESSAGES, WATCHES, Metrics, serve
+from infra.forwarder.watched_objects import PodResource
+from infra.forwarder.watcher import MAX_PAGE_BYTES, read_pages
 from journeyman.core.api.objects import EC2NODECLASS, NODE, NODECLAIM, NODEPOOL, POD
 from journeyman.events import parse_trigger
+from journeyman.kube.access.in_cluster import with_token_file
+from journeyman.kube.connection_pool import Connection
+from journeyman.kube.transport import Transport
 from journeyman.runtime.aws import SystemClock
 from journeyman_simulator.apiserver import ApiServer
 from journeyman_simulator.apiserver.http_server import HttpApiServer
@@ -29,7 +30,7 @@ NOWHERE = "http://127.0.0.1:9"
 
 
 class Bench:
-    """An API server, two lanes, and forwarders between them with short windows."""
+    """An API server, two queues, and forwarders between them with short windows."""
 
     def __init__(self, stack):
         self.stack = stack
@@ -37,9 +38,9 @@ class Bench:
         self.server = ApiServer(self.clock, history=20)
         self.aws = stack.enter_context(MotoAccount(self.clock, {}))
         self.sqs = self.aws.client("sqs")
-        self.lanes = {
+        self.queues = {
             step: self.sqs.create_queue(QueueName=f"{step.value}.fifo", Attributes={"FifoQueue": "true"})["QueueUrl"]
-            for step in Step
+            for step in NotifiedStep
         }
         self.metrics = Metrics()
         self.front = None
@@ -56,19 +57,19 @@ class Bench:
 
     def sink(self, endpoint=""):
         sqs = client("sqs", "us-east-1", endpoint_url=endpoint or self.aws.endpoint_url, **CREDENTIALS)
-        return SqsSink(self.lanes, "dev", sqs)
+        return SqsSink(self.queues, "dev", sqs)
 
-    def reader(self, watch_seconds):
-        count = lambda name, number: self.metrics.count(BYTES, number, resource=name)  # noqa: E731
-        return Reader((self.front or self.serve()).url, watch_seconds=watch_seconds, count_bytes=count)
+    def transport(self):
+        return Transport(Connection(server=(self.front or self.serve()).url))
 
-    def forward(self, *, sink=None, reader=None, watch_seconds=30, idle_seconds=0.15, max_seconds=0.6):
+    def forward(self, *, sink=None, transport=None, watch_seconds=30, idle_seconds=0.15, max_seconds=0.6):
         forwarder = Forwarder(
             "dev",
-            reader or self.reader(watch_seconds),
+            transport or self.transport(),
             sink or self.sink(),
-            ledger=Ledger(idle_seconds, max_seconds),
+            batcher=Batcher(idle_seconds, max_seconds),
             metrics=self.metrics,
+            watch_seconds=watch_seconds,
             first_pause_seconds=0.05,
         )
         self.stack.callback(forwarder.stop, 1.0)
@@ -94,15 +95,15 @@ class Bench:
 
     def events(self, outcome):
         """How many messages to provision ended so."""
-        return self.metrics.value(EVENTS, step="provision", sink="sqs", outcome=outcome)
+        return self.metrics.value(MESSAGES, step="provision", sink="sqs", outcome=outcome)
 
     def failed_watches(self):
         """How many watches of pods failed."""
         return self.metrics.value(WATCHES, resource="pods", outcome="failed")
 
-    def told(self, step=Step.PROVISION, seconds=6.0):
-        """The next message in a lane, as the function reads it."""
-        url = self.lanes[step]
+    def received(self, step=NotifiedStep.PROVISION, seconds=6.0):
+        """The next message in a queue, as the function reads it."""
+        url = self.queues[step]
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             found = self.sqs.receive_message(QueueUrl=url, MessageSystemAttributeNames=["All"]).get("Messages", [])
@@ -123,48 +124,48 @@ def bench():
         yield Bench(stack)
 
 
-def test_a_burst_of_unschedulable_pods_is_one_message(bench):
-    """Listed ones and watched ones alike; provision learns how many, and how long the oldest waits."""
+def test_burst_of_unschedulable_pods_is_one_message(bench):
+    """Whether listed or watched; the message has their number, and the age of the oldest."""
     bench.refuse_pods("before-1", "before-2")
     bench.forward()
-    first = bench.told()
+    first = bench.received()
     bench.refuse_pods(*(f"after-{i}" for i in range(8)))
-    second = bench.told()
+    second = bench.received()
 
     assert first.counts == {"pending": 2, "unschedulable": 2, "podsNewlyUnschedulable": 2}
     assert second.counts == {"pending": 10, "unschedulable": 10, "podsNewlyUnschedulable": 8}
     assert second.oldest_pending_time == first.oldest_pending_time
     assert second.reason == "10 pods are unschedulable"
-    assert bench.told(seconds=0.5) is None
-    assert bench.told(Step.TERMINATE, 0.1) is None
+    assert bench.received(seconds=0.5) is None
+    assert bench.received(NotifiedStep.TERMINATE, 0.1) is None
 
 
-def test_a_pod_that_finds_a_place_in_time_is_not_told(bench):
-    """The batch window is also a chance for kube-scheduler."""
+def test_pod_that_is_bound_within_the_window_sends_no_message(bench):
+    """kube-scheduler may bind it within the window."""
     bench.forward()
     bench.refuse_pods("quick")
     bench.server.bind("default", "quick", "node-1")
 
-    assert bench.told(seconds=0.8) is None
-    assert bench.events("needless") == 1
+    assert bench.received(seconds=0.8) is None
+    assert bench.events("obsolete") == 1
 
 
-def test_nodes_and_claims_wake_the_step_that_they_concern(bench):
-    """Joined and ready: provision; not ready: terminate; a claim that is leaving: terminate; gone: provision."""
+def test_nodes_and_nodeclaims_requeue_the_step_that_they_concern(bench):
+    """Joined and ready: provision; not ready: terminate; a NodeClaim that is deleting: terminate; gone: provision."""
     bench.forward()
     bench.node("n1")
-    assert bench.told().counts["nodesJoined"] == 1
+    assert bench.received().counts["nodesJoined"] == 1
     bench.node_is("n1", True)
-    assert bench.told().counts["nodesReady"] == 1
+    assert bench.received().counts["nodesReady"] == 1
     bench.server.patch(NODE, "n1", {"metadata": {"labels": {"seen": "yes"}}})
-    assert bench.told(seconds=0.4) is None
+    assert bench.received(seconds=0.4) is None
     bench.node_is("n1", False)
-    assert bench.told(Step.TERMINATE).counts["nodesNotReady"] == 1
+    assert bench.received(NotifiedStep.TERMINATE).counts["nodesNotReady"] == 1
     bench.server.patch(NODE, "n1", {"metadata": {"finalizers": ["karpenter.sh/termination"]}})
     bench.server.delete(NODE, "n1")
-    assert bench.told(Step.TERMINATE).counts["nodesDeleting"] == 1
+    assert bench.received(NotifiedStep.TERMINATE).counts["nodesDeleting"] == 1
     bench.server.patch(NODE, "n1", {"metadata": {"finalizers": []}})
-    assert bench.told().counts["nodesGone"] == bench.told(Step.TERMINATE).counts["nodesGone"] == 1
+    assert bench.received().counts["nodesGone"] == bench.received(NotifiedStep.TERMINATE).counts["nodesGone"] == 1
 
     spec = {
         "nodeClassRef": {"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "default"},
@@ -174,23 +175,23 @@ def test_nodes_and_claims_wake_the_step_that_they_concern(bench):
     metadata = {"name": "c1", "labels": labels, "finalizers": ["karpenter.sh/termination"]}
     bench.server.create(NODECLAIM, {"metadata": metadata, "spec": spec})
     bench.server.delete(NODECLAIM, "c1")
-    assert bench.told(Step.TERMINATE).counts["claimsDeleting"] == 1
+    assert bench.received(NotifiedStep.TERMINATE).counts["claimsDeleting"] == 1
     bench.server.patch(NODECLAIM, "c1", {"metadata": {"finalizers": []}})
-    assert bench.told().counts["claimsGone"] == 1
+    assert bench.received().counts["claimsGone"] == 1
 
 
-def test_pools_and_classes_that_ask_for_something_else_wake_provision(bench):
-    """Made, changed, being deleted; what the steps themselves write is no news."""
+def test_changed_nodepools_and_nodeclasses_requeue_provision(bench):
+    """Created, changed, being deleted; writes of the steps send no message."""
     bench.forward()
     reference = {"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "default"}
     template = {"spec": {"nodeClassRef": reference, "requirements": []}}
     bench.server.create(NODEPOOL, {"metadata": {"name": "p"}, "spec": {"template": template, "limits": {"cpu": "1"}}})
-    assert bench.told().counts["nodePoolsChanged"] == 1
+    assert bench.received().counts["nodePoolsChanged"] == 1
     bench.server.patch(NODEPOOL, "p", {"status": {"nodes": 3}}, subresource="status")
     bench.server.patch(NODEPOOL, "p", {"metadata": {"annotations": {"seen": "yes"}}})
-    assert bench.told(seconds=0.4) is None
+    assert bench.received(seconds=0.4) is None
     bench.server.patch(NODEPOOL, "p", {"spec": {"limits": {"cpu": "2"}}})
-    assert bench.told().reason == "1 NodePools are new or changed"
+    assert bench.received().reason == "1 NodePools are new or changed"
 
     spec = {"role": "nodes", "amiSelectorTerms": [{"alias": "al2023@latest"}]}
     selectors = {"subnetSelectorTerms": [{"id": "subnet-1"}], "securityGroupSelectorTerms": [{"id": "sg-1"}]}
@@ -198,18 +199,18 @@ def test_pools_and_classes_that_ask_for_something_else_wake_provision(bench):
     bench.server.create(
         EC2NODECLASS, {"metadata": {"name": "c", "finalizers": finalizers}, "spec": {**spec, **selectors}}
     )
-    assert bench.told().counts["nodeClassesChanged"] == 1
+    assert bench.received().counts["nodeClassesChanged"] == 1
     bench.server.delete(EC2NODECLASS, "c")
-    assert bench.told().reason == "1 NodeClasses are new or changed"
-    assert bench.told(Step.TERMINATE, 0.1) is None
+    assert bench.received().reason == "1 NodeClasses are new or changed"
+    assert bench.received(NotifiedStep.TERMINATE, 0.1) is None
 
 
-def test_an_outage_of_the_api_server_loses_no_pod(bench):
-    """What came up meanwhile is in the list afterwards, also when its changes have been forgotten (410)."""
+def test_outage_of_the_api_server_loses_no_pod(bench):
+    """Pods of that time are in the list afterwards, also when their events have expired (410)."""
     forwarder = bench.forward()
     port = int(bench.front.url.rpartition(":")[2])
     bench.refuse_pods("before")
-    assert bench.told() is not None
+    assert bench.received() is not None
 
     bench.close()
     bench.refuse_pods(*(f"during-{i}" for i in range(30)))  # more changes than the server remembers
@@ -217,13 +218,13 @@ def test_an_outage_of_the_api_server_loses_no_pod(bench):
     assert forwarder.is_live
     bench.serve(port)
 
-    counts = bench.told().counts
+    counts = bench.received().counts
     assert counts == {"pending": 31, "unschedulable": 31, "podsNewlyUnschedulable": 30}
     assert bench.metrics.value(WATCHES, resource="pods", outcome="expired") == 1
 
 
 class Breakable:
-    """A sink whose queue can be out of reach."""
+    """A sink whose queue can be unreachable."""
 
     name = "sqs"
 
@@ -235,49 +236,49 @@ class Breakable:
         (self._broken if self.down else self._works).send(step, body, message_id)
 
 
-def test_while_the_queue_is_away_the_wake_up_is_kept_and_arrives_once(bench):
-    """With the counts of the moment it is sent; what came up meanwhile is in the same message."""
+def test_message_is_kept_while_the_queue_is_unreachable_and_arrives_once(bench):
+    """With the counts of the moment when it is sent, later notifications included."""
     sink = Breakable(bench)
     forwarder = bench.forward(sink=sink)
     bench.refuse_pods("patient")
     wait_until(lambda: bench.events("failed"), "nothing failed to be sent")
     bench.refuse_pods("impatient-1", "impatient-2")
-    wait_until(lambda: forwarder.gauges()["owed_seconds"] > 0, "nothing is owed")
+    wait_until(lambda: forwarder.gauges()["undelivered_seconds"] > 0, "nothing is undelivered")
     sink.down = False
 
-    counts = bench.told(seconds=20).counts
+    counts = bench.received(seconds=20).counts
     assert counts == {"pending": 3, "unschedulable": 3, "podsNewlyUnschedulable": 3}
-    assert bench.told(seconds=0.5) is None
-    assert forwarder.gauges()["owed_seconds"] == 0
+    assert bench.received(seconds=0.5) is None
+    assert forwarder.gauges()["undelivered_seconds"] == 0
 
 
-def test_a_process_that_starts_tells_what_it_finds(bench):
-    """So that a wake-up that died with the last one is sent after all."""
+def test_new_process_notifies_of_what_it_lists(bench):
+    """So that a message that was lost with the last process is sent."""
     bench.forward(sink=Breakable(bench))  # never delivers
     bench.refuse_pods("patient")
     wait_until(lambda: bench.events("failed"), "nothing failed to be sent")
     bench.forward()
 
-    assert bench.told().counts["unschedulable"] == 1
+    assert bench.received().counts["unschedulable"] == 1
 
 
 def test_two_replicas_send_one_message(bench):
-    """The queue recognises the second by its id, which says what news it tells."""
+    """The queue drops the second by its deduplication id."""
     first, second = bench.forward(), bench.forward()
     bench.refuse_pods(*(f"pod-{i}" for i in range(5)))
     wait_until(lambda: bench.events("sent") == 2, "not both of them have sent")
 
-    assert bench.told().counts["podsNewlyUnschedulable"] == 5
-    assert bench.told(seconds=0.5) is None
+    assert bench.received().counts["podsNewlyUnschedulable"] == 5
+    assert bench.received(seconds=0.5) is None
     assert first.is_live
     assert second.is_live
 
 
-def test_a_bus_leads_to_the_lane_of_the_step(bench):
-    """EventBridge: a rule for each step, by what the event says of itself."""
+def test_event_bus_leads_to_the_queue_of_the_step(bench):
+    """EventBridge: a rule for each step, by the event's detail."""
     events = bench.aws.client("events")
     bus = events.create_event_bus(Name="wake-ups")["EventBusArn"]
-    for step, url in bench.lanes.items():
+    for step, url in bench.queues.items():
         pattern = {"source": [EVENT_SOURCE], "detail": {"cluster": ["dev"], "step": [step.value]}}
         events.put_rule(Name=step.value, EventBusName=bus, EventPattern=json.dumps(pattern))
         attributes = bench.sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])["Attributes"]
@@ -287,56 +288,56 @@ def test_a_bus_leads_to_the_lane_of_the_step(bench):
     sink = EventBridgeSink(bus, client("events", "us-east-1", endpoint_url=bench.aws.endpoint_url, **CREDENTIALS))
     bench.forward(sink=sink)
     bench.refuse_pods("a", "b")
-    assert bench.told().reason == "2 pods are unschedulable"
+    assert bench.received().reason == "2 pods are unschedulable"
     bench.node("n1")
-    assert bench.told().reason == "2 pods are unschedulable, 1 nodes joined"
+    assert bench.received().reason == "2 pods are unschedulable, 1 nodes joined"
     bench.server.delete(NODE, "n1")
-    assert bench.told(Step.TERMINATE).reason == "1 nodes are gone"
+    assert bench.received(NotifiedStep.TERMINATE).reason == "1 nodes are gone"
 
 
-def test_a_bus_that_is_not_there_is_named():
+def test_missing_event_bus_is_named():
     """And the message is kept."""
     sink = EventBridgeSink("nowhere", client("events", "us-east-1", endpoint_url=NOWHERE, **CREDENTIALS))
-    with pytest.raises(SendError, match="EventBridge did not take the message for bus nowhere"):
-        sink.send(Step.PROVISION, "{}", "id")
+    with pytest.raises(SendError, match="EventBridge did not accept the message for bus nowhere"):
+        sink.send(NotifiedStep.PROVISION, "{}", "id")
 
 
-def test_a_token_that_is_renewed_on_disk_is_used_from_then_on(bench, tmp_path):
-    """Kubelet writes a new one long before the old one ends; nothing is restarted for it."""
+def test_token_that_is_renewed_on_disk_is_used(bench, tmp_path):
+    """kubelet writes a new one long before the old one expires; no restart is needed."""
     file = tmp_path / "token"
     accepted = {"first"}
     file.write_text("first\n")
     front = bench.serve(authenticate=lambda token: token in accepted)
-    reader = Reader(front.url, token=lambda: file.read_text().strip(), watch_seconds=1)
-    bench.forward(reader=reader)
+    transport = Transport(with_token_file(front.url, file))
+    bench.forward(transport=transport, watch_seconds=1)
     accepted.clear()
     wait_until(bench.failed_watches, "no watch failed")
     accepted.add("second")
     file.write_text("second\n")
     bench.refuse_pods("a")
 
-    assert bench.told() is not None
+    assert bench.received() is not None
 
 
 def test_huge_pods_are_listed_in_smaller_pages(bench):
-    """Forty pods of a quarter of a megabyte: no page is held that is larger than four."""
+    """Forty pods of a quarter of a megabyte: no page is larger than four."""
     for number in range(40):
         metadata = {"name": f"huge-{number}", "annotations": {"filler": f"{number:08d}" * 32_000}}
         bench.server.create(POD, {"metadata": metadata, "spec": {"containers": [{"name": "c"}]}}, namespace="default")
-    pages = [len(list(page.objects)) for page in Reader(bench.serve().url).pages(Pods())]
+    pages = [len(list(page.objects)) for page in read_pages(bench.transport(), PodResource())]
 
     assert sum(pages) == 40
-    assert max(pages) * 8 * 32_000 <= MOST_PAGE_BYTES
+    assert max(pages) * 8 * 32_000 <= MAX_PAGE_BYTES
 
 
-def test_what_is_owed_is_sent_before_the_process_ends(bench):
+def test_open_batch_is_sent_before_the_process_ends(bench):
     """SIGTERM in the middle of a window of a minute."""
     forwarder = bench.forward(idle_seconds=60, max_seconds=60)
     bench.refuse_pods("late")
     wait_until(lambda: forwarder.gauges()["unschedulable_pods"] == 1, "the pod is not counted")
 
     assert forwarder.stop()
-    assert bench.told().counts["unschedulable"] == 1
+    assert bench.received().counts["unschedulable"] == 1
 
 
 def test_probes_and_metrics_are_answered(bench):
@@ -346,7 +347,7 @@ def test_probes_and_metrics_are_answered(bench):
     bench.stack.callback(web.server_close)
     bench.stack.callback(web.shutdown)
     bench.refuse_pods("a", "b")
-    assert bench.told() is not None
+    assert bench.received() is not None
 
     def get(path):
         with urllib.request.urlopen(f"http://127.0.0.1:{web.server_port}{path}") as answer:
@@ -359,7 +360,7 @@ def test_probes_and_metrics_are_answered(bench):
     prefix = "journeyman_forwarder_"
     assert samples[f"{prefix}pending_pods"] == samples[f"{prefix}unschedulable_pods"] == "2"
     assert float(samples[f"{prefix}oldest_pending_seconds"]) >= 0
-    assert samples[f'{prefix}events_total{{outcome="sent",sink="sqs",step="provision"}}'] == "1"
+    assert samples[f'{prefix}messages_total{{outcome="sent",sink="sqs",step="provision"}}'] == "1"
     assert int(samples[f'{prefix}received_bytes_total{{resource="pods"}}']) > 0
     wait_until(lambda: "watches_total" in get("/metrics")[1], "no watch is counted")
     forwarder.stop()

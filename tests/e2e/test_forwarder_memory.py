@@ -21,7 +21,7 @@ from pathlib import Path
 import botocore.httpsession
 import pytest
 
-from infra.forwarder.metrics import PREFIX
+from infra.forwarder.observability import PREFIX
 from journeyman.core.api.objects import POD
 from journeyman.runtime.aws import SystemClock
 from journeyman_simulator.apiserver import ApiServer
@@ -34,7 +34,7 @@ PODS = 10_000
 CHANGES = 2_000
 LIMIT_KIB = 64 * 1024
 RECEIVED = f'{PREFIX}received_bytes_total{{resource="pods"}}'
-TOLD = f'{PREFIX}events_total{{outcome="sent",sink="sqs",step="provision"}}'
+SENT = f'{PREFIX}messages_total{{outcome="sent",sink="sqs",step="provision"}}'
 
 
 def a_pending_pod(number, message="0/3 nodes are available: 3 Insufficient cpu."):
@@ -180,7 +180,7 @@ def test_ten_thousand_pending_pods_fit_into_64_mib(cluster, tmp_path):
         tls = TlsFront(context, int(aws.endpoint_url.rpartition(":")[2]))
         stack.callback(tls.close)
         create = aws.client("sqs").create_queue
-        queue = create(QueueName="lane.fifo", Attributes={"FifoQueue": "true"})["QueueUrl"]
+        queue = create(QueueName="queue.fifo", Attributes={"FifoQueue": "true"})["QueueUrl"]
         front = stack.enter_context(HttpApiServer(cluster, ssl_context=context))
         process = Process({
             "CLUSTER_NAME": "dev", "PROVISION_QUEUE_URL": queue, "TERMINATE_QUEUE_URL": queue,
@@ -190,7 +190,7 @@ def test_ten_thousand_pending_pods_fit_into_64_mib(cluster, tmp_path):
             "AWS_WEB_IDENTITY_TOKEN_FILE": str(tmp_path / "web-identity-token"),
         })  # fmt: skip
         stack.callback(process.end)
-        process.until(lambda found: found.get(TOLD) == 1)
+        process.until(lambda found: found.get(SENT) == 1)
         assert process.metrics()[f"{PREFIX}unschedulable_pods"] == PODS
         listed = process.memory()
         came = process.metrics()[RECEIVED]

@@ -19,12 +19,13 @@ import pytest
 import urllib3
 
 from functions.aws.api import lambda_handler
-from infra.forwarder.apiserver import ApiServer, ApiServerError
 from infra.forwarder.forwarder import Forwarder
-from infra.forwarder.https import HttpsSink
-from infra.forwarder.metrics import BYTES, EVENTS, WATCHES, Metrics
-from infra.forwarder.news import Ledger, Step
-from infra.forwarder.resources import NodeClaims, Nodes
+from infra.forwarder.https_sink import HttpsSink
+from infra.forwarder.notifications import Batcher, NotifiedStep
+from infra.forwarder.observability import BYTES, MESSAGES, WATCHES, Metrics
+from infra.forwarder.watched_objects import NodeClaimResource, NodeResource
+from infra.forwarder.watcher import read_pages
+from journeyman.errors import JourneymanError
 from journeyman.events import parse_trigger
 from journeyman.kube.connection_pool import Connection
 from journeyman.kube.http_store import HttpKubeStore
@@ -162,6 +163,12 @@ class Site:
             Transport(Connection(server=server, ssl_context=trust, authorization=lambda: f"Bearer {token}"))
         )
 
+    def transport(self, token):
+        """A transport with a token of the API server."""
+        context = client_context(ca_file=str(self.plane.ca_file))
+        connection = Connection(server=self.plane.server, ssl_context=context, authorization=lambda: f"Bearer {token}")
+        return Transport(connection)
+
     def token(self, *audiences, account="forwarder"):
         """A token as kubelet projects it."""
         path = f"/api/v1/namespaces/journeyman/serviceaccounts/{account}/token"
@@ -172,12 +179,11 @@ class Site:
         """A forwarder with short windows, whose first lists are done."""
         token_file, own = self._folder / "token", self.token()
         token_file.write_text(self.token("journeyman"))
-        count = lambda name, number: self.metrics.count(BYTES, number, resource=name)  # noqa: E731
-        api = ApiServer(self.plane.server, token=lambda: own, ca_file=str(self.plane.ca_file), count_bytes=count)
+        transport = self.transport(own)
         url = f"{self._gateway.url}/clusters/dev/events"
         sink = HttpsSink(url, token_file, ca_file=str(self._authority.certificate))
         forwarder = Forwarder(
-            "dev", api, sink, ledger=Ledger(0.3, 1.5), metrics=self.metrics, first_pause_seconds=0.1
+            "dev", transport, sink, batcher=Batcher(0.3, 1.5), metrics=self.metrics, first_pause_seconds=0.1
         )  # fmt: skip
         self._stack.callback(forwarder.stop, 1.0)
         forwarder.start()
@@ -193,7 +199,7 @@ class Site:
         )
         return answer.status, answer.json()
 
-    def woken(self, step=Step.PROVISION, seconds=20.0):
+    def woken(self, step=NotifiedStep.PROVISION, seconds=20.0):
         """The reason of the next message in a lane; None if there is none."""
         url, end = self._lanes[step.value], time.monotonic() + seconds
         while time.monotonic() < end:
@@ -251,8 +257,8 @@ def test_nodes_come_as_table_rows_and_claims_as_metadata(site):
     size = len(json.dumps(node))
     assert site.woken() == "1 nodes joined"
     for status, step, reason in (
-        ("True", Step.PROVISION, "1 nodes became ready"),
-        ("False", Step.TERMINATE, "1 nodes are no longer ready"),
+        ("True", NotifiedStep.PROVISION, "1 nodes became ready"),
+        ("False", NotifiedStep.TERMINATE, "1 nodes are no longer ready"),
     ):
         ready = {"status": {"conditions": [{"type": "Ready", "status": status}]}}
         site.admin.do("PATCH", "/api/v1/nodes/n1/status", ready, kind=MERGE)
@@ -260,18 +266,18 @@ def test_nodes_come_as_table_rows_and_claims_as_metadata(site):
     assert size > 15_000
     assert site.metrics.value(BYTES, resource="nodes") < 10_000  # columns are described once for each list and watch
     site.admin.do("DELETE", "/api/v1/nodes/n1")
-    assert site.woken(Step.TERMINATE) == "1 nodes are being deleted"
+    assert site.woken(NotifiedStep.TERMINATE) == "1 nodes are being deleted"
     site.admin.do("PATCH", "/api/v1/nodes/n1", {"metadata": {"finalizers": None}}, kind=MERGE)
-    assert (site.woken(), site.woken(Step.TERMINATE)) == ("1 nodes are gone", "1 nodes are gone")
+    assert (site.woken(), site.woken(NotifiedStep.TERMINATE)) == ("1 nodes are gone", "1 nodes are gone")
 
     reference = {"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "default"}
     metadata = {"name": "c1", "labels": {"karpenter.sh/nodepool": "p"}, "finalizers": ["karpenter.sh/termination"]}
     claim = {"apiVersion": "karpenter.sh/v1", "kind": "NodeClaim", "metadata": metadata}
     site.admin.do("POST", CLAIMS, {**claim, "spec": {"nodeClassRef": reference, "requirements": []}})
     site.admin.do("DELETE", f"{CLAIMS}/c1")
-    assert site.woken(Step.TERMINATE) == "1 claims are being deleted"
+    assert site.woken(NotifiedStep.TERMINATE) == "1 NodeClaims are being deleted"
     site.admin.do("PATCH", f"{CLAIMS}/c1", {"metadata": {"finalizers": None}}, kind=MERGE)
-    assert site.woken() == "1 claims are gone"
+    assert site.woken() == "1 NodeClaims are gone"
 
 
 def test_pools_and_classes_that_ask_for_something_else_wake_provision(site):
@@ -320,7 +326,7 @@ def test_while_the_receiver_refuses_the_wake_up_is_kept(site, monkeypatch):
     site.forward()
     site.pod("patient")
     refused = {"step": "provision", "sink": "https", "outcome": "failed"}
-    wait_until(lambda: site.metrics.value(EVENTS, **refused), "nothing failed to be sent")
+    wait_until(lambda: site.metrics.value(MESSAGES, **refused), "nothing failed to be sent")
     assert site.woken(seconds=0.3) is None
     (site._folder / "token").write_text(site.token("somebody-else"))  # as kubelet would, once the volume is corrected
 
@@ -368,7 +374,7 @@ def test_an_event_is_handed_on_once_and_only_while_it_is_fresh_small_and_about_t
     """Replays wake nobody a second time."""
     token, late = site.token("journeyman"), SystemClock().now() - timedelta(minutes=6)
     assert [site.post(event(step="terminate"), token)[1]["status"] for _ in range(3)] == ["sent", "known", "known"]
-    assert (site.woken(Step.TERMINATE), site.woken(Step.TERMINATE, 0.3)) == ("r", None)
+    assert (site.woken(NotifiedStep.TERMINATE), site.woken(NotifiedStep.TERMINATE, 0.3)) == ("r", None)
 
     refused = {
         "old": site.post(event(time=late.isoformat()), token),
@@ -393,14 +399,13 @@ def test_a_cluster_that_cannot_be_asked_is_no_reason_to_let_anybody_in(site):
 def test_a_right_or_a_kind_that_is_missing_is_named_with_the_remedy(site):
     """Whoever reads the log knows what to do."""
 
-    class Unknown(NodeClaims):
+    class Unknown(NodeClaimResource):
         path = "/apis/karpenter.sh/v1/nothings"
 
     for token, resource, remedy in (
-        (site.plane.token, Unknown(), "404 for nodeclaims.*custom resource definitions"),
-        (site.token(account="stranger"), Nodes(), "403 for nodes.*ClusterRole"),
-        ("wrong", Nodes(), "401 for nodes.*its token is not accepted"),
+        (site.plane.token, Unknown(), "does not serve nothings .*install the CRDs"),
+        (site.token(account="stranger"), NodeResource(), "cannot list resource.*/api/v1/nodes.*ClusterRole"),
+        ("wrong", NodeResource(), "does not accept this identity.*/api/v1/nodes.*token"),
     ):
-        api = ApiServer(site.plane.server, token=lambda token=token: token, ca_file=str(site.plane.ca_file))
-        with pytest.raises(ApiServerError, match=remedy):
-            next(api.pages(resource))
+        with pytest.raises(JourneymanError, match=remedy):
+            next(read_pages(site.transport(token), resource))

@@ -153,7 +153,7 @@ class RightsStage:
         clusters = json.dumps([registered(self._plane, CLUSTER, kubeconfig)])
         environment = read_environment({**self._stack.variables, **variables, "JOURNEYMAN_CLUSTERS": clusters})
         transport = Transport(from_kubeconfig(str(kubeconfig)))
-        mirrors = ListCache(worth_keeping=0)  # however small, every list is watched from where it was
+        mirrors = ListCache(worth_caching=0)  # however small, every list is watched from where it was
         store = _Repeating(CachingKubeStore(HttpKubeStore(transport), mirrors, cluster=CLUSTER), self.doubled)
         adapters = _Adapters(
             environment,

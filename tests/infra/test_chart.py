@@ -3,8 +3,8 @@
 import pytest
 import yaml
 
-from infra.forwarder.news import Step
-from infra.forwarder.settings import read_settings
+from infra.forwarder.forwarder_settings import read_settings
+from infra.forwarder.notifications import NotifiedStep
 from tests.helpers.go_programs import GoProgramMissingError
 from tests.infra.helm_program import CHART, EXAMPLES, HELM, NAMESPACE, HelmError, helm, rendered
 
@@ -201,7 +201,7 @@ def test_forwarder_reads_its_settings_from_the_deployment():
 
     assert {settings.sink for settings in settings_of.values()} == {"sqs", "https", "eventbridge"}
     assert {settings.cluster for settings in settings_of.values()} == {"dev"}
-    assert settings_of[SQS].queues[Step.TERMINATE].endswith("/journeyman-terminate.fifo")
+    assert settings_of[SQS].queues[NotifiedStep.TERMINATE].endswith("/journeyman-terminate.fifo")
     assert (settings_of[SQS].region, settings_of[SQS].idle_seconds, settings_of[SQS].max_seconds) == (
         "eu-west-1",
         1,

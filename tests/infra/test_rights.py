@@ -15,10 +15,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from infra.forwarder.apiserver import ApiServer as ForwardersApiServer
-from infra.forwarder.aws import SqsSink
+from infra.forwarder.aws_sinks import SqsSink
 from infra.forwarder.forwarder import Forwarder
-from infra.forwarder.news import Step as Lane
+from infra.forwarder.notifications import NotifiedStep
+from journeyman.kube.connection_pool import Connection
+from journeyman.kube.tls import client_context
+from journeyman.kube.transport import Transport
 from journeyman.runtime.receiver import Receiver, Sender
 from tests.helpers.waiting import wait_until
 from tests.infra.audit import AuditLog, granted
@@ -207,9 +209,10 @@ def look_on(stage):
 def forwarding(stage, plane):
     """The forwarder itself, as its own service account, until it follows everything it wants to follow."""
     token = token_of(stage)
-    api = ForwardersApiServer(plane.server, token=lambda: token, ca_file=str(plane.ca_file), watch_seconds=1)
-    queues = {queue: stage.queue_urls[f"{queue.value.title()}Queue"] for queue in Lane}
-    forwarder = Forwarder(CLUSTER, api, SqsSink(queues, CLUSTER, stage.aws.client("sqs")))
+    context = client_context(ca_file=str(plane.ca_file))
+    transport = Transport(Connection(server=plane.server, ssl_context=context, authorization=lambda: f"Bearer {token}"))
+    queues = {step: stage.queue_urls[f"{step.value.title()}Queue"] for step in NotifiedStep}
+    forwarder = Forwarder(CLUSTER, transport, SqsSink(queues, CLUSTER, stage.aws.client("sqs")), watch_seconds=1)
     forwarder.start()
     yield
     wait_until(lambda: forwarder.is_ready, "the forwarder does not get ready")

@@ -45,7 +45,7 @@ def test_wheel_holds_the_product_the_simulator_and_the_deployment(environment, t
         "import journeyman, journeyman_simulator.deployment_files as files\n"
         "found = (journeyman.__file__, files.__file__, files.deployment_file('template.yaml'),"
         " files.import_deployed('functions.aws.provision').__file__,"
-        " files.import_deployed('infra.forwarder.message').__file__)\n"
+        " files.import_deployed('infra.forwarder.notifications').__file__)\n"
         "print(*found, sep='\\n')"
     )
 

@@ -189,7 +189,7 @@ class _SampleList(Struct, frozen=True):
         return None if remaining is None else len(self.items) + remaining
 
 
-_SAMPLE_LIST: Final = msgspec.json.Decoder(_SampleList)  # made at import: see `decoding.decoder`
+_SAMPLE_LIST: Final = msgspec.json.Decoder(_SampleList)  # made at import: see `json_decoding.decoder`
 
 
 def resume_watch(store: HttpKubeStore, cached: CachedList[Any], quiet_seconds: float) -> CachedList[Any]:

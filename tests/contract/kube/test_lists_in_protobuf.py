@@ -10,8 +10,8 @@ from journeyman.core.api.storage import CSI_NODE, PERSISTENT_VOLUME, PERSISTENT_
 from journeyman.core.api.workloads import DEPLOYMENT, REPLICA_SET, SERVICE, STATEFUL_SET
 from journeyman.errors import ForbiddenError
 from journeyman.kube import protobuf
+from journeyman.kube.api_errors import decode_status as decode_json
 from journeyman.kube.connection_pool import Connection
-from journeyman.kube.errors import decode_status as decode_json
 from journeyman.kube.http_store import HttpKubeStore
 from journeyman.kube.lists import WholeList
 from journeyman.kube.tls import client_context

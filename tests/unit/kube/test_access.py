@@ -302,7 +302,7 @@ def test_an_address_of_either_family_becomes_a_url(host):
 def test_the_transport_half_needs_neither_pydantic_nor_an_sdk():
     """The forwarder runs on it within 64 MiB."""
     code = (
-        "import sys, journeyman.kube.transport, journeyman.kube.decoding, journeyman.kube.access.in_cluster\n"
+        "import sys, journeyman.kube.transport, journeyman.kube.json_decoding, journeyman.kube.access.in_cluster\n"
         "heavy = {'kubernetes', 'boto3', 'botocore', 'pydantic', 'numpy', 'google', 'yaml'}\n"
         "print([m for m in sys.modules if m.split('.')[0] in heavy or m.startswith('journeyman.core')])"
     )

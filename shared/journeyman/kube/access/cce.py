@@ -3,8 +3,8 @@
 CreateKubernetesClusterCert (CCE v3, `POST …/clustercert`) issues the certificate for the IAM identity that calls it; the
 cluster's RBAC decides what that user may do. The identity needs cce:cluster:generateClientCredential (cce:cluster:get in
 regions that do not have that action yet). The kubeconfig has a context for the address inside the VPC, and two for a public
-address if the cluster has one: `externalTLSVerify`, if the server's certificate names that address, and `external`, which tells
-clients not to verify the server. Journeyman always verifies: without `externalTLSVerify`, the certificate must be of the
+address if the cluster has one: `externalTLSVerify`, if the server's certificate names that address, and `external`, with which
+clients do not verify the server. Journeyman always verifies: without `externalTLSVerify`, the certificate must be of the
 cluster's own authority and name the address inside the VPC.
 
 `signing.huawei` signs the request, because Huawei Cloud's SDK is too large (see `signing`).

@@ -13,7 +13,7 @@ from msgspec import UNSET, Struct, UnsetType, field
 
 from journeyman.core.api import objects, storage, workloads
 from journeyman.core.api.objects import LabelSelector, Read, ResourceTexts
-from journeyman.kube import errors
+from journeyman.kube import api_errors
 
 Numbers: TypeAlias = Mapping[str, "int | tuple[int, int] | None"]
 """Of a Struct's fields, by name. Two of them lead through a message in between, which the JSON leaves out; none is for a
@@ -26,7 +26,7 @@ class Named(Read, frozen=True):
     name: str
 
 
-class ResourceClaim(Read, frozen=True):
+class ContainerResourceClaim(Read, frozen=True):
     """`claims` entry of a container's resources."""
 
     name: str
@@ -110,7 +110,7 @@ class HostPath(Read, frozen=True):
 
 AS_JSON: Final[Mapping[tuple[type[Struct], str], type[Struct]]] = {
     (objects.PodSpec, "scheduling_gates"): Named,
-    (objects.ResourceRequirements, "claims"): ResourceClaim,
+    (objects.ResourceRequirements, "claims"): ContainerResourceClaim,
     (objects.Volume, "ephemeral"): EphemeralVolume,
     (storage.PersistentVolumeSpec, "aws_elastic_block_store"): ElasticBlockStore,
     (storage.PersistentVolumeSpec, "local"): LocalVolume,
@@ -265,11 +265,11 @@ NUMBERS: Final[Mapping[type[Struct], Numbers]] = {
     workloads.Service: _SPECIFIED,
     workloads.WorkloadSpec: {"replicas": 1, "selector": 2, "template": 3},
     workloads.Workload: _SPECIFIED,
-    errors.StatusCause: {"message": 2, "field": 3},
-    errors.StatusDetails: {"causes": 4, "retry_after_seconds": 5},
-    errors.Status: {"message": 3, "reason": 4, "details": 5, "code": 6},
+    api_errors.StatusCause: {"message": 2, "field": 3},
+    api_errors.StatusDetails: {"causes": 4, "retry_after_seconds": 5},
+    api_errors.Status: {"message": 3, "reason": 4, "details": 5, "code": 6},
     Named: {"name": 1},
-    ResourceClaim: {"name": 1, "request": 2},
+    ContainerResourceClaim: {"name": 1, "request": 2},
     ClaimMeta: {"labels": 11, "annotations": 12},
     ClaimResources: _QUANTITIES,
     DataSource: {"api_group": 1, "kind": 2, "name": 3, "namespace": 4},

@@ -17,7 +17,7 @@ from typing import Any, Final, Generic, TypeVar, Union, get_args, get_origin
 import msgspec
 from google.protobuf.message import DecodeError
 
-from journeyman.kube.errors import Status
+from journeyman.kube.api_errors import Status
 from journeyman.kube.protobuf import framing, message_classes
 from journeyman.kube.protobuf.columns import Column, MakeEach, Remembered, each, listed, replaced, unless, within
 from journeyman.kube.protobuf.field_numbers import AS_JSON, EMPTY_IS_MISSING, NUMBERS, OWN_FIELDS, OWN_STATE
@@ -30,7 +30,7 @@ _ENTRY: Final = attrgetter("key", "value")
 _SECONDS: Final = attrgetter("seconds", "nanos")
 
 
-class Found(msgspec.Struct, Generic[T], frozen=True):
+class ProtobufList(msgspec.Struct, Generic[T], frozen=True):
     """A list that was read: what its metadata says, and the objects."""
 
     resource_version: str
@@ -55,7 +55,7 @@ class Reader(Generic[T]):
         self._amount_entries = _remembered(message_classes.AMOUNT_ENTRY, each(attrgetter("key", "value.string")))
         self._read = self._struct(type_)
 
-    def read(self, pieces: Iterable[bytes]) -> Found[T]:
+    def read(self, pieces: Iterable[bytes]) -> ProtobufList[T]:
         """A list, from an answer's body that comes in pieces, of which no more than one is held at a time.
 
         Raises:
@@ -70,7 +70,7 @@ class Reader(Generic[T]):
                     items += self._read(found)
         except (DecodeError, OverflowError) as error:  # the latter: of a time that no datetime can be
             raise ValueError(str(error)) from error
-        return Found(resource_version=metadata.resource_version, continue_=metadata.continue_, items=items)
+        return ProtobufList(resource_version=metadata.resource_version, continue_=metadata.continue_, items=items)
 
     def read_one(self, body: bytes) -> T:
         """What an answer holds that is no list. Raises ValueError: it is none, or it breaks off."""

@@ -1,7 +1,7 @@
-"""The HTTPS sink: posts to Journeyman's API with a projected service-account token, read from its file before each message.
+"""The HTTPS sink: posts to Journeyman's API with a projected service account token, read from its file before each message.
 
-Kubelet renews such a token when four fifths of its life are over, and its audience is the receiver alone: the API server
-would not take it. The receiver has it reviewed by the cluster that the message names.
+kubelet renews the token when four fifths of its lifetime are over. Its audience is the receiver only, so the API server would not
+accept it. The receiver has the token reviewed by the cluster that the message names.
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ from urllib.request import getproxies, proxy_bypass
 import urllib3
 from urllib3.exceptions import HTTPError
 
-from infra.forwarder.apiserver import retry_after
 from infra.forwarder.forwarder import SendError
-from infra.forwarder.news import Step
+from infra.forwarder.notifications import NotifiedStep
 
 _ADVICE: Final = {
     401: "check the token's audience, the service account's name, and that the cluster is registered there",
@@ -41,8 +40,8 @@ class HttpsSink:
         self._token_file = token_file
         self._pool = _pool(url, {"ca_certs": ca_file} if ca_file else {})
 
-    def send(self, step: Step, body: str, message_id: str) -> None:
-        """Hand over one message; the step is in the body. Raises SendError."""
+    def send(self, step: NotifiedStep, body: str, message_id: str) -> None:
+        """Send one message; the step is in the body. Raises SendError."""
         try:
             token = self._token_file.read_text().strip()
         except OSError as error:
@@ -60,13 +59,19 @@ class HttpsSink:
             said = answer.data[:300].decode(errors="replace")
             advice = _ADVICE.get(answer.status, "")
             text = f"{self._url} answers {answer.status}: {said}"
-            raise SendError(f"{text}; {advice}" if advice else text, retry_after=retry_after(answer))
+            raise SendError(f"{text}; {advice}" if advice else text, retry_after=_retry_after(answer))
 
 
 def _pool(url: str, trust: Mapping[str, Any]) -> urllib3.PoolManager:
-    """Connections to the receiver, through HTTPS_PROXY unless NO_PROXY names it."""
+    """Return connections to the receiver, through HTTPS_PROXY unless NO_PROXY has its name."""
     options: dict[str, Any] = {**trust, "maxsize": 1, "retries": False, "timeout": urllib3.Timeout(connect=3, read=20)}
     proxy = getproxies().get("https", "")
     if proxy and not proxy_bypass(urlsplit(url).hostname or ""):
         return urllib3.ProxyManager(proxy, **options)
     return urllib3.PoolManager(**options)
+
+
+def _retry_after(answer: urllib3.BaseHTTPResponse) -> float:
+    """Return the seconds of a Retry-After header; 0 without one."""
+    seconds = answer.headers.get("Retry-After", "")
+    return float(seconds) if seconds.isdecimal() else 0.0

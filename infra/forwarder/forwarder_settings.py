@@ -1,4 +1,4 @@
-"""Settings, from the environment; README.md lists them."""
+"""Read the settings from environment variables; README.md lists them."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 from urllib.parse import quote
 
-from infra.forwarder.news import Step
+from infra.forwarder.notifications import NotifiedStep
+from journeyman.kube.access.in_cluster import SERVICE_ACCOUNT, server_of
 
 T = TypeVar("T")
 
-SERVICE_ACCOUNT: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
 SINKS: Final = ("sqs", "eventbridge", "https")
 _SECONDS: Final[Mapping[str, float]] = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _LEVELS: Final = ("debug", "info", "warning", "error")
 
 
 class SettingError(Exception):
-    """A setting is missing or does not parse; the text names it and says what it should look like."""
+    """A setting is missing or does not parse; the message has its name and an example."""
 
 
-class Settings(NamedTuple):
-    """What the process was told."""
+class ForwarderSettings(NamedTuple):
+    """The settings of the process."""
 
     cluster: str
     server: str
@@ -31,7 +31,7 @@ class Settings(NamedTuple):
     ca_file: str
     sink: str
     region: str
-    queues: Mapping[Step, str]
+    queues: Mapping[NotifiedStep, str]
     event_bus: str
     receiver_url: str
     receiver_token_file: Path
@@ -42,28 +42,32 @@ class Settings(NamedTuple):
     log_level: str
 
 
-def read_settings(variables: Mapping[str, str]) -> Settings:
-    """The settings, checked.
+def read_settings(variables: Mapping[str, str]) -> ForwarderSettings:
+    """Return the validated settings.
 
     Raises:
         SettingError: One is missing or does not parse.
     """
     sink = _read(variables, "SINK", "sqs", _one_of(*SINKS))
     cluster = _required(variables, "CLUSTER_NAME")
-    server, folder = variables.get("KUBERNETES_URL", "") or _in_cluster(variables), Path(SERVICE_ACCOUNT)
-    outside = "KUBERNETES_URL" in variables  # then nothing is mounted, unless told otherwise
-    token_file = variables.get("KUBERNETES_TOKEN_FILE", "" if outside else str(folder / "token"))
+    server = variables.get("KUBERNETES_URL", "") or server_of(variables)
+    if not server:
+        raise SettingError(
+            "this process does not run in a pod (KUBERNETES_SERVICE_HOST is not set): set KUBERNETES_URL"
+        )
+    is_outside = "KUBERNETES_URL" in variables  # then kubelet mounts no token
+    token_file = variables.get("KUBERNETES_TOKEN_FILE", "" if is_outside else str(SERVICE_ACCOUNT / "token"))
     receiver = _required(variables, "RECEIVER_URL").rstrip("/") if sink == "https" else ""
     if receiver and not receiver.startswith("https://"):
         raise SettingError(f"RECEIVER_URL is {receiver!r}: a token is only sent over https://")
-    return Settings(
+    return ForwarderSettings(
         cluster=cluster,
         server=server,
         token_file=Path(token_file) if token_file else None,
-        ca_file=variables.get("KUBERNETES_CA_FILE", "" if outside else str(folder / "ca.crt")),
+        ca_file=variables.get("KUBERNETES_CA_FILE", "" if is_outside else str(SERVICE_ACCOUNT / "ca.crt")),
         sink=sink,
         region=variables.get("AWS_REGION", ""),
-        queues={step: _required(variables, f"{step.name}_QUEUE_URL") for step in Step} if sink == "sqs" else {},
+        queues={step: _required(variables, f"{step.name}_QUEUE_URL") for step in NotifiedStep} if sink == "sqs" else {},
         event_bus=_required(variables, "EVENT_BUS") if sink == "eventbridge" else "",
         receiver_url=f"{receiver}/clusters/{quote(cluster, safe='')}/events",
         receiver_token_file=Path(variables.get("RECEIVER_TOKEN_FILE") or "/var/run/secrets/journeyman/token"),
@@ -73,14 +77,6 @@ def read_settings(variables: Mapping[str, str]) -> Settings:
         port=_read(variables, "PORT", "8081", int),
         log_level=_read(variables, "LOG_LEVEL", "info", _one_of(*_LEVELS)).upper(),
     )
-
-
-def _in_cluster(variables: Mapping[str, str]) -> str:
-    host = variables.get("KUBERNETES_SERVICE_HOST", "")
-    if not host:
-        raise SettingError("this is no pod (KUBERNETES_SERVICE_HOST is not set): name the API server in KUBERNETES_URL")
-    inside = f"[{host}]" if ":" in host else host
-    return f"https://{inside}:{variables.get('KUBERNETES_SERVICE_PORT', '443')}"
 
 
 def _required(variables: Mapping[str, str], name: str) -> str:
@@ -107,7 +103,7 @@ def _one_of(*known: str) -> Callable[[str], str]:
 
 
 def _seconds(text: str) -> float:
-    """Go's durations, as Karpenter's settings are written: `1s`, `500ms`, `1m30s`."""
+    """Return a Go duration, as in Karpenter's settings, in seconds: `1s`, `500ms`, `1m30s`."""
     parts = re.findall(r"(\d+(?:\.\d+)?)(ms|s|m|h)", text)
     if not parts or "".join(number + unit for number, unit in parts) != text:
         raise ValueError("not a duration")

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from infra.forwarder.__main__ import main
-from infra.forwarder.news import Step
-from infra.forwarder.settings import SettingError, read_settings
+from infra.forwarder.forwarder_settings import SettingError, read_settings
+from infra.forwarder.notifications import NotifiedStep
 
 IN_CLUSTER = {"CLUSTER_NAME": "dev", "KUBERNETES_SERVICE_HOST": "10.100.0.1", "KUBERNETES_SERVICE_PORT": "443"}
 QUEUES = {"PROVISION_QUEUE_URL": "https://sqs/p.fifo", "TERMINATE_QUEUE_URL": "https://sqs/t.fifo"}
@@ -18,7 +18,10 @@ def test_in_a_pod_the_service_account_says_where_the_cluster_is():
 
     assert settings.server == "https://10.100.0.1:443"
     assert settings.token_file == Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
-    assert settings.queues == {Step.PROVISION: "https://sqs/p.fifo", Step.TERMINATE: "https://sqs/t.fifo"}
+    assert settings.queues == {
+        NotifiedStep.PROVISION: "https://sqs/p.fifo",
+        NotifiedStep.TERMINATE: "https://sqs/t.fifo",
+    }
     assert (settings.sink, settings.idle_seconds, settings.max_seconds, settings.port) == ("sqs", 1.0, 10.0, 8081)
 
 
@@ -51,7 +54,7 @@ def test_the_receivers_route_has_the_clusters_name_in_it():
         ({"SINK": "https", "RECEIVER_URL": "http://x"}, "a token is only sent over https"),
         ({"BATCH_MAX_DURATION": "ten"}, "BATCH_MAX_DURATION is 'ten': not a duration; an example is '10s'"),
         ({"BATCH_MAX_DURATION": "10"}, "not a duration"),
-        ({"KUBERNETES_SERVICE_HOST": ""}, "name the API server in KUBERNETES_URL"),
+        ({"KUBERNETES_SERVICE_HOST": ""}, "set KUBERNETES_URL"),
     ],
 )
 def test_a_wrong_setting_is_named_with_what_it_should_look_like(told, complaint, capsys):

@@ -1,4 +1,4 @@
-"""How an API server that lists but refuses to be watched is waited for: with growing pauses, until it is followed again."""
+"""A watch that is refused is tried again with growing pauses."""
 
 import json
 import logging
@@ -8,18 +8,19 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from infra.forwarder.apiserver import ApiServer
-from infra.forwarder.following import Follower
-from infra.forwarder.metrics import Metrics
-from infra.forwarder.pods import Waiting
-from infra.forwarder.resources import Pods
+from infra.forwarder.observability import Metrics
+from infra.forwarder.trackers import PodTracker
+from infra.forwarder.watched_objects import PodResource
+from infra.forwarder.watcher import Watcher
+from journeyman.kube.connection_pool import Connection
+from journeyman.kube.transport import Transport
 from tests.helpers.waiting import wait_until
 
 LIST = json.dumps({"metadata": {"resourceVersion": "7"}, "items": []}).encode()
 
 
 class Refusing:
-    """A server whose watches are refused until it is told otherwise; `watched_at` are the times of all of them."""
+    """A server that refuses watches while `refuses` is set; `watched_at` has the times of all of them."""
 
     def __init__(self):
         self.refuses, self.watched_at = True, []
@@ -54,22 +55,22 @@ def refusing():
     server.server_close()
 
 
-def test_a_watch_that_is_refused_is_asked_for_less_and_less_often(refusing, caplog):
-    """As in an outage, or without the CRDs: a list that was had before is no reason to hammer the server."""
+def test_refused_watch_is_tried_again_with_growing_pauses(refusing, caplog):
+    """As in an outage, or without the CRDs; a list that succeeded does not reset the pause."""
     caplog.set_level(logging.INFO, "forwarder")
-    follower = Follower(
-        ApiServer(refusing.url), Pods(), Waiting(), lambda _: None,
+    watcher = Watcher(
+        Transport(Connection(server=refusing.url)), PodResource(), PodTracker(), lambda _: None,
         lock=threading.Condition(), metrics=Metrics(), first_pause_seconds=0.02,
     )  # fmt: skip
-    follower.start()
+    watcher.start()
     try:
         wait_until(lambda: len(refusing.watched_at) >= 5, "the watch is not tried again")
-        followed_too_early = "follows the pods again" in caplog.text
+        resumed_too_early = "watching the pods again" in caplog.text
         refusing.refuses = False
-        wait_until(lambda: "follows the pods again" in caplog.text, "the pods are not followed again")
+        wait_until(lambda: "watching the pods again" in caplog.text, "the pods are not watched again")
     finally:
-        follower.stop()
+        watcher.stop()
 
     fourth, fifth = refusing.watched_at[3:5]
     assert fifth - fourth >= 0.02 * 2**3 / 2  # doubled three times, of which half is left to chance
-    assert not followed_too_early
+    assert not resumed_too_early

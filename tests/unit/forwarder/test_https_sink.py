@@ -3,8 +3,8 @@
 import pytest
 
 from infra.forwarder.forwarder import SendError
-from infra.forwarder.https import HttpsSink
-from infra.forwarder.news import Step
+from infra.forwarder.https_sink import HttpsSink
+from infra.forwarder.notifications import NotifiedStep
 
 NOWHERE = "https://127.0.0.1:9/clusters/dev/events"
 
@@ -23,7 +23,7 @@ def complaint(token, monkeypatch, **variables):
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(SendError) as failed:
-        HttpsSink(NOWHERE, token).send(Step.PROVISION, "{}", "id")
+        HttpsSink(NOWHERE, token).send(NotifiedStep.PROVISION, "{}", "id")
     return str(failed.value)
 
 

@@ -1,7 +1,7 @@
-"""The AWS sinks: SQS FIFO lanes, or an EventBridge bus whose rules lead to them.
+"""The AWS sinks: SQS FIFO queues, or an EventBridge bus whose rules have the queues as targets.
 
 botocore alone, without boto3, keeps the process small, and its credentials renew themselves: Pod Identity's and IRSA's
-tokens are read from their files anew whenever credentials run out. Retries are the forwarder's own, with longer pauses.
+tokens are read from their files again whenever credentials expire. The forwarder itself retries, with longer pauses.
 """
 
 from __future__ import annotations
@@ -14,43 +14,43 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
 from infra.forwarder.forwarder import SendError
-from infra.forwarder.news import Step
+from infra.forwarder.notifications import NotifiedStep
 
 EVENT_SOURCE: Final = "journeyman.forwarder"
 DETAIL_TYPE: Final = "Journeyman Notification"
 
 
 def client(service: str, region: str, **more: Any) -> Any:
-    """A botocore client with short timeouts; `more` goes to botocore (an `endpoint_url`, say)."""
+    """Return a botocore client with short timeouts; `more` are arguments for botocore, such as `endpoint_url`."""
     config = Config(connect_timeout=3, read_timeout=10, retries={"mode": "standard", "total_max_attempts": 2})
     return botocore.session.get_session().create_client(service, region_name=region or None, config=config, **more)
 
 
 class SqsSink:
-    """Hands messages to FIFO queues, one for each step; the cluster is the message group.
+    """Sends messages to FIFO queues, one for each step; the cluster is the message group.
 
     Args:
         queues: Their URLs.
-        cluster: Its name.
+        cluster: Its registered name.
         sqs: A botocore client.
     """
 
     name: Final = "sqs"
 
-    def __init__(self, queues: Mapping[Step, str], cluster: str, sqs: Any) -> None:
+    def __init__(self, queues: Mapping[NotifiedStep, str], cluster: str, sqs: Any) -> None:
         self._queues = queues
         self._cluster = cluster
         self._sqs = sqs
 
-    def send(self, step: Step, body: str, message_id: str) -> None:
-        """Hand over one message. Raises SendError."""
+    def send(self, step: NotifiedStep, body: str, message_id: str) -> None:
+        """Send one message. Raises SendError."""
         url = self._queues[step]
         try:
             self._sqs.send_message(
                 QueueUrl=url, MessageBody=body, MessageGroupId=self._cluster, MessageDeduplicationId=message_id
             )
         except (BotoCoreError, ClientError) as error:
-            raise SendError(f"SQS did not take the message for {url}: {error}") from error
+            raise SendError(f"SQS did not accept the message for {url}: {error}") from error
 
 
 class EventBridgeSink:
@@ -67,13 +67,13 @@ class EventBridgeSink:
         self._bus = bus
         self._events = events
 
-    def send(self, step: Step, body: str, message_id: str) -> None:
-        """Hand over one message. Raises SendError."""
+    def send(self, step: NotifiedStep, body: str, message_id: str) -> None:
+        """Send one message. Raises SendError."""
         entry = {"EventBusName": self._bus, "Source": EVENT_SOURCE, "DetailType": DETAIL_TYPE, "Detail": body}
         try:
             answer = self._events.put_events(Entries=[entry])
         except (BotoCoreError, ClientError) as error:
-            raise SendError(f"EventBridge did not take the message for bus {self._bus}: {error}") from error
+            raise SendError(f"EventBridge did not accept the message for bus {self._bus}: {error}") from error
         if answer["FailedEntryCount"]:
             refused = answer["Entries"][0]
             why = f"{refused.get('ErrorCode')} {refused.get('ErrorMessage', '')}".strip()

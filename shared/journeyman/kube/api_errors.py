@@ -95,7 +95,7 @@ class Status(msgspec.Struct, frozen=True):
     details: StatusDetails | None = None
 
 
-_STATUS: Final = msgspec.json.Decoder(Status)  # made at import: see `decoding.decoder`
+_STATUS: Final = msgspec.json.Decoder(Status)  # made at import: see `json_decoding.decoder`
 
 
 def decode_status(body: bytes) -> Status:
