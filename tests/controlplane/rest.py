@@ -8,7 +8,7 @@ from typing import Any
 from journeyman.core.api.objects import NODE, POD, Node, Pod, condition_of
 from journeyman.core.api.resources import pod_requests
 from journeyman.core.api.workloads import DEPLOYMENT
-from journeyman.core.scheduling.pods import is_active
+from journeyman.core.state.pod_predicates import is_active
 from journeyman.ports import KubeStore
 from journeyman_simulator.kube_scheduler import _node_infos, why_not
 from tests.controlplane.caller import Caller

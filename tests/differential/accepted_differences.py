@@ -14,9 +14,9 @@ from typing import Any
 
 from journeyman.core.api.labels import HOSTNAME, RESERVED
 from journeyman.core.api.objects import LabelSelector, Pod, PodAffinityTerm
-from journeyman.core.scheduling.pods import selects
 from journeyman.core.scheduling.requirements import EMPTY, from_labels, from_selectors
 from journeyman.core.scheduling.results import Results
+from journeyman.core.state.pod_predicates import selects
 from tests.differential.compare import NO_MONEY, Finding, Ours, placed_in, read
 
 JSONDict = dict[str, Any]

@@ -21,7 +21,7 @@ from journeyman.core.api.nodepool import NodePoolSpec
 from journeyman.core.disruption import budgets, consolidation, orchestration, static_nodepools
 from journeyman.core.lifecycle import drain, garbage, repair, termination
 from journeyman.core.scheduling.limits import Headroom
-from journeyman.core.scheduling.pods import is_provisionable
+from journeyman.core.state.pod_predicates import is_provisionable
 from journeyman.steps import interrupt
 from journeyman.steps.executor import Applier
 from journeyman_simulator.faults.fault_scenario import (

@@ -16,8 +16,8 @@ from journeyman import __version__
 from journeyman.core.observability.amounts import gauge
 from journeyman.core.observability.conditions import condition_gauges
 from journeyman.core.observability.fleet import cluster_gauges, node_gauges
-from journeyman.core.observability.offerings import offering_gauges
-from journeyman.core.observability.pods import pod_gauges
+from journeyman.core.observability.offering_metrics import offering_gauges
+from journeyman.core.observability.pod_metrics import pod_gauges
 from journeyman.core.observability.pools import pool_gauges
 from journeyman.core.plan import Observation
 from journeyman.errors import ConfigurationError

@@ -48,8 +48,8 @@ from journeyman.core.lifecycle.node_class_end import REMINDER, is_held
 from journeyman.core.lifecycle.nomination import pod_with_stale_nomination
 from journeyman.core.plan import Requeue, Step
 from journeyman.core.scheduling.pod_validation import opted_out
-from journeyman.core.scheduling.pods import is_provisionable
 from journeyman.core.state import Snapshot
+from journeyman.core.state.pod_predicates import is_provisionable
 
 SWEEP_OVERLAP: Final = timedelta(seconds=75)  # a minute, and what schedules are late by
 GARBAGE_PERIOD: Final = timedelta(minutes=2)  # karpenter nodeclaim/garbagecollection: every 2 min

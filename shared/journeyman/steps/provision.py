@@ -36,10 +36,10 @@ from journeyman.core.lifecycle.progress import poll_at
 from journeyman.core.lifecycle.registration_health import outcomes
 from journeyman.core.plan import Observation, Plan, Step
 from journeyman.core.scheduling.capacity_buffers import without_virtual_pods
-from journeyman.core.scheduling.pods import is_currently_reschedulable
 from journeyman.core.scheduling.results import PlannedClaim, Results
 from journeyman.core.scheduling.scheduler import pods_to_schedule, solve
 from journeyman.core.state import Snapshot
+from journeyman.core.state.pod_predicates import is_currently_reschedulable
 from journeyman.errors import KubeAPIError
 from journeyman.ports import Trigger
 from journeyman.steps.context import Outcome, RunContext

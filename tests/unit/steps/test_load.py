@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from journeyman.core.api import labels
 from journeyman.core.api.objects import NODE_OVERLAY, NODEPOOL, TopologySpreadConstraint
 from journeyman.core.plan import Step
-from journeyman.core.scheduling.pods import selects
+from journeyman.core.state.pod_predicates import selects
 from journeyman.errors import CloudProviderError, NotFoundError
 from journeyman.steps.context import FeatureGates
 from journeyman.steps.due import due_steps

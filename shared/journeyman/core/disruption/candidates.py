@@ -17,7 +17,8 @@ from journeyman.core.api import labels
 from journeyman.core.api.objects import NODE, NODECLAIM, Pod, PodDisruptionBudget, is_true
 from journeyman.core.catalogue import Catalogue, price_of
 from journeyman.core.plan import Event, ObjectRef
-from journeyman.core.scheduling.pods import (
+from journeyman.core.state import Snapshot, StateNode
+from journeyman.core.state.pod_predicates import (
     is_active,
     is_disruptable,
     is_owned_by_daemon_set,
@@ -25,7 +26,6 @@ from journeyman.core.scheduling.pods import (
     is_reschedulable,
     selects,
 )
-from journeyman.core.state import Snapshot, StateNode
 
 DELETION_COST: Final = "controller.kubernetes.io/pod-deletion-cost"
 # pkg/utils/disruption/disruption.go: scales that bring both into about ±16

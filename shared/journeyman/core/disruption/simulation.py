@@ -20,12 +20,12 @@ from journeyman.core.disruption.commands import Command, SimulationResult
 from journeyman.core.scheduling.capacity_buffers import is_virtual_pod, nodes_hosting_buffers
 from journeyman.core.scheduling.nodeclaim_templates import FEWEST_NODES
 from journeyman.core.scheduling.options import Options
-from journeyman.core.scheduling.pods import is_currently_reschedulable, is_provisionable
 from journeyman.core.scheduling.result_cache import Question
 from journeyman.core.scheduling.results import Results
 from journeyman.core.scheduling.scheduler import Scheduler
 from journeyman.core.scheduling.verify import Defect, verify
 from journeyman.core.state import Snapshot, StateNode
+from journeyman.core.state.pod_predicates import is_currently_reschedulable, is_provisionable
 
 
 class Simulation:

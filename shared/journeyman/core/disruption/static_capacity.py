@@ -54,10 +54,10 @@ from journeyman.core.plan import (
 )
 from journeyman.core.scheduling.nodeclaim_templates import NO_TYPES, NodeClaimTemplate, make_template
 from journeyman.core.scheduling.nodeclaims import claim_name, to_node_claim
-from journeyman.core.scheduling.pods import is_disruptable, is_owned_by_daemon_set
 from journeyman.core.scheduling.requirements import Requirements
 from journeyman.core.scheduling.results import PlannedClaim
 from journeyman.core.state import Snapshot
+from journeyman.core.state.pod_predicates import is_disruptable, is_owned_by_daemon_set
 from journeyman.errors import ConfigurationError
 
 NODE_LIMIT_POLL: Final = timedelta(seconds=30)  # controller.go: requeue once the node limit is reached

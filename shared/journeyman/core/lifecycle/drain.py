@@ -24,7 +24,10 @@ from journeyman.core.api.conditions import DISRUPTION_REASON
 from journeyman.core.api.objects import POD, Node, NodeClaim, Pod, condition_of
 from journeyman.core.lifecycle.progress import node_ref
 from journeyman.core.plan import Chain, DeletePod, Event, EvictPod, ObjectRef, Observation, Requeue, Step, chain_of
-from journeyman.core.scheduling.pods import (
+from journeyman.core.scheduling.taints import untolerated
+from journeyman.core.state import Snapshot, StateNode
+from journeyman.core.state.cordon import DISRUPTED, is_cordoned
+from journeyman.core.state.pod_predicates import (
     is_disruptable,
     is_owned_by_daemon_set,
     is_owned_by_node,
@@ -32,9 +35,6 @@ from journeyman.core.scheduling.pods import (
     is_terminal,
     is_terminating,
 )
-from journeyman.core.scheduling.taints import untolerated
-from journeyman.core.state import Snapshot, StateNode
-from journeyman.core.state.cordon import DISRUPTED, is_cordoned
 
 STUCK_AFTER: Final = timedelta(minutes=1)  # pkg/utils/pod/scheduling.go `IsStuckTerminating`
 DEFAULT_GRACE: Final = timedelta(seconds=30)  # what the API server gives a pod that does not say

@@ -17,7 +17,7 @@ from journeyman.core.api.objects import POD, Node, Pod
 from journeyman.core.lifecycle.drain import Drain
 from journeyman.core.lifecycle.progress import node_ref
 from journeyman.core.plan import Event, ObjectRef
-from journeyman.core.scheduling.pods import parse_duration
+from journeyman.core.state.pod_predicates import parse_duration
 
 _SHOWN: Final = 5
 

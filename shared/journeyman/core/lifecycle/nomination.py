@@ -49,8 +49,8 @@ from journeyman.core.plan import (
 )
 from journeyman.core.scheduling.capacity_buffers import is_virtual_pod
 from journeyman.core.scheduling.nodeclaims import format_planned_pods, parse_planned_pods
-from journeyman.core.scheduling.pods import is_active
 from journeyman.core.state import Snapshot, StateNode
+from journeyman.core.state.pod_predicates import is_active
 
 DEFAULT_SCHEDULER: Final = "default-scheduler"
 MIN_KUBERNETES_VERSION: Final = (1, 35)

@@ -19,11 +19,11 @@ from journeyman.core.plan import Observation
 from journeyman.core.scheduling.capacity_buffers import is_virtual_pod
 from journeyman.core.scheduling.pod_classes import alternatives
 from journeyman.core.scheduling.pod_validation import opted_out, required_terms
-from journeyman.core.scheduling.pods import is_provisionable
 from journeyman.core.scheduling.requirements import InvalidRequirementError, Requirements
 from journeyman.core.scheduling.results import Results
 from journeyman.core.scheduling.volumes import StorageObjects, resolve_volumes
 from journeyman.core.state import Snapshot
+from journeyman.core.state.pod_predicates import is_provisionable
 
 FLEXIBLE: Final = "flexible"
 NONE: Final = "none"

@@ -14,8 +14,8 @@ from journeyman.core.api.objects import Node
 from journeyman.core.api.resources import Resources, add, subtract, to_resources, total_requests
 from journeyman.core.observability.amounts import by_resource, gauge, resource_type, total_limits
 from journeyman.core.plan import Observation
-from journeyman.core.scheduling.pods import is_owned_by_daemon_set
 from journeyman.core.state import Snapshot, StateNode
+from journeyman.core.state.pod_predicates import is_owned_by_daemon_set
 
 
 def node_gauges(snapshot: Snapshot) -> Iterator[Observation]:

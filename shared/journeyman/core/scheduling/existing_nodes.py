@@ -31,7 +31,6 @@ from journeyman.core.scheduling.arrays import Bools, Ints
 from journeyman.core.scheduling.daemon_overhead import Daemon, missing_daemon_overhead
 from journeyman.core.scheduling.host_constraints import HostConstraints
 from journeyman.core.scheduling.pod_classes import HostPort, PodClass, host_ports
-from journeyman.core.scheduling.pods import is_active
 from journeyman.core.scheduling.requirements import Requirement, Requirements, from_labels
 from journeyman.core.scheduling.taints import has_untolerated_preference, untolerated
 from journeyman.core.scheduling.topology import (
@@ -45,6 +44,7 @@ from journeyman.core.scheduling.topology import (
     running_anti_affinities,
 )
 from journeyman.core.scheduling.volumes import StorageObjects, VolumeUsage, volume_usage
+from journeyman.core.state.pod_predicates import is_active
 from journeyman.core.state.snapshot import Snapshot
 from journeyman.core.state.state_node import StateNode
 
@@ -199,12 +199,6 @@ class ExistingNodes(Struct, frozen=True, kw_only=True, eq=False):
     rooms: tuple[VolumeUsage, ...] = ()
 
 
-def is_leaving(node: StateNode) -> bool:
-    """Whether the node is marked for deletion, so that its pods need another place and it takes none."""
-    tainted = node.node is not None and any(t.key == labels.DISRUPTED_TAINT for t in node.node.spec.taints)
-    return node.is_terminating or tainted
-
-
 class NodeSelection(Struct, frozen=True, kw_only=True, eq=False):
     """The nodes that count in one question, by name, with the pods that will stay or come for sure.
 
@@ -260,7 +254,7 @@ class NodeInventory:
     @cached_property
     def _staying(self) -> Bools:
         """Which are not marked for deletion, and may come to run pods at all."""
-        found: Bools = np.array([not (is_leaving(node) or node.is_unusable) for node in self.nodes], dtype=bool)
+        found: Bools = np.array([not (node.is_being_disrupted or node.is_unusable) for node in self.nodes], dtype=bool)
         return found
 
     @cached_property

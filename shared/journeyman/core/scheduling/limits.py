@@ -17,7 +17,7 @@ from journeyman.core.api import labels
 from journeyman.core.api.resources import NODES, maximum
 from journeyman.core.catalogue import InstanceType
 from journeyman.core.scheduling.arrays import Bools, Ints, every
-from journeyman.core.scheduling.existing_nodes import capacity_of, is_leaving
+from journeyman.core.scheduling.existing_nodes import capacity_of
 from journeyman.core.scheduling.nodeclaim_templates import NodeClaimTemplate
 from journeyman.core.state.state_node import StateNode
 
@@ -28,7 +28,7 @@ class Headroom:
     def __init__(self, template: NodeClaimTemplate, nodes: Iterable[StateNode]) -> None:
         limits = template.node_pool.spec.limit_amounts
         self.resources = tuple(sorted(limits))
-        own = [n for n in nodes if n.node_pool == template.name and not is_leaving(n)] if limits else []
+        own = [n for n in nodes if n.node_pool == template.name and not n.is_being_disrupted] if limits else []
         sizes = ((node.name, size_of(node, template.table.types)) for node in own)
         self._used = {name: np.array([size.get(r, 0) for r in self.resources], dtype=np.int64) for name, size in sizes}
         whole: Ints = np.array([limits[r] for r in self.resources], dtype=np.int64)

@@ -19,8 +19,8 @@ from journeyman.core.api import labels
 from journeyman.core.api.objects import NodeSelectorRequirement, Pod, Taint
 from journeyman.core.api.resources import format_resources
 from journeyman.core.scheduling.nodeclaim_templates import node_class_label
-from journeyman.core.scheduling.pods import is_owned_by
 from journeyman.core.scheduling.results import PlannedClaim
+from journeyman.core.state.pod_predicates import is_owned_by
 
 if TYPE_CHECKING:  # the models build validators; nothing here needs them
     from journeyman.core.api.nodepool import NodePool

@@ -24,7 +24,7 @@ from journeyman.core.api.resources import PODS
 from journeyman.core.catalogue import Catalogue
 from journeyman.core.scheduling.arrays import Ints
 from journeyman.core.scheduling.daemon_overhead import Daemon, make_daemons, nodepool_options_of
-from journeyman.core.scheduling.existing_nodes import ExistingNodes, NodeInventory, NodeSelection, is_leaving
+from journeyman.core.scheduling.existing_nodes import ExistingNodes, NodeInventory, NodeSelection
 from journeyman.core.scheduling.host_constraints import HostConstraints, host_constraints_of
 from journeyman.core.scheduling.limits import Headroom
 from journeyman.core.scheduling.nodeclaim_templates import NodeClaimTemplate, make_templates
@@ -32,13 +32,13 @@ from journeyman.core.scheduling.nodepool_options import NodePoolOptions
 from journeyman.core.scheduling.offerings import Reservations
 from journeyman.core.scheduling.options import Options
 from journeyman.core.scheduling.pod_classes import PodClass, group_pods
-from journeyman.core.scheduling.pods import is_terminating
 from journeyman.core.scheduling.preferences import relaxation_levels
 from journeyman.core.scheduling.requirements import Requirements
 from journeyman.core.scheduling.results import PodError
 from journeyman.core.scheduling.taints import is_prefer_no_schedule
 from journeyman.core.scheduling.topology import InverseAntiAffinity, Pins
 from journeyman.core.scheduling.volumes import StorageObjects, resolve_volumes
+from journeyman.core.state.pod_predicates import is_terminating
 from journeyman.core.state.snapshot import Snapshot
 
 if TYPE_CHECKING:
@@ -261,7 +261,7 @@ def _claims(inputs: ClusterInputs, asking: Sequence[Pod], without_nodes: frozens
     from journeyman.core.scheduling.dra import ClaimReader  # noqa: PLC0415 - only who asks for it pays for it
 
     snapshot = inputs.snapshot
-    gone = (pod for n in snapshot.state_nodes if n.name in without_nodes or is_leaving(n) for pod in n.pods)
+    gone = (pod for n in snapshot.state_nodes if n.name in without_nodes or n.is_being_disrupted for pod in n.pods)
     moved = (pod for pod in asking if pod.spec.node_name)
     going = (pod for pod in snapshot.pods if pod.spec.resource_claims and is_terminating(pod))
     return ClaimReader(snapshot, frozenset(pod.metadata.uid for pods in (gone, moved, going) for pod in pods))

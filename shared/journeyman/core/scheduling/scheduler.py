@@ -34,14 +34,12 @@ from journeyman.core.api.objects import Pod
 from journeyman.core.catalogue import Catalogue
 from journeyman.core.scheduling.bulk_scheduling import schedule_in_bulk
 from journeyman.core.scheduling.domain_counts import DomainCounts, is_wide
-from journeyman.core.scheduling.existing_nodes import is_leaving
 from journeyman.core.scheduling.instance_type_choice import planned_nodeclaims
 from journeyman.core.scheduling.new_nodes import PackingItems
 from journeyman.core.scheduling.nodepool_options import compatible_offerings, worth_considering
 from journeyman.core.scheduling.offerings import Reservations
 from journeyman.core.scheduling.options import MinValuesPolicy, Options, PreferencePolicy
 from journeyman.core.scheduling.packing import PackingProblem, lower_bound
-from journeyman.core.scheduling.pods import is_currently_reschedulable, is_provisionable
 from journeyman.core.scheduling.problem import (
     ClusterInputs,
     PartialSolution,
@@ -55,6 +53,7 @@ from journeyman.core.scheduling.problem import (
 from journeyman.core.scheduling.reserved_placements import may_block_others, with_reserved_placements
 from journeyman.core.scheduling.results import PlannedClaim, PlannedDevice, PodError, Results
 from journeyman.core.scheduling.sequential import TieBreakPolicy, schedule_sequentially
+from journeyman.core.state.pod_predicates import is_currently_reschedulable, is_provisionable
 from journeyman.core.state.snapshot import Snapshot
 
 __all__ = ["Options", "Scheduler", "pods_to_schedule", "solve"]
@@ -93,7 +92,7 @@ def pods_to_schedule(snapshot: Snapshot) -> tuple[Pod, ...]:
     leaving = [
         pod
         for node in snapshot.state_nodes
-        if is_leaving(node)
+        if node.is_being_disrupted
         for pod in node.pods
         if is_currently_reschedulable(pod, snapshot.pdbs, snapshot.now)
     ]

@@ -41,7 +41,7 @@ from journeyman.core.api.objects import (
     PodAffinityTerm,
     TopologySpreadConstraint,
 )
-from journeyman.core.scheduling.pods import is_terminal, is_terminating, selects
+from journeyman.core.state.pod_predicates import is_terminal, is_terminating, selects
 from journeyman.core.state.snapshot import Workloads
 from journeyman.core.state.state_node import StateNode
 from journeyman.errors import ConfigurationError

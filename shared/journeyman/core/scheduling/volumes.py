@@ -20,8 +20,8 @@ from msgspec import Struct, field
 from journeyman.core.api import labels
 from journeyman.core.api.objects import NodeSelectorRequirement, Pod, Volume
 from journeyman.core.api.storage import CSINode, PersistentVolume, PersistentVolumeClaim, StorageClass
-from journeyman.core.scheduling.pods import is_terminal
 from journeyman.core.scheduling.requirements import EMPTY, InvalidRequirementError, Requirements, from_selectors
+from journeyman.core.state.pod_predicates import is_terminal
 from journeyman.core.state.snapshot import Snapshot
 from journeyman.core.state.state_node import StateNode
 

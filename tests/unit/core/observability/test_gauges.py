@@ -9,8 +9,8 @@ from journeyman.core.api import labels
 from journeyman.core.api.metrics import METRICS
 from journeyman.core.observability.conditions import condition_gauges
 from journeyman.core.observability.fleet import cluster_gauges, node_gauges
-from journeyman.core.observability.offerings import offering_gauges
-from journeyman.core.observability.pods import pod_gauges
+from journeyman.core.observability.offering_metrics import offering_gauges
+from journeyman.core.observability.pod_metrics import pod_gauges
 from journeyman.core.observability.pools import pool_gauges
 from journeyman.core.state import SetAside
 from tests.helpers.builders import NOW, a_node, a_node_class, a_pool, a_snapshot, ago, condition, stamp

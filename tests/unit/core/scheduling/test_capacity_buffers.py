@@ -20,9 +20,9 @@ from journeyman.core.scheduling.capacity_buffers import (
     without_virtual_pods,
 )
 from journeyman.core.scheduling.nodeclaims import planned_pods
-from journeyman.core.scheduling.pods import is_provisionable
 from journeyman.core.scheduling.results import PlannedClaim, PodError, Results
 from journeyman.core.state import Workloads
+from journeyman.core.state.pod_predicates import is_provisionable
 from journeyman.errors import InvalidObjectError
 from tests.helpers.builders import NOW, a_pod, a_snapshot, buffer_body, merge, pod_body
 

@@ -6,9 +6,9 @@ import pytest
 from journeyman.core.api import labels
 from journeyman.core.api.objects import LabelSelector
 from journeyman.core.api.workloads import ReplicationController, Service, Workload
-from journeyman.core.scheduling.pods import selects
 from journeyman.core.scheduling.topology import read_default_spread, with_default_spread
 from journeyman.core.state import Workloads
+from journeyman.core.state.pod_predicates import selects
 from journeyman.errors import ConfigurationError
 from tests.helpers.builders import a_pod
 

@@ -31,7 +31,7 @@ from journeyman.core.api.dra import (
 from journeyman.core.api.objects import NodeSelector, Object, Pod, QuantityText
 from journeyman.core.catalogue import Catalogue
 from journeyman.core.scheduling.results import PlannedDevice
-from journeyman.core.scheduling.verify.possible_nodes import CheckedNode, Defect, PlanIndex, is_leaving
+from journeyman.core.scheduling.verify.possible_nodes import CheckedNode, Defect, PlanIndex, is_being_disrupted
 from journeyman.errors import InvalidQuantityError
 
 DeviceKey = tuple[str, str, str]
@@ -223,7 +223,7 @@ class _DeviceCheck:
         self._claims = {f"{c.metadata.namespace}/{c.metadata.name}": c for c in snapshot.resource_claims}
         self._classes = {found.metadata.name: found.spec.selectors for found in snapshot.device_classes}
         self._leaving = _leaving(index)
-        ready = {n.name for n in index.standing if n.initialized and n.node is not None and not is_leaving(n)}
+        ready = {n.name for n in index.standing if n.initialized and n.node is not None and not is_being_disrupted(n)}
         specs = (found.spec for found in snapshot.resource_slices if _owner(found) in {None, *ready})
         self._published = SliceDevices.of(specs, published=True)
         self._homes: dict[str, dict[str, list[PlannedDevice]]] = {}  # by claim and place, its devices there
@@ -385,7 +385,7 @@ class _DeviceCheck:
 
 def _leaving(index: PlanIndex) -> frozenset[str]:
     """The UIDs of pods that leave the node they are on."""
-    staying = {node.name for node in index.standing if not is_leaving(node)}
+    staying = {node.name for node in index.standing if not is_being_disrupted(node)}
     gone = (pod for node in index.snapshot.state_nodes if node.name not in staying for pod in node.pods)
     moved = (index.known[key] for key in index.moving if index.known[key].spec.node_name)
     going = (pod for pod in index.snapshot.pods if pod.metadata.deletion_timestamp is not None)

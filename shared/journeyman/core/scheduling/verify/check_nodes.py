@@ -42,7 +42,7 @@ from journeyman.core.scheduling.verify.possible_nodes import (
     Defect,
     PlanIndex,
     PossibleLaunches,
-    is_leaving,
+    is_being_disrupted,
     name_of_claim,
     name_of_node,
 )
@@ -308,7 +308,7 @@ def _largest(launches: PossibleLaunches, place: CheckedNode, resource: str) -> i
 
 
 def _usage(index: PlanIndex, pool: NodePool, resource: str) -> int:
-    own = [n for n in index.standing if n.node_pool == pool.metadata.name and not is_leaving(n)]
+    own = [n for n in index.standing if n.node_pool == pool.metadata.name and not is_being_disrupted(n)]
     if resource == NODES:
         return len(own)
     return sum(_capacity_of(node, index.launches(pool), resource) for node in own)

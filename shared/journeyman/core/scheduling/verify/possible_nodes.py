@@ -138,7 +138,7 @@ class PlanIndex:
                 possible=possible,
                 rows=1 << index,
                 taints=(*node.taints, *_cordon(node)),
-                open=not (is_leaving(node) or node.is_unusable),
+                open=not (is_being_disrupted(node) or node.is_unusable),
                 node=node,
                 opened_for=_opened_for(node),
             )
@@ -236,8 +236,8 @@ def name_of_claim(claim: PlannedClaim) -> str:
     return f"the NodeClaim of NodePool {claim.node_pool} for {shown}"
 
 
-def is_leaving(node: StateNode) -> bool:
-    """Whether the node is on its way out, so that it takes no pods."""
+def is_being_disrupted(node: StateNode) -> bool:
+    """Whether the node is being deleted or has the disrupted taint: it takes no new pods, its pods need another node."""
     tainted = node.node is not None and any(t.key == labels.DISRUPTED_TAINT for t in node.node.spec.taints)
     return node.is_terminating or tainted
 

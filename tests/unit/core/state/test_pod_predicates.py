@@ -9,7 +9,7 @@ import pytest
 
 from journeyman.core.api import labels
 from journeyman.core.api.objects import PodDisruptionBudget
-from journeyman.core.scheduling.pods import (
+from journeyman.core.state.pod_predicates import (
     is_currently_reschedulable,
     is_disruptable,
     is_fully_blocked,

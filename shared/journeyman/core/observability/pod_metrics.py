@@ -14,8 +14,8 @@ from journeyman.core.api.objects import Node, Pod, is_true
 from journeyman.core.observability.amounts import gauge
 from journeyman.core.plan import Observation
 from journeyman.core.scheduling.capacity_buffers import is_virtual_pod
-from journeyman.core.scheduling.pods import is_terminal
 from journeyman.core.state import Snapshot
+from journeyman.core.state.pod_predicates import is_terminal
 
 _OF_NODE = {
     "nodepool": labels.NODEPOOL,
